@@ -15,6 +15,7 @@
 //! file can neither write anywhere nor take more than that. One that is cut off, damaged or of another version is refused whole.
 
 mod config;
+mod said;
 #[cfg(target_os = "linux")]
 mod write;
 
@@ -24,16 +25,17 @@ use std::io::{BufReader, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
-use bulkhead_control::object::Object;
+use bulkhead_control::attachments::Attachment;
+use bulkhead_control::object::{Object, PodName};
 use bulkhead_control::source::{self, Loaded, Options, ServiceKinds, SourceErrors};
 use flate2::read::GzDecoder;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::args::State;
 use crate::journal::Settings;
 use crate::output;
 
+pub(crate) use said::{attached, enforcement, options, service_settings};
 #[cfg(target_os = "linux")]
 pub(crate) use write::write;
 
@@ -75,6 +77,9 @@ struct Manifest {
     made: String,
     /// What verdicts depend on besides objects; none without a state.
     settings: Option<Settings>,
+    /// The pods that were attached, with the addresses that they were given. Earlier versions did not say.
+    #[serde(default)]
+    attached: Vec<(PodName, Attachment)>,
     members: BTreeMap<String, Member>,
 }
 
@@ -88,6 +93,12 @@ pub(crate) struct Bundle {
 
 fn digest(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The member that a path in the archive is; none where it is no member of a bundle.
+fn member_name(path: &[u8]) -> Option<&'static str> {
+    let name = std::str::from_utf8(path).ok()?.strip_prefix(FOLDER)?.strip_prefix('/')?;
+    [MANIFEST].iter().chain(&MEMBERS).find(|known| **known == name).copied()
 }
 
 /// Whether this is a file that may be a bundle, by its first bytes.
@@ -117,10 +128,8 @@ impl Bundle {
         for entry in archive.entries().context("it is no bundle")?.raw(true) {
             let mut entry = entry.map_err(damaged)?;
             let path = entry.path_bytes().into_owned();
-            let name = std::str::from_utf8(&path).ok().and_then(|path| path.strip_prefix(FOLDER)?.strip_prefix('/'));
             let shown = output::printable(&String::from_utf8_lossy(&path));
-            let known = name.and_then(|name| [MANIFEST].iter().chain(&MEMBERS).find(|known| **known == name));
-            let Some(&known) = known.filter(|_| entry.header().entry_type().is_file()) else {
+            let Some(known) = member_name(&path).filter(|_| entry.header().entry_type().is_file()) else {
                 bail!("a bundle has no member `{shown}`: it was not made by this program, or by a later version of it");
             };
             let length = entry.size();
@@ -192,8 +201,8 @@ fn damaged(error: std::io::Error) -> anyhow::Error {
 ///
 /// # Errors
 /// As [`source::load`]; and what is wrong with a bundle.
-pub(crate) fn load(state: &State, options: &Options) -> anyhow::Result<Result<Loaded, SourceErrors>> {
-    let (bundles, paths): (Vec<PathBuf>, Vec<PathBuf>) = state.paths.iter().cloned().partition(|path| is_bundle(path));
+pub(crate) fn load(paths: &[PathBuf], options: &Options) -> anyhow::Result<Result<Loaded, SourceErrors>> {
+    let (bundles, paths): (Vec<PathBuf>, Vec<PathBuf>) = paths.iter().cloned().partition(|path| is_bundle(path));
     let loaded = source::load(&paths, options.clone());
     if bundles.is_empty() {
         return Ok(loaded);
@@ -204,9 +213,6 @@ pub(crate) fn load(state: &State, options: &Options) -> anyhow::Result<Result<Lo
     };
     for path in bundles {
         let bundle = Bundle::open(&path)?;
-        for warning in bundle.differences(state, options) {
-            output::warn(&warning);
-        }
         let is_wanted = |object: &Object| {
             let is_service = matches!(object, Object::Service(_) | Object::EndpointSlice(_));
             !is_service || options.services == ServiceKinds::Read
@@ -215,30 +221,6 @@ pub(crate) fn load(state: &State, options: &Options) -> anyhow::Result<Result<Lo
         loaded.files += 1;
     }
     Ok(Ok(loaded))
-}
-
-impl Bundle {
-    /// What the command line says otherwise than the vswitch had it.
-    fn differences(&self, state: &State, options: &Options) -> Vec<String> {
-        let Some(settings) = &self.manifest.settings else { return Vec::new() };
-        let (mut warnings, path) = (Vec::new(), self.path.display());
-        let enforcement = settings.enforcement;
-        if enforcement != state.enforcement.into() {
-            let name = enforcement.name();
-            warnings.push(format!(
-                "{path}: policies that do not say are judged otherwise than on node {}\n  help: --enforcement {name}",
-                output::printable(&self.manifest.node)
-            ));
-        }
-        if settings.isolation != options.semantics.default_isolation() {
-            warnings.push(format!(
-                "{path}: namespaces that do not say are judged otherwise than on node {}\n  \
-                 help: --policy-semantics v1beta1 --namespace-default default-deny",
-                output::printable(&self.manifest.node)
-            ));
-        }
-        warnings
-    }
 }
 
 #[cfg(test)]

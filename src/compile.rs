@@ -18,8 +18,8 @@ use serde_json::Value;
 
 pub(crate) use self::acl::{shown_addresses, shown_services};
 use crate::args::{Compile, RendererName};
+use crate::bundle;
 use crate::output::{self, printable};
-use crate::resolve;
 use crate::run;
 use crate::translate::{Services, blocks};
 
@@ -42,7 +42,7 @@ pub(crate) fn run(args: &Compile) -> anyhow::Result<ExitCode> {
     if args.renderer != RendererName::Nftables && args.interfaces.is_some() {
         bail!("--interfaces is about the ruleset of --renderer nftables\n  help: leave one of the two out");
     }
-    let settings = resolve::settings(args.settings.as_deref())?;
+    let settings = bundle::service_settings(args.settings.as_deref(), &args.state.paths)?;
     let scope = if is_about_all { Scope::Cluster } else { Scope::Node(args.node.as_str().into()) };
     let (mut pipeline, services) = run::load_with_services(&args.state, scope, false)?;
     if !matches!(args.renderer, RendererName::Acl | RendererName::Identity) {

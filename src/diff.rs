@@ -32,7 +32,7 @@ use self::because::{Because, Reasons, Tellings};
 use self::forms::Form;
 use crate::args::{Diff, State};
 use crate::flows::find::Finder;
-use crate::{output, resolve, run};
+use crate::{bundle, output, run};
 
 /// Pods of one state only that are named on a terminal: as many as a person reads.
 const NAMED: usize = 20;
@@ -80,7 +80,7 @@ struct OnlyIn {
 pub(crate) fn run(args: &Diff) -> anyhow::Result<ExitCode> {
     let (against, captures) = flows::split(args);
     let seen = flows::read(args, &captures)?;
-    let settings = resolve::settings(args.settings.as_deref())?;
+    let settings = bundle::service_settings(args.settings.as_deref(), &args.state.paths)?;
     let old = "the old state (--state)";
     // Who was behind a Service is a question about flows alone.
     let (before, services) = match &seen {

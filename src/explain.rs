@@ -25,10 +25,10 @@ use bulkhead_dataplane::Decision;
 use serde::Serialize;
 
 use crate::args::{Asked, Explain, Target};
+use crate::bundle;
 use crate::fabric::{End, Fabric, Hop};
 use crate::output::{self, printable};
 use crate::places::{Places, Written};
-use crate::resolve;
 use crate::run;
 use crate::translate::{Leg, Services, blocks};
 use question::Question;
@@ -39,7 +39,7 @@ pub(crate) fn run(args: &Explain) -> anyhow::Result<ExitCode> {
     if args.live {
         return live::run(args);
     }
-    let settings = resolve::settings(args.settings.as_deref())?;
+    let settings = bundle::service_settings(args.settings.as_deref(), &args.state.paths)?;
     let is_service = matches!(args.asked.to, Target::Service(_));
     let (pipeline, objects) = run::load_planned_with_services(&args.state, &args.planned, is_service)?;
     let engine = Engine::new(pipeline)?;

@@ -30,7 +30,7 @@ use self::flows::Flows;
 use self::translated::{Names, Translated};
 use crate::args::{Format, Replay};
 use crate::run::{self, Attribution};
-use crate::{output, resolve};
+use crate::{bundle, output};
 
 /// The size of the file buffer: large enough that reading is a few system calls per megabyte.
 const FILE_BUFFER: usize = 1 << 18;
@@ -46,7 +46,7 @@ pub(crate) fn run(args: &Replay) -> anyhow::Result<ExitCode> {
 }
 
 fn captures(args: &Replay, node: &str) -> anyhow::Result<()> {
-    let settings = resolve::settings(args.settings.as_deref())?;
+    let settings = bundle::service_settings(args.settings.as_deref(), &args.state.paths)?;
     let (pipeline, services) = run::load_with_services(&args.state, Scope::Node(node.into()), true)?;
     let (snapshot, adapter) = run::node_snapshot(&pipeline, &services, &settings, node)?;
     let names = Names::new(adapter);

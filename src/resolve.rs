@@ -10,10 +10,10 @@ use anyhow::{Context, bail};
 use bulkhead_control::inventory::Inventory;
 use bulkhead_control::object::{Object, Pod};
 use bulkhead_control::service::{Action, Clients, Resolver, Settings};
-use bulkhead_control::source::{self, Options, ServiceKinds, Strictness, Unenforced};
+use bulkhead_control::source::{Options, ServiceKinds, Strictness, Unenforced};
 
 use crate::args::Resolve;
-use crate::output;
+use crate::{bundle, output};
 
 pub(crate) use told::Told;
 
@@ -28,7 +28,7 @@ pub(crate) fn run(args: &Resolve) -> anyhow::Result<ExitCode> {
             args.to.address
         );
     }
-    let settings = settings(args.settings.as_deref())?;
+    let settings = bundle::service_settings(args.settings.as_deref(), &args.paths)?;
     let objects = load(args)?;
     check_node(&objects, &args.node)?;
     let node: Arc<str> = args.node.as_str().into();
@@ -86,7 +86,7 @@ fn load(args: &Resolve) -> anyhow::Result<Vec<Object>> {
     let strictness = if args.lenient { Strictness::Lenient } else { Strictness::Strict };
     let options =
         Options { strictness, unenforced: Unenforced::Report, services: ServiceKinds::Read, ..Options::default() };
-    let loaded = source::load(&args.paths, options)?;
+    let loaded = bundle::load(&args.paths, &options)??;
     loaded.warnings.shown().iter().for_each(output::warn);
     match loaded.warnings.total() - loaded.warnings.shown().len() {
         0 => {}

@@ -55,8 +55,15 @@ pub(crate) fn run(args: &Why) -> anyhow::Result<ExitCode> {
     if history.damage().is_loss() {
         output::warn(&format!("{name} is damaged: {}", history.damage()));
     }
+    if history.passed_over() > 0 {
+        output::warn(&format!(
+            "{name} holds more changes than are read: the {} oldest are passed over\n  \
+             help: nothing is known of the time before the others; a smaller journal.megabytes holds no more than are read",
+            history.passed_over()
+        ));
+    }
     let at = time::parse(&args.at, now.unwrap_or_else(|| history.ends()))?;
-    let told = told(&history, args, at, now)?;
+    let told = told(&history, args, (at, now), &name)?;
     output::answer(args.output, &told, |out| told.write(out))?;
     Ok(ExitCode::from(u8::from(!told.then.answer.is_allowed())))
 }
@@ -71,17 +78,25 @@ fn live(args: &Why) -> anyhow::Result<(Vec<u8>, String, Option<u64>)> {
     Ok((read(&path)?, path.display().to_string(), Some(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX))))
 }
 
-fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
+/// Reads the file of a journal.
+///
+/// # Errors
+/// When it cannot be read, or is too long to be one.
+pub(crate) fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     let name = path.display();
     let file = File::open(path).with_context(|| {
         format!(
             "cannot open the journal {name}\n  help: where the vswitch has files of its own, copy it and say --journal"
         )
     })?;
-    let mut bytes = Vec::new();
+    // As long as it is, so that it is not moved while it is read.
+    let length = file.metadata().map_or(0, |about| about.len()).min(MOST_BYTES);
+    let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or(0) + 1);
     file.take(MOST_BYTES + 1).read_to_end(&mut bytes).with_context(|| format!("cannot read the journal {name}"))?;
     if bytes.len() as u64 > MOST_BYTES {
-        bail!("{name} is no journal: it has more than {MOST_BYTES} bytes");
+        bail!(
+            "{name} is no journal: it has more than {MOST_BYTES} bytes\n  help: name the file journal-NODE of journal.folder, or a copy of it"
+        );
     }
     Ok(bytes)
 }
@@ -150,12 +165,12 @@ struct Then {
     text: String,
 }
 
-fn told(history: &History<'_>, args: &Why, at: u64, now: Option<u64>) -> anyhow::Result<Told> {
+fn told(history: &History<'_>, args: &Why, (at, now): (u64, Option<u64>), name: &str) -> anyhow::Result<Told> {
     let end = now.unwrap_or_else(|| history.ends());
     if at > end {
         bail!("{} has not been yet: the journal ends at {}", rfc3339(at), rfc3339(end));
     }
-    let mut state = history.state_at(at).map_err(|error| refused(error, at))?;
+    let mut state = history.state_at(at).map_err(|error| refused(error, at, name))?;
     let asked = &args.asked;
     let engine = Engine::new(pipeline(&state)?)?;
     let mut then = answer(&engine, &state, asked).with_context(|| format!("by the state of {}", rfc3339(at)))?;
@@ -174,7 +189,7 @@ fn told(history: &History<'_>, args: &Why, at: u64, now: Option<u64>) -> anyhow:
 }
 
 /// Why there is no answer, in words.
-fn refused(error: HistoryError, at: u64) -> anyhow::Error {
+fn refused(error: HistoryError, at: u64, name: &str) -> anyhow::Error {
     let at = rfc3339(at);
     match error {
         HistoryError::Empty => anyhow::anyhow!("the journal holds no state yet\n  help: `bulkhead status` says why"),
@@ -185,6 +200,10 @@ fn refused(error: HistoryError, at: u64) -> anyhow::Error {
                  help: a larger journal.megabytes keeps more"
             )
         }
+        HistoryError::TooLarge => anyhow::anyhow!(
+            "{name}: the state of {at} is larger than any that a vswitch can have, and is not read\n  \
+             help: the file is damaged or made by somebody else; the bundle, or a copy of the journal, of another time may answer"
+        ),
         HistoryError::Gap(Gap { from, until }) => {
             let until = until.map_or_else(|| "to its end".to_owned(), |until| format!("until {}", rfc3339(until)));
             anyhow::anyhow!(

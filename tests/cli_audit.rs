@@ -125,3 +125,40 @@ fn without_a_word_of_policy_or_namespace_the_argument_decides_and_other_stacks_e
         "{warned}"
     );
 }
+
+#[test]
+fn a_flow_to_a_service_tells_all_that_would_deny_it_at_any_of_its_endpoints() {
+    let mut text = fs::read_to_string(root().join("examples/services.yaml")).unwrap();
+    text.push_str("---\napiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n");
+    for (name, app, node, address) in [
+        ("cart", "cart", "node-1", "10.244.1.2"),
+        ("web-1", "one", "node-1", "10.244.1.20"),
+        ("web-2", "two", "node-2", "10.244.2.20"),
+        ("web-3", "two", "node-2", "10.244.2.21"),
+    ] {
+        text.push_str(&format!(
+            "---\napiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, namespace: shop, labels: {{app: {app}}}}}\n\
+             spec: {{nodeName: {node}, containers: []}}\nstatus: {{phase: Running, podIPs: [{{ip: {address}}}]}}\n"
+        ));
+    }
+    for (name, app) in [("first", "one"), ("second", "two")] {
+        text.push_str(&format!(
+            "---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {{name: {name}, namespace: shop, \
+             annotations: {{bulkhead.dev/enforcement: audit}}}}\n\
+             spec: {{podSelector: {{matchLabels: {{app: {app}}}}}, policyTypes: [Ingress]}}\n"
+        ));
+    }
+    let state = scratch("audit-endpoints.yaml", &text);
+    let log = scratch(
+        "audit-endpoints.json",
+        "{\"verdict\":\"FORWARDED\",\"IP\":{\"source\":\"10.244.1.2\",\"destination\":\"10.96.0.20\"},\
+         \"l4\":{\"TCP\":{\"source_port\":40000,\"destination_port\":80,\"flags\":{\"SYN\":true}}}}\n",
+    );
+    let told = stdout(&bulkhead(&["replay", "--state", &state, "--flows", &log]), 0);
+    for policy in ["shop/first", "shop/second"] {
+        assert_eq!(told.matches(&format!("isolated by {policy}")).count(), 1, "{policy}: {told}");
+    }
+    let lines = stdout(&bulkhead(&["replay", "--state", &state, "--flows", &log, "-o", "json"]), 0);
+    let flow: Value = serde_json::from_str(lines.lines().next().unwrap()).unwrap();
+    assert_eq!(flow["audited_by"].as_array().map(Vec::len), Some(2), "{flow:#}");
+}

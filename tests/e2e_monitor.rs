@@ -314,3 +314,26 @@ fn a_capture_has_verdicts_and_ring_files_and_ends_after_its_packets() {
     assert!(fs::metadata(lab.path("ring.0.pcapng")).unwrap().len() < 1_200_000);
     lab.stop();
 }
+
+#[test]
+fn who_comes_and_goes_costs_a_trace_no_packet_while_the_plan_stays_the_same() {
+    require!("ping", "curl");
+    let mut lab = Lab::new();
+    lab.pod("a", "{app: a}");
+    lab.outside();
+    lab.more_config.push_str("workers: {cores: [0]}\nadmin: {socket: admin.sock, listen: '127.0.0.1:9965'}\n");
+    lab.start("");
+    let mut trace = Watcher::start(&lab, "trace", &["trace", "-n", "1", "-o", "json", "host", "172.18.0.77"]);
+    // Nobody has this address: for three seconds the packet waits for its next hop, and nobody knows yet what becomes of it.
+    let ping = lab.get("a").netns.spawn("ping -n -c 1 -W 4 172.18.0.77");
+    eventually("the packet waits", || lab.summary()["workers"][0]["held"].as_u64() > Some(0));
+    for at in 0..3 {
+        Watcher::start(&lab, &format!("monitor-{at}"), &["monitor", "-o", "json"]).stop();
+    }
+    eventually("its end is told", || trace.has_ended());
+    let packets = trace.lines(&lab);
+    assert_eq!(packets[0]["packet"]["reason"], "no_neighbour", "{packets:#?}");
+    assert!(metrics(&lab).contains("bulkhead_stream_left_out_records_total 0"), "{}", metrics(&lab));
+    drop(ping);
+    lab.stop();
+}

@@ -126,6 +126,52 @@ fn drops_are_found_afterwards_a_crash_loses_nothing_and_the_next_process_goes_on
     lab.stop();
 }
 
+/// A crash at any moment, again and again on the same journal: what was in force for a while is known, and nothing is damaged.
+#[test]
+fn whenever_the_process_is_killed_the_journal_says_what_was_in_force() {
+    require!("nc");
+    let rounds = std::env::var("BULKHEAD_CRASHES").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(4_u64);
+    let mut lab = lab();
+    let to = lab.get("b").v4.clone();
+    // A fixed sequence of moments, spread over the time in which changes and verdicts are written.
+    let mut word = 88_172_645_463_325_252_u64;
+    for round in 0..rounds {
+        lab.start(&only(6379));
+        let changes = round % 3;
+        for at in 0..=changes {
+            lab.apply(&(only([80, 81][usize::from(at % 2 == 1)]) + &policy(&format!("p{round}"), "{podSelector: {}}")));
+        }
+        let last = if changes % 2 == 1 { 81 } else { 80 };
+        lab.connects("a", &to, 90);
+        word ^= word << 13;
+        word ^= word >> 7;
+        word ^= word << 17;
+        let pause = Duration::from_millis(word % 120);
+        std::thread::sleep(pause);
+        // Whoever asks has all written that was told before.
+        let is_flushed = round % 2 == 1;
+        if is_flushed {
+            why(&lab, 80, "now");
+        }
+        lab.kill();
+        let path = journal(&lab);
+        let asked = |port: u16| {
+            let port = port.to_string();
+            let ends = ["--from", "default/a", "--to", "default/b", "--port", &port];
+            let output = bulkhead(&[&["why", "--journal", &path, "--at", "now"], &ends[..]].concat());
+            (output.status.code(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
+        };
+        let [(first, text), (second, _)] = [asked(80), asked(81)];
+        assert!(!text.contains("warning"), "round {round}, killed after {pause:?}: {text}");
+        // One of the last states.
+        assert!(first.max(second) == Some(1), "round {round}, killed after {pause:?}: {first:?} {second:?} {text}");
+        if is_flushed {
+            let expected = [80, 81].map(|port| Some(i32::from(port != last)));
+            assert_eq!([first, second], expected, "round {round}, killed after {pause:?}: {text}");
+        }
+    }
+}
+
 #[test]
 fn across_changes_the_answer_is_that_of_explain_at_that_moment() {
     require!();

@@ -117,6 +117,9 @@ fn write_status(out: &mut impl Write, status: &Status) -> io::Result<()> {
         sum(|worker| worker.sent),
         status.flow_cache.forwarded
     )?;
+    for (at, _) in status.workers.iter().enumerate().filter(|(_, worker)| worker.silent) {
+        writeln!(out, "  worker {at} does not answer: its numbers are those that it told last")?;
+    }
     match sum(|worker| worker.restarts) {
         0 => {}
         restarts => writeln!(out, "  {restarts} times a worker has failed and gone on; the log says why")?,
@@ -437,7 +440,13 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part} is not in:\n{text}");
         }
-        assert!(text.lines().count() < 24, "{text}");
+        assert!(text.lines().count() < 24 && !text.contains("does not answer"), "{text}");
+        let mut hung = sample();
+        hung.workers[1].silent = true;
+        let mut text = Vec::new();
+        write_status(&mut text, &hung).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.contains("\n  worker 1 does not answer: its numbers are those that it told last\n"), "{text}");
         let source = super::super::protocol::SourceStatus {
             connected: false,
             since_seconds: 400,

@@ -18,7 +18,8 @@ use super::Format;
     Exit code 0 when the connection goes to a backend or is no Service's, 1 when it is rejected or dropped."
 )]
 pub struct Resolve {
-    /// Files or folders of Kubernetes objects: Services, EndpointSlices, Nodes, Pods; `-` for standard input
+    /// Files or folders of Kubernetes objects: Services, EndpointSlices, Nodes, Pods; `-` for standard input; or what `bulkhead bundle` has
+    /// written
     #[arg(long = "state", value_name = "PATH", required = true, num_args = 1..)]
     pub paths: Vec<PathBuf>,
     /// Go on when an object is not understood: such a Service is left out, and so is such an endpoint of a slice

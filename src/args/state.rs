@@ -19,20 +19,21 @@ pub struct State {
     #[arg(long)]
     pub lenient: bool,
     /// What NetworkPolicies of extensions/v1beta1 mean: the same as those of networking.k8s.io/v1, as servers since Kubernetes 1.7 have
-    /// it, or what they meant in 2016: the annotation of the namespace isolates, policies only allow ingress, an empty list nothing
-    #[arg(long, value_enum, value_name = "VERSION", default_value = "v1")]
-    pub policy_semantics: PolicySemantics,
-    /// With --policy-semantics v1beta1, what a namespace does with ingress when its annotation does not say
-    #[arg(long, value_enum, value_name = "ISOLATION", default_value = "open")]
-    pub namespace_default: NamespaceDefault,
+    /// it, or what they meant in 2016: the annotation of the namespace isolates, policies only allow ingress, an empty list nothing. v1 unless
+    /// a bundle says otherwise
+    #[arg(long, value_enum, value_name = "VERSION")]
+    pub policy_semantics: Option<PolicySemantics>,
+    /// With --policy-semantics v1beta1, what a namespace does with ingress when its annotation does not say: open unless a bundle says otherwise
+    #[arg(long, value_enum, value_name = "ISOLATION")]
+    pub namespace_default: Option<NamespaceDefault>,
     /// Go on though objects of this kind restrict traffic and are not enforced, such as CiliumNetworkPolicy or
     /// NetworkPolicy.projectcalico.org; without this they are an error. May be repeated
     #[arg(long, value_name = "KIND")]
     pub ignore: Vec<KindName>,
     /// Whether policies are enforced that do not say, nor their namespaces (bulkhead.dev/enforcement): as `enforcement` in the configuration
-    /// of `run`. Audited policies deny nothing (docs/audit.md)
-    #[arg(long, value_enum, value_name = "ENFORCEMENT", default_value = "enforce")]
-    pub enforcement: EnforcementName,
+    /// of `run`; enforce unless a bundle says otherwise. Audited policies deny nothing (docs/audit.md)
+    #[arg(long, value_enum, value_name = "ENFORCEMENT")]
+    pub enforcement: Option<EnforcementName>,
 }
 
 /// Whether policies are enforced that do not say.
@@ -56,12 +57,14 @@ impl From<EnforcementName> for Enforcement {
 }
 
 impl State {
-    /// How the objects are read.
+    /// How the objects are read, by the command line alone.
     ///
     /// # Errors
     /// When two arguments contradict each other.
     pub fn options(&self) -> anyhow::Result<Options> {
-        let semantics = semantics(self.policy_semantics, self.namespace_default).ok_or_else(|| {
+        let (version, default) =
+            (self.policy_semantics.unwrap_or_default(), self.namespace_default.unwrap_or_default());
+        let semantics = semantics(version, default).ok_or_else(|| {
             anyhow::anyhow!(
                 "--namespace-default default-deny has no effect\n  help: only with --policy-semantics v1beta1 do namespaces isolate"
             )

@@ -41,6 +41,7 @@ fn manifest(members: &BTreeMap<&'static str, Vec<u8>>) -> Manifest {
         node: "n".into(),
         made: "2026-11-24T14:32:07Z".into(),
         settings: Some(Settings::default()),
+        attached: Vec::new(),
         members: members.iter().map(|(name, bytes)| ((*name).to_owned(), member(bytes))).collect(),
     }
 }
@@ -171,4 +172,85 @@ fn a_bomb_is_refused_before_it_is_unpacked() {
         packer.write_all(&[0; 1024]).unwrap();
         assert!(read(&packer.finish().unwrap()).is_err(), "{kind:?}");
     }
+}
+
+/// A bundle in a file of its own, which is removed with this.
+struct Written(PathBuf);
+
+impl Written {
+    fn new(name: &str, manifest: &Manifest, members: &BTreeMap<&'static str, Vec<u8>>) -> Self {
+        let path = std::env::temp_dir().join(format!("bulkhead-{}-{name}.tgz", std::process::id()));
+        let manifest = serde_json::to_vec(manifest).unwrap();
+        let names: Vec<(String, &[u8])> =
+            members.iter().map(|(name, bytes)| (format!("{FOLDER}/{name}"), &bytes[..])).collect();
+        let mut all = vec![("bulkhead-bundle/manifest.json", &manifest[..])];
+        all.extend(names.iter().map(|(name, bytes)| (name.as_str(), *bytes)));
+        std::fs::write(&path, packed(&all)).unwrap();
+        Self(path)
+    }
+
+    fn state(&self) -> crate::args::State {
+        crate::args::State {
+            paths: vec![self.0.clone()],
+            lenient: false,
+            policy_semantics: None,
+            namespace_default: None,
+            ignore: Vec::new(),
+            enforcement: None,
+        }
+    }
+}
+
+impl Drop for Written {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn a_state_of_a_bundle_is_judged_as_its_vswitch_judged_it_unless_the_command_line_says_otherwise() {
+    use bulkhead_control::object::{Enforcement, IngressIsolation};
+    use bulkhead_control::service;
+
+    let members = members();
+    let services = |cidr: &str| service::Settings::parse("settings", &format!("service_cidrs: [{cidr}]")).unwrap();
+    let mut manifest = manifest(&members);
+    // The pod's address is another one than its object says.
+    let attachment = Attachment { uid: None, addresses: vec!["10.1.0.99".parse().unwrap()], number: 1 };
+    manifest.attached = vec![(PodName::new("x", "a"), attachment)];
+    manifest.settings = Some(Settings {
+        isolation: IngressIsolation::DefaultDeny,
+        enforcement: Enforcement::Audit,
+        services: Some(services("10.96.0.0/12")),
+        program: "0".into(),
+    });
+    let one = Written::new("said", &manifest, &members);
+    let state = one.state();
+    assert_eq!(service_settings(None, &state.paths).unwrap(), services("10.96.0.0/12"));
+    assert_eq!(enforcement(&state).unwrap(), Enforcement::Audit);
+    assert_eq!(options(&state).unwrap().semantics.default_isolation(), IngressIsolation::DefaultDeny);
+    let pipeline = crate::run::load(&state, bulkhead_control::processor::Scope::Cluster).unwrap();
+    let cache = pipeline.cache();
+    let pod = cache.pod(cache.pod_key(&PodName::new("x", "a")).unwrap()).unwrap();
+    assert!(pod.addresses.contains(&"10.1.0.99".parse().unwrap()), "{pod:?}");
+
+    let file = std::env::temp_dir().join(format!("bulkhead-{}-settings.yaml", std::process::id()));
+    std::fs::write(&file, "service_cidrs: [10.97.0.0/16]").unwrap();
+    assert_eq!(service_settings(Some(&file), &state.paths).unwrap(), services("10.97.0.0/16"));
+    std::fs::remove_file(&file).unwrap();
+    let told = crate::args::State {
+        enforcement: Some(crate::args::EnforcementName::Enforce),
+        namespace_default: Some(crate::args::NamespaceDefault::Open),
+        ..state.clone()
+    };
+    assert_eq!(enforcement(&told).unwrap(), Enforcement::Enforce);
+    assert_eq!(options(&told).unwrap().semantics.default_isolation(), IngressIsolation::ClusterDefault);
+
+    // Of two nodes that differ neither is guessed.
+    manifest.settings = Some(Settings { services: Some(services("10.98.0.0/16")), ..Settings::default() });
+    let other = Written::new("said-otherwise", &manifest, &members);
+    let both = crate::args::State { paths: vec![one.0.clone(), other.0.clone()], ..state };
+    let error = service_settings(None, &both.paths).unwrap_err().to_string();
+    assert!(error.contains("said-otherwise") && error.contains("--settings"), "{error}");
+    assert!(enforcement(&both).unwrap_err().to_string().contains("--enforcement"));
 }

@@ -9,6 +9,8 @@ use std::process::ExitCode;
 use std::time::SystemTime;
 
 use anyhow::Context;
+use bulkhead_control::attachments::Attachment;
+use bulkhead_control::object::PodName;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde_json::Value;
@@ -17,7 +19,7 @@ use super::{FOLDER, FORMAT, JOURNAL, MANIFEST, Manifest, Member, STATE, VERSION,
 use crate::admin::{KeptFiles, PortRow, Request, TableRow, ask};
 use crate::args::Bundle;
 use crate::journal::{History, Journal, Settings};
-use crate::output;
+use crate::{output, why};
 
 /// Asks the vswitch and writes the bundle.
 ///
@@ -38,16 +40,16 @@ pub(crate) fn write(args: &Bundle) -> anyhow::Result<ExitCode> {
     // What has become no YAML since is in force as it was.
     let config = config::redacted(&text).unwrap_or_else(|error| Value::String(format!("not YAML now: {error}")));
     members.insert("config.json", serde_json::to_vec_pretty(&config)?);
-    let mut settings = None;
+    let (mut settings, mut attached) = (None, Vec::new());
     match &kept.journal {
         None => output::warn(
             "the journal is off: the bundle has neither it nor a state\n  help: journal.folder in the configuration",
         ),
         Some(path) => {
-            let journal = std::fs::read(path).with_context(|| format!("cannot read the journal {}", path.display()))?;
-            if let Some((state, of)) = state(&journal)? {
-                settings = Some(of);
-                members.insert(STATE, state);
+            let journal = why::read(path)?;
+            if let Some(state) = state(&journal)? {
+                (settings, attached) = (Some(state.settings), state.attached);
+                members.insert(STATE, state.lines);
             }
             members.insert(JOURNAL, journal);
         }
@@ -60,6 +62,7 @@ pub(crate) fn write(args: &Bundle) -> anyhow::Result<ExitCode> {
         node: kept.node.clone(),
         made: humantime::format_rfc3339_seconds(made).to_string(),
         settings,
+        attached,
         members: members
             .iter()
             .map(|(name, bytes)| ((*name).into(), Member { length: bytes.len() as u64, sha256: digest(bytes) }))
@@ -97,8 +100,16 @@ fn tables(args: &Bundle) -> anyhow::Result<Vec<TableRow>> {
     Ok(tables)
 }
 
-/// The last state of a journal, an object a line, and what it was judged by.
-fn state(journal: &[u8]) -> anyhow::Result<Option<(Vec<u8>, Settings)>> {
+/// The last state of a journal.
+struct State {
+    /// An object a line.
+    lines: Vec<u8>,
+    /// What it was judged by.
+    settings: Settings,
+    attached: Vec<(PodName, Attachment)>,
+}
+
+fn state(journal: &[u8]) -> anyhow::Result<Option<State>> {
     let journal = Journal::open(journal).context("the journal is not used")?;
     let state = match History::of(journal).last_state() {
         Ok(state) => state,
@@ -112,7 +123,7 @@ fn state(journal: &[u8]) -> anyhow::Result<Option<(Vec<u8>, Settings)>> {
         serde_json::to_writer(&mut lines, object)?;
         lines.push(b'\n');
     }
-    Ok(Some((lines, state.settings)))
+    Ok(Some(State { lines, settings: state.settings, attached: state.attached.into_iter().collect() }))
 }
 
 /// Writes the members, the manifest first.

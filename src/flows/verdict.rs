@@ -43,8 +43,8 @@ pub(crate) struct FlowVerdict {
     pub(crate) reason: Option<DropReason>,
     /// What decided.
     pub(crate) origin: Option<Origin>,
-    /// What would deny it if all policies were enforced.
-    pub(crate) audited_by: Option<Origin>,
+    /// All that would deny it, at any endpoint that it may be given, if all policies were enforced.
+    pub(crate) audited_by: Vec<Origin>,
     /// The Service that the flow was made to.
     pub(crate) service: Option<String>,
     /// Who its ends are in the state, where that is known.
@@ -58,7 +58,7 @@ impl FlowVerdict {
             fate: Fate::Unknown(why.into()),
             reason: None,
             origin: None,
-            audited_by: None,
+            audited_by: Vec::new(),
             service: None,
             from: None,
             to: None,
@@ -67,8 +67,9 @@ impl FlowVerdict {
 
     /// Why, in words; empty where nothing had a say.
     pub(crate) fn why(&self) -> String {
-        if let (Fate::Allow, Some(origin)) = (&self.fate, &self.audited_by) {
-            return format!("allowed, would be denied by {origin}");
+        if self.fate == Fate::Allow && !self.audited_by.is_empty() {
+            let origins: Vec<String> = self.audited_by.iter().map(ToString::to_string).collect();
+            return format!("allowed, would be denied by {}", origins.join(", "));
         }
         match (&self.fate, self.reason, &self.origin) {
             (Fate::Unknown(why), ..) => why.clone(),
@@ -153,7 +154,7 @@ impl<'a> Judge<'a> {
             fate: if is_allowed { Fate::Allow } else { Fate::Deny },
             reason: dropped.map(|(_, reason)| reason),
             origin: deciding.and_then(|hop| run::origin(self.finder.pipeline, hop.outcome.decision)),
-            audited_by: hops.iter().find_map(|hop| run::origin(self.finder.pipeline, hop.outcome.audited)),
+            audited_by: distinct(hops.iter().filter_map(|hop| run::origin(self.finder.pipeline, hop.outcome.audited))),
             service: None,
             from: None,
             to: None,
@@ -189,7 +190,20 @@ impl<'a> Judge<'a> {
             );
             return Ok(FlowVerdict { service, ..FlowVerdict::unknown(why) });
         }
+        // Which of them it was given is not known, and any of them may be audited.
+        let audited_by = distinct(verdicts.iter_mut().flat_map(|verdict| std::mem::take(&mut verdict.audited_by)));
         let verdict = verdicts.pop().unwrap_or_else(|| FlowVerdict::unknown(format!("Service {name} has no endpoint")));
-        Ok(FlowVerdict { service, ..verdict })
+        Ok(FlowVerdict { service, audited_by, ..verdict })
     }
+}
+
+/// Each of these once, in their order.
+fn distinct(origins: impl Iterator<Item = Origin>) -> Vec<Origin> {
+    let mut distinct = Vec::new();
+    for origin in origins {
+        if !distinct.contains(&origin) {
+            distinct.push(origin);
+        }
+    }
+    distinct
 }

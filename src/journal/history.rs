@@ -1,7 +1,7 @@
 //! What a journal says: the state at a time, what came after it, and what was seen.
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use bulkhead_control::attachments::Attachment;
@@ -10,16 +10,38 @@ use bulkhead_control::inventory::{Inventory, Key};
 use bulkhead_control::object::{Object, PodName};
 
 use super::format::Kind;
-use super::reader::{Damage, Journal, Record};
-use super::recorder::Run;
-use super::state::{Change, Part, Settings, unpack};
+use super::reader::{Damage, Journal, Place, Record};
+use super::recorder::{LONGEST_NAME, Run};
+use super::state::{MOST_WEIGHT, Part, Settings, Unpacked, Unread, unpack};
 use super::verdict::{Entries, LeftOut, Verdict};
 
 /// A record of verdicts is written within this time of the first of them, in nanoseconds.
 const SPREAD: u64 = 10_000_000_000;
 
-/// What all changes that are looked at may unpack to: a hundred times the largest cluster. A bound, because a small file can unpack to anything.
+/// What all changes that are looked at may unpack to, one after the other: a hundred times the largest cluster. A bound on the time that this
+/// takes, because a small file can unpack to anything.
 const MOST_UNPACKED: u64 = 1 << 32;
+
+/// Names that a segment may have, and their bytes: of ports, policies and reasons a busy node has some thousands.
+const MOST_NAMES: usize = 1 << 17;
+const MOST_NAME_BYTES: usize = 1 << 25;
+
+/// How much of a journal is remembered. Bounds on memory, because a file may be somebody else's or damaged.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// Changes, the newest ones.
+    pub(super) changes: usize,
+    /// Starts and stops, the newest ones.
+    pub(super) runs: usize,
+    /// What a change, and a state, may weigh.
+    pub(super) weight: u64,
+}
+
+impl Limits {
+    /// A million changes are some 40 MB, and a journal of the usual size has room for less than half as many. So many starts and stops are a
+    /// restart a minute for three weeks.
+    pub(super) const OF_A_VSWITCH: Self = Self { changes: 1 << 20, runs: 1 << 16, weight: MOST_WEIGHT };
+}
 
 /// Why there is no state at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -33,6 +55,9 @@ pub(crate) enum HistoryError {
         /// When it begins, in nanoseconds since 1970.
         begins: u64,
     },
+    /// It is larger than any state of a vswitch.
+    #[error("the state is larger than any that a vswitch can have")]
+    TooLarge,
     /// What has changed in this time is lost.
     #[error("changes are missing in the journal")]
     Gap(Gap),
@@ -48,13 +73,15 @@ pub(crate) struct Gap {
 }
 
 /// A change of the state, not unpacked.
-#[derive(Clone, Debug)]
-struct Packed<'a> {
+#[derive(Clone, Copy, Debug)]
+struct Packed {
     number: u64,
     time: u64,
     generation: u64,
+    /// Of its first part. The others are behind it.
+    place: Place,
+    parts: u32,
     is_whole: bool,
-    parts: Vec<&'a [u8]>,
 }
 
 /// A state as it was in force.
@@ -72,10 +99,20 @@ pub(crate) struct StateAt {
     pub(crate) attached: BTreeMap<PodName, Attachment>,
     /// Whether there was no state that made sense: nothing passed.
     pub(crate) is_denying: bool,
+    /// What each object weighs, and all of them.
+    weights: BTreeMap<Key, u64>,
+    weight: u64,
 }
 
 impl StateAt {
-    fn take(&mut self, packed: &Packed<'_>, change: Change) -> Vec<(Event, Option<Object>)> {
+    /// Takes a change in. Returns what it changes, each with what was before; an error where the state is too large with it.
+    fn take(
+        &mut self,
+        packed: &Packed,
+        unpacked: Unpacked,
+        most_weight: u64,
+    ) -> Result<Vec<(Event, Option<Object>)>, HistoryError> {
+        let Unpacked { change, weights } = unpacked;
         (self.number, self.since, self.generation) = (packed.number, packed.time, packed.generation);
         self.is_denying = change.is_denying;
         if let Some(settings) = change.settings {
@@ -84,21 +121,39 @@ impl StateAt {
         if let Some(attached) = change.attached {
             self.attached = attached;
         }
-        if !change.is_whole {
-            let apply = |event: Event| (event.clone(), self.objects.apply(event));
-            return change.events.into_iter().map(apply).collect();
+        let mut told = Vec::new();
+        if change.is_whole {
+            let is_there = |event: &Event| matches!(event, Event::Apply(_));
+            let there: BTreeSet<Key> =
+                change.events.iter().filter(|event| is_there(event)).map(Key::of_event).collect();
+            let gone: Vec<Key> = self.objects.objects().map(Key::of).filter(|key| !there.contains(key)).collect();
+            told.extend(gone.into_iter().map(|key| self.apply(key.gone(), 0)));
         }
-        let before = self.objects.clone();
-        let objects = change.events.into_iter().filter_map(|event| match event {
-            Event::Apply(object) => Some(object),
-            _ => None,
-        });
-        let events = self.objects.replace(objects);
-        let with_before = |event: Event| {
-            let old = before.get(&Key::of_event(&event)).cloned();
-            (event, old)
+        for (event, weight) in change.events.into_iter().zip(weights) {
+            let is_same = match &event {
+                Event::Apply(object) => change.is_whole && self.objects.get(&Key::of(object)) == Some(object),
+                _ => change.is_whole,
+            };
+            if !is_same {
+                told.push(self.apply(event, weight));
+            }
+            if self.weight > most_weight {
+                return Err(HistoryError::TooLarge);
+            }
+        }
+        Ok(told)
+    }
+
+    fn apply(&mut self, event: Event, weight: u64) -> (Event, Option<Object>) {
+        let key = Key::of_event(&event);
+        let before = match &event {
+            Event::Apply(_) => self.weights.insert(key, weight),
+            _ => self.weights.remove(&key),
         };
-        events.into_iter().map(with_before).collect()
+        let weight = if matches!(event, Event::Apply(_)) { weight } else { 0 };
+        self.weight = self.weight + weight - before.unwrap_or(0);
+        let before = self.objects.apply(event.clone());
+        (event, before)
     }
 }
 
@@ -121,9 +176,12 @@ pub(crate) struct Step {
 #[derive(Debug)]
 pub(crate) struct History<'a> {
     journal: Journal<'a>,
-    changes: Vec<Packed<'a>>,
+    changes: Vec<Packed>,
     runs: Vec<(u64, Run)>,
     damage: Damage,
+    /// Changes that are older than those that are remembered.
+    passed_over: usize,
+    limits: Limits,
     /// Bytes that may still be unpacked.
     budget: Cell<u64>,
 }
@@ -131,18 +189,28 @@ pub(crate) struct History<'a> {
 impl<'a> History<'a> {
     /// What this journal says.
     pub(crate) fn of(journal: Journal<'a>) -> Self {
+        Self::within(journal, Limits::OF_A_VSWITCH)
+    }
+
+    /// The same of a journal of which no more than this is remembered.
+    pub(super) fn within(journal: Journal<'a>, limits: Limits) -> Self {
         let (mut changes, mut runs, mut damage) = (Vec::new(), Vec::new(), journal.damage());
         // The change whose parts are being read, and the segment of these.
-        let mut open: Option<(Packed<'a>, u64, u32)> = None;
+        let mut open: Option<Open> = None;
+        let (mut passed_over, mut forgotten) = (0, 0);
         for record in journal.records() {
             let kind = Kind::of(record.kind);
             match kind {
                 Some(Kind::Change | Kind::Checkpoint) => {
                     let is_whole = kind == Some(Kind::Checkpoint);
-                    damage.unknown += usize::from(!take_part(record, is_whole, &mut open, &mut changes));
+                    damage.unknown += usize::from(!take_part(&record, is_whole, &mut open, &mut changes));
+                    forget(&mut changes, limits.changes, &mut passed_over);
                 }
                 Some(Kind::Run) => match serde_json::from_slice(record.payload) {
-                    Ok(run) => runs.push((record.time, run)),
+                    Ok(run) => {
+                        runs.push((record.time, run));
+                        forget(&mut runs, limits.runs, &mut forgotten);
+                    }
                     Err(_) => damage.unknown += 1,
                 },
                 Some(Kind::Name | Kind::Verdicts | Kind::LeftOut) => {}
@@ -150,12 +218,16 @@ impl<'a> History<'a> {
             }
         }
         damage.unknown += verdicts(&journal, 0, u64::MAX, drop);
-        Self { journal, changes, runs, damage, budget: Cell::new(MOST_UNPACKED) }
+        Self { journal, changes, runs, damage, passed_over, limits, budget: Cell::new(MOST_UNPACKED) }
     }
 
-    /// Unpacks a change; none where it is not understood.
-    fn unpack(&self, packed: &Packed<'_>) -> Option<Change> {
-        unpack(&packed.parts, &self.budget)
+    /// Unpacks a change.
+    fn unpack(&self, packed: &Packed) -> Result<Unpacked, Unread> {
+        let parts = self.journal.records_from(packed.place).filter_map(|record| {
+            let is_part = matches!(Kind::of(record.kind), Some(Kind::Change | Kind::Checkpoint));
+            Part::read(record.payload).filter(|_| is_part).map(|part| part.bytes)
+        });
+        unpack(parts.take(packed.parts as usize), self.limits.weight, &self.budget)
     }
 
     /// The node whose journal it is.
@@ -168,6 +240,11 @@ impl<'a> History<'a> {
         self.damage
     }
 
+    /// How many changes are older than those that are remembered: a journal of the usual size does not hold so many.
+    pub(crate) const fn passed_over(&self) -> usize {
+        self.passed_over
+    }
+
     /// Since when states are known; none where none is.
     pub(crate) fn begins(&self) -> Option<u64> {
         self.changes.iter().find(|change| change.is_whole).map(|change| change.time)
@@ -175,7 +252,7 @@ impl<'a> History<'a> {
 
     /// The last time of which it says anything.
     pub(crate) fn ends(&self) -> u64 {
-        let last = self.journal.records().iter().map(|record| record.time).max();
+        let last = self.journal.records().map(|record| record.time).max();
         self.journal.alive().into_iter().chain(last).max().unwrap_or(0)
     }
 
@@ -226,12 +303,15 @@ impl<'a> History<'a> {
             settings: Settings::default(),
             attached: BTreeMap::new(),
             is_denying: false,
+            weights: BTreeMap::new(),
+            weight: 0,
         };
         for (place, packed) in self.changes.iter().enumerate().take(at + 1).skip(whole) {
             let is_next = packed.is_whole || packed.number == state.number + 1;
-            match self.unpack(packed).filter(|_| is_next) {
-                Some(change) => drop(state.take(packed, change)),
-                None => return Err(HistoryError::Gap(self.gap(place))),
+            match self.unpack(packed) {
+                Ok(change) if is_next => drop(state.take(packed, change, self.limits.weight)?),
+                Err(Unread::TooLarge) => return Err(HistoryError::TooLarge),
+                Ok(_) | Err(Unread::Foreign) => return Err(HistoryError::Gap(self.gap(place))),
             }
         }
         Ok(state)
@@ -252,10 +332,11 @@ impl<'a> History<'a> {
             state.at = at;
             let is_next = packed.number == state.number + 1;
             let missing = packed.number.saturating_sub(state.number.saturating_add(1));
-            let Some(change) = self.unpack(packed).filter(|_| is_next || packed.is_whole) else { continue };
-            let merged = change.merged.max(1);
+            let Some(change) = self.unpack(packed).ok().filter(|_| is_next || packed.is_whole) else { continue };
+            let merged = change.change.merged.max(1);
             let (was_denying, before) = (state.is_denying, state.number);
-            let events = state.take(packed, change);
+            // One that is too large with it is the last one that is known.
+            let events = state.take(packed, change, self.limits.weight).ok()?;
             let is_other = !events.is_empty() || was_denying != state.is_denying || missing > 0;
             if is_other || packed.number != before {
                 return Some(Step { time: packed.time, generation: packed.generation, events, merged, missing });
@@ -274,7 +355,7 @@ impl<'a> History<'a> {
     }
     /// What was not recorded of times that touch this one.
     pub(crate) fn left_out(&self, from: u64, to: u64) -> LeftOut {
-        let told = self.journal.records().iter().filter(|record| Kind::of(record.kind) == Some(Kind::LeftOut));
+        let told = self.journal.records().filter(|record| Kind::of(record.kind) == Some(Kind::LeftOut));
         let of_time = told.filter_map(|record| {
             let told: LeftOut = serde_json::from_slice(record.payload).ok()?;
             (told.since <= to && record.time >= from).then_some(told)
@@ -306,19 +387,23 @@ impl<'a> History<'a> {
 /// Gives the verdicts of a time to `each`. Returns how many records are not understood.
 fn verdicts(journal: &Journal<'_>, from: u64, to: u64, mut each: impl FnMut(Verdict)) -> usize {
     let mut names: HashMap<u64, Arc<str>> = HashMap::new();
-    let (mut sequence, mut unknown) = (0, 0);
+    let (mut sequence, mut unknown, mut name_bytes) = (0, 0, 0);
     let near = from.saturating_sub(SPREAD)..=to.saturating_add(SPREAD);
     for record in journal.records() {
         if record.sequence != sequence {
             sequence = record.sequence;
-            names.clear();
+            (names, name_bytes) = (HashMap::new(), 0);
         }
         match Kind::of(record.kind) {
             Some(Kind::Name) => match record.payload.split_first_chunk() {
-                Some((number, text)) => {
-                    names.insert(u64::from_le_bytes(*number), String::from_utf8_lossy(text).into());
+                Some((number, text))
+                    if text.len() <= LONGEST_NAME && names.len() < MOST_NAMES && name_bytes < MOST_NAME_BYTES =>
+                {
+                    let text = String::from_utf8_lossy(text);
+                    name_bytes += text.len();
+                    names.insert(u64::from_le_bytes(*number), text.into());
                 }
-                None => unknown += 1,
+                _ => unknown += 1,
             },
             Some(Kind::Verdicts) if near.contains(&record.time) => {
                 let mut entries = Entries::new(record.payload, record.time);
@@ -340,24 +425,35 @@ fn verdicts(journal: &Journal<'_>, from: u64, to: u64, mut each: impl FnMut(Verd
     unknown
 }
 
+/// Keeps the newer half of what are too many.
+fn forget<T>(all: &mut Vec<T>, most: usize, forgotten: &mut usize) {
+    if all.len() >= most {
+        *forgotten += most / 2;
+        all.drain(..most / 2);
+    }
+}
+
+/// A change of which not all parts were read yet.
+#[derive(Debug)]
+struct Open {
+    packed: Packed,
+    sequence: u64,
+    /// Parts that were read.
+    read: u32,
+}
+
 /// Takes a part of a change. False where one is lost by it.
-fn take_part<'a>(
-    record: &Record<'a>,
-    is_whole: bool,
-    open: &mut Option<(Packed<'a>, u64, u32)>,
-    changes: &mut Vec<Packed<'a>>,
-) -> bool {
+fn take_part(record: &Record<'_>, is_whole: bool, open: &mut Option<Open>, changes: &mut Vec<Packed>) -> bool {
     let Some(part) = Part::read(record.payload) else { return false };
-    let before = open.take();
-    let (mut packed, is_next) = match before {
-        Some((packed, sequence, parts))
+    let (mut now, is_next) = match open.take() {
+        Some(open)
             if part.part > 0
-                && packed.number == part.number
-                && packed.is_whole == is_whole
-                && packed.parts.len() == part.part as usize
-                && (sequence, parts) == (record.sequence, part.parts) =>
+                && open.packed.number == part.number
+                && open.packed.is_whole == is_whole
+                && open.read == part.part
+                && (open.sequence, open.packed.parts) == (record.sequence, part.parts) =>
         {
-            (packed, true)
+            (open, true)
         }
         // One that is begun and not ended is lost, and known by its number.
         other => {
@@ -365,20 +461,21 @@ fn take_part<'a>(
                 number: part.number,
                 time: record.time,
                 generation: record.generation,
+                place: record.place,
+                parts: part.parts,
                 is_whole,
-                parts: Vec::new(),
             };
-            (packed, other.is_none())
+            (Open { packed, sequence: record.sequence, read: 0 }, other.is_none())
         }
     };
-    if part.part as usize != packed.parts.len() {
+    if part.part != now.read {
         return false;
     }
-    packed.parts.push(part.bytes);
-    if packed.parts.len() == part.parts as usize {
-        changes.push(packed);
+    now.read += 1;
+    if now.read == now.packed.parts {
+        changes.push(now.packed);
     } else {
-        *open = Some((packed, record.sequence, part.parts));
+        *open = Some(now);
     }
     is_next
 }

@@ -1,7 +1,10 @@
 //! Finds the records of a journal, whatever its bytes are.
+//!
+//! Nothing is kept of a record: whoever looks at them walks over the segments again. A gigabyte holds 25 million of the shortest ones, and a
+//! list of them would take more memory than the file.
 
 use super::format::{
-    FileHead, HeadFault, Layout, RecordHead, SEGMENT_HEAD, SegmentHead, VERSION, last_alive, sequence_of,
+    FileHead, HeadFault, Layout, RECORD_HEAD, RecordHead, SEGMENT_HEAD, SegmentHead, VERSION, last_alive, sequence_of,
 };
 
 /// Why nothing of a file is read.
@@ -47,9 +50,19 @@ impl std::fmt::Display for Damage {
     }
 }
 
+/// Where a record is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    /// Which of the segments that are read, the oldest first.
+    segment: u32,
+    /// From the segment's start.
+    at: u32,
+}
+
 /// A record.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Record<'a> {
+    pub(super) place: Place,
     /// The segment's.
     pub(super) sequence: u64,
     pub(super) kind: u8,
@@ -63,15 +76,15 @@ pub(super) struct Record<'a> {
 pub(crate) struct Journal<'a> {
     head: FileHead,
     alive: Option<u64>,
-    records: Vec<Record<'a>>,
+    /// Sequences of the segments and their bytes up to the end of the last record, the oldest first.
+    segments: Vec<(u64, &'a [u8])>,
     damage: Damage,
     /// The newest segment: its place, its sequence, and where its records end.
     newest: Option<(usize, u64, usize)>,
 }
 
 impl<'a> Journal<'a> {
-    /// Finds the records, in the order in which they were written. Takes time in proportion to the bytes. A file that is too short is read as
-    /// far as it goes.
+    /// Looks at all records. Takes time in proportion to the bytes, and next to no memory. A file that is too short is read as far as it goes.
     ///
     /// # Errors
     /// When nothing of it can be read.
@@ -102,13 +115,16 @@ impl<'a> Journal<'a> {
             damage.is_torn |= is_begun;
             damage.segments += usize::from(!is_begun);
         }
-        let (mut records, mut newest) = (Vec::new(), None);
+        let (mut sound, mut newest) = (Vec::with_capacity(segments.len()), None);
         let last = segments.len().saturating_sub(1);
         for (at, &(sequence, place, segment)) in segments.iter().enumerate() {
-            let end = read_segment(segment, sequence, at == last, &mut records, &mut damage);
-            newest = Some((place, sequence, end));
+            let mut walk = Walk::new(0, sequence, segment, SEGMENT_HEAD);
+            walk.by_ref().for_each(drop);
+            walk.tell_damage(at == last, &mut damage);
+            sound.push((sequence, &segment[..walk.end.min(segment.len())]));
+            newest = Some((place, sequence, walk.end));
         }
-        Ok(Self { head, alive: last_alive(bytes), records, damage, newest })
+        Ok(Self { head, alive: last_alive(bytes), segments: sound, damage, newest })
     }
 
     /// The node whose journal it is.
@@ -134,63 +150,98 @@ impl<'a> Journal<'a> {
         self.newest
     }
 
-    pub(super) fn records(&self) -> &[Record<'a>] {
-        &self.records
+    /// All records, in the order in which they were written.
+    pub(super) fn records(&self) -> impl Iterator<Item = Record<'a>> + use<'_, 'a> {
+        (0..)
+            .zip(&self.segments)
+            .flat_map(|(place, &(sequence, segment))| Walk::new(place, sequence, segment, SEGMENT_HEAD))
+    }
+
+    /// The records of a segment from this one on.
+    pub(super) fn records_from(&self, place: Place) -> impl Iterator<Item = Record<'a>> + use<'a> {
+        let segment = self.segments.get(place.segment as usize).copied();
+        segment
+            .into_iter()
+            .flat_map(move |(sequence, segment)| Walk::new(place.segment, sequence, segment, place.at as usize))
     }
 }
 
-/// Finds the records of a segment. Returns where they end, from its start.
-fn read_segment<'a>(
-    segment: &'a [u8],
+/// Walks over the records of a segment.
+#[derive(Clone, Debug)]
+struct Walk<'a> {
+    place: u32,
     sequence: u64,
-    is_newest: bool,
-    records: &mut Vec<Record<'a>>,
-    damage: &mut Damage,
-) -> usize {
-    let (mut at, mut end) = (SEGMENT_HEAD, SEGMENT_HEAD);
-    // Where what is no record begins.
-    let mut skipped = None;
-    while at + 8 <= segment.len() {
-        let rest = &segment[at..];
-        let head = RecordHead::read(rest, sequence);
-        let record = head.and_then(|head| {
-            let payload = rest.get(super::format::RECORD_HEAD..super::format::RECORD_HEAD + head.len)?;
-            (crc32fast::hash(payload) == head.payload_sum).then_some((head, payload))
-        });
-        match (head, record) {
-            (_, Some((head, payload))) => {
-                if let Some(start) = skipped.take() {
-                    damage.places += 1;
-                    damage.bytes += at - start;
+    segment: &'a [u8],
+    /// Where the next record may begin.
+    at: usize,
+    /// Where the last record has ended.
+    end: usize,
+    /// Where what is no record begins.
+    skipped: Option<usize>,
+    /// Places between records where something is that is no record, and the bytes at them.
+    places: usize,
+    bytes: usize,
+}
+
+impl<'a> Walk<'a> {
+    const fn new(place: u32, sequence: u64, segment: &'a [u8], at: usize) -> Self {
+        Self { place, sequence, segment, at, end: SEGMENT_HEAD, skipped: None, places: 0, bytes: 0 }
+    }
+
+    /// Tells what was no record.
+    fn tell_damage(&self, is_newest: bool, damage: &mut Damage) {
+        damage.places += self.places;
+        damage.bytes += self.bytes;
+        // Behind the last record is a length of 0, and then what the segment had before. A page that was lost is zeros as well, which is why
+        // records are looked for behind it.
+        let is_over = self.segment.get(self.end..self.end + 4).is_none_or(|len| len == [0; 4]);
+        match self.skipped {
+            Some(_) if is_over => {}
+            // Nothing sound is behind it: of the newest segment it is a record that was being written.
+            Some(_) if is_newest => damage.is_torn = true,
+            Some(start) => {
+                damage.places += 1;
+                damage.bytes += self.segment.len() - start;
+            }
+            None => {}
+        }
+    }
+}
+
+impl<'a> Iterator for Walk<'a> {
+    type Item = Record<'a>;
+
+    fn next(&mut self) -> Option<Record<'a>> {
+        while self.at + 8 <= self.segment.len() {
+            let (start, rest) = (self.at, &self.segment[self.at..]);
+            let head = RecordHead::read(rest, self.sequence);
+            let record = head.and_then(|head| {
+                let payload = rest.get(RECORD_HEAD..RECORD_HEAD + head.len)?;
+                (crc32fast::hash(payload) == head.payload_sum).then_some((head, payload))
+            });
+            match (head, record) {
+                (_, Some((head, payload))) => {
+                    if let Some(skipped) = self.skipped.take() {
+                        self.places += 1;
+                        self.bytes += start - skipped;
+                    }
+                    self.at += head.size();
+                    self.end = self.at;
+                    let RecordHead { kind, time, generation, .. } = head;
+                    let place = Place { segment: self.place, at: u32::try_from(start).unwrap_or(u32::MAX) };
+                    return Some(Record { place, sequence: self.sequence, kind, time, generation, payload });
                 }
-                let RecordHead { kind, time, generation, .. } = head;
-                records.push(Record { sequence, kind, time, generation, payload });
-                at += head.size();
-                end = at;
-            }
-            // Its length is sound, so the next one is behind it.
-            (Some(head), None) => {
-                skipped.get_or_insert(at);
-                at += head.size();
-            }
-            (None, None) => {
-                skipped.get_or_insert(at);
-                at += 8;
+                // Its length is sound, so the next one is behind it.
+                (Some(head), None) => {
+                    self.skipped.get_or_insert(start);
+                    self.at += head.size();
+                }
+                (None, None) => {
+                    self.skipped.get_or_insert(start);
+                    self.at += 8;
+                }
             }
         }
+        None
     }
-    // Behind the last record is a length of 0, and then what the segment had before. A page that was lost is zeros as well, which is why
-    // records are looked for behind it.
-    let is_over = segment.get(end..end + 4).is_none_or(|len| len == [0; 4]);
-    match skipped {
-        Some(_) if is_over => {}
-        // Nothing sound is behind it: of the newest segment it is a record that was being written.
-        Some(_) if is_newest => damage.is_torn = true,
-        Some(start) => {
-            damage.places += 1;
-            damage.bytes += segment.len() - start;
-        }
-        None => {}
-    }
-    end
 }

@@ -272,4 +272,4 @@ impl<M: Memory> Recorder<M> {
 }
 
 /// The longest name that is kept, in bytes.
-const LONGEST_NAME: usize = 1024;
+pub(super) const LONGEST_NAME: usize = 1024;

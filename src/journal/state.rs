@@ -9,7 +9,7 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 
 use bulkhead_control::attachments::Attachment;
 use bulkhead_control::cache::Event;
@@ -26,11 +26,15 @@ use super::format::{LONGEST_PAYLOAD, MOST_NUMBER};
 pub(super) const PART_HEAD: usize = 16;
 /// Bytes of a part.
 const PART: usize = LONGEST_PAYLOAD - PART_HEAD;
-/// What a change may unpack to, as text and as events of [`EVENT`] bytes: the largest cluster, twice. A bound, because a small record can
-/// unpack to anything.
-const MOST_UNPACKED: u64 = 1 << 28;
+/// The [weight](weight) of the largest change that is read, and of the largest state: some 150,000 pods, which is what Kubernetes
+/// promises at most. A bound, because a small record can unpack to anything.
+pub(super) const MOST_WEIGHT: u64 = 1 << 29;
+/// The longest line. The largest object that an API server keeps has 1.5 MB.
+const LONGEST_LINE: u64 = 1 << 24;
 /// What an event takes beside its text.
 const EVENT: u64 = size_of::<Event>() as u64;
+/// What an item of a list or a map takes beside its text: a label takes two of these.
+const ITEM: u64 = 64;
 
 /// What, besides objects, the verdicts of a state depend on.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -183,27 +187,83 @@ impl<'a> Part<'a> {
     }
 }
 
-/// The change that these parts are of, in their order; none where it is not understood, or unpacks to more than the budget has left.
-pub(super) fn unpack(parts: &[&[u8]], budget: &Cell<u64>) -> Option<Change> {
-    let packed = parts.concat();
-    let mut text = Vec::new();
-    let most = MOST_UNPACKED.min(budget.get());
-    let read = DeflateDecoder::new(&packed[..]).take(most.saturating_add(1)).read_to_end(&mut text).ok()? as u64;
-    let events = text.iter().filter(|&&byte| byte == b'\n').count() as u64;
-    let taken = read.saturating_add(events.saturating_mul(EVENT));
-    budget.set(budget.get().saturating_sub(taken));
-    if taken > most {
-        return None;
+/// What an object takes in memory, at a guess, by its line.
+fn weight(line: &[u8]) -> u64 {
+    let items = line.iter().filter(|byte| matches!(byte, b',' | b':' | b'[' | b'{')).count() as u64;
+    line.len() as u64 + EVENT + ITEM * items
+}
+
+/// Why a change is not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unread {
+    /// It is not understood.
+    Foreign,
+    /// It, or all that was read before, is larger than any of a vswitch's.
+    TooLarge,
+}
+
+/// A change that was read.
+#[derive(Debug)]
+pub(super) struct Unpacked {
+    pub(super) change: Change,
+    /// What each of its events [weighs](weight).
+    pub(super) weights: Vec<u64>,
+}
+
+/// Parts one behind the other.
+struct Joined<'a, I> {
+    part: &'a [u8],
+    rest: I,
+}
+
+impl<'a, I: Iterator<Item = &'a [u8]>> Read for Joined<'a, I> {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        while self.part.is_empty() {
+            match self.rest.next() {
+                Some(part) => self.part = part,
+                None => return Ok(0),
+            }
+        }
+        self.part.read(into)
     }
-    let mut lines = text.split(|&byte| byte == b'\n');
-    let head: Head = serde_json::from_slice(lines.next()?).ok()?;
-    let events = lines.map(serde_json::from_slice).collect::<Result<Vec<Event>, _>>().ok()?;
-    Some(Change {
-        is_whole: head.whole,
-        is_denying: head.denying,
-        merged: head.merged,
-        settings: head.settings,
-        attached: head.attached.map(|attached| attached.into_iter().collect()),
-        events,
-    })
+}
+
+/// The change that these parts are of, in their order. It is read line by line, so that what is too large is found out before it is in memory.
+/// The budget is what may still be unpacked, in bytes of text and of events.
+pub(super) fn unpack<'a>(
+    parts: impl Iterator<Item = &'a [u8]>,
+    most_weight: u64,
+    budget: &Cell<u64>,
+) -> Result<Unpacked, Unread> {
+    let mut text = BufReader::new(DeflateDecoder::new(Joined { part: &[], rest: parts }));
+    let (mut head, mut change, mut weights, mut total) = (None, Change::default(), Vec::new(), 0);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let read = (&mut text).take(LONGEST_LINE + 1).read_until(b'\n', &mut line).map_err(|_| Unread::Foreign)?;
+        if read == 0 {
+            break;
+        }
+        let is_last = line.pop_if(|byte| *byte == b'\n').is_none();
+        let weight = weight(&line);
+        total += weight;
+        let taken = line.len() as u64 + EVENT;
+        if line.len() as u64 > LONGEST_LINE || total > most_weight || taken > budget.get() {
+            return Err(Unread::TooLarge);
+        }
+        budget.set(budget.get() - taken);
+        if head.is_none() {
+            head = Some(serde_json::from_slice::<Head>(&line).map_err(|_| Unread::Foreign)?);
+        } else {
+            change.events.push(serde_json::from_slice(&line).map_err(|_| Unread::Foreign)?);
+            weights.push(weight);
+        }
+        if is_last {
+            break;
+        }
+    }
+    let Head { whole, denying, merged, settings, attached } = head.ok_or(Unread::Foreign)?;
+    (change.is_whole, change.is_denying, change.merged, change.settings) = (whole, denying, merged, settings);
+    change.attached = attached.map(|attached| attached.into_iter().collect());
+    Ok(Unpacked { change, weights })
 }

@@ -6,8 +6,9 @@ use bulkhead_control::object::{Labels, Namespace, Object};
 use bulkhead_dataplane::Flow;
 
 use super::format::{HEADER, Kind, MOST_NUMBER, SEGMENT_HEAD};
+use super::history::Limits;
 use super::reader::{Damage, JournalError};
-use super::state::{PART_HEAD, pack, unpack};
+use super::state::{MOST_WEIGHT, PART_HEAD, Unread, pack, unpack};
 use super::writer::Writer;
 use super::*;
 
@@ -429,11 +430,11 @@ fn a_small_record_of_very_many_events_is_not_unpacked() {
         let event = serde_json::to_string(&Event::DeleteNode("a".into())).unwrap();
         let lines = "{}\n".to_owned() + &vec![event; events].join("\n");
         let parts = pack(1, lines.as_bytes()).unwrap();
-        let parts: Vec<&[u8]> = parts.iter().map(|part| &part[PART_HEAD..]).collect();
-        unpack(&parts, &std::cell::Cell::new(u64::MAX)).map(|change| change.events.len())
+        let parts = parts.iter().map(|part| &part[PART_HEAD..]);
+        unpack(parts, MOST_WEIGHT, &std::cell::Cell::new(u64::MAX)).map(|unpacked| unpacked.change.events.len())
     };
-    assert_eq!(change_of(1000), Some(1000));
-    assert_eq!(change_of(2_000_000), None);
+    assert_eq!(change_of(1000), Ok(1000));
+    assert_eq!(change_of(2_000_000), Err(Unread::TooLarge));
 }
 
 #[test]
@@ -456,4 +457,54 @@ fn a_state_that_is_not_known_is_in_no_checkpoint() {
     next.change(50, 4, &whole(vec![namespace("x", "1")])).unwrap();
     assert_eq!(teams(&history(next.memory()), 45), Err(HistoryError::Gap(Gap { from: 10, until: Some(50) })));
     assert_eq!(teams(&history(next.memory()), 50).as_deref(), Ok("x=1"));
+}
+
+#[test]
+fn of_too_many_changes_the_newest_are_read_and_the_others_are_counted() {
+    let mut recorder = recorder(SMALL);
+    recorder.change(0, 1, &whole_of("0")).unwrap();
+    for at in 1..100_u64 {
+        recorder.change(at * 10, at, &change(vec![Event::Apply(namespace("x", &at.to_string()))])).unwrap();
+    }
+    // A checkpoint, as another process writes it where it does not know the state.
+    recorder.change(1000, 100, &whole_of("100")).unwrap();
+    let journal = || Journal::open(recorder.memory()).unwrap();
+    let all = History::within(journal(), Limits::OF_A_VSWITCH);
+    assert_eq!((all.passed_over(), all.begins()), (0, Some(0)));
+    let some = History::within(journal(), Limits { changes: 20, ..Limits::OF_A_VSWITCH });
+    assert!((80..100).contains(&some.passed_over()), "{}", some.passed_over());
+    assert!(some.state_at(500).is_err(), "its whole state is not read");
+    assert_eq!(all.state_at(500).map(|state| state.generation), Ok(50));
+    assert_eq!(some.last_number(), all.last_number());
+}
+
+#[test]
+fn a_state_that_grows_beyond_what_a_vswitch_can_have_is_refused_and_one_that_changes_as_often_is_not() {
+    let mut recorder = recorder(SMALL);
+    recorder.change(0, 1, &whole_of("0")).unwrap();
+    let limits = Limits { weight: 1 << 14, ..Limits::OF_A_VSWITCH };
+    for at in 1..200_u64 {
+        recorder.change(at, at, &change(vec![Event::Apply(namespace("x", &at.to_string()))])).unwrap();
+    }
+    let before = History::within(Journal::open(recorder.memory()).unwrap(), limits);
+    assert_eq!(teams(&before, 199).as_deref(), Ok("x=199"), "one object, however often it changes");
+    for at in 200..400_u64 {
+        recorder.change(at, at, &change(vec![Event::Apply(namespace(&at.to_string(), "same"))])).unwrap();
+    }
+    let after = History::within(Journal::open(recorder.memory()).unwrap(), limits);
+    assert!(teams(&after, 201).is_ok());
+    assert_eq!(teams(&after, 399), Err(HistoryError::TooLarge));
+    let mut state = after.state_at(199).unwrap();
+    while after.follow(&mut state).is_some() {}
+    assert!(!after.is_last(&state), "what comes after it is lost, and that is said");
+    assert!(teams(&history(recorder.memory()), 399).is_ok());
+}
+
+#[test]
+fn names_that_no_recorder_writes_are_not_kept() {
+    let (mut writer, _) = Writer::open(recorder(SMALL).memory().clone(), SMALL, "node-1", 1, |_| ()).unwrap();
+    let mut long = 1_u64.to_le_bytes().to_vec();
+    long.extend_from_slice(&[b'x'; 2000]);
+    writer.append(Kind::Name, 30, 1, &long).unwrap();
+    assert_eq!(history(writer.memory()).damage().unknown, 1);
 }

@@ -42,11 +42,9 @@ use crate::args::{self, Learn, Learned};
 use crate::flows::verdict::Judge;
 use crate::flows::{Observations, ObservedFlow};
 use crate::replay::logged;
-use crate::{resolve, run};
+use crate::{bundle, run};
 
 pub(crate) fn run(args: &Learn) -> anyhow::Result<ExitCode> {
-    let settings = resolve::settings(args.settings.as_deref())?;
-    let isolation = args.state.options()?.semantics.default_isolation();
     let (paths, behind) = args::without_captures(&args.state.paths);
     if behind.is_empty() && args.captures.is_empty() && args.flows.is_empty() {
         bail!(
@@ -54,6 +52,8 @@ pub(crate) fn run(args: &Learn) -> anyhow::Result<ExitCode> {
         );
     }
     let state = args::State { paths, ..args.state.clone() };
+    let settings = bundle::service_settings(args.settings.as_deref(), &state.paths)?;
+    let isolation = bundle::options(&state)?.semantics.default_isolation();
     let (mut pipeline, services) = run::load_with_services(&state, Scope::Cluster, true)?;
     // What is learned is to hold when all policies are enforced.
     run::enforce_all(&mut pipeline, "learn")?;

@@ -41,7 +41,7 @@ use self::subject::Subject;
 use crate::args::{Lint, LintFormat};
 use crate::run::{self, Whole};
 use crate::translate::Services;
-use crate::{output, resolve};
+use crate::{bundle, output};
 
 /// The kinds of findings by name.
 pub(crate) fn ids() -> Vec<&'static str> {
@@ -49,7 +49,7 @@ pub(crate) fn ids() -> Vec<&'static str> {
 }
 
 pub(crate) fn run(args: &Lint) -> anyhow::Result<ExitCode> {
-    let settings = resolve::settings(args.settings.as_deref())?;
+    let settings = bundle::service_settings(args.settings.as_deref(), &args.state.paths)?;
     let whole = run::load_whole(&args.state, &args.planned, hits::needs_tables(args))?;
     let mirror = whole.pipeline.mirror().context("a pipeline without tables has a mirror")?;
     let state = Reachability::of(&whole.pipeline, mirror);

@@ -12,6 +12,10 @@
 //! whatever happens, 64 MB reach back an hour, and a minute of a busy node is whole. A budget of the ring alone lost: a port scan of a
 //! minute would have written over everything that led to it.
 //!
+//! **The start.** The thread reads the file back before it takes the first message: a gigabyte takes seconds, and forwarding does not wait for
+//! it. What is told meanwhile waits in the channel, and what does not fit is counted as always. A file that cannot be had is found out after
+//! the start then: [`Journal::has_failed`].
+//!
 //! **Invariant.** What was told here is in the file or counted as left out, and what is in the file outlives the process.
 
 mod changes;
@@ -24,7 +28,7 @@ use std::ops::Range;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bulkhead_classifier::OriginId;
@@ -40,8 +44,9 @@ use crate::journal::{Change, Layout, LeftOut, Memory, Recorder, Translated, Verd
 pub(super) use changes::ChangeLog;
 pub(super) use tap::Tap;
 
-/// Messages that wait for the thread. Most are a batch of verdicts, which come 20 times a second.
-const WAITING: usize = 64;
+/// Messages that wait for the thread. Most are a batch of verdicts, which come 20 times a second: room for twelve seconds, in which the largest
+/// journal is read back at the start.
+const WAITING: usize = 256;
 
 /// How often the journal says that the vswitch is alive: how well the time of a crash is known.
 const ALIVE_EVERY: Duration = Duration::from_secs(1);
@@ -83,6 +88,7 @@ pub(super) struct Journal {
     counts: Arc<JournalCounts>,
     path: Arc<Path>,
     size: usize,
+    has_failed: Arc<AtomicBool>,
 }
 
 /// A mapped file as memory.
@@ -113,26 +119,48 @@ impl Memory for FileMemory {
 }
 
 impl Journal {
-    /// Opens the journal and starts its thread. None where it is off, and where it cannot be had: to record is not what the vswitch is for.
+    /// Starts the thread, which opens the journal. None where it is off. Where it cannot be had, the vswitch goes on without one: to record is
+    /// not what it is for.
     pub(super) fn start(config: &JournalConfig, node: &Arc<str>, origins: SharedOrigins) -> Option<Self> {
         let path = config.path.as_deref()?;
-        let started = open(path, config.size, node).and_then(|recorder| {
-            let counts = Arc::new(JournalCounts::default());
-            let (messages, told) = crossbeam_channel::bounded(WAITING);
-            let journal = Self { messages, counts: Arc::clone(&counts), path: path.into(), size: config.size };
-            let mut scribe =
-                Scribe { recorder, counts, origins, reasons: HashMap::new(), failed: None, is_told: false };
-            std::thread::Builder::new().name("journal".into()).spawn(move || scribe.run(&told))?;
-            Ok(journal)
-        });
-        started
-            .inspect_err(|error| {
-                log::error(&format!(
-                    "there is no journal: {}: {error:#}\nhelp: name another folder, or none: journal: {{folder: PATH}}",
-                    path.display()
-                ));
-            })
-            .ok()
+        // The vswitch runs from now on, however long the file is read.
+        let (path, size, node, started) = (path.to_path_buf(), config.size, Arc::clone(node), now());
+        let opened = path.clone();
+        let journal = Self::start_with(&path, size, origins, move || open(&opened, size, &node, started));
+        journal.inspect_err(|error| say_that_there_is_none(&path, error)).ok()
+    }
+
+    /// The same with a file that `opening` opens, in the thread.
+    fn start_with(
+        path: &Path,
+        size: usize,
+        origins: SharedOrigins,
+        opening: impl FnOnce() -> anyhow::Result<Recorder<FileMemory>> + Send + 'static,
+    ) -> anyhow::Result<Self> {
+        let counts = Arc::new(JournalCounts::default());
+        let (messages, told) = crossbeam_channel::bounded(WAITING);
+        let has_failed = Arc::new(AtomicBool::new(false));
+        let journal = Self { messages, counts: Arc::clone(&counts), path: path.into(), size, has_failed };
+        let (path, has_failed) = (Arc::clone(&journal.path), Arc::clone(&journal.has_failed));
+        let write = move || match opening() {
+            Ok(recorder) => {
+                Scribe { recorder, counts, origins, reasons: HashMap::new(), failed: None, is_told: false }.run(&told);
+            }
+            Err(error) => {
+                // Before the channel is closed: whoever finds it closed is to know why.
+                has_failed.store(true, Ordering::Release);
+                say_that_there_is_none(&path, &error);
+                // Whoever waits for an answer is not kept.
+                told.try_iter().for_each(drop);
+            }
+        };
+        std::thread::Builder::new().name("journal".into()).spawn(write)?;
+        Ok(journal)
+    }
+
+    /// Whether its file could not be opened, so that there is none. It takes nothing then.
+    pub(super) fn has_failed(&self) -> bool {
+        self.has_failed.load(Ordering::Acquire)
     }
 
     /// Where it is.
@@ -174,15 +202,23 @@ impl Journal {
     }
 }
 
-/// Opens the file. One that is another node's, or of another size, is moved aside, where it can still be asked.
-fn open(path: &Path, size: usize, node: &str) -> anyhow::Result<Recorder<FileMemory>> {
+fn say_that_there_is_none(path: &Path, error: &anyhow::Error) {
+    log::error(&format!(
+        "there is no journal: {}: {error:#}\nhelp: name another folder, or none: journal: {{folder: PATH}}",
+        path.display()
+    ));
+}
+
+/// Opens the file for a vswitch that runs since this time. One that is another node's, or of another size, is moved aside, where it can still
+/// be asked.
+fn open(path: &Path, size: usize, node: &str, started: u64) -> anyhow::Result<Recorder<FileMemory>> {
     let layout = Layout::of_size(size).ok_or_else(|| anyhow::anyhow!("{size} bytes are no size of a journal"))?;
     if let Some(folder) = path.parent() {
         DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     }
     let begin = || {
         let memory = FileMemory { file: MappedFile::open(path, layout.len())?, refused: None };
-        anyhow::Ok(Recorder::open(memory, layout, node, now())?)
+        anyhow::Ok(Recorder::open(memory, layout, node, started)?)
     };
     let (recorder, damage) = match begin() {
         // Another vswitch's, which goes on with it.
@@ -352,6 +388,56 @@ mod tests {
         assert!(fs::metadata(scratch.path().join("journal-n1.example.com.old")).unwrap().len() < 8_000_001);
         drop(open(&path, 9_000_000, "n1.example.com").unwrap());
         assert!(open(&path, 9_000_000, "n2").is_ok(), "another node's");
+    }
+
+    fn open(path: &Path, size: usize, node: &str) -> anyhow::Result<Recorder<FileMemory>> {
+        super::open(path, size, node, now())
+    }
+
+    fn change(name: &str) -> Box<Change> {
+        let settings = crate::journal::Settings { program: name.into(), ..Default::default() };
+        Box::new(Change { is_whole: true, merged: 1, settings: Some(settings), ..Change::default() })
+    }
+
+    #[test]
+    fn nobody_waits_for_a_file_that_takes_long_to_open_and_what_is_told_meanwhile_is_in_it() {
+        let scratch = Scratch::new("journal-slow");
+        let path = scratch.path().join("journal-n1");
+        let (release, released) = crossbeam_channel::bounded::<()>(1);
+        let file = path.clone();
+        let opening = move || {
+            released.recv()?;
+            open(&file, 8_000_000, "n1")
+        };
+        let journal = Journal::start_with(&path, 8_000_000, SharedOrigins::default(), opening).unwrap();
+        // It is not opened yet, and takes what it is told.
+        let time = now();
+        journal.messages.try_send(Message::Change { time, generation: 1, change: change("told before") }).unwrap();
+        // What there is no room for is refused, and whoever tells it counts it.
+        while journal.messages.try_send(Message::LeftOut(LeftOut::default())).is_ok() {}
+        assert!(journal.messages.is_full() && !path.exists() && !journal.has_failed());
+        release.send(()).unwrap();
+        journal.flush(Duration::from_secs(60));
+        journal.stop();
+        let bytes = fs::read(&path).unwrap();
+        let history = crate::journal::History::of(crate::journal::Journal::open(&bytes).unwrap());
+        let state = history.state_at(time).unwrap();
+        assert_eq!((state.since, &*state.settings.program), (time, "told before"));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_opened_is_no_journal() {
+        let scratch = Scratch::new("journal-none");
+        let path = scratch.path().join("journal-n1");
+        let opening = || anyhow::bail!("no such disk");
+        let journal = Journal::start_with(&path, 8_000_000, SharedOrigins::default(), opening).unwrap();
+        journal.flush(Duration::from_secs(60));
+        assert!(journal.has_failed() && journal.tap().has_failed());
+        let mut changes = ChangeLog::default();
+        changes.tell_to(Some(journal), crate::journal::Settings::default());
+        changes.note([&bulkhead_control::cache::Event::DeleteNode("n1".into())]);
+        changes.tell(1, false, false);
+        assert!(changes.is_off(), "nothing waits for a journal that will never be");
     }
 
     #[test]

@@ -7,6 +7,8 @@
 //!
 //! **Invariant.** To observe changes nothing, and nothing that enforces waits for it. Only [`Observer::end_sessions`] changes something.
 
+mod last_told;
+
 use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::ops::ControlFlow;
@@ -35,6 +37,7 @@ use super::state::{Asked, StateCounters, StateCounts, Translations};
 use super::stream::{EndFacts, Selector, StreamCounts};
 use super::summary::Summary;
 use crate::admin::{Enforcement, KeptFiles, PolicyQuestion};
+use last_told::LastTold;
 
 /// See the module. Clones ask the same vswitch.
 #[derive(Clone)]
@@ -47,6 +50,7 @@ pub(super) struct Observer {
     capture: Option<CaptureReading>,
     names: Names,
     audit: Arc<Audit>,
+    last_told: Arc<LastTold>,
 }
 
 /// What does not change, and what it is read from.
@@ -109,7 +113,8 @@ impl Observer {
         names: Names,
         audit: Arc<Audit>,
     ) -> Self {
-        Self { about: Arc::new(about), composer, vswitch: Arc::downgrade(vswitch), interfaces, capture, names, audit }
+        let (about, vswitch) = (Arc::new(about), Arc::downgrade(vswitch));
+        Self { about, composer, vswitch, interfaces, capture, names, audit, last_told: Arc::default() }
     }
 
     /// The account of what audited policies would have denied.
@@ -117,11 +122,13 @@ impl Observer {
         &self.audit
     }
 
-    /// Asks everybody. Waits for their answers, some milliseconds when all is well, a few seconds at most.
+    /// Asks everybody. Waits for their answers, some milliseconds when all is well, a few seconds at most. A worker that does not answer has
+    /// the numbers that it told last.
     pub(super) fn observe(&self) -> Observation {
         let vswitch = self.vswitch.upgrade();
-        let counters = vswitch.as_ref().map(|vswitch| vswitch.counters()).unwrap_or_default();
+        let mut counters = vswitch.as_ref().map(|vswitch| vswitch.counters()).unwrap_or_default();
         drop(vswitch);
+        self.last_told.fill(&mut counters);
         let capture = self.capture.as_ref().map(CaptureReading::counters);
         self.with(counters, self.interfaces.report(), capture)
     }
@@ -213,19 +220,19 @@ impl Observer {
         self.composer.end_flows_of_sessions(ports);
     }
 
-    /// The flight recorder; none where it is off.
+    /// The flight recorder; none where it is off or its file could not be opened.
     pub(super) fn journal(&self) -> Option<&Journal> {
-        self.about.journal.as_ref()
+        self.about.journal.as_ref().filter(|journal| !journal.has_failed())
     }
 
     /// Which files there are. The journal's has what was told to it until now, if that takes no longer than `patience`.
     pub(super) fn kept_files(&self, patience: Duration) -> KeptFiles {
-        let journal = self.about.journal.as_ref();
-        journal.inspect(|journal| journal.flush(patience));
+        self.journal().inspect(|journal| journal.flush(patience));
         KeptFiles {
             node: self.about.node.to_string(),
             configuration: self.about.configuration.clone(),
-            journal: journal.map(Journal::path),
+            // It may have turned out by now that there is none.
+            journal: self.journal().map(Journal::path),
         }
     }
 

@@ -12,9 +12,9 @@ use serde::Serialize;
 
 use super::{NamedEnd, family};
 use crate::args::{Destination, EndName, Reach, ReachFormat, Target};
+use crate::bundle;
 use crate::fabric::{End, Fabric, Reached};
 use crate::output::{self, Columns};
-use crate::resolve;
 use crate::run;
 use crate::translate::{Extent, Route, Services, Source, Translation};
 
@@ -62,7 +62,7 @@ enum Question {
 }
 
 pub(super) fn run(args: &Reach, out: &mut impl Write) -> anyhow::Result<()> {
-    let settings = resolve::settings(args.settings.as_deref())?;
+    let settings = bundle::service_settings(args.settings.as_deref(), &args.state.paths)?;
     let (pipeline, objects) = run::load_planned_with_services(&args.state, &args.planned, true)?;
     let mut services = Services::new(&pipeline, objects, settings);
     let questions = questions(&services, args)?;

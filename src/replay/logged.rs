@@ -11,10 +11,10 @@ use serde_json::json;
 
 use super::{FILE_BUFFER, open, rfc3339};
 use crate::args::{Format, Replay};
+use crate::bundle;
 use crate::flows::verdict::{Fate, FlowVerdict, Judge};
 use crate::flows::{self, Observations, ObservedFlow, SeenEnd};
 use crate::output::{self, Columns};
-use crate::resolve;
 use crate::run::{self, Attribution};
 
 /// The most rows of the table: more than a person reads. JSON has all.
@@ -25,7 +25,7 @@ const MAX_TOLD: usize = 10;
 
 /// Judges the logs. What was read before a fault is not shown: half a log is no answer.
 pub(super) fn run(args: &Replay) -> anyhow::Result<()> {
-    let settings = resolve::settings(args.settings.as_deref())?;
+    let settings = bundle::service_settings(args.settings.as_deref(), &args.state.paths)?;
     let (pipeline, services) = run::load_with_services(&args.state, Scope::Cluster, true)?;
     let mut seen = Observations::default();
     for path in &args.flows {
@@ -123,6 +123,9 @@ struct Line<'a> {
     #[serde(flatten)]
     attribution: Attribution,
     service: Option<&'a str>,
+    /// Who would deny it, at any endpoint, if audited policies were enforced.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    audited_by: Vec<String>,
     file: &'a str,
     line: u64,
 }
@@ -154,6 +157,7 @@ fn line<'a>(at: usize, flow: &'a ObservedFlow, verdict: &'a FlowVerdict) -> Line
         unknown: if let Fate::Unknown(why) = &verdict.fate { Some(why) } else { None },
         attribution: run::attribution(verdict.origin.as_ref()),
         service: verdict.service.as_deref(),
+        audited_by: verdict.audited_by.iter().map(ToString::to_string).collect(),
         file: &tally.place.file,
         line: tally.place.line,
     }

@@ -18,7 +18,7 @@ use crate::{bundle, contests, output};
 /// # Errors
 /// Everything that is wrong with the files, and rules that do not fit, unless the user is lenient.
 pub fn load(state: &State, scope: Scope) -> anyhow::Result<Pipeline> {
-    load_by(state, &state.options()?, scope)
+    load_by(state, &bundle::options(state)?, scope)
 }
 
 /// As [`load`] for the whole cluster, with a pod for each workload that has none: for questions, and for nothing that forwards or writes
@@ -27,7 +27,7 @@ pub fn load(state: &State, scope: Scope) -> anyhow::Result<Pipeline> {
 /// # Errors
 /// As for [`load`].
 pub fn load_planned(state: &State, planned: &Planned) -> anyhow::Result<Pipeline> {
-    load_by(state, &planned.with(state.options()?), Scope::Cluster)
+    load_by(state, &planned.with(bundle::options(state)?), Scope::Cluster)
 }
 
 /// As [`load_planned`], without tables: for questions that rules and sets answer by themselves.
@@ -35,8 +35,8 @@ pub fn load_planned(state: &State, planned: &Planned) -> anyhow::Result<Pipeline
 /// # Errors
 /// As for [`load`], but for rules that do not fit: nothing is made of them.
 pub(crate) fn load_without_tables(state: &State, planned: &Planned) -> anyhow::Result<Pipeline> {
-    let options = planned.with(state.options()?);
-    let loaded = bundle::load(state, &options)??;
+    let options = planned.with(bundle::options(state)?);
+    let loaded = bundle::load(&state.paths, &options)??;
     let empty = Pipeline::without_tables(options.semantics.default_isolation());
     Ok(compiled(state, empty, loaded)?.0)
 }
@@ -60,7 +60,7 @@ pub(crate) struct Whole {
 /// # Errors
 /// As for [`load`].
 pub(crate) fn load_whole(state: &State, planned: &Planned, with_tables: bool) -> anyhow::Result<Whole> {
-    let options = planned.with(state.options()?);
+    let options = planned.with(bundle::options(state)?);
     let isolation = options.semantics.default_isolation();
     let mut loaded = read_with_services(state, &options, false)?;
     let (idle_rules, empty_lists) = (std::mem::take(&mut loaded.idle_rules), std::mem::take(&mut loaded.empty_lists));
@@ -70,6 +70,7 @@ pub(crate) fn load_whole(state: &State, planned: &Planned, with_tables: bool) ->
     let tables = if with_tables {
         let mut tables = Pipeline::with_default_isolation(Scope::Cluster, isolation);
         tables.resync(objects.clone()).context("the state does not compile")?;
+        attach(state, &mut tables)?;
         check_refusals(&tables, state.lenient)?;
         Some(tables)
     } else {
@@ -77,6 +78,7 @@ pub(crate) fn load_whole(state: &State, planned: &Planned, with_tables: bool) ->
     };
     let mut pipeline = Pipeline::with_every_rule(isolation);
     pipeline.resync(objects).context("the state does not compile")?;
+    attach(state, &mut pipeline)?;
     contests::check(&pipeline, state.lenient)?;
     warn_of_missing_namespaces(&pipeline);
     warn_of_missing_nodes(&pipeline);
@@ -91,14 +93,14 @@ pub(crate) fn load_without_tables_with_services(
     state: &State,
     planned: &Planned,
 ) -> anyhow::Result<(Pipeline, Vec<Object>)> {
-    let options = planned.with(state.options()?);
+    let options = planned.with(bundle::options(state)?);
     let empty = Pipeline::without_tables(options.semantics.default_isolation());
     let loaded = read_with_services(state, &options, false)?;
     compiled(state, empty, loaded)
 }
 
 fn load_by(state: &State, options: &Options, scope: Scope) -> anyhow::Result<Pipeline> {
-    let loaded = bundle::load(state, options)??;
+    let loaded = bundle::load(&state.paths, options)??;
     let empty = Pipeline::with_default_isolation(scope, options.semantics.default_isolation());
     Ok(compiled(state, empty, loaded)?.0)
 }
@@ -113,7 +115,7 @@ pub(crate) fn load_with_services(
     scope: Scope,
     is_about_services: bool,
 ) -> anyhow::Result<(Pipeline, Vec<Object>)> {
-    load_with_services_by(state, &state.options()?, scope, is_about_services)
+    load_with_services_by(state, &bundle::options(state)?, scope, is_about_services)
 }
 
 /// As [`load_planned`] and [`load_with_services`].
@@ -125,7 +127,7 @@ pub(crate) fn load_planned_with_services(
     planned: &Planned,
     is_about_services: bool,
 ) -> anyhow::Result<(Pipeline, Vec<Object>)> {
-    load_with_services_by(state, &planned.with(state.options()?), Scope::Cluster, is_about_services)
+    load_with_services_by(state, &planned.with(bundle::options(state)?), Scope::Cluster, is_about_services)
 }
 
 fn load_with_services_by(
@@ -141,10 +143,10 @@ fn load_with_services_by(
 /// Reads a state with its Services.
 fn read_with_services(state: &State, options: &Options, is_about_services: bool) -> anyhow::Result<Loaded> {
     let with = Options { services: ServiceKinds::Read, ..options.clone() };
-    match bundle::load(state, &with)? {
+    match bundle::load(&state.paths, &with)? {
         // Standard input cannot be read again.
         Err(faults) if !is_about_services && state.paths.iter().all(|path| path.as_os_str() != "-") => {
-            let without = bundle::load(state, options)??;
+            let without = bundle::load(&state.paths, options)??;
             let fault = faults.shown().first().map(ToString::to_string).unwrap_or_default();
             output::warn(&format!("Services are left out, because not all can be read: {fault}"));
             Ok(without)
@@ -172,13 +174,23 @@ fn tell_loaded(loaded: &Loaded, told: &SourceErrors) {
     }
 }
 
+/// Gives pods the addresses that a container runtime has given them, where bundles of the state say so.
+fn attach(state: &State, pipeline: &mut Pipeline) -> anyhow::Result<()> {
+    let attached = bundle::attached(&state.paths)?;
+    if !attached.is_empty() {
+        pipeline.attach(attached).context("the state does not compile")?;
+    }
+    Ok(())
+}
+
 /// Gives a pipeline what was read. Services and slices are left over.
 fn compiled(state: &State, pipeline: Pipeline, loaded: Loaded) -> anyhow::Result<(Pipeline, Vec<Object>)> {
-    let mut pipeline = pipeline.auditing(state.enforcement.into());
+    let mut pipeline = pipeline.auditing(bundle::enforcement(state)?);
     tell_loaded(&loaded, &SourceErrors::default());
     let is_service = |object: &Object| matches!(object, Object::Service(_) | Object::EndpointSlice(_));
     let (services, objects): (Vec<_>, Vec<_>) = loaded.objects.into_iter().partition(is_service);
     pipeline.resync(objects).context("the state does not compile")?;
+    attach(state, &mut pipeline)?;
     contests::check(&pipeline, state.lenient)?;
     check_refusals(&pipeline, state.lenient)?;
     warn_of_missing_namespaces(&pipeline);

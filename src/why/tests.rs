@@ -125,7 +125,7 @@ fn across_a_thousand_policy_changes_the_answer_is_that_of_explain_at_that_moment
     }
     assert!(allowed > 200 && denied > 200, "{allowed} allowed, {denied} denied");
     // From the first on, each change that decides otherwise is named.
-    let told = told(&history, &args, 0, None).unwrap();
+    let told = told(&history, &args, (0, None), "journal").unwrap();
     let text = text(&told);
     let differs = expected.windows(2).filter(|pair| gist(&pair[0]) != gist(&pair[1])).count();
     assert_eq!(text.matches("      then ").count(), differs);
@@ -208,7 +208,7 @@ fn the_answer_names_the_rule_then_what_was_seen_and_what_has_changed_since() {
     let bytes = story();
     let history = History::of(Journal::open(&bytes).unwrap());
     let args = why("--from x/a --to x/b --port 5432 --at now");
-    let told = told(&history, &args, 112 * SECOND, None).unwrap();
+    let told = told(&history, &args, (112 * SECOND, None), "journal").unwrap();
     assert!(!told.then.answer.is_allowed());
     let shown = text(&told);
     for expected in [
@@ -230,7 +230,7 @@ fn the_answer_names_the_rule_then_what_was_seen_and_what_has_changed_since() {
     assert_eq!((&json["seen"]["dropped"], &json["seen"]["verdicts"][0]["count"]), (&3.into(), &3.into()));
     assert_eq!(json["seen"]["left_out"]["sessions"], 12_000);
     // Of a time when it was allowed.
-    let later = super::told(&history, &args, 170 * SECOND, None).unwrap();
+    let later = super::told(&history, &args, (170 * SECOND, None), "journal").unwrap();
     assert!(later.then.answer.is_allowed() && text(&later).contains("Still so"));
 }
 
@@ -259,16 +259,16 @@ fn a_time_that_is_not_in_the_journal_is_an_error_that_says_where_it_begins() {
     let bytes = story();
     let history = History::of(Journal::open(&bytes).unwrap());
     let args = why("--from x/a --to x/b --port 5432 --at now");
-    let refused = |at: u64| format!("{:#}", told(&history, &args, at, None).err().unwrap());
+    let refused = |at: u64| format!("{:#}", told(&history, &args, (at, None), "journal").err().unwrap());
     let before = refused(99 * SECOND);
     assert!(before.contains("it begins at 1970-01-01T00:01:40.000Z"), "{before}");
     assert!(before.contains("help: a larger journal.megabytes"), "the field has another name: {before}");
     let after = refused(201 * SECOND);
     assert!(after.contains("ends at 1970-01-01T00:03:20.000Z"), "{after}");
     let nobody = why("--from x/nobody --to x/b --port 5432 --at now");
-    let error = format!("{:#}", told(&history, &nobody, 112 * SECOND, None).err().unwrap());
+    let error = format!("{:#}", told(&history, &nobody, (112 * SECOND, None), "journal").err().unwrap());
     assert!(error.contains("by the state of 1970-01-01T00:01:52.000Z: no pod x/nobody"), "{error}");
-    let told = told(&history, &args, 200 * SECOND, None).unwrap();
+    let told = told(&history, &args, (200 * SECOND, None), "journal").unwrap();
     assert!(text(&told).contains("no vswitch ran at that time"), "{}", text(&told));
 }
 
@@ -286,7 +286,7 @@ fn of_very_many_verdicts_the_first_are_told_and_all_are_counted() {
     let bytes = recorder.memory().clone();
     let history = History::of(Journal::open(&bytes).unwrap());
     let args = why("--from x/a --to x/b --port 5432 --at now");
-    let told = told(&history, &args, 111 * SECOND, None).unwrap();
+    let told = told(&history, &args, (111 * SECOND, None), "journal").unwrap();
     let seen = serde_json::to_value(&told).unwrap()["seen"].take();
     let times: Vec<&str> =
         seen["verdicts"].as_array().unwrap().iter().map(|row| row["time"].as_str().unwrap()).collect();
@@ -314,7 +314,7 @@ fn attached_pods_that_are_others_are_no_change_of_a_connection() {
     let bytes = recorder.memory().clone();
     let history = History::of(Journal::open(&bytes).unwrap());
     let args = why("--from x/a --to x/b --port 5432 --at now");
-    let told = told(&history, &args, 105 * SECOND, None).unwrap();
+    let told = told(&history, &args, (105 * SECOND, None), "journal").unwrap();
     let shown = text(&told);
     assert!(shown.contains("1 change was of others"), "{shown}");
     assert_eq!(shown.matches("the addresses of attached pods changed").count(), 1, "{shown}");
@@ -336,7 +336,7 @@ fn while_no_state_makes_sense_the_connection_is_denied_and_both_ends_of_that_tim
     let bytes = recorder.memory().clone();
     let history = History::of(Journal::open(&bytes).unwrap());
     let args = why("--from x/a --to x/b --port 5432 --at now");
-    let before = text(&told(&history, &args, 105 * SECOND, None).unwrap());
+    let before = text(&told(&history, &args, (105 * SECOND, None), "journal").unwrap());
     for expected in [
         "00:01:50.000  no state that makes sense any more\n      then DENY: there is no state",
         "00:02:00.000  a state that makes sense again\n      then ALLOW: ",
@@ -344,7 +344,7 @@ fn while_no_state_makes_sense_the_connection_is_denied_and_both_ends_of_that_tim
     ] {
         assert!(before.contains(expected), "{expected}\n{before}");
     }
-    let then = told(&history, &args, 115 * SECOND, None).unwrap();
+    let then = told(&history, &args, (115 * SECOND, None), "journal").unwrap();
     assert!(!then.then.answer.is_allowed(), "the exit code is of this");
     assert_eq!(serde_json::to_value(&then).unwrap()["then"]["verdict"], "deny");
     let then = text(&then);

@@ -75,8 +75,8 @@ impl Subject for Flow {
     }
 }
 
-/// A filter that is ready to run. The default one matches everything.
-#[derive(Clone, Debug, Default)]
+/// A filter that is ready to run. The default one matches everything. Two are equal when they ask the same questions in the same order.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Filter {
     program: Program,
     sieve: Sieve,

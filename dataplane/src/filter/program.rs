@@ -32,7 +32,7 @@ impl Sides {
 }
 
 /// One question about a packet.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Predicate {
     /// Whether it is IPv6.
     Family(bool),
@@ -81,7 +81,7 @@ const MATCHES: u16 = u16::MAX;
 /// It does not.
 const FAILS: u16 = u16::MAX - 1;
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Test {
     predicate: Predicate,
     /// The test that comes next, which stands before this one in the list; or [`MATCHES`] or [`FAILS`].
@@ -90,7 +90,7 @@ struct Test {
 }
 
 /// Tests, the first one last. Without any everything matches.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Program {
     tests: Vec<Test>,
     first: u16,

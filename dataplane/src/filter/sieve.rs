@@ -215,7 +215,7 @@ fn whole([high, low]: [u64; 2]) -> u128 {
 }
 
 /// One test.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Test {
     Kinds(Kinds),
     Ports(Ports),
@@ -238,7 +238,7 @@ impl Test {
 }
 
 /// See the module. The default one lets everything through.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Sieve {
     /// With the part of all packets that may pass, the smallest first. Without those that all pass.
     tests: Vec<(f64, Test)>,

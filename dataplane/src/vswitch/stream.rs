@@ -51,7 +51,7 @@ pub const MOST_TRACEPOINTS: usize = 64;
 pub const LONGEST_SNAP: u16 = 3840;
 
 /// What a stream is to tell.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct StreamPlan {
     /// Each session that begins, and each packet that is dropped.
     pub verdicts: bool,
@@ -62,7 +62,7 @@ pub struct StreamPlan {
 }
 
 /// Which packets are told one by one.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tracepoint {
     /// By their addresses and ports, as they come in or as they leave.
     pub filter: Filter,

@@ -217,7 +217,7 @@ pub(crate) struct WorkerRow {
     /// Nanoseconds in which it had something to do, the kernel's calls included.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) busy_ns: Option<u64>,
-    /// Whether it has not answered: all its numbers are missing, and zero here.
+    /// Whether it has not answered: all its numbers are those that it told last, 0 before it told any.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) silent: bool,
 }

@@ -296,7 +296,7 @@ impl Metrics {
     }
 
     fn add_journal(&mut self, now: &Observation) {
-        let Some(journal) = &now.about.journal else { return };
+        let Some(journal) = now.about.journal.as_ref().filter(|journal| !journal.has_failed()) else { return };
         let (counts, read) = (journal.counts(), |counter: &AtomicU64| counter.load(Ordering::Relaxed));
         self.gauge("journal_size_bytes", "What the journal takes at most", journal.size() as u64);
         self.counter("journal_written_records", "Records in the journal of this process", read(&counts.written));
@@ -313,6 +313,8 @@ impl Metrics {
             let value = |(at, worker): (usize, _)| (vec![("worker", at.to_string())], Value::Count(count(worker)));
             self.add(name, help, None, kind, workers.iter().enumerate().map(value).collect());
         };
+        let help = "1 when a worker answers; of one that does not, all other values are those that it told last";
+        each("worker_answering", help, Kind::Gauge, |worker| worker.has_answered.into());
         each("worker_received_packets", "Packets that a worker took in", Kind::Counter, |worker| worker.received);
         each("worker_sent_packets", "Packets that a worker sent", Kind::Counter, |worker| worker.sent);
         each("worker_dropped_packets", "Packets that a worker dropped", Kind::Counter, dropped);

@@ -46,6 +46,12 @@ impl ChangeLog {
         (self.journal, self.settings) = (journal, settings);
     }
 
+    /// Whether nothing is noted, as there is no journal.
+    #[cfg(test)]
+    pub(super) const fn is_off(&self) -> bool {
+        self.is_off
+    }
+
     /// Notes what a source has told.
     pub(in crate::live) fn note<'a>(&mut self, events: impl IntoIterator<Item = &'a Event>) {
         for event in events.into_iter().filter(|_| !self.is_off) {
@@ -70,6 +76,9 @@ impl ChangeLog {
     /// The state is in force by this generation, or none is because it makes no sense (`is_denying`). Tells what was noted; where a state
     /// is refused (`is_held`) it waits.
     pub(in crate::live) fn tell(&mut self, generation: u64, is_denying: bool, is_held: bool) {
+        if self.journal.as_ref().is_some_and(Journal::has_failed) {
+            self.tell_to(None, Settings::default());
+        }
         self.waiting += u64::from(std::mem::take(&mut self.is_fresh));
         let Some(journal) = &self.journal else { return };
         let is_told = self.told.as_ref().is_some_and(|told| (&told.0, told.1) == (&self.settings, is_denying));

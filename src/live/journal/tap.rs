@@ -64,6 +64,11 @@ impl Tap {
         Self { journal, sessions, dropped, left_out: LeftOut::default(), told: at }
     }
 
+    /// Whether there is no journal, as its file could not be opened.
+    pub(in crate::live) fn has_failed(&self) -> bool {
+        self.journal.has_failed()
+    }
+
     /// Takes verdicts. Never waits.
     pub(in crate::live) fn tell(&mut self, events: &[Event], snapshot: &Arc<Snapshot>, at: Instant) {
         let mut taken = Vec::new();

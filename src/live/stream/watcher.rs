@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bulkhead_dataplane::Snapshot;
+use bulkhead_dataplane::vswitch::Vswitch;
 use bulkhead_dataplane::vswitch::stream::{LeftOut, MOST_TRACEPOINTS, Record, StreamPlan, StreamReader};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 
@@ -44,6 +45,8 @@ pub(super) struct Watcher {
     journal: Option<Tap>,
     clients: Vec<Client>,
     reader: Option<StreamReader>,
+    /// What the workers have been told to tell, while there is a reader.
+    in_force: StreamPlan,
     /// What the reader's workers had left out when that was told last.
     left_out: LeftOut,
     repeats: Repeats,
@@ -64,6 +67,7 @@ impl Watcher {
             journal,
             clients: Vec::new(),
             reader: None,
+            in_force: StreamPlan::default(),
             left_out: LeftOut::default(),
             repeats: Repeats::default(),
             ends: Ends::default(),
@@ -144,7 +148,8 @@ impl Watcher {
         self.clients.iter().filter(|client| client.is_tracing()).count()
     }
 
-    /// Has workers tell what the clients want, and tells those that wait for it.
+    /// Has workers tell what the clients want, and tells those that wait for it. The stream stays as it is while all clients together want what
+    /// they wanted: so who comes or goes costs the others nothing.
     fn plan(&mut self) {
         self.clients.retain(|client| !client.is_over());
         self.counts.clients.store(self.clients.len() as u64, Ordering::Relaxed);
@@ -161,6 +166,19 @@ impl Watcher {
             endings: false,
             tracepoints,
         };
+        if self.reader.is_some() && plan == self.in_force {
+            // The workers tell all of it already. A new stream would lose the packets of the old one that are under way.
+            drop(vswitch);
+            self.read();
+            self.count_left_out();
+        } else {
+            self.reopen(vswitch, plan);
+        }
+        self.open_clients();
+    }
+
+    /// Has the workers tell what this plan asks for.
+    fn reopen(&mut self, vswitch: Arc<Vswitch>, plan: StreamPlan) {
         let reader = vswitch.open_stream(&plan);
         // They answer when they write to it: what comes from now on is told.
         vswitch.counters();
@@ -168,16 +186,20 @@ impl Watcher {
         // By the places of the tracepoints until now.
         self.drain();
         self.leave_behind();
-        (self.reader, self.left_out) = (Some(reader), LeftOut::default());
+        if plan.tracepoints.iter().any(|point| point.keeps_from_cache) {
+            self.observer.end_all_flows();
+        }
+        (self.reader, self.in_force, self.left_out) = (Some(reader), plan, LeftOut::default());
+    }
+
+    /// Gives the clients their places in the plan in force, and tells those that wait for it.
+    fn open_clients(&mut self) {
         let mut point = 0;
         for client in &mut self.clients {
             client.point = client.is_tracing().then(|| {
                 point += 1;
                 point - 1
             });
-        }
-        if plan.tracepoints.iter().any(|point| point.keeps_from_cache) {
-            self.observer.end_all_flows();
         }
         for client in &mut self.clients {
             client.open(&self.past);
@@ -211,6 +233,7 @@ impl Watcher {
         let mut is_other = self.clients.iter().any(Client::is_over);
         if must_look {
             self.looked_up = now;
+            is_other |= self.journal.take_if(|journal| journal.has_failed()).is_some();
             let rate = self.rate.after(now, self.counts.seen.load(Ordering::Relaxed));
             self.counts.rate.store(rate.to_bits(), Ordering::Relaxed);
             for client in &mut self.clients {

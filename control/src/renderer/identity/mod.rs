@@ -34,7 +34,7 @@ use bulkhead_classifier::identity::{EndpointMaps, IdentityTables, IpCache, Party
 use bulkhead_classifier::{Action, AddressSet, OriginId, ServiceSet, Tables, Verdict};
 
 use self::maps::{Decisions, Listed};
-use self::parties::{Change, OWN_NODE, Parties, REMOTE_NODE, Tag, tag};
+use self::parties::{Change, OWN_NODE, Parties, REMOTE_NODE, Tag, UNKNOWN, tag};
 use super::acl::{AclTable, Attachment, EnforcedAt, Interface, NodeTables};
 use super::{BoxError, Renderer};
 use crate::contract::{Endpoint, ListId, SetDelta, SetId, TieredList, Transaction};
@@ -165,6 +165,15 @@ impl IdentityRenderer {
 
     /// What traffic between a pod of the node and an address meets in the pod's map: every service once. None where the pod is not known.
     pub fn entries(&self, pod: &PodName, direction: Direction, address: IpAddr) -> Option<Vec<Entry>> {
+        self.entries_of(pod, direction, self.identity_of(address))
+    }
+
+    /// The same of addresses of which nothing is known, whether or not there are any.
+    pub fn entries_of_unknown(&self, pod: &PodName, direction: Direction) -> Option<Vec<Entry>> {
+        self.entries_of(pod, direction, UNKNOWN)
+    }
+
+    fn entries_of(&self, pod: &PodName, direction: Direction, identity: u32) -> Option<Vec<Entry>> {
         let rules = &self.locals.get(pod)?.endpoint.rules;
         let list = match direction {
             Direction::Ingress => &rules.ingress,
@@ -173,8 +182,7 @@ impl IdentityRenderer {
         let Some(list) = list else {
             return Some(vec![(ServiceSet::all(), Action::Allow, Origins::not_isolated(direction))]);
         };
-        let sets = self.parties.sets_of(self.identity_of(address)).clone();
-        let row = self.lists.get(&list.id)?.known_row(&sets)?;
+        let row = self.lists.get(&list.id)?.known_row(self.parties.sets_of(identity))?;
         let entry = |(services, verdict): &(ServiceSet, Verdict)| {
             let (action, origin) = self.decisions.get(*verdict)?;
             Some((services.clone(), action, origin))

@@ -216,6 +216,24 @@ fn identities_are_listed_with_the_ipcache_and_each_pods_policy_map() {
     assert!(text.contains(&format!("{client}:TCP:80:ingress allow  # x/web ingress[0]")), "{text}");
 }
 
+/// The default entry and the world were left out where blocks of both families left no address to nobody.
+#[test]
+fn the_world_and_the_default_entries_are_listed_where_blocks_hold_every_address() {
+    let everything =
+        STATE.replace("{ipBlock: {cidr: 203.0.113.0/24}}", "{ipBlock: {cidr: 0.0.0.0/0}}, {ipBlock: {cidr: '::/0'}}");
+    assert_ne!(everything, STATE);
+    let path = scratch("renderers-identity-world.yaml", &everything);
+    let text = stdout(&bulkhead(&compile(&path, "identity")), 0);
+    let ends = |line: &str| text.lines().any(|printed| printed.trim_start() == line);
+    assert!(ends("2  reserved:world"), "{text}");
+    let default = ["0:0:0:ingress allow  # no ingress isolation", "0:0:0:egress allow  # no egress isolation"];
+    for pod in ["a (10.0.0.1)", "b (10.0.0.2)"] {
+        let policy = format!("policy of x/{pod}\n  {}\n  {}\n", default[0], default[1]);
+        assert!(text.contains(&policy), "{policy} is not in:\n{text}");
+    }
+    assert!(ends("0:0:0:ingress deny  # ingress isolated by x/web"), "{text}");
+}
+
 #[test]
 fn what_is_not_known_or_does_not_fit_is_an_error_that_says_so() {
     let path = scratch("renderers-errors.yaml", STATE);

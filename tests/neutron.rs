@@ -458,6 +458,27 @@ fn a_state_that_is_older_than_what_is_in_force_changes_nothing_unless_it_is_aske
     assert_as_reach(&server, &old);
 }
 
+/// A file that was cut off closed all ports.
+#[test]
+fn a_state_without_pods_deletes_nothing_unless_it_is_asked_to() {
+    let (server, _) = started();
+    let path = scratch("neutron-whole.yaml", &tutorial(7, 6379));
+    stdout(&sync(&server, &path, &[]), 0);
+    let before = server.state().neutron.changes.len();
+    let empty = scratch("neutron-empty.yaml", "");
+    for more in [&[][..], &["--dry-run"]] {
+        let output = sync(&server, &empty, more);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.contains("the state has no pod") && error.contains("--allow-empty"), "{error}");
+    }
+    assert_eq!(server.state().neutron.changes.len(), before);
+    assert!(assert_as_reach(&server, &path) > 10);
+    stdout(&sync(&server, &empty, &["--allow-empty"]), 0);
+    assert_eq!(server.state().neutron.groups.len(), 1, "the project's default");
+    stdout(&sync(&server, &empty, &[]), 0);
+}
+
 #[test]
 fn pods_whose_ports_are_not_what_they_should_be_are_told() {
     let (server, _) = started();

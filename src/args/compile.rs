@@ -9,8 +9,9 @@ use super::{Format, State};
 /// `bulkhead compile`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  bulkhead compile --state pcaps/redis-policy --node node-1\n\n\
-    The vswitch enforces the tables of `acl`. The other renderers are for other stacks: what they cannot say exactly, or only in\n\
-    too many rules, is an error, never something wider. Tiers of cluster policies are lowered to the same verdicts in all of them.")]
+    The vswitch enforces `acl`, `identity` or `session-rules`, the node's kernel `nftables`, OpenStack `neutron`, as `renderers:` of the\n\
+    configuration and `bulkhead sync` say. What a renderer cannot say exactly, or only in too many rules, is an error, never something\n\
+    wider. Tiers of cluster policies have the same verdicts in all of them.")]
 pub struct Compile {
     /// Where the cluster's state comes from.
     #[command(flatten)]

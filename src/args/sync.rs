@@ -48,6 +48,9 @@ pub struct SyncNeutron {
     /// Go on though a later generation of a policy is in force than the state has
     #[arg(long)]
     pub allow_older: bool,
+    /// Go on though the state has no pod: all groups of the cluster are deleted, and ports in no other group are closed
+    #[arg(long)]
+    pub allow_empty: bool,
     /// How often a request is repeated that the server does not answer, or with an error of its own
     #[arg(long, value_name = "N", default_value_t = 5)]
     pub retries: u32,

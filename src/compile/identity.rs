@@ -17,16 +17,12 @@ use super::{attributions, named, write_json};
 use crate::args::{Compile, Format};
 use crate::output::{Columns, printable};
 
-/// Addresses of nobody, one of which tells what those may do of whom nothing is known. Source: IANA, IPv4 and IPv6 Special-Purpose
-/// Address Registries (reserved for future use; discard-only).
-const NOBODY: [&str; 2] = ["240.0.0.1", "100::1"];
-
 /// One identity as this node's maps know it.
 struct Known {
     number: Identity,
     labels: String,
-    /// One of its addresses.
-    address: IpAddr,
+    /// One of its addresses; none for the world, which is whoever has no entry in the ipcache.
+    address: Option<IpAddr>,
 }
 
 /// What is listed.
@@ -104,7 +100,7 @@ fn numbered(pipeline: &Pipeline, renderer: &IdentityRenderer) -> (Vec<(IpNet, Id
             };
             let number = if part == 0 { cluster.of(&apart) } else { local.add(&apart) };
             let (Some(number), Some(&address)) = (number, addresses.iter().min()) else { continue };
-            all.push(Known { number, labels: apart.to_string(), address });
+            all.push(Known { number, labels: apart.to_string(), address: Some(address) });
             pods.extend(addresses.iter().map(|&address| (address, number)));
         }
     }
@@ -131,14 +127,11 @@ fn numbered(pipeline: &Pipeline, renderer: &IdentityRenderer) -> (Vec<(IpNet, Id
             }
         };
         if let Some((number, labels)) = number {
-            all.push(Known { number, labels, address });
+            all.push(Known { number, labels, address: Some(address) });
             ipcache.extend(prefixes.into_iter().map(|prefix| (prefix, number)));
         }
     }
-    let nobody = NOBODY.iter().filter_map(|text| text.parse().ok()).find(|&address| renderer.identity_of(address) == 0);
-    if let Some(address) = nobody {
-        all.push(Known { number: Identity::WORLD, labels: "reserved:world".into(), address });
-    }
+    all.push(Known { number: Identity::WORLD, labels: "reserved:world".into(), address: None });
     all.sort_by_key(|known| known.number);
     ipcache.sort_unstable();
     (ipcache, all)
@@ -147,12 +140,11 @@ fn numbered(pipeline: &Pipeline, renderer: &IdentityRenderer) -> (Vec<(IpNet, Id
 /// The keys of a map: what happens to everybody first, then what happens to some otherwise.
 fn keys(renderer: &IdentityRenderer, pod: &PodName, direction: Direction, all: &[Known]) -> Vec<(Identity, Entry)> {
     let of = |address| renderer.entries(pod, direction, address).unwrap_or_default();
-    let unknown = all.iter().find(|known| known.number == Identity::WORLD).map(|known| of(known.address));
-    let everybody = unknown.unwrap_or_default();
+    let everybody = renderer.entries_of_unknown(pod, direction).unwrap_or_default();
     let mut keys: Vec<(Identity, Entry)> = Vec::new();
     if !renderer.is_open(pod, direction) {
-        for known in all.iter().filter(|known| known.number != Identity::WORLD) {
-            let different = of(known.address).into_iter().filter(|entry| !everybody.contains(entry));
+        for (known, address) in all.iter().filter_map(|known| Some((known, known.address?))) {
+            let different = of(address).into_iter().filter(|entry| !everybody.contains(entry));
             // The rest of the services is what everybody has.
             let told = |(services, action, origin): &Entry| {
                 everybody

@@ -1,9 +1,11 @@
 use std::net::Ipv4Addr;
 
+use ipnet::IpNet;
 use proptest::prelude::*;
 
 use super::*;
-use crate::{PortRange, Tables, protocol};
+use crate::engine::Axis;
+use crate::{AddressSet, PortRange, Service, ServiceSet, Tables, protocol};
 
 fn address(at: u16) -> IpAddr {
     if at.is_multiple_of(3) { IpAddr::from(u128::from(at).to_be_bytes()) } else { Ipv4Addr::from(u32::from(at)).into() }

@@ -56,6 +56,15 @@ struct Sync<'a> {
 impl Sync<'_> {
     async fn plan(&self) -> anyhow::Result<Plan> {
         let listed = self.client.listed(&self.owner, self.args.network.as_deref()).await?;
+        // A file that was cut off, or the wrong one, looks like a cluster without pods.
+        if self.desired.ports.is_empty() && !listed.groups.is_empty() && !self.args.allow_empty {
+            bail!(
+                "the state has no pod, and the server has {} groups of cluster {}: they would all be deleted, and their ports closed\n  \
+                 help: give the whole state to --state; --allow-empty deletes the groups",
+                listed.groups.len(),
+                self.args.cluster
+            );
+        }
         let keep: BTreeSet<String> = self.args.keep_groups.iter().cloned().collect();
         let plan = plan(self.desired, &listed, &self.owner, &keep);
         if let Some(older) = plan.older.first().filter(|_| !self.args.allow_older) {

@@ -22,7 +22,9 @@
 //! **Invariant.** The verdicts are a function of the sets, lists, endpoints and nodes alone. A number never gets another meaning within
 //! a lineage; a new one begins when most numbers are not in use any more.
 
+mod lookups;
 mod maps;
+mod moves;
 mod parties;
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -31,13 +33,15 @@ use std::sync::Arc;
 
 use ahash::AHashMap;
 use bulkhead_classifier::identity::{EndpointMaps, IdentityTables, IpCache, Party, PolicyMap};
-use bulkhead_classifier::{Action, AddressSet, OriginId, ServiceSet, Tables, Verdict};
+use bulkhead_classifier::{Action, OriginId, ServiceSet, Tables};
 
+pub use self::lookups::Entry;
 use self::maps::{Decisions, Listed};
-use self::parties::{Change, OWN_NODE, Parties, REMOTE_NODE, Tag, tag};
+use self::moves::Moves;
+use self::parties::{Change, Parties, Tag};
 use super::acl::{AclTable, Attachment, EnforcedAt, Interface, NodeTables};
 use super::{BoxError, Renderer};
-use crate::contract::{Endpoint, ListId, SetDelta, SetId, TieredList, Transaction};
+use crate::contract::{Endpoint, ListId, TieredList, Transaction};
 use crate::object::PodName;
 use crate::origin::{Direction, Origins};
 
@@ -50,9 +54,6 @@ struct Local {
     number: u32,
     endpoint: Arc<Endpoint>,
 }
-
-/// What one kind of traffic with an address meets: services, and the action and origin that they share.
-pub type Entry = (ServiceSet, Action, OriginId);
 
 /// The renderer of one node.
 #[derive(Debug)]
@@ -88,19 +89,6 @@ pub struct IdentityWork {
     pub maps: u64,
     /// Times that numbers were given anew.
     pub compactions: u64,
-}
-
-/// What a transaction does to addresses.
-#[derive(Default)]
-struct Moves(Vec<(Arc<AddressSet>, Change)>);
-
-impl Moves {
-    fn push(&mut self, addresses: impl IntoIterator<Item = IpAddr>, change: Change) {
-        let addresses: AddressSet = addresses.into_iter().collect();
-        if !addresses.is_empty() {
-            self.0.push((Arc::new(addresses), change));
-        }
-    }
 }
 
 impl IdentityRenderer {
@@ -139,202 +127,6 @@ impl IdentityRenderer {
     /// The work done so far.
     pub fn work(&self) -> IdentityWork {
         self.work
-    }
-
-    /// The ipcache. Its numbers are those of [`IdentityRenderer::sets_of`].
-    pub fn cache(&self) -> &IpCache {
-        &self.cache
-    }
-
-    /// The sets that the addresses of a number of the ipcache are in, ascending.
-    pub fn sets_of(&self, number: u32) -> Vec<SetId> {
-        let sets = self.parties.sets_of(self.parties.all()[number as usize].identity);
-        sets.iter().filter(|&&tag| tag < REMOTE_NODE).map(|&tag| SetId(tag)).collect()
-    }
-
-    /// The identity of an address: two addresses have the same where no rule tells them apart.
-    pub fn identity_of(&self, address: IpAddr) -> u32 {
-        self.parties.all()[self.cache.get(address) as usize].identity
-    }
-
-    /// Whether the address is the node's own, and whether it is another node's.
-    pub fn node_of(&self, address: IpAddr) -> (bool, bool) {
-        let sets = self.parties.sets_of(self.identity_of(address));
-        (sets.contains(&OWN_NODE), sets.contains(&REMOTE_NODE))
-    }
-
-    /// What traffic between a pod of the node and an address meets in the pod's map: every service once. None where the pod is not known.
-    pub fn entries(&self, pod: &PodName, direction: Direction, address: IpAddr) -> Option<Vec<Entry>> {
-        let rules = &self.locals.get(pod)?.endpoint.rules;
-        let list = match direction {
-            Direction::Ingress => &rules.ingress,
-            Direction::Egress => &rules.egress,
-        };
-        let Some(list) = list else {
-            return Some(vec![(ServiceSet::all(), Action::Allow, Origins::not_isolated(direction))]);
-        };
-        let sets = self.parties.sets_of(self.identity_of(address)).clone();
-        let row = self.lists.get(&list.id)?.known_row(&sets)?;
-        let entry = |(services, verdict): &(ServiceSet, Verdict)| {
-            let (action, origin) = self.decisions.get(*verdict)?;
-            Some((services.clone(), action, origin))
-        };
-        row.iter().map(entry).collect()
-    }
-
-    /// Whether policies of this direction apply to the pod; without any it has the map that allows everything.
-    pub fn is_open(&self, pod: &PodName, direction: Direction) -> bool {
-        self.locals.get(pod).is_some_and(|local| match direction {
-            Direction::Ingress => local.endpoint.rules.ingress.is_none(),
-            Direction::Egress => local.endpoint.rules.egress.is_none(),
-        })
-    }
-
-    fn take_endpoints(&mut self, transaction: &Transaction, moves: &mut Moves) -> (bool, BTreeSet<ListId>) {
-        let (mut has_changed, mut dirty, mut bound) = (transaction.resync, BTreeSet::new(), Vec::new());
-        let mut changes: Vec<(&PodName, Option<&Arc<Endpoint>>)> =
-            transaction.endpoints.iter().map(|(name, endpoint)| (name, endpoint.as_ref())).collect();
-        let gone: Vec<PodName>;
-        if transaction.resync {
-            let there: HashSet<&PodName> = transaction.endpoints.iter().map(|(name, _)| name).collect();
-            gone = self.locals.keys().filter(|name| !there.contains(name)).cloned().collect();
-            changes.extend(gone.iter().map(|name| (name, None)));
-        }
-        for (name, new) in changes {
-            // A pod that is another node's is remote, however much is known of it.
-            let new = new.filter(|endpoint| endpoint.node == self.node);
-            let old = self.locals.remove(name);
-            if old.is_none() && new.is_none() {
-                continue;
-            }
-            has_changed = true;
-            let number = old.as_ref().map(|old| old.number).unwrap_or_else(|| {
-                self.free.pop().unwrap_or_else(|| {
-                    self.given += 1;
-                    self.given - 1
-                })
-            });
-            if let Some(new) = new {
-                for (list, direction) in
-                    [(&new.rules.ingress, Direction::Ingress), (&new.rules.egress, Direction::Egress)]
-                {
-                    let Some(list) = list else { continue };
-                    self.acquire(list, direction, &mut dirty);
-                }
-                bound.push((number, new.addresses.clone()));
-            }
-            if let Some(old) = &old {
-                old.endpoint.rules.lists().for_each(|list| self.release(list));
-                moves.push(old.endpoint.addresses.iter().copied(), Change::Unbind(number));
-            }
-            match new {
-                Some(endpoint) => drop(self.locals.insert(name.clone(), Local { number, endpoint: endpoint.clone() })),
-                None => self.free.push(number),
-            }
-        }
-        // Behind all that leave: an address may pass from one pod to the next.
-        for (number, addresses) in bound {
-            moves.push(addresses, Change::Bind(number));
-        }
-        (has_changed, dirty)
-    }
-
-    fn acquire(&mut self, list: &Arc<TieredList>, direction: Direction, dirty: &mut BTreeSet<ListId>) {
-        let by_tag = &mut self.by_tag;
-        let listed = self.lists.entry(list.id).or_insert_with(|| {
-            let listed = Listed::new(list.clone(), direction);
-            for tag in listed.tags() {
-                by_tag.entry(tag).or_default().insert(list.id);
-            }
-            dirty.insert(list.id);
-            listed
-        });
-        listed.users += 1;
-    }
-
-    fn release(&mut self, list: &Arc<TieredList>) {
-        let Some(listed) = self.lists.get_mut(&list.id) else { return };
-        listed.users -= 1;
-        if listed.users > 0 {
-            return;
-        }
-        for tag in self.lists.remove(&list.id).iter().flat_map(Listed::tags) {
-            if let Some(lists) = self.by_tag.get_mut(&tag) {
-                lists.remove(&list.id);
-                if lists.is_empty() {
-                    self.by_tag.remove(&tag);
-                }
-            }
-        }
-    }
-
-    /// Returns whether the own node's addresses have changed.
-    fn take_nodes(&mut self, transaction: &Transaction, moves: &mut Moves) -> bool {
-        if transaction.nodes.is_empty() && !transaction.resync {
-            return false;
-        }
-        let own_before = self.nodes.get(&self.node).cloned();
-        let before = if transaction.resync { std::mem::take(&mut self.nodes) } else { self.nodes.clone() };
-        for (name, node) in &transaction.nodes {
-            match node {
-                Some(node) => self.nodes.insert(name.clone(), node.addresses.clone()),
-                None => self.nodes.remove(name),
-            };
-        }
-        // Addresses may be several nodes', so that all are compared.
-        let of = |nodes: &BTreeMap<Arc<str>, Vec<IpAddr>>, own: bool| -> AddressSet {
-            let nodes = nodes.iter().filter(|(name, _)| (**name == self.node) == own);
-            nodes.flat_map(|(_, addresses)| addresses.iter().copied()).collect()
-        };
-        for (own, tag) in [(true, OWN_NODE), (false, REMOTE_NODE)] {
-            let (old, new) = (of(&before, own), of(&self.nodes, own));
-            // With a resync the ipcache is empty.
-            let old = if transaction.resync { AddressSet::default() } else { old };
-            moves.0.push((Arc::new(old.subtract(&new)), Change::Leave(tag)));
-            moves.0.push((Arc::new(new.subtract(&old)), Change::Enter(tag)));
-        }
-        own_before.as_ref() != self.nodes.get(&self.node)
-    }
-
-    fn take_sets(transaction: &Transaction, moves: &mut Moves) {
-        let change =
-            |set: &SetDelta, entered| if entered { Change::Enter(tag(set.set)) } else { Change::Leave(tag(set.set)) };
-        for entered in [false, true] {
-            for delta in &transaction.sets {
-                let addresses = if entered { &delta.added } else { &delta.removed };
-                if !addresses.is_empty() {
-                    moves.0.push((addresses.clone(), change(delta, entered)));
-                }
-            }
-        }
-    }
-
-    /// Follows what happens to addresses. Returns the lists that name an identity which is new.
-    fn move_addresses(&mut self, transaction: &Transaction, moves: &Moves) -> BTreeSet<ListId> {
-        let sets: Vec<&AddressSet> = moves.0.iter().map(|(addresses, _)| &**addresses).collect();
-        if transaction.resync {
-            self.cache = Arc::default();
-        }
-        if sets.iter().any(|set| !set.is_empty()) {
-            let parties = &mut self.parties;
-            // The same happens to many addresses.
-            let mut known = AHashMap::<(u32, Vec<usize>), u32>::new();
-            let next = |number: u32, changes: &[usize]| {
-                let after = |parties: &mut Parties| parties.after(number, changes.iter().map(|&at| &moves.0[at].1));
-                *known.entry((number, changes.to_vec())).or_insert_with(|| after(parties))
-            };
-            self.cache = Arc::new(self.cache.changed(&sets, next));
-        }
-        if !transaction.dropped.is_empty() {
-            let tags: Vec<Tag> = transaction.dropped.iter().map(|&set| tag(set)).collect();
-            let instead = self.parties.retire(&tags);
-            if !instead.is_empty() {
-                self.cache = Arc::new(self.cache.renumbered(|number| *instead.get(&number).unwrap_or(&number)));
-            }
-        }
-        let fresh = self.parties.take_fresh();
-        let tags = fresh.iter().flat_map(|&identity| self.parties.sets_of(identity).iter());
-        tags.filter_map(|tag| self.by_tag.get(tag)).flatten().copied().collect()
     }
 
     fn compile(&mut self, lists: impl IntoIterator<Item = ListId>) -> bool {

@@ -17,6 +17,9 @@ pub(super) const OWN_NODE: Tag = u64::MAX;
 /// The addresses of the other nodes.
 pub(super) const REMOTE_NODE: Tag = u64::MAX - 1;
 
+/// The identity of addresses that are in no set.
+pub(super) const UNKNOWN: u32 = 0;
+
 pub(super) const fn tag(set: SetId) -> Tag {
     set.0
 }
@@ -48,7 +51,7 @@ pub(super) struct Parties {
 }
 
 impl Default for Parties {
-    /// The number 0 is that of addresses that are in no set.
+    /// The first number is that of addresses that are in no set.
     fn default() -> Self {
         let mut parties = Self {
             sets: Vec::new(),
@@ -59,6 +62,7 @@ impl Default for Parties {
             fresh: Vec::new(),
         };
         let identity = parties.identity(&[]);
+        debug_assert_eq!(identity, UNKNOWN, "nobody was numbered before");
         parties.party(Party { identity, endpoint: None });
         parties
     }

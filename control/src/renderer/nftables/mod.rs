@@ -35,6 +35,7 @@
 mod elements;
 mod rules;
 mod script;
+mod skeleton;
 mod state;
 
 use std::collections::{BTreeMap, HashSet};
@@ -43,8 +44,8 @@ use std::sync::Arc;
 
 use bulkhead_classifier::{AddressSet, OriginId};
 
-pub use self::script::REASONS;
 use self::script::Script;
+pub use self::skeleton::REASONS;
 use self::state::{State, Workload};
 use super::{BoxError, Renderer};
 use crate::contract::{Endpoint, SetDelta, SetId, Transaction};
@@ -249,7 +250,7 @@ impl NftRenderer {
 /// Has connections that both ends allow remembered: the second step of a change, to be taken when the packets that were on their
 /// way at the first one are gone.
 pub fn remember(epoch: Epoch) -> String {
-    script::remember(epoch)
+    skeleton::remember(epoch)
 }
 
 impl Renderer for NftRenderer {

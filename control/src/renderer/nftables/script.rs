@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use super::elements::{self, Elements};
 use super::rules::{self, Chain, KINDS, OWN_SETS};
+use super::skeleton::skeleton;
 use super::state::{State, Workload};
-use super::{Change, Epoch, MARK_MASK, SetChange, Suspects, TABLE};
+use super::{Change, Epoch, SetChange, Suspects, TABLE};
 use bulkhead_classifier::{AddressSet, OriginId};
 
 use crate::contract::{SetId, TierRule};
@@ -21,25 +22,13 @@ const COMMENT: usize = 127;
 
 const DIRECTIONS: [Direction; 2] = [Direction::Egress, Direction::Ingress];
 
-/// What is dropped for another reason than a policy's: the counter, and what it means.
-pub const REASONS: [(&str, &str); 8] = [
-    ("unknown_interface", "the interface may be a pod's and nobody knows it"),
-    ("spoofed_source", "the source address is not the sender's"),
-    ("unplaced_pod", "the address is that of a pod whose interface nobody knows"),
-    ("misrouted", "the packet leaves to a pod that does not have its destination address"),
-    ("untracked", "connection tracking does not know the packet"),
-    ("invalid", "the packet belongs to no connection and begins none"),
-    ("stale_error", "an ICMP error of a connection that is to be judged again first"),
-    ("closed", "nothing is known of the pod, or it may not be served"),
-];
-
 /// Whether nft takes the name of an interface as it is, in quotes: no wildcard, no end of the quotes.
 pub(super) fn is_plain(name: &str) -> bool {
     !name.is_empty() && name.len() < 16 && name.chars().all(|c| c.is_ascii_alphanumeric() || "-._+@=,".contains(c))
 }
 
 /// A text as it can stand in a comment.
-fn comment(text: impl Display) -> String {
+pub(super) fn comment(text: impl Display) -> String {
     let plain = |c: char| if c.is_ascii_graphic() && c != '"' && c != '\\' || c == ' ' { c } else { '?' };
     let mut text: String = text.to_string().chars().map(plain).collect();
     if text.len() > COMMENT {
@@ -48,123 +37,6 @@ fn comment(text: impl Display) -> String {
     }
     text
 }
-
-/// See [`super::remember`].
-pub(super) fn remember(epoch: Epoch) -> String {
-    let (mask, mark) = (MARK_MASK, epoch.mark());
-    format!(
-        "flush chain {TABLE} remember\n\
-         add rule {TABLE} remember ct state related return\n\
-         add rule {TABLE} remember ct mark and {mask:#010x} != {mark:#010x} ct mark set ct mark and {:#010x} or {mark:#010x}\n",
-        !mask
-    )
-}
-
-/// What is the same whatever the policy is.
-fn skeleton(node: &str, suspects: &Suspects) -> String {
-    let mut text = format!("table {TABLE} {{\n  comment \"{}\"\n", comment(format_args!("policy of node {node}")));
-    for (name, why) in REASONS {
-        writeln!(text, "  counter {name} {{ comment \"{why}\"; }}").expect("a text takes anything");
-    }
-    for (name, kind) in [("known", "ifname"), ("pods", "ifname"), ("epoch", "mark")] {
-        writeln!(text, "  set {name} {{ type {kind}; }}").expect("a text takes anything");
-    }
-    text.push_str("  set sources4 { type ifname . ipv4_addr; }\n  set sources6 { type ifname . ipv6_addr; }\n");
-    for (name, kind, _) in OWN_SETS {
-        writeln!(text, "  set {name} {{ type {kind}; }}").expect("a text takes anything");
-    }
-    for name in ["unplaced", "local"] {
-        text.push_str(&format!("  set {name}4 {{ type ipv4_addr; }}\n  set {name}6 {{ type ipv6_addr; }}\n"));
-    }
-    text.push_str("  map from { type ifname : verdict; }\n  map to { type ifname : verdict; }\n");
-    let unknown = |end: &str| match suspects {
-        Suspects::Veth => {
-            format!("    {end}ifname != @known meta {end}ifkind \"veth\" counter name \"unknown_interface\" drop\n")
-        }
-        Suspects::Prefixes(prefixes) => prefixes.iter().fold(String::new(), |text, prefix| {
-            text + &format!(
-                "    {end}ifname != @known {end}ifname \"{prefix}*\" counter name \"unknown_interface\" drop\n"
-            )
-        }),
-    };
-    text.push_str("  chain source {\n    type filter hook prerouting priority raw; policy accept;\n");
-    text.push_str("    iifname @pods goto speaks\n");
-    text.push_str("    ip saddr @unplaced4 counter name \"unplaced_pod\" drop\n");
-    text.push_str("    ip6 saddr @unplaced6 counter name \"unplaced_pod\" drop\n");
-    // Nobody else speaks for the node's pods, nor for the node, whose packets begin here. The kernel sees to the second for IPv4 alone.
-    for set in ["local", "own"] {
-        text.push_str(&format!("    iifname != \"lo\" ip saddr @{set}4 counter name \"spoofed_source\" drop\n"));
-        text.push_str(&format!("    iifname != \"lo\" ip6 saddr @{set}6 counter name \"spoofed_source\" drop\n"));
-    }
-    text.push_str(&unknown("i"));
-    text.push_str("  }\n");
-    text.push_str(&SPEAKS.replace("SPOOFED", "counter name \"spoofed_source\" drop"));
-    let mark = format!("    ct mark and {MARK_MASK:#010x} @epoch accept\n");
-    text.push_str(&format!("  chain established {{\n{mark}"));
-    text.push_str("    ct state related meta l4proto { 1, 58 } counter name \"stale_error\" drop\n  }\n");
-    text.push_str(BASE.split("UNKNOWN").collect::<Vec<_>>().join(&unknown("o")).as_str());
-    text.push_str("}\n");
-    text
-}
-
-/// What a pod may send: packets from its own addresses, and what IPv6 needs on a link from link-local ones. Not the advertisements of
-/// a router, by which a pod would make itself one (CVE-2020-10749).
-const SPEAKS: &str = "  chain speaks {
-    iifname . ip saddr @sources4 accept
-    iifname . ip6 saddr @sources6 accept
-    ip6 saddr fe80::/10 ip6 daddr { fe80::/10, ff02::/16 } icmpv6 type { 131, 132, 133, 135, 136, 143 } accept
-    ip6 saddr :: ip6 daddr { fe80::/10, ff02::/16 } icmpv6 type { 131, 132, 133, 135, 143 } accept
-    SPOOFED
-  }
-";
-
-/// The chains at the hooks. In input, IPVS takes what is for a Service at priorities 98 and 99, and sources are translated at 100; in
-/// postrouting they are at 100 as well. By number, because nft knows the names of priorities at some hooks only.
-/// Source: Linux, `NF_IP_PRI_NAT_SRC` and `ip_vs_ops4`.
-///
-/// Connection tracking knows nothing of neighbour and listener discovery. A packet of the first that was routed has a hop limit below 255
-/// (RFC 4861 §7.1), and one of the second stays on its link (RFC 3810 §5): neither is a way past policy.
-const BASE: &str = r#"  chain untracked {
-    ip6 hoplimit 255 icmpv6 type { 133, 135, 136 } accept
-    ip6 hoplimit 255 iifname != @pods icmpv6 type 134 accept
-    ip6 daddr { fe80::/10, ff02::/16 } icmpv6 type { 130, 131, 132, 143 } accept
-    iifname @pods ct state invalid counter name "invalid" drop
-    oifname @pods ct state invalid counter name "invalid" drop
-    iifname @pods counter name "untracked" drop
-    oifname @pods counter name "untracked" drop
-  }
-  chain remember { }
-  chain node {
-    type filter hook input priority 110; policy accept;
-    ct state invalid,untracked goto untracked
-    ct direction original iifname vmap @from
-    ct direction reply iifname vmap @to
-  }
-  chain egress {
-    type filter hook postrouting priority 88; policy accept;
-UNKNOWN    oifname != @pods ip daddr @unplaced4 counter name "unplaced_pod" drop
-    oifname != @pods ip6 daddr @unplaced6 counter name "unplaced_pod" drop
-    oifname @pods ip daddr != { 224.0.0.0/4, 255.255.255.255 } oifname . ip daddr != @sources4 counter name "misrouted" drop
-    oifname @pods ip6 daddr != { fe80::/10, ff00::/8 } oifname . ip6 daddr != @sources6 counter name "misrouted" drop
-    ct state invalid,untracked goto untracked
-    ct direction original iifname vmap @from
-    ct direction reply oifname vmap @from
-  }
-  chain ingress {
-    type filter hook postrouting priority 89; policy accept;
-    ct direction original oifname vmap @to
-    ct direction reply iifname vmap @to
-  }
-  chain judged_node {
-    type filter hook input priority 111; policy accept;
-    iifname @pods goto remember
-  }
-  chain judged {
-    type filter hook postrouting priority 90; policy accept;
-    iifname @pods goto remember
-    oifname @pods goto remember
-  }
-"#;
 
 /// A script that is being written.
 pub(super) struct Script<'a> {

@@ -122,6 +122,7 @@ fn told(config: &Config, args: &Run) -> Vec<Finding> {
     findings.extend(preflight::kube_proxy::judge(config, &facts));
     findings.extend(preflight::server::bootstrap(config, &facts));
     findings.extend(preflight::masquerade::check(config));
+    findings.extend(preflight::hubble::check(&config.hubble));
     findings
 }
 

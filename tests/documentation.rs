@@ -65,6 +65,7 @@ fn the_reference_has_every_field_that_the_program_knows_and_no_others() {
         ("masquerade.", "masquerade: @"),
         ("audit.", "audit: @"),
         ("hubble.", "hubble: @"),
+        ("hubble.tls.", "hubble: {tls: @}"),
         ("journal.", "journal: @"),
         ("workers.", "workers: @"),
         ("sessions.", "sessions: @"),

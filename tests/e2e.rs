@@ -33,6 +33,7 @@ mod e2e_flow_cache;
 mod e2e_frames;
 mod e2e_host_port;
 mod e2e_hubble;
+mod e2e_hubble_tls;
 mod e2e_identity;
 mod e2e_interfaces;
 mod e2e_kubernetes;

@@ -14,7 +14,7 @@ use super::observer::{
     FieldMask, GetFlowsRequest, GetFlowsResponse, GetNamespacesResponse, GetNodesResponse, Namespace, Node, NodeState,
     ResponseType, ServerStatusResponse,
 };
-use super::peer::{ChangeNotification, ChangeType};
+use super::peer::{ChangeNotification, ChangeType, Tls};
 
 /// Whether these are the bytes of the message, both ways.
 fn assert_bytes<T: Message + Default + PartialEq + Debug>(message: &T, hexadecimal: &str) {
@@ -162,8 +162,16 @@ fn answers() {
     assert_bytes(&GetNodesResponse { nodes: vec![node] }, "0a130a016e1201761a016120013006380740084809");
     let namespace = Namespace { cluster: String::new(), namespace: "x".into() };
     assert_bytes(&GetNamespacesResponse { namespaces: vec![namespace] }, "0a03120178");
-    let peer = ChangeNotification { name: "n".into(), address: "a".into(), r#type: ChangeType::PeerAdded as i32 };
-    assert_bytes(&peer, "0a016e1201611801");
+    let peer = ChangeNotification {
+        name: "n".into(),
+        address: "a".into(),
+        r#type: ChangeType::PeerAdded as i32,
+        tls: Some(Tls { server_name: "s".into() }),
+    };
+    assert_bytes(&peer, "0a016e120161180122030a0173");
+    for (change, expected) in [(ChangeType::PeerDeleted, "1802"), (ChangeType::PeerUpdated, "1803")] {
+        assert_bytes(&ChangeNotification { r#type: change as i32, ..ChangeNotification::default() }, expected);
+    }
     assert_bytes(&HealthCheckRequest { service: "s".into() }, "0a0173");
     for (status, expected) in [(ServingStatus::Serving, "0801"), (ServingStatus::ServiceUnknown, "0803")] {
         assert_bytes(&HealthCheckResponse { status: status as i32 }, expected);

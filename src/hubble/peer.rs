@@ -7,7 +7,7 @@
 /// The service's name.
 pub const NAME: &str = "peer.Peer";
 
-/// A node, and what has become of it. Without TLS there is no `tls`.
+/// A node, and what has become of it. Without TLS there is no `tls`. What a relay cannot reach has no address.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct ChangeNotification {
     #[prost(string, tag = "1")]
@@ -16,6 +16,15 @@ pub struct ChangeNotification {
     pub address: String,
     #[prost(enumeration = "ChangeType", tag = "3")]
     pub r#type: i32,
+    #[prost(message, optional, tag = "4")]
+    pub tls: Option<Tls>,
+}
+
+/// How a relay makes sure of a node: the name that its certificate has.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct Tls {
+    #[prost(string, tag = "1")]
+    pub server_name: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, prost::Enumeration)]
@@ -23,4 +32,6 @@ pub struct ChangeNotification {
 pub enum ChangeType {
     Unknown = 0,
     PeerAdded = 1,
+    PeerDeleted = 2,
+    PeerUpdated = 3,
 }

@@ -57,8 +57,8 @@ const CONNECTIONS: Limits = Limits { new: 256, asking: 32, changing: 512, watchi
 /// How old an observation may be that is told again.
 const FRESH: Duration = Duration::from_millis(100);
 
-/// Threads that wait for workers: one for observations, one for lists of sessions.
-const BLOCKING: usize = 2;
+/// Threads that wait: one for the workers' observations, one for their lists of sessions, one for the disk with the files of TLS.
+const BLOCKING: usize = 3;
 
 /// How long the end waits for an observation that is under way: the workers are given two seconds to answer.
 pub(super) const ENDING: Duration = Duration::from_secs(5);

@@ -307,11 +307,6 @@ impl Composer {
         Arc::clone(&self.lock().policy.pod_networks)
     }
 
-    /// The node's primary address of each family, as far as it is known.
-    pub(super) fn node_addresses(&self) -> Arc<[IpAddr]> {
-        Arc::clone(&self.lock().policy.node_addresses)
-    }
-
     /// Where the node's own packets are to go over the host port.
     pub(super) fn destinations(&self) -> Destinations {
         let Inner { policy, services, .. } = &*self.lock();

@@ -36,7 +36,7 @@ use super::state::Judging;
 pub(super) use check::{check_interface, parse_mac};
 pub(crate) use datapath::{Attach, DEFAULT_PINS, Dataplane, EngineName, Mode, NftablesConfig, Pins, SlowPathConfig};
 pub(crate) use error::{ConfigError, ConfigErrors};
-pub(crate) use hubble::HubbleConfig;
+pub(crate) use hubble::{HubbleConfig, TlsFiles};
 pub(crate) use journal::JournalConfig;
 pub(crate) use masquerade::MasqueradeConfig;
 pub(crate) use ports::{Added, PortEntry, RouteEntry};

@@ -165,7 +165,7 @@ impl Daemon {
         let audit = Arc::new(Audit::new(config.audit_folder.clone(), &config.node, about.origins.clone()));
         let (tell, notices) = crossbeam_channel::unbounded();
         let (tell_ports, port_events) = crossbeam_channel::unbounded();
-        let health = state.health();
+        let (health, hubble) = (state.health(), hubble::Endpoint::bind(&config.hubble, &state)?);
         let policy = policy::start(state, Arc::clone(&composer), tell.clone(), tell_ports.clone())?;
         let routes = config.routes.clone();
         let shared = Arc::clone(&composer);
@@ -181,7 +181,6 @@ impl Daemon {
         vswitch.tell_audits_to(&audits);
         let (asker, names) = (interfaces.asker(), policy.names());
         let observer = Observer::new(about, Arc::clone(&composer), &vswitch, asker, reading, names, audit);
-        let hubble = hubble::Endpoint::bind(&config.hubble)?;
         let admin = admin::start(&config.admin, hubble, observer.clone(), tell, tell_ports, health)?;
         Ok(Self {
             config,

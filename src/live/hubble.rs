@@ -11,6 +11,8 @@
 //!
 //! Requests are read strictly ([`crate::hubble::fields`]), their filters are about the message that would be sent ([`filter`]).
 //!
+//! Over TCP clients are served with TLS, unless the configuration says plaintext ([`tls`]); a relay is told of all nodes ([`peers`]).
+//!
 //! tonic speaks gRPC here and hyper HTTP/2, without tonic's own server: connections are accepted, bounded and ended as those of the admin
 //! socket are, by the thread that has these. The messages are written by hand, because a compiler for them is a program that not everybody
 //! who builds this has.
@@ -20,10 +22,12 @@
 mod filter;
 mod labels;
 mod observe;
+mod peers;
 mod service;
+pub(super) mod tls;
 
 use std::convert::Infallible;
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{IpAddr, TcpListener};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,6 +40,8 @@ use hyper::service::service_fn;
 use hyper::{Method as Verb, Request, Response, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::server::{Grpc, ServerStreamingService};
@@ -44,13 +50,17 @@ use super::admin::connections::{Connections, Limits, Place, Stage};
 use super::admin::{probes, socket};
 use super::config::HubbleConfig;
 use super::observer::Observer;
+use super::state::{LiveState, Nodes};
 use super::stream::Hub;
 use crate::hubble::codec::Raw;
 pub(super) use observe::{Observe, Observed};
+use peers::{Address, Peers};
 use service::{Answers, Method, Service};
+use tls::{Acceptor, Tls};
 
-/// Connections at a time: a few people's and a relay's. Those that watch stay, and the oldest of the others makes room for a new one.
-const CONNECTIONS: Limits = Limits { new: 32, asking: 1, changing: 1, watching: 32, answered: 1 };
+/// Connections at a time: a few people's and a relay's. Those that watch stay, and the oldest of the others makes room for a new one. With
+/// TLS a connection is new until its handshake is over, and answered then: whoever opens many and says nothing ends none but those.
+const CONNECTIONS: Limits = Limits { new: 32, asking: 1, changing: 1, watching: 32, answered: 32 };
 
 /// Calls of one connection at a time. A relay has one for each of its clients.
 const CALLS: u32 = 32;
@@ -69,79 +79,79 @@ const BUFFER: usize = 1 << 16;
 const ASKED_EVERY: Duration = Duration::from_secs(20);
 
 /// Where clients connect.
-pub(super) enum Endpoint {
+pub(super) struct Endpoint {
+    place: Taken,
+    nodes: watch::Receiver<Arc<Nodes>>,
+}
+
+enum Taken {
     Unix(socket::Listener),
-    Tcp(TcpListener),
+    Tcp(TcpListener, Option<Tls>),
 }
 
 impl Endpoint {
     /// Takes the place that the configuration names; none where it names none. A socket that cannot be had is said only, as with the
-    /// admin socket.
+    /// admin socket. A relay is told of the nodes of this state.
     ///
     /// # Errors
-    /// When the address cannot be had.
-    pub(super) fn bind(config: &HubbleConfig) -> anyhow::Result<Option<Self>> {
-        match config {
-            HubbleConfig::Off => Ok(None),
+    /// When the address cannot be had, or something is wrong with the files of TLS.
+    pub(super) fn bind(config: &HubbleConfig, state: &LiveState) -> anyhow::Result<Option<Self>> {
+        let place = match config {
+            HubbleConfig::Off => None,
             HubbleConfig::Unix(path) => {
                 let listener = socket::Listener::bind_as(path, "Hubble socket", "hubble: {listen: 'unix://PATH'}");
-                Ok(listener.map(Self::Unix))
+                listener.map(Taken::Unix)
             }
-            HubbleConfig::Tcp(address) => {
+            HubbleConfig::Tcp(address, files) => {
+                let tls = files.as_ref().map(Tls::new).transpose()?;
                 let listener = probes::bind(*address);
-                listener.with_context(|| format!("hubble.listen: cannot listen at {address}")).map(Self::Tcp).map(Some)
+                let listener = listener.with_context(|| format!("hubble.listen: cannot listen at {address}"))?;
+                Some(Taken::Tcp(listener, tls))
             }
-        }
+        };
+        Ok(place.map(|place| Self { place, nodes: state.nodes() }))
     }
-}
-
-/// Where clients are told that the server is, so that a relay finds it.
-enum Address {
-    Unix(String),
-    Tcp(SocketAddr),
-}
-
-impl Address {
-    /// `own` are the node's addresses.
-    fn told(&self, own: &[IpAddr]) -> String {
-        match self {
-            Self::Unix(path) => path.clone(),
-            Self::Tcp(listen) => reachable(*listen, own).to_string(),
-        }
-    }
-}
-
-/// Where others reach an address: one that stands for all of them is told as one of the node's own.
-fn reachable(listen: SocketAddr, own: &[IpAddr]) -> SocketAddr {
-    let address = own.iter().find(|own| listen.ip().is_unspecified() && (listen.is_ipv6() || own.is_ipv4()));
-    SocketAddr::new(address.copied().unwrap_or(listen.ip()), listen.port())
 }
 
 /// Answers until it is dropped.
 pub(super) async fn serve(endpoint: Endpoint, observer: Observer, hub: Hub) {
+    let Endpoint { place, nodes } = endpoint;
     let connections = Connections::new(CONNECTIONS);
-    match endpoint {
-        Endpoint::Unix(listener) => {
-            let service =
-                Arc::new(Service::new(observer, hub, Address::Unix(format!("unix://{}", listener.path().display()))));
+    let service = |address, has_tls| {
+        let peers = Peers::new(observer.node(), address, has_tls, nodes);
+        Arc::new(Service::new(observer.clone(), hub, peers))
+    };
+    match place {
+        Taken::Unix(listener) => {
+            let service = service(Address::Unix(format!("unix://{}", listener.path().display())), false);
             let Some(accepting) = listener.accepting("the Hubble socket") else { return };
             loop {
                 match accepting.accept().await {
-                    Ok((stream, _)) => take(&connections, stream, &service),
+                    Ok((stream, _)) => {
+                        let service = Arc::clone(&service);
+                        connections.serve(|place| converse(stream, service, place, None));
+                    }
                     Err(_) => pause().await,
                 }
             }
         }
-        Endpoint::Tcp(listener) => {
+        Taken::Tcp(listener, tls) => {
             let Ok(address) = listener.local_addr() else { return };
-            let service = Arc::new(Service::new(observer, hub, Address::Tcp(address)));
+            let service = service(Address::Tcp(address), tls.is_some());
             let accepting = match tokio::net::TcpListener::from_std(listener) {
                 Ok(accepting) => accepting,
                 Err(error) => return super::log::error(&format!("Hubble's clients cannot be served: {error}")),
             };
+            let acceptor = tls.as_ref().map(Tls::acceptor);
+            if let Some(tls) = tls {
+                tokio::spawn(tls.follow());
+            }
             loop {
                 match accepting.accept().await {
-                    Ok((stream, _)) => take(&connections, stream, &service),
+                    Ok((stream, _)) => {
+                        let (service, acceptor) = (Arc::clone(&service), acceptor.clone());
+                        connections.serve(|place| converse_over_tcp(stream, service, place, acceptor));
+                    }
                     Err(_) => pause().await,
                 }
             }
@@ -154,31 +164,46 @@ async fn pause() {
     tokio::time::sleep(Duration::from_millis(100)).await;
 }
 
-fn take(
-    connections: &Connections,
-    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
-    service: &Arc<Service>,
-) {
-    let service = Arc::clone(service);
-    connections.serve(|place| async move {
-        let place = Arc::new(place);
-        let answer = move |request| {
-            let (service, place) = (Arc::clone(&service), Arc::clone(&place));
-            async move { Ok::<_, Infallible>(answer(request, service, &place).await) }
-        };
-        let mut http = http2::Builder::new(TokioExecutor::new());
-        http.timer(TokioTimer::new())
-            .keep_alive_interval(ASKED_EVERY)
-            .keep_alive_timeout(ASKED_EVERY)
-            .max_concurrent_streams(CALLS)
-            .max_header_list_size(LONGEST_HEAD)
-            .max_send_buf_size(BUFFER);
-        // What goes wrong with a client is the client's.
-        let _ = http.serve_connection(TokioIo::new(stream), service_fn(answer)).await;
-    });
+async fn converse_over_tcp(stream: TcpStream, service: Arc<Service>, place: Place, acceptor: Option<Acceptor>) {
+    // An error: the client has gone already.
+    let (Ok(called), Ok(client)) = (stream.local_addr(), stream.peer_addr()) else { return };
+    let called = Some(called.ip());
+    let Some(acceptor) = acceptor else { return converse(stream, service, place, called).await };
+    if let Some(stream) = acceptor.accept(stream, client).await {
+        place.enter(Stage::Answered);
+        converse(stream, service, place, called).await;
+    }
 }
 
-async fn answer(request: Request<Incoming>, service: Arc<Service>, place: &Place) -> Response<Body> {
+/// Answers a client until it goes. `called` is the address that it has called.
+async fn converse(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    service: Arc<Service>,
+    place: Place,
+    called: Option<IpAddr>,
+) {
+    let place = Arc::new(place);
+    let answer = move |request| {
+        let (service, place) = (Arc::clone(&service), Arc::clone(&place));
+        async move { Ok::<_, Infallible>(answer(request, service, &place, called).await) }
+    };
+    let mut http = http2::Builder::new(TokioExecutor::new());
+    http.timer(TokioTimer::new())
+        .keep_alive_interval(ASKED_EVERY)
+        .keep_alive_timeout(ASKED_EVERY)
+        .max_concurrent_streams(CALLS)
+        .max_header_list_size(LONGEST_HEAD)
+        .max_send_buf_size(BUFFER);
+    // What goes wrong with a client is the client's.
+    let _ = http.serve_connection(TokioIo::new(stream), service_fn(answer)).await;
+}
+
+async fn answer(
+    request: Request<Incoming>,
+    service: Arc<Service>,
+    place: &Place,
+    called: Option<IpAddr>,
+) -> Response<Body> {
     // "application/grpc", with "+proto" or without; others are no gRPC.
     let kind = request.headers().get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
     if request.method() != Verb::POST || !kind.starts_with(b"application/grpc") {
@@ -192,14 +217,16 @@ async fn answer(request: Request<Incoming>, service: Arc<Service>, place: &Place
     if method.lasts() && !place.enter(Stage::Watching) {
         return Status::resource_exhausted("too many clients watch; end one of them").into_http();
     }
+    let call = Call { service, method, called };
     // A single answer is a stream of one: on the wire there is no difference.
-    Grpc::new(Raw).max_decoding_message_size(LONGEST).server_streaming(Call { service, method }, request).await
+    Grpc::new(Raw).max_decoding_message_size(LONGEST).server_streaming(call, request).await
 }
 
 /// One request, as tonic wants it.
 struct Call {
     service: Arc<Service>,
     method: Method,
+    called: Option<IpAddr>,
 }
 
 impl ServerStreamingService<Bytes> for Call {
@@ -208,23 +235,7 @@ impl ServerStreamingService<Bytes> for Call {
     type Future = Pin<Box<dyn Future<Output = Result<tonic::Response<Answers>, Status>> + Send>>;
 
     fn call(&mut self, request: tonic::Request<Bytes>) -> Self::Future {
-        let (service, method) = (Arc::clone(&self.service), self.method);
-        Box::pin(async move { service.answer(method, request.get_ref()).await.map(tonic::Response::new) })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_address_that_is_told_is_one_that_others_reach() {
-        let own = ["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()];
-        let told = |listen: &str, own: &[IpAddr]| reachable(listen.parse().unwrap(), own).to_string();
-        assert_eq!(told("0.0.0.0:4244", &own), "192.0.2.1:4244");
-        assert_eq!(told("[::]:4244", &own), "192.0.2.1:4244");
-        assert_eq!(told("[::]:4244", &own[1..]), "[2001:db8::1]:4244");
-        assert_eq!(told("127.0.0.1:4244", &own), "127.0.0.1:4244");
-        assert_eq!(told("0.0.0.0:4244", &[]), "0.0.0.0:4244");
+        let (service, method, called) = (Arc::clone(&self.service), self.method, self.called);
+        Box::pin(async move { service.answer(method, request.get_ref(), called).await.map(tonic::Response::new) })
     }
 }

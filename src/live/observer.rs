@@ -241,11 +241,6 @@ impl Observer {
         &self.about.stream
     }
 
-    /// The node's primary address of each family, as far as it is known.
-    pub(super) fn node_addresses(&self) -> Arc<[IpAddr]> {
-        self.composer.node_addresses()
-    }
-
     /// How long the vswitch has run.
     pub(super) fn uptime(&self) -> Duration {
         self.about.started.elapsed()

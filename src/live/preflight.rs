@@ -4,6 +4,7 @@
 //! it matters and what to do.
 
 mod facts;
+pub(super) mod hubble;
 pub(super) mod kube_proxy;
 pub(super) mod masquerade;
 pub(super) mod nftables;

@@ -5,6 +5,7 @@ mod files;
 mod judging;
 mod masquerade;
 mod nftables;
+mod nodes;
 mod own_node;
 mod policies;
 mod questions;
@@ -43,6 +44,7 @@ pub(super) use counts::{StateCounters, StateCounts};
 pub(super) use judging::{Judged, Judging};
 use masquerade::Masquerading;
 use nftables::KernelState;
+pub(super) use nodes::Nodes;
 use own_node::{nameless, without_state};
 pub(super) use translations::{Asked, AskedFor, Translations};
 
@@ -68,6 +70,8 @@ pub(super) struct LiveState {
     services: Option<Adapter>,
     /// What load balancers are told.
     health: watch::Sender<NodeHealth>,
+    /// What a relay of Hubble is told.
+    nodes: watch::Sender<Arc<Nodes>>,
     /// How pods' connections to the world leave; none for with their own addresses.
     masquerading: Option<Masquerading>,
     /// Services and nodes that were kept of the API server's state, until it tells them itself.
@@ -142,6 +146,7 @@ impl LiveState {
             inventory: Inventory::default(),
             services: services.map(|settings| Adapter::new(node.clone(), settings)),
             health: watch::Sender::default(),
+            nodes: watch::Sender::default(),
             masquerading: None,
             kept_services: Inventory::default(),
             taken_sources: BTreeMap::new(),
@@ -241,6 +246,7 @@ impl LiveState {
 
     /// Takes what the pipeline has compiled. Returns whether that is something else than before.
     fn take_tables(&mut self, contests: usize) -> anyhow::Result<bool> {
+        self.tell_nodes();
         let (tables, is_other_kernel) = match self.kernel_revision() {
             None => (run::node_tables(&self.pipeline, &self.node)?, false),
             // There are no tables: the kernel is told what has changed.

@@ -145,13 +145,14 @@ const ONCE: [&str; 7] = [
 
 /// What these are about lies behind the attachment. Once more with `attach: xdp` they would take `check` some minutes, so that is left
 /// to `cargo xtask e2e`.
-const BEHIND: [&str; 18] = [
+const BEHIND: [&str; 19] = [
     "e2e_admin::",
     "e2e_audit::",
     "e2e_changes::",
     "e2e_cni_live::",
     "e2e_explain_live::",
     "e2e_hubble::",
+    "e2e_hubble_tls::",
     "e2e_kubernetes::",
     "e2e_masquerade::",
     "e2e_monitor::",

@@ -19,6 +19,15 @@ const UNIX: &str = "unix://";
 pub(super) struct Written {
     listen: Option<Spanned<String>>,
     plaintext: Option<Spanned<bool>>,
+    tls: Option<Spanned<WrittenTls>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct WrittenTls {
+    certificate: Option<Spanned<String>>,
+    key: Option<Spanned<String>>,
+    client_ca: Option<Spanned<String>>,
 }
 
 /// Where Hubble's clients connect.
@@ -29,13 +38,39 @@ pub(crate) enum HubbleConfig {
     Off,
     /// At a socket that only the owner of the process may open.
     Unix(PathBuf),
-    /// At an address, without TLS.
-    Tcp(SocketAddr),
+    /// At an address, with TLS or in plaintext.
+    Tcp(SocketAddr, Option<TlsFiles>),
+}
+
+/// PEM files, which are read again when they change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TlsFiles {
+    /// The server's certificate, then those between it and the authority.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+    /// The authorities of clients; none where clients are not asked who they are.
+    pub client_ca: Option<PathBuf>,
+}
+
+impl TlsFiles {
+    /// Each file that is named, with its field.
+    pub(crate) fn named(&self) -> impl Iterator<Item = (&'static str, &Path)> {
+        let client_ca = self.client_ca.iter().map(|path| ("hubble.tls.client_ca", &**path));
+        [("hubble.tls.certificate", &*self.certificate), ("hubble.tls.key", &*self.key)].into_iter().chain(client_ca)
+    }
 }
 
 /// The meaning of what the file says. Relative paths start at `folder`.
 pub(super) fn check(written: Option<&Written>, folder: &Path, faults: &mut Faults<'_>) -> HubbleConfig {
-    let Some(Written { listen: Some(named), plaintext }) = written else { return HubbleConfig::Off };
+    let Some(Written { listen, plaintext, tls }) = written else { return HubbleConfig::Off };
+    let plaintext = plaintext.as_ref().filter(|plaintext| plaintext.value);
+    if let (Some(plaintext), Some(_)) = (plaintext, tls) {
+        let help = "keep one of the two: tls, or plaintext: true for clients without it";
+        faults.add(line(plaintext), "hubble.plaintext", "stands beside hubble.tls", help);
+    }
+    let files = tls.as_ref().map(|tls| tls_files(tls, folder, faults));
+    let Some(named) = listen else { return HubbleConfig::Off };
     let mut wrong = |problem: String, help: &str| faults.add(line(named), "hubble.listen", problem, help);
     if named.value == "none" {
         return HubbleConfig::Off;
@@ -45,6 +80,10 @@ pub(super) fn check(written: Option<&Written>, folder: &Path, faults: &mut Fault
         if path.is_empty() || whole.as_os_str().len() > MAX_SOCKET_PATH {
             let help = format!("write a path of at most {MAX_SOCKET_PATH} bytes: unix:///run/bulkhead/hubble.sock");
             wrong("is not a path that a socket can have".to_owned(), &help);
+        }
+        if let Some(tls) = tls {
+            let help = "remove it, as only the owner of the process may open the socket; or listen at an address";
+            faults.add(line(tls), "hubble.tls", "has no effect at a unix socket", help);
         }
         return HubbleConfig::Unix(whole);
     }
@@ -56,10 +95,34 @@ pub(super) fn check(written: Option<&Written>, folder: &Path, faults: &mut Fault
     if address.port() == 0 {
         wrong("has no port".to_owned(), "write the port that clients connect to; Hubble's own is 4244");
     }
-    if !address.ip().is_loopback() && !plaintext.as_ref().is_some_and(|plaintext| plaintext.value) {
+    if !address.ip().is_loopback() && plaintext.is_none() && tls.is_none() {
         let problem = "whoever reaches it reads who talks with whom: it has no TLS and asks nobody who they are";
-        let help = "listen at 127.0.0.1 or a unix socket; or, where only a relay reaches it, add plaintext: true";
+        let help = "add tls: {certificate: PATH, key: PATH, client_ca: PATH}; or listen at 127.0.0.1 or a unix socket; \
+                    or, where only a relay reaches it, add plaintext: true";
         wrong(problem.to_owned(), help);
     }
-    HubbleConfig::Tcp(address)
+    HubbleConfig::Tcp(address, files)
+}
+
+fn tls_files(written: &Spanned<WrittenTls>, folder: &Path, faults: &mut Faults<'_>) -> TlsFiles {
+    let mut path = |name: &str, named: Option<&Spanned<String>>, help: &str| match named {
+        Some(path) if !path.value.is_empty() => folder.join(&path.value),
+        Some(path) => {
+            faults.add(line(path), format!("hubble.tls.{name}"), "is empty", help);
+            PathBuf::new()
+        }
+        None => {
+            faults.add(line(written), "hubble.tls", format!("names no {name}"), help);
+            PathBuf::new()
+        }
+    };
+    let WrittenTls { certificate, key, client_ca } = &written.value;
+    TlsFiles {
+        certificate: path("certificate", certificate.as_ref(), "name the PEM file of the server's certificate"),
+        key: path("key", key.as_ref(), "name the PEM file of the certificate's private key"),
+        client_ca: client_ca.as_ref().map(|named| {
+            let help = "name the PEM file of the authorities that clients' certificates are of, or remove it";
+            path("client_ca", Some(named), help)
+        }),
+    }
 }

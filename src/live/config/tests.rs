@@ -46,7 +46,10 @@ fn the_example_is_a_configuration_and_shows_what_is_the_default() {
     assert_eq!(same.admin.listen.take(), Some("127.0.0.1:9965".parse().unwrap()));
     // Where it is not said, Hubble's clients are not served.
     let served = std::mem::take(&mut same.hubble);
-    assert_eq!(served, HubbleConfig::Unix("/run/bulkhead/hubble.sock".into()));
+    let file = |name: &str| example.parent().unwrap().join("hubble").join(name);
+    let client_ca = Some(file("ca.crt"));
+    let files = TlsFiles { certificate: file("tls.crt"), key: file("tls.key"), client_ca };
+    assert_eq!(served, HubbleConfig::Tcp("0.0.0.0:4244".parse().unwrap(), Some(files)));
     // Where it is not said, a machine without a BPF file system is none to complain about.
     assert_eq!(std::mem::take(&mut same.pins), Pins::Path(DEFAULT_PINS.into()));
     // Where it is not said, they may lie anywhere.
@@ -88,14 +91,26 @@ fn clients_of_hubble_are_served_at_a_socket_or_an_address_that_nobody_else_reach
         let text = format!("node: n\nstate: {{paths: [s]}}\nhubble: {{{hubble}}}\nports: []\n");
         Config::parse("c.yaml", &text, Path::new("/etc")).map(|config| config.hubble)
     };
+    let tls = |client_ca: Option<&str>| {
+        let client_ca = client_ca.map(PathBuf::from);
+        Some(TlsFiles { certificate: "/etc/c".into(), key: "/k".into(), client_ca })
+    };
     for (written, expected) in [
         ("", HubbleConfig::Off),
         ("listen: none, plaintext: true", HubbleConfig::Off),
         ("listen: 'unix://hubble.sock'", HubbleConfig::Unix("/etc/hubble.sock".into())),
         ("listen: 'unix:///run/hubble.sock'", HubbleConfig::Unix("/run/hubble.sock".into())),
-        ("listen: '127.0.0.1:4244'", HubbleConfig::Tcp("127.0.0.1:4244".parse().unwrap())),
-        ("listen: '[::1]:4244'", HubbleConfig::Tcp("[::1]:4244".parse().unwrap())),
-        ("listen: '[::]:4244', plaintext: true", HubbleConfig::Tcp("[::]:4244".parse().unwrap())),
+        ("listen: '127.0.0.1:4244'", HubbleConfig::Tcp("127.0.0.1:4244".parse().unwrap(), None)),
+        ("listen: '[::1]:4244'", HubbleConfig::Tcp("[::1]:4244".parse().unwrap(), None)),
+        ("listen: '[::]:4244', plaintext: true", HubbleConfig::Tcp("[::]:4244".parse().unwrap(), None)),
+        (
+            "listen: '[::]:4244', tls: {certificate: c, key: /k}",
+            HubbleConfig::Tcp("[::]:4244".parse().unwrap(), tls(None)),
+        ),
+        (
+            "listen: '127.0.0.1:4244', tls: {certificate: c, key: /k, client_ca: a}, plaintext: false",
+            HubbleConfig::Tcp("127.0.0.1:4244".parse().unwrap(), tls(Some("/etc/a"))),
+        ),
     ] {
         assert_eq!(read(written).unwrap(), expected, "{written}");
     }
@@ -107,7 +122,29 @@ fn clients_of_hubble_are_served_at_a_socket_or_an_address_that_nobody_else_reach
         ("listen: '127.0.0.1:0'", "has no port"),
         ("listen: 'unix://'", "is not a path that a socket can have"),
         (&*long, "is not a path that a socket can have"),
-        ("listen: none, tls: true", "unknown field"),
+        ("listen: none, tls: true", "invalid type"),
+        (
+            "listen: '[::]:4244', tls: {certificate: c, key: k}, plaintext: true",
+            "c.yaml:3: hubble.plaintext: stands beside hubble.tls\n  help: keep one of the two: tls, or plaintext: true for clients \
+             without it",
+        ),
+        (
+            "listen: '[::]:4244', tls: {}",
+            "c.yaml:3: hubble.tls: names no certificate\n  help: name the PEM file of the server's certificate\n\
+             c.yaml:3: hubble.tls: names no key\n  help: name the PEM file of the certificate's private key",
+        ),
+        (
+            "listen: '[::]:4244', tls: {certificate: '', key: k, client_ca: ''}",
+            "c.yaml:3: hubble.tls.certificate: is empty\n  help: name the PEM file of the server's certificate\n\
+             c.yaml:3: hubble.tls.client_ca: is empty\n  help: name the PEM file of the authorities that clients' certificates are of, \
+             or remove it",
+        ),
+        ("listen: '[::]:4244', tls: {certificate: c, key: k, ca: a}", "unknown field `ca`"),
+        (
+            "listen: 'unix://hubble.sock', tls: {certificate: c, key: k}",
+            "c.yaml:3: hubble.tls: has no effect at a unix socket\n  help: remove it, as only the owner of the process may open the socket; \
+             or listen at an address",
+        ),
     ] {
         let error = read(wrong).unwrap_err().to_string();
         assert!(error.contains(why) && error.contains("help: "), "{wrong}: {error}");

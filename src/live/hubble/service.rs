@@ -1,6 +1,7 @@
 //! The methods: what is asked, and what is answered.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,8 +15,8 @@ use tokio::sync::mpsc::Receiver;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::Status;
 
-use super::Address;
 use super::observe::{Observe, Observed};
+use super::peers::Peers;
 use crate::admin::Failure;
 use crate::hubble::Timestamp;
 use crate::hubble::fields;
@@ -26,7 +27,7 @@ use crate::hubble::observer::{
     self, GetFlowsRequest, GetFlowsResponse, GetNamespacesResponse, GetNodesResponse, Namespace, Node, NodeState,
     ResponseType, ServerStatusResponse,
 };
-use crate::hubble::peer::{self, ChangeNotification, ChangeType};
+use crate::hubble::peer;
 use crate::live::observer::Observer;
 use crate::live::stream::{self as watched, Hub};
 
@@ -78,29 +79,37 @@ impl Method {
 pub(in crate::live) struct Service {
     observer: Observer,
     hub: Hub,
-    address: Address,
+    peers: Arc<Peers>,
     streams: Arc<Semaphore>,
 }
 
 impl Service {
-    pub(super) fn new(observer: Observer, hub: Hub, address: Address) -> Self {
-        Self { observer, hub, address, streams: Arc::new(Semaphore::new(STREAMS)) }
+    pub(super) fn new(observer: Observer, hub: Hub, peers: Peers) -> Self {
+        Self { observer, hub, peers: Arc::new(peers), streams: Arc::new(Semaphore::new(STREAMS)) }
     }
 
-    /// Answers a request.
+    /// Answers a request of a client that has called this address.
     ///
     /// # Errors
     /// What is wrong with it, or why there is no answer.
-    pub(super) async fn answer(&self, method: Method, request: &[u8]) -> Result<Answers, Status> {
+    pub(super) async fn answer(
+        &self,
+        method: Method,
+        request: &[u8],
+        called: Option<IpAddr>,
+    ) -> Result<Answers, Status> {
         match method {
             Method::GetFlows => self.flows(request).await,
-            Method::ServerStatus => Ok(one(&self.status())),
-            Method::GetNodes => Ok(one(&GetNodesResponse { nodes: vec![self.node()] })),
+            Method::ServerStatus => Ok(one(&self.status(called))),
+            Method::GetNodes => Ok(one(&GetNodesResponse { nodes: vec![self.node(called)] })),
             Method::GetNamespaces => Ok(one(&self.namespaces().await?)),
             Method::Events(name) => Err(Status::unimplemented(format!(
                 "{name}: there are no such events; `bulkhead status` and the log tell what the vswitch does"
             ))),
-            Method::Notify => Ok(lasting(&self.peer())),
+            Method::Notify => {
+                let changes = self.peers.changes(called);
+                Ok(Box::pin(changes.map(|change| Ok(change.encode_to_vec().into()))))
+            }
             Method::CheckHealth => match serving(request)? {
                 ServingStatus::Serving => Ok(one(&HealthCheckResponse { status: ServingStatus::Serving as i32 })),
                 _ => Err(Status::not_found("no such service")),
@@ -126,8 +135,8 @@ impl Service {
         Arc::clone(&self.streams).try_acquire_owned().map_err(busy)
     }
 
-    fn status(&self) -> ServerStatusResponse {
-        let (counts, node) = (self.observer.stream(), self.node());
+    fn status(&self, called: Option<IpAddr>) -> ServerStatusResponse {
+        let (counts, node) = (self.observer.stream(), self.node(called));
         ServerStatusResponse {
             num_flows: node.num_flows,
             max_flows: node.max_flows,
@@ -140,30 +149,18 @@ impl Service {
         }
     }
 
-    fn node(&self) -> Node {
+    fn node(&self, called: Option<IpAddr>) -> Node {
         let counts = self.observer.stream();
         Node {
             name: self.observer.node().to_string(),
             version: version(),
-            address: self.address(),
+            address: self.peers.own_address(called),
             state: NodeState::Connected as i32,
-            tls: None,
+            tls: self.peers.own_tls(),
             uptime_ns: u64::try_from(self.observer.uptime().as_nanos()).unwrap_or(u64::MAX),
             num_flows: counts.remembered.load(Ordering::Relaxed),
             max_flows: watched::REMEMBERED as u64,
             seen_flows: counts.seen.load(Ordering::Relaxed),
-        }
-    }
-
-    fn address(&self) -> String {
-        self.address.told(&self.observer.node_addresses())
-    }
-
-    fn peer(&self) -> ChangeNotification {
-        ChangeNotification {
-            name: self.observer.node().to_string(),
-            address: self.address(),
-            r#type: ChangeType::PeerAdded as i32,
         }
     }
 

@@ -1,0 +1,454 @@
+//! The server for Hubble's clients over TCP: who is served with TLS and who is not, certificates that are renewed, and what a relay is told
+//! of the cluster's nodes.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::e2e_hubble::Client;
+use crate::lab::Lab;
+use crate::lab::netns::{eventually, run};
+use crate::lab::watched::watched;
+use crate::require;
+use bulkhead::hubble::observer::{GetFlowsRequest, GetNodesResponse, NoFields, ServerStatusResponse};
+use bulkhead::hubble::peer::ChangeNotification;
+use bulkhead_dataplane::io::in_namespace;
+use prost::Message;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+
+const NOTIFY: &str = "/peer.Peer/Notify";
+const NODES: &str = "/observer.Observer/GetNodes";
+const STATUS: &str = "/observer.Observer/ServerStatus";
+
+/// The name by which a relay knows the lab's node.
+const SERVER: &str = "node-1.default.hubble-grpc.cilium.io";
+
+/// How long something takes that is bound to come.
+const SOON: Duration = Duration::from_secs(10);
+
+/// An authority with its files in a folder: `NAME.crt`, `NAME.key`.
+struct Authority {
+    folder: PathBuf,
+    name: &'static str,
+}
+
+impl Authority {
+    fn new(folder: &Path, name: &'static str) -> Self {
+        let authority = Self { folder: folder.to_owned(), name };
+        authority.request(name, &[]);
+        authority
+    }
+
+    fn path(&self, file: &str) -> String {
+        self.folder.join(file).to_str().unwrap().to_owned()
+    }
+
+    fn certificate(&self) -> String {
+        self.path(&format!("{}.crt", self.name))
+    }
+
+    fn request(&self, name: &str, more: &[&str]) {
+        let (subject, [key, certificate]) = (format!("/CN={name}"), ["key", "crt"].map(|end| format!("{name}.{end}")));
+        let (key, certificate) = (self.path(&key), self.path(&certificate));
+        let words =
+            ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"];
+        run("openssl", &[&words[..], &["-subj", &subject, "-keyout", &key, "-out", &certificate], more].concat());
+    }
+
+    /// Issues a certificate. Returns where it and its key are.
+    fn issue(&self, name: &str) -> [String; 2] {
+        let [ca, ca_key] = ["crt", "key"].map(|end| self.path(&format!("{}.{end}", self.name)));
+        let names = "subjectAltName=DNS:*.default.hubble-grpc.cilium.io";
+        let usage = "extendedKeyUsage=serverAuth,clientAuth";
+        let ends = ["-addext", names, "-addext", usage, "-addext", "basicConstraints=critical,CA:FALSE"];
+        self.request(name, &[&["-CA", &ca, "-CAkey", &ca_key], &ends[..]].concat());
+        ["crt", "key"].map(|end| self.path(&format!("{name}.{end}")))
+    }
+}
+
+/// What a client trusts in, and the certificate and the key that it has.
+fn trusting(authority: &str, own: Option<&[String; 2]>) -> ClientConfig {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(authority).unwrap()).unwrap();
+    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
+    let builder = builder.with_safe_default_protocol_versions().unwrap().with_root_certificates(roots);
+    let mut config = match own {
+        Some([certificate, key]) => {
+            let chain = vec![CertificateDer::from_pem_file(certificate).unwrap()];
+            builder.with_client_auth_cert(chain, PrivateKeyDer::from_pem_file(key).unwrap()).unwrap()
+        }
+        None => builder.with_no_client_auth(),
+    };
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    config
+}
+
+/// A connection of a program on the node.
+fn connect(lab: &Lab) -> TcpStream {
+    let namespace = Path::new("/run/netns").join(lab.node.name());
+    let stream = in_namespace(&namespace, || TcpStream::connect("127.0.0.1:4244").unwrap()).unwrap();
+    stream.set_read_timeout(Some(SOON)).unwrap();
+    stream
+}
+
+fn asynchronous(stream: TcpStream) -> io::Result<tokio::net::TcpStream> {
+    stream.set_nonblocking(true)?;
+    tokio::net::TcpStream::from_std(stream)
+}
+
+fn plain_client(lab: &Lab) -> Client {
+    let stream = connect(lab);
+    Client::over(async || asynchronous(stream)).unwrap()
+}
+
+/// A client that has connected and had an answer, or why not.
+fn client(lab: &Lab, config: ClientConfig) -> io::Result<Client> {
+    let stream = connect(lab);
+    let mut client = Client::over(async || {
+        let connector = TlsConnector::from(Arc::new(config));
+        connector.connect(ServerName::try_from(SERVER).unwrap(), asynchronous(stream)?).await
+    })?;
+    // With TLS 1.3 a server's opinion of a client's certificate is told after the client's handshake.
+    client.one::<ServerStatusResponse>(STATUS, &NoFields {}).map_err(io::Error::other)?;
+    Ok(client)
+}
+
+/// A lab whose folder has the certificates of `authority`, not started.
+fn secured(more: &str) -> Lab {
+    let mut lab = Lab::new();
+    lab.pod("a", "{app: a}");
+    lab.pod("b", "{app: b}");
+    let files = format!("certificate: server.crt, key: server.key{more}");
+    lab.more_config = format!("hubble: {{listen: '0.0.0.0:4244', tls: {{{files}}}}}\n");
+    lab
+}
+
+fn follow(client: &mut Client) -> tonic::Streaming<hyper::body::Bytes> {
+    client.get_flows(&GetFlowsRequest { follow: true, ..GetFlowsRequest::default() })
+}
+
+#[test]
+fn over_tls_clients_know_the_node_by_the_name_that_it_tells_and_others_are_refused() {
+    require!("ping", "openssl");
+    let mut lab = secured("");
+    let authority = Authority::new(&lab.path(""), "authority");
+    let other = Authority::new(&lab.path(""), "other");
+    authority.issue("server");
+    lab.start("");
+    let mut following = client(&lab, trusting(&authority.certificate(), None)).unwrap();
+    let peer: ChangeNotification = following.one(NOTIFY, &NoFields {}).unwrap();
+    assert_eq!((&*peer.name, &*peer.address, peer.r#type), ("node-1", "172.18.0.11:4244", 1));
+    assert_eq!(peer.tls.unwrap().server_name, SERVER);
+    let nodes: GetNodesResponse = following.one(NODES, &NoFields {}).unwrap();
+    let tls = nodes.nodes[0].tls.as_ref().unwrap();
+    assert_eq!((nodes.nodes.len(), tls.enabled, &*tls.server_name), (1, true, SERVER));
+    let mut flows = follow(&mut following);
+    lab.pings("a", &lab.get("b").v4.clone());
+    assert!(following.next(&mut flows, SOON).unwrap().is_some());
+    // A client that trusts in another authority.
+    let refused = client(&lab, trusting(&other.certificate(), None)).err().unwrap();
+    assert!(refused.to_string().contains("UnknownIssuer"), "{refused}");
+    // One that does not speak HTTP/2.
+    let mut old = trusting(&authority.certificate(), None);
+    old.alpn_protocols = vec![b"http/1.1".to_vec()];
+    assert!(client(&lab, old).is_err());
+    // Those without TLS.
+    let plain = plain_client(&lab).one::<ServerStatusResponse>(STATUS, &NoFields {});
+    assert!(plain.is_err(), "{plain:?}");
+    let mut stream = connect(&lab);
+    stream.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    let mut answer = Vec::new();
+    // Whatever is read is an alert, which has no text, and then it is over.
+    stream.read_to_end(&mut answer).ok();
+    assert!(!answer.starts_with(b"HTTP") && answer.len() < 16, "{answer:?}");
+    assert_eq!(lab.count("hubble.listen: a client at 127.0.0.1:"), 1, "not one for each of them: {}", lab.log());
+    lab.pings("b", &lab.get("a").v4.clone());
+    assert!(following.next(&mut flows, SOON).unwrap().is_some(), "others read on");
+    lab.stop();
+}
+
+#[test]
+fn with_an_authority_for_clients_only_those_with_a_certificate_of_it_are_served() {
+    require!("openssl");
+    let mut lab = secured(", client_ca: clients.crt");
+    let authority = Authority::new(&lab.path(""), "authority");
+    let clients = Authority::new(&lab.path(""), "clients");
+    let other = Authority::new(&lab.path(""), "other");
+    let server = authority.issue("server");
+    let (relay, stranger) = (clients.issue("relay"), other.issue("stranger"));
+    lab.start("");
+    let served = |own: Option<&[String; 2]>| client(&lab, trusting(&authority.certificate(), own));
+    assert!(served(None).is_err());
+    assert!(lab.log().contains("is refused: peer sent no certificates"), "{}", lab.log());
+    assert!(served(Some(&stranger)).is_err());
+    // The server's authority is not the clients'.
+    assert!(served(Some(&server)).is_err());
+    let mut served = served(Some(&relay)).unwrap();
+    let nodes: GetNodesResponse = served.one(NODES, &NoFields {}).unwrap();
+    assert_eq!(nodes.nodes[0].name, "node-1");
+    lab.stop();
+}
+
+/// Puts files into place as a kubelet does with a Secret: the folder's link leads elsewhere all at once.
+fn mount(lab: &Lab, version: &str, files: &[(&str, &str)]) {
+    let folder = lab.path("secret");
+    std::fs::create_dir_all(folder.join(version)).unwrap();
+    for (name, from) in files {
+        std::fs::copy(from, folder.join(version).join(name)).unwrap();
+    }
+    symlink(version, folder.join("..new")).unwrap();
+    std::fs::rename(folder.join("..new"), folder.join("..data")).unwrap();
+}
+
+#[test]
+fn renewed_certificates_are_used_without_a_restart_and_broken_ones_are_told_and_not_used() {
+    require!("ping", "openssl");
+    let mut lab = secured("");
+    lab.more_config = lab
+        .more_config
+        .replace("server.", "secret/..data/tls.")
+        .replace("tls.key", "tls.key, client_ca: secret/..data/ca.crt");
+    let first = Authority::new(&lab.path(""), "first");
+    let second = Authority::new(&lab.path(""), "second");
+    let [one, two] = [first.issue("one"), second.issue("two")];
+    let files = |authority: &Authority, own: &[String; 2]| {
+        [("ca.crt", authority.certificate()), ("tls.crt", own[0].clone()), ("tls.key", own[1].clone())]
+    };
+    let mounted = |version: &str, files: &[(&str, String); 3]| {
+        mount(&lab, version, &files.each_ref().map(|(name, from)| (*name, &**from)));
+    };
+    mounted("1", &files(&first, &one));
+    lab.write_config();
+    lab.start("");
+    let mounted = |version: &str, files: &[(&str, String); 3]| {
+        mount(&lab, version, &files.each_ref().map(|(name, from)| (*name, &**from)));
+    };
+    let old = || client(&lab, trusting(&first.certificate(), Some(&one)));
+    let new = || client(&lab, trusting(&second.certificate(), Some(&two)));
+    assert!(new().is_err());
+    let mut following = old().unwrap();
+    let mut flows = follow(&mut following);
+    mounted("2", &files(&second, &two));
+    eventually("the new certificate is shown", || new().is_ok());
+    assert!(old().is_err(), "neither the old authority's clients are served nor do they trust");
+    assert_eq!(lab.count("hubble.tls: the files have changed; clients that connect from now on"), 1);
+    // The key of another certificate.
+    let mut broken = files(&second, &two);
+    broken[2].1.clone_from(&one[1]);
+    mounted("3", &broken);
+    let told = || lab.count("hubble.tls: the files have changed and are not used");
+    eventually("the broken files are told", || told() == 1);
+    assert_eq!(lab.count("hubble.tls.key: "), 1, "{}", lab.log());
+    assert!(new().is_ok(), "those before are used");
+    // A file that is not there.
+    mount(&lab, "4", &[("ca.crt", &second.certificate())]);
+    eventually("the missing files are told", || told() == 2);
+    assert!(new().is_ok());
+    mounted("5", &files(&first, &one));
+    eventually("files that are right again are used", || old().is_ok());
+    assert_eq!(told(), 2, "each is told once: {}", lab.log());
+    // Who had connected before any of it reads on.
+    lab.pings("a", &lab.get("b").v4.clone());
+    assert!(following.next(&mut flows, SOON).unwrap().is_some());
+    lab.stop();
+}
+
+#[test]
+fn a_thousand_connections_that_say_nothing_hold_nobody_back() {
+    require!("ping", "openssl");
+    // Each of them is a descriptor here.
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }).unwrap();
+    let mut lab = secured(", client_ca: authority.crt");
+    let authority = Authority::new(&lab.path(""), "authority");
+    authority.issue("server");
+    let own = authority.issue("relay");
+    lab.start("");
+    let relay = || client(&lab, trusting(&authority.certificate(), Some(&own)));
+    let mut following = relay().unwrap();
+    let mut flows = follow(&mut following);
+    // It has shown who it is, and asks nothing for now.
+    let mut idle = relay().unwrap();
+    let silent: Vec<TcpStream> = (0..1_000).map(|_| connect(&lab)).collect();
+    // Some begin a handshake and leave it at that.
+    for mut stream in &silent {
+        stream.write_all(&[22, 3, 1, 0, 200, 1]).ok();
+    }
+    lab.pings("a", &lab.get("b").v4.clone());
+    assert!(following.next(&mut flows, SOON).unwrap().is_some());
+    assert!(idle.one::<ServerStatusResponse>(STATUS, &NoFields {}).is_ok());
+    assert!(relay().is_ok(), "one that comes now is served");
+    let (code, status) = lab.ask(&["status"]);
+    assert_eq!(code, Some(0), "{status}");
+    // The oldest of them have made room for others: they are told so, and not kept.
+    let mut oldest = &silent[0];
+    while oldest.read(&mut [0; 64]).is_ok_and(|length| length > 0) {}
+    drop(silent);
+    lab.pings("b", &lab.get("a").v4.clone());
+    assert!(following.next(&mut flows, SOON).unwrap().is_some());
+    lab.stop();
+}
+
+#[test]
+fn what_is_wrong_with_a_file_of_tls_is_told_with_its_name_and_the_remedy_before_anything_starts() {
+    require!("openssl");
+    let lab = secured("");
+    let authority = Authority::new(&lab.path(""), "authority");
+    authority.issue("server");
+    authority.issue("other");
+    lab.write_state("");
+    let path = |name: &str| lab.path(name).display().to_string();
+    std::fs::write(lab.path("empty"), "").unwrap();
+    std::fs::write(lab.path("half"), "-----BEGIN CERTIFICATE-----\nAAAA\n").unwrap();
+    std::fs::write(lab.path("nonsense"), "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n").unwrap();
+    run("openssl", &["ec", "-aes256", "-passout", "pass:x", "-in", &path("server.key"), "-out", &path("locked.key")]);
+    run("openssl", &["genpkey", "-algorithm", "ed448", "-out", &path("ed448.key")]);
+    let check = |tls: &str, more: &[&str]| {
+        lab.try_config(
+            &format!(
+                "node: node-1\nstate: {{paths: [state.yaml]}}\nhubble: {{listen: '0.0.0.0:4244', tls: {{{tls}}}}}\n\
+                 ports: []\nsessions: {{folder: sessions}}\nadmin: {{socket: none}}\n"
+            ),
+            more,
+        )
+    };
+    let certificate = |file: &str| format!("certificate: {file}, key: server.key");
+    let key = |file: &str| format!("certificate: server.crt, key: {file}");
+    let client_ca = |file: &str| format!("certificate: server.crt, key: server.key, client_ca: {file}");
+    let pem = "write PEM certificates, which begin with -----BEGIN CERTIFICATE-----";
+    let locked = "write the private key as PEM without a passphrase: it begins with -----BEGIN PRIVATE KEY-----";
+    let there = "name a file that is there, and that the user of the vswitch may read";
+    for (tls, what, help) in [
+        (certificate("none"), "certificate: {none}: cannot be read: No such file or directory (os error 2)", there),
+        (certificate("."), "certificate: {}: is not a file", "name a PEM file"),
+        (certificate("empty"), "certificate: {empty}: has no certificate", pem),
+        (certificate("server.key"), "certificate: {server.key}: has no certificate", pem),
+        (certificate("half"), "certificate: {half}: is not PEM: ", pem),
+        (
+            certificate("nonsense"),
+            "certificate: {nonsense}: its first certificate cannot be read: invalid peer certificate: BadEncoding",
+            "write the server's own certificate first, as its authority has issued it",
+        ),
+        (key("none"), "key: {none}: cannot be read: No such file or directory (os error 2)", there),
+        (key("server.crt"), "key: {server.crt}: has no private key, or one with a passphrase", locked),
+        (
+            key("locked.key"),
+            "key: {locked.key}: is not a key that can be used: ",
+            "make an ECDSA key (P-256, P-384), an Ed25519 key, or an RSA key of 2048 bits or more",
+        ),
+        (
+            key("ed448.key"),
+            "key: {ed448.key}: is not a key that can be used: ",
+            "make an ECDSA key (P-256, P-384), an Ed25519 key, or an RSA key of 2048 bits or more",
+        ),
+        (
+            key("other.key"),
+            "key: {other.key}: is not the key of {server.crt}",
+            "name the key with which the first certificate of that file was requested",
+        ),
+        (client_ca("none"), "client_ca: {none}: cannot be read: No such file or directory (os error 2)", there),
+        (client_ca("server.key"), "client_ca: {server.key}: has no certificate", pem),
+        (
+            client_ca("nonsense"),
+            "client_ca: {nonsense}: certificate 1 cannot be read: invalid peer certificate: BadEncoding",
+            "write the certificates of the authorities, each as it has issued it for itself",
+        ),
+    ] {
+        let what = what.replace("{}", &path("."));
+        let what = match (what.find('{'), what.find('}')) {
+            (Some(from), Some(to)) => what.replace(&what[from..=to], &path(&what[from + 1..to])),
+            _ => what,
+        };
+        let what = what.replace("{server.crt}", &path("server.crt"));
+        let (code, text) = check(&tls, &["--check"]);
+        let expected = [format!("error: hubble.tls.{what}"), format!("  help: {help}\n")];
+        let is_told = text.contains(&expected[0]) && text.contains(&expected[1]);
+        assert!(code == Some(1) && is_told, "{expected:?} is not in\n{text}");
+    }
+    let (code, text) = check(&key("other.key"), &[]);
+    assert!(code == Some(2) && text.contains("hubble.tls.key: ") && text.contains("nothing was touched"), "{text}");
+    // What works, and deserves a look.
+    let mode = |mode: u32| {
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+        std::fs::set_permissions(lab.path("server.key"), mode).unwrap();
+    };
+    mode(0o644);
+    let (code, text) = check(&client_ca("authority.crt"), &["--check"]);
+    let readable =
+        format!("warning: hubble.tls.key: {}: every user of this machine may read it (mode 644)", path("server.key"));
+    let remedy = format!("  help: chmod o= {}\n", path("server.key"));
+    assert!(code == Some(0) && text.contains(&readable) && text.contains(&remedy), "{text}");
+    mode(0o640);
+    let (code, text) = check(&client_ca("authority.crt"), &["--check"]);
+    assert!(code == Some(0) && !text.contains("hubble.tls"), "{text}");
+    let (code, text) = check(&key("server.key"), &["--check"]);
+    let asked = "warning: hubble.tls: clients at 0.0.0.0:4244 are not asked who they are\n  \
+                 why: whoever reaches it reads who talks with whom\n  \
+                 help: name in client_ca the authority of the relay's certificate\n";
+    assert!(code == Some(0) && text.contains(asked), "{text}");
+}
+
+fn node(name: &str, address: &str) -> String {
+    format!(
+        "---\napiVersion: v1\nkind: Node\nmetadata: {{name: {name}}}\n\
+         status: {{addresses: [{{type: InternalIP, address: {address}}}]}}\n"
+    )
+}
+
+#[test]
+fn a_relay_is_told_of_the_clusters_nodes_as_they_come_and_go() {
+    require!();
+    let mut lab = Lab::new();
+    lab.more_config = "hubble: {listen: '0.0.0.0:4244', plaintext: true}\n".to_owned();
+    lab.more_state = node("node-2", "172.18.0.12") + &node("node-3", "172.18.0.13");
+    lab.start("");
+    let mut relay = plain_client(&lab);
+    let mut changes = relay.call(NOTIFY, hyper::body::Bytes::new()).unwrap();
+    let mut told = |count: usize| {
+        let mut next = || ChangeNotification::decode(relay.next(&mut changes, SOON).unwrap().unwrap()).unwrap();
+        (0..count).map(|_| next()).map(|change| (change.r#type, change.name, change.address)).collect::<Vec<_>>()
+    };
+    let change = |kind, name: &str, address: &str| (kind, name.to_owned(), address.to_owned());
+    let first = [
+        change(1, "node-1", "172.18.0.11:4244"),
+        change(1, "node-2", "172.18.0.12:4244"),
+        change(1, "node-3", "172.18.0.13:4244"),
+    ];
+    assert_eq!(told(3), first);
+    lab.more_state = node("node-3", "172.18.0.23") + &node("node-4", "172.18.0.14");
+    lab.apply("");
+    let then = [
+        change(2, "node-2", "172.18.0.12:4244"),
+        change(3, "node-3", "172.18.0.23:4244"),
+        change(1, "node-4", "172.18.0.14:4244"),
+    ];
+    assert_eq!(told(3), then);
+    // One without addresses is known, and is not reached.
+    lab.more_state = node("node-3", "172.18.0.23") + "---\napiVersion: v1\nkind: Node\nmetadata: {name: node-4}\n";
+    lab.apply("");
+    assert_eq!(told(1), [change(3, "node-4", "")]);
+    lab.stop();
+}
+
+#[test]
+fn at_a_loopback_address_a_node_names_itself_alone() {
+    require!();
+    let mut lab = watched("hubble: {listen: '127.0.0.1:4244'}\n");
+    lab.more_state = node("node-2", "172.18.0.12");
+    lab.apply(&crate::lab::watched::only_redis());
+    let mut relay = plain_client(&lab);
+    let mut changes = relay.call(NOTIFY, hyper::body::Bytes::new()).unwrap();
+    let peer = ChangeNotification::decode(relay.next(&mut changes, SOON).unwrap().unwrap()).unwrap();
+    assert_eq!((&*peer.name, &*peer.address, peer.tls), ("node-1", "127.0.0.1:4244", None));
+    let more = relay.next(&mut changes, Duration::from_millis(300));
+    assert_eq!(more.unwrap_err().code(), tonic::Code::DeadlineExceeded);
+    lab.stop();
+}

@@ -125,6 +125,18 @@ impl Judgements<'_> {
         chosen
     }
 
+    /// The same of those that are dropped.
+    pub(crate) fn select_dropped(&self, filter: &Filter) -> Chosen {
+        let mut chosen = Chosen::NONE;
+        for &at in self.misses() {
+            let judged = &self.columns.judged[at];
+            if judged.verdict.out_port().is_none() && self.is_selected(at, filter) {
+                chosen.add(at);
+            }
+        }
+        chosen
+    }
+
     /// Looks closely at those packets alone that are beside one that passes a test. The loop has no branch per packet.
     #[inline(always)]
     fn scan(&self, filter: &Filter, chosen: &mut Chosen, passes: impl Fn(Pair<'_>) -> bool) {
@@ -169,8 +181,7 @@ impl Judgements<'_> {
         }
     }
 
-    /// Whether a filter selects a packet, as it came in or as it leaves: the slow truth beside [`select`](Self::select).
-    #[cfg(test)]
+    /// Whether a filter selects a packet, as it came in or as it leaves.
     pub(crate) fn is_selected(&self, at: usize, filter: &Filter) -> bool {
         self.is_selected_as_received(at, filter)
             || (self.columns.judged[at].translation.is_some() && self.is_selected_as_sent(at, filter))

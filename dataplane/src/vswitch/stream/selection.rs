@@ -39,13 +39,27 @@ impl Selection {
         self.dropped_alone
     }
 
+    /// Those that want no packet before it is dropped, and this one then.
+    fn wanting_if_lost(&self, points: &[Tracepoint], burst: &Judgements<'_>, at: usize) -> u64 {
+        let wants = |(bit, point): &(usize, &Tracepoint)| {
+            self.dropped_alone >> bit & 1 == 1 && burst.is_selected(at, &point.filter)
+        };
+        if self.dropped_alone == 0 {
+            return 0;
+        }
+        points.iter().take(MOST_TRACEPOINTS).enumerate().filter(wants).map(|(bit, _)| 1 << bit).sum()
+    }
+
     /// Gives each packet of a burst that some select to `each`, in order, and which tracepoints these are: of a packet that is
-    /// let through all whose filters select it, as its end is not known yet. It may be lost on its way out, and nobody knows then any more
-    /// what it was judged by. Packets that others judge are left out.
+    /// let through all whose filters select it, as its end is not known yet. Packets that others judge are left out.
     pub(super) fn select(&mut self, points: &[Tracepoint], burst: &Judgements<'_>, mut each: impl FnMut(usize, u64)) {
         let mut some = Chosen::NONE;
         for (bit, point) in points.iter().take(MOST_TRACEPOINTS).enumerate() {
-            let chosen = burst.select(&point.filter);
+            // What leaves is none of such a one's, and drops are few: so most bursts cost it nothing.
+            let chosen = match point.forwarded {
+                Some(false) => burst.select_dropped(&point.filter),
+                _ => burst.select(&point.filter),
+            };
             if chosen.is_empty() {
                 continue;
             }
@@ -59,7 +73,9 @@ impl Selection {
             let selected = std::mem::take(&mut self.selected[at]);
             let judged = &burst.judged()[at];
             let wanted = match judged.verdict {
-                Verdict::Forward(_) => selected,
+                // It may be lost yet, and is theirs then.
+                Verdict::Forward(_) if selected != 0 => selected | self.wanting_if_lost(points, burst, at),
+                Verdict::Forward(_) => 0,
                 Verdict::Drop(_) => selected & !self.forwarded_alone,
             };
             if wanted != 0 && judged.elsewhere.is_none() {

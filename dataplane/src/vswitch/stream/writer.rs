@@ -157,7 +157,7 @@ impl StreamWriter {
         let wanted = match known {
             _ if lost.mark.is_some() => 0,
             Known::Arrived(_) => self.selection.wanting(Verdict::Drop(lost.reason)),
-            // All others have not selected it, or have marked it. For these alone there may have been no place.
+            // All others have not selected it, or have marked it.
             Known::LetThrough | Known::Judged(_) => self.selection.dropped_alone(),
         };
         if !self.plan.verdicts && wanted == 0 {
@@ -308,8 +308,7 @@ impl StreamWriter {
         push(&mut self.records, record, of(&mut self.counts));
     }
 
-    /// Keeps a selected packet until its end is known. Returns its place; none when too many are under way. Then it is counted, if a tracepoint
-    /// wants it with the end that it has so far.
+    /// Keeps a selected packet until its end is known. Returns its place; none, and it is counted, when too many are under way.
     fn select(&mut self, tracepoints: u64, judgement: Judgement, frame: &[u8]) -> Option<u16> {
         let wanted = |(at, point): (usize, &Tracepoint)| if tracepoints >> at & 1 == 1 { point.snap } else { 0 };
         let snap = self.plan.tracepoints.iter().take(MOST_TRACEPOINTS).enumerate().map(wanted).max().unwrap_or(0);
@@ -323,9 +322,7 @@ impl StreamWriter {
             Some(place)
         });
         self.selected += 1;
-        // Those that want it only if it is dropped want nothing yet.
-        let is_wanted = tracepoints & self.selection.wanting(judgement.outcome.verdict) != 0;
-        self.counts.packets += u64::from(place.is_none() && is_wanted);
+        self.counts.packets += u64::from(place.is_none());
         place
     }
 
@@ -369,8 +366,6 @@ impl StreamWriter {
             let judgement = self.judgement(burst, at, length(at));
             let place = self.select(tracepoints, judgement, burst.frame(at));
             match (judgement.outcome.verdict, place) {
-                // One that is not counted has no mark: whoever loses it tells of it, as far as its bytes tell.
-                (verdict, None) if tracepoints & self.selection.wanting(verdict) == 0 => {}
                 (Verdict::Forward(_), _) => {
                     let mark = self.traces.as_ref().map(|traces| traces.mark(place));
                     self.marks.extend(mark.map(|mark| (first + at, mark)));

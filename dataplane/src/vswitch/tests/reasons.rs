@@ -475,24 +475,3 @@ fn a_packet_that_was_let_through_and_is_lost_is_told_with_who_has_allowed_it_and
         }
     }
 }
-
-#[test]
-fn a_trace_of_dropped_packets_alone_knows_of_them_what_a_trace_of_all_knows() {
-    let all = Tracepoint { snap: LONGEST_SNAP, ..Tracepoint::default() };
-    let dropped = Tracepoint { forwarded: Some(false), ..all.clone() };
-    for &reason in DropReason::ALL {
-        let known = |point: &Tracepoint| {
-            let plan = StreamPlan { tracepoints: [point.clone()].into(), ..StreamPlan::default() };
-            let (records, _) = scene(reason).play(&plan);
-            let of_it = records.iter().filter_map(|record| match record {
-                Record::Packet { judgement, meant_for, .. } if judgement.outcome.verdict == Verdict::Drop(reason) => {
-                    let crate::Outcome { in_port, session, decision, .. } = judgement.outcome;
-                    Some(format!("{in_port:?} {session:?} {decision:?} {meant_for:?}"))
-                }
-                _ => None,
-            });
-            of_it.collect::<BTreeSet<String>>()
-        };
-        assert_eq!(known(&dropped), known(&all), "{reason}");
-    }
-}

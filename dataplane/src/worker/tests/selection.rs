@@ -23,9 +23,14 @@ impl Witness for Comparing<'_> {
     fn see(&mut self, burst: &mut Judgements<'_>) {
         self.translated += burst.judged().iter().filter(|judged| judged.translation.is_some()).count();
         for filter in self.filters {
-            let mut all = Chosen::NONE;
-            (0..burst.judged().len()).filter(|&at| burst.is_selected(at, filter)).for_each(|at| all.add(at));
-            assert_eq!(burst.select(filter), all, "{filter:?}");
+            let (mut all, mut dropped) = (Chosen::NONE, Chosen::NONE);
+            for (at, judged) in burst.judged().iter().enumerate().filter(|(at, _)| burst.is_selected(*at, filter)) {
+                all.add(at);
+                if judged.verdict.out_port().is_none() {
+                    dropped.add(at);
+                }
+            }
+            assert_eq!((burst.select(filter), burst.select_dropped(filter)), (all, dropped), "{filter:?}");
             all.each(|_| self.selected += 1);
         }
     }

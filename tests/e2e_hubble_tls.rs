@@ -169,7 +169,9 @@ fn over_tls_clients_know_the_node_by_the_name_that_it_tells_and_others_are_refus
     // Whatever is read is an alert, which has no text, and then it is over.
     stream.read_to_end(&mut answer).ok();
     assert!(!answer.starts_with(b"HTTP") && answer.len() < 16, "{answer:?}");
-    assert_eq!(lab.count("hubble.listen: a client at 127.0.0.1:"), 1, "not one for each of them: {}", lab.log());
+    let told = || lab.count("hubble.listen: a client at 127.0.0.1:");
+    eventually("a refused client is told", || told() > 0);
+    assert_eq!(told(), 1, "not each of them: {}", lab.log());
     lab.pings("b", &lab.get("a").v4.clone());
     assert!(following.next(&mut flows, SOON).unwrap().is_some(), "others read on");
     lab.stop();
@@ -187,7 +189,7 @@ fn with_an_authority_for_clients_only_those_with_a_certificate_of_it_are_served(
     lab.start("");
     let served = |own: Option<&[String; 2]>| client(&lab, trusting(&authority.certificate(), own));
     assert!(served(None).is_err());
-    assert!(lab.log().contains("is refused: peer sent no certificates"), "{}", lab.log());
+    eventually("it is told why", || lab.count("is refused: peer sent no certificates") == 1);
     assert!(served(Some(&stranger)).is_err());
     // The server's authority is not the clients'.
     assert!(served(Some(&server)).is_err());
@@ -239,7 +241,8 @@ fn renewed_certificates_are_used_without_a_restart_and_broken_ones_are_told_and_
     mounted("2", &files(&second, &two));
     eventually("the new certificate is shown", || new().is_ok());
     assert!(old().is_err(), "neither the old authority's clients are served nor do they trust");
-    assert_eq!(lab.count("hubble.tls: the files have changed; clients that connect from now on"), 1);
+    let used = || lab.count("hubble.tls: the files have changed; clients that connect from now on");
+    eventually("it is told", || used() == 1);
     // The key of another certificate.
     let mut broken = files(&second, &two);
     broken[2].1.clone_from(&one[1]);
@@ -290,7 +293,14 @@ fn a_thousand_connections_that_say_nothing_hold_nobody_back() {
     assert_eq!(code, Some(0), "{status}");
     // The oldest of them have made room for others: they are told so, and not kept.
     let mut oldest = &silent[0];
-    while oldest.read(&mut [0; 64]).is_ok_and(|length| length > 0) {}
+    let end = loop {
+        match oldest.read(&mut [0; 64]) {
+            Ok(0) => break None,
+            Ok(_) => {}
+            Err(error) => break Some(error.kind()),
+        }
+    };
+    assert_ne!(end, Some(io::ErrorKind::WouldBlock), "it is still there");
     drop(silent);
     lab.pings("b", &lab.get("a").v4.clone());
     assert!(following.next(&mut flows, SOON).unwrap().is_some());
@@ -309,7 +319,8 @@ fn what_is_wrong_with_a_file_of_tls_is_told_with_its_name_and_the_remedy_before_
     std::fs::write(lab.path("empty"), "").unwrap();
     std::fs::write(lab.path("half"), "-----BEGIN CERTIFICATE-----\nAAAA\n").unwrap();
     std::fs::write(lab.path("nonsense"), "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n").unwrap();
-    run("openssl", &["ec", "-aes256", "-passout", "pass:x", "-in", &path("server.key"), "-out", &path("locked.key")]);
+    let lock = ["pkcs8", "-topk8", "-passout", "pass:x", "-in", &path("server.key"), "-out", &path("locked.key")];
+    run("openssl", &lock);
     run("openssl", &["genpkey", "-algorithm", "ed448", "-out", &path("ed448.key")]);
     let check = |tls: &str, more: &[&str]| {
         lab.try_config(
@@ -339,11 +350,7 @@ fn what_is_wrong_with_a_file_of_tls_is_told_with_its_name_and_the_remedy_before_
         ),
         (key("none"), "key: {none}: cannot be read: No such file or directory (os error 2)", there),
         (key("server.crt"), "key: {server.crt}: has no private key, or one with a passphrase", locked),
-        (
-            key("locked.key"),
-            "key: {locked.key}: is not a key that can be used: ",
-            "make an ECDSA key (P-256, P-384), an Ed25519 key, or an RSA key of 2048 bits or more",
-        ),
+        (key("locked.key"), "key: {locked.key}: has no private key, or one with a passphrase", locked),
         (
             key("ed448.key"),
             "key: {ed448.key}: is not a key that can be used: ",
@@ -407,6 +414,7 @@ fn node(name: &str, address: &str) -> String {
 fn a_relay_is_told_of_the_clusters_nodes_as_they_come_and_go() {
     require!();
     let mut lab = Lab::new();
+    lab.pod("a", "{app: a}");
     lab.more_config = "hubble: {listen: '0.0.0.0:4244', plaintext: true}\n".to_owned();
     lab.more_state = node("node-2", "172.18.0.12") + &node("node-3", "172.18.0.13");
     lab.start("");

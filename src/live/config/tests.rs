@@ -122,7 +122,7 @@ fn clients_of_hubble_are_served_at_a_socket_or_an_address_that_nobody_else_reach
         ("listen: '127.0.0.1:0'", "has no port"),
         ("listen: 'unix://'", "is not a path that a socket can have"),
         (&*long, "is not a path that a socket can have"),
-        ("listen: none, tls: true", "invalid type"),
+        ("listen: none, tls: true", "expected mapping start"),
         (
             "listen: '[::]:4244', tls: {certificate: c, key: k}, plaintext: true",
             "c.yaml:3: hubble.plaintext: stands beside hubble.tls\n  help: keep one of the two: tls, or plaintext: true for clients \

@@ -142,7 +142,7 @@ fn the_ruleset_of_the_kernel_is_printed_for_interfaces_of_a_map_or_named_after_t
         "delete table inet bulkhead",
         "    type filter hook postrouting priority 88; policy accept;",
         "  chain to-web {",
-        "    comment \"ingress of x/web\"",
+        "    counter name \"closed\" drop comment \"ingress of x/web\"",
         "add element inet bulkhead to { \"a\" : goto to-a, \"b\" : goto to-b, \"web\" : goto to-web }",
         "add element inet bulkhead own4 { 198.51.100.1 }",
     ] {

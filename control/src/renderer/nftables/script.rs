@@ -209,7 +209,7 @@ impl<'a> Script<'a> {
                     Some(before) if workload_chain(interface, before, direction) == chain => {}
                     Some(_) => {
                         writeln!(self.before, "flush chain {TABLE} {}", chain.name).expect("a text takes anything");
-                        self.chain(&Chain { comment: String::new(), ..chain });
+                        self.chain(&chain);
                     }
                     None => self.chain(&chain),
                 }
@@ -303,7 +303,6 @@ fn counters_of(state: &State) -> BTreeMap<String, OriginId> {
 /// What is asked of packets of a pod.
 fn workload_chain(interface: &str, workload: &Workload, direction: Direction) -> Chain {
     let name = rules::workload_chain(interface, direction);
-    let closed = "counter name \"closed\" drop".to_owned();
     let (pod, mut rules) = match workload {
         Workload::NoPod => (String::new(), Vec::new()),
         Workload::Closed(pod) => (pod.to_string(), Vec::new()),
@@ -324,6 +323,7 @@ fn workload_chain(interface: &str, workload: &Workload, direction: Direction) ->
             (endpoint.pod.to_string(), rules)
         }
     };
-    rules.push(closed);
-    Chain { name, comment: comment(format_args!("{direction} of {pod}")), rules }
+    // In the rule and not in the chain, whose comment stays what it was when the interface becomes another pod's.
+    rules.push(format!("counter name \"closed\" drop comment \"{}\"", comment(format_args!("{direction} of {pod}"))));
+    Chain { name, comment: String::new(), rules }
 }

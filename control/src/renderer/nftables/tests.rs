@@ -98,12 +98,11 @@ fn the_example_of_the_article_is_two_rules_of_a_set_and_a_block_without_an_addre
         "{script}"
     );
     let to = chain(&script, "to-veth-13dd25c5cb");
-    let [comment, established, own, list, closed] = &to[..] else { panic!("{to:#?}") };
-    assert_eq!(*comment, "comment \"ingress of default/server\"");
+    let [established, own, list, closed] = &to[..] else { panic!("{to:#?}") };
     assert_eq!(*established, "jump established");
     assert_eq!(*own, "ct original ip saddr 10.16.1.9 ct reply ip saddr 10.16.1.9 counter name \"allow-1\" accept");
     let list = list.strip_prefix("jump ").unwrap();
-    assert_eq!(*closed, "counter name \"closed\" drop");
+    assert_eq!(*closed, "counter name \"closed\" drop comment \"ingress of default/server\"");
     // The list asks its only tier, whose last rule isolates.
     assert_eq!(chain(&script, list)[1], format!("jump {list}-policy"));
     let rules = chain(&script, &format!("{list}-policy"));
@@ -186,13 +185,31 @@ fn what_nothing_is_known_of_is_closed_and_interfaces_without_a_pod_pass() {
     node.load(EXAMPLE);
     node.interfaces(&[("v1", Some("server")), ("v2", Some("nobody")), ("eth0", None), ("v*", Some("server"))]);
     let script = node.full();
-    assert_eq!(chain(&script, "to-v2"), ["comment \"ingress of default/nobody\"", "counter name \"closed\" drop"]);
+    let closed = |pod: &str| format!("counter name \"closed\" drop comment \"ingress of default/{pod}\"");
+    assert_eq!(chain(&script, "to-v2"), [closed("nobody")]);
     assert!(script.contains("add element inet bulkhead known { \"eth0\", \"v1\", \"v2\" }"), "{script}");
     assert!(script.contains("add element inet bulkhead pods { \"v1\", \"v2\" }"), "no wildcard: {script}");
     node.renderer().set_closed(true);
     let script = node.full();
-    assert_eq!(chain(&script, "to-v1")[1..], ["counter name \"closed\" drop"]);
+    assert_eq!(chain(&script, "to-v1"), [closed("server")]);
     assert!(!script.contains("list-"), "{script}");
+}
+
+/// The chain's comment went on to name the first pod.
+#[test]
+fn an_interface_that_becomes_another_pods_names_that_one() {
+    let mut node = Node::new();
+    node.load(EXAMPLE);
+    node.interfaces(&[("v1", Some("server"))]);
+    assert!(node.change().unwrap().contains("comment \"ingress of default/server\""));
+    node.interfaces(&[("v1", Some("nobody"))]);
+    let change = node.change().unwrap();
+    assert_eq!(
+        chain(&change, "to-v1"),
+        ["counter name \"closed\" drop comment \"ingress of default/nobody\""],
+        "what is said of the pod is all in rules, which are written anew: {change}"
+    );
+    assert!(change.contains("flush chain inet bulkhead to-v1\n"), "{change}");
 }
 
 #[test]

@@ -234,6 +234,28 @@ fn the_world_and_the_default_entries_are_listed_where_blocks_hold_every_address(
     assert!(ends("0:0:0:ingress deny  # ingress isolated by x/web"), "{text}");
 }
 
+/// All nodes but the own one were listed as 6, so that each had the keys of the others.
+#[test]
+fn remote_nodes_that_a_block_tells_apart_have_a_number_each() {
+    let node = "{apiVersion: v1, kind: Node, metadata: {name: node-3}, status: {addresses: [{type: InternalIP, address: 198.51.100.3}]}}";
+    let state = STATE.replace("cidr: 203.0.113.0/24", "cidr: 198.51.100.2/32") + "---\n" + node + "\n";
+    let path = scratch("renderers-identity-nodes.yaml", &state);
+    let args = [&compile(&path, "identity")[..], &["-o", "json"]].concat();
+    let told: Value = serde_json::from_str(&stdout(&bulkhead(&args), 0)).unwrap();
+    let of = |prefix: &str| {
+        let entry = told["ipcache"].as_array().unwrap().iter().find(|entry| entry["prefix"] == prefix);
+        entry.unwrap_or_else(|| panic!("{prefix} is not in {told:#}"))["identity"].as_u64().unwrap()
+    };
+    let (inside, outside) = (of("198.51.100.2/32"), of("198.51.100.3/32"));
+    assert!(inside.min(outside) == 6 && inside.max(outside) >= 1 << 24, "{inside} {outside}");
+    let labels: Vec<&str> =
+        told["identities"].as_array().unwrap().iter().filter_map(|one| one["labels"].as_str()).collect();
+    assert_eq!(labels.iter().filter(|labels| labels.starts_with("reserved:remote-node")).count(), 2, "{labels:?}");
+    let policies = told["pods"].to_string();
+    assert!(policies.contains(&format!("\"{inside}:TCP:80:ingress\"")), "{policies}");
+    assert!(!policies.contains(&format!("\"{outside}:TCP:80:ingress\"")), "{policies}");
+}
+
 #[test]
 fn what_is_not_known_or_does_not_fit_is_an_error_that_says_so() {
     let path = scratch("renderers-errors.yaml", STATE);

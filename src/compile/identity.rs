@@ -1,6 +1,6 @@
 //! Identities of a node: labels, ipcache and policy maps, as the toy enforcer and Cilium list them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::net::IpAddr;
 
@@ -116,14 +116,21 @@ fn numbered(pipeline: &Pipeline, renderer: &IdentityRenderer) -> (Vec<(IpNet, Id
     }
     let mut ipcache: Vec<(IpNet, Identity)> =
         pods.into_iter().map(|(address, number)| (address.into(), number)).collect();
+    // A number for each part of what has a reserved name, where a block tells its addresses apart: one would have the keys of all.
+    let mut given = BTreeSet::new();
     for prefixes in others.into_values() {
         let address = prefixes[0].addr();
-        let number = match renderer.node_of(address) {
-            (true, _) => Some((Identity::HOST, "reserved:host".to_owned())),
-            (_, true) => Some((Identity::REMOTE_NODE, "reserved:remote-node".to_owned())),
+        let reserved = match renderer.node_of(address) {
+            (true, _) => Some((Identity::HOST, "reserved:host")),
+            (_, true) => Some((Identity::REMOTE_NODE, "reserved:remote-node")),
+            _ => None,
+        };
+        let number = match reserved {
+            Some((number, name)) if given.insert(number) => Some((number, name.to_owned())),
             _ => {
                 let labels = LabelSet::of_blocks(&prefixes);
-                local.add(&labels).map(|number| (number, labels.to_string()))
+                let name = reserved.map(|(_, name)| format!("{name},")).unwrap_or_default();
+                local.add(&labels).map(|number| (number, format!("{name}{labels}")))
             }
         };
         if let Some((number, labels)) = number {

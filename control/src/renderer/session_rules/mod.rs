@@ -23,6 +23,8 @@
 //! * A rule for any protocol is two rules, TCP and UDP. Of two rules with one match the first of the sorted table stays.
 //! * A remote side of every address of a family is two halves (`0.0.0.0/1` and `128.0.0.0/1`, `::/1` and `8000::/1`),
 //!   because stacks keep rules of their own at length 0 (VPP: its proxy's). What names no family is there for both.
+//! * Twins and halves have the tag of all others. Contiv marks them (`-ANY`, `-SPLIT`), to make its own rules of a dump again; here a dump
+//!   is compared with what is wanted, session rule by session rule.
 //! * Nothing is encoded for the allow that ends a table: it is what the stack does without a rule. Other allows of
 //!   everything of a protocol are encoded, since a deny may follow.
 //! * A pod's rules for its own address are left out; where the rest is denied, its own address is allowed.

@@ -26,7 +26,7 @@ use super::format::{LONGEST_PAYLOAD, MOST_NUMBER};
 pub(super) const PART_HEAD: usize = 16;
 /// Bytes of a part.
 const PART: usize = LONGEST_PAYLOAD - PART_HEAD;
-/// The [weight](weight) of the largest change that is read, and of the largest state: some 150,000 pods, which is what Kubernetes
+/// The [weight] of the largest change that is read, and of the largest state: some 150,000 pods, which is what Kubernetes
 /// promises at most. A bound, because a small record can unpack to anything.
 pub(super) const MOST_WEIGHT: u64 = 1 << 29;
 /// The longest line. The largest object that an API server keeps has 1.5 MB.

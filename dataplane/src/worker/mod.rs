@@ -29,7 +29,7 @@
 //! passed those checks on that port in this generation, and the next one has the same addresses. The source MAC, the port
 //! and the hop limit are checked for every packet.
 //!
-//! **Invariant.** Every outcome starts as a drop ([`DropReason::Unjudged`]) and every stage must earn the pass; the
+//! **Invariant.** Every outcome starts as a drop ([`Unjudged`](crate::DropReason::Unjudged)) and every stage must earn the pass; the
 //! counters always satisfy `received == forwarded + drops`; and a burst has the outcomes of its packets one by one.
 //! For the last one the pending packets are classified early whenever a packet comes that may depend on one of them.
 

@@ -149,6 +149,19 @@ impl V4 {
         ((both >> 32) as u32 & self.mask == self.net) | (both as u32 & self.mask == self.net)
     }
 
+    /// Whether some of several packets do: both addresses of each are tested in one step.
+    #[inline(always)]
+    pub(crate) fn passes_some<'a>(self, pairs: impl Iterator<Item = Pair<'a>>) -> bool {
+        const ONES: u64 = 1 << 32 | 1;
+        let (net, mask) = (u64::from(self.net) * ONES, u64::from(self.mask) * ONES);
+        // A half that is 0 borrows from its top bit (Hacker's Delight §6-1). The one above it may seem to be 0 then, which is no other answer.
+        let borrows = pairs.fold(0, |all, pair| {
+            let differs = (pair.addresses[0] ^ net) & mask;
+            all | (differs.wrapping_sub(ONES) & !differs)
+        });
+        borrows & (ONES << 31) != 0
+    }
+
     /// The smallest network with both.
     const fn or(self, other: Self) -> Self {
         let differs = self.net ^ other.net;
@@ -305,4 +318,28 @@ fn part_of_kinds(kinds: &Kinds) -> f64 {
 fn part_of_ports(ports: &Ports) -> f64 {
     let part = ports.0.len() as f64 / Bits::<64>::LEN as f64;
     if ports.0.len() == Bits::<64>::LEN { 1.0 } else { part.max(0.01) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Few bits, so that networks are met, and at the ends of both halves, where borrows come from.
+        #[test]
+        fn several_packets_are_tested_as_each_of_them(
+            net in 0u32..4, shift in prop_oneof![Just(0u32), Just(30)], bits in 0u32..=32,
+            ends in proptest::collection::vec((0u32..4, 0u32..4), 0..8),
+        ) {
+            let mask = u32::MAX.checked_shl(32 - bits).unwrap_or(0);
+            let test = V4 { net: (net << shift) & mask, mask };
+            let addresses: Vec<[u64; 4]> = ends
+                .iter()
+                .map(|(low, high)| [u64::from(low << shift) << 32 | u64::from(high << shift), 0, 0, 0])
+                .collect();
+            let pairs = || addresses.iter().map(|addresses| Pair { addresses, rest: 0 });
+            prop_assert_eq!(test.passes_some(pairs()), pairs().any(|pair| test.passes(pair)));
+        }
+    }
 }

@@ -113,11 +113,11 @@ impl Judgements<'_> {
         // One loop for each kind of test, without a question per packet which one it is.
         match sieve.first() {
             None => self.look_closely(0..self.columns.metas.len(), filter, &mut chosen),
-            Some(Test::Kinds(test)) => self.scan(filter, &mut chosen, |pair| test.passes(pair)),
-            Some(Test::Ports(test)) => self.scan(filter, &mut chosen, |pair| test.passes(pair)),
-            Some(Test::V4(test)) => self.scan(filter, &mut chosen, |pair| test.passes(pair)),
-            Some(Test::V6(test)) => self.scan(filter, &mut chosen, |pair| test.passes(pair)),
-            Some(Test::Hosts(test)) => self.scan(filter, &mut chosen, |pair| test.passes(pair)),
+            Some(Test::Kinds(test)) => self.scan(filter, &mut chosen, |metas| some(metas, |pair| test.passes(pair))),
+            Some(Test::Ports(test)) => self.scan(filter, &mut chosen, |metas| some(metas, |pair| test.passes(pair))),
+            Some(Test::V4(test)) => self.scan(filter, &mut chosen, |metas| test.passes_some(pairs(metas))),
+            Some(Test::V6(test)) => self.scan(filter, &mut chosen, |metas| some(metas, |pair| test.passes(pair))),
+            Some(Test::Hosts(test)) => self.scan(filter, &mut chosen, |metas| some(metas, |pair| test.passes(pair))),
         }
         if self.columns.translates() {
             self.select_sent(filter, &mut chosen);
@@ -139,11 +139,11 @@ impl Judgements<'_> {
 
     /// Looks closely at those packets alone that are beside one that passes a test. The loop has no branch per packet.
     #[inline(always)]
-    fn scan(&self, filter: &Filter, chosen: &mut Chosen, passes: impl Fn(Pair<'_>) -> bool) {
+    fn scan(&self, filter: &Filter, chosen: &mut Chosen, passes: impl Fn(&[Meta]) -> bool) {
+        let has_general = !self.columns.parsed.is_empty();
         for (number, metas) in self.columns.metas.chunks(GROUP).enumerate() {
             // General packets have no key.
-            let may_be = |meta: &Meta| meta.key.is_unused() | passes(meta.key.pair());
-            if metas.iter().fold(false, |some, meta| some | may_be(meta)) {
+            if passes(metas) || (has_general && metas.iter().any(|meta| meta.key.is_unused())) {
                 let first = number * GROUP;
                 self.look_closely(first..first + metas.len(), filter, chosen);
             }
@@ -224,6 +224,18 @@ impl Judgements<'_> {
             }
         }
     }
+}
+
+/// Both ends of each packet.
+#[inline(always)]
+fn pairs(metas: &[Meta]) -> impl Iterator<Item = Pair<'_>> {
+    metas.iter().map(|meta| meta.key.pair())
+}
+
+/// Whether one of the packets passes a test. Without a branch for each.
+#[inline(always)]
+fn some(metas: &[Meta], passes: impl Fn(Pair<'_>) -> bool) -> bool {
+    pairs(metas).fold(false, |some, pair| some | passes(pair))
 }
 
 /// Everything that the engine knows of the fate of a packet of its last burst.

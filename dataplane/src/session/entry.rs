@@ -1,12 +1,14 @@
 //! What the table holds: entries, and what is known of one before it is made.
 
+mod rewritten;
+
 use std::net::IpAddr;
 
 use bulkhead_classifier::{OriginId, protocol};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::class::Class;
-use super::compact::{CompactRewrite, EntryKey};
+use super::compact::EntryKey;
 use super::tcp::SeenFlags;
 use super::{Key, Rewrite, Rewritten};
 use crate::packet::{SeqSpan, TcpFlags};
@@ -271,56 +273,6 @@ impl Entry {
     /// Makes it one that is not in use, before anything else of it is erased.
     pub(super) const fn unmark(&mut self) {
         self.key.unmark();
-    }
-
-    /// Its rewrite, if it has one; `record` is what the table has beside the entry, where those over IPv6 are.
-    ///
-    /// # Errors
-    /// Where it cannot be one.
-    pub(super) fn rewrite(&self, record: &Rewrite) -> Result<Option<Rewrite>, String> {
-        if !self.is_translated() {
-            return Ok(None);
-        }
-        let key = self.key();
-        let compact = if key.is_v6() { None } else { self.key.compact().rewrite(&key) };
-        let rewrite = compact.unwrap_or(*record);
-        if !rewrite.is_sound(&key) {
-            return Err("it has a rewrite that cannot be".to_owned());
-        }
-        Ok(Some(rewrite))
-    }
-
-    /// That of an entry that has one, over IPv4.
-    #[inline(always)]
-    pub(super) const fn compact(&self) -> &CompactRewrite {
-        self.key.compact()
-    }
-
-    /// Which packets over IPv4 with this key are of the entry, which has a rewrite: whether that is the alias, and whether it is the
-    /// entry's own.
-    #[inline(always)]
-    pub(super) const fn matches_v4(&self, key: &Key) -> (bool, bool) {
-        (self.key.compact().is_alias(self.key.rest(), key), self.key.is_v4(key))
-    }
-
-    /// The addresses and ports of a packet over IPv4, each with the source in the upper half.
-    #[inline(always)]
-    pub(super) const fn ends_v4(&self, from_low: bool) -> (u64, u32) {
-        self.key.ends_v4(from_low)
-    }
-
-    /// The backend of a session over IPv4 was found to answer by Services of this epoch.
-    pub(super) const fn set_compact_checked(&mut self, epoch: u32) {
-        self.key.compact_mut().set_checked(epoch);
-    }
-
-    /// Writes a rewrite where the entry has room for it, which is over IPv4.
-    pub(super) fn set_compact(&mut self, rewrite: &Rewrite) -> bool {
-        let compact = CompactRewrite::new(rewrite, &self.key(), self.is_from_low());
-        if let Some(compact) = compact {
-            self.key.set_compact(compact);
-        }
-        compact.is_some()
     }
 
     /// Whether it has a [`Rewrite`].

@@ -386,7 +386,7 @@ impl SessionStore {
             for ((entry, links), rewrite) in all.filter(|((entry, _), _)| !entry.is_free()) {
                 let links = Links::read_from_bytes(links).map_err(|_| "it is damaged".to_owned())?;
                 match entry.adoptable()? {
-                    Some(entry) => found.push(Stored::new(entry, &links, entry.rewrite(rewrite)?)),
+                    Some(entry) => found.push(Stored::new(entry, &links, entry.sound_rewrite(rewrite)?)),
                     None => left_out += 1,
                 }
             }

@@ -50,7 +50,7 @@ impl SessionTable {
         let besides = self.links.records().iter().zip(self.rewrites.records());
         for (entry, (links, rewrite)) in self.entries.records_mut()[..used].iter_mut().zip(besides) {
             if !entry.is_free() {
-                let rewrite = entry.rewrite(rewrite).ok().flatten();
+                let rewrite = entry.sound_rewrite(rewrite).ok().flatten();
                 if let Some(((steering, own), rewrite)) = self.steering.as_ref().zip(rewrite) {
                     steering.remove(&rewrite.alias, *own);
                 }

@@ -53,15 +53,21 @@ impl SessionTable {
             return None;
         }
         let (hit, past) = Hit::of(entry, leaves, self.looks[class], now);
-        if hit.is_due {
-            self.requeue_if(past, guess, now);
-        }
+        self.requeue_hit((hit, past), guess, now);
         Some(hit)
+    }
+
+    /// Moves the entry of a hit in its lists, if it is to be looked at and its period is over.
+    #[inline(always)]
+    pub(super) fn requeue_hit(&mut self, (hit, past): (Hit, u64), slot: Slot, now: Moment) {
+        if hit.is_due {
+            self.requeue_if(past, slot, now);
+        }
     }
 
     #[cold]
     #[inline(never)]
-    pub(super) fn requeue_if(&mut self, past: u64, slot: Slot, now: Moment) {
+    fn requeue_if(&mut self, past: u64, slot: Slot, now: Moment) {
         let entry = *self.entry(slot);
         if past >> self.periods[entry.class_index()] != 0 {
             self.move_to(slot, entry.class(), entry.class(), now);

@@ -80,9 +80,7 @@ impl SessionTable {
     /// The rewrite of an entry; none for one that has none.
     #[inline]
     pub(crate) fn rewrite(&self, slot: Slot) -> Option<Rewrite> {
-        let (entry, record) = (self.entry(slot), &self.rewrites.records()[slot as usize]);
-        // What this process has written is sound.
-        if entry.is_translated() { entry.rewrite(record).ok().flatten() } else { None }
+        self.entry(slot).rewrite(&self.rewrites.records()[slot as usize])
     }
 
     /// How a packet with this key belongs to the entry, which [`SessionTable::find`] gave for it.
@@ -178,9 +176,7 @@ impl SessionTable {
         let (addresses, ports) = packet.key.ends_v4(true);
         let received = (addresses, ports, packet.from_low);
         let place = translations.add_plain_v4(PlainV4::new(received, sent, compact.changes(is_alias)));
-        if hit.is_due {
-            self.requeue_if(past, guess, now);
-        }
+        self.requeue_hit((hit, past), guess, now);
         Some((hit, place))
     }
 
@@ -203,9 +199,7 @@ impl SessionTable {
         let sent = if is_alias { (&own, entry.is_from_low()) } else { (&rewrite.alias, !sides.client_is_low) };
         let received = (packet.key, packet.from_low);
         let place = translations.add_packet(|all| Rewritten::add_of_a_plain_packet(all, received, sent));
-        if hit.is_due {
-            self.requeue_if(past, guess, now);
-        }
+        self.requeue_hit((hit, past), guess, now);
         Some((hit, place))
     }
 

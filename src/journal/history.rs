@@ -1,8 +1,10 @@
 //! What a journal says: the state at a time, what came after it, and what was seen.
 
+mod packed;
+mod seen;
+
 use std::cell::Cell;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bulkhead_control::attachments::Attachment;
 use bulkhead_control::cache::Event;
@@ -10,21 +12,16 @@ use bulkhead_control::inventory::{Inventory, Key};
 use bulkhead_control::object::{Object, PodName};
 
 use super::format::Kind;
-use super::reader::{Damage, Journal, Place, Record};
-use super::recorder::{LONGEST_NAME, Run};
+use super::reader::{Damage, Journal};
+use super::recorder::Run;
 use super::state::{MOST_WEIGHT, Part, Settings, Unpacked, Unread, unpack};
-use super::verdict::{Entries, LeftOut, Verdict};
-
-/// A record of verdicts is written within this time of the first of them, in nanoseconds.
-const SPREAD: u64 = 10_000_000_000;
+use super::verdict::{LeftOut, Verdict};
+use packed::{Open, Packed, take_part};
+use seen::verdicts;
 
 /// What all changes that are looked at may unpack to, one after the other: a hundred times the largest cluster. A bound on the time that this
 /// takes, because a small file can unpack to anything.
 const MOST_UNPACKED: u64 = 1 << 32;
-
-/// Names that a segment may have, and their bytes: of ports, policies and reasons a busy node has some thousands.
-const MOST_NAMES: usize = 1 << 17;
-const MOST_NAME_BYTES: usize = 1 << 25;
 
 /// How much of a journal is remembered. Bounds on memory, because a file may be somebody else's or damaged.
 #[derive(Clone, Copy, Debug)]
@@ -70,18 +67,6 @@ pub(crate) struct Gap {
     pub(crate) from: u64,
     /// When the state is known again; none where it is not.
     pub(crate) until: Option<u64>,
-}
-
-/// A change of the state, not unpacked.
-#[derive(Clone, Copy, Debug)]
-struct Packed {
-    number: u64,
-    time: u64,
-    generation: u64,
-    /// Of its first part. The others are behind it.
-    place: Place,
-    parts: u32,
-    is_whole: bool,
 }
 
 /// A state as it was in force.
@@ -353,6 +338,7 @@ impl<'a> History<'a> {
     pub(crate) fn verdicts(&self, from: u64, to: u64, each: impl FnMut(Verdict)) {
         verdicts(&self.journal, from, to, each);
     }
+
     /// What was not recorded of times that touch this one.
     pub(crate) fn left_out(&self, from: u64, to: u64) -> LeftOut {
         let told = self.journal.records().filter(|record| Kind::of(record.kind) == Some(Kind::LeftOut));
@@ -384,98 +370,10 @@ impl<'a> History<'a> {
     }
 }
 
-/// Gives the verdicts of a time to `each`. Returns how many records are not understood.
-fn verdicts(journal: &Journal<'_>, from: u64, to: u64, mut each: impl FnMut(Verdict)) -> usize {
-    let mut names: HashMap<u64, Arc<str>> = HashMap::new();
-    let (mut sequence, mut unknown, mut name_bytes) = (0, 0, 0);
-    let near = from.saturating_sub(SPREAD)..=to.saturating_add(SPREAD);
-    for record in journal.records() {
-        if record.sequence != sequence {
-            sequence = record.sequence;
-            (names, name_bytes) = (HashMap::new(), 0);
-        }
-        match Kind::of(record.kind) {
-            Some(Kind::Name) => match record.payload.split_first_chunk() {
-                Some((number, text))
-                    if text.len() <= LONGEST_NAME && names.len() < MOST_NAMES && name_bytes < MOST_NAME_BYTES =>
-                {
-                    let text = String::from_utf8_lossy(text);
-                    name_bytes += text.len();
-                    names.insert(u64::from_le_bytes(*number), text.into());
-                }
-                _ => unknown += 1,
-            },
-            Some(Kind::Verdicts) if near.contains(&record.time) => {
-                let mut entries = Entries::new(record.payload, record.time);
-                while let Some(entry) = entries.next(&|number| names.get(&number).cloned()) {
-                    match entry {
-                        Ok(verdict) if (from..=to).contains(&verdict.time) => each(verdict),
-                        Ok(_) => {}
-                        // Where the next one begins is not known.
-                        Err(()) => {
-                            unknown += 1;
-                            break;
-                        }
-                    }
-                }
-            }
-            _ => {}
-        }
-    }
-    unknown
-}
-
 /// Keeps the newer half of what are too many.
 fn forget<T>(all: &mut Vec<T>, most: usize, forgotten: &mut usize) {
     if all.len() >= most {
         *forgotten += most / 2;
         all.drain(..most / 2);
     }
-}
-
-/// A change of which not all parts were read yet.
-#[derive(Debug)]
-struct Open {
-    packed: Packed,
-    sequence: u64,
-    /// Parts that were read.
-    read: u32,
-}
-
-/// Takes a part of a change. False where one is lost by it.
-fn take_part(record: &Record<'_>, is_whole: bool, open: &mut Option<Open>, changes: &mut Vec<Packed>) -> bool {
-    let Some(part) = Part::read(record.payload) else { return false };
-    let (mut now, is_next) = match open.take() {
-        Some(open)
-            if part.part > 0
-                && open.packed.number == part.number
-                && open.packed.is_whole == is_whole
-                && open.read == part.part
-                && (open.sequence, open.packed.parts) == (record.sequence, part.parts) =>
-        {
-            (open, true)
-        }
-        // One that is begun and not ended is lost, and known by its number.
-        other => {
-            let packed = Packed {
-                number: part.number,
-                time: record.time,
-                generation: record.generation,
-                place: record.place,
-                parts: part.parts,
-                is_whole,
-            };
-            (Open { packed, sequence: record.sequence, read: 0 }, other.is_none())
-        }
-    };
-    if part.part != now.read {
-        return false;
-    }
-    now.read += 1;
-    if now.read == now.packed.parts {
-        changes.push(now.packed);
-    } else {
-        *open = Some(now);
-    }
-    is_next
 }

@@ -27,8 +27,8 @@
 //! at a place in the sequence space where its connection is not.
 //!
 //! Nobody can use up the table for others, where shares are configured ([`SessionConfig`]): connections that are not
-//! established have a share of it, and each pod has one for what it starts and one for what others start to it. Who is over a
-//! share pays with its own entries that nobody misses, or is refused. The shares are the node's, not a worker's ([`budget`]).
+//! established have a share of it, and each pod has one for what it starts and one for what others start to it. A port over
+//! its share loses its own entries that nobody misses, or is refused. The shares are the node's, not a worker's ([`budget`]).
 //!
 //! Refusals are remembered too, under the same keys. A request that was refused may have been answered all the same: in
 //! a capture, because another policy was in force; live, because the session was revoked while packets were under way.

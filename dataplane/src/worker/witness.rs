@@ -141,13 +141,17 @@ impl Judgements<'_> {
     #[inline(always)]
     fn scan(&self, filter: &Filter, chosen: &mut Chosen, passes: impl Fn(&[Meta]) -> bool) {
         let has_general = !self.columns.parsed.is_empty();
-        for (number, metas) in self.columns.metas.chunks(GROUP).enumerate() {
+        let (groups, rest) = self.columns.metas.as_chunks::<GROUP>();
+        let mut look = |first: usize, metas: &[Meta], passes: bool| {
             // General packets have no key.
-            if passes(metas) || (has_general && metas.iter().any(|meta| meta.key.is_unused())) {
-                let first = number * GROUP;
+            if passes || (has_general && metas.iter().any(|meta| meta.key.is_unused())) {
                 self.look_closely(first..first + metas.len(), filter, chosen);
             }
+        };
+        for (number, metas) in groups.iter().enumerate() {
+            look(number * GROUP, metas, passes(metas));
         }
+        look(groups.len() * GROUP, rest, passes(rest));
     }
 
     /// As they came in.

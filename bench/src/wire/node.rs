@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Pods, their addresses and their routes are the same in every way: /32 and a default route by 169.254.1.1, for which the
-//! vswitch answers, or the node's kernel. Only a bridge needs the pods to know that they are on one link.
+//! vswitch answers, or the node's kernel. Only a bridge and a cable need the pods to know that they are on one link.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -46,6 +46,8 @@ pub(super) enum Way {
     Routing,
     /// A bridge of the kernel, nothing else.
     Bridge,
+    /// The two ends of one veth, with no node between them: what the machine could give at best.
+    Cable,
 }
 
 impl Way {
@@ -57,6 +59,7 @@ impl Way {
             Self::Services => "kernel routing with policy and Services",
             Self::Routing => "kernel routing",
             Self::Bridge => "kernel bridge",
+            Self::Cable => "a veth from pod to pod",
         }
     }
 }
@@ -170,6 +173,7 @@ impl Node {
             }
             Way::Routing => node.route()?,
             Way::Bridge => node.bridge()?,
+            Way::Cable => node.on_one_link()?,
         }
         Ok(node)
     }
@@ -219,9 +223,7 @@ impl Node {
             })
             .collect();
         let node = Self { vswitch: None, pods, second: None, netns, plan, way };
-        batch(&node.present().iter().map(|pod| node.veth(pod)).collect::<Vec<_>>())?;
-        node.netns
-            .ip_lines(&node.present().iter().map(|pod| format!("link set {} up", pod.interface)).collect::<Vec<_>>())?;
+        node.connect()?;
         for pod in node.present() {
             pod.netns.ip_lines(&addresses(pod, node.plan.fixed_gateway))?;
         }
@@ -258,6 +260,18 @@ impl Node {
     /// When the plan has none.
     pub(super) fn pod(&self, name: &str) -> &Pod {
         self.pods.iter().find(|pod| pod.name == name).expect("a pod of the plan")
+    }
+
+    /// Veths from the pods to the node; a cable is one from pod to pod.
+    fn connect(&self) -> anyhow::Result<()> {
+        if let (Way::Cable, [one, other]) = (self.way, self.present()) {
+            let [one, other] =
+                [one, other].map(|pod| format!("eth0 address {} netns {}", pod.macs[0], pod.netns.name()));
+            return batch(&[format!("link add {one} type veth peer name {other}")]);
+        }
+        batch(&self.present().iter().map(|pod| self.veth(pod)).collect::<Vec<_>>())?;
+        let up = |pod: &Pod| format!("link set {} up", pod.interface);
+        self.netns.ip_lines(&self.present().iter().map(up).collect::<Vec<_>>())
     }
 
     /// The line for `ip` that makes a pod's veth.
@@ -350,10 +364,12 @@ impl Node {
         let mut lines = vec!["link add br0 type bridge".to_owned(), "link set br0 up".to_owned()];
         lines.extend(self.present().iter().map(|pod| format!("link set {} master br0", pod.interface)));
         self.netns.ip_lines(&lines)?;
-        for pod in self.present() {
-            pod.netns.ip("route add 10.244.0.0/16 dev eth0 scope link")?;
-        }
-        Ok(())
+        self.on_one_link()
+    }
+
+    /// Pods ask each other for their MAC addresses.
+    fn on_one_link(&self) -> anyhow::Result<()> {
+        self.present().iter().try_for_each(|pod| pod.netns.ip("route add 10.244.0.0/16 dev eth0 scope link"))
     }
 
     /// Which way it is.

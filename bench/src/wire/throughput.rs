@@ -27,7 +27,7 @@ pub(super) const WARM_UP: Duration = Duration::from_millis(300);
 pub(super) fn pods(bench: &Bench) -> anyhow::Result<Vec<Line>> {
     let others =
         [(Way::Policy, Goal::AtLeast(1.1)), (Way::Routing, Goal::AtLeast(1.0)), (Way::Bridge, Goal::AtLeast(0.9))];
-    let rounds = bench.rounds(&[Way::Vswitch, Way::Policy, Way::Routing, Way::Bridge], |way| {
+    let rounds = bench.rounds(&[Way::Vswitch, Way::Policy, Way::Routing, Way::Bridge, Way::Cable], |way| {
         let node = bench.node(way, Plan::pair())?;
         let (client, sink) = (node.pod(CLIENT), node.pod(SINK));
         reach(&client.netns, &sink.address)?;
@@ -35,7 +35,11 @@ pub(super) fn pods(bench: &Bench) -> anyhow::Result<Vec<Line>> {
     })?;
     let mut lines = Vec::new();
     for (other, goal) in others {
-        lines.extend(lines_of("tcp", "pod to pod", &rounds, other, goal));
+        for (metric, line) in lines_of("tcp", "pod to pod", &rounds, other, goal).into_iter().enumerate() {
+            let [cable, other] = [Way::Cable, other].map(|way| median(&rounds.of(way, metric)));
+            let best = digits(cable / other);
+            lines.push(line.noted(&format!("{} reaches {best}", Way::Cable.name())).with("cable", best.into()));
+        }
     }
     Ok(lines)
 }

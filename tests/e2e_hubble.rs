@@ -283,8 +283,11 @@ fn what_is_not_understood_is_refused_and_others_go_on() {
     let wrong = |filter: FlowFilter| whitelist(filter).encode_to_vec();
     let fqdn: &[u8] = &[0x32, 5, 0x3a, 3, b'a', b'.', b'b'];
     let unknown: &[u8] = &[0x2a, 4, 0xca, 0x02, 1, b'x'];
-    let cases: [(Vec<u8>, &str); 8] = [
-        (fqdn.to_vec(), "FlowFilter.source_fqdn is not supported"),
+    // A filter by an identifier of flows.
+    let uuid: &[u8] = &[0x32, 4, 0xea, 0x01, 1, b'x'];
+    let cases: [(Vec<u8>, &str); 9] = [
+        (uuid.to_vec(), "FlowFilter.uuid is not supported"),
+        (fqdn.to_vec(), "FlowFilter.source_fqdn would show nothing"),
         (unknown.to_vec(), "FlowFilter has a field 41"),
         (vec![0xff; 40], "GetFlowsRequest is not a message"),
         (vec![0x08], "GetFlowsRequest is not a message"),

@@ -252,6 +252,12 @@ pub struct FlowFilter {
     pub verdict: Vec<i32>,
     #[prost(message, repeated, tag = "6")]
     pub event_type: Vec<EventTypeFilter>,
+    #[prost(string, repeated, tag = "7")]
+    pub source_fqdn: Vec<String>,
+    #[prost(string, repeated, tag = "8")]
+    pub destination_fqdn: Vec<String>,
+    #[prost(string, repeated, tag = "9")]
+    pub http_status_code: Vec<String>,
     #[prost(string, repeated, tag = "10")]
     pub source_label: Vec<String>,
     #[prost(string, repeated, tag = "11")]
@@ -264,10 +270,16 @@ pub struct FlowFilter {
     pub destination_port: Vec<String>,
     #[prost(bool, repeated, tag = "15")]
     pub reply: Vec<bool>,
+    #[prost(string, repeated, tag = "18")]
+    pub dns_query: Vec<String>,
     #[prost(uint32, repeated, tag = "19")]
     pub source_identity: Vec<u32>,
     #[prost(uint32, repeated, tag = "20")]
     pub destination_identity: Vec<u32>,
+    #[prost(string, repeated, tag = "21")]
+    pub http_method: Vec<String>,
+    #[prost(string, repeated, tag = "22")]
+    pub http_path: Vec<String>,
     #[prost(message, repeated, tag = "23")]
     pub tcp_flags: Vec<TcpFlags>,
     #[prost(string, repeated, tag = "24")]
@@ -280,6 +292,8 @@ pub struct FlowFilter {
     pub destination_workload: Vec<Workload>,
     #[prost(int32, repeated, tag = "30")]
     pub traffic_direction: Vec<i32>,
+    #[prost(string, repeated, tag = "31")]
+    pub http_url: Vec<String>,
     #[prost(int32, repeated, tag = "33")]
     pub drop_reason_desc: Vec<i32>,
 }

@@ -107,18 +107,30 @@ fn a_request_with_all_that_is_read() {
         destination_workload: vec![Workload { name: String::new(), kind: "b".into() }],
         traffic_direction: vec![1],
         drop_reason_desc: vec![133],
+        ..FlowFilter::default()
+    };
+    let unknowable = FlowFilter {
+        source_ip: one("5"),
+        source_fqdn: one("7"),
+        destination_fqdn: one("8"),
+        http_status_code: one("9"),
+        dns_query: one("18"),
+        http_method: one("21"),
+        http_path: one("22"),
+        http_url: one("31"),
+        ..FlowFilter::default()
     };
     let request = GetFlowsRequest {
         number: 20,
         follow: true,
-        blacklist: vec![FlowFilter { source_ip: one("5"), ..FlowFilter::default() }],
+        blacklist: vec![unknowable],
         whitelist: vec![filter],
         since: at(1),
         until: at(2),
         first: true,
         field_mask: Some(FieldMask { paths: one("time") }),
     };
-    let sent = "081418012a030a0135325c0a01311201321a01332201342a0202053206080110011803520231305a023131620231326a0231\
+    let sent = "081418012a200a01353a01374201384a01399201023138aa01023231b201023232fa01023331325c0a01311201321a01332201342a0202053206080110011803520231305a023131620231326a0231\
          33720231347a01019a010113a2010114ba010410014801c201023234ca010102d201030a0161da0103120162f20101018a02\
          0285013a02080142020802480152060a0474696d65";
     assert_bytes(&request, sent);

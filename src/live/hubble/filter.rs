@@ -2,6 +2,10 @@
 //!
 //! A filter is about what is told: it looks at the message that would be sent. Within one all fields have to agree, of a field one of its
 //! values. A flow is shown when one filter of the whitelist agrees, or there is none, and none of the blacklist does.
+//!
+//! No flow here has names of DNS or anything of HTTP, so a filter for one agrees with none. In a blacklist it hides nothing, and Hubble's
+//! user interface has two of them in each of its requests. In a whitelist it would show nothing for ever, and nobody would know why: that is
+//! refused.
 
 mod end;
 
@@ -55,8 +59,16 @@ impl Filters {
         if values > MOST {
             return Err(format!("the filters have {values} values, more than {MOST}"));
         }
-        let read = |filters: &[FlowFilter]| filters.iter().map(Filter::new).collect::<Result<Vec<_>, _>>();
-        Ok(Self { wanted: read(&request.whitelist)?, unwanted: read(&request.blacklist)? })
+        if let Some(field) = request.whitelist.iter().find_map(unknowable) {
+            return Err(format!(
+                "FlowFilter.{field} would show nothing: names of DNS and what HTTP says are not known here"
+            ));
+        }
+        let unwanted = request.blacklist.iter().filter(|filter| unknowable(filter).is_none());
+        Ok(Self {
+            wanted: request.whitelist.iter().map(Filter::new).collect::<Result<_, _>>()?,
+            unwanted: unwanted.map(Filter::new).collect::<Result<_, _>>()?,
+        })
     }
 
     /// Whether a flow is to be shown.
@@ -64,6 +76,24 @@ impl Filters {
         let agrees = |filter: &Filter| filter.agrees(flow);
         (self.wanted.is_empty() || self.wanted.iter().any(agrees)) && !self.unwanted.iter().any(agrees)
     }
+}
+
+/// The fields that no flow here has, with their names.
+fn unknowables(filter: &FlowFilter) -> [(&'static str, &[String]); 7] {
+    [
+        ("source_fqdn", &filter.source_fqdn),
+        ("destination_fqdn", &filter.destination_fqdn),
+        ("dns_query", &filter.dns_query),
+        ("http_status_code", &filter.http_status_code),
+        ("http_method", &filter.http_method),
+        ("http_path", &filter.http_path),
+        ("http_url", &filter.http_url),
+    ]
+}
+
+/// The first such field that a filter asks for.
+fn unknowable(filter: &FlowFilter) -> Option<&'static str> {
+    unknowables(filter).into_iter().find(|(_, values)| !values.is_empty()).map(|(name, _)| name)
 }
 
 fn values(filter: &FlowFilter) -> usize {
@@ -81,6 +111,7 @@ fn values(filter: &FlowFilter) -> usize {
     ];
     let numbers = [&filter.verdict, &filter.drop_reason_desc, &filter.ip_version, &filter.traffic_direction];
     texts.iter().map(|list| list.len()).sum::<usize>()
+        + unknowables(filter).iter().map(|(_, list)| list.len()).sum::<usize>()
         + numbers.iter().map(|list| list.len()).sum::<usize>()
         + filter.source_identity.len()
         + filter.destination_identity.len()
@@ -346,6 +377,31 @@ mod tests {
         assert!(!selects(&[with(|filter| filter.source_port = texts(&["0"]))], &[], &ping), "it has no ports");
     }
 
+    /// What Hubble's user interface (0.9 to 0.13) asks for with a namespace.
+    #[test]
+    fn the_user_interface_is_answered_though_it_hides_names_that_nobody_knows() {
+        let whitelist = [
+            FlowFilter { source_pod: texts(&["shop/"]), reply: vec![false], ..FlowFilter::default() },
+            FlowFilter { destination_pod: texts(&["shop/"]), reply: vec![false], ..FlowFilter::default() },
+        ];
+        let blacklist = [
+            with(|filter| filter.source_label = texts(&["reserved:unknown", "reserved:host", "k8s:k8s-app=kube-dns"])),
+            with(|filter| filter.destination_label = texts(&["reserved:unknown", "k8s:app=prometheus"])),
+            FlowFilter {
+                destination_label: texts(&["k8s:k8s-app=kube-dns"]),
+                destination_port: texts(&["53"]),
+                ..FlowFilter::default()
+            },
+            with(|filter| filter.source_fqdn = texts(&["*.cluster.local*"])),
+            with(|filter| filter.destination_fqdn = texts(&["*.cluster.local*"])),
+        ];
+        assert!(selects(&whitelist, &blacklist, &dropped()));
+        // With a field that it has, such a filter hides no more.
+        let both =
+            FlowFilter { destination_fqdn: texts(&["a.b"]), source_pod: texts(&["shop/"]), ..FlowFilter::default() };
+        assert!(selects(&[], &[both], &dropped()));
+    }
+
     #[test]
     fn what_means_nothing_is_refused() {
         for wrong in [
@@ -360,6 +416,14 @@ mod tests {
         ] {
             let request = GetFlowsRequest { blacklist: vec![wrong], ..GetFlowsRequest::default() };
             assert!(Filters::new(&request).is_err(), "{request:?}");
+        }
+        for names_of_dns in [
+            with(|filter| filter.destination_fqdn = texts(&["a.b"])),
+            with(|filter| filter.http_status_code = texts(&["500"])),
+        ] {
+            let whitelist = vec![FlowFilter::default(), names_of_dns];
+            let request = GetFlowsRequest { whitelist, ..GetFlowsRequest::default() };
+            assert!(Filters::new(&request).unwrap_err().contains("would show nothing"), "{request:?}");
         }
     }
 

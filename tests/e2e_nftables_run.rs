@@ -250,10 +250,17 @@ fn who_is_not_known_or_speaks_for_others_is_dropped() {
     for reason in ["spoofed_source", "unknown_interface"] {
         assert!(status.contains(reason), "{reason}: {status}");
     }
+    eventually("its interface is told", || {
+        lab.log().contains(&format!("interface {interface} is closed: it is no pod's"))
+    });
+    let (_, ports) = lab.ask(&["ports"]);
+    assert!(ports.contains("no pod of the node is behind it"), "{ports}");
+    assert_eq!(lab.log().matches("is closed: it is no pod's").count(), 1, "{}", lab.log());
     // As soon as the state knows it.
     lab.hide("d", false);
     lab.write_state("");
     eventually("d is known", || lab.pings("d", &lab.get("b").v4));
+    eventually("nobody misses it", || !lab.ask(&["ports"]).1.contains("no pod of the node is behind it"));
     // Its interface goes, and with it the route that said whose it was.
     lab.unplug("d");
     eventually("d is told to be closed", || lab.log().contains("pod default/d is closed"));

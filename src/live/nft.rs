@@ -13,6 +13,7 @@
 
 mod admin;
 mod kernel;
+mod nobodys;
 mod places;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,6 +27,7 @@ use anyhow::Context;
 use bulkhead_control::object::PodName;
 use bulkhead_control::pipeline::RendererHandle;
 use bulkhead_control::renderer::nftables::{Epoch, NftRenderer, remember};
+use bulkhead_dataplane::io::LinkStatus;
 use crossbeam_channel::{Receiver, never, select};
 
 use super::admin::thread::Handle;
@@ -40,6 +42,7 @@ use crate::args::{Format, Run};
 pub(super) use admin::{Told, reasons};
 pub(super) use kernel::Counter;
 pub(super) use kernel::check;
+use nobodys::Nobodys;
 
 /// How often the node's routes are looked at, by which pods are found: what a pod that has just been wired waits at most, closed.
 const ROUTES: Duration = Duration::from_millis(100);
@@ -94,6 +97,7 @@ struct Enforcer {
     routes: places::HostRoutes,
     /// Pods that were told to have no interface.
     unplaced: BTreeSet<String>,
+    nobodys: Nobodys,
     /// Whether a state is to be put into force that the log tells of.
     is_to_be_told: bool,
     /// What failed last, so that it is said once.
@@ -159,6 +163,7 @@ impl Enforcer {
             looked: Instant::now(),
             routes: places::host_routes().unwrap_or_default(),
             unplaced: BTreeSet::new(),
+            nobodys: Nobodys::default(),
             is_to_be_told: false,
             lookups,
             failed: None,
@@ -250,6 +255,23 @@ impl Enforcer {
             }
             Err(error) => self.fail(&error),
         }
+        let has_state = !self.state.is_denying() && !self.lock().is_kept;
+        if has_state && let Ok(links) = bulkhead_dataplane::io::links() {
+            self.tell_nobodys(&links);
+        }
+    }
+
+    /// Says which interfaces are closed because they are nobody's.
+    fn tell_nobodys(&mut self, links: &[LinkStatus]) {
+        let places = self.lock().places.clone();
+        let new = self.nobodys.look(links, &self.config.nftables.suspects(), &places);
+        for interface in new {
+            log::warn(&format!(
+                "interface {interface} is closed: it is no pod's of this node, and no port of the configuration\nhelp: where no pod is behind it, \
+                 name it in `ports` with `kind: uplink`, or say in `nftables.pod_interfaces` what the names of pods' interfaces begin with"
+            ));
+        }
+        self.lock().nobodys.clone_from(&self.nobodys.known);
     }
 
     /// Tells the kernel what has changed, and lets connections be remembered when it is time to.

@@ -199,6 +199,7 @@ impl Node {
             up: true,
             settling: false,
             related: None,
+            is_routed_veth: false,
         };
         self.fake.world.borrow_mut().links.insert(name, link);
     }

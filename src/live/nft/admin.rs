@@ -47,6 +47,8 @@ pub(in crate::live) struct Told {
     pub(super) places: BTreeMap<Arc<str>, Option<PodName>>,
     /// The node's pods whose interface is not known.
     pub(super) unplaced: BTreeSet<String>,
+    /// Interfaces that are closed because they are nobody's.
+    pub(super) nobodys: BTreeSet<String>,
     /// How often the ruleset was changed.
     pub(in crate::live) changes: u64,
     pub(in crate::live) is_denying: bool,
@@ -72,6 +74,7 @@ impl Told {
             node: config.node.clone(),
             places: BTreeMap::new(),
             unplaced: BTreeSet::new(),
+            nobodys: BTreeSet::new(),
             changes: 0,
             is_denying: state.is_denying(),
             is_kept: false,
@@ -219,7 +222,7 @@ impl Told {
         }
     }
 
-    /// The interfaces that are judged, then the pods that have none.
+    /// The interfaces that are judged, then the pods that have none and the interfaces that are nobody's.
     pub(in crate::live) fn ports(&self) -> Vec<PortRow> {
         let row = |name: String, interface: &str, state: &str, why: Option<&str>| {
             let count = |what| statistic(interface, what).unwrap_or(0);
@@ -254,7 +257,11 @@ impl Told {
             let why = "no route of the node leads to its address alone, and no port of the configuration names it";
             row(pod.clone(), "", "closed", Some(why))
         });
-        placed.chain(unplaced).collect()
+        let nobodys = self.nobodys.iter().map(|interface| {
+            let why = "no pod of the node is behind it, and no port of the configuration names it";
+            PortRow { kind: "unknown".into(), ..row(interface.clone(), interface, "closed", Some(why)) }
+        });
+        placed.chain(unplaced).chain(nobodys).collect()
     }
 }
 

@@ -119,6 +119,7 @@ mod tests {
             up: true,
             settling: false,
             related,
+            is_routed_veth: false,
         };
         let links = [(1, "va", None), (2, "ul0", None), (3, "host0", None), (4, "cni0", None), (5, "hw", Some(6))];
         let links: Vec<LinkStatus> = links.into_iter().chain([(6, "host1", Some(5))]).map(link).collect();

@@ -11,7 +11,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use super::netlink::{self, all_links, ask, attributes, number, short};
+use super::netlink::{self, all_links, ask, attributes, is_veth_info, number, short};
 use super::wait::{PollSet, poll};
 use super::{generic, small_size};
 
@@ -51,6 +51,8 @@ pub struct LinkStatus {
     pub settling: bool,
     /// The number of the interface that it belongs to in this namespace: a veth's other end, or what a VLAN is on.
     pub related: Option<u32>,
+    /// Whether it is an end of a veth that is not behind a bridge or a bond: packets that the kernel routes have it as their interface.
+    pub is_routed_veth: bool,
 }
 
 /// What the kernel tells.
@@ -92,6 +94,7 @@ impl LinkStatus {
         let (index, flags) = (number(message, 4)?, number(message, 8)?);
         let (mut names, mut mac, mut mtu) = (Vec::new(), [0; 6], None);
         let (mut related, mut is_here, mut state) = (None, true, None);
+        let (mut is_veth, mut is_behind) = (false, false);
         let name = |value: &[u8]| {
             let end = value.iter().position(|&byte| byte == 0).unwrap_or(value.len());
             String::from_utf8_lossy(&value[..end]).into_owned()
@@ -107,13 +110,16 @@ impl LinkStatus {
                 libc::IFLA_OPERSTATE => state = value.first().copied(),
                 libc::IFLA_LINK => related = number(value, 0),
                 IFLA_LINK_NETNSID => is_here = false,
+                libc::IFLA_MASTER => is_behind = true,
+                libc::IFLA_LINKINFO => is_veth |= is_veth_info(value),
                 _ => {}
             }
         }
         (!names.is_empty()).then_some(())?;
         let related = related.filter(|&related| is_here && related != 0);
         let settling = flags & CARRIER != 0 && state.is_some_and(|state| state < DORMANT);
-        Some(Self { index, names, mac, mtu: mtu?, up: flags & UP != 0, settling, related })
+        let is_routed_veth = is_veth && !is_behind;
+        Some(Self { index, names, mac, mtu: mtu?, up: flags & UP != 0, settling, related, is_routed_veth })
     }
 }
 
@@ -306,6 +312,7 @@ mod tests {
             up: true,
             settling: false,
             related: Some(8),
+            is_routed_veth: false,
         };
         assert_eq!(
             events(&datagram.concat()),

@@ -93,15 +93,17 @@ pub(super) fn has_peer_elsewhere(interface: u32) -> io::Result<bool> {
         for (kind, value) in attributes(message.get(LINK..).unwrap_or_default()) {
             match kind {
                 IFLA_LINK_NETNSID => is_elsewhere = true,
-                libc::IFLA_LINKINFO => {
-                    is_veth |=
-                        attributes(value).any(|(kind, value)| kind == IFLA_INFO_KIND && value.starts_with(b"veth"));
-                }
+                libc::IFLA_LINKINFO => is_veth |= is_veth_info(value),
                 _ => {}
             }
         }
     })?;
     Ok(is_veth && is_elsewhere)
+}
+
+/// Whether `IFLA_LINKINFO` is that of a veth.
+pub(super) fn is_veth_info(info: &[u8]) -> bool {
+    attributes(info).any(|(kind, value)| kind == IFLA_INFO_KIND && value.starts_with(b"veth"))
 }
 
 /// The interfaces of a route, when it is a default route that leads somewhere.
@@ -156,10 +158,7 @@ impl Relation {
                 libc::IFLA_LINK => relation.lower = number(value, 0),
                 IFLA_LINK_NETNSID => is_below = false,
                 // There it is the other end.
-                libc::IFLA_LINKINFO => {
-                    is_below &=
-                        !attributes(value).any(|(kind, value)| kind == IFLA_INFO_KIND && value.starts_with(b"veth"));
-                }
+                libc::IFLA_LINKINFO => is_below &= !is_veth_info(value),
                 _ => {}
             }
         }

@@ -1,0 +1,75 @@
+//! Interfaces that the ruleset closes because they are nobody's: no pod of the node is behind them, and the configuration does not name them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use bulkhead_control::object::PodName;
+use bulkhead_control::renderer::nftables::Suspects;
+use bulkhead_dataplane::io::LinkStatus;
+
+/// See the module. An interface counts from the second look on at which it is nobody's: a pod that has just been wired is placed in between.
+#[derive(Debug, Default)]
+pub(super) struct Nobodys {
+    before: BTreeSet<String>,
+    pub(super) known: BTreeSet<String>,
+}
+
+impl Nobodys {
+    /// Looks at the node's interfaces, and returns those that count since now.
+    pub(super) fn look(
+        &mut self,
+        links: &[LinkStatus],
+        suspects: &Suspects,
+        places: &BTreeMap<Arc<str>, Option<PodName>>,
+    ) -> Vec<String> {
+        let names =
+            links.iter().filter(|link| link.up && is_suspect(link, suspects)).filter_map(|link| link.names.first());
+        let now: BTreeSet<String> = names.filter(|name| !places.contains_key(name.as_str())).cloned().collect();
+        let lasting: BTreeSet<String> = now.intersection(&self.before).cloned().collect();
+        let new = lasting.difference(&self.known).cloned().collect();
+        (self.before, self.known) = (now, lasting);
+        new
+    }
+}
+
+/// Whether the ruleset takes it for a pod's.
+fn is_suspect(link: &LinkStatus, suspects: &Suspects) -> bool {
+    match suspects {
+        Suspects::Veth => link.is_routed_veth,
+        Suspects::Prefixes(prefixes) => {
+            prefixes.iter().any(|prefix| link.names.first().is_some_and(|name| name.starts_with(&**prefix)))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interface_is_told_once_when_it_is_nobodys_at_two_looks() {
+        let link = |name: &str, is_routed_veth| LinkStatus {
+            index: 1,
+            names: vec![name.to_owned()],
+            mac: [2, 0, 0, 0, 0, 1],
+            mtu: 1500,
+            up: true,
+            settling: false,
+            related: None,
+            is_routed_veth,
+        };
+        let links = [link("veth1", true), link("veth2", true), link("eth0", false), link("cali1", false)];
+        let places = BTreeMap::from([(Arc::from("veth2"), None)]);
+        let mut nobodys = Nobodys::default();
+        assert_eq!(nobodys.look(&links, &Suspects::Veth, &places), [""; 0]);
+        assert_eq!(nobodys.look(&links, &Suspects::Veth, &places), ["veth1"]);
+        assert_eq!(nobodys.look(&links, &Suspects::Veth, &places), [""; 0]);
+        assert_eq!(nobodys.known, BTreeSet::from(["veth1".to_owned()]));
+        // It goes, and another one of its name comes.
+        nobodys.look(&links[1..], &Suspects::Veth, &places);
+        assert!(nobodys.known.is_empty());
+        let prefixes = Suspects::Prefixes(vec!["cali".into()]);
+        nobodys.look(&links, &prefixes, &places);
+        assert_eq!(nobodys.look(&links, &prefixes, &places), ["cali1"]);
+    }
+}

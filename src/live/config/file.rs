@@ -278,10 +278,18 @@ pub(super) fn parse(file: &str, text: &str) -> Result<File, ConfigError> {
     serde_saphyr::from_str_with_options(text, options).map_err(|error| {
         let line = error.location().map(|place| place.line());
         let message = error.without_snippet().render_with_formatter(&serde_saphyr::UserMessageFormatter);
-        let problem = message.split(" at line ").next().unwrap_or_default().to_owned();
+        let problem = message.split(" at line ").next().unwrap_or_default();
         // "unknown field `x`", "missing field `x`": the name is the field.
-        let field = problem.split('`').nth(1).filter(|_| problem.contains(" field ")).unwrap_or_default().to_owned();
+        let named = problem.split('`').nth(1).filter(|_| problem.contains(" field "));
+        let (before, value) = error.location().map_or(("", ""), |place| around(text, place.line(), place.column()));
+        let field = named.unwrap_or_else(|| field_before(before)).to_owned();
+        let (problem, example) = match problem {
+            "expected sequence start" => ("expected a list".to_owned(), Some(format!("{field}: [{value}]"))),
+            "expected mapping start" => ("expected fields".to_owned(), None),
+            other => (other.to_owned(), None),
+        };
         let help = match () {
+            () if let Some(example) = example.filter(|_| !field.is_empty()) => format!("write `{example}`"),
             () if problem.starts_with("unknown field") => meant(&problem),
             () if problem.starts_with("missing field") => "add it; examples/node.yaml shows every field".to_owned(),
             () if text.trim().is_empty() => "the file is empty; start from examples/node.yaml".to_owned(),
@@ -289,6 +297,22 @@ pub(super) fn parse(file: &str, text: &str) -> Result<File, ConfigError> {
         };
         ConfigError { file: file.into(), line, field, problem, help }
     })
+}
+
+/// A line of the text up to a column, and what is written there; both are counted from 1.
+fn around(text: &str, line: u64, column: u64) -> (&str, &str) {
+    let place = |number: u64| usize::try_from(number).unwrap_or(usize::MAX).saturating_sub(1);
+    let line = text.lines().nth(place(line)).unwrap_or_default();
+    let at = line.char_indices().nth(place(column)).map_or(line.len(), |(at, _)| at);
+    let (before, value) = line.split_at(at);
+    let value = value.split([',', '}', ']', '#']).next().unwrap_or_default();
+    (before, value.trim())
+}
+
+/// The field whose value follows this; empty where that is not on the same line.
+fn field_before(line: &str) -> &str {
+    let name = line.trim_end().strip_suffix(':').unwrap_or_default();
+    name.rsplit([' ', ',', '{', '[']).next().unwrap_or_default()
 }
 
 /// What to do about "unknown field `x`, expected one of y, z".

@@ -122,7 +122,7 @@ fn clients_of_hubble_are_served_at_a_socket_or_an_address_that_nobody_else_reach
         ("listen: '127.0.0.1:0'", "has no port"),
         ("listen: 'unix://'", "is not a path that a socket can have"),
         (&*long, "is not a path that a socket can have"),
-        ("listen: none, tls: true", "expected mapping start"),
+        ("listen: none, tls: true", "tls: expected fields"),
         (
             "listen: '[::]:4244', tls: {certificate: c, key: k}, plaintext: true",
             "c.yaml:3: hubble.plaintext: stands beside hubble.tls\n  help: keep one of the two: tls, or plaintext: true for clients \
@@ -328,6 +328,7 @@ fn a_renderer_names_what_its_three_fields_say_and_no_other_value_stands_beside_i
         assert_eq!(judging(&format!("renderers: [{name}]\n{fields}")), judging(fields), "{name}");
     }
     for (text, field, told) in [
+        ("renderers: acl", "renderers: expected a list", "write `renderers: [acl]`"),
         ("renderers: []", "renderers", "name one"),
         ("renderers: [acl, nftables]", "renderers", "name one"),
         ("renderers: [nft]", "renderers[0]", "session-rules"),
@@ -411,7 +412,7 @@ fn a_field_that_is_not_known_is_an_error_with_file_line_field_and_remedy() {
     for (text, part) in [
         ("", "file is empty"),
         ("node: n\n", "missing field `state`"),
-        ("- a\n", "expected mapping"),
+        ("- a\n", "expected fields"),
         ("node: n\nnode: m\n", "node"),
     ] {
         let error = parse(text).unwrap_err();

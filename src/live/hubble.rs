@@ -117,13 +117,13 @@ impl Endpoint {
 pub(super) async fn serve(endpoint: Endpoint, observer: Observer, hub: Hub) {
     let Endpoint { place, nodes } = endpoint;
     let connections = Connections::new(CONNECTIONS);
-    let service = |address, has_tls| {
-        let peers = Peers::new(observer.node(), address, has_tls, nodes);
+    let service = |address, cluster| {
+        let peers = Peers::new(observer.node(), address, cluster, nodes);
         Arc::new(Service::new(observer.clone(), hub, peers))
     };
     match place {
         Taken::Unix(listener) => {
-            let service = service(Address::Unix(format!("unix://{}", listener.path().display())), false);
+            let service = service(Address::Unix(format!("unix://{}", listener.path().display())), None);
             let Some(accepting) = listener.accepting("the Hubble socket") else { return };
             loop {
                 match accepting.accept().await {
@@ -137,7 +137,7 @@ pub(super) async fn serve(endpoint: Endpoint, observer: Observer, hub: Hub) {
         }
         Taken::Tcp(listener, tls) => {
             let Ok(address) = listener.local_addr() else { return };
-            let service = service(Address::Tcp(address), tls.is_some());
+            let service = service(Address::Tcp(address), tls.as_ref().map(Tls::cluster));
             let accepting = match tokio::net::TcpListener::from_std(listener) {
                 Ok(accepting) => accepting,
                 Err(error) => return super::log::error(&format!("Hubble's clients cannot be served: {error}")),

@@ -8,7 +8,15 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde_saphyr::Spanned;
 
+use crate::output::printable;
+
 use super::check::{Faults, MAX_SOCKET_PATH, line};
+
+/// What Cilium calls a cluster without a name.
+const UNNAMED: &str = "default";
+
+/// The longest name of a cluster that Cilium takes.
+const MAX_CLUSTER: usize = 32;
 
 /// What its address begins with when it is a path, as with the options of Hubble's clients.
 const UNIX: &str = "unix://";
@@ -19,6 +27,7 @@ const UNIX: &str = "unix://";
 pub(super) struct Written {
     listen: Option<Spanned<String>>,
     plaintext: Option<Spanned<bool>>,
+    cluster: Option<Spanned<String>>,
     tls: Option<Spanned<WrittenTls>>,
 }
 
@@ -51,6 +60,8 @@ pub(crate) struct TlsFiles {
     pub key: PathBuf,
     /// The authorities of clients; none where clients are not asked who they are.
     pub client_ca: Option<PathBuf>,
+    /// The cluster's name, which is part of those in nodes' certificates.
+    pub cluster: String,
 }
 
 impl TlsFiles {
@@ -63,13 +74,18 @@ impl TlsFiles {
 
 /// The meaning of what the file says. Relative paths start at `folder`.
 pub(super) fn check(written: Option<&Written>, folder: &Path, faults: &mut Faults<'_>) -> HubbleConfig {
-    let Some(Written { listen, plaintext, tls }) = written else { return HubbleConfig::Off };
+    let Some(Written { listen, plaintext, cluster, tls }) = written else { return HubbleConfig::Off };
     let plaintext = plaintext.as_ref().filter(|plaintext| plaintext.value);
     if let (Some(plaintext), Some(_)) = (plaintext, tls) {
         let help = "keep one of the two: tls, or plaintext: true for clients without it";
         faults.add(line(plaintext), "hubble.plaintext", "stands beside hubble.tls", help);
     }
-    let files = tls.as_ref().map(|tls| tls_files(tls, folder, faults));
+    if let (Some(cluster), None) = (cluster, tls) {
+        let help = "remove it, as only nodes' certificates have it in their names; or add hubble.tls";
+        faults.add(line(cluster), "hubble.cluster", "has no effect without hubble.tls", help);
+    }
+    let cluster = cluster_name(cluster.as_ref(), faults);
+    let files = tls.as_ref().map(|tls| tls_files(tls, cluster, folder, faults));
     let Some(named) = listen else { return HubbleConfig::Off };
     let mut wrong = |problem: String, help: &str| faults.add(line(named), "hubble.listen", problem, help);
     if named.value == "none" {
@@ -104,7 +120,26 @@ pub(super) fn check(written: Option<&Written>, folder: &Path, faults: &mut Fault
     HubbleConfig::Tcp(address, files)
 }
 
-fn tls_files(written: &Spanned<WrittenTls>, folder: &Path, faults: &mut Faults<'_>) -> TlsFiles {
+/// A label of DNS, as Cilium wants it of `cluster.name`: between the dots of a certificate's name there can be nothing else.
+fn cluster_name(written: Option<&Spanned<String>>, faults: &mut Faults<'_>) -> String {
+    let Some(written) = written else { return UNNAMED.to_owned() };
+    let name = &written.value;
+    let is_letter = |letter: u8| letter.is_ascii_lowercase() || letter.is_ascii_digit();
+    let is_label = name.len() <= MAX_CLUSTER
+        && name.bytes().all(|letter| is_letter(letter) || letter == b'-')
+        && name.bytes().next().is_some_and(is_letter)
+        && name.bytes().next_back().is_some_and(is_letter);
+    if !is_label {
+        let problem = format!("`{}` is no name of a cluster", printable(name));
+        let help = format!(
+            "write at most {MAX_CLUSTER} lower case letters, digits and inner hyphens, as in cluster.name of Cilium's chart"
+        );
+        faults.add(line(written), "hubble.cluster", problem, &help);
+    }
+    name.clone()
+}
+
+fn tls_files(written: &Spanned<WrittenTls>, cluster: String, folder: &Path, faults: &mut Faults<'_>) -> TlsFiles {
     let mut path = |name: &str, named: Option<&Spanned<String>>, help: &str| match named {
         Some(path) if !path.value.is_empty() => folder.join(&path.value),
         Some(path) => {
@@ -124,5 +159,6 @@ fn tls_files(written: &Spanned<WrittenTls>, folder: &Path, faults: &mut Faults<'
             let help = "name the PEM file of the authorities that clients' certificates are of, or remove it";
             path("client_ca", Some(named), help)
         }),
+        cluster,
     }
 }

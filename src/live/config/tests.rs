@@ -48,7 +48,7 @@ fn the_example_is_a_configuration_and_shows_what_is_the_default() {
     let served = std::mem::take(&mut same.hubble);
     let file = |name: &str| example.parent().unwrap().join("hubble").join(name);
     let client_ca = Some(file("ca.crt"));
-    let files = TlsFiles { certificate: file("tls.crt"), key: file("tls.key"), client_ca };
+    let files = TlsFiles { certificate: file("tls.crt"), key: file("tls.key"), client_ca, cluster: "default".into() };
     assert_eq!(served, HubbleConfig::Tcp("0.0.0.0:4244".parse().unwrap(), Some(files)));
     // Where it is not said, a machine without a BPF file system is none to complain about.
     assert_eq!(std::mem::take(&mut same.pins), Pins::Path(DEFAULT_PINS.into()));
@@ -86,6 +86,27 @@ fn load_balancers_are_told_at_kube_proxys_port_unless_it_says_otherwise() {
 }
 
 #[test]
+fn the_name_of_hubbles_cluster_is_one_that_a_certificate_can_have() {
+    let read = |cluster: &str, tls: &str| {
+        let hubble = format!("listen: '127.0.0.1:4244', cluster: {cluster}{tls}");
+        let text = format!("node: n\nstate: {{paths: [s]}}\nhubble: {{{hubble}}}\nports: []\n");
+        Config::parse("c.yaml", &text, Path::new("/etc")).map(|config| config.hubble)
+    };
+    let tls = ", tls: {certificate: c, key: k}";
+    let longest = format!("a{}9", "-".repeat(30));
+    for name in ["east", "east-1", "1a", &*longest] {
+        let Ok(HubbleConfig::Tcp(_, Some(files))) = read(name, tls) else { panic!("{name} is refused") };
+        assert_eq!(files.cluster, name);
+    }
+    for name in ["''", "East", "a.b", "-a", "a-", "'*'", "ä", &*format!("{longest}0")] {
+        let error = read(name, tls).unwrap_err().to_string();
+        assert!(error.contains("c.yaml:3: hubble.cluster: `") && error.contains("is no name of a cluster"), "{error}");
+    }
+    let error = read("east", "").unwrap_err().to_string();
+    assert!(error.contains("c.yaml:3: hubble.cluster: has no effect without hubble.tls\n  help: remove it"), "{error}");
+}
+
+#[test]
 fn clients_of_hubble_are_served_at_a_socket_or_an_address_that_nobody_else_reaches_unless_it_says_otherwise() {
     let read = |hubble: &str| {
         let text = format!("node: n\nstate: {{paths: [s]}}\nhubble: {{{hubble}}}\nports: []\n");
@@ -93,7 +114,7 @@ fn clients_of_hubble_are_served_at_a_socket_or_an_address_that_nobody_else_reach
     };
     let tls = |client_ca: Option<&str>| {
         let client_ca = client_ca.map(PathBuf::from);
-        Some(TlsFiles { certificate: "/etc/c".into(), key: "/k".into(), client_ca })
+        Some(TlsFiles { certificate: "/etc/c".into(), key: "/k".into(), client_ca, cluster: "default".into() })
     };
     for (written, expected) in [
         ("", HubbleConfig::Off),

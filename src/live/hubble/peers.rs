@@ -22,9 +22,8 @@ use crate::hubble::observer;
 use crate::hubble::peer::{ChangeNotification, ChangeType, Tls};
 use crate::live::state::Nodes;
 
-/// What follows the node's name in the name that its certificate has: of the cluster `default`, which is what Cilium calls one without
-/// a name.
-const SERVERS: &str = "default.hubble-grpc.cilium.io";
+/// What follows the names of the node and the cluster in the name that a node's certificate has.
+const SERVERS: &str = "hubble-grpc.cilium.io";
 
 /// Where the server listens.
 pub(super) enum Address {
@@ -69,7 +68,8 @@ impl Address {
 pub(super) struct Peers {
     node: Arc<str>,
     address: Address,
-    has_tls: bool,
+    /// The cluster's name in certificates; none without TLS.
+    cluster: Option<Arc<str>>,
     nodes: watch::Receiver<Arc<Nodes>>,
 }
 
@@ -77,8 +77,14 @@ pub(super) struct Peers {
 type Addresses = BTreeMap<Arc<str>, String>;
 
 impl Peers {
-    pub(super) fn new(node: &Arc<str>, address: Address, has_tls: bool, nodes: watch::Receiver<Arc<Nodes>>) -> Self {
-        Self { node: Arc::clone(node), address, has_tls, nodes }
+    /// With the cluster's name in certificates; without one there is no TLS.
+    pub(super) fn new(
+        node: &Arc<str>,
+        address: Address,
+        cluster: Option<&str>,
+        nodes: watch::Receiver<Arc<Nodes>>,
+    ) -> Self {
+        Self { node: Arc::clone(node), address, cluster: cluster.map(Into::into), nodes }
     }
 
     /// Where this node is reached by a client that has called it at this address.
@@ -89,7 +95,7 @@ impl Peers {
 
     /// How this node's certificate is made sure of; none without TLS.
     pub(super) fn own_tls(&self) -> Option<observer::Tls> {
-        self.has_tls.then(|| observer::Tls { enabled: true, server_name: server_name(&self.node) })
+        self.server_name(&self.node).map(|server_name| observer::Tls { enabled: true, server_name })
     }
 
     /// All nodes now, this one first, and then what changes.
@@ -116,19 +122,21 @@ impl Peers {
         addresses
     }
 
+    /// The name that a node's certificate has; none without TLS. Those of all nodes are at one level, so that
+    /// `*.default.hubble-grpc.cilium.io` is all of them.
+    fn server_name(&self, node: &str) -> Option<String> {
+        let cluster = self.cluster.as_ref()?;
+        Some(format!("{}.{cluster}.{SERVERS}", node.replace('.', "-")))
+    }
+
     fn notification(&self, node: &str, address: &str, change: ChangeType) -> ChangeNotification {
         ChangeNotification {
             name: node.to_owned(),
             address: address.to_owned(),
             r#type: change as i32,
-            tls: self.has_tls.then(|| Tls { server_name: server_name(node) }),
+            tls: self.server_name(node).map(|server_name| Tls { server_name }),
         }
     }
-}
-
-/// The name that a node's certificate has. Those of all nodes are at one level, so that `*.default.hubble-grpc.cilium.io` is all of them.
-fn server_name(node: &str) -> String {
-    format!("{}.{SERVERS}", node.replace('.', "-"))
 }
 
 /// What one relay was told.
@@ -187,13 +195,13 @@ mod tests {
         Arc::new(written.iter().map(|(name, text)| ((*name).into(), addresses(text))).collect())
     }
 
-    fn peers(listen: &str, has_tls: bool, known: &[(&str, &str)]) -> (watch::Sender<Arc<Nodes>>, Arc<Peers>) {
+    fn peers(listen: &str, cluster: Option<&str>, known: &[(&str, &str)]) -> (watch::Sender<Arc<Nodes>>, Arc<Peers>) {
         let address = match listen.strip_prefix("unix:") {
             Some(_) => Address::Unix(listen.to_owned()),
             None => Address::Tcp(listen.parse().unwrap()),
         };
         let (tell, told) = watch::channel(nodes(known));
-        (tell, Arc::new(Peers::new(&"b".into(), address, has_tls, told)))
+        (tell, Arc::new(Peers::new(&"b".into(), address, cluster, told)))
     }
 
     /// What a relay is told without waiting.
@@ -211,7 +219,7 @@ mod tests {
     fn the_address_that_is_told_is_one_that_others_reach() {
         let own = |listen: &str, known: &str, called: Option<&str>| {
             let known = [("b", known)];
-            let (_tell, peers) = peers(listen, false, if known[0].1.is_empty() { &[] } else { &known });
+            let (_tell, peers) = peers(listen, None, if known[0].1.is_empty() { &[] } else { &known });
             peers.own_address(called.map(|address| address.parse().unwrap()))
         };
         assert_eq!(own("0.0.0.0:4244", "2001:db8::1 192.0.2.1", None), "192.0.2.1:4244");
@@ -227,7 +235,7 @@ mod tests {
 
     #[test]
     fn a_relay_is_told_of_all_nodes_and_then_of_what_changes() {
-        let (tell, peers) = peers("0.0.0.0:4244", false, &[("a", "10.0.0.1"), ("b", "10.0.0.2"), ("c", "")]);
+        let (tell, peers) = peers("0.0.0.0:4244", None, &[("a", "10.0.0.1"), ("b", "10.0.0.2"), ("c", "")]);
         let called = Some("192.0.2.7".parse().unwrap());
         let mut first = Box::pin(peers.changes(called));
         assert_eq!(told(&mut first), ["+b 10.0.0.2:4244", "+a 10.0.0.1:4244", "+c "]);
@@ -249,7 +257,7 @@ mod tests {
 
     #[test]
     fn with_tls_the_name_of_each_nodes_certificate_is_told() {
-        let (_tell, peers) = peers("[::]:4244", true, &[("a.example", "2001:db8::1"), ("b", "10.0.0.2")]);
+        let (_tell, peers) = peers("[::]:4244", Some("default"), &[("a.example", "2001:db8::1"), ("b", "10.0.0.2")]);
         let expected = [
             "+b 10.0.0.2:4244 b.default.hubble-grpc.cilium.io",
             "+a.example [2001:db8::1]:4244 a-example.default.hubble-grpc.cilium.io",
@@ -260,9 +268,20 @@ mod tests {
     }
 
     #[test]
+    fn the_certificates_are_those_of_the_cluster_that_is_named() {
+        let (_tell, peers) = peers("[::]:4244", Some("east-1"), &[("a.example", "10.0.0.1"), ("b", "10.0.0.2")]);
+        let expected = [
+            "+b 10.0.0.2:4244 b.east-1.hubble-grpc.cilium.io",
+            "+a.example 10.0.0.1:4244 a-example.east-1.hubble-grpc.cilium.io",
+        ];
+        assert_eq!(told(&mut Box::pin(peers.changes(None))), expected);
+        assert_eq!(peers.own_tls().unwrap().server_name, "b.east-1.hubble-grpc.cilium.io");
+    }
+
+    #[test]
     fn where_nobody_else_reaches_the_server_it_names_itself_alone() {
         for listen in ["unix:///run/x.sock", "127.0.0.1:4244", "[::1]:4244"] {
-            let (_tell, peers) = peers(listen, false, &[("a", "10.0.0.1"), ("b", "10.0.0.2")]);
+            let (_tell, peers) = peers(listen, None, &[("a", "10.0.0.1"), ("b", "10.0.0.2")]);
             assert_eq!(told(&mut Box::pin(peers.changes(None))), [format!("+b {listen}")]);
         }
     }

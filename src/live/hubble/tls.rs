@@ -177,6 +177,11 @@ impl Tls {
         Ok(Self { files: files.clone(), watch, config })
     }
 
+    /// The cluster's name in certificates.
+    pub(super) fn cluster(&self) -> &str {
+        &self.files.cluster
+    }
+
     /// For those who are connected from now on.
     pub(super) fn acceptor(&self) -> Acceptor {
         Acceptor { config: self.config.subscribe(), refused: Arc::default() }

@@ -145,6 +145,8 @@ impl Bundle {
                 ensure!(members.insert(known, bytes).is_none(), "it has two members `{known}`");
             }
         }
+        // The checksum of gzip is behind what a tar ends with.
+        std::io::copy(&mut archive.into_inner(), &mut std::io::sink()).map_err(damaged)?;
         let manifest = manifest.context("it has no manifest: it is no bundle")?;
         ensure!(manifest.format == FORMAT, "it is no bundle");
         let version = manifest.version;

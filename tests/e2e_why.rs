@@ -202,6 +202,8 @@ fn a_bundle_answers_elsewhere_and_has_no_secret_in_it() {
     require!("tar");
     let mut lab = lab();
     lab.more_config.push_str("# token: planted-comment\n");
+    // Whoever makes the bundle is elsewhere.
+    lab.is_run_in_its_folder = true;
     lab.annotations =
         "{kubectl.kubernetes.io/last-applied-configuration: planted-annotation, token: planted-annotation}".to_owned();
     lab.more_state.push_str(
@@ -216,6 +218,16 @@ fn a_bundle_answers_elsewhere_and_has_no_secret_in_it() {
     let (code, text) = lab.ask(&["bundle", "--output", &file]);
     assert_eq!(code, Some(0), "{text}");
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    // A disk that is full: nothing is left of what nobody could read.
+    let mounted = lab.path("full");
+    fs::create_dir(&mounted).unwrap();
+    let mount = Command::new("mount").args(["-t", "tmpfs", "-o", "size=8k", "none"]).arg(&mounted).status().unwrap();
+    assert!(mount.success());
+    let part = mounted.join("b.tgz");
+    let (code, text) = lab.ask(&["bundle", "--output", &part.display().to_string()]);
+    let is_left = part.exists();
+    assert!(Command::new("umount").arg(&mounted).status().unwrap().success());
+    assert!(code == Some(2) && text.contains("No space left") && !is_left, "{text}");
     let unpacked = lab.path("unpacked");
     fs::create_dir(&unpacked).unwrap();
     let untar = Command::new("tar").args(["-xzf", &file, "-C"]).arg(&unpacked).status().unwrap();

@@ -100,6 +100,14 @@ fn the_writer_writes_what_the_reader_reads() {
 }
 
 #[test]
+fn a_bundle_without_the_end_of_its_gzip_is_refused() {
+    let whole = bundle();
+    for missing in 1..=8 {
+        assert!(refused(&whole[..whole.len() - missing]).contains("cut off"));
+    }
+}
+
+#[test]
 fn a_bundle_that_is_cut_off_or_damaged_is_refused() {
     let whole = bundle();
     for end in (0..whole.len()).step_by(3) {

@@ -76,7 +76,13 @@ pub(crate) fn write(args: &Bundle) -> anyhow::Result<ExitCode> {
     // Names and addresses of a cluster are nobody else's business.
     let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path);
     let file = file.with_context(|| format!("cannot write the bundle {}", path.display()))?;
-    pack(&manifest, &members, file).with_context(|| format!("cannot write the bundle {}", path.display()))?;
+    if let Err(error) = pack(&manifest, &members, &file) {
+        // The part would take the last room of a full disk, and nobody can read it.
+        if file.metadata().is_ok_and(|about| about.is_file()) {
+            let _ = std::fs::remove_file(&path);
+        }
+        return Err(error.context(format!("cannot write the bundle {}", path.display())));
+    }
     output::note(&format!("wrote {}, of node {}", path.display(), output::printable(&kept.node)));
     Ok(ExitCode::SUCCESS)
 }

@@ -158,7 +158,8 @@ impl Daemon {
             session_capacity: config.sessions.settings().capacity,
             is_settled: AtomicBool::new(false),
             follower: state.follower(),
-            configuration: args.config.clone(),
+            // Whoever asks is in another folder.
+            configuration: std::path::absolute(&args.config).unwrap_or_else(|_| args.config.clone()),
             journal: journal.clone(),
             stale_after: config.state.kubernetes.as_ref().map_or(Duration::MAX, |server| server.stale_after),
         };

@@ -165,7 +165,8 @@ impl Journal {
 
     /// Where it is.
     pub(super) fn path(&self) -> PathBuf {
-        self.path.to_path_buf()
+        // Whoever asks is in another folder.
+        std::path::absolute(&self.path).unwrap_or_else(|_| self.path.to_path_buf())
     }
 
     /// Bytes that it takes at most.

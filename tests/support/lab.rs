@@ -109,6 +109,8 @@ pub struct Lab {
     pub state: String,
     /// More lines of the configuration.
     pub more_config: String,
+    /// Whether the vswitch is started in its folder, with the configuration named as there.
+    pub is_run_in_its_folder: bool,
     /// More of its ports, a line each.
     pub more_ports: String,
     /// Annotations of the namespace `default` as YAML, in braces.
@@ -140,6 +142,7 @@ impl Lab {
             has_uplink: false,
             state: "{paths: [state.yaml]}".to_owned(),
             more_config: String::new(),
+            is_run_in_its_folder: false,
             more_ports: String::new(),
             annotations: "{}".to_owned(),
             node_labels: "{}".to_owned(),
@@ -363,12 +366,18 @@ impl Lab {
         let ready = self.path("ready");
         let _ = fs::remove_file(&ready);
         let paths = [self.path("config.yaml"), ready];
-        let [config, ready_file] = paths.each_ref().map(|path| path.to_str().unwrap());
+        let [mut config, ready_file] = paths.each_ref().map(|path| path.to_str().unwrap());
+        if self.is_run_in_its_folder {
+            config = "config.yaml";
+        }
         let mut all = vec!["run", "--config", config, "--ready-file", ready_file, "-o", "json"];
         all.extend(args);
         let file = |name| fs::OpenOptions::new().create(true).append(true).open(self.path(name)).unwrap();
         let mut command = self.node.command(program, &all);
         command.stdout(Stdio::piped()).stderr(file("log"));
+        if self.is_run_in_its_folder {
+            command.current_dir(self.path(""));
+        }
         self.vswitch = Some(Running::start(&mut command));
     }
 

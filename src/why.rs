@@ -196,8 +196,8 @@ fn refused(error: HistoryError, at: u64, name: &str) -> anyhow::Error {
         HistoryError::Before { begins } => {
             let begins = rfc3339(begins);
             anyhow::anyhow!(
-                "what was in force at {at} is not in the journal any more: it begins at {begins}\n  \
-                 help: a larger journal.megabytes keeps more"
+                "what was in force at {at} is not in the journal: it begins at {begins}\n  \
+                 help: ask for a later time; what a larger journal.megabytes would have kept is lost"
             )
         }
         HistoryError::TooLarge => anyhow::anyhow!(

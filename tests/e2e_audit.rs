@@ -76,7 +76,7 @@ fn what_an_audited_policy_would_deny_passes_is_counted_over_a_restart_and_is_cut
     eventually("the metric counts them", || metrics(&lab).contains(metric));
     let explain = ["explain", "--live", "--from", "default/frontend", "--to", "default/db", "--port", "6379"];
     for (words, shown) in [
-        (&["status"][..], "audit: 1 policies are not enforced (default/only-backends)"),
+        (&["status"][..], "audit: 1 policy is not enforced (default/only-backends)"),
         (&["policies"], "ingress isolated by default/only-backends (not enforced)"),
         (&["tables"], "default/only-backends"),
         (&["tables", "--port", "default/db"], "# not enforced: default/only-backends"),

@@ -25,7 +25,8 @@ fn write(out: &mut impl Write, report: &AuditReport) -> io::Result<()> {
     if report.policies.is_empty() {
         return writeln!(out, "node {node}: no policy of its pods is audited: all are enforced");
     }
-    writeln!(out, "node {node}: {} audited policies, not enforced\n", report.policies.len())?;
+    let policies = if report.policies.len() == 1 { "policy" } else { "policies" };
+    writeln!(out, "node {node}: {} audited {policies}, not enforced\n", report.policies.len())?;
     let mut table = Columns::new(&["WOULD DENY", "POLICY", "AUDITED SINCE", "LAST NEW", "QUIET FOR"]);
     for row in &report.policies {
         let quiet = humantime::format_duration(Duration::from_secs(row.quiet_seconds)).to_string();

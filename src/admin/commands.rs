@@ -145,9 +145,10 @@ fn write_audit(out: &mut impl Write, audit: &AuditStatus) -> io::Result<()> {
         let names: Vec<&str> = audit.policies.iter().map(|name| &**name).collect();
         let more = audit.audited.saturating_sub(names.len());
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let (are, they) = if audit.audited == 1 { ("policy is", "it") } else { ("policies are", "they") };
         writeln!(
             out,
-            "audit: {} policies are not enforced ({}{more}); they would have denied {} connections: `bulkhead audit report`",
+            "audit: {} {are} not enforced ({}{more}); {they} would have denied {} connections: `bulkhead audit report`",
             audit.audited,
             printable(&names.join(", ")),
             audit.connections

@@ -91,9 +91,12 @@ impl Audit {
         AuditTotals { policies, refused_files: self.refused_files.load(Ordering::Relaxed) }
     }
 
-    /// What would break.
-    pub(super) fn report(&self, node: &str, untold: u64) -> AuditReport {
-        let (ledger, now) = (self.lock(), seconds());
+    /// What would break. `known` are the policies that are audited now, of which the thread may not know yet.
+    pub(super) fn report(&self, node: &str, untold: u64, known: Option<&BTreeSet<AuditedPolicy>>) -> AuditReport {
+        let (mut ledger, now) = (self.lock(), seconds());
+        if let Some(known) = known {
+            ledger.follow(known.iter().map(ToString::to_string), now);
+        }
         let policies = ledger.policies().map(|(name, totals)| AuditedPolicyRow {
             policy: name.clone(),
             since: rfc3339(totals.since),

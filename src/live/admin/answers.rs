@@ -68,7 +68,7 @@ async fn answer(request: Request, shared: &Shared) -> Result<Value, Failure> {
         Request::AuditReport => {
             let now = shared.observe().await;
             let untold = now.counters.sum(|worker| worker.engine.untold_audits());
-            serde_json::to_value(shared.observer.audit().report(&now.about.node, untold))
+            serde_json::to_value(shared.observer.audit().report(&now.about.node, untold, now.audited.as_deref()))
         }
         Request::AddPort(asked) => return shared.ask_ports(Question::Add(asked)).await,
         Request::RemovePort(key) => return shared.ask_ports(Question::Remove(key)).await,

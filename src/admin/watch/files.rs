@@ -103,11 +103,9 @@ impl Files {
         // What a packet's block has besides: at most so much, for the size of a file is no promise to the byte.
         self.length += (bytes.len() + comment.len() + 64) as u64;
         let Some(writer) = &mut self.writer else { return Ok(()) };
-        writer
-            .write(&captured, in_port, verdict, &comment)
-            .with_context(|| format!("cannot write {}", self.path.display()))?;
         // A person ends a capture with Ctrl-C: the file is whole then.
-        writer.flush()?;
+        let whole = writer.write(&captured, in_port, verdict, &comment).and_then(|()| writer.flush());
+        whole.with_context(|| format!("cannot write {}", self.path.display()))?;
         match self.ring {
             Some((files, most)) if self.length >= most => {
                 self.close()?;
@@ -180,5 +178,15 @@ mod tests {
     fn digits_are_read_and_nothing_else() {
         assert_eq!(bytes("00ff7a"), Some(vec![0, 255, 0x7a]));
         assert_eq!((bytes("0"), bytes("0g"), bytes("")), (None, None, Some(vec![])));
+    }
+
+    #[test]
+    fn a_full_disk_is_told_with_the_name_of_the_file() {
+        let path = "/dev/full".into();
+        let mut files = Files { path, ring: None, number: 0, ports: vec![], writer: None, length: 0, packets: 0 };
+        files.open().unwrap();
+        let packet = serde_json::json!({"time": "2026-11-24T14:32:07Z", "bytes": "00"});
+        let error = files.write(&packet).unwrap_err();
+        assert_eq!(format!("{error:#}"), "cannot write /dev/full: No space left on device (os error 28)");
     }
 }

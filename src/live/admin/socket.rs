@@ -148,9 +148,7 @@ async fn converse<A: Future<Output = Result<Reply, Failure>>>(
         let is_whole = line.ends_with(b"\n");
         let answer = match is_whole || line.len() < usize::try_from(LONGEST).unwrap_or(usize::MAX) {
             true => match read_request(&line) {
-                Ok(request) if !admits(&request, place) => {
-                    Err(Failure::new("not_ready", "too many clients wait for ports, or watch", "ask again later"))
-                }
+                Ok(request) if !admits(&request, place) => Err(no_room(&request)),
                 Ok(request) => answer(request).await,
                 Err(failure) => Err(failure),
             },
@@ -210,6 +208,17 @@ fn admits(request: &Request, place: &Place) -> bool {
     })
 }
 
+/// Those who ask for something else make room for each other.
+fn no_room(request: &Request) -> Failure {
+    match request {
+        Request::Monitor(_) | Request::Trace(_) => {
+            let message = format!("{} clients watch already, as many as may", CONNECTIONS.watching);
+            Failure::new("busy", message, "end a monitor, trace or capture that nobody reads")
+        }
+        _ => Failure::new("not_ready", "too many clients wait for ports", "ask again later"),
+    }
+}
+
 async fn write(writer: &mut (impl AsyncWriteExt + Unpin), answer: &Answer) -> io::Result<()> {
     let mut line = serde_json::to_vec(answer)?;
     line.push(b'\n');
@@ -237,5 +246,19 @@ mod tests {
         assert!(UnixStream::connect(&stale).is_ok());
         drop((first, taken));
         assert!(!path.exists() && !stale.exists());
+    }
+
+    #[test]
+    fn one_who_cannot_watch_is_told_that_too_many_do_and_one_who_adds_a_port_that_too_many_wait() {
+        let refused = |text: &[u8]| {
+            let Failure { code, message, .. } = no_room(&read_request(text).unwrap());
+            format!("{code}: {message}")
+        };
+        let watching = "busy: 16 clients watch already, as many as may";
+        assert_eq!(refused(br#"{"version":1,"request":"monitor"}"#), watching);
+        assert_eq!(refused(br#"{"version":1,"request":"trace","arguments":{}}"#), watching);
+        let removes =
+            br#"{"version":1,"request":"remove_port","arguments":{"container":"c","container_interface":"eth0"}}"#;
+        assert_eq!(refused(removes), "not_ready: too many clients wait for ports");
     }
 }

@@ -197,7 +197,7 @@ fn refused(error: HistoryError, at: u64, name: &str) -> anyhow::Error {
             let begins = rfc3339(begins);
             anyhow::anyhow!(
                 "what was in force at {at} is not in the journal: it begins at {begins}\n  \
-                 help: ask for a later time; what a larger journal.megabytes would have kept is lost"
+                 help: a larger journal.megabytes keeps more of what is to come; ask for a later time"
             )
         }
         HistoryError::TooLarge => anyhow::anyhow!(

@@ -204,8 +204,7 @@ mod tests {
 
     fn link(index: u32, names: &[&str]) -> LinkStatus {
         let names = names.iter().map(|&name| name.to_owned()).collect();
-        let (mac, is_routed_veth) = ([2, 0, 0, 0, 0, 1], false);
-        LinkStatus { index, names, mac, mtu: 1500, up: true, settling: false, related: None, is_routed_veth }
+        LinkStatus { index, names, mac: [2, 0, 0, 0, 0, 1], mtu: 1500, up: true, ..LinkStatus::default() }
     }
 
     fn index(links: &Links, name: &str) -> Option<u32> {

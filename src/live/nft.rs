@@ -263,15 +263,17 @@ impl Enforcer {
 
     /// Says which interfaces are closed because they are nobody's.
     fn tell_nobodys(&mut self, links: &[LinkStatus]) {
-        let places = self.lock().places.clone();
-        let new = self.nobodys.look(links, &self.config.nftables.suspects(), &places);
+        let told = Arc::clone(&self.told);
+        let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = self.nobodys.look(links, &self.config.nftables.suspects(), &told.places);
+        told.nobodys.clone_from(&self.nobodys.known);
+        drop(told);
         for interface in new {
             log::warn(&format!(
                 "interface {interface} is closed: it is no pod's of this node, and no port of the configuration\nhelp: where no pod is behind it, \
                  name it in `ports` with `kind: uplink`, or say in `nftables.pod_interfaces` what the names of pods' interfaces begin with"
             ));
         }
-        self.lock().nobodys.clone_from(&self.nobodys.known);
     }
 
     /// Tells the kernel what has changed, and lets connections be remembered when it is time to.

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bulkhead_dataplane::io::in_namespace;
 
@@ -83,10 +83,15 @@ pub fn answers(stream: &mut TcpStream) -> bool {
     stream.write_all(b"x").is_ok() && stream.read_exact(&mut byte).is_ok()
 }
 
-/// Talks until the kernel has the connection. A worker lets it go when the connection is quiet for a moment, so that nothing is
+/// How long the kernel has a connection from its SYN-ACK is half a second. Then its packets come to the worker, which gives it to the kernel
+/// for as long as it lives; twice that is enough for both.
+const SETTLED: Duration = Duration::from_secs(1);
+
+/// Talks until the kernel has the connection for good. A worker lets it go when the connection is quiet for a moment, so that nothing is
 /// overtaken; the pauses are far longer than that, and together longer than a worker waits for one that is never quiet.
 pub fn settle(stream: &mut TcpStream) {
-    for _ in 0..100 {
+    let since = Instant::now();
+    while since.elapsed() < SETTLED {
         assert!(answers(stream));
         std::thread::sleep(Duration::from_millis(3));
     }

@@ -197,9 +197,7 @@ impl Node {
             mac: [2, 0, 0, 0, 0, 1],
             mtu: 1500,
             up: true,
-            settling: false,
-            related: None,
-            is_routed_veth: false,
+            ..LinkStatus::default()
         };
         self.fake.world.borrow_mut().links.insert(name, link);
     }

@@ -49,14 +49,10 @@ mod tests {
     #[test]
     fn an_interface_is_told_once_when_it_is_nobodys_at_two_looks() {
         let link = |name: &str, is_routed_veth| LinkStatus {
-            index: 1,
             names: vec![name.to_owned()],
-            mac: [2, 0, 0, 0, 0, 1],
-            mtu: 1500,
             up: true,
-            settling: false,
-            related: None,
             is_routed_veth,
+            ..LinkStatus::default()
         };
         let links = [link("veth1", true), link("veth2", true), link("eth0", false), link("cali1", false)];
         let places = BTreeMap::from([(Arc::from("veth2"), None)]);

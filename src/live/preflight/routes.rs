@@ -117,9 +117,8 @@ mod tests {
             mac: [2, 0, 0, 0, 0, 1],
             mtu: 1500,
             up: true,
-            settling: false,
             related,
-            is_routed_veth: false,
+            ..LinkStatus::default()
         };
         let links = [(1, "va", None), (2, "ul0", None), (3, "host0", None), (4, "cni0", None), (5, "hw", Some(6))];
         let links: Vec<LinkStatus> = links.into_iter().chain([(6, "host1", Some(5))]).map(link).collect();

@@ -34,7 +34,7 @@ const IFLA_ALT_IFNAME: u16 = 53;
 /// `IFLA_LINK_NETNSID`: what `IFLA_LINK` numbers is in another namespace.
 const IFLA_LINK_NETNSID: u16 = 37;
 /// An interface of a network namespace, as rtnetlink tells it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LinkStatus {
     /// Its number in the namespace; a new interface of the same name has another one.
     pub index: u32,
@@ -310,9 +310,8 @@ mod tests {
             mac: [2, 0, 0, 0, 0, 7],
             mtu: 1500,
             up: true,
-            settling: false,
             related: Some(8),
-            is_routed_veth: false,
+            ..LinkStatus::default()
         };
         assert_eq!(
             events(&datagram.concat()),
@@ -331,6 +330,20 @@ mod tests {
         ];
         let told = events(&message(libc::RTM_NEWLINK, 0, 7, 1, &attributes));
         assert!(matches!(&told[..], [LinkEvent::Changed(LinkStatus { related: None, .. })]), "{told:?}");
+    }
+
+    #[test]
+    fn a_veth_is_routed_unless_it_is_behind_a_bridge() {
+        let is_routed = |more: &[Vec<u8>]| {
+            let named = [attribute(libc::IFLA_IFNAME, b"p2\0"), attribute(libc::IFLA_MTU, &1500u32.to_ne_bytes())];
+            let told = events(&message(libc::RTM_NEWLINK, 0, 7, 1, &[&named[..], more].concat()));
+            let [LinkEvent::Changed(link)] = &told[..] else { panic!("{told:?}") };
+            link.is_routed_veth
+        };
+        let kind = |name: &[u8]| attribute(libc::IFLA_LINKINFO, &attribute(netlink::IFLA_INFO_KIND, name));
+        assert!(is_routed(&[kind(b"veth\0")]));
+        assert!(!is_routed(&[attribute(libc::IFLA_MASTER, &9u32.to_ne_bytes()), kind(b"veth\0")]));
+        assert!(!is_routed(&[kind(b"bridge\0")]) && !is_routed(&[]));
     }
 
     #[test]

@@ -47,6 +47,7 @@ mod e2e_nodes;
 mod e2e_pod_host_port;
 mod e2e_ports;
 mod e2e_prometheus;
+mod e2e_reasons;
 mod e2e_redis;
 mod e2e_refusals;
 mod e2e_replay;

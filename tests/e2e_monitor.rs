@@ -15,14 +15,14 @@ use crate::require;
 use serde_json::Value;
 
 /// A subcommand that watches, and what it has written so far.
-struct Watcher {
+pub(crate) struct Watcher {
     child: Option<Running>,
     name: String,
 }
 
 impl Watcher {
     /// Starts it and waits until the workers tell what it wants.
-    fn start(lab: &Lab, name: &str, words: &[&str]) -> Self {
+    pub(crate) fn start(lab: &Lab, name: &str, words: &[&str]) -> Self {
         let [out, error] =
             ["out", "err"].map(|ending| fs::File::create(lab.path(&format!("{name}.{ending}"))).unwrap());
         let mut command = Command::new(env!("CARGO_BIN_EXE_bulkhead"));
@@ -37,7 +37,7 @@ impl Watcher {
     }
 
     /// The whole lines of its output.
-    fn lines(&self, lab: &Lab) -> Vec<Value> {
+    pub(crate) fn lines(&self, lab: &Lab) -> Vec<Value> {
         let text = fs::read_to_string(lab.path(&format!("{}.out", self.name))).unwrap();
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
         whole.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}"))).collect()

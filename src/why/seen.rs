@@ -186,7 +186,9 @@ impl Ends {
         let is_answer = flow.protocol == self.protocol
             && self.to.contains(&(flow.src, flow.sport))
             && self.from.contains(&flow.dst);
-        let has_ports = matches!(flow.protocol, protocol::TCP | protocol::UDP | protocol::SCTP);
+        // A fragment but the first has none, nor has what is cut off before them.
+        let has_ports = (flow.sport, flow.dport) != (0, 0)
+            && matches!(flow.protocol, protocol::TCP | protocol::UDP | protocol::SCTP);
         match verdict.reason.is_some() {
             _ if arrives && is_own => Concern::It,
             true if is_answer => Concern::It,

@@ -145,7 +145,7 @@ const ONCE: [&str; 7] = [
 
 /// What these are about lies behind the attachment. Once more with `attach: xdp` they would take `check` some minutes, so that is left
 /// to `cargo xtask e2e`.
-const BEHIND: [&str; 19] = [
+const BEHIND: [&str; 20] = [
     "e2e_admin::",
     "e2e_audit::",
     "e2e_changes::",
@@ -158,6 +158,7 @@ const BEHIND: [&str; 19] = [
     "e2e_monitor::",
     "e2e_nodes::",
     "e2e_pod_host_port::",
+    "e2e_reasons::",
     "e2e_redis::",
     "e2e_refusals::",
     "e2e_replay::",

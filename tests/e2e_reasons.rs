@@ -1,8 +1,8 @@
 //! Reasons for which a live node drops a packet that somebody writes himself: each is told by `monitor`, `trace`, `why`, `status` and the
 //! metrics in the same word.
 //!
-//! What takes another configuration (full tables, used-up shares, a worker that is behind) is made to happen in the dataplane's own test of
-//! every reason, with workers that are stepped.
+//! Twelve are left to the dataplane's test of every reason, whose workers are stepped: those of a fault (`unjudged`, `unknown_port`,
+//! `link_truncated`, `no_route`, `table_missing`), and those that take a table, a share, a queue or a worker that is full.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -14,6 +14,7 @@ use serde_json::Value;
 
 use crate::e2e_monitor::Watcher;
 use crate::lab::Lab;
+use crate::lab::lasting::echo;
 use crate::lab::netns::eventually;
 use crate::lab::station::{Station, mac_of};
 use crate::lab::watched::{metrics, only_redis, status_drops};
@@ -242,6 +243,130 @@ fn found(lab: &Lab, [from, to, port]: &[String; 3]) -> BTreeSet<String> {
     rows.filter_map(|row| row["reason"].as_str().map(str::to_owned)).collect()
 }
 
+/// Pod a and the machine outside, whose kernels do not answer what comes to them.
+fn senders(lab: &Lab) -> (Sender, Sender, [Station; 2]) {
+    let (a, machine) = (lab.get("a"), lab.outside.as_ref().unwrap());
+    let sender = |name, own: [u8; 6], port: &str| {
+        let link = [mac_of(&lab.node, port), own].concat().try_into().unwrap();
+        Sender { link, name }
+    };
+    let of_a = sender("default/a", mac_of(&a.netns, "eth0"), &a.interface);
+    let of_outside = sender(OUTSIDE, mac_of(machine, "eth0"), "ul0");
+    (of_a, of_outside, [&a.netns, machine].map(|netns| Station::open_alone(netns, "eth0")))
+}
+
+/// Sends what the cases say, each from its station.
+fn each_is_found(mut lab: Lab, mut stations: [Station; 2], cases: &[(usize, Case)]) {
+    let monitor = Watcher::start(&lab, "monitor", &["monitor", "-o", "json"]);
+    let trace = Watcher::start(&lab, "trace", &["trace", "--dropped-only", "-o", "json"]);
+    for (station, Case { reason, frames, asked }) in cases {
+        let (last, first) = frames.split_last().unwrap();
+        if !first.is_empty() {
+            stations[*station].send(first);
+            // What they are answered is on its way.
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        stations[*station].send(std::slice::from_ref(last));
+        if let Some(asked) = asked {
+            eventually(&format!("why finds {reason}"), || found(&lab, asked).contains(*reason));
+        }
+        // Rows of `why` are the first twenty.
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    let reasons: BTreeSet<&str> = cases.iter().map(|(_, case)| case.reason).collect();
+    let status = status_drops(&lab);
+    let missing =
+        |found: &dyn Fn(&str) -> bool| reasons.iter().copied().filter(|reason| !found(reason)).collect::<Vec<_>>();
+    assert_eq!(missing(&|reason| status.contains_key(reason)), [""; 0]);
+    eventually("monitor and trace tell all", || {
+        let (monitored, traced) = (monitor.lines(&lab), trace.lines(&lab));
+        missing(&|reason| monitored.iter().any(|line| line["flow"]["bulkhead"]["reason"] == reason)).is_empty()
+            && missing(&|reason| traced.iter().any(|line| line["packet"]["reason"] == reason)).is_empty()
+    });
+    let metrics = metrics(&lab);
+    assert_eq!(missing(&|reason| metrics.contains(&format!("reason=\"{reason}\""))), [""; 0]);
+    lab.stop();
+}
+
+/// What takes Services that refuse, masquerading, or a session that is open.
+fn configured(lab: &Lab, a: &Sender, outside: &Sender) -> Vec<(usize, Case)> {
+    let [a4, c4] = ["a", "c"].map(|pod| lab.get(pod).v4.clone());
+    let after = |opening: Vec<u8>, case: Case| Case { frames: [vec![a.ip(&opening)], case.frames].concat(), ..case };
+    let from_outside = |reason, to| outside.to(reason, &probe(ProbeKind::Tcp, OUTSIDE, to, 80), to, "80/TCP");
+    let mut reset = segment(&a4, &c4, tcp::flags::RST);
+    // Beyond what its receiver has room for.
+    let header = tcp::Repr {
+        source_port: 40_000,
+        destination_port: 80,
+        sequence: 1 << 30,
+        acknowledgement: 0,
+        flags: tcp::flags::RST,
+        window: 0,
+    };
+    let [source, destination] = [&a4, &c4].map(|address| address.parse().unwrap());
+    header.emit(source, destination, &mut reset[ipv4::MIN_HEADER_LEN..]);
+    let reset = a.to("tcp_out_of_window", &reset, "default/c", "80/TCP");
+    let direct = a.to("session_clash", &probe(ProbeKind::Tcp, &a4, &c4, 81), "default/c", "81/TCP");
+    vec![
+        (1, from_outside("service_source_range", RANGED)),
+        (1, from_outside("no_local_endpoint", ELSEWHERE)),
+        // UDP-Lite (RFC 3828): it has ports, which nobody translates.
+        (0, a.one("not_masqueraded", &v4(&a4, OUTSIDE, 136, &[0; 16]))),
+        (0, after(segment(&a4, &c4, tcp::flags::SYN), reset)),
+        (0, after(probe(ProbeKind::Tcp, &a4, SERVED, 81), direct)),
+    ]
+}
+
+/// Services of type LoadBalancer: one for few clients, one whose endpoint is on another node.
+const RANGED: &str = "192.0.2.1";
+const ELSEWHERE: &str = "192.0.2.2";
+/// The cluster address of one with pod c behind it.
+const SERVED: &str = "10.96.0.3";
+
+fn service(name: &str, spec: &str, status: &str, (endpoint, node): (&str, &str)) -> String {
+    format!(
+        "---\napiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: default}}\nspec: {{{spec}}}\n\
+         status: {{loadBalancer: {{ingress: [{status}]}}}}\n\
+         ---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {{name: {name}-1, namespace: default, \
+         labels: {{kubernetes.io/service-name: {name}}}}}\naddressType: IPv4\n\
+         ports: [{{name: '', port: 81, protocol: TCP}}]\n\
+         endpoints: [{{addresses: [{endpoint}], nodeName: {node}, conditions: {{ready: true}}}}]\n"
+    )
+}
+
+#[test]
+fn a_packet_that_a_service_a_masquerade_or_an_open_session_drops_is_found_in_the_same_word() {
+    require!("python3", "curl");
+    let mut lab = Lab::new();
+    for name in ["a", "b", "c"] {
+        lab.pod(name, &format!("{{app: {name}}}"));
+    }
+    lab.outside();
+    lab.more_config.push_str(
+        "admin: {socket: admin.sock, listen: '127.0.0.1:9965'}\nservices: {service_cidrs: [10.96.0.0/12]}\n\
+         masquerade: {}\nsessions: {tcp_window: strict}\n",
+    );
+    let c4 = lab.get("c").v4.clone();
+    let balancer = |address: &str, cluster: &str, more: &str| {
+        (
+            format!("type: LoadBalancer, clusterIP: {cluster}, clusterIPs: [{cluster}], ports: [{{port: 80}}], {more}"),
+            format!("{{ip: {address}}}"),
+        )
+    };
+    let (ranged, ranged_status) = balancer(RANGED, "10.96.0.4", "loadBalancerSourceRanges: [9.0.0.0/8]");
+    let (elsewhere, elsewhere_status) = balancer(ELSEWHERE, "10.96.0.5", "externalTrafficPolicy: Local");
+    let served = format!("clusterIP: {SERVED}, clusterIPs: [{SERVED}], ports: [{{port: 81}}]");
+    lab.more_state.push_str(&service("ranged", &ranged, &ranged_status, (&c4, "node-1")));
+    lab.more_state.push_str(&service("elsewhere", &elsewhere, &elsewhere_status, ("10.244.2.9", "node-2")));
+    lab.more_state.push_str(&service("served", &served, "", (&c4, "node-1")));
+    lab.start(&only_redis());
+    echo(lab.get("c"), 80);
+    echo(lab.get("c"), 81);
+    let (of_a, of_outside, stations) = senders(&lab);
+    let cases = configured(&lab, &of_a, &of_outside);
+    each_is_found(lab, stations, &cases);
+}
+
 #[test]
 fn a_packet_that_is_dropped_is_found_by_monitor_trace_why_status_and_metrics_in_the_same_word() {
     require!("python3", "curl");
@@ -260,41 +385,8 @@ fn a_packet_that_is_dropped_is_found_by_monitor_trace_why_status_and_metrics_in_
          spec: {{clusterIP: {EMPTY}, clusterIPs: [{EMPTY}], selector: {{app: nobody}}, ports: [{{port: 8080}}]}}\n"
     ));
     lab.start(&only_redis());
-    let watch = ["-o", "json"];
-    let monitor = Watcher::start(&lab, "monitor", &[&["monitor"][..], &watch].concat());
-    let trace = Watcher::start(&lab, "trace", &[&["trace", "--dropped-only"][..], &watch].concat());
-
-    let sender = |name, own: [u8; 6], port: &str| {
-        let link = [mac_of(&lab.node, port), own].concat().try_into().unwrap();
-        Sender { link, name }
-    };
-    let machine = lab.outside.as_ref().unwrap();
-    let of_a = sender("default/a", mac_of(&lab.get("a").netns, "eth0"), &lab.get("a").interface);
-    let of_outside = sender(OUTSIDE, mac_of(machine, "eth0"), "ul0");
-    let mut stations = [Station::open(&lab.get("a").netns, "eth0"), Station::open(machine, "eth0")];
+    let (of_a, of_outside, stations) = senders(&lab);
     let of_pod = malformed(&lab, &of_a).into_iter().chain(unwanted(&lab, &of_a)).map(|case| (0, case));
-    let cases: Vec<(usize, Case)> =
-        outside(&lab, &of_outside).into_iter().map(|case| (1, case)).chain(of_pod).collect();
-    for (station, Case { reason, frames, asked }) in &cases {
-        stations[*station].send(frames);
-        if let Some(asked) = asked {
-            eventually(&format!("why finds {reason}"), || found(&lab, asked).contains(*reason));
-        }
-        // Rows of `why` are the first twenty.
-        std::thread::sleep(Duration::from_millis(300));
-    }
-    let reasons: BTreeSet<&str> = cases.iter().map(|(_, case)| case.reason).collect();
-    let status = status_drops(&lab);
-    let missing =
-        |found: &dyn Fn(&str) -> bool| reasons.iter().copied().filter(|reason| !found(reason)).collect::<Vec<_>>();
-    assert_eq!(missing(&|reason| status.contains_key(reason)), [""; 0]);
-    eventually("monitor and trace tell all", || {
-        let monitored = monitor.lines(&lab);
-        let traced = trace.lines(&lab);
-        missing(&|reason| monitored.iter().any(|line| line["flow"]["bulkhead"]["reason"] == reason)).is_empty()
-            && missing(&|reason| traced.iter().any(|line| line["packet"]["reason"] == reason)).is_empty()
-    });
-    let metrics = metrics(&lab);
-    assert_eq!(missing(&|reason| metrics.contains(&format!("reason=\"{reason}\""))), [""; 0]);
-    lab.stop();
+    let cases = outside(&lab, &of_outside).into_iter().map(|case| (1, case)).chain(of_pod).collect::<Vec<_>>();
+    each_is_found(lab, stations, &cases);
 }

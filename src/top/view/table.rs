@@ -6,7 +6,8 @@ use super::{fit, style};
 
 /// Between columns.
 const GAP: usize = 2;
-/// Characters of a name below which columns are left out instead: a namespace and the beginning of a name.
+/// Characters of a name below which columns are left out instead: a namespace and the beginning of a name. A heading that is longer keeps
+/// its own length, as it says which rows are shown.
 const NAME: usize = 20;
 /// The width of a figure, so that columns stay where they are while figures change.
 const FIGURE: usize = 7;
@@ -69,11 +70,12 @@ impl Table {
     pub(super) fn lines(&self, width: usize, first: usize, rows: usize) -> Vec<Line<'static>> {
         let mut widths: Vec<Option<usize>> = (0..self.columns.len()).map(|at| Some(self.width(at))).collect();
         let name = self.width(0);
+        let least = name.min(NAME).max(self.columns[0].heading.chars().count());
         let others = |widths: &[Option<usize>]| widths[1..].iter().flatten().map(|width| width + GAP).sum::<usize>();
-        while others(&widths) + name.min(NAME) > width {
+        while others(&widths) + least > width {
             let shown = (1..widths.len()).filter(|&at| widths[at].is_some() && self.columns[at].rank > 0);
-            let Some(least) = shown.max_by_key(|&at| self.columns[at].rank) else { break };
-            widths[least] = None;
+            let Some(first_to_go) = shown.max_by_key(|&at| self.columns[at].rank) else { break };
+            widths[first_to_go] = None;
         }
         widths[0] = Some(name.min(width.saturating_sub(others(&widths)).max(1)));
         let heading = |column: &Column| {
@@ -134,6 +136,15 @@ mod tests {
             let widest = told(&table, width).iter().map(|line| line.chars().count()).max().unwrap();
             assert!(widest <= width.max(4), "{width}: {widest}");
         }
+    }
+
+    #[test]
+    fn a_heading_that_says_which_rows_are_shown_is_longer_than_a_column_that_can_be_missed() {
+        let mut table = Table::new("DROPPED, BY REASON (1 of 3)").figures("/S", 0).words("", 2);
+        table.row(["no_route", "1", "Nothing is known of the way."].map(|cell| vec![Span::raw(cell)]));
+        assert!(told(&table, 66)[1].ends_with("of the way."), "both fit");
+        let narrow = told(&table, 60);
+        assert!(narrow[0].starts_with("DROPPED, BY REASON (1 of 3) ") && narrow[1].ends_with(" 1"), "{narrow:#?}");
     }
 
     #[test]

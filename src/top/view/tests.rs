@@ -239,6 +239,13 @@ fn whatever_the_size_nothing_panics_and_the_ports_and_the_drops_are_there_when_t
     });
 }
 
+/// Found by the property above: reasons' meanings left 20 columns for a heading of 27.
+#[test]
+fn at_88_columns_and_15_rows_the_heading_of_the_drops_is_whole() {
+    let rows = rows(&drawn(scene(&busy(), &choices()), 88, 15));
+    assert!(rows.iter().any(|row| row.contains("DROPPED, BY REASON (1 of 3)")), "{rows:#?}");
+}
+
 #[test]
 fn the_room_is_shared_out_and_never_more_than_there_is() {
     check!().with_type::<(u8, u8, u8, u8, bool, bool)>().for_each(

@@ -8,15 +8,17 @@
 
 mod support;
 
+use std::net::UdpSocket;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bulkhead_dataplane::forward::rewrite;
 use bulkhead_dataplane::io::{
     CachedFlow, FlowCache, FlowLatch, FlowStart, Frame, FramePool, KernelFlows, LinkInfo, Port, SlowPathLimit,
     TcAttachment, TcConfig, TcDatapath, XskPort, remove_tc_datapath, tc_programs,
 };
-use bulkhead_dataplane::{Affinity, PortId, PortKind};
+use bulkhead_dataplane::{Affinity, Flow, PortId, PortKind};
 use support::translate::{Random, TCP, UDP, checksum_at, translated};
 use support::{Net, SMALL, pool, run, two_ports};
 
@@ -37,14 +39,11 @@ impl Lab {
     }
 
     fn on(net: Net, workers: u32, pins: Option<PathBuf>) -> Self {
-        let config = TcConfig {
-            trunk: trunk(),
-            affinity: Affinity::new(),
-            workers,
-            slow_path: SlowPathLimit::default(),
-            links: true,
-            pins,
-        };
+        Self::limited(net, workers, pins, SlowPathLimit::default())
+    }
+
+    fn limited(net: Net, workers: u32, pins: Option<PathBuf>, slow_path: SlowPathLimit) -> Self {
+        let config = TcConfig { trunk: trunk(), affinity: Affinity::new(), workers, slow_path, links: true, pins };
         let datapath = net.inside("sw", || TcDatapath::new(&config)).unwrap_or_else(|error| panic!("{error}"));
         let mut pool = pool(4096);
         let mut queues = net.inside("sw", || datapath.trunk_ports(pool.umem(), SMALL)).unwrap();
@@ -63,7 +62,7 @@ impl Lab {
     }
 
     fn received(&mut self) -> Vec<Vec<u8>> {
-        std::thread::sleep(std::time::Duration::from_millis(50));
+        std::thread::sleep(Duration::from_millis(50));
         let mut frames: Vec<Frame> = Vec::new();
         for queue in &mut self.queues {
             queue.receive(&mut frames, 256).unwrap();
@@ -147,6 +146,151 @@ fn a_translated_flow_leaves_with_its_addresses_ports_and_right_checksums_also_th
     }
     assert!(zeros >= 4000, "checksums that are or become 0: {zeros}");
     println!("{summed} packets with a sum beside them");
+}
+
+/// Two pods that talk UDP over a flow in the kernel.
+struct Talk {
+    lab: Lab,
+    flow: CachedFlow,
+    client: UdpSocket,
+    server: UdpSocket,
+    _ports: [TcAttachment; 2],
+}
+
+impl Talk {
+    /// A flow with this lease whose latch is open.
+    fn new(lease: Duration) -> Option<Self> {
+        Self::limited(lease, SlowPathLimit::default())
+    }
+
+    fn limited(lease: Duration, limit: SlowPathLimit) -> Option<Self> {
+        let lab = Lab::limited(Net::new(1, 1500)?, 1, None, limit);
+        let (mut a, mut b) = (lab.attach("va"), lab.attach("vb"));
+        lab.net.inside("sw", || [&mut a, &mut b].map(|port| port.open().unwrap()));
+        lab.datapath.enter(&two_ports());
+        let gateway = [2, 0, 0, 0, 0, 2];
+        lab.net.exec("a", "ip neigh add 10.77.0.2 lladdr 02:00:00:00:00:02 dev eth0");
+        let mac = |pod: &str| -> [u8; 6] {
+            let text = lab.net.exec(pod, "cat /sys/class/net/eth0/address");
+            let bytes = text.trim().split(':').map(|byte| u8::from_str_radix(byte, 16).unwrap());
+            bytes.collect::<Vec<_>>().try_into().unwrap()
+        };
+        let flow = CachedFlow {
+            from: a.slot(),
+            to: b.slot(),
+            ports: [PortId(0), PortId(1)],
+            epochs: [1, 1],
+            moves: [0, 0],
+            flow: Flow {
+                src: "10.77.0.1".parse().unwrap(),
+                dst: "10.77.0.2".parse().unwrap(),
+                protocol: UDP,
+                sport: 5000,
+                dport: 6000,
+                icmp: None,
+            },
+            received: rewrite::addresses(gateway, mac("a")),
+            sent: rewrite::addresses(mac("b"), gateway),
+            is_hop: true,
+            translation: None,
+            longest: 1514,
+            origin: None,
+            lease: lease.as_nanos() as u64,
+            start: FlowStart::Latch(FlowLatch(7)),
+        };
+        let socket = |pod: &str, address: &str| lab.net.inside(pod, || UdpSocket::bind(address).unwrap());
+        let (client, server) = (socket("a", "10.77.0.1:5000"), socket("b", "10.77.0.2:6000"));
+        client.connect("10.77.0.2:6000").unwrap();
+        server.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        lab.datapath.add(&flow);
+        assert!(lab.datapath.open(FlowLatch(7), Some(0)));
+        Some(Self { lab, flow, client, server, _ports: [a, b] })
+    }
+
+    /// Sends a datagram. Whether the other pod gets it, and what comes to the worker: tag, and the packet behind it.
+    fn send(&mut self) -> (bool, Vec<([u8; 2], Vec<u8>)>) {
+        self.client.send(b"hello").unwrap();
+        let arrives = self.server.recv(&mut [0; 8]).is_ok();
+        let frames = self.lab.received().into_iter();
+        let parts = frames.map(|frame| (frame[14..16].try_into().unwrap(), [&frame[..12], &frame[16..]].concat()));
+        (arrives, parts.collect())
+    }
+}
+
+#[test]
+fn a_flow_that_is_in_use_asks_to_be_renewed_with_a_copy_and_is_forwarded_meanwhile() {
+    const LEASE: Duration = Duration::from_secs(4);
+    let Some(mut talk) = Talk::new(LEASE) else { return };
+    let started = Instant::now();
+    let slot = talk.flow.from;
+    let until = |part: u32| std::thread::sleep((started + LEASE * part / 16).saturating_duration_since(Instant::now()));
+    assert_eq!(talk.send(), (true, vec![]), "at first there is nothing to ask");
+    let counted = |talk: &Talk| talk.lab.datapath.traffic(slot).received;
+    assert_eq!(counted(&talk), 1);
+    // In the last eighth, at three quarters of which the next copy would be due.
+    until(14);
+    std::thread::sleep(Duration::from_millis(20));
+    let (arrives, copies) = talk.send();
+    let [(tag, packet)] = &copies[..] else { panic!("{copies:?}") };
+    assert!(arrives, "the packet itself goes on");
+    assert_eq!(u16::from_be_bytes(*tag), slot.0 | 0x1000, "the port's tag says that it is a copy");
+    assert_eq!(packet[..12], talk.flow.received, "as it came");
+    assert_eq!(packet[22], 64, "with all its hops");
+    assert_eq!(&packet[42..47], b"hello");
+    assert_eq!(counted(&talk), 1, "whoever gets the copy counts it");
+    assert_eq!(talk.send(), (true, vec![]), "once");
+    assert_eq!(counted(&talk), 2);
+    // Nobody answers: it asks again, in time.
+    until(15);
+    std::thread::sleep(Duration::from_millis(20));
+    let (arrives, copies) = talk.send();
+    assert!(arrives && copies.len() == 1, "{copies:?}");
+    // The latch stays as it is, whatever flow closes it for itself.
+    assert!(talk.lab.datapath.renew(&CachedFlow { start: FlowStart::Latch(FlowLatch(8)), ..talk.flow }));
+    until(17);
+    assert_eq!(talk.send(), (true, vec![]), "it has another lease");
+    assert_eq!(counted(&talk), 3);
+    assert_eq!(talk.lab.net.seen_by_the_host(), 0);
+}
+
+#[test]
+fn what_has_ended_is_not_renewed() {
+    let Some(mut talk) = Talk::new(Duration::from_secs(60)) else { return };
+    let datapath = Arc::clone(&talk.lab.datapath);
+    assert!(datapath.renew(&talk.flow));
+    assert!(!datapath.renew(&CachedFlow { is_hop: false, ..talk.flow }), "another way");
+    assert!(!datapath.renew(&CachedFlow { epochs: [1, 2], ..talk.flow }), "another policy");
+    datapath.moved(PortId(1));
+    let anew = CachedFlow { moves: [0, 1], ..talk.flow };
+    assert!(!datapath.renew(&anew), "packets of it may be on their way to a worker");
+    let (arrives, left) = talk.send();
+    assert!(!arrives && left.len() == 1, "{left:?}");
+    assert_eq!(u16::from_be_bytes(left[0].0), talk.flow.from.0, "no copy");
+    datapath.add(&anew);
+    assert!(datapath.open(FlowLatch(7), Some(0)));
+    assert_eq!(talk.send(), (true, vec![]));
+    assert!(
+        !datapath.renew(&CachedFlow { flow: Flow { sport: 5001, ..talk.flow.flow }, ..anew }),
+        "nobody has added it"
+    );
+}
+
+/// Copies are for the slow path as well: a port that has used up its time there gets none, and its flows go on.
+#[test]
+fn copies_are_counted_as_what_a_port_sends_to_the_workers() {
+    let limit = SlowPathLimit { rate: 1, burst: 1 };
+    let Some(mut talk) = Talk::limited(Duration::from_millis(800), limit) else { return };
+    std::thread::sleep(Duration::from_millis(720));
+    // What nobody knows takes the port's time.
+    let flood = talk.lab.net.inside("a", || UdpSocket::bind("10.77.0.1:5001").unwrap());
+    for _ in 0..4 {
+        flood.send_to(b"flood", "10.77.0.2:6000").unwrap();
+    }
+    let (arrives, to_workers) = talk.send();
+    assert!(arrives);
+    assert!(to_workers.iter().all(|(tag, _)| u16::from_be_bytes(*tag) == talk.flow.from.0), "{to_workers:?}");
+    let traffic = talk.lab.datapath.traffic(talk.flow.from);
+    assert!(traffic.limited > 0 && traffic.received == 1, "{traffic:?}");
 }
 
 /// A BPF file system of the test's own.

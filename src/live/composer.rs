@@ -563,6 +563,10 @@ mod tests {
 
         fn add(&self, _: &CachedFlow) {}
 
+        fn renew(&self, _: &CachedFlow) -> bool {
+            false
+        }
+
         fn await_handshake(&self, _: FlowHandshake, _: u32) {}
 
         fn has_ended(&self, _: FlowHandshake) -> bool {

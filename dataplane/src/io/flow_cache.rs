@@ -10,8 +10,11 @@
 //!
 //! The session table stays the truth. A flow in the cache is a copy of what the worker has just done with a packet of it,
 //! and says so for a short time ([`CachedFlow::lease`]) and for one epoch of each of its two ports: then a packet comes to the
-//! worker again, which finds the session, keeps it alive and renews the copy. So nothing has to be told back: a session that
-//! ends or an entry that is lost needs no message, and a change of a port or of its policy ends the port's copies at once.
+//! worker again, which finds the session, keeps it alive and adds the flow anew. So nothing has to be told back: a session that
+//! ends or an entry that is lost needs no message, and a change of a port or of its policy ends the port's flows at once.
+//!
+//! Where a cache can copy a packet, it sends the worker a copy before the lease ends, and the worker renews the flow
+//! ([`FlowCache::renew`]). So a flow that is in use never comes back to the worker, which could not forward what a bulk connection sends.
 //!
 //! The cache is faster than the worker, so a packet that it forwards would overtake those of its flow that the worker still
 //! has. Therefore a flow has a latch, which is closed when the flow is added: its packets still come to the worker, and are
@@ -42,6 +45,10 @@ pub struct FlowHandshake(pub u16);
 
 /// How many [`FlowHandshake`]s there are: some 87,000 connections a second, at 750 ms each.
 pub const HANDSHAKES: u32 = 1 << 16;
+
+/// A flow asks to be renewed when this part of its lease is left, an eighth. A worker that is held up then still has time to answer, and
+/// flows are renewed hardly more often than their leases would end.
+pub const RENEWED_IN_LAST: u64 = 8;
 
 /// An end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -118,6 +125,10 @@ pub trait FlowCache: std::fmt::Debug + Send + Sync {
 
     /// Takes a flow, in place of what it had for its packets, and closes its latch if it has one. May forget it at any time.
     fn add(&self, flow: &CachedFlow);
+
+    /// Gives a flow a new lease if the cache forwards its packets exactly as it is given here, however it has begun: no packet of it is
+    /// under way through a worker then. Returns false, and changes nothing, if it does not.
+    fn renew(&self, flow: &CachedFlow) -> bool;
 
     /// Prepares a handshake, before flows are added with it: it ends with a segment that has this acknowledgement number.
     fn await_handshake(&self, handshake: FlowHandshake, acknowledgement: u32);

@@ -48,7 +48,7 @@ pub use capture_writer::CaptureWriter;
 pub use fault_port::{FaultCounts, FaultPlan, FaultPort, FaultTally, FaultWatch, Faults};
 pub use flow_cache::{
     CachedFlow, CachedTraffic, FlowCache, FlowHandshake, FlowLatch, FlowSlot, FlowStart, HANDSHAKES, Initiator,
-    KernelFlows, Translation,
+    KernelFlows, RENEWED_IN_LAST, Translation,
 };
 #[cfg(target_os = "linux")]
 pub use frame_pool::FramePool;

@@ -15,13 +15,20 @@ pub(super) struct Arrival {
     pub(super) count: u32,
     /// Its bytes in all of them, or the most that fits, which no link carries.
     len: u32,
+    /// Whether it is a copy: see [`Frame::is_copy`].
+    is_copy: bool,
 }
 
 impl Arrival {
     /// A packet of so many frames and bytes.
     pub(super) fn new(port: PortId, count: usize, len: usize) -> Self {
         let count = u32::try_from(count).expect("a region has fewer chunks");
-        Self { port, count, len: u32::try_from(len).unwrap_or(u32::MAX) }
+        Self { port, count, len: u32::try_from(len).unwrap_or(u32::MAX), is_copy: false }
+    }
+
+    /// A packet that begins with this frame.
+    fn beginning(port: PortId, first: &Frame) -> Self {
+        Self { is_copy: first.is_copy(), ..Self::new(port, 1, first.len()) }
     }
 
     /// Bytes in all frames.
@@ -34,8 +41,14 @@ impl Arrival {
         self.count as usize - 1
     }
 
+    /// Whether the flow cache has forwarded the packet itself.
+    pub(super) const fn is_copy(&self) -> bool {
+        self.is_copy
+    }
+
     fn add(&mut self, frame: &Frame) {
-        *self = Self::new(self.port, self.count as usize + 1, self.len() + frame.len());
+        let whole = Self::new(self.port, self.count as usize + 1, self.len() + frame.len());
+        *self = Self { is_copy: self.is_copy, ..whole };
     }
 }
 
@@ -75,7 +88,7 @@ impl Arrivals {
             if frame.has_more() || !is_mine(port, frame) {
                 break;
             }
-            self.packets.push(Arrival::new(port, 1, frame.len()));
+            self.packets.push(Arrival::beginning(port, frame));
             count += 1;
             bytes += frame.len() as u64;
         }
@@ -87,7 +100,7 @@ impl Arrivals {
     pub(super) fn push(&mut self, port: PortId, frame: Frame) {
         match self.packets.last_mut().filter(|_| self.is_open) {
             Some(packet) => packet.add(&frame),
-            None => self.packets.push(Arrival::new(port, 1, frame.len())),
+            None => self.packets.push(Arrival::beginning(port, &frame)),
         }
         self.is_open = frame.has_more();
         self.frames.push(frame);
@@ -108,6 +121,11 @@ impl Arrivals {
             first += packet.count as usize;
             Received { frame, wire_len: packet.len(), in_port: packet.port }
         })
+    }
+
+    /// Which of them are copies.
+    pub(super) fn copies(&self) -> impl ExactSizeIterator<Item = bool> + Clone {
+        self.packets.iter().map(Arrival::is_copy)
     }
 
     /// The packets, and their frames, which are as many as the packets say.

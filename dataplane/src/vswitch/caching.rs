@@ -3,6 +3,9 @@
 //! Some hits of each burst are sampled. Flows in the cache do not come any more, so what comes is what is not in there, and
 //! the busiest of it is sampled most: no count per flow is needed to find the flows that are worth it.
 //!
+//! A flow that is in use asks to be renewed before its lease ends, with a copy of a packet. The worker judges the copy and renews the
+//! flow, none of whose packets it forwards itself.
+//!
 //! A TCP connection is added whole, with its SYN-ACK (`openings.rs`): a short one would be over before it is sampled.
 //!
 //! A latch is opened when a round has sent everything that was in the ports' queues when it began, and nothing of the flow has come
@@ -21,7 +24,7 @@ use openings::Openings;
 use super::stage::Chain;
 use super::stream::StreamWriter;
 use crate::forward::Forwarder;
-use crate::io::{CachedFlow, FlowCache, FlowLatch, FlowSlot, FlowStart, Translation};
+use crate::io::{CachedFlow, FlowCache, FlowLatch, FlowSlot, FlowStart, RENEWED_IN_LAST, Translation};
 use crate::translations::Translated;
 use crate::{Judged, PortId, Received, SessionState, Snapshot, Worker};
 
@@ -59,8 +62,9 @@ const WAIT: u64 = 5_000_000;
 /// packets, which is worse than some that change places, once.
 const LONGEST_WAIT: u64 = 100_000_000;
 
-/// How many flows that come in on one port a worker adds within the longest lease: a quarter of what the kernel keeps. So no port
-/// takes the others' places, however many sessions it has; what is beyond goes through the workers.
+/// How many flows that come in on one port a worker adds or renews within the longest lease, less its part in which flows are renewed: a
+/// quarter of what the kernel keeps. So no port takes the others' places, however many sessions it has; what is beyond goes through the
+/// workers.
 const SHARE: u64 = 1 << 14;
 
 /// What a port may still add: as much as its share at once, and as much again within a certain time.
@@ -124,6 +128,15 @@ pub(super) struct Caching {
     /// How often each port's flows were ended, and flows in all, before the round's snapshot was read.
     moves: Vec<u16>,
     endings: Option<u64>,
+}
+
+/// The way of a flow's packets.
+#[derive(Clone, Copy, Debug)]
+struct FlowWay {
+    from: FlowSlot,
+    to: FlowSlot,
+    out: PortId,
+    translation: Option<Translation>,
 }
 
 /// What a burst was judged and is sent by.
@@ -235,29 +248,20 @@ impl Caching {
     pub(super) fn offer<'a>(
         &mut self,
         about: &About<'_>,
-        burst: impl ExactSizeIterator<Item = (Received<'a>, &'a Judged)> + Clone,
+        burst: impl ExactSizeIterator<Item = ((Received<'a>, bool), &'a Judged)> + Clone,
     ) {
         let len = burst.len();
         self.turn = if self.turn + SAMPLES < len { self.turn + SAMPLES } else { 0 };
         let mut samples = SAMPLES;
-        for (packet, judged) in burst.clone().skip(self.turn).chain(burst.take(self.turn)) {
-            let Some((from, to, out)) = self.way(&packet, judged) else { continue };
-            // What goes back to where it came from is left to the worker: a program has not been seen to send it there.
-            if from == to {
+        for ((packet, is_copy), judged) in burst.clone().skip(self.turn).chain(burst.take(self.turn)) {
+            if is_copy {
                 continue;
             }
-            let translated = about.engine.translated(judged);
-            if matches!(translated, Some(Translated::Error(_))) {
-                continue;
-            }
-            let sent = translated.map(|translated| translated.sent());
-            if about.stream.is_some_and(|stream| stream.keeps_from_cache(&packet, sent.as_ref())) {
-                continue;
-            }
-            if let Some((flow, latch)) = self.flow(about, &packet, sent, (from, to), out) {
+            let Some(way) = self.flow_way(about, &packet, judged) else { continue };
+            if let Some((flow, latch)) = self.flow(about, &packet, way) {
                 self.cache.add(&flow);
                 // Sessions to Services may be another worker's than the packet's own addresses say.
-                let is_own = self.is_steered[packet.in_port.index()] && sent.is_none();
+                let is_own = self.is_steered[packet.in_port.index()] && flow.translation.is_none();
                 self.watch(latch, !self.is_alone && !is_own, about.now);
             }
             samples -= 1;
@@ -265,6 +269,36 @@ impl Caching {
                 return;
             }
         }
+    }
+
+    /// Renews the flows of which there is a copy in a burst that was judged.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn renew<'a>(
+        &mut self,
+        about: &About<'_>,
+        burst: impl Iterator<Item = ((Received<'a>, bool), &'a Judged)>,
+    ) {
+        for ((packet, is_copy), judged) in burst {
+            let way = if is_copy { self.flow_way(about, &packet, judged) } else { None };
+            // A long packet comes as several segments, of which the first one renews the flow: see `PAUSE`.
+            if let Some((flow, _)) = way.and_then(|way| self.flow(about, &packet, way)) {
+                self.cache.renew(&flow);
+            }
+        }
+    }
+
+    /// The way of a packet whose flow may go into the cache.
+    fn flow_way(&self, about: &About<'_>, packet: &Received<'_>, judged: &Judged) -> Option<FlowWay> {
+        // What goes back to where it came from is left to the worker: a program has not been seen to send it there.
+        let (from, to, out) = self.way(packet, judged).filter(|(from, to, _)| from != to)?;
+        let translated = about.engine.translated(judged);
+        if matches!(translated, Some(Translated::Error(_))) {
+            return None;
+        }
+        let translation = translated.map(|translated| translated.sent());
+        let is_kept = about.stream.is_some_and(|stream| stream.keeps_from_cache(packet, translation.as_ref()));
+        (!is_kept).then_some(FlowWay { from, to, out, translation })
     }
 
     /// Where a hit comes from and goes to in the cache, when it can.
@@ -285,9 +319,7 @@ impl Caching {
         &mut self,
         about: &About<'_>,
         packet: &Received<'_>,
-        translation: Option<Translation>,
-        (from, to): (FlowSlot, FlowSlot),
-        out: PortId,
+        FlowWay { from, to, out, translation }: FlowWay,
     ) -> Option<(CachedFlow, FlowLatch)> {
         let way = about.forwarder.way(about.snapshot, (packet.in_port, out), packet.frame, translation.as_ref())?;
         let found = about.engine.cacheable(packet.frame, packet.in_port)?;
@@ -301,7 +333,8 @@ impl Caching {
         if recent.0 == name && about.now.saturating_sub(recent.1) < PAUSE {
             return None;
         }
-        if !self.allowances[packet.in_port.index()].take(SHARE, self.lease, about.now) {
+        let until_renewed = self.lease - self.lease / RENEWED_IN_LAST;
+        if !self.allowances[packet.in_port.index()].take(SHARE, until_renewed, about.now) {
             return None;
         }
         *recent = (name, about.now);

@@ -134,6 +134,13 @@ impl Ports {
         }
     }
 
+    /// Counts a packet that the flow cache has sent out of a port in the worker's place.
+    pub(super) fn count_sent(&mut self, out: PortId, len: usize) {
+        if let (Some(&Exit::Trunk(slot)), Some(trunk)) = (self.exits.get(out.index()), &mut self.trunk) {
+            trunk.count_sent(slot, 1, len);
+        }
+    }
+
     /// The worker's queue of the trunk does not work any more: the control thread is told.
     pub(super) fn fail_trunk(&mut self, error: PortError, pool: &mut FramePool, ledger: &mut Ledger) {
         self.close_trunk(pool, ledger);

@@ -325,7 +325,11 @@ impl Stage {
                 now: self.now,
                 stream: self.ledger.stream.as_deref(),
             };
-            caching.offer(&about, arrivals.iter(&self.umem).zip(&self.judged));
+            let burst = arrivals.iter(&self.umem).zip(arrivals.copies()).zip(&self.judged);
+            caching.offer(&about, burst.clone());
+            if arrivals.copies().any(|is_copy| is_copy) {
+                caching.renew(&about, burst);
+            }
             if !self.engine.openings().is_empty() {
                 caching.open_connections(&about, arrivals.iter(&self.umem).zip(&self.judged));
             }

@@ -4,6 +4,7 @@ mod caching;
 mod fragments;
 mod openings;
 mod reasons;
+mod renewals;
 mod services;
 mod stream;
 mod torture;

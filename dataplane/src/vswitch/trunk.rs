@@ -5,7 +5,8 @@
 //!                 destination, source | type, packet       in the worker: the MAC addresses moved by four bytes
 //! ```
 //!
-//! The tag is the slot of the port where a packet came in, or through which it leaves. A pod's own VLAN tags are behind it.
+//! The tag is the slot of the port where a packet came in, or through which it leaves. A pod's own VLAN tags are behind it. A copy of
+//! a packet that the flow cache has forwarded is marked as drop eligible.
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -99,6 +100,9 @@ impl Trunk {
         }
         head.copy_within(..ADDRESSES_LEN, vlan::TAG_LEN);
         frame.shorten_front(TAG);
+        if tag.drop_eligible {
+            frame.set_copy();
+        }
         self.ports[usize::from(tag.id)]
     }
 
@@ -127,7 +131,8 @@ impl Trunk {
         }
     }
 
-    fn count_sent(&mut self, slot: FlowSlot, packets: u64, bytes: usize) {
+    /// Counts what leaves through the port that has the slot.
+    pub(super) fn count_sent(&mut self, slot: FlowSlot, packets: u64, bytes: usize) {
         let port = self.ports.get(usize::from(slot.0)).copied().unwrap_or(NOBODY);
         if let Some(traffic) = self.traffic.get_mut(port.index()) {
             traffic.sent += packets;

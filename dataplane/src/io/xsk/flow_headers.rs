@@ -66,6 +66,13 @@ pub(super) enum Place {
     Unlimited,
     Counted,
     Pull,
+    /// As [`Recent`](Self::Recent) and [`Unlimited`](Self::Unlimited), for a copy.
+    CopyRecent,
+    CopyUnlimited,
+    /// The packet has the port's tag no more, or never had it.
+    WithoutTag,
+    /// The packet is the program's to count, and no worker's.
+    Uncounted,
 }
 use Place::{Datagram, Known, Miss, Segment, V6};
 

@@ -14,7 +14,7 @@ pub(super) mod key {
     pub(in crate::io::xsk) const LEN: i16 = 48;
 }
 
-/// What the map has for a flow: 64 bytes, and 48 that only translated flows use. Numbers are in the machine's order.
+/// What the map has for a flow: 72 bytes, and 48 that only translated flows use. Numbers are in the machine's order.
 pub(super) mod value {
     /// The epoch of the port where its packets come in.
     pub(in crate::io::xsk) const FROM_EPOCH: i16 = 0;
@@ -40,22 +40,24 @@ pub(super) mod value {
     pub(in crate::io::xsk) const TO: i16 = 54;
     /// The epoch of that port.
     pub(in crate::io::xsk) const TO_EPOCH: i16 = 56;
+    /// From when on a copy of a packet goes to the workers, on the clock of [`EXPIRES`]: they renew the flow then. Programs move it on.
+    pub(in crate::io::xsk) const RENEW: i16 = 64;
     /// Where the part for translated flows begins. In others it is 0, and programs do not read it.
-    pub(in crate::io::xsk) const TRANSLATION: i16 = 64;
+    pub(in crate::io::xsk) const TRANSLATION: i16 = 72;
     /// The addresses that packets leave with; an IPv4 address in the first four bytes.
-    pub(in crate::io::xsk) const SOURCE: i16 = 64;
-    pub(in crate::io::xsk) const DESTINATION: i16 = 80;
+    pub(in crate::io::xsk) const SOURCE: i16 = 72;
+    pub(in crate::io::xsk) const DESTINATION: i16 = 88;
     /// Source and destination port that they leave with, in the network's order.
-    pub(in crate::io::xsk) const PORTS: i16 = 96;
+    pub(in crate::io::xsk) const PORTS: i16 = 104;
     /// What a checksum changes by when the addresses and when the ports do, 2 bytes each, in the network's order: the ones'
     /// complement sum of the new words and of the complements of the old ones (RFC 1624).
-    pub(in crate::io::xsk) const ADDRESSES_CHANGE: i16 = 100;
-    pub(in crate::io::xsk) const PORTS_CHANGE: i16 = 102;
+    pub(in crate::io::xsk) const ADDRESSES_CHANGE: i16 = 108;
+    pub(in crate::io::xsk) const PORTS_CHANGE: i16 = 110;
     /// Where the transport's checksum is in the frame, 2 bytes.
-    pub(in crate::io::xsk) const CHECKSUM_AT: i16 = 104;
+    pub(in crate::io::xsk) const CHECKSUM_AT: i16 = 112;
     /// `BPF_F_MARK_MANGLED_0` for UDP, whose checksum 0 says that there is none, 2 bytes; else 0.
-    pub(in crate::io::xsk) const CHECKSUM_FLAGS: i16 = 106;
-    pub(in crate::io::xsk) const LEN: i16 = 112;
+    pub(in crate::io::xsk) const CHECKSUM_FLAGS: i16 = 114;
+    pub(in crate::io::xsk) const LEN: i16 = 120;
 }
 
 /// What is done with a flow's packets.
@@ -68,6 +70,8 @@ pub(super) mod action {
     pub(in crate::io::xsk) const HANDSHAKE: u16 = 4;
     /// Its packets may end that handshake.
     pub(in crate::io::xsk) const INITIATOR: u16 = 8;
+    /// It has neither: its handshake ended before it was renewed.
+    pub(in crate::io::xsk) const BEGUN: u16 = 16;
 }
 
 /// What programs and process share: one value of an array, mapped into the process.

@@ -6,6 +6,7 @@
 //!   epochs[value.from] = value.from_epoch, epochs[value.to] = value.to_epoch | else: miss
 //!   the frame's MAC addresses = value.received                              | else: miss
 //!   coarse time < value.expires                                             | else: miss
+//!   value has begun before                                                    | done
 //!   value has a handshake:
 //!     handshakes[value.latch].has_ended                                       | else:
 //!       the packet comes from the initiator, and acknowledges what ends it    | else: miss
@@ -42,6 +43,8 @@ pub(super) const VALUE: i16 = ACKNOWLEDGEMENT - value::LEN;
 pub(super) const PACKETS: i16 = VALUE - 8;
 /// Keys of other maps, 8 bytes.
 pub(super) const SCRATCH: i16 = PACKETS - 8;
+/// When the flow was found, by the coarse time, 8 bytes.
+pub(super) const NOW: i16 = SCRATCH - 8;
 
 /// Register 0 is where the map has the value of a key on the stack, or 0.
 pub(super) fn look_up(program: &mut Assembler<Place>, map: &Map, key: i16) {
@@ -89,6 +92,7 @@ pub(super) fn find(program: &mut Assembler<Place>, table: &FlowTable) {
     ask_time(program);
     program.load(Double, 1, STACK, VALUE + value::EXPIRES);
     program.jump_if_register(0, AtLeast, 1, Miss);
+    program.store(Double, STACK, 0, NOW);
 }
 
 /// Copies a part of the flow in the map to the stack.
@@ -108,6 +112,7 @@ fn still_there(program: &mut Assembler<Place>, table: &FlowTable) {
 /// Goes on when the flow's packets may begin to be forwarded.
 pub(super) fn begin(program: &mut Assembler<Place>, table: &FlowTable) {
     program.load(Short, 3, STACK, VALUE + value::ACTIONS);
+    program.jump_if(3, Shares, action::BEGUN.into(), Open);
     program.push([Instruction::copy(4, 3)]);
     program.apply(And, 4, action::HANDSHAKE.into());
     program.jump_if(4, Equal, 0, Latched);

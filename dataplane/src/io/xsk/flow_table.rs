@@ -15,8 +15,8 @@ use bulkhead_classifier::OriginId;
 use super::flow_layout::{action, cells, decisions, key, traffic, value};
 use super::map::{MAP_ARRAY, MAP_LRU_HASH, MAP_PERCPU_ARRAY, MAPPABLE, Map, MapKind};
 use super::mapping::Mapping;
-use super::{flow_translation, small_size};
-use crate::io::{CachedFlow, CachedTraffic, FlowHandshake, FlowLatch, FlowSlot, FlowStart, Initiator};
+use super::{flow_renewal, flow_translation, small_size};
+use crate::io::{CachedFlow, CachedTraffic, FlowHandshake, FlowLatch, FlowSlot, FlowStart, Initiator, RENEWED_IN_LAST};
 use crate::{PortId, Snapshot};
 
 /// Flows that the kernel keeps, 15 MB of its memory when all are used. Two for each of 32,000 busy connections; what
@@ -29,7 +29,7 @@ const PAGE: usize = 4096;
 const KEY_LEN: usize = key::LEN.cast_unsigned() as usize;
 const VALUE_LEN: usize = value::LEN.cast_unsigned() as usize;
 type FlowKey = [u8; KEY_LEN];
-type FlowValue = [u8; VALUE_LEN];
+pub(super) type FlowValue = [u8; VALUE_LEN];
 
 /// A latch that is open.
 const OPEN: u64 = 1 << cells::OPEN_BIT;
@@ -200,6 +200,20 @@ impl FlowTable {
         };
     }
 
+    /// Gives a flow that is in force a new lease, and changes nothing else of it. False when there is none that goes this way.
+    pub(super) fn renew(&self, flow: &CachedFlow) -> bool {
+        let now = coarse_time();
+        let Some((key, value)) = encode(flow, now) else { return false };
+        let mut current = [0; VALUE_LEN];
+        if self.flows.look_up(&key, &mut current).is_err() {
+            return false;
+        }
+        let renewed = flow_renewal::renewed(&current, &value, now, |handshake| self.has_ended(handshake));
+        let is_renewed = renewed.is_some_and(|value| self.flows.insert(&key, &value).is_ok());
+        self.added.fetch_add(is_renewed.into(), Ordering::Relaxed);
+        is_renewed
+    }
+
     pub(super) fn await_handshake(&self, handshake: FlowHandshake, acknowledgement: u32) {
         let [a, b, c, d] = acknowledgement.to_be_bytes();
         self.handshake(handshake).store(u64::from_ne_bytes([a, b, c, d, 0, 0, 0, 0]), Ordering::SeqCst);
@@ -364,7 +378,9 @@ pub(super) fn encode(flow: &CachedFlow, now: u64) -> Option<(FlowKey, FlowValue)
     put(&mut value, value::TO_EPOCH, &epoch(epochs[1], moves[1]).to_ne_bytes());
     put(&mut value, value::FROM, &ports[0].0.to_ne_bytes());
     put(&mut value, value::TO, &ports[1].0.to_ne_bytes());
-    put(&mut value, value::EXPIRES, &now.saturating_add(*lease).to_ne_bytes());
+    let expires = now.saturating_add(*lease);
+    put(&mut value, value::EXPIRES, &expires.to_ne_bytes());
+    put(&mut value, value::RENEW, &(expires - lease / RENEWED_IN_LAST).to_ne_bytes());
     put(&mut value, value::OUT, &u32::from(to.0).to_ne_bytes());
     let origin = u16::try_from(origin_number(*origin)).unwrap_or(u16::MAX);
     put(&mut value, value::ORIGIN, &origin.to_ne_bytes());
@@ -459,7 +475,8 @@ mod tests {
         assert_eq!((&value[36..38], &value[52..54]), (&1514u16.to_ne_bytes()[..], &0x4321u16.to_ne_bytes()[..]));
         assert_eq!((&value[38..40], &value[54..56]), (&1u16.to_ne_bytes()[..], &2u16.to_ne_bytes()[..]));
         assert_eq!(value[56..64], ((8u64 << 16) + 3).to_ne_bytes());
-        assert_eq!(value[64..], [0; 48]);
+        assert_eq!(value[64..72], (1000u64 + 100 - 100 / 8).to_ne_bytes());
+        assert_eq!(value[72..], [0; 48]);
         let start = |start| encode(&CachedFlow { start, ..flow() }, 1000).unwrap().1;
         let number = FlowHandshake(0x1234);
         let [initiator, responder] =

@@ -25,6 +25,10 @@ impl<T: HasFlows> FlowCache for T {
         self.table().add(flow);
     }
 
+    fn renew(&self, flow: &CachedFlow) -> bool {
+        self.table().renew(flow)
+    }
+
     fn await_handshake(&self, handshake: FlowHandshake, acknowledgement: u32) {
         self.table().await_handshake(handshake, acknowledgement);
     }

@@ -182,6 +182,21 @@ impl Map {
         unsafe { bpf(MAP_UPDATE_ELEM, element) }.map(drop)
     }
 
+    /// Reads the value of a key.
+    ///
+    /// # Errors
+    /// `ENOENT` when there is none.
+    ///
+    /// # Panics
+    /// When key or value do not have the size of the map's.
+    pub(super) fn look_up(&self, key: &[u8], value: &mut [u8]) -> io::Result<()> {
+        assert_eq!(value.len(), self.value_size, "the map has values of another size");
+        let element = self.element(key, address(value.as_mut_ptr()));
+        // SAFETY: the attributes of this command; key and value have the sizes which the map was made with, and the kernel writes
+        // the value where it lies.
+        unsafe { bpf(MAP_LOOKUP_ELEM, element) }.map(drop)
+    }
+
     /// The value of a key in a map whose values are each core's own: those of all cores, one behind the other, each
     /// rounded up to 8 bytes.
     ///

@@ -83,6 +83,7 @@ mod flow_cache;
 mod flow_headers;
 mod flow_layout;
 mod flow_program;
+mod flow_renewal;
 mod flow_steps;
 mod flow_table;
 mod flow_translation;

@@ -72,7 +72,8 @@ pub struct Umem {
 pub struct Frame {
     /// The region in the upper half, never 0; the chunk in the lower.
     place: NonZeroU64,
-    /// From the lowest bit: offset (16 bits), length (16 bits), whether there is more (1 bit), [mark](Frame::mark) (31 bits).
+    /// From the lowest bit: offset (16 bits), length (16 bits), whether there is more (1 bit), whether it is a copy (1 bit),
+    /// [mark](Frame::mark) (30 bits).
     extent: u64,
 }
 
@@ -147,9 +148,10 @@ impl Umem {
 impl Frame {
     const LEN: u32 = 16;
     const MORE: u64 = 1 << 32;
-    const MARK: u32 = 33;
+    const COPY: u64 = 1 << 33;
+    const MARK: u32 = 34;
     /// The largest mark.
-    pub(crate) const LAST_MARK: u32 = u32::MAX >> 1;
+    pub(crate) const LAST_MARK: u32 = u32::MAX >> 2;
 
     #[inline]
     const fn new(region: NonZeroU32, chunk: u32, offset: u16, len: u16, more: bool) -> Self {
@@ -219,6 +221,17 @@ impl Frame {
         self.extent = self.extent & !Self::MORE | if more { Self::MORE } else { 0 };
     }
 
+    /// Whether the packet is a copy of one that the flow cache has forwarded: it is judged, and not sent again.
+    #[inline]
+    pub(crate) const fn is_copy(&self) -> bool {
+        self.extent & Self::COPY != 0
+    }
+
+    /// Says that the packet is a copy.
+    pub(crate) const fn set_copy(&mut self) {
+        self.extent |= Self::COPY;
+    }
+
     /// Makes it a frame for a new packet of `len` bytes. The bytes are whatever was in the chunk before. Where in the chunk
     /// they begin is not the same for all frames, so that the headers of a burst share the cache.
     ///
@@ -281,7 +294,7 @@ impl Frame {
     /// # Panics
     /// When the mark is larger than [`Frame::LAST_MARK`].
     pub(crate) const fn set_mark(&mut self, mark: NonZeroU32) {
-        assert!(mark.get() <= Self::LAST_MARK, "a mark has 31 bits");
+        assert!(mark.get() <= Self::LAST_MARK, "a mark has 30 bits");
         self.extent = self.extent & ((1 << Self::MARK) - 1) | (mark.get() as u64) << Self::MARK;
     }
 }

@@ -18,9 +18,9 @@
 //! initiator sends the acknowledgement number that only the SYN-ACK has told; the rest is left to the worker as ever.
 //!
 //! **What the session learns.** The worker sees neither that segment nor what follows, and a session that nobody has
-//! acknowledged ends after `tcp_new`. So the kernel remembers that the handshake has ended, and when no flow of the
-//! opening can be in use any more, the worker asks for it once, and the session is established. What is still in use
-//! then comes to the worker, and is sampled as any other flow.
+//! acknowledged ends after `tcp_new`. So the kernel remembers that the handshake has ended, and the worker asks for it twice: before the
+//! flows of the opening ask to be renewed, and when none of them can be in use any more. If it has ended, the session is established,
+//! and flows that are in use are renewed as any others.
 //!
 //! **What a flood costs.** Only the first SYN-ACK of a session adds flows, and each port that begins connections has an allowance.
 //! Flows that nobody uses are the first ones that the kernel's map drops.
@@ -29,15 +29,20 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use super::{About, Allowance, Caching};
-use crate::io::{CachedFlow, FlowHandshake, FlowStart, HANDSHAKES, Initiator, Translation};
+use crate::io::{CachedFlow, FlowHandshake, FlowStart, HANDSHAKES, Initiator, RENEWED_IN_LAST, Translation};
 use crate::worker::SessionKey;
 use crate::{Flow, Judged, Received, Worker};
 
 /// How long flows that are added with a SYN-ACK are good, 500 ms in nanoseconds: most short connections are over by then.
 const LEASE: u64 = 500_000_000;
 
-/// How long after that the handshake is asked for, 250 ms in nanoseconds: more than a worker may be held up between its look
-/// at the clock and the call that adds the flows.
+/// The handshake is asked for first when this part of the lease is left, before the flows ask to be renewed. Only flows of an established
+/// session are renewed, and the segments of a bulk connection cannot establish it: they are too far ahead of its handshake by then.
+const ASKED_IN_LAST: u64 = 4;
+const _: () = assert!(ASKED_IN_LAST < RENEWED_IN_LAST);
+
+/// How long after the lease the handshake is asked for once more, 250 ms in nanoseconds: more than a worker may be held up between
+/// its look at the clock and the call that adds the flows.
 const MARGIN: u64 = 250_000_000;
 
 /// Both are at most these parts of the time that a session has for its handshake, so that it is asked for before that is up.
@@ -52,8 +57,9 @@ const SHARE: u64 = HANDSHAKES as u64 / 4;
 #[derive(Clone, Copy, Debug)]
 struct Opening {
     session: SessionKey,
-    /// When its SYN-ACK came, and when it is asked for.
+    /// When its SYN-ACK came, when it is asked for first, and when once more.
     since: u64,
+    asked: u64,
     due: u64,
 }
 
@@ -65,6 +71,8 @@ pub(super) struct Openings {
     first: u32,
     /// The oldest first.
     waiting: VecDeque<Opening>,
+    /// How many of them were asked for once.
+    asked: usize,
     /// By port.
     allowances: Vec<Allowance>,
 }
@@ -75,7 +83,7 @@ impl Openings {
         let each = HANDSHAKES / u32::try_from(workers).unwrap_or(HANDSHAKES).max(1);
         let first = each * u32::try_from(worker).unwrap_or(0);
         let numbers = first..first + each;
-        Self { numbers, first, waiting: VecDeque::new(), allowances: Vec::new() }
+        Self { numbers, first, waiting: VecDeque::new(), asked: 0, allowances: Vec::new() }
     }
 
     pub(super) fn know_ports(&mut self, ports: usize) {
@@ -86,17 +94,31 @@ impl Openings {
 
     /// The number that the next opening gets; none while all are in use.
     fn next(&self) -> Option<FlowHandshake> {
-        let (len, waiting) = (self.numbers.len(), self.waiting.len());
-        let offset = (self.first - self.numbers.start) as usize + waiting;
-        let number = self.numbers.start + u32::try_from(offset % len).ok()?;
-        (waiting < len).then(|| u16::try_from(number).ok().map(FlowHandshake)).flatten()
+        let waiting = self.waiting.len();
+        if waiting < self.numbers.len() { self.number(waiting) } else { None }
     }
 
-    /// The oldest one, when it is to be asked for by this time.
+    /// The number of the one in this place.
+    fn number(&self, at: usize) -> Option<FlowHandshake> {
+        let offset = (self.first - self.numbers.start) as usize + at;
+        let number = self.numbers.start + u32::try_from(offset % self.numbers.len()).ok()?;
+        u16::try_from(number).ok().map(FlowHandshake)
+    }
+
+    /// The oldest one that was not asked for, when that is to be done by this time.
+    fn ask_next(&mut self, now: u64) -> Option<(FlowHandshake, Opening)> {
+        let opening = *self.waiting.get(self.asked).filter(|opening| opening.asked <= now)?;
+        let number = self.number(self.asked)?;
+        self.asked += 1;
+        Some((number, opening))
+    }
+
+    /// The oldest one, when it is to be asked for once more by this time.
     fn take_due(&mut self, now: u64) -> Option<(FlowHandshake, Opening)> {
         let opening = *self.waiting.front().filter(|opening| opening.due <= now)?;
-        let number = FlowHandshake(u16::try_from(self.first).ok()?);
+        let number = self.number(0)?;
         self.waiting.pop_front();
+        self.asked = self.asked.saturating_sub(1);
         self.first = if self.first + 1 == self.numbers.end { self.numbers.start } else { self.first + 1 };
         Some((number, opening))
     }
@@ -146,8 +168,9 @@ impl Caching {
             return None;
         }
         self.cache.await_handshake(handshake, opening.acknowledgement);
+        let asked = about.now + lease - lease / ASKED_IN_LAST;
         let due = about.now + lease + MARGIN.min(opening.timeout / MARGINS_PER_TIMEOUT);
-        self.openings.waiting.push_back(Opening { session: opening.session, since: about.now, due });
+        self.openings.waiting.push_back(Opening { session: opening.session, since: about.now, asked, due });
         let reply = CachedFlow {
             from: responder,
             to: initiator,
@@ -192,8 +215,10 @@ impl Caching {
     /// when all are due.
     #[inline]
     pub(in super::super) fn end_handshakes(&mut self, engine: &mut Worker, due: u64, now: u64) {
-        while let Some((handshake, opening)) = self.openings.take_due(due) {
-            if self.cache.has_ended(handshake) {
+        let Self { openings, cache, .. } = self;
+        let asked = std::iter::from_fn(|| openings.ask_next(due).or_else(|| openings.take_due(due)));
+        for (handshake, opening) in asked {
+            if cache.has_ended(handshake) {
                 engine.end_handshake(&opening.session, opening.since, now);
             }
         }

@@ -14,6 +14,7 @@ use bulkhead_classifier::OriginId;
 #[derive(Debug, Default)]
 pub(super) struct Recorded {
     flows: Mutex<Vec<CachedFlow>>,
+    pub(super) renewed: Mutex<Vec<CachedFlow>>,
     /// How many packets have passed a latch, and whether it is open.
     latches: Mutex<HashMap<FlowLatch, (u64, bool)>>,
     /// What ends a handshake, and whether it has ended.
@@ -34,6 +35,11 @@ impl FlowCache for Recorded {
         if let FlowStart::Latch(latch) = flow.start {
             self.latches.lock().unwrap().insert(latch, (0, false));
         }
+    }
+
+    fn renew(&self, flow: &CachedFlow) -> bool {
+        self.renewed.lock().unwrap().push(*flow);
+        true
     }
 
     fn await_handshake(&self, handshake: FlowHandshake, acknowledgement: u32) {
@@ -229,6 +235,33 @@ pub(super) fn stepped_with(
     ports: Vec<PortConfig>,
     sessions: SessionConfig,
 ) -> (Vswitch, SteppedWorker, [LoopbackPeer; 2]) {
+    let (mut vswitch, worker) = stepped_without_ports(cache, ports, sessions);
+    let peers = [A, B].map(|id| {
+        let (port, other) = LoopbackPort::pair(1024);
+        vswitch.add_port(id, 0, Box::new(port.with_slot(slot(id))));
+        LoopbackPeer::new(other, vswitch.pool().sibling())
+    });
+    (vswitch, worker, peers)
+}
+
+/// The same with both pods behind a trunk, and its other end.
+pub(super) fn stepped_over_trunk(
+    cache: &Arc<Recorded>,
+    ports: Vec<PortConfig>,
+) -> (Vswitch, SteppedWorker, LoopbackPeer) {
+    let (mut vswitch, worker) = stepped_without_ports(cache, ports, SessionConfig::live(1000));
+    let (queue, other) = LoopbackPort::pair(1024);
+    vswitch.add_trunk([Box::new(queue) as Box<dyn Port>]);
+    [A, B].into_iter().for_each(|id| vswitch.attach_port(id, slot(id)));
+    let peer = LoopbackPeer::new(other, vswitch.pool().sibling());
+    (vswitch, worker, peer)
+}
+
+fn stepped_without_ports(
+    cache: &Arc<Recorded>,
+    ports: Vec<PortConfig>,
+    sessions: SessionConfig,
+) -> (Vswitch, SteppedWorker) {
     let publisher = Publisher::new(snapshot_of(1, ports));
     let config = VswitchConfig {
         affinity: Affinity::new(),
@@ -240,13 +273,8 @@ pub(super) fn stepped_with(
         tap: None,
         flow_cache: Some(Arc::clone(cache) as Arc<dyn FlowCache>),
     };
-    let (mut vswitch, mut workers) = Vswitch::stepped(&config, &publisher).unwrap();
-    let peers = [A, B].map(|id| {
-        let (port, other) = LoopbackPort::pair(1024);
-        vswitch.add_port(id, 0, Box::new(port.with_slot(slot(id))));
-        LoopbackPeer::new(other, vswitch.pool().sibling())
-    });
-    (vswitch, workers.remove(0), peers)
+    let (vswitch, mut workers) = Vswitch::stepped(&config, &publisher).unwrap();
+    (vswitch, workers.remove(0))
 }
 
 #[test]

@@ -9,6 +9,7 @@
 //!   in segments: gso_size + headers, else: length <= what the way out carries        | else: miss
 //!   the latch is open, or the handshake has ended or ends with this packet            | else: miss
 //!   slots[flow.out] has a way                                                        | else: miss
+//!   a copy to a worker when the flow is to be renewed (renewal)
 //!   count; other addresses and ports if the flow says so (flow_translation); one hop less, new MAC addresses
 //!   the way is a pod's: return bpf_redirect_peer(way), else: return bpf_redirect(way)
 //!
@@ -38,7 +39,7 @@ use super::super::flow_headers::{
     CONTEXT, DATA, DATA_END, Extent, HEADERS, KEY, LENGTH, SHORTEST, STACK, clear_key, parse, rewrite,
 };
 use super::super::flow_layout::{cells, key, traffic, value};
-use super::super::flow_steps::{PACKETS, SCRATCH, VALUE, ask_time, begin, count, find, look_up};
+use super::super::flow_steps::{NOW, PACKETS, SCRATCH, VALUE, ask_time, begin, count, find, look_up};
 use super::super::flow_table::FlowTable;
 use super::super::flow_translation::translate;
 use super::super::instruction::Operation::{Add, Multiply, ShiftLeft, ShiftRight, Subtract, Xor};
@@ -46,7 +47,7 @@ use super::super::instruction::Test::{AtLeast, Differs, Equal, Greater, Less};
 use super::super::instruction::Width::{Double, Short, Word};
 use super::super::instruction::{Assembler, Instruction};
 use super::super::map::Map;
-use super::{checksum, how};
+use super::{checksum, how, renewal};
 
 /// `struct __sk_buff`.
 pub(super) mod context {
@@ -66,6 +67,7 @@ pub(super) mod context {
 /// Functions of the kernel.
 pub(super) mod function {
     pub(in crate::io::xsk::tc) const L4_CSUM_REPLACE: i32 = 11;
+    pub(in crate::io::xsk::tc) const CLONE_REDIRECT: i32 = 13;
     pub(in crate::io::xsk::tc) const VLAN_PUSH: i32 = 18;
     pub(in crate::io::xsk::tc) const VLAN_POP: i32 = 19;
     pub(in crate::io::xsk::tc) const REDIRECT: i32 = 23;
@@ -83,9 +85,9 @@ pub(super) const SHOT: i32 = 2;
 pub(super) const SERVICE_TAG: i32 = 0x88a8_u16.to_be() as i32;
 
 /// The port's slot, 8 bytes on the stack.
-const SLOT: i16 = SCRATCH - 8;
+pub(super) const SLOT: i16 = NOW - 8;
 /// The way out of a flow: its interface and how, 8 bytes.
-const WAY: i16 = SLOT - 8;
+pub(super) const WAY: i16 = SLOT - 8;
 
 /// Headers of TCP over IPv6 without options, in bytes: as much as is asked for when even those of UDP are not in the linear
 /// part, as with some network cards' drivers.
@@ -107,12 +109,13 @@ pub(super) fn instructions(table: &FlowTable, ports: &Map) -> Vec<Instruction> {
     fit(&mut program);
     begin(&mut program, table);
     find_way(&mut program, table);
+    renewal::ask(&mut program, table);
     count(&mut program, table);
     translate(&mut program, checksum::change);
     rewrite(&mut program, VALUE, adjust_checksum);
     hand_over(&mut program, WAY);
     program.place(Miss);
-    limit(&mut program, table);
+    limit(&mut program, table, Limited, [Recent, Unlimited]);
     choose_worker(&mut program, table);
     send_to_worker(&mut program, table);
     program.place(Limited);
@@ -226,12 +229,12 @@ pub(super) fn hand_over(program: &mut Assembler<Place>, way: i16) {
     program.jump(End);
 }
 
-/// Goes on when the port has time left on the slow path. No cost is no limit.
-fn limit(program: &mut Assembler<Place>, table: &FlowTable) {
+/// Goes on when the port has time left on the slow path, else at `over`. No cost is no limit. The names of two places are this use's own.
+pub(super) fn limit(program: &mut Assembler<Place>, table: &FlowTable, over: Place, [recent, unlimited]: [Place; 2]) {
     const { assert!(cells::SAVED == cells::COST + 8) };
     program.push(Instruction::value(1, &table.cells, cells::COST));
     program.load(Double, 4, 1, 0);
-    program.jump_if(4, Equal, 0, Unlimited);
+    program.jump_if(4, Equal, 0, unlimited);
     program.load(Double, 5, 1, 8);
     program.store(Double, STACK, 4, SCRATCH);
     program.push([Instruction::copy(DATA, 5)]);
@@ -242,21 +245,21 @@ fn limit(program: &mut Assembler<Place>, table: &FlowTable) {
     program.load(Double, 3, 1, cells::USED);
     program.push([Instruction::copy(4, 0)]);
     program.apply_register(Subtract, 4, DATA);
-    program.jump_if_register(3, AtLeast, 4, Recent);
+    program.jump_if_register(3, AtLeast, 4, recent);
     program.push([Instruction::copy(3, 4)]);
-    program.place(Recent);
-    program.jump_if_register(3, Greater, 0, Limited);
+    program.place(recent);
+    program.jump_if_register(3, Greater, 0, over);
     program.load(Double, 4, STACK, SCRATCH);
     program.load(Double, 5, STACK, PACKETS);
     program.apply_register(Multiply, 4, 5);
     program.apply_register(Add, 3, 4);
     program.store(Double, 1, 3, cells::USED);
-    program.place(Unlimited);
+    program.place(unlimited);
 }
 
 /// The queue of the trunk is that of the worker that has both directions' sessions, as `Affinity` computes it. What has no
 /// addresses that the program knows goes to any worker, which hands it on.
-fn choose_worker(program: &mut Assembler<Place>, table: &FlowTable) {
+pub(super) fn choose_worker(program: &mut Assembler<Place>, table: &FlowTable) {
     program.push(Instruction::value(1, &table.cells, cells::HASH));
     for (at, register) in [(0, 2), (8, 3)] {
         program.load(Double, register, 1, at);

@@ -28,6 +28,7 @@ mod deliver;
 mod filter;
 mod ingress;
 mod pins;
+mod renewal;
 mod trunk;
 
 use std::collections::HashMap;

@@ -22,7 +22,7 @@ use crate::io::xsk::error::XskError;
 use crate::io::xsk::namespace;
 
 /// The version of what is in `flow_layout.rs`, and of the map of ports. To be counted up with each change of them.
-const LAYOUT: u32 = 3;
+const LAYOUT: u32 = 4;
 
 /// See the module.
 #[derive(Debug)]

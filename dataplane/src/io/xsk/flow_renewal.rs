@@ -1,0 +1,118 @@
+//! A new lease for a flow that is in force.
+//!
+//! A flow that is added in place of another one begins behind a latch, because packets of it may be under way through a worker. Packets of a
+//! flow that is in force are not, so a new lease changes nothing else of it. Whether it still is in force only the map knows: a port's
+//! epoch may have ended it since the copy was sent that asks for the renewal, and then some of its packets wait behind that copy.
+
+use super::flow_layout::{action, value};
+use super::flow_table::{FlowValue, place, put};
+use crate::io::FlowHandshake;
+
+/// Where flows that go the same way may differ: in their times, and in how they have begun.
+const BEGINNING: u16 = action::HANDSHAKE | action::INITIATOR | action::BEGUN;
+
+/// The flow that the map has as `current`, with the lease of `new`. None when its time is up, or the two differ in more than that.
+///
+/// A latch and its state stay. A handshake must have ended, and the flow does without it from now on: its number may soon be another connection's.
+pub(super) fn renewed(
+    current: &FlowValue,
+    new: &FlowValue,
+    now: u64,
+    has_ended: impl FnOnce(FlowHandshake) -> bool,
+) -> Option<FlowValue> {
+    let [actions, new_actions] = [current, new].map(|flow| u16::from_ne_bytes(part(flow, value::ACTIONS)));
+    let number = u16::from_ne_bytes(part(current, value::LATCH));
+    if u64::from_ne_bytes(part(current, value::EXPIRES)) <= now || way(current) != way(new) {
+        return None;
+    }
+    let begun = match actions & action::HANDSHAKE {
+        0 => actions & BEGINNING,
+        _ if has_ended(FlowHandshake(number)) => action::BEGUN,
+        _ => return None,
+    };
+    let mut renewed = *new;
+    put(&mut renewed, value::LATCH, &number.to_ne_bytes());
+    put(&mut renewed, value::ACTIONS, &(new_actions & !BEGINNING | begun).to_ne_bytes());
+    Some(renewed)
+}
+
+/// All of a flow but its times and how it has begun.
+fn way(flow: &FlowValue) -> FlowValue {
+    let mut way = *flow;
+    put(&mut way, value::EXPIRES, &[0; 8]);
+    put(&mut way, value::RENEW, &[0; 8]);
+    put(&mut way, value::LATCH, &[0; 2]);
+    let actions = u16::from_ne_bytes(part(flow, value::ACTIONS)) & !BEGINNING;
+    put(&mut way, value::ACTIONS, &actions.to_ne_bytes());
+    way
+}
+
+/// A number of the flow.
+fn part<const N: usize>(flow: &FlowValue, offset: i16) -> [u8; N] {
+    *flow[place(offset.into())..].first_chunk().expect("it is part of a value")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: u64 = 1_000;
+
+    /// A flow with these numbers; the rest is the same for all.
+    fn flow(expires: u64, actions: u16, number: u16) -> FlowValue {
+        let mut flow = [0; size_of::<FlowValue>()];
+        put(&mut flow, value::FROM_EPOCH, &7_u64.to_ne_bytes());
+        put(&mut flow, value::EXPIRES, &expires.to_ne_bytes());
+        put(&mut flow, value::RENEW, &(expires / 2).to_ne_bytes());
+        put(&mut flow, value::ACTIONS, &actions.to_ne_bytes());
+        put(&mut flow, value::LATCH, &number.to_ne_bytes());
+        flow
+    }
+
+    fn never(_: FlowHandshake) -> bool {
+        panic!("a latch has no handshake")
+    }
+
+    #[test]
+    fn a_flow_keeps_its_latch_and_gets_the_new_times() {
+        let new = flow(9_000, action::HOP, 66);
+        let renewed = renewed(&flow(2_000, action::HOP, 5), &new, NOW, never);
+        assert_eq!(renewed, Some(flow(9_000, action::HOP, 5)));
+    }
+
+    #[test]
+    fn a_handshake_that_has_ended_is_needed_no_more_and_another_one_is_waited_for() {
+        let opening = flow(2_000, action::HOP | action::HANDSHAKE | action::INITIATOR, 5);
+        let new = flow(9_000, action::HOP, 66);
+        assert_eq!(renewed(&opening, &new, NOW, |number| number != FlowHandshake(5)), None);
+        let begun = renewed(&opening, &new, NOW, |number| number == FlowHandshake(5));
+        assert_eq!(begun, Some(flow(9_000, action::HOP | action::BEGUN, 5)));
+        // And so it goes on.
+        let again = renewed(&begun.unwrap(), &flow(19_000, action::HOP, 67), NOW, never);
+        assert_eq!(again, Some(flow(19_000, action::HOP | action::BEGUN, 5)));
+    }
+
+    #[test]
+    fn what_has_ended_or_goes_another_way_is_not_renewed() {
+        let (current, new) = (flow(2_000, 0, 5), flow(9_000, 0, 66));
+        assert!(renewed(&current, &new, NOW, never).is_some());
+        assert_eq!(renewed(&current, &new, 2_000, never), None, "its time is up");
+        assert_eq!(renewed(&flow(2_000, action::HOP, 5), &new, NOW, never), None, "one hop less");
+        let at = [
+            value::FROM_EPOCH,
+            value::TO_EPOCH,
+            value::OUT,
+            value::ORIGIN,
+            value::RECEIVED,
+            value::SENT,
+            value::LONGEST,
+            value::TRANSLATION,
+            value::PORTS,
+        ];
+        for at in at {
+            let mut other = new;
+            other[place(at.into())] ^= 1;
+            assert_eq!(renewed(&current, &other, NOW, never), None, "a difference at byte {at}");
+        }
+    }
+}

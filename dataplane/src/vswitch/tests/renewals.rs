@@ -1,0 +1,148 @@
+//! Flows that ask to be renewed with a copy of a packet.
+
+use super::caching::{Recorded, slot, stepped_over_trunk};
+use super::*;
+use crate::io::CachedFlow;
+use crate::testbed::{ACK, RST, b_to_a, tcp_at};
+
+const SECOND: u64 = 1_000_000_000;
+
+/// The control word's bit of a copy.
+const IS_COPY: u16 = 0x1000;
+
+/// A worker that is driven, and the first end of its trunk.
+struct Lab {
+    cache: Arc<Recorded>,
+    vswitch: Vswitch,
+    worker: SteppedWorker,
+    trunk: LoopbackPeer,
+}
+
+/// The packet with a tag behind its addresses.
+fn tagged(port: PortId, bits: u16, packet: &[u8]) -> Vec<u8> {
+    let tag = [[0x88, 0xa8], (slot(port).0 | bits).to_be_bytes()].concat();
+    [&packet[..12], &tag, &packet[12..]].concat()
+}
+
+impl Lab {
+    fn new() -> Self {
+        let cache = Arc::new(Recorded::default());
+        let (vswitch, worker, trunk) = stepped_over_trunk(&cache, live_ports());
+        Self { cache, vswitch, worker, trunk }
+    }
+
+    /// How many packets the worker sends when these come in on a port.
+    fn pass(&mut self, port: PortId, bits: u16, packets: &[Vec<u8>], now: u64) -> usize {
+        let packets: Vec<Vec<u8>> = packets.iter().map(|packet| tagged(port, bits, packet)).collect();
+        self.trunk.push_burst(&packets).unwrap();
+        self.worker.round(now);
+        std::iter::from_fn(|| self.trunk.pop()).count()
+    }
+
+    fn renewed(&self) -> Vec<CachedFlow> {
+        std::mem::take(&mut *self.cache.renewed.lock().unwrap())
+    }
+}
+
+/// A datagram from A's port of this number to one of B's that policy allows.
+fn datagram(port: u16) -> Vec<u8> {
+    let mut packet = udp("10.0.0.1", "10.0.0.2", 80);
+    packet[20..22].copy_from_slice(&port.to_be_bytes());
+    from_a(&packet)
+}
+
+/// The frame with another destination.
+fn ethernet_to(mac: [u8; 6], frame: &[u8]) -> Vec<u8> {
+    [&mac[..], &frame[6..]].concat()
+}
+
+#[test]
+fn a_copy_renews_its_flow_keeps_its_session_and_is_counted_and_not_sent() {
+    let mut lab = Lab::new();
+    for now in [1, 2] {
+        assert_eq!(lab.pass(A, 0, &[datagram(80)], now), 1);
+    }
+    let [added] = *lab.cache.take() else { panic!("a flow") };
+    assert_eq!(lab.renewed(), []);
+    let counts = |lab: &Lab| {
+        let counters = lab.worker.counters();
+        let port = |id: PortId| counters.ports.iter().filter(move |(port, _)| *port == id).map(|(_, traffic)| *traffic);
+        let sums = [A, B].map(|id| port(id).map(|traffic| [traffic.received, traffic.sent]).next());
+        (sums, counters.received, counters.sent, counters.dropped(DropReason::PolicyDenied))
+    };
+    assert_eq!(counts(&lab), ([Some([2, 0]), Some([0, 2])], 2, 2, 0));
+    // An unreplied session lives for 30 s. The last copy keeps it beyond those of the packets.
+    for seconds in [20, 40, 60] {
+        // The segments of a long packet: the first one is enough.
+        let copies = vec![datagram(80); 5];
+        assert_eq!(lab.pass(A, IS_COPY, &copies, seconds * SECOND), 0);
+        let [renewed] = *lab.renewed() else { panic!("once") };
+        assert_eq!(CachedFlow { start: added.start, ..renewed }, added);
+        assert_eq!(lab.cache.take(), [], "a latch would send the flow's packets to the worker");
+    }
+    assert_eq!(counts(&lab), ([Some([17, 0]), Some([0, 17])], 17, 17, 0), "in the place of the kernel");
+    assert_eq!(lab.worker.counters().engine.sessions().created, 1);
+    drop(lab.vswitch);
+}
+
+#[test]
+fn packets_beside_copies_are_sent_and_flows_of_theirs_added() {
+    let mut lab = Lab::new();
+    for now in [1, 2] {
+        lab.pass(A, 0, &[datagram(80), datagram(81)], now);
+    }
+    assert_eq!(lab.cache.take().len(), 2);
+    let [copy, other] = [tagged(A, IS_COPY, &datagram(80)), tagged(A, 0, &datagram(81))];
+    lab.trunk.push_burst(&[other.clone(), copy.clone(), other.clone(), copy, other]).unwrap();
+    lab.worker.round(20 * SECOND);
+    assert_eq!(std::iter::from_fn(|| lab.trunk.pop()).count(), 3);
+    let ports = |flows: Vec<CachedFlow>| flows.iter().map(|flow| flow.flow.sport).collect::<Vec<_>>();
+    assert_eq!((ports(lab.renewed()), ports(lab.cache.take())), (vec![80], vec![81]));
+}
+
+#[test]
+fn a_copy_of_what_policy_denies_by_now_renews_nothing_and_is_counted_as_dropped() {
+    let mut lab = Lab::new();
+    // Nobody knows this session any more, and policy denies it.
+    let denied = from_a(&udp("10.0.0.1", "10.0.0.2", 81));
+    assert_eq!(lab.pass(A, IS_COPY, &[denied], 1), 0);
+    let counters = lab.worker.counters();
+    assert_eq!((counters.received, counters.sent, counters.dropped(DropReason::PolicyDenied)), (1, 0, 1));
+    assert_eq!((lab.renewed(), lab.cache.take()), (vec![], vec![]));
+}
+
+/// What a bulk connection has sent by then is too far ahead to end a handshake: the kernel is asked whether it has.
+#[test]
+fn a_bulk_connection_is_established_before_its_flows_ask_to_be_renewed() {
+    for has_ended in [true, false] {
+        let mut lab = Lab::new();
+        assert_eq!(lab.pass(A, 0, &[from_a(&a_to_b(SYN))], 1), 1);
+        let syn_ack = ethernet(B_MAC, 0x0800, &b_to_a(SYN | ACK));
+        assert_eq!(lab.pass(B, 0, &[syn_ack], 2), 1);
+        let [reply, forward] = *lab.cache.take() else { panic!("two flows") };
+        if has_ended {
+            lab.cache.handshakes.lock().unwrap().values_mut().for_each(|(_, has_ended)| *has_ended = true);
+        }
+        // A gigabyte went by, and half of one back.
+        let far = tcp_at(("10.0.0.1", 40_000), ("10.0.0.2", 80), ACK, (1 << 30, 1 << 29));
+        let far_back = tcp_at(("10.0.0.2", 80), ("10.0.0.1", 40_000), ACK, (1 << 29, 1 << 30));
+        let now = forward.lease - forward.lease / 8;
+        let far = ethernet_to(own_mac(2), &from_a(&far));
+        assert_eq!(lab.pass(A, IS_COPY, &[far], now), 0);
+        assert_eq!(lab.pass(B, IS_COPY, &[ethernet(B_MAC, 0x0800, &far_back)], now + 1), 0);
+        let renewed = lab.renewed();
+        if !has_ended {
+            assert_eq!(renewed, []);
+            continue;
+        }
+        let [forward_again, reply_again] = *renewed else { panic!("{renewed:?}") };
+        assert!(forward_again.lease > 10 * forward.lease, "that of an established connection");
+        let as_before =
+            |again: CachedFlow, before: &CachedFlow| CachedFlow { lease: before.lease, start: before.start, ..again };
+        assert_eq!([as_before(forward_again, &forward), as_before(reply_again, &reply)], [forward, reply]);
+        // A reset where the connection is now ends it, and one from nowhere does not.
+        let blind = tcp_at(("10.0.0.1", 40_000), ("10.0.0.2", 80), RST, (77, 0));
+        lab.pass(A, 0, &[from_a(&blind)], now + 2);
+        assert_eq!(lab.worker.counters().sessions, 1);
+    }
+}

@@ -15,20 +15,13 @@ pub(super) struct Arrival {
     pub(super) count: u32,
     /// Its bytes in all of them, or the most that fits, which no link carries.
     len: u32,
-    /// Whether it is a copy: see [`Frame::is_copy`].
-    is_copy: bool,
 }
 
 impl Arrival {
     /// A packet of so many frames and bytes.
     pub(super) fn new(port: PortId, count: usize, len: usize) -> Self {
         let count = u32::try_from(count).expect("a region has fewer chunks");
-        Self { port, count, len: u32::try_from(len).unwrap_or(u32::MAX), is_copy: false }
-    }
-
-    /// A packet that begins with this frame.
-    fn beginning(port: PortId, first: &Frame) -> Self {
-        Self { is_copy: first.is_copy(), ..Self::new(port, 1, first.len()) }
+        Self { port, count, len: u32::try_from(len).unwrap_or(u32::MAX) }
     }
 
     /// Bytes in all frames.
@@ -41,14 +34,8 @@ impl Arrival {
         self.count as usize - 1
     }
 
-    /// Whether the flow cache has forwarded the packet itself.
-    pub(super) const fn is_copy(&self) -> bool {
-        self.is_copy
-    }
-
     fn add(&mut self, frame: &Frame) {
-        let whole = Self::new(self.port, self.count as usize + 1, self.len() + frame.len());
-        *self = Self { is_copy: self.is_copy, ..whole };
+        *self = Self::new(self.port, self.count as usize + 1, self.len() + frame.len());
     }
 }
 
@@ -67,13 +54,18 @@ impl Arrivals {
         self.packets.len()
     }
 
+    /// Whether the last packet has more frames to come.
+    pub(super) const fn is_open(&self) -> bool {
+        self.is_open
+    }
+
     /// Where a port puts frames, behind those that are there; then they are to be sorted.
     pub(super) const fn frames(&mut self) -> &mut Vec<Frame> {
         &mut self.frames
     }
 
-    /// Makes packets of the frames from `first` on, which are no packets yet, as long as they are packets of one frame that
-    /// `is_mine` wants. `port_of` says where each came in, counted from `first`. Returns how many these are, and their bytes. What
+    /// Makes packets of the frames from `first` on, which are no packets yet, as long as they are packets of one frame and no copies, and
+    /// `is_mine` wants them. `port_of` says where each came in, counted from `first`. Returns how many these are, and their bytes. What
     /// is left belongs to `rest`.
     #[inline]
     pub(super) fn accept(
@@ -85,10 +77,10 @@ impl Arrivals {
         let (mut count, mut bytes) = (0, 0);
         for frame in &self.frames[first..] {
             let port = port_of(count);
-            if frame.has_more() || !is_mine(port, frame) {
+            if !frame.is_plain() || !is_mine(port, frame) {
                 break;
             }
-            self.packets.push(Arrival::beginning(port, frame));
+            self.packets.push(Arrival::new(port, 1, frame.len()));
             count += 1;
             bytes += frame.len() as u64;
         }
@@ -100,7 +92,7 @@ impl Arrivals {
     pub(super) fn push(&mut self, port: PortId, frame: Frame) {
         match self.packets.last_mut().filter(|_| self.is_open) {
             Some(packet) => packet.add(&frame),
-            None => self.packets.push(Arrival::beginning(port, &frame)),
+            None => self.packets.push(Arrival::new(port, 1, frame.len())),
         }
         self.is_open = frame.has_more();
         self.frames.push(frame);
@@ -121,11 +113,6 @@ impl Arrivals {
             first += packet.count as usize;
             Received { frame, wire_len: packet.len(), in_port: packet.port }
         })
-    }
-
-    /// Which of them are copies.
-    pub(super) fn copies(&self) -> impl ExactSizeIterator<Item = bool> + Clone {
-        self.packets.iter().map(Arrival::is_copy)
     }
 
     /// The packets, and their frames, which are as many as the packets say.

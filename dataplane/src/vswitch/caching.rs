@@ -248,15 +248,12 @@ impl Caching {
     pub(super) fn offer<'a>(
         &mut self,
         about: &About<'_>,
-        burst: impl ExactSizeIterator<Item = ((Received<'a>, bool), &'a Judged)> + Clone,
+        burst: impl ExactSizeIterator<Item = (Received<'a>, &'a Judged)> + Clone,
     ) {
         let len = burst.len();
         self.turn = if self.turn + SAMPLES < len { self.turn + SAMPLES } else { 0 };
         let mut samples = SAMPLES;
-        for ((packet, is_copy), judged) in burst.clone().skip(self.turn).chain(burst.take(self.turn)) {
-            if is_copy {
-                continue;
-            }
+        for (packet, judged) in burst.clone().skip(self.turn).chain(burst.take(self.turn)) {
             let Some(way) = self.flow_way(about, &packet, judged) else { continue };
             if let Some((flow, latch)) = self.flow(about, &packet, way) {
                 self.cache.add(&flow);
@@ -271,17 +268,11 @@ impl Caching {
         }
     }
 
-    /// Renews the flows of which there is a copy in a burst that was judged.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn renew<'a>(
-        &mut self,
-        about: &About<'_>,
-        burst: impl Iterator<Item = ((Received<'a>, bool), &'a Judged)>,
-    ) {
-        for ((packet, is_copy), judged) in burst {
-            let way = if is_copy { self.flow_way(about, &packet, judged) } else { None };
+    /// Renews the flows of copies that were judged; their frames are as they came.
+    pub(super) fn renew<'a>(&mut self, about: &About<'_>, copies: impl Iterator<Item = (Received<'a>, &'a Judged)>) {
+        for (packet, judged) in copies {
             // A long packet comes as several segments, of which the first one renews the flow: see `PAUSE`.
+            let way = self.flow_way(about, &packet, judged);
             if let Some((flow, _)) = way.and_then(|way| self.flow(about, &packet, way)) {
                 self.cache.renew(&flow);
             }

@@ -6,7 +6,10 @@
 //!                            `--lane--> other  |                   |--absorbed, drop--> pool
 //!   lanes of the others --judge---------------'                    `--ICMP error, ARP, ND: a new frame--^
 //! ```
+//!
+//! Copies of packets that the flow cache has forwarded are judged behind the others, and end there.
 
+mod copies;
 mod departure;
 mod intake;
 mod recovery;
@@ -84,6 +87,8 @@ pub(super) struct Stage {
     /// Where the frames of a burst from the trunk came in.
     in_ports: Vec<PortId>,
     arrivals: Arrivals,
+    /// Copies of packets that the flow cache has forwarded.
+    copies: Arrivals,
     judged: Vec<Judged>,
     ledger: Ledger,
     events: Sender<VswitchEvent>,
@@ -121,6 +126,7 @@ impl Stage {
             received: Vec::with_capacity(BURST),
             in_ports: Vec::with_capacity(BURST),
             arrivals: Arrivals::default(),
+            copies: Arrivals::default(),
             judged: Vec::with_capacity(BURST),
             ledger: Ledger::new(),
             events,
@@ -159,6 +165,7 @@ impl Stage {
         self.post();
         worked |= self.open_mail(snapshot);
         self.judge(snapshot);
+        self.judge_copies(snapshot);
         self.sweep(snapshot);
         self.forwarder.tick(snapshot);
         self.send_released(snapshot);
@@ -325,11 +332,7 @@ impl Stage {
                 now: self.now,
                 stream: self.ledger.stream.as_deref(),
             };
-            let burst = arrivals.iter(&self.umem).zip(arrivals.copies()).zip(&self.judged);
-            caching.offer(&about, burst.clone());
-            if arrivals.copies().any(|is_copy| is_copy) {
-                caching.renew(&about, burst);
-            }
+            caching.offer(&about, arrivals.iter(&self.umem).zip(&self.judged));
             if !self.engine.openings().is_empty() {
                 caching.open_connections(&about, arrivals.iter(&self.umem).zip(&self.judged));
             }

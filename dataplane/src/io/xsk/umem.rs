@@ -227,6 +227,12 @@ impl Frame {
         self.extent & Self::COPY != 0
     }
 
+    /// Whether it is all of a packet that is no copy.
+    #[inline]
+    pub(crate) const fn is_plain(&self) -> bool {
+        self.extent & (Self::MORE | Self::COPY) == 0
+    }
+
     /// Says that the packet is a copy.
     pub(crate) const fn set_copy(&mut self) {
         self.extent |= Self::COPY;

@@ -71,8 +71,8 @@ impl Stage {
         let mut ready = 0;
         for ((arrival, frame), judged) in packets.iter().zip(frames).zip(judged) {
             let Verdict::Forward(out) = judged.verdict else { break };
-            // A packet of several frames: those behind it are not beside their frames. A copy does not leave.
-            if arrival.rest() != 0 || arrival.is_copy() {
+            // A packet of several frames: those behind it are not beside their frames.
+            if arrival.rest() != 0 {
                 break;
             }
             let bytes = umem.bytes_mut(frame);
@@ -106,9 +106,6 @@ impl Stage {
         }
         for (at, (arrival, judged)) in (ready..).zip(packets) {
             match judged.elsewhere {
-                None if arrival.is_copy() => {
-                    self.end_copy(arrival, judged.verdict, frames.by_ref().take(1 + arrival.rest()));
-                }
                 None => self.act(snapshot, at, arrival, judged, &mut frames),
                 Some(worker) => {
                     let packet = frames.by_ref().take(1 + arrival.rest());
@@ -120,22 +117,8 @@ impl Stage {
 
     /// Gives a packet to another worker that is to judge it.
     #[inline(never)]
-    fn hand_over(&mut self, worker: usize, arrival: Arrival, packet: impl Iterator<Item = Frame>) {
+    pub(super) fn hand_over(&mut self, worker: usize, arrival: Arrival, packet: impl Iterator<Item = Frame>) {
         self.ports.hand_over(worker, 1 + arrival.rest(), packet, arrival.port, &mut self.pool, &mut self.ledger);
-    }
-
-    /// Counts a packet in the place of the flow cache, which has sent it. One that is dropped is counted already: policy has just changed.
-    #[cold]
-    #[inline(never)]
-    fn end_copy(&mut self, arrival: Arrival, verdict: Verdict, packet: impl Iterator<Item = Frame>) {
-        if let Verdict::Forward(out) = verdict {
-            self.ports.count_sent(out, arrival.len());
-            self.ledger.counters.sent += 1;
-        }
-        for frame in packet {
-            self.ledger.leave(&frame);
-            self.pool.give(frame);
-        }
     }
 
     /// What comes of the verdict of one packet, the `at`th that was judged. Its frames are the next ones of `frames`.

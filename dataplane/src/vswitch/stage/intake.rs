@@ -128,9 +128,10 @@ impl Stage {
                 return len as u64;
             }
         };
+        let arrivals = if first.is_copy() { &mut self.copies } else { &mut self.arrivals };
         let mut packet = std::iter::once(first).chain(frames.take(rest));
         if owner == self.id {
-            packet.for_each(|frame| self.arrivals.push(port, frame));
+            packet.for_each(|frame| arrivals.push(port, frame));
         } else {
             self.ports.hand_over(owner, rest + 1, &mut packet, port, &mut self.pool, &mut self.ledger);
         }
@@ -145,9 +146,10 @@ impl Stage {
                 continue;
             }
             worked = true;
-            let Self { incoming, arrivals, ports, pool, ledger, umem, .. } = self;
+            let Self { incoming, arrivals, copies, ports, pool, ledger, umem, .. } = self;
             let first = arrivals.frames().len();
             incoming[at].take(BURST, |frame, errand| match errand {
+                Errand::Judge(port) if frame.is_copy() || copies.is_open() => copies.push(port, frame),
                 Errand::Judge(port) => arrivals.push(port, frame),
                 Errand::Send(out) => ports.put_own(out, frame, pool, ledger),
             });

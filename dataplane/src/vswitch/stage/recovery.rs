@@ -16,12 +16,13 @@ const FAULTS_WITHIN: u64 = 60_000_000_000;
 impl Stage {
     /// The worker has failed outside of the engine. What it had in its hands is lost, and its frames with it.
     pub(in crate::vswitch) fn recover(&mut self, panic: Box<dyn Any + Send>) {
-        let Self { received, arrivals, pool, ledger, .. } = self;
-        received.iter().chain(&*arrivals.frames()).for_each(|frame| ledger.forget(frame));
+        let Self { received, arrivals, copies, pool, ledger, .. } = self;
+        received.extend(arrivals.frames().drain(..).chain(copies.frames().drain(..)));
+        received.iter().for_each(|frame| ledger.forget(frame));
         ledger.recover(pool);
         pool.give_all(received.drain(..));
-        pool.give_all(arrivals.frames().drain(..));
         arrivals.clear();
+        copies.clear();
         self.go_on_after(panic);
     }
 

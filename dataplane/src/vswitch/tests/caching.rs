@@ -235,46 +235,48 @@ pub(super) fn stepped_with(
     ports: Vec<PortConfig>,
     sessions: SessionConfig,
 ) -> (Vswitch, SteppedWorker, [LoopbackPeer; 2]) {
-    let (mut vswitch, worker) = stepped_without_ports(cache, ports, sessions);
+    let (mut vswitch, mut workers) = stepped_without_ports(cache, ports, sessions, 1);
     let peers = [A, B].map(|id| {
         let (port, other) = LoopbackPort::pair(1024);
         vswitch.add_port(id, 0, Box::new(port.with_slot(slot(id))));
         LoopbackPeer::new(other, vswitch.pool().sibling())
     });
-    (vswitch, worker, peers)
+    (vswitch, workers.remove(0), peers)
 }
 
-/// The same with both pods behind a trunk, and its other end.
+/// So many workers that are driven, with both pods behind a trunk, and the other ends of their queues.
 pub(super) fn stepped_over_trunk(
     cache: &Arc<Recorded>,
     ports: Vec<PortConfig>,
-) -> (Vswitch, SteppedWorker, LoopbackPeer) {
-    let (mut vswitch, worker) = stepped_without_ports(cache, ports, SessionConfig::live(1000));
-    let (queue, other) = LoopbackPort::pair(1024);
-    vswitch.add_trunk([Box::new(queue) as Box<dyn Port>]);
+    workers: usize,
+) -> (Vswitch, Vec<SteppedWorker>, Vec<LoopbackPeer>) {
+    let (mut vswitch, workers) = stepped_without_ports(cache, ports, SessionConfig::live(1000), workers);
+    let (queues, others): (Vec<LoopbackPort>, Vec<LoopbackPort>) =
+        workers.iter().map(|_| LoopbackPort::pair(1024)).unzip();
+    vswitch.add_trunk(queues.into_iter().map(|queue| Box::new(queue) as Box<dyn Port>));
     [A, B].into_iter().for_each(|id| vswitch.attach_port(id, slot(id)));
-    let peer = LoopbackPeer::new(other, vswitch.pool().sibling());
-    (vswitch, worker, peer)
+    let peers = others.into_iter().map(|other| LoopbackPeer::new(other, vswitch.pool().sibling())).collect();
+    (vswitch, workers, peers)
 }
 
 fn stepped_without_ports(
     cache: &Arc<Recorded>,
     ports: Vec<PortConfig>,
     sessions: SessionConfig,
-) -> (Vswitch, SteppedWorker) {
+    workers: usize,
+) -> (Vswitch, Vec<SteppedWorker>) {
     let publisher = Publisher::new(snapshot_of(1, ports));
     let config = VswitchConfig {
         affinity: Affinity::new(),
         lease: LEASE,
-        cores: vec![None],
+        cores: vec![None; workers],
         poll: PollMode::Spin,
         engine: WorkerConfig { sessions, ..WorkerConfig::default() },
         frames: FRAMES,
         tap: None,
         flow_cache: Some(Arc::clone(cache) as Arc<dyn FlowCache>),
     };
-    let (vswitch, mut workers) = Vswitch::stepped(&config, &publisher).unwrap();
-    (vswitch, workers.remove(0))
+    Vswitch::stepped(&config, &publisher).unwrap()
 }
 
 #[test]

@@ -13,7 +13,7 @@ const IS_COPY: u16 = 0x1000;
 /// A worker that is driven, and the first end of its trunk.
 struct Lab {
     cache: Arc<Recorded>,
-    vswitch: Vswitch,
+    _vswitch: Vswitch,
     worker: SteppedWorker,
     trunk: LoopbackPeer,
 }
@@ -27,8 +27,8 @@ fn tagged(port: PortId, bits: u16, packet: &[u8]) -> Vec<u8> {
 impl Lab {
     fn new() -> Self {
         let cache = Arc::new(Recorded::default());
-        let (vswitch, worker, trunk) = stepped_over_trunk(&cache, live_ports());
-        Self { cache, vswitch, worker, trunk }
+        let (vswitch, mut workers, mut trunk) = stepped_over_trunk(&cache, live_ports(), 1);
+        Self { cache, _vswitch: vswitch, worker: workers.remove(0), trunk: trunk.remove(0) }
     }
 
     /// How many packets the worker sends when these come in on a port.
@@ -82,7 +82,30 @@ fn a_copy_renews_its_flow_keeps_its_session_and_is_counted_and_not_sent() {
     }
     assert_eq!(counts(&lab), ([Some([17, 0]), Some([0, 17])], 17, 17, 0), "in the place of the kernel");
     assert_eq!(lab.worker.counters().engine.sessions().created, 1);
-    drop(lab.vswitch);
+}
+
+#[test]
+fn a_copy_that_comes_to_another_worker_is_handed_over_and_renews_its_flow_there() {
+    let cache = Arc::new(Recorded::default());
+    let (_vswitch, mut workers, mut trunks) = stepped_over_trunk(&cache, live_ports(), 2);
+    // Both directions of a pair of addresses are one worker's.
+    let owner = workers.iter().position(|worker| worker.owns(&datagram(80))).unwrap();
+    let pass = |workers: &mut [SteppedWorker], trunk: &mut LoopbackPeer, bits: u16, now: u64| {
+        trunk.push_burst(&[tagged(A, bits, &datagram(80))]).unwrap();
+        // To hand over, to judge, and to have it sent.
+        (0..3).for_each(|_| workers.iter_mut().for_each(|worker| drop(worker.round(now))));
+    };
+    for now in [1, 2] {
+        pass(&mut workers, &mut trunks[owner], 0, now);
+    }
+    assert_eq!(cache.take().len(), 1);
+    let mut popped = || trunks.iter_mut().map(|trunk| std::iter::from_fn(|| trunk.pop()).count()).sum::<usize>();
+    assert_eq!(popped(), 2);
+    pass(&mut workers, &mut trunks[1 - owner], IS_COPY, 20 * SECOND);
+    let mut popped = || trunks.iter_mut().map(|trunk| std::iter::from_fn(|| trunk.pop()).count()).sum::<usize>();
+    assert_eq!((cache.renewed.lock().unwrap().len(), cache.take().len(), popped()), (1, 0, 0));
+    let sums = [owner, 1 - owner].map(|worker| (workers[worker].counters().received, workers[worker].counters().sent));
+    assert_eq!(sums, [(2, 3), (1, 0)]);
 }
 
 #[test]

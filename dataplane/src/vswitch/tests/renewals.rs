@@ -93,7 +93,11 @@ fn a_copy_that_comes_to_another_worker_is_handed_over_and_renews_its_flow_there(
     let pass = |workers: &mut [SteppedWorker], trunk: &mut LoopbackPeer, bits: u16, now: u64| {
         trunk.push_burst(&[tagged(A, bits, &datagram(80))]).unwrap();
         // To hand over, to judge, and to have it sent.
-        (0..3).for_each(|_| workers.iter_mut().for_each(|worker| drop(worker.round(now))));
+        for _ in 0..3 {
+            for worker in &mut *workers {
+                worker.round(now);
+            }
+        }
     };
     for now in [1, 2] {
         pass(&mut workers, &mut trunks[owner], 0, now);

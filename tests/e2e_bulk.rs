@@ -163,9 +163,8 @@ fn an_interface_that_is_renamed_moved_or_deleted_under_bulk_traffic_takes_nothin
     lab.stop();
 }
 
-/// At the end of each lease all packets of a flow came to the worker until a latch was open: far more of a bulk connection's than a port may
-/// send to the workers. Sixteen connections lost thousands of segments half a second after their beginning, and stood still for a
-/// second now and then.
+/// At the end of each lease all packets of a flow came to the worker until a latch was open: far more of a bulk connection's than a port
+/// may send to the workers. Eight connections then lost thousands of segments, and once they stood still for half a second.
 #[test]
 fn bulk_connections_are_renewed_without_leaving_the_kernel() {
     require!("iperf3", "ss");
@@ -178,8 +177,13 @@ fn bulk_connections_are_renewed_without_leaving_the_kernel() {
     let mut lab = Lab::new();
     lab.pod("client", "{app: client}");
     lab.pod("server", "{app: server}");
-    lab.more_config.push_str("flow_lease: 1s\n");
+    // Some times what copies of all flows at once are: 16 for each pod, up to 45 segments each for half of them.
+    lab.more_config.push_str("flow_lease: 1s\nslow_path: {packets_per_second: 100000, burst: 2000}\n");
     lab.start(&from("client"));
+    // Reno fills the way. BBR, which may be the machine's default, sends a quarter of that, and nobody may be kept from Reno.
+    for pod in ["client", "server"] {
+        lab.get(pod).netns.exec("sysctl -w net.ipv4.tcp_congestion_control=reno");
+    }
     let server = lab.get("server").netns.serve("iperf3 -s -1", 5201);
     let line = format!("iperf3 -J -c {} -P 8 --bidir -t 4", lab.get("server").v4);
     let report = lab.get("client").netns.spawn(&line).wait().stdout;
@@ -199,7 +203,8 @@ fn bulk_connections_are_renewed_without_leaving_the_kernel() {
     }
     // Two directions of sixteen connections, added once and renewed after each second.
     assert!(count("/flow_cache/added") >= 4 * 32, "{summary:#}");
-    // What comes to the worker does not grow with what is sent: some for each of 32 flows and 5 leases, each copy up to 45 segments.
-    assert!(to_worker < 32 * 5 * 3 * 45, "{summary:#}");
+    // What comes to the worker does not grow with what is sent: up to 45 segments for each copy of 16 flows with data, over five leases,
+    // and three times as many where the worker is late and the program asks again.
+    assert!(to_worker < 16 * 45 * 5 * 3, "{summary:#}");
     assert!(forwarded > segments / 2, "{summary:#}");
 }

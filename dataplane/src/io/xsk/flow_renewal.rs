@@ -1,8 +1,8 @@
 //! A new lease for a flow that is in force.
 //!
-//! A flow that is added in place of another one begins behind a latch, because packets of it may be under way through a worker. Packets of a
-//! flow that is in force are not, so a new lease changes nothing else of it. Whether it still is in force only the map knows: a port's
-//! epoch may have ended it since the copy was sent that asks for the renewal, and then some of its packets wait behind that copy.
+//! A flow that is added begins behind a latch, because packets of it may be under way through a worker. No packet of a flow that is in
+//! force is, so a new lease changes nothing else of it. Only the map knows whether the flow is still in force: a port's epoch may have
+//! ended it since the copy was sent that asks for the renewal, and then some of its packets wait behind that copy.
 
 use super::flow_layout::{action, value};
 use super::flow_table::{FlowValue, place, put};
@@ -13,7 +13,8 @@ const BEGINNING: u16 = action::HANDSHAKE | action::INITIATOR | action::BEGUN;
 
 /// The flow that the map has as `current`, with the lease of `new`. None when its time is up, or the two differ in more than that.
 ///
-/// A latch and its state stay. A handshake must have ended, and the flow does without it from now on: its number may soon be another connection's.
+/// A latch and its state stay. A handshake must have ended, and the flow does without it from now on, because its number may soon be
+/// another connection's.
 pub(super) fn renewed(
     current: &FlowValue,
     new: &FlowValue,

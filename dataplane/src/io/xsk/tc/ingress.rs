@@ -42,7 +42,7 @@ use super::super::flow_layout::{cells, key, traffic, value};
 use super::super::flow_steps::{NOW, PACKETS, SCRATCH, VALUE, ask_time, begin, count, find, look_up};
 use super::super::flow_table::FlowTable;
 use super::super::flow_translation::translate;
-use super::super::instruction::Operation::{Add, Multiply, ShiftLeft, ShiftRight, Subtract, Xor};
+use super::super::instruction::Operation::{Add, Multiply, Or, ShiftLeft, ShiftRight, Subtract, Xor};
 use super::super::instruction::Test::{AtLeast, Differs, Equal, Greater, Less};
 use super::super::instruction::Width::{Double, Short, Word};
 use super::super::instruction::{Assembler, Instruction};
@@ -85,7 +85,7 @@ pub(super) const SHOT: i32 = 2;
 pub(super) const SERVICE_TAG: i32 = 0x88a8_u16.to_be() as i32;
 
 /// The port's slot, 8 bytes on the stack.
-pub(super) const SLOT: i16 = NOW - 8;
+const SLOT: i16 = NOW - 8;
 /// The way out of a flow: its interface and how, 8 bytes.
 pub(super) const WAY: i16 = SLOT - 8;
 
@@ -290,17 +290,23 @@ pub(super) fn choose_worker(program: &mut Assembler<Place>, table: &FlowTable) {
 
 /// Sends the packet into the trunk, with the port's slot as a tag.
 fn send_to_worker(program: &mut Assembler<Place>, table: &FlowTable) {
+    push_tag(program, 0, Drop);
+    program.push(Instruction::value(1, &table.cells, cells::TRUNK));
+    program.load(Word, 1, 1, 0);
+    program.push([Instruction::set(2, 0), Instruction::call(function::REDIRECT)]);
+    program.jump(End);
+}
+
+/// Gives the packet a tag with the port's slot and these other bits of its control word. Goes to `failed` when the kernel refuses.
+pub(super) fn push_tag(program: &mut Assembler<Place>, bits: i32, failed: Place) {
     program.load(Word, 3, STACK, SLOT);
+    program.apply(Or, 3, bits);
     program.push([
         Instruction::copy(1, CONTEXT),
         Instruction::set(2, SERVICE_TAG),
         Instruction::call(function::VLAN_PUSH),
     ]);
-    program.jump_if(0, Differs, 0, Drop);
-    program.push(Instruction::value(1, &table.cells, cells::TRUNK));
-    program.load(Word, 1, 1, 0);
-    program.push([Instruction::set(2, 0), Instruction::call(function::REDIRECT)]);
-    program.jump(End);
+    program.jump_if(0, Differs, 0, failed);
 }
 
 /// Counts what is dropped for the slot on the stack.

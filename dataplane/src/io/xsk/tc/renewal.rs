@@ -19,18 +19,18 @@
 //! meanwhile is more than a port may send to the workers, and more than a worker forwards.
 //!
 //! What they cost: the tag lies beside the packet, so that the packet is not moved for it. The trunk cuts a copy of 64 KiB into
-//! segments, which takes some 50 us, and the port pays for all of them with its time on the slow path, as for those of a miss.
+//! segments before the packet goes on, and the port pays for all of them with its time on the slow path, as for those of a miss.
 
 use super::super::flow_headers::Place::{self, CopyRecent, CopyUnlimited, Counted, Drop, Uncounted, WithoutTag};
 use super::super::flow_headers::{CONTEXT, DATA, KEY, SHORTEST, STACK, need};
 use super::super::flow_layout::{cells, value};
 use super::super::flow_steps::{NOW, VALUE, look_up};
 use super::super::flow_table::FlowTable;
-use super::super::instruction::Operation::{Add, Or, ShiftRight, Subtract};
+use super::super::instruction::Operation::{Add, ShiftRight, Subtract};
 use super::super::instruction::Test::{Differs, Equal, Greater};
 use super::super::instruction::Width::{Double, Word};
 use super::super::instruction::{Assembler, Instruction};
-use super::ingress::{SERVICE_TAG, SLOT, WAY, choose_worker, context, function, limit, load_ends};
+use super::ingress::{WAY, choose_worker, context, function, limit, load_ends, push_tag};
 
 /// Drop eligible, in a tag's control word: says that a packet is a copy.
 const IS_COPY: i32 = 0x1000;
@@ -78,14 +78,7 @@ fn put_off(program: &mut Assembler<Place>) {
 
 /// Sends a copy into the trunk, with the port's slot as a tag.
 fn send_copy(program: &mut Assembler<Place>, table: &FlowTable) {
-    program.load(Word, 3, STACK, SLOT);
-    program.apply(Or, 3, IS_COPY);
-    program.push([
-        Instruction::copy(1, CONTEXT),
-        Instruction::set(2, SERVICE_TAG),
-        Instruction::call(function::VLAN_PUSH),
-    ]);
-    program.jump_if(0, Differs, 0, WithoutTag);
+    push_tag(program, IS_COPY, WithoutTag);
     program.push(Instruction::value(1, &table.cells, cells::TRUNK));
     program.load(Word, 2, 1, 0);
     program.push([Instruction::copy(1, CONTEXT), Instruction::set(3, 0), Instruction::call(function::CLONE_REDIRECT)]);

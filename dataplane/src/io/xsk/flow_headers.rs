@@ -4,7 +4,7 @@
 //!   key = zeros, slot
 //!   IPv4: key.source, key.destination = the packet's        IPv6: the same, 16 bytes each
 //!   IPv4 without options, no fragment, or IPv6 without extension headers; another hop allowed     | else: miss
-//!   all of it there by the IP header's length                                                     | else: miss
+//!   all of it there by the IP header's length, or more than that can tell (BIG TCP)               | else: miss
 //!   UDP: its length is not more than the packet's and holds its header                            | else: miss
 //!   TCP: its header is in the packet; ACK, and no SYN, FIN or RST                                 | else: miss
 //!   key.kind, key.ports = the packet's
@@ -22,6 +22,8 @@ use super::instruction::{Assembler, Instruction};
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Place {
     V6,
+    /// The IP length is known.
+    Told,
     Datagram,
     Segment,
     Known,
@@ -74,7 +76,7 @@ pub(super) enum Place {
     /// The packet is the program's to count, and no worker's.
     Uncounted,
 }
-use Place::{Datagram, Known, Miss, Segment, V6};
+use Place::{Datagram, Known, Miss, Segment, Told, V6};
 
 /// Registers: what a call of the kernel leaves alone is 6 to 9.
 pub(super) const CONTEXT: u8 = 6;
@@ -115,8 +117,8 @@ const LONGEST: i32 = 16_000;
 pub(super) enum Extent {
     /// The end of its bytes: all of it lies in one buffer.
     Buffer,
-    /// `__sk_buff.len`, which is at this offset: what the program cannot see is there as well.
-    Context(i16),
+    /// `__sk_buff.len` and `__sk_buff.gso_size`, which are at these offsets: what the program cannot see is there as well.
+    Context { len: i16, gso_size: i16 },
 }
 
 /// All zeros but for the slot in this register, which is not 1. Nothing is acknowledged yet.
@@ -167,9 +169,27 @@ fn parse_v4(program: &mut Assembler<Place>, extent: Extent) {
     program.load(Byte, 4, DATA, HEADER + 9);
     program.load(Short, 3, DATA, HEADER + 2);
     program.swap_short(3);
+    if let Extent::Context { len, gso_size } = extent {
+        find_big_length(program, len, gso_size);
+    }
     program.jump_if(3, Less, IPV4 + UDP, Miss);
     take_length(program, extent);
     choose(program, IPV4, 4);
+}
+
+/// The kernel sends TCP in packets longer than the 65,535 bytes that an IPv4 header can tell where an interface allows it ("BIG TCP",
+/// Linux 6.3, `gso_ipv4_max_size`). Such a packet is in segments and has the length 0. Register 3, the length by the header, becomes
+/// what the kernel's `iph_totlen` takes it for. The protocol is in register 4.
+fn find_big_length(program: &mut Assembler<Place>, len: i16, gso_size: i16) {
+    const LONGEST_TOLD: i32 = 65_535;
+    program.jump_if(3, Differs, 0, Told);
+    program.jump_if(4, Differs, libc::IPPROTO_TCP, Miss);
+    program.load(Word, 2, CONTEXT, gso_size);
+    program.jump_if(2, Equal, 0, Miss);
+    program.load(Word, 3, CONTEXT, len);
+    program.jump_if(3, Less, ETHERNET + LONGEST_TOLD + 1, Miss);
+    program.apply(Add, 3, -ETHERNET);
+    program.place(Told);
 }
 
 fn parse_v6(program: &mut Assembler<Place>, extent: Extent) {
@@ -204,7 +224,7 @@ fn take_length(program: &mut Assembler<Place>, extent: Extent) {
             program.apply_register(Add, 2, 3);
             program.jump_if_register(2, Greater, DATA_END, Miss);
         }
-        Extent::Context(len) => {
+        Extent::Context { len, .. } => {
             program.load(Word, 2, CONTEXT, len);
             program.jump_if_register(3, Greater, 2, Miss);
         }

@@ -104,7 +104,7 @@ pub(super) fn instructions(table: &FlowTable, ports: &Map) -> Vec<Instruction> {
     program.load(Word, 1, CONTEXT, context::VLAN_PRESENT);
     program.jump_if(1, Differs, 0, Miss);
     find_headers(&mut program);
-    parse(&mut program, Extent::Context(context::LEN));
+    parse(&mut program, Extent::Context { len: context::LEN, gso_size: context::GSO_SIZE });
     find(&mut program, table);
     fit(&mut program);
     begin(&mut program, table);

@@ -5,7 +5,7 @@ use std::cell::Cell;
 
 use crate::lab::bulk::Bulk;
 use crate::lab::netns::{Netns, eventually};
-use crate::lab::{Dump, Lab, is_tc, policy};
+use crate::lab::{Dump, Lab, Pod, is_tc, policy};
 
 /// The server takes what comes from pods with this label, and from the one that makes marks.
 fn from(app: &str) -> String {
@@ -207,4 +207,64 @@ fn bulk_connections_are_renewed_without_leaving_the_kernel() {
     // and three times as many where the worker is late and the program asks again.
     assert!(to_worker < 16 * 45 * 5 * 3, "{summary:#}");
     assert!(forwarded > segments / 2, "{summary:#}");
+}
+
+/// Packets longer than an IPv4 header can tell say that they have no length. The program at tc took them for wrong and gave them to the
+/// worker, cut into segments: a connection then had a fifth of its speed, and lost what was over the port's limit. An uplink that takes
+/// no such packets cuts them as well.
+#[test]
+fn tcp_packets_longer_than_an_ipv4_header_tells_stay_in_the_kernel() {
+    require!("iperf3");
+    if !is_tc() {
+        println!("skipped: with attach: xdp pods send no segments to cut");
+        return;
+    }
+    let mut lab = Lab::new();
+    lab.pod("client", "{app: client}");
+    lab.pod("server", "{app: server}");
+    lab.outside();
+    lab.more_config.push_str("big_tcp: 196608\n");
+    lab.start(&from("client"));
+    let client = lab.get("client");
+    client.netns.exec("sysctl -w net.ipv4.tcp_congestion_control=reno");
+    let to_pod = longest_packets(client, &lab.get("server").netns, &lab.get("server").v4);
+    let out = longest_packets(client, lab.outside.as_ref().unwrap(), "172.18.0.100");
+    let summary = lab.stop();
+    let count = |at: &str| summary.pointer(at).and_then(serde_json::Value::as_u64).unwrap();
+    let (to_worker, forwarded) = (count("/workers/0/received"), count("/flow_cache/forwarded"));
+    println!("packets of {to_pod} and {out} bytes; {forwarded} segments in the kernel, {to_worker} by the worker");
+    for longest in [to_pod, out] {
+        assert!(!kernel_has_big_tcp() || longest > 65_535, "packets of {longest} bytes");
+    }
+    assert_eq!(count("/ports/default~1client/limited"), 0, "{summary:#}");
+    assert!(to_worker < forwarded / 10, "{summary:#}");
+}
+
+/// How long the packets are that a bulk connection comes in, on average while they are longest: a machine that does something else
+/// meanwhile makes TCP send shorter ones for a while.
+fn longest_packets(client: &Pod, server: &Netns, address: &str) -> u64 {
+    let received = || {
+        let read = |what| server.exec(&format!("cat /sys/class/net/eth0/statistics/rx_{what}"));
+        ["bytes", "packets"].map(|what| read(what).trim().parse::<u64>().unwrap())
+    };
+    let serving = server.serve("iperf3 -s -1", 5201);
+    let sending = client.netns.spawn(&format!("iperf3 -c {address} -t 2"));
+    let (mut last, mut longest) = (received(), 0);
+    for _ in 0..15 {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        let now = received();
+        longest = longest.max((now[0] - last[0]) / (now[1] - last[1]).max(1));
+        last = now;
+    }
+    assert!(sending.wait().status.success());
+    serving.wait();
+    longest
+}
+
+/// Linux 6.3.
+fn kernel_has_big_tcp() -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());
+    let version = [numbers.next(), numbers.next()].map(Option::unwrap_or_default);
+    version >= [6, 3]
 }

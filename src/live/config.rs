@@ -63,6 +63,8 @@ pub(crate) struct Config {
     pub flow_cache: bool,
     /// The longest time that a flow is forwarded in the kernel without a packet of it that a worker sees.
     pub flow_lease: Duration,
+    /// How long the packets may be in which pods send TCP over IPv4, in bytes; none for as the kernel has it.
+    pub big_tcp: Option<u32>,
     /// What a port may send to the workers.
     pub slow_path: SlowPathConfig,
     /// Whether links (tcx) take the place of filters, where the kernel has them.
@@ -218,6 +220,14 @@ impl Config {
         }
     }
 
+    /// The uplink's interface.
+    pub(crate) fn uplink(&self) -> Option<Arc<str>> {
+        self.ports
+            .iter()
+            .find(|port| port.kind == bulkhead_dataplane::PortKind::Uplink)
+            .map(|port| port.interface.clone())
+    }
+
     /// Whether the ports and routes of a configuration that differs in these fields are not to be taken over before a restart: they are
     /// meant for another way to judge. Without its port a pod would be given back to the kernel before that one judges it.
     pub(crate) fn has_other_ports(fields: &[&str]) -> bool {
@@ -233,6 +243,7 @@ impl Config {
         differs("nftables", self.nftables != new.nftables);
         differs("attach", self.attach != new.attach);
         differs("flow_lease", self.flow_lease != new.flow_lease);
+        differs("big_tcp", self.big_tcp != new.big_tcp);
         differs("tcx", self.tcx != new.tcx);
         differs("pins", self.pins != new.pins);
         differs("slow_path", self.slow_path != new.slow_path);

@@ -147,7 +147,8 @@ impl Daemon {
         }
         let vswitch = Arc::new(vswitch);
         let Kernel { tc, flow_cache } = kernel;
-        let datapath = DatapathConfig { mode: config.mode, force: args.force, umem, flow_cache, tc: tc.clone() };
+        let (mode, big_tcp) = (config.mode, config.big_tcp.map(|bytes| (bytes, config.uplink())));
+        let datapath = DatapathConfig { mode, big_tcp, force: args.force, umem, flow_cache, tc: tc.clone() };
         let datapath = LinuxDatapath::new(datapath, Arc::clone(&vswitch), Arc::clone(&composer));
         let about = About {
             started: Instant::now(),

@@ -10,6 +10,7 @@
 //!   close: workers and kernel have it no more --> the composer publishes a snapshot without it --> it may be opened again
 //! ```
 
+mod big_tcp;
 mod flow_cache;
 mod tc;
 mod xdp;
@@ -29,6 +30,7 @@ use super::config::{Mode, PortEntry};
 use super::interfaces::{AttachError, Datapath, Interfaces, OpenError, Opening};
 use super::links::Pace;
 use super::log;
+use big_tcp::BigTcp;
 pub(super) use flow_cache::{Accounts, Cached};
 use tc::{TcOpenable, TcOpening, TcPorts};
 use xdp::{XdpAttachment, XdpDatapath, XdpOpening};
@@ -79,6 +81,8 @@ struct NewPort {
 /// What there is for the life of the process.
 pub(super) struct DatapathConfig {
     pub mode: Mode,
+    /// How long the packets may be in which pods send TCP over IPv4, in bytes, and the uplink's interface.
+    pub big_tcp: Option<(u32, Option<Arc<str>>)>,
     /// Whether the interface of the default route may be attached to.
     pub force: bool,
     pub umem: Arc<Umem>,
@@ -103,11 +107,11 @@ pub(super) struct LinuxDatapath {
 
 impl LinuxDatapath {
     pub(super) fn new(config: DatapathConfig, vswitch: Arc<Vswitch>, composer: Arc<Composer>) -> Self {
-        let DatapathConfig { mode, force, umem, flow_cache, tc } = config;
+        let DatapathConfig { mode, big_tcp, force, umem, flow_cache, tc } = config;
         let events = vswitch.event_channel();
         Self {
             kind: match tc {
-                Some(tc) => Kind::Tc(TcPorts::new(tc)),
+                Some(tc) => Kind::Tc(TcPorts::new(tc, big_tcp.map(|(bytes, uplink)| BigTcp::new(bytes, uplink)))),
                 None => Kind::Xdp(XdpDatapath::new(mode, umem, flow_cache)),
             },
             force,

@@ -311,7 +311,11 @@ impl Lab {
         for pod in self.pods.iter().filter(|pod| pod.configured) {
             let (interface, netns) = (&pod.interface, &pod.named);
             let pod = format!("kind: pod, pod: default/{}, interface: {interface}", pod.name);
-            let offloads = if self.is_tc() { String::new() } else { format!(", netns: {netns}, fix_offloads: true") };
+            let offloads = match self.is_tc() {
+                true if more.contains("big_tcp: ") => format!(", netns: {netns}"),
+                true => String::new(),
+                false => format!(", netns: {netns}, fix_offloads: true"),
+            };
             writeln!(text, "  - {{{pod}{offloads}}}").unwrap();
         }
         if self.has_uplink {

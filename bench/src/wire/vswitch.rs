@@ -84,8 +84,8 @@ fn configuration(program: &Program, own: &str, ports: &[Port]) -> String {
     for port in ports {
         let line = match port {
             Port::Pod { name, interface, netns } => {
-                let fix = if xdp { format!(", netns: {netns}, fix_offloads: true") } else { String::new() };
-                format!("kind: pod, pod: x/{name}, interface: {interface}{fix}")
+                let fix = if xdp { ", fix_offloads: true" } else { "" };
+                format!("kind: pod, pod: x/{name}, interface: {interface}, netns: {netns}{fix}")
             }
             Port::Uplink => "kind: uplink, interface: ul0".to_owned(),
             Port::Host if xdp => "kind: host, interface: hv, peer: host0, fix_offloads: true".to_owned(),

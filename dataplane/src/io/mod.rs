@@ -65,8 +65,8 @@ pub use xsk::{
     LinkFeatures, LinkInfo, LinkStatus, LinkWatch, MappedFile, PollSet, QueueConfig, SlowPathLimit, TcAttachment,
     TcConfig, TcDatapath, TcHook, TcProgram, Umem, UmemError, Waker, XdpMode, XskError, XskPort, addresses,
     default_route_interfaces, has_nft_rules, in_namespace, is_trunk_in_use, kernel_routes, links, poll,
-    remove_tc_datapath, set_generic_receive_offload, set_link_up, set_transmit_checksum_offload, takes_xdp_frames,
-    tc_programs, transmit_checksum_offload, xdp_programs,
+    remove_tc_datapath, set_generic_receive_offload, set_link_up, set_longest_tcp_packet,
+    set_transmit_checksum_offload, takes_xdp_frames, tc_programs, transmit_checksum_offload, xdp_programs,
 };
 #[cfg(target_os = "linux")]
 pub(crate) use xsk::{FileWords, map_file};

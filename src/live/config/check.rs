@@ -6,6 +6,7 @@ mod ports;
 mod state;
 
 use std::net::{Ipv6Addr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -18,8 +19,8 @@ use super::buffers::MOST as MAX_FRAMES;
 use super::file::{Denied, File};
 use super::journal;
 use super::{
-    AdminConfig, Config, ConfigError, ConfigErrors, Dataplane, Pins, SessionsConfig, SharesConfig, SlowPathConfig,
-    TimeoutsConfig, WorkersConfig,
+    AdminConfig, Attach, Config, ConfigError, ConfigErrors, Dataplane, Pins, SessionsConfig, SharesConfig,
+    SlowPathConfig, TimeoutsConfig, WorkersConfig,
 };
 use super::{hubble, masquerade};
 use crate::admin::DEFAULT_SOCKET;
@@ -35,6 +36,8 @@ const MAX_SESSIONS: usize = 1 << 26;
 const MIN_LEASE: Duration = Duration::from_secs(1);
 /// What a session that has ended otherwise may go on, and what an operator waits for at most after a stop.
 const MAX_LEASE: Duration = Duration::from_secs(600);
+/// More than an IPv4 header can tell, which needs no setting, and no more than the kernel lets any interface send (`GSO_MAX_SIZE`).
+const BIG_TCP: RangeInclusive<u32> = 65_536..=524_280;
 
 /// `sockaddr_un` has 108 bytes, the closing zero included; what is made under another name first needs some of them.
 pub(super) const MAX_SOCKET_PATH: usize = 96;
@@ -78,6 +81,7 @@ pub(super) fn check(file: &str, folder: &Path, node: Option<&str>, written: &Fil
         tcx: written.tcx,
         pins: pins(written.pins.as_ref(), &mut faults),
         flow_lease: flow_lease(written.flow_lease.as_ref(), &mut faults),
+        big_tcp: big_tcp(written, &mut faults),
         mode: written.mode,
         flow_cache: written.flow_cache,
         state: state::state(
@@ -132,6 +136,20 @@ fn flow_lease(written: Option<&Spanned<String>>, faults: &mut Faults<'_>) -> Dur
             LEASE
         }
     }
+}
+
+fn big_tcp(written: &File, faults: &mut Faults<'_>) -> Option<u32> {
+    let size = written.big_tcp.as_ref()?;
+    if !BIG_TCP.contains(&size.value) {
+        let [least, most] = [BIG_TCP.start(), BIG_TCP.end()];
+        let help = format!("write bytes from {least} to {most}, such as 196608, or leave it out");
+        faults.add(line(size), "big_tcp", format!("`{}` is no such length", size.value), help);
+    }
+    if written.attach == Attach::Xdp {
+        let help = "leave it out: with attach: xdp pods send no segments to cut";
+        faults.add(line(size), "big_tcp", "is set with attach: xdp", help);
+    }
+    Some(size.value)
 }
 
 fn pins(written: Option<&Spanned<String>>, faults: &mut Faults<'_>) -> Pins {

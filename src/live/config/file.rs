@@ -31,6 +31,7 @@ pub(super) struct File {
     pub(super) tcx: bool,
     pub(super) pins: Option<Spanned<String>>,
     pub(super) flow_lease: Option<Spanned<String>>,
+    pub(super) big_tcp: Option<Spanned<u32>>,
     #[serde(default)]
     pub(super) mode: Mode,
     #[serde(default = "yes")]

@@ -60,6 +60,8 @@ fn the_example_is_a_configuration_and_shows_what_is_the_default() {
     assert_eq!((folder, &config.audit_folder), (Some("/var/lib/bulkhead/audit".into()), &config.sessions.folder));
     // Where it is not said, pods' addresses stay.
     assert_eq!(same.masquerade.take(), Some(MasqueradeConfig::default()));
+    // Where it is not said, the pods' interfaces stay as the kernel has them.
+    assert_eq!(same.big_tcp.take(), Some(196_608));
     for (one, other) in same.ports.iter_mut().zip(&config.ports) {
         one.line = other.line;
     }
@@ -491,6 +493,23 @@ routes:
         assert!(error.contains(part), "{part} is not in:\n{error}");
     }
     assert_eq!(error.matches("help: ").count(), error.lines().filter(|line| line.starts_with("c.yaml")).count());
+}
+
+#[test]
+fn the_longest_tcp_packet_is_longer_than_usual_and_for_programs_at_tc() {
+    let of = |more: &str| parse(&format!("{LEAST}{more}"));
+    assert_eq!(of("").unwrap().big_tcp, None);
+    assert_eq!(of("big_tcp: 196608\n").unwrap().big_tcp, Some(196_608));
+    for (text, part) in [
+        ("big_tcp: 1500\n", "big_tcp: `1500` is no such length"),
+        ("big_tcp: 524281\n", "from 65536 to 524280"),
+        ("big_tcp: 131072\nattach: xdp\n", "big_tcp: is set with attach: xdp"),
+        ("big_tcp: 131072\ndataplane: nftables\n", "big_tcp: is about the vswitch"),
+    ] {
+        let error = of(text).unwrap_err();
+        assert!(error.contains(part) && error.contains("help: "), "{error}");
+    }
+    assert_eq!(of("").unwrap().needs_restart(&of("big_tcp: 65536\n").unwrap()), ["big_tcp"]);
 }
 
 #[test]

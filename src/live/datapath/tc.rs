@@ -1,13 +1,14 @@
 //! `attach: tc`: programs at the tc hooks of the interface, and one trunk to the workers for all of them.
 //!
-//! Opening a port is filling in two values of the programs' maps: it needs no packet buffers and no sockets, and nothing in the pod
-//! is changed.
+//! Opening a port is filling in two values of the programs' maps: it needs no packet buffers and no sockets. In the pod one setting is
+//! changed, and only where `big_tcp` asks for it ([`BigTcp`]).
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bulkhead_dataplane::io::{FlowSlot, KernelFlows, LinkStatus, TcAttachment, TcDatapath, XskError};
 
+use super::big_tcp::BigTcp;
 use super::flow_cache::{Account, Accounts};
 use crate::live::config::PortEntry;
 use crate::live::interfaces::{AttachError, OpenError};
@@ -85,14 +86,15 @@ pub(super) struct TcOpening {
 #[derive(Debug)]
 pub(super) struct TcPorts {
     datapath: Arc<TcDatapath>,
+    big_tcp: Option<BigTcp>,
     pub(super) accounts: Accounts,
 }
 
 impl TcPorts {
     /// Nothing is attached yet.
-    pub(super) fn new(datapath: Arc<TcDatapath>) -> Self {
+    pub(super) fn new(datapath: Arc<TcDatapath>, big_tcp: Option<BigTcp>) -> Self {
         let accounts = Accounts::new(Some(Arc::clone(&datapath) as Arc<dyn KernelFlows>));
-        Self { datapath, accounts }
+        Self { datapath, big_tcp, accounts }
     }
 
     pub(super) fn attach(&self, entry: &PortEntry, link: &LinkStatus) -> Result<TcOpenable, AttachError> {
@@ -108,7 +110,7 @@ impl TcPorts {
     }
 
     pub(super) fn open(
-        &self,
+        &mut self,
         entry: &PortEntry,
         link: &LinkStatus,
         attachment: &mut TcOpenable,
@@ -118,6 +120,9 @@ impl TcPorts {
             return Err(OpenError::Gone);
         }
         attachment.open().map_err(|error| OpenError::Refused(format!("{}: {error}", entry.interface)))?;
+        if let Some(big_tcp) = &mut self.big_tcp {
+            big_tcp.open(entry);
+        }
         let slot = attachment.slot();
         *account = self.accounts.begin(Some(slot));
         let said = format!("port {entry} is open: interface {}, MTU {}", link.index, link.mtu.min(u16::MAX.into()));

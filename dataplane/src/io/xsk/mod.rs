@@ -76,6 +76,7 @@
 )]
 
 mod addresses;
+mod big_tcp;
 mod bpf;
 mod error;
 mod features;
@@ -114,6 +115,7 @@ mod umem;
 mod wait;
 
 pub use addresses::{AddressWatch, InterfaceAddress, addresses};
+pub use big_tcp::set_longest_tcp_packet;
 pub use error::XskError;
 pub use features::takes_xdp_frames;
 pub use flow_cache::KernelFlowCache;

@@ -86,8 +86,7 @@ pub fn xdp_programs(interface: u32) -> io::Result<Vec<u32>> {
 /// # Errors
 /// When there is no such interface, or the kernel does not answer.
 pub(super) fn has_peer_elsewhere(interface: u32) -> io::Result<bool> {
-    let mut body = [0; LINK];
-    body[4..8].copy_from_slice(&interface.to_ne_bytes());
+    let body = link(interface);
     let (mut is_veth, mut is_elsewhere) = (false, false);
     ask(libc::RTM_GETLINK, false, &body, |message| {
         for (kind, value) in attributes(message.get(LINK..).unwrap_or_default()) {
@@ -99,6 +98,13 @@ pub(super) fn has_peer_elsewhere(interface: u32) -> io::Result<bool> {
         }
     })?;
     Ok(is_veth && is_elsewhere)
+}
+
+/// `struct ifinfomsg`: an interface by its number.
+pub(super) fn link(interface: u32) -> [u8; LINK] {
+    let mut body = [0; LINK];
+    body[4..8].copy_from_slice(&interface.to_ne_bytes());
+    body
 }
 
 /// Whether `IFLA_LINKINFO` is that of a veth.

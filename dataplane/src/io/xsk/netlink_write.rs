@@ -4,7 +4,7 @@
 use std::ffi::CStr;
 use std::io;
 
-use super::netlink::{IFLA_INFO_KIND, LINK, aligned, request};
+use super::netlink::{IFLA_INFO_KIND, aligned, link, request};
 
 /// Makes a pair of veths with these names, down, with so many queues in each direction at each end. The first one gets this
 /// number.
@@ -62,8 +62,15 @@ pub(super) fn start(interface: u32) -> io::Result<()> {
 
 /// Sets how many bytes a packet of an interface has at most.
 pub(super) fn set_mtu(interface: u32, mtu: u32) -> io::Result<()> {
+    set_numbers(interface, &[(libc::IFLA_MTU, mtu)])
+}
+
+/// Sets these attributes of an interface.
+pub(super) fn set_numbers(interface: u32, attributes: &[(u16, u32)]) -> io::Result<()> {
     let mut body = link(interface).to_vec();
-    attribute(&mut body, libc::IFLA_MTU, &mtu.to_ne_bytes());
+    for &(kind, value) in attributes {
+        attribute(&mut body, kind, &value.to_ne_bytes());
+    }
     change(libc::RTM_NEWLINK, 0, &body)
 }
 
@@ -91,12 +98,6 @@ pub(super) fn traffic_control(interface: u32, handle: u32, parent: u32, info: u3
     for number in [interface, handle, parent, info] {
         body.extend(number.to_ne_bytes());
     }
-    body
-}
-
-fn link(interface: u32) -> [u8; LINK] {
-    let mut body = [0; LINK];
-    body[4..8].copy_from_slice(&interface.to_ne_bytes());
     body
 }
 

@@ -112,7 +112,7 @@ fn contradictions(written: &File, said: Judging, (name, named): (&str, Judging),
 
 /// Fields that do not go together.
 fn combination(written: &File, said: Judging, faults: &mut Faults<'_>) {
-    let File { enforce, engine, .. } = written;
+    let File { enforce, engine, big_tcp, .. } = written;
     let is_at_source = said.enforce == EnforcedAt::Source;
     let is_other_engine = said.engine != EngineName::Acl;
     if let (Some(engine), true) = (engine, is_at_source && is_other_engine) {
@@ -128,6 +128,9 @@ fn combination(written: &File, said: Judging, faults: &mut Faults<'_>) {
         }
         if let (Some(engine), true) = (engine, is_other_engine) {
             faults.add(line(engine), "engine", problem, help);
+        }
+        if let Some(big_tcp) = big_tcp {
+            faults.add(line(big_tcp), "big_tcp", problem, help);
         }
     }
 }

@@ -29,6 +29,7 @@ use std::time::Duration;
 use bulkhead_control::object::{Denied, Enforcement};
 use bulkhead_control::renderer::acl::EnforcedAt;
 use bulkhead_control::service::Settings;
+use bulkhead_dataplane::PortKind;
 use ipnet::IpNet;
 
 use super::log::LogConfig;
@@ -222,10 +223,7 @@ impl Config {
 
     /// The uplink's interface.
     pub(crate) fn uplink(&self) -> Option<Arc<str>> {
-        self.ports
-            .iter()
-            .find(|port| port.kind == bulkhead_dataplane::PortKind::Uplink)
-            .map(|port| port.interface.clone())
+        self.ports.iter().find(|port| port.kind == PortKind::Uplink).map(|port| port.interface.clone())
     }
 
     /// Whether the ports and routes of a configuration that differs in these fields are not to be taken over before a restart: they are

@@ -11,6 +11,12 @@ fn parse(text: &str) -> Result<Config, String> {
     Config::parse("c.yaml", text, Path::new("/etc/bulkhead")).map_err(|errors| errors.to_string())
 }
 
+/// The file is refused with this in what is said, and a remedy.
+fn assert_refused(text: &str, part: &str) {
+    let error = parse(text).unwrap_err();
+    assert!(error.contains(part) && error.contains("help: "), "{error}");
+}
+
 fn with_port(port: &str) -> Result<Config, String> {
     parse(&format!("node: n\nstate: {{paths: [s.yaml]}}\nports:\n  - {port}\n"))
 }
@@ -438,8 +444,7 @@ fn a_field_that_is_not_known_is_an_error_with_file_line_field_and_remedy() {
         ("- a\n", "expected fields"),
         ("node: n\nnode: m\n", "node"),
     ] {
-        let error = parse(text).unwrap_err();
-        assert!(error.contains(part) && error.contains("help: "), "{error}");
+        assert_refused(text, part);
     }
 }
 
@@ -506,8 +511,7 @@ fn the_longest_tcp_packet_is_longer_than_usual_and_for_programs_at_tc() {
         ("big_tcp: 131072\nattach: xdp\n", "big_tcp: is set with attach: xdp"),
         ("big_tcp: 131072\ndataplane: nftables\n", "big_tcp: is about the vswitch"),
     ] {
-        let error = of(text).unwrap_err();
-        assert!(error.contains(part) && error.contains("help: "), "{error}");
+        assert_refused(&format!("{LEAST}{text}"), part);
     }
     assert_eq!(of("").unwrap().needs_restart(&of("big_tcp: 65536\n").unwrap()), ["big_tcp"]);
 }

@@ -2,7 +2,7 @@
 //!
 //! Where an interface on the way of such a packet does not take it, the kernel cuts it into segments there by itself, which is several
 //! times slower than 64 KiB that the interface cuts. So the node's own interfaces are asked first, and when the uplink refuses, pods
-//! keep what they have:
+//! keep what they have. An uplink that is not there yet is asked when it comes:
 //!
 //! ```text
 //!   the uplink's or host's port opens: its interface
@@ -62,7 +62,8 @@ impl BigTcp {
             Err(error) => {
                 self.is_taken = false;
                 log::warn(&format!(
-                    "the uplink does not take what big_tcp asks for, so pods' TCP packets stay as long as they are: {error}\n\
+                    "the uplink does not take what big_tcp asks for. TCP packets of pods that open from now on stay as long as they \
+                     are; longer ones of pods that are open leave slowly, as the kernel cuts them by itself: {error}\n\
                      help: big_tcp of no more than tso_max_size in `ip -d link show {uplink}`, if that is more than 65536, \
                      or leave it out"
                 ));

@@ -11,7 +11,7 @@ use std::io;
 
 use super::link::LinkInfo;
 use super::netlink::{LINK, ask, attributes, number};
-use super::netlink_write::set_numbers;
+use super::netlink_write::set_number;
 use super::{XskError, netlink};
 
 /// `IFLA_GSO_IPV4_MAX_SIZE`.
@@ -26,7 +26,7 @@ const SENT: u16 = 63;
 pub fn set_longest_tcp_packet(interface: &str, bytes: u32) -> Result<(), XskError> {
     let failed = |source| XskError::system(interface, "change how long its TCP packets are", source);
     let index = LinkInfo::read(interface)?.index;
-    set_numbers(index, &[(SENT, bytes)]).map_err(failed)?;
+    set_number(index, SENT, bytes).map_err(failed)?;
     // Older kernels pass over what they do not know.
     match longest_sent(index).map_err(failed)? {
         Some(now) if now == bytes => Ok(()),

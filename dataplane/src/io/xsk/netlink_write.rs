@@ -62,15 +62,13 @@ pub(super) fn start(interface: u32) -> io::Result<()> {
 
 /// Sets how many bytes a packet of an interface has at most.
 pub(super) fn set_mtu(interface: u32, mtu: u32) -> io::Result<()> {
-    set_numbers(interface, &[(libc::IFLA_MTU, mtu)])
+    set_number(interface, libc::IFLA_MTU, mtu)
 }
 
-/// Sets these attributes of an interface.
-pub(super) fn set_numbers(interface: u32, attributes: &[(u16, u32)]) -> io::Result<()> {
+/// Sets an attribute of an interface that is a number.
+pub(super) fn set_number(interface: u32, kind: u16, value: u32) -> io::Result<()> {
     let mut body = link(interface).to_vec();
-    for &(kind, value) in attributes {
-        attribute(&mut body, kind, &value.to_ne_bytes());
-    }
+    attribute(&mut body, kind, &value.to_ne_bytes());
     change(libc::RTM_NEWLINK, 0, &body)
 }
 

@@ -99,7 +99,7 @@ fn main() {
         } else {
             taken.push(namespace.within(|| {
                 let started = Instant::now();
-                bulkhead::set_elements::change(&sets, epoch).unwrap();
+                bulkhead_node::set_elements::change(&sets, epoch).unwrap();
                 started.elapsed()
             }));
         }

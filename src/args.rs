@@ -1,61 +1,20 @@
-//! What the user typed, checked as far as it can be without reading anything.
+//! The command line: which subcommands there are. Each crate defines the arguments of its own.
 
-mod admin;
-mod asked;
-mod claims;
-mod cni;
-mod compile;
-mod diff;
-mod ends;
-mod explain;
-mod learn;
-mod lint;
 #[cfg(target_os = "linux")]
 mod live;
-mod planned;
-mod policies;
-mod reach;
-mod replay;
-mod resolve;
-mod run;
-mod state;
+#[cfg(target_os = "linux")]
 mod sync;
-mod target;
-mod top;
-mod wait;
-mod watch;
-mod why;
 
 use std::path::PathBuf;
 
-use clap::{Parser, Subcommand, ValueEnum};
+use bulkhead_answers::args::{Classify, Compile, Diff, Explain, Learn, Lint, Policies, Reach, Replay, Resolve, Test};
+use bulkhead_observe::args::Why;
+use clap::{Parser, Subcommand};
 
-pub use admin::{Admin, Audit, AuditAction, Reload, Sessions, Status, Tables};
-pub use asked::Asked;
-pub use claims::{Test, TestFormat};
-pub use cni::{Cni, CniAction, CniInstall, CniPlace, CniVersion};
-pub use compile::{Compile, RendererName};
-pub use diff::{Diff, DiffFormat};
-pub use ends::{EndName, PortProtocol};
-pub use explain::Explain;
-pub use learn::{Learn, Learned};
-pub use lint::{Lint, LintFormat};
 #[cfg(target_os = "linux")]
 pub use live::LiveCommand;
-pub use planned::Planned;
-pub use policies::Policies;
-pub use reach::{Reach, ReachFormat};
-pub use replay::Replay;
-pub use resolve::{Destination, Resolve};
-pub use run::{Cleanup, LogFormat, Run};
-pub use state::{EnforcementName, NamespaceDefault, PolicySemantics, State};
-pub(crate) use state::{semantics, without_captures};
+#[cfg(target_os = "linux")]
 pub use sync::{Sync, SyncNeutron, SyncTarget};
-pub use target::{ServicePortWord, ServiceTarget, Target};
-pub use top::{PortOrder, Top};
-pub use wait::{PolicyReference, Wait};
-pub use watch::{Capture, Monitor, Trace, Traced, WatchedEnds};
-pub use why::{Bundle, Why};
 
 /// A Kubernetes node's vswitch in user space that enforces NetworkPolicy.
 #[derive(Debug, Parser)]
@@ -102,31 +61,6 @@ pub enum Command {
     Completions(Completions),
     /// Write man pages, of the program and of each subcommand
     Man(Man),
-}
-
-/// The form of the answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Format {
-    /// For people.
-    Text,
-    /// For programs.
-    Json,
-}
-
-/// `bulkhead classify`.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  bulkhead classify --rules acl1.rules.gz --trace acl1.trace.gz -o json\n\n\
-    Exit code 1 when an answer differs from the trace's.")]
-pub struct Classify {
-    /// Rules in the ClassBench format, plain or gzip
-    #[arg(long, value_name = "FILE")]
-    pub rules: PathBuf,
-    /// Packets with the position of the rule that decides each, plain or gzip
-    #[arg(long, value_name = "FILE")]
-    pub trace: PathBuf,
-    /// The form of the answer
-    #[arg(short, long, value_enum, default_value = "text")]
-    pub output: Format,
 }
 
 /// `bulkhead completions`.

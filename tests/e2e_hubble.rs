@@ -13,14 +13,14 @@ use crate::lab::lasting::{PATIENCE, answers, connect, echo};
 use crate::lab::netns::eventually;
 use crate::lab::watched::{flood, metrics, status_drops, watched};
 use crate::require;
-use bulkhead::hubble::codec::Raw;
-use bulkhead::hubble::flow::{EventTypeFilter, Flow, FlowFilter, LostEventSource, Verdict};
-use bulkhead::hubble::health::{HealthCheckRequest, HealthCheckResponse};
-use bulkhead::hubble::observer::{
+use bulkhead_observe::hubble::codec::Raw;
+use bulkhead_observe::hubble::flow::{EventTypeFilter, Flow, FlowFilter, LostEventSource, Verdict};
+use bulkhead_observe::hubble::health::{HealthCheckRequest, HealthCheckResponse};
+use bulkhead_observe::hubble::observer::{
     FieldMask, GetFlowsRequest, GetFlowsResponse, GetNamespacesResponse, GetNodesResponse, NoFields, ResponseType,
     ServerStatusResponse,
 };
-use bulkhead::hubble::peer::ChangeNotification;
+use bulkhead_observe::hubble::peer::ChangeNotification;
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper::http::uri::PathAndQuery;

@@ -518,7 +518,7 @@ fn ten_thousand_elements_change_without_a_verdict_in_between() {
         let change = std::thread::spawn(move || {
             bulkhead_dataplane::io::in_namespace(&std::path::Path::new("/run/netns").join(netns), move || {
                 let started = Instant::now();
-                bulkhead::set_elements::change(&sets, epoch).unwrap();
+                bulkhead_node::set_elements::change(&sets, epoch).unwrap();
                 started.elapsed()
             })
             .unwrap()
@@ -552,7 +552,7 @@ fn ten_thousand_elements_change_without_a_verdict_in_between() {
         let (sets, epoch) = (change.unwrap().sets.unwrap(), kernel.epoch);
         let timed = bulkhead_dataplane::io::in_namespace(&netns, move || {
             let started = Instant::now();
-            bulkhead::set_elements::change(&sets, epoch).unwrap();
+            bulkhead_node::set_elements::change(&sets, epoch).unwrap();
             started.elapsed()
         });
         kernel.pipeline.renderer_mut(kernel.renderer).take();

@@ -52,7 +52,7 @@ fn snapshot(case: &Path) -> Snapshot {
     let mut pipeline = Pipeline::new(Scope::Node("node-1".into()));
     let text = fs::read_to_string(case.join("state.yaml")).unwrap();
     pipeline.resync(load_text("state.yaml", &text, Strictness::Strict).unwrap().objects).unwrap();
-    bulkhead::run::snapshot(&pipeline.node_tables("node-1").unwrap()).unwrap()
+    bulkhead_answers::run::snapshot(&pipeline.node_tables("node-1").unwrap()).unwrap()
 }
 
 /// One edit: where (as a part of the whole), what to do there, and with which byte.

@@ -16,8 +16,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
 
-use bulkhead::run;
-use bulkhead::services::Adapter;
+use bulkhead_answers::run;
+use bulkhead_answers::services::Adapter;
 use bulkhead_control::inventory::Inventory;
 use bulkhead_control::object::Object;
 use bulkhead_control::pipeline::Pipeline;

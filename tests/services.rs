@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
 
-use bulkhead::services::{Adapter, Counts, NodeHealth};
+use bulkhead_answers::services::{Adapter, Counts, NodeHealth};
 use bulkhead_control::cache::Event;
 use bulkhead_control::inventory::Inventory;
 use bulkhead_control::object::{Object, Transport};

@@ -3,9 +3,12 @@
 
 use clap::Subcommand;
 
-use super::{
-    Admin, Audit, Bundle, Capture, Cleanup, Cni, Monitor, Reload, Run, Sessions, Status, Sync, Tables, Top, Trace, Wait,
-};
+use bulkhead_answers::args::Admin;
+use bulkhead_cni::args::Cni;
+use bulkhead_node::args::{Cleanup, Run};
+use bulkhead_observe::args::{Audit, Bundle, Capture, Monitor, Reload, Sessions, Status, Tables, Top, Trace, Wait};
+
+use super::Sync;
 
 /// The subcommands.
 #[derive(Debug, Subcommand)]

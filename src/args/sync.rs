@@ -2,7 +2,7 @@
 
 use clap::Subcommand;
 
-use super::{Format, State};
+use bulkhead_answers::args::{Format, State};
 
 /// `bulkhead sync`.
 #[derive(Debug, clap::Args)]

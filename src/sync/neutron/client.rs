@@ -17,7 +17,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
 
-use crate::output::{self, printable};
+use bulkhead_answers::output::{self, printable};
 
 /// How long an answer may take: Neutron itself gives its backends 30 s, and a page of ports takes some seconds.
 const ANSWER: Duration = Duration::from_secs(60);

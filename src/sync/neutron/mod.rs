@@ -24,9 +24,10 @@ use serde_json::{Value, json};
 
 use self::apply::Apply;
 use self::client::Client;
-use crate::args::{Format, SyncNeutron};
-use crate::compile::neutron::{call_value, desired, owner};
-use crate::{output, run};
+use crate::args::SyncNeutron;
+use bulkhead_answers::args::Format;
+use bulkhead_answers::compile::neutron::{call_value, desired, owner};
+use bulkhead_answers::{output, run};
 
 /// The variable that the token is in, as for OpenStack's own client.
 const TOKEN: &str = "OS_TOKEN";

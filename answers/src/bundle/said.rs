@@ -1,0 +1,114 @@
+//! What a bundle says of how its state was judged, for commands that read the state from it: so they judge it as the vswitch did.
+//!
+//! What the command line says counts more. Only manifests are read here: they are the first members, and whoever reads the objects checks the
+//! rest.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail, ensure};
+use bulkhead_control::attachments::Attachment;
+use bulkhead_control::object::{Enforcement, IngressIsolation, PodName};
+use bulkhead_control::service;
+use bulkhead_control::source::{Options, Semantics};
+use flate2::read::GzDecoder;
+
+use super::{Manifest, Settings, damaged, is_bundle, member_name};
+use crate::args::{PolicySemantics, State};
+use crate::resolve;
+
+/// A longer manifest is none: of a pod that is attached it has some hundred bytes, and a node has some hundred pods.
+const MOST_MANIFEST: u64 = 1 << 24;
+
+/// The manifest of each of these paths that is a bundle.
+fn manifests(paths: &[PathBuf]) -> anyhow::Result<Vec<(&Path, Manifest)>> {
+    let bundles = paths.iter().filter(|path| is_bundle(path));
+    let manifest = |path: &PathBuf| {
+        let name = path.display().to_string();
+        let file = File::open(path).with_context(|| format!("cannot open the bundle {name}"))?;
+        manifest(BufReader::new(file)).with_context(|| format!("{name} is not used"))
+    };
+    bundles.map(|path| Ok((path.as_path(), manifest(path)?))).collect()
+}
+
+fn manifest(file: impl Read) -> anyhow::Result<Manifest> {
+    let mut archive = tar::Archive::new(GzDecoder::new(file).take(MOST_MANIFEST + (1 << 20)));
+    let mut entries = archive.entries().context("it is no bundle")?.raw(true);
+    let entry = entries.next().context("it has no manifest: it is no bundle")?.map_err(damaged)?;
+    let is_manifest = member_name(&entry.path_bytes()) == Some(super::MANIFEST);
+    ensure!(is_manifest, "its manifest is not its first member");
+    ensure!(entry.size() <= MOST_MANIFEST, "its manifest has more than {MOST_MANIFEST} bytes");
+    let mut bytes = Vec::new();
+    entry.take(MOST_MANIFEST).read_to_end(&mut bytes).map_err(damaged)?;
+    serde_json::from_slice(&bytes).context("its manifest is not understood")
+}
+
+/// What all bundles say of one thing; none where they say nothing.
+fn agreed<T: PartialEq>(
+    paths: &[PathBuf],
+    of: impl Fn(Settings) -> Option<T>,
+    option: &str,
+) -> anyhow::Result<Option<T>> {
+    let mut agreed: Option<(&Path, T)> = None;
+    for (path, manifest) in manifests(paths)? {
+        let Some(said) = manifest.settings.and_then(&of) else { continue };
+        match &agreed {
+            Some((first, before)) if *before != said => {
+                let (first, path) = (first.display(), path.display());
+                bail!(
+                    "{first} and {path} are of nodes whose configurations differ in this\n  help: say which is meant with {option}"
+                )
+            }
+            Some(_) => {}
+            None => agreed = Some((path, said)),
+        }
+    }
+    Ok(agreed.map(|(_, said)| said))
+}
+
+/// How the objects of a state are read: as the command line says, else as the vswitch whose bundle it is read them.
+///
+/// # Errors
+/// When two arguments contradict each other, or bundles do.
+pub fn options(state: &State) -> anyhow::Result<Options> {
+    let mut options = state.options()?;
+    if state.namespace_default.is_none() && state.policy_semantics != Some(PolicySemantics::V1) {
+        let isolation = agreed(&state.paths, |settings| Some(settings.isolation), "--namespace-default")?;
+        if isolation == Some(IngressIsolation::DefaultDeny) {
+            options.semantics = Semantics::V1beta1 { default: IngressIsolation::DefaultDeny };
+        }
+    }
+    Ok(options)
+}
+
+/// Whether policies are enforced that do not say.
+///
+/// # Errors
+/// When bundles contradict each other.
+pub fn enforcement(state: &State) -> anyhow::Result<Enforcement> {
+    match state.enforcement {
+        Some(name) => Ok(name.into()),
+        None => Ok(agreed(&state.paths, |settings| Some(settings.enforcement), "--enforcement")?.unwrap_or_default()),
+    }
+}
+
+/// The settings of Services: those of a file that was named, else those of the vswitch whose bundle the state is.
+///
+/// # Errors
+/// When the file cannot be read or holds something else, or bundles contradict each other.
+pub fn service_settings(named: Option<&Path>, paths: &[PathBuf]) -> anyhow::Result<service::Settings> {
+    match named {
+        Some(path) => resolve::settings(Some(path)),
+        None => Ok(agreed(paths, |settings| settings.services, "--settings")?.unwrap_or_default()),
+    }
+}
+
+/// The pods that were attached to the vswitches whose bundles these are.
+///
+/// # Errors
+/// When a manifest cannot be read.
+pub fn attached(paths: &[PathBuf]) -> anyhow::Result<BTreeMap<PodName, Attachment>> {
+    Ok(manifests(paths)?.into_iter().flat_map(|(_, manifest)| manifest.attached).collect())
+}

@@ -1,0 +1,265 @@
+use std::io::Write;
+
+use bulkhead_control::source::Strictness;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
+use super::*;
+
+const STATE_TEXT: &str = "
+apiVersion: v1
+kind: Namespace
+metadata: {name: x}
+---
+apiVersion: v1
+kind: Pod
+metadata:
+  name: a
+  namespace: x
+  annotations: {kubectl.kubernetes.io/last-applied-configuration: planted-annotation}
+spec: {nodeName: node-1, containers: [{name: c, env: [{name: TOKEN, value: planted-environment}]}]}
+status: {phase: Running, podIPs: [{ip: 10.1.0.1}]}
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: s, namespace: x}
+stringData: {token: planted-secret}
+";
+
+fn members() -> BTreeMap<&'static str, Vec<u8>> {
+    let objects = source::load_text("state", STATE_TEXT, Strictness::Strict).unwrap().objects;
+    let lines: String = objects.iter().map(|object| format!("{}\n", serde_json::to_string(object).unwrap())).collect();
+    [(STATE, lines.into_bytes()), ("status.json", b"{}".to_vec())].into()
+}
+
+fn manifest(members: &BTreeMap<&'static str, Vec<u8>>) -> Manifest {
+    let member = |bytes: &Vec<u8>| Member { length: bytes.len() as u64, sha256: digest(bytes) };
+    Manifest {
+        format: FORMAT.into(),
+        version: VERSION,
+        program: "0".into(),
+        node: "n".into(),
+        made: "2026-11-24T14:32:07Z".into(),
+        settings: Some(Settings::default()),
+        attached: Vec::new(),
+        members: members.iter().map(|(name, bytes)| ((*name).to_owned(), member(bytes))).collect(),
+    }
+}
+
+/// A tar with these members, gzipped.
+fn packed(members: &[(&str, &[u8])]) -> Vec<u8> {
+    let mut archive = tar::Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
+    for (name, bytes) in members {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(bytes.len() as u64);
+        header.set_mode(0o600);
+        // Names that the library refuses to write.
+        let field = &mut header.as_old_mut().name;
+        field[..name.len()].copy_from_slice(name.as_bytes());
+        header.set_cksum();
+        archive.append(&header, *bytes).unwrap();
+    }
+    archive.into_inner().unwrap().finish().unwrap()
+}
+
+fn bundle() -> Vec<u8> {
+    let members = members();
+    let manifest = serde_json::to_vec(&manifest(&members)).unwrap();
+    let names: Vec<(String, &[u8])> =
+        members.iter().map(|(name, bytes)| (format!("{FOLDER}/{name}"), &bytes[..])).collect();
+    let mut all = vec![("bulkhead-bundle/manifest.json", &manifest[..])];
+    all.extend(names.iter().map(|(name, bytes)| (name.as_str(), *bytes)));
+    packed(&all)
+}
+
+fn read(bytes: &[u8]) -> anyhow::Result<Bundle> {
+    Bundle::read(Path::new("b.tgz"), bytes)
+}
+
+fn refused(bytes: &[u8]) -> String {
+    format!("{:#}", read(bytes).unwrap_err())
+}
+
+#[test]
+fn what_was_packed_is_what_is_read_and_no_secret_is_in_it() {
+    let read = read(&bundle()).unwrap();
+    let objects = source::load_text("state", STATE_TEXT, Strictness::Strict).unwrap().objects;
+    assert_eq!(read.objects().unwrap(), objects);
+    let shown = String::from_utf8_lossy(&read.members[STATE]).into_owned();
+    assert!(shown.contains("10.1.0.1") && !shown.contains("planted"), "{shown}");
+    let error = read.into_journal().unwrap_err().to_string();
+    assert!(error.contains("was off"), "{error}");
+}
+
+#[test]
+fn the_writer_writes_what_the_reader_reads() {
+    let (settings, made) = (Some(Settings::default()), "2026-11-24T14:32:07Z".to_owned());
+    let contents = Contents { node: "n".into(), made, settings, attached: Vec::new(), members: members() };
+    let mut out = Vec::new();
+    contents.pack(&mut out).unwrap();
+    assert_eq!(read(&out).unwrap().members, contents.members);
+}
+
+#[test]
+fn a_bundle_without_the_end_of_its_gzip_is_refused() {
+    let whole = bundle();
+    for missing in 1..=8 {
+        assert!(refused(&whole[..whole.len() - missing]).contains("cut off"));
+    }
+}
+
+#[test]
+fn a_bundle_that_is_cut_off_or_damaged_is_refused() {
+    let whole = bundle();
+    for end in (0..whole.len()).step_by(3) {
+        // The last bytes are gzip's own, behind all members: the end of the tar's zeros, and its sum.
+        assert!(read(&whole[..end]).is_err() || end + 32 >= whole.len(), "cut at {end} of {}", whole.len());
+    }
+    for at in (0..whole.len()).step_by(3) {
+        let mut wrong = whole.clone();
+        wrong[at] ^= 0x20;
+        if let Ok(read) = read(&wrong) {
+            assert_eq!(read.members, members(), "byte {at}");
+        }
+    }
+}
+
+#[test]
+fn hostile_members_are_refused() {
+    let manifest_of = |members: &BTreeMap<&'static str, Vec<u8>>| serde_json::to_vec(&manifest(members)).unwrap();
+    let none = manifest_of(&BTreeMap::new());
+    let manifest_name = "bulkhead-bundle/manifest.json";
+    for name in [
+        "../../etc/cron.d/x",
+        "/etc/passwd",
+        "bulkhead-bundle/../x",
+        "bulkhead-bundle/other",
+        "state.jsonl",
+        "x\u{1b}[2J",
+    ] {
+        let error = refused(&packed(&[(manifest_name, &none), (name, b"x")]));
+        assert!(error.contains("no member") && !error.contains('\u{1b}'), "{name}: {error}");
+    }
+    let twice = refused(&packed(&[(manifest_name, &none), (manifest_name, &none)]));
+    assert!(twice.contains("manifest"), "{twice}");
+    let unnamed = refused(&packed(&[(manifest_name, &none), ("bulkhead-bundle/status.json", b"{}")]));
+    assert!(unnamed.contains("does not name"), "{unnamed}");
+    let missing = refused(&packed(&[(manifest_name, &manifest_of(&members()))]));
+    assert!(missing.contains("missing"), "{missing}");
+    let other = refused(&packed(&[(manifest_name, br#"{"format":"x","version":1}"#)]));
+    assert!(other.contains("not understood"), "{other}");
+    assert!(refused(b"apiVersion: v1").contains("no bundle"));
+    assert!(refused(&packed(&[])).contains("no manifest"));
+    let mut later = manifest(&BTreeMap::new());
+    later.version = 2;
+    let later = refused(&packed(&[(manifest_name, &serde_json::to_vec(&later).unwrap())]));
+    assert!(later.contains("version 2"), "{later}");
+}
+
+#[test]
+fn a_bomb_is_refused_before_it_is_unpacked() {
+    // A member that says it has four gigabytes of zeros.
+    let mut header = tar::Header::new_gnu();
+    header.set_size(4 << 30);
+    header.set_entry_type(tar::EntryType::Regular);
+    header.as_old_mut().name[..23].copy_from_slice(b"bulkhead-bundle/journal");
+    header.set_cksum();
+    let mut packer = GzEncoder::new(Vec::new(), Compression::fast());
+    packer.write_all(header.as_bytes()).unwrap();
+    packer.write_all(&[0; 1 << 16]).unwrap();
+    let error = refused(&packer.finish().unwrap());
+    assert!(error.contains("more than"), "{error}");
+    // One that says it has a link, and one that is a device.
+    for kind in [tar::EntryType::Symlink, tar::EntryType::Char, tar::EntryType::GNULongName] {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(0);
+        header.set_entry_type(kind);
+        header.as_old_mut().name[..23].copy_from_slice(b"bulkhead-bundle/journal");
+        header.set_cksum();
+        let mut packer = GzEncoder::new(Vec::new(), Compression::fast());
+        packer.write_all(header.as_bytes()).unwrap();
+        packer.write_all(&[0; 1024]).unwrap();
+        assert!(read(&packer.finish().unwrap()).is_err(), "{kind:?}");
+    }
+}
+
+/// A bundle in a file of its own, which is removed with this.
+struct Written(PathBuf);
+
+impl Written {
+    fn new(name: &str, manifest: &Manifest, members: &BTreeMap<&'static str, Vec<u8>>) -> Self {
+        let path = std::env::temp_dir().join(format!("bulkhead-{}-{name}.tgz", std::process::id()));
+        let manifest = serde_json::to_vec(manifest).unwrap();
+        let names: Vec<(String, &[u8])> =
+            members.iter().map(|(name, bytes)| (format!("{FOLDER}/{name}"), &bytes[..])).collect();
+        let mut all = vec![("bulkhead-bundle/manifest.json", &manifest[..])];
+        all.extend(names.iter().map(|(name, bytes)| (name.as_str(), *bytes)));
+        std::fs::write(&path, packed(&all)).unwrap();
+        Self(path)
+    }
+
+    fn state(&self) -> crate::args::State {
+        crate::args::State {
+            paths: vec![self.0.clone()],
+            lenient: false,
+            policy_semantics: None,
+            namespace_default: None,
+            ignore: Vec::new(),
+            enforcement: None,
+        }
+    }
+}
+
+impl Drop for Written {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn a_state_of_a_bundle_is_judged_as_its_vswitch_judged_it_unless_the_command_line_says_otherwise() {
+    use bulkhead_control::object::{Enforcement, IngressIsolation};
+    use bulkhead_control::service;
+
+    let members = members();
+    let services = |cidr: &str| service::Settings::parse("settings", &format!("service_cidrs: [{cidr}]")).unwrap();
+    let mut manifest = manifest(&members);
+    // The pod's address is another one than its object says.
+    let attachment = Attachment { uid: None, addresses: vec!["10.1.0.99".parse().unwrap()], number: 1 };
+    manifest.attached = vec![(PodName::new("x", "a"), attachment)];
+    manifest.settings = Some(Settings {
+        isolation: IngressIsolation::DefaultDeny,
+        enforcement: Enforcement::Audit,
+        services: Some(services("10.96.0.0/12")),
+        program: "0".into(),
+    });
+    let one = Written::new("said", &manifest, &members);
+    let state = one.state();
+    assert_eq!(service_settings(None, &state.paths).unwrap(), services("10.96.0.0/12"));
+    assert_eq!(enforcement(&state).unwrap(), Enforcement::Audit);
+    assert_eq!(options(&state).unwrap().semantics.default_isolation(), IngressIsolation::DefaultDeny);
+    let pipeline = crate::run::load(&state, bulkhead_control::processor::Scope::Cluster).unwrap();
+    let cache = pipeline.cache();
+    let pod = cache.pod(cache.pod_key(&PodName::new("x", "a")).unwrap()).unwrap();
+    assert!(pod.addresses.contains(&"10.1.0.99".parse().unwrap()), "{pod:?}");
+
+    let file = std::env::temp_dir().join(format!("bulkhead-{}-settings.yaml", std::process::id()));
+    std::fs::write(&file, "service_cidrs: [10.97.0.0/16]").unwrap();
+    assert_eq!(service_settings(Some(&file), &state.paths).unwrap(), services("10.97.0.0/16"));
+    std::fs::remove_file(&file).unwrap();
+    let told = crate::args::State {
+        enforcement: Some(crate::args::EnforcementName::Enforce),
+        namespace_default: Some(crate::args::NamespaceDefault::Open),
+        ..state.clone()
+    };
+    assert_eq!(enforcement(&told).unwrap(), Enforcement::Enforce);
+    assert_eq!(options(&told).unwrap().semantics.default_isolation(), IngressIsolation::ClusterDefault);
+
+    // Of two nodes that differ neither is guessed.
+    manifest.settings = Some(Settings { services: Some(services("10.98.0.0/16")), ..Settings::default() });
+    let other = Written::new("said-otherwise", &manifest, &members);
+    let both = crate::args::State { paths: vec![one.0.clone(), other.0.clone()], ..state };
+    let error = service_settings(None, &both.paths).unwrap_err().to_string();
+    assert!(error.contains("said-otherwise") && error.contains("--settings"), "{error}");
+    assert!(enforcement(&both).unwrap_err().to_string().contains("--enforcement"));
+}

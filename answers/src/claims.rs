@@ -1,0 +1,80 @@
+//! `bulkhead test`: whether a state keeps what is claimed of it, proven for all addresses and ports at once.
+//!
+//! ```text
+//!  claims --file--> never, always, only --ends--> addresses --judge--> holds, vacuous, or a witness --report--> text, JSON, JUnit, SARIF
+//!  state  --> rules and sets --> reachability --------------------^
+//! ```
+//! **Invariant.** What is not understood is an error, and a claim about nobody fails: no claim holds because nothing was asked.
+
+mod ends;
+mod file;
+mod judge;
+mod junit;
+mod report;
+mod sarif;
+#[cfg(test)]
+pub mod tests;
+
+use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use bulkhead_control::reachability::Reachability;
+
+use crate::args::{State, Test, TestFormat};
+use crate::run;
+use report::Report;
+
+/// Prints whether the state keeps each claim. Exit code 1 if it breaks one.
+///
+/// # Errors
+/// When the state or the file of claims cannot be read.
+pub fn run(args: &Test) -> anyhow::Result<ExitCode> {
+    let (state, files) = split(args)?;
+    let mut claims = Vec::new();
+    for path in &files {
+        for claim in file::read(path)? {
+            if let Some(other) = claims.iter().find(|other: &&file::Claim| other.name == claim.name) {
+                bail!(
+                    "{}:{}: a second claim of the name \"{}\", after {}:{}\n  help: give each claim a name of its own",
+                    claim.file,
+                    claim.line,
+                    claim.name,
+                    other.file,
+                    other.line
+                );
+            }
+            claims.push(claim);
+        }
+    }
+    let pipeline = run::load_without_tables(&state, &args.planned)?;
+    let mirror = pipeline.mirror().context("a pipeline without tables has a mirror")?;
+    let reachability = Reachability::of(&pipeline, mirror);
+    let outcomes = claims.iter().map(|claim| judge::judge(claim, pipeline.cache(), &reachability));
+    let report = Report::new(&pipeline, claims.iter().zip(outcomes))?;
+    let mut out = BufWriter::new(io::stdout().lock());
+    match args.output {
+        TestFormat::Text => report.write(&mut out)?,
+        TestFormat::Json => {
+            serde_json::to_writer_pretty(&mut out, &report)?;
+            writeln!(out)?;
+        }
+        TestFormat::Junit => junit::write(&report, &mut out)?,
+        TestFormat::Sarif => sarif::write(&report, &mut out)?,
+    }
+    out.flush()?;
+    Ok(ExitCode::from(u8::from(report.passed != report.claims.len())))
+}
+
+/// The state and the files of claims. `--state` takes all paths that follow it, so the last of them is the claims where nothing else is.
+fn split(args: &Test) -> anyhow::Result<(State, Vec<PathBuf>)> {
+    let (mut state, mut files) = (args.state.clone(), args.claims.clone());
+    if files.is_empty() && state.paths.len() > 1 {
+        files.extend(state.paths.pop());
+    }
+    if files.is_empty() {
+        bail!("no file of claims\n  help: name it last: bulkhead test --state STATE claims.yaml");
+    }
+    Ok((state, files))
+}

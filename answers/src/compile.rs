@@ -1,0 +1,89 @@
+//! `bulkhead compile`: what a renderer makes of a node's policies.
+
+mod acl;
+mod contiv;
+mod identity;
+pub mod neutron;
+mod nftables;
+mod session_rules;
+
+use std::io::{self, BufWriter, Write};
+use std::process::ExitCode;
+
+use anyhow::bail;
+use bulkhead_classifier::OriginId;
+use bulkhead_control::pipeline::Pipeline;
+use bulkhead_control::processor::Scope;
+use serde_json::Value;
+
+pub use self::acl::{shown_addresses, shown_services};
+use crate::args::{Compile, RendererName};
+use crate::bundle;
+use crate::output::{self, printable};
+use crate::run;
+use crate::translate::{Services, blocks};
+
+/// Prints what a renderer makes of a node's policies.
+///
+/// # Errors
+/// When the state cannot be read, has no such node, or cannot be said exactly by this renderer.
+pub fn run(args: &Compile) -> anyhow::Result<ExitCode> {
+    if args.renderer != RendererName::Acl {
+        let options = [("--stats", args.stats), ("--six-tuples", args.six_tuples)];
+        if let Some((option, _)) = options.into_iter().find(|(_, given)| *given) {
+            bail!("{option} is about the tables of --renderer acl\n  help: leave one of the two out");
+        }
+    }
+    let is_about_all = args.renderer == RendererName::Neutron;
+    match (&*args.node, is_about_all) {
+        ("", false) => bail!("--node is missing\n  help: name the node whose tables to print"),
+        ("", true) | (_, false) => {}
+        (_, true) => bail!("--renderer neutron is about all nodes\n  help: leave --node out"),
+    }
+    if !args.before.is_empty() && !is_about_all {
+        bail!("--before is about --renderer neutron\n  help: leave one of the two out");
+    }
+    if args.renderer != RendererName::Nftables && args.interfaces.is_some() {
+        bail!("--interfaces is about the ruleset of --renderer nftables\n  help: leave one of the two out");
+    }
+    let settings = bundle::service_settings(args.settings.as_deref(), &args.state.paths)?;
+    let scope = if is_about_all { Scope::Cluster } else { Scope::Node(args.node.as_str().into()) };
+    let (mut pipeline, services) = run::load_with_services(&args.state, scope, false)?;
+    if !matches!(args.renderer, RendererName::Acl | RendererName::Identity) {
+        run::enforce_all(&mut pipeline, "--renderer")?;
+    }
+    if !is_about_all {
+        run::check_node(&pipeline, &args.node)?;
+    }
+    let services = Services::new(&pipeline, services, settings);
+    blocks::warnings(&pipeline, &services).iter().for_each(output::warn);
+    let mut out = BufWriter::new(io::stdout().lock());
+    match args.renderer {
+        RendererName::Acl => acl::write(&pipeline, args, &mut out)?,
+        RendererName::Contiv => contiv::write(&mut pipeline, args, &mut out)?,
+        RendererName::Identity => identity::write(&mut pipeline, args, &mut out)?,
+        RendererName::Neutron => neutron::write(&mut pipeline, args, &mut out)?,
+        RendererName::Nftables => nftables::write(&mut pipeline, args, &mut out)?,
+        RendererName::SessionRules => session_rules::write(&mut pipeline, args, &mut out)?,
+    }
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn write_json(document: &Value, out: &mut impl Write) -> anyhow::Result<()> {
+    serde_json::to_writer_pretty(&mut *out, document)?;
+    writeln!(out)?;
+    Ok(())
+}
+
+/// The policies' rules behind a rule, for people.
+fn named(pipeline: &Pipeline, origins: &[OriginId]) -> String {
+    let known = origins.iter().filter_map(|&origin| pipeline.origins().get(origin));
+    known.map(|origin| printable(&origin.to_string())).collect::<Vec<_>>().join("; ")
+}
+
+/// The policies' rules behind a rule, for programs.
+fn attributions(pipeline: &Pipeline, origins: &[OriginId]) -> Value {
+    let known = origins.iter().filter_map(|&origin| pipeline.origins().get(origin));
+    known.map(|origin| serde_json::json!(run::attribution(Some(origin)))).collect()
+}

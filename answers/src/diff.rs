@@ -1,0 +1,169 @@
+//! `bulkhead diff`: what changes verdict from one state to another, exactly, and by which rules.
+//!
+//! ```text
+//!  old state --compile--> Reachability --.
+//!                                        Difference (sets) --> units: every pair | groups: namespaces --> text, JSON, Markdown, SARIF
+//!  new state --compile--> Reachability --'                          `- because: policies, files, lines
+//! ```
+
+mod because;
+mod flows;
+mod forms;
+mod groups;
+mod names;
+mod ranges;
+#[cfg(test)]
+mod tests;
+mod units;
+
+use std::collections::HashSet;
+use std::io::{self, BufWriter, Write};
+use std::net::IpAddr;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use bulkhead_control::object::PodName;
+use bulkhead_control::pipeline::Pipeline;
+use bulkhead_control::reachability::Reachability;
+use bulkhead_control::reachability::difference::Difference;
+use serde::Serialize;
+
+use self::because::{Because, Reasons, Tellings};
+use self::forms::Form;
+use crate::args::{Diff, State};
+use crate::flows::find::Finder;
+use crate::{bundle, output, run};
+
+/// Pods of one state only that are named on a terminal: as many as a person reads.
+const NAMED: usize = 20;
+
+/// Connections whose verdict changes. The names are what the JSON promises.
+#[derive(Clone, Debug, Serialize)]
+struct Change<'a> {
+    from: &'a str,
+    to: &'a str,
+    family: &'static str,
+    protocol: &'static str,
+    ports: &'a [(u16, u16)],
+    before: &'static str,
+    after: &'static str,
+    /// Set where the entry is not about a pod and its own node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    except: Option<&'static str>,
+    because: &'a Because,
+    /// `from` and `to` as people are told them, which may be shorter.
+    #[serde(skip)]
+    told: [&'a [String]; 2],
+}
+
+impl Change<'_> {
+    fn is_allowed(&self) -> bool {
+        self.after == ALLOW
+    }
+}
+
+const ALLOW: &str = "allow";
+const DENY: &str = "deny";
+
+/// Takes changes one by one, so that those of a large cluster do not have to fit in memory.
+type Take<'a> = dyn FnMut(&Change<'_>) -> io::Result<()> + 'a;
+
+/// Pods that are in one state only.
+#[derive(Debug, Default, Serialize)]
+struct OnlyIn {
+    /// The old one.
+    only_before: Vec<String>,
+    /// The new one.
+    only_after: Vec<String>,
+}
+
+/// Prints what changes verdict between two states. Exit code 1 if anything does.
+///
+/// # Errors
+/// When a state or a source of flows cannot be read.
+pub fn run(args: &Diff) -> anyhow::Result<ExitCode> {
+    let (against, captures) = flows::split(args);
+    let seen = flows::read(args, &captures)?;
+    let settings = bundle::service_settings(args.settings.as_deref(), &args.state.paths)?;
+    let old = "the old state (--state)";
+    // Who was behind a Service is a question about flows alone.
+    let (before, services) = match &seen {
+        Some(_) => run::load_without_tables_with_services(&args.state, &args.planned).context(old)?,
+        None => (run::load_without_tables(&args.state, &args.planned).context(old)?, Vec::new()),
+    };
+    let after = run::load_without_tables(&State { paths: against, ..args.state.clone() }, &args.planned)
+        .context("the new state (--against)")?;
+    let states = [reachability(&before)?, reachability(&after)?];
+    let difference = Difference::of(&states[0], &states[1]);
+    let only = only_in(&difference);
+    for (names, state) in [(&only.only_before, "old"), (&only.only_after, "new")] {
+        if !names.is_empty() {
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            output::note(&format!("in the {state} state only, not compared: {}", output::some_of(&names, NAMED)));
+        }
+    }
+    let mut reasons = [Reasons::of(&before), Reasons::of(&after)];
+    let tellings = Tellings::of(&difference, &mut reasons);
+    let finder = &mut Finder::new(&before, services, settings);
+    let flows = seen.map(|seen| flows::compare(&seen, finder, [&states[0], &states[1]], &mut reasons)).transpose()?;
+    let mut out = BufWriter::new(io::stdout().lock());
+    let mut form = Form::new(args.output, &mut out);
+    form.begin()?;
+    let mut count = Count::default();
+    let mut take = |change: &Change<'_>| {
+        count.add(change);
+        form.change(change)
+    };
+    match args.ungrouped {
+        true => units::each(&difference, &tellings, &mut take)?,
+        false => groups::each(&difference, &tellings, &before, &after, &mut take)?,
+    }
+    form.end(&count, &only, flows.as_ref())?;
+    out.flush()?;
+    let fails = if args.no_new_access { count.allowed } else { count.allowed + count.denied };
+    Ok(if fails > 0 { ExitCode::from(1) } else { ExitCode::SUCCESS })
+}
+
+fn reachability(pipeline: &Pipeline) -> anyhow::Result<Reachability> {
+    let mirror = pipeline.mirror().context("the pipeline keeps no rules to be asked about")?;
+    Ok(Reachability::of(pipeline, mirror))
+}
+
+/// The pods of one state only. A pod that lacks an address of one family there is one of that state in this family.
+fn only_in(difference: &Difference) -> OnlyIn {
+    let units = difference.joints().iter().flat_map(|joint| &joint.units);
+    let compared: HashSet<(&PodName, bool)> = units.map(|unit| (&unit.pod, unit.before.is_ipv6())).collect();
+    let names = |all: &[(PodName, IpAddr)]| -> Vec<String> {
+        let mut names: Vec<String> = all
+            .iter()
+            .map(|(name, address)| match compared.contains(&(name, !address.is_ipv6())) {
+                true => format!("{name} ({})", family(address.is_ipv6())),
+                false => name.to_string(),
+            })
+            .collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    };
+    OnlyIn { only_before: names(difference.only_before()), only_after: names(difference.only_after()) }
+}
+
+fn family(is_v6: bool) -> &'static str {
+    if is_v6 { "IPv6" } else { "IPv4" }
+}
+
+/// How many entries there are.
+#[derive(Debug, Default)]
+struct Count {
+    allowed: u64,
+    denied: u64,
+}
+
+impl Count {
+    fn add(&mut self, change: &Change<'_>) {
+        match change.is_allowed() {
+            true => self.allowed += 1,
+            false => self.denied += 1,
+        }
+    }
+}

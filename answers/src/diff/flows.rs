@@ -1,0 +1,240 @@
+//! Real flows, of captures and flow logs, whose verdict changes.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use bulkhead_control::reachability::{Member, Protocol, Reachability, Verdict};
+use serde::Serialize;
+
+use super::because::{Because, Reasons};
+use super::{ALLOW, DENY};
+use crate::args;
+use crate::args::Diff;
+use crate::fabric::End;
+use crate::flows::find::Finder;
+use crate::flows::verdict::{Connection, Resolved};
+use crate::flows::{Conversation, Observations, ObservedFlow};
+use crate::replay::logged;
+use crate::translate::Leg;
+
+/// A flow whose verdict changes. The names are what the JSON promises.
+#[derive(Debug, Serialize)]
+pub(super) struct FlowChange {
+    pub(super) from: String,
+    pub(super) to: String,
+    pub(super) service: String,
+    pub(super) before: &'static str,
+    pub(super) after: &'static str,
+    pub(super) sessions: u64,
+    /// Not every log counts them.
+    pub(super) packets: Option<u64>,
+    pub(super) bytes: Option<u64>,
+    pub(super) because: Because,
+}
+
+impl FlowChange {
+    pub(super) fn is_cut(&self) -> bool {
+        self.after == DENY
+    }
+}
+
+/// What becomes of the flows.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Flows {
+    pub(super) changed: Vec<FlowChange>,
+    /// Sessions whose verdict stays.
+    pub(super) same: u64,
+    /// Sessions of which it cannot be told, by the reason.
+    pub(super) unknown: BTreeMap<String, u64>,
+}
+
+/// The new state's paths, and the captures: `--against` takes all paths that follow it.
+pub(super) fn split(args: &Diff) -> (Vec<PathBuf>, Vec<PathBuf>) {
+    let (states, captures) = args::without_captures(&args.against);
+    (states, captures.into_iter().chain(args.captures.iter().cloned()).collect())
+}
+
+/// Reads captures and logs; none where none are named.
+///
+/// # Errors
+/// When one cannot be read.
+pub(super) fn read(args: &Diff, captures: &[PathBuf]) -> anyhow::Result<Option<Vec<ObservedFlow>>> {
+    if captures.is_empty() && args.flows.is_empty() {
+        return Ok(None);
+    }
+    let mut seen = Observations::default();
+    for path in captures {
+        logged::read_capture(path, args.tcp_pickup, &mut seen)?;
+    }
+    for path in &args.flows {
+        logged::read_log(path, args.state.lenient, &mut seen)?;
+    }
+    logged::tell(&seen);
+    Ok(Some(seen.flows()))
+}
+
+/// Judges the flows by both states. Their addresses, and the endpoints of Services, are those of the old one, in which `finder` looks.
+///
+/// # Errors
+/// Faults of the program alone.
+pub(super) fn compare(
+    flows: &[ObservedFlow],
+    finder: &mut Finder<'_>,
+    states: [&Reachability; 2],
+    reasons: &mut [Reasons<'_>; 2],
+) -> anyhow::Result<Flows> {
+    let pods = states[1].members().iter().filter(|member| !member.host_network);
+    let ends = Ends { states, pods_after: pods.map(|member| (member.address, member)).collect() };
+    let mut all = Flows::default();
+    for flow in flows {
+        let sessions = flow.tally.sessions;
+        match ends.change(&flow.conversation, finder)? {
+            Err(why) => *all.unknown.entry(why).or_default() += sessions,
+            Ok(Seen { change: None, .. }) => all.same += sessions,
+            Ok(Seen { from, to, change: Some((old, new)) }) => {
+                let (before, after) = if new.allowed() { (DENY, ALLOW) } else { (ALLOW, DENY) };
+                let because = Because::of(&old, &new, reasons);
+                let (packets, bytes) = (flow.tally.packets, flow.tally.bytes);
+                let service = flow.conversation.service_name();
+                all.changed.push(FlowChange { from, to, service, before, after, sessions, packets, bytes, because });
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// What a flow is, and the verdicts of both states where they differ.
+struct Seen {
+    from: String,
+    to: String,
+    change: Option<(Verdict, Verdict)>,
+}
+
+/// What vswitches judge of one way that a flow may take.
+struct Passage {
+    from: End,
+    to: End,
+    protocol: Protocol,
+    port: u16,
+    /// Whether only the sender's rules are asked.
+    is_departure: bool,
+}
+
+struct Ends<'a> {
+    states: [&'a Reachability; 2],
+    pods_after: HashMap<IpAddr, &'a Member>,
+}
+
+impl Ends<'_> {
+    /// What becomes of a flow; why, where that cannot be told.
+    fn change(&self, seen: &Conversation, finder: &mut Finder<'_>) -> anyhow::Result<Result<Seen, String>> {
+        let resolved = match seen.protocol.map(Protocol::of_number) {
+            // Rules without ports are about them too.
+            Some(Protocol::Other) if seen.missing.is_none() => match Self::without_ports(seen, finder) {
+                Ok((from, to)) => {
+                    let (names, protocol) = ([from.to_string(), to.to_string()], Protocol::Other);
+                    (names, vec![vec![Passage { from, to, protocol, port: 0, is_departure: false }]])
+                }
+                Err(why) => return Ok(Err(why)),
+            },
+            _ => match finder.resolve(seen)? {
+                Resolved::Unknown(why) => return Ok(Err(why)),
+                Resolved::Direct(Connection { from, to, port }) => {
+                    let names = [from.to_string(), to.to_string()];
+                    (names, vec![passages(&[Leg::whole(&from, &to, port)])])
+                }
+                Resolved::Translated(connection, translation) => {
+                    let name = translation.told.service.clone().unwrap_or_else(|| connection.to.to_string());
+                    if let Some(refusal) = translation.refusal {
+                        return Ok(Err(format!("Service {name} refuses it: {}", refusal.replace('_', " "))));
+                    }
+                    let ways = translation.routes.iter().map(|route| {
+                        let legs: Vec<Leg> = translation.before.iter().chain(&route.legs).cloned().collect();
+                        passages(&legs)
+                    });
+                    ([connection.from.to_string(), format!("Service {name}")], ways.collect())
+                }
+            },
+        };
+        let ([from, to], ways) = resolved;
+        Ok(self.of_ways(&ways, &to).map(|change| Seen { from, to, change }))
+    }
+
+    fn without_ports(seen: &Conversation, finder: &mut Finder<'_>) -> Result<(End, End), String> {
+        let from = finder.end(&seen.from, seen.to.address)?;
+        let to = finder.end(&seen.to, Some(from.address()))?;
+        match from.address().is_ipv4() == to.address().is_ipv4() {
+            true => Ok((from, to)),
+            false => Err(format!("{from} and {to} have no address of one family")),
+        }
+    }
+
+    /// What all ways have in common. Which of them the flow has taken is not known.
+    fn of_ways(&self, ways: &[Vec<Passage>], to: &str) -> Result<Option<(Verdict, Verdict)>, String> {
+        /// Whether it passes in each state, and the verdicts that differ.
+        type Outcome = ([bool; 2], Option<(Verdict, Verdict)>);
+        let mut known: Option<Outcome> = None;
+        for way in ways {
+            let (mut passes, mut change) = ([true; 2], None);
+            for passage in way {
+                let Some(verdicts) = self.verdicts(passage)? else { continue };
+                let allowed = verdicts.map(|of| of.egress.allowed && (passage.is_departure || of.ingress.allowed));
+                passes = [passes[0] && allowed[0], passes[1] && allowed[1]];
+                if allowed[0] != allowed[1] {
+                    change = change.or(Some(verdicts.into()));
+                }
+            }
+            // Where both states stop it, at one place or another, nothing changes.
+            let change = change.filter(|_| passes[0] != passes[1]);
+            match &known {
+                Some((known, _)) if *known != passes => {
+                    return Err(format!(
+                        "policy does not treat all endpoints of {to} alike, and it is not said which it was given"
+                    ));
+                }
+                Some(_) => {}
+                None => known = Some((passes, change)),
+            }
+        }
+        match known {
+            Some((_, change)) => Ok(change),
+            None => Err(format!("{to} has no endpoint")),
+        }
+    }
+
+    /// What both states say; nothing where there is nothing to ask.
+    fn verdicts(&self, passage: &Passage) -> Result<Option<[Verdict; 2]>, String> {
+        let (from, to) = (self.addresses(&passage.from)?, self.addresses(&passage.to)?);
+        let of = |at: usize| {
+            let verdicts = self.states[at].between(from[at], to[at])?;
+            Some(*verdicts.at(passage.protocol, passage.port))
+        };
+        Ok(of(0).zip(of(1)).map(<[Verdict; 2]>::from))
+    }
+
+    /// An end's address in each state: that of the same pod, or the same one.
+    fn addresses(&self, end: &End) -> Result<[IpAddr; 2], String> {
+        let End::Pod { name, address, .. } = end else {
+            let address = end.address();
+            return match self.pods_after.get(&address) {
+                Some(member) => Err(format!("{address} is {} in the new state only", member.pod)),
+                None => Ok([address; 2]),
+            };
+        };
+        let mut after = self.states[1].members_of(name).iter().map(|member| member.address);
+        let after = after.find(|after| after.is_ipv4() == address.is_ipv4());
+        after.map(|after| [*address, after]).ok_or_else(|| format!("{name} is in the old state only"))
+    }
+}
+
+fn passages(legs: &[Leg]) -> Vec<Passage> {
+    let passage = |leg: &Leg| Passage {
+        from: leg.from.clone(),
+        to: leg.to.clone(),
+        protocol: Protocol::from(leg.port.transport),
+        port: leg.port.port,
+        is_departure: leg.is_departure,
+    };
+    legs.iter().map(passage).collect()
+}

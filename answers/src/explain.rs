@@ -1,0 +1,332 @@
+//! `bulkhead explain`: one connection through every table that is consulted, the rule that decides, where the policy
+//! stands, and what would have to change.
+//!
+//! With `--live` a running vswitch answers instead (`observe::explain`): it judges by the Services and tables that it enforces at that moment, knows
+//! its own node's part of the way only, and has no files to point at.
+
+mod passes;
+mod question;
+pub mod remedy;
+pub mod service;
+pub mod step;
+
+use std::collections::{BTreeSet, HashSet};
+use std::io::{self, Write};
+use std::net::IpAddr;
+use std::process::ExitCode;
+
+use bulkhead_classifier::OriginId;
+use bulkhead_control::object::{Denied, Transport};
+use bulkhead_control::origin::Origin;
+use bulkhead_control::pipeline::{Pipeline, RendererHandle};
+use bulkhead_control::renderer::mirror::Mirror;
+use bulkhead_dataplane::Decision;
+use serde::Serialize;
+
+use crate::args::{Asked, Explain, Target};
+use crate::bundle;
+use crate::fabric::{End, Fabric, Hop};
+use crate::output::{self, printable};
+use crate::places::{Places, Written};
+use crate::run;
+use crate::translate::{Leg, Services, blocks};
+use question::Question;
+use service::{Judged, Translated};
+use step::{Pass, Step};
+
+/// Explains one connection by a state. Exit code 1 if it is denied.
+///
+/// # Errors
+/// When the state cannot be read, or does not have what the question names.
+pub fn run(args: &Explain) -> anyhow::Result<ExitCode> {
+    let settings = bundle::service_settings(args.settings.as_deref(), &args.state.paths)?;
+    let is_service = matches!(args.asked.to, Target::Service(_));
+    let (pipeline, objects) = run::load_planned_with_services(&args.state, &args.planned, is_service)?;
+    let engine = Engine::new(pipeline)?;
+    let mut services = Services::new(&engine.pipeline, objects, settings);
+    blocks::warnings(&engine.pipeline, &services).iter().for_each(output::warn);
+    let answer = engine.answer(&mut services, &args.asked)?;
+    output::answer(args.output, &answer, |out| answer.write(&engine.pipeline, out))?;
+    Ok(ExitCode::from(u8::from(!answer.is_allowed())))
+}
+
+/// A state that connections are asked about.
+pub struct Engine {
+    /// The state; whoever changes it asks about the new one.
+    pub pipeline: Pipeline,
+    mirror: RendererHandle<Mirror>,
+}
+
+impl Engine {
+    /// Has the pipeline make what is asked.
+    ///
+    /// # Errors
+    /// When the state does not compile.
+    pub fn new(mut pipeline: Pipeline) -> anyhow::Result<Self> {
+        let mirror = pipeline.register(Mirror::default());
+        pipeline.render_all()?;
+        Ok(Self { pipeline, mirror })
+    }
+
+    /// What becomes of a connection.
+    ///
+    /// # Errors
+    /// When the question makes no sense in this state.
+    pub fn answer(&self, services: &mut Services, asked: &Asked) -> anyhow::Result<Answer> {
+        let pipeline = &self.pipeline;
+        let (port, questions) = question::all(pipeline, services, asked)?;
+        let mut asker = Asker {
+            fabric: Fabric::new(pipeline)?,
+            refusing: Refusing {
+                origins: pipeline.refusing_origins(Denied::Drop).into_iter().collect(),
+                transport: port.transport,
+            },
+            mirror: pipeline.renderer(self.mirror),
+            places: Places::of(pipeline),
+            pipeline,
+        };
+        let (mut walks, mut translated) = (Vec::new(), Vec::new());
+        for question in questions {
+            match question {
+                Question::Plain(leg) => walks.push(asker.walk(leg)?),
+                Question::Translated(from, translation) => {
+                    translated.push(Translated::new(&from, *translation, |leg| asker.walk(leg).map(Some))?);
+                }
+            }
+        }
+        let is_allowed = walks.iter().all(Walk::is_allowed) && translated.iter().all(Translated::is_allowed);
+        Ok(Answer {
+            protocol: port.transport.name(),
+            port: port.port,
+            verdict: if is_allowed { "allow" } else { "deny" },
+            walks,
+            services: translated,
+        })
+    }
+}
+
+/// What becomes of the connections that were asked about.
+#[derive(Serialize)]
+pub struct Answer {
+    protocol: &'static str,
+    port: u16,
+    /// `allow` where every walk and every Service is.
+    verdict: &'static str,
+    /// Connections whose destination stays.
+    walks: Vec<Walk>,
+    /// Connections to Services.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    services: Vec<Translated<Walk>>,
+}
+
+impl Answer {
+    /// Whether all of them are let through.
+    pub fn is_allowed(&self) -> bool {
+        self.verdict == "allow"
+    }
+
+    /// Has it that nothing passes, whatever the tables say that its walks are of: there is no state that makes sense.
+    pub const fn deny(&mut self) {
+        self.verdict = "deny";
+    }
+
+    /// The number of the protocol that was asked about.
+    pub fn transport(&self) -> u8 {
+        Transport::from_name(self.protocol).map_or(0, Transport::number)
+    }
+
+    /// Verdict and reason in a line, of which another one tells that something else decides.
+    pub fn gist(&self) -> String {
+        let walks = self.walks.iter().map(Walk::because);
+        let services = self.services.iter().map(|told| told.because(Walk::because));
+        let reasons: BTreeSet<String> = walks.chain(services).filter(|because| !because.is_empty()).collect();
+        let reasons: Vec<String> = reasons.into_iter().collect();
+        let beside = if reasons.is_empty() { String::new() } else { format!(": {}", reasons.join("; ")) };
+        format!("{}{beside}", self.verdict.to_uppercase())
+    }
+
+    /// The addresses that connections are from, and those with their ports that they go to: a Service's and its backends'.
+    pub fn ends(&self) -> (BTreeSet<IpAddr>, BTreeSet<(IpAddr, u16)>) {
+        let (mut from, mut to) = (BTreeSet::new(), BTreeSet::new());
+        for walk in &self.walks {
+            from.insert(walk.from_address);
+            to.insert((walk.to_address, self.port));
+        }
+        for translated in &self.services {
+            from.insert(translated.client());
+            to.extend(translated.destinations());
+        }
+        (from, to)
+    }
+
+    /// Writes it for people.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn write(&self, pipeline: &Pipeline, out: &mut impl Write) -> io::Result<()> {
+        for (at, walk) in self.walks.iter().enumerate() {
+            if at > 0 {
+                writeln!(out)?;
+            }
+            walk.write(pipeline, out)?;
+        }
+        for (at, translated) in self.services.iter().enumerate() {
+            if at > 0 {
+                writeln!(out)?;
+            }
+            translated.write(out, |walk, out| walk.write(pipeline, out))?;
+        }
+        Ok(())
+    }
+}
+
+/// What senders are told of what policy denies.
+struct Refusing {
+    /// The rules whose denials are refused, by their namespaces' annotations.
+    origins: HashSet<OriginId>,
+    /// The packets' protocol.
+    transport: Transport,
+}
+
+/// What answers: the tables of all nodes, and the policies that they were made of.
+struct Asker<'a> {
+    pipeline: &'a Pipeline,
+    mirror: &'a Mirror,
+    places: Places<'a>,
+    fabric: Fabric,
+    refusing: Refusing,
+}
+
+impl Asker<'_> {
+    /// What becomes of a connection.
+    fn walk(&mut self, leg: Leg) -> anyhow::Result<Walk> {
+        let hops = leg.hops(&mut self.fabric)?;
+        let is_allowed = leg.is_allowed(&hops);
+        let last = hops.last().and_then(|hop| hop.outcome.decision);
+        // What the other end says is another walk's.
+        let to = if leg.is_departure { End::External(leg.to.address()) } else { leg.to.clone() };
+        Ok(Walk {
+            from: leg.from.to_string(),
+            from_address: leg.from.address(),
+            to: leg.to.to_string(),
+            to_address: leg.to.address(),
+            verdict: if is_allowed { "allow" } else { "deny" },
+            steps: hops.iter().map(|hop| self.told(hop)).collect(),
+            passes: passes::find((self.pipeline, &self.places), self.mirror, &leg.from, &to, leg.port),
+            denied_by: if is_allowed { None } else { run::origin(self.pipeline, last) },
+            leg,
+        })
+    }
+
+    /// A hop as it is told.
+    fn told(&self, hop: &Hop) -> Step {
+        let Self { pipeline, fabric, refusing, .. } = self;
+        let outcome = &hop.outcome;
+        let origin = run::origin(pipeline, outcome.decision);
+        let tables = fabric.tables(&hop.node);
+        let table =
+            outcome.decision.and_then(|decision| decision.table).and_then(|table| tables?.tables.get(table.index()));
+        let rule = outcome.decision.and_then(|Decision { rule, .. }| rule);
+        let port = |port| fabric.port_name(&hop.node, port);
+        let in_port = port(outcome.in_port);
+        let refuses = outcome
+            .decision
+            .and_then(|decision| decision.origin)
+            .is_some_and(|origin| refusing.origins.contains(&origin));
+        Step::new(Pass {
+            node: hop.node.clone(),
+            is_reply: hop.reply,
+            outcome,
+            out: outcome.verdict.out_port().and_then(port),
+            answer: step::answer_to(outcome, in_port.as_deref(), refusing.transport, refuses),
+            in_port,
+            table: table.map(|table| (table.name.clone(), table.tables.rules().len())),
+            decided: table.zip(rule).and_then(|(table, rule)| table.tables.rules().get(rule as usize)).cloned(),
+            at: positions(&self.places, origin.as_ref()),
+            origin,
+            audited: run::origin(pipeline, outcome.audited).map(|origin| {
+                let at = positions(&self.places, Some(&origin));
+                (origin, at)
+            }),
+        })
+    }
+}
+
+/// One connection's way.
+#[derive(Serialize)]
+struct Walk {
+    from: String,
+    from_address: IpAddr,
+    to: String,
+    to_address: IpAddr,
+    verdict: &'static str,
+    steps: Vec<Step>,
+    /// What rules with the action Pass have skipped.
+    passes: Vec<passes::Pass>,
+    #[serde(skip)]
+    denied_by: Option<Origin>,
+    #[serde(skip)]
+    leg: Leg,
+}
+
+impl Judged for Walk {
+    fn is_allowed(&self) -> bool {
+        self.verdict == "allow"
+    }
+}
+
+impl Walk {
+    /// What decides: of a denial who denies, else who allows on the way.
+    fn because(&self) -> String {
+        let first = self.steps.iter().filter(|step| !step.is_reply());
+        match self.steps.last() {
+            Some(last) if !self.is_allowed() => last.because(),
+            _ => {
+                let mut reasons: Vec<String> = first.map(Step::because).filter(|because| !because.is_empty()).collect();
+                reasons.dedup();
+                reasons.join(", ")
+            }
+        }
+    }
+
+    fn write(&self, pipeline: &Pipeline, out: &mut impl Write) -> io::Result<()> {
+        let verdict = self.verdict.to_uppercase();
+        let text = |end: &End, name: &str, address| match planned_as(pipeline, end) {
+            Some(workload) => format!("{} (by the template of {workload})", printable(name)),
+            None => end_text(name, address),
+        };
+        let from = text(&self.leg.from, &self.from, self.from_address);
+        let to = text(&self.leg.to, &self.to, self.to_address);
+        let beside =
+            if self.steps.iter().any(Step::is_audited) { ", because a policy is audited and not enforced" } else { "" };
+        writeln!(out, "{from} -> {to} {} {}: {verdict}{beside}", self.leg.port.transport, self.leg.port.port)?;
+        for (number, step) in (1..).zip(&self.steps) {
+            step.write(number, out)?;
+        }
+        passes::write(&self.passes, out)?;
+        if let Some(origin) = &self.denied_by {
+            remedy::write(pipeline, &self.leg.from, &self.leg.to, self.leg.port, origin, out)?;
+        }
+        Ok(())
+    }
+}
+
+/// Where the policies behind an origin stand: `web at web.yaml:14`.
+fn positions(places: &Places<'_>, origin: Option<&Origin>) -> Vec<String> {
+    let told = |Written { policy, file, line }: Written| format!("{policy} at {file}:{line}");
+    places.of_origin(origin).into_iter().map(told).collect()
+}
+
+/// The workload whose template stands for an end that is not there yet, as in `Deployment web`. Its address is nobody's, and not told.
+fn planned_as(pipeline: &Pipeline, end: &End) -> Option<String> {
+    let End::Pod { name, .. } = end else { return None };
+    let cache = pipeline.cache();
+    let pod = cache.pod(cache.pod_key(name)?)?;
+    pod.planned.then(|| printable(&pod.workload().to_string()))
+}
+
+/// `x/a (10.0.0.1)`; an external end is its address once.
+pub fn end_text(name: &str, address: IpAddr) -> String {
+    let text = address.to_string();
+    if name == text { text } else { format!("{} ({text})", printable(name)) }
+}

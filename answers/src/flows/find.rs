@@ -1,0 +1,114 @@
+//! Whom an observed flow is between, in the state that is asked about.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use bulkhead_control::object::Object;
+use bulkhead_control::pipeline::Pipeline;
+use bulkhead_control::service::Settings;
+use ipnet::IpNet;
+
+use super::verdict::{Connection, Resolved};
+use super::{Conversation, SeenEnd};
+use crate::args::{Destination, PortProtocol};
+use crate::fabric::End;
+use crate::translate::Services;
+
+/// Finds flows in a state.
+pub struct Finder<'a> {
+    pub(super) pipeline: &'a Pipeline,
+    services: Services,
+    /// Blocks of pods: an address of them that no pod has was a pod's.
+    blocks: Vec<(IpNet, String)>,
+    ends: HashMap<IpAddr, Result<End, String>>,
+}
+
+impl<'a> Finder<'a> {
+    /// The flows of a state, with its Services.
+    pub fn new(pipeline: &'a Pipeline, services: Vec<Object>, settings: Settings) -> Self {
+        let of_nodes =
+            pipeline.cache().nodes().values().flat_map(|node| {
+                node.pod_cidrs.iter().map(|&block| (block, format!("the pods of node {}", node.name)))
+            });
+        let of_cluster = settings.cluster_cidrs.iter().map(|&block| (block, "the cluster's pods".to_owned()));
+        let blocks = of_nodes.chain(of_cluster).collect();
+        let services = Services::new(pipeline, services, settings);
+        Self { pipeline, services, blocks, ends: HashMap::new() }
+    }
+
+    /// Whom the source means.
+    pub fn end(&mut self, seen: &SeenEnd, like: Option<IpAddr>) -> Result<End, String> {
+        if let Some(name) = &seen.pod {
+            let cache = self.pipeline.cache();
+            let pod = cache.pod_key(name).and_then(|key| cache.pod(key)).filter(|pod| !pod.finished);
+            let pod = pod.ok_or_else(|| format!("pod {name} is not in the state"))?;
+            let wanted = seen.address.or(like);
+            let of_family = |end: &End| wanted.is_none_or(|wanted| wanted.is_ipv4() == end.address().is_ipv4());
+            let exact = End::of_pod(pod).find(|end| Some(end.address()) == seen.address);
+            let end = exact.or_else(|| End::of_pod(pod).find(of_family));
+            return end.ok_or_else(|| format!("pod {name} has no address in the state"));
+        }
+        let Some(address) = seen.address else { return Err("neither address nor pod of an end is said".to_owned()) };
+        if let Some(known) = self.ends.get(&address) {
+            return known.clone();
+        }
+        let end = match End::at(self.pipeline, address) {
+            End::External(_) => match self.blocks.iter().find(|(block, _)| block.contains(&address)) {
+                Some((_, whose)) => Err(format!("{address} is an address of {whose}, and no pod of the state has it")),
+                None => Ok(End::External(address)),
+            },
+            known => Ok(known),
+        };
+        self.ends.insert(address, end.clone());
+        end
+    }
+
+    /// What the flow is in the state.
+    ///
+    /// # Errors
+    /// Faults of the program alone.
+    pub fn resolve(&mut self, conversation: &Conversation) -> anyhow::Result<Resolved> {
+        if let Some(missing) = conversation.missing {
+            return Ok(Resolved::Unknown(missing.to_string()));
+        }
+        let Some((transport, port)) = conversation.transport().zip(conversation.port) else {
+            let why = format!("{}: no rule of a NetworkPolicy can name it", conversation.service_name());
+            return Ok(Resolved::Unknown(why));
+        };
+        let ends = self.end(&conversation.from, conversation.to.address).and_then(|from| {
+            let to = self.end(&conversation.to, Some(from.address()))?;
+            Ok((from, to))
+        });
+        let (from, to) = match ends {
+            Ok(ends) => ends,
+            Err(why) => return Ok(Resolved::Unknown(why)),
+        };
+        if from.address().is_ipv4() != to.address().is_ipv4() {
+            return Ok(Resolved::Unknown(format!("{from} and {to} have no address of one family")));
+        }
+        let connection = Connection { from, to, port: PortProtocol { port, transport } };
+        if matches!(connection.to, End::External(_) | End::Node { .. }) {
+            let asked = Destination { address: connection.to.address(), port: Some((transport, port)) };
+            if self.services.is_virtual(self.pipeline, asked)? {
+                return self.through_service(connection, asked);
+            }
+        }
+        if connection.from.node().is_none() && connection.to.node().is_none() {
+            return Ok(Resolved::Unknown("both ends are outside the cluster".to_owned()));
+        }
+        Ok(Resolved::Direct(connection))
+    }
+
+    fn through_service(&mut self, connection: Connection, asked: Destination) -> anyhow::Result<Resolved> {
+        let Some(at) = self.services.entry(self.pipeline, &connection.from, asked.address, None)? else {
+            let why =
+                format!("{asked} is an address of a Service, and it is not said at which node the client came in");
+            return Ok(Resolved::Unknown(why));
+        };
+        let translated = self.services.translate(self.pipeline, &connection.from, asked, &at)?;
+        Ok(match translated {
+            Some(translation) => Resolved::Translated(connection, Box::new(translation)),
+            None => Resolved::Direct(connection),
+        })
+    }
+}

@@ -1,0 +1,219 @@
+//! Logs as the tools write them, and input that no tool writes.
+
+#![allow(clippy::unwrap_used, reason = "tests may panic")]
+
+use super::*;
+
+fn read_all(text: &[u8], lenient: bool) -> Result<Observations, LogError> {
+    let mut seen = Observations::default();
+    read("log", text, lenient, &mut seen)?;
+    Ok(seen)
+}
+
+fn flows(text: &str) -> Vec<ObservedFlow> {
+    read_all(text.as_bytes(), false).unwrap().flows()
+}
+
+fn told(flow: &ObservedFlow) -> String {
+    let ObservedFlow { conversation, said, tally } = flow;
+    let missing = conversation.missing.map(|missing| format!(" ({missing})")).unwrap_or_default();
+    let service = conversation.service.map(|service| format!(" for {service}")).unwrap_or_default();
+    let (from, to, what) = (&conversation.from, &conversation.to, conversation.service_name());
+    format!("{} {from} -> {to} {what}{service}{missing} [{}]", tally.sessions, said.words)
+}
+
+fn fault(text: &[u8]) -> String {
+    read_all(text, false).unwrap_err().to_string()
+}
+
+const CONNTRACK: &str = "\
+[1795466672.082000]\t    [NEW] tcp      6 120 SYN_SENT src=10.0.0.1 dst=10.96.0.9 sport=46178 dport=80 [UNREPLIED] src=10.0.0.2 dst=10.0.0.1 sport=8080 dport=46178
+[1795466672.082112]\t [UPDATE] tcp      6 60 SYN_RECV src=10.0.0.1 dst=10.96.0.9 sport=46178 dport=80 src=10.0.0.2 dst=10.0.0.1 sport=8080 dport=46178
+[1795466674.566502]\t[DESTROY] tcp      6 TIME_WAIT src=10.0.0.1 dst=10.96.0.9 sport=46178 dport=80 packets=5 bytes=273 src=10.0.0.2 dst=10.0.0.1 sport=8080 dport=46178 packets=5 bytes=270 [ASSURED]
+[1795466675.000000]\t    [NEW] tcp      6 120 SYN_SENT src=10.0.0.1 dst=10.96.0.9 sport=46178 dport=80 [UNREPLIED] src=10.0.0.2 dst=10.0.0.1 sport=8080 dport=46178
+tcp      6 0 TIME_WAIT src=fd00::1 dst=fd00::2 sport=32884 dport=8081 packets=5 bytes=373 src=fd00::2 dst=fd00::1 sport=8081 dport=32884 packets=5 bytes=370 [ASSURED] mark=0 use=1
+ipv4     2 udp      17 29 src=10.0.0.1 dst=10.0.0.3 sport=59625 dport=53 [UNREPLIED] src=10.0.0.3 dst=10.0.0.1 sport=53 dport=59625 mark=0 use=1
+icmp     1 29 src=10.0.0.1 dst=10.0.0.3 type=8 code=0 id=32368 packets=1 bytes=84 src=10.0.0.3 dst=10.0.0.1 type=0 code=0 id=32368 packets=1 bytes=84 mark=0 use=1
+unknown  47 599 src=10.0.0.1 dst=10.0.0.3 src=10.0.0.3 dst=10.0.0.1 use=1
+conntrack v1.4.7 (conntrack-tools): 8 flow events have been shown.
+";
+
+#[test]
+fn conntrack_tells_the_client_the_endpoint_that_it_was_given_and_what_was_counted() {
+    let flows = flows(CONNTRACK);
+    let lines: Vec<String> = flows.iter().map(told).collect();
+    assert_eq!(
+        lines,
+        [
+            "2 10.0.0.1 -> 10.0.0.2 TCP 8080 for 10.96.0.9:80 []",
+            "1 10.0.0.1 -> 10.0.0.3 ICMP echo []",
+            "1 10.0.0.1 -> 10.0.0.3 UDP 53 []",
+            "1 10.0.0.1 -> 10.0.0.3 protocol 47 []",
+            "1 fd00::1 -> fd00::2 TCP 8081 []",
+        ]
+    );
+    let tally = &flows[0].tally;
+    assert_eq!((tally.packets, tally.bytes, tally.answered), (Some(10), Some(543), 1));
+    assert_eq!((tally.first, tally.last), (Some(1_795_466_672_082_000_000), Some(1_795_466_675_000_000_000)));
+    assert_eq!((flows[2].tally.packets, flows[2].tally.answered), (None, 0));
+    assert_eq!(flows[4].tally.place.to_string(), "log:5");
+}
+
+const HUBBLE: &str = r#"
+{"flow":{"time":"2026-03-01T10:00:00.5Z","uuid":"a","verdict":"FORWARDED","ethernet":{"source":"aa:bb:cc:dd:ee:ff"},"IP":{"source":"10.0.0.1","destination":"10.0.0.2","ipVersion":"IPv4"},"l4":{"TCP":{"source_port":41000,"destination_port":8080,"flags":{"SYN":true}}},"source":{"ID":7,"identity":5,"namespace":"shop","labels":["k8s:app=front"],"pod_name":"front"},"destination":{"namespace":"shop","pod_name":"web"},"Type":"L3_L4","node_name":"n","is_reply":false,"event_type":{"type":4},"traffic_direction":"EGRESS","Summary":"TCP Flags: SYN"},"node_name":"n","time":"2026-03-01T10:00:00.5Z"}
+{"flow":{"time":"2026-03-01T10:00:01Z","verdict":"FORWARDED","IP":{"source":"10.0.0.2","destination":"10.0.0.1"},"l4":{"TCP":{"source_port":8080,"destination_port":41000,"flags":{"SYN":true,"ACK":true}}},"source":{"namespace":"shop","pod_name":"web"},"destination":{"namespace":"shop","pod_name":"front"},"is_reply":true}}
+{"time":"2026-03-01T10:00:02Z","verdict":"DROPPED","drop_reason_desc":"POLICY_DENIED","IP":{"source":"10.0.0.9","destination":"10.0.0.2"},"l4":{"TCP":{"source_port":5,"destination_port":8080,"flags":{"SYN":true}}},"destination":{"namespace":"shop","pod_name":"web"}}
+{"flow":{"verdict":"FORWARDED","IP":{"source":"10.0.0.2","destination":"10.0.0.1"},"l4":{"TCP":{"source_port":8080,"destination_port":9,"flags":{"ACK":true}}}}}
+{"flow":{"verdict":"FORWARDED","IP":{"source":"10.0.0.2","destination":"10.0.0.1"},"l4":{"UDP":{"source_port":8080,"destination_port":9}},"is_reply":null}}
+{"flow":{"verdict":"FORWARDED","l4":{"UDP":{"source_port":8}},"source":{"namespace":"shop","pod_name":"front"},"destination":{"namespace":"shop","pod_name":"web"},"is_reply":false}}
+{"flow":{"verdict":"AUDIT","IP":{"source":"fd00::2","destination":"fd00::1"},"l4":{"ICMPv6":{"type":129}},"is_reply":true}}
+{"flow":{"verdict":"TRACED","IP":{"source":"10.0.0.2","destination":"10.96.0.1"},"Type":"SOCK"}}
+{"lost_events":{"source":"HUBBLE_RING_BUFFER","num_events_lost":"17"},"node_name":"n"}
+"#;
+
+#[test]
+fn hubble_tells_pods_and_verdicts_and_what_it_does_not_say_stays_unknown() {
+    let seen = read_all(HUBBLE.as_bytes(), false).unwrap();
+    assert_eq!(seen.remarks.values().copied().collect::<Vec<_>>(), [1, 17], "{:?}", seen.remarks);
+    let flows = seen.flows();
+    let lines: Vec<String> = flows.iter().map(told).collect();
+    let (opener, port) = (Missing::Opener, Missing::Port);
+    assert_eq!(
+        lines,
+        [
+            format!("1 shop/front -> shop/web UDP ? ({port}) [FORWARDED]"),
+            format!("1 10.0.0.1 -> 10.0.0.2 TCP ? ({opener}) [FORWARDED]"),
+            format!("1 10.0.0.1 -> 10.0.0.2 UDP ? ({opener}) [FORWARDED]"),
+            "1 shop/front -> shop/web TCP 8080 [FORWARDED]".to_owned(),
+            "1 10.0.0.9 -> shop/web TCP 8080 [DROPPED (POLICY_DENIED)]".to_owned(),
+            "1 fd00::1 -> fd00::2 ICMPv6 echo [AUDIT]".to_owned(),
+        ]
+    );
+    let (first, dropped) = (&flows[3], &flows[4]);
+    assert_eq!((first.tally.answered, first.tally.packets, first.said.dropped), (1, None, false));
+    assert_eq!(first.tally.last.unwrap() - first.tally.first.unwrap(), 500_000_000);
+    assert!(dropped.said.dropped);
+}
+
+const OWN: &str = r#"{
+  "matching": 3,
+  "sessions": [
+    {"protocol": "TCP", "from": "10.0.0.1:40000", "to": "10.0.0.2:8080", "service": "10.96.0.9:80", "in_port": "x/a",
+     "out_port": "uplink", "state": "established", "idle_seconds": 0.5, "origin": "x/p ingress[0]"},
+    {"protocol": "ICMPv6", "from": "fd00::1", "to": "fd00::2", "in_port": "x/a", "out_port": "x/b", "state": "open",
+     "idle_seconds": 1, "origin": "no ingress isolation"}
+  ],
+  "ports": [["x/a", 2]]
+}
+"#;
+
+#[test]
+fn bulkheads_own_sessions_are_read_as_they_are_printed_and_in_one_line() {
+    for text in [OWN.to_owned(), OWN.replace('\n', " ")] {
+        let seen = read_all(text.as_bytes(), false).unwrap();
+        assert_eq!(seen.remarks.values().copied().collect::<Vec<_>>(), [1], "one that matches is not told");
+        let lines: Vec<String> = seen.flows().iter().map(told).collect();
+        assert_eq!(
+            lines,
+            [
+                "1 10.0.0.1 -> 10.0.0.2 TCP 8080 for 10.96.0.9:80 [allowed by x/p ingress[0]]",
+                "1 fd00::1 -> fd00::2 ICMPv6 echo [allowed by no ingress isolation]",
+            ]
+        );
+    }
+}
+
+#[test]
+fn logs_of_several_tools_may_be_one() {
+    let seen = read_all(format!("{CONNTRACK}\n{HUBBLE}{}\n", OWN.replace('\n', " ")).as_bytes(), false).unwrap();
+    let lines: Vec<String> = seen.flows().iter().map(told).collect();
+    // An echo request has no port: that of Hubble and that of Bulkhead are one session.
+    assert_eq!(lines.len(), 5 + 6 + 2 - 1, "{lines:#?}");
+}
+
+#[test]
+fn what_cannot_be_read_names_file_and_line_and_what_is_wrong() {
+    for (text, wanted) in [
+        ("\n\nhello\n", "log:3: this is neither a JSON object nor a line of conntrack"),
+        ("{\"flow\":{\"verdict\":\"FORWARDED\"", "log:1: this is no JSON object: EOF"),
+        ("{\"a\":1}", "this JSON object is no flow of Hubble"),
+        ("[{\"flow\":{}}]", "jq -c '.[]'"),
+        ("{\"flow\":{\"IP\":{\"source\":\"10.0.0.300\"}}}", "`10.0.0.300` is no IP address"),
+        ("{\"flow\":{\"IP\":[]}}", "IP"),
+        ("{\"flow\":{\"l4\":{\"TCP\":{\"source_port\":65536}}}}", "l4.TCP.source_port"),
+        ("{\"flow\":{\"l4\":{\"TCP\":{\"source_port\":\"80\"}}}}", "l4.TCP.source_port"),
+        ("{\"flow\":{\"time\":\"yesterday\"}}", "`yesterday` is no time"),
+        ("{\"sessions\":[{\"protocol\":\"TCP\"}]}", "this is no list of sessions"),
+        ("tcp 6 120 SYN_SENT src=10.0.0.1 dst=x", "`dst=x` is not understood"),
+        ("tcp 17 120 src=10.0.0.1 dst=10.0.0.2", "neither a JSON object"),
+        ("tcp 6 120 src=10.0.0.1", "no dst="),
+        ("tcp 6 120 src=10.0.0.1 dst=fd00::1", "two families"),
+        ("tcp 6 1 src=10.0.0.1 dst=10.0.0.2 sport=99999999999999999999 dport=1", "`sport=99999999999999999999`"),
+        ("[18446744073709551615.0] [NEW] tcp 6 1 src=10.0.0.1 dst=10.0.0.2", "is no time in seconds"),
+        ("udp 17 1 src=::1 dst=::2 src=::2 dst=::1 src=::3 dst=::4", "more than two directions"),
+        ("tcp 6 1 src=10.0.0.1 dst=\u{1b}[2J", "\\u{1b}"),
+    ] {
+        let fault = fault(text.as_bytes());
+        assert!(fault.contains(wanted), "{text}: {fault}");
+        assert!(fault.starts_with("log:") && fault.contains("help: "), "{fault}");
+    }
+    assert!(fault(b"tcp \xff\n").contains("not UTF-8"));
+    assert!(fault("x".repeat(3 << 20).as_bytes()).contains("more than 1048576 bytes"));
+}
+
+#[test]
+fn with_lenient_what_cannot_be_read_is_counted_and_the_rest_is_read() {
+    let text =
+        [b"hello\n\xff\xff\nhello\n".as_slice(), CONNTRACK.as_bytes(), &vec![b'x'; 3 << 20], b"\n{\"a\":1}\n"].concat();
+    let seen = read_all(&text, true).unwrap();
+    assert_eq!(seen.unread.values().sum::<u64>(), 5, "{:?}", seen.unread);
+    assert_eq!(seen.unread.len(), 4);
+    assert_eq!(seen.flows().len(), 5);
+}
+
+#[test]
+fn a_capture_tells_sessions_and_not_who_has_opened_what_began_before_it() {
+    let capture = std::fs::File::open("../pcaps/http/in.pcapng").unwrap();
+    let mut seen = Observations::default();
+    assert_eq!(from_capture("http", capture, false, &mut seen).unwrap(), 210);
+    let lines: Vec<String> = seen.flows().iter().map(told).collect();
+    assert_eq!(
+        lines,
+        [
+            "1 10.244.1.3 -> 10.244.1.2 TCP 8080 []",
+            "1 10.244.1.3 -> 10.244.1.2 TCP 9090 []",
+            "1 10.244.1.4 -> 10.244.1.2 TCP 8080 []",
+        ]
+    );
+    let v6 = std::fs::File::open("../pcaps/ipv6/in.pcapng").unwrap();
+    let mut seen = Observations::default();
+    from_capture("v6", v6, false, &mut seen).unwrap();
+    assert!(seen.flows().iter().any(|flow| flow.tally.answered > 0));
+}
+
+/// A line of each kind, edited: an error or flows, never a panic, and lenient reading never fails.
+#[test]
+fn mangled_logs_end_in_an_error_or_in_flows() {
+    let seed = format!("{CONNTRACK}{HUBBLE}{OWN}");
+    bolero::check!().with_type::<Vec<(u16, u8)>>().with_test_time(std::time::Duration::from_millis(300)).for_each(
+        |edits| {
+            let mut bytes = seed.clone().into_bytes();
+            for &(place, byte) in edits {
+                let at = usize::from(place) % bytes.len();
+                match byte {
+                    0..=20 if bytes.len() > 1 => bytes.truncate(at.max(1)),
+                    21..=60 => drop(bytes.remove(at)),
+                    _ => bytes[at] = byte,
+                }
+                if bytes.is_empty() {
+                    break;
+                }
+            }
+            let strict = read_all(&bytes, false);
+            let lenient = read_all(&bytes, true).unwrap();
+            if let Ok(strict) = strict {
+                assert_eq!(strict.flows(), lenient.flows());
+            }
+        },
+    );
+}

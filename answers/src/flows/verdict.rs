@@ -1,0 +1,214 @@
+//! What today's state makes of an observed flow: the vswitches of all nodes are asked, as by `reach` and `explain`.
+
+use bulkhead_control::object::Object;
+use bulkhead_control::origin::Origin;
+use bulkhead_control::pipeline::Pipeline;
+use bulkhead_control::service::Settings;
+use bulkhead_dataplane::DropReason;
+
+use super::Conversation;
+use super::find::Finder;
+use crate::args::PortProtocol;
+use crate::fabric::{End, Fabric, Hop, Reached, arrived};
+use crate::run;
+use crate::translate::Translation;
+
+/// What becomes of a flow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// Its first packet and the reply arrive.
+    Allow,
+    /// One of them does not.
+    Deny,
+    /// It cannot be told, and why.
+    Unknown(String),
+}
+
+impl Fate {
+    /// As it is printed.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Allow => "allow",
+            Self::Deny => "deny",
+            Self::Unknown(_) => "unknown",
+        }
+    }
+}
+
+/// A verdict, and who gave it.
+#[derive(Clone, Debug)]
+pub struct FlowVerdict {
+    /// Allowed, denied, or unknown with the reason.
+    pub fate: Fate,
+    /// Why it was dropped.
+    pub reason: Option<DropReason>,
+    /// What decided.
+    pub origin: Option<Origin>,
+    /// All that would deny it, at any endpoint that it may be given, if all policies were enforced.
+    pub audited_by: Vec<Origin>,
+    /// The Service that the flow was made to.
+    pub service: Option<String>,
+    /// The pod or node that sends. `None` if the state does not know the address.
+    pub from: Option<String>,
+    /// The pod, node or Service that receives. `None` if the state does not know the address.
+    pub to: Option<String>,
+}
+
+impl FlowVerdict {
+    fn unknown(why: impl Into<String>) -> Self {
+        Self {
+            fate: Fate::Unknown(why.into()),
+            reason: None,
+            origin: None,
+            audited_by: Vec::new(),
+            service: None,
+            from: None,
+            to: None,
+        }
+    }
+
+    /// Why, in words; empty where nothing had a say.
+    pub fn why(&self) -> String {
+        if self.fate == Fate::Allow && !self.audited_by.is_empty() {
+            let origins: Vec<String> = self.audited_by.iter().map(ToString::to_string).collect();
+            return format!("allowed, would be denied by {}", origins.join(", "));
+        }
+        match (&self.fate, self.reason, &self.origin) {
+            (Fate::Unknown(why), ..) => why.clone(),
+            (_, None | Some(DropReason::PolicyDenied), Some(origin)) => origin.to_string(),
+            (_, Some(reason), _) => reason.describe().to_owned(),
+            (_, None, None) => String::new(),
+        }
+    }
+}
+
+/// A connection between ends of the state, over a protocol that policies can name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Connection {
+    /// The client.
+    pub from: End,
+    /// The server.
+    pub to: End,
+    /// The server's port.
+    pub port: PortProtocol,
+}
+
+/// What a flow is in the state.
+pub enum Resolved {
+    /// A connection to an end of the state.
+    Direct(Connection),
+    /// One to a Service, which may be given any of its backends.
+    Translated(Connection, Box<Translation>),
+    /// It cannot be told, and why.
+    Unknown(String),
+}
+
+/// Asks about flows.
+pub struct Judge<'a> {
+    finder: Finder<'a>,
+    fabric: Fabric,
+}
+
+impl<'a> Judge<'a> {
+    /// The judge of a state that was compiled for the whole cluster, with its Services.
+    ///
+    /// # Errors
+    /// As for [`Fabric::new`].
+    pub fn new(pipeline: &'a Pipeline, services: Vec<Object>, settings: Settings) -> anyhow::Result<Self> {
+        Ok(Self { finder: Finder::new(pipeline, services, settings), fabric: Fabric::new(pipeline)? })
+    }
+
+    /// What the flow is in the state.
+    ///
+    /// # Errors
+    /// Faults of the program alone.
+    pub fn resolve(&mut self, conversation: &Conversation) -> anyhow::Result<Resolved> {
+        self.finder.resolve(conversation)
+    }
+
+    /// What becomes of the flow.
+    ///
+    /// # Errors
+    /// Faults of the program alone.
+    pub fn judge(&mut self, conversation: &Conversation) -> anyhow::Result<FlowVerdict> {
+        match self.finder.resolve(conversation)? {
+            Resolved::Unknown(why) => Ok(FlowVerdict::unknown(why)),
+            Resolved::Direct(connection) => Ok(self.direct(&connection)),
+            Resolved::Translated(connection, translation) => self.translated(&connection, &translation),
+        }
+    }
+
+    /// What becomes of a connection that keeps its destination.
+    pub fn direct(&mut self, Connection { from, to, port }: &Connection) -> FlowVerdict {
+        let verdict = match self.fabric.walk(from, to, *port) {
+            Ok(hops) => self.of_hops(&hops),
+            Err(error) => FlowVerdict::unknown(error.to_string()),
+        };
+        FlowVerdict { from: Some(from.to_string()), to: Some(to.to_string()), ..verdict }
+    }
+
+    fn of_hops(&self, hops: &[Hop]) -> FlowVerdict {
+        let is_allowed = hops.last().is_some_and(|hop| hop.reply && arrived(hop));
+        let dropped = hops.iter().find_map(|hop| Some((hop, hop.outcome.verdict.drop_reason()?)));
+        // Of those that let it pass the last one is told: the one at the destination.
+        let deciding = match dropped {
+            Some((hop, _)) => Some(hop),
+            None => hops.iter().rfind(|hop| !hop.reply),
+        };
+        FlowVerdict {
+            fate: if is_allowed { Fate::Allow } else { Fate::Deny },
+            reason: dropped.map(|(_, reason)| reason),
+            origin: deciding.and_then(|hop| run::origin(self.finder.pipeline, hop.outcome.decision)),
+            audited_by: distinct(hops.iter().filter_map(|hop| run::origin(self.finder.pipeline, hop.outcome.audited))),
+            service: None,
+            from: None,
+            to: None,
+        }
+    }
+
+    /// What becomes of a connection to a Service. A log that does not say which backend it was given leaves it open where policy
+    /// does not treat all alike.
+    fn translated(&mut self, connection: &Connection, translation: &Translation) -> anyhow::Result<FlowVerdict> {
+        let service = translation.told.service.clone();
+        let name = service.clone().unwrap_or_else(|| connection.to.to_string());
+        if let Some(refusal) = translation.refusal {
+            let why = format!("Service {name} refuses it in this state: {}", refusal.replace('_', " "));
+            return Ok(FlowVerdict { service, ..FlowVerdict::unknown(why) });
+        }
+        let mut verdicts = Vec::with_capacity(translation.routes.len());
+        for route in &translation.routes {
+            let reached = route.reached(&mut self.fabric)?;
+            let mut verdict = self.direct(&Connection {
+                to: route.to.clone(),
+                port: PortProtocol { port: route.backend.port(), ..connection.port },
+                ..connection.clone()
+            });
+            verdict.fate = if reached == Reached::No { Fate::Deny } else { Fate::Allow };
+            verdicts.push(verdict);
+        }
+        let denied = verdicts.iter().filter(|verdict| verdict.fate == Fate::Deny).count();
+        if denied > 0 && denied < verdicts.len() {
+            let why = format!(
+                "policy lets it go to {} of the {} endpoints of Service {name}, and it is not said which it was given",
+                verdicts.len() - denied,
+                verdicts.len()
+            );
+            return Ok(FlowVerdict { service, ..FlowVerdict::unknown(why) });
+        }
+        // Which of them it was given is not known, and any of them may be audited.
+        let audited_by = distinct(verdicts.iter_mut().flat_map(|verdict| std::mem::take(&mut verdict.audited_by)));
+        let verdict = verdicts.pop().unwrap_or_else(|| FlowVerdict::unknown(format!("Service {name} has no endpoint")));
+        Ok(FlowVerdict { service, audited_by, ..verdict })
+    }
+}
+
+/// Each of these once, in their order.
+fn distinct(origins: impl Iterator<Item = Origin>) -> Vec<Origin> {
+    let mut distinct = Vec::new();
+    for origin in origins {
+        if !distinct.contains(&origin) {
+            distinct.push(origin);
+        }
+    }
+    distinct
+}

@@ -1,0 +1,177 @@
+//! `bulkhead learn`: NetworkPolicies that allow what was seen, and the proof that they do.
+//!
+//! ```text
+//!  captures, flow logs --flows--> observed flows --evidence--> contacts: address, address, protocol, port
+//!                                                   |  those that the state's own policies do not allow
+//!  pods --workload--> workloads, selectors ---------+--rules--> policies --policy--> YAML
+//!                                                                              |  read again, applied to the state
+//!  the same flows judged <--proof-- state + learned --surplus--> what they allow and nobody was seen to use
+//! ```
+//! **Invariant.** The text that is printed is the text that is proven: it is read again as any file is. A direction of a workload in which
+//! nothing was seen gets no policy, for that would isolate it.
+
+mod evidence;
+mod policy;
+mod proof;
+mod rules;
+mod surplus;
+#[cfg(test)]
+mod tests;
+mod workload;
+
+use std::collections::BTreeSet;
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use bulkhead_control::cache::{Cache, Event};
+use bulkhead_control::object::{IngressIsolation, Object, PolicyVersion};
+use bulkhead_control::pipeline::Pipeline;
+use bulkhead_control::processor::Scope;
+use bulkhead_control::reachability::Reachability;
+use bulkhead_control::service::Settings;
+use bulkhead_control::source::{Strictness, load_text, nearest_word};
+
+use self::evidence::Evidence;
+use self::policy::LearnedPolicy;
+use self::proof::Proof;
+use self::surplus::Surplus;
+use self::workload::{Workload, Workloads};
+use crate::args;
+use crate::args::{Learn, Learned};
+use crate::flows::verdict::Judge;
+use crate::flows::{Observations, ObservedFlow};
+use crate::replay::logged;
+use crate::{bundle, run};
+
+/// Prints the NetworkPolicies that allow what captures and flow logs show.
+///
+/// # Errors
+/// When the state or a source cannot be read, or no policy can be proven.
+pub fn run(args: &Learn) -> anyhow::Result<ExitCode> {
+    let (paths, behind) = args::without_captures(&args.state.paths);
+    if behind.is_empty() && args.captures.is_empty() && args.flows.is_empty() {
+        bail!(
+            "nothing to learn from\n  help: name captures (.pcap, .pcapng) behind the state, or flow logs with --flows"
+        );
+    }
+    let state = args::State { paths, ..args.state.clone() };
+    let settings = bundle::service_settings(args.settings.as_deref(), &state.paths)?;
+    let isolation = bundle::options(&state)?.semantics.default_isolation();
+    let (mut pipeline, services) = run::load_with_services(&state, Scope::Cluster, true)?;
+    // What is learned is to hold when all policies are enforced.
+    run::enforce_all(&mut pipeline, "learn")?;
+    let mut seen = Observations::default();
+    for path in behind.iter().chain(&args.captures) {
+        logged::read_capture(path, args.tcp_pickup, &mut seen)?;
+    }
+    for path in &args.flows {
+        logged::read_log(path, args.state.lenient, &mut seen)?;
+    }
+    logged::tell(&seen);
+    let namespaces = namespaces(&args.namespaces, pipeline.cache())?;
+    let wanted = Wanted { direction: args.direction, namespaces, slack: args.slack };
+    let lesson = learn(State { pipeline, services, settings, isolation }, &seen.flows(), wanted)?;
+    let mut out = io::stdout().lock();
+    out.write_all(lesson.yaml.as_bytes())?;
+    out.flush()?;
+    let mut told = io::stderr().lock();
+    // When standard error is gone there is nobody to tell.
+    let _ = lesson.write(&mut told);
+    Ok(if lesson.proof.holds() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+/// The namespaces that policies are asked for.
+///
+/// # Errors
+/// When one has no pods: a name that is written wrongly would learn nothing.
+fn namespaces(names: &[String], cache: &Cache) -> anyhow::Result<BTreeSet<Arc<str>>> {
+    let known: BTreeSet<Arc<str>> = cache.pods().map(|(_, pod)| pod.name.namespace.clone()).collect();
+    let unknown = names.iter().find(|name| !known.contains(name.as_str()));
+    if let Some(name) = unknown {
+        let nearest = nearest_word(name, known.iter().map(|known| &**known));
+        let help = match nearest {
+            Some(nearest) => format!("did you mean `{nearest}`?"),
+            None => "name a namespace with pods".to_owned(),
+        };
+        bail!("--namespace {name}: the state has no pods in it\n  help: {help}");
+    }
+    Ok(names.iter().map(|name| name.as_str().into()).collect())
+}
+
+/// What policies are asked for.
+#[derive(Clone, Debug)]
+struct Wanted {
+    direction: Learned,
+    /// Of whose pods; of all where there are none.
+    namespaces: BTreeSet<Arc<str>>,
+    /// How many pairs of an outside address and a port may be added.
+    slack: u64,
+}
+
+impl Wanted {
+    fn covers(&self, workload: &Workload) -> bool {
+        self.namespaces.is_empty() || self.namespaces.contains(&workload.namespace)
+    }
+}
+
+/// The state that is learned for, compiled for the whole cluster.
+struct State {
+    pipeline: Pipeline,
+    services: Vec<Object>,
+    settings: Settings,
+    isolation: IngressIsolation,
+}
+
+/// What was learned.
+struct Lesson {
+    wanted: Wanted,
+    yaml: String,
+    policies: Vec<LearnedPolicy>,
+    workloads: Workloads,
+    evidence: Evidence,
+    proof: Proof,
+    surplus: Surplus,
+}
+
+fn learn(mut state: State, flows: &[ObservedFlow], wanted: Wanted) -> anyhow::Result<Lesson> {
+    let workloads = Workloads::of(state.pipeline.cache());
+    let judge = &mut Judge::new(&state.pipeline, state.services.clone(), state.settings.clone())?;
+    let evidence = Evidence::of(flows, judge, &workloads)?;
+    let before = reachability(&state.pipeline, state.isolation)?;
+    let policies = rules::learned(&evidence, &before, state.pipeline.cache(), &workloads, &wanted);
+    let yaml = policy::yaml(&policies, &workloads);
+    if !policies.is_empty() {
+        // As a file is read: what is proven is what is printed.
+        let learned = load_text("learned", &yaml, Strictness::Strict).map_err(|faults| anyhow::anyhow!("{faults}"))?;
+        state.pipeline.apply_batch(learned.objects.into_iter().map(Event::Apply)).context("the learned policies")?;
+    }
+    let after = reachability(&state.pipeline, state.isolation)?;
+    let surplus = Surplus::of(&policies, &workloads, &evidence, &after);
+    let judge = &mut Judge::new(&state.pipeline, state.services, state.settings)?;
+    let proof = Proof::of(&evidence, judge)?;
+    Ok(Lesson { wanted, yaml, policies, workloads, evidence, proof, surplus })
+}
+
+/// The same state by sets.
+struct Sets {
+    pipeline: Pipeline,
+    reachability: Reachability,
+}
+
+fn reachability(pipeline: &Pipeline, isolation: IngressIsolation) -> anyhow::Result<Sets> {
+    let cache = pipeline.cache();
+    // An isolation that follows from a namespace is made anew of it.
+    let own = cache.policies().values().filter(|policy| policy.version != PolicyVersion::NamespaceIsolation);
+    let objects = (cache.namespaces().values().map(|of| Object::Namespace((**of).clone())))
+        .chain(cache.nodes().values().map(|of| Object::Node((**of).clone())))
+        .chain(cache.pods().map(|(_, of)| Object::Pod((**of).clone())))
+        .chain(own.map(|of| Object::Policy((**of).clone())))
+        .chain(cache.cluster_policies().values().map(|of| Object::ClusterPolicy((**of).clone())));
+    let mut sets = Pipeline::without_tables(isolation);
+    sets.resync(objects).context("the state does not compile")?;
+    let mirror = sets.mirror().context("a pipeline without tables has a mirror")?;
+    let reachability = Reachability::of(&sets, mirror);
+    Ok(Sets { pipeline: sets, reachability })
+}

@@ -1,0 +1,169 @@
+//! The learned policies: how they are written.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use bulkhead_control::object::{NAMESPACE_NAME_LABEL, Transport};
+use bulkhead_control::origin::Direction;
+use bulkhead_control::selector::{Condition, Selector};
+use ipnet::IpNet;
+
+use super::workload::{Workload, Workloads};
+
+/// A port as a rule names it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum PortName {
+    Number(u16),
+    Name(Arc<str>),
+}
+
+/// The ports that peers of one rule may use.
+pub(super) type PortNames = BTreeSet<(Transport, PortName)>;
+
+/// Who a rule names: workloads by their number, and blocks of outside addresses.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Peer {
+    Workload(usize),
+    Block(IpNet),
+}
+
+/// A rule.
+#[derive(Clone, Debug)]
+pub(super) struct Rule {
+    pub peers: Vec<Peer>,
+    pub ports: PortNames,
+}
+
+/// A policy for one workload.
+#[derive(Clone, Debug)]
+pub(super) struct LearnedPolicy {
+    pub workload: usize,
+    /// Its name.
+    pub name: String,
+    pub rules: BTreeMap<&'static str, Vec<Rule>>,
+}
+
+/// All policies as YAML documents.
+pub(super) fn yaml(policies: &[LearnedPolicy], workloads: &Workloads) -> String {
+    let mut text = String::new();
+    for (at, policy) in policies.iter().enumerate() {
+        if at > 0 {
+            text.push_str("---\n");
+        }
+        write(policy, workloads, &mut text);
+    }
+    text
+}
+
+macro_rules! line {
+    ($out:expr, $($arg:tt)*) => {{
+        // A string takes everything.
+        let _ = writeln!($out, $($arg)*);
+    }};
+}
+
+fn write(policy: &LearnedPolicy, workloads: &Workloads, out: &mut String) {
+    let workload = &workloads.all[policy.workload];
+    line!(out, "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata:");
+    line!(out, "  name: {}\n  namespace: {}\nspec:", word(&policy.name), word(&workload.namespace));
+    selector(out, "  ", "podSelector", &workload.selector);
+    line!(out, "  policyTypes:");
+    let types = [(Direction::Ingress, "Ingress"), (Direction::Egress, "Egress")];
+    for (direction, name) in types {
+        if policy.rules.contains_key(direction.name()) {
+            line!(out, "    - {name}");
+        }
+    }
+    for (direction, peers) in [(Direction::Ingress, "from"), (Direction::Egress, "to")] {
+        let Some(rules) = policy.rules.get(direction.name()) else { continue };
+        line!(out, "  {}:", direction.name());
+        for rule in rules {
+            line!(out, "    - {peers}:");
+            rule.peers.iter().for_each(|of| peer(out, of, workload, workloads));
+            ports(out, &rule.ports);
+        }
+    }
+}
+
+fn peer(out: &mut String, peer: &Peer, own: &Workload, workloads: &Workloads) {
+    match peer {
+        Peer::Block(block) => line!(out, "        - ipBlock:\n            cidr: {}", word(&block.to_string())),
+        Peer::Workload(at) => {
+            let workload = &workloads.all[*at];
+            if workload.namespace == own.namespace {
+                return selector(out, "        - ", "podSelector", &workload.selector);
+            }
+            line!(out, "        - namespaceSelector:\n            matchLabels:");
+            line!(out, "              {NAMESPACE_NAME_LABEL}: {}", word(&workload.namespace));
+            selector(out, "          ", "podSelector", &workload.selector);
+        }
+    }
+}
+
+fn selector(out: &mut String, indent: &str, field: &str, selector: &Selector) {
+    if selector.requirements().is_empty() {
+        return line!(out, "{indent}{field}: {{}}");
+    }
+    line!(out, "{indent}{field}:");
+    let pad = " ".repeat(indent.len() + 2);
+    let single = |condition: &Condition| matches!(condition, Condition::In(values) if values.len() == 1);
+    let (equal, others): (Vec<_>, Vec<_>) = selector.requirements().iter().partition(|of| single(&of.condition));
+    if !equal.is_empty() {
+        line!(out, "{pad}matchLabels:");
+    }
+    for requirement in equal {
+        if let Condition::In(values) = &requirement.condition {
+            line!(out, "{pad}  {}: {}", word(&requirement.key), word(&values[0]));
+        }
+    }
+    if !others.is_empty() {
+        line!(out, "{pad}matchExpressions:");
+    }
+    for requirement in others {
+        let (operator, values): (_, &[Arc<str>]) = match &requirement.condition {
+            Condition::In(values) => ("In", values),
+            Condition::NotIn(values) => ("NotIn", values),
+            Condition::Exists => ("Exists", &[]),
+            Condition::DoesNotExist => ("DoesNotExist", &[]),
+        };
+        line!(out, "{pad}  - key: {}\n{pad}    operator: {operator}", word(&requirement.key));
+        if !values.is_empty() {
+            let values: Vec<String> = values.iter().map(|value| word(value)).collect();
+            line!(out, "{pad}    values: [{}]", values.join(", "));
+        }
+    }
+}
+
+fn ports(out: &mut String, ports: &PortNames) {
+    line!(out, "      ports:");
+    let mut ports = ports.iter().peekable();
+    while let Some((transport, port)) = ports.next() {
+        match port {
+            PortName::Name(name) => line!(out, "        - protocol: {transport}\n          port: {}", word(name)),
+            PortName::Number(first) => {
+                let mut last = *first;
+                let follows = |last: u16, (other, port): &(Transport, PortName)| {
+                    other == transport && last.checked_add(1).is_some_and(|next| *port == PortName::Number(next))
+                };
+                while ports.next_if(|next| follows(last, next)).is_some() {
+                    last += 1;
+                }
+                line!(out, "        - protocol: {transport}\n          port: {first}");
+                if last > *first {
+                    line!(out, "          endPort: {last}");
+                }
+            }
+        }
+    }
+}
+
+/// A text as YAML takes it for a text, quoted only where it must be.
+fn word(text: &str) -> String {
+    const RESERVED: [&str; 9] = ["true", "false", "yes", "no", "on", "off", "null", "y", "n"];
+    let is_plain = text.starts_with(|c: char| c.is_ascii_alphabetic())
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_./".contains(c))
+        && !RESERVED.contains(&&*text.to_ascii_lowercase());
+    // A JSON text is one of YAML.
+    if is_plain { text.to_owned() } else { serde_json::Value::from(text).to_string() }
+}

@@ -1,0 +1,44 @@
+//! # Questions about a state, answered offline
+//!
+//! **Purpose.** Reads a cluster's state from files and bundles, and answers questions about it: who can reach whom, which rule decides, what
+//! a change would change, what a capture's packets meet. It also wires the three engines together, for everybody who needs tables and packets.
+//!
+//! **Not its purpose.** It asks no running vswitch and no API server: it has no sockets, no TLS and no async code. `bulkhead-observe`
+//! asks, and passes what it got as arguments ([`lint::ReadCounters`]).
+//!
+//! ```text
+//!  files, bundles --control--> tables, Services --run, services--> snapshot --dataplane--> outcome of every packet
+//!                                                                     ^
+//!  replay: packets of a capture             reach, explain: first packets and replies that `fabric` makes
+//!                                           of connections to Services, as `translate` resolves them
+//!  replay --flows, learn: sessions of logs and captures that `flows` reads, judged by `fabric`
+//!  resolve, diff, lint, test, compile: ask `control` alone
+//! ```
+//!
+//! **Invariant.** Every answer comes from the engine that forwards packets. What `reach` and `explain` say is what the vswitch does.
+#![forbid(unsafe_code)]
+
+pub mod args;
+pub mod bundle;
+pub mod claims;
+pub mod classify;
+pub mod compile;
+pub mod contests;
+pub mod diff;
+pub mod dumps;
+pub mod explain;
+pub mod fabric;
+pub mod flows;
+pub mod learn;
+pub mod lint;
+pub mod output;
+mod places;
+pub mod reach;
+pub mod replay;
+pub mod resolve;
+pub mod run;
+mod sarif;
+pub mod selected;
+pub mod services;
+pub mod translate;
+mod workload;

@@ -1,0 +1,241 @@
+//! Which rules have decided something: by a running vswitch's counters, or by sessions that captures and flow logs show.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context;
+use bulkhead_control::object::Object;
+use bulkhead_control::pipeline::Pipeline;
+use bulkhead_control::reachability::Reachability;
+use bulkhead_control::service::Settings;
+use serde::Serialize;
+
+use crate::args::{Lint, without_captures};
+use crate::dumps::PolicyRow;
+use crate::flows::verdict::{Judge, Resolved};
+use crate::flows::{self, Observations};
+use crate::replay::{logged, rfc3339};
+use crate::translate::Leg;
+
+/// The longest list of policies that is read: that of a node with some ten thousand rules has a few megabytes.
+const MAX_LIST: u64 = 1 << 28;
+
+/// What a source of hits is about.
+#[derive(Debug, Serialize)]
+pub(super) struct Window {
+    pub(super) source: String,
+    /// From when to when, as RFC 3339; null where the source does not say.
+    pub(super) first: Option<String>,
+    pub(super) last: Option<String>,
+    /// How long in seconds; null where the source does not say.
+    pub(super) seconds: Option<u64>,
+    /// The sessions of captures and logs that were judged; null for a vswitch, which counts packets.
+    pub(super) sessions: Option<u64>,
+    /// Those of which it cannot be told who decides.
+    pub(super) unknown: Option<u64>,
+}
+
+impl Window {
+    /// `monday.pcapng (2 h, 2026-11-23T08:00:00Z to .., 120 sessions)`.
+    pub(super) fn told(&self) -> String {
+        let mut parts = Vec::new();
+        parts.extend(self.seconds.map(|seconds| humantime::format_duration(Duration::from_secs(seconds)).to_string()));
+        match (&self.first, &self.last) {
+            (Some(first), Some(last)) => parts.push(format!("{first} to {last}")),
+            (None, Some(last)) => parts.push(format!("until {last}, its beginning is not said")),
+            _ => {}
+        }
+        parts.extend(self.sessions.map(|sessions| format!("{sessions} sessions")));
+        parts.extend(self.unknown.filter(|&unknown| unknown > 0).map(|unknown| format!("{unknown} of them unknown")));
+        if self.first.is_none() && self.last.is_none() {
+            parts.push("times are not said".to_owned());
+        }
+        format!("{} ({})", self.source, parts.join(", "))
+    }
+}
+
+/// The counters of a running vswitch.
+#[derive(Debug)]
+pub struct Running {
+    /// The node's name.
+    pub node: String,
+    /// Seconds since the vswitch started, and so since its counters began at zero.
+    pub uptime_seconds: u64,
+    /// Packets that each policy and rule allowed and denied.
+    pub policies: Vec<PolicyRow>,
+}
+
+/// Reads the counters of the vswitch whose admin socket is at this path. Answers open no socket themselves.
+pub type ReadCounters<'a> = &'a dyn Fn(&Path) -> anyhow::Result<Running>;
+
+/// What decided, as origins are told, and what was looked at.
+#[derive(Default)]
+pub(super) struct Hits {
+    pub(super) origins: BTreeSet<String>,
+    pub(super) windows: Vec<Window>,
+}
+
+/// Whether sessions have to be judged, which needs tables.
+pub(super) fn needs_tables(args: &Lint) -> bool {
+    args.hits.iter().any(|path| !is_socket(path))
+}
+
+#[cfg(unix)]
+fn is_socket(path: &Path) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+
+    std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_socket())
+}
+
+/// Other systems have no sockets among their files.
+#[cfg(not(unix))]
+fn is_socket(_path: &Path) -> bool {
+    false
+}
+
+/// What judges sessions.
+pub(super) struct Judges<'a> {
+    pub(super) tables: Option<&'a Pipeline>,
+    pub(super) whole: &'a Pipeline,
+    pub(super) state: &'a Reachability,
+    pub(super) services: &'a [Object],
+    pub(super) settings: &'a Settings,
+}
+
+/// Reads all sources.
+pub(super) fn read(args: &Lint, judges: &Judges<'_>, counters: ReadCounters<'_>) -> anyhow::Result<Hits> {
+    let mut hits = Hits::default();
+    let (_, captures) = without_captures(&args.hits);
+    for path in &args.hits {
+        if is_socket(path) {
+            hits.live(path, counters(path)?);
+            continue;
+        }
+        let mut seen = Observations::default();
+        if captures.contains(path) {
+            logged::read_capture(path, args.tcp_pickup, &mut seen)?;
+        } else {
+            let name = path.display().to_string();
+            let source: Box<dyn Read> = match name.as_str() {
+                "-" => Box::new(std::io::stdin().lock()),
+                _ => Box::new(File::open(path).with_context(|| {
+                    format!(
+                        "cannot open {name}\n  help: --hits takes a socket, a list of policies, a capture or a flow log"
+                    )
+                })?),
+            };
+            let mut reader = BufReader::new(source);
+            if is_list(&mut reader).with_context(|| format!("cannot read {name}"))? {
+                hits.listed(path, &name, reader)?;
+                continue;
+            }
+            flows::read(&name, reader, args.state.lenient, &mut seen)?;
+        }
+        hits.seen(path, seen, judges)?;
+    }
+    Ok(hits)
+}
+
+/// Whether what comes is a JSON list: lines of flow logs are objects, or words.
+fn is_list(reader: &mut impl BufRead) -> std::io::Result<bool> {
+    loop {
+        let text = reader.fill_buf()?;
+        let blank = text.iter().take_while(|byte| byte.is_ascii_whitespace()).count();
+        if blank < text.len() || text.is_empty() {
+            return Ok(text.get(blank) == Some(&b'['));
+        }
+        reader.consume(blank);
+    }
+}
+
+impl Hits {
+    fn live(&mut self, socket: &Path, running: Running) {
+        self.rows(running.policies);
+        let now = SystemTime::now();
+        let begin = now.checked_sub(Duration::from_secs(running.uptime_seconds));
+        self.windows.push(Window {
+            source: format!("node {} at {}", running.node, socket.display()),
+            first: begin.map(|begin| humantime::format_rfc3339_seconds(begin).to_string()),
+            last: Some(humantime::format_rfc3339_seconds(now).to_string()),
+            seconds: Some(running.uptime_seconds),
+            sessions: None,
+            unknown: None,
+        });
+    }
+
+    fn rows(&mut self, rows: Vec<PolicyRow>) {
+        let counted = rows.into_iter().filter(|row| row.allowed > 0 || row.denied > 0);
+        self.origins.extend(counted.map(|row| row.origin));
+    }
+
+    /// What `bulkhead policies -o json` printed. It ends when the file was written.
+    fn listed(&mut self, path: &Path, name: &str, reader: impl Read) -> anyhow::Result<()> {
+        let rows: Vec<PolicyRow> = serde_json::from_reader(reader.take(MAX_LIST)).map_err(|error| {
+            anyhow::anyhow!(
+                "{name}:{}: not what `bulkhead policies -o json` prints: {error}\n  help: write it anew, or name the vswitch's socket",
+                error.line()
+            )
+        })?;
+        self.rows(rows);
+        let written = std::fs::metadata(path).and_then(|meta| meta.modified()).ok();
+        self.windows.push(Window {
+            source: name.to_owned(),
+            first: None,
+            last: written.map(|time| humantime::format_rfc3339_seconds(time).to_string()),
+            seconds: None,
+            sessions: None,
+            unknown: None,
+        });
+        Ok(())
+    }
+
+    /// Judges each session, by the rules at both of its ends.
+    fn seen(&mut self, path: &Path, seen: Observations, judges: &Judges<'_>) -> anyhow::Result<()> {
+        logged::tell(&seen);
+        let tables = judges.tables.context("sessions are judged by tables")?;
+        let mut judge = Judge::new(tables, judges.services.to_vec(), judges.settings.clone())?;
+        let (mut first, mut last, mut sessions, mut unknown) = (None::<u64>, None::<u64>, 0, 0);
+        for flow in seen.flows() {
+            let tally = &flow.tally;
+            first = first.into_iter().chain(tally.first).min();
+            last = last.into_iter().chain(tally.last).max();
+            sessions += tally.sessions;
+            let legs = match judge.resolve(&flow.conversation)? {
+                Resolved::Unknown(_) => {
+                    unknown += tally.sessions;
+                    continue;
+                }
+                Resolved::Direct(connection) => vec![Leg::whole(&connection.from, &connection.to, connection.port)],
+                Resolved::Translated(_, translation) => {
+                    let routes = translation.routes.into_iter().flat_map(|route| route.legs);
+                    translation.before.into_iter().chain(routes).collect()
+                }
+            };
+            for leg in &legs {
+                self.leg(leg, judges);
+            }
+        }
+        self.windows.push(Window {
+            source: path.display().to_string(),
+            first: first.map(rfc3339),
+            last: last.map(rfc3339),
+            seconds: first.zip(last).map(|(first, last)| (last - first) / 1_000_000_000),
+            sessions: Some(sessions),
+            unknown: Some(unknown),
+        });
+        Ok(())
+    }
+
+    fn leg(&mut self, leg: &Leg, judges: &Judges<'_>) {
+        let Some(verdicts) = judges.state.between(leg.from.address(), leg.to.address()) else { return };
+        let verdict = verdicts.at(leg.port.transport.into(), leg.port.port);
+        // The destination is asked only where the source allows, and not at all where the connection is rewritten on its way.
+        let asks_both = verdict.egress.allowed && !leg.is_departure;
+        let decisions = std::iter::once(verdict.egress).chain(asks_both.then_some(verdict.ingress));
+        let origins = decisions.filter_map(|decision| decision.origin);
+        self.origins.extend(origins.filter_map(|origin| judges.whole.origins().get(origin)).map(ToString::to_string));
+    }
+}

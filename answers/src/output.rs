@@ -1,0 +1,179 @@
+//! What the user sees on the terminal besides the answer itself: warnings, errors and plain tables.
+
+use std::fmt::Display;
+use std::io::{self, BufWriter, StdoutLock, Write};
+use std::net::{IpAddr, SocketAddr};
+
+use serde::Serialize;
+
+use crate::args::Format;
+
+/// Prints an answer to standard output in the form that was asked for; `text` writes it for people.
+///
+/// # Errors
+/// Those of standard output.
+pub fn answer(
+    format: Format,
+    answer: &impl Serialize,
+    text: impl FnOnce(&mut BufWriter<StdoutLock<'static>>) -> io::Result<()>,
+) -> anyhow::Result<()> {
+    let mut out = BufWriter::new(io::stdout().lock());
+    match format {
+        Format::Json => {
+            serde_json::to_writer_pretty(&mut out, answer)?;
+            writeln!(out)?;
+        }
+        Format::Text => text(&mut out)?,
+    }
+    out.flush()?;
+    Ok(())
+}
+
+/// Prints a warning to standard error.
+pub fn warn(warning: &(impl Display + ?Sized)) {
+    // When standard error is gone there is nobody to tell.
+    let _ = writeln!(io::stderr().lock(), "warning: {warning}");
+}
+
+/// Prints a remark to standard error.
+pub fn note(remark: &str) {
+    let _ = writeln!(io::stderr().lock(), "{remark}");
+}
+
+/// Prints an error and what led to it to standard error.
+pub fn report(error: &anyhow::Error) {
+    let _ = writeln!(io::stderr().lock(), "error: {}", told(error));
+}
+
+/// An error and what led to it, without causes that are told already: many errors have the words of their cause in their own.
+pub fn told(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).fold(String::new(), |mut told, cause| {
+        if !told.contains(&cause) {
+            told = if told.is_empty() { cause } else { format!("{told}: {cause}") };
+        }
+        told
+    })
+}
+
+/// Whether the error is that the reader of our output went away (`bulkhead ... | head`), which is no failure.
+pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        let kind = cause.downcast_ref::<io::Error>().map(io::Error::kind);
+        let json = cause.downcast_ref::<serde_json::Error>().and_then(serde_json::Error::io_error_kind);
+        kind.or(json) == Some(io::ErrorKind::BrokenPipe)
+    })
+}
+
+/// The first few of a list as text, and how many more there are.
+pub fn some_of(names: &[&str], most: usize) -> String {
+    let shown = names.iter().take(most).copied().map(printable).collect::<Vec<_>>().join(", ");
+    match names.len().checked_sub(most) {
+        Some(more) if more > 0 => format!("{shown} and {more} more"),
+        _ => shown,
+    }
+}
+
+/// The text with control characters escaped: names come from files and captures, and a terminal obeys what it is sent.
+pub fn printable(text: &str) -> String {
+    if text.chars().any(char::is_control) { text.escape_debug().to_string() } else { text.to_owned() }
+}
+
+/// The text as a part of a file's name, with `_` for what may not be in one.
+#[cfg(target_os = "linux")]
+pub fn file_name(text: &str) -> String {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-._".contains(letter);
+    text.chars().map(|letter| if is_plain(letter) { letter } else { '_' }).collect()
+}
+
+/// An address, with a port where there is one.
+pub fn end(address: IpAddr, port: u16) -> String {
+    if port == 0 { address.to_string() } else { SocketAddr::new(address, port).to_string() }
+}
+
+/// The names of the control bits of a TCP segment that are set.
+pub fn flag_names(flags: u8) -> Vec<&'static str> {
+    const NAMES: [&str; 8] = ["FIN", "SYN", "RST", "PSH", "ACK", "URG", "ECE", "CWR"];
+    NAMES.into_iter().enumerate().filter(|(bit, _)| flags >> bit & 1 == 1).map(|(_, name)| name).collect()
+}
+
+/// The text for a cell of a Markdown table, or between its words: what Markdown would read as its own is escaped.
+pub fn markdown(text: &str) -> String {
+    let text = printable(text).replace('\\', "\\\\").replace('|', "\\|").replace('*', "\\*").replace('`', "\\`");
+    text.replace('<', "&lt;")
+}
+
+/// Rows of cells in columns as wide as their widest cell. Numbers go to the right.
+#[derive(Debug, Default)]
+pub struct Columns {
+    rows: Vec<Vec<String>>,
+}
+
+impl Columns {
+    /// A table with these headings.
+    pub fn new(headings: &[&str]) -> Self {
+        Self { rows: vec![headings.iter().map(ToString::to_string).collect()] }
+    }
+
+    /// Adds a row.
+    pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        self.rows.push(cells.into_iter().map(|cell| printable(&cell)).collect());
+    }
+
+    /// Writes the table; cells of the last column are not padded.
+    pub fn write(&self, out: &mut dyn Write) -> io::Result<()> {
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+        let width = |at: usize| self.rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count()).max();
+        let numeric = |at: usize| {
+            let mut cells = self.rows.iter().skip(1).filter_map(|row| row.get(at));
+            self.rows.len() > 1 && cells.all(|cell| !cell.is_empty() && cell.chars().all(|c| c.is_ascii_digit()))
+        };
+        let shape: Vec<_> = (0..columns).map(|at| (width(at).unwrap_or(0), numeric(at))).collect();
+        for row in &self.rows {
+            for (at, (cell, &(width, numeric))) in row.iter().zip(&shape).enumerate() {
+                let gap = if at > 0 { "  " } else { "" };
+                match (numeric, at + 1 == row.len()) {
+                    (true, _) => write!(out, "{gap}{cell:>width$}")?,
+                    (false, false) => write!(out, "{gap}{cell:<width$}")?,
+                    (false, true) => write!(out, "{gap}{cell}")?,
+                }
+            }
+            writeln!(out)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up_and_numbers_stand_to_the_right() {
+        let mut table = Columns::new(&["NAME", "PACKETS", "WHY"]);
+        table.row(["a".into(), "5".into(), "x".into()]);
+        table.row(["longer".into(), "1234".into(), "long reason".into()]);
+        let mut out = Vec::new();
+        table.write(&mut out).unwrap();
+        let expected = "NAME    PACKETS  WHY\na             5  x\nlonger     1234  long reason\n";
+        assert_eq!(String::from_utf8(out).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let cause = io::Error::other("no room");
+        let with_its_cause = anyhow::anyhow!(cause).context("cannot write: no room\n  help: make some");
+        assert_eq!(told(&with_its_cause), "cannot write: no room\n  help: make some");
+        assert_eq!(told(&anyhow::anyhow!("no room").context("cannot write")), "cannot write: no room");
+    }
+
+    #[test]
+    fn a_cell_of_a_markdown_table_stays_one() {
+        assert_eq!(markdown("a|b *c* `d` <e>\n"), "a\\|b \\*c\\* \\`d\\` &lt;e>\\\\n");
+    }
+
+    #[test]
+    fn a_hostile_name_cannot_command_the_terminal() {
+        assert_eq!(printable("a\u{1b}[2Jb"), "a\\u{1b}[2Jb");
+        assert_eq!(printable("web-1"), "web-1");
+    }
+}

@@ -1,0 +1,373 @@
+//! `bulkhead replay`: every packet of the captures through a node's tables, with time taken from the captures.
+//!
+//! Memory is constant: packets are judged in bursts and forgotten, the flow table of the text form has a fixed number of
+//! rows, and the vswitch's own tables are bounded. Flow logs (`--flows`) hold sessions instead, which the vswitches of all nodes judge.
+
+mod flows;
+pub mod logged;
+mod translated;
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, IsTerminal, Read, Write};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, bail};
+use bulkhead_control::pipeline::Pipeline;
+use bulkhead_control::processor::Scope;
+use bulkhead_dataplane::io::{CaptureError, CaptureReader, CaptureWriter, CapturedPacket, Translation};
+use bulkhead_dataplane::{
+    Counters, Outcome, PortId, SessionConfig, SessionState, Snapshot, Verdict, Worker, WorkerConfig,
+};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use self::flows::Flows;
+use self::translated::{Names, Translated};
+use crate::args::{Format, Replay};
+use crate::run::{self, Attribution};
+use crate::{bundle, output};
+
+/// The size of the file buffer: large enough that reading is a few system calls per megabyte.
+const FILE_BUFFER: usize = 1 << 18;
+
+/// Judges the packets of a capture, or the sessions of flow logs, by a state.
+///
+/// # Errors
+/// When the state or a capture cannot be read, or the state has no such node.
+pub fn run(args: &Replay) -> anyhow::Result<ExitCode> {
+    if let Some(node) = args.node.as_deref().filter(|_| !args.captures.is_empty()) {
+        captures(args, node)?;
+    }
+    if !args.flows.is_empty() {
+        logged::run(args)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn captures(args: &Replay, node: &str) -> anyhow::Result<()> {
+    let settings = bundle::service_settings(args.settings.as_deref(), &args.state.paths)?;
+    let (pipeline, services) = run::load_with_services(&args.state, Scope::Node(node.into()), true)?;
+    let (snapshot, adapter) = run::node_snapshot(&pipeline, &services, &settings, node)?;
+    let names = Names::new(adapter);
+    let sessions = SessionConfig { tcp_pickup: args.tcp_pickup, ..SessionConfig::default() };
+    let mut worker = Worker::new(WorkerConfig { sessions, ..WorkerConfig::default() });
+    refuse_to_overwrite_input(args)?;
+    let mut sink = Sink::new(args, &pipeline, &snapshot, &names)?;
+
+    let started = Instant::now();
+    let mut outcome = Ok(());
+    for capture in &args.captures {
+        outcome = judge(capture, &snapshot, &mut worker, &mut sink);
+        if outcome.is_err() {
+            break;
+        }
+    }
+    // What came before a damaged place is judged, shown and counted; the error follows.
+    sink.finish(&worker)?;
+    // To standard error: the answer stays the same from run to run.
+    output::note(&rate(worker.counters().received(), started.elapsed()));
+    outcome
+}
+
+/// What two names of one file have in common.
+#[cfg(unix)]
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()))
+}
+
+/// What two names of one file have in common, where there are no links.
+#[cfg(not(unix))]
+fn identity(path: &Path) -> Option<PathBuf> {
+    path.exists().then(|| path.to_owned())
+}
+
+/// Opening the output empties it: it must not be one of the files that are still to be read.
+fn refuse_to_overwrite_input(args: &Replay) -> anyhow::Result<()> {
+    let Some(output) = args.write.as_ref().and_then(|path| Some((path, identity(path)?))) else { return Ok(()) };
+    if let Some(input) = args.captures.iter().find(|input| identity(input).as_ref() == Some(&output.1)) {
+        bail!(
+            "--write {} would overwrite the capture {}\n  help: name another file",
+            output.0.display(),
+            input.display()
+        );
+    }
+    Ok(())
+}
+
+fn judge(path: &Path, snapshot: &Snapshot, worker: &mut Worker, sink: &mut Sink<'_>) -> anyhow::Result<()> {
+    let name = path.display().to_string();
+    let (progress, reader) = open(path, "capture")?;
+    let mut reader = CaptureReader::new(&name, reader)?;
+    let judged =
+        bulkhead_dataplane::replay(&mut reader, snapshot, worker, |packet, outcome| sink.take(packet, outcome));
+    progress.finish_and_clear();
+    match judged {
+        Ok(_) => Ok(()),
+        Err(Stop::Capture(error)) => Err(error.into()),
+        Err(Stop::Output(error)) => Err(error),
+    }
+}
+
+/// A capture or flow log to read, `-` for standard input, with a bar of how far it is read.
+///
+/// # Errors
+/// When it cannot be opened; the message says what it is.
+pub fn open(path: &Path, what: &str) -> anyhow::Result<(ProgressBar, BufReader<Box<dyn Read>>)> {
+    let name = path.display().to_string();
+    let (source, length): (Box<dyn Read>, _) = if name == "-" {
+        (Box::new(io::stdin().lock()), None)
+    } else {
+        let file = File::open(path).with_context(|| format!("cannot open the {what} {name}"))?;
+        let length = file.metadata().ok().map(|metadata| metadata.len());
+        (Box::new(file), length)
+    };
+    let progress = progress(length, &name);
+    let source: Box<dyn Read> = Box::new(progress.wrap_read(source));
+    Ok((progress, BufReader::with_capacity(FILE_BUFFER, source)))
+}
+
+/// A bar on a terminal, nothing elsewhere.
+fn progress(length: Option<u64>, name: &str) -> ProgressBar {
+    let Some(length) = length.filter(|_| io::stderr().is_terminal()) else { return ProgressBar::hidden() };
+    let style = ProgressStyle::with_template("{msg} {wide_bar} {bytes}/{total_bytes} {eta}")
+        .unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::new(length).with_style(style).with_message(name.to_owned())
+}
+
+/// Why the judging of a capture stopped.
+enum Stop {
+    Capture(CaptureError),
+    Output(anyhow::Error),
+}
+
+impl From<CaptureError> for Stop {
+    fn from(error: CaptureError) -> Self {
+        Self::Capture(error)
+    }
+}
+
+/// Where the outcomes go.
+struct Sink<'a> {
+    pipeline: &'a Pipeline,
+    snapshot: &'a Snapshot,
+    names: &'a Names,
+    form: Form,
+    annotated: Option<CaptureWriter<BufWriter<File>>>,
+    attributions: Attributions,
+    packets: u64,
+}
+
+enum Form {
+    Text(Flows),
+    Json(BufWriter<io::StdoutLock<'static>>),
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    packet: u64,
+    time: &'a str,
+    verdict: &'static str,
+    reason: Option<&'static str>,
+    #[serde(rename = "in")]
+    in_port: Option<&'a str>,
+    out: Option<&'a str>,
+    #[serde(flatten)]
+    attribution: &'a Attribution,
+    session: Option<&'static str>,
+    /// Who would deny the connection that begins here if all policies were enforced.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    audited_by: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    translated: Option<Translated>,
+}
+
+impl<'a> Sink<'a> {
+    fn new(args: &Replay, pipeline: &'a Pipeline, snapshot: &'a Snapshot, names: &'a Names) -> anyhow::Result<Self> {
+        let form = match args.output {
+            Format::Text => Form::Text(Flows::default()),
+            Format::Json => Form::Json(BufWriter::with_capacity(FILE_BUFFER, io::stdout().lock())),
+        };
+        let open = |path: &PathBuf| {
+            let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+            anyhow::Ok(CaptureWriter::new(BufWriter::with_capacity(FILE_BUFFER, file), snapshot.ports())?)
+        };
+        let annotated = args.write.as_ref().map(open).transpose()?;
+        Ok(Self { pipeline, snapshot, names, form, annotated, attributions: Attributions::default(), packets: 0 })
+    }
+
+    fn take(&mut self, packet: &CapturedPacket<'_>, outcome: &Outcome) -> Result<(), Stop> {
+        self.show(packet, outcome).map_err(Stop::Output)
+    }
+
+    fn show(&mut self, packet: &CapturedPacket<'_>, outcome: &Outcome) -> anyhow::Result<()> {
+        let (attribution, words) = self.attributions.of(self.pipeline, outcome);
+        let audited_by = run::origin(self.pipeline, outcome.audited).map(|origin| origin.to_string());
+        if let Some(writer) = &mut self.annotated {
+            let mut comment = comment(outcome, words);
+            if let Some(origin) = &audited_by {
+                let _ = write!(comment, ", audited: would be denied by {origin}");
+            }
+            writer.write(packet, outcome.in_port, outcome.verdict, &comment)?;
+        }
+        match &mut self.form {
+            Form::Text(flows) => flows.count(outcome, self.names.of(outcome)),
+            Form::Json(out) => {
+                let time = rfc3339(packet.time);
+                let line = Line {
+                    packet: self.packets,
+                    time: &time,
+                    verdict: verdict_name(outcome.verdict),
+                    reason: outcome.verdict.drop_reason().map(|reason| reason.name()),
+                    in_port: port_name(self.snapshot, outcome.in_port),
+                    out: out_port(self.snapshot, outcome).and_then(|port| port_name(self.snapshot, port)),
+                    attribution,
+                    session: outcome.session.map(session_name),
+                    audited_by,
+                    translated: self.names.of(outcome),
+                };
+                serde_json::to_writer(&mut *out, &line)?;
+                out.write_all(b"\n")?;
+            }
+        }
+        self.packets += 1;
+        Ok(())
+    }
+
+    fn finish(self, worker: &Worker) -> anyhow::Result<()> {
+        if let Some(writer) = self.annotated {
+            writer.finish()?.flush()?;
+        }
+        match self.form {
+            Form::Json(mut out) => {
+                serde_json::to_writer(&mut out, &json!({ "summary": summary(worker.counters()) }))?;
+                out.write_all(b"\n")?;
+                out.flush()?;
+            }
+            Form::Text(flows) => {
+                let mut out = BufWriter::new(io::stdout().lock());
+                flows.write(self.pipeline, self.snapshot, &mut out)?;
+                write_totals(worker.counters(), &mut out)?;
+                out.flush()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What each origin means, worked out once and not for every packet.
+#[derive(Default)]
+struct Attributions {
+    none: Attribution,
+    by_origin: std::collections::HashMap<u32, (Attribution, String)>,
+}
+
+impl Attributions {
+    fn of(&mut self, pipeline: &Pipeline, outcome: &Outcome) -> (&Attribution, &str) {
+        let Some(id) = outcome.decision.and_then(|decision| decision.origin) else { return (&self.none, "") };
+        let (attribution, words) = self.by_origin.entry(id.0).or_insert_with(|| {
+            let origin = pipeline.origins().get(id);
+            let words = origin.as_ref().map(ToString::to_string).unwrap_or_default();
+            (run::attribution(origin), words)
+        });
+        (attribution, words)
+    }
+}
+
+/// One line for Wireshark's packet comment: `drop policy_denied: ingress isolated by default/db`.
+pub fn comment(outcome: &Outcome, words: &str) -> String {
+    let mut text = verdict_name(outcome.verdict).to_owned();
+    if let Some(reason) = outcome.verdict.drop_reason() {
+        text.push(' ');
+        text.push_str(reason.name());
+    }
+    if !words.is_empty() {
+        text.push_str(": ");
+        text.push_str(words);
+    }
+    if let Some(session) = outcome.session {
+        text.push_str(", session ");
+        text.push_str(session_name(session));
+    }
+    if let Some(Translation { src, dst, sport, dport }) = outcome.translation {
+        let (from, to) = (SocketAddr::new(src, sport), SocketAddr::new(dst, dport));
+        let _ = write!(text, ", translated to {from} > {to}");
+    }
+    text
+}
+
+fn verdict_name(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Forward(_) => "forward",
+        Verdict::Drop(_) => "drop",
+    }
+}
+
+fn session_name(session: SessionState) -> &'static str {
+    match session {
+        SessionState::New => "new",
+        SessionState::Hit => "hit",
+    }
+}
+
+fn port_name(snapshot: &Snapshot, port: PortId) -> Option<&str> {
+    snapshot.port(port).map(|port| &*port.name)
+}
+
+/// The port that the packet left through; for one that was dropped, the port that it was bound for.
+fn out_port(snapshot: &Snapshot, outcome: &Outcome) -> Option<PortId> {
+    let bound_for = || outcome.flow.and_then(|flow| snapshot.routes().lookup(flow.dst));
+    outcome.verdict.out_port().or_else(bound_for)
+}
+
+/// The time as RFC 3339 with nanoseconds. The reader keeps times within the years that this can show.
+pub fn rfc3339(nanoseconds: u64) -> String {
+    let time: SystemTime = UNIX_EPOCH + Duration::from_nanos(nanoseconds);
+    humantime::format_rfc3339_nanos(time).to_string()
+}
+
+/// `1000000 packets in 0.412 s: 2427184 packets per second`.
+fn rate(packets: u64, took: Duration) -> String {
+    let seconds = took.as_secs_f64();
+    #[expect(clippy::cast_precision_loss, reason = "a rate is shown with a few digits")]
+    let per_second = packets as f64 / seconds.max(1e-9);
+    format!("{packets} packets in {seconds:.3} s: {per_second:.0} packets per second")
+}
+
+fn summary(counters: &Counters) -> Value {
+    let dropped: Map<String, Value> =
+        counters.drops().filter(|(_, n)| *n > 0).map(|(reason, n)| (reason.name().to_owned(), n.into())).collect();
+    let mut summary = json!({
+        "packets": counters.received(),
+        "forwarded": counters.forwarded(),
+        "dropped": dropped,
+        "sessions": counters.sessions().created,
+    });
+    if audited(counters) > 0 {
+        summary["audited"] = audited(counters).into();
+    }
+    summary
+}
+
+/// Connections that passed because a policy is audited.
+fn audited(counters: &Counters) -> u64 {
+    counters.origins().map(|(_, counters)| counters.audited).sum()
+}
+
+fn write_totals(counters: &Counters, out: &mut impl Write) -> io::Result<()> {
+    let (received, forwarded) = (counters.received(), counters.forwarded());
+    writeln!(out, "\n{received} packets: {forwarded} forwarded, {} dropped", received - forwarded)?;
+    for (reason, n) in counters.drops().filter(|(_, n)| *n > 0) {
+        writeln!(out, "  {n} {}: {}", reason.name(), reason.describe())?;
+    }
+    writeln!(out, "sessions: {}", counters.sessions().created)?;
+    match audited(counters) {
+        0 => Ok(()),
+        audited => writeln!(out, "audited: {audited} connections would be denied if all policies were enforced"),
+    }
+}

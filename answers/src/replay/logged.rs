@@ -1,0 +1,221 @@
+//! Flow logs: each flow judged by the vswitches of all nodes, as a table or a line of JSON each.
+
+use std::io::{self, BufWriter, Write};
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+
+use bulkhead_control::object::PodName;
+use bulkhead_control::processor::Scope;
+use serde::Serialize;
+use serde_json::json;
+
+use super::{FILE_BUFFER, open, rfc3339};
+use crate::args::{Format, Replay};
+use crate::bundle;
+use crate::flows::verdict::{Fate, FlowVerdict, Judge};
+use crate::flows::{self, Observations, ObservedFlow, SeenEnd};
+use crate::output::{self, Columns};
+use crate::run::{self, Attribution};
+
+/// The most rows of the table: more than a person reads. JSON has all.
+const MAX_ROWS: usize = 1_000;
+
+/// Kinds of lines that were not read, and remarks of sources, that are told one by one.
+const MAX_TOLD: usize = 10;
+
+/// Judges the logs. What was read before a fault is not shown: half a log is no answer.
+pub(super) fn run(args: &Replay) -> anyhow::Result<()> {
+    let settings = bundle::service_settings(args.settings.as_deref(), &args.state.paths)?;
+    let (pipeline, services) = run::load_with_services(&args.state, Scope::Cluster, true)?;
+    let mut seen = Observations::default();
+    for path in &args.flows {
+        read_log(path, args.state.lenient, &mut seen)?;
+    }
+    tell(&seen);
+    let mut judge = Judge::new(&pipeline, services, settings)?;
+    let mut out = BufWriter::with_capacity(FILE_BUFFER, io::stdout().lock());
+    let mut totals = Totals::default();
+    let mut table = Columns::new(&["SESSIONS", "FROM", "TO", "SERVICE", "VERDICT", "LOGGED", "WHY"]);
+    let unread: u64 = seen.unread.values().sum();
+    let flows = seen.flows();
+    for (at, flow) in flows.iter().enumerate() {
+        let verdict = judge.judge(&flow.conversation)?;
+        totals.count(flow, &verdict.fate);
+        match args.output {
+            Format::Json => {
+                serde_json::to_writer(&mut out, &line(at, flow, &verdict))?;
+                out.write_all(b"\n")?;
+            }
+            Format::Text if at < MAX_ROWS => table.row(row(flow, &verdict)),
+            Format::Text => {}
+        }
+    }
+    match args.output {
+        Format::Json => {
+            serde_json::to_writer(&mut out, &json!({ "summary": { "flows": totals, "unread": unread } }))?;
+            out.write_all(b"\n")?;
+        }
+        Format::Text => {
+            table.write(&mut out)?;
+            if let Some(more) = flows.len().checked_sub(MAX_ROWS).filter(|&more| more > 0) {
+                writeln!(out, "... and {more} flows beyond the first {MAX_ROWS}")?;
+            }
+            totals.write(flows.len(), unread, &mut out)?;
+        }
+    }
+    out.flush()?;
+    Ok(())
+}
+
+/// Opens and reads a log; `-` is standard input.
+pub fn read_log(path: &Path, lenient: bool, into: &mut Observations) -> anyhow::Result<()> {
+    let (progress, reader) = open(path, "flow log")?;
+    let read = flows::read(&path.display().to_string(), reader, lenient, into);
+    progress.finish_and_clear();
+    Ok(read?)
+}
+
+/// Reads the sessions of a capture. `pickup` takes the sender of a connection's first packet as its client where its beginning is not there.
+///
+/// # Errors
+/// When it cannot be opened, or is damaged.
+pub fn read_capture(path: &Path, pickup: bool, into: &mut Observations) -> anyhow::Result<()> {
+    let (progress, reader) = open(path, "capture")?;
+    let read = flows::from_capture(&path.display().to_string(), reader, pickup, into);
+    progress.finish_and_clear();
+    read?;
+    Ok(())
+}
+
+/// What was not read and what sources say is lost, to standard error: it is no part of the answer, and must not be overlooked.
+pub fn tell(seen: &Observations) {
+    for (what, count) in seen.remarks.iter().take(MAX_TOLD) {
+        output::note(&format!("{count} {}", output::printable(what)));
+    }
+    for (what, count) in seen.unread.iter().take(MAX_TOLD) {
+        output::warn(&format!("not read: {count} times: {}", output::printable(what)));
+    }
+    let more: u64 = seen.unread.values().skip(MAX_TOLD).sum();
+    if more > 0 {
+        output::warn(&format!("not read: {more} more, for other reasons"));
+    }
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    flow: usize,
+    from: EndLine<'a>,
+    to: EndLine<'a>,
+    protocol: Option<u8>,
+    port: Option<u16>,
+    service_address: Option<SocketAddr>,
+    sessions: u64,
+    packets: Option<u64>,
+    bytes: Option<u64>,
+    first: Option<String>,
+    last: Option<String>,
+    logged: Option<&'a str>,
+    verdict: &'static str,
+    /// Why it was dropped.
+    reason: Option<&'static str>,
+    /// Why the verdict is unknown.
+    unknown: Option<&'a str>,
+    #[serde(flatten)]
+    attribution: Attribution,
+    service: Option<&'a str>,
+    /// Who would deny it, at any endpoint, if audited policies were enforced.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    audited_by: Vec<String>,
+    file: &'a str,
+    line: u64,
+}
+
+#[derive(Serialize)]
+struct EndLine<'a> {
+    address: Option<IpAddr>,
+    pod: Option<&'a PodName>,
+}
+
+fn line<'a>(at: usize, flow: &'a ObservedFlow, verdict: &'a FlowVerdict) -> Line<'a> {
+    let end = |end: &'a SeenEnd| EndLine { address: end.address, pod: end.pod.as_ref() };
+    let ObservedFlow { conversation, said, tally } = flow;
+    Line {
+        flow: at,
+        from: end(&conversation.from),
+        to: end(&conversation.to),
+        protocol: conversation.protocol,
+        port: conversation.port,
+        service_address: conversation.service,
+        sessions: tally.sessions,
+        packets: tally.packets,
+        bytes: tally.bytes,
+        first: tally.first.map(rfc3339),
+        last: tally.last.map(rfc3339),
+        logged: Some(&*said.words).filter(|words| !words.is_empty()),
+        verdict: verdict.fate.name(),
+        reason: verdict.reason.map(|reason| reason.name()),
+        unknown: if let Fate::Unknown(why) = &verdict.fate { Some(why) } else { None },
+        attribution: run::attribution(verdict.origin.as_ref()),
+        service: verdict.service.as_deref(),
+        audited_by: verdict.audited_by.iter().map(ToString::to_string).collect(),
+        file: &tally.place.file,
+        line: tally.place.line,
+    }
+}
+
+fn row(flow: &ObservedFlow, verdict: &FlowVerdict) -> [String; 7] {
+    let ObservedFlow { conversation, said, tally } = flow;
+    let to = match &verdict.service {
+        Some(service) => format!("{service} ({})", conversation.to),
+        None => conversation.to.to_string(),
+    };
+    [
+        tally.sessions.to_string(),
+        verdict.from.clone().unwrap_or_else(|| conversation.from.to_string()),
+        verdict.to.clone().filter(|_| verdict.service.is_none()).unwrap_or(to),
+        conversation.service_name(),
+        verdict.fate.name().to_owned(),
+        if said.words.is_empty() { "-".to_owned() } else { said.words.to_string() },
+        verdict.why(),
+    ]
+}
+
+/// Flows and sessions by what becomes of them.
+#[derive(Default, Serialize)]
+struct Totals {
+    allow: u64,
+    deny: u64,
+    unknown: u64,
+    /// Denied now, and not dropped when they were recorded.
+    cut: u64,
+    /// Allowed now, and dropped when they were recorded.
+    opened: u64,
+}
+
+impl Totals {
+    fn count(&mut self, flow: &ObservedFlow, fate: &Fate) {
+        let says = !flow.said.words.is_empty();
+        match fate {
+            Fate::Allow => self.allow += 1,
+            Fate::Deny => self.deny += 1,
+            Fate::Unknown(_) => self.unknown += 1,
+        }
+        self.cut += u64::from(says && !flow.said.dropped && *fate == Fate::Deny);
+        self.opened += u64::from(flow.said.dropped && *fate == Fate::Allow);
+    }
+
+    fn write(&self, flows: usize, unread: u64, out: &mut impl Write) -> io::Result<()> {
+        let Self { allow, deny, unknown, cut, opened } = self;
+        writeln!(out, "\n{flows} flows: {allow} allowed, {deny} denied, {unknown} unknown")?;
+        if *cut > 0 {
+            writeln!(out, "  {cut} are denied now and were not dropped when they were logged")?;
+        }
+        if *opened > 0 {
+            writeln!(out, "  {opened} are allowed now and were dropped when they were logged")?;
+        }
+        if unread > 0 {
+            writeln!(out, "  {unread} lines could not be read")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,325 @@
+//! States that are read and compiled, with what is to be told of them.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context, bail};
+use bulkhead_control::object::{ClusterPolicyKind, ClusterPolicyName, ENFORCEMENT_ANNOTATION, Object};
+use bulkhead_control::pipeline::{AuditedPolicy, Pipeline};
+use bulkhead_control::processor::Scope;
+use bulkhead_control::renderer::Refusal;
+use bulkhead_control::source::{Loaded, Options, ServiceKinds, SourceErrors};
+use bulkhead_control::ties::{self, Tie};
+
+use crate::args::{Planned, State};
+use crate::{bundle, contests, output};
+
+/// Reads the state and compiles it for the scope. Warnings go to standard error.
+///
+/// # Errors
+/// Everything that is wrong with the files, and rules that do not fit, unless the user is lenient.
+pub fn load(state: &State, scope: Scope) -> anyhow::Result<Pipeline> {
+    load_by(state, &bundle::options(state)?, scope)
+}
+
+/// As [`load`] for the whole cluster, with a pod for each workload that has none: for questions, and for nothing that forwards or writes
+/// rules, because nobody has these pods' addresses.
+///
+/// # Errors
+/// As for [`load`].
+pub fn load_planned(state: &State, planned: &Planned) -> anyhow::Result<Pipeline> {
+    load_by(state, &planned.with(bundle::options(state)?), Scope::Cluster)
+}
+
+/// As [`load_planned`], without tables: for questions that rules and sets answer by themselves.
+///
+/// # Errors
+/// As for [`load`], but for rules that do not fit: nothing is made of them.
+pub fn load_without_tables(state: &State, planned: &Planned) -> anyhow::Result<Pipeline> {
+    let options = planned.with(bundle::options(state)?);
+    let loaded = bundle::load(&state.paths, &options)??;
+    let empty = Pipeline::without_tables(options.semantics.default_isolation());
+    Ok(compiled(state, empty, loaded)?.0)
+}
+
+/// A state for questions about its rules: none of them is left out because others leave it nothing to do.
+pub struct Whole {
+    /// The rules and sets, without tables.
+    pub pipeline: Pipeline,
+    /// The same with tables, for what was seen; only where that is asked for.
+    pub tables: Option<Pipeline>,
+    /// Services and endpoint slices.
+    pub services: Vec<Object>,
+    /// See [`Loaded::idle_rules`].
+    pub idle_rules: SourceErrors,
+    /// See [`Loaded::empty_lists`].
+    pub empty_lists: SourceErrors,
+}
+
+/// Reads a state with its Services, and pods for workloads that have none. A fault of a Service is a warning, and then there are none.
+///
+/// # Errors
+/// As for [`load`].
+pub fn load_whole(state: &State, planned: &Planned, with_tables: bool) -> anyhow::Result<Whole> {
+    let options = planned.with(bundle::options(state)?);
+    let isolation = options.semantics.default_isolation();
+    let mut loaded = read_with_services(state, &options, false)?;
+    let (idle_rules, empty_lists) = (std::mem::take(&mut loaded.idle_rules), std::mem::take(&mut loaded.empty_lists));
+    tell_loaded(&loaded, &idle_rules);
+    let is_service = |object: &Object| matches!(object, Object::Service(_) | Object::EndpointSlice(_));
+    let (services, objects): (Vec<_>, Vec<_>) = loaded.objects.into_iter().partition(is_service);
+    let tables = if with_tables {
+        let mut tables = Pipeline::with_default_isolation(Scope::Cluster, isolation);
+        tables.resync(objects.clone()).context("the state does not compile")?;
+        attach(state, &mut tables)?;
+        check_refusals(&tables, state.lenient)?;
+        Some(tables)
+    } else {
+        None
+    };
+    let mut pipeline = Pipeline::with_every_rule(isolation);
+    pipeline.resync(objects).context("the state does not compile")?;
+    attach(state, &mut pipeline)?;
+    contests::check(&pipeline, state.lenient)?;
+    warn_of_missing_namespaces(&pipeline);
+    warn_of_missing_nodes(&pipeline);
+    Ok(Whole { pipeline, tables, services, idle_rules, empty_lists })
+}
+
+/// As [`load_without_tables`], with the Services of the state.
+///
+/// # Errors
+/// As for [`load_without_tables`].
+pub fn load_without_tables_with_services(state: &State, planned: &Planned) -> anyhow::Result<(Pipeline, Vec<Object>)> {
+    let options = planned.with(bundle::options(state)?);
+    let empty = Pipeline::without_tables(options.semantics.default_isolation());
+    let loaded = read_with_services(state, &options, false)?;
+    compiled(state, empty, loaded)
+}
+
+fn load_by(state: &State, options: &Options, scope: Scope) -> anyhow::Result<Pipeline> {
+    let loaded = bundle::load(&state.paths, options)??;
+    let empty = Pipeline::with_default_isolation(scope, options.semantics.default_isolation());
+    Ok(compiled(state, empty, loaded)?.0)
+}
+
+/// As [`load`], with the Services and endpoint slices of the state. Where the question is not about Services, a fault of one is a warning
+/// and there are none.
+///
+/// # Errors
+/// As for [`load`].
+pub fn load_with_services(
+    state: &State,
+    scope: Scope,
+    is_about_services: bool,
+) -> anyhow::Result<(Pipeline, Vec<Object>)> {
+    load_with_services_by(state, &bundle::options(state)?, scope, is_about_services)
+}
+
+/// As [`load_planned`] and [`load_with_services`].
+///
+/// # Errors
+/// As for [`load`].
+pub fn load_planned_with_services(
+    state: &State,
+    planned: &Planned,
+    is_about_services: bool,
+) -> anyhow::Result<(Pipeline, Vec<Object>)> {
+    load_with_services_by(state, &planned.with(bundle::options(state)?), Scope::Cluster, is_about_services)
+}
+
+fn load_with_services_by(
+    state: &State,
+    options: &Options,
+    scope: Scope,
+    is_about_services: bool,
+) -> anyhow::Result<(Pipeline, Vec<Object>)> {
+    let loaded = read_with_services(state, options, is_about_services)?;
+    compiled(state, Pipeline::with_default_isolation(scope, options.semantics.default_isolation()), loaded)
+}
+
+/// Reads a state with its Services.
+fn read_with_services(state: &State, options: &Options, is_about_services: bool) -> anyhow::Result<Loaded> {
+    let with = Options { services: ServiceKinds::Read, ..options.clone() };
+    match bundle::load(&state.paths, &with)? {
+        // Standard input cannot be read again.
+        Err(faults) if !is_about_services && state.paths.iter().all(|path| path.as_os_str() != "-") => {
+            let without = bundle::load(&state.paths, options)??;
+            let fault = faults.shown().first().map(ToString::to_string).unwrap_or_default();
+            output::warn(&format!("Services are left out, because not all can be read: {fault}"));
+            Ok(without)
+        }
+        loaded => Ok(loaded?),
+    }
+}
+
+/// Tells the warnings of what was read, and what of it does not count. What is in `told` is told elsewhere.
+fn tell_loaded(loaded: &Loaded, told: &SourceErrors) {
+    let untold = loaded.warnings.shown().iter().filter(|warning| !told.shown().contains(warning));
+    untold.for_each(output::warn);
+    match loaded.warnings.total() - loaded.warnings.shown().len() {
+        0 => {}
+        more => output::warn(&format!("{more} more of such")),
+    }
+    let kinds = [
+        ("skipped, because policy does not depend on them", &loaded.skipped),
+        ("ignored as asked, though they restrict traffic", &loaded.ignored),
+    ];
+    for (what, kinds) in kinds.into_iter().filter(|(_, kinds)| !kinds.is_empty()) {
+        let kinds: Vec<String> = kinds.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
+        let kinds: Vec<&str> = kinds.iter().map(String::as_str).collect();
+        output::note(&format!("{what}: {}", output::some_of(&kinds, 8)));
+    }
+}
+
+/// Gives pods the addresses that a container runtime has given them, where bundles of the state say so.
+fn attach(state: &State, pipeline: &mut Pipeline) -> anyhow::Result<()> {
+    let attached = bundle::attached(&state.paths)?;
+    if !attached.is_empty() {
+        pipeline.attach(attached).context("the state does not compile")?;
+    }
+    Ok(())
+}
+
+/// Gives a pipeline what was read. Services and slices are left over.
+fn compiled(state: &State, pipeline: Pipeline, loaded: Loaded) -> anyhow::Result<(Pipeline, Vec<Object>)> {
+    let mut pipeline = pipeline.auditing(bundle::enforcement(state)?);
+    tell_loaded(&loaded, &SourceErrors::default());
+    let is_service = |object: &Object| matches!(object, Object::Service(_) | Object::EndpointSlice(_));
+    let (services, objects): (Vec<_>, Vec<_>) = loaded.objects.into_iter().partition(is_service);
+    pipeline.resync(objects).context("the state does not compile")?;
+    attach(state, &mut pipeline)?;
+    contests::check(&pipeline, state.lenient)?;
+    check_refusals(&pipeline, state.lenient)?;
+    warn_of_missing_namespaces(&pipeline);
+    warn_of_missing_nodes(&pipeline);
+    for warning in left_open(&pipeline) {
+        output::warn(&warning);
+    }
+    let audited = audited_names(&pipeline.audited_policies());
+    if !audited.is_empty() {
+        let names: Vec<&str> = audited.iter().map(String::as_str).collect();
+        output::note(&format!("audited and not enforced: {}", output::some_of(&names, MAX_AUDITED)));
+    }
+    Ok((pipeline, services))
+}
+
+/// Audited policies that are named one by one: a line of them.
+const MAX_AUDITED: usize = 8;
+
+fn audited_names(policies: &BTreeSet<AuditedPolicy>) -> Vec<String> {
+    policies.iter().map(ToString::to_string).collect()
+}
+
+/// Has audited policies enforced, for what cannot audit, and warns of them.
+///
+/// # Errors
+/// When what they say does not compile.
+pub fn enforce_all(pipeline: &mut Pipeline, who: &str) -> anyhow::Result<()> {
+    let audited = audited_names(&pipeline.audited_policies());
+    pipeline.enforce(None)?;
+    if !audited.is_empty() {
+        let names: Vec<&str> = audited.iter().map(String::as_str).collect();
+        output::warn(&format!(
+            "{who}: these policies are taken as enforced, though they are to be audited: {}\n  \
+             help: {ENFORCEMENT_ANNOTATION} has an effect in the vswitch with `enforce: destination` (docs/audit.md)",
+            output::some_of(&names, MAX_AUDITED)
+        ));
+    }
+    Ok(())
+}
+
+/// The policies that are enforced although they are to be audited, because where policy is enforced nothing can be audited: a line for
+/// each with its place, and one with the remedy.
+pub fn unaudited(pipeline: &Pipeline) -> Vec<String> {
+    let unaudited = pipeline.unaudited_policies();
+    let more = unaudited.len().saturating_sub(MAX_REFUSALS);
+    let told = unaudited.iter().take(MAX_REFUSALS).map(|(policy, position)| {
+        let place = position.as_ref().map(|position| format!("{position}: ")).unwrap_or_default();
+        format!(
+            "{place}{policy} is enforced, though its {ENFORCEMENT_ANNOTATION}, or its namespace's, says audit: with `enforce: source` and \
+             `dataplane: nftables` nothing is audited\n  help: remove the annotation, or use the vswitch with `enforce: destination`"
+        )
+    });
+    told.chain((more > 0).then(|| format!("and {more} more of such"))).collect()
+}
+
+/// Tells of rules that do not fit.
+///
+/// # Errors
+/// When there are any, unless the user is `lenient`: what is asked about the state depends on them.
+fn check_refusals(pipeline: &Pipeline, lenient: bool) -> anyhow::Result<()> {
+    let refusals = refusals(pipeline);
+    if !lenient && !refusals.is_empty() {
+        bail!("{}", refusals.join("\n"));
+    }
+    refusals.iter().for_each(output::warn);
+    Ok(())
+}
+
+/// The rules that do not fit, with what is in force in their place: a line, and one with the remedy.
+pub fn refusals(pipeline: &Pipeline) -> Vec<String> {
+    let refusals = pipeline.refusals();
+    let more = refusals.len().saturating_sub(MAX_REFUSALS);
+    let told = |refusal: &Refusal| {
+        format!("{refusal}\n  help: write the policies of these pods with fewer rules, or fewer overlaps")
+    };
+    let told = refusals.iter().take(MAX_REFUSALS).map(told);
+    told.chain((more > 0).then(|| format!("and {more} more of such"))).collect()
+}
+
+/// Refusals that are told one by one: as many as a person reads.
+const MAX_REFUSALS: usize = 10;
+
+/// What the API of cluster policies leaves open in this state, and how it is decided here.
+pub fn left_open(pipeline: &Pipeline) -> Vec<String> {
+    let cache = pipeline.cache();
+    let tie = |tie: &Tie| {
+        format!(
+            "{tie}: the API leaves open which is asked first; here it is the former, by its name\n  \
+             help: give one of them another priority"
+        )
+    };
+    let mut told: Vec<String> = ties::ties(cache).iter().take(MAX_TIES).map(tie).collect();
+    let is_new = |name: &ClusterPolicyName| name.kind == ClusterPolicyKind::ClusterNetworkPolicy;
+    let names = || cache.cluster_policies().keys();
+    if names().any(is_new) && !names().all(is_new) {
+        let text = "there are policies of policy.networking.k8s.io/v1alpha1 and v1alpha2: all of a tier are asked by priority, a \
+                    BaselineAdminNetworkPolicy last\n  help: write them in one version";
+        told.push(text.into());
+    }
+    told
+}
+
+/// Ties that are told: more than a screen of them helps nobody.
+const MAX_TIES: usize = 10;
+
+/// Pods of a namespace without an object match no namespace selector but one for everything or by name.
+fn warn_of_missing_namespaces(pipeline: &Pipeline) {
+    let cache = pipeline.cache();
+    let used: BTreeSet<_> = cache.pods().map(|(_, pod)| &pod.name.namespace).collect();
+    let missing: Vec<&str> =
+        used.into_iter().filter(|name| !cache.namespaces().contains_key(*name)).map(|name| &**name).collect();
+    let has_policies = !cache.policies().is_empty() || !cache.cluster_policies().is_empty();
+    if !missing.is_empty() && has_policies {
+        let names = output::some_of(&missing, 5);
+        output::warn(&format!(
+            "no Namespace object for {names}: a namespaceSelector by label does not match their pods\n  \
+             help: add the output of `kubectl get namespaces -o yaml` to --state"
+        ));
+    }
+}
+
+/// What a node's own addresses are its object tells, and otherwise at most its host-network pods.
+fn warn_of_missing_nodes(pipeline: &Pipeline) {
+    let cache = pipeline.cache();
+    let used: BTreeSet<_> = cache.pods().filter_map(|(_, pod)| pod.node.as_ref()).collect();
+    let missing: Vec<&str> =
+        used.into_iter().filter(|name| !cache.nodes().contains_key(*name)).map(|name| &**name).collect();
+    if !missing.is_empty() && !cache.policies().is_empty() {
+        let names = output::some_of(&missing, 5);
+        output::warn(&format!(
+            "no Node object for {names}: traffic between pods and their own node, which is always allowed, is not known as such\n  \
+             help: add the output of `kubectl get nodes -o yaml` to --state"
+        ));
+    }
+}

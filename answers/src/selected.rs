@@ -1,0 +1,314 @@
+//! `bulkhead policies --pod`: which policies of a state select a pod, in which direction, and what follows from each.
+//!
+//! It reads what the policies say and judges no connection: `explain` does that.
+
+use std::fmt::Write as _;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use bulkhead_control::object::{
+    ClusterPolicy, Enforcement, IpBlock, NamespaceScope, Peer, Pod, PodName, PodPeer, Policy, PolicyPort, PolicyRule,
+    PolicyVersion, Position, Tier,
+};
+use bulkhead_control::origin::Direction;
+use bulkhead_control::pipeline::{AuditedPolicy, Pipeline};
+use bulkhead_control::selector::Selector;
+use serde::Serialize;
+
+use crate::args::Policies;
+use crate::output::{self, printable};
+use crate::places::Places;
+use crate::run;
+
+/// What policies say about a pod.
+#[derive(Serialize)]
+struct Answer {
+    pod: String,
+    /// `Deployment web`; `Pod web` for a pod that nothing has made.
+    workload: String,
+    labels: String,
+    /// Whether policies may select it: not on the host network, nor where it has ended or has no address.
+    selectable: bool,
+    ingress: Side,
+    egress: Side,
+}
+
+/// One direction.
+#[derive(Serialize)]
+struct Side {
+    /// Whether a NetworkPolicy isolates it: then only what a rule allows passes.
+    isolated: bool,
+    /// In the order in which they are asked: Admin, NetworkPolicies, Baseline.
+    policies: Vec<Selecting>,
+}
+
+/// A policy that selects the pod.
+#[derive(Serialize)]
+struct Selecting {
+    policy: String,
+    /// `Admin`, `NetworkPolicy` or `Baseline`.
+    tier: &'static str,
+    /// Whom it selects, in words.
+    selects: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    at: Option<Place>,
+    /// Why it was not understood.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fault: Option<String>,
+    /// Audited: it neither isolates nor allows nor denies.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    not_enforced: bool,
+    rules: Vec<Rule>,
+}
+
+/// Where something stands.
+#[derive(Serialize)]
+struct Place {
+    file: String,
+    line: usize,
+}
+
+/// A rule in words.
+#[derive(Serialize)]
+struct Rule {
+    /// Its position in the policy's list, from 0.
+    rule: usize,
+    /// `Accept`, `Deny` or `Pass`.
+    action: &'static str,
+    peers: Vec<String>,
+    ports: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    line: Option<usize>,
+}
+
+/// Prints which policies of a state select the pod, and what follows.
+///
+/// # Errors
+/// When the state cannot be read or has no such pod.
+pub fn run(args: &Policies, pod: &PodName) -> anyhow::Result<ExitCode> {
+    let pipeline = run::load_without_tables(&args.state, &args.planned)?;
+    let cache = pipeline.cache();
+    let found = cache.pod_key(pod).and_then(|key| cache.pod(key));
+    let found = found.with_context(|| {
+        format!("no pod {pod} in the state\n  help: name a pod, or a workload without pods, as `reach` lists them")
+    })?;
+    let places = Places::of(&pipeline);
+    let side = |direction| side(&pipeline, &places, found, direction);
+    let labels: Vec<String> = found.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    let answer = Answer {
+        pod: pod.to_string(),
+        workload: found.workload().to_string(),
+        labels: labels.join(","),
+        selectable: found.is_endpoint(),
+        ingress: side(Direction::Ingress),
+        egress: side(Direction::Egress),
+    };
+    output::answer(args.admin.output, &answer, |out| answer.write(out))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn side(pipeline: &Pipeline, places: &Places<'_>, pod: &Pod, direction: Direction) -> Side {
+    let cache = pipeline.cache();
+    let mut side = Side { isolated: false, policies: Vec::new() };
+    if !pod.is_endpoint() {
+        return side;
+    }
+    let mut around: Vec<&ClusterPolicy> = cache.cluster_policies().values().map(|policy| &**policy).collect();
+    around.retain(|policy| {
+        let is_inside = cache.scope_covers(&policy.subject.namespaces, &pod.name.namespace);
+        is_inside && policy.subject.pods.matches(&pod.labels)
+    });
+    around.sort_by(|one, other| one.rank.cmp(&other.rank));
+    let is_audited = |policy: AuditedPolicy| pipeline.enforcement_of(&policy) == Some(Enforcement::Audit);
+    let of_tier = |tier| around.iter().filter(move |policy| policy.rank.tier == tier);
+    let cluster = |policy: &ClusterPolicy| {
+        let not_enforced = is_audited(AuditedPolicy::Cluster(policy.rank.name.clone()));
+        cluster(places, policy, direction).map(|selecting| Selecting { not_enforced, ..selecting })
+    };
+    side.policies.extend(of_tier(Tier::Admin).filter_map(|policy| cluster(policy)));
+    for policy in cache.policies_in(&pod.name.namespace).filter(|policy| policy.subject.matches(&pod.labels)) {
+        let Some(selecting) = own(places, policy, pod, direction) else { continue };
+        let not_enforced = is_audited(AuditedPolicy::Namespaced(policy.name.clone()));
+        side.isolated |= policy.version != PolicyVersion::V1beta1 && !not_enforced;
+        side.policies.push(Selecting { not_enforced, ..selecting });
+    }
+    side.policies.extend(of_tier(Tier::Baseline).filter_map(|policy| cluster(policy)));
+    side
+}
+
+/// A NetworkPolicy that selects the pod; none where it does not concern the direction.
+fn own(places: &Places<'_>, policy: &Policy, pod: &Pod, direction: Direction) -> Option<Selecting> {
+    let rules = match direction {
+        Direction::Ingress => policy.ingress.as_ref()?,
+        Direction::Egress => policy.egress.as_ref()?,
+    };
+    let line = |at| places.of_rule(policy.position.as_ref()?, direction, at);
+    let rule = |(at, rule): (usize, &PolicyRule)| told(at, "Accept", rule, line(at), direction, Some(pod));
+    Some(Selecting {
+        policy: policy.name.to_string(),
+        tier: "NetworkPolicy",
+        selects: pods(&policy.subject),
+        at: policy.position.as_ref().map(place),
+        fault: policy.fault.as_ref().map(ToString::to_string),
+        not_enforced: false,
+        rules: rules.iter().enumerate().map(rule).collect(),
+    })
+}
+
+/// A cluster policy that selects the pod; none where it has no rule in the direction.
+fn cluster(places: &Places<'_>, policy: &ClusterPolicy, direction: Direction) -> Option<Selecting> {
+    let rules = match direction {
+        Direction::Ingress => &policy.ingress,
+        Direction::Egress => &policy.egress,
+    };
+    let line = |at| places.of_rule(policy.position.as_ref()?, direction, at);
+    let rules: Vec<Rule> = (0..)
+        .zip(rules)
+        .map(|(at, rule)| told(at, rule.action.name(), &rule.traffic, line(at), direction, None))
+        .collect();
+    (!rules.is_empty()).then(|| Selecting {
+        policy: policy.rank.name.to_string(),
+        tier: policy.rank.tier.name(),
+        selects: pods_in(&policy.subject),
+        at: policy.position.as_ref().map(place),
+        fault: policy.fault.as_ref().map(ToString::to_string),
+        not_enforced: false,
+        rules,
+    })
+}
+
+fn place(position: &Position) -> Place {
+    Place { file: position.file.to_string(), line: position.line }
+}
+
+fn told(
+    at: usize,
+    action: &'static str,
+    rule: &PolicyRule,
+    line: Option<usize>,
+    direction: Direction,
+    target: Option<&Pod>,
+) -> Rule {
+    // The port of a name is the destination's: of the pod itself where it is asked about ingress.
+    let target = target.filter(|_| direction == Direction::Ingress);
+    Rule {
+        rule: at,
+        action,
+        peers: match &rule.peers {
+            None => vec!["anyone".to_owned()],
+            Some(peers) => peers.iter().map(peer).collect(),
+        },
+        ports: match &rule.ports {
+            None => vec!["every port".to_owned()],
+            Some(ports) => ports.iter().map(|one| port(one, target)).collect(),
+        },
+        line,
+    }
+}
+
+/// Pods by label, in words.
+fn pods(selector: &Selector) -> String {
+    match selector.requirements() {
+        [] => "every pod".to_owned(),
+        _ => format!("pods {selector}"),
+    }
+}
+
+/// Pods by label and namespace, in words.
+fn pods_in(peer: &PodPeer) -> String {
+    let pods = pods(&peer.pods);
+    match &peer.namespaces {
+        NamespaceScope::Own(namespace) => format!("{pods} of namespace {namespace}"),
+        NamespaceScope::Selected(selector) if selector.requirements().is_empty() => {
+            format!("{pods} of every namespace")
+        }
+        NamespaceScope::Selected(selector) => format!("{pods} of namespaces {selector}"),
+    }
+}
+
+/// Who a peer is, in words.
+fn peer(peer: &Peer) -> String {
+    match peer {
+        Peer::Pods(peer) => pods_in(peer),
+        Peer::Block(IpBlock { cidr, except }) => {
+            let mut text = cidr.to_string();
+            for (at, block) in except.iter().enumerate() {
+                // Writing to a text cannot fail.
+                let _ = write!(text, "{} {block}", if at == 0 { " except" } else { "," });
+            }
+            text
+        }
+        Peer::Nodes(selector) if selector.requirements().is_empty() => "every node".to_owned(),
+        Peer::Nodes(selector) => format!("nodes {selector}"),
+    }
+}
+
+/// A port in words; a named one with its number at the destination, where that is known.
+fn port(port: &PolicyPort, target: Option<&Pod>) -> String {
+    match port {
+        PolicyPort::All(transport) => format!("every port/{transport}"),
+        PolicyPort::Range { transport, first, last } if first == last => format!("{first}/{transport}"),
+        PolicyPort::Range { transport, first, last } => format!("{first}-{last}/{transport}"),
+        PolicyPort::Named { transport, name } => match target {
+            None => format!("{name}/{transport}"),
+            Some(pod) => {
+                let mut having = pod.ports.iter().filter(|port| port.name == *name && port.transport == *transport);
+                match having.next() {
+                    Some(port) => format!("{name}/{transport} ({})", port.port),
+                    None => format!("{name}/{transport} (the pod has no such port)"),
+                }
+            }
+        },
+    }
+}
+
+impl Answer {
+    fn write(&self, out: &mut impl Write) -> io::Result<()> {
+        let labels = if self.labels.is_empty() { "none" } else { &self.labels };
+        writeln!(out, "{}, {}, labels: {}", printable(&self.pod), printable(&self.workload), printable(labels))?;
+        if !self.selectable {
+            return writeln!(out, "no policy selects it: it is on the host network, has ended, or has no address");
+        }
+        self.ingress.write("ingress", "from", out)?;
+        self.egress.write("egress", "to", out)
+    }
+}
+
+impl Side {
+    fn write(&self, direction: &str, word: &str, out: &mut impl Write) -> io::Result<()> {
+        let state = match (self.isolated, self.policies.is_empty()) {
+            (true, _) => "isolated: what no rule allows is denied",
+            (false, true) => "not isolated: everything is allowed",
+            (false, false) => "not isolated: what no rule denies is allowed",
+        };
+        writeln!(out, "\n{direction}: {state}")?;
+        for policy in &self.policies {
+            let place = policy.at.as_ref().map_or_else(String::new, |at| format!(" ({}:{})", at.file, at.line));
+            let tier = if policy.tier == "NetworkPolicy" { String::new() } else { format!("{} tier, ", policy.tier) };
+            let beside = if policy.not_enforced { ": audited, not enforced" } else { "" };
+            let (name, selects) = (printable(&policy.policy), printable(&policy.selects));
+            writeln!(out, "  {tier}{name}{}, which selects {selects}{beside}", printable(&place))?;
+            if let Some(fault) = &policy.fault {
+                writeln!(out, "    was not understood: {}", printable(fault))?;
+            }
+            if policy.rules.is_empty() {
+                writeln!(out, "    allows nothing")?;
+            }
+            for rule in &policy.rules {
+                let list =
+                    |all: &[String]| if all.is_empty() { "nobody".to_owned() } else { printable(&all.join("; ")) };
+                let ports =
+                    if rule.ports.is_empty() { "no port".to_owned() } else { printable(&rule.ports.join(", ")) };
+                let line = rule.line.map_or_else(String::new, |line| format!(" (line {line})"));
+                let action = match rule.action {
+                    "Accept" => "allows",
+                    "Deny" => "denies",
+                    _ => "passes on",
+                };
+                writeln!(out, "    rule {} {action} {word} {} at {ports}{line}", rule.rule, list(&rule.peers))?;
+            }
+        }
+        Ok(())
+    }
+}

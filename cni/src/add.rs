@@ -1,0 +1,194 @@
+//! `ADD`: a container gets an interface, and an open port behind it.
+//!
+//! ```text
+//!   is the vswitch there? -> addresses -> veth, the node's end down -> container's end -> add_port -> result
+//!                            IPAM DEL <-- remove_port, veth away <------------------------ one of these fails
+//! ```
+//!
+//! Nothing is made before the vswitch is known to be there. The node's end stays down until the vswitch has attached to it, which then
+//! sets it up: so nothing that a pod sends reaches the node's kernel, and its first packet is judged.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+
+use bulkhead_dataplane::io::default_route_interfaces;
+use ipnet::IpNet;
+use serde_json::Value;
+
+use super::attachment::Attachment;
+use super::container::{self, everything, families, gateway};
+use super::daemon::failure;
+use super::error::Error;
+use super::ipam::{Given, Ipam};
+use super::link::{Link, Veth};
+use super::mac::Mac;
+use super::missed;
+use super::netlink::Netlink;
+use super::result::{Interface, Ip, Outcome, Route};
+use super::sandbox::Sandbox;
+use super::{Call, chain, remove};
+use bulkhead_observe::admin::AddPort;
+
+/// The MTU of pods' interfaces where nothing tells a better one: Ethernet's.
+const MTU: u32 = 1500;
+
+/// Adds the attachment. Returns the result for the runtime.
+///
+/// # Errors
+/// Why not. Then everything is as it was.
+pub(super) fn add(call: &Call) -> Result<String, Error> {
+    let Call { environment, conf, .. } = call;
+    let pod = environment.pod()?;
+    let sandbox = Sandbox::open(environment)?;
+    let daemon = call.daemon();
+    daemon.is_there().and_then(|()| missed::make_up(&call.missed(), daemon)).map_err(|error| failure(&error))?;
+    let port = Port { call, pod: format!("{}/{}", pod.namespace, pod.name), uid: pod.uid, sandbox: &sandbox };
+    match conf.previous()? {
+        Some((previous, raw)) => chain::add(&port, &previous, raw),
+        None => port.add_interface(),
+    }
+}
+
+/// A port that is to be opened.
+pub(super) struct Port<'a> {
+    pub(super) call: &'a Call,
+    pod: String,
+    uid: Option<String>,
+    pub(super) sandbox: &'a Sandbox<'a>,
+}
+
+impl Port<'_> {
+    fn add_interface(&self) -> Result<String, Error> {
+        let Call { environment, conf, .. } = self.call;
+        let ipam = Ipam::find(conf, environment)?.ok_or_else(|| {
+            Error::configuration(
+                "ipam: it is missing; name a plugin that gives addresses, such as {\"type\": \"host-local\"}",
+            )
+        })?;
+        self.check_free()?;
+        let given = ipam.add()?;
+        self.with_addresses(given).inspect_err(|_| {
+            // What went wrong first is told.
+            let _ = ipam.tell(super::environment::Command::Del);
+        })
+    }
+
+    /// Sees that the container has no such interface yet. First of all: an IPAM plugin that is told to take back what it has given for this
+    /// attachment would take it from the interface that is there.
+    fn check_free(&self) -> Result<(), Error> {
+        let name = &self.call.environment.interface;
+        let refused = |error: io::Error| Error::kernel(format!("{name}: look for it in the container: {error}"));
+        match self.sandbox.enter(|| Netlink::open().and_then(|mut kernel| kernel.link(name)).map_err(refused))? {
+            Some(_) => Err(Error::environment(format!("CNI_IFNAME: the container has an interface {name} already"))),
+            None => Ok(()),
+        }
+    }
+
+    fn with_addresses(&self, given: Given) -> Result<String, Error> {
+        let Call { attachment, conf, .. } = self.call;
+        let Given { addresses, dns } = given;
+        let [drawn, node_mac] = attachment.macs();
+        let mac = conf.mac.unwrap_or(drawn);
+        let mtu = conf.mtu.unwrap_or_else(default_mtu);
+        let kernel_error = |error: io::Error| Error::kernel(format!("{}: {error}", attachment.node_end()));
+        let mut kernel = Netlink::open().map_err(kernel_error)?;
+        let node_end = self.make_veth(&mut kernel, [node_mac, mac], mtu)?;
+        let opened = self
+            .set_up(&mut kernel, &node_end, &addresses, node_mac)
+            .and_then(|()| self.open(&node_end.name, mac, &addresses));
+        opened.inspect_err(|_| {
+            let _ = kernel.delete_link(node_end.index);
+            self.forget();
+        })?;
+        let dns = conf.dns.clone().or(dns);
+        Ok(self.outcome(&node_end.name, [node_mac, mac], mtu, &addresses, dns).into_json(conf.version))
+    }
+
+    /// Makes the veth. What an `ADD` of the same attachment has left that was cut short is replaced.
+    fn make_veth(&self, kernel: &mut Netlink, macs: [Mac; 2], mtu: u32) -> Result<Link, Error> {
+        let Call { attachment, environment, .. } = self.call;
+        let (name, interface) = (attachment.node_end(), &environment.interface);
+        let refused = |error: io::Error| Error::kernel(format!("make the veth {name} ~ {interface}: {error}"));
+        let veth = Veth { names: [&name, interface], macs, mtu, netns: self.sandbox.as_fd() };
+        match kernel.make_veth(&veth) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                remove::node_end(kernel, attachment)?;
+                kernel.make_veth(&veth).map_err(refused)?;
+            }
+            made => made.map_err(refused)?,
+        }
+        let made = kernel.link(&name).map_err(refused)?;
+        made.ok_or_else(|| Error::kernel(format!("{name}: it has gone as soon as it was made")))
+    }
+
+    fn set_up(&self, kernel: &mut Netlink, node: &Link, addresses: &[IpAddr], node_mac: Mac) -> Result<(), Error> {
+        let Call { attachment, environment, .. } = self.call;
+        kernel
+            .set_alias(node.index, &attachment.alias())
+            .map_err(|error| Error::kernel(format!("{}: set its alias: {error}", node.name)))?;
+        // The node's end has no address of its own and shall not speak. A node without IPv6 has no such file.
+        let _ = container::set(&node.name, "disable_ipv6", "1");
+        self.sandbox.enter(|| container::set_up(&environment.interface, addresses, node_mac))
+    }
+
+    /// Has the vswitch open the port of an interface of the node, and waits for it.
+    ///
+    /// # Errors
+    /// Why it does not.
+    pub(super) fn open(&self, interface: &str, mac: Mac, addresses: &[IpAddr]) -> Result<(), Error> {
+        let Call { attachment, conf, .. } = self.call;
+        let port = AddPort {
+            container: attachment.container.clone(),
+            container_interface: attachment.interface.clone(),
+            network: Some(attachment.network.clone()),
+            pod: self.pod.clone(),
+            pod_uid: self.uid.clone(),
+            interface: interface.to_owned(),
+            netns: Some(self.sandbox.path.to_string_lossy().into_owned()),
+            mac: Some(mac.to_string()),
+            addresses: addresses.to_vec(),
+            timeout_seconds: conf.patience.as_secs(),
+        };
+        self.call.daemon().add_port(port).map_err(|error| failure(&error))?;
+        self.sandbox.enter(|| container::wait_until_running(&attachment.interface))
+    }
+
+    /// Has the vswitch forget the port, which it may have heard of.
+    pub(super) fn forget(&self) {
+        // What went wrong first is told.
+        let _ = self.call.forget();
+    }
+
+    fn outcome(&self, node_end: &str, macs: [Mac; 2], mtu: u32, addresses: &[IpAddr], dns: Option<Value>) -> Outcome {
+        let sandbox = self.sandbox.path.to_string_lossy().into_owned();
+        let interface = |name: &str, mac: Mac, sandbox| Interface {
+            name: name.to_owned(),
+            mac: Some(mac.to_string()),
+            mtu: Some(mtu),
+            sandbox,
+        };
+        let ip = |address: &IpAddr| Ip {
+            version: None,
+            address: IpNet::from(*address),
+            gateway: Some(gateway(*address)),
+            interface: Some(1),
+        };
+        let route = |family| Route { dst: everything(family), gw: Some(gateway(family)) };
+        let Attachment { interface: inside, .. } = &self.call.attachment;
+        Outcome {
+            version: String::new(),
+            interfaces: vec![interface(node_end, macs[0], None), interface(inside, macs[1], Some(sandbox))],
+            ips: addresses.iter().map(ip).collect(),
+            routes: families(addresses).map(route).collect(),
+            dns,
+        }
+    }
+}
+
+/// The MTU of the node's way out: what is larger would not leave the node, and what is smaller would waste it.
+fn default_mtu() -> u32 {
+    let of = |index| Netlink::open().and_then(|mut kernel| kernel.link_numbered(index)).ok().flatten();
+    let links = default_route_interfaces().unwrap_or_default().into_iter().filter_map(of);
+    links.map(|link| link.mtu).min().unwrap_or(MTU)
+}

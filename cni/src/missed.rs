@@ -1,0 +1,87 @@
+//! What the vswitch was not there to be told, as the plugin makes up for it: by asking.
+
+use super::daemon::{Daemon, failure};
+use super::error::Code;
+use bulkhead_answers::output;
+use bulkhead_observe::admin::{AskError, Missed};
+
+/// Tells the vswitch what it has missed.
+///
+/// # Errors
+/// When it does not answer: what it was not told stays.
+pub(super) fn make_up(missed: &Missed, daemon: Daemon<'_>) -> Result<(), AskError> {
+    let remove = |key| match daemon.remove_port(key) {
+        Err(error) if failure(&error).code == Code::TryAgain => Err(error),
+        // To ask again would not help.
+        Err(error) => {
+            output::warn(&format!("a port that was to be removed is forgotten: {error}"));
+            Ok(())
+        }
+        Ok(()) => Ok(()),
+    };
+    missed.make_up(remove, output::warn)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, Write};
+    use std::os::unix::net::UnixListener;
+    use std::path::Path;
+
+    use super::*;
+    use crate::scratch::Scratch;
+    use bulkhead_observe::admin::PortKey;
+
+    /// Answers so many requests with this line. Returns what was asked.
+    fn answer(socket: &Path, times: usize, line: &'static str) -> std::thread::JoinHandle<Vec<String>> {
+        let listener = UnixListener::bind(socket).unwrap();
+        std::thread::spawn(move || {
+            let answered = (0..times).map(|_| {
+                let (stream, _) = listener.accept().unwrap();
+                let mut asked = String::new();
+                BufReader::new(&stream).read_line(&mut asked).unwrap();
+                writeln!(&stream, "{line}").unwrap();
+                asked
+            });
+            answered.collect()
+        })
+    }
+
+    fn keep(missed: &Missed, container: &str) {
+        let key = PortKey { container: container.into(), container_interface: "eth0".into() };
+        missed.keep(container, key).unwrap();
+    }
+
+    #[test]
+    fn what_was_missed_is_told_once_and_stays_while_nobody_answers() {
+        let scratch = Scratch::new("missed-told");
+        let socket = scratch.path().join("admin.sock");
+        let (missed, daemon) = (Missed::of(&socket), Daemon { socket: &socket });
+        keep(&missed, "c1");
+        keep(&missed, "c2");
+        assert!(matches!(make_up(&missed, daemon), Err(AskError::Unreachable { .. })));
+        let asked = answer(&socket, 2, r#"{"version":1,"answer":{"removed":true}}"#);
+        make_up(&missed, daemon).unwrap();
+        let asked = asked.join().unwrap().concat();
+        for part in
+            [r#""request":"remove_port""#, r#""container":"c1","container_interface":"eth0""#, r#""container":"c2""#]
+        {
+            assert!(asked.contains(part), "{asked}");
+        }
+        // Nobody is asked any more, and nobody would answer.
+        make_up(&missed, daemon).unwrap();
+    }
+
+    #[test]
+    fn what_can_never_be_made_up_for_holds_nothing_back() {
+        let scratch = Scratch::new("missed-for-good");
+        let socket = scratch.path().join("admin.sock");
+        let (missed, daemon) = (Missed::of(&socket), Daemon { socket: &socket });
+        keep(&missed, "c1");
+        let refusal = r#"{"version":1,"failure":{"code":"malformed","message":"no","help":""}}"#;
+        let asked = answer(&socket, 1, refusal);
+        make_up(&missed, daemon).unwrap();
+        assert_eq!(asked.join().unwrap().len(), 1);
+        make_up(&missed, daemon).unwrap();
+    }
+}

@@ -1,0 +1,269 @@
+//! The network configuration that the runtime writes to standard input.
+//!
+//! Fields that are not the plugin's are accepted, as the specification demands: other plugins are given the same configuration.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::environment::check_identifier;
+use super::error::{Code, Error};
+use super::mac::Mac;
+use super::result::Outcome;
+use super::version::Version;
+use bulkhead_observe::admin::DEFAULT_SOCKET;
+
+/// How long `ADD` waits for the port when nothing else is said: long enough for a pod's object that comes late, far shorter than
+/// runtimes wait for a plugin (two minutes).
+const PATIENCE: u64 = 20;
+/// The longest that may be said.
+const LONGEST_PATIENCE: u64 = 110;
+/// IPv6 needs no less (RFC 8200 §5).
+const SMALLEST_MTU: u32 = 1280;
+/// A veth carries no more.
+const LARGEST_MTU: u32 = 65_535;
+
+/// The configuration as the plugin uses it.
+#[derive(Clone, Debug)]
+pub(super) struct NetConf {
+    pub(super) version: Version,
+    /// The network's name.
+    pub(super) network: String,
+    /// Where the vswitch is asked.
+    pub(super) socket: PathBuf,
+    /// The MTU of pods' interfaces; none is that of the node's way out.
+    pub(super) mtu: Option<u32>,
+    /// The plugin that gives addresses.
+    pub(super) ipam: Option<String>,
+    /// What the result says of DNS; none is what the IPAM plugin says.
+    pub(super) dns: Option<Value>,
+    /// How long `ADD` waits for the port.
+    pub(super) patience: Duration,
+    /// The MAC address that the runtime wants the container's end to have.
+    pub(super) mac: Option<Mac>,
+    /// `prevResult`, as it is.
+    previous: Option<Value>,
+    /// `cni.dev/valid-attachments`.
+    attachments: Option<Vec<Attached>>,
+    /// All of it, for other plugins.
+    pub(super) text: Vec<u8>,
+}
+
+/// An attachment that is still valid.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub(super) struct Attached {
+    #[serde(rename = "containerID")]
+    pub(super) container: String,
+    #[serde(rename = "ifname")]
+    pub(super) interface: String,
+}
+
+/// The fields that the plugin looks at.
+#[derive(Debug, Deserialize)]
+struct Fields {
+    name: Option<String>,
+    socket: Option<PathBuf>,
+    mtu: Option<u32>,
+    timeout_seconds: Option<u64>,
+    ipam: Option<Ipam>,
+    dns: Option<Value>,
+    #[serde(rename = "runtimeConfig")]
+    runtime: Option<Runtime>,
+    #[serde(rename = "prevResult")]
+    previous: Option<Value>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Ipam {
+    #[serde(rename = "type")]
+    kind: Option<String>,
+}
+
+/// What the runtime adds for capabilities that the configuration declares.
+#[derive(Debug, Deserialize)]
+struct Runtime {
+    mac: Option<String>,
+}
+
+impl NetConf {
+    /// Reads the configuration.
+    ///
+    /// # Errors
+    /// When it is no JSON, of a version that the plugin does not speak, or when a field makes no sense: which, and why.
+    pub(super) fn read(text: Vec<u8>) -> Result<Self, Error> {
+        let malformed = |why: &dyn std::fmt::Display| {
+            Error::new(Code::Decoding, "the network configuration is not understood", format!("standard input: {why}"))
+        };
+        let value: Value = serde_json::from_slice(&text).map_err(|error| malformed(&error))?;
+        if !value.is_object() {
+            return Err(malformed(&"it is no JSON object"));
+        }
+        let version = Version::of(&value)?;
+        let attachments = attachments(&value)?;
+        let fields: Fields = serde_path_to_error::deserialize(value)
+            .map_err(|error| Error::configuration(format!("{}: {}", error.path(), error.inner())))?;
+        let network = fields.name.unwrap_or_default();
+        check_identifier(&network).map_err(|why| Error::configuration(format!("name: {why}")))?;
+        let socket = fields.socket.unwrap_or_else(|| DEFAULT_SOCKET.into());
+        if !socket.is_absolute() {
+            return Err(Error::configuration(format!("socket: {} is not an absolute path", socket.display())));
+        }
+        if let Some(mtu) = fields.mtu.filter(|mtu| !(SMALLEST_MTU..=LARGEST_MTU).contains(mtu)) {
+            let range = format!("{SMALLEST_MTU} to {LARGEST_MTU}");
+            return Err(Error::configuration(format!(
+                "mtu: {mtu} is not from {range}; leave it out for that of the node's way out"
+            )));
+        }
+        let patience = fields.timeout_seconds.unwrap_or(PATIENCE);
+        if !(1..=LONGEST_PATIENCE).contains(&patience) {
+            return Err(Error::configuration(format!(
+                "timeout_seconds: {patience} is not from 1 to {LONGEST_PATIENCE}"
+            )));
+        }
+        let ipam = fields.ipam.and_then(|ipam| ipam.kind).filter(|kind| !kind.is_empty());
+        if let Some(kind) = ipam.as_ref().filter(|kind| kind.contains(['/', '\\']) || *kind == "." || *kind == "..") {
+            return Err(Error::configuration(format!("ipam.type: `{kind}` is not the name of a plugin")));
+        }
+        let mac = fields.runtime.and_then(|runtime| runtime.mac).filter(|mac| !mac.is_empty());
+        let mac = mac.map(|text| text.parse().map_err(|why| Error::configuration(format!("runtimeConfig.mac: {why}"))));
+        Ok(Self {
+            version,
+            network,
+            socket,
+            mtu: fields.mtu,
+            ipam,
+            dns: fields.dns.filter(|dns| dns.as_object().is_some_and(|fields| !fields.is_empty())),
+            patience: Duration::from_secs(patience),
+            mac: mac.transpose()?,
+            previous: fields.previous,
+            attachments,
+            text,
+        })
+    }
+
+    /// What the plugins before this one have made, and the same as it is written; none when this is the first one.
+    ///
+    /// # Errors
+    /// When it is not understood.
+    pub(super) fn previous(&self) -> Result<Option<(Outcome, &Value)>, Error> {
+        let Some(value) = &self.previous else { return Ok(None) };
+        let outcome = serde_path_to_error::deserialize(value)
+            .map_err(|error| Error::configuration(format!("prevResult.{}: {}", error.path(), error.inner())))?;
+        Ok(Some((outcome, value)))
+    }
+
+    /// The attachments that are still valid.
+    ///
+    /// # Errors
+    /// When there is no list: all would go.
+    pub(super) fn attachments(&self) -> Result<&[Attached], Error> {
+        self.attachments
+            .as_deref()
+            .ok_or_else(|| Error::configuration(format!("{ATTACHMENTS}: it is missing, so what is stale is not known")))
+    }
+}
+
+const ATTACHMENTS: &str = "cni.dev/valid-attachments";
+
+/// None when there is no such field; an empty list for `null`, which is how an empty one comes from a runtime written in Go.
+fn attachments(value: &Value) -> Result<Option<Vec<Attached>>, Error> {
+    match value.get(ATTACHMENTS) {
+        None => Ok(None),
+        Some(Value::Null) => Ok(Some(Vec::new())),
+        Some(list) => serde_path_to_error::deserialize(list)
+            .map(Some)
+            .map_err(|error| Error::configuration(format!("{ATTACHMENTS}{}: {}", error.path(), error.inner()))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(mut fields: Value) -> Result<NetConf, Error> {
+        for (key, value) in [("cniVersion", "1.1.0"), ("name", "pods"), ("type", "bulkhead-cni")] {
+            let fields = fields.as_object_mut().unwrap();
+            fields.entry(key).or_insert_with(|| value.into());
+        }
+        NetConf::read(fields.to_string().into_bytes())
+    }
+
+    fn wrong(fields: Value) -> String {
+        let error = read(fields).unwrap_err();
+        assert_eq!(error.code, Code::InvalidConfiguration, "{error}");
+        error.details
+    }
+
+    #[test]
+    fn a_configuration_that_says_nothing_has_defaults_and_fields_of_others_are_accepted() {
+        let conf = read(json!({"keyA": ["of another plugin"], "ipMasq": true, "args": {}})).unwrap();
+        assert_eq!((conf.version, &*conf.network, conf.mtu, conf.ipam.clone()), (Version::V1_1, "pods", None, None));
+        assert_eq!((conf.socket.to_str(), conf.patience), (Some("/run/bulkhead/admin.sock"), Duration::from_secs(20)));
+        assert!(conf.previous().unwrap().is_none() && conf.dns.is_none() && conf.mac.is_none());
+    }
+
+    #[test]
+    fn everything_that_may_be_said_is_taken() {
+        let conf = read(json!({
+            "socket": "/run/other.sock", "mtu": 9000, "timeout_seconds": 5, "ipam": {"type": "host-local", "ranges": []},
+            "dns": {"nameservers": ["10.96.0.10"]}, "runtimeConfig": {"mac": "02:00:00:00:00:01"},
+            "prevResult": {"interfaces": [{"name": "eth0", "sandbox": "/x"}]},
+            "cni.dev/valid-attachments": [{"containerID": "c1", "ifname": "eth0"}],
+        }))
+        .unwrap();
+        assert_eq!((conf.mtu, conf.ipam.as_deref(), conf.patience.as_secs()), (Some(9000), Some("host-local"), 5));
+        assert_eq!(conf.mac.unwrap().to_string(), "02:00:00:00:00:01");
+        assert_eq!(conf.previous().unwrap().unwrap().0.interfaces[0].name, "eth0");
+        assert_eq!(conf.attachments().unwrap(), [Attached { container: "c1".into(), interface: "eth0".into() }]);
+    }
+
+    #[test]
+    fn a_value_that_makes_no_sense_is_an_error_that_names_the_field() {
+        for (fields, says) in [
+            (json!({"mtu": 0}), "mtu: 0 is not from 1280 to 65535"),
+            (json!({"mtu": "1500"}), "mtu: invalid type: string"),
+            (json!({"socket": "admin.sock"}), "socket: admin.sock is not an absolute path"),
+            (json!({"socket": 7}), "socket: invalid type"),
+            (json!({"timeout_seconds": 0}), "timeout_seconds: 0 is not from 1 to 110"),
+            (json!({"timeout_seconds": -1}), "timeout_seconds: invalid value"),
+            (json!({"ipam": "host-local"}), "ipam: invalid type"),
+            (json!({"ipam": {"type": 1}}), "ipam.type: invalid type"),
+            (json!({"ipam": {"type": "../sh"}}), "ipam.type: `../sh` is not the name of a plugin"),
+            (json!({"runtimeConfig": {"mac": "02:00"}}), "runtimeConfig.mac: `02:00` is not a MAC address"),
+            (json!({"name": ""}), "name: it is empty"),
+            (json!({"name": "a/b"}), "name: `a/b` is not"),
+            (json!({"cni.dev/valid-attachments": [{"containerID": 1}]}), "cni.dev/valid-attachments[0].containerID: "),
+        ] {
+            let details = wrong(fields);
+            assert!(details.starts_with(says), "{details} does not start with {says}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_json_or_of_another_version_has_a_code_of_its_own() {
+        for text in [&b""[..], b"{", b"[]", b"null", b"\xff"] {
+            assert_eq!(NetConf::read(text.to_vec()).unwrap_err().code, Code::Decoding);
+        }
+        // The version first: fields may have other meanings in another one.
+        assert_eq!(read(json!({"cniVersion": "2.0.0", "mtu": "x"})).unwrap_err().code, Code::IncompatibleVersion);
+    }
+
+    #[test]
+    fn an_earlier_result_that_is_not_understood_is_an_error_when_it_is_asked_for_and_not_before() {
+        let conf = read(json!({"prevResult": {"ips": [{"address": "10.1.0.300/24"}]}})).unwrap();
+        let details = conf.previous().unwrap_err().details;
+        assert!(details.starts_with("prevResult.ips[0].address: "), "{details}");
+    }
+
+    #[test]
+    fn no_list_of_attachments_is_not_an_empty_one() {
+        assert!(read(json!({})).unwrap().attachments().unwrap_err().details.starts_with("cni.dev/valid-attachments: "));
+        for empty in [json!([]), json!(null)] {
+            assert!(read(json!({"cni.dev/valid-attachments": empty})).unwrap().attachments().unwrap().is_empty());
+        }
+    }
+}

@@ -1,0 +1,383 @@
+//! From what is so to what is answered.
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bulkhead_classifier::{OriginId, Rule, Tables};
+use bulkhead_control::object::PodName;
+use bulkhead_control::pipeline::AuditedPolicy;
+use bulkhead_dataplane::{PortId, PortKind};
+use serde_json::Value;
+
+use super::socket::Reply;
+use super::{Shared, explain, sessions};
+use crate::audit::policies_of;
+use crate::daemon::Notice;
+use crate::interfaces::{PortState, PortStatus};
+use crate::log;
+use crate::observer::{Observation, Observer};
+use crate::ports::Question;
+use crate::state::Asked;
+use crate::stream::Watch;
+use crate::summary::dropped;
+use bulkhead_answers::compile::{shown_addresses, shown_services};
+use bulkhead_answers::fabric;
+use bulkhead_answers::translate::Translation;
+use bulkhead_observe::admin::{
+    AuditStatus, Connection, DropRow, Failure, FlowCacheRow, LastError, PolicyQuestion, PolicyRow, PolicyStatus,
+    PortKey, PortRow, PortTotals, Request, SessionTotals, SourceStatus, Status, TableRow, WorkerRow,
+};
+
+/// The answer to a request.
+pub(super) async fn reply(request: Request, shared: &Shared) -> Result<Reply, Failure> {
+    let watch = match request {
+        Request::Monitor(asked) => Watch::Monitor(asked),
+        Request::Trace(asked) => Watch::Trace(asked),
+        request => return answer(request, shared).await.map(Reply::Value),
+    };
+    let (watching, lines) = shared.hub.watch(watch).await?;
+    let value = serde_json::to_value(watching);
+    Ok(Reply::Lines(
+        value.map_err(|error| Failure::new("internal", error.to_string(), "report it"))?,
+        lines,
+        Arc::clone(shared.observer.stream()),
+    ))
+}
+
+async fn answer(request: Request, shared: &Shared) -> Result<Value, Failure> {
+    let value = match request {
+        Request::Monitor(_) | Request::Trace(_) => {
+            return Err(Failure::new("internal", "a stream is no answer", "report it"));
+        }
+        Request::Status => serde_json::to_value(status(&*shared.observe().await, shared)),
+        Request::Ports => serde_json::to_value(ports(&*shared.observe().await)),
+        Request::Policies => serde_json::to_value(policies(&*shared.observe().await)),
+        Request::Tables { port } => serde_json::to_value(tables(&*shared.observe().await, port.as_deref())?),
+        Request::Explain(asked) => return explained(asked, shared).await,
+        Request::Enforcement(asked) => return enforcement(asked, shared).await,
+        Request::Sessions(filter) => {
+            // One list at a time: whoever asks how the vswitch is does not wait for more than that.
+            let _turn = shared.listing.lock().await;
+            let observer = shared.observer.clone();
+            // The workers are asked for a page after the other, which takes as long as it takes.
+            let listed = tokio::task::spawn_blocking(move || sessions::list(&observer, &filter)).await;
+            serde_json::to_value(listed.map_err(|error| Failure::new("internal", error.to_string(), "report it"))??)
+        }
+        Request::AuditReport => {
+            let now = shared.observe().await;
+            let untold = now.counters.sum(|worker| worker.engine.untold_audits());
+            serde_json::to_value(shared.observer.audit().report(&now.about.node, untold, now.audited.as_deref()))
+        }
+        Request::AddPort(asked) => return shared.ask_ports(Question::Add(asked)).await,
+        Request::RemovePort(key) => return shared.ask_ports(Question::Remove(key)).await,
+        Request::CheckPort(key) => return shared.ask_ports(Question::Check(key)).await,
+        Request::RetainPorts { keep, network } => return shared.ask_ports(Question::Retain(keep, network)).await,
+        Request::EndSessions(filter) => {
+            let _turn = shared.listing.lock().await;
+            let observer = shared.observer.clone();
+            let ended = tokio::task::spawn_blocking(move || sessions::end(&observer, &filter)).await;
+            serde_json::to_value(ended.map_err(|error| Failure::new("internal", error.to_string(), "report it"))??)
+        }
+        Request::KeptFiles => {
+            let observer = shared.observer.clone();
+            let kept = tokio::task::spawn_blocking(move || observer.kept_files(FLUSHED)).await;
+            serde_json::to_value(kept.map_err(|error| Failure::new("internal", error.to_string(), "report it"))?)
+        }
+        Request::Reload => {
+            // An error means that the vswitch is about to end.
+            let _ = shared.notices.send(Notice::Look);
+            Ok(Value::Object(serde_json::Map::new()))
+        }
+    };
+    value.map_err(|error| Failure::new("internal", error.to_string(), "report it"))
+}
+
+/// How long a name that is not this node's is asked for. The policy thread is busy for some milliseconds, with a large state for seconds.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// How long the journal's thread may take to write what it was told.
+const FLUSHED: Duration = Duration::from_secs(1);
+
+async fn enforcement(asked: PolicyQuestion, shared: &Shared) -> Result<Value, Failure> {
+    // One at a time, as below: workers are asked, and those who wait ask often.
+    let _turn = shared.listing.lock().await;
+    let observer = shared.observer.clone();
+    let internal = |error: &dyn std::fmt::Display| Failure::new("internal", error.to_string(), "report it");
+    let told = tokio::task::spawn_blocking(move || observer.enforcement(asked, PATIENCE)).await;
+    let told = told.map_err(|error| internal(&error))?.map_err(|_| Names::busy("the policy"))?;
+    serde_json::to_value(told).map_err(|error| internal(&error))
+}
+
+async fn explained(asked: Connection, shared: &Shared) -> Result<Value, Failure> {
+    let now = shared.observe().await;
+    // One at a time, as with lists of sessions: names may have to be waited for.
+    let _turn = shared.listing.lock().await;
+    let observer = shared.observer.clone();
+    let explain = move || {
+        // What is in force may be newer than what was observed.
+        let snapshot = observer.snapshot();
+        let node = explain::Node {
+            name: now.about.node.clone(),
+            snapshot: &snapshot,
+            origins: observer.origins(),
+            ports: &now.interfaces.ports,
+            is_denying: now.enforced.is_denying,
+        };
+        explain::explain(&node, &asked, &Names(&observer))
+    };
+    let internal = |error: &dyn std::fmt::Display| Failure::new("internal", error.to_string(), "report it");
+    let explained = tokio::task::spawn_blocking(explain).await.map_err(|error| internal(&error))??;
+    serde_json::to_value(explained).map_err(|error| internal(&error))
+}
+
+/// Names of the state, from a thread that may be compiling.
+struct Names<'a>(&'a Observer);
+
+impl Names<'_> {
+    fn busy(what: &str) -> Failure {
+        let help = "a new state is being compiled: ask again, or name the pod's address";
+        Failure::new("no_answer", format!("cannot look up {what}"), help)
+    }
+}
+
+impl explain::Names for Names<'_> {
+    fn addresses_of(&self, pod: &PodName) -> Result<Option<Vec<IpAddr>>, Failure> {
+        self.0.addresses_of(pod, PATIENCE).map_err(|_| Self::busy(&format!("the addresses of {pod}")))
+    }
+
+    fn translations(&self, asked: Asked) -> Result<Vec<(fabric::End, Translation)>, Failure> {
+        let translations = self.0.translations(asked, PATIENCE).map_err(|_| Self::busy("the Services"))?;
+        translations.map_err(|error| {
+            let text = error.to_string();
+            let (message, help) = text.split_once("\n  help: ").unwrap_or((&text, ""));
+            Failure::new("malformed", message, help)
+        })
+    }
+}
+
+/// Audited policies that the status names: a line of them.
+const SHOWN: usize = 5;
+
+fn status(now: &Observation, shared: &Shared) -> Status {
+    let (summary, enforced) = (now.summary(), now.enforced);
+    let statuses = &now.interfaces.ports;
+    let late = statuses.iter().filter(|port| port.state != PortState::Open);
+    let sessions = summary.sessions();
+    let mut dropped_for: Vec<DropRow> = now
+        .counters
+        .drops()
+        .filter(|(_, packets)| *packets > 0)
+        .map(|(reason, packets)| DropRow { reason: reason.name().into(), means: reason.describe().into(), packets })
+        .collect();
+    dropped_for.sort_by_key(|row| std::cmp::Reverse(row.packets));
+    Status {
+        program: env!("CARGO_PKG_VERSION").into(),
+        node: now.about.node.to_string(),
+        pod_networks: now.pod_networks.to_vec(),
+        ready: now.is_ready(),
+        denying: enforced.is_denying,
+        judging: now.state.judging(),
+        uptime_seconds: now.uptime.as_secs(),
+        uptime_ms: Some(milliseconds(now.uptime)),
+        instance: Some(instance()),
+        generation: now.snapshot.generation(),
+        policy: PolicyStatus {
+            age_seconds: enforced.since.elapsed().as_secs_f64(),
+            enforce_seconds: enforced.took.as_secs_f64(),
+            refused: enforced.is_refused,
+            states_applied: now.state.applied,
+            states_refused: now.state.refused,
+            faulty_objects: now.state.faulty,
+            contested_addresses: now.state.contested_addresses,
+            unenforced_kinds: now.state.unenforced_kinds,
+            refused_tables: now.state.refused_tables,
+        },
+        audit: AuditStatus {
+            policies: now.audit.policies.keys().take(SHOWN).cloned().collect(),
+            audited: now.audit.policies.len(),
+            connections: now.audit.policies.values().sum(),
+            untold: now.counters.sum(|worker| worker.engine.untold_audits()),
+            refused_files: now.audit.refused_files,
+        },
+        source: now.source.as_ref().map(|source| SourceStatus {
+            connected: source.is_connected,
+            since_seconds: source.since.elapsed().as_secs(),
+            age_seconds: source.age().map(|age| age.as_secs_f64()),
+            last_error: source.last_error.clone(),
+        }),
+        services: now.state.services,
+        service_health: shared.health.as_ref().map(|health| health.status(&shared.observer)),
+        ports: PortTotals {
+            configured: statuses.len(),
+            added: statuses.iter().filter(|port| port.added.is_some()).count(),
+            open: statuses.iter().filter(|port| port.state == PortState::Open).count(),
+        },
+        late: late.map(|port| port_row(now, port)).collect(),
+        workers: now
+            .counters
+            .workers
+            .iter()
+            .map(|worker| WorkerRow {
+                received: worker.received,
+                sent: worker.sent,
+                dropped: dropped(worker),
+                sessions: worker.sessions,
+                restarts: worker.restarts,
+                judged: Some(worker.engine.received()),
+                busy_ns: Some(worker.busy_ns),
+                silent: !worker.has_answered,
+            })
+            .collect(),
+        sessions: SessionTotals {
+            used: now.counters.sum(|worker| worker.sessions),
+            capacity: now.about.session_capacity as u64,
+            refused: sessions.refused,
+            created: Some(sessions.created),
+        },
+        dropped: dropped_for,
+        flow_cache: FlowCacheRow {
+            forwarded: summary.cached.forwarded(),
+            added: summary.cached.added,
+            refused: summary.cached.refused,
+        },
+        last_error: log::last_error().map(|(at, text)| LastError { at, text }),
+    }
+}
+
+/// The process, as no other one of this vswitch is called: when it was first asked, in milliseconds since 1970.
+pub(crate) fn instance() -> u64 {
+    static FIRST_ASKED: OnceLock<u64> = OnceLock::new();
+    *FIRST_ASKED.get_or_init(|| milliseconds(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()))
+}
+
+pub(crate) fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The ports of the configuration in its order, then the added ones.
+fn ports(now: &Observation) -> Vec<PortRow> {
+    now.interfaces.ports.iter().map(|port| port_row(now, port)).collect()
+}
+
+fn port_row(now: &Observation, port: &PortStatus) -> PortRow {
+    let PortStatus { name, kind, interface, added, state, why } = port;
+    let id = now.snapshot.port_named(name);
+    let traffic = now.summary().port(id, name);
+    let cached = now.interfaces.cached.port(name);
+    let sessions = id.map(|id| now.counters.sessions_of(id)).unwrap_or_default();
+    let addresses = id.and_then(|id| now.snapshot.port(id)).map(|port| port.addresses.as_slice()).unwrap_or_default();
+    PortRow {
+        name: name.to_string(),
+        kind: kind_name(*kind).into(),
+        interface: interface.to_string(),
+        container: added.as_ref().map(|added| PortKey::clone(&added.key)),
+        state: state.name().into(),
+        why: why.clone(),
+        addresses: addresses.iter().map(ToString::to_string).collect(),
+        received: traffic.received,
+        received_bytes: traffic.received_bytes,
+        sent: traffic.sent,
+        sent_bytes: traffic.sent_bytes,
+        limited: cached.limited,
+        bypassed: cached.bypassed,
+        dropped: Some(id.map_or(0, |id| now.counters.port_dropped(id))),
+        sessions_started: Some(sessions.started),
+        sessions_reached: Some(sessions.reached),
+        epoch: id.map_or(0, |id| now.snapshot.epoch(id)),
+    }
+}
+
+pub(crate) const fn kind_name(kind: PortKind) -> &'static str {
+    match kind {
+        PortKind::Pod => "pod",
+        PortKind::Uplink => "uplink",
+        PortKind::Host => "host",
+    }
+}
+
+/// What each policy has decided, the busiest first.
+fn policies(now: &Observation) -> Vec<PolicyRow> {
+    let audited = now.audited.as_deref();
+    let is_audited = |policy: &AuditedPolicy| audited.is_some_and(|audited| audited.contains(policy));
+    let mut named: BTreeSet<AuditedPolicy> = BTreeSet::new();
+    let rows = now.summary().decided().into_iter().map(|(id, counters)| {
+        let origin = now.about.origins.get(id);
+        let mut policies = origin.as_ref().map(policies_of).unwrap_or_default();
+        policies.retain(is_audited);
+        let not_enforced = !policies.is_empty();
+        named.extend(policies);
+        PolicyRow {
+            origin: origin.map_or_else(|| "unknown".to_owned(), |origin| origin.to_string()),
+            allowed: counters.allowed,
+            denied: counters.denied,
+            audited: counters.audited,
+            not_enforced,
+        }
+    });
+    let mut rows: Vec<PolicyRow> = rows.collect();
+    rows.sort_by_key(|row| std::cmp::Reverse(row.allowed + row.denied + row.audited));
+    // Those that would have denied nothing yet: whoever looks for a policy finds it, and what is said beside it.
+    let quiet = audited.into_iter().flatten().filter(|policy| !named.contains(policy));
+    rows.extend(quiet.map(|policy| PolicyRow {
+        origin: policy.to_string(),
+        allowed: 0,
+        denied: 0,
+        audited: 0,
+        not_enforced: true,
+    }));
+    rows
+}
+
+/// The tables in force by port; with their rules when one port is asked for.
+fn tables(now: &Observation, wanted: Option<&str>) -> Result<Vec<TableRow>, Failure> {
+    let snapshot = &*now.snapshot;
+    let Some(name) = wanted else {
+        return Ok(snapshot.ids().filter_map(|id| table(now, id, false)).collect());
+    };
+    let unknown = || {
+        let help = "bulkhead ports lists those of the configuration; a pod that is not this node's has no table here";
+        Failure::new("unknown_port", format!("there is no port {name}"), help)
+    };
+    let id = snapshot.port_named(name).ok_or_else(unknown)?;
+    let none = || {
+        let help = "the state does not have this pod, or nothing may pass; bulkhead status tells";
+        Failure::new("no_table", format!("port {name} has no table: nothing is let through to it"), help)
+    };
+    Ok(vec![table(now, id, true).ok_or_else(none)?])
+}
+
+fn table(now: &Observation, id: PortId, has_rules: bool) -> Option<TableRow> {
+    let (snapshot, origins) = (&*now.snapshot, has_rules.then_some(&now.about.origins));
+    let port = snapshot.port(id)?;
+    let tables = snapshot.table(port.table()?)?;
+    let rules = tables.rules();
+    // Many rules have one origin.
+    let mut names: HashMap<u32, String> = HashMap::new();
+    let list = origins.map_or_else(Vec::new, |origins| {
+        let mut line = |(at, rule): (usize, &Rule)| {
+            let named = || origins.get(rule.origin).map(|origin| origin.to_string()).unwrap_or_default();
+            let origin = names.entry(rule.origin.0).or_insert_with(named);
+            if tables.identities().is_some() {
+                return format!("{at:>3} {:<5} by identity  # {origin}", rule.action.to_string());
+            }
+            let (src, dst) = (shown_addresses(&rule.src), shown_addresses(&rule.dst));
+            let services = shown_services(&rule.services);
+            format!("{at:>3} {:<5} {src} -> {dst} {services}  # {origin}", rule.action.to_string())
+        };
+        rules.iter().enumerate().map(&mut line).collect()
+    });
+    let not_enforced = port.audit.and_then(|id| snapshot.table(id)).map(|table| audited_in(now, table));
+    let not_enforced = not_enforced.unwrap_or_default();
+    Some(TableRow { port: port.name.to_string(), rules: rules.len(), list, not_enforced })
+}
+
+/// The audited policies that the table of all policies has rules of.
+fn audited_in(now: &Observation, table: &Tables) -> Vec<String> {
+    let Some(audited) = now.audited.as_deref() else { return Vec::new() };
+    let origins: BTreeSet<OriginId> = table.rules().iter().map(|rule| rule.origin).collect();
+    let origins = origins.into_iter().filter_map(|id| now.about.origins.get(id));
+    let policies: BTreeSet<AuditedPolicy> = origins.flat_map(|origin| policies_of(&origin)).collect();
+    policies.intersection(audited).map(ToString::to_string).collect()
+}

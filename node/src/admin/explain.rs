@@ -1,0 +1,249 @@
+//! What the vswitch would do with a connection: its first packet and the reply, judged by the snapshot in force.
+//!
+//! A worker of its own judges them, which has the workers' code and none of their sessions: the answer is what a new connection gets,
+//! and the workers notice nothing. Ends are found in the snapshot; only pods of other nodes are asked of the policy thread, which is
+//! given some time, as it may be compiling.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use bulkhead_control::object::PodName;
+use bulkhead_dataplane::probe::{Probe, ProbeError};
+use bulkhead_dataplane::{PortId, PortKind, Snapshot, TableId, Verdict};
+
+use crate::interfaces::{PortState, PortStatus};
+use crate::origins::SharedOrigins;
+use crate::state::{Asked, AskedFor};
+use bulkhead_answers::args::{EndName, PortProtocol, Target};
+use bulkhead_answers::explain::service::Translated;
+use bulkhead_answers::explain::step::{Pass, Step, answer_to};
+use bulkhead_answers::fabric::{self, Judge, probe};
+use bulkhead_answers::translate::Translation;
+use bulkhead_observe::admin::{Connection, Explanation, Failure, LiveWalk, NotOpen};
+
+/// Asks the policy thread what the state says.
+pub(super) trait Names {
+    /// The addresses of a pod, none when the state has no such pod.
+    fn addresses_of(&self, pod: &PodName) -> Result<Option<Vec<IpAddr>>, Failure>;
+
+    /// What Services make of connections.
+    fn translations(&self, asked: Asked) -> Result<Vec<(fabric::End, Translation)>, Failure>;
+}
+
+/// What is judged by.
+pub(crate) struct Node<'a> {
+    pub name: Arc<str>,
+    pub snapshot: &'a Snapshot,
+    pub origins: &'a SharedOrigins,
+    pub ports: &'a [PortStatus],
+    pub is_denying: bool,
+}
+
+/// One end.
+struct End {
+    /// As it was asked for, or the port that has its address.
+    name: String,
+    address: IpAddr,
+    /// The port behind which it is.
+    port: PortId,
+    is_here: bool,
+}
+
+/// Answers.
+///
+/// # Errors
+/// When an end is not known, or neither is on this node.
+pub(super) fn explain(node: &Node<'_>, asked: &Connection, names: &impl Names) -> Result<Explanation, Failure> {
+    let port: Option<PortProtocol> = asked.port.as_deref().map(parsed).transpose()?;
+    let to: Target = parsed(&asked.to)?;
+    let sources = ends(node.snapshot, &asked.from, names)?;
+    let from = sources.iter().map(|end| end.address).collect();
+    let (name, generation) = (node.name.clone(), node.snapshot.generation());
+    let mut told =
+        Explanation { node: name, generation, denying: node.is_denying, walks: Vec::new(), services: Vec::new() };
+    let asked_for = match &to {
+        Target::Service(target) => Some(AskedFor::Service(target.clone())),
+        Target::End(EndName::Address(address)) => Some(AskedFor::Address(*address)),
+        Target::End(EndName::Pod(_)) => None,
+    };
+    if let Some(to) = asked_for {
+        for (from, translation) in names.translations(Asked { from, to, port })? {
+            told.services.push(node.translated(&asked.from, &from, translation)?);
+        }
+    }
+    // An address is a Service's for every client of its family, or for none.
+    if told.services.is_empty() {
+        let missing = || Failure::new("malformed", "the port is missing", "name one, for example 80/TCP");
+        told.walks = node.walks(&sources, &ends(node.snapshot, &asked.to, names)?, port.ok_or_else(missing)?)?;
+    }
+    Ok(told)
+}
+
+fn parsed<T: std::str::FromStr<Err = String>>(text: &str) -> Result<T, Failure> {
+    text.parse().map_err(|error: String| Failure::new("malformed", error, "docs/admin.md describes the requests"))
+}
+
+/// The ends that a name stands for: one for each address.
+fn ends(snapshot: &Snapshot, name: &str, names: &impl Names) -> Result<Vec<End>, Failure> {
+    let addresses = match parsed(name)? {
+        EndName::Address(address) => vec![address],
+        EndName::Pod(pod) => {
+            let own = snapshot.port_named(name).and_then(|id| snapshot.port(id)).map(|port| port.addresses.clone());
+            let known = match own {
+                Some(addresses) if !addresses.is_empty() => Some(addresses),
+                _ => names.addresses_of(&pod)?,
+            };
+            let help = "bulkhead ports lists this node's pods; `bulkhead status` tells whether there is a state";
+            let known =
+                known.ok_or_else(|| Failure::new("unknown_pod", format!("the state has no pod {name}"), help))?;
+            if known.is_empty() {
+                let help =
+                    "it is starting, or another pod has what its object says; `bulkhead status` counts such pods";
+                return Err(Failure::new("unknown_pod", format!("pod {name} has no address"), help));
+            }
+            known
+        }
+    };
+    addresses.into_iter().map(|address| end(snapshot, name, address)).collect()
+}
+
+/// An address that is not here is where the node's routes lead: behind the uplink, or behind the host port of a node with one card.
+fn end(snapshot: &Snapshot, name: &str, address: IpAddr) -> Result<End, Failure> {
+    let owner = snapshot.owner(address);
+    let port = owner.or_else(|| snapshot.routes().lookup(address)).ok_or_else(|| {
+        Failure::new("no_port", format!("no route of the node leads to {address}"), "name a pod of this node")
+    })?;
+    let named = || owner.and_then(|id| snapshot.port(id)).map_or_else(|| name.to_owned(), |port| port.name.to_string());
+    let name = if name.contains('/') { name.to_owned() } else { named() };
+    Ok(End { name, address, port, is_here: owner.is_some() })
+}
+
+impl Node<'_> {
+    /// The ways between the ends, one for each pair of a family.
+    fn walks(&self, sources: &[End], destinations: &[End], port: PortProtocol) -> Result<Vec<LiveWalk>, Failure> {
+        let mut walks = Vec::new();
+        for from in sources {
+            for to in destinations.iter().filter(|to| to.address.is_ipv4() == from.address.is_ipv4()) {
+                if from.address == to.address {
+                    let message = format!("{} is both ends", from.address);
+                    return Err(Failure::new("malformed", message, "such traffic never leaves the pod or node"));
+                }
+                walks.push(self.walk(from, to, port)?);
+            }
+        }
+        if walks.is_empty() {
+            let help = "give an address of the other end's family";
+            return Err(Failure::new("malformed", "the two ends have no address family in common", help));
+        }
+        Ok(walks)
+    }
+
+    /// A connection to a Service. Of its ways this node judges those that begin or end here.
+    fn translated(
+        &self,
+        name: &str,
+        from: &fabric::End,
+        translation: Translation,
+    ) -> Result<Translated<LiveWalk>, Failure> {
+        Translated::new(from, translation, |leg| {
+            // What the state does not know yet has the name that was asked for.
+            let end_of = |of: &fabric::End| {
+                let known = if of == from { name.to_owned() } else { of.to_string() };
+                end(self.snapshot, &known, of.address())
+            };
+            let (from, to) = (end_of(&leg.from)?, end_of(&leg.to)?);
+            let is_hairpin = from.address == to.address;
+            ((from.is_here || to.is_here) && !is_hairpin).then(|| self.walk(&from, &to, leg.port)).transpose()
+        })
+    }
+
+    fn walk(&self, from: &End, to: &End, service: PortProtocol) -> Result<LiveWalk, Failure> {
+        if !from.is_here && !to.is_here {
+            let message = format!("neither {} nor {} is on node {}", from.name, to.name, self.name);
+            return Err(Failure::new("not_here", message, "ask the vswitch of a node where one of them is"));
+        }
+        let mut probe = probe(from.address, to.address, service);
+        let not_open: Vec<NotOpen> = [from.port, to.port].into_iter().filter_map(|port| self.not_open(port)).collect();
+        let (mut judge, mut steps) = (Judge::default(), Vec::new());
+        let mut pass = |is_reply, port, packet: Result<Vec<u8>, ProbeError>| {
+            let packet = packet.map_err(|error| Failure::new("malformed", error.to_string(), ""))?;
+            let outcome = judge.judge(self.snapshot, port, &packet);
+            steps.push(self.step(is_reply, &outcome, service));
+            Ok((matches!(outcome.verdict, Verdict::Forward(_)), outcome.translation))
+        };
+        let (mut has_passed, translation) = pass(false, from.port, probe.request())?;
+        if has_passed {
+            // The other end answers whom it sees: the node, where the connection is masqueraded.
+            if let Some(seen) = translation {
+                probe = Probe { src: seen.src, sport: seen.sport, ..probe };
+            }
+            (has_passed, _) = pass(true, to.port, probe.reply())?;
+        }
+        let is_allowed = has_passed && not_open.is_empty();
+        Ok(LiveWalk {
+            from: from.name.clone(),
+            from_address: from.address,
+            to: to.name.clone(),
+            to_address: to.address,
+            verdict: if is_allowed { "allow" } else { "deny" }.to_owned(),
+            judged_elsewhere: !from.is_here || !to.is_here,
+            seen_as: Some(probe.src).filter(|seen| *seen != from.address),
+            steps,
+            not_open,
+        })
+    }
+
+    pub(crate) fn step(&self, is_reply: bool, outcome: &bulkhead_dataplane::Outcome, service: PortProtocol) -> Step {
+        let name = |id| self.snapshot.port(id).map(|port| port.name.clone());
+        let (in_port, out) = (name(outcome.in_port), outcome.verdict.out_port().and_then(name));
+        let id = outcome.decision.and_then(|decision| decision.table);
+        let table = id.and_then(|id| self.snapshot.table(id));
+        let rule = outcome.decision.and_then(|decision| decision.rule);
+        let origin = outcome.decision.and_then(|decision| decision.origin);
+        Step::new(Pass {
+            node: self.name.clone(),
+            is_reply,
+            outcome,
+            answer: answer_to(
+                outcome,
+                in_port.as_deref(),
+                service.transport,
+                origin.is_some_and(|origin| self.snapshot.refuses(origin)),
+            ),
+            in_port,
+            out,
+            table: id.zip(table).map(|(id, table)| (self.table_name(id), table.rules().len())),
+            decided: table.zip(rule).and_then(|(table, rule)| table.rules().get(rule as usize)).cloned(),
+            origin: origin.and_then(|origin| self.origins.get(origin)),
+            audited: outcome
+                .audited
+                .and_then(|decision| self.origins.get(decision.origin?))
+                .map(|origin| (origin, Vec::new())),
+            at: Vec::new(),
+        })
+    }
+
+    /// A table has the name of a port that has it, as `bulkhead tables` lists them.
+    fn table_name(&self, id: TableId) -> Arc<str> {
+        let port = self.snapshot.ports().iter().find(|port| port.table() == Some(id));
+        port.map_or_else(|| "of no port".into(), |port| port.name.clone())
+    }
+
+    /// What keeps a port from forwarding.
+    fn not_open(&self, id: PortId) -> Option<NotOpen> {
+        let port = self.snapshot.port(id)?;
+        let Some(status) = self.ports.iter().find(|status| status.name == port.name) else {
+            let why = match port.kind {
+                PortKind::Pod => "the configuration has no port for it, and nobody has added one",
+                PortKind::Uplink | PortKind::Host => "the configuration has none",
+            };
+            return Some(NotOpen { port: port.name.clone(), state: "none".to_owned(), why: Some(why.to_owned()) });
+        };
+        let is_open = status.state == PortState::Open;
+        (!is_open).then(|| NotOpen {
+            port: port.name.clone(),
+            state: status.state.name().to_owned(),
+            why: status.why.clone(),
+        })
+    }
+}

@@ -1,0 +1,83 @@
+//! What is answered, as kube-proxy writes it (kubernetes/kubernetes `pkg/proxy/healthcheck`).
+
+use std::sync::PoisonError;
+use std::time::SystemTime;
+
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS};
+use hyper::{Response, StatusCode};
+use serde::Serialize;
+
+use super::super::http::Answer;
+use super::Health;
+use crate::observer::Observer;
+
+/// How many endpoints there are, for balancers that divide by it.
+const WEIGHT: HeaderName = HeaderName::from_static("x-load-balancing-endpoint-weight");
+
+/// The body of `/healthz` and `/livez`.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ProxyBody {
+    /// While it is healthy now, else when it was last.
+    last_updated: String,
+    current_time: String,
+    /// Whether the node stays; not told where that does not matter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node_eligible: Option<bool>,
+}
+
+/// The answer at a port. The method does not matter, as balancers have different ones, and at a Service's port the path does not either.
+pub(super) fn answer(path: &str, port: u16, health: &Health, observer: &Observer) -> Answer {
+    let is_healthy = health.is_healthy(observer);
+    if port == health.address.port() {
+        return of_proxy(path, is_healthy, health);
+    }
+    let Some(check) = health.known.borrow().checks.get(&port).cloned() else {
+        return text(StatusCode::NOT_FOUND, "no Service has this port any more\n");
+    };
+    let answer = check.answer(is_healthy);
+    let mut response = json(answer.status == 200, &answer.body);
+    response.headers_mut().insert(WEIGHT, HeaderValue::from(answer.weight));
+    response
+}
+
+fn of_proxy(path: &str, is_healthy: bool, health: &Health) -> Answer {
+    let is_eligible = !health.known.borrow().is_leaving;
+    let (is_good, node_eligible) = match path {
+        "/healthz" => (is_healthy && is_eligible, Some(is_eligible)),
+        "/livez" => (is_healthy, None),
+        _ => return text(StatusCode::NOT_FOUND, "there are /healthz and /livez\n"),
+    };
+    let now = SystemTime::now();
+    let last = {
+        let mut last = health.healthy_at.lock().unwrap_or_else(PoisonError::into_inner);
+        if is_healthy {
+            *last = now;
+        }
+        *last
+    };
+    let [last_updated, current_time] = [last, now].map(|time| humantime::format_rfc3339_millis(time).to_string());
+    json(is_good, &ProxyBody { last_updated, current_time, node_eligible })
+}
+
+fn json(is_good: bool, body: &impl Serialize) -> Answer {
+    let status = if is_good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    // Numbers and texts.
+    let body = serde_json::to_vec(body).unwrap_or_default();
+    let mut response = plain(status, Bytes::from(body), "application/json");
+    response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}
+
+fn text(status: StatusCode, text: &'static str) -> Answer {
+    plain(status, Bytes::from_static(text.as_bytes()), "text/plain")
+}
+
+fn plain(status: StatusCode, body: Bytes, kind: &'static str) -> Answer {
+    let mut response = Response::new(Full::new(body));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+}

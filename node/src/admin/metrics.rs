@@ -1,0 +1,467 @@
+//! Metrics in the OpenMetrics text format (<https://prometheus.io/docs/specs/om/open_metrics_spec/>).
+//!
+//! Names are `bulkhead_<subsystem>_<what>_<unit>`. All values are read when they are asked for; nothing is counted twice. The
+//! number of time series is bounded: by ports, workers and drop reasons, and for policies by [`MAX_POLICIES`].
+
+mod kernel;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bulkhead_control::origin::{Direction, Origin};
+use bulkhead_dataplane::{AFFINITY_CAPACITY, ClientCounters, OriginCounters};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+
+use crate::interfaces::PortState;
+use crate::observer::Observation;
+use crate::summary::{Summary, dropped};
+use bulkhead_answers::services::Counts;
+pub(crate) use kernel::render_kernel;
+
+/// Policies that have time series of their own; of more, those that decided least are counted together. A node with a thousand
+/// busy policies has other worries than its metrics, and a server of metrics is not to have one that policy names can flood.
+const MAX_POLICIES: usize = 500;
+
+/// All metrics as text.
+///
+/// # Errors
+/// Never in fact: what is written to is a string.
+pub(super) fn render(now: &Observation) -> Result<String, fmt::Error> {
+    let mut registry = Registry::with_prefix("bulkhead");
+    registry.register_collector(Box::new(Metrics::of(now)));
+    let mut text = String::new();
+    encode(&mut text, &registry)?;
+    Ok(text)
+}
+
+type Labels = Vec<(&'static str, String)>;
+
+/// One metric with its values.
+#[derive(Debug)]
+struct Family {
+    name: &'static str,
+    help: &'static str,
+    unit: Option<Unit>,
+    kind: Kind,
+    values: Vec<(Labels, Value)>,
+}
+
+/// A value as it is written: a count without a point.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Value {
+    Count(u64),
+    Real(f64),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Counter,
+    Gauge,
+}
+
+impl Kind {
+    const fn name(self) -> MetricType {
+        match self {
+            Self::Counter => MetricType::Counter,
+            Self::Gauge => MetricType::Gauge,
+        }
+    }
+
+    fn encode(self, value: Value, encoder: MetricEncoder<'_>) -> fmt::Result {
+        match (self, value) {
+            (Self::Counter, Value::Count(count)) => ConstCounter::new(count).encode(encoder),
+            (Self::Counter, Value::Real(real)) => ConstCounter::new(real).encode(encoder),
+            (Self::Gauge, Value::Count(count)) => ConstGauge::new(count).encode(encoder),
+            (Self::Gauge, Value::Real(real)) => ConstGauge::new(real).encode(encoder),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Metrics {
+    families: Vec<Family>,
+    /// Name, help and times, in seconds.
+    histograms: Vec<(&'static str, &'static str, Histogram)>,
+}
+
+impl Collector for Metrics {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        for (name, help, times) in &self.histograms {
+            times.encode(encoder.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Histogram)?)?;
+        }
+        for family in &self.families {
+            let mut written =
+                encoder.encode_descriptor(family.name, family.help, family.unit.as_ref(), family.kind.name())?;
+            if let [(labels, value)] = &*family.values
+                && labels.is_empty()
+            {
+                family.kind.encode(*value, written)?;
+                continue;
+            }
+            for (labels, value) in &family.values {
+                family.kind.encode(*value, written.encode_family(labels)?)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Metrics {
+    fn of(now: &Observation) -> Self {
+        let mut metrics = Self::default();
+        let summary = now.summary();
+        metrics.add_program(now);
+        metrics.add_policy(now, &summary);
+        metrics.add_audit(now);
+        metrics.add_source(now);
+        metrics.add_ports(now, &summary);
+        metrics.add_workers(now);
+        metrics.add_stream(now);
+        metrics.add_journal(now);
+        metrics.add_sessions(now, &summary);
+        metrics.add_services(now, &summary);
+        metrics.add_kernel(&summary);
+        metrics
+    }
+
+    fn add(
+        &mut self,
+        name: &'static str,
+        help: &'static str,
+        unit: Option<Unit>,
+        kind: Kind,
+        values: Vec<(Labels, Value)>,
+    ) {
+        self.families.push(Family { name, help, unit, kind, values });
+    }
+
+    fn counter(&mut self, name: &'static str, help: &'static str, value: u64) {
+        self.add(name, help, None, Kind::Counter, vec![(Vec::new(), Value::Count(value))]);
+    }
+
+    fn gauge(&mut self, name: &'static str, help: &'static str, value: u64) {
+        self.add(name, help, None, Kind::Gauge, vec![(Vec::new(), Value::Count(value))]);
+    }
+
+    fn seconds(&mut self, name: &'static str, help: &'static str, time: Duration) {
+        let value = Value::Real(time.as_secs_f64());
+        self.add(name, help, Some(Unit::Seconds), Kind::Gauge, vec![(Vec::new(), value)]);
+    }
+
+    fn add_program(&mut self, now: &Observation) {
+        let labels = vec![("version", env!("CARGO_PKG_VERSION").to_owned()), ("node", now.about.node.to_string())];
+        self.add("build_info", "The program, always 1", None, Kind::Gauge, vec![(labels, Value::Count(1))]);
+        self.seconds("process_uptime", "Time since the start", now.uptime);
+        self.gauge("process_ready", "1 when ports are open and there is a policy", now.is_ready().into());
+    }
+
+    fn add_policy(&mut self, now: &Observation, summary: &Summary<'_>) {
+        let (enforced, state) = (now.enforced, now.state);
+        self.gauge("policy_generation", "The snapshot in force", now.snapshot.generation());
+        self.seconds("policy_age", "Time since the policy in force was published", enforced.since.elapsed());
+        let help = "Time from when the last change of policy was seen until the workers had it";
+        self.seconds("policy_enforce", help, enforced.took);
+        let help = "Time from when an event of the API server, or a change of files, was heard until the workers had what it says";
+        self.histograms.push(("policy_event_to_enforced", help, now.event_to_enforced.clone()));
+        self.gauge("policy_denying", "1 while nothing may pass for lack of a state", enforced.is_denying.into());
+        self.gauge("policy_pending", "1 while a newer state cannot be put into force", enforced.is_refused.into());
+        self.counter("policy_states_applied", "States that took effect", state.applied);
+        self.counter("policy_states_refused", "States that did not load", state.refused);
+        self.gauge("policy_faulty_objects", "Objects that were not understood", state.faulty);
+        self.gauge("policy_contested_addresses", "Addresses that several pods claim", state.contested_addresses);
+        let help = "Kinds that restrict traffic and are not enforced";
+        self.gauge("policy_unenforced_kinds", help, state.unenforced_kinds);
+        let help = "Tables that do not fit, whose last ones stay or whose ports are closed";
+        self.gauge("policy_refused_tables", help, state.refused_tables);
+        let decided = by_policy(now, summary);
+        let values = |count: fn(&OriginCounters) -> u64| {
+            let all = decided.iter().map(|(labels, counters)| (labels, count(counters)));
+            all.filter(|&(_, count)| count > 0).map(|(labels, count)| (labels.clone(), Value::Count(count))).collect()
+        };
+        let (allowed, denied) = (values(|counters| counters.allowed), values(|counters| counters.denied));
+        self.add("policy_allowed_packets", "Packets forwarded, by who allowed them", None, Kind::Counter, allowed);
+        self.add("policy_denied_packets", "Packets dropped, by who denied them", None, Kind::Counter, denied);
+    }
+
+    /// What audited policies would have denied, also before the last restart.
+    fn add_audit(&mut self, now: &Observation) {
+        let policies = &now.audit.policies;
+        self.gauge(
+            "audit_policies",
+            "Policies of this node's pods that are audited, and not enforced",
+            policies.len() as u64,
+        );
+        let mut rows: Vec<(&String, u64)> = policies.iter().map(|(name, &connections)| (name, connections)).collect();
+        rows.sort_by_key(|(_, connections)| std::cmp::Reverse(*connections));
+        let others: u64 = rows.iter().skip(MAX_POLICIES).map(|(_, connections)| connections).sum();
+        let has_more = rows.len() > MAX_POLICIES;
+        rows.truncate(MAX_POLICIES);
+        let value = |name: &str, connections| (vec![("policy", name.to_owned())], Value::Count(connections));
+        let mut values: Vec<_> = rows.into_iter().map(|(name, connections)| value(name, connections)).collect();
+        values.extend(has_more.then(|| value("others", others)));
+        let help = "Connections that passed and that the policy would have denied, since it is audited";
+        self.add("audit_connections", help, None, Kind::Counter, values);
+        let untold = now.counters.sum(|worker| worker.engine.untold_audits());
+        let help = "Audited connections that the report does not know of, because too many came at once";
+        self.counter("audit_untold_connections", help, untold);
+        let help = "Files of earlier audits that were damaged, or of another version";
+        self.counter("audit_refused_files", help, now.audit.refused_files);
+    }
+
+    /// How well the API server is heard, where there is one.
+    fn add_source(&mut self, now: &Observation) {
+        let Some(source) = &now.source else { return };
+        self.gauge("source_connected", "1 while the API server is heard", source.is_connected.into());
+        if let Some(age) = source.age() {
+            self.seconds("source_age", "Age of what is known of the API server's objects", age);
+        }
+        if let Some(services) = &source.services {
+            let help = "1 while the API server's Services and endpoint slices are heard";
+            self.gauge("source_services_connected", help, services.is_connected.into());
+            if let Some(age) = services.age() {
+                self.seconds("source_services_age", "Age of what is known of Services and endpoint slices", age);
+            }
+        }
+        self.counter("source_lists", "Lists that were read to the end", source.lists);
+        self.counter("source_failures", "Lists and watches that have failed", source.failures);
+        let objects = source
+            .objects
+            .iter()
+            .filter_map(|&(kind, count)| Some((vec![("kind", kind.name().to_owned())], Value::Count(count? as u64))));
+        let help = "Objects that are known, by kind";
+        self.add("source_objects", help, None, Kind::Gauge, objects.collect());
+    }
+
+    fn add_ports(&mut self, now: &Observation, summary: &Summary<'_>) {
+        let ports = &now.interfaces.ports;
+        let open = ports.iter().filter(|port| port.state == PortState::Open).count();
+        let added = ports.iter().filter(|port| port.added.is_some()).count();
+        self.gauge("ports_configured", "Ports of the configuration, and added ones", ports.len() as u64);
+        self.gauge("ports_added", "Ports that were added at the admin socket", added as u64);
+        self.gauge("ports_open", "Ports that are open", open as u64);
+        let changes = now.interfaces.counters;
+        self.counter("ports_opened", "Ports that were opened, again included", changes.opened);
+        self.counter("ports_removed", "Open ports whose interface went or failed", changes.removed);
+        self.counter("ports_refused", "Attempts to open a port that failed", changes.refused);
+        let mut values: [Vec<(Labels, Value)>; 7] = Default::default();
+        for (name, traffic) in summary.ports() {
+            let cached = now.interfaces.cached.port(name);
+            let counts = [
+                traffic.received,
+                traffic.received_bytes,
+                traffic.sent,
+                traffic.sent_bytes,
+                cached.limited,
+                cached.bypassed,
+                now.snapshot.port_named(name).map_or(0, |id| now.counters.port_dropped(id)),
+            ];
+            for (values, count) in values.iter_mut().zip(counts) {
+                values.push((vec![("port", name.to_owned())], Value::Count(count)));
+            }
+        }
+        let names = [
+            ("port_received_packets", "Packets that came in at a port", None),
+            ("port_received", "Bytes that came in at a port", Some(Unit::Bytes)),
+            ("port_sent_packets", "Packets that went out at a port", None),
+            ("port_sent", "Bytes that went out at a port", Some(Unit::Bytes)),
+            ("port_limited_packets", "Packets dropped that were more than slow_path allows", None),
+            ("port_bypassed_packets", "Packets dropped that the node's kernel sent past the vswitch", None),
+            ("port_dropped_packets", "Packets that came in at a port and were dropped when they were judged", None),
+        ];
+        for ((name, help, unit), values) in names.into_iter().zip(values) {
+            self.add(name, help, unit, Kind::Counter, values);
+        }
+    }
+
+    /// What is watched with `monitor`, `trace` and `capture`.
+    fn add_stream(&mut self, now: &Observation) {
+        let stream = &now.about.stream;
+        let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        self.gauge("stream_clients", "Clients that watch", count(&stream.clients));
+        let help = "Sessions and packets that clients should have seen and for which the workers had no room";
+        self.counter("stream_left_out_records", help, count(&stream.left_out));
+        let help = "Sessions and packets that clients did not get, as they were slow or over their rate";
+        self.counter("stream_unsent_records", help, count(&stream.unsent));
+        let help = "Clients that were disconnected, as they did not read";
+        self.counter("stream_disconnected_clients", help, count(&stream.disconnected));
+    }
+
+    fn add_journal(&mut self, now: &Observation) {
+        let Some(journal) = now.about.journal.as_ref().filter(|journal| !journal.has_failed()) else { return };
+        let (counts, read) = (journal.counts(), |counter: &AtomicU64| counter.load(Ordering::Relaxed));
+        self.gauge("journal_size_bytes", "What the journal takes at most", journal.size() as u64);
+        self.counter("journal_written_records", "Records in the journal of this process", read(&counts.written));
+        let help = "Sessions and dropped packets that are not in the journal, over its rate or for lack of room";
+        self.counter("journal_left_out_verdicts", help, read(&counts.left_out));
+        let help = "Changes of the state that are in the journal together with the next one";
+        self.counter("journal_merged_changes", help, read(&counts.merged));
+        self.counter("journal_failures", "What could not be written to the journal", read(&counts.failed));
+    }
+
+    fn add_workers(&mut self, now: &Observation) {
+        let workers = &now.counters.workers;
+        let mut each = |name, help, kind, count: fn(&bulkhead_dataplane::vswitch::WorkerCounters) -> u64| {
+            let value = |(at, worker): (usize, _)| (vec![("worker", at.to_string())], Value::Count(count(worker)));
+            self.add(name, help, None, kind, workers.iter().enumerate().map(value).collect());
+        };
+        let help = "1 when a worker answers; of one that does not, all other values are those that it told last";
+        each("worker_answering", help, Kind::Gauge, |worker| worker.has_answered.into());
+        each("worker_received_packets", "Packets that a worker took in", Kind::Counter, |worker| worker.received);
+        each("worker_sent_packets", "Packets that a worker sent", Kind::Counter, |worker| worker.sent);
+        each("worker_dropped_packets", "Packets that a worker dropped", Kind::Counter, dropped);
+        each("worker_restarts", "How often a worker failed and went on", Kind::Counter, |worker| worker.restarts);
+        each("worker_busy_rounds", "Rounds with something to do", Kind::Counter, |worker| worker.busy_rounds);
+        each("worker_idle_rounds", "Rounds with nothing to do", Kind::Counter, |worker| worker.idle_rounds);
+        each("worker_sessions", "Sessions of a worker", Kind::Gauge, |worker| worker.sessions);
+        #[expect(clippy::cast_precision_loss, reason = "2^53 ns are 104 days, and then some ns are lost")]
+        let busy = |(at, worker): (usize, &bulkhead_dataplane::vswitch::WorkerCounters)| {
+            (vec![("worker", at.to_string())], Value::Real(worker.busy_ns as f64 / 1e9))
+        };
+        let help = "Time in which a worker had something to do";
+        self.add(
+            "worker_busy",
+            help,
+            Some(Unit::Seconds),
+            Kind::Counter,
+            workers.iter().enumerate().map(busy).collect(),
+        );
+        let drops = now
+            .counters
+            .drops()
+            .map(|(reason, count)| (vec![("reason", reason.name().to_owned())], Value::Count(count)));
+        self.add("forward_dropped_packets", "Packets dropped, by reason", None, Kind::Counter, drops.collect());
+    }
+
+    fn add_sessions(&mut self, now: &Observation, summary: &Summary<'_>) {
+        self.gauge("session_used_sessions", "Sessions in use", now.counters.sum(|worker| worker.sessions));
+        let most = now.about.session_capacity as u64;
+        self.gauge("session_capacity_sessions", "The most sessions that there can be", most);
+        let sessions = summary.sessions();
+        self.counter("session_created", "Sessions that were created", sessions.created);
+        self.counter("session_expired", "Sessions that were idle for too long", sessions.expired);
+        self.counter("session_recycled", "Sessions that made room for new ones", sessions.recycled);
+        self.counter("session_refused", "Sessions for which there was no room", sessions.refused);
+        self.counter("session_revoked", "Sessions that a newer policy does not allow", sessions.revoked);
+        self.counter("session_adopted", "Sessions of an earlier process", sessions.adopted);
+    }
+
+    /// How much is known of Services, and what is translated; nothing where they are off.
+    fn add_services(&mut self, now: &Observation, summary: &Summary<'_>) {
+        let Some(Counts { listed, services, vips, backends }) = now.state.services else { return };
+        let help = "1 when all Services and endpoint slices are listed; before that nothing is translated";
+        self.gauge("service_listed", help, listed.into());
+        self.gauge("services", "Services, those that are not translated included", services as u64);
+        self.gauge("service_vips", "Virtual addresses of Services with protocol and port", vips as u64);
+        self.gauge("service_backends", "Backends of service ports", backends as u64);
+        let translated = now.counters.sum(|worker| worker.translated);
+        let help =
+            "Connections to Services that are remembered, those that policy denies included, and masqueraded ones";
+        self.gauge("service_used_sessions", help, translated);
+        let help = "Connections to Services, and masqueraded ones, that were new";
+        self.counter("service_connections", help, summary.sessions().translated);
+        let clients = |count: fn(ClientCounters) -> u64| now.counters.sum(|worker| count(worker.engine.clients()));
+        let help = "Clients whose backend is remembered (sessionAffinity)";
+        self.gauge("service_affinity_clients", help, clients(|clients| clients.remembered));
+        let help = "The most clients whose backend can be remembered";
+        self.gauge("service_affinity_capacity_clients", help, AFFINITY_CAPACITY as u64);
+        let help = "Clients whose backend was forgotten to make room for another client";
+        self.counter("service_affinity_forgotten_clients", help, clients(|clients| clients.forgotten));
+    }
+
+    fn add_kernel(&mut self, summary: &Summary<'_>) {
+        let cached = summary.cached;
+        self.counter("flow_cache_forwarded_packets", "Packets forwarded in the kernel", cached.forwarded());
+        self.counter("flow_cache_added_flows", "Flows added to the kernel or renewed", cached.added);
+        self.counter("flow_cache_refused_flows", "Flows that the kernel refused", cached.refused);
+    }
+}
+
+/// What policies have decided, by labels, those of all rules of a policy and direction together.
+fn by_policy(now: &Observation, summary: &Summary<'_>) -> Vec<(Labels, OriginCounters)> {
+    let mut sums: BTreeMap<Labels, OriginCounters> = BTreeMap::new();
+    for (id, counters) in summary.decided() {
+        let sum = sums.entry(labels_of(now.about.origins.get(id))).or_default();
+        *sum = plus(*sum, counters);
+    }
+    bounded(sums)
+}
+
+/// Those that have decided most, and the rest as one.
+fn bounded(sums: BTreeMap<Labels, OriginCounters>) -> Vec<(Labels, OriginCounters)> {
+    let mut rows: Vec<_> = sums.into_iter().collect();
+    rows.sort_by_key(|(_, counters)| std::cmp::Reverse(counters.allowed.saturating_add(counters.denied)));
+    if rows.len() > MAX_POLICIES {
+        let rest = rows.split_off(MAX_POLICIES).into_iter().map(|(_, counters)| counters);
+        rows.push((policy_labels("others", "", "", ""), rest.fold(OriginCounters::default(), plus)));
+    }
+    rows
+}
+
+fn plus(sum: OriginCounters, more: OriginCounters) -> OriginCounters {
+    OriginCounters {
+        allowed: sum.allowed + more.allowed,
+        denied: sum.denied + more.denied,
+        audited: sum.audited + more.audited,
+    }
+}
+
+fn policy_labels(kind: &str, namespace: &str, policy: &str, direction: &str) -> Labels {
+    [("kind", kind), ("namespace", namespace), ("policy", policy), ("direction", direction)]
+        .map(|(name, value)| (name, value.to_owned()))
+        .into()
+}
+
+fn labels_of(origin: Option<Origin>) -> Labels {
+    let labels = |kind, namespace: &str, policy: &str, direction: Option<Direction>| {
+        policy_labels(kind, namespace, policy, direction.map_or("", Direction::name))
+    };
+    match origin {
+        Some(Origin::Policy { policy, direction, .. }) => {
+            labels("networkpolicy", &policy.namespace, &policy.name, Some(direction))
+        }
+        Some(Origin::ClusterPolicy { policy, direction, .. }) => {
+            labels("clusternetworkpolicy", "", &policy.to_string(), Some(direction))
+        }
+        // The policies that isolate a pod are one answer: their namespace is the pod's.
+        Some(Origin::Isolation { policies, direction }) => {
+            let namespace = policies.first().map_or("", |policy| &*policy.namespace);
+            labels("isolation", namespace, "", Some(direction))
+        }
+        Some(Origin::NotIsolated(direction)) => labels("not_isolated", "", "", Some(direction)),
+        Some(Origin::OwnNode) => labels("own_node", "", "", None),
+        Some(Origin::OwnPod) => labels("own_pod", "", "", None),
+        None => labels("unknown", "", "", None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn however_many_policies_there_are_the_series_are_bounded_and_nothing_is_lost() {
+        let counters = |at: usize| OriginCounters { allowed: at as u64, denied: 1, audited: 0 };
+        let policies = |count: usize| -> BTreeMap<Labels, OriginCounters> {
+            let of = |at: usize| policy_labels("networkpolicy", "n", &format!("p{at}"), "ingress");
+            (0..count).map(|at| (of(at), counters(at))).collect()
+        };
+        assert_eq!(bounded(policies(MAX_POLICIES)).len(), MAX_POLICIES);
+        let many = 3 * MAX_POLICIES;
+        let rows = bounded(policies(many));
+        assert_eq!(rows.len(), MAX_POLICIES + 1);
+        let total = rows.iter().map(|(_, counters)| *counters).fold(OriginCounters::default(), plus);
+        assert_eq!(total, (0..many).map(counters).fold(OriginCounters::default(), plus));
+        let (first, last) = (&rows[0], &rows[MAX_POLICIES]);
+        assert_eq!(first.1, counters(many - 1), "the busiest one has its own");
+        assert_eq!(last.0, policy_labels("others", "", "", ""));
+    }
+}

@@ -1,0 +1,264 @@
+//! The admin socket: JSON lines for whoever may open the file.
+
+use std::fs::{self, Permissions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::sync::mpsc::Receiver;
+use tokio::time::timeout;
+
+use super::connections::{Place, Stage};
+use super::{CONNECTIONS, Connections};
+use crate::log;
+use crate::stream::StreamCounts;
+use bulkhead_observe::admin::{Answer, Failure, Request, read_request};
+
+/// Bytes of a request. The longest one names all containers of a node, which have IDs of 64 letters.
+const LONGEST: u64 = 1 << 18;
+
+/// How long a connection may say nothing.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// How long a reader may take for one answer.
+const WRITTEN: Duration = Duration::from_secs(10);
+
+/// What is answered.
+pub(crate) enum Reply {
+    /// This, and that is all.
+    Value(Value),
+    /// This, and then lines as they come.
+    Lines(Value, Receiver<String>, Arc<StreamCounts>),
+}
+
+/// Bytes of lines that are written with one call.
+const BATCH: usize = 1 << 16;
+
+/// The socket's file. Dropped, it is removed if it is still this one.
+pub(crate) struct Listener {
+    listener: UnixListener,
+    path: PathBuf,
+    inode: u64,
+}
+
+impl Listener {
+    /// Makes the file, for its owner only. What an earlier process has left there is replaced; one that is alive is not. None, which
+    /// is said, when there can be none.
+    pub(crate) fn bind(path: &Path) -> Option<Self> {
+        Self::bind_as(path, "admin socket", "admin: {socket: PATH}")
+    }
+
+    /// The same for another socket, which is called this and configured so.
+    pub(crate) fn bind_as(path: &Path, what: &str, field: &str) -> Option<Self> {
+        let name = path.display();
+        if UnixStream::connect(path).is_ok() {
+            log::warn(&format!(
+                "no {what}: another vswitch answers at {name}\nhelp: give each vswitch of a machine one of its own: {field}"
+            ));
+            return None;
+        }
+        Self::try_bind(path)
+            .inspect_err(|error| {
+                log::warn(&format!("no {what}: {name}: {error}\nhelp: name another place: {field}"));
+            })
+            .ok()
+    }
+
+    /// Where the file is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What connections come from, for as long as this is there. None, which is said, when the system refuses it.
+    pub(crate) fn accepting(&self, what: &str) -> Option<tokio::net::UnixListener> {
+        let accepting = self.listener.try_clone().and_then(tokio::net::UnixListener::from_std);
+        accepting.inspect_err(|error| log::error(&format!("{what} cannot be served: {error}"))).ok()
+    }
+
+    fn try_bind(path: &Path) -> io::Result<Self> {
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        // Under another name until only its owner may open it.
+        let mut hidden = path.as_os_str().to_owned();
+        hidden.push(format!(".{}", std::process::id()));
+        let hidden = PathBuf::from(hidden);
+        let _ = fs::remove_file(&hidden);
+        let listener = UnixListener::bind(&hidden)?;
+        let placed = fs::set_permissions(&hidden, Permissions::from_mode(0o600))
+            .and_then(|()| listener.set_nonblocking(true))
+            .and_then(|()| fs::metadata(&hidden))
+            .and_then(|made| fs::rename(&hidden, path).map(|()| made.ino()));
+        let inode = placed.inspect_err(|_| {
+            let _ = fs::remove_file(&hidden);
+        })?;
+        Ok(Self { listener, path: path.to_owned(), inode })
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if fs::metadata(&self.path).is_ok_and(|file| file.ino() == self.inode) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Has `answer` answer until this is dropped.
+pub(crate) async fn serve<A>(listener: Listener, answer: impl Fn(Request) -> A + Clone + Send + Sync + 'static)
+where
+    A: Future<Output = Result<Reply, Failure>> + Send + 'static,
+{
+    let Some(accepting) = listener.accepting("the admin socket") else { return };
+    let connections = Connections::new(CONNECTIONS);
+    loop {
+        let Ok((stream, _)) = accepting.accept().await else {
+            // Out of descriptors, for one: no reason to burn a core.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            continue;
+        };
+        let answer = answer.clone();
+        connections.serve(|place| async move {
+            // What goes wrong with a client is the client's.
+            let _ = converse(stream, &place, answer).await;
+        });
+    }
+}
+
+async fn converse<A: Future<Output = Result<Reply, Failure>>>(
+    stream: tokio::net::UnixStream,
+    place: &Place,
+    answer: impl Fn(Request) -> A,
+) -> io::Result<()> {
+    let (reader, mut writer) = stream.into_split();
+    let mut reader = BufReader::new(reader);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let read = timeout(IDLE, (&mut reader).take(LONGEST).read_until(b'\n', &mut line)).await??;
+        if read == 0 {
+            return Ok(());
+        }
+        let is_whole = line.ends_with(b"\n");
+        let answer = match is_whole || line.len() < usize::try_from(LONGEST).unwrap_or(usize::MAX) {
+            true => match read_request(&line) {
+                Ok(request) if !admits(&request, place) => Err(no_room(&request)),
+                Ok(request) => answer(request).await,
+                Err(failure) => Err(failure),
+            },
+            false => Err(Failure::new("too_long", format!("a request has at most {LONGEST} bytes"), "")),
+        };
+        let (answer, lines) = match answer {
+            Ok(Reply::Value(value)) => (Ok(value), None),
+            Ok(Reply::Lines(value, lines, counts)) => (Ok(value), Some((lines, counts))),
+            Err(failure) => (Err(failure), None),
+        };
+        timeout(WRITTEN, write(&mut writer, &Answer::of(answer))).await??;
+        if let Some((lines, counts)) = lines {
+            let written = write_lines(&mut reader, &mut writer, lines).await;
+            let is_stuck = written.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::TimedOut);
+            counts.disconnected.fetch_add(u64::from(is_stuck), Ordering::Relaxed);
+            return written;
+        }
+        place.enter(Stage::Answered);
+        if !is_whole {
+            return Ok(());
+        }
+    }
+}
+
+/// Writes lines as they come, until there are no more, or the client says something or goes.
+///
+/// # Errors
+/// When it does not read.
+async fn write_lines(
+    reader: &mut (impl AsyncReadExt + Unpin),
+    writer: &mut (impl AsyncWriteExt + Unpin),
+    mut lines: Receiver<String>,
+) -> io::Result<()> {
+    let mut byte = [0];
+    loop {
+        let first = tokio::select! {
+            line = lines.recv() => line,
+            _ = reader.read(&mut byte) => return Ok(()),
+        };
+        let Some(mut batch) = first else { return Ok(()) };
+        while batch.len() < BATCH
+            && let Ok(line) = lines.try_recv()
+        {
+            batch.push_str(&line);
+        }
+        timeout(WRITTEN, writer.write_all(batch.as_bytes())).await??;
+    }
+}
+
+/// Whether there is room for what the connection is for now.
+fn admits(request: &Request, place: &Place) -> bool {
+    use Request::{AddPort, CheckPort, Monitor, RemovePort, RetainPorts, Trace};
+    place.enter(match request {
+        AddPort(_) | RemovePort(_) | CheckPort(_) | RetainPorts { .. } => Stage::Changing,
+        Monitor(_) | Trace(_) => Stage::Watching,
+        _ => Stage::Asking,
+    })
+}
+
+/// Those who ask for something else make room for each other.
+fn no_room(request: &Request) -> Failure {
+    match request {
+        Request::Monitor(_) | Request::Trace(_) => {
+            let message = format!("{} clients watch already, as many as may", CONNECTIONS.watching);
+            Failure::new("busy", message, "end a monitor, trace or capture that nobody reads")
+        }
+        _ => Failure::new("not_ready", "too many clients wait for ports", "ask again later"),
+    }
+}
+
+async fn write(writer: &mut (impl AsyncWriteExt + Unpin), answer: &Answer) -> io::Result<()> {
+    let mut line = serde_json::to_vec(answer)?;
+    line.push(b'\n');
+    writer.write_all(&line).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scratch::Scratch;
+
+    #[test]
+    fn only_the_owner_may_open_the_socket_and_a_stale_one_is_replaced() {
+        let scratch = Scratch::new("admin-socket");
+        let path = scratch.path().join("run/admin.sock");
+        let first = Listener::bind(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(Listener::bind(&path).is_none(), "the first one is alive");
+        assert!(UnixStream::connect(&path).is_ok(), "and keeps its file");
+        // What a killed process leaves: a file that nobody answers at.
+        let stale = scratch.path().join("stale.sock");
+        drop(UnixListener::bind(&stale).unwrap());
+        assert!(stale.exists());
+        let taken = Listener::bind(&stale).unwrap();
+        assert!(UnixStream::connect(&stale).is_ok());
+        drop((first, taken));
+        assert!(!path.exists() && !stale.exists());
+    }
+
+    #[test]
+    fn one_who_cannot_watch_is_told_that_too_many_do_and_one_who_adds_a_port_that_too_many_wait() {
+        let refused = |text: &[u8]| {
+            let Failure { code, message, .. } = no_room(&read_request(text).unwrap());
+            format!("{code}: {message}")
+        };
+        let watching = "busy: 16 clients watch already, as many as may";
+        assert_eq!(refused(br#"{"version":1,"request":"monitor"}"#), watching);
+        assert_eq!(refused(br#"{"version":1,"request":"trace","arguments":{}}"#), watching);
+        let removes =
+            br#"{"version":1,"request":"remove_port","arguments":{"container":"c","container_interface":"eth0"}}"#;
+        assert_eq!(refused(removes), "not_ready: too many clients wait for ports");
+    }
+}

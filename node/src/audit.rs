@@ -1,0 +1,276 @@
+//! What audited policies would deny, remembered: the thread that keeps the account of it.
+//!
+//! ```text
+//!   workers --Audited, a bounded channel--> [ audit thread ] --names of addresses--> policy thread
+//!                                                |   `--> Ledger --> `bulkhead audit report`, /metrics, status
+//!                                                `--once a second at most--> audit-NODE.gz
+//! ```
+//! Workers never wait: what does not fit into the channel is counted as untold. The thread polls the channel, because a reader that sleeps in
+//! it would have to be woken by the workers.
+//!
+//! **Invariant.** What a worker has counted is in the ledger or counted as untold, and what is in the ledger is on disk a second later.
+
+mod file;
+mod ledger;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use bulkhead_classifier::protocol;
+use bulkhead_control::origin::Origin;
+use bulkhead_control::pipeline::AuditedPolicy;
+use bulkhead_dataplane::{AuditTap, Audited};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+
+use super::composer::Composer;
+use super::log;
+use super::origins::SharedOrigins;
+use super::policy::Names;
+use bulkhead_observe::admin::{AuditReport, AuditedConnection, AuditedPolicyRow};
+use file::AuditFile;
+use ledger::{Connection, Ledger};
+
+/// How often the channel is looked at. It holds 8,192 connections: 40,000 new audited ones a second are not too many.
+const INTERVAL: Duration = Duration::from_millis(200);
+/// How often the file is written at most.
+const WRITE_EVERY: Duration = Duration::from_secs(1);
+/// How long names of addresses are waited for. Without them a connection is told by its addresses.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The account, as others read it.
+#[derive(Debug)]
+pub(super) struct Audit {
+    ledger: Mutex<Ledger>,
+    /// Where it outlives the process; none where it does not.
+    file: Option<AuditFile>,
+    refused_files: AtomicU64,
+    origins: SharedOrigins,
+}
+
+/// What policies would have denied, for metrics and the status.
+#[derive(Clone, Debug, Default)]
+pub(super) struct AuditTotals {
+    /// The policies that are audited now, by name, with the connections that each would have denied.
+    pub(super) policies: BTreeMap<String, u64>,
+    /// Files that were damaged, or of another version.
+    pub(super) refused_files: u64,
+}
+
+impl Audit {
+    /// An account that goes on with that of an earlier process, where there is a folder.
+    pub(super) fn new(folder: Option<PathBuf>, node: &Arc<str>, origins: SharedOrigins) -> Self {
+        let file = folder.map(|folder| AuditFile::new(&folder, node));
+        let read = file.as_ref().map_or_else(|| Ok(None), AuditFile::read);
+        let (ledger, refused_files) = match read {
+            Ok(ledger) => (ledger.unwrap_or_default(), 0),
+            Err(error) => {
+                log::error(&format!(
+                    "what was audited before is not known any more: {error:#}\n\
+                     help: counts begin anew; audit for as long again before you enforce"
+                ));
+                (Ledger::default(), 1)
+            }
+        };
+        let refused_files = AtomicU64::new(refused_files);
+        Self { ledger: Mutex::new(ledger), file, refused_files, origins }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Ledger> {
+        // Whoever panics in here leaves numbers that are a little too small.
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// See [`AuditTotals`].
+    pub(super) fn totals(&self) -> AuditTotals {
+        let policies = self.lock().policies().map(|(name, totals)| (name.clone(), totals.connections)).collect();
+        AuditTotals { policies, refused_files: self.refused_files.load(Ordering::Relaxed) }
+    }
+
+    /// What would break. `known` are the policies that are audited now, of which the thread may not know yet.
+    pub(super) fn report(&self, node: &str, untold: u64, known: Option<&BTreeSet<AuditedPolicy>>) -> AuditReport {
+        let (mut ledger, now) = (self.lock(), seconds());
+        if let Some(known) = known {
+            ledger.follow(known.iter().map(ToString::to_string), now);
+        }
+        let policies = ledger.policies().map(|(name, totals)| AuditedPolicyRow {
+            policy: name.clone(),
+            since: rfc3339(totals.since),
+            connections: totals.connections,
+            first_seen: totals.seen.map(|seen| rfc3339(seen.first)),
+            last_seen: totals.seen.map(|seen| rfc3339(seen.last)),
+            quiet_seconds: now.saturating_sub(totals.seen.map_or(totals.since, |seen| seen.last)),
+        });
+        let mut connections: Vec<_> = ledger.connections().collect();
+        connections.sort_by_key(|(_, row)| std::cmp::Reverse(row.connections));
+        let connections = connections.into_iter().map(|(connection, row)| AuditedConnection {
+            from: connection.from.clone(),
+            to: connection.to.clone(),
+            protocol: protocol_name(connection.protocol),
+            port: has_ports(connection.protocol).then_some(connection.port),
+            denied_by: connection.origin.clone(),
+            policies: row.policies.clone(),
+            connections: row.connections,
+            first_seen: rfc3339(row.seen.first),
+            last_seen: rfc3339(row.seen.last),
+        });
+        AuditReport {
+            node: node.to_owned(),
+            at: rfc3339(now),
+            file: self.file.as_ref().map(|file| file.path().display().to_string()),
+            policies: policies.collect(),
+            connections: connections.collect(),
+            left_out: ledger.left_out(),
+            untold,
+        }
+    }
+
+    /// Takes in connections.
+    fn take(&self, audited: &[Audited], names: &Names, known: &BTreeSet<AuditedPolicy>) {
+        if audited.is_empty() {
+            return;
+        }
+        let addresses: BTreeSet<IpAddr> =
+            audited.iter().flat_map(|audited| [audited.flow.src, audited.flow.dst]).collect();
+        let addresses: Vec<IpAddr> = addresses.into_iter().collect();
+        // The policy thread may be compiling.
+        let owners = names.owners(addresses.clone(), PATIENCE).unwrap_or_default();
+        let owners: HashMap<IpAddr, String> = addresses.into_iter().zip(owners).collect();
+        let name = |address: IpAddr| owners.get(&address).cloned().unwrap_or_else(|| address.to_string());
+        let mut ledger = self.lock();
+        for Audited { time, flow, decision, .. } in audited {
+            let origin = decision.origin.and_then(|id| self.origins.get(id));
+            let policies = origin.as_ref().map(policies_of).unwrap_or_default();
+            // What denies may rest on enforced policies too; it would not without the audited ones.
+            let audited: Vec<&AuditedPolicy> = policies.iter().filter(|policy| known.contains(policy)).collect();
+            let policies = if audited.is_empty() { policies.iter().collect() } else { audited };
+            let connection = Connection {
+                origin: origin.map_or_else(|| "unknown".to_owned(), |origin| origin.to_string()),
+                from: name(flow.src),
+                to: name(flow.dst),
+                protocol: flow.protocol,
+                port: if has_ports(flow.protocol) { flow.dport } else { 0 },
+            };
+            ledger.count(connection, policies.into_iter().map(ToString::to_string).collect(), time / NANOSECONDS);
+        }
+    }
+}
+
+/// The policies behind an origin.
+pub(super) fn policies_of(origin: &Origin) -> Vec<AuditedPolicy> {
+    match origin {
+        Origin::Policy { policy, .. } => vec![AuditedPolicy::Namespaced(policy.clone())],
+        Origin::ClusterPolicy { policy, .. } => vec![AuditedPolicy::Cluster(policy.clone())],
+        Origin::Isolation { policies, .. } => policies.iter().cloned().map(AuditedPolicy::Namespaced).collect(),
+        Origin::NotIsolated(_) | Origin::OwnNode | Origin::OwnPod => Vec::new(),
+    }
+}
+
+const NANOSECONDS: u64 = 1_000_000_000;
+
+fn seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+/// A time in seconds since 1970.
+fn rfc3339(seconds: u64) -> String {
+    /// The last second of the year 9999, the last that the form has.
+    const LAST: u64 = 253_402_300_799;
+    humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(seconds.min(LAST))).to_string()
+}
+
+const fn has_ports(number: u8) -> bool {
+    matches!(number, protocol::TCP | protocol::UDP | protocol::SCTP)
+}
+
+fn protocol_name(number: u8) -> String {
+    match number {
+        protocol::TCP => "TCP".to_owned(),
+        protocol::UDP => "UDP".to_owned(),
+        protocol::SCTP => "SCTP".to_owned(),
+        protocol::ICMP => "ICMP".to_owned(),
+        protocol::ICMPV6 => "ICMPv6".to_owned(),
+        number => number.to_string(),
+    }
+}
+
+/// The thread as the main thread has it.
+pub(super) struct Handle {
+    stop: Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl Handle {
+    /// Takes in what the workers have told until they ended, and writes it.
+    pub(super) fn stop(self) {
+        drop(self.stop);
+        // It has said why it panicked.
+        let _ = self.thread.join();
+    }
+}
+
+/// Starts the thread. Returns besides what workers are to tell to.
+///
+/// # Errors
+/// When the system refuses a thread.
+pub(super) fn start(audit: Arc<Audit>, composer: Arc<Composer>, names: Names) -> std::io::Result<(Handle, AuditTap)> {
+    let (tap, told) = AuditTap::new();
+    let (stop, stopped) = crossbeam_channel::bounded::<()>(0);
+    // Whoever asks right after the start gets the policies that are audited.
+    know(&audit, &composer);
+    let follow = move || follow(&audit, &composer, &names, &told, &stopped);
+    let thread = std::thread::Builder::new().name("audit".into()).spawn(follow)?;
+    Ok((Handle { stop, thread }, tap))
+}
+
+fn follow(audit: &Audit, composer: &Composer, names: &Names, told: &Receiver<Audited>, stopped: &Receiver<()>) {
+    let (mut written, mut failed) = (Instant::now(), None);
+    loop {
+        let is_over = !matches!(stopped.recv_timeout(INTERVAL), Err(RecvTimeoutError::Timeout));
+        if let Some(known) = know(audit, composer) {
+            let all: Vec<Audited> = told.try_iter().collect();
+            audit.take(&all, names, &known);
+        }
+        if is_over || written.elapsed() >= WRITE_EVERY {
+            written = Instant::now();
+            write(audit, &mut failed);
+        }
+        if is_over {
+            return;
+        }
+    }
+}
+
+/// Takes over which policies are audited now, and returns them; none before there is a state.
+fn know(audit: &Audit, composer: &Composer) -> Option<Arc<BTreeSet<AuditedPolicy>>> {
+    let known = composer.audited()?;
+    audit.lock().follow(known.iter().map(ToString::to_string), seconds());
+    Some(known)
+}
+
+/// Writes the account, if it has changed. What fails is said once.
+fn write(audit: &Audit, failed: &mut Option<String>) {
+    let Some(file) = &audit.file else { return };
+    let encoded = {
+        let mut ledger = audit.lock();
+        if !ledger.take_changed() {
+            return;
+        }
+        file.encode(&ledger)
+    };
+    match encoded.and_then(|text| file.write(&text)) {
+        Ok(()) => *failed = None,
+        Err(error) => {
+            audit.lock().keep_changed();
+            let why = format!("{error:#}");
+            if failed.as_ref() != Some(&why) {
+                log::error(&format!("what is audited will not outlive the process: {why}"));
+            }
+            *failed = Some(why);
+        }
+    }
+}

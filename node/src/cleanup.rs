@@ -1,0 +1,33 @@
+//! `bulkhead cleanup`: what a vswitch has left in the kernel is removed.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use bulkhead_dataplane::io::remove_tc_datapath;
+
+use super::config::{Config, DEFAULT_PINS, Pins};
+use super::kernel::TRUNK;
+use super::{host_port, log, nft};
+use crate::args::Cleanup;
+
+/// Removes pinned links and maps, the trunk, the table of nftables, and the host port's interfaces where the configuration has them made. Exit code 0, also when there is nothing.
+///
+/// # Errors
+/// When a vswitch runs here, or the system refuses.
+pub fn cleanup(args: &Cleanup) -> anyhow::Result<ExitCode> {
+    log::start(log::LogConfig::default());
+    // What is removed does not depend on the node's name, which the file of a whole cluster does not have.
+    let config = args.config.as_deref().map(|path| Config::read(path, Some("any"))).transpose()?;
+    let pins = config.as_ref().map_or(Pins::Default, |config| config.pins.clone());
+    let pins = match pins {
+        Pins::Default => Some(PathBuf::from(DEFAULT_PINS)),
+        Pins::Path(path) => Some(path),
+        Pins::None => None,
+    };
+    let mut had = remove_tc_datapath(&TRUNK.map(str::to_owned), pins.as_deref())?;
+    had |= nft::cleanup()?;
+    had |= config.as_ref().map(host_port::remove).transpose()?.unwrap_or_default();
+    log::info(if had { "removed what a vswitch had left" } else { "there is nothing to remove" });
+    log::finish();
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,642 @@
+//! Where policy and ports meet: what each of the threads knows, composed to one snapshot and published.
+//!
+//! ```text
+//!   policy thread -----set_policy---> [ tables, peers ]
+//!                 ---set_services---> [ Services ] -----> the snapshot in force with other Services
+//!   interfaces thread --set_ports---> [ ports, routes ] --compose--> Snapshot --publish--> workers
+//! ```
+//!
+//! Whoever has changed something publishes, with what the other one has said last. So neither thread waits for the other: they
+//! share a lock for as long as composing takes (well below a millisecond for a hundred ports), and tables are compiled before it.
+//! The alternative, a thread that composes and is sent messages, would have another queue and another thread to stop, and whoever has
+//! opened a port would have to wait for an answer anyway before it is handed to the workers.
+//!
+//! **Invariant.** What is published is one whole state that made sense. A change that cannot be published leaves the
+//! snapshot before in force, is said once, and is tried again.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use bulkhead_classifier::OriginId;
+use bulkhead_control::object::Denied;
+use bulkhead_control::pipeline::{AuditTables, AuditedPolicy};
+use bulkhead_control::renderer::acl::NodeTables;
+use bulkhead_dataplane::io::KernelFlows;
+use bulkhead_dataplane::{Masquerade, PortId, Publisher, Services, Snapshot};
+use ipnet::IpNet;
+use prometheus_client::metrics::histogram::Histogram;
+
+use super::config::RouteEntry;
+use super::host_port::Destinations;
+use super::ids::Ids;
+use super::log;
+use super::next_hops::Peer;
+use super::view::{PortView, View};
+use bulkhead_answers::services::Update;
+
+/// How long after a change that could not be published it is tried again. It may be for lack of memory, which passes.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// What a state says.
+#[derive(Clone, Debug)]
+pub(super) struct Policy {
+    /// What policy says, and which pods there are.
+    pub tables: Arc<NodeTables>,
+    /// What it would say if the audited policies were enforced; none where nothing is audited.
+    pub audit: Option<Arc<AuditTables>>,
+    /// The audited policies.
+    pub audited: Arc<BTreeSet<AuditedPolicy>>,
+    /// The pod networks of the other nodes, each with its node's address.
+    pub peers: Arc<[Peer]>,
+    /// The node's own pod networks (`spec.podCIDRs`).
+    pub pod_networks: Arc<[IpNet]>,
+    /// The node's primary address of each family, as far as an interface has it.
+    pub node_addresses: Arc<[IpAddr]>,
+    /// How pods' connections to the world leave; none for with their own addresses.
+    pub masquerade: Option<Arc<Masquerade>>,
+    /// The origins of rules whose denials are refused where namespaces that do not say drop, and where they refuse.
+    pub refusing: [Arc<[OriginId]>; 2],
+    /// Whether nothing may pass but the node's own traffic.
+    pub denied: bool,
+    /// Whether the log says when it is in force: an API server has a change many times a second.
+    pub is_told: bool,
+}
+
+/// A change that could not be published, and is tried again.
+#[derive(Debug)]
+struct Refused {
+    /// What was wrong.
+    why: String,
+    /// When it is tried again.
+    again: Instant,
+    /// Whether it was one of the policy.
+    is_policy: bool,
+}
+
+#[derive(Debug)]
+struct Inner {
+    policy: Policy,
+    ports: Vec<PortView>,
+    routes: Vec<RouteEntry>,
+    /// What becomes of what policy denies, where the namespace does not say.
+    default: Denied,
+    ids: Ids,
+    refused: Option<Refused>,
+    /// None before they are listed, and where they are off.
+    services: Option<Arc<Services>>,
+    /// When the last policy was published, and how long that took from when its change was seen.
+    enforced: (Instant, Duration),
+    /// Whether flows of an earlier process go on until all ports are open.
+    keeps_flows: bool,
+}
+
+impl Inner {
+    fn compose(&mut self, generation: u64) -> anyhow::Result<Snapshot> {
+        let Policy { tables, audit, peers, refusing: [dropping, refusing], denied, .. } = &self.policy;
+        let audit = audit.as_deref();
+        let refusing = match self.default {
+            Denied::Drop => dropping.to_vec(),
+            Denied::Refuse => refusing.to_vec(),
+        };
+        let view = View { tables, audit, ports: &self.ports, routes: &self.routes, peers, refusing, denied: *denied };
+        let masquerade = self.policy.masquerade.clone();
+        let snapshot = view.snapshot(generation, &mut self.ids)?;
+        Ok(snapshot.with_services(self.services.clone()).with_masquerade(masquerade))
+    }
+}
+
+/// The policy in force, as others are told of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Enforced {
+    /// Since when.
+    pub since: Instant,
+    /// How long it took from when its change was seen until the workers had it.
+    pub took: Duration,
+    /// Whether it lets nothing pass, because there is no state that makes sense.
+    pub is_denying: bool,
+    /// Whether there is a newer one, of policy or ports, that cannot be put into force and is tried again.
+    pub is_refused: bool,
+    /// Whether flows in the kernel go on as an earlier process had allowed them, because ports are still to be opened.
+    pub keeps_flows: bool,
+}
+
+/// What an earlier process has left to this one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Takeover {
+    /// The first snapshot's generation: no flow that is there has it.
+    pub generation: u64,
+    /// Whether flows that are there go on until [`Composer::enter_flows`].
+    pub keeps_flows: bool,
+}
+
+impl Takeover {
+    /// Nothing.
+    pub(super) const NONE: Self = Self { generation: 1, keeps_flows: false };
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Composer {
+    inner: Mutex<Inner>,
+    publisher: Publisher,
+    flow_cache: Option<Arc<dyn KernelFlows>>,
+    event_to_enforced: Histogram,
+}
+
+/// From what a small change takes without a network to what an operator notices, in seconds.
+const BUCKETS: [f64; 13] = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0];
+
+impl Composer {
+    /// Publishes the first snapshot.
+    ///
+    /// # Errors
+    /// When what is known contradicts itself.
+    pub(super) fn new(
+        policy: Policy,
+        services: Option<Arc<Services>>,
+        ports: Vec<PortView>,
+        routes: Vec<RouteEntry>,
+        default: Denied,
+        flow_cache: Option<Arc<dyn KernelFlows>>,
+        takeover: Takeover,
+    ) -> anyhow::Result<Self> {
+        let Takeover { generation, keeps_flows } = takeover;
+        let mut inner = Inner {
+            policy,
+            ports,
+            routes,
+            default,
+            ids: Ids::default(),
+            refused: None,
+            services,
+            enforced: (Instant::now(), Duration::ZERO),
+            keeps_flows,
+        };
+        let (first, publisher) = (inner.compose(generation)?, Publisher::new(Snapshot::empty()));
+        if let Some(cache) = flow_cache.as_ref().filter(|_| !keeps_flows) {
+            cache.enter(&first);
+        }
+        publisher.publish(first)?;
+        Ok(Self { inner: Mutex::new(inner), publisher, flow_cache, event_to_enforced: Histogram::new(BUCKETS) })
+    }
+
+    /// Where workers read what is in force.
+    pub(super) const fn publisher(&self) -> &Publisher {
+        &self.publisher
+    }
+
+    /// What is in force.
+    pub(super) fn current(&self) -> Arc<Snapshot> {
+        self.publisher.current()
+    }
+
+    /// Has a state enforced, with its Services where they have changed too. `seen` is when its change was seen here, `heard` when the
+    /// first event behind it came, where one did.
+    pub(super) fn set_policy(&self, policy: Policy, services: Option<Update>, seen: Instant, heard: Option<Instant>) {
+        let mut inner = self.lock();
+        inner.policy = policy;
+        let stale = services.map(|Update { services, stale }| {
+            inner.services = Some(services);
+            stale
+        });
+        self.publish(&mut inner, true, true);
+        if let Some(stale) = stale {
+            // Where policy is refused, Services are not.
+            self.publish_services(&inner);
+            self.end_stale_flows(&stale);
+        }
+        let now = Instant::now();
+        inner.enforced = (now, now.duration_since(seen));
+        // What is refused is not in force.
+        if let Some(heard) = heard.filter(|_| inner.refused.is_none()) {
+            self.event_to_enforced.observe(now.duration_since(heard).as_secs_f64());
+        }
+    }
+
+    /// Has the workers know of other Services, and nothing else: no session is judged again.
+    pub(super) fn set_services(&self, update: Update) {
+        let mut inner = self.lock();
+        inner.services = Some(update.services);
+        self.publish_services(&inner);
+        self.end_stale_flows(&update.stale);
+    }
+
+    /// How long changes of the state took from when they were heard until the workers had them, in seconds.
+    pub(super) const fn event_to_enforced(&self) -> &Histogram {
+        &self.event_to_enforced
+    }
+
+    /// What is told of the policy in force.
+    pub(super) fn enforced(&self) -> Enforced {
+        let inner = self.lock();
+        let (since, took) = inner.enforced;
+        let (is_denying, is_refused) = (inner.policy.denied, inner.refused.is_some());
+        Enforced { since, took, is_denying, is_refused, keeps_flows: inner.keeps_flows }
+    }
+
+    /// Has what policy denies dropped or refused, where the namespace does not say.
+    pub(super) fn set_denied(&self, default: Denied) {
+        let mut inner = self.lock();
+        if std::mem::replace(&mut inner.default, default) != default {
+            self.publish(&mut inner, true, false);
+        }
+    }
+
+    /// Has the workers know of other ports, and other routes. Returns whether they do.
+    pub(super) fn set_ports(&self, ports: Vec<PortView>, routes: Option<Vec<RouteEntry>>) -> bool {
+        let mut inner = self.lock();
+        inner.ports = ports;
+        if let Some(routes) = routes {
+            inner.routes = routes;
+        }
+        self.publish(&mut inner, true, false);
+        inner.refused.is_none()
+    }
+
+    /// Tries again what could not be published, when it is time to. Returns whether all that is known is in force.
+    pub(super) fn retry(&self) -> bool {
+        let mut inner = self.lock();
+        if inner.refused.as_ref().is_some_and(|refused| Instant::now() >= refused.again) {
+            self.publish(&mut inner, false, false);
+        }
+        inner.refused.is_none()
+    }
+
+    /// When something is to be tried again.
+    pub(super) fn next_attempt(&self) -> Option<Instant> {
+        self.lock().refused.as_ref().map(|refused| refused.again)
+    }
+
+    /// Has it tried with the next [`retry`](Self::retry).
+    pub(super) fn hurry(&self) {
+        if let Some(refused) = &mut self.lock().refused {
+            refused.again = Instant::now();
+        }
+    }
+
+    /// Frees tables that workers still used at the last change.
+    pub(super) fn collect(&self) {
+        self.publisher.collect();
+    }
+
+    /// The number of a port.
+    pub(super) fn id_of(&self, name: &str) -> Option<PortId> {
+        self.lock().ids.of(name).and_then(|at| u16::try_from(at).ok()).map(PortId)
+    }
+
+    /// The name of a port's number.
+    pub(super) fn name_of(&self, id: PortId) -> Option<Arc<str>> {
+        self.lock().ids.name(id.index()).cloned()
+    }
+
+    /// The policies that are not enforced; none before there is a state.
+    pub(super) fn audited(&self) -> Option<Arc<BTreeSet<AuditedPolicy>>> {
+        let inner = self.lock();
+        (!inner.policy.denied).then(|| Arc::clone(&inner.policy.audited))
+    }
+
+    /// The pod networks of the other nodes.
+    pub(super) fn peers(&self) -> Arc<[Peer]> {
+        Arc::clone(&self.lock().policy.peers)
+    }
+
+    /// The node's own pod networks, none before there is a state.
+    pub(super) fn pod_networks(&self) -> Arc<[IpNet]> {
+        Arc::clone(&self.lock().policy.pod_networks)
+    }
+
+    /// Where the node's own packets are to go over the host port.
+    pub(super) fn destinations(&self) -> Destinations {
+        let Inner { policy, services, .. } = &*self.lock();
+        let (pods, sources) = (Arc::clone(&policy.pod_networks), Arc::clone(&policy.node_addresses));
+        Destinations { pods, services: services.clone(), sources }
+    }
+
+    /// All ports are open and known to the workers: flows of an earlier process end, and their next packets are judged. Until then
+    /// they go on as that process had allowed them, as they would if this one had not started.
+    pub(super) fn enter_flows(&self) {
+        let mut inner = self.lock();
+        if std::mem::take(&mut inner.keeps_flows)
+            && let Some(cache) = &self.flow_cache
+        {
+            cache.enter(&self.publisher.current());
+        }
+    }
+
+    /// Ends all flows from and to a port that is being closed. Under the lock, so that a snapshot that is just being published does
+    /// not let them go on.
+    pub(super) fn end_flows(&self, id: PortId) {
+        let _inner = self.lock();
+        if let Some(cache) = &self.flow_cache {
+            cache.leave(id);
+        }
+    }
+
+    /// Ends the flows in the kernel of some ports, which stay open: their next packets go to a worker, which finds their sessions or none.
+    pub(super) fn end_flows_of_sessions(&self, ports: impl IntoIterator<Item = PortId>) {
+        let _inner = self.lock();
+        if let Some(cache) = &self.flow_cache {
+            ports.into_iter().for_each(|port| cache.moved(port));
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // Whoever panics in here has replaced a part by another whole one, or none.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts into force what is so now.
+    fn publish(&self, inner: &mut Inner, has_changed: bool, is_policy: bool) {
+        let before = inner.refused.take();
+        let is_policy = is_policy || before.as_ref().is_some_and(|refused| refused.is_policy);
+        let published = self.try_publish(inner);
+        match published {
+            Ok(generation) if is_policy && !inner.policy.denied && inner.policy.is_told => {
+                tracing::info!(generation, "the new state is in force, generation {generation}");
+            }
+            Ok(_) => {}
+            Err(error) => {
+                let why = format!("{error:#}");
+                // The same again is no news.
+                if has_changed || before.is_none_or(|refused| refused.why != why) {
+                    log::error(&format!("the change cannot be enforced; what was in force stays\n{why}"));
+                }
+                inner.refused = Some(Refused { why, again: Instant::now() + AGAIN, is_policy });
+            }
+        }
+    }
+
+    /// Puts the Services that are known into what is in force, unless they are there.
+    fn publish_services(&self, inner: &Inner) {
+        let current = self.publisher.current();
+        let epoch = |services: &Services| services.epoch();
+        if current.services().map(epoch) == inner.services.as_deref().map(epoch) {
+            return;
+        }
+        let snapshot = (*current).clone().with_services(inner.services.clone());
+        if let Err(error) = self.publisher.publish(snapshot) {
+            log::error(&format!("Services cannot be put into force; those that were stay: {error}"));
+        }
+    }
+
+    /// Ends the flows in the kernel that may go on to where no UDP packet is to go any more: those from and to the ports that lead to
+    /// these addresses. After the publication: what workers add from now on is by the new Services.
+    fn end_stale_flows(&self, stale: &BTreeSet<IpAddr>) {
+        let Some(cache) = &self.flow_cache else { return };
+        let snapshot = self.publisher.current();
+        let port = |&address: &IpAddr| snapshot.owner(address).or_else(|| snapshot.routes().lookup(address));
+        let ports: BTreeSet<PortId> = stale.iter().filter_map(port).collect();
+        ports.into_iter().for_each(|port| cache.moved(port));
+    }
+
+    /// Returns the generation.
+    fn try_publish(&self, inner: &mut Inner) -> anyhow::Result<u64> {
+        let current = self.publisher.current();
+        let generation = current.generation() + 1;
+        let snapshot = inner.compose(generation)?.after(&current);
+        // Before the workers: what they add by the old tables from now on is never used.
+        if let Some(cache) = self.flow_cache.as_ref().filter(|_| !inner.keeps_flows) {
+            cache.enter(&snapshot);
+        }
+        self.publisher.publish(snapshot)?;
+        Ok(generation)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use bulkhead_control::pipeline::Pipeline;
+    use bulkhead_control::processor::Scope;
+    use bulkhead_control::source::{Strictness, load_text};
+    use bulkhead_dataplane::io::{CachedFlow, CachedTraffic, FlowCache, FlowHandshake, FlowLatch, FlowSlot};
+    use bulkhead_dataplane::{Link, PortKind};
+
+    use super::*;
+
+    fn policy(pods: &[(&str, &str)]) -> Policy {
+        let pod = |(name, address): &(&str, &str)| {
+            format!(
+                "---\napiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, namespace: x}}\nspec: {{nodeName: node-1}}\n\
+                 status: {{phase: Running, podIP: {address}, podIPs: [{{ip: {address}}}]}}\n"
+            )
+        };
+        let state: String = pods.iter().map(pod).collect();
+        let mut pipeline = Pipeline::new(Scope::Node("node-1".into()));
+        pipeline.resync(load_text("state", &state, Strictness::Strict).unwrap().objects).unwrap();
+        Policy {
+            tables: pipeline.node_tables("node-1").unwrap(),
+            audit: None,
+            audited: Arc::default(),
+            peers: [].into(),
+            pod_networks: [].into(),
+            node_addresses: [].into(),
+            masquerade: None,
+            refusing: [[].into(), [].into()],
+            denied: false,
+            is_told: true,
+        }
+    }
+
+    fn port(name: &str, mtu: u16) -> PortView {
+        let link = Some(Link { mac: [2, 0, 0, 0, 0, 1], mtu });
+        PortView { name: name.into(), kind: PortKind::Pod, mac: None, link }
+    }
+
+    const A: (&str, &str) = ("a", "10.1.0.1");
+    const B: (&str, &str) = ("b", "10.1.0.2");
+
+    fn composer() -> Composer {
+        Composer::new(policy(&[A]), None, vec![port("x/a", 1500)], Vec::new(), Denied::Drop, None, Takeover::NONE)
+            .unwrap()
+    }
+
+    /// The generation in force, and whether it has this pod.
+    fn in_force(composer: &Composer, pod: &str) -> (u64, bool) {
+        let snapshot = composer.current();
+        (snapshot.generation(), snapshot.port_named(pod).is_some())
+    }
+
+    /// A route that makes no snapshot. A configuration with this is refused: what a user can write is not known to do so.
+    fn nowhere() -> Option<Vec<RouteEntry>> {
+        Some(vec![RouteEntry { prefix: "10.9.0.0/16".parse().unwrap(), via: None, port: "nowhere".into() }])
+    }
+
+    #[test]
+    fn each_side_publishes_with_what_the_other_one_has_said_last() {
+        let composer = composer();
+        assert_eq!(in_force(&composer, "x/a"), (1, true));
+        composer.set_policy(policy(&[A, B]), None, Instant::now(), None);
+        assert!(composer.set_ports(vec![port("x/a", 9000), port("x/b", 1500)], None));
+        composer.set_policy(policy(&[A, B]), None, Instant::now(), None);
+        let snapshot = composer.current();
+        let mtu = |name: &str| snapshot.port(snapshot.port_named(name).unwrap()).unwrap().link.unwrap().mtu;
+        assert_eq!((snapshot.generation(), mtu("x/a"), mtu("x/b")), (4, 9000, 1500));
+        assert_eq!(composer.name_of(composer.id_of("x/b").unwrap()).as_deref(), Some("x/b"));
+    }
+
+    #[test]
+    fn a_change_that_cannot_be_enforced_is_tried_again_and_takes_effect_when_it_can() {
+        let composer = composer();
+        assert!(!composer.set_ports(vec![port("x/a", 1500)], nowhere()));
+        composer.set_policy(policy(&[A, B]), None, Instant::now(), None);
+        {
+            let inner = composer.lock();
+            let refused = inner.refused.as_ref().unwrap();
+            assert!(refused.is_policy && refused.why.contains("10.9.0.0/16 leads to no port"), "{}", refused.why);
+        }
+        assert_eq!(in_force(&composer, "x/b"), (1, false), "what was in force stays");
+        composer.hurry();
+        assert!(!composer.retry(), "it was tried, and refused again");
+        assert_eq!(in_force(&composer, "x/b"), (1, false));
+        // What was in its way is gone, and nothing else changes.
+        composer.lock().routes.clear();
+        assert!(!composer.retry(), "it is not time yet");
+        assert!(composer.next_attempt().is_some());
+        composer.hurry();
+        assert!(composer.retry());
+        assert_eq!(in_force(&composer, "x/b"), (2, true));
+        assert!(composer.retry() && composer.next_attempt().is_none());
+        assert_eq!(in_force(&composer, "x/b"), (2, true), "once");
+    }
+
+    #[test]
+    fn the_other_sides_next_change_brings_what_was_refused_along() {
+        let composer = composer();
+        assert!(!composer.set_ports(vec![port("x/a", 9000)], nowhere()));
+        composer.lock().routes.clear();
+        composer.set_policy(policy(&[A, B]), None, Instant::now(), None);
+        assert_eq!(in_force(&composer, "x/b"), (2, true));
+        let snapshot = composer.current();
+        let a = snapshot.port(snapshot.port_named("x/a").unwrap()).unwrap();
+        assert_eq!(a.link.unwrap().mtu, 9000);
+        assert!(composer.retry());
+    }
+
+    /// Services of this epoch, and where UDP must not go on to.
+    fn update(epoch: u64, stale: &[&str]) -> Update {
+        let mut services = Services::new(0);
+        services.set_epoch(epoch);
+        let stale = stale.iter().map(|address| address.parse().unwrap()).collect();
+        Update { services: Arc::new(services), stale }
+    }
+
+    fn epochs(composer: &Composer) -> (u64, Option<u64>) {
+        let snapshot = composer.current();
+        (snapshot.generation(), snapshot.services().map(Services::epoch))
+    }
+
+    #[test]
+    fn services_come_without_a_new_generation_and_stay_with_whatever_changes() {
+        let composer = composer();
+        assert_eq!(epochs(&composer), (1, None));
+        composer.set_services(update(1, &[]));
+        assert_eq!((epochs(&composer), in_force(&composer, "x/a")), ((1, Some(1)), (1, true)));
+        composer.set_policy(policy(&[A, B]), None, Instant::now(), None);
+        assert_eq!(epochs(&composer), (2, Some(1)));
+        composer.set_policy(policy(&[A]), Some(update(2, &[])), Instant::now(), None);
+        assert_eq!(epochs(&composer), (3, Some(2)), "one publication of both");
+        composer.set_ports(vec![port("x/a", 9000)], None);
+        assert_eq!(epochs(&composer), (4, Some(2)));
+        // What policy waits for, Services do not.
+        assert!(!composer.set_ports(vec![port("x/a", 9000)], nowhere()));
+        composer.set_services(update(3, &[]));
+        assert_eq!(epochs(&composer), (4, Some(3)));
+        composer.set_policy(policy(&[A, B]), Some(update(4, &[])), Instant::now(), None);
+        assert_eq!(epochs(&composer), (4, Some(4)));
+    }
+
+    /// Notes the ports whose flows are ended, and how often a snapshot was entered.
+    #[derive(Debug, Default)]
+    struct Recorded {
+        ended: Mutex<Vec<PortId>>,
+        entered: AtomicU64,
+    }
+
+    impl FlowCache for Recorded {
+        fn reaches(&self, _: FlowSlot) -> bool {
+            false
+        }
+
+        fn add(&self, _: &CachedFlow) {}
+
+        fn renew(&self, _: &CachedFlow) -> bool {
+            false
+        }
+
+        fn await_handshake(&self, _: FlowHandshake, _: u32) {}
+
+        fn has_ended(&self, _: FlowHandshake) -> bool {
+            false
+        }
+
+        fn passed(&self, _: FlowLatch) -> u64 {
+            0
+        }
+
+        fn moves(&self, _: PortId) -> u16 {
+            0
+        }
+
+        fn moved(&self, port: PortId) {
+            self.ended.lock().unwrap().push(port);
+        }
+
+        fn endings(&self) -> u64 {
+            0
+        }
+
+        fn open(&self, _: FlowLatch, _: Option<u64>) -> bool {
+            false
+        }
+    }
+
+    impl KernelFlows for Recorded {
+        fn enter(&self, _: &Snapshot) {
+            self.entered.fetch_add(1, Ordering::Relaxed);
+        }
+
+        fn leave(&self, _: PortId) {}
+
+        fn traffic(&self, _: FlowSlot) -> CachedTraffic {
+            CachedTraffic::default()
+        }
+
+        fn allowed_by(&self, _: OriginId) -> u64 {
+            0
+        }
+
+        fn added(&self) -> u64 {
+            0
+        }
+
+        fn failed(&self) -> u64 {
+            0
+        }
+    }
+
+    #[test]
+    fn flows_in_the_kernel_end_at_the_ports_behind_which_a_backend_serves_no_more_and_nowhere_else() {
+        let cache = Arc::new(Recorded::default());
+        let uplink = PortView { kind: PortKind::Uplink, ..port("uplink", 1500) };
+        let ports = vec![port("x/a", 1500), port("x/b", 1500), uplink];
+        let flows: Arc<dyn KernelFlows> = cache.clone();
+        let (first, takeover) = (policy(&[A, B]), Takeover::NONE);
+        let composer = Composer::new(first, None, ports, Vec::new(), Denied::Drop, Some(flows), takeover).unwrap();
+        let ended = || -> Vec<String> {
+            let ended = std::mem::take(&mut *cache.ended.lock().unwrap());
+            ended.into_iter().map(|id| composer.name_of(id).unwrap().to_string()).collect()
+        };
+        composer.set_services(update(1, &[]));
+        assert_eq!((ended().len(), cache.entered.load(Ordering::Relaxed)), (0, 1), "no flow is judged again");
+        composer.set_services(update(2, &[B.1]));
+        assert_eq!(ended(), ["x/b"]);
+        composer.set_services(update(3, &["10.2.0.1", "10.2.0.2"]));
+        assert_eq!(ended(), ["uplink"], "once, for backends of other nodes");
+        composer.set_policy(policy(&[A, B]), Some(update(4, &[A.1])), Instant::now(), None);
+        assert_eq!((ended(), cache.entered.load(Ordering::Relaxed)), (vec!["x/a".to_owned()], 2));
+    }
+}

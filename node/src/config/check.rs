@@ -1,0 +1,332 @@
+//! From what is written to what it means.
+
+mod judging;
+mod nftables;
+mod ports;
+mod state;
+
+use std::net::{Ipv6Addr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bulkhead_control::object;
+use bulkhead_dataplane::io::SlowPathLimit;
+use bulkhead_dataplane::vswitch::LEASE;
+use serde_saphyr::Spanned;
+
+use super::buffers::MOST as MAX_FRAMES;
+use super::file::{Denied, File};
+use super::journal;
+use super::{
+    AdminConfig, Attach, Config, ConfigError, ConfigErrors, Dataplane, Pins, SessionsConfig, SharesConfig,
+    SlowPathConfig, TimeoutsConfig, WorkersConfig,
+};
+use super::{hubble, masquerade};
+use crate::log::LogConfig;
+use bulkhead_observe::admin::DEFAULT_SOCKET;
+use judging::Judging;
+pub(crate) use ports::{check_interface, parse_mac};
+
+/// Two receive rings and what is under way; with less no packet goes from one port to another.
+const MIN_FRAMES: u32 = 4_096;
+/// What a table can number (2^26). A session takes up to 128 bytes, so this is 8 GiB.
+const MAX_SESSIONS: usize = 1 << 26;
+/// A flow that is looked at more often might as well go through the workers.
+const MIN_LEASE: Duration = Duration::from_secs(1);
+/// What a session that has ended otherwise may go on, and what an operator waits for at most after a stop.
+const MAX_LEASE: Duration = Duration::from_secs(600);
+/// More than an IPv4 header can tell, which needs no setting, and no more than the kernel lets any interface send (`GSO_MAX_SIZE`).
+const BIG_TCP: RangeInclusive<u32> = 65_536..=524_280;
+
+/// `sockaddr_un` has 108 bytes, the closing zero included; what is made under another name first needs some of them.
+pub(super) const MAX_SOCKET_PATH: usize = 96;
+
+/// Collects faults.
+pub(super) struct Faults<'a> {
+    file: &'a str,
+    errors: Vec<ConfigError>,
+}
+
+impl Faults<'_> {
+    pub(super) fn add(
+        &mut self,
+        line: Option<u64>,
+        field: impl Into<String>,
+        problem: impl Into<String>,
+        help: impl Into<String>,
+    ) {
+        let (field, problem, help) = (field.into(), problem.into(), help.into());
+        self.errors.push(ConfigError { file: self.file.into(), line, field, problem, help });
+    }
+}
+
+pub(super) fn line<T>(value: &Spanned<T>) -> Option<u64> {
+    Some(value.referenced.line())
+}
+
+/// The meaning of the file, or everything that is wrong with it.
+pub(super) fn check(file: &str, folder: &Path, node: Option<&str>, written: &File) -> Result<Config, ConfigErrors> {
+    let mut faults = Faults { file, errors: Vec::new() };
+    let node = node_name(node, written.node.as_ref(), &mut faults);
+    let ports = ports::ports(&written.ports, &mut faults);
+    let Judging { dataplane, enforce, engine } = judging::check(written, &mut faults);
+    let session_folder = session_folder(written, node, folder, &mut faults);
+    let config = Config {
+        node: node.into(),
+        dataplane,
+        nftables: nftables::check(written, &mut faults),
+        attach: written.attach,
+        slow_path: slow_path(&written.slow_path, &mut faults),
+        tcx: written.tcx,
+        pins: pins(written.pins.as_ref(), &mut faults),
+        flow_lease: flow_lease(written.flow_lease.as_ref(), &mut faults),
+        big_tcp: big_tcp(written, &mut faults),
+        mode: written.mode,
+        flow_cache: written.flow_cache,
+        state: state::state(
+            &written.state,
+            written.services.0.is_some() && dataplane == Dataplane::Vswitch,
+            folder,
+            &mut faults,
+        ),
+        services: written.services.0.clone(),
+        masquerade: masquerade::check(&written.masquerade, &mut faults),
+        denied: match written.denied {
+            Denied::Drop => object::Denied::Drop,
+            Denied::Refuse => object::Denied::Refuse,
+        },
+        enforce,
+        engine,
+        enforcement: judging::enforcement(written, (dataplane, enforce), &mut faults),
+        journal: journal::check(written.journal.as_ref(), node, session_folder.clone(), folder, &mut faults),
+        audit_folder: audit_folder(written, session_folder.clone(), folder, &mut faults),
+        workers: workers(&written.workers, &mut faults),
+        sessions: sessions(&written.sessions, session_folder, &mut faults),
+        admin: admin(&written.admin, folder, &mut faults),
+        hubble: hubble::check(written.hubble.as_ref(), folder, &mut faults),
+        log: LogConfig { format: written.log.format, level: written.log.level },
+        created_host: ports::created_host(&written.ports, &mut faults),
+        routes: ports::routes(&written.routes, &ports, enforce, &mut faults),
+        ports,
+    };
+    if faults.errors.is_empty() { Ok(config) } else { Err(ConfigErrors(faults.errors)) }
+}
+
+/// The node's name: what the command line says, else what the file says.
+fn node_name<'a>(said: Option<&'a str>, written: Option<&'a Spanned<String>>, faults: &mut Faults<'_>) -> &'a str {
+    let help = "write the node's name as in `kubectl get nodes`, or start with --node";
+    match (said, written) {
+        (Some(""), _) => faults.add(None, "node", "is empty on the command line", help),
+        (Some(name), _) => return name,
+        (None, Some(name)) if name.value.is_empty() => faults.add(line(name), "node", "is empty", help),
+        (None, Some(name)) => return &name.value,
+        (None, None) => faults.add(None, "node", "is missing", help),
+    }
+    ""
+}
+
+fn flow_lease(written: Option<&Spanned<String>>, faults: &mut Faults<'_>) -> Duration {
+    let Some(text) = written else { return LEASE };
+    match humantime::parse_duration(&text.value) {
+        Ok(time) if (MIN_LEASE..=MAX_LEASE).contains(&time) => time,
+        _ => {
+            let help = "write a number with its unit, from 1s to 10m: 30s";
+            faults.add(line(text), "flow_lease", format!("`{}` is not such a time", text.value), help);
+            LEASE
+        }
+    }
+}
+
+fn big_tcp(written: &File, faults: &mut Faults<'_>) -> Option<u32> {
+    let size = written.big_tcp.as_ref()?;
+    if !BIG_TCP.contains(&size.value) {
+        let [least, most] = [BIG_TCP.start(), BIG_TCP.end()];
+        let help = format!("write bytes from {least} to {most}, such as 196608, or leave it out");
+        faults.add(line(size), "big_tcp", format!("`{}` is no such length", size.value), help);
+    }
+    if written.attach == Attach::Xdp {
+        let help = "leave it out: with attach: xdp pods send no segments to cut";
+        faults.add(line(size), "big_tcp", "is set with attach: xdp", help);
+    }
+    Some(size.value)
+}
+
+fn pins(written: Option<&Spanned<String>>, faults: &mut Faults<'_>) -> Pins {
+    match written {
+        None => Pins::Default,
+        Some(named) if named.value == "none" => Pins::None,
+        Some(named) => {
+            if !Path::new(&named.value).is_absolute() {
+                let help = "write a path in a BPF file system, such as /sys/fs/bpf/bulkhead, or none";
+                faults.add(line(named), "pins", "is not an absolute path", help);
+            }
+            Pins::Path(PathBuf::from(&named.value))
+        }
+    }
+}
+
+fn admin(written: &super::file::Admin, folder: &Path, faults: &mut Faults<'_>) -> AdminConfig {
+    let socket = match &written.socket {
+        None => Some(PathBuf::from(DEFAULT_SOCKET)),
+        Some(named) => {
+            let path = folder.join(&named.value);
+            if named.value.is_empty() || path.as_os_str().len() > MAX_SOCKET_PATH {
+                let help =
+                    format!("write a path of at most {MAX_SOCKET_PATH} bytes, such as {DEFAULT_SOCKET}, or none");
+                faults.add(line(named), "admin.socket", "is not a path that a socket can have", help);
+            }
+            (named.value != "none").then_some(path)
+        }
+    };
+    let ports_folder = written.ports_folder.as_ref().map(|named| {
+        if named.value.is_empty() {
+            let help = "name a folder on a tmpfs, or leave the field out for that of the socket";
+            faults.add(line(named), "admin.ports_folder", "is empty", help);
+        }
+        folder.join(&named.value)
+    });
+    // Beside the socket: vswitches of one machine have sockets of their own.
+    let beside = || Some(socket.as_ref()?.parent()?.to_path_buf());
+    let ports_folder = ports_folder.or_else(beside).filter(|_| socket.is_some());
+    let listen = written.listen.as_ref().and_then(|named| {
+        let parsed = named.value.parse().ok();
+        if parsed.is_none() {
+            let help = "write an address and a port: 127.0.0.1:9965 or [::]:9965";
+            faults.add(line(named), "admin.listen", format!("`{}` is not one", named.value), help);
+        }
+        parsed
+    });
+    AdminConfig { socket, ports_folder, listen, service_health: service_health(written, listen, faults) }
+}
+
+/// Where load balancers ask by default: at kube-proxy's port, at all addresses of both families.
+const SERVICE_HEALTH: SocketAddr = SocketAddr::new(std::net::IpAddr::V6(Ipv6Addr::UNSPECIFIED), 10_256);
+
+fn service_health(
+    written: &super::file::Admin,
+    listen: Option<SocketAddr>,
+    faults: &mut Faults<'_>,
+) -> Option<SocketAddr> {
+    let Some(named) = &written.service_health else { return Some(SERVICE_HEALTH) };
+    if named.value == "none" {
+        return None;
+    }
+    let address = named.value.parse().ok().filter(|address: &SocketAddr| address.port() != 0);
+    match address {
+        None => {
+            let help = "write an address and a port, [::]:10256 for all addresses of both families, or none";
+            faults.add(line(named), "admin.service_health", format!("`{}` is not one", named.value), help);
+        }
+        Some(address) if listen.is_some_and(|listen| listen.port() == address.port()) => {
+            let problem = format!("has the port {} of admin.listen", address.port());
+            faults.add(line(named), "admin.service_health", problem, "give one of them another port");
+        }
+        Some(_) => {}
+    }
+    address
+}
+
+fn slow_path(written: &super::file::SlowPath, faults: &mut Faults<'_>) -> SlowPathConfig {
+    let SlowPathLimit { rate, burst } = SlowPathLimit::default();
+    if let Some(named) = written.burst.as_ref().filter(|burst| burst.value == 0) {
+        let help = "write 1 at least; packets_per_second: 0 is no limit";
+        faults.add(line(named), "slow_path.burst", "lets no packet pass", help);
+    }
+    SlowPathConfig {
+        packets_per_second: written.packets_per_second.unwrap_or(rate),
+        burst: written.burst.as_ref().map_or(burst, |burst| burst.value),
+    }
+}
+
+fn workers(written: &super::file::Workers, faults: &mut Faults<'_>) -> WorkersConfig {
+    let mut cores = vec![None];
+    if let Some(named) = &written.cores {
+        let mut sorted = named.value.clone();
+        sorted.sort_unstable();
+        if sorted.windows(2).any(|pair| pair[0] == pair[1]) {
+            faults.add(line(named), "workers.cores", "names a core twice", "give each worker a core of its own");
+        }
+        if sorted.is_empty() {
+            let help = "name one core per worker, or leave the field out for one worker that is not pinned";
+            faults.add(line(named), "workers.cores", "is empty", help);
+        }
+        cores = named.value.iter().copied().map(Some).collect();
+    }
+    if let Some(named) = written.frames.as_ref().filter(|frames| !(MIN_FRAMES..=MAX_FRAMES).contains(&frames.value)) {
+        let help = format!("write {MIN_FRAMES} to {MAX_FRAMES}; each is 4 KiB of memory");
+        faults.add(line(named), "workers.frames", format!("{} packet buffers", named.value), help);
+    }
+    let frames = written.frames.as_ref().map(|frames| frames.value);
+    WorkersConfig { cores, poll: written.poll, frames }
+}
+
+/// Where sessions are kept while the process is away. Each node has a folder of its own, as there may be several on a machine.
+fn session_folder(written: &File, node: &str, folder: &Path, faults: &mut Faults<'_>) -> Option<PathBuf> {
+    let Some(named) = &written.sessions.folder else {
+        let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-._".contains(letter);
+        let node: String = node.chars().map(|c| if is_plain(c) { c } else { '_' }).collect();
+        return Some(PathBuf::from(format!("/run/bulkhead/sessions-{node}")));
+    };
+    if named.value.is_empty() {
+        let help = "name a folder on a tmpfs, or write none to let sessions end with the process";
+        faults.add(line(named), "sessions.folder", "is empty", help);
+    }
+    (named.value != "none").then(|| folder.join(&named.value))
+}
+
+/// Where the counts of audited policies are kept: with the sessions, where nothing else is said.
+fn audit_folder(written: &File, sessions: Option<PathBuf>, folder: &Path, faults: &mut Faults<'_>) -> Option<PathBuf> {
+    let Some(named) = written.audit.as_ref().and_then(|audit| audit.folder.as_ref()) else { return sessions };
+    if named.value.is_empty() {
+        let help = "name a folder, or write none to let the counts end with the process";
+        faults.add(line(named), "audit.folder", "is empty", help);
+    }
+    (named.value != "none").then(|| folder.join(&named.value))
+}
+
+fn sessions(written: &super::file::Sessions, folder: Option<PathBuf>, faults: &mut Faults<'_>) -> SessionsConfig {
+    if let Some(capacity) = written.capacity.as_ref().filter(|value| !(1..=MAX_SESSIONS).contains(&value.value)) {
+        let help = format!("write 1 to {MAX_SESSIONS}");
+        faults.add(line(capacity), "sessions.capacity", format!("{} sessions", capacity.value), help);
+    }
+    let times = &written.timeouts;
+    let mut time = |name: &str, text: &Option<Spanned<String>>| -> Option<Duration> {
+        let text = text.as_ref()?;
+        match humantime::parse_duration(&text.value) {
+            Ok(time) if time >= Duration::from_secs(1) => Some(time),
+            _ => {
+                let field = format!("sessions.timeouts.{name}");
+                let help = "write a number with its unit, at least 1s: 30s, 10m, 24h";
+                faults.add(line(text), field, format!("`{}` is not such a time", text.value), help);
+                None
+            }
+        }
+    };
+    let timeouts = TimeoutsConfig {
+        tcp_new: time("tcp_new", &times.tcp_new),
+        tcp_established: time("tcp_established", &times.tcp_established),
+        tcp_half_closed: time("tcp_half_closed", &times.tcp_half_closed),
+        tcp_closed: time("tcp_closed", &times.tcp_closed),
+        udp_unreplied: time("udp_unreplied", &times.udp_unreplied),
+        udp_stream: time("udp_stream", &times.udp_stream),
+        idle: time("idle", &times.idle),
+        icmp_echo: time("icmp_echo", &times.icmp_echo),
+    };
+    let mut share = |name: &str, percent: &Option<Spanned<u8>>| -> Option<u8> {
+        let percent = percent.as_ref()?;
+        if !(1..=100).contains(&percent.value) {
+            let field = format!("sessions.shares.{name}");
+            faults.add(line(percent), field, format!("{} percent", percent.value), "write 1 to 100; 100 is no limit");
+        }
+        Some(percent.value)
+    };
+    let shares = SharesConfig {
+        half_open: share("half_open", &written.shares.half_open),
+        pod: share("pod", &written.shares.pod),
+        outside: share("outside", &written.shares.outside),
+    };
+    let capacity = written.capacity.as_ref().map(|capacity| capacity.value);
+    let (tcp_pickup, tcp_window) = (written.tcp_pickup, written.tcp_window);
+    SessionsConfig { folder, capacity, tcp_pickup, tcp_window, timeouts, shares }
+}

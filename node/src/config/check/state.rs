@@ -1,0 +1,155 @@
+//! Where policy comes from.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bulkhead_control::source::kubernetes::Access;
+use bulkhead_control::source::{KindName, Options, Semantics, ServiceKinds, Strictness};
+use serde_saphyr::Spanned;
+
+use super::super::file::{Kubernetes, State};
+use super::super::{KubernetesConfig, StateConfig};
+use super::{Faults, line};
+use bulkhead_answers::args;
+
+/// Where what is kept for a start without an API server lies by default: it outlives the machine's restart.
+const FOLDER: &str = "/var/lib/bulkhead";
+/// How old a state may be by default: an API server that is upgraded is away for a minute or two.
+const STALE: Duration = Duration::from_secs(300);
+/// Twice as long as an idle server may be silent.
+const LEAST_STALE: Duration = Duration::from_secs(60);
+
+pub(super) fn state(
+    written: &Spanned<State>,
+    has_services: bool,
+    folder: &Path,
+    faults: &mut Faults<'_>,
+) -> StateConfig {
+    let state = &written.value;
+    match (&state.paths, &state.kubernetes) {
+        (Some(paths), None) => check_paths(paths, faults),
+        (None, Some(_)) => refuse_what_files_have(state, faults),
+        (Some(_), Some(kubernetes)) => {
+            let help = "keep one of the two: files, or the API server";
+            faults.add(line(kubernetes), "state.kubernetes", "stands beside state.paths", help);
+        }
+        (None, None) => {
+            let help = "write `paths: [FILE]`, or `kubernetes: {}` to follow the API server of the cluster";
+            faults.add(line(written), "state", "names neither paths nor kubernetes", help);
+        }
+    }
+    let paths = state.paths.iter().flat_map(|paths| &paths.value);
+    StateConfig {
+        paths: paths.map(|path| folder.join(PathBuf::from(path))).collect(),
+        kubernetes: state.kubernetes.as_ref().map(|written| kubernetes(&written.value, folder, faults)),
+        options: Options {
+            services: if has_services { ServiceKinds::Read } else { ServiceKinds::Skip },
+            ..options(state, faults)
+        },
+        when_missing: state.when_missing.as_ref().map(|when| when.value).unwrap_or_default(),
+        when_refused: state.when_refused.as_ref().map(|when| when.value).unwrap_or_default(),
+    }
+}
+
+fn check_paths(paths: &Spanned<Vec<String>>, faults: &mut Faults<'_>) {
+    if paths.value.is_empty() {
+        faults.add(line(paths), "state.paths", "is empty", "name the files or folders with the Kubernetes objects");
+    }
+    if paths.value.iter().any(|path| path == "-") {
+        let help = "name a file: standard input cannot be watched for changes";
+        faults.add(line(paths), "state.paths", "names standard input", help);
+    }
+}
+
+/// What would have no effect with an API server must not look as if it had.
+fn refuse_what_files_have(state: &State, faults: &mut Faults<'_>) {
+    let unreachable = "remove it; state.kubernetes.when_unreachable says what happens without a server";
+    let written = [
+        (
+            "lenient",
+            state.lenient.as_ref().and_then(line),
+            "remove it; an object that is not understood fails closed alone",
+        ),
+        (
+            "policy_semantics",
+            state.policy_semantics.as_ref().and_then(line),
+            "remove it; servers know the model of 2016 no more",
+        ),
+        (
+            "namespace_default",
+            state.namespace_default.as_ref().and_then(line),
+            "remove it; servers know the model of 2016 no more",
+        ),
+        ("when_missing", state.when_missing.as_ref().and_then(line), unreachable),
+        ("when_refused", state.when_refused.as_ref().and_then(line), "remove it; the last good state stays in force"),
+    ];
+    for (field, line, help) in written.into_iter().filter(|(_, line, _)| line.is_some()) {
+        faults.add(line, format!("state.{field}"), "is about files and has no effect with state.kubernetes", help);
+    }
+}
+
+fn kubernetes(written: &Kubernetes, folder: &Path, faults: &mut Faults<'_>) -> KubernetesConfig {
+    let access = match (&written.kubeconfig, &written.context) {
+        (Some(path), context) => {
+            if path.value.is_empty() {
+                faults.add(line(path), "state.kubernetes.kubeconfig", "is empty", "name a file as kubectl has it");
+            }
+            let context = context.as_ref().map(|context| context.value.clone());
+            Access::Kubeconfig { path: folder.join(&path.value), context }
+        }
+        (None, Some(context)) => {
+            let help = "name its file in state.kubernetes.kubeconfig";
+            faults.add(line(context), "state.kubernetes.context", "is one of no file", help);
+            Access::InCluster
+        }
+        (None, None) => Access::InCluster,
+    };
+    if let Some(named) = written.folder.as_ref().filter(|named| named.value.is_empty()) {
+        faults.add(line(named), "state.kubernetes.folder", "is empty", format!("name a folder, such as {FOLDER}"));
+    }
+    let stale_after = written.stale_after.as_ref().map_or(STALE, |text| match humantime::parse_duration(&text.value) {
+        Ok(time) if time >= LEAST_STALE => time,
+        _ => {
+            let help = "write a number with its unit, 1m or more: the server is heard every 30 s when nothing happens";
+            faults.add(
+                line(text),
+                "state.kubernetes.stale_after",
+                format!("`{}` is not such a time", text.value),
+                help,
+            );
+            STALE
+        }
+    });
+    let named = written.folder.as_ref().map(|named| folder.join(&named.value));
+    KubernetesConfig {
+        access,
+        when_unreachable: written.when_unreachable,
+        folder: named.unwrap_or_else(|| PathBuf::from(FOLDER)),
+        stale_after,
+    }
+}
+
+/// How objects are read.
+fn options(written: &State, faults: &mut Faults<'_>) -> Options {
+    let version = written.policy_semantics.as_ref().map(|version| version.value).unwrap_or_default();
+    let default = written.namespace_default.as_ref().map(|default| default.value).unwrap_or_default();
+    let semantics = args::semantics(version, default).unwrap_or_else(|| {
+        let help = "only with policy_semantics: v1beta1 do namespaces isolate";
+        faults.add(written.namespace_default.as_ref().and_then(line), "state.namespace_default", "has no effect", help);
+        Semantics::default()
+    });
+    let mut ignored = BTreeSet::new();
+    for (at, kind) in written.ignore.iter().enumerate() {
+        match kind.value.parse::<KindName>() {
+            Ok(kind) => drop(ignored.insert(kind)),
+            Err(problem) => {
+                let help = "name a kind that restricts traffic and is not enforced: CiliumNetworkPolicy";
+                faults.add(line(kind), format!("state.ignore[{at}]"), problem, help);
+            }
+        }
+    }
+    let is_lenient = written.lenient.as_ref().is_none_or(|lenient| lenient.value);
+    let strictness = if is_lenient { Strictness::Lenient } else { Strictness::Strict };
+    Options { strictness, semantics, ignored, ..Options::default() }
+}

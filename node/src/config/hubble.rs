@@ -1,0 +1,164 @@
+//! Where Hubble's clients are served.
+//!
+//! Nowhere by default: with a server the vswitch watches itself from the start, which costs something, and tells who talks with whom.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde_saphyr::Spanned;
+
+use bulkhead_answers::output::printable;
+
+use super::check::{Faults, MAX_SOCKET_PATH, line};
+
+/// What Cilium calls a cluster without a name.
+const UNNAMED: &str = "default";
+
+/// The longest name of a cluster that Cilium takes.
+const MAX_CLUSTER: usize = 32;
+
+/// What its address begins with when it is a path, as with the options of Hubble's clients.
+const UNIX: &str = "unix://";
+
+/// What the file says.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Written {
+    listen: Option<Spanned<String>>,
+    plaintext: Option<Spanned<bool>>,
+    cluster: Option<Spanned<String>>,
+    tls: Option<Spanned<WrittenTls>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct WrittenTls {
+    certificate: Option<Spanned<String>>,
+    key: Option<Spanned<String>>,
+    client_ca: Option<Spanned<String>>,
+}
+
+/// Where Hubble's clients connect.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum HubbleConfig {
+    /// Nowhere.
+    #[default]
+    Off,
+    /// At a socket that only the owner of the process may open.
+    Unix(PathBuf),
+    /// At an address, with TLS or in plaintext.
+    Tcp(SocketAddr, Option<TlsFiles>),
+}
+
+/// PEM files, which are read again when they change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TlsFiles {
+    /// The server's certificate, then those between it and the authority.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+    /// The authorities of clients; none where clients are not asked who they are.
+    pub client_ca: Option<PathBuf>,
+    /// The cluster's name, which is part of those in nodes' certificates.
+    pub cluster: String,
+}
+
+impl TlsFiles {
+    /// Each file that is named, with its field.
+    pub(crate) fn named(&self) -> impl Iterator<Item = (&'static str, &Path)> {
+        let client_ca = self.client_ca.iter().map(|path| ("hubble.tls.client_ca", &**path));
+        [("hubble.tls.certificate", &*self.certificate), ("hubble.tls.key", &*self.key)].into_iter().chain(client_ca)
+    }
+}
+
+/// The meaning of what the file says. Relative paths start at `folder`.
+pub(super) fn check(written: Option<&Written>, folder: &Path, faults: &mut Faults<'_>) -> HubbleConfig {
+    let Some(Written { listen, plaintext, cluster, tls }) = written else { return HubbleConfig::Off };
+    let plaintext = plaintext.as_ref().filter(|plaintext| plaintext.value);
+    if let (Some(plaintext), Some(_)) = (plaintext, tls) {
+        let help = "keep one of the two: tls, or plaintext: true for clients without it";
+        faults.add(line(plaintext), "hubble.plaintext", "stands beside hubble.tls", help);
+    }
+    if let (Some(cluster), None) = (cluster, tls) {
+        let help = "remove it, as only nodes' certificates have it in their names; or add hubble.tls";
+        faults.add(line(cluster), "hubble.cluster", "has no effect without hubble.tls", help);
+    }
+    let cluster = cluster_name(cluster.as_ref(), faults);
+    let files = tls.as_ref().map(|tls| tls_files(tls, cluster, folder, faults));
+    let Some(named) = listen else { return HubbleConfig::Off };
+    let mut wrong = |problem: String, help: &str| faults.add(line(named), "hubble.listen", problem, help);
+    if named.value == "none" {
+        return HubbleConfig::Off;
+    }
+    if let Some(path) = named.value.strip_prefix(UNIX) {
+        let whole = folder.join(path);
+        if path.is_empty() || whole.as_os_str().len() > MAX_SOCKET_PATH {
+            let help = format!("write a path of at most {MAX_SOCKET_PATH} bytes: unix:///run/bulkhead/hubble.sock");
+            wrong("is not a path that a socket can have".to_owned(), &help);
+        }
+        if let Some(tls) = tls {
+            let help = "remove it, as only the owner of the process may open the socket; or listen at an address";
+            faults.add(line(tls), "hubble.tls", "has no effect at a unix socket", help);
+        }
+        return HubbleConfig::Unix(whole);
+    }
+    let Ok(address) = named.value.parse::<SocketAddr>() else {
+        let help = "write unix:///run/bulkhead/hubble.sock, an address and a port (127.0.0.1:4244), or none";
+        wrong(format!("`{}` is neither a socket nor an address", named.value), help);
+        return HubbleConfig::Off;
+    };
+    if address.port() == 0 {
+        wrong("has no port".to_owned(), "write the port that clients connect to; Hubble's own is 4244");
+    }
+    if !address.ip().is_loopback() && plaintext.is_none() && tls.is_none() {
+        let problem = "whoever reaches it reads who talks with whom: it has no TLS and asks nobody who they are";
+        let help = "add tls: {certificate: PATH, key: PATH, client_ca: PATH}; or listen at 127.0.0.1 or a unix socket; \
+                    or, where only a relay reaches it, add plaintext: true";
+        wrong(problem.to_owned(), help);
+    }
+    HubbleConfig::Tcp(address, files)
+}
+
+/// A label of DNS, as Cilium wants it of `cluster.name`: between the dots of a certificate's name there can be nothing else.
+fn cluster_name(written: Option<&Spanned<String>>, faults: &mut Faults<'_>) -> String {
+    let Some(written) = written else { return UNNAMED.to_owned() };
+    let name = &written.value;
+    let is_letter = |letter: u8| letter.is_ascii_lowercase() || letter.is_ascii_digit();
+    let is_label = name.len() <= MAX_CLUSTER
+        && name.bytes().all(|letter| is_letter(letter) || letter == b'-')
+        && name.bytes().next().is_some_and(is_letter)
+        && name.bytes().next_back().is_some_and(is_letter);
+    if !is_label {
+        let problem = format!("`{}` is no name of a cluster", printable(name));
+        let help = format!(
+            "write at most {MAX_CLUSTER} lower case letters, digits and inner hyphens, as in cluster.name of Cilium's chart"
+        );
+        faults.add(line(written), "hubble.cluster", problem, &help);
+    }
+    name.clone()
+}
+
+fn tls_files(written: &Spanned<WrittenTls>, cluster: String, folder: &Path, faults: &mut Faults<'_>) -> TlsFiles {
+    let mut path = |name: &str, named: Option<&Spanned<String>>, help: &str| match named {
+        Some(path) if !path.value.is_empty() => folder.join(&path.value),
+        Some(path) => {
+            faults.add(line(path), format!("hubble.tls.{name}"), "is empty", help);
+            PathBuf::new()
+        }
+        None => {
+            faults.add(line(written), "hubble.tls", format!("names no {name}"), help);
+            PathBuf::new()
+        }
+    };
+    let WrittenTls { certificate, key, client_ca } = &written.value;
+    TlsFiles {
+        certificate: path("certificate", certificate.as_ref(), "name the PEM file of the server's certificate"),
+        key: path("key", key.as_ref(), "name the PEM file of the certificate's private key"),
+        client_ca: client_ca.as_ref().map(|named| {
+            let help = "name the PEM file of the authorities that clients' certificates are of, or remove it";
+            path("client_ca", Some(named), help)
+        }),
+        cluster,
+    }
+}

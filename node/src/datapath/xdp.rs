@@ -1,0 +1,338 @@
+//! `attach: xdp`: AF_XDP sockets on the interface itself.
+//!
+//! The interface has an XDP program that gives packets to sockets, one for each queue. Closed, the program's map has no
+//! sockets, and all packets are dropped. A port needs packet buffers of its own to receive into, and the other end of a veth
+//! must not leave checksums to hardware ([`settle_transmit_offload`]).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bulkhead_dataplane::PortKind;
+use bulkhead_dataplane::io::{
+    FlowCache, Interface, KernelFlowCache, KernelFlows, LinkInfo, LinkStatus, Umem, XdpMode, XskError, XskPort,
+    in_namespace, set_generic_receive_offload, set_transmit_checksum_offload, takes_xdp_frames,
+};
+
+use super::flow_cache::{Account, Accounts};
+use crate::config::{Mode, PortEntry, buffers};
+use crate::interfaces::{AttachError, OpenError};
+use crate::links::Pace;
+use crate::log;
+use crate::preflight::{self, Offload};
+
+/// Nobody tells of another number of queues, nor of GRO that is turned on or off at the pod's end: four seconds later it is known.
+pub(super) const PACE: Pace = Pace { table: Duration::from_secs(2), ask: 2 };
+
+/// An interface that has the program.
+#[derive(Debug)]
+pub(crate) struct XdpAttachment {
+    interface: Interface,
+    open: Option<OpenQueues>,
+    /// The number of queues that could not be taken over, so that it is said once.
+    said: Option<u32>,
+    /// One of as many as there are attachments.
+    _counted: Arc<()>,
+}
+
+/// What an open port has.
+#[derive(Debug)]
+struct OpenQueues {
+    receive: u32,
+    transmit: u32,
+    /// The buffers that its receive rings have, filled or not.
+    lent: u32,
+    /// Whether the flow cache sends to it, as was found last; none before.
+    is_reached: Option<bool>,
+    account: Option<Account>,
+}
+
+impl XdpAttachment {
+    pub(super) fn index(&self) -> Option<u32> {
+        self.interface.index()
+    }
+
+    pub(super) fn is_here_as(&self, index: u32) -> bool {
+        self.interface.is_here_as(index)
+    }
+
+    pub(super) fn account(&self) -> Option<&Account> {
+        self.open.as_ref()?.account.as_ref()
+    }
+}
+
+/// What opening a port has brought.
+pub(super) struct XdpOpening {
+    /// Its queues, in order.
+    pub(super) queues: Vec<XskPort>,
+    /// The largest MTU that it can carry, in bytes.
+    pub(super) largest_mtu: u16,
+    /// What to say of it when it forwards.
+    pub(super) said: String,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct XdpDatapath {
+    mode: Mode,
+    umem: Arc<Umem>,
+    cache: Option<Arc<KernelFlowCache>>,
+    pub(super) accounts: Accounts,
+    /// Buffers that the receive rings of all open ports have.
+    lent: u32,
+    attachments: Arc<()>,
+}
+
+impl XdpDatapath {
+    /// Nothing is attached yet. With a cache, packets of established sessions between pods are forwarded in the kernel.
+    pub(super) fn new(mode: Mode, umem: Arc<Umem>, cache: Option<Arc<KernelFlowCache>>) -> Self {
+        let flows = cache.clone().map(|cache| -> Arc<dyn KernelFlows> { cache });
+        Self { mode, umem, cache, accounts: Accounts::new(flows), lent: 0, attachments: Arc::new(()) }
+    }
+
+    pub(super) fn attach(&self, entry: &PortEntry, link: &LinkStatus) -> Result<XdpAttachment, AttachError> {
+        let mode = match self.mode {
+            Mode::Drv => XdpMode::Drv,
+            Mode::Skb => XdpMode::Skb,
+            Mode::Auto => XdpMode::Auto,
+        };
+        // The cache is for what goes from pod to pod.
+        let cache = self.cache.as_ref().filter(|_| entry.kind == PortKind::Pod);
+        let interface = Interface::hold(&entry.interface, mode, cache).map_err(|error| match error {
+            XskError::NoInterface { .. } => AttachError::Gone,
+            error => AttachError::Refused(error.to_string()),
+        })?;
+        if interface.info().index != link.index {
+            return Err(AttachError::Gone);
+        }
+        if let Some(refusal) = interface.drv_refusal() {
+            log::info(&format!("port {entry}: mode skb, because the driver refuses XDP: {refusal}"));
+        }
+        Ok(XdpAttachment { interface, open: None, said: None, _counted: Arc::clone(&self.attachments) })
+    }
+
+    /// Follows the number of queues, and whether the flow cache can send there. Returns why an open port must be opened anew.
+    pub(super) fn refresh(
+        &self,
+        entry: &PortEntry,
+        link: &LinkStatus,
+        attachment: &mut XdpAttachment,
+    ) -> Result<Option<String>, String> {
+        let LinkInfo { queues, transmit_queues, .. } = match LinkInfo::read(&entry.interface) {
+            Ok(info) if info.index == link.index => info,
+            // The kernel's message about that is on its way.
+            Ok(_) | Err(XskError::NoInterface { .. }) => return Ok(None),
+            Err(error) => return Err(error.to_string()),
+        };
+        if attachment.interface.info().queues != queues {
+            // Whether the port is open or not, and before anything else: packets of the new queues go past the vswitch.
+            let renewed = attachment.interface.renew(queues);
+            let before = std::mem::replace(&mut attachment.said, renewed.is_err().then_some(queues));
+            if let Some(error) = renewed.err().filter(|_| before != Some(queues)) {
+                log::error(&format!(
+                    "{error}\nits new queues' packets may go to the host's stack, which knows no policy; it is tried again"
+                ));
+            }
+        }
+        self.reach(entry, link.index, attachment);
+        let Some(open) = &attachment.open else { return Ok(None) };
+        Ok(((open.receive, open.transmit) != (queues, transmit_queues)).then(|| {
+            format!(
+                "its interface has {} to receive and {} to transmit now, instead of {} and {}",
+                count_queues(queues),
+                transmit_queues,
+                open.receive,
+                open.transmit
+            )
+        }))
+    }
+
+    pub(super) fn open(
+        &mut self,
+        entry: &PortEntry,
+        link: &LinkStatus,
+        attachment: &mut XdpAttachment,
+    ) -> Result<XdpOpening, OpenError> {
+        // But for our own.
+        let attachments = Arc::strong_count(&self.attachments) - 1;
+        let rings = buffers::rings(entry.kind, attachments);
+        let info = LinkInfo::read(&entry.interface).map_err(|error| refused(&error))?;
+        let wanted = info.queues.saturating_mul(rings.receive);
+        check_buffers(self.umem.chunks(), self.lent, wanted).map_err(OpenError::Refused)?;
+        // Before the first packet comes.
+        let offload = settle_transmit_offload(entry);
+        if self.cache.is_some() {
+            settle_receive_offload(entry);
+        }
+        let queues =
+            attachment.interface.try_ports(&entry.interface, &self.umem, rings).map_err(|error| refused(&error))?;
+        if let Some(finding) = preflight::judge_offload(entry, &offload) {
+            log::warn(&finding);
+        }
+        let largest_mtu = if queues.iter().all(XskPort::takes_chains) {
+            u16::MAX
+        } else {
+            u16::try_from(Interface::PLAIN_MTU).unwrap_or(u16::MAX)
+        };
+        let LinkInfo { queues: receive, transmit_queues: transmit, .. } = *attachment.interface.info();
+        let lent = receive.saturating_mul(rings.receive);
+        self.lent = self.lent.saturating_add(lent);
+        let account = self.accounts.begin(attachment.interface.slot());
+        attachment.open = Some(OpenQueues { receive, transmit, lent, is_reached: None, account });
+        self.reach(entry, link.index, attachment);
+        let said = format!(
+            "port {entry} is open: interface {}, {}, MTU {}",
+            link.index,
+            count_queues(receive),
+            link.mtu.min(u16::MAX.into())
+        );
+        Ok(XdpOpening { queues, largest_mtu, said })
+    }
+
+    /// A port is about to be closed: the flow cache sends nothing to it any more.
+    pub(super) fn leave(&self, attachment: &XdpAttachment) {
+        if let Some((cache, slot)) = self.cache.as_ref().zip(attachment.interface.slot()) {
+            // Fails when the interface is gone, and with it the way.
+            let _ = cache.reach(slot, None);
+        }
+    }
+
+    /// The port is closed: nothing comes in through it any more.
+    pub(super) fn end(&mut self, entry: &PortEntry, attachment: &mut XdpAttachment) {
+        let Some(open) = attachment.open.take() else { return };
+        self.lent = self.lent.saturating_sub(open.lent);
+        if let Some(account) = &open.account {
+            self.accounts.end(&entry.name, account);
+        }
+    }
+
+    /// Lets the cache send to a pod's open port whose interface takes what it sends, and to no other.
+    fn reach(&self, entry: &PortEntry, index: u32, attachment: &mut XdpAttachment) {
+        let slot = attachment.interface.slot();
+        let (Some(cache), Some(slot), Some(open)) = (&self.cache, slot, &mut attachment.open) else { return };
+        // Behind the driver the kernel sends packets of its own, which every interface takes.
+        let told = if self.mode == Mode::Skb { Ok(true) } else { takes_xdp_frames(index) };
+        let takes = *told.as_ref().unwrap_or(&false);
+        if takes == cache.reaches(slot) && open.is_reached == Some(takes) {
+            return;
+        }
+        // Refused, it is as if the interface took nothing; the next time tries again.
+        let is_reached = takes && cache.reach(slot, Some(index)).is_ok();
+        if !is_reached {
+            let _ = cache.reach(slot, None);
+        }
+        if open.is_reached.replace(is_reached) != Some(is_reached) && !is_reached {
+            let why = match told {
+                Ok(_) => not_taken(entry).to_owned(),
+                Err(error) => format!(
+                    "the kernel does not tell whether its interface takes them from the flow cache: {error}\n\
+                     help: Linux 6.3 or newer, or mode: skb"
+                ),
+            };
+            log::info(&format!("port {entry}: packets to it all go through the workers: {why}"));
+        }
+    }
+}
+
+fn refused(error: &XskError) -> OpenError {
+    match error {
+        XskError::NoInterface { .. } => OpenError::Gone,
+        XskError::QueueBusy { .. } => OpenError::Busy(error.to_string()),
+        _ => OpenError::Refused(error.to_string()),
+    }
+}
+
+/// `1 queue`, `2 queues`.
+fn count_queues(count: u32) -> String {
+    if count == 1 { "1 queue".to_owned() } else { format!("{count} queues") }
+}
+
+/// Whether so many of `all` buffers can be kept to receive into, besides those that open ports keep. With less a port
+/// would be open and silently receive nothing.
+fn check_buffers(all: u32, lent: u32, wanted: u32) -> Result<(), String> {
+    let needed = lent.saturating_add(wanted).saturating_add(buffers::UNDER_WAY);
+    if needed <= all {
+        return Ok(());
+    }
+    let left = all.saturating_sub(lent).saturating_sub(buffers::UNDER_WAY);
+    Err(format!(
+        "it needs {wanted} packet buffers to receive into, and {left} of {all} are left\n\
+         help: raise workers.frames to {needed} at least, and by {wanted} for each port more that may come; it needs a restart"
+    ))
+}
+
+/// Why an interface takes nothing from the flow cache.
+fn not_taken(entry: &PortEntry) -> &'static str {
+    match entry.fix_offloads {
+        // It was turned on when the port was opened, and counts while the other end is up.
+        true => {
+            "its other end is down, or somebody has turned its generic receive offload off\n\
+             help: ethtool -K eth0 gro on in the pod, or open the port anew: ip link set its interface down and up"
+        }
+        false => {
+            "its other end has generic receive offload off\n\
+             help: ethtool -K eth0 gro on in the pod, or netns and fix_offloads: true on the port"
+        }
+    }
+}
+
+/// Turns the other end's transmit checksum offload off where that is wanted. Returns how it is now.
+fn settle_transmit_offload(entry: &PortEntry) -> Offload {
+    let offload = Offload::at(entry);
+    if !entry.fix_offloads || offload != Offload::On {
+        return offload;
+    }
+    match at_peer(entry, || set_transmit_checksum_offload(&entry.peer, false)) {
+        Ok(()) => {
+            log::info(&format!("port {entry}: turned the transmit checksum offload of {} off", entry.peer));
+            Offload::Off
+        }
+        Err(error) => Offload::Failed(error.to_string()),
+    }
+}
+
+/// Turns on what the flow cache needs at the other end of a pod's port, where that is wanted. It does without where it
+/// cannot.
+fn settle_receive_offload(entry: &PortEntry) {
+    if !entry.fix_offloads || entry.kind != PortKind::Pod {
+        return;
+    }
+    if let Err(error) = at_peer(entry, || set_generic_receive_offload(&entry.peer, true)) {
+        log::info(&format!("port {entry}: generic receive offload of {} stays as it is: {error}", entry.peer));
+    }
+}
+
+/// Does something in the namespace of a port's other end.
+fn at_peer(entry: &PortEntry, act: impl FnOnce() -> Result<(), XskError> + Send) -> Result<(), XskError> {
+    match &entry.netns {
+        Some(netns) => in_namespace(&preflight::namespace_path(netns), act).and_then(|done| done),
+        None => act(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    #[test]
+    fn a_port_without_buffers_to_receive_into_is_refused_with_the_number_that_is_enough() {
+        assert_eq!(check_buffers(4_096, 1_024, 1_024), Ok(()));
+        let error = check_buffers(4_096, 1_024, 1_025).unwrap_err();
+        assert!(
+            error.contains("1024 of 4096 are left")
+                && error.contains("workers.frames to 4097 at least, and by 1025 for each"),
+            "{error}"
+        );
+        assert!(check_buffers(4_096, u32::MAX, u32::MAX).is_err());
+    }
+
+    #[test]
+    fn nobody_is_told_to_set_what_is_set_already() {
+        let text = "node: n\nstate: {paths: [s]}\nports: [{kind: pod, pod: x/a, interface: va, netns: a}]\n";
+        let mut port = Config::parse("c", text, std::path::Path::new("")).unwrap().ports.remove(0);
+        assert!(not_taken(&port).contains("fix_offloads: true"));
+        port.fix_offloads = true;
+        let told = not_taken(&port);
+        assert!(!told.contains("fix_offloads") && told.contains("is down") && told.contains("help: "), "{told}");
+    }
+}

@@ -1,0 +1,281 @@
+//! TLS for Hubble's clients: what its files say, also after they were renewed.
+//!
+//! ```text
+//!   certificate, key, client_ca --read--> ServerConfig --watch--> the handshakes that begin from now on
+//!                                   '- broken: told, and the one before stays
+//! ```
+//!
+//! It is TLS 1.3 alone, as with Hubble's own servers. Sessions are not resumed: each connection shows its certificate, so that one of an
+//! authority that is no longer named opens none.
+//!
+//! The files are asked for their times again and again ([`Watch`]), as mounted Secrets are a link that is pointed elsewhere.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::watch;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
+use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::server::danger::ClientCertVerifier;
+use tokio_rustls::rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use tokio_rustls::rustls::sign::{CertifiedKey, SingleCertAndKey};
+use tokio_rustls::rustls::{Error, InconsistentKeys, RootCertStore, ServerConfig, version};
+use tokio_rustls::server::TlsStream;
+
+use crate::config::TlsFiles;
+use crate::log;
+use crate::watch::Watch;
+
+/// Longer files are no certificates: all authorities that browsers trust have a quarter of it.
+const LONGEST: u64 = 1 << 20;
+
+/// How often the files are looked at: soon enough for whoever renews them by hand, and three calls of the kernel.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// How long a handshake may take: some round trips over a slow link. Then its place is free for somebody who speaks.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// Refused clients are told this often at most: whoever tries on and on does not fill the log.
+const TOLD_EVERY: Duration = Duration::from_secs(60);
+
+/// What is wrong with a file.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {}: {problem}\nhelp: {help}", path.display())]
+pub(crate) struct TlsError {
+    pub field: &'static str,
+    pub path: PathBuf,
+    pub problem: String,
+    pub help: &'static str,
+}
+
+/// A file with its field.
+#[derive(Clone, Copy)]
+struct File<'a>(&'static str, &'a Path);
+
+impl File<'_> {
+    fn error(self, problem: impl Into<String>, help: &'static str) -> TlsError {
+        TlsError { field: self.0, path: self.1.to_owned(), problem: problem.into(), help }
+    }
+
+    fn read(self) -> Result<Vec<u8>, TlsError> {
+        let unreadable = |error: io::Error| {
+            let help = "name a file that is there, and that the user of the vswitch may read";
+            self.error(format!("cannot be read: {error}"), help)
+        };
+        let file = fs::metadata(self.1).map_err(unreadable)?;
+        // Reading a pipe might never end.
+        if !file.is_file() {
+            return Err(self.error("is not a file", "name a PEM file"));
+        }
+        if file.len() > LONGEST {
+            return Err(self.error(format!("has more than {LONGEST} bytes"), "name a PEM file"));
+        }
+        fs::read(self.1).map_err(unreadable)
+    }
+
+    fn certificates(self) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+        let help = "write PEM certificates, which begin with -----BEGIN CERTIFICATE-----";
+        let text = self.read()?;
+        let certificates: Result<Vec<_>, pem::Error> = CertificateDer::pem_slice_iter(&text).collect();
+        let certificates = certificates.map_err(|error| self.error(format!("is not PEM: {error}"), help))?;
+        if certificates.is_empty() {
+            return Err(self.error("has no certificate", help));
+        }
+        Ok(certificates)
+    }
+
+    fn key(self) -> Result<PrivateKeyDer<'static>, TlsError> {
+        PrivateKeyDer::from_pem_slice(&self.read()?).map_err(|error| {
+            let help = "write the private key as PEM without a passphrase: it begins with -----BEGIN PRIVATE KEY-----";
+            match error {
+                pem::Error::NoItemsFound => self.error("has no private key, or one with a passphrase", help),
+                error => self.error(format!("is not PEM: {error}"), help),
+            }
+        })
+    }
+}
+
+/// Reads the files.
+///
+/// # Errors
+/// What is wrong with them.
+pub(crate) fn read(files: &TlsFiles) -> Result<ServerConfig, TlsError> {
+    let provider = Arc::new(ring::default_provider());
+    let identity = identity(files, &provider)?;
+    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_protocol_versions(&[&version::TLS13])
+        .expect("ring has suites of TLS 1.3");
+    let builder = match &files.client_ca {
+        Some(path) => builder.with_client_cert_verifier(clients(File("hubble.tls.client_ca", path), provider)?),
+        None => builder.with_no_client_auth(),
+    };
+    let mut config = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(identity)));
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    Ok(config)
+}
+
+/// The server's certificate with its key.
+fn identity(files: &TlsFiles, provider: &CryptoProvider) -> Result<CertifiedKey, TlsError> {
+    let (certificate, key) = (File("hubble.tls.certificate", &files.certificate), File("hubble.tls.key", &files.key));
+    let chain = certificate.certificates()?;
+    let private = provider.key_provider.load_private_key(key.key()?).map_err(|error| {
+        let help = "make an ECDSA key (P-256, P-384), an Ed25519 key, or an RSA key of 2048 bits or more";
+        key.error(format!("is not a key that can be used: {error}"), help)
+    })?;
+    let identity = CertifiedKey::new(chain, private);
+    match identity.keys_match() {
+        Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(identity),
+        Err(Error::InconsistentKeys(_)) => {
+            let problem = format!("is not the key of {}", certificate.1.display());
+            Err(key.error(problem, "name the key with which the first certificate of that file was requested"))
+        }
+        Err(error) => {
+            let help = "write the server's own certificate first, as its authority has issued it";
+            Err(certificate.error(format!("its first certificate cannot be read: {error}"), help))
+        }
+    }
+}
+
+/// What asks clients for a certificate of one of the authorities.
+fn clients(authorities: File<'_>, provider: Arc<CryptoProvider>) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+    let help = "write the certificates of the authorities, each as it has issued it for itself";
+    let mut roots = RootCertStore::empty();
+    for (at, certificate) in authorities.certificates()?.into_iter().enumerate() {
+        let wrong = |error| authorities.error(format!("certificate {} cannot be read: {error}", at + 1), help);
+        roots.add(certificate).map_err(wrong)?;
+    }
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
+    verifier.map_err(|error| authorities.error(error.to_string(), help))
+}
+
+/// What connections are secured with.
+pub(super) struct Tls {
+    files: TlsFiles,
+    watch: Watch,
+    config: watch::Sender<Arc<ServerConfig>>,
+}
+
+impl Tls {
+    /// Reads the files for the first time.
+    ///
+    /// # Errors
+    /// What is wrong with them.
+    pub(super) fn new(files: &TlsFiles) -> Result<Self, TlsError> {
+        // Before reading, so that what changes meanwhile is seen.
+        let paths: Vec<PathBuf> = files.named().map(|(_, path)| path.to_owned()).collect();
+        let watch = Watch::every(EVERY, &paths);
+        let config = watch::Sender::new(Arc::new(read(files)?));
+        Ok(Self { files: files.clone(), watch, config })
+    }
+
+    /// The cluster's name in certificates.
+    pub(super) fn cluster(&self) -> &str {
+        &self.files.cluster
+    }
+
+    /// For those who are connected from now on.
+    pub(super) fn acceptor(&self) -> Acceptor {
+        Acceptor { config: self.config.subscribe(), refused: Arc::default() }
+    }
+
+    /// Reads the files again whenever they have changed. A disk that does not answer keeps nobody waiting.
+    pub(super) async fn follow(mut self) {
+        loop {
+            tokio::time::sleep_until(self.watch.next_look().into()).await;
+            let looked = tokio::task::spawn_blocking(move || {
+                self.look();
+                self
+            });
+            // An error is the end of the process.
+            let Ok(same) = looked.await else { return };
+            self = same;
+        }
+    }
+
+    fn look(&mut self) {
+        if !self.watch.has_changed() {
+            return;
+        }
+        let read = read(&self.files);
+        if !self.watch.was_read() {
+            // They went on changing: a certificate may have come before its key.
+            return;
+        }
+        match read {
+            Ok(config) => {
+                self.config.send_replace(Arc::new(config));
+                log::info(
+                    "hubble.tls: the files have changed; clients that connect from now on are served by the new ones",
+                );
+            }
+            Err(error) => log::error(&format!(
+                "hubble.tls: the files have changed and are not used; clients are served by those that were read before\n{error}"
+            )),
+        }
+    }
+}
+
+/// Secures connections.
+#[derive(Clone)]
+pub(super) struct Acceptor {
+    config: watch::Receiver<Arc<ServerConfig>>,
+    refused: Arc<Mutex<Refused>>,
+}
+
+impl Acceptor {
+    /// A connection of which both ends know who is there. None where they do not agree on it, which is told, or where the client says
+    /// nothing.
+    pub(super) async fn accept<S>(&self, stream: S, client: SocketAddr) -> Option<TlsStream<S>>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let config = Arc::clone(&self.config.borrow());
+        let handshake = TlsAcceptor::from(config).accept(stream);
+        match tokio::time::timeout(HANDSHAKE, handshake).await {
+            Ok(Ok(secured)) => Some(secured),
+            // Those that only look whether somebody listens go away, and are no news.
+            Ok(Err(error)) if error.kind() != ErrorKind::InvalidData => None,
+            Ok(Err(error)) => {
+                let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+                refused.tell(client, &error);
+                None
+            }
+            Err(_) => None,
+        }
+    }
+}
+
+/// Clients that were refused.
+#[derive(Debug, Default)]
+struct Refused {
+    told: Option<Instant>,
+    /// How many were not told.
+    more: u64,
+}
+
+impl Refused {
+    fn tell(&mut self, client: SocketAddr, error: &io::Error) {
+        if self.told.is_some_and(|told| told.elapsed() < TOLD_EVERY) {
+            self.more += 1;
+            return;
+        }
+        let more = match std::mem::take(&mut self.more) {
+            0 => String::new(),
+            more => format!(" ({more} more before it)"),
+        };
+        self.told = Some(Instant::now());
+        log::warn(&format!(
+            "hubble.listen: a client at {client} is refused: {error}{more}\n\
+             help: it needs TLS 1.3, the authority of hubble.tls.certificate, and where there is a hubble.tls.client_ca a certificate of it"
+        ));
+    }
+}

@@ -1,0 +1,388 @@
+//! One configured port and its interface: the state that it is in, why that changes, and what is said of it.
+
+use std::time::Instant;
+
+use bulkhead_dataplane::Link;
+use bulkhead_dataplane::io::LinkStatus;
+
+use super::cause::Cause;
+use super::datapath::{AttachError, Datapath, OpenError, Opening};
+use super::state::{ATTACH_RETRY, BUSY, BUSY_RETRY, CARRIER, RETRY, State, Wait};
+use super::{InterfaceCounters, Kept, PortState, PortStatus};
+use crate::config::PortEntry;
+use crate::links::Changes;
+use crate::log;
+
+/// One configured port and its interface.
+#[derive(Debug)]
+pub(super) struct Interface<A> {
+    pub(super) entry: PortEntry,
+    pub(super) state: State<A>,
+    /// What was said last about why it is not open, so that it is said once.
+    pub(super) said: Option<String>,
+    /// Whether the system did not answer when it was asked last, which was said.
+    is_unanswered: bool,
+}
+
+impl<A> Interface<A> {
+    pub(super) fn new(entry: &PortEntry) -> Self {
+        Self { entry: entry.clone(), state: State::Absent, said: None, is_unanswered: false }
+    }
+
+    /// The link of the port when it is open.
+    pub(super) fn link(&self) -> Option<Link> {
+        match self.state {
+            State::Open { link, largest_mtu, .. } => Some(Link { mtu: link.mtu.min(largest_mtu), ..link }),
+            State::Absent | State::Unprotected { .. } | State::Closed { .. } => None,
+        }
+    }
+
+    /// How the port is, for others.
+    pub(super) fn status(&self) -> PortStatus {
+        let state = match self.state {
+            State::Absent => PortState::Absent,
+            State::Unprotected { .. } => PortState::Unprotected,
+            State::Closed { .. } => PortState::Closed,
+            State::Open { .. } => PortState::Open,
+        };
+        let PortEntry { name, kind, interface, added, .. } = self.entry.clone();
+        let why = self.said.clone().filter(|_| state != PortState::Open);
+        PortStatus { name, kind, interface, added, state, why }
+    }
+
+    /// When something is to be tried next.
+    pub(super) const fn next_attempt(&self) -> Option<Instant> {
+        match self.state {
+            State::Unprotected { again, .. } => Some(again),
+            State::Closed { wait: Wait::Turn { at, .. } | Wait::Carrier { until: at }, .. } => Some(at),
+            State::Absent | State::Closed { wait: Wait::Up | Wait::Never, .. } | State::Open { .. } => None,
+        }
+    }
+
+    /// Whether the port is to be opened now.
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        self.next_attempt().is_some_and(|at| at <= now) && matches!(self.state, State::Closed { .. })
+    }
+
+    /// Follows an interface that is attached: closes what must be closed. Returns what is still attached when it is not
+    /// this port's any more, and whether an open port has changed.
+    pub(super) fn follow<D: Datapath<Attachment = A>>(
+        &mut self,
+        link: Option<&LinkStatus>,
+        changes: &Changes,
+        datapath: &mut D,
+        now: Instant,
+        counters: &mut InterfaceCounters,
+    ) -> (Option<Kept<A>>, bool) {
+        let (State::Closed { index, attachment, .. } | State::Open { index, attachment, .. }) = &mut self.state else {
+            return (None, false);
+        };
+        let index = *index;
+        let is_other = |link: &LinkStatus| {
+            link.index != index
+                || (changes.renew(index) && !datapath.is_here_as(attachment, index))
+                || (changes.is_all() && datapath.index(attachment) != Some(index))
+        };
+        let link = match link {
+            None => {
+                let why = "there is no interface of its name any more";
+                return self.lose(&Cause::Interface(why), datapath, counters);
+            }
+            Some(link) if is_other(link) => {
+                let why = "its interface was replaced by another one of the same name";
+                return self.lose(&Cause::Fault(why), datapath, counters);
+            }
+            Some(link) => link,
+        };
+        let mut fault = None;
+        if changes.touch(index) {
+            match datapath.refresh(&self.entry, link, attachment) {
+                Ok(reason) => {
+                    self.is_unanswered = false;
+                    fault = reason;
+                }
+                Err(error) => self.say_unanswered(&error),
+            }
+        }
+        let why = match &fault {
+            _ if !link.up => Some(Cause::Interface("its interface was shut down")),
+            fault => fault.as_deref().map(Cause::Fault),
+        };
+        let changed = match (&mut self.state, why) {
+            (State::Open { .. }, Some(why)) => {
+                self.close(&why, datapath, counters);
+                true
+            }
+            (State::Open { link: before, largest_mtu, .. }, None) => {
+                let (after, largest) = (link_of(link), *largest_mtu);
+                let before = std::mem::replace(before, after);
+                if before.mtu != after.mtu {
+                    say_mtu(&self.entry, after.mtu, largest);
+                }
+                before != after
+            }
+            _ => false,
+        };
+        self.settle(link, now);
+        (None, changed)
+    }
+
+    /// A closed port waits for its turn when the interface is up.
+    fn settle(&mut self, link: &LinkStatus, now: Instant) {
+        let State::Closed { wait, .. } = &mut self.state else { return };
+        if let Some(kept_closed) = self.entry.kept_closed() {
+            *wait = Wait::Never;
+            let kept_closed = kept_closed.to_string();
+            self.say(kept_closed);
+            return;
+        }
+        if link.up {
+            // Whoever has added it sends when it is told that the port is open: nothing of that is to be lost.
+            let is_settling = link.settling && self.entry.added.is_some();
+            match *wait {
+                Wait::Up if is_settling => *wait = Wait::Carrier { until: now + CARRIER },
+                Wait::Up => *wait = Wait::until(now),
+                Wait::Carrier { .. } if !is_settling => *wait = Wait::until(now),
+                Wait::Carrier { .. } | Wait::Turn { .. } | Wait::Never => {}
+            }
+            return;
+        }
+        *wait = Wait::Up;
+        let interface = &self.entry.interface;
+        let what = format!("waits for its interface: {interface} is down\nhelp: ip link set {interface} up");
+        match self.entry.added {
+            // A message of before it was set up may come after that: no news to a person.
+            Some(_) => self.said = Some(what),
+            None => self.say(what),
+        }
+    }
+
+    /// The interface is not this port's any more. What is attached to it stays: it may only have another name.
+    fn lose<D: Datapath<Attachment = A>>(
+        &mut self,
+        why: &Cause<'_>,
+        datapath: &mut D,
+        counters: &mut InterfaceCounters,
+    ) -> (Option<Kept<A>>, bool) {
+        let was_open = matches!(self.state, State::Open { .. });
+        if was_open {
+            self.close(why, datapath, counters);
+        }
+        (self.take(), was_open)
+    }
+
+    /// Takes out what is attached.
+    pub(super) fn take(&mut self) -> Option<Kept<A>> {
+        match std::mem::replace(&mut self.state, State::Absent) {
+            State::Closed { index, attachment, .. } | State::Open { index, attachment, .. } => {
+                Some(Kept { index, attachment, name: self.entry.interface.clone() })
+            }
+            State::Absent | State::Unprotected { .. } => None,
+        }
+    }
+
+    /// There is no interface of its name.
+    pub(super) fn wait_for_interface(&mut self) {
+        self.state = State::Absent;
+        let what = format!("waits for its interface: there is no {}", self.entry.interface);
+        match self.entry.added {
+            // Whoever has added it is told, and removes it.
+            Some(_) => self.said = Some(what),
+            None => self.say(what),
+        }
+    }
+
+    /// Its interface is another port's, which has it by another name.
+    pub(super) fn wait_for_other(&mut self, other: &str) {
+        self.state = State::Absent;
+        let name = &self.entry.interface;
+        self.say(format!(
+            "cannot be opened: {name} is the interface of port {other} under another name\n\
+             help: an interface is one port; remove one of the two"
+        ));
+    }
+
+    /// Sets the interface of an added port up: whoever has made it has left that to us, so that it is held before it carries a packet.
+    /// None where there is nothing to set up.
+    fn set_up<D: Datapath<Attachment = A>>(&self, link: &LinkStatus, datapath: &mut D) -> Option<Result<(), String>> {
+        let is_wanted = self.entry.added.is_some() && self.entry.kept_closed().is_none() && !link.up;
+        is_wanted.then(|| datapath.set_up(link))
+    }
+
+    /// Whether attaching to this interface has failed and is not to be tried again yet.
+    pub(super) fn is_postponed(&self, index: u32, changes: &Changes, now: Instant) -> bool {
+        matches!(self.state, State::Unprotected { index: known, again, .. }
+            if known == index && now < again && !changes.touch(index))
+    }
+
+    /// Takes what attaching has brought.
+    pub(super) fn take_attached<D: Datapath<Attachment = A>>(
+        &mut self,
+        attached: Result<A, AttachError>,
+        link: &LinkStatus,
+        datapath: &mut D,
+        now: Instant,
+        counters: &mut InterfaceCounters,
+    ) {
+        match attached {
+            Ok(attachment) => {
+                self.state = State::Closed { index: link.index, attachment, wait: Wait::Up };
+                match self.set_up(link, datapath) {
+                    // The kernel tells when it is up.
+                    Some(Ok(())) => {}
+                    Some(Err(error)) => {
+                        let interface = &self.entry.interface;
+                        self.say(format!("waits for its interface: {interface} cannot be set up: {error}"));
+                    }
+                    None => self.settle(link, now),
+                }
+            }
+            Err(AttachError::Gone) => self.state = State::Absent,
+            Err(AttachError::Refused(error)) => {
+                let counted = match self.state {
+                    State::Unprotected { index, counted, .. }
+                        if index == link.index && now.duration_since(counted) < RETRY =>
+                    {
+                        counted
+                    }
+                    _ => {
+                        counters.refused += 1;
+                        now
+                    }
+                };
+                self.state = State::Unprotected { index: link.index, counted, again: now + ATTACH_RETRY };
+                self.say(format!(
+                    "cannot be opened: {error}\nits packets go to the host's stack, which knows no policy, until it can"
+                ));
+            }
+        }
+    }
+
+    /// Opens a port that is due. Whether it is open then.
+    pub(super) fn open<D: Datapath<Attachment = A>>(
+        &mut self,
+        link: Option<&LinkStatus>,
+        datapath: &mut D,
+        now: Instant,
+        counters: &mut InterfaceCounters,
+    ) -> bool {
+        let State::Closed { index, attachment, wait } = &mut self.state else { return false };
+        let opened = match link.filter(|link| link.index == *index && link.up) {
+            Some(link) => datapath.open(&self.entry, link, attachment).map(|opening| (link_of(link), opening)),
+            None => Err(OpenError::Gone),
+        };
+        let busy_since = match *wait {
+            Wait::Turn { busy_since, .. } => busy_since.unwrap_or(now),
+            Wait::Up | Wait::Carrier { .. } | Wait::Never => now,
+        };
+        let error = match opened {
+            Ok((link, Opening { largest_mtu })) => {
+                if let Some(Kept { index, attachment, .. }) = self.take() {
+                    self.state = State::Open { index, attachment, link, largest_mtu };
+                }
+                counters.opened += 1;
+                self.said = None;
+                return true;
+            }
+            Err(OpenError::Gone) => {
+                // What has become of it is told in a moment.
+                *wait = Wait::until(now + RETRY);
+                return false;
+            }
+            Err(OpenError::Busy(_)) if now.duration_since(busy_since) < BUSY => {
+                *wait = Wait::Turn { at: now + BUSY_RETRY, busy_since: Some(busy_since) };
+                return false;
+            }
+            Err(OpenError::Busy(error) | OpenError::Refused(error)) => error,
+        };
+        *wait = Wait::until(now + RETRY);
+        counters.refused += 1;
+        self.say(format!(
+            "cannot be opened: {error}\nits packets are dropped until it can: it is cut off, not unprotected"
+        ));
+        false
+    }
+
+    /// An open port has failed by itself.
+    pub(super) fn fail<D: Datapath<Attachment = A>>(
+        &mut self,
+        why: &str,
+        datapath: &mut D,
+        now: Instant,
+        counters: &mut InterfaceCounters,
+    ) {
+        let attachment = self.state.attachment();
+        let has_gone = attachment.is_some_and(|attachment| datapath.index(attachment).is_none());
+        let cause = if has_gone { Cause::Interface(why) } else { Cause::Fault(why) };
+        self.close(&cause, datapath, counters);
+        if let State::Closed { wait, .. } = &mut self.state {
+            *wait = Wait::until(now);
+            if has_gone {
+                self.state = State::Absent;
+            }
+        }
+    }
+
+    /// Closes an open port, which stays attached.
+    fn close<D: Datapath<Attachment = A>>(
+        &mut self,
+        cause: &Cause<'_>,
+        datapath: &mut D,
+        counters: &mut InterfaceCounters,
+    ) {
+        let Some(Kept { index, mut attachment, .. }) = self.take() else { return };
+        datapath.close(&self.entry, &mut attachment);
+        self.state = State::Closed { index, attachment, wait: Wait::Up };
+        counters.removed += 1;
+        cause.tell(&self.entry);
+        // What comes next, that there is no interface, is what was just said.
+        self.said = Some(format!("waits for its interface: there is no {}", self.entry.interface));
+    }
+
+    /// Tries what waits for a time now.
+    pub(super) fn hurry(&mut self, now: Instant) {
+        match &mut self.state {
+            State::Unprotected { again, .. } => *again = now,
+            State::Closed { wait: Wait::Turn { at, .. }, .. } => *at = now,
+            State::Absent
+            | State::Closed { wait: Wait::Up | Wait::Carrier { .. } | Wait::Never, .. }
+            | State::Open { .. } => {}
+        }
+    }
+
+    /// The port stays as it is.
+    fn say_unanswered(&mut self, error: &str) {
+        if !std::mem::replace(&mut self.is_unanswered, true) {
+            log::error(&format!(
+                "port {}: the system does not tell of its interface; it stays as it is\n{error}",
+                self.entry
+            ));
+        }
+    }
+
+    fn say(&mut self, what: String) {
+        if self.said.as_ref() != Some(&what) {
+            log::warn(&format!("port {} {what}", self.entry));
+            self.said = Some(what);
+        }
+    }
+}
+
+fn link_of(link: &LinkStatus) -> Link {
+    // An IP packet has no more than 65,535 bytes, whatever the link carries.
+    Link { mac: link.mac, mtu: u16::try_from(link.mtu).unwrap_or(u16::MAX) }
+}
+
+/// An MTU that was changed while the port is open. One that is too large does not close it: the packets that fit go on.
+fn say_mtu(entry: &PortEntry, mtu: u16, largest: u16) {
+    if mtu <= largest {
+        log::info(&format!("port {entry}: its interface has an MTU of {mtu} now"));
+        return;
+    }
+    log::warn(&format!(
+        "port {entry}: its interface has an MTU of {mtu} now, and longer packets than {largest} bytes need several \
+         buffers, which this kernel or driver cannot; they are lost\n\
+         help: ip link set {} mtu {largest} (and the same on the other side), or Linux 6.6 or newer",
+        entry.interface
+    ));
+}

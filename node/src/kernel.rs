@@ -1,0 +1,88 @@
+//! What the vswitch has in the kernel for the life of its process: the datapath at tc, or the flow cache.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Context;
+use bulkhead_dataplane::Affinity;
+use bulkhead_dataplane::io::{KernelFlowCache, KernelFlows, SlowPathLimit, TcConfig, TcDatapath, XskError};
+
+use super::composer::Takeover;
+use super::config::{Attach, Config, DEFAULT_PINS, Pins, SlowPathConfig};
+use super::log;
+use bulkhead_answers::output;
+
+/// The names of the trunk's ends, as the network's people know them: short, and told apart from pods' interfaces.
+pub(crate) const TRUNK: [&str; 2] = ["bh0", "bh1"];
+
+/// What is in the kernel for the life of the process.
+pub(super) struct Kernel {
+    /// With `attach: tc`.
+    pub(super) tc: Option<Arc<TcDatapath>>,
+    /// With `attach: xdp`, where it is wanted and can be.
+    pub(super) flow_cache: Option<Arc<KernelFlowCache>>,
+}
+
+impl Kernel {
+    pub(super) fn new(config: &Config, affinity: &Affinity, captures: bool) -> anyhow::Result<Self> {
+        if config.attach == Attach::Xdp {
+            return Ok(Self { tc: None, flow_cache: flow_cache(config, captures) });
+        }
+        let SlowPathConfig { packets_per_second, burst } = config.slow_path;
+        // Where all packets go through the workers, the slow path is the only one.
+        let rate = if config.flow_cache && !captures { packets_per_second } else { 0 };
+        let tc = |pins: Option<PathBuf>| {
+            TcDatapath::new(&TcConfig {
+                trunk: TRUNK.map(str::to_owned),
+                affinity: affinity.clone(),
+                workers: u32::try_from(config.workers.cores.len()).context("too many workers")?,
+                slow_path: SlowPathLimit { rate, burst },
+                links: config.tcx,
+                pins,
+            })
+            .map_err(anyhow::Error::from)
+        };
+        let made = match &config.pins {
+            Pins::None => tc(None),
+            Pins::Path(path) => tc(Some(path.clone())),
+            Pins::Default => tc(Some(DEFAULT_PINS.into())).or_else(|error| match error.downcast_ref() {
+                Some(XskError::NoBpfFileSystem { .. }) => {
+                    log::warn(&output::told(&error));
+                    tc(None)
+                }
+                _ => Err(error),
+            }),
+        };
+        let tc = made?;
+        match tc.left_open() {
+            0 => {}
+            left => log::info(&format!("taking over {left} ports that an earlier process has left open")),
+        }
+        Ok(Self { tc: Some(tc), flow_cache: None })
+    }
+
+    pub(super) fn takeover(&self) -> Takeover {
+        self.tc
+            .as_ref()
+            .map_or(Takeover::NONE, |tc| Takeover { generation: tc.next_generation(), keeps_flows: tc.left_open() > 0 })
+    }
+
+    pub(super) fn flows(&self) -> Option<Arc<dyn KernelFlows>> {
+        let tc = self.tc.clone().map(|tc| -> Arc<dyn KernelFlows> { tc });
+        tc.or_else(|| self.flow_cache.clone().map(|cache| -> Arc<dyn KernelFlows> { cache }))
+    }
+}
+
+/// The flow cache, where it is wanted and can be. A capture is of all packets, so there is none beside it.
+fn flow_cache(config: &Config, captures: bool) -> Option<Arc<KernelFlowCache>> {
+    if !config.flow_cache || captures {
+        return None;
+    }
+    let refused = |error: &std::io::Error| {
+        log::warn(&format!(
+            "no flow cache: {error}; all packets go through the workers\n\
+             help: Linux 5.12 or newer and CAP_PERFMON, or flow_cache: false"
+        ));
+    };
+    KernelFlowCache::new().inspect_err(refused).ok()
+}

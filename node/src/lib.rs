@@ -1,0 +1,178 @@
+//! `bulkhead run`: a live vswitch.
+//!
+//! **Purpose.** Reads the configuration and the state, opens the interfaces, tells the workers what to enforce, and keeps all of
+//! that up to date until it is told to stop.
+//!
+//! **Not its purpose.** It touches no packet: the workers of [`bulkhead_dataplane::vswitch`] do, on threads of their own,
+//! and they go on with what they have whatever happens here.
+//!
+//! ```text
+//!   thread       owns                                      is woken by
+//!   main         configuration, summary ([`daemon`])       signals, its file, notices of the others
+//!   interfaces   every interface ([`interfaces`])          the kernel's messages ([`links`]), workers, commands, retries
+//!   policy       the state, its pipeline ([`policy`])      the state's files, the kubernetes thread, added ports
+//!   ports        which ports there are ([`ports`])         requests at the admin socket, main, interfaces, policy
+//!   admin        the admin socket, HTTP ([`admin`]), gRPC  clients
+//!               ([`hubble`])
+//!   stream       who watches ([`stream`])                  itself, while somebody does
+//!   journal      the flight recorder ([`journal`])         policy, stream
+//!   kubernetes   connections to the API server ([`api`])   the server
+//!   worker 0..n  packets, sessions, queues                 packets, commands
+//!
+//!     admin --add, remove--.
+//!     main --Configured----+--> ports --all ports--> interfaces --hand over, remove--> workers --a port has failed--> interfaces
+//!                                 |                       |  set_ports
+//!                                 |                       v
+//!                                 |                  Composer [ tables | ports | routes ] --Snapshot, published--> workers
+//!                                 |                       ^  set_policy
+//!                                 `--attached pods---> policy <--batches-- kubernetes
+//!                            state files --watch----------'
+//! ```
+//!
+//! Each thing has one owner. The interfaces thread never waits for policy to be loaded or compiled, so that a new interface is
+//! held closed as soon as the kernel tells of it; the policy thread never waits for an interface. They meet in the
+//! [`composer`], for as long as it takes to compose a snapshot. The alternative that lost was one thread that did everything in
+//! turn, every 10 ms: a large state then kept new interfaces unprotected for as long as it took to compile, and the turns cost
+//! time when nothing happened.
+//!
+//! **Invariant.** What is published is one whole state that made sense. Whatever fails (a file, an interface, a port)
+//! leaves the rest as it was, is said once and is counted. An interface of the configuration gives no packet to the host's
+//! stack, whether its port is open or not ([`interfaces`]).
+#![forbid(unsafe_code)]
+
+mod admin;
+mod api;
+pub mod args;
+mod audit;
+mod capture;
+mod cleanup;
+mod composer;
+mod config;
+mod daemon;
+mod datapath;
+mod host_port;
+mod hubble;
+mod ids;
+mod interfaces;
+mod journal;
+mod kept;
+mod kernel;
+mod last_good;
+mod links;
+mod log;
+mod next_hops;
+mod nft;
+mod observer;
+mod origins;
+mod outlet;
+mod own_addresses;
+mod policy;
+mod ports;
+mod preflight;
+#[cfg(test)]
+mod scratch;
+pub mod set_elements;
+mod signals;
+mod state;
+mod stream;
+mod summary;
+mod view;
+mod watch;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+
+use crate::args::Run;
+use bulkhead_answers::args::Format;
+use bulkhead_answers::output;
+pub use cleanup::cleanup;
+use config::{Config, Dataplane};
+use daemon::Daemon;
+use preflight::{Facts, Finding, Severity};
+
+/// Runs the vswitch until a signal ends it, or only checks whether it could.
+pub fn run(args: &Run) -> anyhow::Result<ExitCode> {
+    if args.check {
+        let config = Config::read(&args.config, args.node.as_deref())?;
+        if config.dataplane == Dataplane::Nftables {
+            return check(&preflight::nftables::check(&config), args.output);
+        }
+        let mut findings = told(&config, args);
+        findings.extend(preflight::routes::check(&config, &preflight::routes::pod_networks(&config)));
+        findings.extend(preflight::services::known(&config));
+        // A start tells it as often as it tries.
+        findings.extend(preflight::server::check(&config));
+        return check(&findings, args.output);
+    }
+    // Reported here, where a reader that reads nothing keeps nobody waiting, and where a capture that ends with a broken
+    // pipe is a failure.
+    let config = Config::read(&args.config, args.node.as_deref());
+    let log = config.as_ref().map(|config| config.log).unwrap_or_default();
+    log::start(log::LogConfig { format: args.log_format.unwrap_or(log.format), ..log });
+    let code = config.map_err(Into::into).and_then(|config| start(config, args)).unwrap_or_else(|error| {
+        log::last(&error);
+        ExitCode::from(2)
+    });
+    log::finish();
+    Ok(code)
+}
+
+/// What is told at each start, and by a check.
+fn told(config: &Config, args: &Run) -> Vec<Finding> {
+    let facts = Facts::gather(config);
+    let mut findings = preflight::judge(config, &facts, args.force);
+    findings.extend(preflight::kube_proxy::judge(config, &facts));
+    findings.extend(preflight::server::bootstrap(config, &facts));
+    findings.extend(preflight::masquerade::check(config));
+    findings.extend(preflight::hubble::check(&config.hubble));
+    findings
+}
+
+/// Runs the vswitch, or has the kernel enforce policy, until a signal ends it.
+fn start(config: Config, args: &Run) -> anyhow::Result<ExitCode> {
+    if config.dataplane == Dataplane::Nftables {
+        preflight::nftables::check(&config)
+            .iter()
+            .filter(|finding| finding.severity != Severity::Error)
+            .for_each(log::warn);
+        return nft::start(config, args);
+    }
+    let findings = told(&config, args);
+    for finding in findings.iter().filter(|finding| !finding.comes_again) {
+        match finding.severity {
+            Severity::Error => log::error(finding),
+            Severity::Warning => log::warn(finding),
+            Severity::Note => log::info(finding),
+        }
+    }
+    let errors = findings.iter().filter(|finding| finding.severity == Severity::Error).count();
+    if errors > 0 {
+        bail!("{errors} of the checks at start failed; nothing was touched");
+    }
+    // Before anything that a signal should stop in order.
+    let requests = signals::listen().context("cannot listen to signals")?;
+    Daemon::start(config, args, requests)?.run()
+}
+
+/// Prints the findings. Exit code 1 when the vswitch would not start.
+fn check(findings: &[Finding], format: Format) -> anyhow::Result<ExitCode> {
+    let failed = findings.iter().any(|finding| finding.severity == Severity::Error);
+    let mut out = std::io::stdout().lock();
+    match format {
+        Format::Json => writeln!(out, "{}", serde_json::json!({ "ok": !failed, "findings": findings }))?,
+        Format::Text => {
+            for Finding { severity, what, why, remedy, .. } in findings {
+                let severity = format!("{severity:?}").to_lowercase();
+                writeln!(out, "{severity}: {}", output::printable(what))?;
+                writeln!(out, "  why: {}", output::printable(why))?;
+                for line in remedy.lines() {
+                    writeln!(out, "  help: {}", output::printable(line))?;
+                }
+            }
+            writeln!(out, "{}", if failed { "not ok: the vswitch would not start" } else { "ok" })?;
+        }
+    }
+    Ok(ExitCode::from(u8::from(failed)))
+}

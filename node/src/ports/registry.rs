@@ -1,0 +1,427 @@
+//! The ports of the configuration and the added ones, by what they are known by, and what follows from that.
+//!
+//! Of several sandboxes of one pod the newest one has the pod's name and addresses. The others' ports stay, closed, until they are
+//! removed: their interfaces are not to be left to the node's kernel.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use bulkhead_control::attachments::Attachment;
+use bulkhead_control::object::{PodName, Uid};
+use bulkhead_dataplane::PortKind;
+use serde::{Deserialize, Serialize};
+
+use super::file::PortFile;
+use crate::config::{Added, PortEntry, check_interface, parse_mac};
+use crate::log;
+use bulkhead_observe::admin::{AddPort, Failure, Missed, PortKey};
+
+/// Container IDs have 64 letters. What is longer is none, and would only fill logs.
+const MAX_CONTAINER_LEN: usize = 128;
+
+/// IPAM plugins name files by it, which can be no longer.
+const MAX_NETWORK_LEN: usize = 255;
+
+/// Ports that can be added: several times as many as a node has pods. A bound, because a plugin that does not remove any would fill the
+/// memory.
+const MOST: usize = 4_096;
+
+/// An added port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct AddedEntry {
+    pub(super) key: Arc<PortKey>,
+    #[serde(default)]
+    pub(super) network: Option<Arc<str>>,
+    pub(super) pod: PodName,
+    pub(super) uid: Option<Uid>,
+    pub(super) interface: Arc<str>,
+    pub(super) netns: Option<Arc<str>>,
+    pub(super) mac: Option<[u8; 6]>,
+    pub(super) addresses: Vec<IpAddr>,
+    /// Larger than those of all that were added before.
+    pub(super) number: u64,
+}
+
+impl AddedEntry {
+    /// What is asked for, without a number yet.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(super) fn read(asked: &AddPort) -> Result<Self, Failure> {
+        let refused = |problem: String, help: &str| Err(Failure::new("refused", problem, help));
+        let key = asked.key();
+        let is_id = |letter: char| letter.is_ascii_alphanumeric() || "-._".contains(letter);
+        if key.container.is_empty() || key.container.len() > MAX_CONTAINER_LEN || !key.container.chars().all(is_id) {
+            return refused(format!("container: `{}` is not a container's ID", key.container), "as CNI_CONTAINERID");
+        }
+        let is_network = |name: &str| name.len() <= MAX_NETWORK_LEN && name.chars().all(is_id);
+        if let Some(network) = asked.network.as_deref().filter(|name| !is_network(name)) {
+            return refused(
+                format!("network: `{network}` is not a network's name"),
+                "as `name` of the CNI configuration",
+            );
+        }
+        for (field, name) in [("container_interface", &key.container_interface), ("interface", &asked.interface)] {
+            if let Err(problem) = check_interface(name) {
+                return refused(format!("{field}: {problem}"), "write its name as `ip link` shows it");
+            }
+        }
+        let names = asked.pod.split_once('/');
+        let is_name = |name: &str| !name.is_empty() && !name.contains('/');
+        let Some((namespace, pod)) = names.filter(|(namespace, pod)| is_name(namespace) && is_name(pod)) else {
+            return refused(format!("pod: `{}` is not namespace/name", asked.pod), "as K8S_POD_NAMESPACE/K8S_POD_NAME");
+        };
+        let mac = asked.mac.as_deref().map(|text| parse_mac(text).ok_or(text)).transpose();
+        let mac = match mac {
+            Ok(mac) => mac,
+            Err(text) => return refused(format!("mac: `{text}` is not a MAC address"), "such as 02:00:0a:f4:01:02"),
+        };
+        let (v4, v6): (Vec<IpAddr>, Vec<IpAddr>) = asked.addresses.iter().partition(|address| address.is_ipv4());
+        let unusable = |address: &&IpAddr| address.is_unspecified() || address.is_loopback() || address.is_multicast();
+        if let Some(address) = asked.addresses.iter().find(unusable) {
+            return refused(format!("addresses: {address} is not a pod's address"), "");
+        }
+        if v4.len() > 1 || v6.len() > 1 {
+            return refused("addresses: a pod has at most one address of each family".to_owned(), "");
+        }
+        Ok(Self {
+            key: Arc::new(key),
+            network: asked.network.as_deref().map(Arc::from),
+            pod: PodName::new(namespace, pod),
+            uid: asked.pod_uid.as_deref().and_then(Uid::of),
+            interface: asked.interface.as_str().into(),
+            netns: asked.netns.as_deref().map(Arc::from),
+            mac,
+            addresses: asked.addresses.clone(),
+            number: 0,
+        })
+    }
+
+    fn is_same(&self, other: &Self) -> bool {
+        *self == Self { number: self.number, ..other.clone() }
+    }
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Registry {
+    config: Vec<PortEntry>,
+    added: BTreeMap<Arc<PortKey>, AddedEntry>,
+    /// The number of the next port that is added.
+    next: u64,
+}
+
+impl Registry {
+    pub(crate) fn new(config: Vec<PortEntry>, added: Vec<AddedEntry>) -> Self {
+        let next = added.iter().map(|entry| entry.number + 1).max().unwrap_or(1);
+        let added = added.into_iter().map(|entry| (entry.key.clone(), entry)).collect();
+        Self { config, added, next }
+    }
+
+    /// Makes these the configuration's ports.
+    pub(super) fn configure(&mut self, ports: Vec<PortEntry>) {
+        self.config = ports;
+    }
+
+    pub(super) fn get(&self, key: &PortKey) -> Option<&AddedEntry> {
+        self.added.get(key)
+    }
+
+    pub(super) fn added(&self) -> impl Iterator<Item = &AddedEntry> {
+        self.added.values()
+    }
+
+    /// Adds a port, or replaces the one that is known by the same. `is_there` tells whether an added port has an interface. Returns
+    /// whether that changed anything.
+    ///
+    /// # Errors
+    /// Why it cannot be.
+    pub(super) fn add(&mut self, mut new: AddedEntry, is_there: impl Fn(&PortKey) -> bool) -> Result<bool, Failure> {
+        if self.added.get(&new.key).is_some_and(|known| known.is_same(&new)) {
+            return Ok(false);
+        }
+        if let Some((problem, help)) = self.conflict(&new, is_there) {
+            return Err(Failure::new("refused", problem, help));
+        }
+        new.number = self.next;
+        self.next += 1;
+        self.added.insert(new.key.clone(), new);
+        Ok(true)
+    }
+
+    /// What keeps a port from being added, with the remedy.
+    fn conflict(&self, new: &AddedEntry, is_there: impl Fn(&PortKey) -> bool) -> Option<(String, &'static str)> {
+        let pod = new.pod.to_string();
+        for port in &self.config {
+            if port.interface == new.interface {
+                let help = "take the port out of the configuration, or make another interface";
+                return Some((
+                    format!("{} is the interface of {} in the configuration", new.interface, port.name),
+                    help,
+                ));
+            }
+            if *port.name == *pod {
+                let help = "take the port out of the configuration: a pod is one port";
+                return Some((format!("the configuration has a port for {pod}"), help));
+            }
+        }
+        for other in self.added.values().filter(|other| other.key != new.key) {
+            let container = &other.key.container;
+            if other.interface == new.interface {
+                let help = "remove that port first";
+                return Some((
+                    format!("{} is the interface of {} (container {container})", new.interface, other.pod),
+                    help,
+                ));
+            }
+            if other.pod == new.pod && *container == new.key.container {
+                let inside = &other.key.container_interface;
+                return Some((format!("{pod} is served at {inside} of the same container"), "a pod is one port"));
+            }
+            let shared = new.addresses.iter().find(|address| other.addresses.contains(address));
+            if let Some(address) = shared.filter(|_| other.pod != new.pod && is_there(&other.key)) {
+                let help = "remove that port first: its container may still use the address";
+                return Some((format!("{address} is the address of {} (container {container})", other.pod), help));
+            }
+        }
+        let is_full = self.added.len() >= MOST && !self.added.contains_key(&new.key);
+        is_full.then(|| (format!("{MOST} ports were added already"), "remove those whose containers are gone"))
+    }
+
+    /// Makes the port what it was before it was added.
+    pub(super) fn restore(&mut self, key: &Arc<PortKey>, before: Option<AddedEntry>) {
+        match before {
+            Some(before) => self.added.insert(key.clone(), before),
+            None => self.added.remove(key),
+        };
+    }
+
+    /// Removes a port.
+    pub(super) fn remove(&mut self, key: &PortKey) -> Option<AddedEntry> {
+        self.added.remove(key)
+    }
+
+    /// Removes the ports whose containers have ended while no vswitch was there to be told, also from their file.
+    pub(crate) fn make_up(&mut self, missed: &Missed, file: &PortFile) {
+        let remove = |key| {
+            let Some(entry) = self.remove(&key) else { return Ok(()) };
+            file.write(self.added())?;
+            log::info(&format!("port {} was removed: its container has ended while no vswitch ran", entry.pod));
+            anyhow::Ok(())
+        };
+        if let Err(error) = missed.make_up(remove, log::warn) {
+            log::error(&format!(
+                "ports of containers that have ended are still kept; the CNI plugin's next run removes them: {error:#}"
+            ));
+        }
+    }
+
+    /// The added ports, of a network where one is named, that are none of these.
+    pub(super) fn others(&self, keep: &[PortKey], network: Option<&str>) -> Vec<Arc<PortKey>> {
+        let keep: HashSet<&PortKey> = keep.iter().collect();
+        let is_meant = |entry: &&AddedEntry| network.is_none() || entry.network.as_deref() == network;
+        let others = self.added.values().filter(is_meant).filter(|entry| !keep.contains(&*entry.key));
+        others.map(|entry| entry.key.clone()).collect()
+    }
+
+    /// The port that is added last for each pod, by its number.
+    fn newest(&self) -> HashMap<&PodName, u64> {
+        let mut newest = HashMap::new();
+        for entry in self.added.values() {
+            let number = newest.entry(&entry.pod).or_insert(entry.number);
+            *number = entry.number.max(*number);
+        }
+        newest
+    }
+
+    /// Why the port is not to be opened, if it is not.
+    fn kept_closed(&self, entry: &AddedEntry, newest: &HashMap<&PodName, u64>) -> Option<Arc<str>> {
+        let pod = entry.pod.to_string();
+        if self.config.iter().any(|port| *port.name == *pod) {
+            return Some(format!("is closed: the configuration has a port for {pod}").into());
+        }
+        let is_newest = newest.get(&entry.pod) == Some(&entry.number);
+        (!is_newest).then(|| format!("is closed: a newer container of {pod} has its place").into())
+    }
+
+    /// All ports, those of the configuration first.
+    pub(crate) fn entries(&self) -> Vec<PortEntry> {
+        let newest = self.newest();
+        let entry = |entry: &AddedEntry| {
+            let kept_closed = self.kept_closed(entry, &newest);
+            let AddedEntry { key, pod, interface, netns, mac, number, .. } = entry;
+            let PortKey { container, container_interface } = &**key;
+            let name = match &kept_closed {
+                None => pod.to_string(),
+                Some(_) => format!("{pod}@{container}/{container_interface}"),
+            };
+            PortEntry {
+                name: name.into(),
+                label: None,
+                kind: PortKind::Pod,
+                pod: Some(pod.clone()),
+                interface: interface.clone(),
+                mac: *mac,
+                netns: netns.clone(),
+                peer: container_interface.as_str().into(),
+                peer_named: true,
+                fix_offloads: netns.is_some(),
+                line: 0,
+                added: Some(Added { key: key.clone(), number: *number, kept_closed }),
+            }
+        };
+        self.config.iter().cloned().chain(self.added.values().map(entry)).collect()
+    }
+
+    /// The pods that were attached by ports that are to be opened.
+    pub(crate) fn attachments(&self) -> BTreeMap<PodName, Attachment> {
+        let newest = self.newest();
+        let served = self.added.values().filter(|entry| self.kept_closed(entry, &newest).is_none());
+        let attachment = |entry: &AddedEntry| {
+            let AddedEntry { pod, uid, addresses, number, .. } = entry.clone();
+            (pod, Attachment { uid, addresses, number })
+        };
+        served.map(attachment).collect()
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    /// A request for a container's `eth0`.
+    pub(in crate::ports) fn asked(container: &str, pod: &str, interface: &str, addresses: &[&str]) -> AddPort {
+        AddPort {
+            container: container.into(),
+            container_interface: "eth0".into(),
+            network: None,
+            pod: pod.into(),
+            pod_uid: None,
+            interface: interface.into(),
+            netns: None,
+            mac: None,
+            addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
+            timeout_seconds: 1,
+        }
+    }
+
+    fn registry(ports: &str) -> Registry {
+        let text = format!("node: n\nstate: {{paths: [s]}}\nports: {ports}\n");
+        let config = Config::parse("c", &text, std::path::Path::new("")).unwrap();
+        Registry::new(config.ports, Vec::new())
+    }
+
+    fn add(registry: &mut Registry, asked: &AddPort) -> Result<bool, String> {
+        let entry = AddedEntry::read(asked).map_err(|failure| failure.message)?;
+        registry.add(entry, |_| true).map_err(|failure| failure.message)
+    }
+
+    fn shown(registry: &Registry) -> Vec<(String, String, bool)> {
+        let show =
+            |entry: &PortEntry| (entry.name.to_string(), entry.interface.to_string(), entry.kept_closed().is_some());
+        registry.entries().iter().map(show).collect()
+    }
+
+    #[test]
+    fn the_newest_container_of_a_pod_has_its_name_and_the_older_ones_stay_closed_until_they_are_removed() {
+        let mut registry = registry("[{kind: uplink, interface: u}]");
+        assert_eq!(add(&mut registry, &asked("one", "x/a", "v1", &["10.0.0.1"])), Ok(true));
+        assert_eq!(add(&mut registry, &asked("two", "x/a", "v2", &["10.0.0.1"])), Ok(true));
+        let expected = [("uplink", "u", false), ("x/a@one/eth0", "v1", true), ("x/a", "v2", false)];
+        assert_eq!(shown(&registry), expected.map(|(name, on, closed)| (name.to_owned(), on.to_owned(), closed)));
+        assert_eq!(registry.attachments()[&PodName::new("x", "a")].number, 2);
+        // The same again is nothing new, neither for the one nor for the other.
+        assert_eq!(add(&mut registry, &asked("one", "x/a", "v1", &["10.0.0.1"])), Ok(false));
+        registry.remove(&asked("two", "x/a", "", &[]).key()).unwrap();
+        assert_eq!(shown(&registry)[1], ("x/a".into(), "v1".into(), false));
+        registry.remove(&asked("one", "x/a", "", &[]).key()).unwrap();
+        assert!(registry.attachments().is_empty() && registry.entries().len() == 1);
+    }
+
+    #[test]
+    fn a_port_that_is_added_differently_replaces_itself() {
+        let mut registry = registry("[]");
+        add(&mut registry, &asked("one", "x/a", "v1", &["10.0.0.1"])).unwrap();
+        let before = registry.entries();
+        assert_eq!(add(&mut registry, &asked("one", "x/a", "v1", &["10.0.0.2"])), Ok(true));
+        assert_ne!(registry.entries(), before, "it is opened anew, for its sessions are those of the other address");
+        assert_eq!(registry.entries().len(), 1);
+    }
+
+    #[test]
+    fn what_another_port_has_is_refused() {
+        let mut registry = registry("[{kind: pod, pod: x/c, interface: vc}, {kind: uplink, interface: u}]");
+        add(&mut registry, &asked("one", "x/a", "v1", &["10.0.0.1", "fd00::1"])).unwrap();
+        let second = AddPort { container_interface: "net1".into(), ..asked("one", "x/a", "v9", &[]) };
+        for (asked, why) in [
+            (asked("two", "x/b", "u", &[]), "u is the interface of uplink in the configuration"),
+            (asked("two", "x/c", "v2", &[]), "the configuration has a port for x/c"),
+            (asked("two", "x/b", "v1", &[]), "v1 is the interface of x/a (container one)"),
+            (asked("two", "x/b", "v2", &["fd00::1"]), "fd00::1 is the address of x/a (container one)"),
+            (second, "x/a is served at eth0 of the same container"),
+        ] {
+            assert_eq!(add(&mut registry, &asked).unwrap_err(), why);
+        }
+        // Its container is gone, though nobody has said so.
+        let again = AddedEntry::read(&asked("two", "x/b", "v2", &["fd00::1"])).unwrap();
+        assert_eq!(registry.add(again, |_| false), Ok(true));
+        // The configuration comes first.
+        registry.configure(
+            Config::parse(
+                "c",
+                "node: n\nstate: {paths: [s]}\nports: [{kind: pod, pod: x/a, interface: w}]\n",
+                std::path::Path::new(""),
+            )
+            .unwrap()
+            .ports,
+        );
+        assert!(shown(&registry)[1].2 && !registry.attachments().contains_key(&PodName::new("x", "a")));
+    }
+
+    #[test]
+    fn what_no_port_can_be_is_refused_with_the_field() {
+        let good = asked("one", "x/a", "v1", &["10.0.0.1"]);
+        assert!(AddedEntry::read(&AddPort { mac: Some("02:00:00:00:00:01".into()), ..good.clone() }).is_ok());
+        for (field, asked) in [
+            ("container:", AddPort { container: "a b".into(), ..good.clone() }),
+            ("container:", AddPort { container: String::new(), ..good.clone() }),
+            ("container_interface:", AddPort { container_interface: "a/b".into(), ..good.clone() }),
+            ("network:", AddPort { network: Some("a b".into()), ..good.clone() }),
+            ("interface:", AddPort { interface: "much-too-long-for-one".into(), ..good.clone() }),
+            ("pod:", AddPort { pod: "a".into(), ..good.clone() }),
+            ("pod:", AddPort { pod: "a/b/c".into(), ..good.clone() }),
+            ("mac:", AddPort { mac: Some("01:00:00:00:00:01".into()), ..good.clone() }),
+            ("addresses:", AddPort { addresses: vec!["127.0.0.1".parse().unwrap()], ..good }),
+            ("addresses:", asked("one", "x/a", "v1", &["10.0.0.1", "10.0.0.2"])),
+        ] {
+            let failure = AddedEntry::read(&asked).unwrap_err();
+            assert!(failure.code == "refused" && failure.message.starts_with(field), "{failure:?}");
+        }
+    }
+
+    #[test]
+    fn only_added_ports_are_removed_where_some_are_to_stay() {
+        let mut registry = registry("[{kind: uplink, interface: u}]");
+        for (container, pod, interface) in [("one", "x/a", "v1"), ("two", "x/b", "v2"), ("three", "x/c", "v3")] {
+            add(&mut registry, &asked(container, pod, interface, &[])).unwrap();
+        }
+        let keep = [asked("two", "x/b", "", &[]).key(), asked("nobody", "x/d", "", &[]).key()];
+        let others = |registry: &Registry, network| -> Vec<String> {
+            registry.others(&keep, network).iter().map(|key| key.container.clone()).collect()
+        };
+        assert_eq!(others(&registry, None), ["one", "three"]);
+        assert!(others(&registry, Some("pods")).is_empty(), "nobody has said that they are of this network");
+        for (container, network) in [("four", "pods"), ("five", "storage")] {
+            let of = AddPort {
+                network: Some(network.into()),
+                ..asked(container, &format!("x/{container}"), container, &[])
+            };
+            add(&mut registry, &of).unwrap();
+        }
+        assert_eq!(others(&registry, Some("pods")), ["four"]);
+        assert_eq!(others(&registry, None).len(), 4);
+    }
+}

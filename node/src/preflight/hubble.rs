@@ -1,0 +1,52 @@
+//! Whether Hubble's clients can be served as the configuration says.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+
+use super::{Finding, Severity};
+use crate::config::{HubbleConfig, TlsFiles};
+use crate::hubble::tls;
+
+/// Whoever is neither the owner nor of the group may read.
+const OTHERS_READ: u32 = 0o004;
+
+/// Reads the files of TLS, which changes nothing.
+pub(crate) fn check(config: &HubbleConfig) -> Vec<Finding> {
+    let HubbleConfig::Tcp(listen, Some(files)) = config else { return Vec::new() };
+    if let Err(error) = tls::read(files) {
+        let finding = Finding {
+            severity: Severity::Error,
+            what: format!("{}: {}: {}", error.field, error.path.display(), error.problem),
+            why: "Hubble's clients cannot be served without it".to_owned(),
+            remedy: error.help.to_owned(),
+            comes_again: false,
+        };
+        return vec![finding];
+    }
+    let warnings = [open_key(files), nobody_is_asked(*listen, files)];
+    warnings.into_iter().flatten().collect()
+}
+
+fn open_key(files: &TlsFiles) -> Option<Finding> {
+    let path = files.key.display();
+    let mode = fs::metadata(&files.key).ok()?.permissions().mode();
+    (mode & OTHERS_READ != 0).then(|| Finding {
+        severity: Severity::Warning,
+        what: format!("hubble.tls.key: {path}: every user of this machine may read it (mode {:o})", mode & 0o777),
+        why: "whoever has the key can pretend to be this node to Hubble's clients".to_owned(),
+        remedy: format!("chmod o= {path}\nor, where it is a Secret's volume, set its defaultMode: 0400"),
+        comes_again: false,
+    })
+}
+
+/// Encrypted, but to anybody.
+fn nobody_is_asked(listen: SocketAddr, files: &TlsFiles) -> Option<Finding> {
+    (files.client_ca.is_none() && !listen.ip().is_loopback()).then(|| Finding {
+        severity: Severity::Warning,
+        what: format!("hubble.tls: clients at {listen} are not asked who they are"),
+        why: "whoever reaches it reads who talks with whom".to_owned(),
+        remedy: "name in client_ca the authority of the relay's certificate".to_owned(),
+        comes_again: false,
+    })
+}

@@ -1,0 +1,80 @@
+//! Whether masquerading can work with the ports that there are, for whoever looks before a start.
+
+use bulkhead_dataplane::PortKind;
+
+use super::{Finding, Severity};
+use crate::config::Config;
+
+/// That the kernel gives ports to the node's own connections that pods' connections are to have. `range` is the first and the last one of
+/// them, of both families, and `reserved` those that it leaves out: `8080,61000-65535`.
+fn of_ports(config: &Config, range: &str, reserved: &str) -> Option<Finding> {
+    let ports = &config.masquerade.as_ref()?.ports;
+    let (first, last) = range.trim().split_once(char::is_whitespace)?;
+    let [first, last] = [first, last].map(|number| number.trim().parse::<u16>().ok());
+    let (first, last) = (first?, last?);
+    let is_left_out = |part: &str| {
+        let (from, to) = part.trim().split_once('-').unwrap_or((part.trim(), part.trim()));
+        let holds = |from: u16, to: u16| from <= *ports.start() && *ports.end() <= to;
+        from.parse().ok().zip(to.parse().ok()).is_some_and(|(from, to)| holds(from, to))
+    };
+    let overlaps = first <= *ports.end() && *ports.start() <= last && !reserved.split(',').any(is_left_out);
+    overlaps.then(|| Finding {
+        severity: Severity::Warning,
+        what: format!(
+            "masquerade.ports {}-{} are among those of the node's own connections, {first}-{last}",
+            ports.start(),
+            ports.end()
+        ),
+        why: "a connection of the node that is given the port of a pod's to the same destination is refused (session_clash)".to_owned(),
+        remedy: format!("sysctl -w net.ipv4.ip_local_reserved_ports={}-{}, or ports beyond that range", ports.start(), ports.end()),
+        comes_again: false,
+    })
+}
+
+/// That it cannot.
+pub(crate) fn check(config: &Config) -> Option<Finding> {
+    config.masquerade.as_ref()?;
+    let has = |kind| config.ports.iter().any(|port| port.kind == kind);
+    let (what, why, remedy) = match (has(PortKind::Uplink), has(PortKind::Host)) {
+        (true, true) => {
+            let read = |name: &str| std::fs::read_to_string(format!("/proc/sys/net/ipv4/{name}")).unwrap_or_default();
+            return of_ports(config, &read("ip_local_port_range"), &read("ip_local_reserved_ports"));
+        }
+        (false, _) => (
+            "masquerade is on, and there is no uplink port",
+            "what pods send to the world goes through the host port to the node's kernel with the pods' addresses, and the vswitch \
+             cannot send it there with the node's own",
+            "let the node's kernel do it, here for pods in 10.244.0.0/16: nft add table ip pods; nft add chain ip pods post '{ type nat \
+             hook postrouting priority srcnat; }'; nft add rule ip pods post ip saddr 10.244.0.0/16 ip daddr != 10.244.0.0/16 masquerade",
+        ),
+        (true, false) => (
+            "masquerade is on, and there is no host port",
+            "the node has no address behind the vswitch, so that pods' packets to the world are dropped (not_masqueraded)",
+            "add a port of kind host, whose end has the node's addresses",
+        ),
+    };
+    Some(Finding {
+        severity: Severity::Warning,
+        what: what.to_owned(),
+        why: why.to_owned(),
+        remedy: remedy.to_owned(),
+        comes_again: false,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn ports_of_the_nodes_own_connections_are_told_unless_the_kernel_leaves_them_out() {
+        let text = "node: n\nstate: {paths: [s]}\nports: []\nmasquerade: true\n";
+        let config = Config::parse("c", text, Path::new("")).unwrap();
+        let told = |range, reserved| of_ports(&config, range, reserved).is_some();
+        assert!(!told("32768\t60999\n", "\n"), "the kernel's default");
+        assert!(told("1024\t65535\n", "\n") && told("32768 61000", "8080,61000-65000\n"));
+        assert!(!told("1024\t65535\n", "8080,60000-65535\n") && !told("", ""));
+    }
+}

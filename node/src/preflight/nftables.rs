@@ -1,0 +1,45 @@
+//! Whether the kernel can be told what to enforce.
+
+use bulkhead_control::object::Denied;
+
+use super::{Finding, Severity};
+use crate::config::{Config, HubbleConfig};
+use crate::nft;
+use bulkhead_answers::output;
+
+/// What keeps `dataplane: nftables` from enforcing, and what of the configuration it does not do.
+pub(crate) fn check(config: &Config) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if let Err(error) = nft::check() {
+        findings.push(Finding {
+            severity: Severity::Error,
+            what: output::told(&error).lines().next().unwrap_or_default().to_owned(),
+            why: "the kernel's ruleset is loaded by it".to_owned(),
+            remedy: "use Linux 5.14 or newer, install nftables (apt install nftables), and start as root or with CAP_NET_ADMIN"
+                .to_owned(),
+            comes_again: true,
+        });
+    }
+    let not_done = [
+        ("masquerade", config.masquerade.is_some(), "the network plugin beside it does, or a rule of your own"),
+        ("routes", !config.routes.is_empty(), "the node's kernel has routes of its own; remove them here"),
+        ("hubble", config.hubble != HubbleConfig::Off, "the kernel tells nobody what it lets through; remove it"),
+        (
+            "denied: refuse",
+            config.denied == Denied::Refuse,
+            "the kernel cannot refuse a packet that it is about to send; what policy denies is dropped",
+        ),
+    ];
+    for (field, is_set, remedy) in not_done {
+        if is_set {
+            findings.push(Finding {
+                severity: Severity::Warning,
+                what: format!("{field} has no effect"),
+                why: "with dataplane: nftables the kernel forwards".to_owned(),
+                remedy: remedy.to_owned(),
+                comes_again: false,
+            });
+        }
+    }
+    findings
+}

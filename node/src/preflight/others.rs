@@ -1,0 +1,130 @@
+//! Who else handles the packets of the configured interfaces: other programs, other enforcers of policy, and hardware.
+
+use std::collections::BTreeSet;
+
+use bulkhead_dataplane::PortKind;
+
+use super::{Facts, Findings, Severity};
+use crate::config::{Attach, Config, Mode};
+use bulkhead_answers::output;
+
+/// How the interfaces of other enforcers of NetworkPolicy are called, and who that is. `nft` and `iptables` show nothing to who
+/// has not these programs, and kube-proxy has rules there on every node.
+const ENFORCERS: [(&str, &str); 6] = [
+    ("cilium_", "Cilium"),
+    ("cali", "Calico"),
+    ("ovn", "OVN"),
+    ("antrea-gw", "Antrea"),
+    ("kube-bridge", "kube-router"),
+    ("weave", "Weave Net"),
+];
+
+/// Programs of our own begin with this.
+const OWN: &str = "bulkhead";
+
+/// Names that are told in one finding.
+const MAX_NAMED: usize = 5;
+
+impl Findings {
+    /// One finding for all of them: another network's programs are at each of a hundred pods.
+    pub(super) fn tc_programs(&mut self, config: &Config, facts: &Facts) {
+        let (mut interfaces, mut programs) = (BTreeSet::new(), BTreeSet::new());
+        for (interface, found) in &facts.tc_programs {
+            for program in found.iter().filter(|program| !program.name.starts_with(OWN)) {
+                interfaces.insert(&**interface);
+                programs.insert(&*program.name);
+            }
+        }
+        let Some(first) = interfaces.first() else { return };
+        let why = match config.attach {
+            Attach::Xdp => {
+                "the vswitch takes packets before these programs and sends past them: what they enforce or count is void"
+            }
+            Attach::Tc => {
+                "of programs at one interface the first one that decides hides the others: either what they enforce is void, or \
+                 what the vswitch does"
+            }
+        };
+        let [at, named] = [&interfaces, &programs]
+            .map(|names| output::some_of(&names.iter().copied().collect::<Vec<_>>(), MAX_NAMED));
+        self.add(
+            Severity::Warning,
+            format!("{at}: other programs are at tc: {named}"),
+            why,
+            format!(
+                "let one of the two have the interface; `bpftool net` names who attached them\n\
+                 filters that were left over go by: tc qdisc del dev {first} clsact"
+            ),
+        );
+    }
+
+    /// A node without an uplink whose pods reach others through its kernel.
+    pub(super) fn forwarding(&mut self, config: &Config, facts: &Facts) {
+        let has_uplink = config.ports.iter().any(|port| port.kind == PortKind::Uplink);
+        if config.created_host.is_some() && !has_uplink && !facts.forwards {
+            self.add(
+                Severity::Warning,
+                "the node's kernel does not forward",
+                "there is no uplink, so pods reach other machines through it",
+                "sysctl -w net.ipv4.ip_forward=1 (and net.ipv6.conf.all.forwarding=1)",
+            );
+        }
+    }
+
+    /// A second enforcer of policy.
+    pub(super) fn enforcers(&mut self, facts: &Facts) {
+        for (prefix, name) in ENFORCERS {
+            let theirs = facts.interfaces.iter().filter(|interface| interface.starts_with(prefix));
+            let theirs: Vec<&str> = theirs.map(String::as_str).collect();
+            if theirs.is_empty() {
+                continue;
+            }
+            let theirs = output::some_of(&theirs, MAX_NAMED);
+            self.add(
+                Severity::Warning,
+                format!("{name} seems to run on this node: it has the interfaces {theirs}"),
+                "where two enforce NetworkPolicy, connections need what both allow, and each may take the other's interfaces",
+                format!("turn the policy of one of them off, or stop {name} and remove what it has left"),
+            );
+        }
+    }
+
+    /// What an uplink's kernel or hardware does to packets before the vswitch has them. Not for a veth, whose other end is what
+    /// decides.
+    pub(super) fn uplinks(&mut self, config: &Config, facts: &Facts) {
+        for entry in config.ports.iter().filter(|entry| entry.kind == PortKind::Uplink) {
+            let (name, port) = (&entry.interface, &entry.name);
+            let Some(features) = facts.features.get(name).filter(|features| features.driver != "veth") else {
+                continue;
+            };
+            if features.large_receive_offload {
+                self.add(
+                    Severity::Warning,
+                    format!("port {port}: {name} has large receive offload on"),
+                    "its hardware merges packets of a connection, and what is longer than the MTU cannot be forwarded; some \
+                     drivers refuse XDP for it",
+                    format!("ethtool -K {name} lro off"),
+                );
+            }
+            // In the driver's mode packets come before the kernel merges them.
+            if features.generic_receive_offload && config.mode != Mode::Drv {
+                let severity = if config.mode == Mode::Skb { Severity::Warning } else { Severity::Note };
+                self.add(
+                    severity,
+                    format!("port {port}: {name} has generic receive offload on"),
+                    "in mode skb the kernel merges packets of a connection before the vswitch has them, and what is longer than \
+                     the MTU cannot be forwarded",
+                    format!("ethtool -K {name} gro off\nor mode: drv, where the driver can"),
+                );
+            }
+            if features.receive_vlan_offload {
+                self.add(
+                    Severity::Warning,
+                    format!("port {port}: {name} takes VLAN tags out of packets (rxvlan)"),
+                    "the vswitch sees packets of all VLANs as untagged ones",
+                    format!("ethtool -K {name} rxvlan off"),
+                );
+            }
+        }
+    }
+}

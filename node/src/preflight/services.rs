@@ -1,0 +1,64 @@
+//! Whether Services are translated, for whoever looks before a start.
+
+use bulkhead_control::source::{self, Options, Strictness, Unenforced};
+
+use super::{Finding, Severity};
+use crate::admin::health;
+use crate::config::Config;
+use bulkhead_answers::output;
+use bulkhead_answers::services::Adapter;
+
+/// Ports that are named in one finding.
+const MAX_NAMED: usize = 10;
+
+/// How much the state's files know of Services; none with an API server, and where they do not load: whoever starts is told that.
+pub(crate) fn known(config: &Config) -> Vec<Finding> {
+    let adapter = of_files(config);
+    let counts = adapter.as_ref().map(|adapter| Finding {
+        severity: Severity::Note,
+        what: format!("the state has {}", adapter.counts()),
+        why: "their addresses are translated by the vswitch".to_owned(),
+        remedy: "nothing; `services: off` leaves them to something in front of the vswitch".to_owned(),
+        comes_again: true,
+    });
+    let mut checks = adapter.and_then(|mut adapter| adapter.take_health()).unwrap_or_default().checks;
+    checks.retain(|port, _| config.admin.service_health.is_some_and(|own| own.port() != *port));
+    counts.into_iter().chain(health(config, &checks.into_keys().collect::<Vec<_>>())).collect()
+}
+
+fn of_files(config: &Config) -> Option<Adapter> {
+    let settings = config.services.clone().filter(|_| config.state.kubernetes.is_none())?;
+    let options = &config.state.options;
+    let options = Options { strictness: Strictness::Lenient, unenforced: Unenforced::Report, ..options.clone() };
+    let loaded = source::load(&config.state.paths, options).ok()?;
+    Some(Adapter::of(config.node.clone(), settings, &loaded.objects))
+}
+
+/// At which ports load balancers will be answered, these of Services among them, and which of them are taken now.
+fn health(config: &Config, of_services: &[u16]) -> Vec<Finding> {
+    let Some(own) = config.admin.service_health.filter(|_| config.services.is_some()) else { return Vec::new() };
+    let mut ports: Vec<String> = vec![own.port().to_string()];
+    ports.extend(of_services.iter().map(ToString::to_string));
+    let named = output::some_of(&ports.iter().map(|port| &**port).collect::<Vec<_>>(), MAX_NAMED);
+    let told = Finding {
+        severity: Severity::Note,
+        what: format!("load balancers are answered at {}, ports {named}", own.ip()),
+        why: "they send nothing to a node that does not say it is healthy (/healthz, healthCheckNodePort)".to_owned(),
+        remedy: "nothing; `admin: {service_health: none}` leaves it to kube-proxy".to_owned(),
+        comes_again: true,
+    };
+    let all = std::iter::once(own.port()).chain(of_services.iter().copied());
+    let taken = all.filter_map(|port| {
+        // A socket that is gone at once: nobody can connect to it for longer than that.
+        let error = health::listen(std::net::SocketAddr::new(own.ip(), port)).err()?;
+        Some(Finding {
+            severity: Severity::Warning,
+            what: format!("load balancers cannot be answered at port {port} of {}: {error}", own.ip()),
+            why: "whoever listens there tells them about the node; the vswitch tries again while it runs".to_owned(),
+            remedy: "stop kube-proxy on this node if it still runs, or write `admin: {service_health: none}`"
+                .to_owned(),
+            comes_again: true,
+        })
+    });
+    taken.chain([told]).collect()
+}

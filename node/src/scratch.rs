@@ -1,0 +1,34 @@
+//! A folder for one test, removed when it ends.
+#![allow(dead_code, reason = "other crates include this file, and use a part of it")]
+
+use std::path::{Path, PathBuf};
+
+/// See the module.
+pub(crate) struct Scratch(PathBuf);
+
+impl Scratch {
+    /// An empty one. `name` is the test's own.
+    pub(crate) fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("bulkhead-live-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Writes a file in it.
+    pub(crate) fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.0.join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

@@ -1,0 +1,400 @@
+//! The policy in force: what the state's files or the API server say, or said when they last made sense.
+
+mod counts;
+mod files;
+mod judging;
+mod masquerade;
+mod nftables;
+mod nodes;
+mod own_node;
+mod policies;
+mod questions;
+mod server;
+mod services;
+mod translations;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bulkhead_classifier::OriginId;
+use bulkhead_control::attachments::Attachment;
+use bulkhead_control::inventory::Inventory;
+use bulkhead_control::object::{Denied, Enforcement, Node, PodName};
+use bulkhead_control::pipeline::{AuditTables, AuditedPolicy, Pipeline};
+use bulkhead_control::renderer::acl::NodeTables;
+use bulkhead_control::service::Settings;
+use bulkhead_control::source::SourceErrors;
+use ipnet::IpNet;
+use tokio::sync::watch;
+
+use super::api::Api;
+use super::composer::Policy;
+use super::config::{StateConfig, WhenMissing};
+use super::journal::{ChangeLog, Journal};
+use super::log;
+use super::next_hops::{self, Peer};
+use super::origins::SharedOrigins;
+use super::watch::Watch;
+use bulkhead_answers::services::{Adapter, NodeHealth};
+use bulkhead_answers::{contests, run};
+pub(super) use counts::{StateCounters, StateCounts};
+pub(super) use judging::{Judged, Judging};
+use masquerade::Masquerading;
+use nftables::KernelState;
+pub(super) use nodes::Nodes;
+use own_node::{nameless, without_state};
+pub(super) use translations::{Asked, AskedFor, Translations};
+
+/// How often the first read is repeated while the files go on changing: with the pause, five seconds. Who writes for
+/// longer than that is read as it comes, like any later change.
+const SETTLING: u32 = 50;
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// What becomes of packets without a state.
+pub(super) const DENYING: &str = "nothing is forwarded but the node's own traffic to and from the uplink";
+
+/// See the module.
+pub(super) struct LiveState {
+    config: StateConfig,
+    node: Arc<str>,
+    watch: Watch,
+    /// The API server, where the state is not files.
+    api: Option<Api>,
+    pipeline: Pipeline,
+    /// What the pipeline was told of the files, or of what was kept of the API server's state.
+    inventory: Inventory,
+    /// What workers are told of Services; none where they are off.
+    services: Option<Adapter>,
+    /// What load balancers are told.
+    health: watch::Sender<NodeHealth>,
+    /// What a relay of Hubble is told.
+    nodes: watch::Sender<Arc<Nodes>>,
+    /// How pods' connections to the world leave; none for with their own addresses.
+    masquerading: Option<Masquerading>,
+    /// Services and nodes that were kept of the API server's state, until it tells them itself.
+    kept_services: Inventory,
+    /// Addresses that connections to Services were to leave with, and whose they are: they are not used.
+    taken_sources: BTreeMap<IpAddr, String>,
+    origins: SharedOrigins,
+    /// Those of a node without a state where the kernel enforces.
+    tables: Arc<NodeTables>,
+    /// What the kernel is to enforce: the number of the last state that made sense, and whether a later one does not.
+    kernel: KernelState,
+    /// See [`Policy::audit`] and [`Policy::audited`].
+    audit: Option<Arc<AuditTables>>,
+    audited: Arc<BTreeSet<AuditedPolicy>>,
+    peers: Arc<[Peer]>,
+    /// The node's own blocks.
+    pod_networks: Arc<[IpNet]>,
+    /// See [`Policy::node_addresses`].
+    primary: Arc<[IpAddr]>,
+    refusing: [Arc<[OriginId]>; 2],
+    /// What is in force where there is no state: the node's own addresses and nothing else, so that it can ask for one.
+    without: Arc<NodeTables>,
+    /// The node as its object is, or one without anything.
+    own: Node,
+    /// The addresses of the node's interfaces.
+    addresses: BTreeSet<IpAddr>,
+    /// Whether nothing may pass, because there is no state that makes sense and the configuration wants it so.
+    denied: bool,
+    /// When the change that was taken last was heard, until somebody asks.
+    heard: Option<Instant>,
+    /// What was told of the last state: of the next one what is new is.
+    told: BTreeSet<String>,
+    /// The same of an API server's Services, which have batches of their own.
+    told_of_services: BTreeSet<String>,
+    counts: Arc<StateCounts>,
+    /// Whether what was read or heard last was refused, so that an older state is in force.
+    is_refused: bool,
+    /// What the journal is told.
+    changes: ChangeLog,
+}
+
+impl LiveState {
+    /// Reads the state for the first time, to be judged so. `services` is none where they are off, `addresses` are those of the
+    /// node's interfaces, `attached` the pods that were attached.
+    ///
+    /// # Errors
+    /// When it does not load, unless the configuration says to wait for one.
+    pub(super) fn load(
+        config: &StateConfig,
+        services: Option<Settings>,
+        node: &Arc<str>,
+        judging: Judging,
+        addresses: BTreeSet<IpAddr>,
+        attached: BTreeMap<PodName, Attachment>,
+    ) -> anyhow::Result<Self> {
+        // Before reading, so that what changes meanwhile is seen.
+        let watch = Watch::new(&config.paths);
+        let isolation = config.options.semantics.default_isolation();
+        let mut pipeline = judging.pipeline(node, isolation)?;
+        pipeline.resync([])?;
+        let mut changes = ChangeLog::default();
+        changes.note_attached(&attached);
+        pipeline.attach(attached)?;
+        let nothing = without_state(node, &addresses)?;
+        let api = Api::start(config, node)?;
+        let mut state = Self {
+            config: config.clone(),
+            node: node.clone(),
+            watch,
+            api,
+            pipeline,
+            inventory: Inventory::default(),
+            services: services.map(|settings| Adapter::new(node.clone(), settings)),
+            health: watch::Sender::default(),
+            nodes: watch::Sender::default(),
+            masquerading: None,
+            kept_services: Inventory::default(),
+            taken_sources: BTreeMap::new(),
+            origins: SharedOrigins::default(),
+            tables: Arc::clone(&nothing),
+            kernel: KernelState::default(),
+            audit: None,
+            audited: Arc::default(),
+            peers: [].into(),
+            pod_networks: [].into(),
+            primary: [].into(),
+            refusing: [[].into(), [].into()],
+            without: nothing,
+            own: nameless(node),
+            addresses,
+            denied: true,
+            heard: None,
+            told: BTreeSet::new(),
+            told_of_services: BTreeSet::new(),
+            counts: Arc::default(),
+            is_refused: false,
+            changes,
+        };
+        state.counts.judged(Judged::of(&state.pipeline));
+        state.count_services();
+        if state.api.is_some() {
+            state.load_from_server();
+            return Ok(state);
+        }
+        let mut loaded = state.load_files();
+        for _ in 0..SETTLING {
+            if state.watch.was_read() {
+                break;
+            }
+            // Somebody is writing: what was read may lack the policies that are still to come.
+            std::thread::sleep(PAUSE);
+            loaded = state.load_files();
+        }
+        let read = loaded.and_then(|loaded| state.take(loaded));
+        match (read, config.when_missing) {
+            (Ok(_), _) => {}
+            (Err(error), WhenMissing::Exit) => return Err(error),
+            (Err(error), WhenMissing::Deny) => {
+                state.count(|counts| &counts.refused);
+                log::error(&format!("there is no state yet; {DENYING} until there is\n{error:#}"));
+            }
+        }
+        Ok(state)
+    }
+
+    /// Looks at the files with the next [`Self::refresh`], and asks a server again.
+    pub(super) fn hurry(&mut self) {
+        self.watch.hurry();
+        self.api.iter_mut().for_each(Api::hurry);
+    }
+
+    /// Looks at the files, and reads them when they have changed, or takes what the API server has changed. Returns whether that
+    /// changed what is in force.
+    pub(super) fn refresh(&mut self) -> bool {
+        if self.api.is_some() {
+            return self.refresh_from_server();
+        }
+        if !self.watch.has_changed() {
+            return false;
+        }
+        self.heard = Some(Instant::now());
+        let loaded = self.load_files();
+        if !self.watch.was_read() {
+            // The files went on changing: what was read may be half of it.
+            return false;
+        }
+        self.settle(loaded)
+    }
+
+    /// Has what the pipeline knows enforced. Returns whether that changes what is in force.
+    fn enforce(
+        &mut self,
+        mut warnings: BTreeSet<String>,
+        unenforced: BTreeSet<String>,
+        faulty: usize,
+        unenforced_kinds: usize,
+    ) -> anyhow::Result<bool> {
+        let contests = self.pipeline.contests();
+        warnings.extend(contests.iter().map(contests::told));
+        warnings.extend(run::left_open(&self.pipeline));
+        warnings.extend(run::refusals(&self.pipeline));
+        warnings.extend(run::unaudited(&self.pipeline));
+        self.tell(&warnings, log::warn);
+        self.told = warnings.into_iter().chain(unenforced).collect();
+        let is_other = self.take_tables(contests.len())?;
+        let has_changed = std::mem::take(&mut self.denied) || is_other;
+        self.counts.applied.fetch_add(u64::from(has_changed || self.api.is_none()), Ordering::Relaxed);
+        self.counts.faulty.store(faulty as u64, Ordering::Relaxed);
+        self.counts.unenforced_kinds.store(unenforced_kinds as u64, Ordering::Relaxed);
+        Ok(has_changed)
+    }
+
+    /// Takes what the pipeline has compiled. Returns whether that is something else than before.
+    fn take_tables(&mut self, contests: usize) -> anyhow::Result<bool> {
+        self.tell_nodes();
+        let (tables, is_other_kernel) = match self.kernel_revision() {
+            None => (run::node_tables(&self.pipeline, &self.node)?, false),
+            // There are no tables: the kernel is told what has changed.
+            Some(revision) => {
+                run::check_node(&self.pipeline, &self.node)?;
+                let before = std::mem::replace(&mut self.kernel.revision, revision);
+                (Arc::clone(&self.tables), before != revision)
+            }
+        };
+        run::check_addresses(&tables)?;
+        self.kernel.is_held = false;
+        self.tell_judging();
+        let (audit, audited) = (self.pipeline.audit_tables(&self.node), self.pipeline.audited_policies());
+        self.origins.follow(self.pipeline.origins());
+        let peers = next_hops::peers(&self.pipeline, &self.node);
+        let refusing = [Denied::Drop, Denied::Refuse].map(|default| self.pipeline.refusing_origins(default).into());
+        let blocks: Vec<IpNet> = self.own_blocks().collect();
+        let (has_other_primary, is_masqueraded_otherwise) = (self.find_primary(), self.follow_masquerade());
+        let is_same = Arc::ptr_eq(&tables, &self.tables)
+            && !is_other_kernel
+            && !is_masqueraded_otherwise
+            && *peers == *self.peers
+            && *blocks == *self.pod_networks
+            && !has_other_primary
+            && refusing == self.refusing
+            && audit.as_ref() == self.audit.as_deref()
+            && audited == *self.audited;
+        (self.audit, self.audited) = (audit.map(Arc::new), Arc::new(audited));
+        (self.tables, self.peers, self.refusing) = (tables, peers.into(), refusing);
+        self.pod_networks = blocks.into();
+        self.follow_host_ports();
+        self.counts.contested_addresses.store(contests as u64, Ordering::Relaxed);
+        self.counts.refused_tables.store(self.pipeline.refusals().len() as u64, Ordering::Relaxed);
+        Ok(!is_same)
+    }
+
+    /// Makes these all pods that are attached. Returns whether that changed what is in force.
+    pub(super) fn attach(&mut self, pods: BTreeMap<PodName, Attachment>) -> bool {
+        self.changes.note_attached(&pods);
+        let taken = self.pipeline.attach(pods).map_err(anyhow::Error::from);
+        if self.counts.applied.load(Ordering::Relaxed) == 0 {
+            // They count with the first state.
+            return false;
+        }
+        let contests = self.pipeline.contests();
+        match taken.and_then(|()| self.take_tables(contests.len())) {
+            Ok(has_changed) => {
+                let findings = contests.iter().map(contests::told).chain(run::refusals(&self.pipeline)).collect();
+                self.tell(&findings, log::warn);
+                has_changed
+            }
+            Err(error) => {
+                log::error(&format!(
+                    "the pods that were attached cannot be enforced; what was in force stays\n{error:#}"
+                ));
+                false
+            }
+        }
+    }
+
+    /// Has the journal told of this state and all that come; without one nothing more is noted.
+    pub(super) fn record(&mut self, journal: Option<Journal>, enforcement: Enforcement) {
+        let settings = bulkhead_answers::bundle::Settings {
+            isolation: self.config.options.semantics.default_isolation(),
+            enforcement,
+            services: self.services.as_ref().map(|services| services.resolver().settings().clone()),
+            program: env!("CARGO_PKG_VERSION").into(),
+        };
+        self.changes.tell_to(journal, settings);
+    }
+
+    /// Tells the journal what is in force by this generation. `is_held` is whether what is known is not.
+    pub(super) fn tell_changes(&mut self, generation: u64, is_held: bool) {
+        self.changes.tell(generation, self.denied, is_held || self.is_refused);
+    }
+
+    /// Tells these, but for those that were told of the last state, or of this one.
+    fn tell(&mut self, findings: &BTreeSet<String>, tell: fn(&String)) {
+        findings.difference(&self.told).for_each(tell);
+        self.told.extend(findings.iter().cloned());
+    }
+
+    fn count(&self, of: impl Fn(&StateCounts) -> &AtomicU64) {
+        of(&self.counts).fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// When to look next, if nothing is told.
+    pub(super) fn next_look(&self) -> Instant {
+        self.api.as_ref().map_or_else(|| self.watch.next_look(), Api::next_look)
+    }
+
+    /// What is to be enforced: the last good state, or before there was one that no pod sends or is sent anything.
+    pub(super) fn policy(&self) -> Policy {
+        let in_force = Policy {
+            tables: Arc::clone(&self.tables),
+            audit: self.audit.clone(),
+            audited: Arc::clone(&self.audited),
+            peers: Arc::clone(&self.peers),
+            pod_networks: Arc::clone(&self.pod_networks),
+            node_addresses: Arc::clone(&self.primary),
+            masquerade: self.masquerading.as_ref().map(Masquerading::value),
+            refusing: self.refusing.clone(),
+            denied: false,
+            is_told: self.api.is_none() || self.counts.applied.load(Ordering::Relaxed) <= 1,
+        };
+        if !self.denied {
+            return in_force;
+        }
+        Policy {
+            tables: Arc::clone(&self.without),
+            audit: None,
+            audited: Arc::default(),
+            peers: [].into(),
+            pod_networks: [].into(),
+            refusing: [[].into(), [].into()],
+            denied: true,
+            ..in_force
+        }
+    }
+
+    /// When the change that was taken last was heard: the first of its events of the API server, or that files had changed. None where there
+    /// was no such change since this was asked.
+    pub(super) const fn take_heard(&mut self) -> Option<Instant> {
+        self.heard.take()
+    }
+
+    fn own_blocks(&self) -> impl Iterator<Item = IpNet> {
+        let own = self.pipeline.cache().nodes().values().filter(|node| *node.name == *self.node);
+        own.flat_map(|node| node.pod_cidrs.iter().copied())
+    }
+
+    /// What the numbers in the tables stand for, of this state and of all that come.
+    pub(super) fn origins(&self) -> SharedOrigins {
+        self.origins.clone()
+    }
+
+    /// How often the state has changed, for whoever wants to know while this is in use.
+    pub(super) fn counts(&self) -> Arc<StateCounts> {
+        Arc::clone(&self.counts)
+    }
+}
+
+/// What deserves a look in what was read.
+fn told(warnings: &SourceErrors) -> BTreeSet<String> {
+    let more = warnings.total() - warnings.shown().len();
+    let more = (more > 0).then(|| format!("{more} more of such"));
+    warnings.shown().iter().map(ToString::to_string).chain(more).collect()
+}
+
+#[cfg(test)]
+mod tests;

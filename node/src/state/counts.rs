@@ -1,0 +1,73 @@
+//! How the state fares, counted.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use super::judging::Judged;
+use bulkhead_answers::services::Counts;
+use bulkhead_observe::admin::Judging;
+
+/// How often the files changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub(crate) struct StateCounters {
+    /// States that took effect, the first one included.
+    pub applied: u64,
+    /// States that did not load.
+    pub refused: u64,
+    /// Objects of the state in force that were not understood.
+    pub faulty: u64,
+    /// Addresses that several pods, or a pod and a node, of the state in force say are theirs.
+    pub contested_addresses: u64,
+    /// Kinds of the state in force that restrict traffic, are not enforced, and are not ignored by the configuration.
+    pub unenforced_kinds: u64,
+    /// Lists and tables of the state in force that do not fit: what was in force before stays, or nothing passes.
+    pub refused_tables: u64,
+    /// How much is known of Services; none where they are off.
+    pub services: Option<Counts>,
+    /// What judges packets.
+    #[serde(skip)]
+    pub judged: Judged,
+}
+
+impl StateCounters {
+    /// What judges packets; none before that is decided.
+    pub(crate) fn judging(&self) -> Option<Judging> {
+        let Judged { renderer, place, is_automatic } = self.judged;
+        let (renderer, place) = (renderer.to_owned(), place.to_owned());
+        (!renderer.is_empty()).then_some(Judging { renderer, place, automatic: is_automatic })
+    }
+}
+
+/// Counts that other threads read.
+#[derive(Debug, Default)]
+pub(crate) struct StateCounts {
+    pub(super) applied: AtomicU64,
+    pub(super) refused: AtomicU64,
+    pub(super) faulty: AtomicU64,
+    pub(super) contested_addresses: AtomicU64,
+    pub(super) unenforced_kinds: AtomicU64,
+    pub(super) refused_tables: AtomicU64,
+    pub(super) services: Mutex<Option<Counts>>,
+    judged: Mutex<Judged>,
+}
+
+impl StateCounts {
+    pub(crate) fn read(&self) -> StateCounters {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        StateCounters {
+            applied: read(&self.applied),
+            refused: read(&self.refused),
+            faulty: read(&self.faulty),
+            contested_addresses: read(&self.contested_addresses),
+            unenforced_kinds: read(&self.unenforced_kinds),
+            refused_tables: read(&self.refused_tables),
+            services: *self.services.lock().unwrap_or_else(PoisonError::into_inner),
+            judged: *self.judged.lock().unwrap_or_else(PoisonError::into_inner),
+        }
+    }
+
+    /// Notes what judges now. Returns what did before.
+    pub(super) fn judged(&self, now: Judged) -> Judged {
+        std::mem::replace(&mut *self.judged.lock().unwrap_or_else(PoisonError::into_inner), now)
+    }
+}

@@ -1,0 +1,111 @@
+//! What enforces the state, and what the engine is where the state chooses it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bulkhead_control::object::{Enforcement, IngressIsolation};
+use bulkhead_control::pipeline::{Choice, Pipeline};
+use bulkhead_control::processor::Scope;
+use bulkhead_control::renderer::acl::EnforcedAt;
+use bulkhead_control::renderer::nftables::Suspects;
+
+use super::LiveState;
+use crate::log;
+use bulkhead_answers::run;
+
+/// Who judges packets, and by what.
+#[derive(Clone, Debug)]
+pub(crate) enum Judging {
+    /// The vswitch, where packets leave, by tables of this engine. Policies that do not say are enforced, or audited.
+    Destination(Choice, Enforcement),
+    /// The vswitch, where packets come in, by session rules.
+    Source,
+    /// The node's kernel, by nftables.
+    Kernel(Suspects),
+}
+
+impl Default for Judging {
+    fn default() -> Self {
+        Self::Destination(Choice::default(), Enforcement::default())
+    }
+}
+
+impl Judging {
+    pub(super) fn pipeline(self, node: &Arc<str>, isolation: IngressIsolation) -> anyhow::Result<Pipeline> {
+        Ok(match self {
+            Self::Destination(choice, enforcement) => {
+                let empty = Pipeline::with_default_isolation(Scope::Node(node.clone()), isolation);
+                let mut pipeline = empty.auditing(enforcement);
+                pipeline.choose(choice)?;
+                pipeline
+            }
+            Self::Source => Pipeline::at_source(node.clone(), isolation),
+            Self::Kernel(suspects) => Pipeline::in_the_kernel(node.clone(), isolation, suspects),
+        })
+    }
+}
+
+/// What judges packets now, as `bulkhead status` tells it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Judged {
+    /// The renderer, by the name that the configuration's `renderers` has for it.
+    pub renderer: &'static str,
+    /// `destination`, `source` or `kernel`.
+    pub place: &'static str,
+    /// Whether the state has chosen it (`engine: auto`).
+    pub is_automatic: bool,
+}
+
+impl Judged {
+    pub(super) fn of(pipeline: &Pipeline) -> Self {
+        let is_automatic = pipeline.choice() == Choice::Auto;
+        if pipeline.kernel().is_some() {
+            return Self { renderer: "nftables", place: "kernel", is_automatic: false };
+        }
+        if pipeline.session_table().is_some() {
+            return Self { renderer: "session-rules", place: EnforcedAt::Source.name(), is_automatic: false };
+        }
+        Self { renderer: pipeline.engine().name(), place: EnforcedAt::Destination.name(), is_automatic }
+    }
+}
+
+impl LiveState {
+    /// Has another engine make the tables, or the state choose one, and other policies be audited. Elsewhere than at the destination
+    /// there is neither. Returns whether that changed what is in force.
+    pub(crate) fn judge(&mut self, judging: &Judging) -> bool {
+        let &Judging::Destination(choice, enforcement) = judging else { return false };
+        self.changes.note_enforcement(enforcement);
+        // Both are taken over, whatever the first of them meets.
+        let enforced = self.pipeline.enforce(Some(enforcement));
+        let judged = enforced.and(self.pipeline.choose(choice)).map_err(anyhow::Error::from);
+        if self.counts.applied.load(Ordering::Relaxed) == 0 {
+            self.tell_judging();
+            return false;
+        }
+        let contests = self.pipeline.contests().len();
+        match judged.and_then(|()| self.take_tables(contests)) {
+            Ok(has_changed) => {
+                // What one engine takes may be too much for the other one.
+                self.tell(&run::refusals(&self.pipeline).into_iter().collect(), log::warn);
+                has_changed
+            }
+            Err(error) => {
+                let name = self.pipeline.engine().name();
+                log::error(&format!("engine {name} cannot be taken; what was in force stays\n{error:#}"));
+                false
+            }
+        }
+    }
+
+    /// Tells what judges from now on, where the state has chosen it.
+    pub(super) fn tell_judging(&self) {
+        let now = Judged::of(&self.pipeline);
+        let before = self.counts.judged(now);
+        if now.is_automatic && before != now {
+            let (engine, named) = (now.renderer, self.pipeline.most_named());
+            log::info(&format!(
+                "engine auto: {engine} makes the tables; the policies of this node's pods name at most {named} pods each"
+            ));
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Masquerading as it follows from the state: which addresses the node has, and where the cluster is.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use bulkhead_control::object::Node;
+use bulkhead_control::service::Settings;
+use bulkhead_dataplane::Masquerade;
+use ipnet::IpNet;
+
+use super::LiveState;
+use crate::config::MasqueradeConfig;
+
+/// What is known of it.
+pub(super) struct Masquerading {
+    config: MasqueradeConfig,
+    /// Blocks of pods and of Services besides those that Nodes tell.
+    settings: Vec<IpNet>,
+    /// What it was made of.
+    known: (Vec<IpAddr>, Vec<IpNet>),
+    value: Arc<Masquerade>,
+}
+
+impl Masquerading {
+    fn new(config: MasqueradeConfig, settings: Option<&Settings>) -> Self {
+        let blocks = settings.map_or(Vec::new(), |all| [&all.cluster_cidrs[..], &all.service_cidrs[..]].concat());
+        let value = Arc::new(Masquerade::new([], [], config.ports.clone()));
+        Self { config, settings: blocks, known: (Vec::new(), Vec::new()), value }
+    }
+
+    pub(super) fn value(&self) -> Arc<Masquerade> {
+        Arc::clone(&self.value)
+    }
+
+    /// Takes in the node as its object is, the addresses of its interfaces, and all nodes. Returns whether anything differs.
+    fn follow<'a>(
+        &mut self,
+        own: &Node,
+        addresses: &BTreeSet<IpAddr>,
+        nodes: impl Iterator<Item = &'a Arc<Node>>,
+    ) -> bool {
+        // Not a bridge's, say.
+        let is_pods = |address: &IpAddr| own.pod_cidrs.iter().any(|block| block.contains(address));
+        let of_interfaces = addresses.iter().filter(|address| is_routable(**address) && !is_pods(address));
+        let sources = self.config.addresses.iter().chain(&own.addresses).chain(of_interfaces).copied().collect();
+        let mut kept = [&self.config.except[..], &self.settings[..]].concat();
+        for node in nodes {
+            kept.extend(&node.pod_cidrs);
+            // Nodes know the way to pods.
+            kept.extend(node.addresses.iter().copied().map(IpNet::from));
+        }
+        let known = (sources, kept);
+        if self.known == known {
+            return false;
+        }
+        let (sources, kept) = (known.0.iter().copied(), known.1.iter().copied());
+        self.value = Arc::new(Masquerade::new(sources, kept, self.config.ports.clone()));
+        self.known = known;
+        true
+    }
+}
+
+/// Whether others can answer to an address.
+fn is_routable(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => !address.is_loopback() && !address.is_link_local(),
+        IpAddr::V6(address) => !address.is_loopback() && !address.is_unicast_link_local(),
+    }
+}
+
+impl LiveState {
+    /// Has pods' connections to the world leave so, none for with their own addresses. `settings` are those of Services.
+    pub(crate) fn masquerade(&mut self, config: Option<MasqueradeConfig>, settings: Option<&Settings>) {
+        self.masquerading = config.map(|config| Masquerading::new(config, settings));
+        self.follow_masquerade();
+    }
+
+    /// Takes in what is known of nodes. Returns whether masquerading differs by it.
+    pub(super) fn follow_masquerade(&mut self) -> bool {
+        let nodes = self.pipeline.cache().nodes().values();
+        self.masquerading.as_mut().is_some_and(|known| known.follow(&self.own, &self.addresses, nodes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bulkhead_control::object::Labels;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    fn node(name: &str, address: &str, block: &str) -> Arc<Node> {
+        Arc::new(Node {
+            name: name.into(),
+            labels: Labels::new(),
+            addresses: vec![ip(address)],
+            pod_cidrs: vec![block.parse().unwrap()],
+            terminating: false,
+        })
+    }
+
+    #[test]
+    fn the_world_is_what_no_node_pod_or_setting_has_and_the_nodes_first_address_is_given() {
+        let config =
+            MasqueradeConfig { except: vec!["192.168.0.0/16".parse().unwrap()], ..MasqueradeConfig::default() };
+        let settings = Settings { service_cidrs: vec!["10.96.0.0/12".parse().unwrap()], ..Settings::default() };
+        let mut known = Masquerading::new(config, Some(&settings));
+        let nodes = [node("n1", "172.18.0.1", "10.1.0.0/16"), node("n2", "172.18.0.2", "10.2.0.0/16")];
+        let addresses = ["127.0.0.1", "169.254.1.1", "10.1.0.1", "172.19.0.9", "fe80::1", "fd00::9"].map(ip).into();
+        assert!(known.follow(&nodes[0], &addresses, nodes.iter()));
+        assert!(!known.follow(&nodes[0], &addresses, nodes.iter()), "the same");
+        let value = known.value();
+        assert_eq!(value.sources(), [ip("172.18.0.1"), ip("fd00::9")]);
+        for kept in ["10.1.0.5", "10.2.0.5", "172.18.0.2", "10.100.0.1", "192.168.7.7"] {
+            assert!(!value.is_for(ip(kept)), "{kept}");
+        }
+        assert!(value.is_for(ip("172.18.0.3")) && value.is_for(ip("8.8.8.8")) && value.is_for(ip("2001:db8::1")));
+        assert!(known.follow(&nodes[0], &addresses, nodes[..1].iter()));
+        assert!(known.value().is_for(ip("10.2.0.5")));
+        // What is said comes first.
+        let config = MasqueradeConfig { addresses: vec![ip("172.19.0.9")], ..MasqueradeConfig::default() };
+        let mut said = Masquerading::new(config, None);
+        assert!(said.follow(&nodes[0], &addresses, nodes.iter()));
+        assert_eq!(said.value().sources(), [ip("172.19.0.9"), ip("fd00::9")]);
+    }
+}

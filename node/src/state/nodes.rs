@@ -1,0 +1,47 @@
+//! The cluster's nodes, for a relay of Hubble.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use bulkhead_control::object::Node;
+use tokio::sync::watch;
+
+use super::LiveState;
+
+/// Nodes by name, each with the addresses of its object: internal ones first.
+pub(crate) type Nodes = BTreeMap<Arc<str>, Vec<IpAddr>>;
+
+impl LiveState {
+    /// The nodes of this state and of all that come. They are followed for as long as somebody has what is returned.
+    pub(crate) fn nodes(&self) -> watch::Receiver<Arc<Nodes>> {
+        let nodes = self.nodes.subscribe();
+        self.tell_nodes();
+        nodes
+    }
+
+    /// Tells the nodes that the pipeline knows, where they are others than before.
+    pub(super) fn tell_nodes(&self) {
+        if self.nodes.receiver_count() == 0 {
+            return;
+        }
+        let known = self.pipeline.cache().nodes();
+        self.nodes.send_if_modified(|told| {
+            let is_same = told.len() == known.len()
+                && known
+                    .iter()
+                    .zip(&**told)
+                    .all(|((name, node), was)| name == was.0 && *self.addresses_of_node(node) == **was.1);
+            if !is_same {
+                let now = known.iter().map(|(name, node)| (Arc::clone(name), self.addresses_of_node(node).to_vec()));
+                *told = Arc::new(now.collect());
+            }
+            !is_same
+        });
+    }
+
+    /// Of this node the pipeline knows the addresses of all interfaces as well. Others reach it by its object's.
+    fn addresses_of_node<'a>(&'a self, node: &'a Node) -> &'a [IpAddr] {
+        if node.name == self.node { &self.own.addresses } else { &node.addresses }
+    }
+}

@@ -1,0 +1,142 @@
+//! The node whose vswitch this is: as its object says, with the addresses of its interfaces.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bulkhead_control::cache::Event;
+use bulkhead_control::claims::Holder;
+use bulkhead_control::object::{Labels, Node, Object};
+use bulkhead_control::pipeline::Pipeline;
+use bulkhead_control::processor::Scope;
+use bulkhead_control::renderer::acl::NodeTables;
+
+use super::LiveState;
+use crate::log;
+use bulkhead_answers::run;
+
+impl LiveState {
+    /// The node with the addresses of its interfaces, beside the pods that are known.
+    pub(super) fn own_node(&self) -> Node {
+        let cache = self.pipeline.cache();
+        let contests = self.pipeline.contests();
+        with_addresses(&self.own, &self.addresses, |address| {
+            cache.pods_at(*address).any(|(_, pod)| pod.is_endpoint())
+                || contests.iter().any(|contest| contest.address == *address && contest.holder == Holder::Nobody)
+        })
+    }
+
+    /// Finds the node's primary address of each family, as its object has them in order and an interface has them too: only such a one
+    /// can be the source of what the node's kernel sends. Returns whether they are others than before.
+    pub(super) fn find_primary(&mut self) -> bool {
+        let has = |ipv4: bool| {
+            let own = self.own.addresses.iter().copied();
+            own.filter(|address| self.addresses.contains(address)).find(|address| address.is_ipv4() == ipv4)
+        };
+        let primary: Vec<IpAddr> = [true, false].into_iter().filter_map(has).collect();
+        let is_other = *primary != *self.primary;
+        self.primary = primary.into();
+        is_other
+    }
+
+    /// Takes in the addresses of the node's interfaces. Returns whether that changed what is in force.
+    pub(crate) fn renumber(&mut self, addresses: std::io::Result<BTreeSet<IpAddr>>) -> bool {
+        let addresses = match addresses {
+            Ok(addresses) if addresses == self.addresses => return false,
+            Ok(addresses) => addresses,
+            Err(error) => {
+                log::error(&format!(
+                    "the kernel does not tell the node's addresses; those that are known stay: {error}"
+                ));
+                return false;
+            }
+        };
+        self.addresses = addresses;
+        match without_state(&self.node, &self.addresses) {
+            Ok(without) => self.without = without,
+            Err(error) => log::error(&format!("the node's new addresses are not known without a state\n{error:#}")),
+        }
+        let has_other_primary = self.find_primary();
+        let node = self.own_node();
+        if let Some(services) = &mut self.services {
+            services.set_more_addresses(more_addresses(&node, &self.own));
+        }
+        if self.counts.applied.load(Ordering::Relaxed) == 0 {
+            self.follow_masquerade();
+            return self.denied;
+        }
+        let event = Event::Apply(Object::Node(node));
+        self.changes.note([&event]);
+        let applied = self.pipeline.apply(event).map_err(anyhow::Error::from);
+        // What stays is known by the nodes' addresses, the new ones.
+        let is_masqueraded_otherwise = self.follow_masquerade();
+        let tables = applied.and_then(|()| match self.kernel_revision() {
+            None => run::node_tables(&self.pipeline, &self.node),
+            // The kernel is told by itself.
+            Some(_) => Ok(Arc::clone(&self.tables)),
+        });
+        match tables {
+            // Without a state it is the node's own addresses that are in force.
+            Ok(tables) if Arc::ptr_eq(&tables, &self.tables) => {
+                self.denied || has_other_primary || is_masqueraded_otherwise
+            }
+            Ok(tables) => {
+                self.origins.follow(self.pipeline.origins());
+                self.tables = tables;
+                self.tell(&run::refusals(&self.pipeline).into_iter().collect(), log::warn);
+                self.counts.refused_tables.store(self.pipeline.refusals().len() as u64, Ordering::Relaxed);
+                log::info("the node's addresses have changed");
+                true
+            }
+            Err(error) => {
+                log::error(&format!(
+                    "the node's new addresses cannot be enforced; those that were in force stay\n{error:#}"
+                ));
+                is_masqueraded_otherwise
+            }
+        }
+    }
+}
+
+/// The tables of a node of which nothing is known but its own addresses.
+pub(super) fn without_state(node: &Arc<str>, addresses: &BTreeSet<IpAddr>) -> anyhow::Result<Arc<NodeTables>> {
+    let mut pipeline = Pipeline::new(Scope::Node(node.clone()));
+    pipeline.resync([Object::Node(with_addresses(&nameless(node), addresses, |_| false))])?;
+    let tables = pipeline.node_tables(node);
+    tables.ok_or_else(|| anyhow::anyhow!("no tables for an empty node, a fault of the program"))
+}
+
+/// A node of which nothing is known.
+pub(super) fn nameless(name: &Arc<str>) -> Node {
+    Node { name: name.clone(), labels: Labels::new(), addresses: Vec::new(), pod_cidrs: Vec::new(), terminating: false }
+}
+
+/// The node with the addresses of its interfaces, but for those that a pod has: then it is the pod's policies that count.
+pub(super) fn with_addresses(own: &Node, addresses: &BTreeSet<IpAddr>, is_pods: impl Fn(&IpAddr) -> bool) -> Node {
+    let mut node = own.clone();
+    let more = addresses.iter().filter(|address| !own.addresses.contains(address) && !is_pods(address));
+    node.addresses.extend(more.copied());
+    node
+}
+
+/// The addresses of a node that its object does not tell.
+pub(super) fn more_addresses(node: &Node, object: &Node) -> BTreeSet<IpAddr> {
+    node.addresses.iter().filter(|address| !object.addresses.contains(address)).copied().collect()
+}
+
+/// A state that does not know the node is more likely a wrong or an empty file than a node without pods and policies:
+/// applied, it would cut all pods off.
+pub(super) fn check_node(objects: &[Object], node: &str) -> anyhow::Result<()> {
+    let known = objects.iter().any(|object| match object {
+        Object::Node(known) => &*known.name == node,
+        Object::Pod(pod) => pod.node.as_deref() == Some(node),
+        Object::Namespace(_)
+        | Object::Policy(_)
+        | Object::ClusterPolicy(_)
+        | Object::Service(_)
+        | Object::EndpointSlice(_) => false,
+    });
+    anyhow::ensure!(known, "the state has neither node `{node}` nor a pod on it\n  help: was the file cut off?");
+    Ok(())
+}

@@ -1,0 +1,73 @@
+//! What other threads ask about the pods and nodes that are known.
+
+use std::collections::{BTreeMap, HashSet};
+use std::net::IpAddr;
+
+use bulkhead_control::attachments::Standing;
+use bulkhead_control::object::{Pod, PodName};
+use bulkhead_control::renderer::acl;
+use ipnet::IpNet;
+
+use super::LiveState;
+use crate::stream::{EndFacts, Selector};
+
+impl LiveState {
+    /// How far each attached pod is known.
+    pub(crate) fn standings(&self) -> BTreeMap<PodName, Standing> {
+        self.pipeline.standings()
+    }
+
+    /// The addresses of a pod that has not ended, none when there is no such pod.
+    pub(crate) fn addresses_of(&self, name: &PodName) -> Option<Vec<IpAddr>> {
+        let cache = self.pipeline.cache();
+        let pod = cache.pod(cache.pod_key(name)?)?;
+        (!pod.finished).then(|| pod.addresses.to_vec())
+    }
+
+    /// What there is at an address.
+    pub(crate) fn end_at(&self, address: IpAddr) -> EndFacts {
+        let cache = self.pipeline.cache();
+        // A pod that has the node's address is told as the node.
+        let pods = cache.pods_at(address).map(|(_, pod)| pod).filter(|pod| !pod.finished && !pod.host_network);
+        let pod = pods.last().cloned();
+        let is_node = || cache.nodes().values().any(|node| node.addresses.contains(&address));
+        EndFacts { is_node: pod.is_none() && is_node(), pod }
+    }
+
+    /// The addresses of the pods that are selected.
+    pub(crate) fn addresses_selected(&self, selector: &Selector) -> HashSet<IpAddr> {
+        let pods = self.pipeline.cache().pods().map(|(_, pod)| pod);
+        let selected = pods.filter(|pod| !pod.finished && selector.selects(pod));
+        selected.flat_map(|pod| pod.addresses.iter().copied()).collect()
+    }
+
+    /// Whose addresses these are, each as people know it: the workload of a pod, a node, or nobody in the cluster.
+    pub(crate) fn owners_of(&self, addresses: &[IpAddr]) -> Vec<String> {
+        let cache = self.pipeline.cache();
+        let owner = |&address: &IpAddr| {
+            let node = cache.nodes().values().find(|node| node.addresses.contains(&address));
+            let pod = || cache.pods_at(address).map(|(_, pod)| pod).find(|pod| !pod.finished);
+            match (node, pod) {
+                (Some(node), _) => format!("node {}", node.name),
+                (None, pod) => pod().map_or_else(|| address.to_string(), |pod| owner_name(pod)),
+            }
+        };
+        addresses.iter().map(owner).collect()
+    }
+
+    /// Where the node's own pods have their addresses: its blocks, and each pod's own.
+    pub(crate) fn pod_networks(&self) -> Vec<IpNet> {
+        let blocks = self.own_blocks();
+        let pods =
+            self.tables.interfaces.iter().filter(|interface| matches!(interface.attachment, acl::Attachment::Pod(_)));
+        blocks.chain(pods.flat_map(|pod| pod.addresses.iter().copied().map(IpNet::from))).collect()
+    }
+}
+
+/// `shop/web (Deployment)`; a pod that nothing has made by its own name. Pods come and go, and what they are part of stays.
+fn owner_name(pod: &Pod) -> String {
+    match &pod.owner {
+        Some(owner) => format!("{}/{} ({})", pod.name.namespace, owner.name, owner.kind),
+        None => pod.name.to_string(),
+    }
+}

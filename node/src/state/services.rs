@@ -1,0 +1,160 @@
+//! The part of the state that is about Services. Policy does not depend on it: a Service that is wrong changes no table.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::PoisonError;
+
+use bulkhead_control::cache::Event;
+use bulkhead_control::object::{Node, Object};
+use bulkhead_control::renderer::acl::Attachment;
+use bulkhead_control::source::kubernetes::Changes;
+use tokio::sync::watch;
+
+use super::super::api::Api;
+use super::super::log;
+use super::own_node::more_addresses;
+use super::{LiveState, nameless, told};
+use bulkhead_answers::services::{self, Adapter, NodeHealth, Update};
+
+/// Divides what was kept of an API server's state: what Services depend on, nodes included, and what policy does.
+pub(super) fn kept(objects: Vec<Object>) -> (Vec<Object>, Vec<Object>) {
+    let is_of_services = |object: &Object| matches!(object, Object::Service(_) | Object::EndpointSlice(_));
+    let (mut services, policy): (Vec<Object>, Vec<Object>) = objects.into_iter().partition(is_of_services);
+    services.extend(policy.iter().filter(|object| matches!(object, Object::Node(_))).cloned());
+    (services, policy)
+}
+
+/// Whether an event is about what no policy depends on.
+const fn is_of_services(event: &Event) -> bool {
+    matches!(
+        event,
+        Event::Apply(Object::Service(_) | Object::EndpointSlice(_))
+            | Event::DeleteService(_)
+            | Event::DeleteEndpointSlice(_)
+    )
+}
+
+impl LiveState {
+    /// What is to be published of Services; none where nothing has changed, before all is listed, and where they are off.
+    pub(crate) fn take_services(&mut self) -> Option<Update> {
+        self.hear_services();
+        self.withhold_sources();
+        let services = self.services.as_mut()?;
+        if let Some(health) = services.take_health() {
+            // Nobody may be asked.
+            self.health.send_replace(health);
+        }
+        let update = services.take();
+        if update.is_some() {
+            self.count_services();
+        }
+        update
+    }
+
+    /// Keeps connections from leaving with an address that a pod or a node has, and tells that.
+    fn withhold_sources(&mut self) {
+        let Some(adapter) = &mut self.services else { return };
+        let taken = services::withhold_taken(adapter, &self.pipeline);
+        for (address, holder) in taken.iter().filter(|(address, _)| !self.taken_sources.contains_key(*address)) {
+            log::warn(&format!(
+                "{address}, with which connections to Services leave where their source has to change, is the address of {holder}: \
+                 outside clients with a backend on another node, and pods that are given themselves, are refused\n  \
+                 help: name an address that nobody has and that is routed to this node in services.source_addresses"
+            ));
+        }
+        self.taken_sources = taken;
+    }
+
+    /// Takes what the API server has changed of Services. The first batch comes when all are listed.
+    fn hear_services(&mut self) {
+        let Some(taken) = self.api.as_mut().and_then(Api::take_services) else { return };
+        match taken {
+            Ok(Changes { is_whole, mut events, warnings, .. }) => {
+                if is_whole && !self.kept_services.is_empty() {
+                    // What was kept of an earlier state goes, as far as it is not so any more.
+                    let objects = events.into_iter().filter_map(|event| match event {
+                        Event::Apply(object) => Some(object),
+                        _ => None,
+                    });
+                    events = std::mem::take(&mut self.kept_services).replace(objects);
+                }
+                // Apart from those of policy, of which each batch tells all.
+                let warnings = told(&warnings);
+                warnings.difference(&self.told_of_services).for_each(log::warn);
+                self.told_of_services = warnings;
+                self.adapt(events);
+            }
+            Err(errors) => log::error(&format!("what the API server has changed of Services is not used\n{errors}")),
+        }
+    }
+
+    /// Takes in Services and nodes of an earlier state of the API server, if there are Services among them.
+    pub(super) fn follow_kept_services(&mut self, objects: Vec<Object>) {
+        if objects.iter().any(|object| matches!(object, Object::Service(_))) {
+            let events = self.kept_services.replace(objects);
+            self.adapt(events);
+        }
+    }
+
+    /// Has the adapter know of what a server tells, or has told. This node is among it as its object is, also where policy's first batch is
+    /// still to come.
+    fn adapt(&mut self, events: Vec<Event>) {
+        // Nodes are noted as policy knows them.
+        self.changes.note(events.iter().filter(|event| is_of_services(event)));
+        let more = more_addresses(&self.own_node(), &self.own);
+        let Some(adapter) = &mut self.services else { return };
+        adapter.apply(events);
+        adapter.set_more_addresses(more);
+        adapter.listed();
+    }
+
+    /// Divides events into those for policy and those for Services. Nodes are for both, but for this one: to policy it has the addresses
+    /// of its interfaces.
+    pub(super) fn divide(&self, events: Vec<Event>) -> (Vec<Event>, Vec<Event>) {
+        let (mut services, policy): (Vec<Event>, Vec<Event>) = events.into_iter().partition(is_of_services);
+        let is_other_node = |event: &&Event| match event {
+            Event::Apply(Object::Node(node)) => node.name != self.node,
+            Event::DeleteNode(name) => *name != self.node,
+            _ => false,
+        };
+        services.extend(policy.iter().filter(is_other_node).cloned());
+        (policy, services)
+    }
+
+    /// Takes in what has changed of Services, with this node as its object is and the addresses that it has besides.
+    pub(super) fn follow_services(&mut self, mut events: Vec<Event>, own: &Node, more: BTreeSet<IpAddr>) {
+        let Some(adapter) = &mut self.services else { return };
+        let is_known = *own != nameless(&self.node);
+        events.push(if is_known {
+            Event::Apply(Object::Node(own.clone()))
+        } else {
+            Event::DeleteNode(self.node.clone())
+        });
+        adapter.apply(events);
+        adapter.set_more_addresses(more);
+        adapter.listed();
+    }
+
+    /// What load balancers are told; none where Services are off.
+    pub(crate) fn health(&self) -> Option<watch::Receiver<NodeHealth>> {
+        self.services.as_ref().map(|_| self.health.subscribe())
+    }
+
+    /// Has the adapter know of the host ports of the node's pods that policy knows, each with the addresses that it has there: a pod that
+    /// the plugin has wired has them before its object does.
+    pub(super) fn follow_host_ports(&mut self) {
+        let Some(adapter) = &mut self.services else { return };
+        let cache = self.pipeline.cache();
+        let pods = self.tables.interfaces.iter().filter_map(|interface| match &interface.attachment {
+            Attachment::Pod(name) => Some((&**cache.pod(cache.pod_key(name)?)?, &*interface.addresses)),
+            _ => None,
+        });
+        adapter.set_host_ports(pods);
+    }
+
+    /// Tells others how much is known.
+    pub(super) fn count_services(&self) {
+        let counts = self.services.as_ref().map(Adapter::counts);
+        *self.counts.services.lock().unwrap_or_else(PoisonError::into_inner) = counts;
+    }
+}

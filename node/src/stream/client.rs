@@ -1,0 +1,391 @@
+//! One who watches: what it wants, what it may get, and what it did not get.
+
+use std::collections::{HashSet, VecDeque};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use bulkhead_dataplane::Snapshot;
+use bulkhead_dataplane::filter::Filter;
+use bulkhead_dataplane::vswitch::stream::{LONGEST_SNAP, Tracepoint};
+use serde_json::{Value, json};
+use tokio::sync::mpsc::Sender;
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::oneshot;
+
+use super::flow::Told;
+use super::select::Selector;
+use super::walk::Seen;
+use super::wanted::{self, FlowFilter};
+use super::{StreamCounts, Watch, walk, words};
+use crate::hubble::{Observe, Observed};
+use crate::observer::Observer;
+use bulkhead_observe::admin::{Failure, Trace, Watching};
+use bulkhead_observe::hubble::flow::{Flow, LostEventSource};
+
+/// Lines a second unless a client wants another rate: more than anybody reads, and some 5 % of a core.
+const RATE: u32 = 10_000;
+
+/// How often it is told what it did not get.
+const TOLD_EVERY: Duration = Duration::from_secs(1);
+
+/// How long the policy thread is waited for, as a trace by name cannot begin without it.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// What it wants.
+pub(super) enum Wanted {
+    Flows(FlowFilter),
+    /// What a client of Hubble wants.
+    Observed(Box<Observe>),
+    Packets(Packets),
+}
+
+/// Where it goes.
+pub(super) enum Outlet {
+    Lines(Sender<String>),
+    /// To a client of Hubble.
+    Flows(Sender<Observed>),
+}
+
+impl Outlet {
+    fn is_closed(&self) -> bool {
+        match self {
+            Self::Lines(lines) => lines.is_closed(),
+            Self::Flows(flows) => flows.is_closed(),
+        }
+    }
+
+    fn capacity(&self) -> usize {
+        match self {
+            Self::Lines(lines) => lines.capacity(),
+            Self::Flows(flows) => flows.capacity(),
+        }
+    }
+
+    /// Does not wait. An error with nothing in it says that it is full, or closed.
+    fn send_line(&self, line: &Value) -> Result<(), TrySendError<()>> {
+        match self {
+            Self::Lines(lines) => lines.try_send(format!("{line}\n")).map_err(|error| without(&error)),
+            // Nobody sends it lines.
+            Self::Flows(_) => Ok(()),
+        }
+    }
+
+    fn send_observed(&self, observed: Observed) -> Result<(), TrySendError<()>> {
+        match self {
+            Self::Flows(flows) => flows.try_send(observed).map_err(|error| without(&error)),
+            Self::Lines(_) => Ok(()),
+        }
+    }
+}
+
+const fn without<T>(error: &TrySendError<T>) -> TrySendError<()> {
+    match error {
+        TrySendError::Full(_) => TrySendError::Full(()),
+        TrySendError::Closed(_) => TrySendError::Closed(()),
+    }
+}
+
+/// A trace.
+pub(super) struct Packets {
+    filter: Filter,
+    ends: Selector,
+    /// The addresses of these ends; none where all are.
+    addresses: Option<Arc<HashSet<IpAddr>>>,
+    forwarded: Option<bool>,
+    snap: u16,
+    cached: bool,
+}
+
+/// What there may be in a time: so many a second, and as many at once.
+struct Bucket {
+    rate: f64,
+    left: f64,
+    filled: Instant,
+}
+
+impl Bucket {
+    fn new(rate: u32, now: Instant) -> Self {
+        let rate = f64::from(rate.max(1));
+        Self { rate, left: rate, filled: now }
+    }
+
+    fn take(&mut self, now: Instant) -> bool {
+        let gained = now.duration_since(self.filled).as_secs_f64() * self.rate;
+        (self.left, self.filled) = ((self.left + gained).min(self.rate), now);
+        let has_one = self.left >= 1.0;
+        self.left -= f64::from(u8::from(has_one));
+        has_one
+    }
+}
+
+/// See the module.
+pub(super) struct Client {
+    wanted: Wanted,
+    outlet: Outlet,
+    bucket: Bucket,
+    /// How many more it wants; none for all.
+    more: Option<u64>,
+    /// Whether it wants nothing but the past.
+    is_of_past: bool,
+    is_done: bool,
+    /// The place of its tracepoint in the plan in force.
+    pub(super) point: Option<usize>,
+    /// Told when the workers tell what it wants.
+    pub(super) opened: Option<(oneshot::Sender<Result<Watching, Failure>>, Watching)>,
+    /// What workers left out, and what it did not get, since it was told.
+    pub(super) left_out: u64,
+    unsent: u64,
+    told_at: Instant,
+    last: usize,
+    observer: Observer,
+}
+
+impl Client {
+    /// Reads what it wants.
+    ///
+    /// # Errors
+    /// What is wrong with that.
+    pub(super) fn new(watch: Watch, outlet: Outlet, observer: &Observer) -> Result<Self, Failure> {
+        let (wanted, count, rate, last, is_of_past) = match watch {
+            Watch::Monitor(asked) => {
+                (Wanted::Flows(FlowFilter::new(&asked)?), asked.count, asked.rate, asked.last, asked.is_over)
+            }
+            Watch::Trace(asked) => {
+                let (count, rate) = (asked.count, asked.rate);
+                (Wanted::Packets(Packets::new(&asked, observer)?), count, rate, 0, false)
+            }
+            Watch::Observe(asked) => {
+                let is_of_past = !asked.follows();
+                (Wanted::Observed(asked), None, None, 0, is_of_past)
+            }
+        };
+        let now = Instant::now();
+        Ok(Self {
+            wanted,
+            outlet,
+            bucket: Bucket::new(rate.unwrap_or(RATE), now),
+            more: count,
+            is_of_past,
+            is_done: false,
+            point: None,
+            opened: None,
+            left_out: 0,
+            unsent: 0,
+            told_at: now,
+            last,
+            observer: observer.clone(),
+        })
+    }
+
+    pub(super) const fn is_tracing(&self) -> bool {
+        matches!(self.wanted, Wanted::Packets(_))
+    }
+
+    /// Whether nothing more is to be told to it.
+    pub(super) fn is_over(&self) -> bool {
+        let ends = |asked: &Observe| asked.follows() && asked.is_over_at(super::now());
+        // The past is told first.
+        let is_late = self.opened.is_none() && matches!(&self.wanted, Wanted::Observed(asked) if ends(asked));
+        self.is_done || self.outlet.is_closed() || is_late
+    }
+
+    /// What workers are to select for it.
+    pub(super) fn tracepoint(&self) -> Option<Tracepoint> {
+        let Wanted::Packets(packets) = &self.wanted else { return None };
+        let filter = match &packets.addresses {
+            Some(addresses) => packets.filter.clone().with_an_end_in(Arc::clone(addresses)),
+            None => packets.filter.clone(),
+        };
+        let Packets { forwarded, snap, cached, .. } = *packets;
+        Some(Tracepoint { filter, forwarded, snap, keeps_from_cache: cached })
+    }
+
+    /// Looks up whom a trace by name is about. Whether that is somebody else than before.
+    pub(super) fn look_up(&mut self) -> bool {
+        let Wanted::Packets(packets) = &mut self.wanted else { return false };
+        packets.look_up(&self.observer, Duration::from_millis(20)).unwrap_or_default()
+    }
+
+    /// Workers tell what it wants from now on. Some of the past, all of which this is, comes before that.
+    pub(super) fn open(&mut self, past: &VecDeque<Told>) {
+        let Some((opened, watching)) = self.opened.take() else { return };
+        // Whoever has asked may be gone; then the queue is closed.
+        let _ = opened.send(Ok(watching));
+        self.tell_past(past);
+        self.is_done |= self.is_of_past;
+    }
+
+    fn tell_past(&mut self, past: &VecDeque<Told>) {
+        match &self.wanted {
+            Wanted::Flows(filter) => {
+                let mut selected: Vec<_> =
+                    past.iter().rev().filter(|told| filter.selects(told)).take(self.last).collect();
+                selected.reverse();
+                selected.into_iter().for_each(|told| self.tell_flow(told, &mut None));
+            }
+            Wanted::Observed(asked) => {
+                let message = |told: &Told| Arc::new(told.message(self.observer.node(), self.observer.origins()));
+                for flow in asked.past(past.iter().map(message)) {
+                    self.tell_observed(flow, 1);
+                }
+            }
+            Wanted::Packets(_) => {}
+        }
+    }
+
+    /// Tells it a verdict, if it wants that. `message` is the same for those that have the protocol of Hubble, made when the first one needs it.
+    pub(super) fn tell_flow(&mut self, told: &Told, message: &mut Option<Arc<Flow>>) {
+        match &self.wanted {
+            Wanted::Flows(filter) => {
+                if filter.selects(told) && self.may_tell(told.event.count) {
+                    self.send(&told.json(self.observer.node(), self.observer.origins()), told.event.count);
+                }
+            }
+            Wanted::Observed(asked) => {
+                let made = || Arc::new(told.message(self.observer.node(), self.observer.origins()));
+                let flow = message.get_or_insert_with(made);
+                if asked.selects(flow) {
+                    self.tell_observed(Arc::clone(flow), told.event.count);
+                }
+            }
+            Wanted::Packets(_) => {}
+        }
+    }
+
+    fn tell_observed(&mut self, flow: Arc<Flow>, weight: u64) {
+        if self.may_tell(weight) {
+            let sent = self.outlet.send_observed(Observed::Flow(flow));
+            self.account(&sent, weight);
+        }
+    }
+
+    pub(super) fn tell_packet(&mut self, snapshot: &Snapshot, seen: &Seen<'_>) {
+        let Wanted::Packets(Packets { snap, .. }) = &self.wanted else { return };
+        let bytes = &seen.bytes[..seen.bytes.len().min((*snap).into())];
+        if self.may_tell(1) {
+            self.send(&walk::json(&self.observer, snapshot, &Seen { bytes, ..*seen }), 1);
+        }
+    }
+
+    /// Whether it may have another line. What it may not have is counted.
+    fn may_tell(&mut self, weight: u64) -> bool {
+        if self.is_done {
+            return false;
+        }
+        let may = self.outlet.capacity() > 1 && self.bucket.take(Instant::now());
+        self.unsent += if may { 0 } else { weight };
+        may
+    }
+
+    fn send(&mut self, line: &Value, weight: u64) {
+        let sent = self.outlet.send_line(line);
+        self.account(&sent, weight);
+    }
+
+    fn account(&mut self, sent: &Result<(), TrySendError<()>>, weight: u64) {
+        match sent {
+            Ok(()) => {
+                self.more = self.more.map(|more| more.saturating_sub(1));
+                self.is_done |= self.more == Some(0);
+            }
+            Err(TrySendError::Full(())) => self.unsent += weight,
+            Err(TrySendError::Closed(())) => self.is_done = true,
+        }
+    }
+
+    /// Tells what it did not get, now and then.
+    pub(super) fn tell_lost(&mut self, now: Instant, counts: &StreamCounts) {
+        if self.left_out + self.unsent == 0 || now.duration_since(self.told_at) < TOLD_EVERY {
+            return;
+        }
+        self.told_at = now;
+        use LostEventSource::{ObserverEventsQueue, PerfEventRingBuffer};
+        for (source, count) in [(PerfEventRingBuffer, &mut self.left_out), (ObserverEventsQueue, &mut self.unsent)] {
+            if *count == 0 {
+                continue;
+            }
+            let sent = match &self.outlet {
+                Outlet::Lines(_) => self.outlet.send_line(&lost(source, *count, self.observer.node())),
+                Outlet::Flows(_) => self.outlet.send_observed(Observed::Lost(source, *count)),
+            };
+            if sent.is_ok() {
+                if source == ObserverEventsQueue {
+                    counts.unsent.fetch_add(*count, Ordering::Relaxed);
+                }
+                *count = 0;
+            }
+        }
+    }
+}
+
+/// What a client did not get, as a line.
+fn lost(source: LostEventSource, count: u64, node: &str) -> Value {
+    let source = match source {
+        LostEventSource::PerfEventRingBuffer => "PERF_EVENT_RING_BUFFER",
+        LostEventSource::ObserverEventsQueue => "OBSERVER_EVENTS_QUEUE",
+        LostEventSource::Unknown => "UNKNOWN_LOST_EVENT_SOURCE",
+    };
+    json!({
+        "lost_events": { "source": source, "num_events_lost": count.to_string() },
+        "node_name": node,
+        "time": words::rfc3339(super::now()),
+    })
+}
+
+impl Packets {
+    fn new(asked: &Trace, observer: &Observer) -> Result<Self, Failure> {
+        let filter = Filter::parse(&asked.filter).map_err(|error| {
+            let text = error.to_string();
+            let (message, help) = text.split_once("\n  help: ").unwrap_or((&text, ""));
+            Failure::new("malformed", message, help)
+        })?;
+        let verdicts = wanted::verdicts(&asked.verdicts)?;
+        if verdicts.contains(&"AUDIT") {
+            let help = "FORWARDED or DROPPED; bulkhead monitor tells what is audited";
+            return Err(Failure::new("malformed", "AUDIT is no verdict of a packet", help));
+        }
+        let forwarded = match (verdicts.contains(&"FORWARDED"), verdicts.contains(&"DROPPED")) {
+            (true, false) => Some(true),
+            (false, true) => Some(false),
+            _ => None,
+        };
+        let ends = Selector::new(&asked.pods, &asked.namespaces, &asked.labels)?;
+        let snap = asked.snap.min(LONGEST_SNAP);
+        let mut packets = Self { filter, ends, addresses: None, forwarded, snap, cached: asked.cached };
+        packets.look_up(observer, PATIENCE).map_err(|()| {
+            let help = "a new state is being compiled: ask again, or name the pods' addresses in the filter";
+            Failure::new("no_answer", "cannot look up the pods", help)
+        })?;
+        Ok(packets)
+    }
+
+    /// Whether the addresses of its ends are others than before; an error when nobody answers.
+    fn look_up(&mut self, observer: &Observer, patience: Duration) -> Result<bool, ()> {
+        if self.ends.is_everything() {
+            return Ok(false);
+        }
+        let addresses = observer.addresses_of_selected(self.ends.clone(), patience).map_err(|_| ())?;
+        let is_other = self.addresses.as_deref() != Some(&addresses);
+        if is_other {
+            self.addresses = Some(Arc::new(addresses));
+        }
+        Ok(is_other)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_gets_its_rate_and_no_more_at_once() {
+        let start = Instant::now();
+        let mut bucket = Bucket::new(10, start);
+        let taken = |bucket: &mut Bucket, now| (0..100).filter(|_| bucket.take(now)).count();
+        assert_eq!(taken(&mut bucket, start), 10);
+        assert_eq!(taken(&mut bucket, start + Duration::from_millis(550)), 5);
+        assert_eq!(taken(&mut bucket, start + Duration::from_secs(100)), 10, "what was not used is not saved");
+    }
+}

@@ -1,0 +1,157 @@
+//! Who is behind an address.
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bulkhead_control::object::{Labels, Pod, Workload};
+use bulkhead_dataplane::{PortKind, Snapshot};
+
+use super::super::observer::Observer;
+use bulkhead_observe::hubble::flow::{self, Endpoint};
+
+/// How long what the state has said of an address is taken for true. A pod's address may be another pod's soon after.
+const GOOD_FOR: Duration = Duration::from_secs(1);
+
+/// Addresses that are remembered: a large cluster's pods. Beyond that all are forgotten and asked for again.
+const MOST: usize = 1 << 15;
+
+/// How long the policy thread is waited for. It may be compiling; then ends have no labels until it has done so.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+/// Identities that Cilium reserves, in whose ranks tools expect those of everybody else.
+mod reserved {
+    pub(super) const HOST: u32 = 1;
+    pub(super) const WORLD: u32 = 2;
+    pub(super) const REMOTE_NODE: u32 = 6;
+    /// The first one of pods.
+    pub(super) const FIRST: u32 = 256;
+    /// The last one of pods.
+    pub(super) const LAST: u32 = (1 << 24) - 1;
+}
+
+/// What the state says of an address.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct EndFacts {
+    /// The pod that has it.
+    pub pod: Option<Arc<Pod>>,
+    /// Whether it is a node's.
+    pub is_node: bool,
+}
+
+/// An end of a flow.
+#[derive(Clone, Debug, Default)]
+pub(super) struct End {
+    pub(super) namespace: Option<Arc<str>>,
+    pub(super) pod: Option<Arc<str>>,
+    pub(super) labels: Option<Labels>,
+    workload: Option<Arc<Workload>>,
+    reserved: u32,
+}
+
+impl End {
+    /// Namespace and name of a pod.
+    pub(super) fn name(&self) -> Option<(&str, &str)> {
+        self.namespace.as_deref().zip(self.pod.as_deref())
+    }
+
+    /// A number that pods of one namespace with the same labels have in common, on all nodes: made of these (FNV-1a). Two sets of labels
+    /// may have the same by chance.
+    fn identity(&self) -> u32 {
+        let Some(namespace) = &self.namespace else { return self.reserved };
+        let labels = self.labels.iter().flatten().flat_map(|(key, value)| [&**key, &**value]);
+        let words = std::iter::once(&**namespace).chain(labels);
+        let hash = words
+            .flat_map(|word| word.bytes().chain([0]))
+            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
+        let range = u64::from(reserved::LAST - reserved::FIRST + 1);
+        reserved::FIRST + u32::try_from(hash % range).expect("less than 2^24")
+    }
+
+    /// As `flow.Endpoint` has it.
+    pub(super) fn message(&self) -> Endpoint {
+        let mut end = Endpoint { identity: self.identity(), ..Endpoint::default() };
+        if let Some((namespace, pod)) = self.name() {
+            (end.namespace, end.pod_name) = (namespace.to_owned(), pod.to_owned());
+            end.labels.extend(self.labels.iter().flatten().map(|(key, value)| format!("k8s:{key}={value}")));
+            end.labels.push(format!("k8s:io.kubernetes.pod.namespace={namespace}"));
+            end.labels.sort_unstable();
+            let workload =
+                |made: &Arc<Workload>| flow::Workload { name: made.name.to_string(), kind: made.kind.to_string() };
+            end.workloads.extend(self.workload.as_ref().map(workload));
+            return end;
+        }
+        let name = match self.reserved {
+            reserved::HOST => "reserved:host",
+            reserved::REMOTE_NODE => "reserved:remote-node",
+            _ => "reserved:world",
+        };
+        end.labels.push(name.to_owned());
+        end
+    }
+}
+
+/// What is known of addresses.
+#[derive(Debug, Default)]
+pub(super) struct Ends {
+    known: HashMap<IpAddr, (Instant, End)>,
+}
+
+impl Ends {
+    /// Asks for addresses of which nothing is known, all together.
+    pub(super) fn learn(
+        &mut self,
+        addresses: impl Iterator<Item = IpAddr>,
+        observer: &Observer,
+        snapshot: &Snapshot,
+        now: Instant,
+    ) {
+        let is_known =
+            |address: &IpAddr| self.known.get(address).is_some_and(|(since, _)| now.duration_since(*since) < GOOD_FOR);
+        let unknown: BTreeSet<IpAddr> = addresses.filter(|address| !is_known(address)).collect();
+        if unknown.is_empty() {
+            return;
+        }
+        if self.known.len() + unknown.len() > MOST {
+            self.known.clear();
+        }
+        let unknown: Vec<IpAddr> = unknown.into_iter().collect();
+        // Without an answer ends have the names of their ports.
+        let facts = observer.ends_of(unknown.clone(), PATIENCE).unwrap_or_default();
+        for (at, address) in unknown.into_iter().enumerate() {
+            let facts = facts.get(at).cloned().unwrap_or_default();
+            self.known.insert(address, (now, end(address, facts, snapshot)));
+        }
+    }
+
+    pub(super) fn of(&self, address: IpAddr) -> End {
+        self.known.get(&address).map(|(_, end)| end.clone()).unwrap_or_default()
+    }
+}
+
+fn end(address: IpAddr, facts: EndFacts, snapshot: &Snapshot) -> End {
+    let port = snapshot.owner(address).and_then(|id| snapshot.port(id));
+    if let Some(port) = port.filter(|port| port.kind == PortKind::Pod)
+        && let Some((namespace, pod)) = port.name.split_once('/')
+    {
+        // This node's pods are known whoever answers. The state may not have caught up with their labels.
+        let known = facts.pod.filter(|known| *known.name.namespace == *namespace && *known.name.name == *pod);
+        let (labels, workload) =
+            known.map(|known| (Some(known.labels.clone()), known.owner.clone())).unwrap_or_default();
+        let (namespace, pod) = (Some(namespace.into()), Some(pod.into()));
+        return End { namespace, pod, labels, workload, reserved: 0 };
+    }
+    if let Some(pod) = facts.pod {
+        let (namespace, name) = (pod.name.namespace.clone(), pod.name.name.clone());
+        let (labels, workload) = (Some(pod.labels.clone()), pod.owner.clone());
+        return End { namespace: Some(namespace), pod: Some(name), labels, workload, reserved: 0 };
+    }
+    let is_own = port.is_some_and(|port| port.kind == PortKind::Host);
+    let reserved = match (is_own, facts.is_node) {
+        (true, _) => reserved::HOST,
+        (false, true) => reserved::REMOTE_NODE,
+        (false, false) => reserved::WORLD,
+    };
+    End { reserved, ..End::default() }
+}

@@ -1,0 +1,355 @@
+//! The snapshot of a live node: the tables' ports, the configured ones, and what is open of them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use bulkhead_classifier::OriginId;
+use bulkhead_control::pipeline::AuditTables;
+use bulkhead_control::renderer::acl::{EnforcedAt, NodeTables};
+use bulkhead_dataplane::{Link, NextHop, PortConfig, PortId, PortKind, Routes, Snapshot};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+use super::config::RouteEntry;
+use super::ids::Ids;
+use super::next_hops::Peer;
+use bulkhead_answers::run;
+
+/// A configured port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct PortView {
+    /// Its name.
+    pub name: Arc<str>,
+    /// What is behind it.
+    pub kind: PortKind,
+    /// The MAC address on the other side, where it shall not be learned.
+    pub mac: Option<[u8; 6]>,
+    /// The interface's end; none while the port is closed.
+    pub link: Option<Link>,
+}
+
+/// What a snapshot is made of.
+pub(super) struct View<'a> {
+    /// What policy says, and which pods there are.
+    pub tables: &'a NodeTables,
+    /// What it would say if audited policies were enforced.
+    pub audit: Option<&'a AuditTables>,
+    /// What is configured and open.
+    pub ports: &'a [PortView],
+    /// The configured routes.
+    pub routes: &'a [RouteEntry],
+    /// The pod networks of the other nodes, each with its node's address.
+    pub peers: &'a [Peer],
+    /// The origins of rules whose denials are refused.
+    pub refusing: Vec<OriginId>,
+    /// Whether no pod may send or be sent anything: no pod's port has a table then, and no port sends back where it came from.
+    pub denied: bool,
+}
+
+impl View<'_> {
+    /// Builds the snapshot. Its ports are numbered by `ids`.
+    ///
+    /// A port that is configured without a pod in the state has no addresses and no table: everything that comes from it
+    /// is spoofed, and nothing goes out. A pod without an open interface is known, so that the packets for it are
+    /// refused as such and not sent to the uplink.
+    ///
+    /// # Errors
+    /// When the parts contradict each other; [`run::check_addresses`] has excluded what a state can do.
+    pub(super) fn snapshot(&self, generation: u64, ids: &mut Ids) -> anyhow::Result<Snapshot> {
+        let mut known: HashMap<Arc<str>, PortConfig> = HashMap::new();
+        let mut names = Vec::new();
+        for interface in self.tables.interfaces.iter() {
+            let mut port = run::port_config(self.tables.enforced_at, interface)?;
+            port.audit = run::audit_table(self.tables, self.audit, &interface.attachment)?;
+            names.push(port.name.clone());
+            known.insert(port.name.clone(), port);
+        }
+        for entry in self.ports {
+            let port = known.entry(entry.name.clone()).or_insert_with(|| {
+                names.push(entry.name.clone());
+                closed(&entry.name, entry.kind)
+            });
+            port.mac = entry.mac.or(port.mac);
+            port.link = entry.link;
+        }
+        if self.denied {
+            for port in known.values_mut() {
+                (port.hairpin, port.audit) = (None, None);
+                if port.kind == PortKind::Pod {
+                    // What has no address sends nothing but what is spoofed.
+                    (port.egress, port.ingress) = (None, None);
+                    port.addresses.clear();
+                }
+            }
+        }
+        let numbered = ids.assign(&names);
+        let ports = (0..)
+            .zip(numbered)
+            .map(|(at, name)| name.and_then(|name| known.remove(&name)).unwrap_or_else(|| unused(at)));
+        let ports: Vec<PortConfig> = ports.collect();
+        let routes = Routes::new(self.routes(&ports)?)?;
+        let compiled = run::compiled_tables(self.tables, self.audit);
+        Ok(Snapshot::new(generation, ports, compiled, routes)?.refusing(self.refusing.iter().copied()))
+    }
+
+    /// Hosts first: what has an address here is never elsewhere. Then what is configured, then the other nodes' pods,
+    /// then the uplink for the rest.
+    fn routes(&self, ports: &[PortConfig]) -> anyhow::Result<BTreeMap<IpNet, NextHop>> {
+        let mut routes = BTreeMap::new();
+        let numbered = || (0u16..).map(PortId).zip(ports);
+        for (id, port) in numbered() {
+            routes.extend(port.addresses.iter().map(|&address| (IpNet::from(address), NextHop::from(id))));
+        }
+        let id_of = |name: &str| numbered().find(|(_, port)| *port.name == *name).map(|(id, _)| id);
+        for route in self.routes {
+            let port = id_of(&route.port);
+            let port = port.ok_or_else(|| anyhow::anyhow!("the route {} leads to no port", route.prefix))?;
+            let is_pod = ports.get(port.index()).is_some_and(|port| port.kind == PortKind::Pod);
+            if is_pod && self.tables.enforced_at == EnforcedAt::Source {
+                // The tables of other ports know the pod by its addresses.
+                anyhow::bail!(
+                    "the route {} leads to a pod's port, where nothing is judged with enforce: source",
+                    route.prefix
+                );
+            }
+            routes.entry(route.prefix).or_insert(NextHop { port, gateway: route.via });
+        }
+        let Some(uplink) = numbered().find(|(_, port)| port.kind == PortKind::Uplink).map(|(id, _)| id) else {
+            return Ok(routes);
+        };
+        // Without an uplink other nodes' pods are reached as all else is: the tables know of an uplink in any case.
+        let peers = if self.ports.iter().any(|port| port.kind == PortKind::Uplink) { self.peers } else { &[] };
+        for peer in peers {
+            routes.entry(peer.prefix.trunc()).or_insert(NextHop { port: uplink, gateway: Some(peer.address) });
+        }
+        for default in [Ipv4Net::default().into(), Ipv6Net::default().into()] {
+            routes.entry(default).or_insert(uplink.into());
+        }
+        Ok(routes)
+    }
+}
+
+fn closed(name: &Arc<str>, kind: PortKind) -> PortConfig {
+    PortConfig::new(name.clone(), kind)
+}
+
+/// What the names of places begin with that hold a number which no port has. No port's name does.
+const UNUSED: &str = "unused ";
+
+/// Holds the place of a number that no port has.
+fn unused(at: usize) -> PortConfig {
+    closed(&format!("{UNUSED}{at}").into(), PortKind::Pod)
+}
+
+/// Whether this is the name of such a place.
+pub(super) fn is_unused(name: &str) -> bool {
+    name.starts_with(UNUSED)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    use bulkhead_control::object::{Denied, IngressIsolation};
+    use bulkhead_control::origin::{Direction, Origin};
+    use bulkhead_control::pipeline::Pipeline;
+    use bulkhead_control::processor::Scope;
+    use bulkhead_control::source::{Strictness, load_text};
+
+    use super::*;
+    use crate::config::Config;
+
+    fn tables(state: &str) -> Arc<NodeTables> {
+        let mut pipeline = Pipeline::new(Scope::Node("node-1".into()));
+        pipeline.resync(load_text("state", state, Strictness::Strict).unwrap().objects).unwrap();
+        pipeline.node_tables("node-1").unwrap()
+    }
+
+    fn pod(name: &str, address: &str) -> String {
+        format!(
+            "---\napiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, namespace: x}}\nspec: {{nodeName: node-1}}\n\
+             status: {{phase: Running, podIP: {address}, podIPs: [{{ip: {address}}}]}}\n"
+        )
+    }
+
+    /// The ports of a configuration, all open, and its routes.
+    fn open(ports: &str) -> (Vec<PortView>, Vec<RouteEntry>) {
+        let text = format!("node: n\nstate: {{paths: [s]}}\n{ports}\n");
+        let config = Config::parse("c", &text, Path::new("")).unwrap();
+        let link = Some(Link { mac: [2, 0, 0, 0, 0, 1], mtu: 1500 });
+        let view = |entry: &crate::config::PortEntry| PortView {
+            name: entry.name.clone(),
+            kind: entry.kind,
+            mac: entry.mac,
+            link,
+        };
+        (config.ports.iter().map(view).collect(), config.routes)
+    }
+
+    fn snapshot(state: &str, config: &str, ids: &mut Ids) -> Snapshot {
+        let (ports, routes) = open(config);
+        let (prefix, address) = ("10.2.0.0/16".parse().unwrap(), "192.0.2.2".parse().unwrap());
+        let peers = [Peer { node: "node-2".into(), prefix, address }];
+        let view = View {
+            tables: &tables(state),
+            audit: None,
+            ports: &ports,
+            routes: &routes,
+            peers: &peers,
+            refusing: vec![],
+            denied: false,
+        };
+        view.snapshot(1, ids).unwrap()
+    }
+
+    #[test]
+    fn a_port_without_a_pod_in_the_state_is_closed_and_a_pod_without_a_port_has_no_link() {
+        let config = "ports: [{kind: pod, pod: x/a, interface: a}, {kind: pod, pod: x/later, interface: l}]";
+        let snapshot = snapshot(&(pod("a", "10.1.0.1") + &pod("b", "10.1.0.2")), config, &mut Ids::default());
+        let port = |name: &str| snapshot.port(snapshot.port_named(name).unwrap()).unwrap();
+        assert!(port("x/a").link.is_some() && port("x/a").egress.is_some());
+        assert!(port("x/later").link.is_some() && port("x/later").egress.is_none());
+        assert!(port("x/later").addresses.is_empty());
+        assert!(port("x/b").link.is_none());
+        let to = |address: &str| snapshot.routes().next_hop(address.parse().unwrap());
+        assert_eq!(to("10.1.0.2"), Some(snapshot.port_named("x/b").unwrap().into()));
+    }
+
+    #[test]
+    fn configured_routes_come_before_the_nodes_and_those_before_the_default() {
+        let config = "ports: [{kind: uplink, interface: u}, {kind: pod, pod: x/a, interface: a}]\n\
+            routes: [{prefix: 0.0.0.0/0, via: 192.0.2.1}, {prefix: 10.1.0.0/16, port: x/a}]";
+        let state = pod("a", "10.1.0.1");
+        let routed = snapshot(&state, config, &mut Ids::default());
+        let gateway = |snapshot: &Snapshot, address: &str| {
+            snapshot.routes().next_hop(address.parse().unwrap()).unwrap().gateway.map(|gateway| gateway.to_string())
+        };
+        assert_eq!(gateway(&routed, "198.51.100.1").as_deref(), Some("192.0.2.1"));
+        assert_eq!(gateway(&routed, "10.2.3.4").as_deref(), Some("192.0.2.2"));
+        assert_eq!(gateway(&routed, "fd00::1"), None);
+        assert_eq!(routed.routes().lookup("10.1.9.9".parse().unwrap()), routed.port_named("x/a"));
+        let bare = "ports: [{kind: uplink, interface: u}]\nroutes: [{prefix: 10.2.0.0/16, via: 192.0.2.9}]";
+        assert_eq!(gateway(&snapshot(&state, bare, &mut Ids::default()), "10.2.0.1").as_deref(), Some("192.0.2.9"));
+    }
+
+    #[test]
+    fn at_the_source_ports_have_tables_for_what_comes_in_and_no_route_leads_to_a_pod() {
+        let mut pipeline = Pipeline::at_source("node-1".into(), IngressIsolation::ClusterDefault);
+        let state = pod("a", "10.1.0.1") + &pod("b", "10.1.0.2");
+        pipeline.resync(load_text("state", &state, Strictness::Strict).unwrap().objects).unwrap();
+        let tables = pipeline.node_tables("node-1").unwrap();
+        let (ports, routes) = open("ports: [{kind: uplink, interface: u}, {kind: pod, pod: x/a, interface: a}]");
+        let mut view = View {
+            tables: &tables,
+            audit: None,
+            ports: &ports,
+            routes: &routes,
+            peers: &[],
+            refusing: vec![],
+            denied: false,
+        };
+        let snapshot = view.snapshot(1, &mut Ids::default()).unwrap();
+        assert!(snapshot.ports().iter().all(|port| port.egress.is_none() && port.ingress.is_some()));
+        let to_pod = [RouteEntry { prefix: "10.9.0.0/16".parse().unwrap(), via: None, port: "x/a".into() }];
+        view.routes = &to_pod;
+        let error = view.snapshot(2, &mut Ids::default()).unwrap_err().to_string();
+        assert!(error.contains("10.9.0.0/16 leads to a pod's port"), "{error}");
+        view.routes = &routes;
+        view.denied = true;
+        let denied = view.snapshot(3, &mut Ids::default()).unwrap();
+        let pods = || denied.ports().iter().filter(|port| port.kind == PortKind::Pod);
+        assert!(pods().count() == 2 && pods().all(|port| port.table().is_none() && port.addresses.is_empty()));
+    }
+
+    #[test]
+    fn without_an_uplink_the_pods_of_other_nodes_are_reached_as_all_else_is() {
+        let config = "ports: [{kind: host, interface: h}]\nroutes: [{prefix: 0.0.0.0/0, port: host}]";
+        let snapshot = snapshot(&pod("a", "10.1.0.1"), config, &mut Ids::default());
+        assert_eq!(snapshot.routes().lookup("10.2.3.4".parse().unwrap()), snapshot.port_named("host"));
+    }
+
+    #[test]
+    fn without_a_state_that_makes_sense_no_pod_has_a_table_or_an_address() {
+        let (ports, routes) = open("ports: [{kind: pod, pod: x/a, interface: a}, {kind: uplink, interface: u}]");
+        let tables = tables(&pod("a", "10.1.0.1"));
+        let view = View {
+            tables: &tables,
+            audit: None,
+            ports: &ports,
+            routes: &routes,
+            peers: &[],
+            refusing: vec![],
+            denied: true,
+        };
+        let snapshot = view.snapshot(1, &mut Ids::default()).unwrap();
+        let pod = snapshot.port(snapshot.port_named("x/a").unwrap()).unwrap();
+        assert!(pod.link.is_some() && pod.egress.is_none() && pod.addresses.is_empty());
+        assert!(snapshot.ports().iter().all(|port| port.hairpin.is_none()));
+        for node in ["uplink", "host"] {
+            assert!(snapshot.port(snapshot.port_named(node).unwrap()).unwrap().egress.is_some(), "{node}");
+        }
+    }
+
+    #[test]
+    fn the_snapshot_refuses_what_the_namespaces_of_the_denying_policies_want_refused() {
+        let namespace = |name: &str, says: &str| {
+            let annotations =
+                if says.is_empty() { String::new() } else { format!(", annotations: {{bulkhead.dev/denied: {says}}}") };
+            format!("---\napiVersion: v1\nkind: Namespace\nmetadata: {{name: {name}{annotations}}}\n")
+        };
+        let policy = |name: &str, types: &str| {
+            format!(
+                "---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {{name: p, namespace: {name}}}\n\
+                 spec: {{podSelector: {{}}, policyTypes: [{types}]}}\n"
+            )
+        };
+        let mut state = String::new();
+        for (at, (name, says)) in (1..).zip([("loud", "refuse"), ("silent", "drop"), ("plain", "")]) {
+            state += &namespace(name, says);
+            state += &policy(name, "Ingress, Egress");
+            state += &pod("a", &format!("10.1.0.{at}")).replace("namespace: x", &format!("namespace: {name}"));
+        }
+        let mut pipeline = Pipeline::new(Scope::Node("node-1".into()));
+        pipeline.resync(load_text("state", &state, Strictness::Strict).unwrap().objects).unwrap();
+        let tables = pipeline.node_tables("node-1").unwrap();
+        let (ports, routes) = open("ports: [{kind: uplink, interface: u}]");
+        for (default, refusing) in [(Denied::Drop, vec!["loud"]), (Denied::Refuse, vec!["loud", "plain"])] {
+            let refusing_origins = pipeline.refusing_origins(default);
+            let view = View {
+                tables: &tables,
+                audit: None,
+                ports: &ports,
+                routes: &routes,
+                peers: &[],
+                refusing: refusing_origins,
+                denied: false,
+            };
+            let snapshot = view.snapshot(1, &mut Ids::default()).unwrap();
+            // Every rule that denies, in both directions, and none that allows.
+            let rules = || snapshot.tables().iter().flat_map(|table| table.rules().iter());
+            let mut seen = BTreeSet::new();
+            for rule in rules().filter(|rule| snapshot.refuses(rule.origin)) {
+                let Some(Origin::Isolation { policies, direction }) = pipeline.origins().get(rule.origin).cloned()
+                else {
+                    panic!("{rule:?}")
+                };
+                seen.insert((policies[0].namespace.to_string(), direction));
+            }
+            let both = [Direction::Ingress, Direction::Egress];
+            let expected = refusing.iter().flat_map(|name| both.map(|direction| (name.to_string(), direction)));
+            assert_eq!(seen, expected.collect());
+        }
+    }
+
+    #[test]
+    fn ports_keep_their_numbers_when_pods_come_and_go() {
+        let (mut ids, config) = (Ids::default(), "ports: [{kind: uplink, interface: u}]");
+        let before = snapshot(&(pod("a", "10.1.0.1") + &pod("b", "10.1.0.2")), config, &mut ids);
+        let after = snapshot(&(pod("b", "10.1.0.2") + &pod("c", "10.1.0.3")), config, &mut ids);
+        for name in ["x/b", "uplink", "host"] {
+            assert_eq!(before.port_named(name), after.port_named(name), "{name}");
+        }
+        let gone = after.port(before.port_named("x/a").unwrap()).unwrap();
+        assert!(gone.addresses.is_empty() && gone.egress.is_none() && gone.link.is_none());
+    }
+}

@@ -1,0 +1,49 @@
+//! The admin socket: what is asked of a running vswitch, and the commands that ask.
+//!
+//! ```text
+//!   bulkhead why | bundle, which read the files that they are told of
+//!   bulkhead status | ports | policies | sessions | tables | top | audit report | explain --live | reload --JSON line--> unix socket --> `live::admin` answers
+//!   a CNI plugin: add_port, remove_port, check_port, retain_ports -------'
+//! ```
+//!
+//! The protocol is one JSON object a line each way; `docs/admin.md` describes it. It has a version of its own, which changes
+//! when a field goes or changes its meaning. New fields and requests come without that: whoever reads answers ignores what they do
+//! not know.
+
+#[cfg(target_os = "linux")]
+mod audit;
+#[cfg_attr(not(target_os = "linux"), path = "admin/nowhere.rs")]
+mod client;
+mod commands;
+#[cfg(target_os = "linux")]
+mod missed;
+mod protocol;
+#[cfg(target_os = "linux")]
+mod wait;
+#[cfg(target_os = "linux")]
+mod watch;
+
+#[cfg(target_os = "linux")]
+pub use audit::report;
+pub use client::ask;
+#[cfg(target_os = "linux")]
+pub use client::{AskError, exchange};
+pub use commands::{counters, policies};
+#[cfg(target_os = "linux")]
+pub use commands::{ports, reload, sessions, status, tables};
+#[cfg(target_os = "linux")]
+pub use missed::Missed;
+#[cfg(target_os = "linux")]
+pub use wait::wait;
+#[cfg(target_os = "linux")]
+pub use watch::{capture, monitor, trace};
+
+pub use protocol::{
+    AddPort, AddedPort, Answer, AuditReport, AuditStatus, AuditedConnection, AuditedPolicyRow, CheckedPort, Condition,
+    Connection, DropRow, EndedSessions, Enforcement, Explanation, Failure, FlowCacheRow, Judging, KeptFiles, LastError,
+    LiveWalk, Monitor, NotOpen, PolicyQuestion, PolicyRow, PolicyStatus, PortKey, PortRow, PortTotals, RefusedPort,
+    RemovedPort, RemovedPorts, Request, ServiceHealth, SessionFilter, SessionRow, SessionTotals, Sessions,
+    SourceStatus, Status, TableRow, Trace, WatchedPort, Watching, WorkerRow, read_request,
+};
+
+pub use bulkhead_answers::args::DEFAULT_SOCKET;

@@ -1,0 +1,153 @@
+//! The side that asks.
+
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::ops::ControlFlow;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::protocol::{Answer, Failure, Request, VERSION};
+
+/// How long to wait for an answer. The vswitch asks its workers, which answer in milliseconds; one that is stuck is given two
+/// seconds there.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Longer answers are none: all tables of a node with hundreds of pods have some megabytes.
+const LONGEST: u64 = 1 << 28;
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// Nobody listens.
+    #[error("cannot reach a vswitch at {}: {source}\n  help: {}", socket.display(), help(source))]
+    Unreachable {
+        /// Where.
+        socket: PathBuf,
+        /// What the kernel says.
+        source: io::Error,
+    },
+    /// The conversation broke off, or took too long.
+    #[error("the vswitch at {} does not answer: {source}", socket.display())]
+    Silent {
+        /// Where.
+        socket: PathBuf,
+        /// What the kernel says.
+        source: io::Error,
+    },
+    /// It has ended the conversation.
+    #[error("the vswitch at {} has ended the connection without an answer", socket.display())]
+    Ended {
+        /// Where.
+        socket: PathBuf,
+    },
+    /// It speaks otherwise.
+    #[error("the answer of {} is not understood: {source}", socket.display())]
+    NotUnderstood {
+        /// Where.
+        socket: PathBuf,
+        /// What is wrong with it.
+        source: serde_json::Error,
+    },
+    /// It says why it does not do it.
+    #[error("{}{}{}", .0.message, if .0.help.is_empty() { "" } else { "\n  help: " }, .0.help)]
+    Failed(Failure),
+}
+
+fn help(error: &io::Error) -> &'static str {
+    match error.kind() {
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
+            "no vswitch runs here, or its configuration names another socket (admin.socket); say --socket"
+        }
+        ErrorKind::PermissionDenied => "only root may ask",
+        _ => "say --socket",
+    }
+}
+
+/// Asks the vswitch at this socket.
+///
+/// # Errors
+/// When none answers, with the remedy; or what it says is wrong.
+pub fn ask<T: DeserializeOwned>(socket: &Path, request: &Request) -> anyhow::Result<T> {
+    let answer = exchange(socket, request, PATIENCE)?;
+    serde_json::from_value(answer).with_context(|| format!("the answer of {} is not understood", socket.display()))
+}
+
+/// Asks to watch. Gives what comes before the lines, and then each line to `each`, until that says to stop or no more come.
+///
+/// # Errors
+/// When none answers, with the remedy; what the vswitch says is wrong; or what `each` says.
+pub(super) fn watch<T: DeserializeOwned>(
+    socket: &Path,
+    request: &Request,
+    mut begin: impl FnMut(T) -> anyhow::Result<()>,
+    mut each: impl FnMut(&str) -> anyhow::Result<ControlFlow<()>>,
+) -> anyhow::Result<()> {
+    let place = || socket.to_owned();
+    let silent = |source| AskError::Silent { socket: place(), source };
+    let not_understood = |source| AskError::NotUnderstood { socket: place(), source };
+    let mut stream = UnixStream::connect(socket).map_err(|source| AskError::Unreachable { socket: place(), source })?;
+    stream.set_read_timeout(Some(PATIENCE)).map_err(silent)?;
+    stream.set_write_timeout(Some(PATIENCE)).map_err(silent)?;
+    let mut line = serde_json::to_value(request).map_err(not_understood)?;
+    line["version"] = VERSION.into();
+    writeln!(stream, "{line}").and_then(|()| stream.flush()).map_err(silent)?;
+    let later = stream.try_clone().map_err(silent)?;
+    let mut reader = BufReader::new(stream);
+    let mut text = String::new();
+    if (&mut reader).take(LONGEST).read_line(&mut text).map_err(silent)? == 0 {
+        return Err(AskError::Ended { socket: place() }.into());
+    }
+    let answer: Answer = serde_json::from_str(&text).map_err(not_understood)?;
+    if let Some(failure) = answer.failure {
+        return Err(AskError::Failed(failure).into());
+    }
+    let answer = serde_json::from_value(answer.answer.unwrap_or_default()).map_err(not_understood)?;
+    // From now on silence means that nothing happens.
+    later.set_read_timeout(None).map_err(silent)?;
+    begin(answer)?;
+    loop {
+        text.clear();
+        match (&mut reader).take(LONGEST).read_line(&mut text) {
+            Ok(0) => return Ok(()),
+            Ok(_) if each(text.trim_end())?.is_break() => return Ok(()),
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => return Ok(()),
+            Err(error) => return Err(silent(error).into()),
+        }
+    }
+}
+
+/// One request and its answer. `patience` is how long each part of it may take.
+///
+/// # Errors
+/// Why there is no answer.
+pub fn exchange(socket: &Path, request: &impl Serialize, patience: Duration) -> Result<Value, AskError> {
+    let place = || socket.to_owned();
+    let silent = |source| AskError::Silent { socket: place(), source };
+    let not_understood = |source| AskError::NotUnderstood { socket: place(), source };
+    let mut stream = UnixStream::connect(socket).map_err(|source| AskError::Unreachable { socket: place(), source })?;
+    stream.set_read_timeout(Some(patience)).map_err(silent)?;
+    stream.set_write_timeout(Some(patience)).map_err(silent)?;
+    let mut line = serde_json::to_value(request).map_err(not_understood)?;
+    line["version"] = VERSION.into();
+    writeln!(stream, "{line}").and_then(|()| stream.flush()).map_err(silent)?;
+    let mut text = String::new();
+    let length = match BufReader::new(stream.take(LONGEST)).read_line(&mut text) {
+        // It has gone while we wrote, with what we wrote unread.
+        Err(error) if error.kind() == ErrorKind::ConnectionReset => 0,
+        read => read.map_err(silent)?,
+    };
+    if length == 0 {
+        return Err(AskError::Ended { socket: place() });
+    }
+    let answer: Answer = serde_json::from_str(&text).map_err(not_understood)?;
+    match answer.failure {
+        Some(failure) => Err(AskError::Failed(failure)),
+        None => Ok(answer.answer.unwrap_or_default()),
+    }
+}

@@ -1,0 +1,483 @@
+//! `bulkhead status`, `ports`, `policies`, `sessions`, `tables` and `reload`.
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use bulkhead_answers::lint::Running;
+
+use super::client::ask;
+use super::protocol::{
+    AuditStatus, Condition, EndedSessions, PolicyRow, PortKey, PortRow, Request, ServiceHealth, SessionFilter,
+    SessionRow, Sessions, Status, TableRow,
+};
+use crate::args;
+use bulkhead_answers::args::{Admin, Format};
+use bulkhead_answers::output::{Columns, printable, some_of};
+use bulkhead_answers::services;
+
+/// How often `--wait` asks.
+const INTERVAL: Duration = Duration::from_millis(100);
+/// Reasons to drop that `status` shows: it is one screen.
+const MAX_REASONS: usize = 5;
+/// Ports that are late that `status` shows.
+const MAX_LATE: usize = 10;
+
+/// Shows how the vswitch is. Exit code 1 when it is not ready.
+pub fn status(args: &args::Status) -> anyhow::Result<ExitCode> {
+    let deadline = args.wait.then(|| Instant::now() + args.timeout);
+    loop {
+        let asked = ask::<Status>(&args.admin.socket, &Request::Status);
+        let is_ready = asked.as_ref().is_ok_and(|status| status.ready);
+        if !is_ready && deadline.is_some_and(|deadline| Instant::now() < deadline) {
+            std::thread::sleep(INTERVAL);
+            continue;
+        }
+        let status = asked?;
+        let mut out = io::stdout().lock();
+        match args.admin.output {
+            Format::Json => print_json(&mut out, &status)?,
+            Format::Text => write_status(&mut out, &status)?,
+        }
+        return Ok(ExitCode::from(u8::from(!is_ready)));
+    }
+}
+
+fn write_status(out: &mut impl Write, status: &Status) -> io::Result<()> {
+    let seconds = |seconds: u64| humantime::format_duration(Duration::from_secs(seconds));
+    let reason = if status.condition() == Condition::Denying { ": there is no state to judge by" } else { "" };
+    let word = status.condition().name();
+    writeln!(out, "node {}: {word}{reason}; up {}", printable(&status.node), seconds(status.uptime_seconds))?;
+    if let Some(judging) = &status.judging {
+        writeln!(out, "judged: {}", printable(&judging.to_string()))?;
+    }
+    let policy = &status.policy;
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a time since the start, in whole seconds"
+    )]
+    let age = policy.age_seconds as u64;
+    writeln!(
+        out,
+        "policy: generation {}, in force for {}, which took {:.1} ms; states {} applied, {} refused",
+        status.generation,
+        seconds(age),
+        policy.enforce_seconds * 1e3,
+        policy.states_applied,
+        policy.states_refused
+    )?;
+    if policy.refused {
+        writeln!(out, "  a newer state or other ports cannot be put into force and are tried again; the log says why")?;
+    }
+    for (count, what) in [
+        (policy.faulty_objects, "objects are not understood"),
+        (policy.contested_addresses, "addresses are claimed by several pods"),
+        (policy.unenforced_kinds, "kinds restrict traffic and are not enforced"),
+        (policy.refused_tables, "tables do not fit, the last ones stay or nothing passes"),
+    ] {
+        if count > 0 {
+            writeln!(out, "  {count} {what}; the log names them")?;
+        }
+    }
+    write_audit(out, &status.audit)?;
+    if let Some(source) = &status.source {
+        let how = if source.connected { "connected" } else { "not connected" };
+        let age =
+            source.age_seconds.map_or_else(|| "no state yet".to_owned(), |age| format!("the state is {age:.0} s old"));
+        writeln!(out, "API server: {how} for {}; {age}", seconds(source.since_seconds))?;
+        if let Some(error) = &source.last_error {
+            writeln!(out, "  {}", printable(error.lines().next().unwrap_or_default()))?;
+        }
+    }
+    writeln!(out, "Services: {}", services::told(status.services.as_ref()))?;
+    if let Some(health) = &status.service_health {
+        write_health(out, health)?;
+    }
+    let added = match status.ports.added {
+        0 => String::new(),
+        added => format!("; {added} of them were added"),
+    };
+    writeln!(out, "ports: {} of {} open{added}", status.ports.open, status.ports.configured)?;
+    for port in status.late.iter().take(MAX_LATE) {
+        let why = port.why.as_deref().unwrap_or(&port.state).lines().next().unwrap_or_default();
+        writeln!(out, "  {} ({}): {}", printable(&port.name), printable(&port.interface), printable(why))?;
+    }
+    if let Some(more) = status.late.len().checked_sub(MAX_LATE).filter(|&more| more > 0) {
+        writeln!(out, "  and {more} more; see `bulkhead ports`")?;
+    }
+    let sum = |field: fn(&super::protocol::WorkerRow) -> u64| status.workers.iter().map(field).sum::<u64>();
+    writeln!(
+        out,
+        "workers: {}; {} packets in, {} out; {} forwarded in the kernel",
+        status.workers.len(),
+        sum(|worker| worker.received),
+        sum(|worker| worker.sent),
+        status.flow_cache.forwarded
+    )?;
+    for (at, _) in status.workers.iter().enumerate().filter(|(_, worker)| worker.silent) {
+        writeln!(out, "  worker {at} does not answer: its numbers are those that it told last")?;
+    }
+    match sum(|worker| worker.restarts) {
+        0 => {}
+        restarts => writeln!(out, "  {restarts} times a worker has failed and gone on; the log says why")?,
+    }
+    let sessions = &status.sessions;
+    writeln!(out, "sessions: {} of {}; {} refused", sessions.used, sessions.capacity, sessions.refused)?;
+    let dropped: u64 = status.dropped.iter().map(|row| row.packets).sum();
+    writeln!(out, "dropped: {dropped} packets")?;
+    for row in status.dropped.iter().take(MAX_REASONS) {
+        writeln!(out, "  {} {}: {}", row.packets, row.reason, row.means)?;
+    }
+    match &status.last_error {
+        None => writeln!(out, "last error: none"),
+        Some(error) => {
+            writeln!(out, "last error: {} {}", error.at, printable(error.text.lines().next().unwrap_or_default()))
+        }
+    }
+}
+
+/// What is audited; nothing where all policies are enforced.
+fn write_audit(out: &mut impl Write, audit: &AuditStatus) -> io::Result<()> {
+    if audit.audited > 0 {
+        let names: Vec<&str> = audit.policies.iter().map(|name| &**name).collect();
+        let more = audit.audited.saturating_sub(names.len());
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let (are, they) = if audit.audited == 1 { ("policy is", "it") } else { ("policies are", "they") };
+        writeln!(
+            out,
+            "audit: {} {are} not enforced ({}{more}); {they} would have denied {} connections: `bulkhead audit report`",
+            audit.audited,
+            printable(&names.join(", ")),
+            audit.connections
+        )?;
+    }
+    if audit.refused_files > 0 {
+        writeln!(out, "  what was audited before could not be read; the log says why")?;
+    }
+    Ok(())
+}
+
+/// What load balancers are told.
+fn write_health(out: &mut impl Write, health: &ServiceHealth) -> io::Result<()> {
+    let how = match (health.healthy, health.leaving) {
+        (false, _) => "not healthy",
+        (true, true) => "the node is being deleted",
+        (true, false) => "healthy",
+    };
+    let ports: Vec<String> = health.ports.iter().map(ToString::to_string).collect();
+    let ports = some_of(&ports.iter().map(|port| &**port).collect::<Vec<_>>(), MAX_LATE);
+    writeln!(out, "  load balancers are told: {how}; address {}, ports {ports}", health.listen)?;
+    for port in health.refused.iter().take(MAX_LATE) {
+        writeln!(out, "  not at port {}: {}", port.port, printable(&port.why))?;
+    }
+    Ok(())
+}
+
+/// Lists the ports.
+pub fn ports(args: &Admin) -> anyhow::Result<ExitCode> {
+    show(args, &Request::Ports, |rows: &[PortRow], out| {
+        let headings = [
+            "PORT",
+            "STATE",
+            "INTERFACE",
+            "CONTAINER",
+            "ADDRESSES",
+            "RECEIVED",
+            "BYTES",
+            "SENT",
+            "BYTES",
+            "LIMITED",
+            "BYPASSED",
+        ];
+        let mut table = Columns::new(&headings);
+        for row in rows {
+            let numbers = [row.received, row.received_bytes, row.sent, row.sent_bytes, row.limited, row.bypassed];
+            let container = row.container.as_ref().map_or_else(|| "-".to_owned(), short);
+            let words =
+                [row.name.clone(), row.state.clone(), row.interface.clone(), container, row.addresses.join(",")];
+            table.row(words.into_iter().chain(numbers.map(|number| number.to_string())));
+        }
+        table.write(out)?;
+        for row in rows {
+            if let Some(why) = &row.why {
+                writeln!(out, "{}: {}", printable(&row.name), printable(why))?;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// A container as container runtimes show it: the beginning of its ID.
+fn short(key: &PortKey) -> String {
+    /// As many letters as `crictl` and `docker` show.
+    const LETTERS: usize = 12;
+    key.container.chars().take(LETTERS).collect()
+}
+
+/// Reads the counters of the vswitch whose admin socket is at this path, for `lint --hits`.
+///
+/// # Errors
+/// When no vswitch answers.
+pub fn counters(socket: &Path) -> anyhow::Result<Running> {
+    let policies = ask(socket, &Request::Policies)?;
+    let status: Status = ask(socket, &Request::Status)?;
+    Ok(Running { node: status.node, uptime_seconds: status.uptime_seconds, policies })
+}
+
+/// Lists what policies have decided.
+pub fn policies(args: &Admin) -> anyhow::Result<ExitCode> {
+    show(args, &Request::Policies, |rows: &[PolicyRow], out| {
+        if rows.iter().all(|row| !row.not_enforced && row.audited == 0) {
+            let mut table = Columns::new(&["ALLOWED", "DENIED", "POLICY"]);
+            for row in rows {
+                table.row([row.allowed.to_string(), row.denied.to_string(), row.origin.clone()]);
+            }
+            return table.write(out);
+        }
+        let mut table = Columns::new(&["ALLOWED", "DENIED", "WOULD DENY", "POLICY"]);
+        for row in rows {
+            let beside = if row.not_enforced { " (not enforced)" } else { "" };
+            let numbers = [row.allowed, row.denied, row.audited].map(|number| number.to_string());
+            table.row(numbers.into_iter().chain([format!("{}{beside}", row.origin)]));
+        }
+        table.write(out)
+    })
+}
+
+/// Lists the tables in force, or one port's rules.
+pub fn tables(args: &args::Tables) -> anyhow::Result<ExitCode> {
+    let request = Request::Tables { port: args.port.clone() };
+    show(&args.admin, &request, |rows: &[TableRow], out| {
+        if args.port.is_some() {
+            for row in rows {
+                row.list.iter().try_for_each(|rule| writeln!(out, "{}", printable(rule)))?;
+                if !row.not_enforced.is_empty() {
+                    writeln!(out, "# not enforced: {}", printable(&row.not_enforced.join(", ")))?;
+                }
+            }
+            return Ok(());
+        }
+        if rows.iter().all(|row| row.not_enforced.is_empty()) {
+            let mut table = Columns::new(&["RULES", "PORT"]);
+            for row in rows {
+                table.row([row.rules.to_string(), row.port.clone()]);
+            }
+            return table.write(out);
+        }
+        let mut table = Columns::new(&["RULES", "PORT", "NOT ENFORCED"]);
+        for row in rows {
+            let names: Vec<&str> = row.not_enforced.iter().map(|name| &**name).collect();
+            let names = if names.is_empty() { "-".to_owned() } else { some_of(&names, MAX_LATE) };
+            table.row([row.rules.to_string(), row.port.clone(), names]);
+        }
+        table.write(out)
+    })
+}
+
+/// Lists sessions, and the ports that have most of them; or ends those that match.
+pub fn sessions(args: &args::Sessions) -> anyhow::Result<ExitCode> {
+    let filter =
+        SessionFilter { port: args.port.clone(), address: args.address, service: args.service, limit: args.limit };
+    if args.kill {
+        return kill(args, filter);
+    }
+    let told: Sessions = ask(&args.admin.socket, &Request::Sessions(filter))?;
+    let mut out = io::stdout().lock();
+    if args.admin.output == Format::Json {
+        print_json(&mut out, &told)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut table = Columns::new(&["PROTOCOL", "FROM", "TO", "IN", "OUT", "STATE", "IDLE", "ALLOWED BY"]);
+    for row in &told.sessions {
+        let SessionRow { protocol, from, to, service, source, in_port, out_port, state, idle_seconds, origin } =
+            row.clone();
+        let from = source.map_or(from.clone(), |source| format!("{from} as {source}"));
+        let to = service.map_or(to.clone(), |service| format!("{to} for {service}"));
+        table.row([protocol, from, to, in_port, out_port, state, format!("{idle_seconds:.0}s"), origin]);
+    }
+    table.write(&mut out)?;
+    writeln!(out, "\n{} sessions match, {} are shown", told.matching, told.sessions.len())?;
+    for (port, count) in &told.ports {
+        writeln!(out, "  {count} of {}", printable(port))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn kill(args: &args::Sessions, filter: SessionFilter) -> anyhow::Result<ExitCode> {
+    let is_filtered = filter.port.is_some() || filter.address.is_some() || filter.service.is_some();
+    anyhow::ensure!(
+        is_filtered || args.all,
+        "--kill without a filter would end every session of the node\n  help: name a --port, an --address or a --service, or add --all"
+    );
+    let told: EndedSessions = ask(&args.admin.socket, &Request::EndSessions(filter))?;
+    let mut out = io::stdout().lock();
+    match args.admin.output {
+        Format::Json => print_json(&mut out, &told)?,
+        Format::Text => writeln!(out, "{} sessions ended", told.ended)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Has the configuration and the state looked at now.
+pub fn reload(args: &args::Reload) -> anyhow::Result<ExitCode> {
+    ask::<Value>(&args.socket, &Request::Reload)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Asks for rows, and prints them.
+fn show<T: Serialize + DeserializeOwned>(
+    args: &Admin,
+    request: &Request,
+    write: impl FnOnce(&[T], &mut dyn Write) -> io::Result<()>,
+) -> anyhow::Result<ExitCode> {
+    let rows: Vec<T> = ask(Path::new(&args.socket), request)?;
+    let mut out = io::stdout().lock();
+    match args.output {
+        Format::Json => print_json(&mut out, &rows)?,
+        Format::Text => write(&rows, &mut out)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print_json(out: &mut impl Write, value: &impl Serialize) -> anyhow::Result<()> {
+    serde_json::to_writer_pretty(&mut *out, value)?;
+    writeln!(out)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::protocol::{
+        DropRow, FlowCacheRow, LastError, PolicyStatus, PortTotals, RefusedPort, SessionTotals, WorkerRow,
+    };
+    use super::*;
+
+    fn sample() -> Status {
+        let worker = WorkerRow {
+            received: 10,
+            sent: 8,
+            dropped: 2,
+            sessions: 3,
+            restarts: 0,
+            judged: None,
+            busy_ns: None,
+            silent: false,
+        };
+        let late = PortRow {
+            name: "x/web".into(),
+            kind: "pod".into(),
+            interface: "veth1".into(),
+            container: None,
+            state: "absent".into(),
+            why: Some("waits for its interface: there is no veth1\nhelp: make it".into()),
+            addresses: Vec::new(),
+            received: 0,
+            received_bytes: 0,
+            sent: 0,
+            sent_bytes: 0,
+            limited: 0,
+            bypassed: 0,
+            dropped: None,
+            sessions_started: None,
+            sessions_reached: None,
+            epoch: 0,
+        };
+        Status {
+            program: "0.1.0".into(),
+            node: "node-1".into(),
+            pod_networks: Vec::new(),
+            ready: true,
+            denying: false,
+            judging: Some(crate::admin::Judging {
+                renderer: "identity".into(),
+                place: "destination".into(),
+                automatic: true,
+            }),
+            uptime_seconds: 61,
+            uptime_ms: None,
+            instance: None,
+            generation: 7,
+            policy: PolicyStatus {
+                age_seconds: 5.5,
+                enforce_seconds: 0.0123,
+                refused: false,
+                states_applied: 2,
+                states_refused: 1,
+                faulty_objects: 3,
+                contested_addresses: 0,
+                unenforced_kinds: 0,
+                refused_tables: 0,
+            },
+            audit: AuditStatus::default(),
+            source: None,
+            services: None,
+            service_health: Some(ServiceHealth {
+                listen: "[::]:10256".into(),
+                healthy: true,
+                leaving: false,
+                ports: vec![10_256],
+                refused: vec![RefusedPort { port: 30_000, why: "in use".into() }],
+            }),
+            ports: PortTotals { configured: 2, added: 1, open: 1 },
+            late: vec![late],
+            workers: vec![worker.clone(), worker],
+            sessions: SessionTotals { used: 6, capacity: 100, refused: 0, created: None },
+            dropped: vec![DropRow { reason: "policy_denied".into(), means: "denied by policy".into(), packets: 4 }],
+            flow_cache: FlowCacheRow { forwarded: 99, added: 2, refused: 0 },
+            last_error: Some(LastError { at: "T".into(), text: "a fault\nhelp: mend it".into() }),
+        }
+    }
+
+    #[test]
+    fn the_status_is_one_screen_that_says_what_is_late_and_what_went_wrong() {
+        let mut text = Vec::new();
+        write_status(&mut text, &sample()).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        for part in [
+            "node node-1: ready; up 1m 1s",
+            "judged: by identity, where packets leave (engine: auto)",
+            "generation 7, in force for 5s, which took 12.3 ms; states 2 applied, 1 refused",
+            "3 objects are not understood",
+            "  load balancers are told: healthy; address [::]:10256, ports 10256\n  not at port 30000: in use",
+            "ports: 1 of 2 open; 1 of them were added",
+            "x/web (veth1): waits for its interface: there is no veth1",
+            "workers: 2; 20 packets in, 16 out; 99 forwarded in the kernel",
+            "sessions: 6 of 100; 0 refused",
+            "4 policy_denied: denied by policy",
+            "last error: T a fault",
+        ] {
+            assert!(text.contains(part), "{part} is not in:\n{text}");
+        }
+        assert!(text.lines().count() < 24 && !text.contains("does not answer"), "{text}");
+        let mut hung = sample();
+        hung.workers[1].silent = true;
+        let mut text = Vec::new();
+        write_status(&mut text, &hung).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.contains("\n  worker 1 does not answer: its numbers are those that it told last\n"), "{text}");
+        let source = super::super::protocol::SourceStatus {
+            connected: false,
+            since_seconds: 400,
+            age_seconds: Some(401.2),
+            last_error: Some("connection refused".into()),
+        };
+        let mut text = Vec::new();
+        write_status(&mut text, &Status { ready: false, source: Some(source), ..sample() }).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.starts_with("node node-1: not ready"), "{text}");
+        assert!(
+            text.contains("API server: not connected for 6m 40s; the state is 401 s old\n  connection refused"),
+            "{text}"
+        );
+        let denying = Status { ready: false, denying: true, ..sample() };
+        let mut text = Vec::new();
+        write_status(&mut text, &denying).unwrap();
+        assert!(String::from_utf8(text).unwrap().starts_with("node node-1: denying everything"));
+    }
+}

@@ -1,0 +1,19 @@
+//! The side that asks, where no vswitch can be asked because this is not Linux.
+
+use std::path::Path;
+
+use anyhow::bail;
+use serde::de::DeserializeOwned;
+
+use super::protocol::Request;
+
+/// Asks nobody.
+///
+/// # Errors
+/// Always.
+pub fn ask<T: DeserializeOwned>(socket: &Path, _request: &Request) -> anyhow::Result<T> {
+    bail!(
+        "no vswitch can be asked at {}\n  help: a vswitch runs on Linux alone; give a state instead",
+        socket.display()
+    )
+}

@@ -1,0 +1,121 @@
+//! `bulkhead monitor`, `trace` and `capture`: what a running vswitch does, as it does it.
+
+mod files;
+mod text;
+
+use std::io::{self, Write};
+use std::ops::ControlFlow;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use serde_json::Value;
+
+use super::client::watch;
+use super::protocol::{Monitor, Request, Trace, Watching};
+use crate::args;
+use crate::args::Traced;
+use bulkhead_answers::args::Format;
+use bulkhead_answers::output::note;
+use files::Files;
+
+/// Shows verdicts as they come.
+pub fn monitor(args: &args::Monitor) -> anyhow::Result<ExitCode> {
+    let asked = Monitor {
+        pods: args.ends.pods.clone(),
+        namespaces: args.ends.namespaces.clone(),
+        labels: args.ends.labels.clone(),
+        verdicts: args.verdicts.clone(),
+        ports: args.ports.clone(),
+        protocols: args.protocols.clone(),
+        last: args.last.unwrap_or_default(),
+        is_over: args.last.is_some() && !args.follow,
+        count: args.count,
+        rate: Some(args.rate),
+    };
+    let mut out = io::stdout().lock();
+    let begin = |watching: Watching| {
+        if args.last.is_some() && watching.remembered == 0 {
+            note("nothing is remembered: the vswitch remembers what it has told a monitor");
+        } else if args.last.is_none() {
+            note(&format!("watching node {}, generation {}", watching.node, watching.generation));
+        }
+        Ok(())
+    };
+    watch(&args.socket, &Request::Monitor(asked), begin, |line| {
+        match args.output {
+            Format::Json => writeln!(out, "{line}")?,
+            Format::Text => text::write_flow(&mut out, &parsed(line)?)?,
+        }
+        out.flush()?;
+        Ok(ControlFlow::Continue(()))
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn parsed(line: &str) -> anyhow::Result<Value> {
+    serde_json::from_str(line).context("what the vswitch tells is not understood")
+}
+
+/// What is asked for.
+fn asked(traced: &Traced, snap: u16) -> Trace {
+    let verdicts = if traced.dropped_only { vec!["DROPPED".to_owned()] } else { traced.verdicts.clone() };
+    Trace {
+        filter: traced.filter.join(" "),
+        pods: traced.ends.pods.clone(),
+        namespaces: traced.ends.namespaces.clone(),
+        labels: traced.ends.labels.clone(),
+        verdicts,
+        snap,
+        cached: traced.cached,
+        count: traced.count,
+        rate: Some(traced.rate),
+    }
+}
+
+fn say(watching: &Watching, traced: &Traced) {
+    note(&format!("watching node {}, generation {}", watching.node, watching.generation));
+    if !traced.cached {
+        note(
+            "packets that the kernel forwards by itself are not seen; --cached has those that match come to the workers",
+        );
+    }
+}
+
+/// Shows packets as they come.
+pub fn trace(args: &args::Trace) -> anyhow::Result<ExitCode> {
+    let mut out = io::stdout().lock();
+    let begin = |watching: Watching| {
+        say(&watching, &args.traced);
+        Ok(())
+    };
+    watch(&args.socket, &Request::Trace(asked(&args.traced, 0)), begin, |line| {
+        match args.output {
+            Format::Json => writeln!(out, "{line}")?,
+            Format::Text => text::write_packet(&mut out, &parsed(line)?)?,
+        }
+        out.flush()?;
+        Ok(ControlFlow::Continue(()))
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes packets as they come into files.
+pub fn capture(args: &args::Capture) -> anyhow::Result<ExitCode> {
+    let files = std::cell::RefCell::new(None);
+    let begin = |watching: Watching| {
+        say(&watching, &args.traced);
+        *files.borrow_mut() = Some(Files::new(args, &watching)?);
+        Ok(())
+    };
+    watch(&args.socket, &Request::Trace(asked(&args.traced, args.snaplen)), begin, |line| {
+        let line = parsed(line)?;
+        match (files.borrow_mut().as_mut(), line.get("packet")) {
+            (Some(files), Some(packet)) => files.write(packet)?,
+            _ => text::note_lost(&line),
+        }
+        Ok(ControlFlow::Continue(()))
+    })?;
+    let written = files.into_inner().map(Files::finish).transpose()?.unwrap_or_default();
+    note(&format!("captured {written} packets"));
+    Ok(ExitCode::SUCCESS)
+}

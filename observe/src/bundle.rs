@@ -1,0 +1,122 @@
+//! `bulkhead bundle`: packs the state, tables, counters and journal of a running vswitch into one file.
+
+mod config;
+
+use std::collections::BTreeMap;
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::SystemTime;
+
+use anyhow::Context;
+use bulkhead_answers::bundle::{Contents, JOURNAL, STATE, Settings};
+use bulkhead_answers::output;
+use bulkhead_control::attachments::Attachment;
+use bulkhead_control::object::PodName;
+use serde_json::Value;
+
+use crate::admin::{KeptFiles, PortRow, Request, TableRow, ask};
+use crate::args::Bundle;
+use crate::journal::{History, Journal};
+use crate::why;
+
+/// Asks the vswitch and writes the bundle.
+///
+/// # Errors
+/// When no vswitch answers, or the file cannot be written.
+pub fn write(args: &Bundle) -> anyhow::Result<ExitCode> {
+    let kept: KeptFiles = ask(&args.socket, &Request::KeptFiles)?;
+    let mut members: BTreeMap<&'static str, Vec<u8>> = BTreeMap::new();
+    for (name, request) in
+        [("status.json", Request::Status), ("ports.json", Request::Ports), ("policies.json", Request::Policies)]
+    {
+        let answer: Value = ask(&args.socket, &request)?;
+        members.insert(name, serde_json::to_vec_pretty(&answer)?);
+    }
+    members.insert("tables.json", serde_json::to_vec_pretty(&tables(args)?)?);
+    let text = std::fs::read_to_string(&kept.configuration)
+        .with_context(|| format!("cannot read the configuration {}", kept.configuration.display()))?;
+    // What has become no YAML since is in force as it was.
+    let config = config::redacted(&text).unwrap_or_else(|error| Value::String(format!("not YAML now: {error}")));
+    members.insert("config.json", serde_json::to_vec_pretty(&config)?);
+    let (mut settings, mut attached) = (None, Vec::new());
+    match &kept.journal {
+        None => output::warn(
+            "the journal is off: the bundle has neither it nor a state\n  help: journal.folder in the configuration",
+        ),
+        Some(path) => {
+            let journal = why::read(path)?;
+            if let Some(state) = state(&journal)? {
+                (settings, attached) = (Some(state.settings), state.attached);
+                members.insert(STATE, state.lines);
+            }
+            members.insert(JOURNAL, journal);
+        }
+    }
+    let made = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
+    let contents = Contents { node: kept.node.clone(), made, settings, attached, members };
+    let path = args.output.clone().unwrap_or_else(|| named(&contents));
+    if path.as_os_str() == "-" {
+        contents.pack(io::stdout().lock())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    // Names and addresses of a cluster are nobody else's business.
+    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path);
+    let file = file.with_context(|| format!("cannot write the bundle {}", path.display()))?;
+    if let Err(error) = contents.pack(&file) {
+        // The part would take the last room of a full disk, and nobody can read it.
+        if file.metadata().is_ok_and(|about| about.is_file()) {
+            let _ = std::fs::remove_file(&path);
+        }
+        return Err(error.context(format!("cannot write the bundle {}", path.display())));
+    }
+    output::note(&format!("wrote {}, of node {}", path.display(), output::printable(&kept.node)));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `bulkhead-node-1-20261124T143207Z.tgz`.
+fn named(contents: &Contents) -> PathBuf {
+    let node = output::file_name(&contents.node);
+    let time: String = contents.made.chars().filter(|letter| !"-:".contains(*letter)).collect();
+    PathBuf::from(format!("bulkhead-{node}-{time}.tgz"))
+}
+
+/// The tables in force, with their rules.
+fn tables(args: &Bundle) -> anyhow::Result<Vec<TableRow>> {
+    let ports: Vec<PortRow> = ask(&args.socket, &Request::Ports)?;
+    let mut tables = Vec::new();
+    for port in ports {
+        // A port of which the state knows no pod has no table, and one may have gone.
+        tables
+            .extend(ask::<Vec<TableRow>>(&args.socket, &Request::Tables { port: Some(port.name) }).unwrap_or_default());
+    }
+    Ok(tables)
+}
+
+/// The last state of a journal.
+struct State {
+    /// An object a line.
+    lines: Vec<u8>,
+    /// What it was judged by.
+    settings: Settings,
+    attached: Vec<(PodName, Attachment)>,
+}
+
+fn state(journal: &[u8]) -> anyhow::Result<Option<State>> {
+    let journal = Journal::open(journal).context("the journal is not used")?;
+    let state = match History::of(journal).last_state() {
+        Ok(state) => state,
+        Err(error) => {
+            output::warn(&format!("the bundle has no state: {error}"));
+            return Ok(None);
+        }
+    };
+    let mut lines = Vec::new();
+    for object in state.objects.objects() {
+        serde_json::to_writer(&mut lines, object)?;
+        lines.push(b'\n');
+    }
+    Ok(Some(State { lines, settings: state.settings, attached: state.attached.into_iter().collect() }))
+}

@@ -1,0 +1,247 @@
+//! Finds the records of a journal, whatever its bytes are.
+//!
+//! Nothing is kept of a record: whoever looks at them walks over the segments again. A gigabyte holds 25 million of the shortest ones, and a
+//! list of them would take more memory than the file.
+
+use super::format::{
+    FileHead, HeadFault, Layout, RECORD_HEAD, RecordHead, SEGMENT_HEAD, SegmentHead, VERSION, last_alive, sequence_of,
+};
+
+/// Why nothing of a file is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum JournalError {
+    /// Something else.
+    #[error("it is no journal of a vswitch")]
+    Foreign,
+    /// Of another version.
+    #[error("it is a journal of version {0}, and this program reads version {VERSION}")]
+    Version(u32),
+    /// Its first page is damaged, without which nothing of the rest is known.
+    #[error("the header of the journal is damaged")]
+    Damaged,
+}
+
+/// What of a journal could not be read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Damage {
+    /// Segments without a sound header, though something is there.
+    pub segments: usize,
+    /// Places between records where something is that is no record.
+    pub places: usize,
+    /// Bytes at them.
+    pub bytes: usize,
+    /// Records that are whole, and whose content is not understood.
+    pub unknown: usize,
+    /// Whether the last record was being written when the process died, and is no record.
+    pub is_torn: bool,
+}
+
+impl Damage {
+    /// Whether something was lost that had been recorded.
+    pub const fn is_loss(self) -> bool {
+        self.segments + self.places + self.unknown > 0
+    }
+}
+
+impl std::fmt::Display for Damage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { segments, places, bytes, unknown, .. } = self;
+        write!(f, "{segments} segments, {places} places ({bytes} bytes) and {unknown} records of it cannot be read")
+    }
+}
+
+/// Where a record is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    /// Which of the segments that are read, the oldest first.
+    segment: u32,
+    /// From the segment's start.
+    at: u32,
+}
+
+/// A record.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Record<'a> {
+    pub(super) place: Place,
+    /// The segment's.
+    pub(super) sequence: u64,
+    pub(super) kind: u8,
+    pub(super) time: u64,
+    pub(super) generation: u64,
+    pub(super) payload: &'a [u8],
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Journal<'a> {
+    head: FileHead,
+    alive: Option<u64>,
+    /// Sequences of the segments and their bytes up to the end of the last record, the oldest first.
+    segments: Vec<(u64, &'a [u8])>,
+    damage: Damage,
+    /// The newest segment: its place, its sequence, and where its records end.
+    newest: Option<(usize, u64, usize)>,
+}
+
+impl<'a> Journal<'a> {
+    /// Looks at all records. Takes time in proportion to the bytes, and next to no memory. A file that is too short is read as far as it goes.
+    ///
+    /// # Errors
+    /// When nothing of it can be read.
+    pub fn open(bytes: &'a [u8]) -> Result<Self, JournalError> {
+        let head = FileHead::read(bytes).map_err(|fault| match fault {
+            HeadFault::Foreign => JournalError::Foreign,
+            HeadFault::Version(version) => JournalError::Version(version),
+            HeadFault::Damaged => JournalError::Damaged,
+        })?;
+        let (mut segments, mut others, mut damage) = (Vec::new(), Vec::new(), Damage::default());
+        for place in 0..head.layout.segments {
+            let range = head.layout.at(place);
+            let segment = &bytes[range.start.min(bytes.len())..range.end.min(bytes.len())];
+            match SegmentHead::read(segment) {
+                Some(found) => segments.push((found.sequence, place, segment)),
+                None if segment.get(..8).is_some_and(|magic| magic != [0; 8]) => others.push(segment),
+                None => {}
+            }
+        }
+        segments.sort_unstable_by_key(|&(sequence, place, _)| (sequence, place));
+        let before = segments.len();
+        segments.dedup_by_key(|&mut (sequence, ..)| sequence);
+        damage.segments += before - segments.len();
+        let next = segments.last().map(|&(sequence, ..)| sequence + 1);
+        for segment in others {
+            // One that was being begun: what it was is erased from its first byte on, and its new number stands before its first bytes do.
+            let is_begun = segment[0] == 0 || (next.is_some() && sequence_of(segment) == next);
+            damage.is_torn |= is_begun;
+            damage.segments += usize::from(!is_begun);
+        }
+        let (mut sound, mut newest) = (Vec::with_capacity(segments.len()), None);
+        let last = segments.len().saturating_sub(1);
+        for (at, &(sequence, place, segment)) in segments.iter().enumerate() {
+            let mut walk = Walk::new(0, sequence, segment, SEGMENT_HEAD);
+            walk.by_ref().for_each(drop);
+            walk.tell_damage(at == last, &mut damage);
+            sound.push((sequence, &segment[..walk.end.min(segment.len())]));
+            newest = Some((place, sequence, walk.end));
+        }
+        Ok(Self { head, alive: last_alive(bytes), segments: sound, damage, newest })
+    }
+
+    /// The node whose journal it is.
+    pub fn node(&self) -> &str {
+        &self.head.node
+    }
+
+    pub(super) const fn layout(&self) -> Layout {
+        self.head.layout
+    }
+
+    /// When its recorder was last alive, in nanoseconds since 1970.
+    pub(super) const fn alive(&self) -> Option<u64> {
+        self.alive
+    }
+
+    /// What could not be read.
+    pub const fn damage(&self) -> Damage {
+        self.damage
+    }
+
+    pub(super) const fn newest(&self) -> Option<(usize, u64, usize)> {
+        self.newest
+    }
+
+    /// All records, in the order in which they were written.
+    pub(super) fn records(&self) -> impl Iterator<Item = Record<'a>> + use<'_, 'a> {
+        (0..)
+            .zip(&self.segments)
+            .flat_map(|(place, &(sequence, segment))| Walk::new(place, sequence, segment, SEGMENT_HEAD))
+    }
+
+    /// The records of a segment from this one on.
+    pub(super) fn records_from(&self, place: Place) -> impl Iterator<Item = Record<'a>> + use<'a> {
+        let segment = self.segments.get(place.segment as usize).copied();
+        segment
+            .into_iter()
+            .flat_map(move |(sequence, segment)| Walk::new(place.segment, sequence, segment, place.at as usize))
+    }
+}
+
+/// Walks over the records of a segment.
+#[derive(Clone, Debug)]
+struct Walk<'a> {
+    place: u32,
+    sequence: u64,
+    segment: &'a [u8],
+    /// Where the next record may begin.
+    at: usize,
+    /// Where the last record has ended.
+    end: usize,
+    /// Where what is no record begins.
+    skipped: Option<usize>,
+    /// Places between records where something is that is no record, and the bytes at them.
+    places: usize,
+    bytes: usize,
+}
+
+impl<'a> Walk<'a> {
+    const fn new(place: u32, sequence: u64, segment: &'a [u8], at: usize) -> Self {
+        Self { place, sequence, segment, at, end: SEGMENT_HEAD, skipped: None, places: 0, bytes: 0 }
+    }
+
+    /// Tells what was no record.
+    fn tell_damage(&self, is_newest: bool, damage: &mut Damage) {
+        damage.places += self.places;
+        damage.bytes += self.bytes;
+        // Behind the last record is a length of 0, and then what the segment had before. A page that was lost is zeros as well, which is why
+        // records are looked for behind it.
+        let is_over = self.segment.get(self.end..self.end + 4).is_none_or(|len| len == [0; 4]);
+        match self.skipped {
+            Some(_) if is_over => {}
+            // Nothing sound is behind it: of the newest segment it is a record that was being written.
+            Some(_) if is_newest => damage.is_torn = true,
+            Some(start) => {
+                damage.places += 1;
+                damage.bytes += self.segment.len() - start;
+            }
+            None => {}
+        }
+    }
+}
+
+impl<'a> Iterator for Walk<'a> {
+    type Item = Record<'a>;
+
+    fn next(&mut self) -> Option<Record<'a>> {
+        while self.at + 8 <= self.segment.len() {
+            let (start, rest) = (self.at, &self.segment[self.at..]);
+            let head = RecordHead::read(rest, self.sequence);
+            let record = head.and_then(|head| {
+                let payload = rest.get(RECORD_HEAD..RECORD_HEAD + head.len)?;
+                (crc32fast::hash(payload) == head.payload_sum).then_some((head, payload))
+            });
+            match (head, record) {
+                (_, Some((head, payload))) => {
+                    if let Some(skipped) = self.skipped.take() {
+                        self.places += 1;
+                        self.bytes += start - skipped;
+                    }
+                    self.at += head.size();
+                    self.end = self.at;
+                    let RecordHead { kind, time, generation, .. } = head;
+                    let place = Place { segment: self.place, at: u32::try_from(start).unwrap_or(u32::MAX) };
+                    return Some(Record { place, sequence: self.sequence, kind, time, generation, payload });
+                }
+                // Its length is sound, so the next one is behind it.
+                (Some(head), None) => {
+                    self.skipped.get_or_insert(start);
+                    self.at += head.size();
+                }
+                (None, None) => {
+                    self.skipped.get_or_insert(start);
+                    self.at += 8;
+                }
+            }
+        }
+        None
+    }
+}

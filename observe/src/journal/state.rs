@@ -1,0 +1,256 @@
+//! What becomes of the state, as it is written: lines of JSON, packed.
+//!
+//! ```text
+//!   payload  number | part, parts | bytes of deflate( head \n event \n event ... )
+//! ```
+//! The objects are those that the vswitch understands, as it also keeps them for a start without its API server: what no policy depends on,
+//! secrets, environments, annotations, is not in them. A form of our own would be a third smaller packed, and would have to be changed with
+//! each field of an object.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+
+use bulkhead_answers::bundle::Settings;
+use bulkhead_control::attachments::Attachment;
+use bulkhead_control::cache::Event;
+use bulkhead_control::inventory::Key;
+use bulkhead_control::object::PodName;
+use flate2::Compression;
+use flate2::read::DeflateDecoder;
+use flate2::write::DeflateEncoder;
+use serde::{Deserialize, Serialize};
+
+use super::format::{LONGEST_PAYLOAD, MOST_NUMBER};
+
+/// What stands before a part.
+pub(super) const PART_HEAD: usize = 16;
+/// Bytes of a part.
+const PART: usize = LONGEST_PAYLOAD - PART_HEAD;
+/// The [weight] of the largest change that is read, and of the largest state: some 150,000 pods, which is what Kubernetes
+/// promises at most. A bound, because a small record can unpack to anything.
+pub(super) const MOST_WEIGHT: u64 = 1 << 29;
+/// The longest line. The largest object that an API server keeps has 1.5 MB.
+const LONGEST_LINE: u64 = 1 << 24;
+/// What an event takes beside its text.
+const EVENT: u64 = size_of::<Event>() as u64;
+/// What an item of a list or a map takes beside its text: a label takes two of these.
+const ITEM: u64 = 64;
+
+/// A change of the state as it was put into force.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Change {
+    /// What came before counts no more: `events` are all objects.
+    pub is_whole: bool,
+    /// No state is in force: nothing passes.
+    pub is_denying: bool,
+    /// Changes that came so soon that they are told together, this one included.
+    pub merged: u64,
+    /// From now on these count; none for as before.
+    pub settings: Option<Settings>,
+    /// These are all pods that are attached; none for as before.
+    pub attached: Option<BTreeMap<PodName, Attachment>>,
+    /// What became of objects.
+    pub events: Vec<Event>,
+}
+
+/// The first line.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Head {
+    whole: bool,
+    denying: bool,
+    merged: u64,
+    settings: Option<Settings>,
+    attached: Option<Vec<(PodName, Attachment)>>,
+}
+
+/// All that is known, as it is written: what a checkpoint is made of.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    /// The line of each object.
+    objects: BTreeMap<Key, Box<str>>,
+    is_denying: bool,
+    settings: Option<Settings>,
+    attached: Option<BTreeMap<PodName, Attachment>>,
+}
+
+impl Known {
+    pub(super) fn len(&self) -> usize {
+        self.objects.len()
+    }
+
+    /// Takes a change in. Returns it as lines, and whether they are the whole state: where there was one before, they are what differs.
+    pub(super) fn take(&mut self, change: &Change) -> Result<(Vec<u8>, bool), serde_json::Error> {
+        let mut lines: BTreeMap<Key, Option<Box<str>>> = BTreeMap::new();
+        let is_first = self.objects.is_empty() && change.is_whole;
+        if change.is_whole {
+            lines.extend(self.objects.keys().map(|key| (key.clone(), None)));
+        }
+        for event in &change.events {
+            let line = match event {
+                Event::Apply(_) => Some(serde_json::to_string(event)?.into_boxed_str()),
+                _ => None,
+            };
+            lines.insert(Key::of_event(event), line);
+        }
+        lines.retain(|key, line| self.objects.get(key) != line.as_ref());
+        let settings = change.settings.clone().filter(|settings| self.settings.as_ref() != Some(settings));
+        let attached = change.attached.clone().filter(|attached| self.attached.as_ref() != Some(attached));
+        let head = Head {
+            whole: is_first,
+            denying: change.is_denying,
+            merged: change.merged,
+            settings: settings.clone(),
+            attached: attached.clone().map(|attached| attached.into_iter().collect()),
+        };
+        let mut text = serde_json::to_vec(&head)?;
+        for (key, line) in lines {
+            text.push(b'\n');
+            match line {
+                Some(line) => {
+                    text.extend_from_slice(line.as_bytes());
+                    self.objects.insert(key, line);
+                }
+                None => {
+                    serde_json::to_writer(&mut text, &key.clone().gone())?;
+                    self.objects.remove(&key);
+                }
+            }
+        }
+        self.is_denying = change.is_denying;
+        self.settings = settings.or(self.settings.take());
+        self.attached = attached.or(self.attached.take());
+        Ok((text, is_first))
+    }
+
+    /// All of it, as lines.
+    pub(super) fn whole(&self) -> Result<Vec<u8>, serde_json::Error> {
+        let attached = self.attached.clone().map(|attached| attached.into_iter().collect());
+        let (settings, denying) = (self.settings.clone(), self.is_denying);
+        let mut text = serde_json::to_vec(&Head { whole: true, denying, merged: 1, settings, attached })?;
+        for line in self.objects.values() {
+            text.push(b'\n');
+            text.extend_from_slice(line.as_bytes());
+        }
+        Ok(text)
+    }
+}
+
+/// Payloads that hold these lines, as change `number`; none where it would be more parts than can be numbered.
+pub(super) fn pack(number: u64, lines: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let mut packer = DeflateEncoder::new(Vec::new(), Compression::fast());
+    // It writes to memory.
+    packer.write_all(lines).ok()?;
+    let packed = packer.finish().ok()?;
+    let parts = u32::try_from(packed.len().div_ceil(PART)).ok()?;
+    let payload = |(part, bytes): (u32, &[u8])| {
+        let mut payload = Vec::with_capacity(PART_HEAD + bytes.len());
+        payload.extend_from_slice(&number.to_le_bytes());
+        payload.extend_from_slice(&part.to_le_bytes());
+        payload.extend_from_slice(&parts.to_le_bytes());
+        payload.extend_from_slice(bytes);
+        payload
+    };
+    Some((0..).zip(packed.chunks(PART)).map(payload).collect())
+}
+
+/// A part of a change.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part<'a> {
+    pub(super) number: u64,
+    pub(super) part: u32,
+    pub(super) parts: u32,
+    pub(super) bytes: &'a [u8],
+}
+
+impl<'a> Part<'a> {
+    pub(super) fn read(payload: &'a [u8]) -> Option<Self> {
+        let (head, bytes) = payload.split_at_checked(PART_HEAD)?;
+        let number = u64::from_le_bytes(head[..8].try_into().ok()?);
+        let part = u32::from_le_bytes(head[8..12].try_into().ok()?);
+        let parts = u32::from_le_bytes(head[12..].try_into().ok()?);
+        (part < parts && (1..MOST_NUMBER).contains(&number)).then_some(Self { number, part, parts, bytes })
+    }
+}
+
+/// What an object takes in memory, at a guess, by its line.
+fn weight(line: &[u8]) -> u64 {
+    let items = line.iter().filter(|byte| matches!(byte, b',' | b':' | b'[' | b'{')).count() as u64;
+    line.len() as u64 + EVENT + ITEM * items
+}
+
+/// Why a change is not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unread {
+    /// It is not understood.
+    Foreign,
+    /// It, or all that was read before, is larger than any of a vswitch's.
+    TooLarge,
+}
+
+/// A change that was read.
+#[derive(Debug)]
+pub(super) struct Unpacked {
+    pub(super) change: Change,
+    /// What each of its events [weighs](weight).
+    pub(super) weights: Vec<u64>,
+}
+
+/// Parts one behind the other.
+struct Joined<'a, I> {
+    part: &'a [u8],
+    rest: I,
+}
+
+impl<'a, I: Iterator<Item = &'a [u8]>> Read for Joined<'a, I> {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        while self.part.is_empty() {
+            match self.rest.next() {
+                Some(part) => self.part = part,
+                None => return Ok(0),
+            }
+        }
+        self.part.read(into)
+    }
+}
+
+/// The change that these parts are of, in their order. It is read line by line, so that what is too large is found out before it is in memory.
+/// The budget is what may still be unpacked, in bytes of text and of events.
+pub(super) fn unpack<'a>(
+    parts: impl Iterator<Item = &'a [u8]>,
+    most_weight: u64,
+    budget: &Cell<u64>,
+) -> Result<Unpacked, Unread> {
+    let mut text = BufReader::new(DeflateDecoder::new(Joined { part: &[], rest: parts }));
+    let (mut head, mut change, mut weights, mut total) = (None, Change::default(), Vec::new(), 0);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let read = (&mut text).take(LONGEST_LINE + 1).read_until(b'\n', &mut line).map_err(|_| Unread::Foreign)?;
+        if read == 0 {
+            break;
+        }
+        let is_last = line.pop_if(|byte| *byte == b'\n').is_none();
+        let weight = weight(&line);
+        total += weight;
+        let taken = line.len() as u64 + EVENT;
+        if line.len() as u64 > LONGEST_LINE || total > most_weight || taken > budget.get() {
+            return Err(Unread::TooLarge);
+        }
+        budget.set(budget.get() - taken);
+        if head.is_none() {
+            head = Some(serde_json::from_slice::<Head>(&line).map_err(|_| Unread::Foreign)?);
+        } else {
+            change.events.push(serde_json::from_slice(&line).map_err(|_| Unread::Foreign)?);
+            weights.push(weight);
+        }
+        if is_last {
+            break;
+        }
+    }
+    let Head { whole, denying, merged, settings, attached } = head.ok_or(Unread::Foreign)?;
+    (change.is_whole, change.is_denying, change.merged, change.settings) = (whole, denying, merged, settings);
+    change.attached = attached.map(|attached| attached.into_iter().collect());
+    Ok(Unpacked { change, weights })
+}

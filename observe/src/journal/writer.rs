@@ -1,0 +1,157 @@
+//! Appends records to the ring of segments.
+
+use super::format::{
+    FileHead, HEADER, Kind, LONGEST_PAYLOAD, Layout, Memory, RECORD_HEAD, RecordHead, SEGMENT_HEAD, SegmentHead, alive,
+    size_of_record,
+};
+use super::reader::{Journal, JournalError};
+
+/// Why there is nothing to write to.
+#[derive(Debug, thiserror::Error)]
+pub enum WriterError {
+    /// What is there is not this node's journal of this size. The memory is as it was.
+    #[error("{0}")]
+    Refused(String),
+    /// The file cannot grow.
+    #[error("there is no room for its first segment")]
+    NoRoom,
+}
+
+/// The record does not fit into the rest of the segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Full;
+
+/// See the module. The memory is this writer's alone.
+#[derive(Debug)]
+pub(super) struct Writer<M> {
+    memory: M,
+    layout: Layout,
+    /// The segment that is written to; none before the first one is begun.
+    segment: Option<usize>,
+    sequence: u64,
+    /// Where the next record begins, from the segment's start.
+    at: usize,
+    /// How many segments there are room for.
+    most: usize,
+}
+
+impl<M: Memory> Writer<M> {
+    /// Goes on with the journal in the memory, of which it returns what `look` makes; or begins one where it is all zeros at its start.
+    ///
+    /// # Errors
+    /// When it is another one, or the memory has no room.
+    pub(super) fn open<T>(
+        memory: M,
+        layout: Layout,
+        node: &str,
+        now: u64,
+        look: impl FnOnce(Journal<'_>) -> T,
+    ) -> Result<(Self, Option<T>), WriterError> {
+        let mut writer = Self { memory, layout, segment: None, sequence: 0, at: 0, most: layout.segments };
+        let bytes = writer.memory.bytes();
+        if bytes.len() < layout.bytes() {
+            return Err(WriterError::NoRoom);
+        }
+        if bytes[..HEADER].iter().all(|&byte| byte == 0) {
+            if !writer.memory.grow(0..HEADER) {
+                return Err(WriterError::NoRoom);
+            }
+            let head = FileHead { layout, node: node.to_owned(), made: now };
+            writer.memory.put(0, &head.bytes());
+            return Ok((writer, None));
+        }
+        let refused = |why: String| WriterError::Refused(why);
+        let journal = Journal::open(bytes).map_err(|error: JournalError| refused(error.to_string()))?;
+        if journal.node() != node {
+            return Err(refused(format!("it is the journal of node `{}`", journal.node())));
+        }
+        if journal.layout() != layout {
+            return Err(refused(format!("it was made for {} bytes", journal.layout().bytes())));
+        }
+        let (newest, found) = (journal.newest(), look(journal));
+        if let Some((place, sequence, end)) = newest {
+            (writer.segment, writer.sequence, writer.at) = (Some(place), sequence, end);
+        }
+        Ok((writer, Some(found)))
+    }
+
+    /// What it writes to.
+    pub(super) fn memory(&self) -> &M {
+        &self.memory
+    }
+
+    /// Says that the recorder is alive.
+    pub(super) fn alive(&mut self, time: u64) {
+        let (at, bytes) = alive(time);
+        self.memory.put(at, &bytes);
+    }
+
+    /// Whether nothing was written yet.
+    pub(super) const fn is_empty(&self) -> bool {
+        self.segment.is_none()
+    }
+
+    /// Bytes of a segment that records can have.
+    pub(super) const fn capacity(&self) -> usize {
+        self.layout.segment - SEGMENT_HEAD
+    }
+
+    /// Whether records with such payloads fit into the rest of the segment.
+    pub(super) fn fits(&self, payloads: impl Iterator<Item = usize>) -> bool {
+        let size: usize = payloads.map(size_of_record).sum();
+        self.segment.is_some() && self.at + size <= self.layout.segment
+    }
+
+    /// Appends a record. What is in the journal is not touched before the last bytes of the record are written, which are its length.
+    pub(super) fn append(&mut self, kind: Kind, time: u64, generation: u64, payload: &[u8]) -> Result<(), Full> {
+        debug_assert!((1..=LONGEST_PAYLOAD).contains(&payload.len()));
+        let Some(segment) = self.segment.filter(|_| self.fits([payload.len()].into_iter())) else { return Err(Full) };
+        let start = self.layout.at(segment).start + self.at;
+        let payload_sum = crc32fast::hash(payload);
+        let head = RecordHead { len: payload.len(), kind: kind as u8, payload_sum, time, generation };
+        let bytes = head.bytes(self.sequence);
+        self.end_at(segment, self.at + head.size());
+        self.memory.put(start + RECORD_HEAD, payload);
+        self.memory.put(start + 8, &bytes[8..]);
+        self.memory.put(start, &bytes[..8]);
+        self.at += head.size();
+        Ok(())
+    }
+
+    /// Begins the next segment, and forgets what was in it.
+    ///
+    /// # Errors
+    /// When there is no room for any.
+    pub(super) fn rotate(&mut self, time: u64) -> Result<(), WriterError> {
+        let next = self.segment.map_or(0, |segment| segment + 1);
+        let place = if next >= self.most { 0 } else { next };
+        let place = match self.memory.grow(self.layout.at(place)) {
+            true => place,
+            false if place == 0 => return Err(WriterError::NoRoom),
+            // The journal is smaller than it was to be: those that are there are written over in turn.
+            false => {
+                self.most = place;
+                0
+            }
+        };
+        let start = self.layout.at(place).start;
+        // None of the old ones is read as one of the new.
+        self.memory.put(start, &[0; 8]);
+        self.end_at(place, SEGMENT_HEAD);
+        self.sequence += 1;
+        let bytes = SegmentHead { sequence: self.sequence, time }.bytes();
+        self.memory.put(start + 8, &bytes[8..]);
+        self.memory.put(start, &bytes[..8]);
+        (self.segment, self.at) = (Some(place), SEGMENT_HEAD);
+        Ok(())
+    }
+
+    /// Has the records end here, from the segment's start.
+    fn end_at(&mut self, segment: usize, at: usize) {
+        let room = self.layout.at(segment);
+        let end = room.start + at;
+        if end + 4 <= room.end {
+            self.memory.put(end, &[0; 4]);
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! The screen: what touches the terminal, and nothing else.
+//!
+//! ```text
+//!   terminal --bytes, hang-up--.
+//!   signals: size, end --------+--poll--> this thread --draws--> terminal
+//!   sampling thread: sample ---'
+//! ```
+//!
+//! One thread waits for all three and is the only one that draws. It waits without a time: nothing is done that nobody asked for. A
+//! terminal that is gone is told by the hang-up in what `poll` says, by the end of its input, or by a write that fails: each of them ends
+//! it, with nothing left to restore. The terminal's state is restored at the end, after an error, a signal and a panic.
+
+use std::io::{self, ErrorKind, Read, Stdout, Write, stdin, stdout};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::process::ExitCode;
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use anyhow::Context;
+use crossbeam_channel::Receiver;
+use ratatui::backend::CrosstermBackend;
+use ratatui::crossterm::cursor::{Hide, Show};
+use ratatui::crossterm::execute;
+use ratatui::crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode};
+use ratatui::layout::Rect;
+use ratatui::{Terminal, TerminalOptions, Viewport};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::termios::tcgetwinsize;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGWINCH};
+
+use super::choices::{Choices, Effect};
+use super::keys::keys;
+use super::picture::{Picture, Tracker};
+use super::sample::Sample;
+use super::view::{self, Scene};
+use crate::args;
+use bulkhead_answers::output::{printable, told};
+
+/// The size of a terminal that does not tell its own, as a serial console: what terminals have had for fifty years.
+const USUAL: (u16, u16) = (80, 24);
+
+/// Whether the terminal is as we need it, and not as others do.
+static IS_OURS: AtomicBool = AtomicBool::new(false);
+
+/// Shows a screen until somebody quits, or the terminal is gone.
+///
+/// # Errors
+/// When the terminal cannot be used.
+pub(super) fn run(args: &args::Top, first: Sample, choices: Choices) -> anyhow::Result<ExitCode> {
+    let waits = Sources::new()?;
+    let samples = sample_on(args, waits.sampled()?);
+    let _ours =
+        Ours::take().context("cannot use this terminal for a screen\n  help: `bulkhead top | cat` prints text")?;
+    let options = TerminalOptions { viewport: Viewport::Fixed(area()) };
+    let terminal = Terminal::with_options(CrosstermBackend::new(stdout()), options)?;
+    let mut tracker = Tracker::default();
+    let picture = tracker.next(first);
+    let mut screen = Screen { terminal, tracker, picture, choices, away: None, args };
+    match screen.show(&waits, &samples) {
+        Err(error) if is_gone(&error) => Ok(ExitCode::SUCCESS),
+        shown => shown.map(|()| ExitCode::SUCCESS).context("cannot draw the screen"),
+    }
+}
+
+/// What is waited for.
+struct Sources {
+    /// A byte for each sample that came, and the end that the sampling thread writes to.
+    sampled: UnixStream,
+    tell_sampled: UnixStream,
+    /// A byte for each change of the terminal's size.
+    resized: UnixStream,
+    /// A byte when it is to end.
+    ended: UnixStream,
+}
+
+impl Sources {
+    fn new() -> io::Result<Self> {
+        let pair = || -> io::Result<(UnixStream, UnixStream)> {
+            let (ours, theirs) = UnixStream::pair()?;
+            ours.set_nonblocking(true)?;
+            // Whoever tells does not wait: one byte that is there says the same as two.
+            theirs.set_nonblocking(true)?;
+            Ok((ours, theirs))
+        };
+        let ((sampled, tell_sampled), (resized, tell_resized), (ended, tell_ended)) = (pair()?, pair()?, pair()?);
+        signal_hook::low_level::pipe::register(SIGWINCH, tell_resized)?;
+        for signal in [SIGTERM, SIGHUP, SIGINT] {
+            signal_hook::low_level::pipe::register(signal, tell_ended.try_clone()?)?;
+        }
+        Ok(Self { sampled, tell_sampled, resized, ended })
+    }
+
+    fn sampled(&self) -> io::Result<UnixStream> {
+        self.tell_sampled.try_clone()
+    }
+}
+
+/// Asks the vswitch every interval on a thread of its own, which ends with the process. What it says of a vswitch that does not answer is
+/// what `bulkhead status` would say.
+fn sample_on(args: &args::Top, mut tell: UnixStream) -> Receiver<Result<Sample, String>> {
+    // One that nobody has taken yet is enough.
+    let (send, samples) = crossbeam_channel::bounded(1);
+    let (socket, interval) = (args.socket.clone(), args.delay);
+    std::thread::spawn(move || {
+        let mut next = Instant::now() + interval;
+        loop {
+            std::thread::sleep(next.saturating_duration_since(Instant::now()));
+            // After an answer that took long there is no hurry.
+            next = (next + interval).max(Instant::now());
+            let sample = Sample::take(&socket).map_err(|error| told(&error));
+            if send.send(sample).is_err() {
+                return;
+            }
+            // Refused when there are bytes that nobody has read: they say the same.
+            let _ = tell.write(&[0]);
+        }
+    });
+    samples
+}
+
+struct Screen<'a> {
+    terminal: Terminal<CrosstermBackend<Stdout>>,
+    tracker: Tracker,
+    /// What is shown; while it is paused, an old one.
+    picture: Picture,
+    choices: Choices,
+    away: Option<String>,
+    args: &'a args::Top,
+}
+
+impl Screen<'_> {
+    fn show(&mut self, sources: &Sources, samples: &Receiver<Result<Sample, String>>) -> io::Result<()> {
+        let input = stdin();
+        self.draw()?;
+        loop {
+            let woken = wait([input.as_fd(), sources.ended.as_fd(), sources.resized.as_fd(), sources.sampled.as_fd()])?;
+            let [typed, ended, resized, sampled] = woken;
+            let is_hung_up = typed.intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL);
+            if is_hung_up || !ended.is_empty() {
+                return Ok(());
+            }
+            let mut effect = Effect::Nothing;
+            if typed.contains(PollFlags::IN) {
+                effect = self.read_keys(input.as_fd())?;
+            }
+            if effect == Effect::Quit {
+                return Ok(());
+            }
+            if !resized.is_empty() {
+                empty(&sources.resized)?;
+                effect = Effect::Redraw;
+            }
+            if !sampled.is_empty() {
+                empty(&sources.sampled)?;
+                if self.take(samples) && effect == Effect::Nothing {
+                    effect = Effect::Show;
+                }
+            }
+            match effect {
+                Effect::Redraw => {
+                    self.terminal.resize(area())?;
+                    self.draw()?;
+                }
+                Effect::Show => self.draw()?,
+                Effect::Nothing | Effect::Quit => {}
+            }
+        }
+    }
+
+    /// Does what the keys say that were pressed. The end of the input is the end.
+    fn read_keys(&mut self, input: BorrowedFd<'_>) -> io::Result<Effect> {
+        let mut bytes = [0; 1024];
+        let length = match rustix::io::read(input, &mut bytes) {
+            Ok(0) => return Ok(Effect::Quit),
+            Ok(length) => length,
+            Err(Errno::INTR | Errno::AGAIN) => return Ok(Effect::Nothing),
+            Err(error) => return Err(error.into()),
+        };
+        let ports = self.choices.ports(&self.picture).len();
+        let mut all = Effect::Nothing;
+        for key in keys(&bytes[..length]) {
+            match self.choices.press(key, ports) {
+                Effect::Quit => return Ok(Effect::Quit),
+                Effect::Nothing => {}
+                Effect::Redraw => all = Effect::Redraw,
+                Effect::Show if all == Effect::Nothing => all = Effect::Show,
+                Effect::Show => {}
+            }
+        }
+        Ok(all)
+    }
+
+    /// Takes the samples that came. False when there is nothing new to show.
+    fn take(&mut self, samples: &Receiver<Result<Sample, String>>) -> bool {
+        let mut has_changed = false;
+        for sample in samples.try_iter() {
+            match sample {
+                Ok(sample) => {
+                    let picture = self.tracker.next(sample);
+                    has_changed |= self.away.take().is_some();
+                    if !self.choices.is_paused {
+                        self.picture = picture;
+                        has_changed = true;
+                    }
+                }
+                Err(error) => {
+                    // Its first line; the rest is help that whoever looks at a screen has no room for.
+                    self.away = Some(printable(error.lines().next().unwrap_or_default()));
+                    has_changed = true;
+                }
+            }
+        }
+        has_changed
+    }
+
+    fn draw(&mut self) -> io::Result<()> {
+        let scene = Scene {
+            picture: &self.picture,
+            choices: &self.choices,
+            interval: self.args.delay,
+            away: self.away.as_deref(),
+        };
+        self.terminal.draw(|frame| view::draw(frame, scene)).map(drop)
+    }
+}
+
+/// Waits until one of them has something, and says what each has.
+fn wait(sources: [BorrowedFd<'_>; 4]) -> io::Result<[PollFlags; 4]> {
+    let mut asked = sources.map(|source| PollFd::from_borrowed_fd(source, PollFlags::IN));
+    loop {
+        match poll(&mut asked, None) {
+            Ok(_) => return Ok(asked.map(|source| source.revents())),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Reads what is there.
+fn empty(mut source: &UnixStream) -> io::Result<()> {
+    let mut bytes = [0; 64];
+    loop {
+        match source.read(&mut bytes) {
+            Ok(0) => return Ok(()),
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// The size of the terminal.
+fn area() -> Rect {
+    let size = tcgetwinsize(stdout()).ok().filter(|size| size.ws_col > 0 && size.ws_row > 0);
+    let (width, height) = size.map_or(USUAL, |size| (size.ws_col, size.ws_row));
+    Rect::new(0, 0, width, height)
+}
+
+/// Whether the error is that there is no terminal any more: it has hung up, or its other side was closed.
+fn is_gone(error: &io::Error) -> bool {
+    let is_io = error.raw_os_error().map(Errno::from_raw_os_error) == Some(Errno::IO);
+    is_io || matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset)
+}
+
+/// The terminal, set up for a screen until this is dropped.
+struct Ours;
+
+impl Ours {
+    fn take() -> io::Result<Self> {
+        static HOOK: Once = Once::new();
+        HOOK.call_once(|| {
+            let before = std::panic::take_hook();
+            std::panic::set_hook(Box::new(move |panic| {
+                // First, or the message is gone with the screen.
+                give_back();
+                before(panic);
+            }));
+        });
+        enable_raw_mode()?;
+        IS_OURS.store(true, Ordering::SeqCst);
+        let ours = Self;
+        execute!(stdout(), EnterAlternateScreen, Hide)?;
+        Ok(ours)
+    }
+}
+
+impl Drop for Ours {
+    fn drop(&mut self) {
+        give_back();
+    }
+}
+
+/// Has the terminal as it was, once. Where it is gone there is nobody to tell.
+fn give_back() {
+    if IS_OURS.swap(false, Ordering::SeqCst) {
+        let _ = execute!(stdout(), Show, LeaveAlternateScreen);
+        let _ = disable_raw_mode();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::process::Command;
+
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+    use rustix::termios::tcgetattr;
+
+    use super::*;
+
+    /// Set for the process that panics.
+    const PANICS: &str = "BULKHEAD_TEST_PANICS";
+
+    #[test]
+    fn a_panic_gives_the_terminal_back_before_it_says_what_has_happened() {
+        if std::env::var_os(PANICS).is_some() {
+            // Never dropped, so that only the hook gives the terminal back.
+            std::mem::forget(Ours::take().unwrap());
+            panic!("a test wants this");
+        }
+        let mut screen = File::from(openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap());
+        grantpt(&screen).unwrap();
+        unlockpt(&screen).unwrap();
+        let path = ptsname(&screen, Vec::new()).unwrap().into_string().unwrap();
+        let terminal = File::options().read(true).write(true).open(path).unwrap();
+        let state = || format!("{:?}", tcgetattr(&terminal).unwrap());
+        let before = state();
+        let name = "top::terminal::tests::a_panic_gives_the_terminal_back_before_it_says_what_has_happened";
+        let mut test = Command::new(std::env::current_exe().unwrap());
+        test.args(["--exact", name, "--nocapture"]).env(PANICS, "1").env("RUST_BACKTRACE", "0");
+        let streams = [(); 3].map(|()| terminal.try_clone().unwrap());
+        let [input, output, error] = streams;
+        let ended = test.stdin(input).stdout(output).stderr(error).status().unwrap();
+        assert_eq!((ended.success(), state()), (false, before));
+        // What was written stays until it is read; then a terminal that nobody has open fails.
+        drop((test, terminal));
+        let mut written = Vec::new();
+        let _ = screen.read_to_end(&mut written);
+        let written = String::from_utf8_lossy(&written);
+        let at = |text: &str| written.find(text).unwrap_or_else(|| panic!("no {text:?} in {written:?}"));
+        let places = ["\u{1b}[?1049h", "\u{1b}[?1049l", "a test wants this"].map(at);
+        assert!(places.is_sorted(), "{written:?}");
+    }
+}

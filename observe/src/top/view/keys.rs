@@ -1,0 +1,64 @@
+//! Keys: the last line of a screen, and the screen that explains them.
+
+use ratatui::style::Style;
+use ratatui::text::{Line, Span};
+
+use super::super::choices::Choices;
+use super::{fit, style};
+use bulkhead_answers::output::printable;
+
+/// Columns that a filter has while it is typed, whatever else there is no room for.
+const FILTER: usize = 10;
+
+pub(super) fn last_line(choices: &Choices, width: usize) -> Line<'static> {
+    let filter = |style, room| fit::without_middle(&[Span::styled(printable(&choices.filter), style)], room);
+    if choices.is_typing() {
+        let before = Span::styled(" ports with: ", style::STRONG);
+        let after = Span::styled("  Enter keeps it, Esc gives it up", style::DIM);
+        let cursor = Span::styled("▏", style::ORDER);
+        let room = width.saturating_sub(before.width() + cursor.width() + after.width());
+        let filter = filter(Style::new(), room.max(FILTER));
+        return Line::from([vec![before], filter, vec![cursor, after]].concat());
+    }
+    let mut spans = Vec::new();
+    for (key, does) in [("q", "quit"), ("p b d s n", "order"), ("/", "filter"), ("space", "pause"), ("?", "help")] {
+        spans.extend([Span::raw(" "), Span::styled(format!(" {key} "), style::KEY), Span::raw(format!(" {does}"))]);
+    }
+    if !choices.filter.is_empty() {
+        spans.push(Span::styled("  ports with: ", style::DOUBTFUL));
+        let room = width.saturating_sub(fit::width(&spans));
+        spans.extend(filter(style::DOUBTFUL, room));
+    }
+    Line::from(spans)
+}
+
+pub(super) fn help() -> Vec<Line<'static>> {
+    let keys = [
+        ("q, Ctrl-C", "quit"),
+        ("p", "order the ports by packets a second, both ways together"),
+        ("b", "by bits a second"),
+        ("d", "by drops a second, then by drops in all"),
+        ("s", "by sessions"),
+        ("n", "by name"),
+        ("/", "show only ports with some text in their names; Esc shows all"),
+        ("space", "keep the screen as it is, and go on"),
+        ("arrows, page keys", "move through the ports"),
+        ("Ctrl-L", "draw everything again"),
+        ("?", "this; any key goes back"),
+    ];
+    let mut lines = vec![Line::default()];
+    lines.extend(
+        keys.map(|(key, does)| Line::from(vec![Span::styled(format!("  {key:<18}"), style::STRONG), Span::raw(does)])),
+    );
+    lines.push(Line::default());
+    for text in [
+        "Rates are those of the last interval; - means none, as after a restart.",
+        "IN is what comes in at a port, from a pod or the uplink; OUT leaves there.",
+        "NS/PKT is a worker's time for a packet, the kernel's calls included;",
+        "BUSY is the share of the interval in which it had something to do.",
+        "docs/top.md tells more.",
+    ] {
+        lines.push(Line::styled(format!("  {text}"), style::DIM));
+    }
+    lines
+}

@@ -1,0 +1,255 @@
+//! `bulkhead why`: what a vswitch did with a connection at a time in the past, and what has changed since.
+//!
+//! ```text
+//!   journal --state at T--> pipeline --> explain's engine --> verdict then
+//!           --changes after T that may matter--> the same pipeline, step by step --> which of them decide otherwise, verdict now
+//!           --verdicts around T--> those of these ends
+//! ```
+//! The answer for T is the one that `explain` gave at T: the same objects, the same engine, the same words. What is decisive among the changes is
+//! found by asking again after each that may matter, and not by reading policies: so a label of a pod, a namespace or a slice of a Service
+//! that made the difference is named as well.
+//!
+//! Two sources were compared for a running vswitch's journal: to have it sent over the admin socket, or to read its file. The file won. It
+//! is 64 MB, every record in it is checked by whoever reads it, and so a copy that is made while it is written is as good as one that is left
+//! by a crash.
+
+mod changes;
+mod seen;
+mod time;
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, bail};
+use bulkhead_control::cache::Event;
+use bulkhead_control::object::Object;
+use bulkhead_control::pipeline::Pipeline;
+use bulkhead_control::processor::Scope;
+use serde::Serialize;
+
+use crate::admin::{KeptFiles, Request, ask};
+use crate::args::Why;
+use crate::journal::{Gap, History, HistoryError, Journal, StateAt};
+use bulkhead_answers::args::Asked;
+use bulkhead_answers::bundle::Bundle;
+use bulkhead_answers::explain::{Answer, Engine};
+use bulkhead_answers::output::{self, printable};
+use bulkhead_answers::translate::Services;
+use changes::Changes;
+use seen::Seen;
+use time::{clock, rfc3339};
+
+/// A longer file is no journal. All of it is read into memory.
+const MOST_BYTES: u64 = (1 << 30) + (1 << 20);
+
+/// Prints what happened to a connection at a time in the past.
+///
+/// # Errors
+/// When no journal can be read, or it does not hold that time.
+pub fn run(args: &Why) -> anyhow::Result<ExitCode> {
+    let (bytes, name, now) = match (&args.journal, &args.bundle) {
+        (Some(path), _) => (read(path)?, path.display().to_string(), None),
+        (None, Some(path)) => (Bundle::open(path)?.into_journal()?, path.display().to_string(), None),
+        (None, None) => live(args)?,
+    };
+    let journal = Journal::open(&bytes).with_context(|| format!("{name} is not used"))?;
+    let history = History::of(journal);
+    if history.damage().is_loss() {
+        output::warn(&format!("{name} is damaged: {}", history.damage()));
+    }
+    if history.passed_over() > 0 {
+        output::warn(&format!(
+            "{name} holds more changes than are read: the {} oldest are passed over\n  \
+             help: nothing is known of the time before the others; a smaller journal.megabytes holds no more than are read",
+            history.passed_over()
+        ));
+    }
+    let at = time::parse(&args.at, now.unwrap_or_else(|| history.ends()))?;
+    let told = told(&history, args, (at, now), &name)?;
+    output::answer(args.output, &told, |out| told.write(out))?;
+    Ok(ExitCode::from(u8::from(!told.then.answer.is_allowed())))
+}
+
+/// The journal of the running vswitch, its file's name, and the time.
+fn live(args: &Why) -> anyhow::Result<(Vec<u8>, String, Option<u64>)> {
+    let kept: KeptFiles = ask(&args.socket, &Request::KeptFiles)?;
+    let path = kept.journal.context(
+        "the vswitch keeps no journal\n  help: journal.folder in its configuration says where; it is not kept with dataplane: nftables",
+    )?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Ok((read(&path)?, path.display().to_string(), Some(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX))))
+}
+
+/// Reads the file of a journal.
+///
+/// # Errors
+/// When it cannot be read, or is too long to be one.
+pub fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
+    let name = path.display();
+    let file = File::open(path).with_context(|| {
+        format!(
+            "cannot open the journal {name}\n  help: where the vswitch has files of its own, copy it and say --journal"
+        )
+    })?;
+    // As long as it is, so that it is not moved while it is read.
+    let length = file.metadata().map_or(0, |about| about.len()).min(MOST_BYTES);
+    let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or(0) + 1);
+    file.take(MOST_BYTES + 1).read_to_end(&mut bytes).with_context(|| format!("cannot read the journal {name}"))?;
+    if bytes.len() as u64 > MOST_BYTES {
+        bail!(
+            "{name} is no journal: it has more than {MOST_BYTES} bytes\n  help: name the file journal-NODE of journal.folder, or a copy of it"
+        );
+    }
+    Ok(bytes)
+}
+
+/// What is asked of a state.
+fn answer(engine: &Engine, state: &StateAt, asked: &Asked) -> anyhow::Result<Answer> {
+    engine.answer(&mut services(&engine.pipeline, state), asked)
+}
+
+/// The pipeline of a state, without its Services.
+fn pipeline(state: &StateAt) -> anyhow::Result<Pipeline> {
+    let empty = Pipeline::with_default_isolation(Scope::Cluster, state.settings.isolation);
+    let mut pipeline = empty.auditing(state.settings.enforcement);
+    pipeline.resync(state.objects.objects().filter(|object| !is_of_services(object)).cloned())?;
+    pipeline.attach(state.attached.clone())?;
+    Ok(pipeline)
+}
+
+fn services(pipeline: &Pipeline, state: &StateAt) -> Services {
+    let objects = match &state.settings.services {
+        Some(_) => state.objects.objects().filter(|object| is_of_services(object)).cloned().collect(),
+        None => Vec::new(),
+    };
+    Services::new(pipeline, objects, state.settings.services.clone().unwrap_or_default())
+}
+
+const fn is_of_services(object: &Object) -> bool {
+    matches!(object, Object::Service(_) | Object::EndpointSlice(_))
+}
+
+/// Whether policy does not depend on the object of an event.
+const fn is_event_of_services(event: &Event) -> bool {
+    match event {
+        Event::Apply(object) => is_of_services(object),
+        Event::DeleteService(_) | Event::DeleteEndpointSlice(_) => true,
+        _ => false,
+    }
+}
+
+/// What `why` tells.
+#[derive(Serialize)]
+struct Told {
+    node: String,
+    /// The time that was asked about.
+    at: String,
+    #[serde(skip)]
+    time: u64,
+    then: Then,
+    seen: Seen,
+    changes: Changes,
+    /// What is special about the time.
+    remarks: Vec<String>,
+}
+
+/// What was so at the time.
+#[derive(Serialize)]
+struct Then {
+    /// Since when the state was in force.
+    since: String,
+    generation: u64,
+    /// Whether there was no state that made sense, so that nothing passed.
+    denying: bool,
+    #[serde(flatten)]
+    answer: Answer,
+    #[serde(skip)]
+    text: String,
+}
+
+fn told(history: &History<'_>, args: &Why, (at, now): (u64, Option<u64>), name: &str) -> anyhow::Result<Told> {
+    let end = now.unwrap_or_else(|| history.ends());
+    if at > end {
+        bail!("{} has not been yet: the journal ends at {}", rfc3339(at), rfc3339(end));
+    }
+    let mut state = history.state_at(at).map_err(|error| refused(error, at, name))?;
+    let asked = &args.asked;
+    let engine = Engine::new(pipeline(&state)?)?;
+    let mut then = answer(&engine, &state, asked).with_context(|| format!("by the state of {}", rfc3339(at)))?;
+    let mut text = Vec::new();
+    then.write(&engine.pipeline, &mut text)?;
+    if state.is_denying {
+        then.deny();
+    }
+    let (since, generation, denying) = (rfc3339(state.since), state.generation, state.is_denying);
+    let seen = seen::find(history, args, &then, at);
+    let remarks = remarks(history, at, denying);
+    let changes = changes::find(history, (&mut state, engine), &then, asked, end)?;
+    let text = String::from_utf8_lossy(&text).into_owned();
+    let then = Then { since, generation, denying, answer: then, text };
+    Ok(Told { node: history.node().to_owned(), at: rfc3339(at), time: at, then, seen, changes, remarks })
+}
+
+/// Why there is no answer, in words.
+fn refused(error: HistoryError, at: u64, name: &str) -> anyhow::Error {
+    let at = rfc3339(at);
+    match error {
+        HistoryError::Empty => anyhow::anyhow!("the journal holds no state yet\n  help: `bulkhead status` says why"),
+        HistoryError::Before { begins } => {
+            let begins = rfc3339(begins);
+            anyhow::anyhow!(
+                "what was in force at {at} is not in the journal: it begins at {begins}\n  \
+                 help: a larger journal.megabytes keeps more of what is to come; ask for a later time"
+            )
+        }
+        HistoryError::TooLarge => anyhow::anyhow!(
+            "{name}: the state of {at} is larger than any that a vswitch can have, and is not read\n  \
+             help: the file is damaged or made by somebody else; the bundle, or a copy of the journal, of another time may answer"
+        ),
+        HistoryError::Gap(Gap { from, until }) => {
+            let until = until.map_or_else(|| "to its end".to_owned(), |until| format!("until {}", rfc3339(until)));
+            anyhow::anyhow!(
+                "what was in force at {at} is not known: the journal is damaged or has left out changes from {} {until}",
+                rfc3339(from)
+            )
+        }
+    }
+}
+
+fn remarks(history: &History<'_>, at: u64, is_denying: bool) -> Vec<String> {
+    let mut remarks = Vec::new();
+    if let Some((from, until)) = history.pause_at(at) {
+        let until = until.map(|until| format!(", until {}", clock(until, at))).unwrap_or_default();
+        remarks.push(format!(
+            "no vswitch ran at that time, since {}{until}; flows that the kernel had on lease went on for a while",
+            clock(from, at)
+        ));
+    }
+    if is_denying {
+        remarks.push("DENY: there was no state that made sense, so nothing passed but the node's own traffic; below is what the last one said".into());
+    }
+    remarks
+}
+
+impl Told {
+    fn write(&self, out: &mut impl Write) -> io::Result<()> {
+        let Self { node, at, time, then, .. } = self;
+        writeln!(
+            out,
+            "At {at}, by the state in force on node {} since {} (generation {}):",
+            printable(node),
+            then.since,
+            then.generation
+        )?;
+        self.remarks.iter().try_for_each(|remark| writeln!(out, "{remark}"))?;
+        writeln!(out, "\n{}", then.text.trim_end())?;
+        self.seen.write(*time, out)?;
+        self.changes.write(*time, out)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,277 @@
+//! What has changed since, as far as it may matter to a connection.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, Write};
+use std::net::IpAddr;
+
+use anyhow::Context;
+use bulkhead_control::attachments::Attachment;
+use bulkhead_control::cache::Event;
+use bulkhead_control::inventory::Key;
+use bulkhead_control::object::{Object, PodName};
+use serde::Serialize;
+
+use super::time::{clock, rfc3339};
+use super::{answer, is_event_of_services, pipeline};
+use crate::journal::{History, StateAt};
+use bulkhead_answers::args::{Asked, EndName, Target};
+use bulkhead_answers::explain::{Answer, Engine};
+use bulkhead_answers::output::{printable, some_of};
+
+/// Changes after each of which it is asked again: of more, the last state alone is. Each takes some milliseconds, in a large cluster a second.
+const MOST_ASKED: usize = 1000;
+
+/// Changes without effect that are shown one by one.
+const MOST_SHOWN: usize = 20;
+
+/// Objects of one change that are named: after a restart one may be of a whole cluster.
+const MOST_NAMED: usize = 8;
+
+/// What is so while the vswitch has no state that makes sense.
+const NOTHING_PASSES: &str = "DENY: there is no state that makes sense, so nothing passes";
+
+/// What has changed since.
+#[derive(Serialize)]
+pub(super) struct Changes {
+    /// Those that decide otherwise than what was so before, in their order.
+    decisive: Vec<Changed>,
+    /// Others that concern the ends.
+    others: Vec<Changed>,
+    /// How many more of these there were.
+    more: usize,
+    /// How many changes concern nobody of these.
+    elsewhere: usize,
+    /// Changes that the journal has lost or told together: what they did is in the next one.
+    untold: u64,
+    /// Whether the last state is not known, because changes are lost.
+    is_lost: bool,
+    now: Now,
+}
+
+/// A change.
+#[derive(Serialize)]
+struct Changed {
+    time: String,
+    #[serde(skip)]
+    at: u64,
+    generation: u64,
+    /// The objects: `NetworkPolicy shop/db changed`.
+    objects: Vec<String>,
+    /// Verdict and reason after it; none where it was not asked.
+    verdict: Option<String>,
+}
+
+/// What is so at the end.
+#[derive(Serialize)]
+struct Now {
+    time: String,
+    #[serde(skip)]
+    at: u64,
+    generation: u64,
+    /// `ALLOW` or `DENY` with the reason; or why there is none.
+    verdict: String,
+    /// Whether that is other than it was then.
+    differs: bool,
+}
+
+/// Pods that are attached.
+type Attached = BTreeMap<PodName, Attachment>;
+
+/// Whom a connection concerns.
+struct Ends {
+    pods: BTreeSet<PodName>,
+    namespaces: BTreeSet<String>,
+    addresses: BTreeSet<IpAddr>,
+    /// Whether Services may matter.
+    is_service: bool,
+}
+
+impl Ends {
+    fn new(engine: &Engine, answer: &Answer, asked: &Asked) -> Self {
+        let (from, to) = answer.ends();
+        let addresses: BTreeSet<IpAddr> = from.into_iter().chain(to.into_iter().map(|(address, _)| address)).collect();
+        let cache = engine.pipeline.cache();
+        let of_addresses =
+            addresses.iter().flat_map(|&address| cache.pods_at(address)).map(|(_, pod)| pod.name.clone());
+        let mut pods: BTreeSet<PodName> = of_addresses.collect();
+        let named = [Some(&asked.from), if let Target::End(end) = &asked.to { Some(end) } else { None }];
+        pods.extend(named.into_iter().flatten().filter_map(|end| match end {
+            EndName::Pod(name) => Some(name.clone()),
+            EndName::Address(_) => None,
+        }));
+        let mut namespaces: BTreeSet<String> = pods.iter().map(|pod| pod.namespace.to_string()).collect();
+        if let Target::Service(service) = &asked.to {
+            namespaces.insert(service.name.namespace.to_string());
+        }
+        let is_service = matches!(asked.to, Target::Service(_) | Target::End(EndName::Address(_)));
+        Self { pods, namespaces, addresses, is_service }
+    }
+
+    /// Whether a pod may have to do with the connection.
+    fn concern_pod<'a>(&self, name: &PodName, mut addresses: impl Iterator<Item = &'a IpAddr>) -> bool {
+        // A backend of a Service may be a pod that was none.
+        self.pods.contains(name)
+            || (self.is_service && self.namespaces.contains(&*name.namespace))
+            || addresses.any(|address| self.addresses.contains(address))
+    }
+
+    /// Whether pods that may are attached otherwise than before.
+    fn concern_attached(&self, before: &Attached, now: &Attached) -> bool {
+        let is_other = |name: &PodName| before.get(name) != now.get(name);
+        let addresses =
+            |name| [before, now].into_iter().filter_map(move |pods| pods.get(name)).flat_map(|pod| &pod.addresses);
+        before.keys().chain(now.keys()).any(|name| is_other(name) && self.concern_pod(name, addresses(name)))
+    }
+
+    /// Whether an object may have to do with the connection.
+    fn concern(&self, event: &Event, before: Option<&Object>) -> bool {
+        match Key::of_event(event) {
+            Key::Pod(name) => {
+                let now = if let Event::Apply(object) = event { Some(object) } else { None };
+                let addresses = now.into_iter().chain(before).flat_map(|object| match object {
+                    Object::Pod(pod) => &*pod.addresses,
+                    _ => &[],
+                });
+                self.concern_pod(&name, addresses)
+            }
+            Key::Policy(name) => self.namespaces.contains(&*name.namespace),
+            Key::Namespace(name) => self.namespaces.contains(&*name),
+            Key::Node(_) | Key::ClusterPolicy(_) => true,
+            Key::Service(_) => self.is_service,
+            Key::EndpointSlice(name) => self.is_service && self.namespaces.contains(&*name.namespace),
+        }
+    }
+}
+
+/// In words: what became of an object.
+fn became(event: &Event, before: Option<&Object>) -> String {
+    let what = match (event, before) {
+        (Event::Apply(_), None) => "added",
+        (Event::Apply(_), Some(_)) => "changed",
+        _ => "removed",
+    };
+    format!("{} {what}", Key::of_event(event))
+}
+
+/// Follows the state to the end, and asks again after each change that may matter.
+pub(super) fn find(
+    history: &History<'_>,
+    (state, mut engine): (&mut StateAt, Engine),
+    then: &Answer,
+    asked: &Asked,
+    end: u64,
+) -> anyhow::Result<Changes> {
+    let ends = Ends::new(&engine, then, asked);
+    let first = if state.is_denying { NOTHING_PASSES.to_owned() } else { then.gist() };
+    let mut last = first.clone();
+    let (mut decisive, mut others) = (Vec::new(), Vec::new());
+    let (mut elsewhere, mut untold, mut asked_so_far, mut more) = (0, 0_u64, 0, 0);
+    let (mut attached, mut settings) = (state.attached.clone(), state.settings.clone());
+    let mut is_denying = state.is_denying;
+    while let Some(step) = history.follow(state) {
+        untold = step.missing.saturating_add(step.merged - 1).saturating_add(untold);
+        let concerned = step.events.iter().filter(|(event, before)| ends.concern(event, before.as_ref()));
+        let mut objects: Vec<String> = concerned.map(|(event, before)| became(event, before.as_ref())).collect();
+        if is_denying != state.is_denying {
+            is_denying = state.is_denying;
+            let what = if is_denying { "no state that makes sense any more" } else { "a state that makes sense again" };
+            objects.push(what.to_owned());
+        }
+        if settings == state.settings {
+            let events = step.events.into_iter().map(|(event, _)| event);
+            let applied = engine.pipeline.apply_batch(events.filter(|event| !is_event_of_services(event)));
+            // A whole pipeline for each pod that comes or goes would be a second each, in a large cluster.
+            let followed = match attached == state.attached {
+                true => applied,
+                false => applied.and_then(|()| engine.pipeline.attach(state.attached.clone())),
+            };
+            followed.with_context(|| format!("the state of {} does not compile", rfc3339(step.time)))?;
+            if ends.concern_attached(&attached, &state.attached) {
+                objects.push("the addresses of attached pods changed".to_owned());
+            }
+        } else {
+            objects.push("the configuration changed".to_owned());
+            settings = state.settings.clone();
+            engine = Engine::new(pipeline(state)?)?;
+        }
+        if attached != state.attached {
+            attached = state.attached.clone();
+        }
+        if objects.is_empty() && step.missing == 0 {
+            elsewhere += 1;
+            continue;
+        }
+        asked_so_far += 1;
+        let verdict = (asked_so_far <= MOST_ASKED).then(|| verdict(&engine, state, asked));
+        let is_decisive = verdict.as_ref().is_some_and(|verdict| *verdict != last);
+        let (time, generation) = (rfc3339(step.time), step.generation);
+        let changed = Changed { time, at: step.time, generation, objects, verdict };
+        if is_decisive {
+            last = changed.verdict.clone().unwrap_or(last);
+            decisive.push(changed);
+        } else if others.len() < MOST_SHOWN {
+            others.push(changed);
+        } else {
+            more += 1;
+        }
+    }
+    let verdict = verdict(&engine, state, asked);
+    let differs = verdict != first;
+    let now = Now { time: rfc3339(end), at: end, generation: state.generation, verdict, differs };
+    Ok(Changes { decisive, others, more, elsewhere, untold, is_lost: !history.is_last(state), now })
+}
+
+/// What is so in this state, in a line. That an end is not there any more is an answer as well.
+fn verdict(engine: &Engine, state: &StateAt, asked: &Asked) -> String {
+    if state.is_denying {
+        return NOTHING_PASSES.to_owned();
+    }
+    match answer(engine, state, asked) {
+        Ok(answer) => answer.gist(),
+        Err(error) => error.to_string().lines().next().unwrap_or_default().to_owned(),
+    }
+}
+
+impl Changes {
+    pub(super) fn write(&self, about: u64, out: &mut impl Write) -> io::Result<()> {
+        let Self { decisive, others, more, elsewhere, untold, is_lost, now } = self;
+        writeln!(out, "\nWhat changed since:")?;
+        if decisive.is_empty() {
+            writeln!(out, "   nothing that decides this connection otherwise")?;
+        }
+        for changed in decisive {
+            changed.write(about, out)?;
+            writeln!(out, "      then {}", printable(changed.verdict.as_deref().unwrap_or_default()))?;
+        }
+        if !others.is_empty() {
+            writeln!(out, "   without effect on it:")?;
+            others.iter().try_for_each(|changed| changed.write(about, out))?;
+        }
+        if *more > 0 {
+            writeln!(out, "   and {more} more of such")?;
+        }
+        match elsewhere {
+            0 => {}
+            1 => writeln!(out, "   1 change was of others")?,
+            more => writeln!(out, "   {more} changes were of others")?,
+        }
+        if *untold > 0 {
+            writeln!(out, "   not recorded one by one: {untold}; what they did is in the next of the above")?;
+        }
+        if *is_lost {
+            writeln!(out, "   the last changes are lost: what is said of now may be older")?;
+        }
+        let still = if now.differs { "Now" } else { "Still so" };
+        let verdict = printable(&now.verdict);
+        writeln!(out, "\n{still} ({}, generation {}): {verdict}", clock(now.at, about), now.generation)
+    }
+}
+
+impl Changed {
+    fn write(&self, about: u64, out: &mut impl Write) -> io::Result<()> {
+        let objects: Vec<&str> = self.objects.iter().map(String::as_str).collect();
+        let objects =
+            if objects.is_empty() { "what is not recorded".to_owned() } else { some_of(&objects, MOST_NAMED) };
+        writeln!(out, "   {}  {objects}", clock(self.at, about))
+    }
+}

@@ -1,0 +1,270 @@
+//! What was seen of a connection around a time: sessions, and packets that were dropped.
+
+use std::collections::BTreeSet;
+use std::io::{self, Write};
+use std::net::IpAddr;
+
+use bulkhead_classifier::protocol;
+use bulkhead_dataplane::{DropReason, Flow};
+use serde::Serialize;
+
+use super::time::{clock, rfc3339};
+use crate::args::Why;
+use crate::journal::{History, LeftOut, Verdict};
+use bulkhead_answers::args::EndName;
+use bulkhead_answers::explain::Answer;
+use bulkhead_answers::output::{end, flag_names, printable};
+
+/// Verdicts that are shown one by one: a screen of them.
+const MOST_SHOWN: usize = 20;
+
+/// What was seen.
+#[derive(Serialize)]
+pub(super) struct Seen {
+    from: String,
+    to: String,
+    #[serde(skip)]
+    window: (u64, u64),
+    /// Of these ends and this port, the first ones.
+    verdicts: Vec<Row>,
+    /// How many more of them there were.
+    more: usize,
+    /// Sessions of these ends and this port.
+    sessions: u64,
+    /// Packets of them that were dropped.
+    dropped: u64,
+    /// Packets dropped from the sender's port that may be meant for the other end, or of which nobody knows whose they were.
+    unclear: Vec<Row>,
+    more_unclear: usize,
+    left_out: LeftOut,
+}
+
+/// A verdict.
+#[derive(Serialize)]
+struct Row {
+    time: String,
+    #[serde(skip)]
+    at: u64,
+    /// `FORWARDED`, `DROPPED` or `AUDIT`, as `monitor` has it.
+    verdict: &'static str,
+    from: Option<String>,
+    to: Option<String>,
+    /// `TCP SYN`.
+    packet: String,
+    /// Its length in bytes.
+    length: u32,
+    #[serde(rename = "in")]
+    in_port: Option<String>,
+    out: Option<String>,
+    reason: Option<String>,
+    means: Option<&'static str>,
+    table: Option<String>,
+    rule: Option<u32>,
+    origin: Option<String>,
+    audited_by: Option<String>,
+    /// Packets.
+    count: u64,
+    generation: u64,
+}
+
+impl Row {
+    fn new(verdict: &Verdict) -> Self {
+        let text = |name: &Option<std::sync::Arc<str>>| name.as_ref().map(ToString::to_string);
+        let Verdict { flow, translated, reason, audited, .. } = verdict;
+        let reason_of = |name: &str| DropReason::ALL.iter().find(|known| known.name() == name);
+        // Policy is about the endpoint, and not about the Service's address.
+        let to = translated.map(|sent| end(sent.dst, sent.dport)).or(flow.map(|flow| end(flow.dst, flow.dport)));
+        Self {
+            time: rfc3339(verdict.time),
+            at: verdict.time,
+            verdict: match (reason, audited) {
+                (Some(_), _) => "DROPPED",
+                (None, Some(_)) => "AUDIT",
+                (None, None) => "FORWARDED",
+            },
+            from: flow.map(|flow| end(flow.src, flow.sport)),
+            to,
+            packet: packet(flow.as_ref(), verdict.tcp_flags),
+            length: verdict.length,
+            in_port: text(&verdict.in_port),
+            out: text(&verdict.out_port),
+            reason: text(reason),
+            means: reason.as_deref().and_then(reason_of).map(|reason| reason.describe()),
+            table: text(&verdict.table),
+            rule: verdict.rule,
+            origin: text(&verdict.origin),
+            audited_by: text(audited),
+            count: verdict.count,
+            generation: verdict.generation,
+        }
+    }
+
+    fn write(&self, about: u64, out: &mut impl Write) -> io::Result<()> {
+        let name = |text: &Option<String>, none: &str| text.as_deref().map_or_else(|| none.to_owned(), printable);
+        write!(out, "   {}  {:<9}  ", clock(self.at, about), self.verdict)?;
+        if self.from.is_some() {
+            write!(out, "{} -> {}  {}", name(&self.from, ""), name(&self.to, ""), self.packet)?;
+        } else {
+            write!(out, "in from {}", name(&self.in_port, "nobody knows where"))?;
+        }
+        for beside in [&self.reason, &self.origin].into_iter().flatten() {
+            write!(out, "  {}", printable(beside))?;
+        }
+        if let Some(origin) = &self.audited_by {
+            write!(out, "  not enforced, or it would be denied: {}", printable(origin))?;
+        }
+        if self.count > 1 {
+            write!(out, "  x{}", self.count)?;
+        }
+        writeln!(out)
+    }
+}
+
+/// The first rows by time, as many as are shown: of a gigabyte of verdicts no more are kept.
+#[derive(Default)]
+struct First {
+    rows: Vec<Row>,
+    /// Of how many.
+    count: usize,
+}
+
+impl First {
+    /// Takes the next one. Workers tell each in their own order, so that it may be the earliest.
+    fn take(&mut self, verdict: &Verdict) {
+        self.count += 1;
+        let place = self.rows.partition_point(|row| row.at <= verdict.time);
+        if place < MOST_SHOWN {
+            self.rows.truncate(MOST_SHOWN - 1);
+            self.rows.insert(place, Row::new(verdict));
+        }
+    }
+
+    const fn more(&self) -> usize {
+        self.count - self.rows.len()
+    }
+}
+
+/// What kind of packet it was.
+fn packet(flow: Option<&Flow>, tcp_flags: Option<u8>) -> String {
+    let Some(flow) = flow else { return "unknown".into() };
+    match (flow.protocol, flow.icmp) {
+        (protocol::TCP, _) => format!("TCP {}", flag_names(tcp_flags.unwrap_or(0)).join(",")).trim_end().to_owned(),
+        (protocol::UDP, _) => "UDP".into(),
+        (protocol::SCTP, _) => "SCTP".into(),
+        (protocol::ICMP, Some((kind, code))) => format!("ICMP type {kind} code {code}"),
+        (protocol::ICMPV6, Some((kind, code))) => format!("ICMPv6 type {kind} code {code}"),
+        (number, _) => format!("protocol {number}"),
+    }
+}
+
+/// Whom is asked about.
+struct Ends {
+    from: BTreeSet<IpAddr>,
+    to: BTreeSet<(IpAddr, u16)>,
+    protocol: u8,
+    /// The sender's port of the vswitch.
+    port: Option<String>,
+}
+
+/// How a verdict has to do with what is asked.
+enum Concern {
+    It,
+    MayBe,
+    No,
+}
+
+impl Ends {
+    fn concern(&self, verdict: &Verdict) -> Concern {
+        let is_senders = self.port.as_deref().is_some_and(|port| verdict.in_port.as_deref() == Some(port));
+        let Some(flow) = verdict.flow else {
+            // Of a port that is known, the sender's alone.
+            return if is_senders || verdict.in_port.is_none() { Concern::MayBe } else { Concern::No };
+        };
+        let goes_to = |address, port| self.to.contains(&(address, port)) && flow.protocol == self.protocol;
+        let arrives =
+            goes_to(flow.dst, flow.dport) || verdict.translated.is_some_and(|sent| goes_to(sent.dst, sent.dport));
+        let is_own = self.from.contains(&flow.src);
+        let is_answer = flow.protocol == self.protocol
+            && self.to.contains(&(flow.src, flow.sport))
+            && self.from.contains(&flow.dst);
+        // A fragment but the first has none, nor has what is cut off before them.
+        let has_ports = (flow.sport, flow.dport) != (0, 0)
+            && matches!(flow.protocol, protocol::TCP | protocol::UDP | protocol::SCTP);
+        match verdict.reason.is_some() {
+            _ if arrives && is_own => Concern::It,
+            true if is_answer => Concern::It,
+            // Spoofed, or of another of its addresses; or of no connection: a ping, a fragment. Its other connections have nothing to do with
+            // this one.
+            true if is_senders && !(is_own && has_ports) => Concern::MayBe,
+            _ => Concern::No,
+        }
+    }
+}
+
+/// Finds what was seen.
+pub(super) fn find(history: &History<'_>, args: &Why, answer: &Answer, at: u64) -> Seen {
+    let around = u64::try_from(args.around.as_nanos()).unwrap_or(u64::MAX);
+    let window = (at.saturating_sub(around), at.saturating_add(around));
+    let (from, to) = answer.ends();
+    let port = if let EndName::Pod(name) = &args.asked.from { Some(name.to_string()) } else { None };
+    let ends = Ends { from, to, protocol: answer.transport(), port };
+    let mut seen = Seen {
+        from: rfc3339(window.0),
+        to: rfc3339(window.1),
+        window,
+        verdicts: Vec::new(),
+        more: 0,
+        sessions: 0,
+        dropped: 0,
+        unclear: Vec::new(),
+        more_unclear: 0,
+        left_out: history.left_out(window.0, window.1),
+    };
+    let (mut own, mut unclear) = (First::default(), First::default());
+    history.verdicts(window.0, window.1, |verdict| match ends.concern(&verdict) {
+        Concern::It => {
+            let of = if verdict.reason.is_some() { &mut seen.dropped } else { &mut seen.sessions };
+            *of = of.saturating_add(verdict.count);
+            own.take(&verdict);
+        }
+        Concern::MayBe => unclear.take(&verdict),
+        Concern::No => {}
+    });
+    (seen.more, seen.more_unclear) = (own.more(), unclear.more());
+    (seen.verdicts, seen.unclear) = (own.rows, unclear.rows);
+    seen
+}
+
+impl Seen {
+    pub(super) fn write(&self, about: u64, out: &mut impl Write) -> io::Result<()> {
+        let (from, to) = (clock(self.window.0, about), clock(self.window.1, about));
+        writeln!(out, "\nSeen from {from} to {to}:")?;
+        if self.verdicts.is_empty() {
+            writeln!(out, "   no session of these ends began, and no packet between them was dropped")?;
+        }
+        self.verdicts.iter().try_for_each(|row| row.write(about, out))?;
+        if self.more > 0 {
+            writeln!(
+                out,
+                "   and {} more: all together {} sessions and {} dropped packets",
+                self.more, self.sessions, self.dropped
+            )?;
+        }
+        if !self.unclear.is_empty() {
+            writeln!(out, "   dropped besides, from the sender's port or nobody knows whose:")?;
+            self.unclear.iter().try_for_each(|row| row.write(about, out))?;
+        }
+        if self.more_unclear > 0 {
+            writeln!(out, "   and {} more of such", self.more_unclear)?;
+        }
+        let LeftOut { sessions, dropped, unheard, .. } = self.left_out;
+        if self.left_out.total() > 0 {
+            writeln!(
+                out,
+                "   not recorded of this time, of all ends: {sessions} sessions and {dropped} dropped packets over the journal's rate, \
+                 {unheard} for which there was no room"
+            )?;
+        }
+        Ok(())
+    }
+}

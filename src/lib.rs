@@ -1,7 +1,7 @@
 //! # Bulkhead: a Kubernetes node's vswitch in user space
 //!
-//! **Purpose.** The command line, and the wiring of the three crates that do the work: `control` turns Kubernetes objects
-//! into tables, `classifier` answers which rule decides, `dataplane` judges and forwards packets.
+//! **Purpose.** The command line, and the wiring of the crates that do the work: `cluster` follows an API server, `control` turns Kubernetes
+//! objects into tables, `classifier` answers which rule decides, `dataplane` judges and forwards packets.
 //!
 //! **Not its purpose.** No policy, table or packet logic lives here. A subcommand reads its input, calls the crates and
 //! shows the answer.
@@ -13,7 +13,8 @@
 //!                                        of connections to Services, as `translate` has them
 //!  replay --flows, learn: sessions of logs and captures that `flows` reads, judged by `fabric`
 //!  why: the states of a journal, as explain; bundle: what a vswitch knows, in one file
-//!  resolve, diff, lint, sync: ask `control` alone
+//!  resolve, diff, lint: ask `control` alone
+//!  sync: asks `control`, and `cluster` to send what it says
 //!  run: packets of interfaces (`live`)
 //! ```
 //!

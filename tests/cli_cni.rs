@@ -1,6 +1,6 @@
 //! The CNI plugin as a container runtime runs it, as far as that needs no network namespaces: what it says, and to whom.
 
-#[path = "../control/tests/support/api_server.rs"]
+#[path = "../cluster/tests/support/api_server.rs"]
 mod api_server;
 #[path = "support/fake_vswitch.rs"]
 mod fake_vswitch;

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use bulkhead::args::Args;
-use bulkhead_control::source::kubernetes::Kind;
+use bulkhead_cluster::kubernetes::Kind;
 use clap::{CommandFactory, Parser};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{ConfigMap, ServiceAccount};

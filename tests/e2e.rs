@@ -5,7 +5,7 @@
 #[macro_use]
 #[path = "support/lab.rs"]
 mod lab;
-#[path = "../control/tests/support/api_server.rs"]
+#[path = "../cluster/tests/support/api_server.rs"]
 mod api_server;
 #[path = "support/cni.rs"]
 mod cni;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use bulkhead_control::source::kubernetes::Access;
+use bulkhead_cluster::kubernetes::Access;
 use serde_json::Value;
 
 use super::{Facts, Finding, Severity};

@@ -5,6 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use bulkhead_control::object::Object;
+use bulkhead_control::source::SourceErrors;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::task::JoinSet;
 
@@ -14,8 +16,6 @@ use super::kinds::{Kind, Purpose};
 use super::settings::Settings;
 use super::store::{Changes, Store};
 use super::{discovery, list_watch};
-use crate::object::Object;
-use crate::source::SourceErrors;
 
 /// How many different troubles are told before everything works again: a server can be broken in many words.
 const MAX_TOLD: usize = 20;

@@ -1,20 +1,17 @@
 //! What following a large cluster takes of memory. Measures and asserts a bound; not run by default, as it takes its time:
-//! `cargo test --release -p bulkhead-control --features kubernetes --test kubernetes_memory -- --ignored --nocapture`
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
-
-#[path = "support/api_server.rs"]
-mod api_server;
+//! `cargo test --release -p bulkhead-cluster --test kubernetes memory -- --ignored --nocapture --test-threads 1`
 
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use api_server::ApiServer;
+use bulkhead_cluster::kubernetes::{Access, Follower, Notice, Purpose, Settings};
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::processor::Scope;
 use bulkhead_control::service::{self, Resolver};
 use bulkhead_control::source::ServiceKinds;
-use bulkhead_control::source::kubernetes::{Access, Follower, Notice, Purpose, Settings};
 use serde_json::json;
+
+use super::api_server::ApiServer;
 
 const PODS: usize = 100_000;
 const BOUND_MIB: u64 = 300;

@@ -4,6 +4,8 @@
 
 #[path = "support/api_server.rs"]
 mod api_server;
+#[path = "kubernetes/memory.rs"]
+mod memory;
 #[path = "kubernetes/services.rs"]
 mod services;
 
@@ -16,11 +18,11 @@ use std::time::{Duration, Instant};
 
 use api_server::{ApiServer, Fault};
 use bulkhead_classifier::{Action, Key};
+use bulkhead_cluster::kubernetes::{Access, Changes, Follower, Kind, Notice, Purpose, Settings, Timing};
 use bulkhead_control::cache::Event;
 use bulkhead_control::object::Object;
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::processor::Scope;
-use bulkhead_control::source::kubernetes::{Access, Changes, Follower, Kind, Notice, Purpose, Settings, Timing};
 use bulkhead_control::source::{Strictness, load_text};
 use serde_json::{Value, json};
 

@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::client::{Client, told};
 
 /// See the module.
-pub(super) struct Apply<'a> {
+pub struct Apply<'a> {
     client: &'a Client,
     desired: &'a Desired,
     owner: &'a str,
@@ -21,19 +21,20 @@ pub(super) struct Apply<'a> {
     /// Rules that the server has put into a new group and that are wanted there.
     made: BTreeSet<(Arc<str>, SecurityRule)>,
     /// How many requests changed something.
-    pub(super) sent: usize,
+    pub sent: usize,
     /// What was other than planned.
-    pub(super) notes: Vec<String>,
+    pub notes: Vec<String>,
 }
 
 impl<'a> Apply<'a> {
-    pub(super) fn new(client: &'a Client, desired: &'a Desired, owner: &'a str) -> Self {
+    /// Nothing is sent yet.
+    pub fn new(client: &'a Client, desired: &'a Desired, owner: &'a str) -> Self {
         let (ids, made, notes) = (BTreeMap::new(), BTreeSet::new(), Vec::new());
         Self { client, desired, owner, ids, made, sent: 0, notes }
     }
 
     /// Takes in the IDs of groups that there are.
-    pub(super) fn know(&mut self, ids: &BTreeMap<String, String>) {
+    pub fn know(&mut self, ids: &BTreeMap<String, String>) {
         self.ids.clone_from(ids);
     }
 
@@ -41,7 +42,7 @@ impl<'a> Apply<'a> {
     ///
     /// # Errors
     /// When the server refuses it, or does not answer as often as it is repeated.
-    pub(super) async fn send(&mut self, request: &Request) -> anyhow::Result<()> {
+    pub async fn send(&mut self, request: &Request) -> anyhow::Result<()> {
         match request {
             Request::CreateGroup { tag } => return self.create_group(tag).await,
             Request::CreateRule { tag, rule } if self.made.contains(&(tag.clone(), rule.clone())) => return Ok(()),

@@ -1,14 +1,13 @@
 //! The blocks of one node's pods, asked of the server once.
 
+use bulkhead_control::object::Object;
 use ipnet::IpNet;
 
-use super::super::decode::Outcome;
 use super::connection::{Connection, Fault};
 use super::kinds::Kind;
 use super::list_watch::escaped;
 use super::page;
 use super::settings::{Access, Timing};
-use crate::object::Object;
 
 /// `spec.podCIDRs` of this node; none where the server does not have the node, or it has none yet.
 ///
@@ -25,8 +24,8 @@ pub fn node_blocks(access: Access, node: &str) -> Result<Vec<IpNet>, String> {
     let told = |fault: Fault| fault.told(Kind::Node);
     let text = runtime.block_on(connection.page(&path)).map_err(told)?;
     let page = page::page(Kind::Node, &text).map_err(|text| Fault::Other(text).told(Kind::Node))?;
-    let blocks = page.items.into_iter().filter_map(|item| match item.outcome {
-        Outcome::Object(Object::Node(found)) if *found.name == *node => Some(found.pod_cidrs),
+    let blocks = page.items.into_iter().filter_map(|item| match item.read.object {
+        Some(Object::Node(found)) if *found.name == *node && !item.read.has_problems() => Some(found.pod_cidrs),
         _ => None,
     });
     Ok(blocks.flatten().collect())

@@ -40,7 +40,7 @@ fn what_changes_twice_is_taken_once_and_what_was_taken_is_not_taken_again() {
     let mut store = store();
     store.put(pod("a"));
     store.put(pod("b"));
-    store.delete(Key::Pod(crate::object::ObjectName::new("x", "b")));
+    store.delete(Key::Pod(bulkhead_control::object::ObjectName::new("x", "b")));
     let first = store.take(Purpose::Policy).unwrap().unwrap();
     assert!(first.is_whole && first.events.len() == 2 && first.heard.is_none(), "{first:?}");
     assert!(store.taken().is_some_and(|objects| objects.count() == 1));
@@ -67,7 +67,7 @@ fn a_batch_tells_when_its_first_change_was_heard() {
     store.put(pod("c"));
     let heard = store.take(Purpose::Policy).unwrap().unwrap().heard.unwrap();
     assert!((before..=between).contains(&heard));
-    store.delete(Key::Pod(crate::object::ObjectName::new("x", "c")));
+    store.delete(Key::Pod(bulkhead_control::object::ObjectName::new("x", "c")));
     assert!(
         store.take(Purpose::Policy).unwrap().unwrap().heard.unwrap() >= between,
         "that of the batch before is forgotten"

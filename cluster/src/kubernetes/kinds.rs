@@ -2,9 +2,6 @@
 
 use std::fmt;
 
-use super::super::decode::POLICY_API;
-use super::super::service::SLICE_API;
-
 /// The group of the cluster policies.
 pub(super) const CLUSTER_POLICY_GROUP: &str = "policy.networking.k8s.io";
 
@@ -96,10 +93,10 @@ impl Kind {
     pub const fn api_version(self) -> &'static str {
         match self {
             Self::Namespace | Self::Node | Self::Pod | Self::Service => "v1",
-            Self::NetworkPolicy => POLICY_API,
+            Self::NetworkPolicy => "networking.k8s.io/v1",
             Self::ClusterNetworkPolicy => "policy.networking.k8s.io/v1alpha2",
             Self::AdminNetworkPolicy | Self::BaselineAdminNetworkPolicy => "policy.networking.k8s.io/v1alpha1",
-            Self::EndpointSlice => SLICE_API,
+            Self::EndpointSlice => "discovery.k8s.io/v1",
         }
     }
 

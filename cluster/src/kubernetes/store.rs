@@ -10,17 +10,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::super::cluster_policy::{Unknown, needs_labels};
-use super::super::decode::Outcome;
-use super::super::error::{Problem, SourceError, SourceErrors};
-use super::super::fallback::exclude_namespaces;
-use super::super::load::consequence;
+use bulkhead_control::cache::Event;
+use bulkhead_control::inventory::Key;
+use bulkhead_control::object::{ClusterPolicyKind, NAMESPACE_NAME_LABEL, NamespaceScope, Object, Peer, Policy};
+use bulkhead_control::source::SourceErrors;
+use bulkhead_control::source::single::{Faults, Single, Unknown, exclude_namespaces, needs_labels};
+use bulkhead_control::texts::Texts;
+
 use super::kinds::{Kind, Purpose};
 use super::page::Item;
-use crate::cache::Event;
-use crate::inventory::Key;
-use crate::object::{NAMESPACE_NAME_LABEL, NamespaceScope, Object, Peer, Policy};
-use crate::texts::Texts;
 
 /// What messages name in the place of a file.
 const PLACE: &str = "kubernetes";
@@ -48,18 +46,6 @@ struct Pending {
     /// Since when there is something to take.
     since: Option<Instant>,
     was_taken: bool,
-}
-
-/// What is not in order with an object.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Faults {
-    label: String,
-    problems: Vec<Problem>,
-    warnings: Vec<Problem>,
-    /// Whether something stands for the object that allows no more than it can mean.
-    is_survived: bool,
-    /// What the remedy ends with.
-    consequence: &'static str,
 }
 
 /// What of an object was told before, and its faults.
@@ -258,9 +244,9 @@ impl Store {
         events.extend(applied.iter().filter_map(standing).map(|object| Event::Apply(self.meant(object))));
         let (mut warnings, mut faulty) = (SourceErrors::default(), 0);
         for (_, faults) in self.faults.iter().filter(|(key, _)| kind_of(key).purpose() == purpose) {
-            faults.tell_problems(&mut warnings);
-            faults.tell_warnings(&mut warnings);
-            faulty += usize::from(!faults.problems.is_empty());
+            faults.tell_problems(PLACE, &mut warnings);
+            faults.tell_warnings(PLACE, &mut warnings);
+            faulty += usize::from(faults.has_problems());
         }
         Some(Ok(Changes { is_whole, heard, events, faulty, warnings }))
     }
@@ -272,13 +258,11 @@ impl Store {
     fn understand_policy(&mut self) -> Result<(), SourceErrors> {
         let unknown = self.unknown();
         let mut errors = SourceErrors::default();
-        let unsurvived = self.faults.values().filter(|faults| !faults.is_survived);
-        unsurvived.for_each(|faults| faults.tell_problems(&mut errors));
+        let unsurvived = self.faults.values().filter(|faults| !faults.is_survived());
+        unsurvived.for_each(|faults| faults.tell_problems(PLACE, &mut errors));
         if errors.is_empty() && (unknown.is_node || unknown.is_pod || !unknown.namespaces.is_empty()) {
             let error = needs_labels(self.objects.values().flatten().map(|object| &**object), &unknown);
-            error.into_iter().for_each(|error| {
-                errors.push(error);
-            });
+            errors.extend(error);
         }
         if !errors.is_empty() {
             return Err(errors);
@@ -302,7 +286,7 @@ impl Store {
 
     fn unknown(&self) -> Unknown {
         let mut unknown = Unknown::default();
-        for (key, _) in self.faults.iter().filter(|(_, faults)| !faults.problems.is_empty()) {
+        for (key, _) in self.faults.iter().filter(|(_, faults)| faults.has_problems()) {
             match key {
                 Key::Namespace(name) => drop(unknown.namespaces.insert(name.clone())),
                 Key::Pod(_) => unknown.is_pod = true,
@@ -321,46 +305,8 @@ impl Pending {
     }
 }
 
-impl Faults {
-    fn tell_problems(&self, told: &mut SourceErrors) {
-        for problem in &self.problems {
-            self.tell(problem, if self.is_survived { self.consequence } else { "" }, told);
-        }
-    }
-
-    fn tell_warnings(&self, told: &mut SourceErrors) {
-        self.warnings.iter().for_each(|warning| self.tell(warning, "", told));
-    }
-
-    fn tell(&self, problem: &Problem, consequence: &str, told: &mut SourceErrors) {
-        told.push(SourceError {
-            file: PLACE.into(),
-            document: 0,
-            line: None,
-            object: Some(self.label.clone()).filter(|label| !label.is_empty()),
-            path: problem.path.to_string(),
-            problem: problem.text.clone(),
-            help: format!("{}{consequence}", problem.help),
-        });
-    }
-}
-
 fn parts(item: Item, texts: &mut Texts) -> (Key, Option<Box<Object>>, Option<Box<Faults>>) {
-    let Item { key, outcome, label, findings, .. } = item;
-    let is_clean = findings.problems.is_empty() && findings.warnings.is_empty();
-    let faults = (!is_clean).then(|| {
-        Box::new(Faults {
-            label,
-            problems: findings.problems,
-            warnings: findings.warnings,
-            is_survived: !matches!(outcome, Outcome::Unreadable),
-            consequence: consequence(&outcome),
-        })
-    });
-    let mut object = match outcome {
-        Outcome::Object(object) | Outcome::Closed(object) => Some(object),
-        Outcome::Nothing | Outcome::Unreadable => None,
-    };
+    let Item { key, read: Single { mut object, faults }, .. } = item;
     let Some(read) = &mut object else { return (key, None, faults) };
     texts.share(read);
     (Key::of(read), object.map(Box::new), faults)
@@ -368,7 +314,6 @@ fn parts(item: Item, texts: &mut Texts) -> (Key, Option<Box<Object>>, Option<Box
 
 /// The kind of a followed object.
 fn kind_of(key: &Key) -> Kind {
-    use crate::object::ClusterPolicyKind;
     match key {
         Key::Service(_) => Kind::Service,
         Key::EndpointSlice(_) => Kind::EndpointSlice,

@@ -3,12 +3,12 @@
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
+use bulkhead_control::source::escaped;
 use futures_util::AsyncBufRead;
-use http::Request;
+use hyper::Request;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
-use super::super::error::printable;
 use super::kinds::{Kind, Purpose};
 use super::settings::{Access, Timing};
 
@@ -29,7 +29,7 @@ pub(super) enum Fault {
 
 impl Fault {
     pub(super) fn other(error: &impl fmt::Display) -> Self {
-        let text = printable(&error.to_string()).into_owned();
+        let text = escaped(&error.to_string()).into_owned();
         // An error page of a proxy is no message.
         Self::Other(text.chars().take(MAX_TEXT).collect())
     }
@@ -189,7 +189,7 @@ impl Connection {
 
 fn request(path: &str) -> Result<Request<Vec<u8>>, Fault> {
     // Whole bodies as they are: of compressed watches the client would read the first event only.
-    let request = Request::get(path).header(http::header::ACCEPT, "application/json");
-    let request = request.header(http::header::ACCEPT_ENCODING, "identity");
+    let request = Request::get(path).header(hyper::header::ACCEPT, "application/json");
+    let request = request.header(hyper::header::ACCEPT_ENCODING, "identity");
     request.body(Vec::new()).map_err(|error| Fault::other(&error))
 }

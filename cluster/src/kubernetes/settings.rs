@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::super::options::{KindName, ServiceKinds};
+use bulkhead_control::source::{KindName, ServiceKinds};
+
 use super::kinds::{Kind, Purpose};
 
 /// How the server is reached.

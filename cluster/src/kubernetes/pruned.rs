@@ -213,11 +213,11 @@ impl<'de> Visitor<'de> for Fields {
 
 #[cfg(test)]
 mod tests {
+    use bulkhead_control::object::Object;
+    use bulkhead_control::source::single;
     use serde_json::json;
 
-    use super::super::super::decode::{Decoded, Inherited, Outcome, decode};
     use super::*;
-    use crate::object::Object;
 
     fn pruned(kind: Kind, value: &Value) -> Value {
         let text = value.to_string();
@@ -228,11 +228,8 @@ mod tests {
     }
 
     fn object(kind: Kind, value: Value) -> Option<Object> {
-        let Decoded::Read(read) = decode(value, &Inherited::new(kind.api_version(), kind.name())) else { return None };
-        match read.outcome {
-            Outcome::Object(object) => Some(object),
-            _ => None,
-        }
+        let read = single::read(value, kind.api_version(), kind.name())?;
+        if read.has_problems() { None } else { read.object }
     }
 
     /// A pod with every field that is read, among others as a server has them.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use bulkhead_control::renderer::neutron::NAME_PREFIX;
 use bulkhead_control::renderer::neutron::plan::{Listed, ListedGroup, ListedPort};
+use bulkhead_control::source::escaped;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
 use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
@@ -16,8 +17,6 @@ use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
-
-use crate::output::{self, printable};
 
 /// How long an answer may take: Neutron itself gives its backends 30 s, and a page of ports takes some seconds.
 const ANSWER: Duration = Duration::from_secs(60);
@@ -86,16 +85,20 @@ impl Fault {
 }
 
 /// See the module.
-pub(super) struct Client {
+pub struct Client {
     http: legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
     base: String,
     token: HeaderValue,
     retries: u32,
+    is_overheard: bool,
 }
 
 impl Client {
-    /// A client of the server at `endpoint`, with or without the version at its end.
-    pub(super) fn new(endpoint: &str, token: &str, retries: u32) -> anyhow::Result<Self> {
+    /// A client of the server at `endpoint`, with or without the version at its end. It repeats a request up to `retries` times.
+    ///
+    /// # Errors
+    /// When the endpoint is no URL, the token has characters that no token has, or this machine's certificates cannot be read.
+    pub fn new(endpoint: &str, token: &str, retries: u32) -> anyhow::Result<Self> {
         let help = "write for example --endpoint https://neutron.example:9696";
         let uri: Uri =
             endpoint.parse().with_context(|| format!("--endpoint {endpoint:?} is no URL\n  help: {help}"))?;
@@ -104,11 +107,7 @@ impl Client {
         };
         let is_here = host == "localhost"
             || host.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback());
-        if scheme == "http" && !is_here {
-            output::warn(
-                "the token is sent over http, readable on the way\n  help: use the https endpoint where there is one",
-            );
-        }
+        let is_overheard = scheme == "http" && !is_here;
         let base = endpoint.trim_end_matches('/').trim_end_matches("/v2.0").trim_end_matches('/').to_owned();
         let mut token =
             HeaderValue::from_str(token).ok().context("the token in OS_TOKEN has characters that no token has")?;
@@ -116,7 +115,18 @@ impl Client {
         let tls =
             HttpsConnectorBuilder::new().with_native_roots().context("this machine's certificates cannot be read")?;
         let connector = tls.https_or_http().enable_http1().build();
-        Ok(Self { http: legacy::Client::builder(TokioExecutor::new()).build(connector), base, token, retries })
+        Ok(Self {
+            http: legacy::Client::builder(TokioExecutor::new()).build(connector),
+            base,
+            token,
+            retries,
+            is_overheard,
+        })
+    }
+
+    /// Whether the token is readable on the way: it is sent without TLS, and leaves this machine.
+    pub const fn is_overheard(&self) -> bool {
+        self.is_overheard
     }
 
     /// Sends a request once.
@@ -144,11 +154,11 @@ impl Client {
         let value: Value = serde_json::from_slice(&body).unwrap_or_default();
         let error = value.as_object().and_then(|map| map.values().next()).unwrap_or(&Value::Null);
         let text = |key: &str| error.get(key).and_then(Value::as_str).unwrap_or_default();
-        let message = printable(text("message")).chars().take(MAX_TEXT).collect();
+        let message = escaped(text("message")).chars().take(MAX_TEXT).collect();
         let retry_after = head.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
         Err(Fault::Refused {
             status: head.status,
-            kind: printable(text("type")),
+            kind: escaped(text("type")).into_owned(),
             message,
             retry_after: retry_after.map(Duration::from_secs),
         })
@@ -220,8 +230,11 @@ impl Client {
         Ok(described)
     }
 
-    /// What the server has that concerns us.
-    pub(super) async fn listed(&self, owner: &str, network: Option<&str>) -> anyhow::Result<Listed> {
+    /// The groups and ports of the server that concern us: of one network's ports, or of all.
+    ///
+    /// # Errors
+    /// When the server refuses a request, or does not answer as often as it is repeated.
+    pub async fn listed(&self, owner: &str, network: Option<&str>) -> anyhow::Result<Listed> {
         let groups = self.groups(owner).await?;
         let network = network.map(|id| format!("&network_id={id}")).unwrap_or_default();
         let fields = ["id", "fixed_ips", "security_groups", "allowed_address_pairs", "port_security_enabled"];
@@ -234,7 +247,10 @@ impl Client {
     }
 
     /// The IDs of our groups by their tags; of two with one tag the first, as the plan has it.
-    pub(super) async fn listed_ids(&self, owner: &str) -> anyhow::Result<BTreeMap<String, String>> {
+    ///
+    /// # Errors
+    /// As [`Self::listed`].
+    pub async fn listed_ids(&self, owner: &str) -> anyhow::Result<BTreeMap<String, String>> {
         let mut groups: Vec<ListedGroup> = self.groups(owner).await?.iter().filter_map(ListedGroup::of).collect();
         groups.sort_unstable_by(|a, b| a.id.cmp(&b.id));
         let mut ids = BTreeMap::new();
@@ -279,5 +295,5 @@ fn chain(error: &dyn std::error::Error) -> String {
         text = format!("{text}: {error}");
         source = error.source();
     }
-    printable(&text).chars().take(MAX_TEXT).collect()
+    escaped(&text).chars().take(MAX_TEXT).collect()
 }

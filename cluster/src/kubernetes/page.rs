@@ -4,24 +4,21 @@
 
 use std::fmt;
 
+use bulkhead_control::inventory::Key;
+use bulkhead_control::object::{ClusterPolicyKind, ClusterPolicyName, Object, ObjectName};
+use bulkhead_control::source::escaped;
+use bulkhead_control::source::single::{self, Single};
 use serde::de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
-use super::super::decode::{Decoded, Inherited, Outcome, decode};
-use super::super::error::{Findings, printable};
 use super::kinds::Kind;
 use super::pruned::Pruned;
-use crate::inventory::Key;
-use crate::object::{ClusterPolicyKind, ClusterPolicyName, Object, ObjectName};
 
 /// An object as it was read.
 pub(super) struct Item {
     pub(super) key: Key,
-    pub(super) outcome: Outcome,
-    /// What messages call it.
-    pub(super) label: String,
-    pub(super) findings: Findings,
+    pub(super) read: Single,
     pub(super) version: Option<u64>,
 }
 
@@ -110,7 +107,7 @@ const NAMELESS: &str = "an object without a name";
 
 /// The start of what is wrong: it may repeat pieces of what was sent.
 fn shown(error: &dyn fmt::Display) -> String {
-    printable(&error.to_string()).chars().take(200).collect()
+    escaped(&error.to_string()).chars().take(200).collect()
 }
 
 fn version_of(value: &Value) -> Option<&str> {
@@ -122,23 +119,15 @@ fn item(kind: Kind, value: Value) -> Result<Item, String> {
     check_kind(kind, &value)?;
     let (key, version) = (key_of(kind, &value), version_of(&value).and_then(|version| version.parse().ok()));
     let key = key.ok_or(NAMELESS)?;
-    let mut read = match decode(value, &Inherited::new(kind.api_version(), kind.name())) {
-        // Servers know the model of 2016 no more.
-        Decoded::Read(read) | Decoded::BySemantics { v1: read, .. } => *read,
-        Decoded::Skipped { .. } | Decoded::Workload(_) | Decoded::Unreadable(_) => {
-            return Err("an object of another kind".to_owned());
-        }
-    };
-    if let Outcome::Object(Object::Pod(pod)) | Outcome::Closed(Object::Pod(pod)) = &mut read.outcome {
+    let read = single::read(value, kind.api_version(), kind.name());
+    let mut read = read.ok_or("an object of another kind")?;
+    if let Some(Object::Pod(pod)) = &mut read.object {
         // No verdict depends on it, and a large cluster's would take megabytes.
         pod.owner = None;
     }
-    let key = match &read.outcome {
-        // Shares the texts of the object.
-        Outcome::Object(object) | Outcome::Closed(object) => Key::of(object),
-        Outcome::Nothing | Outcome::Unreadable => key,
-    };
-    Ok(Item { key, outcome: read.outcome, label: read.label, findings: read.findings, version })
+    // Shares the texts of the object.
+    let key = read.object.as_ref().map_or(key, Key::of);
+    Ok(Item { key, read, version })
 }
 
 /// Items of lists need not say their kind. What says another one is nonsense, or of another list.
@@ -304,7 +293,7 @@ mod tests {
         assert_eq!((read.version.as_str(), read.next.as_deref(), read.items.len()), ("9", Some("c"), 1));
         let item = &read.items[0];
         assert_eq!((item.key.clone(), item.version), (Key::Pod(ObjectName::new("x", "a")), Some(7)));
-        assert!(matches!(item.outcome, Outcome::Object(_)));
+        assert!(item.read.object.is_some() && !item.read.has_problems());
         for end in 0..text.len() {
             assert!(page(Kind::Pod, &text[..end]).is_err(), "{}", &text[..end]);
         }
@@ -346,10 +335,10 @@ mod tests {
             "metadata":{"name":"p","namespace":"x","resourceVersion":"1"},"spec":{"ingres":[]}}}"#;
         let Ok((Line::Applied(item), _)) = line(Kind::NetworkPolicy, text) else { panic!("it is a line") };
         assert_eq!(item.key, Key::Policy(ObjectName::new("x", "p")));
-        assert!(matches!(item.outcome, Outcome::Closed(_)) && !item.findings.problems.is_empty());
+        assert!(matches!(item.read.object, Some(Object::Policy(_))) && item.read.has_problems());
         let text = br#"{"type":"ADDED","object":{"metadata":{"name":"a","namespace":"x","resourceVersion":"1"},
             "spec":{"nodeName":[]}}}"#;
         let Ok((Line::Applied(item), _)) = line(Kind::Pod, text) else { panic!("it is a line") };
-        assert!(matches!(item.outcome, Outcome::Nothing) && item.key == Key::Pod(ObjectName::new("x", "a")));
+        assert!(item.read.object.is_none() && item.key == Key::Pod(ObjectName::new("x", "a")));
     }
 }

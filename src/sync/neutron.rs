@@ -9,21 +9,17 @@
 //! **Invariant.** It may be ended and started again at any point: what it sends next follows from what the server lists. It sends the
 //! token to the endpoint that it was given and to nobody else, and writes it nowhere.
 
-mod apply;
-mod client;
-
 use std::collections::BTreeSet;
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
+use bulkhead_cluster::neutron::{Apply, Client};
 use bulkhead_control::processor::Scope;
 use bulkhead_control::renderer::neutron::Desired;
 use bulkhead_control::renderer::neutron::plan::{Plan, placeholder, plan};
 use serde_json::{Value, json};
 
-use self::apply::Apply;
-use self::client::Client;
 use crate::args::{Format, SyncNeutron};
 use crate::compile::neutron::{call_value, desired, owner};
 use crate::{output, run};
@@ -42,6 +38,10 @@ pub(crate) fn run(args: &SyncNeutron) -> anyhow::Result<ExitCode> {
     let desired = desired(&mut pipeline, args.state.lenient)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let client = Client::new(&args.endpoint, &token, args.retries)?;
+    if client.is_overheard() {
+        let text = "the token is sent over http, readable on the way";
+        output::warn(&format!("{text}\n  help: use the https endpoint where there is one"));
+    }
     let sync = Sync { args, owner: owner(&args.cluster), desired: &desired, client };
     runtime.block_on(sync.run())
 }

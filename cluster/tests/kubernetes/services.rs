@@ -5,10 +5,10 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use bulkhead_cluster::kubernetes::{Changes, Kind, Settings};
 use bulkhead_control::cache::Event;
 use bulkhead_control::object::{Object, Transport};
 use bulkhead_control::service::{self, Resolver, Vip};
-use bulkhead_control::source::kubernetes::{Changes, Kind, Settings};
 use bulkhead_control::source::{Options, ServiceKinds, Strictness, load_text};
 use serde_json::{Value, json};
 

@@ -4,7 +4,7 @@
 //! rights to list and to watch them and no others. Hands over what changes as batches that make sense as a whole.
 //!
 //! **Not its purpose.** It writes nothing to the server, decides nothing about traffic, and reads no object itself: the code that reads
-//! files does (`source::decode`).
+//! files does ([`bulkhead_control::source::single`]).
 //!
 //! ```text
 //!  discovery --which kinds there are--> one task per kind: list, watch, list again --objects--> Store --batch--> whoever takes it

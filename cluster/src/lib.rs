@@ -13,5 +13,7 @@
 //! **Invariant.** A token goes to the server that it is for and to nobody else, and is written nowhere.
 #![forbid(unsafe_code)]
 
+mod client;
+mod errors;
 pub mod kubernetes;
 pub mod neutron;

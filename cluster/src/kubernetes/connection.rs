@@ -2,15 +2,12 @@
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
-
-use bulkhead_control::source::escaped;
-use futures_util::AsyncBufRead;
-use hyper::Request;
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config};
+use std::time::{Duration, Instant};
 
 use super::kinds::{Kind, Purpose};
-use super::settings::{Access, Timing};
+use super::settings::Timing;
+use crate::client::{Access, Client, Config, Error, Lines};
+use crate::errors::bounded;
 
 /// What has gone wrong. None of it is final: the server may be mended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,9 +26,7 @@ pub(super) enum Fault {
 
 impl Fault {
     pub(super) fn other(error: &impl fmt::Display) -> Self {
-        let text = escaped(&error.to_string()).into_owned();
-        // An error page of a proxy is no message.
-        Self::Other(text.chars().take(MAX_TEXT).collect())
+        Self::Other(bounded(&error.to_string()))
     }
 
     /// What this means for the objects of a kind, with the remedy.
@@ -67,42 +62,16 @@ impl Fault {
 pub(super) const UNAUTHORIZED: &str = "the server does not know who asks (401)\n  \
                                        help: is the token out of date, or that of another cluster?";
 
-/// How much of an error's text is kept, in characters.
-const MAX_TEXT: usize = 300;
-
-impl From<kube::Error> for Fault {
-    fn from(error: kube::Error) -> Self {
+impl From<Error> for Fault {
+    fn from(error: Error) -> Self {
         match error {
-            kube::Error::Api(status) => match status.code {
-                401 => Self::Unauthorized,
-                403 => Self::Forbidden,
-                404 => Self::Absent,
-                410 => Self::Expired,
-                code => Self::other(&format_args!("the server answers {code}: {}", status.message)),
-            },
-            error => Self::other(&Chain(&error)),
+            Error::Status { code: 401, .. } => Self::Unauthorized,
+            Error::Status { code: 403, .. } => Self::Forbidden,
+            Error::Status { code: 404, .. } => Self::Absent,
+            Error::Status { code: 410, .. } => Self::Expired,
+            Error::Status { code, message } => Self::other(&format_args!("the server answers {code}: {message}")),
+            Error::Lost(text) => Self::other(&text),
         }
-    }
-}
-
-/// An error with what it comes from.
-struct Chain<'a>(&'a dyn std::error::Error);
-
-impl fmt::Display for Chain<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)?;
-        let mut said = self.0.to_string();
-        let mut source = self.0.source();
-        while let Some(error) = source {
-            let text = error.to_string();
-            // Many wrap the text of what they come from.
-            if !said.contains(&text) {
-                write!(f, ": {text}")?;
-                said = text;
-            }
-            source = error.source();
-        }
-        Ok(())
     }
 }
 
@@ -111,11 +80,13 @@ pub(super) struct Connection {
     access: Access,
     timing: Timing,
     client: Mutex<Option<Client>>,
+    /// Held while the configuration is read, which may take a program's time. What was wrong last, and when, for those who have waited.
+    failed: tokio::sync::Mutex<Option<(Instant, Fault)>>,
 }
 
 impl Connection {
     pub(super) fn new(access: Access, timing: Timing) -> Self {
-        Self { access, timing, client: Mutex::new(None) }
+        Self { access, timing, client: Mutex::default(), failed: tokio::sync::Mutex::default() }
     }
 
     /// Forgets the client: the next request reads configuration, token and certificates again, and connects anew.
@@ -133,63 +104,133 @@ impl Connection {
         self.text(path, self.timing.page).await
     }
 
-    async fn text(&self, path: &str, limit: std::time::Duration) -> Result<String, Fault> {
+    async fn text(&self, path: &str, limit: Duration) -> Result<String, Fault> {
         let client = self.client().await?;
-        let answer = tokio::time::timeout(limit, client.request_text(request(path)?)).await;
-        let answer = answer.map_err(|_| Fault::Other(format!("the server does not answer within {limit:?}")))?;
-        self.judged(answer.map_err(Fault::from))
+        self.judged(tokio::time::timeout(limit, client.text(path)).await, limit)
     }
 
-    /// The body of an answer that goes on.
-    pub(super) async fn stream(&self, path: &str) -> Result<impl AsyncBufRead + Unpin + use<>, Fault> {
-        let client = self.client().await?;
-        let limit = self.timing.answer;
-        let answer = tokio::time::timeout(limit, client.request_stream(request(path)?)).await;
-        let answer = answer.map_err(|_| Fault::Other(format!("the server does not answer within {limit:?}")))?;
-        self.judged(answer.map_err(Fault::from))
+    /// An answer that goes on.
+    pub(super) async fn lines(&self, path: &str) -> Result<Lines, Fault> {
+        let (client, limit) = (self.client().await?, self.timing.answer);
+        self.judged(tokio::time::timeout(limit, client.lines(path)).await, limit)
     }
 
-    /// Has who asks read anew where the server does not know them.
-    fn judged<T>(&self, answer: Result<T, Fault>) -> Result<T, Fault> {
-        if let Err(Fault::Unauthorized) = answer {
+    /// Has the configuration read again where the server does not know who asks, or is not there as the configuration has it: its
+    /// certificate may be of a new authority.
+    fn judged<T>(
+        &self,
+        answer: Result<Result<T, Error>, tokio::time::error::Elapsed>,
+        limit: Duration,
+    ) -> Result<T, Fault> {
+        let late = |_| Err(Error::Lost(format!("the server does not answer within {limit:?}")));
+        let answer = answer.unwrap_or_else(late);
+        if let Err(Error::Status { code: 401, .. } | Error::Lost(_)) = answer {
             self.renew();
         }
-        answer
+        answer.map_err(Fault::from)
     }
 
     async fn client(&self) -> Result<Client, Fault> {
-        if let Some(client) = &*self.client.lock().unwrap_or_else(PoisonError::into_inner) {
-            return Ok(client.clone());
+        let known = || {
+            let client = self.client.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            client.filter(|client| !client.is_ending())
+        };
+        if let Some(client) = known() {
+            return Ok(client);
         }
-        let mut config = self.config().await?;
-        config.connect_timeout = Some(self.timing.answer);
-        let client = Client::try_from(config)?;
-        *self.client.lock().unwrap_or_else(PoisonError::into_inner) = Some(client.clone());
-        Ok(client)
+        let asked = Instant::now();
+        let mut failed = self.failed.lock().await;
+        if let Some(client) = known() {
+            return Ok(client);
+        }
+        if let Some((_, fault)) = failed.as_ref().filter(|(at, _)| *at >= asked) {
+            return Err(fault.clone());
+        }
+        let read = self.read().await;
+        match &read {
+            Ok(client) => *self.client.lock().unwrap_or_else(PoisonError::into_inner) = Some(client.clone()),
+            Err(fault) => *failed = Some((Instant::now(), fault.clone())),
+        }
+        read
     }
 
-    async fn config(&self) -> Result<Config, Fault> {
-        match &self.access {
-            Access::InCluster => Config::incluster().map_err(|error| {
-                let help = "run it as a pod with a service account, or name a file in state.kubernetes.kubeconfig";
-                Fault::Other(format!("this is not a pod of a cluster: {}\n  help: {help}", Chain(&error)))
-            }),
-            Access::Kubeconfig { path, context } => {
-                let unusable = |error: &dyn std::error::Error| {
-                    let help = "name a file that `kubectl --kubeconfig` can use";
-                    Fault::Other(format!("{} cannot be used: {}\n  help: {help}", path.display(), Chain(error)))
-                };
-                let file = Kubeconfig::read_from(path).map_err(|error| unusable(&error))?;
-                let options = KubeConfigOptions { context: context.clone(), ..KubeConfigOptions::default() };
-                Config::from_custom_kubeconfig(file, &options).await.map_err(|error| unusable(&error))
-            }
-        }
+    async fn read(&self) -> Result<Client, Fault> {
+        let (access, patience) = (self.access.clone(), self.timing.answer);
+        // Disks and programs take their time, and other kinds are followed meanwhile.
+        let read = move || Config::read(&access).map(|config| Client::new(config, patience));
+        let read = tokio::task::spawn_blocking(read).await;
+        read.unwrap_or_else(|error| Err(error.to_string())).map_err(Fault::Other)
     }
 }
 
-fn request(path: &str) -> Result<Request<Vec<u8>>, Fault> {
-    // Whole bodies as they are: of compressed watches the client would read the first event only.
-    let request = Request::get(path).header(hyper::header::ACCEPT, "application/json");
-    let request = request.header(hyper::header::ACCEPT_ENCODING, "identity");
-    request.body(Vec::new()).map_err(|error| Fault::other(&error))
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::client::tests::{Scratch, Server, answer, kubeconfig};
+
+    /// A connection as a user with this plugin, which writes a line into `runs` each time.
+    fn with_plugin(scratch: &Scratch, server: &Server, script: &str) -> Arc<Connection> {
+        let runs = scratch.path("runs");
+        let plugin = scratch.program("plugin", &format!("echo run >> {}\n{script}", runs.display()));
+        let exec = format!(
+            "{{exec: {{apiVersion: client.authentication.k8s.io/v1, command: '{}', interactiveMode: Never}}}}",
+            plugin.display()
+        );
+        let text = kubeconfig(&format!("{{server: 'http://{}'}}", server.address), &exec);
+        let path = scratch.write("kubeconfig", &text);
+        Arc::new(Connection::new(Access::Kubeconfig { path, context: None }, Timing::default()))
+    }
+
+    fn runs(scratch: &Scratch) -> usize {
+        std::fs::read_to_string(scratch.path("runs")).unwrap_or_default().lines().count()
+    }
+
+    /// Ten answers that are asked for at once.
+    async fn ten(connection: &Arc<Connection>) -> Vec<Result<String, Fault>> {
+        let mut tasks = tokio::task::JoinSet::new();
+        for _ in 0..10 {
+            let connection = Arc::clone(connection);
+            tasks.spawn(async move { connection.answer("/").await });
+        }
+        tasks.join_all().await
+    }
+
+    fn block_on<T>(future: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+    }
+
+    #[test]
+    fn those_who_ask_at_once_have_the_configuration_read_once() {
+        let server = Server::start(None, |_| answer("200 OK", "{}"));
+        let scratch = Scratch::new();
+        let connection = with_plugin(&scratch, &server, "sleep 0.2; echo '{\"status\": {\"token\": \"t\"}}'");
+        let answers = block_on(ten(&connection));
+        assert!(answers.iter().all(Result::is_ok) && runs(&scratch) == 1, "{answers:?}, {}", runs(&scratch));
+        let scratch = Scratch::new();
+        let connection = with_plugin(&scratch, &server, "sleep 0.2; echo 'not logged in' >&2; exit 1");
+        let answers = block_on(ten(&connection));
+        let told = |answer: &Result<String, Fault>| matches!(answer, Err(Fault::Other(text)) if text.contains("not logged in"));
+        assert!(answers.iter().all(told) && runs(&scratch) == 1, "{answers:?}, {}", runs(&scratch));
+        block_on(ten(&connection));
+        assert_eq!(runs(&scratch), 2, "who asks later has it read again");
+    }
+
+    #[test]
+    fn a_token_that_ends_or_that_the_server_does_not_take_is_asked_for_again() {
+        for (end, status, expected) in [("2100", "200 OK", 1), ("1970", "200 OK", 3), ("2100", "401 X", 3)] {
+            let server = Server::start(None, move |_| answer(status, "{}"));
+            let scratch = Scratch::new();
+            let said = format!("{{\"token\": \"t\", \"expirationTimestamp\": \"{end}-01-01T00:00:00Z\"}}");
+            let connection = with_plugin(&scratch, &server, &format!("echo '{{\"status\": {said}}}'"));
+            block_on(async {
+                for _ in 0..3 {
+                    let answer = connection.answer("/").await;
+                    assert!(answer.is_ok() || answer == Err(Fault::Unauthorized), "{answer:?}");
+                }
+            });
+            assert_eq!(runs(&scratch), expected, "{end} {status}");
+        }
+    }
 }

@@ -6,17 +6,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures_util::{AsyncBufRead, AsyncBufReadExt};
-
 use super::backoff::Backoff;
 use super::connection::Fault;
 use super::follow::Shared;
 use super::kinds::Kind;
 use super::page::{self, Line};
 use super::store::Listing;
-
-/// The longest line of a watch: several times what etcd keeps of one object (1.5 MiB).
-const MAX_LINE: usize = 16 << 20;
 
 /// A watch that was silent all the while it lasted, and lasted less, has served for nothing.
 const SHORT: Duration = Duration::from_secs(1);
@@ -100,17 +95,17 @@ async fn watch(kind: Kind, shared: &Shared, place: &mut Place, backoff: &mut Bac
     let mut reconnect = shared.reconnect.subscribe();
     let (path, version, seconds) = (kind.path(), &place.version, timing.watch_seconds);
     let path = format!("{path}?watch=1&allowWatchBookmarks=true&resourceVersion={version}&timeoutSeconds={seconds}");
-    let mut stream = shared.connection.stream(&path).await?;
+    let mut lines = shared.connection.lines(&path).await?;
     shared.up(Some(kind));
     let (started, mut served, mut text) = (Instant::now(), false, Vec::new());
     loop {
         let read = tokio::select! {
-            read = tokio::time::timeout(timing.silence, read_line(&mut stream, &mut text)) => read,
+            read = tokio::time::timeout(timing.silence, lines.next(&mut text)) => read,
             _ = reconnect.changed() => return Ok(true),
         };
         match read {
             Err(_) => return Ok(served || started.elapsed() >= SHORT),
-            Ok(Err(error)) => return Err(Fault::other(&format_args!("the connection has broken: {error}"))),
+            Ok(Err(error)) => return Err(error.into()),
             Ok(Ok(false)) => return Ok(served || started.elapsed() >= SHORT),
             Ok(Ok(true)) => {}
         }
@@ -137,29 +132,6 @@ async fn watch(kind: Kind, shared: &Shared, place: &mut Place, backoff: &mut Bac
         served = true;
         backoff.reset();
         shared.up(Some(kind));
-    }
-}
-
-/// Reads up to the end of a line. Returns whether there was one: what a stream ends with is no line, but the half of one.
-async fn read_line(stream: &mut (impl AsyncBufRead + Unpin), line: &mut Vec<u8>) -> std::io::Result<bool> {
-    line.clear();
-    loop {
-        let part = stream.fill_buf().await?;
-        if part.is_empty() {
-            return Ok(false);
-        }
-        let (end, used) = match part.iter().position(|&byte| byte == b'\n') {
-            Some(at) => (true, at + 1),
-            None => (false, part.len()),
-        };
-        line.extend_from_slice(&part[..used]);
-        stream.consume_unpin(used);
-        if end {
-            return Ok(true);
-        }
-        if line.len() > MAX_LINE {
-            return Err(std::io::Error::other("a line without an end"));
-        }
     }
 }
 

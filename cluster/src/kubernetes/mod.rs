@@ -19,9 +19,9 @@
 //! it is away, refuses or talks nonsense, stays as it was. Policy and Services have batches of their own: neither waits for the other, and
 //! a server that does not show Services takes no policy away.
 //!
-//! **Choices.** The client is `kube`'s, its watcher is not: that one goes on with the same stream after a line that it cannot read, so
-//! the event of this line is lost until the next list. It also holds typed metadata of every object, which the code that reads files
-//! would have to be told again.
+//! **Choices.** Lists and watches are not those of a library. The watcher of `kube` goes on with the same stream after a line that it cannot
+//! read, so the event of this line is lost until the next list. It also holds typed metadata of every object, which the code that reads
+//! files would have to be told again.
 
 mod backoff;
 mod connection;
@@ -40,5 +40,7 @@ pub use follow::{Follower, Notice};
 pub use health::{ServicesHealth, SourceHealth};
 pub use kinds::{Kind, Purpose};
 pub use node_blocks::node_blocks;
-pub use settings::{Access, Settings, Timing};
+pub use settings::{Settings, Timing};
+
+pub use crate::client::Access;
 pub use store::Changes;

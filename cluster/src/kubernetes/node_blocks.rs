@@ -7,7 +7,8 @@ use super::connection::{Connection, Fault};
 use super::kinds::Kind;
 use super::list_watch::escaped;
 use super::page;
-use super::settings::{Access, Timing};
+use super::settings::Timing;
+use crate::client::Access;
 
 /// `spec.podCIDRs` of this node; none where the server does not have the node, or it has none yet.
 ///

@@ -1,27 +1,12 @@
 //! Which server is followed, and how patiently.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use bulkhead_control::source::{KindName, ServiceKinds};
 
 use super::kinds::{Kind, Purpose};
-
-/// How the server is reached.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Access {
-    /// As every pod is told: environment, token and certificate of the service account.
-    #[default]
-    InCluster,
-    /// By a file as `kubectl` has it.
-    Kubeconfig {
-        /// The file.
-        path: PathBuf,
-        /// The context; none for the file's own choice.
-        context: Option<String>,
-    },
-}
+use crate::client::Access;
 
 /// What is followed.
 #[derive(Clone, Debug, Default)]

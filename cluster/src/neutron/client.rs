@@ -7,7 +7,6 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use bulkhead_control::renderer::neutron::NAME_PREFIX;
 use bulkhead_control::renderer::neutron::plan::{Listed, ListedGroup, ListedPort};
-use bulkhead_control::source::escaped;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
 use hyper::header::{ACCEPT, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
@@ -17,6 +16,8 @@ use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
+
+use crate::errors::{bounded, chain};
 
 /// How long an answer may take: Neutron itself gives its backends 30 s, and a page of ports takes some seconds.
 const ANSWER: Duration = Duration::from_secs(60);
@@ -32,9 +33,6 @@ const PAGE: usize = 500;
 
 /// The longest answer, ten times a page of ports.
 const MAX_ANSWER: usize = 10 << 20;
-
-/// How much of an error's text is kept, in characters: an error page of a proxy is no message.
-const MAX_TEXT: usize = 300;
 
 /// What a request came to that did not succeed.
 #[derive(Debug)]
@@ -154,11 +152,11 @@ impl Client {
         let value: Value = serde_json::from_slice(&body).unwrap_or_default();
         let error = value.as_object().and_then(|map| map.values().next()).unwrap_or(&Value::Null);
         let text = |key: &str| error.get(key).and_then(Value::as_str).unwrap_or_default();
-        let message = escaped(text("message")).chars().take(MAX_TEXT).collect();
+        let message = bounded(text("message"));
         let retry_after = head.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
         Err(Fault::Refused {
             status: head.status,
-            kind: escaped(text("type")).into_owned(),
+            kind: bounded(text("type")),
             message,
             retry_after: retry_after.map(Duration::from_secs),
         })
@@ -285,15 +283,4 @@ pub(super) fn told(what: &str, fault: Fault) -> anyhow::Error {
         return anyhow::Error::new(fault).context(what.to_owned());
     };
     anyhow::anyhow!("{what}: {fault}\n  help: {help}")
-}
-
-/// An error with what it comes from.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text = format!("{text}: {error}");
-        source = error.source();
-    }
-    escaped(&text).chars().take(MAX_TEXT).collect()
 }

@@ -31,6 +31,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::ensure;
+use bulkhead_dataplane::vswitch::cores;
 use serde_json::json;
 
 use crate::args::{Cluster, ClusterRow};
@@ -77,7 +78,7 @@ pub(crate) fn run(args: &Cluster) -> anyhow::Result<ExitCode> {
 }
 
 fn bench(args: &Cluster) -> anyhow::Result<Bench> {
-    let cores: Vec<usize> = core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect();
+    let cores = cores::usable();
     ensure!(cores.len() >= 2, "this needs two cores");
     Ok(Bench {
         program: testbed::program(args.bulkhead.clone())?,

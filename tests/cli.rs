@@ -1,22 +1,21 @@
 //! The command line as people and scripts use it: answers, exit codes and messages.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
-mod cli_audit;
-mod cli_claims;
-mod cli_cluster_policy;
-mod cli_cni;
-mod cli_diff;
-mod cli_lint;
-mod cli_reach;
-mod cli_renderers;
-mod cli_resolve;
-mod cli_services;
-mod support;
+mod audit;
+mod claims;
+mod cluster_policy;
+mod cni;
+mod diff;
+mod lint;
+mod reach;
+mod renderers;
+mod resolve;
+mod services;
 
 use std::fs;
 
+use crate::support::{bulkhead, bulkhead_with_input, root, scratch, stdout};
 use serde_json::Value;
-use support::{bulkhead, bulkhead_with_input, root, scratch, stdout};
 
 const REDIS: &str = "pcaps/redis-policy/state.yaml";
 

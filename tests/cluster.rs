@@ -1,31 +1,18 @@
 //! A vswitch that follows a real API server, with the rights of `deploy/rbac.yaml` and no others: `cargo xtask cluster`.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
-#[path = "support/cluster.rs"]
-mod cluster;
-#[path = "support/cni.rs"]
-mod cni;
-#[path = "support/lab.rs"]
-mod lab;
-#[path = "support/machine.rs"]
-mod machine;
-#[path = "support/manifests.rs"]
-#[allow(dead_code, reason = "the chart is read by tests/deploy.rs")]
-mod manifests;
-#[path = "support/objects.rs"]
-mod objects;
-
 use std::fs;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use cluster::{Cluster, Programs, SERVER, within};
-use cni::{Runtime, Sandbox, one_datagram};
+use crate::cni::{Runtime, Sandbox, one_datagram};
+use crate::control_plane::{Cluster, Programs, SERVER, within};
+use crate::lab::Lab;
+use crate::manifests::kustomized;
+use crate::objects::{beside_a_server, deny, node, pod};
+use crate::{require, require_plugins};
 use ipnet::Ipv4Net;
-use lab::Lab;
-use manifests::kustomized;
-use objects::{beside_a_server, deny, node, pod};
 use serde_json::{Value, json};
 
 /// Ends the test early without a server: `cargo xtask cluster` says where it is.

@@ -2,16 +2,12 @@
 //! trap cases, a fresh program for each step.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
-#[path = "support/conformance.rs"]
-mod conformance;
-mod support;
-
 use std::collections::BTreeMap;
 use std::fs;
 
-use conformance::objects;
+use crate::known_states::objects;
+use crate::support::{bulkhead_with_input, cases, stdout};
 use serde_json::Value;
-use support::{bulkhead_with_input, cases, stdout};
 
 /// The verdicts of the program: (protocol/port, from, to) -> allowed.
 fn probed(step: &Value) -> BTreeMap<(String, String, String), bool> {

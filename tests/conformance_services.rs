@@ -2,16 +2,12 @@
 //! probe aimed at the Service. The verdicts are those of the probes that are aimed at the pods.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
-#[path = "support/conformance.rs"]
-mod conformance;
-mod support;
-
 use std::collections::BTreeMap;
 use std::fs;
 
-use conformance::objects;
+use crate::known_states::objects;
+use crate::support::{bulkhead_with_input, cases, stdout};
 use serde_json::{Value, json};
-use support::{bulkhead_with_input, cases, stdout};
 
 /// What is added to a pod's port for the Service's, so that nothing is right by chance.
 const SHIFT: u64 = 1000;

@@ -2,26 +2,22 @@
 //! those of this program, and the chart makes the same.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
-#[path = "support/manifests.rs"]
-mod manifests;
-mod support;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
+use crate::manifests::{containers, documents, kustomized, rendered};
+use crate::support::{bulkhead, root, scratch};
 use bulkhead::args::Args;
-use bulkhead_control::source::kubernetes::Kind;
+use bulkhead_cluster::kubernetes::Kind;
 use clap::{CommandFactory, Parser};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{ConfigMap, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
-use manifests::{containers, documents, kustomized, rendered};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use support::{bulkhead, root, scratch};
 
 fn deploy() -> PathBuf {
     root().join("deploy")

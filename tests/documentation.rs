@@ -3,18 +3,17 @@
 
 #[path = "support/reference.rs"]
 mod reference;
-mod support;
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use crate::support::{bulkhead, root, scratch, stdout};
 use bulkhead::args::Args;
 use bulkhead_dataplane::DropReason;
 use clap::CommandFactory;
 use reference::{paths, reference};
-use support::{bulkhead, root, scratch, stdout};
 
 /// `cargo xtask reference` sets this to have the file written.
 const BLESS: &str = "BULKHEAD_BLESS";
@@ -220,15 +219,14 @@ fn completions_know_every_subcommand_and_the_shell_takes_them() {
 }
 
 #[test]
-fn every_file_of_tests_is_a_binary_or_a_module_of_one() {
-    let files =
-        fs::read_dir(root().join("tests")).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
-    let named =
-        ["Cargo.toml", "tests/cli.rs", "tests/e2e.rs"].map(|file| fs::read_to_string(root().join(file)).unwrap());
-    for name in files.filter_map(|file| Some(file.strip_suffix(".rs")?.to_owned())) {
-        let is_named = [format!("[[test]]\nname = \"{name}\""), format!("mod {name};")];
-        let is_run = named.iter().any(|text| is_named.iter().any(|wanted| text.contains(wanted)));
-        assert!(is_run, "tests/{name}.rs is not compiled: name it in Cargo.toml, tests/cli.rs or tests/e2e.rs");
+fn every_file_of_tests_is_a_module_of_its_crates_one_program() {
+    for folder in ["bench/tests", "classifier/tests", "cluster/tests", "control/tests", "dataplane/tests", "tests"] {
+        let folder = root().join(folder);
+        let all = fs::read_to_string(folder.join("all.rs")).unwrap();
+        let files = fs::read_dir(&folder).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
+        for name in files.filter_map(|file| Some(file.strip_suffix(".rs")?.to_owned())).filter(|name| name != "all") {
+            assert!(all.contains(&format!("mod {name};")), "{}/{name}.rs: all.rs does not name it", folder.display());
+        }
     }
 }
 

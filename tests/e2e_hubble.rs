@@ -1,4 +1,6 @@
 //! The server for Hubble's clients beside real programs: what they read is what `bulkhead monitor` prints, and nobody waits for them.
+//!
+//! The client is tonic's, so that another implementation of gRPC has the last word on what the server sends.
 
 use std::future::Future;
 use std::io::{self, Read, Write};
@@ -13,7 +15,6 @@ use crate::lab::lasting::{PATIENCE, answers, connect, echo};
 use crate::lab::netns::eventually;
 use crate::lab::watched::{flood, metrics, status_drops, watched};
 use crate::require;
-use bulkhead_observe::hubble::codec::Raw;
 use bulkhead_observe::hubble::flow::{EventTypeFilter, Flow, FlowFilter, LostEventSource, Verdict};
 use bulkhead_observe::hubble::health::{HealthCheckRequest, HealthCheckResponse};
 use bulkhead_observe::hubble::observer::{
@@ -27,11 +28,13 @@ use hyper::http::uri::PathAndQuery;
 use hyper::{Request, Response, Uri};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message;
+use prost::bytes::{Buf, BufMut};
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::Runtime;
 use tonic::body::Body;
 use tonic::client::{Grpc, GrpcService};
+use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::{Code, Status, Streaming};
 
 const GET_FLOWS: &str = "/observer.Observer/GetFlows";
@@ -39,6 +42,44 @@ const GET_FLOWS: &str = "/observer.Observer/GetFlows";
 /// A node whose vswitch serves Hubble's clients here.
 fn lab(listen: &str) -> Lab {
     watched(&format!("hubble: {{listen: '{listen}'}}\n"))
+}
+
+/// Messages as bytes: callers encode and decode them.
+#[derive(Clone, Copy, Debug, Default)]
+struct Raw;
+
+impl Codec for Raw {
+    type Encode = Bytes;
+    type Decode = Bytes;
+    type Encoder = Self;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self {
+        Self
+    }
+
+    fn decoder(&mut self) -> Self {
+        Self
+    }
+}
+
+impl Encoder for Raw {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn encode(&mut self, item: Bytes, into: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        into.put(item);
+        Ok(())
+    }
+}
+
+impl Decoder for Raw {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
+        Ok(Some(from.copy_to_bytes(from.remaining())))
+    }
 }
 
 /// A connection.

@@ -6,14 +6,13 @@
 //! random bytes do not get past the first magic number.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
-mod support;
-
 use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::support::root;
 use bulkhead_classifier::{
     Action, Addresses, BuildError, BuildOptions, Change, Key, OriginId, PortRange, Rule, Service, ServiceSet, Services,
     Tables, Verdict,
@@ -27,7 +26,6 @@ use bulkhead_dataplane::filter::{Filter, LONGEST};
 use bulkhead_dataplane::io::{CaptureError, CaptureReader};
 use bulkhead_dataplane::{Flow, LinkType, Outcome, Packet, SessionConfig, Snapshot, Worker, WorkerConfig};
 use ipnet::IpNet;
-use support::root;
 
 /// How long each target runs in a plain `cargo test`.
 const MOMENT: Duration = Duration::from_millis(500);

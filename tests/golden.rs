@@ -4,15 +4,13 @@
 //! The file `asked` of a case has commands, one a line, each of which is run once for each of its forms.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::support::{bulkhead, root, stdout};
 use bulkhead_dataplane::io::CaptureReader;
 use serde_json::Value;
-use support::{bulkhead, root, stdout};
 
 /// The forms of the commands that a case may ask, and how the files of expected output end. A case is a state as well, so none ends as one
 /// does.

@@ -5,15 +5,14 @@
 mod double;
 #[path = "support/neutron_server.rs"]
 mod server;
-mod support;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::process::{Command, Output};
 
+use crate::support::{bulkhead, root, scratch, stdout};
 use serde_json::{Value, json};
 use server::{Fault, Server, TOKEN};
-use support::{bulkhead, root, scratch, stdout};
 
 /// The execution flow of Kuryr's specification: the policy of the Kubernetes tutorial, p1 and p2 that it selects, and who it names.
 const STATE: &str = "

@@ -1,17 +1,15 @@
 //! `bulkhead replay` against the known answers on Services: first packets of each case in a capture of the port where they come in.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
-mod support;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
 
+use crate::support::{bulkhead, cases, scratch, stdout};
 use bulkhead_dataplane::io::{CaptureWriter, CapturedPacket};
 use bulkhead_dataplane::probe::{Probe, ProbeKind};
 use bulkhead_dataplane::{DropReason, LinkType, PortConfig, PortId, PortKind, Verdict};
 use serde_json::{Value, json};
-use support::{bulkhead, cases, scratch, stdout};
 
 /// Connections of a case: enough that each of a handful of backends is chosen.
 const TRIES: u16 = 64;

@@ -1,12 +1,10 @@
 //! `bulkhead run` as far as it goes without privileges: what it says about its configuration and this machine.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
-mod support;
-
 use std::fs;
 
+use crate::support::{bulkhead, root};
 use serde_json::Value;
-use support::{bulkhead, root};
 
 fn words(line: &str) -> Vec<&str> {
     line.split_whitespace().collect()

@@ -1,15 +1,13 @@
 //! A capture of a million packets: judged whole, in memory that does not grow with it.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod support;
-
 use std::io::{BufWriter, Read, Write};
 use std::net::Ipv4Addr;
 use std::process::{Command, Stdio};
 
+use crate::support::root;
 use bulkhead_dataplane::probe::{Probe, ProbeKind};
 use serde_json::Value;
-use support::root;
 
 /// Packets of a thousand UDP conversations over and over, as a pcap of raw IP.
 fn capture(packets: u32, out: &mut impl Write) {

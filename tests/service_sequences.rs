@@ -10,7 +10,6 @@ mod asked;
 #[path = "../control/tests/services/cases.rs"]
 #[allow(dead_code, reason = "a part is used")]
 mod cases;
-mod support;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -249,7 +248,7 @@ impl Story {
 
 #[test]
 fn packets_of_the_sequences_are_given_to_the_right_backends_while_clusters_change() {
-    let Some(folder) = support::cases() else { return };
+    let Some(folder) = crate::support::cases() else { return };
     let known: Value = serde_json::from_str(&fs::read_to_string(folder.join("service_cases.json")).unwrap()).unwrap();
     let mut told = BTreeSet::new();
     for sequence in known["sequences"].as_array().unwrap() {

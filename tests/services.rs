@@ -5,12 +5,13 @@
 mod random;
 #[path = "../control/tests/random/rng.rs"]
 mod rng;
-mod support;
 
+use rng::Rng;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
 
+use crate::support::{bulkhead, cases, scratch, stdout};
 use bulkhead_answers::services::{Adapter, Counts, NodeHealth};
 use bulkhead_control::cache::Event;
 use bulkhead_control::inventory::Inventory;
@@ -22,7 +23,6 @@ use bulkhead_dataplane::{
     DropReason, Explained, Flow, PortConfig, PortKind, Routes, ServicePort, Services, Snapshot, Vip,
 };
 use serde_json::{Value, json};
-use support::{bulkhead, cases, scratch, stdout};
 
 /// A vswitch whose node has these addresses.
 fn snapshot(addresses: Vec<IpAddr>) -> Snapshot {
@@ -115,7 +115,7 @@ const SEEDS: u64 = 60;
 fn workers_are_told_what_the_resolver_decides_after_any_history() {
     let mut reached: BTreeMap<String, usize> = BTreeMap::new();
     for seed in 0..SEEDS {
-        let (mut rng, mut of_pods) = (rng::Rng::new(seed), rng::Rng::new(!seed));
+        let (mut rng, mut of_pods) = (Rng::new(seed), Rng::new(!seed));
         let mut pods = Vec::new();
         let settings = random::settings(&mut rng);
         let mut adapter = Adapter::new(random::NODE.into(), settings.clone());

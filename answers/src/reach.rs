@@ -80,7 +80,7 @@ fn of_workloads(args: &Reach, out: &mut impl Write) -> anyhow::Result<()> {
     let mut merged = Merged::of(pipeline, &ends, &distinct(&args.ports))?;
     merged.focus(&args.focus)?;
     match args.output {
-        ReachFormat::Csv => table::csv(&merged, out),
+        ReachFormat::Csv => Ok(table::csv(&merged, out)?),
         ReachFormat::Dot => graph::dot(&merged, out),
         ReachFormat::Mermaid => graph::mermaid(&merged, out),
         _ => Ok(table::markdown_table(&merged, out)?),

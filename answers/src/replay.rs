@@ -5,11 +5,12 @@
 
 mod flows;
 pub mod logged;
+mod progress;
 mod translated;
 
 use std::fmt::Write as _;
 use std::fs::File;
-use std::io::{self, BufReader, BufWriter, IsTerminal, Read, Write};
+use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -22,11 +23,11 @@ use bulkhead_dataplane::io::{CaptureError, CaptureReader, CaptureWriter, Capture
 use bulkhead_dataplane::{
     Counters, Outcome, PortId, SessionConfig, SessionState, Snapshot, Verdict, Worker, WorkerConfig,
 };
-use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use self::flows::Flows;
+use self::progress::Progress;
 use self::translated::{Names, Translated};
 use crate::args::{Format, Replay};
 use crate::run::{self, Attribution};
@@ -102,11 +103,9 @@ fn refuse_to_overwrite_input(args: &Replay) -> anyhow::Result<()> {
 
 fn judge(path: &Path, snapshot: &Snapshot, worker: &mut Worker, sink: &mut Sink<'_>) -> anyhow::Result<()> {
     let name = path.display().to_string();
-    let (progress, reader) = open(path, "capture")?;
-    let mut reader = CaptureReader::new(&name, reader)?;
+    let mut reader = CaptureReader::new(&name, open(path, "capture")?)?;
     let judged =
         bulkhead_dataplane::replay(&mut reader, snapshot, worker, |packet, outcome| sink.take(packet, outcome));
-    progress.finish_and_clear();
     match judged {
         Ok(_) => Ok(()),
         Err(Stop::Capture(error)) => Err(error.into()),
@@ -118,7 +117,7 @@ fn judge(path: &Path, snapshot: &Snapshot, worker: &mut Worker, sink: &mut Sink<
 ///
 /// # Errors
 /// When it cannot be opened; the message says what it is.
-pub fn open(path: &Path, what: &str) -> anyhow::Result<(ProgressBar, BufReader<Box<dyn Read>>)> {
+pub(crate) fn open(path: &Path, what: &str) -> anyhow::Result<BufReader<Progress>> {
     let name = path.display().to_string();
     let (source, length): (Box<dyn Read>, _) = if name == "-" {
         (Box::new(io::stdin().lock()), None)
@@ -127,17 +126,7 @@ pub fn open(path: &Path, what: &str) -> anyhow::Result<(ProgressBar, BufReader<B
         let length = file.metadata().ok().map(|metadata| metadata.len());
         (Box::new(file), length)
     };
-    let progress = progress(length, &name);
-    let source: Box<dyn Read> = Box::new(progress.wrap_read(source));
-    Ok((progress, BufReader::with_capacity(FILE_BUFFER, source)))
-}
-
-/// A bar on a terminal, nothing elsewhere.
-fn progress(length: Option<u64>, name: &str) -> ProgressBar {
-    let Some(length) = length.filter(|_| io::stderr().is_terminal()) else { return ProgressBar::hidden() };
-    let style = ProgressStyle::with_template("{msg} {wide_bar} {bytes}/{total_bytes} {eta}")
-        .unwrap_or_else(|_| ProgressStyle::default_bar());
-    ProgressBar::new(length).with_style(style).with_message(name.to_owned())
+    Ok(BufReader::with_capacity(FILE_BUFFER, Progress::new(source, &name, length)))
 }
 
 /// Why the judging of a capture stopped.

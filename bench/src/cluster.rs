@@ -23,7 +23,7 @@ mod runtime;
 mod status;
 
 /// The server of the tests, as it is: another one would have to be as true to the API.
-#[path = "../../control/tests/support/api_server.rs"]
+#[path = "../../cluster/tests/support/api_server.rs"]
 mod api_server;
 
 use std::path::PathBuf;
@@ -31,6 +31,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::ensure;
+use bulkhead_dataplane::io::cores;
 use serde_json::json;
 
 use crate::args::{Cluster, ClusterRow};
@@ -77,7 +78,7 @@ pub(crate) fn run(args: &Cluster) -> anyhow::Result<ExitCode> {
 }
 
 fn bench(args: &Cluster) -> anyhow::Result<Bench> {
-    let cores: Vec<usize> = core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect();
+    let cores = cores::usable();
     ensure!(cores.len() >= 2, "this needs two cores");
     Ok(Bench {
         program: testbed::program(args.bulkhead.clone())?,

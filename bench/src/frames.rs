@@ -29,6 +29,7 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use bulkhead_dataplane::io::cores;
 use serde_json::{Map, Value, json};
 
 use crate::args::{Format, Frames};
@@ -86,9 +87,8 @@ pub(crate) fn run(args: &Frames) -> anyhow::Result<ExitCode> {
 
 /// The generator's core and the worker's. With one core nothing that is measured would mean anything.
 fn cores() -> anyhow::Result<[usize; 2]> {
-    let cores = core_affinity::get_core_ids().unwrap_or_default();
-    match cores.as_slice() {
-        [one, other, ..] => Ok([one.id, other.id]),
+    match cores::usable().as_slice() {
+        [one, other, ..] => Ok([*one, *other]),
         _ => anyhow::bail!("this needs two cores, one for the generator and one for the worker"),
     }
 }

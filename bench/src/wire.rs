@@ -22,6 +22,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use bulkhead_dataplane::io::cores;
 use serde_json::json;
 
 use crate::args::{Row, Wire};
@@ -108,7 +109,7 @@ pub(crate) fn run(args: &Wire) -> anyhow::Result<ExitCode> {
 }
 
 fn bench(args: &Wire) -> anyhow::Result<Bench> {
-    let cores: Vec<usize> = core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect();
+    let cores = cores::usable();
     ensure!(cores.len() >= 2, "this needs two cores, one for clients and one for servers");
     let workers = if args.worker_cores.is_empty() { cores[..2].to_vec() } else { args.worker_cores.clone() };
     let program = |path: PathBuf, attach| -> anyhow::Result<Program> {

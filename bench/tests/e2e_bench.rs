@@ -1,19 +1,11 @@
 //! That the benchmark of forwarding measures something on every path and cleans up. What it measures is not judged here.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
-#[allow(dead_code, unreachable_pub, reason = "this uses a part of it")]
-#[path = "../../tests/support/netns.rs"]
-mod netns;
-
-/// Where `require!` looks for it.
-mod lab {
-    pub(crate) use super::netns;
-}
-
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use lab::netns::{eventually, ip};
+use crate::lab::netns::{eventually, ip};
+use crate::require;
 use serde_json::Value;
 
 fn bench(args: &[&str]) -> Child {
@@ -175,7 +167,7 @@ fn an_interrupted_benchmark_leaves_nothing_behind() {
     let prefix = format!("bhb{id}-");
     // The vswitch's command line has the folder in it.
     eventually("the vswitch runs", || !running(&prefix).is_empty() && ip("netns list").contains(&prefix));
-    netns::run("kill", &["-s", "INT", &id.to_string()]);
+    crate::netns::run("kill", &["-s", "INT", &id.to_string()]);
     assert_eq!(child.wait().unwrap().code(), Some(130));
     assert_nothing_is_left(id);
 }

@@ -4,8 +4,6 @@
 //! Sources: Csikor et al., "Tuple Space Explosion", CoNEXT 2019; CVE-2019-25076; Crosby and Wallach, "Denial of Service
 //! via Algorithmic Complexity Attacks", USENIX Security 2003.
 
-#![expect(clippy::unwrap_used, reason = "a test program")]
-
 use std::net::Ipv4Addr;
 
 use bulkhead_classifier::{

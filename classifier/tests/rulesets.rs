@@ -3,8 +3,6 @@
 //! The sets are not part of the project: the folder that `BULKHEAD_RULESETS` names is read, or the `shared/rulesets`
 //! beside the checkout, and the tests say so when there is none.
 
-#![expect(clippy::unwrap_used, clippy::print_stderr, reason = "a test program")]
-
 use std::io::Read;
 use std::path::{Path, PathBuf};
 

@@ -13,7 +13,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
-use bulkhead_control::source::kubernetes::{Access, node_blocks};
+use bulkhead_cluster::kubernetes::{Access, node_blocks};
 use ipnet::IpNet;
 use serde_json::{Value, json};
 

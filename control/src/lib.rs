@@ -3,8 +3,8 @@
 //! **Purpose.** Keeps the policy-related state of a cluster, finds which pods a change concerns, translates their
 //! policies to rules and the rules to tables for every interface of a node.
 //!
-//! **Not its purpose.** No packets and no sessions; it does not know the dataplane. The only connections are those of
-//! `source::kubernetes`, with the feature `kubernetes`.
+//! **Not its purpose.** No packets and no sessions; it does not know the dataplane. It opens no connection: `bulkhead-cluster`
+//! follows an API server.
 //!
 //! ```text
 //!  files, API --source--> objects --cache--> changes --processor--> CompiledPolicy --configurator--> rules in tiers of a pod
@@ -47,6 +47,6 @@ pub mod renderer;
 pub mod selector;
 pub mod service;
 pub mod source;
-mod texts;
+pub mod texts;
 pub mod ties;
 pub mod work;

@@ -11,7 +11,7 @@ const FEW: usize = 1024;
 
 /// See the module.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Texts {
+pub struct Texts {
     all: HashSet<Arc<str>, ahash::RandomState>,
     /// How many there were when they were last looked through.
     kept: usize,
@@ -19,7 +19,7 @@ pub(crate) struct Texts {
 
 impl Texts {
     /// Has the object share its texts with others, where it is of a kind of which there are many.
-    pub(crate) fn share(&mut self, object: &mut Object) {
+    pub fn share(&mut self, object: &mut Object) {
         match object {
             Object::Pod(pod) => self.share_pod(pod),
             // Whoever shares the object already has it as it is.

@@ -1,14 +1,12 @@
 //! Audited policies: what is enforced is what would be without them, and what is audited is what would be denied with them, on random
 //! clusters and histories, by both engines, against the oracle.
-#![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
-
-mod oracle;
-mod random;
-mod vswitch;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::oracle::State;
+use crate::random::{Probes, Rng, Step, history, objects, shuffled};
+use crate::vswitch::Vswitches;
 use bulkhead_classifier::Action;
 use bulkhead_control::cache::Event;
 use bulkhead_control::object::{Enforcement, IngressIsolation, Namespace, Object, PolicyName};
@@ -17,9 +15,6 @@ use bulkhead_control::pipeline::{AuditedPolicy, Engine, Pipeline};
 use bulkhead_control::processor::Scope;
 use bulkhead_control::renderer::nftables::Suspects;
 use bulkhead_control::source::{Loaded, Options, Strictness, load_text};
-use oracle::State;
-use random::{Probes, Rng, Step, history, objects, shuffled};
-use vswitch::Vswitches;
 
 /// Histories of a run, and flows at each point of one that is looked at. What matters here is which policies are audited, and how that
 /// changes; what policies mean is `semantics.rs`'s to ask.

@@ -1,22 +1,17 @@
 //! What is not understood fails closed: for the pods that the policy selects and for nobody else, reported once with
 //! object and path. And nothing that a file may hold makes the pipeline panic, or differ from the oracle, or lets more
 //! through than the same file did before it was damaged.
-#![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
-
-mod oracle;
-mod random;
-mod vswitch;
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use crate::oracle::{Flow, Owner, State};
+use crate::random::{Probes, Rng, shuffled};
+use crate::vswitch::Vswitches;
 use bulkhead_control::cache::Event;
 use bulkhead_control::object::{ISOLATION_ANNOTATION, IngressIsolation, Object, PodName, PolicyName};
 use bulkhead_control::source::{Loaded, Options, Semantics, SourceErrors, Strictness, Unenforced, load_text};
-use oracle::{Flow, Owner, State};
-use random::{Probes, Rng, shuffled};
 use serde_json::{Map, Value, json};
-use vswitch::Vswitches;
 
 /// A cluster in which x/victim, x/bystander and x/idle are pods of one namespace. No policy selects x/victim and x/idle.
 const CLUSTER: &str = r#"

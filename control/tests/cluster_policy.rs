@@ -1,24 +1,19 @@
 //! ClusterNetworkPolicy and its ancestors against known answers.
-#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a panic is how a test fails, and a skipped one says so")]
 
-mod cases;
-mod oracle;
-mod vswitch;
-
+use crate::cases::{Cell, QUESTIONS, Question, cells, state};
+use crate::oracle::changes::events;
+use crate::oracle::{Flow, State};
+use crate::vswitch::Vswitches;
 use bulkhead_control::origin::Direction;
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::processor::Scope;
 use bulkhead_control::source::{Strictness, load_text};
 use bulkhead_control::ties::ties;
-use cases::{Cell, QUESTIONS, Question, cells, state};
-use oracle::changes::events;
-use oracle::{Flow, State};
 use serde_json::Value;
-use vswitch::Vswitches;
 
 /// The cases of a group, none where they are absent.
 fn group(name: &str) -> Option<Vec<Value>> {
-    let mut all = cases::load("cnp_cases.json")?;
+    let mut all = crate::cases::load("cnp_cases.json")?;
     all.retain(|case| case["group"] == name);
     Some(all)
 }
@@ -44,7 +39,7 @@ fn what_is_to_be_refused_is_refused_with_its_object_field_and_remedy() {
 /// How many cells of each question were compared.
 fn run_group(name: &str) -> Option<[usize; 3]> {
     let cases = group(name)?;
-    let compared = QUESTIONS.map(|question| cases::run(&cases, question).cells);
+    let compared = QUESTIONS.map(|question| crate::cases::run(&cases, question).cells);
     println!("{} cases, {compared:?} cells", cases.len());
     Some(compared)
 }

@@ -15,7 +15,6 @@
 //! * Reflective ACLs, and so the outcome "reply denied": replies belong to sessions, which the dataplane keeps.
 //! * How many ACL messages a change costs: instead, which interfaces share a table, and that a repeat publishes nothing.
 //! * Contiv's exact tables: they are the business of the renderer that reproduces them. What VPPTCP made of them is not.
-#![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 #[path = "contiv_scenarios/acl.rs"]
 mod acl;
@@ -31,7 +30,5 @@ mod probe;
 mod processor;
 #[path = "contiv_scenarios/session_rules.rs"]
 mod session_rules;
-#[path = "contiv_scenarios/session_table.rs"]
-mod session_table;
 #[path = "contiv_scenarios/source.rs"]
 mod source;

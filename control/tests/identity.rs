@@ -1,21 +1,15 @@
 //! `engine: identity` against known answers, and against the oracle and the rule lists on random histories.
-#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a panic is how a test fails, and a skipped one says so")]
-
-mod cases;
-mod oracle;
-mod random;
-mod vswitch;
 
 use std::collections::BTreeMap;
 
+use crate::cases::QUESTIONS;
+use crate::oracle::{Flow, Owner, State};
+use crate::random::{History, Probes, Rng, Step, history, objects, shuffled};
+use crate::vswitch::Vswitches;
 use bulkhead_classifier::Action;
 use bulkhead_control::object::IngressIsolation;
 use bulkhead_control::origin::Origin;
 use bulkhead_control::pipeline::Engine;
-use cases::QUESTIONS;
-use oracle::{Flow, Owner, State};
-use random::{History, Probes, Rng, Step, history, objects, shuffled};
-use vswitch::Vswitches;
 
 fn identities(nodes: &[&str]) -> Vswitches {
     Vswitches::nodes_by(nodes, IngressIsolation::ClusterDefault, Engine::Identity)
@@ -23,9 +17,9 @@ fn identities(nodes: &[&str]) -> Vswitches {
 
 #[test]
 fn every_cyclonus_case_is_right_step_by_step_and_from_scratch() {
-    let Some(all) = cases::load("cyclonus_cases.json") else { return };
+    let Some(all) = crate::cases::load("cyclonus_cases.json") else { return };
     for question in QUESTIONS {
-        let compared = cases::run_on(&all, question, identities);
+        let compared = crate::cases::run_on(&all, question, identities);
         // All 123,669 but the diagonal.
         assert_eq!((compared.cases, compared.cells), (230, 123_669 - 13_713));
     }
@@ -33,9 +27,9 @@ fn every_cyclonus_case_is_right_step_by_step_and_from_scratch() {
 
 #[test]
 fn every_trap_case_is_right_step_by_step_and_from_scratch() {
-    let Some(all) = cases::load("trap_cases.json") else { return };
+    let Some(all) = crate::cases::load("trap_cases.json") else { return };
     for question in QUESTIONS {
-        let compared = cases::run_on(&all, question, identities);
+        let compared = crate::cases::run_on(&all, question, identities);
         assert!(compared.cases == 29 && compared.cells > 10_000, "{compared:?}");
     }
 }
@@ -104,10 +98,12 @@ fn compare(
     let [expected, hops] = [lists, identities].map(|vswitches| vswitches.hops(state, flow, true));
     let passes = hops.iter().all(|hop| hop.action == Action::Allow);
     assert_eq!(passes, judged.passes(), "{at}: {flow:?}\n{judged:?}\n{hops:?}");
-    let places = |hops: &[vswitch::Hop]| hops.iter().map(|hop| (hop.node.clone(), hop.action)).collect::<Vec<_>>();
+    let places =
+        |hops: &[crate::vswitch::Hop]| hops.iter().map(|hop| (hop.node.clone(), hop.action)).collect::<Vec<_>>();
     assert_eq!(places(&hops), places(&expected), "{at}: {flow:?}");
-    let denied =
-        |hops: &[vswitch::Hop]| hops.last().filter(|hop| hop.action == Action::Deny).and_then(|hop| hop.origin.clone());
+    let denied = |hops: &[crate::vswitch::Hop]| {
+        hops.last().filter(|hop| hop.action == Action::Deny).and_then(|hop| hop.origin.clone())
+    };
     assert_eq!(denied(&hops), denied(&expected), "{at}: {flow:?}");
     let mut add = |what, holds: bool| *reached.entry(what).or_default() += u64::from(holds);
     add(if passes { "allow" } else { "deny" }, true);

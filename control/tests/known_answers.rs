@@ -1,17 +1,12 @@
 //! The pipeline against known answers: the truth tables of the cyclonus generator's cases and of the trap cases, step
 //! after step in one running pipeline and each step from scratch, with ingress and egress also on their own.
-#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a panic is how a test fails, and a skipped one says so")]
 
-mod cases;
-mod oracle;
-mod vswitch;
-
-use cases::{Compared, QUESTIONS};
-use vswitch::Vswitches;
+use crate::cases::{Compared, QUESTIONS};
+use crate::vswitch::Vswitches;
 
 fn run_file(file: &str) -> Option<[Compared; 3]> {
-    let all = cases::load(file)?;
-    Some(QUESTIONS.map(|question| cases::run(&all, question)))
+    let all = crate::cases::load(file)?;
+    Some(QUESTIONS.map(|question| crate::cases::run(&all, question)))
 }
 
 #[test]
@@ -38,9 +33,9 @@ fn every_trap_case_is_right_step_by_step_and_from_scratch() {
 #[test]
 fn every_case_is_right_where_policy_is_enforced_at_the_source() {
     for (file, cases) in [("cyclonus_cases.json", 230), ("trap_cases.json", 29)] {
-        let Some(all) = cases::load(file) else { return };
+        let Some(all) = crate::cases::load(file) else { return };
         for question in QUESTIONS {
-            let compared = cases::run_on(&all, question, Vswitches::nodes_at_source);
+            let compared = crate::cases::run_on(&all, question, Vswitches::nodes_at_source);
             println!("{file} {question:?}: {compared:?}");
             assert_eq!(compared.cases, cases);
             assert!(compared.cells > 10_000, "only {} cells were compared", compared.cells);

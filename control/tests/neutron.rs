@@ -1,26 +1,18 @@
 //! Security groups against known answers and the oracle: what an evaluator of the API's own semantics says of the groups that are
 //! rendered, and of every state on the way from one to the next.
-#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a panic is how a test fails, and a skipped one says so")]
-
-mod cases;
-#[path = "support/neutron.rs"]
-mod double;
-mod oracle;
-mod random;
-mod vswitch;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::double::{Neutron, Verdicts};
+use crate::oracle::changes::events;
+use crate::oracle::{Flow, State};
+use crate::random::{History, Probes, Rng, Step, history, shuffled};
 use bulkhead_control::object::{IngressIsolation, Object, PodName};
 use bulkhead_control::pipeline::{Pipeline, RendererHandle};
 use bulkhead_control::processor::Scope;
 use bulkhead_control::renderer::neutron::plan::{self, GroupRef, Listed, ListedGroup, ListedPort, Plan, Request, plan};
 use bulkhead_control::renderer::neutron::{Desired, NeutronRenderer};
 use bulkhead_control::source::Strictness;
-use double::{Neutron, Verdicts};
-use oracle::changes::events;
-use oracle::{Flow, State};
-use random::{History, Probes, Rng, Step, history, shuffled};
 use serde_json::{Value, json};
 
 const OWNER: &str = "bulkhead:test";
@@ -156,15 +148,15 @@ fn answer(server: &Verdicts, flow: &Flow) -> bool {
 /// Runs all steps of all cases, each from what the step before has left at the server. Returns how many cells were compared.
 fn run(file: &str) -> Option<usize> {
     let (mut cells, mut wrong) = (0, Vec::new());
-    for case in cases::load(file)? {
+    for case in crate::cases::load(file)? {
         let mut cluster = Cluster::new(IngressIsolation::ClusterDefault);
         let mut before = State::default();
         for (at, step) in case["steps"].as_array().unwrap().iter().enumerate() {
-            let state = cases::state(step, Strictness::Strict);
+            let state = crate::cases::state(step, Strictness::Strict);
             cluster.pipeline.apply_batch(events(&before, &state, true)).unwrap();
             cluster.sync(|_, _| ());
             let (refused, verdicts) = (cluster.pipeline.refusals(), cluster.server.verdicts());
-            for cell in cases::asked(step, cases::Question::Combined) {
+            for cell in crate::cases::asked(step, crate::cases::Question::Combined) {
                 let passes = answer(&verdicts, &cell.flow);
                 // What is refused is closed. No case but those of tiers is.
                 let is_right = if refused.is_empty() { passes == cell.passes } else { !passes || cell.passes };

@@ -3,21 +3,17 @@
 //!
 //! Every step is applied to two running pipelines (one for the cluster, one a node) and to one from scratch, and the
 //! oracle is asked as well.
-#![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
-
-mod oracle;
-mod vswitch;
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::net::IpAddr;
 
+use crate::oracle::{Flow, State};
+use crate::vswitch::Vswitches;
 use bulkhead_control::cache::Event;
 use bulkhead_control::object::{Object, PolicyName};
 use bulkhead_control::source::{Strictness, load_text};
-use oracle::{Flow, State};
 use serde::Deserialize;
-use vswitch::Vswitches;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

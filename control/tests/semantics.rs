@@ -1,26 +1,23 @@
 //! The pipeline's tables against the oracle: random clusters, random histories, random flows, no difference.
 //!
 //! `BULKHEAD_FLOW_CHECKS=100000000` asks for more flows than the million and a bit of a normal run.
-#![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
-mod oracle;
-mod random;
+#[path = "reachability/mod.rs"]
 mod reachability;
-mod vswitch;
 
 use std::collections::BTreeMap;
 use std::env;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::oracle::{Flow, Judgement, Owner, Part, Side, State};
+use crate::random::shrink::{show, shrink};
+use crate::random::{History, Probes, Rng, Step, history, objects, shuffled};
+use crate::vswitch::{Hop, Vswitches};
 use bulkhead_classifier::Action;
 use bulkhead_control::cache::Event;
 use bulkhead_control::object::{IngressIsolation, Object, Pod, Policy, PolicyName, PolicyRule, Tier};
 use bulkhead_control::origin::{Direction, Origin};
-use oracle::{Flow, Judgement, Owner, Part, Side, State};
-use random::shrink::{show, shrink};
-use random::{History, Probes, Rng, Step, history, objects, shuffled};
-use vswitch::{Hop, Vswitches};
 
 /// Flows of a normal run: what CI is to check, and a quarter more.
 const FLOWS: u64 = 1_250_000;

@@ -1,5 +1,4 @@
 //! The resolver of Services against known answers, and against a naive reading of the same rules on random histories.
-#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a panic is how a test fails, and a skipped one says so")]
 
 #[path = "services/asked.rs"]
 mod asked;
@@ -9,9 +8,8 @@ mod cases;
 mod oracle;
 #[path = "services/random.rs"]
 mod random;
-#[path = "random/rng.rs"]
-mod rng;
 
+use crate::random::Rng;
 use std::collections::{BTreeMap, BTreeSet};
 
 use asked::Running;
@@ -168,7 +166,7 @@ const SEEDS: u64 = 60;
 fn what_is_known_after_any_history_is_what_a_naive_reading_of_the_rules_says() {
     let mut reached = oracle::Reached::default();
     for seed in 0..SEEDS {
-        let (mut rng, mut of_pods) = (rng::Rng::new(seed), rng::Rng::new(!seed));
+        let (mut rng, mut of_pods) = (Rng::new(seed), Rng::new(!seed));
         let settings = random::settings(&mut rng);
         let mut world = oracle::World::new(settings.clone());
         let mut resolver = Resolver::new(random::NODE.into(), settings.clone());

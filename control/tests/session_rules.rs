@@ -1,14 +1,11 @@
 //! The session rules against the oracle: random clusters and histories, one session table a node, random connections.
-#![expect(clippy::unwrap_used, reason = "a panic is how a test fails")]
-
-mod oracle;
-mod random;
-#[path = "contiv_scenarios/session_table.rs"]
-mod session_table;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use crate::oracle::{Flow, Judgement, Owner, Side, State};
+use crate::random::{History, Probes, Rng, Step, history, objects, shuffled};
+use crate::session_table::SessionTable;
 use bulkhead_classifier::{Action, Addresses, Rule};
 use bulkhead_control::cache::Event;
 use bulkhead_control::object::{IngressIsolation, Object};
@@ -18,9 +15,6 @@ use bulkhead_control::processor::Scope;
 use bulkhead_control::renderer::acl::AclTable;
 use bulkhead_control::renderer::session_rules::{SessionRenderer, SessionTransport, SourceRenderer};
 use bulkhead_control::source::{Strictness, load_text};
-use oracle::{Flow, Judgement, Owner, Side, State};
-use random::{History, Probes, Rng, Step, history, objects, shuffled};
-use session_table::SessionTable;
 
 /// Histories, and connections at one point of each.
 const HISTORIES: u64 = 60;

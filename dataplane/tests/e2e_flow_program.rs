@@ -5,19 +5,13 @@
 //!   frames as they      | to the worker's port             what the cache has forwarded
 //!   are made            `--> read here
 //! ```
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    clippy::cast_possible_truncation,
-    reason = "a test may panic and print, and its numbers are small"
-)]
-
-mod support;
 
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::support::translate::{Random, TCP, UDP, translated};
+use crate::support::{Net, SMALL, pool};
 use bulkhead_classifier::{Action, OriginId, Rule, Tables};
 use bulkhead_dataplane::forward::rewrite;
 use bulkhead_dataplane::io::{
@@ -29,8 +23,6 @@ use bulkhead_dataplane::{
     Flow, Link, LinkType, Outcome, Packet, PortConfig, PortId, PortKind, Routes, SessionConfig, Snapshot, TableId,
     Verdict, Worker, WorkerConfig,
 };
-use support::translate::{Random, TCP, UDP, translated};
-use support::{Net, SMALL, pool};
 
 const A: PortId = PortId(0);
 const B: PortId = PortId(1);
@@ -308,7 +300,7 @@ fn a_translated_flow_leaves_with_its_addresses_ports_and_right_checksums() {
             let addresses = rewrite::addresses(B_MAC, OWN_MAC);
             for bytes in random.frames(&flow, &new, &rewrite::addresses(OWN_MAC, A_MAC)) {
                 let mut expected = translated(&bytes, &new);
-                let at = support::translate::checksum_at(&expected);
+                let at = crate::support::translate::checksum_at(&expected);
                 zeros += usize::from(matches!(expected[at..at + 2], [0, 0] | [0xff, 0xff]));
                 if round % 8 < 4 {
                     assert!(rewrite::hop(&mut expected, &addresses));

@@ -1,26 +1,18 @@
 //! The tc data path on real veths.
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    clippy::cast_possible_truncation,
-    reason = "a test may panic and print, and its numbers are small"
-)]
-
-mod support;
 
 use std::net::UdpSocket;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::support::translate::{Random, TCP, UDP, checksum_at, translated};
+use crate::support::{Net, SMALL, pool, run, two_ports};
 use bulkhead_dataplane::forward::rewrite;
 use bulkhead_dataplane::io::{
     CachedFlow, FlowCache, FlowLatch, FlowStart, Frame, FramePool, KernelFlows, LinkInfo, Port, SlowPathLimit,
     TcAttachment, TcConfig, TcDatapath, XskPort, remove_tc_datapath, tc_programs,
 };
 use bulkhead_dataplane::{Affinity, Flow, PortId, PortKind};
-use support::translate::{Random, TCP, UDP, checksum_at, translated};
-use support::{Net, SMALL, pool, run, two_ports};
 
 fn trunk() -> [String; 2] {
     ["bh0".to_owned(), "bh1".to_owned()]

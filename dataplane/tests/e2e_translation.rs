@@ -8,14 +8,6 @@
 //! ```
 //!
 //! Needs root, `ip`, `ethtool`, `ping`, `socat` and `tcpdump`.
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    clippy::cast_possible_truncation,
-    reason = "a test may panic and print, and its numbers are small"
-)]
-
-mod support;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -25,14 +17,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use crate::support::translate::{TCP, UDP, translated};
+use crate::support::{Net, SMALL, pool, two_ports};
 use bulkhead_dataplane::forward::rewrite;
 use bulkhead_dataplane::io::{
     CachedFlow, FlowLatch, FlowSlot, FlowStart, Frame, FramePool, Interface, KernelFlowCache, KernelFlows, LinkInfo,
     Port, SlowPathLimit, TcAttachment, TcConfig, TcDatapath, Translation, XdpMode, XskPort,
 };
 use bulkhead_dataplane::{Affinity, Flow, PortId, PortKind};
-use support::translate::{TCP, UDP, translated};
-use support::{Net, SMALL, pool, two_ports};
 
 /// The node's MAC address towards both pods.
 const OWN_MAC: [u8; 6] = [2, 0, 0, 0, 0xff, 0];

@@ -1,13 +1,5 @@
 //! AF_XDP ports on real veths, in namespaces that the tests make and remove themselves. Needs root, `ip`, `ping`,
 //! `ethtool` and `socat`; without root the tests say so and pass, unless `BULKHEAD_E2E=require` is set.
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    clippy::cast_possible_truncation,
-    reason = "a test may panic and print, and its numbers are small"
-)]
-
-mod support;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -16,11 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
+use crate::support::{Net, SMALL, pool};
 use bulkhead_dataplane::io::{
     Frame, FramePool, Generator, Interface, LinkInfo, PollSet, Port, PortError, PortStatistics, Waker, XdpMode,
     XskError, XskPort, in_namespace, poll, set_transmit_checksum_offload, transmit_checksum_offload,
 };
-use support::{Net, SMALL, pool};
 
 /// Sends every packet of one port out of the next one, until it is stopped or a port fails.
 struct Wire {

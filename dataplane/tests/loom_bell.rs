@@ -4,10 +4,9 @@
 //! What is explored is the code of `src/vswitch/bell.rs`, over loom's types and an eventfd of loom's parts. The worker
 //! there also wakes after a while by itself; here it does not, so that news that it would sleep through stops the model
 //! ("deadlock").
-#![expect(clippy::unwrap_used, reason = "a test's own parts may panic")]
 
+use crate::io::Waker;
 use bell::Bell;
-use io::Waker;
 use loom::model::Builder;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
@@ -15,42 +14,6 @@ use loom::thread;
 
 #[path = "../src/vswitch/bell.rs"]
 mod bell;
-
-/// What stands for `crate::sync`.
-mod sync {
-    pub(crate) use loom::sync::atomic::{AtomicBool, Ordering, fence};
-}
-
-/// What stands for `crate::io`.
-mod io {
-    use loom::sync::{Condvar, Mutex};
-
-    /// An eventfd: remembers that it was written to until it is read.
-    #[derive(Debug, Default)]
-    pub(crate) struct Waker {
-        is_set: Mutex<bool>,
-        changed: Condvar,
-    }
-
-    impl Waker {
-        pub(crate) fn wake(&self) {
-            *self.is_set.lock().unwrap() = true;
-            self.changed.notify_one();
-        }
-
-        pub(crate) fn drain(&self) {
-            *self.is_set.lock().unwrap() = false;
-        }
-
-        /// What poll(2) does with it.
-        pub(crate) fn wait(&self) {
-            let mut is_set = self.is_set.lock().unwrap();
-            while !*is_set {
-                is_set = self.changed.wait(is_set).unwrap();
-            }
-        }
-    }
-}
 
 /// A lane or a channel: what was put in so far, with the order that a queue of one producer has.
 #[derive(Debug, Default)]

@@ -2,41 +2,18 @@
 //! all, and only the publisher's thread frees what was replaced.
 //!
 //! The code under test is the code that runs; only the types below it are loom's. In place of `ArcSwap`, which loom
-//! cannot look into, there is a [`sync::Cell`] that keeps the same promise: reading and exchanging are atomic, and who
+//! cannot look into, there is a [`Cell`](crate::sync::Cell) that keeps the same promise: reading and exchanging are atomic, and who
 //! has read a value counts as a holder once the exchange has returned. That `ArcSwap` keeps it is tested in
 //! `src/sync.rs` with real threads. A mutex orders more than `ArcSwap` does, so these models would not notice a
 //! weaker order of the version's accesses.
-#![expect(clippy::unwrap_used, reason = "a test's own parts may panic")]
-
-mod sync {
-    pub(crate) use loom::sync::Arc;
-    pub(crate) use loom::sync::atomic::{AtomicU64, Ordering};
-
-    #[derive(Debug)]
-    pub(crate) struct Cell<T>(loom::sync::Mutex<Arc<T>>);
-
-    impl<T> Cell<T> {
-        pub(crate) fn new(value: Arc<T>) -> Self {
-            Self(loom::sync::Mutex::new(value))
-        }
-
-        pub(crate) fn load(&self) -> Arc<T> {
-            Arc::clone(&self.0.lock().unwrap())
-        }
-
-        pub(crate) fn swap(&self, next: Arc<T>) -> Arc<T> {
-            std::mem::replace(&mut self.0.lock().unwrap(), next)
-        }
-    }
-}
 
 #[path = "../src/swap.rs"]
 mod swap;
 
+use crate::sync::{Arc, AtomicU64, Ordering};
 use loom::model::Builder;
 use loom::thread::{self, JoinHandle, ThreadId};
 use swap::{Publisher, Reader};
-use sync::{Arc, AtomicU64, Ordering};
 
 /// What the values of one run tell about their end.
 #[derive(Debug, Default)]

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bulkhead_cluster::kubernetes::{Changes, Follower, Notice, Purpose, Settings};
 use bulkhead_control::object::Object;
 use bulkhead_control::source::SourceErrors;
-use bulkhead_control::source::kubernetes::{Changes, Follower, Notice, Purpose, Settings};
 use crossbeam_channel::Receiver;
 
 use super::config::{StateConfig, WhenUnreachable};

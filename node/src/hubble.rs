@@ -13,13 +13,14 @@
 //!
 //! Over TCP clients are served with TLS, unless the configuration says plaintext ([`tls`]); a relay is told of all nodes ([`peers`]).
 //!
-//! tonic speaks gRPC here and hyper HTTP/2, without tonic's own server: connections are accepted, bounded and ended as those of the admin
-//! socket are, by the thread that has these. The messages are written by hand, because a compiler for them is a program that not everybody
-//! who builds this has.
+//! hyper speaks HTTP/2, and [`grpc`] has what gRPC adds. A library's server lost: here connections are accepted, bounded and ended as those
+//! of the admin socket are, by the thread that has these. The messages are written by hand, because a compiler for them is a program that not
+//! everybody who builds this has.
 //!
 //! **Invariant.** No client keeps anybody waiting: neither the stream thread, nor the workers, nor another client.
 
 mod filter;
+mod grpc;
 mod labels;
 mod observe;
 mod peers;
@@ -28,12 +29,11 @@ pub(super) mod tls;
 
 use std::convert::Infallible;
 use std::net::{IpAddr, TcpListener};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use hyper::body::{Bytes, Incoming};
+use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
@@ -42,9 +42,6 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tonic::Status;
-use tonic::body::Body;
-use tonic::server::{Grpc, ServerStreamingService};
 
 use super::admin::connections::{Connections, Limits, Place, Stage};
 use super::admin::{probes, socket};
@@ -52,10 +49,10 @@ use super::config::HubbleConfig;
 use super::observer::Observer;
 use super::state::{LiveState, Nodes};
 use super::stream::Hub;
-use bulkhead_observe::hubble::codec::Raw;
+use grpc::{Code, Messages, Status};
 pub(super) use observe::{Observe, Observed};
 use peers::{Address, Peers};
-use service::{Answers, Method, Service};
+use service::{Method, Service};
 use tls::{Acceptor, Tls};
 
 /// Connections at a time: a few people's and a relay's. Those that watch stay, and the oldest of the others makes room for a new one. With
@@ -203,39 +200,23 @@ async fn answer(
     service: Arc<Service>,
     place: &Place,
     called: Option<IpAddr>,
-) -> Response<Body> {
+) -> Response<Messages> {
     // "application/grpc", with "+proto" or without; others are no gRPC.
     let kind = request.headers().get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
     if request.method() != Verb::POST || !kind.starts_with(b"application/grpc") {
-        let mut response = Response::new(Body::empty());
+        let mut response = Response::new(Messages::Ended(None));
         *response.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
         return response;
     }
-    let Some(method) = Method::of(request.uri().path()) else {
-        return Status::unimplemented("no such method").into_http();
+    let answers = async {
+        let method = Method::of(request.uri().path());
+        let method = method.ok_or_else(|| Status::new(Code::Unimplemented, "no such method"))?;
+        if method.lasts() && !place.enter(Stage::Watching) {
+            return Err(Status::new(Code::ResourceExhausted, "too many clients watch; end one of them"));
+        }
+        // A single answer is a stream of one: on the wire there is no difference.
+        let message = grpc::message(request, LONGEST).await?;
+        service.answer(method, &message, called).await
     };
-    if method.lasts() && !place.enter(Stage::Watching) {
-        return Status::resource_exhausted("too many clients watch; end one of them").into_http();
-    }
-    let call = Call { service, method, called };
-    // A single answer is a stream of one: on the wire there is no difference.
-    Grpc::new(Raw).max_decoding_message_size(LONGEST).server_streaming(call, request).await
-}
-
-/// One request, as tonic wants it.
-struct Call {
-    service: Arc<Service>,
-    method: Method,
-    called: Option<IpAddr>,
-}
-
-impl ServerStreamingService<Bytes> for Call {
-    type Response = Bytes;
-    type ResponseStream = Answers;
-    type Future = Pin<Box<dyn Future<Output = Result<tonic::Response<Answers>, Status>> + Send>>;
-
-    fn call(&mut self, request: tonic::Request<Bytes>) -> Self::Future {
-        let (service, method, called) = (Arc::clone(&self.service), self.method, self.called);
-        Box::pin(async move { service.answer(method, request.get_ref(), called).await.map(tonic::Response::new) })
-    }
+    grpc::respond(answers.await)
 }

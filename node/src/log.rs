@@ -22,8 +22,9 @@ use std::time::SystemTime;
 
 use serde_json::{Map, Value};
 use tracing::field::{Field, Visit};
-use tracing::{Event, Level, Subscriber};
-use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+use tracing::level_filters::LevelFilter;
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
 
 use super::outlet::{Faults, LAST_WAIT, Outlet};
 use crate::args::LogFormat;
@@ -63,7 +64,7 @@ pub(crate) struct LogConfig {
 pub(crate) fn start(config: LogConfig) {
     // An error means that it was started before, which stays.
     let _ = CONFIG.set(config);
-    let _ = tracing::subscriber::set_global_default(tracing_subscriber::registry().with(Sink));
+    let _ = tracing::subscriber::set_global_default(Sink);
 }
 
 static CONFIG: OnceLock<LogConfig> = OnceLock::new();
@@ -120,21 +121,39 @@ pub(crate) fn finish() {
     errors().finish(LAST_WAIT);
 }
 
-/// Where events go.
+/// Where events go. Spans are ignored: no event of ours is in one.
 struct Sink;
 
-impl<S: Subscriber> Layer<S> for Sink {
-    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        let (metadata, config) = (event.metadata(), config());
-        let level = match *metadata.level() {
+impl Subscriber for Sink {
+    /// Whether it is an event of ours. All that a place in the code decides is in its metadata, so the answer is remembered for each place.
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.is_event() && *metadata.level() <= Level::INFO && metadata.target().starts_with(OWN)
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        Some(LevelFilter::INFO)
+    }
+
+    /// Not called, because no span is enabled.
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let config = config();
+        let level = match *event.metadata().level() {
             Level::ERROR => Verbosity::Error,
             Level::WARN => Verbosity::Warning,
-            Level::INFO => Verbosity::Info,
-            _ => return,
+            _ => Verbosity::Info,
         };
-        if !metadata.target().starts_with(OWN) {
-            return;
-        }
         let mut parts = Parts::default();
         event.record(&mut parts);
         if level == Verbosity::Error {

@@ -17,9 +17,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use bulkhead_cluster::kubernetes::{Follower, SourceHealth};
 use bulkhead_control::object::PodName;
 use bulkhead_control::pipeline::AuditedPolicy;
-use bulkhead_control::source::kubernetes::{Follower, SourceHealth};
 use bulkhead_dataplane::vswitch::{Vswitch, VswitchCounters};
 use bulkhead_dataplane::{PortId, SessionInfo, SessionSelector, Snapshot};
 use crossbeam_channel::RecvTimeoutError;

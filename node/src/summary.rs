@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use bulkhead_classifier::OriginId;
-use bulkhead_control::source::kubernetes::{ServicesHealth, SourceHealth};
+use bulkhead_cluster::kubernetes::{ServicesHealth, SourceHealth};
 use bulkhead_dataplane::forward::ForwardCounters;
 use bulkhead_dataplane::io::CachedTraffic;
 use bulkhead_dataplane::vswitch::{PortTraffic, VswitchCounters, WorkerCounters};
@@ -409,7 +409,7 @@ fn worker_json(worker: &WorkerCounters) -> Value {
 mod tests {
     use bulkhead_dataplane::{DropReason, Link, PortConfig, PortKind, Routes};
 
-    use bulkhead_control::source::kubernetes::Kind;
+    use bulkhead_cluster::kubernetes::Kind;
 
     use super::*;
 

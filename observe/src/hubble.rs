@@ -11,7 +11,6 @@
 //! **Invariant.** A field of a request that this vswitch does not know is found ([`fields`]) and refused. A decoder skips it, and a filter
 //! that is skipped shows more than was asked for.
 
-pub mod codec;
 pub mod fields;
 pub mod flow;
 #[cfg(test)]

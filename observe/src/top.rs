@@ -7,10 +7,11 @@
 //! ```
 //!
 //! Samples, pictures, choices and lines are values, and what makes one of the other is a function: only [`terminal`] and [`sample`]
-//! touch anything. The vswitch is asked on a thread of its own, because an answer may take seconds when a worker is stuck, and a person
+//! touch anything. [`paint`] makes bytes for a terminal of lines. The vswitch is asked on a thread of its own, because an answer may take seconds when a worker is stuck, and a person
 //! who wants to quit does not wait for that.
 //!
-//! Keys are read and decoded here, and not by the terminal library: [`keys`] says why.
+//! A terminal library lost: rows of text in six colours need few sequences, and a library's readers of keys do not notice a terminal that
+//! hangs up, or wait for the rest of a sequence while samples and signals wait for them.
 //!
 //! **Invariant.** A rate is the difference of two counters of one process, divided by the time between their readings as that process
 //! measured it. Where there is no such difference there is no rate: none is ever negative, or a leap after a restart.
@@ -18,10 +19,12 @@
 mod choices;
 mod figures;
 mod keys;
+mod paint;
 mod picture;
 mod plain;
 mod sample;
 mod terminal;
+mod text;
 mod view;
 
 use std::io::{IsTerminal, stdin, stdout};

@@ -4,14 +4,14 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use super::cluster::{Cluster, Programs, SERVER, within};
-use super::lab::Lab;
-use super::lab::lasting::{Lasting, answers, settle};
-use super::lab::netns::Running;
-use super::machine::NodePrograms;
-use super::manifests::kustomized;
 use super::node::{Node, Pod, only_from};
 use super::{deploy, pod_of};
+use crate::control_plane::{Cluster, Programs, SERVER, within};
+use crate::lab::Lab;
+use crate::lab::lasting::{Lasting, answers, settle};
+use crate::lab::netns::Running;
+use crate::machine::NodePrograms;
+use crate::manifests::kustomized;
 use crate::{node_programs, require};
 
 /// The image as containerd calls the one of `deploy/kustomization.yaml`.

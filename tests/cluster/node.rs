@@ -8,12 +8,12 @@ use bulkhead_dataplane::io::in_namespace;
 use ipnet::Ipv4Net;
 use serde_json::{Value, json};
 
-use super::cluster::{Cluster, KUBELET, Programs, within};
-use super::lab::Lab;
-use super::lab::lasting::{Lasting, PATIENCE, answers, settle};
 use super::lab_with;
-use super::machine::{IMAGE, Machine, NodePrograms};
-use crate::{node_programs, only_with_tc, require};
+use crate::control_plane::{Cluster, KUBELET, Programs, within};
+use crate::lab::Lab;
+use crate::lab::lasting::{Lasting, PATIENCE, answers, settle};
+use crate::machine::{IMAGE, Machine, NodePrograms};
+use crate::{node_programs, require};
 
 /// The addresses that the node's pods may have: five besides the gateway's, so that they are soon given again.
 const POD_CIDR: &str = "10.244.1.64/29";

@@ -28,8 +28,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::cluster::within;
 use super::cni;
+use super::control_plane::within;
 use super::lab::Lab;
 use super::lab::netns::{Running, run};
 

@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use crate::double::Neutron;
+use super::double::Neutron;
 
 /// The only token that the server takes.
 pub(crate) const TOKEN: &str = "a-secret-that-nobody-may-print";

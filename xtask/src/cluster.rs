@@ -6,7 +6,7 @@
 use std::env;
 use std::path::{Path, PathBuf};
 
-use super::{Step, cargo, root};
+use crate::step::{Step, root, tests};
 
 /// Where a program is when the environment does not name another one, or why not.
 struct Program {
@@ -61,7 +61,7 @@ pub(super) fn run() -> bool {
     }
     // With the features of `test`, so that nothing is built twice. Two at a time, because each mostly waits: for servers that start, for
     // probes, for a minute without a server.
-    let step = cargo(&["test", "--workspace", "--test", "cluster", "--", "--test-threads", "2", "--show-output"]);
+    let step = tests(&["--test", "all", "--", "cluster::", "--test-threads", "2", "--show-output"]);
     programs.iter().fold(step, |step, program| step.env(program.variable, text(&program.path))).run()
 }
 

@@ -1,20 +1,26 @@
-//! The project's verbs. `cargo xtask VERB`; CI runs `check` and `cluster`.
+//! The project's verbs. `cargo xtask VERB`; CI runs `full`.
 //!
 //! A small program instead of a justfile: a newcomer has cargo already, so nothing needs to be installed first.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a task runner talks to the terminal")]
 
+mod budget;
 mod cluster;
+mod e2e;
 mod playground;
+mod step;
 
 use std::env;
-use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Instant;
+
+use step::{Step, cargo, tests};
 
 const USAGE: &str = "\
 cargo xtask VERB
 
-  check          everything that CI checks but `cluster`, in its order
+  quick          formatting, lints, unit tests, budgets: what to run before each commit
+  check          everything that needs no other build than this workspace's: quick, documentation, all tests, a short fuzzing
+  full           what CI runs: check, the playground, a real API server and kubelet, the SIMD code under valgrind, licences
   fmt            formatting, changes nothing
   clippy         lints, warnings are errors
   doc            documentation, warnings are errors
@@ -22,13 +28,15 @@ cargo xtask VERB
   test           unit, property, golden, conformance and command-line tests
   e2e [SECONDS]  real programs through the vswitch, in network namespaces (needs root; flows of 3 seconds); in `check` what lies
                  behind the attachment runs with one of them only
+  budget         how heavy the project is, against budgets.tsv; changes nothing
   cluster        a real etcd, kube-apiserver and kubelet, built from Debian's source package on the first run (needs root)
+  valgrind       the SIMD code under valgrind
   golden         compares every case of pcaps/ with its expectations
   golden bless   rewrites the expectations and shows what changed
   playground     builds the page with the program inside, runs the golden cases with it and looks at it in a headless Chromium
   playground build  only builds it: target/playground/index.html
   reference      rewrites docs/configuration.md from the examples, and what docs/tour.md shows
-  fuzz [SECONDS] captures and packets that nobody would send (default 30, 3 in check)
+  fuzz [SECONDS] random and damaged captures and packets (default 30, 3 in check)
   growth [EVENTS]  memory of the control plane while everything in a cluster comes and goes (default 10,000,000 events: hours)
   bench          the benchmarks in memory
   bench-wire [ARGUMENTS]  the vswitch beside the kernel, in network namespaces (needs root)
@@ -38,16 +46,20 @@ fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     let done = match words.as_slice() {
+        ["quick"] => in_turn("quick", &[("fmt", fmt), ("build", build), ("unit", unit), ("budget", budget::run)]),
         ["check"] => check(),
+        ["full"] => full(),
         ["fmt"] => fmt(),
         ["clippy"] => clippy(),
-        ["doc"] => doc(),
+        ["doc"] => doc().run(),
         ["deny"] => deny(),
         ["test"] => test(),
-        ["e2e"] => e2e("3", Part::All),
-        ["e2e", seconds] => e2e(seconds, Part::All),
+        ["e2e"] => e2e::run("3", e2e::Part::All),
+        ["e2e", seconds] => e2e::run(seconds, e2e::Part::All),
+        ["budget"] => budget::run(),
         ["cluster"] => cluster::run(),
-        ["golden"] => cargo(&["test", "--test", "golden"]).run(),
+        ["valgrind"] => valgrind(),
+        ["golden"] => tests(&["--test", "all", "--", "golden::"]).run(),
         ["golden", "bless"] => bless(),
         ["playground"] => playground::run(),
         ["playground", "build"] => playground::build(),
@@ -56,7 +68,7 @@ fn main() -> ExitCode {
         ["fuzz", seconds] => fuzz(seconds),
         ["growth"] => growth("10000000"),
         ["growth", events] => growth(events),
-        ["bench"] => cargo(&["bench", "--workspace"]).run(),
+        ["bench"] => cargo(&["bench", "--profile", "dist", "--workspace"]).run(),
         ["bench-wire", arguments @ ..] => bench_program("wire", arguments),
         ["bench-cluster", arguments @ ..] => bench_program("cluster", arguments),
         _ => {
@@ -67,17 +79,10 @@ fn main() -> ExitCode {
     if done { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn check() -> bool {
-    type Named = (&'static str, fn() -> bool);
-    let parts: [Named; 7] = [
-        ("fmt", fmt),
-        ("clippy", clippy),
-        ("doc", doc),
-        ("deny", deny_with_the_rest),
-        ("test", test),
-        ("e2e", || e2e("3", Part::Check)),
-        ("fuzz", || fuzz("3")),
-    ];
+type Named = (&'static str, fn() -> bool);
+
+/// Runs parts until one fails, and prints the seconds of each.
+fn in_turn(what: &str, parts: &[Named]) -> bool {
     let (started, mut took) = (Instant::now(), Vec::new());
     let done = parts.iter().all(|(name, part)| {
         let since = Instant::now();
@@ -85,25 +90,54 @@ fn check() -> bool {
         took.push(format!("{name} {} s", since.elapsed().as_secs()));
         done
     });
-    println!(
-        "check: {} in {} s: {}",
-        if done { "passed" } else { "FAILED" },
-        started.elapsed().as_secs(),
-        took.join(", ")
-    );
+    let seconds = started.elapsed().as_secs();
+    println!("{what}: {} in {seconds} s: {}", if done { "passed" } else { "FAILED" }, took.join(", "));
     done
+}
+
+const CHECK: [Named; 7] = [
+    ("fmt", fmt),
+    ("build", build),
+    ("budget", budget::run),
+    ("deny", deny_with_the_rest),
+    ("test", test),
+    ("e2e and doc", || beside(doc(), || e2e::run("3", e2e::Part::Check))),
+    ("fuzz", || fuzz("3")),
+];
+
+fn check() -> bool {
+    in_turn("check", &CHECK)
+}
+
+/// The parts behind `check` need programs that `.ci/run` builds or installs; each of them says what it misses.
+fn full() -> bool {
+    let behind: [Named; 3] = [("cluster", cluster::run), ("playground", playground::run), ("valgrind", valgrind)];
+    in_turn("full", &[&CHECK[..], &behind].concat())
+}
+
+/// Runs a step with what `work` leaves of the machine: end-to-end tests mostly wait.
+fn beside(step: Step, work: impl FnOnce() -> bool) -> bool {
+    let Some(running) = step.idle().start() else { return false };
+    let done = work();
+    running.finish() && done
 }
 
 fn fmt() -> bool {
     cargo(&["fmt", "--all", "--check"]).run()
 }
 
+/// Compiles everything that `test` and `e2e` run, with the lints as errors, and the benchmarks. One pass of the compiler does both:
+/// `cargo clippy` would read all code once more, with libraries of its own.
+fn build() -> bool {
+    step::linted(cargo(&["build", "--workspace", "--all-targets"])).run()
+}
+
 fn clippy() -> bool {
     cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]).run()
 }
 
-fn doc() -> bool {
-    cargo(&["doc", "--workspace", "--no-deps", "--document-private-items"]).env("RUSTDOCFLAGS", "-D warnings").run()
+fn doc() -> Step {
+    cargo(&["doc", "--workspace", "--no-deps", "--document-private-items"]).env("RUSTDOCFLAGS", "-D warnings")
 }
 
 /// CI runs it apart, when cargo-deny is built.
@@ -127,80 +161,29 @@ fn deny() -> bool {
     }
 }
 
+fn unit() -> bool {
+    tests(&["--lib", "--bins"]).run()
+}
+
 /// The tests that need root are in here too; without `e2e` they skip, so that nothing runs twice.
 fn test() -> bool {
-    cargo(&["test", "--workspace"]).env("BULKHEAD_E2E", "skip").run()
+    tests(&["--lib", "--bins", "--tests"]).env("BULKHEAD_E2E", "skip").run()
+        // The examples in comments have a program of their own.
+        && tests(&["--doc"]).run()
 }
 
-/// What these tests are about lies beside the attachment: they run with one of them. The beginnings of modules' names.
-const ONCE: [&str; 7] = [
-    "e2e_identity",
-    "e2e_nftables",
-    "e2e_prometheus",
-    "e2e_service_flood",
-    "e2e_service_health",
-    "e2e_source",
-    "e2e_top",
-];
-
-/// What these are about lies behind the attachment. Once more with `attach: xdp` they would take `check` some minutes, so that is left
-/// to `cargo xtask e2e`.
-const BEHIND: [&str; 20] = [
-    "e2e_admin::",
-    "e2e_audit::",
-    "e2e_changes::",
-    "e2e_cni_live::",
-    "e2e_explain_live::",
-    "e2e_hubble::",
-    "e2e_hubble_tls::",
-    "e2e_kubernetes::",
-    "e2e_masquerade::",
-    "e2e_monitor::",
-    "e2e_nodes::",
-    "e2e_pod_host_port::",
-    "e2e_reasons::",
-    "e2e_redis::",
-    "e2e_refusals::",
-    "e2e_replay::",
-    "e2e_services::",
-    "e2e_sessions::",
-    "e2e_wait::",
-    "e2e_why::",
-];
-
-/// How much of the end-to-end tests.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Part {
-    All,
-    Check,
-}
-
-/// What the machine and its user allow; all of it under CI, which sets BULKHEAD_E2E=require. One after the other: flows
-/// that share two cores would only measure each other.
-fn e2e(seconds: &str, part: Part) -> bool {
-    if seconds.parse::<u32>().is_err() {
-        eprintln!("e2e: `{seconds}` is not a number of seconds");
-        return false;
+/// valgrind knows no AVX-512; the tests with guard pages cover that.
+fn valgrind() -> bool {
+    let has_avx2 = std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| text.contains(" avx2 "));
+    let installed = Command::new("valgrind").arg("--version").output().is_ok_and(|out| out.status.success());
+    if !has_avx2 || !installed {
+        println!("valgrind: skipped, valgrind or AVX2 is not here");
+        return true;
     }
-    // With the features of `test`, so that nothing is built twice.
-    let run = |binaries: &[&str], filter: &[&str], environment: &[(&str, &str)]| {
-        let mut args = vec!["test", "--workspace", "--no-fail-fast"];
-        args.extend(binaries.iter().flat_map(|name| ["--test", name]));
-        args.extend(["--", "--test-threads", "1", "--show-output"]);
-        args.extend(filter);
-        let step = cargo(&args).env("BULKHEAD_E2E_SECONDS", seconds);
-        environment.iter().fold(step, |step, (name, value)| step.env(name, value)).run()
-    };
-    // The vswitch once more as it is with the other attachment: what its own crates test knows nothing of that.
-    let behind = if part == Part::Check { &BEHIND[..] } else { &[] };
-    let skipped: Vec<&str> = ONCE.iter().chain(behind).flat_map(|name| ["--skip", name]).collect();
-    let done = [
-        run(&["e2e*"], &[], &[("BULKHEAD_ATTACH", "tc")]),
-        run(&["e2e"], &skipped, &[("BULKHEAD_ATTACH", "xdp")]),
-        // And what is about tc, as on a kernel without links.
-        run(&["e2e"], &["e2e_tc"], &[("BULKHEAD_ATTACH", "tc"), ("BULKHEAD_TCX", "off")]),
-    ];
-    done.iter().all(|&done| done)
+    tests(&["--lib", "simd"])
+        .env("CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER", "valgrind -q --error-exitcode=9")
+        .env("BULKHEAD_LEVELS", "scalar,avx2")
+        .run()
 }
 
 fn growth(events: &str) -> bool {
@@ -210,20 +193,19 @@ fn growth(events: &str) -> bool {
 
 /// In two steps: the benchmark starts the program that lies beside it.
 fn bench_program(subcommand: &str, arguments: &[&str]) -> bool {
-    let run = [&["run", "--release", "-p", "bulkhead-bench", "--", subcommand], arguments].concat();
-    cargo(&["build", "--release", "--bin", "bulkhead"]).run() && cargo(&run).run()
+    let run = [&["run", "--profile", "dist", "-p", "bulkhead-bench", "--", subcommand], arguments].concat();
+    cargo(&["build", "--profile", "dist", "--bin", "bulkhead"]).run() && cargo(&run).run()
 }
 
 fn bless() -> bool {
-    let blessed = cargo(&["test", "--workspace", "--test", "golden"]).env("BULKHEAD_BLESS", "1").run();
+    let blessed = tests(&["--test", "all", "--", "golden::"]).env("BULKHEAD_BLESS", "1").run();
     blessed && Step::new("git", &["--no-pager", "diff", "--stat", "--patch", "--", "pcaps"]).run()
 }
 
 fn reference() -> bool {
-    let written = ["the_reference_is_what", "the_tour_shows"];
-    let test = [&["test", "--workspace", "--test", "documentation", "--"], &written[..]].concat();
-    let pictures = ["test", "--workspace", "--lib", "the_picture_of_top"];
-    [&test[..], &pictures].into_iter().all(|test| cargo(test).env("BULKHEAD_BLESS", "1").run())
+    let written = tests(&["--test", "all", "--", "the_reference_is_what", "the_tour_shows"]);
+    let pictures = tests(&["--lib", "the_picture_of_top"]);
+    [written, pictures].into_iter().all(|test| test.env("BULKHEAD_BLESS", "1").run())
 }
 
 /// The fuzz targets are tests that run for this time instead of a moment. In the profile of the other tests, and with their features: it
@@ -233,55 +215,5 @@ fn fuzz(seconds: &str) -> bool {
         eprintln!("fuzz: `{seconds}` is not a number of seconds");
         return false;
     };
-    let timed = |step: Step| step.env("BULKHEAD_FUZZ_SECONDS", &seconds.to_string()).run();
-    ["fuzz", "bad_input"].iter().all(|name| timed(cargo(&["test", "--workspace", "--test", name])))
-}
-
-/// One command, run from the project's root.
-struct Step(Command, String);
-
-fn cargo(args: &[&str]) -> Step {
-    Step::new("cargo", args)
-}
-
-impl Step {
-    fn new(program: &str, args: &[&str]) -> Self {
-        let mut command = Command::new(program);
-        command.args(args).current_dir(root());
-        // What cargo says of this program. Build scripts that look at it (ring's) would run again after each cargo that was not started
-        // here, and all that depends on them would be built once more.
-        let of_this_program = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
-        for (name, _) in env::vars_os().filter(|(name, _)| name.to_str().is_some_and(of_this_program)) {
-            command.env_remove(name);
-        }
-        Self(command, format!("{program} {}", args.join(" ")))
-    }
-
-    fn env(mut self, name: &str, value: &str) -> Self {
-        self.0.env(name, value);
-        self
-    }
-
-    fn run(mut self) -> bool {
-        println!("+ {}", self.1);
-        let started = Instant::now();
-        match self.0.status() {
-            Ok(status) if status.success() => {
-                println!("{} s: {}", started.elapsed().as_secs(), self.1);
-                true
-            }
-            Ok(status) => {
-                eprintln!("failed ({status}): {}", self.1);
-                false
-            }
-            Err(error) => {
-                eprintln!("cannot run {}: {error}", self.1);
-                false
-            }
-        }
-    }
-}
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().map_or_else(PathBuf::new, Path::to_path_buf)
+    tests(&["--test", "all", "--", "fuzz::", "bad_input::"]).env("BULKHEAD_FUZZ_SECONDS", &seconds.to_string()).run()
 }

@@ -21,7 +21,7 @@ use base64::engine::general_purpose::STANDARD;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-use super::{Step, cargo, root};
+use crate::step::{Step, cargo, root, tests};
 
 const TARGET: &str = "wasm32-wasip1";
 
@@ -77,7 +77,7 @@ fn golden() -> bool {
     }
     // With the features of `test`, so that nothing is built twice.
     let runner = format!("node playground/run.cjs {}", index().display());
-    cargo(&["test", "--workspace", "--test", "golden"]).env("BULKHEAD_RUNNER", &runner).run()
+    tests(&["--test", "all", "--", "golden::"]).env("BULKHEAD_RUNNER", &runner).run()
 }
 
 /// The page in a browser.

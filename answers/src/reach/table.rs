@@ -63,12 +63,12 @@ fn list(merged: &Merged, out: &mut impl Write) -> io::Result<()> {
 }
 
 /// A record for each two ends, port and family, as RFC 4180 has it.
-pub(super) fn csv(merged: &Merged, out: &mut impl Write) -> anyhow::Result<()> {
-    let mut writer = csv::WriterBuilder::new().terminator(csv::Terminator::CRLF).from_writer(out);
-    writer.write_record(["from", "from_pods", "to", "to_pods", "family", "protocol", "port", "verdict", "audited"])?;
+pub(super) fn csv(merged: &Merged, out: &mut impl Write) -> io::Result<()> {
+    let head = ["from", "from_pods", "to", "to_pods", "family", "protocol", "port", "verdict", "audited"];
+    record(&head.map(str::to_owned), out)?;
     let count = |pods: usize| if pods == 0 { String::new() } else { pods.to_string() };
     for line in merged.lines() {
-        writer.write_record([
+        let fields = [
             printable(&line.from.unmistakable()),
             count(line.from.pods.len()),
             printable(&line.to.unmistakable()),
@@ -78,8 +78,30 @@ pub(super) fn csv(merged: &Merged, out: &mut impl Write) -> anyhow::Result<()> {
             line.port.port.to_string(),
             line.reached.verdict().to_owned(),
             (line.reached == Reached::Audited).to_string(),
-        ])?;
+        ];
+        record(&fields, out)?;
     }
-    writer.flush()?;
-    Ok(())
+    out.flush()
+}
+
+/// A record of several fields. What would end a field is in quotes, and a quote there is two (RFC 4180, section 2).
+fn record(fields: &[String], out: &mut impl Write) -> io::Result<()> {
+    let quoted = |field: &String| match field.contains(['"', ',', '\r', '\n']) {
+        true => format!("\"{}\"", field.replace('"', "\"\"")),
+        false => field.clone(),
+    };
+    write!(out, "{}\r\n", fields.iter().map(quoted).collect::<Vec<_>>().join(","))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_that_has_a_comma_a_quote_or_an_end_of_a_line_is_quoted() {
+        let mut out = Vec::new();
+        let fields = ["a b", "", "x,y", "say \"no\"", "one\r\ntwo", "\"", "é'`;"].map(str::to_owned);
+        record(&fields, &mut out).unwrap();
+        assert_eq!(String::from_utf8(out).unwrap(), "a b,,\"x,y\",\"say \"\"no\"\"\",\"one\r\ntwo\",\"\"\"\",é'`;\r\n");
+    }
 }

@@ -69,10 +69,8 @@ pub(super) fn run(args: &Replay) -> anyhow::Result<()> {
 
 /// Opens and reads a log; `-` is standard input.
 pub fn read_log(path: &Path, lenient: bool, into: &mut Observations) -> anyhow::Result<()> {
-    let (progress, reader) = open(path, "flow log")?;
-    let read = flows::read(&path.display().to_string(), reader, lenient, into);
-    progress.finish_and_clear();
-    Ok(read?)
+    let reader = open(path, "flow log")?;
+    Ok(flows::read(&path.display().to_string(), reader, lenient, into)?)
 }
 
 /// Reads the sessions of a capture. `pickup` takes the sender of a connection's first packet as its client where its beginning is not there.
@@ -80,10 +78,8 @@ pub fn read_log(path: &Path, lenient: bool, into: &mut Observations) -> anyhow::
 /// # Errors
 /// When it cannot be opened, or is damaged.
 pub fn read_capture(path: &Path, pickup: bool, into: &mut Observations) -> anyhow::Result<()> {
-    let (progress, reader) = open(path, "capture")?;
-    let read = flows::from_capture(&path.display().to_string(), reader, pickup, into);
-    progress.finish_and_clear();
-    read?;
+    let reader = open(path, "capture")?;
+    flows::from_capture(&path.display().to_string(), reader, pickup, into)?;
     Ok(())
 }
 

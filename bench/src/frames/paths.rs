@@ -7,11 +7,10 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use bulkhead_dataplane::io::{
     FlowCache, Frame, FramePool, Generator, Interface, KernelFlowCache, KernelFlows, Port, QueueConfig, Umem, XdpMode,
-    XskPort, in_namespace, takes_xdp_frames,
+    XskPort, cores, in_namespace, takes_xdp_frames,
 };
 use bulkhead_dataplane::vswitch::{LEASE, PollMode, Vswitch, VswitchConfig};
 use bulkhead_dataplane::{Affinity, Link, PortId, Publisher, SessionConfig, WorkerConfig};
-use core_affinity::CoreId;
 
 use super::lab::Lab;
 use super::packets::{self, GROUP, PAUSE, Way};
@@ -176,7 +175,7 @@ pub(super) fn bare(lab: &Lab, core: usize, measure: impl FnOnce() -> anyhow::Res
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let forwarder = scope.spawn(|| -> anyhow::Result<()> {
-            core_affinity::set_for_current(CoreId { id: core });
+            cores::pin(core);
             let mut queues: [Vec<Frame>; 2] = [Vec::new(), Vec::new()];
             while !stop.load(Ordering::Relaxed) {
                 for (at, queue) in queues.iter_mut().enumerate() {
@@ -246,7 +245,7 @@ fn send(lab: &Lab, core: usize, time: Duration) -> anyhow::Result<f64> {
     std::thread::scope(|scope| {
         let generator = scope.spawn(|| {
             in_namespace(&lab.path("gen"), || {
-                core_affinity::set_for_current(CoreId { id: core });
+                cores::pin(core);
                 Generator::new("eth0", &forth)?.run(&stop)
             })
         });

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use core_affinity::CoreId;
+use bulkhead_dataplane::io::cores;
 use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, Shutdown, sendmmsg, shutdown};
 
 use super::net::Netns;
@@ -42,7 +42,7 @@ pub(crate) fn reach(from: &Netns, address: &str) -> anyhow::Result<()> {
 
 /// Binds the calling thread to a core.
 pub(crate) fn pin(core: usize) {
-    core_affinity::set_for_current(CoreId { id: core });
+    cores::pin(core);
 }
 
 /// Sends a packet with these bytes so many times in one system call. Returns how many the kernel took.

@@ -59,7 +59,7 @@ pub struct Pod {
     /// Most pods have none: a slice without elements takes no memory beyond its place here.
     #[serde(default)]
     pub host_ports: Box<[HostPort]>,
-    /// The workload that has made it; none where nothing has, and where nobody asks ([`crate::source::kubernetes`]).
+    /// The workload that has made it; `None` if nothing has, and of pods that an API server tells.
     #[serde(default)]
     pub owner: Option<Arc<Workload>>,
     /// Whether it is not there yet: it stands for the pods that a workload's template or a manifest will make, and its addresses are

@@ -148,7 +148,6 @@ impl Settings {
             // A tag asks for a meaning that is not known here.
             reject_unsupported_tags: true,
             with_snippet: false,
-            emit_comments: false,
         };
         let wrong = |line, problem: String, help: String| SettingsError { file: file.to_owned(), line, problem, help };
         let keys = KEYS.join(", ");

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use self::raw::{RawPods, RawRule, RawSpec, RawSubject};
-pub(super) use self::unlabelled::{Unknown, needs_labels};
+pub use self::unlabelled::{Unknown, needs_labels};
 use self::version::Version;
 use super::decode::{ObjectKey, Outcome, Read};
 use super::error::{Findings, Problem, quoted};

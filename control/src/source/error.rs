@@ -95,6 +95,14 @@ impl SourceErrors {
     }
 }
 
+impl Extend<SourceError> for SourceErrors {
+    fn extend<I: IntoIterator<Item = SourceError>>(&mut self, errors: I) {
+        for error in errors {
+            self.push(error);
+        }
+    }
+}
+
 impl fmt::Display for SourceErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, error) in self.shown.iter().enumerate() {

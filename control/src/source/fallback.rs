@@ -62,7 +62,7 @@ pub(super) fn either_namespace(one: &Namespace, other: &Namespace) -> Namespace 
 /// Takes the namespaces whose labels are not known out of what the policy's peers select by label: a selector that says
 /// which labels must not be there would select them. As [`Selector::matches_unknown_namespace`], but that is for
 /// namespaces without an object, and these need one for their isolation.
-pub(super) fn exclude_namespaces(policy: &mut Policy, unknown: &BTreeSet<Arc<str>>) {
+pub fn exclude_namespaces(policy: &mut Policy, unknown: &BTreeSet<Arc<str>>) {
     if unknown.is_empty() {
         return;
     }

@@ -58,8 +58,6 @@ mod error;
 mod fallback;
 mod foreign;
 mod json;
-#[cfg(feature = "kubernetes")]
-pub mod kubernetes;
 mod labels;
 mod load;
 mod locate;
@@ -74,6 +72,7 @@ mod policy;
 mod raw;
 mod read;
 mod service;
+pub mod single;
 mod template;
 #[cfg(test)]
 mod tests;
@@ -215,6 +214,6 @@ pub fn nearest_word<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) ->
 }
 
 /// The text with everything escaped that a terminal would obey.
-pub(crate) fn escaped(text: &str) -> std::borrow::Cow<'_, str> {
+pub fn escaped(text: &str) -> std::borrow::Cow<'_, str> {
     error::printable(text)
 }

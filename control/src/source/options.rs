@@ -107,7 +107,7 @@ pub struct KindName {
 
 impl KindName {
     /// Whether it names this kind of this group.
-    pub(super) fn is(&self, group: &str, kind: &str) -> bool {
+    pub fn is(&self, group: &str, kind: &str) -> bool {
         self.kind.eq_ignore_ascii_case(kind) && self.group.as_ref().is_none_or(|own| own.eq_ignore_ascii_case(group))
     }
 }

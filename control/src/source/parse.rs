@@ -125,7 +125,6 @@ fn yaml_options(text: &str) -> serde_saphyr::Options {
         reject_unsupported_tags: true,
         // Both default to on and cost time for nothing.
         with_snippet: false,
-        emit_comments: false,
     }
 }
 

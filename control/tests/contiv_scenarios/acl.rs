@@ -9,8 +9,8 @@ use bulkhead_control::contract::{SetDelta, Transaction};
 use bulkhead_control::renderer::Renderer;
 use bulkhead_control::renderer::acl::AclRenderer;
 
-use crate::manifest::{node, pod, policy};
-use crate::probe::{NODE, Vswitch, guarded};
+use super::manifest::{node, pod, policy};
+use super::probe::{NODE, Vswitch, guarded};
 
 /// Towards pod1 (Contiv: TS5): TCP from 10.10/16, nothing else.
 const TCP_IN: &str = "podSelector: {matchLabels: {pod: pod1}}, policyTypes: [Ingress],

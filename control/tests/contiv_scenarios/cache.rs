@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use bulkhead_control::cache::{Cache, CacheChange, Event};
 use bulkhead_control::object::{Object, Peer, PodPeer, Policy};
 
-use crate::manifest::{name, namespace, object, objects, pod, policy};
+use super::manifest::{name, namespace, object, objects, pod, policy};
 
 fn manifests() -> Vec<String> {
     vec![

@@ -8,8 +8,8 @@ use bulkhead_control::object::PolicyName;
 use bulkhead_control::origin::Origin;
 use bulkhead_control::renderer::{BoxError, Renderer};
 
-use crate::manifest::{pod, policy};
-use crate::probe::{NODE, Recorder, Vswitch};
+use super::manifest::{pod, policy};
+use super::probe::{NODE, Recorder, Vswitch};
 
 const FROM_POD2: &str = "podSelector: {matchLabels: {pod: pod1}}, policyTypes: [Ingress], ingress: [
     {from: [{podSelector: {matchLabels: {pod: pod2}}}], ports: [{port: 80}, {port: 443}]}]";
@@ -178,7 +178,7 @@ fn a_renderer_that_fails_does_not_keep_the_transaction_from_the_others() {
     let after = Recorder::default();
     vswitch.pipeline.register(Failing);
     vswitch.pipeline.register(after.clone());
-    let event = bulkhead_control::cache::Event::Apply(crate::manifest::object(&policy("default/p", FROM_POD2)));
+    let event = bulkhead_control::cache::Event::Apply(super::manifest::object(&policy("default/p", FROM_POD2)));
     let error = vswitch.pipeline.apply(event).expect_err("one renderer failed");
     assert!(error.to_string().contains("tap7"), "{error}");
     assert_eq!(error.source.downcast_ref(), Some(&bulkhead_classifier::BuildError::TooManyRules { rules: 7 }));

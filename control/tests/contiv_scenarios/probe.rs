@@ -13,7 +13,7 @@ use bulkhead_control::processor::Scope;
 use bulkhead_control::renderer::acl::{Attachment, Interface, NodeTables};
 use bulkhead_control::renderer::{BoxError, Renderer};
 
-use crate::manifest::{name, object, objects};
+use super::manifest::{name, object, objects};
 
 /// The node whose vswitch is looked at.
 pub(crate) const NODE: &str = "node-1";

@@ -10,7 +10,7 @@ use bulkhead_control::cache::{Cache, Event, PodKey};
 use bulkhead_control::contract::{Peers, SetId, SetMirror, Transaction};
 use bulkhead_control::processor::{Committed, Processor, Scope};
 
-use crate::manifest::{name, namespace, object, objects, pod, policy};
+use super::manifest::{name, namespace, object, objects, pod, policy};
 
 /// Every pod that a test names.
 const PODS: [&str; 6] = ["dev/web1", "dev/web2", "dev/db", "dev/idle", "dev/new", "ops/x"];

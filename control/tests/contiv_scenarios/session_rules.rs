@@ -12,8 +12,8 @@ use bulkhead_control::renderer::session_rules::{
     SessionMatch, SessionRenderer, SessionRule, SessionScope, SessionSide, SessionTransport,
 };
 
-use crate::manifest::{name, node, object, objects, pod, policy};
-use crate::probe::NODE;
+use super::manifest::{name, node, object, objects, pod, policy};
+use super::probe::NODE;
 use crate::session_table::SessionTable;
 
 const OF_POD1: &str = "podSelector: {matchLabels: {pod: pod1}}";

@@ -8,8 +8,8 @@ use bulkhead_control::processor::Scope;
 use bulkhead_control::renderer::acl::{Attachment, EnforcedAt};
 use bulkhead_control::renderer::session_rules::{SessionTable, SourceRenderer};
 
-use crate::manifest::{node, object, objects, pod, policy};
-use crate::probe::NODE;
+use super::manifest::{node, object, objects, pod, policy};
+use super::probe::NODE;
 
 const POD1: &str = "10.10.1.1";
 const POD2: &str = "10.10.1.2";

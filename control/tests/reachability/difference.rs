@@ -7,9 +7,9 @@ use bulkhead_control::object::PodName;
 use bulkhead_control::reachability::difference::{Delta, Difference, Joint};
 use bulkhead_control::reachability::{Protocol, Reachability};
 
-use super::super::oracle::{Flow, Owner, State};
-use super::super::random::{History, Probes, Rng, history, objects};
 use super::{Reached, reachability};
+use crate::oracle::{Flow, Owner, State};
+use crate::random::{History, Probes, Rng, history, objects};
 
 /// Pairs of states that are compared.
 const PAIRS: u64 = 120;

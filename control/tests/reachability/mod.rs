@@ -10,9 +10,9 @@ use bulkhead_control::origin::{Direction, Origin};
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::reachability::{Decision, Holder, Protocol, Reachability};
 
-use super::oracle::{Flow, Judgement, Owner, Side, State};
-use super::random::{History, Probes, Rng, Step, history, shuffled};
 use super::{Reached, count};
+use crate::oracle::{Flow, Judgement, Owner, Side, State};
+use crate::random::{History, Probes, Rng, Step, history, shuffled};
 
 /// Clusters that are looked at, each after its whole history.
 const HISTORIES: u64 = 250;

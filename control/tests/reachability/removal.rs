@@ -10,9 +10,9 @@ use bulkhead_control::reachability::Reachability;
 use bulkhead_control::reachability::difference::Difference;
 use bulkhead_control::reachability::removal::{Removal, Removals};
 
-use super::super::random::{History, Rng, Step, history};
 use super::Reached;
 use crate::oracle::State;
+use crate::random::{History, Rng, Step, history};
 
 /// States that are looked at, each after its whole history.
 const STATES: u64 = 520;

@@ -12,7 +12,7 @@ use bulkhead_control::service::Settings;
 use bulkhead_control::source::{Options, ServiceKinds, load_text};
 use serde_json::{Value, json};
 
-use crate::asked::{Running, Told};
+use super::asked::{Running, Told};
 
 pub(crate) struct Cases(Value);
 

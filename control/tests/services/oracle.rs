@@ -10,8 +10,8 @@ use bulkhead_control::object::{
 };
 use bulkhead_control::service::{Client, NodePortAddresses, Place, Settings};
 
-use crate::asked::Told;
-use crate::random::NODE;
+use super::asked::Told;
+use super::random::NODE;
 
 /// All objects, each the latest of its name.
 pub(crate) struct World {

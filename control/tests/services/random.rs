@@ -11,7 +11,7 @@ use bulkhead_control::object::{
 use bulkhead_control::service::{Client, NodePortAddresses, Place, Settings};
 use ipnet::IpNet;
 
-use crate::rng::Rng;
+use super::Rng;
 
 /// The node that is asked about.
 pub(crate) const NODE: &str = "n1";

@@ -426,7 +426,7 @@ fn lanes(count: usize) -> Vec<(Vec<Option<Outgoing>>, Vec<Incoming>)> {
 fn spawn(id: usize, core: Option<usize>, parts: Parts) -> Result<JoinHandle<WorkerCounters>, VswitchError> {
     let (pinned, is_pinned) = crossbeam_channel::bounded(1);
     let thread = std::thread::Builder::new().name(format!("worker-{id}")).spawn(move || {
-        let done = core.is_none_or(pin);
+        let done = core.is_none_or(crate::io::cores::pin);
         // Nobody waits any more when starting failed elsewhere; the loop ends by its closed command channel.
         let _ = pinned.send(done);
         if done { WorkerLoop::new(parts).run() } else { WorkerCounters::default() }
@@ -436,12 +436,6 @@ fn spawn(id: usize, core: Option<usize>, parts: Parts) -> Result<JoinHandle<Work
         (Ok(false), Some(core)) => Err(VswitchError::Core { worker: id, core }),
         _ => Ok(thread),
     }
-}
-
-/// Asks for the cores first: the library aborts at a number beyond the kernel's set of cores.
-fn pin(core: usize) -> bool {
-    let cores = core_affinity::get_core_ids().unwrap_or_default();
-    cores.into_iter().find(|known| known.id == core).is_some_and(core_affinity::set_for_current)
 }
 
 #[cfg(test)]

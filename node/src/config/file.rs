@@ -275,7 +275,6 @@ pub(super) fn parse(file: &str, text: &str) -> Result<File, ConfigError> {
         // A tag asks for a meaning that is not known here.
         reject_unsupported_tags: true,
         with_snippet: false,
-        emit_comments: false,
     };
     serde_saphyr::from_str_with_options(text, options).map_err(|error| {
         let line = error.location().map(|place| place.line());

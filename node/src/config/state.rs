@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use bulkhead_cluster::kubernetes::Access;
 use bulkhead_control::source::Options;
-use bulkhead_control::source::kubernetes::Access;
 
 /// Where policy comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 use super::*;
+use bulkhead_cluster::kubernetes::Access;
 use bulkhead_control::object::Enforcement;
 use bulkhead_control::pipeline::Choice;
 use bulkhead_control::source::ServiceKinds;
-use bulkhead_control::source::kubernetes::Access;
 use bulkhead_dataplane::SessionConfig;
 
 const LEAST: &str = "node: n\nstate: {paths: [s.yaml]}\nports: [{kind: uplink, interface: eth1}]\n";

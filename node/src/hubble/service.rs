@@ -13,8 +13,8 @@ use hyper::body::Bytes;
 use prost::Message;
 use tokio::sync::mpsc::Receiver;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tonic::Status;
 
+use super::grpc::{Answers, Code, Status};
 use super::observe::{Observe, Observed};
 use super::peers::Peers;
 use crate::observer::Observer;
@@ -33,9 +33,6 @@ use bulkhead_observe::hubble::peer;
 
 /// Streams of flows and of their namespaces at a time, over all connections. A client has one, and a relay one for each client of its own.
 const STREAMS: usize = 32;
-
-/// What is answered, message after message.
-pub(super) type Answers = Pin<Box<dyn Stream<Item = Result<Bytes, Status>> + Send>>;
 
 /// What can be asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,27 +100,28 @@ impl Service {
             Method::ServerStatus => Ok(one(&self.status(called))),
             Method::GetNodes => Ok(one(&GetNodesResponse { nodes: vec![self.node(called)] })),
             Method::GetNamespaces => Ok(one(&self.namespaces().await?)),
-            Method::Events(name) => Err(Status::unimplemented(format!(
-                "{name}: there are no such events; `bulkhead status` and the log tell what the vswitch does"
-            ))),
+            Method::Events(name) => {
+                let told = "there are no such events; `bulkhead status` and the log tell what the vswitch does";
+                Err(Status::new(Code::Unimplemented, format!("{name}: {told}")))
+            }
             Method::Notify => {
                 let changes = self.peers.changes(called);
                 Ok(Box::pin(changes.map(|change| Ok(change.encode_to_vec().into()))))
             }
             Method::CheckHealth => match serving(request)? {
                 ServingStatus::Serving => Ok(one(&HealthCheckResponse { status: ServingStatus::Serving as i32 })),
-                _ => Err(Status::not_found("no such service")),
+                _ => Err(Status::new(Code::NotFound, "no such service")),
             },
             Method::WatchHealth => Ok(lasting(&HealthCheckResponse { status: serving(request)? as i32 })),
         }
     }
 
     async fn flows(&self, request: &[u8]) -> Result<Answers, Status> {
-        fields::GET_FLOWS.check(request).map_err(|error| Status::invalid_argument(error.to_string()))?;
+        fields::GET_FLOWS.check(request).map_err(invalid)?;
         let request: GetFlowsRequest = decode(request)?;
-        let observe = Observe::new(&request).map_err(Status::invalid_argument)?;
+        let observe = Observe::new(&request).map_err(invalid)?;
         let mask = request.field_mask.filter(|mask| !mask.paths.is_empty());
-        let mask = mask.map(|mask| Mask::new(&mask.paths)).transpose().map_err(Status::invalid_argument)?;
+        let mask = mask.map(|mask| Mask::new(&mask.paths)).transpose().map_err(invalid)?;
         let permit = self.permit()?;
         let received = self.hub.observe(observe).await.map_err(unavailable)?;
         Ok(Box::pin(Flows { received, node: Arc::clone(self.observer.node()), mask, _permit: permit }))
@@ -131,7 +129,8 @@ impl Service {
 
     /// The right to have the past told, and what comes.
     fn permit(&self) -> Result<OwnedSemaphorePermit, Status> {
-        let busy = |_| Status::resource_exhausted(format!("{STREAMS} clients watch already; end one of them"));
+        let told = || format!("{STREAMS} clients watch already; end one of them");
+        let busy = |_| Status::new(Code::ResourceExhausted, told());
         Arc::clone(&self.streams).try_acquire_owned().map_err(busy)
     }
 
@@ -238,11 +237,17 @@ fn serving(request: &[u8]) -> Result<ServingStatus, Status> {
 }
 
 fn decode<T: Message + Default>(bytes: &[u8]) -> Result<T, Status> {
-    T::decode(bytes).map_err(|error| Status::invalid_argument(error.to_string()))
+    T::decode(bytes).map_err(invalid)
+}
+
+/// The client has to send something else.
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+fn invalid(error: impl ToString) -> Status {
+    Status::new(Code::InvalidArgument, error.to_string())
 }
 
 fn unavailable(failure: Failure) -> Status {
-    Status::unavailable(failure.message)
+    Status::new(Code::Unavailable, failure.message)
 }
 
 fn one(message: &impl Message) -> Answers {

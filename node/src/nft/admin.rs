@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use bulkhead_classifier::OriginId;
+use bulkhead_cluster::kubernetes::{Follower, SourceHealth};
 use bulkhead_control::object::PodName;
-use bulkhead_control::source::kubernetes::{Follower, SourceHealth};
 use crossbeam_channel::Sender;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use bulkhead_control::source::kubernetes::Access;
+use bulkhead_cluster::kubernetes::Access;
 use serde_json::Value;
 
 use super::{Facts, Finding, Severity};
@@ -15,7 +15,7 @@ const VARIABLES: [&str; 2] = ["KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_POR
 const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 /// What of that is needed.
-const FILES: [&str; 3] = ["token", "ca.crt", "namespace"];
+const FILES: [&str; 2] = ["token", "ca.crt"];
 
 /// Looks at what is there now.
 pub(crate) fn check(config: &Config) -> Option<Finding> {

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use bulkhead_cluster::kubernetes::{Changes, Follower, Notice};
 use bulkhead_control::cache::Event;
 use bulkhead_control::object::{Node, Object};
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::source::SourceErrors;
-use bulkhead_control::source::kubernetes::{Changes, Follower, Notice};
 use crossbeam_channel::Receiver;
 
 use super::super::api::Api;

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::PoisonError;
 
+use bulkhead_cluster::kubernetes::Changes;
 use bulkhead_control::cache::Event;
 use bulkhead_control::object::{Node, Object};
 use bulkhead_control::renderer::acl::Attachment;
-use bulkhead_control::source::kubernetes::Changes;
 use tokio::sync::watch;
 
 use super::super::api::Api;

@@ -225,9 +225,16 @@ fn short(key: &PortKey) -> String {
 /// # Errors
 /// When no vswitch answers.
 pub fn counters(socket: &Path) -> anyhow::Result<Running> {
+    /// The part of a status that is used: a vswitch of any version has it.
+    #[derive(serde::Deserialize)]
+    struct Since {
+        node: String,
+        uptime_seconds: u64,
+    }
+
     let policies = ask(socket, &Request::Policies)?;
-    let status: Status = ask(socket, &Request::Status)?;
-    Ok(Running { node: status.node, uptime_seconds: status.uptime_seconds, policies })
+    let Since { node, uptime_seconds } = ask(socket, &Request::Status)?;
+    Ok(Running { node, uptime_seconds, policies })
 }
 
 /// Lists what policies have decided.

@@ -1,10 +1,4 @@
 //! From what a terminal sends to keys.
-//!
-//! Crossterm, which draws for us, has a reader of its own, and keeps the decoder below it to itself. That reader does not fit here
-//! (crossterm 0.29.0, `event/source/unix/mio.rs`, `try_read`): it reads again and again until there is an event. At the end of the input, or
-//! after an error other than `WouldBlock`, there never is one: a terminal that hangs up has it take a whole core, for ever. And it reads
-//! without `O_NONBLOCK`: after the first half of a sequence it waits for the second, while samples, signals and a new size wait for it,
-//! even when it is asked with a time of zero.
 
 /// A key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,29 +10,23 @@
 //! terminal that is gone is told by the hang-up in what `poll` says, by the end of its input, or by a write that fails: each of them ends
 //! it, with nothing left to restore. The terminal's state is restored at the end, after an error, a signal and a panic.
 
-use std::io::{self, ErrorKind, Read, Stdout, Write, stdin, stdout};
+use std::io::{self, ErrorKind, Read, Write, stdin, stdout};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
-use std::sync::Once;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, Once, PoisonError};
 use std::time::Instant;
 
 use anyhow::Context;
 use crossbeam_channel::Receiver;
-use ratatui::backend::CrosstermBackend;
-use ratatui::crossterm::cursor::{Hide, Show};
-use ratatui::crossterm::execute;
-use ratatui::crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode};
-use ratatui::layout::Rect;
-use ratatui::{Terminal, TerminalOptions, Viewport};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::termios::tcgetwinsize;
+use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGWINCH};
 
 use super::choices::{Choices, Effect};
 use super::keys::keys;
+use super::paint::{ENTER, LEAVE, Painter};
 use super::picture::{Picture, Tracker};
 use super::sample::Sample;
 use super::view::{self, Scene};
@@ -42,8 +36,8 @@ use bulkhead_answers::output::{printable, told};
 /// The size of a terminal that does not tell its own, as a serial console: what terminals have had for fifty years.
 const USUAL: (u16, u16) = (80, 24);
 
-/// Whether the terminal is as we need it, and not as others do.
-static IS_OURS: AtomicBool = AtomicBool::new(false);
+/// The terminal's settings before it was set up for a screen. `None` while it is as others need it.
+static BEFORE: Mutex<Option<Termios>> = Mutex::new(None);
 
 /// Shows a screen until somebody quits, or the terminal is gone.
 ///
@@ -54,11 +48,12 @@ pub(super) fn run(args: &args::Top, first: Sample, choices: Choices) -> anyhow::
     let samples = sample_on(args, waits.sampled()?);
     let _ours =
         Ours::take().context("cannot use this terminal for a screen\n  help: `bulkhead top | cat` prints text")?;
-    let options = TerminalOptions { viewport: Viewport::Fixed(area()) };
-    let terminal = Terminal::with_options(CrosstermBackend::new(stdout()), options)?;
+    // no-color.org
+    let has_colours = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let painter = Painter::new(size(), has_colours);
     let mut tracker = Tracker::default();
     let picture = tracker.next(first);
-    let mut screen = Screen { terminal, tracker, picture, choices, away: None, args };
+    let mut screen = Screen { painter, tracker, picture, choices, away: None, args };
     match screen.show(&waits, &samples) {
         Err(error) if is_gone(&error) => Ok(ExitCode::SUCCESS),
         shown => shown.map(|()| ExitCode::SUCCESS).context("cannot draw the screen"),
@@ -122,7 +117,7 @@ fn sample_on(args: &args::Top, mut tell: UnixStream) -> Receiver<Result<Sample, 
 }
 
 struct Screen<'a> {
-    terminal: Terminal<CrosstermBackend<Stdout>>,
+    painter: Painter,
     tracker: Tracker,
     /// What is shown; while it is paused, an old one.
     picture: Picture,
@@ -161,7 +156,7 @@ impl Screen<'_> {
             }
             match effect {
                 Effect::Redraw => {
-                    self.terminal.resize(area())?;
+                    self.painter.restart(size());
                     self.draw()?;
                 }
                 Effect::Show => self.draw()?,
@@ -223,7 +218,8 @@ impl Screen<'_> {
             interval: self.args.delay,
             away: self.away.as_deref(),
         };
-        self.terminal.draw(|frame| view::draw(frame, scene)).map(drop)
+        let lines = view::draw(scene, self.painter.size());
+        write(&self.painter.paint(lines))
     }
 }
 
@@ -253,11 +249,17 @@ fn empty(mut source: &UnixStream) -> io::Result<()> {
     }
 }
 
-/// The size of the terminal.
-fn area() -> Rect {
+/// Columns and rows of the terminal.
+fn size() -> (u16, u16) {
     let size = tcgetwinsize(stdout()).ok().filter(|size| size.ws_col > 0 && size.ws_row > 0);
-    let (width, height) = size.map_or(USUAL, |size| (size.ws_col, size.ws_row));
-    Rect::new(0, 0, width, height)
+    size.map_or(USUAL, |size| (size.ws_col, size.ws_row))
+}
+
+/// Writes to the terminal at once.
+fn write(text: &str) -> io::Result<()> {
+    let mut out = stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
 }
 
 /// Whether the error is that there is no terminal any more: it has hung up, or its other side was closed.
@@ -280,10 +282,13 @@ impl Ours {
                 before(panic);
             }));
         });
-        enable_raw_mode()?;
-        IS_OURS.store(true, Ordering::SeqCst);
+        let before = tcgetattr(stdin())?;
+        let mut raw = before.clone();
+        raw.make_raw();
+        tcsetattr(stdin(), OptionalActions::Now, &raw)?;
+        *BEFORE.lock().unwrap_or_else(PoisonError::into_inner) = Some(before);
         let ours = Self;
-        execute!(stdout(), EnterAlternateScreen, Hide)?;
+        write(ENTER)?;
         Ok(ours)
     }
 }
@@ -294,11 +299,12 @@ impl Drop for Ours {
     }
 }
 
-/// Has the terminal as it was, once. Where it is gone there is nobody to tell.
+/// Restores the terminal, once. Errors are ignored: a terminal that is gone needs nothing.
 fn give_back() {
-    if IS_OURS.swap(false, Ordering::SeqCst) {
-        let _ = execute!(stdout(), Show, LeaveAlternateScreen);
-        let _ = disable_raw_mode();
+    let before = BEFORE.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some(before) = before {
+        let _ = write(LEAVE);
+        let _ = tcsetattr(stdin(), OptionalActions::Now, &before);
     }
 }
 
@@ -308,7 +314,6 @@ mod tests {
     use std::process::Command;
 
     use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
-    use rustix::termios::tcgetattr;
 
     use super::*;
 

@@ -17,11 +17,9 @@ mod tests;
 
 use std::time::Duration;
 
-use ratatui::Frame;
-use ratatui::text::{Line, Span};
-
 use super::choices::Choices;
 use super::picture::Picture;
+use super::text::{Line, Span};
 use head::{about, banner, totals};
 use keys::{help, last_line};
 use tables::{denied, dropped, port_table, workers};
@@ -46,18 +44,15 @@ pub(super) struct Scene<'a> {
     pub(super) away: Option<&'a str>,
 }
 
-/// Draws a screen.
-pub(super) fn draw(frame: &mut Frame<'_>, scene: Scene<'_>) {
-    let area = frame.area();
-    let (width, height) = (usize::from(area.width), usize::from(area.height));
-    for (row, line) in (area.y..).zip(screen(scene, width, height)).take(height) {
-        let line = Line { spans: fit::without_end(line.spans, width), ..line };
-        frame.buffer_mut().set_line(area.x, row, &line, area.width);
-    }
+/// The lines of a screen of this many columns and rows, cut to its width.
+pub(super) fn draw(scene: Scene<'_>, (width, height): (u16, u16)) -> Vec<Line> {
+    let (width, height) = (usize::from(width), usize::from(height));
+    let lines = screen(scene, width, height).into_iter().take(height);
+    lines.map(|line| fit::without_end(line.spans, width).into()).collect()
 }
 
 /// The lines of a screen of this size.
-fn screen(scene: Scene<'_>, width: usize, height: usize) -> Vec<Line<'static>> {
+fn screen(scene: Scene<'_>, width: usize, height: usize) -> Vec<Line> {
     let mut lines = vec![banner(scene, width)];
     lines.extend(scene.away.map(|why| Line::styled(format!(" no answer, trying again: {why}"), style::BAD)));
     if scene.choices.shows_help {
@@ -78,7 +73,7 @@ fn screen(scene: Scene<'_>, width: usize, height: usize) -> Vec<Line<'static>> {
 /// The same for where there is no screen: everything, of the ports the first ones.
 pub(super) fn text(picture: &Picture, choices: &Choices) -> Vec<String> {
     let scene = Scene { picture, choices, interval: Duration::ZERO, away: None };
-    let mut lines = vec![Line::from(about(picture))];
+    let mut lines = vec![Line::raw(about(picture))];
     lines.extend(picture.note.map(Line::raw));
     lines.extend(totals(picture));
     let all = usize::MAX;
@@ -91,7 +86,7 @@ pub(super) fn text(picture: &Picture, choices: &Choices) -> Vec<String> {
     ];
     for table in tables.into_iter().flatten() {
         lines.push(Line::default());
-        lines.extend(table.into_iter().map(|line| Line::from(format!(" {line}"))));
+        lines.extend(table.into_iter().map(|line| Line::raw(format!(" {line}"))));
     }
     lines.iter().map(|line| line.to_string().trim_end().to_owned()).collect()
 }
@@ -128,7 +123,7 @@ fn shares(picture: &Picture, ports: usize, room: usize, is_wide: bool, spaces: u
     Shares { workers, reasons, origins, ports: room.saturating_sub(used + spaces + 1) }
 }
 
-fn parts(scene: Scene<'_>, width: usize, room: usize, has_spaces: bool) -> Vec<Line<'static>> {
+fn parts(scene: Scene<'_>, width: usize, room: usize, has_spaces: bool) -> Vec<Line> {
     let picture = scene.picture;
     let ports = scene.choices.ports(picture);
     let (is_wide, spaces) = (width >= WIDE, usize::from(has_spaces));
@@ -136,7 +131,7 @@ fn parts(scene: Scene<'_>, width: usize, room: usize, has_spaces: bool) -> Vec<L
     // One column at the left stays free.
     let inner = width.saturating_sub(1);
     let mut lines = Vec::new();
-    let mut add = |part: Vec<Line<'static>>| {
+    let mut add = |part: Vec<Line>| {
         lines.extend(has_spaces.then(Line::default));
         lines.extend(part.into_iter().map(indented));
     };
@@ -162,14 +157,14 @@ fn parts(scene: Scene<'_>, width: usize, room: usize, has_spaces: bool) -> Vec<L
     lines
 }
 
-fn indented(line: Line<'static>) -> Line<'static> {
+fn indented(line: Line) -> Line {
     let mut spans = vec![Span::raw(" ")];
     spans.extend(line.spans);
     Line::from(spans)
 }
 
 /// Two parts side by side, the right one from this column on.
-fn beside(left: Vec<Line<'static>>, right: Vec<Line<'static>>, column: usize) -> Vec<Line<'static>> {
+fn beside(left: Vec<Line>, right: Vec<Line>, column: usize) -> Vec<Line> {
     let rows = left.len().max(right.len());
     let mut right = right.into_iter();
     let mut left = left.into_iter();

@@ -11,20 +11,17 @@ use crate::object::{ClusterPolicy, NAMESPACE_NAME_LABEL, NamespaceScope, Object,
 
 /// What is not known.
 #[derive(Debug, Default)]
-pub(in crate::source) struct Unknown {
+pub struct Unknown {
     /// The namespaces whose labels are not.
-    pub(in crate::source) namespaces: BTreeSet<Arc<str>>,
+    pub namespaces: BTreeSet<Arc<str>>,
     /// Whether labels, addresses or ports of some pod are not.
-    pub(in crate::source) is_pod: bool,
+    pub is_pod: bool,
     /// Whether labels or addresses of some node are not.
-    pub(in crate::source) is_node: bool,
+    pub is_node: bool,
 }
 
 /// What is wrong when a cluster policy depends on something that is not known.
-pub(in crate::source) fn needs_labels<'a>(
-    objects: impl Iterator<Item = &'a Object>,
-    unknown: &Unknown,
-) -> Option<SourceError> {
+pub fn needs_labels<'a>(objects: impl Iterator<Item = &'a Object>, unknown: &Unknown) -> Option<SourceError> {
     let fault = |policy: &ClusterPolicy| match unknown.namespaces.first().filter(|_| asks_for_labels(policy)) {
         Some(name) => Some((
             format!("whether it is about namespace {} is not known: its labels could not be read", quoted(name)),

@@ -78,6 +78,7 @@
 mod addresses;
 mod big_tcp;
 mod bpf;
+pub mod cores;
 mod error;
 mod features;
 mod flow_cache;

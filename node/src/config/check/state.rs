@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bulkhead_control::source::kubernetes::Access;
+use bulkhead_cluster::kubernetes::Access;
 use bulkhead_control::source::{KindName, Options, Semantics, ServiceKinds, Strictness};
 use serde_saphyr::Spanned;
 

@@ -1,32 +1,29 @@
 //! How wide text is on a terminal, and what becomes of text that does not fit.
 //!
-//! An East Asian character takes two columns and a combining one none. The widths are those by which ratatui puts text into cells, so that
-//! columns are where it draws them.
+//! The widths are those by which [`paint`](super::super::paint) draws text.
 
-use ratatui::buffer::CellWidth;
-use ratatui::style::Style;
-use ratatui::text::{Span, StyledGrapheme};
+use super::super::text::{Grapheme, Span, Style};
 
-/// Stands for what was left out.
+/// What the screen has instead of text that was left out.
 const SIGN: &str = "…";
 
 /// The columns that text takes.
-pub(super) fn width(text: &[Span<'_>]) -> usize {
-    graphemes(text).map(|grapheme| columns(&grapheme)).sum()
+pub(super) fn width(text: &[Span]) -> usize {
+    graphemes(text).map(Grapheme::columns).sum()
 }
 
 /// The text, without its end where that does not fit. Spaces at the end need no room.
-pub(super) fn without_end(text: Vec<Span<'static>>, room: usize) -> Vec<Span<'static>> {
+pub(super) fn without_end(text: Vec<Span>, room: usize) -> Vec<Span> {
     let all: Vec<_> = graphemes(&text).collect();
     let last = all.iter().rposition(|grapheme| !grapheme.is_whitespace()).map_or(0, |last| last + 1);
-    if all[..last].iter().map(columns).sum::<usize>() <= room {
+    if all[..last].iter().copied().map(Grapheme::columns).sum::<usize>() <= room {
         return text;
     }
     shortened(&all[..last], room, 0)
 }
 
 /// The text, without its middle where it does not fit. The beginning stays, and so does the end, which tells pods of one owner apart.
-pub(super) fn without_middle(text: &[Span<'static>], room: usize) -> Vec<Span<'static>> {
+pub(super) fn without_middle(text: &[Span], room: usize) -> Vec<Span> {
     if width(text) <= room {
         return text.to_vec();
     }
@@ -35,14 +32,14 @@ pub(super) fn without_middle(text: &[Span<'static>], room: usize) -> Vec<Span<'s
 }
 
 /// What there is room for of what is too wide, `end` columns of it from the end.
-fn shortened(all: &[StyledGrapheme<'_>], room: usize, end: usize) -> Vec<Span<'static>> {
+fn shortened(all: &[Grapheme<'_>], room: usize, end: usize) -> Vec<Span> {
     let Some(begin) = room.checked_sub(1 + end) else { return Vec::new() };
     let first = fitting(all.iter(), begin);
     let mut last = fitting(all.iter().rev(), end);
     last.reverse();
     let style = all.get(first.len()).map_or(Style::new(), |left_out| left_out.style);
-    let mut spans: Vec<Span<'static>> = Vec::new();
-    for StyledGrapheme { symbol, style } in first.into_iter().chain([StyledGrapheme::new(SIGN, style)]).chain(last) {
+    let mut spans: Vec<Span> = Vec::new();
+    for Grapheme { symbol, style } in first.into_iter().chain([Grapheme { symbol: SIGN, style }]).chain(last) {
         match spans.last_mut() {
             Some(span) if span.style == style => span.content.to_mut().push_str(symbol),
             _ => spans.push(Span::styled(symbol.to_owned(), style)),
@@ -52,21 +49,17 @@ fn shortened(all: &[StyledGrapheme<'_>], room: usize, end: usize) -> Vec<Span<'s
 }
 
 /// The first ones, as many as there is room for.
-fn fitting<'a>(all: impl Iterator<Item = &'a StyledGrapheme<'a>>, room: usize) -> Vec<StyledGrapheme<'a>> {
+fn fitting<'a>(all: impl Iterator<Item = &'a Grapheme<'a>>, room: usize) -> Vec<Grapheme<'a>> {
     let mut left = room;
-    let fits = |grapheme: &StyledGrapheme<'a>| {
-        left = left.checked_sub(columns(grapheme))?;
-        Some(grapheme.clone())
+    let fits = |grapheme: &Grapheme<'a>| {
+        left = left.checked_sub(grapheme.columns())?;
+        Some(*grapheme)
     };
     all.map_while(fits).collect()
 }
 
-fn graphemes<'a>(text: &'a [Span<'_>]) -> impl Iterator<Item = StyledGrapheme<'a>> {
-    text.iter().flat_map(|span| span.styled_graphemes(Style::new()))
-}
-
-fn columns(grapheme: &StyledGrapheme<'_>) -> usize {
-    grapheme.symbol.cell_width().into()
+fn graphemes<'a>(text: &'a [Span]) -> impl Iterator<Item = Grapheme<'a>> {
+    text.iter().flat_map(Span::graphemes)
 }
 
 #[cfg(test)]
@@ -75,7 +68,7 @@ mod tests {
 
     use super::*;
 
-    fn told(text: &[Span<'_>]) -> String {
+    fn told(text: &[Span]) -> String {
         text.iter().map(|span| &*span.content).collect()
     }
 
@@ -107,7 +100,7 @@ mod tests {
     fn whatever_the_text_it_fits() {
         check!().with_type::<(Vec<String>, u8)>().for_each(|(words, room)| {
             let words = words.iter().map(String::as_str).chain(["and no space"]);
-            let text: Vec<Span<'static>> = words.map(|word| Span::raw(word.to_owned())).collect();
+            let text: Vec<Span> = words.map(|word| Span::raw(word.to_owned())).collect();
             let room = usize::from(*room);
             let middle = without_middle(&text, room);
             let end = without_end(text, room);

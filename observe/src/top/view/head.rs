@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use ratatui::style::{Color, Style};
-use ratatui::text::{Line, Span};
-
 use super::super::figures::{count, percent, rate};
 use super::super::picture::Picture;
+use super::super::text::{Color, Line, Span, Style};
 use super::{Scene, fit, style};
 use crate::admin::Condition;
 use bulkhead_answers::output::printable;
@@ -24,7 +22,7 @@ pub(super) fn about(picture: &Picture) -> String {
     format!("{node}  {}  up {}  generation {}{judged}", picture.condition.name(), up.join(" "), picture.generation)
 }
 
-pub(super) fn banner(scene: Scene<'_>, width: usize) -> Line<'static> {
+pub(super) fn banner(scene: Scene<'_>, width: usize) -> Line {
     let picture = scene.picture;
     let colour = match picture.condition {
         _ if scene.away.is_some() => Color::Red,
@@ -39,11 +37,13 @@ pub(super) fn banner(scene: Scene<'_>, width: usize) -> Line<'static> {
     let mut spans = fit::without_end(vec![Span::raw(left)], room);
     spans.push(Span::raw(" ".repeat(room.saturating_sub(fit::width(&spans)))));
     spans.push(Span::raw(right));
-    Line::from(spans).style(style::banner(if scene.choices.is_paused { Color::Yellow } else { colour }))
+    let style = style::banner(if scene.choices.is_paused { Color::Yellow } else { colour });
+    spans.iter_mut().for_each(|span| span.style = style);
+    Line::from(spans)
 }
 
 /// A figure with its unit.
-fn figure(value: String, unit: &str, style: Style) -> [Span<'static>; 2] {
+fn figure(value: String, unit: &str, style: Style) -> [Span; 2] {
     [Span::styled(value, style), Span::styled(format!("{unit}  "), style::DIM)]
 }
 
@@ -52,11 +52,11 @@ fn alarm(rate: Option<f64>) -> Style {
     if rate.is_some_and(|rate| rate > 0.0) { style::BAD } else { style::STRONG }
 }
 
-fn label(text: &str) -> Span<'static> {
+fn label(text: &str) -> Span {
     Span::styled(format!(" {text:<9}"), style::HEADING)
 }
 
-pub(super) fn totals(picture: &Picture) -> Vec<Line<'static>> {
+pub(super) fn totals(picture: &Picture) -> Vec<Line> {
     let total = picture.total;
     let mut packets = vec![label("packets")];
     packets.extend(figure(rate(total.packets_in), "/s in", style::STRONG));
@@ -86,7 +86,7 @@ pub(super) fn totals(picture: &Picture) -> Vec<Line<'static>> {
 }
 
 /// How full or busy something is.
-pub(super) fn bar(share: Option<f64>) -> [Span<'static>; 2] {
+pub(super) fn bar(share: Option<f64>) -> [Span; 2] {
     let share = share.unwrap_or(0.0).clamp(0.0, 1.0);
     #[expect(
         clippy::cast_possible_truncation,

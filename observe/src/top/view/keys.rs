@@ -1,22 +1,20 @@
 //! Keys: the last line of a screen, and the screen that explains them.
 
-use ratatui::style::Style;
-use ratatui::text::{Line, Span};
-
 use super::super::choices::Choices;
+use super::super::text::{Line, Span, Style};
 use super::{fit, style};
 use bulkhead_answers::output::printable;
 
 /// Columns that a filter has while it is typed, whatever else there is no room for.
 const FILTER: usize = 10;
 
-pub(super) fn last_line(choices: &Choices, width: usize) -> Line<'static> {
+pub(super) fn last_line(choices: &Choices, width: usize) -> Line {
     let filter = |style, room| fit::without_middle(&[Span::styled(printable(&choices.filter), style)], room);
     if choices.is_typing() {
         let before = Span::styled(" ports with: ", style::STRONG);
         let after = Span::styled("  Enter keeps it, Esc gives it up", style::DIM);
         let cursor = Span::styled("▏", style::ORDER);
-        let room = width.saturating_sub(before.width() + cursor.width() + after.width());
+        let room = width.saturating_sub(fit::width(&[before.clone(), cursor.clone(), after.clone()]));
         let filter = filter(Style::new(), room.max(FILTER));
         return Line::from([vec![before], filter, vec![cursor, after]].concat());
     }
@@ -32,7 +30,7 @@ pub(super) fn last_line(choices: &Choices, width: usize) -> Line<'static> {
     Line::from(spans)
 }
 
-pub(super) fn help() -> Vec<Line<'static>> {
+pub(super) fn help() -> Vec<Line> {
     let keys = [
         ("q, Ctrl-C", "quit"),
         ("p", "order the ports by packets a second, both ways together"),

@@ -4,20 +4,20 @@ use std::fmt::Write;
 use std::path::Path;
 use std::time::Duration;
 
-use ratatui::buffer::{Buffer, Cell};
-use ratatui::style::{Color, Modifier};
-
+use super::super::text::{Color, Grapheme, Line, Style};
 use super::tests::{busy, drawn};
 use super::{Choices, Scene};
 use crate::args::PortOrder;
 
-/// Of a cell, in pixels: a monospaced font of 14 pixels.
+/// The screen of the picture, in columns and rows.
+const SIZE: (u16, u16) = (124, 31);
+/// Width and height of a character, in pixels: a monospaced font of 14 pixels.
 const CELL: (f64, f64) = (8.4, 18.0);
 /// Around the screen.
 const MARGIN: f64 = 14.0;
 
-/// The colours of a dark theme, of which terminals have sixteen.
-fn colour(colour: Color, other: &'static str) -> &'static str {
+/// The colours of a dark theme.
+const fn colour(colour: Color) -> &'static str {
     match colour {
         Color::Black => "#1d2021",
         Color::Red => "#fb4934",
@@ -25,7 +25,6 @@ fn colour(colour: Color, other: &'static str) -> &'static str {
         Color::Yellow => "#fabd2f",
         Color::Cyan => "#83a598",
         Color::DarkGray => "#928374",
-        _ => other,
     }
 }
 
@@ -33,23 +32,23 @@ fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// Cells beside each other that look alike, with their first column.
-fn runs(buffer: &Buffer, y: u16) -> Vec<(u16, Cell, String)> {
-    let mut runs: Vec<(u16, Cell, String)> = Vec::new();
-    for x in 0..buffer.area.width {
-        let cell = &buffer[(x, y)];
+/// Text beside each other that looks alike, with its first column. No character of the picture is wider than a column.
+fn runs(line: &Line) -> Vec<(usize, Style, String)> {
+    let mut runs: Vec<(usize, Style, String)> = Vec::new();
+    let blank = Grapheme { symbol: " ", style: Style::new() };
+    let row = line.visible(SIZE.0.into()).chain(std::iter::repeat(blank)).take(SIZE.0.into());
+    for (column, grapheme) in row.enumerate() {
+        assert_eq!(grapheme.columns(), 1);
         match runs.last_mut() {
-            Some((_, last, text)) if (last.fg, last.bg, last.modifier) == (cell.fg, cell.bg, cell.modifier) => {
-                text.push_str(cell.symbol());
-            }
-            _ => runs.push((x, cell.clone(), cell.symbol().to_owned())),
+            Some((_, style, text)) if *style == grapheme.style => text.push_str(grapheme.symbol),
+            _ => runs.push((column, grapheme.style, grapheme.symbol.to_owned())),
         }
     }
     runs
 }
 
-fn svg(buffer: &Buffer) -> String {
-    let (width, height) = (f64::from(buffer.area.width) * CELL.0, f64::from(buffer.area.height) * CELL.1);
+fn svg(lines: &[Line]) -> String {
+    let (width, height) = (f64::from(SIZE.0) * CELL.0, f64::from(SIZE.1) * CELL.1);
     let (all_width, all_height) = (width + 2.0 * MARGIN, height + 2.0 * MARGIN);
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {all_width:.1} {all_height:.1}\" \
@@ -57,12 +56,11 @@ fn svg(buffer: &Buffer) -> String {
          <title>bulkhead top</title>\n\
          <rect width=\"100%\" height=\"100%\" rx=\"8\" fill=\"#282828\"/>\n"
     );
-    for y in 0..buffer.area.height {
-        for (x, cell, text) in runs(buffer, y) {
-            let (left, top) = (MARGIN + f64::from(x) * CELL.0, MARGIN + f64::from(y) * CELL.1);
+    for (row, line) in lines.iter().enumerate() {
+        for (column, style, text) in runs(line) {
+            let (left, top) = (MARGIN + column as f64 * CELL.0, MARGIN + row as f64 * CELL.1);
             let length = text.chars().count() as f64 * CELL.0;
-            if cell.bg != Color::Reset {
-                let fill = colour(cell.bg, "#282828");
+            if let Some(fill) = style.bg.map(colour) {
                 writeln!(
                     out,
                     "<rect x=\"{left:.1}\" y=\"{top:.1}\" width=\"{length:.1}\" height=\"{}\" fill=\"{fill}\"/>",
@@ -73,9 +71,9 @@ fn svg(buffer: &Buffer) -> String {
             if text.trim().is_empty() {
                 continue;
             }
-            let weight = if cell.modifier.contains(Modifier::BOLD) { " font-weight=\"bold\"" } else { "" };
-            let line = if cell.modifier.contains(Modifier::UNDERLINED) { " text-decoration=\"underline\"" } else { "" };
-            let fill = colour(cell.fg, "#ebdbb2");
+            let weight = if style.is_bold { " font-weight=\"bold\"" } else { "" };
+            let line = if style.is_underlined { " text-decoration=\"underline\"" } else { "" };
+            let fill = style.fg.map_or("#ebdbb2", colour);
             writeln!(
                 out,
                 "<text x=\"{left:.1}\" y=\"{:.1}\" textLength=\"{length:.1}\" xml:space=\"preserve\" fill=\"{fill}\"{weight}{line}>{}</text>",
@@ -93,7 +91,7 @@ fn svg(buffer: &Buffer) -> String {
 fn the_picture_of_top_in_the_documents_is_what_is_drawn() {
     let (picture, choices) = (busy(), Choices::new(PortOrder::Packets, ""));
     let scene = Scene { picture: &picture, choices: &choices, interval: Duration::from_secs(1), away: None };
-    let made = svg(&drawn(scene, 124, 31));
+    let made = svg(&drawn(scene, SIZE.0, SIZE.1));
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/top.svg");
     if std::env::var_os("BULKHEAD_BLESS").is_some() {
         std::fs::write(&path, &made).unwrap();

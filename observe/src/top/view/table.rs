@@ -1,6 +1,6 @@
 //! Tables that fit in a width: the column of names gives way first, then columns that can be missed.
 
-use ratatui::text::{Line, Span};
+use super::super::text::{Line, Span};
 
 use super::{fit, style};
 
@@ -28,7 +28,7 @@ struct Column {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Table {
     columns: Vec<Column>,
-    rows: Vec<Vec<Vec<Span<'static>>>>,
+    rows: Vec<Vec<Vec<Span>>>,
 }
 
 impl Table {
@@ -62,12 +62,12 @@ impl Table {
     }
 
     /// Adds a row; a cell has several spans where it is of several colours.
-    pub(super) fn row(&mut self, cells: impl IntoIterator<Item = Vec<Span<'static>>>) {
+    pub(super) fn row(&mut self, cells: impl IntoIterator<Item = Vec<Span>>) {
         self.rows.push(cells.into_iter().collect());
     }
 
     /// The heading, and the rows from `first` on: `rows` at most.
-    pub(super) fn lines(&self, width: usize, first: usize, rows: usize) -> Vec<Line<'static>> {
+    pub(super) fn lines(&self, width: usize, first: usize, rows: usize) -> Vec<Line> {
         let mut widths: Vec<Option<usize>> = (0..self.columns.len()).map(|at| Some(self.width(at))).collect();
         let name = self.width(0);
         let least = name.min(NAME).max(self.columns[0].heading.chars().count());
@@ -94,7 +94,7 @@ impl Table {
         cells.chain([column.heading.chars().count(), least]).max().unwrap_or(0)
     }
 
-    fn line(&self, cells: &[Vec<Span<'static>>], widths: &[Option<usize>]) -> Line<'static> {
+    fn line(&self, cells: &[Vec<Span>], widths: &[Option<usize>]) -> Line {
         let mut spans = Vec::new();
         for ((cell, column), width) in cells.iter().zip(&self.columns).zip(widths) {
             let Some(width) = *width else { continue };

@@ -1,10 +1,8 @@
 //! The tables of a screen: workers, drops, who denies, ports.
 
-use ratatui::style::Style;
-use ratatui::text::Span;
-
 use super::super::figures::{count, percent, rate};
 use super::super::picture::{Picture, PortRates, WorkerRates};
+use super::super::text::{Span, Style};
 use super::head::bar;
 use super::table::Table;
 use super::{Scene, style};
@@ -16,17 +14,17 @@ fn of(heading: &str, shown: usize, all: usize) -> String {
     if shown < all { format!("{heading} ({shown} of {all})") } else { heading.to_owned() }
 }
 
-fn cell(text: impl Into<String>, style: Style) -> Vec<Span<'static>> {
+fn cell(text: impl Into<String>, style: Style) -> Vec<Span> {
     vec![Span::styled(text.into(), style)]
 }
 
 /// A rate; what is nothing stands back.
-fn rate_cell(value: Option<f64>, style: Style) -> Vec<Span<'static>> {
+fn rate_cell(value: Option<f64>, style: Style) -> Vec<Span> {
     let is_nothing = value.is_none_or(|value| value <= 0.0);
     cell(rate(value), if is_nothing { style::DIM } else { style })
 }
 
-fn count_cell(value: u64, style: Style) -> Vec<Span<'static>> {
+fn count_cell(value: u64, style: Style) -> Vec<Span> {
     cell(count(value), if value == 0 { style::DIM } else { style })
 }
 

@@ -3,13 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use bolero::check;
-use ratatui::Terminal;
-use ratatui::backend::TestBackend;
-use ratatui::buffer::{Buffer, CellWidth};
 
 use super::super::choices::Choices;
 use super::super::keys::Key;
 use super::super::picture::{Counted, DenyRates, DropRates, PathRates, PortRates, SessionRates, Traffic, WorkerRates};
+use super::super::text::Grapheme;
 use super::*;
 use crate::admin::Condition;
 use crate::args::PortOrder;
@@ -111,23 +109,22 @@ fn choices() -> Choices {
     Choices::new(PortOrder::Packets, "")
 }
 
-pub(super) fn drawn(scene: Scene<'_>, width: u16, height: u16) -> Buffer {
-    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-    terminal.draw(|frame| draw(frame, scene)).unwrap();
-    terminal.backend().buffer().clone()
+/// The lines of a screen of this size, which fit in it.
+pub(super) fn drawn(scene: Scene<'_>, width: u16, height: u16) -> Vec<Line> {
+    let lines = draw(scene, (width, height));
+    assert_eq!(lines.len(), usize::from(height));
+    for line in &lines {
+        assert_eq!(text_of(line.visible(width.into())).trim_end(), text_of(line.visible(usize::MAX)).trim_end());
+    }
+    lines
 }
 
-fn rows(buffer: &Buffer) -> Vec<String> {
-    let row = |y| {
-        let (mut row, mut x) = (String::new(), 0);
-        while x < buffer.area.width {
-            let symbol = buffer[(x, y)].symbol();
-            row.push_str(symbol);
-            x += symbol.cell_width();
-        }
-        row
-    };
-    (0..buffer.area.height).map(|y| row(y).trim_end().to_owned()).collect()
+fn text_of<'a>(graphemes: impl Iterator<Item = Grapheme<'a>>) -> String {
+    graphemes.map(|grapheme| grapheme.symbol).collect()
+}
+
+fn rows(lines: &[Line]) -> Vec<String> {
+    lines.iter().map(|line| text_of(line.visible(usize::MAX)).trim_end().to_owned()).collect()
 }
 
 fn scene<'a>(picture: &'a Picture, choices: &'a Choices) -> Scene<'a> {

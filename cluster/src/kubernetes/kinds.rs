@@ -1,0 +1,136 @@
+//! The kinds that are followed.
+
+use std::fmt;
+
+/// The group of the cluster policies.
+pub(super) const CLUSTER_POLICY_GROUP: &str = "policy.networking.k8s.io";
+
+/// What kinds are followed for. What there is of one purpose neither waits for the other nor goes with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Purpose {
+    /// Policy depends on them.
+    Policy,
+    /// The resolver of Services does.
+    Services,
+}
+
+impl Purpose {
+    pub(super) const ALL: [Self; 2] = [Self::Policy, Self::Services];
+
+    pub(super) const fn index(self) -> usize {
+        self as usize
+    }
+}
+
+/// A kind of objects that policy or the resolver of Services depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    /// `v1`.
+    Namespace,
+    /// `v1`.
+    Node,
+    /// `v1`.
+    Pod,
+    /// `networking.k8s.io/v1`.
+    NetworkPolicy,
+    /// `policy.networking.k8s.io/v1alpha2`, where the server has it.
+    ClusterNetworkPolicy,
+    /// `policy.networking.k8s.io/v1alpha1`, where the server has it.
+    AdminNetworkPolicy,
+    /// `policy.networking.k8s.io/v1alpha1`, where the server has it.
+    BaselineAdminNetworkPolicy,
+    /// `v1`, where Services are wanted.
+    Service,
+    /// `discovery.k8s.io/v1`, where Services are wanted.
+    EndpointSlice,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::Namespace,
+        Self::Node,
+        Self::Pod,
+        Self::NetworkPolicy,
+        Self::ClusterNetworkPolicy,
+        Self::AdminNetworkPolicy,
+        Self::BaselineAdminNetworkPolicy,
+        Self::Service,
+        Self::EndpointSlice,
+    ];
+
+    /// As Kubernetes writes it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Namespace => "Namespace",
+            Self::Node => "Node",
+            Self::Pod => "Pod",
+            Self::NetworkPolicy => "NetworkPolicy",
+            Self::ClusterNetworkPolicy => "ClusterNetworkPolicy",
+            Self::AdminNetworkPolicy => "AdminNetworkPolicy",
+            Self::BaselineAdminNetworkPolicy => "BaselineAdminNetworkPolicy",
+            Self::Service => "Service",
+            Self::EndpointSlice => "EndpointSlice",
+        }
+    }
+
+    /// As addresses and rights name its objects.
+    pub const fn resource(self) -> &'static str {
+        match self {
+            Self::Namespace => "namespaces",
+            Self::Node => "nodes",
+            Self::Pod => "pods",
+            Self::NetworkPolicy => "networkpolicies",
+            Self::ClusterNetworkPolicy => "clusternetworkpolicies",
+            Self::AdminNetworkPolicy => "adminnetworkpolicies",
+            Self::BaselineAdminNetworkPolicy => "baselineadminnetworkpolicies",
+            Self::Service => "services",
+            Self::EndpointSlice => "endpointslices",
+        }
+    }
+
+    /// The version in which it is read.
+    pub const fn api_version(self) -> &'static str {
+        match self {
+            Self::Namespace | Self::Node | Self::Pod | Self::Service => "v1",
+            Self::NetworkPolicy => "networking.k8s.io/v1",
+            Self::ClusterNetworkPolicy => "policy.networking.k8s.io/v1alpha2",
+            Self::AdminNetworkPolicy | Self::BaselineAdminNetworkPolicy => "policy.networking.k8s.io/v1alpha1",
+            Self::EndpointSlice => "discovery.k8s.io/v1",
+        }
+    }
+
+    /// Its group; empty for Kubernetes' core.
+    pub(super) fn group(self) -> &'static str {
+        self.api_version().split_once('/').map_or("", |(group, _)| group)
+    }
+
+    /// Where all its objects are.
+    pub(super) fn path(self) -> String {
+        let root = if self.group().is_empty() { "/api" } else { "/apis" };
+        format!("{root}/{}/{}", self.api_version(), self.resource())
+    }
+
+    /// What it is followed for. Nodes serve both.
+    pub const fn purpose(self) -> Purpose {
+        match self {
+            Self::Service | Self::EndpointSlice => Purpose::Services,
+            _ => Purpose::Policy,
+        }
+    }
+
+    /// Whether a server may be without it, and policy is whole all the same.
+    pub(super) const fn is_optional(self) -> bool {
+        matches!(self, Self::ClusterNetworkPolicy | Self::AdminNetworkPolicy | Self::BaselineAdminNetworkPolicy)
+    }
+
+    pub(super) const fn index(self) -> usize {
+        self as usize
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

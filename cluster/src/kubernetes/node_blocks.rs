@@ -1,0 +1,33 @@
+//! The blocks of one node's pods, asked of the server once.
+
+use bulkhead_control::object::Object;
+use ipnet::IpNet;
+
+use super::connection::{Connection, Fault};
+use super::kinds::Kind;
+use super::list_watch::escaped;
+use super::page;
+use super::settings::Timing;
+use crate::client::Access;
+
+/// `spec.podCIDRs` of this node; none where the server does not have the node, or it has none yet.
+///
+/// # Errors
+/// What is wrong with the server or with the way to it, with the remedy where one is known; or that the system refuses what it takes to
+/// ask.
+pub fn node_blocks(access: Access, node: &str) -> Result<Vec<IpNet>, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| error.to_string())?;
+    let connection = Connection::new(access, Timing::default());
+    let name: String = node.bytes().map(escaped).collect();
+    // A list, though it is of one: the right to list is the one that the vswitch has.
+    let path = format!("{}?fieldSelector=metadata.name%3D{name}", Kind::Node.path());
+    let told = |fault: Fault| fault.told(Kind::Node);
+    let text = runtime.block_on(connection.page(&path)).map_err(told)?;
+    let page = page::page(Kind::Node, &text).map_err(|text| Fault::Other(text).told(Kind::Node))?;
+    let blocks = page.items.into_iter().filter_map(|item| match item.read.object {
+        Some(Object::Node(found)) if *found.name == *node && !item.read.has_problems() => Some(found.pod_cidrs),
+        _ => None,
+    });
+    Ok(blocks.flatten().collect())
+}

@@ -1,0 +1,344 @@
+//! What the server says: pages of lists, and lines of watches.
+//!
+//! Objects are read one by one as their text is parsed, since the untyped tree of a page is several times as large as its text.
+
+use std::fmt;
+
+use bulkhead_control::inventory::Key;
+use bulkhead_control::object::{ClusterPolicyKind, ClusterPolicyName, Object, ObjectName};
+use bulkhead_control::source::escaped;
+use bulkhead_control::source::single::{self, Single};
+use serde::de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
+
+use super::kinds::Kind;
+use super::pruned::Pruned;
+
+/// An object as it was read.
+pub(super) struct Item {
+    pub(super) key: Key,
+    pub(super) read: Single,
+    pub(super) version: Option<u64>,
+}
+
+/// A page of a list.
+#[derive(Default)]
+pub(super) struct Page {
+    pub(super) items: Vec<Item>,
+    /// Where a watch goes on from here.
+    pub(super) version: String,
+    /// What asks for the next page; none on the last one.
+    pub(super) next: Option<String>,
+}
+
+/// A line of a watch.
+#[expect(clippy::large_enum_variant, reason = "there is one at a time, and it is taken apart at once")]
+pub(super) enum Line {
+    /// The object is there, new or changed.
+    Applied(Item),
+    /// The object is gone.
+    Deleted { key: Key, version: Option<u64> },
+    /// Nothing has changed up to here.
+    Bookmark { version: Option<u64> },
+    /// The watch is over, for a reason that has a code of HTTP.
+    Failed { code: u16, message: String },
+}
+
+impl Line {
+    /// What orders it among others; none where the server's versions are no numbers.
+    pub(super) const fn version(&self) -> Option<u64> {
+        match self {
+            Self::Applied(Item { version, .. }) | Self::Deleted { version, .. } | Self::Bookmark { version } => {
+                *version
+            }
+            Self::Failed { .. } => None,
+        }
+    }
+}
+
+/// Reads a page of a list of this kind.
+///
+/// # Errors
+/// When it is none: then nothing of it counts.
+pub(super) fn page(kind: Kind, text: &str) -> Result<Page, String> {
+    let mut deserializer = serde_json::Deserializer::from_str(text);
+    let page = PageSeed(kind).deserialize(&mut deserializer);
+    let page = page.and_then(|page| deserializer.end().map(|()| page));
+    page.map_err(|error| format!("the server's list of {} cannot be read: {}", kind.resource(), shown(&error)))
+}
+
+/// Reads a line of a watch of this kind. Also returns its version as the server writes it.
+///
+/// # Errors
+/// When it is none: then what the server wanted to say is not known.
+pub(super) fn line(kind: Kind, text: &[u8]) -> Result<(Line, String), String> {
+    let unreadable =
+        |error: &dyn fmt::Display| format!("a change of {} cannot be read: {}", kind.resource(), shown(error));
+    let mut deserializer = serde_json::Deserializer::from_slice(text);
+    let event = EventSeed(kind).deserialize(&mut deserializer);
+    let event = event.and_then(|event| deserializer.end().map(|()| event));
+    let Event { what, object } = event.map_err(|error| unreadable(&error))?;
+    if what == "ERROR" {
+        let code = object.get("code").and_then(Value::as_u64).and_then(|code| u16::try_from(code).ok());
+        let message = object.get("message").and_then(Value::as_str).unwrap_or_default();
+        return Ok((Line::Failed { code: code.unwrap_or(500), message: message.to_owned() }, String::new()));
+    }
+    let text = version_of(&object).ok_or_else(|| unreadable(&"no metadata.resourceVersion"))?.to_owned();
+    let version = text.parse().ok();
+    let line = match &*what {
+        "ADDED" | "MODIFIED" => Line::Applied(item(kind, object).map_err(|error| unreadable(&error))?),
+        "DELETED" => {
+            check_kind(kind, &object).map_err(|error| unreadable(&error))?;
+            Line::Deleted { key: key_of(kind, &object).ok_or_else(|| unreadable(&NAMELESS))?, version }
+        }
+        "BOOKMARK" => Line::Bookmark { version },
+        other => return Err(unreadable(&format_args!("unknown type {other:?}"))),
+    };
+    Ok((line, text))
+}
+
+struct Event {
+    what: String,
+    object: Value,
+}
+
+const NAMELESS: &str = "an object without a name";
+
+/// The start of what is wrong: it may repeat pieces of what was sent.
+fn shown(error: &dyn fmt::Display) -> String {
+    escaped(&error.to_string()).chars().take(200).collect()
+}
+
+fn version_of(value: &Value) -> Option<&str> {
+    value.pointer("/metadata/resourceVersion").and_then(Value::as_str).filter(|version| !version.is_empty())
+}
+
+/// Reads an object as if a file held it.
+fn item(kind: Kind, value: Value) -> Result<Item, String> {
+    check_kind(kind, &value)?;
+    let (key, version) = (key_of(kind, &value), version_of(&value).and_then(|version| version.parse().ok()));
+    let key = key.ok_or(NAMELESS)?;
+    let read = single::read(value, kind.api_version(), kind.name());
+    let mut read = read.ok_or("an object of another kind")?;
+    if let Some(Object::Pod(pod)) = &mut read.object {
+        // No verdict depends on it, and a large cluster's would take megabytes.
+        pod.owner = None;
+    }
+    // Shares the texts of the object.
+    let key = read.object.as_ref().map_or(key, Key::of);
+    Ok(Item { key, read, version })
+}
+
+/// Items of lists need not say their kind. What says another one is nonsense, or of another list.
+fn check_kind(kind: Kind, value: &Value) -> Result<(), String> {
+    for (field, expected) in [("apiVersion", kind.api_version()), ("kind", kind.name())] {
+        match value.get(field) {
+            None => {}
+            Some(Value::String(found)) if found == expected => {}
+            Some(found) => return Err(format!("{field} {found} instead of {expected}")),
+        }
+    }
+    Ok(())
+}
+
+fn key_of(kind: Kind, value: &Value) -> Option<Key> {
+    let text = |pointer| value.pointer(pointer).and_then(Value::as_str).filter(|text| !text.is_empty());
+    let name = text("/metadata/name")?;
+    let namespaced = || Some(ObjectName::new(text("/metadata/namespace")?, name));
+    let cluster = |kind| Some(Key::ClusterPolicy(ClusterPolicyName { kind, name: name.into() }));
+    match kind {
+        Kind::Namespace => Some(Key::Namespace(name.into())),
+        Kind::Node => Some(Key::Node(name.into())),
+        Kind::Pod => namespaced().map(Key::Pod),
+        Kind::NetworkPolicy => namespaced().map(Key::Policy),
+        Kind::Service => namespaced().map(Key::Service),
+        Kind::EndpointSlice => namespaced().map(Key::EndpointSlice),
+        Kind::ClusterNetworkPolicy => cluster(ClusterPolicyKind::ClusterNetworkPolicy),
+        Kind::AdminNetworkPolicy => cluster(ClusterPolicyKind::AdminNetworkPolicy),
+        Kind::BaselineAdminNetworkPolicy => cluster(ClusterPolicyKind::BaselineAdminNetworkPolicy),
+    }
+}
+
+struct EventSeed(Kind);
+
+impl<'de> DeserializeSeed<'de> for EventSeed {
+    type Value = Event;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Event, D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for EventSeed {
+    type Value = Event;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an event of a watch")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Event, A::Error> {
+        let (mut what, mut object) = (None, None);
+        while let Some(key) = access.next_key::<String>()? {
+            match &*key {
+                "type" => what = Some(access.next_value::<String>()?),
+                "object" => object = Some(access.next_value_seed(Pruned(self.0))?),
+                _ => drop(access.next_value::<IgnoredAny>()?),
+            }
+        }
+        let (Some(what), Some(object)) = (what, object) else {
+            return Err(A::Error::custom("it has no type or no object"));
+        };
+        Ok(Event { what, object })
+    }
+}
+
+struct PageSeed(Kind);
+
+impl<'de> DeserializeSeed<'de> for PageSeed {
+    type Value = Page;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Page, D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ListMetadata {
+    #[serde(default)]
+    resource_version: String,
+    #[serde(default)]
+    r#continue: String,
+}
+
+impl<'de> Visitor<'de> for PageSeed {
+    type Value = Page;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Page, A::Error> {
+        let (mut page, mut kind, mut has_items) = (Page::default(), None, false);
+        while let Some(key) = access.next_key::<String>()? {
+            match &*key {
+                "kind" => kind = Some(access.next_value::<String>()?),
+                "metadata" => {
+                    let metadata: ListMetadata = access.next_value()?;
+                    page.version = metadata.resource_version;
+                    page.next = Some(metadata.r#continue).filter(|next| !next.is_empty());
+                }
+                "items" => {
+                    page.items = access.next_value_seed(ItemsSeed(self.0))?;
+                    has_items = true;
+                }
+                _ => drop(access.next_value::<IgnoredAny>()?),
+            }
+        }
+        let expected = format!("{}List", self.0.name());
+        if kind.as_deref() != Some(&*expected) {
+            return Err(A::Error::custom(format_args!("it is no {expected}")));
+        }
+        if !has_items || page.version.is_empty() {
+            return Err(A::Error::custom("it has no items or no metadata.resourceVersion"));
+        }
+        Ok(page)
+    }
+}
+
+struct ItemsSeed(Kind);
+
+impl<'de> DeserializeSeed<'de> for ItemsSeed {
+    type Value = Vec<Item>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Vec<Item>, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for ItemsSeed {
+    type Value = Vec<Item>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the objects of a list")
+    }
+
+    /// As programs in Go write an empty list.
+    fn visit_unit<E>(self) -> Result<Vec<Item>, E> {
+        Ok(Vec::new())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Vec<Item>, A::Error> {
+        let mut items = Vec::new();
+        while let Some(value) = access.next_element_seed(Pruned(self.0))? {
+            items.push(item(self.0, value).map_err(A::Error::custom)?);
+        }
+        Ok(items)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POD: &str = r#"{"metadata":{"name":"a","namespace":"x","resourceVersion":"7"},"spec":{}}"#;
+
+    #[test]
+    fn a_page_is_read_whole_or_not_at_all() {
+        let text = format!(
+            r#"{{"kind":"PodList","apiVersion":"v1","metadata":{{"resourceVersion":"9","continue":"c"}},"items":[{POD}]}}"#
+        );
+        let read = page(Kind::Pod, &text).unwrap();
+        assert_eq!((read.version.as_str(), read.next.as_deref(), read.items.len()), ("9", Some("c"), 1));
+        let item = &read.items[0];
+        assert_eq!((item.key.clone(), item.version), (Key::Pod(ObjectName::new("x", "a")), Some(7)));
+        assert!(item.read.object.is_some() && !item.read.has_problems());
+        for end in 0..text.len() {
+            assert!(page(Kind::Pod, &text[..end]).is_err(), "{}", &text[..end]);
+        }
+        for wrong in [
+            text.replace("PodList", "NodeList"),
+            text.replace("PodList", "Status"),
+            text.replace(r#""resourceVersion":"9","#, ""),
+            text.replace(r#""namespace":"x","#, ""),
+            text.replace("items", "item"),
+            text.replace(POD, "7"),
+            text.clone() + "x",
+        ] {
+            assert!(page(Kind::Pod, &wrong).is_err(), "{wrong}");
+        }
+        let empty = text.replace(&format!("[{POD}]"), "null");
+        assert!(page(Kind::Pod, &empty).unwrap().items.is_empty());
+    }
+
+    #[test]
+    fn lines_say_what_has_changed_and_nonsense_is_none() {
+        let of = |what: &str| line(Kind::Pod, format!(r#"{{"type":"{what}","object":{POD}}}"#).as_bytes());
+        assert!(matches!(of("ADDED"), Ok((Line::Applied(Item { version: Some(7), .. }), _))));
+        assert!(matches!(of("MODIFIED"), Ok((Line::Applied(_), version)) if version == "7"));
+        assert!(matches!(of("DELETED"), Ok((Line::Deleted { version: Some(7), .. }, _))));
+        assert!(matches!(of("BOOKMARK"), Ok((Line::Bookmark { version: Some(7) }, _))));
+        assert!(of("OTHER").is_err());
+        let gone = br#"{"type":"ERROR","object":{"kind":"Status","code":410,"message":"too old"}}"#;
+        assert!(matches!(line(Kind::Pod, gone), Ok((Line::Failed { code: 410, .. }, _))));
+        for wrong in [&b"\xff\x00"[..], b"", b"{", br#"{"type":"ADDED"}"#, br#"{"type":"ADDED","object":7}"#] {
+            assert!(line(Kind::Pod, wrong).is_err());
+        }
+        let other = br#"{"type":"ADDED","object":{"kind":"Node","metadata":{"name":"a","resourceVersion":"1"}}}"#;
+        assert!(line(Kind::Pod, other).is_err());
+    }
+
+    #[test]
+    fn an_object_that_is_not_understood_is_still_known_by_its_name() {
+        let text = br#"{"type":"ADDED","object":{"kind":"NetworkPolicy","apiVersion":"networking.k8s.io/v1",
+            "metadata":{"name":"p","namespace":"x","resourceVersion":"1"},"spec":{"ingres":[]}}}"#;
+        let Ok((Line::Applied(item), _)) = line(Kind::NetworkPolicy, text) else { panic!("it is a line") };
+        assert_eq!(item.key, Key::Policy(ObjectName::new("x", "p")));
+        assert!(matches!(item.read.object, Some(Object::Policy(_))) && item.read.has_problems());
+        let text = br#"{"type":"ADDED","object":{"metadata":{"name":"a","namespace":"x","resourceVersion":"1"},
+            "spec":{"nodeName":[]}}}"#;
+        let Ok((Line::Applied(item), _)) = line(Kind::Pod, text) else { panic!("it is a line") };
+        assert!(item.read.object.is_none() && item.key == Key::Pod(ObjectName::new("x", "a")));
+    }
+}

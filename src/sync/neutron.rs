@@ -1,0 +1,160 @@
+//! `bulkhead sync neutron`: the security groups of a Neutron server as the policies have them.
+//!
+//! ```text
+//!  state --compile--> desired --.
+//!                               +--plan--> requests --client--> server
+//!  server --lists--> listed ----'                                  |
+//!            ^-----------------------------------------------------'  once more, to see that nothing is left
+//! ```
+//! **Invariant.** It may be ended and started again at any point: what it sends next follows from what the server lists. It sends the
+//! token to the endpoint that it was given and to nobody else, and writes it nowhere.
+
+use std::collections::BTreeSet;
+use std::io::{self, BufWriter, Write};
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use bulkhead_cluster::neutron::{Apply, Client};
+use bulkhead_control::processor::Scope;
+use bulkhead_control::renderer::neutron::Desired;
+use bulkhead_control::renderer::neutron::plan::{Plan, placeholder, plan};
+use serde_json::{Value, json};
+
+use crate::args::SyncNeutron;
+use bulkhead_answers::args::Format;
+use bulkhead_answers::compile::neutron::{call_value, desired, owner};
+use bulkhead_answers::{output, run};
+
+/// The variable that the token is in, as for OpenStack's own client.
+const TOKEN: &str = "OS_TOKEN";
+
+pub(crate) fn run(args: &SyncNeutron) -> anyhow::Result<ExitCode> {
+    let token = std::env::var(TOKEN).ok().filter(|token| !token.is_empty()).with_context(|| {
+        format!(
+            "no token for the server\n  help: {TOKEN}=$(openstack token issue -f value -c id) bulkhead sync neutron ..."
+        )
+    })?;
+    let mut pipeline = run::load(&args.state, Scope::Cluster)?;
+    run::enforce_all(&mut pipeline, "OpenStack")?;
+    let desired = desired(&mut pipeline, args.state.lenient)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let client = Client::new(&args.endpoint, &token, args.retries)?;
+    if client.is_overheard() {
+        let text = "the token is sent over http, readable on the way";
+        output::warn(&format!("{text}\n  help: use the https endpoint where there is one"));
+    }
+    let sync = Sync { args, owner: owner(&args.cluster), desired: &desired, client };
+    runtime.block_on(sync.run())
+}
+
+struct Sync<'a> {
+    args: &'a SyncNeutron,
+    owner: String,
+    desired: &'a Desired,
+    client: Client,
+}
+
+impl Sync<'_> {
+    async fn plan(&self) -> anyhow::Result<Plan> {
+        let listed = self.client.listed(&self.owner, self.args.network.as_deref()).await?;
+        // A file that was cut off, or the wrong one, looks like a cluster without pods.
+        if self.desired.ports.is_empty() && !listed.groups.is_empty() && !self.args.allow_empty {
+            bail!(
+                "the state has no pod, and the server has {} groups of cluster {}: they would all be deleted, and their ports closed\n  \
+                 help: give the whole state to --state; --allow-empty deletes the groups",
+                listed.groups.len(),
+                self.args.cluster
+            );
+        }
+        let keep: BTreeSet<String> = self.args.keep_groups.iter().cloned().collect();
+        let plan = plan(self.desired, &listed, &self.owner, &keep);
+        if let Some(older) = plan.older.first().filter(|_| !self.args.allow_older) {
+            let count = plan.older.len();
+            bail!(
+                "the state is older than what is in force: {older} ({count} such groups)\n  \
+                 help: read the state anew; --allow-older goes back to it"
+            );
+        }
+        Ok(plan)
+    }
+
+    async fn run(self) -> anyhow::Result<ExitCode> {
+        let plan = self.plan().await?;
+        if self.args.dry_run {
+            self.show(&plan)?;
+            let is_done = plan.requests.is_empty() && plan.problems.is_empty();
+            return Ok(ExitCode::from(u8::from(!is_done)));
+        }
+        let mut apply = Apply::new(&self.client, self.desired, &self.owner);
+        apply.know(&self.client.listed_ids(&self.owner).await?);
+        for (at, request) in plan.requests.iter().enumerate() {
+            apply.send(request).await.with_context(|| {
+                format!("{at} of {} requests were done; the same command goes on from there", plan.requests.len())
+            })?;
+        }
+        let left = if plan.requests.is_empty() { 0 } else { self.plan().await?.requests.len() };
+        self.tell(&plan, &apply, left)?;
+        Ok(ExitCode::from(u8::from(left > 0 || !plan.problems.is_empty())))
+    }
+
+    /// Prints the requests.
+    fn show(&self, plan: &Plan) -> anyhow::Result<()> {
+        let mut out = BufWriter::new(io::stdout().lock());
+        let calls = plan.requests.iter().flat_map(|request| request.calls(self.desired, &self.owner, placeholder));
+        match self.args.output {
+            Format::Text => {
+                for call in calls {
+                    writeln!(out, "{}", output::printable(&call.to_string()))?;
+                }
+                warn(plan);
+            }
+            Format::Json => {
+                let calls: Vec<Value> = calls.map(|call| call_value(&call)).collect();
+                writeln!(out, "{}", json!({ "requests": calls, "problems": problems(plan) }))?;
+            }
+        }
+        Ok(out.flush()?)
+    }
+
+    /// Tells what was done.
+    fn tell(&self, plan: &Plan, apply: &Apply<'_>, left: usize) -> anyhow::Result<()> {
+        let Desired { groups, ports } = self.desired;
+        let rules: usize = groups.values().map(|group| group.rules.len()).sum();
+        let mut out = io::stdout().lock();
+        match self.args.output {
+            Format::Text => {
+                apply.notes.iter().for_each(|note| output::note(note));
+                warn(plan);
+                if left > 0 {
+                    let text = "requests would be needed still: somebody else changes the same groups or ports";
+                    output::warn(&format!("{left} {text}\n  help: run the same command again"));
+                }
+                let (groups, ports, sent) = (groups.len(), ports.len(), apply.sent);
+                writeln!(out, "{groups} security groups with {rules} rules for {ports} pods; {sent} requests sent")?;
+            }
+            Format::Json => {
+                let document = json!({
+                    "groups": groups.len(), "rules": rules, "pods": ports.len(), "sent": apply.sent, "left": left,
+                    "problems": problems(plan), "notes": apply.notes,
+                });
+                writeln!(out, "{document}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn problems(plan: &Plan) -> Vec<Value> {
+    plan.problems.iter().map(|problem| json!({"text": problem.to_string(), "open": problem.is_open()})).collect()
+}
+
+/// Problems that are told one by one: as many as a person reads.
+const MAX_PROBLEMS: usize = 20;
+
+fn warn(plan: &Plan) {
+    plan.problems.iter().take(MAX_PROBLEMS).for_each(output::warn);
+    let more = plan.problems.len().saturating_sub(MAX_PROBLEMS);
+    if more > 0 {
+        output::warn(&format!("{more} more of such"));
+    }
+}

@@ -1,0 +1,110 @@
+//! One command of a verb, run from the project's root.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::Instant;
+
+/// A command with its words for the terminal.
+pub(crate) struct Step(Command, String);
+
+pub(crate) fn cargo(args: &[&str]) -> Step {
+    Step::new("cargo", args)
+}
+
+/// `cargo test` of the workspace. All of these steps share what `build` has compiled: the same packages, features and compiler.
+pub(crate) fn tests(args: &[&str]) -> Step {
+    linted(cargo(&[&["test", "--workspace"], args].concat()))
+}
+
+/// Has clippy's driver compile the workspace's own crates, with warnings as errors, as `cargo clippy` has it check them.
+pub(crate) fn linted(step: Step) -> Step {
+    // How `cargo clippy -- -D warnings` passes its arguments on.
+    step.env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver")
+        .env("CLIPPY_ARGS", "-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__")
+}
+
+impl Step {
+    pub(crate) fn new(program: &str, args: &[&str]) -> Self {
+        let mut command = Command::new(program);
+        command.args(args).current_dir(root());
+        // What cargo says of this program. Build scripts that look at it (ring's) would run again after each cargo that was not started
+        // here, and all that depends on them would be built once more.
+        let of_this_program = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
+        for (name, _) in env::vars_os().filter(|(name, _)| name.to_str().is_some_and(of_this_program)) {
+            command.env_remove(name);
+        }
+        Self(command, format!("{program} {}", args.join(" ")))
+    }
+
+    pub(crate) fn env(mut self, name: &str, value: &str) -> Self {
+        self.0.env(name, value);
+        self
+    }
+
+    /// Runs when nothing else wants the processor, where `chrt` is installed.
+    pub(crate) fn idle(self) -> Self {
+        if !Command::new("chrt").arg("--version").output().is_ok_and(|output| output.status.success()) {
+            return self;
+        }
+        let mut command = Command::new("chrt");
+        command.args(["--idle", "0"]).arg(self.0.get_program()).args(self.0.get_args()).current_dir(root());
+        for (name, value) in self.0.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        Self(command, self.1)
+    }
+
+    /// Starts the command. `None`, with a message, if it cannot be started.
+    pub(crate) fn start(mut self) -> Option<Running> {
+        println!("+ {}", self.1);
+        match self.0.spawn() {
+            Ok(child) => Some(Running { child, words: self.1, started: Instant::now() }),
+            Err(error) => {
+                eprintln!("cannot run {}: {error}", self.1);
+                None
+            }
+        }
+    }
+
+    /// Runs the command to its end. Returns whether it succeeded.
+    pub(crate) fn run(self) -> bool {
+        self.start().is_some_and(Running::finish)
+    }
+}
+
+/// A command that runs.
+pub(crate) struct Running {
+    child: Child,
+    words: String,
+    started: Instant,
+}
+
+impl Running {
+    /// Waits for the end. Returns whether the command succeeded.
+    pub(crate) fn finish(mut self) -> bool {
+        match self.child.wait() {
+            Ok(status) if status.success() => {
+                println!("{} s: {}", self.started.elapsed().as_secs(), self.words);
+                true
+            }
+            Ok(status) => {
+                eprintln!("failed ({status}): {}", self.words);
+                false
+            }
+            Err(error) => {
+                eprintln!("cannot wait for {}: {error}", self.words);
+                false
+            }
+        }
+    }
+}
+
+/// The project's folder.
+pub(crate) fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.ancestors().find(|folder| folder.join("Cargo.lock").is_file()).unwrap_or(here).to_path_buf()
+}

@@ -102,7 +102,7 @@ fn every_command_of_the_readme_works_and_the_sample_is_what_is_printed() {
             assert!(matches!(output.status.code(), Some(0 | 1)), "{command}: {output:?}");
             printed.push(String::from_utf8(output.stdout).unwrap());
         } else if let Some(verb) = command.strip_prefix("cargo xtask ") {
-            let known = fs::read_to_string(root().join("xtask/src/main.rs")).unwrap();
+            let known = fs::read_to_string(root().join("dev/xtask/src/main.rs")).unwrap();
             assert!(known.contains(&format!("[\"{verb}\"] => ")), "{command}");
         } else if let Some(folder) = command.strip_prefix("kubectl apply -k ") {
             // tests/deploy.rs reads what is there.
@@ -220,7 +220,8 @@ fn completions_know_every_subcommand_and_the_shell_takes_them() {
 
 #[test]
 fn every_file_of_tests_is_a_module_of_its_crates_one_program() {
-    for folder in ["bench/tests", "classifier/tests", "cluster/tests", "control/tests", "dataplane/tests", "tests"] {
+    for folder in ["dev/bench/tests", "classifier/tests", "cluster/tests", "control/tests", "dataplane/tests", "tests"]
+    {
         let folder = root().join(folder);
         let all = fs::read_to_string(folder.join("all.rs")).unwrap();
         let files = fs::read_dir(&folder).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   the program --wasm32-wasip1--> bulkhead.wasm --gzip, base64--.
-//!   playground/page.{html,css,js}, wasi.js, pcaps, examples ------+--> target/playground/index.html --> golden cases under node
+//!   dev/playground/page.{html,css,js}, wasi.js, pcaps, examples ------+--> target/playground/index.html --> golden cases under node
 //!                                                                                                  `-> a headless Chromium
 //! ```
 //! The program is the ordinary one without what is Linux's. The page calls its `main` with the words of a command line and with files that
@@ -76,7 +76,7 @@ fn golden() -> bool {
         return skip("the golden cases need node");
     }
     // With the features of `test`, so that nothing is built twice.
-    let runner = format!("node playground/run.cjs {}", index().display());
+    let runner = format!("node dev/playground/run.cjs {}", index().display());
     tests(&["--test", "all", "--", "golden::"]).env("BULKHEAD_RUNNER", &runner).run()
 }
 
@@ -94,7 +94,7 @@ fn browser() -> bool {
         return false;
     }
     let [page, pictures] = [index(), pictures].map(|path| path.display().to_string());
-    Step::new("node", &["playground/browser.cjs", &page, &pictures]).run()
+    Step::new("node", &["dev/playground/browser.cjs", &page, &pictures]).run()
 }
 
 /// Optional for a newcomer, required under CI.
@@ -137,7 +137,7 @@ fn compile(toolchain: &Toolchain) -> bool {
         Toolchain::Debian => {
             args.extend(["-Zbuild-std=std,panic_abort", "--"]);
             args.push("-Clink-arg=/usr/lib/wasm32-wasi/crt1-command.o");
-            args.push("-Clink-arg=--allow-undefined-file=playground/absent-symbols");
+            args.push("-Clink-arg=--allow-undefined-file=dev/playground/absent-symbols");
             // Before those of rustup, which only pass a call on.
             let path = format!("/usr/bin:{}", env::var("PATH").unwrap_or_default());
             Step::new("/usr/bin/cargo", &args)
@@ -160,7 +160,7 @@ fn assemble() -> io::Result<(usize, usize)> {
     let mut packed = GzEncoder::new(Vec::new(), Compression::best());
     packed.write_all(&program)?;
     let program = STANDARD.encode(packed.finish()?);
-    let source = |name: &str| text(&format!("playground/{name}"));
+    let source = |name: &str| text(&format!("dev/playground/{name}"));
     let mut page = source("page.html")?;
     let parts = [
         ("{{style}}", source("page.css")?),

@@ -3,7 +3,7 @@
 
 mod e2e_bench;
 #[allow(dead_code, unreachable_pub, reason = "this uses a part of it")]
-#[path = "../../tests/support/netns.rs"]
+#[path = "../../../tests/support/netns.rs"]
 mod netns;
 mod pipeline;
 

@@ -1,6 +1,6 @@
 // Runs the program that is inside the page, as on a command line, with the page's own host:
 //
-//   node playground/run.cjs target/playground/index.html replay --state pcaps/shop/state.yaml --node node-1 pcaps/shop/in.pcap
+//   node dev/playground/run.cjs target/playground/index.html replay --state pcaps/shop/state.yaml --node node-1 pcaps/shop/in.pcap
 //
 // Files and folders that the words name are read before, and what the program has written is written afterwards.
 "use strict";

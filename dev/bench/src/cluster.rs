@@ -23,7 +23,7 @@ mod runtime;
 mod status;
 
 /// The server of the tests, as it is: another one would have to be as true to the API.
-#[path = "../../cluster/tests/support/api_server.rs"]
+#[path = "../../../cluster/tests/support/api_server.rs"]
 mod api_server;
 
 use std::path::PathBuf;

@@ -1,6 +1,6 @@
 // Opens the page in a headless Chromium, from its file, and uses it as a person would. Says what is wrong and ends with 1, or with 0.
 //
-//   node playground/browser.cjs target/playground/index.html [FOLDER for screenshots]
+//   node dev/playground/browser.cjs target/playground/index.html [FOLDER for screenshots]
 //
 // It speaks the DevTools protocol over two pipes, so that it needs no package and opens no port.
 // Source: https://chromedevtools.github.io/devtools-protocol/

@@ -18,8 +18,8 @@ use step::{Step, cargo, tests};
 const USAGE: &str = "\
 cargo xtask VERB
 
-  quick          formatting, lints, unit tests, budgets: what to run before each commit
-  check          everything that needs no other build than this workspace's: quick, documentation, all tests, a short fuzzing
+  quick          formatting, budgets, lints and unit tests of libraries and programs: what to run before each commit
+  check          everything that needs no other build than this workspace's: all lints, documentation, all tests, a short fuzzing
   full           what CI runs: check, the playground, a real API server and kubelet, the SIMD code under valgrind, licences
   fmt            formatting, changes nothing
   clippy         lints, warnings are errors
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     let done = match words.as_slice() {
-        ["quick"] => in_turn("quick", &[("fmt", fmt), ("build", build), ("unit", unit), ("budget", budget::run)]),
+        ["quick"] => in_turn("quick", &[("fmt", fmt), ("budget", budget::run), ("lints and unit tests", unit)]),
         ["check"] => check(),
         ["full"] => full(),
         ["fmt"] => fmt(),

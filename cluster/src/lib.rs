@@ -6,7 +6,7 @@
 //! **Not its purpose.** It decides nothing about traffic and reads no object itself: `bulkhead-control` does. It serves nobody.
 //!
 //! ```text
-//!  API server --list, watch--> kubernetes --batches of events--> whoever enforces them
+//!  API server --list, watch--> kubernetes --batches of events--> the vswitch of a node
 //!  groups and ports of policies --neutron--> requests --> Neutron server
 //! ```
 //!

@@ -16,7 +16,7 @@ use super::tls::{self, Identity, Roots};
 /// How the server is reached.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Access {
-    /// As every pod is told: environment, token and certificate of the service account.
+    /// The access that Kubernetes gives each pod: environment, token and certificate of its service account.
     #[default]
     InCluster,
     /// By a file as `kubectl` has it.
@@ -121,7 +121,7 @@ impl Config {
     }
 }
 
-/// What a pod is told. `variable` looks up the environment, `account` is the folder of the service account.
+/// The access of a pod. `variable` looks up the environment, `account` is the folder of the service account.
 pub(super) fn in_cluster(variable: impl Fn(&str) -> Option<String>, account: &Path) -> Result<Config, Unusable> {
     let set = |name: &str| variable(name).ok_or_else(|| Unusable::new(format!("{name} is not set")));
     let (host, port) = (set("KUBERNETES_SERVICE_HOST")?, set("KUBERNETES_SERVICE_PORT")?);

@@ -133,7 +133,7 @@ fn pause<B>(answer: &Response<B>, tried: u32) -> Option<Duration> {
     (is_busy && tried < TRIES).then(|| pause.min(LONGEST_PAUSE))
 }
 
-/// What is in a `Status` for whoever reads messages.
+/// The parts of a Kubernetes `Status` that error messages show.
 #[derive(Deserialize)]
 struct Status {
     message: String,

@@ -17,7 +17,7 @@ pub(super) enum Roots {
     System,
     /// One of these.
     Given(RootCertStore),
-    /// Anybody: whoever is on the way can be the server.
+    /// Accepts any certificate: a machine on the path can pose as the server.
     Unchecked,
 }
 

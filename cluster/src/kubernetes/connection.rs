@@ -89,7 +89,7 @@ impl Connection {
         Self { access, timing, client: Mutex::default(), failed: tokio::sync::Mutex::default() }
     }
 
-    /// Forgets the client: the next request reads configuration, token and certificates again, and connects anew.
+    /// Forgets the client: the next request reads configuration, token and certificates again, and connects again.
     pub(super) fn renew(&self) {
         *self.client.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }

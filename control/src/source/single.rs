@@ -15,7 +15,7 @@ use crate::object::Object;
 /// An object as it was read.
 #[derive(Debug)]
 pub struct Single {
-    /// The object, or one that allows no more than any that could be meant; `None` if nothing stands for it.
+    /// The object, or a substitute that allows no more than any possible meaning of a faulty one. `None` if no substitute is safe.
     pub object: Option<Object>,
     /// What is not in order with it; `None` if nothing is.
     pub faults: Option<Box<Faults>>,
@@ -28,7 +28,7 @@ pub struct Faults {
     label: String,
     problems: Vec<Problem>,
     warnings: Vec<Problem>,
-    /// Whether something stands for the object that allows no more than it can mean.
+    /// Whether a substitute exists that allows no more than the object can mean.
     is_survived: bool,
     /// What the remedy ends with.
     consequence: &'static str,
@@ -79,7 +79,7 @@ impl Faults {
         !self.problems.is_empty()
     }
 
-    /// Whether the rest counts without this object. Otherwise nothing can stand for it: without it what it forbids would pass.
+    /// Whether the other objects may take effect without this one. False if traffic that this object forbids would pass without it.
     pub const fn is_survived(&self) -> bool {
         self.is_survived
     }

@@ -6,7 +6,7 @@ use crate::client::exec::time;
 
 const VERSION: &str = "apiVersion: client.authentication.k8s.io/v1";
 
-/// What becomes of a user with this plugin.
+/// The credentials of a user with this plugin, or the error.
 fn with(scratch: &Scratch, cluster: &str, plugin: &str) -> Result<Config, String> {
     read(&scratch.write("kubeconfig", &kubeconfig(cluster, &format!("{{exec: {{{plugin}}}}}"))))
 }
@@ -48,7 +48,7 @@ fn a_plugin_is_run_with_arguments_environment_and_what_it_is_told_of_the_cluster
                 "insecure-skip-tls-verify": true, "config": {"audience": "x"}}},
         })
     );
-    // Unless it asks for that it is told nothing of the cluster. What is written as YAML is read as well.
+    // Without `provideClusterInfo` the plugin gets nothing about the cluster. Its answer may be YAML as well.
     let told = scratch.path("told");
     let script = format!("echo \"$KUBERNETES_EXEC_INFO\" > {}\necho 'status: {{token: t-2}}'", told.display());
     let path = scratch.program("plugin", &script);

@@ -16,7 +16,7 @@ pub(super) struct Authority<'a> {
 }
 
 impl<'a> Authority<'a> {
-    /// `None` where there is no `openssl`, which is said.
+    /// `None`, with a printed reason, if `openssl` is not installed.
     pub(super) fn new(scratch: &'a Scratch, name: &'static str) -> Option<Self> {
         let authority = Self { scratch, name };
         if Command::new("openssl").arg("version").output().is_err() {

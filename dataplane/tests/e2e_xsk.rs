@@ -247,7 +247,7 @@ fn no_program_is_left_when_the_process_is_killed() {
         }
     }
     let Some(net) = Net::new(1, 1500) else { return };
-    let test = "no_program_is_left_when_the_process_is_killed";
+    let test = "e2e_xsk::no_program_is_left_when_the_process_is_killed";
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture"])
         .env("BHX_HOLD", net.path("sw"))

@@ -1,8 +1,9 @@
 //! One command of a verb, run from the project's root.
 
 use std::env;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 /// A command with its words for the terminal.
@@ -68,6 +69,21 @@ impl Step {
                 None
             }
         }
+    }
+
+    /// Runs `cargo test` to its end and passes its output on. Returns whether it succeeded, and the names of the tests that failed.
+    pub(crate) fn run_tests(mut self) -> (bool, Vec<String>) {
+        self.0.stdout(Stdio::piped());
+        let Some(mut running) = self.start() else { return (false, Vec::new()) };
+        let mut failed = Vec::new();
+        for line in
+            running.child.stdout.take().map(BufReader::new).into_iter().flat_map(BufRead::lines).map_while(Result::ok)
+        {
+            println!("{line}");
+            let name = line.strip_prefix("test ").and_then(|rest| rest.strip_suffix(" ... FAILED"));
+            failed.extend(name.map(ToOwned::to_owned));
+        }
+        (running.finish(), failed)
     }
 
     /// Runs the command to its end. Returns whether it succeeded.

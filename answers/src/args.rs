@@ -1,4 +1,4 @@
-//! The command lines of the questions, checked as far as possible without reading a file, and the parts that other commands share.
+//! The arguments of the commands that ask about a state, checked without reading a file, and the arguments that other commands share.
 
 mod admin;
 mod asked;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::Format;
 
-/// Where a vswitch's admin socket is unless its configuration says otherwise.
+/// The default path of a vswitch's admin socket; `admin.socket` of its configuration names another one.
 pub const DEFAULT_SOCKET: &str = "/run/bulkhead/admin.sock";
 
 /// Which running vswitch is asked, and the form of its answer.

@@ -93,7 +93,7 @@ pub(super) enum Authorization {
 }
 
 impl Config {
-    /// Reads the configuration. An exec plugin is run, which takes its time.
+    /// Reads the configuration, and runs the user's exec plugin if it has one: up to a minute.
     ///
     /// # Errors
     /// What is wrong, with the remedy.

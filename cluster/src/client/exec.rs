@@ -64,7 +64,7 @@ struct Status {
 }
 
 impl Plugin {
-    /// Whether it is given what is known of the cluster.
+    /// Whether the plugin gets the cluster's server and certificate authority in `KUBERNETES_EXEC_INFO` (`provideClusterInfo`).
     pub(super) const fn wants_cluster(&self) -> bool {
         self.provide_cluster_info
     }

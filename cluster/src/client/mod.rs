@@ -19,7 +19,7 @@
 //! the pages of a list come over one connection.
 //!
 //! `auth-provider` is refused: Kubernetes 1.26 has removed it for exec plugins. So is `proxy-url`, and the variables `HTTPS_PROXY` and
-//! `NO_PROXY` mean nothing: the client connects directly. It reads one file, not a list of files as in `KUBECONFIG`.
+//! `NO_PROXY` are ignored: the client connects directly. It reads one file, not a list of files as in `KUBECONFIG`.
 
 mod config;
 mod exec;

@@ -1,7 +1,6 @@
 //! One object at a time, for code that gets objects from elsewhere than files: each is read as if a file held it.
 //!
-//! What is wrong with an object stays with it as its [`Faults`]: they outlive the reading, since a server says an object once and its
-//! faults are told with every batch.
+//! An object keeps its [`Faults`] after it is read: a server sends an object once, and each batch reports the faults of all objects.
 
 use serde_json::Value;
 

@@ -1,8 +1,8 @@
 //! The thread that owns the interfaces.
 //!
 //! It sleeps until the kernel, a worker or another thread tells it something, or until it is time to try something again. An
-//! idle port costs nothing; now and then ([`Pace`](crate::links::Pace)) the table of interfaces is read anew, in case a message
-//! was lost.
+//! idle port costs nothing. From time to time ([`Pace`](crate::links::Pace)) the thread reads the table of interfaces again, in case a
+//! message was lost.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;

@@ -8,6 +8,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use crate::circles;
 use crate::step::root;
 
 /// The arrows that never turn: a crate, and the crates that it never brings.
@@ -52,6 +53,7 @@ fn measured(name: &str) -> Result<Option<u64>, String> {
     Ok(match name {
         "crates" => Some(tree("bulkhead")?.len() as u64),
         "dataplane-crates" => Some(tree("bulkhead-dataplane")?.len() as u64),
+        "circles" => Some(circles::count(false)?),
         "src-lines" => Some(lines(&root().join("src")).map_err(|error| format!("src: {error}"))?),
         "program-bytes" => fs::metadata(root().join("target/release/bulkhead")).ok().map(|about| about.len()),
         _ => None,

@@ -4,6 +4,7 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a task runner talks to the terminal")]
 
 mod budget;
+mod circles;
 mod cluster;
 mod e2e;
 mod playground;
@@ -29,6 +30,7 @@ cargo xtask VERB
   e2e [SECONDS]  real programs through the vswitch, in network namespaces (needs root; flows of 3 seconds); in `check` what lies
                  behind the attachment runs with one of them only
   budget         how heavy the project is, against budgets.tsv; changes nothing
+  circles        modules of a crate that use each other's items, and the names that tie them
   cluster        a real etcd, kube-apiserver and kubelet, built from Debian's source package on the first run (needs root)
   valgrind       the SIMD code under valgrind
   golden         compares every case of pcaps/ with its expectations
@@ -57,6 +59,7 @@ fn main() -> ExitCode {
         ["e2e"] => e2e::run("3", e2e::Part::All),
         ["e2e", seconds] => e2e::run(seconds, e2e::Part::All),
         ["budget"] => budget::run(),
+        ["circles"] => circles::count(true).is_ok(),
         ["cluster"] => cluster::run(),
         ["valgrind"] => valgrind(),
         ["golden"] => tests(&["--test", "all", "--", "golden::"]).run(),

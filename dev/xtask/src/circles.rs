@@ -281,7 +281,7 @@ fn owner(path: &[String], modules: &Modules, depth: usize) -> Option<(Vec<String
     let direct = passed_on.filter(|whole| whole.as_slice() != path).find_map(|whole| owner(whole, modules, depth + 1));
     direct.or_else(|| {
         globs.into_iter().find_map(|glob| {
-            let below = [&glob[..glob.len() - 1], &[name.clone()]].concat();
+            let below = [&glob[..glob.len() - 1], std::slice::from_ref(name)].concat();
             let found = owner(&below, modules, depth + 1)?;
             defines(&modules[&found.0], name).then_some(found)
         })

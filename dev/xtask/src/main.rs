@@ -8,6 +8,7 @@ mod circles;
 mod cluster;
 mod e2e;
 mod playground;
+mod prose;
 mod step;
 
 use std::env;
@@ -31,6 +32,7 @@ cargo xtask VERB
                  behind the attachment runs with one of them only
   budget         how heavy the project is, against budgets.tsv; changes nothing
   circles        modules of a crate that use each other's items, and the names that tie them
+  prose          phrases in comments, texts and documents that a reader has to guess at; changes nothing
   cluster        a real etcd, kube-apiserver and kubelet, built from Debian's source package on the first run (needs root)
   valgrind       the SIMD code under valgrind
   golden         compares every case of pcaps/ with its expectations
@@ -61,6 +63,7 @@ fn main() -> ExitCode {
         ["budget"] => budget::run(),
         ["circles"] => circles::count(true).is_ok(),
         ["cluster"] => cluster::run(),
+        ["prose"] => prose::run(),
         ["valgrind"] => valgrind(),
         ["golden"] => tests(&["--test", "all", "--", "golden::"]).run(),
         ["golden", "bless"] => bless(),

@@ -153,31 +153,80 @@ fn the_tour_shows_what_its_commands_print() {
     }
 }
 
-#[test]
-fn every_link_of_the_documents_leads_somewhere() {
-    let mut checked = 0;
-    for file in [
-        "README.md",
-        "CONTRIBUTING.md",
-        "classifier/README.md",
-        "docs/operating.md",
-        "docs/answers.md",
-        "docs/admin.md",
-        "docs/configuration.md",
-        "docs/services.md",
-        "docs/tour.md",
-    ] {
-        let path = root().join(file);
-        let text = fs::read_to_string(&path).unwrap();
-        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
-            if !link.starts_with("http") {
-                let target = path.parent().unwrap().join(link.split('#').next().unwrap());
-                assert!(target.exists(), "{file}: {link}");
-                checked += 1;
-            }
+/// The pages for people, by their paths from the root: README, CONTRIBUTING, the classifier's README and every page of `docs/`.
+fn pages() -> Vec<String> {
+    let docs = fs::read_dir(root().join("docs")).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
+    let docs = docs.filter(|name| Path::new(name).extension().is_some_and(|end| end == "md"));
+    let readmes = ["README.md", "CONTRIBUTING.md", "classifier/README.md"].map(str::to_owned);
+    readmes.into_iter().chain(docs.map(|name| format!("docs/{name}"))).collect()
+}
+
+/// The text without fenced blocks: in those, `#` starts a comment and brackets are no links.
+fn outside_fences(text: &str) -> String {
+    let mut inside = false;
+    let mut kept = String::new();
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            inside = !inside;
+        } else if !inside {
+            kept.push_str(line);
+            kept.push('\n');
         }
     }
-    assert!(checked > 10, "{checked}");
+    kept
+}
+
+/// The anchors of a page's headings, as GitHub makes them: lower case, spaces as hyphens, no other punctuation.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let text = outside_fences(text);
+    let headings = text.lines().filter(|line| line.starts_with('#'));
+    let anchor = |heading: &str| {
+        let kept = heading.trim_start_matches('#').trim().to_lowercase();
+        let kept = kept.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+        kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+    };
+    headings.map(anchor).collect()
+}
+
+#[test]
+fn every_relative_link_of_the_documents_names_a_file_and_a_heading_that_exist() {
+    let mut checked = 0;
+    for file in pages() {
+        let path = root().join(&file);
+        let text = outside_fences(&fs::read_to_string(&path).unwrap());
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            if link.starts_with("http") {
+                continue;
+            }
+            let (target, anchor) = link.split_once('#').map_or((link, None), |(target, anchor)| (target, Some(anchor)));
+            let target = if target.is_empty() { path.clone() } else { path.parent().unwrap().join(target) };
+            assert!(target.exists(), "{file}: {link}: no such file");
+            if let Some(anchor) = anchor {
+                let known = anchors(&fs::read_to_string(&target).unwrap());
+                assert!(known.contains(anchor), "{file}: {link}: no such heading; there are {known:?}");
+            }
+            checked += 1;
+        }
+    }
+    assert!(checked > 80, "{checked}");
+}
+
+#[test]
+fn pages_are_short_and_the_entry_page_links_to_each() {
+    let entry = fs::read_to_string(root().join("docs/README.md")).unwrap();
+    for file in pages() {
+        let lines = fs::read_to_string(root().join(&file)).unwrap().lines().count();
+        // `cargo xtask reference` generates the configuration's reference: a list to search, not a page to read.
+        let limit = match file.as_str() {
+            "README.md" => 120,
+            "docs/configuration.md" => 450,
+            _ => 300,
+        };
+        assert!(lines <= limit, "{file}: {lines} lines, of at most {limit}");
+        if let Some(name) = file.strip_prefix("docs/").filter(|name| *name != "README.md") {
+            assert!(entry.contains(&format!("]({name})")), "docs/README.md does not link to {name}");
+        }
+    }
 }
 
 #[test]

@@ -14,11 +14,12 @@ struct Entry {
 const PREFACE: &str = "\
 # The configuration of `bulkhead run`
 
-Made of the comments in [examples/node.yaml](../examples/node.yaml) and [examples/cluster.yaml](../examples/cluster.yaml) by
-`cargo xtask reference`, and kept equal to them by a test. A field that is not known is an error, with its line.
+On this page you can look up every field of the configuration. `cargo xtask reference` generates it from the comments in
+[examples/node.yaml](../examples/node.yaml) and [examples/cluster.yaml](../examples/cluster.yaml); a test compares.
 
-Behind the name of a field is its default, or an example (e.g.). A field is required where its text says so. Relative paths start at the
-file's folder. `ports`, `routes`, `denied`, `engine` and `enforcement` take effect while the vswitch runs, the rest when it starts.
+Each field's name is followed by its default, or by an example (e.g.). A field is required only if its text says so. Relative paths start at the
+configuration's folder. An unknown field is an error that names the line. Changes of `ports`, `routes`, `denied`, `engine` and `enforcement` take effect
+while the vswitch runs; all other changes need a restart.
 ";
 
 /// The reference as Markdown.

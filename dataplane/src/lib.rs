@@ -37,7 +37,9 @@ mod address_map;
 pub mod conversation;
 mod counters;
 mod drop;
+mod explained;
 pub mod filter;
+mod flow;
 #[cfg(target_os = "linux")]
 pub mod forward;
 mod fragment;
@@ -62,14 +64,16 @@ mod worker;
 
 pub use counters::{ClientCounters, Counters, OriginCounters, PortCounters, SessionCounters};
 pub use drop::DropReason;
+pub use explained::Explained;
+pub use flow::Flow;
 pub use fragment::FragmentConfig;
 pub use masquerade::Masquerade;
-pub use outcome::{BodyKind, Decision, Flow, Judged, Outcome, Packet, Received, SessionState, Verdict};
+pub use outcome::{BURST, BodyKind, Decision, Judged, Outcome, Packet, Received, SessionState, Verdict};
 pub use packet::LinkType;
 pub use port::{Link, PortConfig, PortId, PortKind, TableId};
 pub use replay::replay;
 pub use route::{NextHop, RouteError, Routes};
-pub use service::{AFFINITY_CAPACITY, Backend, BackendList, Backends, Explained, ServicePort, Services, Vip, VipEntry};
+pub use service::{AFFINITY_CAPACITY, Backend, BackendList, Backends, ServicePort, Services, Vip, VipEntry};
 #[cfg(target_os = "linux")]
 pub use session::{Adoption, RefusedFile, SessionStore, SessionStoreError};
 pub use session::{
@@ -77,7 +81,7 @@ pub use session::{
     SessionSelector, Tally, TcpWindow, Timeouts,
 };
 pub use snapshot::{PublishError, Publisher, Reader, Snapshot, SnapshotError};
-pub use worker::{Affinity, AuditTap, Audited, BURST, Worker, WorkerConfig};
+pub use worker::{Affinity, AuditTap, Audited, Worker, WorkerConfig};
 
 #[cfg(test)]
 mod testbed;

@@ -1,14 +1,16 @@
 //! What goes into the pipeline and what comes out of it.
 
-use std::fmt;
-use std::net::IpAddr;
 use std::num::{NonZeroU8, NonZeroU32};
 
 use bulkhead_classifier::OriginId;
 
-use crate::io::Translation;
+use crate::flow::{Flow, Translation};
 use crate::packet::LinkType;
 use crate::{DropReason, PortId, TableId};
+
+/// The most packets that are judged together: what VPP takes as one vector. More gains nothing, as the columns would
+/// no longer fit the first cache levels.
+pub const BURST: usize = 256;
 
 /// One frame on its way in.
 #[derive(Clone, Copy, Debug)]
@@ -122,43 +124,6 @@ pub enum SessionState {
     /// The packet belongs to a session: in its direction, in the reply direction, as an ICMP error about one of its
     /// packets, or as a later fragment of a packet that passed.
     Hit,
-}
-
-/// Who talks to whom, as parsed, for display.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Flow {
-    /// Source address.
-    pub src: IpAddr,
-    /// Destination address.
-    pub dst: IpAddr,
-    /// IANA protocol number; for IPv6 that of the first header that is not an extension header.
-    pub protocol: u8,
-    /// Source port in host byte order; 0 where the protocol has none, and in a later fragment whose first one was
-    /// not seen.
-    pub sport: u16,
-    /// Destination port in host byte order; 0 where the protocol has none, and in a later fragment whose first one was
-    /// not seen.
-    pub dport: u16,
-    /// ICMP type and code.
-    pub icmp: Option<(u8, u8)>,
-}
-
-impl fmt::Display for Flow {
-    /// `10.0.0.1:4000 > 10.0.0.2:80 protocol 6`, `[fd00::1]:53 > …`, `10.0.0.1 > 10.0.0.2 protocol 1 type 8 code 0`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { src, dst, protocol, sport, dport, icmp } = *self;
-        if sport == 0 && dport == 0 {
-            write!(f, "{src} > {dst}")?;
-        } else {
-            let (src, dst) = (std::net::SocketAddr::new(src, sport), std::net::SocketAddr::new(dst, dport));
-            write!(f, "{src} > {dst}")?;
-        }
-        write!(f, " protocol {protocol}")?;
-        match icmp {
-            Some((kind, code)) => write!(f, " type {kind} code {code}"),
-            None => Ok(()),
-        }
-    }
 }
 
 /// What became of one packet, and why.

@@ -3,18 +3,23 @@
 //! This is the one place where control and dataplane meet. A worker reads it once per burst, so a packet, and even a
 //! whole burst, sees exactly one generation. How it is swapped, and who frees the old one: [`crate::swap`].
 
-use std::cell::OnceCell;
+mod publisher;
+mod successor;
+
 use std::collections::HashSet;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use ahash::RandomState;
-use bulkhead_classifier::identity::Difference;
-use bulkhead_classifier::{OriginId, Tables};
+use bulkhead_classifier::{OriginId, Tables, Verdict};
 
 use crate::address_map::AddressMap;
 use crate::masquerade::Masquerade;
-use crate::{PortConfig, PortId, PortKind, Routes, Services, TableId, swap};
+use crate::outcome::Decision;
+use crate::service::Node;
+use crate::{PortConfig, PortId, PortKind, Routes, Services, TableId};
+
+pub use publisher::{PublishError, Publisher, Reader};
 
 /// Ports, tables and routes of one generation. Immutable, so that what was checked stays true.
 #[derive(Clone, Debug)]
@@ -206,6 +211,19 @@ impl Snapshot {
         self.tables.get(id.index()).map(Arc::as_ref)
     }
 
+    /// Whose verdict of the table it is, for display.
+    pub(crate) fn decision(&self, table: TableId, verdict: Verdict) -> Decision {
+        let origin = self.table(table).and_then(|tables| tables.deciding_rule(verdict)).map(|rule| rule.origin);
+        let rule = verdict.rule().and_then(|rule| u32::try_from(rule).ok());
+        Decision { table: Some(table), rule, origin }
+    }
+
+    /// What Services must know of the node.
+    pub(crate) fn node(&self) -> Node<'_> {
+        let addresses = self.host.and_then(|host| self.port(host)).map_or(&[][..], |host| &host.addresses);
+        Node { host: self.host, addresses, owners: &self.owners, routes: &self.routes }
+    }
+
     /// The port with this name. Walks all ports: for start-up and captures, not for packets.
     pub fn port_named(&self, name: &str) -> Option<PortId> {
         self.ids().find(|id| &*self.ports[id.index()].name == name)
@@ -232,52 +250,6 @@ impl Snapshot {
     /// they say of the port's own addresses.
     pub fn epoch(&self, id: PortId) -> u64 {
         self.epochs.get(id.index()).copied().unwrap_or_default()
-    }
-
-    /// The same snapshot as the successor of another one: ports for which nothing has changed keep their epochs. To be called
-    /// with the snapshot that is in force.
-    ///
-    /// A new host route below a prefix changes nothing for the port that the prefix leads to: its packets to that host
-    /// went, and for a while go on, to where nobody has the address.
-    #[must_use]
-    pub fn after(mut self, previous: &Self) -> Self {
-        if !self.routes.has_prefixes_of(&previous.routes) {
-            return self;
-        }
-        let masquerades_alike = match (&previous.masquerade, &self.masquerade) {
-            (Some(old), Some(new)) => Arc::ptr_eq(old, new),
-            (old, new) => old.is_none() && new.is_none(),
-        };
-        let (alike, audited_alike) = (Alike::default(), Alike::default());
-        let kept = |id: PortId| {
-            let (old, new) = (previous.port(id)?, self.port(id)?);
-            let addresses = &self.ports[id.index()].addresses;
-            let table = |snapshot: &Self, id: Option<TableId>| snapshot.tables.get(id?.index()).cloned();
-            let is_same_table = |alike: &Alike, old: Option<TableId>, new: Option<TableId>| match (
-                table(previous, old),
-                table(&self, new),
-            ) {
-                (Some(old), Some(new)) => alike.judge(&old, &new, addresses),
-                (old, new) => old.is_none() && new.is_none(),
-            };
-            let has_same_tables = is_same_table(&alike, old.egress, new.egress)
-                && is_same_table(&alike, old.ingress, new.ingress)
-                && is_same_table(&audited_alike, old.audit, new.audit);
-            let unbound = |port: &PortConfig| PortConfig { egress: None, ingress: None, audit: None, ..port.clone() };
-            let is_same = unbound(old) == unbound(new);
-            // What leaves with an address that the node has lost must not go on to, nor what left with a pod's to where pods are not
-            // known any more.
-            let leaves_alike = old.kind != PortKind::Uplink || masquerades_alike;
-            (is_same && has_same_tables && leaves_alike).then(|| previous.epoch(id))
-        };
-        let mut epochs: Vec<u64> = self.ids().map(|id| kept(id).unwrap_or(self.generation)).collect();
-        for port in previous.routes.hosts_lost(&self.routes) {
-            if let Some(epoch) = epochs.get_mut(port.index()) {
-                *epoch = self.generation;
-            }
-        }
-        self.epochs = epochs;
-        self
     }
 
     fn services_epoch(&self) -> u64 {
@@ -334,103 +306,6 @@ impl Snapshot {
             }),
             _ => Ok(first),
         }
-    }
-}
-
-/// Whether tables judge the packets of a port as others did. What differs between two versions of a node's identities is found once, for
-/// all ports that have them.
-#[derive(Default)]
-struct Alike(OnceCell<(*const Tables, *const Tables, Difference)>);
-
-impl Alike {
-    fn judge(&self, old: &Arc<Tables>, new: &Arc<Tables>, addresses: &[IpAddr]) -> bool {
-        if Arc::ptr_eq(old, new) {
-            return true;
-        }
-        let (Some(before), Some(after)) = (old.identities(), new.identities()) else { return false };
-        let places = (Arc::as_ptr(old), Arc::as_ptr(new));
-        let (one, other, difference) = self.0.get_or_init(|| (places.0, places.1, Difference::between(before, after)));
-        // Others than the first pair are taken as different: all ports of a node have the same identities.
-        (*one, *other) == places && difference.leaves_alone(before, after, addresses)
-    }
-}
-
-/// A publish that would go back in time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("generation {offered} was published after generation {current}; each publish needs a higher number")]
-pub struct PublishError {
-    /// The generation in use.
-    pub current: u64,
-    /// The generation that was refused.
-    pub offered: u64,
-}
-
-/// The control plane's end: swaps snapshots without a lock in any worker's way, and frees the old ones.
-///
-/// To be kept until the workers have ended: what they still hold when the last clone of it is dropped, they free.
-#[derive(Clone, Debug)]
-pub struct Publisher {
-    /// Publishers exclude each other, so that the highest generation stays; readers never take it.
-    swap: Arc<Mutex<swap::Publisher<Snapshot>>>,
-}
-
-impl Publisher {
-    /// Starts with this snapshot.
-    pub fn new(first: Snapshot) -> Self {
-        Self { swap: Arc::new(Mutex::new(swap::Publisher::new(first))) }
-    }
-
-    /// Makes the snapshot the current one, whole and at once: every [`Reader::load`] that begins after this returns it or
-    /// a later one. Frees old snapshots as [`Publisher::collect`] does.
-    ///
-    /// # Errors
-    /// [`PublishError`] when its generation is not higher than the current one, nor the same with a higher epoch of Services.
-    pub fn publish(&self, next: Snapshot) -> Result<(), PublishError> {
-        let mut swap = self.swap();
-        let now = swap.current();
-        let is_later =
-            |next: &Snapshot| (next.generation, next.services_epoch()) > (now.generation, now.services_epoch());
-        if !is_later(&next) {
-            return Err(PublishError { current: now.generation, offered: next.generation });
-        }
-        swap.publish(next);
-        Ok(())
-    }
-
-    /// Frees the old snapshots that nobody holds any more, and returns how many are still held: at most one per
-    /// [`Reader`], whose next load lets go of it, besides what [`Publisher::current`] gave out. To be called now and then,
-    /// as a snapshot that was held at the time of a publish waits for the next one otherwise.
-    pub fn collect(&self) -> usize {
-        self.swap().collect()
-    }
-
-    /// The snapshot in use.
-    pub fn current(&self) -> Arc<Snapshot> {
-        self.swap().current()
-    }
-
-    /// A worker's end.
-    pub fn reader(&self) -> Reader {
-        Reader { swap: self.swap().reader() }
-    }
-
-    fn swap(&self) -> MutexGuard<'_, swap::Publisher<Snapshot>> {
-        // Whoever panicked with it has published or has not; nothing is half done.
-        self.swap.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// A worker's end: one atomic read per burst, no reference count touched while nothing changes, and nothing freed.
-#[derive(Clone, Debug)]
-pub struct Reader {
-    swap: swap::Reader<Snapshot>,
-}
-
-impl Reader {
-    /// The current snapshot. To be called once per burst: what it returns is what the whole burst is judged by.
-    #[inline]
-    pub fn load(&mut self) -> &Snapshot {
-        self.swap.load()
     }
 }
 

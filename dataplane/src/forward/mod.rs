@@ -53,7 +53,8 @@ use std::sync::Arc;
 
 pub use icmp::ERROR_MAX;
 pub use message::MESSAGE_MAX;
-pub use neighbours::{NeighbourId, Neighbours};
+pub use neighbour_table::NeighbourId;
+pub use neighbours::Neighbours;
 pub use translate::{translate, translate_error};
 pub(crate) use translate::{write_ends, write_plain_v4};
 

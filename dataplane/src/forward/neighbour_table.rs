@@ -15,10 +15,10 @@
 //! takes over an address, is not believed: the neighbour is requested again.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 
 use ahash::RandomState;
 
-use super::NeighbourId;
 use super::bucket::{Bucket, Rate};
 use crate::PortId;
 use crate::wire::ethernet::Mac;
@@ -40,6 +40,15 @@ pub(super) const MAX_ENTRIES: usize = 4096;
 pub(super) const MAX_INCOMPLETE: usize = 1024;
 /// How often requests for new neighbours may begin. With it the cost of new entries is bounded, whoever causes them.
 const NEW: Rate = Rate { per_second: 1000, burst: 1024 };
+
+/// A neighbour: an address on a port's link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NeighbourId {
+    /// The port.
+    pub port: PortId,
+    /// The address, which may mean something else on another port (link-local addresses do).
+    pub address: IpAddr,
+}
 
 /// A request to be sent: ARP or a neighbour solicitation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,8 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::{Backend, Services};
-use crate::{PortKind, Snapshot};
+use crate::address_map::AddressMap;
+use crate::{PortId, PortKind, Routes};
 
 /// Where a client is, seen from the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -20,31 +21,42 @@ pub(crate) enum Place {
     Outside,
 }
 
+/// The node that a client is seen from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Node<'a> {
+    /// The node's own port.
+    pub(crate) host: Option<PortId>,
+    /// The node's own addresses.
+    pub(crate) addresses: &'a [IpAddr],
+    pub(crate) owners: &'a AddressMap,
+    pub(crate) routes: &'a Routes,
+}
+
+impl Node<'_> {
+    fn owns(&self, address: IpAddr) -> bool {
+        self.host.is_some_and(|host| self.owners.get(address) == Some(host))
+    }
+}
+
 /// Who opens a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Client<'a> {
     pub(crate) address: IpAddr,
     pub(crate) place: Place,
-    snapshot: &'a Snapshot,
+    node: Node<'a>,
 }
 
 impl<'a> Client<'a> {
     /// The client behind a port of this kind.
-    pub(crate) fn new(snapshot: &'a Snapshot, services: &Services, kind: PortKind, address: IpAddr) -> Self {
-        let is_hosts = || snapshot.owner(address).is_some_and(|owner| Some(owner) == snapshot.host());
+    pub(crate) fn new(node: Node<'a>, services: &Services, kind: PortKind, address: IpAddr) -> Self {
         let place = match kind {
             PortKind::Pod => Place::Pod,
-            PortKind::Host if is_hosts() => Place::Host,
+            PortKind::Host if node.owns(address) => Place::Host,
             // The host's port may also be the way to the rest of the world.
             _ if services.pod_networks.contains(address) => Place::OtherPod,
             _ => Place::Outside,
         };
-        Self { address, place, snapshot }
-    }
-
-    /// Whether an address is the node's.
-    fn is_own(&self, address: IpAddr) -> bool {
-        self.snapshot.host().is_some_and(|host| self.snapshot.owner(address) == Some(host))
+        Self { address, place, node }
     }
 
     /// Whether the client may use an address with these ranges. Where they hold an address of the node, its own packets may also come
@@ -52,9 +64,7 @@ impl<'a> Client<'a> {
     pub(super) fn is_in(&self, ranges: Option<&[IpNet]>, vip: IpAddr) -> bool {
         let Some(ranges) = ranges else { return true };
         let holds = |address: IpAddr| ranges.iter().any(|range| range.contains(&address));
-        let host = || self.snapshot.host().and_then(|host| self.snapshot.port(host));
-        holds(self.address)
-            || self.address == vip && host().is_some_and(|host| host.addresses.iter().any(|&own| holds(own)))
+        holds(self.address) || self.address == vip && self.node.addresses.iter().any(|&own| holds(own))
     }
 
     /// Whether answers of the backend would not come back to this node, or not to the client, with the client's own address.
@@ -68,9 +78,9 @@ impl<'a> Client<'a> {
             // What leaves for the node's own address with one of its own is none that the node takes, and what leaves through the node's
             // own routes is answered past the vswitch. A virtual address may be another node's too.
             Place::Host => {
-                let way = self.snapshot.routes().lookup(address);
-                let leaves_to_host = way.is_some() && way == self.snapshot.host();
-                self.is_own(address) || leaves_to_host || self.address == vip && !self.is_own(vip)
+                let way = self.node.routes.lookup(address);
+                let leaves_to_host = way.is_some() && way == self.node.host;
+                self.node.owns(address) || leaves_to_host || self.address == vip && !self.node.owns(vip)
             }
         }
     }

@@ -29,17 +29,17 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use ahash::AHashMap;
-use bulkhead_classifier::{AddressSet, protocol};
+use bulkhead_classifier::AddressSet;
 use ipnet::IpNet;
 
 #[cfg(target_os = "linux")]
 pub(crate) use affinity::Found as FoundClients;
 pub(crate) use affinity::{ClientAffinity, Remembered};
 pub use choice::Backends;
-pub(crate) use clients::{Client, Place};
+pub(crate) use clients::{Client, Node, Place};
 pub(crate) use steering::Steering;
 
-use crate::{DropReason, Flow, PortKind, Snapshot};
+use crate::{DropReason, Flow};
 
 /// How many clients of Services with affinity are remembered at most.
 pub const AFFINITY_CAPACITY: usize = ClientAffinity::capacity();
@@ -284,35 +284,6 @@ impl Services {
             None => Answer::NotOurs,
         }
     }
-}
-
-impl Services {
-    /// What becomes of a new connection that comes in on a port of this kind, with the source and destination of the flow: for people
-    /// and tests, as packets are.
-    pub fn explain(&self, snapshot: &Snapshot, kind: PortKind, flow: &Flow) -> Explained {
-        let client = Client::new(snapshot, self, kind, flow.src);
-        let has_ports = matches!(flow.protocol, protocol::TCP | protocol::UDP | protocol::SCTP);
-        match self.answer(&client, flow, has_ports) {
-            Answer::NotOurs => Explained::NotOurs,
-            Answer::Drop(reason) => Explained::Drop(reason),
-            Answer::Choose(eligible) => {
-                let rewrites = |backend: &Backend| eligible.rewrites_all || client.needs_rewrite(flow.dst, backend);
-                let backends = eligible.list.as_slice().iter();
-                Explained::Backends(backends.map(|backend| (backend.socket, rewrites(backend))).collect())
-            }
-        }
-    }
-}
-
-/// What becomes of a new connection; see [`Services::explain`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Explained {
-    /// It is no Service's.
-    NotOurs,
-    /// It goes nowhere.
-    Drop(DropReason),
-    /// It goes to one of these; its source is rewritten where that is said.
-    Backends(Vec<(SocketAddr, bool)>),
 }
 
 impl Eligible<'_> {

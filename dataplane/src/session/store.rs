@@ -23,117 +23,35 @@
 //! that are written before they are used; a table whose file cannot grow is full.
 
 mod growth;
+mod header;
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
+use super::budget::MAX_CAPACITY;
 use super::entry::Entry;
 use super::links::Links;
 use super::memory::Column;
 use super::{Key, Rewrite, SessionMemoryError};
-use crate::DropReason;
 use crate::service::{ClientAffinity, FoundClients};
-use crate::wire::checksum::crc32c;
+use header::{Header, START};
 
 pub(super) use growth::Growth;
 pub(crate) use growth::TableFile;
 
-/// Changes with the meaning of any byte behind it.
-const VERSION: u32 = 3;
-/// What an earlier program has left is taken over as well: all rewrites lie beside their entries there.
-const OLDEST: u32 = 2;
-const MAGIC: [u8; 8] = *b"bulksess";
-
 /// The file of clients' affinity.
 const CLIENTS: &str = "clients";
-
-/// Where the entries begin: a page, so that they can be mapped.
-const START: u64 = 4096;
 
 /// By how many entries a file grows: 448 KiB, some 100 us to write. A table of half a million takes 122 such steps in its life.
 const STEP: usize = 4096;
 
 /// A longer file is none of ours: the largest table that there may be.
-const MAX_LEN: u64 = START
-    + (size_of::<Entry>() + size_of::<Links>() + size_of::<Rewrite>()) as u64 * (super::table::MAX_CAPACITY as u64 * 2);
-
-/// The first bytes of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-struct Header {
-    magic: [u8; 8],
-    /// Bytes of an entry and of its links, and how many reasons of refusals there are: a program that has others is another one.
-    entry: u64,
-    links: u64,
-    reasons: u64,
-    /// Entries that the file has room for.
-    slots: u64,
-    /// The kernel's number for the time since the machine was started.
-    boot: [u8; 16],
-    version: u32,
-    /// CRC-32C of what is before it.
-    check: u32,
-}
-
-impl Header {
-    fn new(slots: usize, boot: [u8; 16]) -> Self {
-        let mut header = Self {
-            magic: MAGIC,
-            entry: size_of::<Entry>() as u64,
-            links: size_of::<Links>() as u64,
-            reasons: DropReason::COUNT as u64,
-            slots: slots as u64,
-            boot,
-            version: VERSION,
-            check: 0,
-        };
-        header.check = header.sum();
-        header
-    }
-
-    fn sum(&self) -> u32 {
-        crc32c(&self.as_bytes()[..std::mem::offset_of!(Self, check)])
-    }
-
-    /// Where the links begin.
-    fn links_start(&self) -> u64 {
-        (START + self.slots.saturating_mul(size_of::<Entry>() as u64)).next_multiple_of(START)
-    }
-
-    /// Where the rewrites begin.
-    fn rewrites_start(&self) -> u64 {
-        let end = self.links_start().saturating_add(self.slots.saturating_mul(size_of::<Links>() as u64));
-        end.saturating_add(START - 1) / START * START
-    }
-
-    fn len(&self) -> u64 {
-        self.rewrites_start().saturating_add(self.slots.saturating_mul(size_of::<Rewrite>() as u64))
-    }
-
-    /// Why a file with this header is not adopted.
-    fn fault(&self, boot: [u8; 16], len: u64) -> Option<&'static str> {
-        let own = Self::new(0, boot);
-        if self.magic != MAGIC {
-            Some("it is no table of sessions")
-        } else if !(OLDEST..=VERSION).contains(&self.version) {
-            Some("its layout is of another version")
-        } else if self.check != self.sum() {
-            Some("its header is damaged")
-        } else if (self.entry, self.links, self.reasons) != (own.entry, own.links, own.reasons) {
-            Some("its layout is of another program")
-        } else if self.boot != boot {
-            Some("it is from before the machine was started")
-        } else if self.len() != len {
-            Some("its length is not what its header says")
-        } else {
-            None
-        }
-    }
-}
+const MAX_LEN: u64 =
+    START + (size_of::<Entry>() + size_of::<Links>() + size_of::<Rewrite>()) as u64 * (MAX_CAPACITY as u64 * 2);
 
 /// Why sessions cannot be kept in files.
 #[derive(Debug, thiserror::Error)]

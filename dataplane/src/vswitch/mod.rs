@@ -32,6 +32,7 @@
 //! not allocate once its buffers have grown.
 
 mod arrivals;
+mod assembly;
 mod bell;
 mod caching;
 mod clock;
@@ -59,20 +60,16 @@ pub use counters::{PortTraffic, VswitchCounters, WorkerCounters};
 pub use stepped::SteppedWorker;
 pub use tap::{Captured, Tap};
 
-use crate::forward::{Forwarder, Neighbours};
-use crate::io::{FlowSlot, FramePool, Port, Umem, Waker};
+use crate::forward::Neighbours;
+use crate::io::{FlowSlot, FramePool, Port};
 use crate::session::Budget;
 use crate::{
     Adoption, Affinity, AuditTap, EndedSessions, PortId, Publisher, SessionInfo, SessionPage, SessionSelector,
-    SessionStore, Worker,
+    SessionStore,
 };
+use assembly::spawn;
 use bell::Bell;
-use clock::Clock;
-use config::MAX_WORKERS;
-use lane::{Incoming, Outgoing};
-use stage::Surroundings;
 use stream::{StreamPlan, StreamReader, StreamWriter};
-use worker_loop::{Parts, WorkerLoop};
 
 /// How long the control thread waits for a worker's answer. A round takes well under a millisecond, a sleep at most
 /// 150 ms; a worker that does not answer in this time is stuck or dead.
@@ -152,64 +149,6 @@ impl Vswitch {
             vswitch.workers[id].thread = Some(spawn(id, config.cores[id], parts)?);
         }
         Ok(vswitch)
-    }
-
-    /// The packet memory, and what each worker is made of.
-    fn assemble(
-        config: &VswitchConfig,
-        publisher: &Publisher,
-        mut store: Option<SessionStore>,
-    ) -> Result<(Self, Vec<Parts>), VswitchError> {
-        let count = config.cores.len();
-        if !(1..=MAX_WORKERS).contains(&count) {
-            return Err(VswitchError::Workers { workers: count });
-        }
-        let (umem, frames) = Umem::new(config.frames)?;
-        let pool = FramePool::new(umem, frames);
-        let (tell, events) = crossbeam_channel::unbounded();
-        let neighbours = Neighbours::new();
-        if let Some(cache) = config.flow_cache.clone() {
-            neighbours.report_moves_to(cache);
-        }
-        let (bells, affinity) = (bells(count)?, config.affinity.clone());
-        let engines = match &mut store {
-            None => Worker::team(config.engine, count, &affinity)?,
-            Some(store) => Worker::team_in(store, config.engine, count, &affinity, Clock::new().now())?,
-        };
-        let mut vswitch = Self {
-            workers: Vec::with_capacity(count),
-            neighbours: Arc::clone(&neighbours),
-            pool,
-            events,
-            budget: Arc::clone(engines[0].budget()),
-            store,
-        };
-        let mut all = Vec::with_capacity(count);
-        for (id, ((outgoing, incoming), engine)) in lanes(count).into_iter().zip(engines).enumerate() {
-            let (send, commands) = crossbeam_channel::unbounded();
-            let surroundings = Surroundings {
-                id,
-                outgoing,
-                incoming,
-                bells: bells.clone(),
-                affinity: affinity.clone(),
-                events: tell.clone(),
-                tap: config.tap.clone(),
-                flow_cache: config.flow_cache.clone().filter(|_| config.tap.is_none()),
-                lease: config.lease,
-            };
-            all.push(Parts {
-                engine,
-                forwarder: Forwarder::new(Arc::clone(&neighbours)),
-                pool: vswitch.pool.sibling(),
-                surroundings,
-                reader: publisher.reader(),
-                commands,
-                poll: config.poll,
-            });
-            vswitch.workers.push(Handle { commands: send, bell: Arc::clone(&bells[id]), thread: None });
-        }
-        Ok((vswitch, all))
     }
 
     /// A pool of the shared memory, for opening ports.
@@ -394,47 +333,6 @@ impl Drop for Vswitch {
 impl std::fmt::Debug for Vswitch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Vswitch").field("workers", &self.workers.len()).finish_non_exhaustive()
-    }
-}
-
-fn bells(count: usize) -> Result<Vec<Arc<Bell>>, VswitchError> {
-    let bell = |worker| {
-        let waker = Waker::new().map_err(|source| VswitchError::Start { worker, source })?;
-        Ok(Arc::new(Bell::new(waker)))
-    };
-    (0..count).map(bell).collect()
-}
-
-/// For each worker: its lanes to the others (none to itself), and those from the others.
-fn lanes(count: usize) -> Vec<(Vec<Option<Outgoing>>, Vec<Incoming>)> {
-    let mut ends: Vec<(Vec<Option<Outgoing>>, Vec<Incoming>)> = Vec::new();
-    ends.resize_with(count, Default::default);
-    for from in 0..count {
-        for to in 0..count {
-            let mut outgoing = None;
-            if from != to {
-                let (out, into) = lane::lane();
-                outgoing = Some(out);
-                ends[to].1.push(into);
-            }
-            ends[from].0.push(outgoing);
-        }
-    }
-    ends
-}
-
-fn spawn(id: usize, core: Option<usize>, parts: Parts) -> Result<JoinHandle<WorkerCounters>, VswitchError> {
-    let (pinned, is_pinned) = crossbeam_channel::bounded(1);
-    let thread = std::thread::Builder::new().name(format!("worker-{id}")).spawn(move || {
-        let done = core.is_none_or(crate::io::cores::pin);
-        // Nobody waits any more when starting failed elsewhere; the loop ends by its closed command channel.
-        let _ = pinned.send(done);
-        if done { WorkerLoop::new(parts).run() } else { WorkerCounters::default() }
-    });
-    let thread = thread.map_err(|source| VswitchError::Start { worker: id, source })?;
-    match (is_pinned.recv(), core) {
-        (Ok(false), Some(core)) => Err(VswitchError::Core { worker: id, core }),
-        _ => Ok(thread),
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crossbeam_channel::Sender;
 
 use super::lane::{Errand, Outgoing};
-use super::ledger::Ledger;
+use super::ledger::{Ledger, size};
 use super::stream::Known;
 use super::trunk::Trunk;
 use super::{PortTraffic, VswitchEvent};
@@ -338,11 +338,4 @@ impl OwnPort {
     fn traffic_so_far(&self) -> PortTraffic {
         PortTraffic { statistics: self.port.statistics(), ..self.traffic }
     }
-}
-
-/// How many packets and bytes.
-pub(super) fn size(frames: &[Frame]) -> (u64, u64) {
-    frames
-        .iter()
-        .fold((0, 0), |(packets, bytes), frame| (packets + u64::from(!frame.has_more()), bytes + frame.len() as u64))
 }

@@ -71,7 +71,7 @@ impl AuditTap {
 pub(super) fn denial(snapshot: &Snapshot, table: TableId, key: &Key) -> Option<Decision> {
     let tables = snapshot.table(table)?;
     let verdict = tables.lookup(key);
-    (!verdict.is_allow()).then(|| super::pending::decision(snapshot, table, verdict))
+    (!verdict.is_allow()).then(|| snapshot.decision(table, verdict))
 }
 
 /// Who talks to whom, of the key that the tables were asked about.

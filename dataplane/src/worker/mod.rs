@@ -60,7 +60,8 @@ use crate::service::ClientAffinity;
 use crate::session::{Budget, EndedSessions, Moment, SessionEnd, SessionPage, SessionSelector, SessionTable, Slot};
 use crate::translations::Translated;
 use crate::{
-    Counters, FragmentConfig, Judged, LinkType, Outcome, Packet, PortId, Received, Services, SessionConfig, Snapshot,
+    BURST, Counters, FragmentConfig, Judged, LinkType, Outcome, Packet, PortId, Received, Services, SessionConfig,
+    Snapshot,
 };
 
 pub use affinity::Affinity;
@@ -73,10 +74,6 @@ use audit::Noted;
 use column::{Columns, Frames, PortFacts};
 use pending::Pending;
 use stages::Times;
-
-/// The most packets that are judged together: what VPP takes as one vector. More gains nothing, as the columns would
-/// no longer fit the first cache levels.
-pub const BURST: usize = 256;
 
 /// How a worker is made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -5,7 +5,8 @@ use std::net::IpAddr;
 use bulkhead_classifier::OriginId;
 
 use super::super::class::Class;
-use super::super::entry::{Direction, Slot};
+use super::super::direction::Direction;
+use super::super::entry::Slot;
 use super::SessionTable;
 use crate::PortId;
 

@@ -1,4 +1,4 @@
-//! What happens to a new connection to a Service, for people and tests.
+//! Explains how a new connection to a Service is handled, for the offline commands and tests.
 
 use std::net::SocketAddr;
 
@@ -8,8 +8,7 @@ use crate::service::{Answer, Client};
 use crate::{Backend, DropReason, Flow, PortKind, Services, Snapshot};
 
 impl Services {
-    /// What becomes of a new connection that comes in on a port of this kind, with the source and destination of the flow: for people
-    /// and tests, as packets are.
+    /// Returns how a new connection is handled that comes in on a port of this kind with the flow's source and destination.
     pub fn explain(&self, snapshot: &Snapshot, kind: PortKind, flow: &Flow) -> Explained {
         let client = Client::new(snapshot.node(), self, kind, flow.src);
         let has_ports = matches!(flow.protocol, protocol::TCP | protocol::UDP | protocol::SCTP);
@@ -25,13 +24,13 @@ impl Services {
     }
 }
 
-/// What becomes of a new connection; see [`Services::explain`].
+/// The handling of a new connection; see [`Services::explain`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Explained {
-    /// It is no Service's.
+    /// The destination belongs to no Service that this node translates.
     NotOurs,
-    /// It goes nowhere.
+    /// The connection is dropped for this reason.
     Drop(DropReason),
-    /// It goes to one of these; its source is rewritten where that is said.
+    /// The connection goes to one of these backends. The flag says whether its source address is rewritten.
     Backends(Vec<(SocketAddr, bool)>),
 }

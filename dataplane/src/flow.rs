@@ -1,24 +1,22 @@
-//! A packet's addresses, ports and protocol, and those that a translated packet leaves with.
+//! A packet's addresses, ports and protocol, before and after translation.
 
 use std::fmt;
 use std::net::IpAddr;
 
-/// Who talks to whom, as parsed, for display.
+/// A packet's addresses, protocol and ports, as parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Flow {
     /// Source address.
     pub src: IpAddr,
     /// Destination address.
     pub dst: IpAddr,
-    /// IANA protocol number; for IPv6 that of the first header that is not an extension header.
+    /// IANA protocol number. For IPv6, that of the first header that is not an extension header.
     pub protocol: u8,
-    /// Source port in host byte order; 0 where the protocol has none, and in a later fragment whose first one was
-    /// not seen.
+    /// Source port in host byte order. 0 if the protocol has no ports, or in a later fragment whose first fragment was not seen.
     pub sport: u16,
-    /// Destination port in host byte order; 0 where the protocol has none, and in a later fragment whose first one was
-    /// not seen.
+    /// Destination port in host byte order. 0 in the same cases as `sport`.
     pub dport: u16,
-    /// ICMP type and code.
+    /// ICMP type and code. `None` for other protocols.
     pub icmp: Option<(u8, u8)>,
 }
 
@@ -40,18 +38,18 @@ impl fmt::Display for Flow {
     }
 }
 
-/// The addresses and ports that a flow's packets leave with. What stays is as in the flow, and both addresses are of its
-/// family.
+/// The addresses and ports of a flow's packets after translation. Parts that do not change are equal to the flow's. Both addresses have the
+/// flow's address family.
 ///
-/// The other direction is a flow of its own, with a translation back.
+/// The opposite direction is a separate flow with the reverse translation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Translation {
-    /// The source address.
+    /// Source address.
     pub src: IpAddr,
-    /// The destination address.
+    /// Destination address.
     pub dst: IpAddr,
-    /// The source port.
+    /// Source port, in host byte order.
     pub sport: u16,
-    /// The destination port.
+    /// Destination port, in host byte order.
     pub dport: u16,
 }

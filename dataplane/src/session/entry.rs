@@ -165,7 +165,7 @@ impl Entry {
         let protocol = key.protocol();
         let is_alone = self.is_translated() || self.key.is_just(&key);
         if !is_known || !key.is_sound() || !is_alone {
-            return Err("it has an entry that cannot be".to_owned());
+            return Err("it has an invalid entry".to_owned());
         }
         let class = self.cut().unwrap_or_else(|| self.class());
         let is_of_protocol = match class {
@@ -178,7 +178,7 @@ impl Entry {
             Class::Idle => !matches!(protocol, protocol::TCP | protocol::UDP) && !key.is_echo(),
         };
         if !is_of_protocol {
-            return Err("it has an entry in a state that its protocol does not have".to_owned());
+            return Err("the state of an entry does not fit its protocol".to_owned());
         }
         let is_refused = self.refused != 0;
         if is_refused != (self.class() == Class::Refused) || is_refused != self.was_session() {

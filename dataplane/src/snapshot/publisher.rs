@@ -1,40 +1,40 @@
-//! How snapshots reach the workers: a [`Publisher`] on the control plane's side, a [`Reader`] for each worker.
+//! Publishes snapshots to the workers: one [`Publisher`] for the control plane, one [`Reader`] per worker.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::Snapshot;
 use crate::swap;
 
-/// A publish that would go back in time.
+/// A snapshot that is not newer than the current one was published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("generation {offered} was published after generation {current}; each publish needs a higher number")]
 pub struct PublishError {
-    /// The generation in use.
+    /// Generation of the current snapshot.
     pub current: u64,
-    /// The generation that was refused.
+    /// Generation of the rejected snapshot.
     pub offered: u64,
 }
 
-/// The control plane's end: swaps snapshots without a lock in any worker's way, and frees the old ones.
+/// The control plane's end: swaps snapshots without blocking workers, and frees old ones.
 ///
-/// To be kept until the workers have ended: what they still hold when the last clone of it is dropped, they free.
+/// Keep it until the workers have ended. Workers free the snapshots that they still hold when the last clone is dropped.
 #[derive(Clone, Debug)]
 pub struct Publisher {
-    /// Publishers exclude each other, so that the highest generation stays; readers never take it.
+    /// Only publishers take this mutex, so that the highest generation stays. Readers never take it.
     swap: Arc<Mutex<swap::Publisher<Snapshot>>>,
 }
 
 impl Publisher {
-    /// Starts with this snapshot.
+    /// Creates a publisher with this snapshot as the current one.
     pub fn new(first: Snapshot) -> Self {
         Self { swap: Arc::new(Mutex::new(swap::Publisher::new(first))) }
     }
 
-    /// Makes the snapshot the current one, whole and at once: every [`Reader::load`] that begins after this returns it or
-    /// a later one. Frees old snapshots as [`Publisher::collect`] does.
+    /// Makes the snapshot current, atomically: every later [`Reader::load`] returns it or a newer one. Then frees old snapshots as
+    /// [`Publisher::collect`] does.
     ///
     /// # Errors
-    /// [`PublishError`] when its generation is not higher than the current one, nor the same with a higher epoch of Services.
+    /// [`PublishError`] unless its generation is higher than the current one, or equal with a higher epoch of Services.
     pub fn publish(&self, next: Snapshot) -> Result<(), PublishError> {
         let mut swap = self.swap();
         let now = swap.current();
@@ -47,37 +47,37 @@ impl Publisher {
         Ok(())
     }
 
-    /// Frees the old snapshots that nobody holds any more, and returns how many are still held: at most one per
-    /// [`Reader`], whose next load lets go of it, besides what [`Publisher::current`] gave out. To be called now and then,
-    /// as a snapshot that was held at the time of a publish waits for the next one otherwise.
+    /// Frees old snapshots that no reader holds and returns how many are still held: at most one per [`Reader`], which releases it with its
+    /// next load, and those returned by [`Publisher::current`]. Call it from time to time: otherwise a snapshot that was held during a
+    /// publish is only freed by the next one.
     pub fn collect(&self) -> usize {
         self.swap().collect()
     }
 
-    /// The snapshot in use.
+    /// Returns the current snapshot.
     pub fn current(&self) -> Arc<Snapshot> {
         self.swap().current()
     }
 
-    /// A worker's end.
+    /// Creates a reader for a worker.
     pub fn reader(&self) -> Reader {
         Reader { swap: self.swap().reader() }
     }
 
     fn swap(&self) -> MutexGuard<'_, swap::Publisher<Snapshot>> {
-        // Whoever panicked with it has published or has not; nothing is half done.
+        // A publisher that panicked with the lock has published or has not; no state is half written.
         self.swap.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A worker's end: one atomic read per burst, no reference count touched while nothing changes, and nothing freed.
+/// A worker's end. A load costs one atomic read while the snapshot does not change, touches no reference count and frees nothing.
 #[derive(Clone, Debug)]
 pub struct Reader {
     swap: swap::Reader<Snapshot>,
 }
 
 impl Reader {
-    /// The current snapshot. To be called once per burst: what it returns is what the whole burst is judged by.
+    /// Returns the current snapshot. Call it once per burst, so that one snapshot judges the whole burst.
     #[inline]
     pub fn load(&mut self) -> &Snapshot {
         self.swap.load()

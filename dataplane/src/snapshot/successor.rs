@@ -1,4 +1,4 @@
-//! Which ports a snapshot leaves as they were in the one before: their sessions need not be judged again.
+//! Decides which ports a new snapshot leaves unchanged. Sessions of unchanged ports are not judged again.
 
 use std::cell::OnceCell;
 use std::net::IpAddr;
@@ -11,11 +11,10 @@ use super::Snapshot;
 use crate::{PortConfig, PortId, PortKind, TableId};
 
 impl Snapshot {
-    /// The same snapshot as the successor of another one: ports for which nothing has changed keep their epochs. To be called
-    /// with the snapshot that is in force.
+    /// Returns this snapshot as the successor of `previous`, the snapshot in force: unchanged ports keep their epochs.
     ///
-    /// A new host route below a prefix changes nothing for the port that the prefix leads to: its packets to that host
-    /// went, and for a while go on, to where nobody has the address.
+    /// A new host route below a prefix does not change the port that the prefix leads to: packets to that host went to a port where no
+    /// machine had the address.
     #[must_use]
     pub fn after(mut self, previous: &Self) -> Self {
         if !self.routes.has_prefixes_of(&previous.routes) {
@@ -42,8 +41,8 @@ impl Snapshot {
                 && is_same_table(&audited_alike, old.audit, new.audit);
             let unbound = |port: &PortConfig| PortConfig { egress: None, ingress: None, audit: None, ..port.clone() };
             let is_same = unbound(old) == unbound(new);
-            // What leaves with an address that the node has lost must not go on to, nor what left with a pod's to where pods are not
-            // known any more.
+            // If the node lost an address, connections masqueraded with it must be judged again. If masquerading begins, so must
+            // connections that left with a pod's address.
             let leaves_alike = old.kind != PortKind::Uplink || masquerades_alike;
             (is_same && has_same_tables && leaves_alike).then(|| previous.epoch(id))
         };
@@ -58,8 +57,8 @@ impl Snapshot {
     }
 }
 
-/// Whether tables judge the packets of a port as others did. What differs between two versions of a node's identities is found once, for
-/// all ports that have them.
+/// Compares the tables of ports between two snapshots. The difference between two versions of a node's identities is computed once for all
+/// ports that share them.
 #[derive(Default)]
 struct Alike(OnceCell<(*const Tables, *const Tables, Difference)>);
 
@@ -71,7 +70,7 @@ impl Alike {
         let (Some(before), Some(after)) = (old.identities(), new.identities()) else { return false };
         let places = (Arc::as_ptr(old), Arc::as_ptr(new));
         let (one, other, difference) = self.0.get_or_init(|| (places.0, places.1, Difference::between(before, after)));
-        // Others than the first pair are taken as different: all ports of a node have the same identities.
+        // Any other pair counts as different: all ports of a node share the same identities.
         (*one, *other) == places && difference.leaves_alone(before, after, addresses)
     }
 }

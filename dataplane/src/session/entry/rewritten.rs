@@ -22,7 +22,7 @@ impl Entry {
     pub(in crate::session) fn sound_rewrite(&self, record: &Rewrite) -> Result<Option<Rewrite>, String> {
         let rewrite = self.rewrite(record);
         if rewrite.is_some_and(|rewrite| !rewrite.is_sound(&self.key())) {
-            return Err("it has a rewrite that cannot be".to_owned());
+            return Err("it has an invalid rewrite".to_owned());
         }
         Ok(rewrite)
     }

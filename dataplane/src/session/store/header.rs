@@ -72,17 +72,17 @@ impl Header {
     pub(super) fn fault(&self, boot: [u8; 16], len: u64) -> Option<&'static str> {
         let own = Self::new(0, boot);
         if self.magic != MAGIC {
-            Some("it is no table of sessions")
+            Some("it is not a session table")
         } else if !(OLDEST..=VERSION).contains(&self.version) {
-            Some("its layout is of another version")
+            Some("its format version is not supported")
         } else if self.check != self.sum() {
             Some("its header is damaged")
         } else if (self.entry, self.links, self.reasons) != (own.entry, own.links, own.reasons) {
-            Some("its layout is of another program")
+            Some("another program wrote it")
         } else if self.boot != boot {
-            Some("it is from before the machine was started")
+            Some("it was written before the last boot")
         } else if self.len() != len {
-            Some("its length is not what its header says")
+            Some("its length differs from its header")
         } else {
             None
         }

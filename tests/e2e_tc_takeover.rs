@@ -173,7 +173,7 @@ fn what_has_another_layout_is_refused_whole_and_policy_holds() {
     let lab = &mut lasting.lab;
     lab.start(&rules());
     assert!(!lab.log().contains("taking over"), "{}", lab.log());
-    assert!(lab.log().contains("its layout is of another version"), "{}", lab.log());
+    assert!(lab.log().contains("its format version is not supported"), "{}", lab.log());
     let mut new = None;
     eventually("it forwards", || {
         new = connect(lab.get("a"), lab.get("b"), PORT, PATIENCE).ok();

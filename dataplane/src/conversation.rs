@@ -1,41 +1,41 @@
-//! Which conversation a frame belongs to and what it does there, without a snapshot that would judge it.
+//! Determines a frame's conversation and its part in it, without judging the frame.
 //!
-//! Whoever lists the conversations of a capture needs their ends and who has opened them, not a verdict. The parsing is that of the
-//! pipeline, so that both agree on what a packet is.
+//! Lists of a capture's conversations need endpoints and initiators, not verdicts. The pipeline's parsers are used, so that both agree on
+//! each packet.
 
 use crate::packet::{self, Body, LinkType, Transport};
 use crate::{DropReason, Flow};
 
-/// What a packet does in its conversation.
+/// A packet's part in its conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Part {
-    /// It asks for a new one: SYN, INIT, an echo request.
+    /// Opens a new conversation: SYN, INIT, an echo request.
     Opens,
-    /// It answers one that asks: SYN with ACK, INIT ACK, an echo reply.
+    /// Answers an opening packet: SYN with ACK, INIT ACK, an echo reply.
     Answers,
-    /// It ends one: FIN, RST and what means the same in SCTP.
+    /// Ends the conversation: FIN, RST and their SCTP equivalents.
     Ends,
-    /// Anything else of one whose protocol says who opens it.
+    /// Any other packet of a protocol that marks its opening packets.
     Continues,
-    /// One of a protocol whose packets do not say, such as UDP: the first one opens.
+    /// A packet of a protocol that does not mark opening packets, such as UDP: the first packet counts as the opening one.
     Unmarked,
 }
 
-/// What a frame holds.
+/// The content of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frame {
     /// A packet of a conversation.
     Conversation(Flow, Part),
-    /// The middle or the end of a datagram, which names no ports: its first fragment stands for it.
+    /// A later fragment, which has no ports. Its first fragment represents the datagram.
     LaterFragment(Flow),
-    /// A control message that belongs to no conversation of its own: address resolution, neighbour discovery, ICMP errors.
+    /// A control message outside of any conversation: ARP, neighbour discovery, ICMP errors.
     Control,
 }
 
-/// Reads a frame. `wire_len` is how long it was on the wire, in bytes.
+/// Parses a frame. `wire_len` is its length on the wire, in bytes.
 ///
 /// # Errors
-/// Why it is not understood.
+/// The [`DropReason`] of a frame that cannot be parsed.
 pub fn read(link: LinkType, frame: &[u8], wire_len: usize) -> Result<Frame, DropReason> {
     let Body::Ip(ip) = packet::parse(link, frame, wire_len).body? else { return Ok(Frame::Control) };
     Ok(match ip.transport {

@@ -1,42 +1,40 @@
-//! What a worker counts.
+//! A worker's counters.
 
 use bulkhead_classifier::OriginId;
 
 use crate::{DropReason, PortId, Verdict};
 
-/// Origins that are counted from the start. More make the list grow, which a packet waits for a handful of times in the life
-/// of a worker.
+/// Initial size of the list of origins. The list grows for higher ids, which delays a packet only a few times in a worker's life.
 const ORIGINS: usize = 1024;
 
-/// Ids beyond this one are not counted: the control plane counts origins from 0, so they do not occur.
+/// Higher ids are not counted. The control plane numbers origins from 0, so such ids do not occur.
 const MAX_ORIGINS: usize = 1 << 22;
 
-/// What became of packets at a port.
+/// Packet counters of one port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortCounters {
-    /// Packets that came in on the port, forwarded or not.
+    /// Packets received on the port, forwarded or not.
     pub received: u64,
-    /// Packets that were forwarded out through the port.
+    /// Packets forwarded out of the port.
     pub sent: u64,
-    /// Packets that came in on the port and were dropped when they were judged.
+    /// Packets received on the port that the engine dropped.
     pub dropped: u64,
 }
 
-/// Packets that a policy decided about, by the origin of the rule that did. A hit counts for the rule that allowed its
-/// session.
+/// Packets by the origin of the rule that decided about them. A packet of a session counts for the rule that allowed the session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OriginCounters {
-    /// Packets that were forwarded.
+    /// Forwarded packets.
     pub allowed: u64,
-    /// Packets that were dropped as [`DropReason::PolicyDenied`].
+    /// Packets dropped as [`DropReason::PolicyDenied`].
     pub denied: u64,
-    /// Connections that passed and that a rule of this origin would deny if all policies were enforced, each counted once.
+    /// Connections that were allowed, but that a rule of this origin would deny if all policies were enforced. Each connection counts once.
     pub audited: u64,
 }
 
-/// All counters of one worker, since it was made.
+/// All counters of one worker since its creation.
 ///
-/// [`Counters::received`] is always [`Counters::forwarded`] plus the sum of [`Counters::drops`].
+/// [`Counters::received`] always equals [`Counters::forwarded`] plus the sum of [`Counters::drops`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counters {
     received: u64,
@@ -49,40 +47,40 @@ pub struct Counters {
     pub(crate) untold_audits: u64,
 }
 
-/// What became of clients of Services with affinity.
+/// Counters of clients of Services with session affinity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClientCounters {
-    /// Clients that were given a place of their own, those of an earlier process included. Over all workers so many places are in use:
-    /// none is given back.
+    /// Clients stored in a new place of the table, including those adopted from an earlier process. Places are never freed, so the sum over
+    /// all workers is the number of places in use.
     pub remembered: u64,
-    /// Clients that were forgotten, since another one was given their place, or was not remembered at all.
+    /// Clients that were overwritten by another client or could not be stored.
     pub forgotten: u64,
 }
 
-/// What happened to the entries of the session table.
+/// Session table events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SessionCounters {
-    /// Sessions that were created.
+    /// Sessions created.
     pub created: u64,
-    /// Those among them whose packets are translated: connections to Services.
+    /// Created sessions whose packets are translated (connections to Services).
     pub translated: u64,
-    /// Sessions that ended because they were idle for too long.
+    /// Sessions that ended by their idle timeout.
     pub expired: u64,
     /// Sessions that ended early to make room for new ones.
     pub recycled: u64,
     /// Sessions that could not be created because the table was full.
     pub refused: u64,
-    /// Sessions that ended because a newer policy does not allow them.
+    /// Sessions that ended because a newer policy denies them.
     pub revoked: u64,
-    /// Sessions that a new session between the same endpoints took the place of.
+    /// Sessions replaced by a new session between the same endpoints.
     pub replaced: u64,
-    /// Sessions that a newer policy has cut and a still newer one allows again.
+    /// Sessions that one policy change cut and a later one allowed again.
     pub restored: u64,
     /// Sessions that ended because their port was removed.
     pub removed: u64,
-    /// Sessions of an earlier process that were adopted.
+    /// Sessions adopted from an earlier process.
     pub adopted: u64,
-    /// Resets that lay where none could be expected, so that they ended nothing.
+    /// TCP resets outside of the expected sequence range, which did not end their session.
     pub doubted: u64,
 }
 
@@ -102,70 +100,70 @@ impl Default for Counters {
 }
 
 impl Counters {
-    /// Packets that were handed to the worker.
+    /// Packets given to the worker.
     pub const fn received(&self) -> u64 {
         self.received
     }
 
-    /// Packets that were forwarded.
+    /// Forwarded packets.
     pub const fn forwarded(&self) -> u64 {
         self.forwarded
     }
 
-    /// Packets that were dropped for this reason.
+    /// Packets dropped for this reason.
     pub const fn dropped(&self, reason: DropReason) -> u64 {
         self.drops[reason.index()]
     }
 
-    /// Packets dropped per reason, for every reason.
+    /// Packets dropped, by reason, for every reason.
     pub fn drops(&self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
         DropReason::ALL.iter().zip(self.drops).map(|(&reason, count)| (reason, count))
     }
 
-    /// Packets that were dropped for any reason.
+    /// Packets dropped for any reason.
     pub fn dropped_in_all(&self) -> u64 {
         self.drops.iter().sum()
     }
 
-    /// What became of packets at the port. Zeros for a port that the worker never saw.
+    /// Counters of the port. Zeros if the worker has never seen the port.
     pub fn port(&self, port: PortId) -> PortCounters {
         self.ports.get(port.index()).copied().unwrap_or_default()
     }
 
-    /// What policy decided with this origin. Zeros for one that never decided.
+    /// Counters of the origin. Zeros if it has never decided about a packet.
     pub fn origin(&self, origin: OriginId) -> OriginCounters {
         self.origins.get(origin.0 as usize).copied().unwrap_or_default()
     }
 
-    /// Every origin that decided about a packet, in the order of the ids.
+    /// Every origin that decided about a packet, in the order of ids.
     pub fn origins(&self) -> impl Iterator<Item = (OriginId, OriginCounters)> + '_ {
         let used = |&(_, counters): &(OriginId, OriginCounters)| counters != OriginCounters::default();
         (0..).map(OriginId).zip(self.origins.iter().copied()).filter(used)
     }
 
-    /// What happened to the entries of the session table.
+    /// Session table events.
     pub const fn sessions(&self) -> SessionCounters {
         self.sessions
     }
 
-    /// What became of clients of Services with affinity.
+    /// Counters of clients of Services with session affinity.
     pub const fn clients(&self) -> ClientCounters {
         self.clients
     }
 
-    /// Audited connections that the reader of the tap was too slow for. They are counted by origin all the same.
+    /// Audited connections that were not reported because the tap's reader was too slow. They are still counted by origin.
     pub const fn untold_audits(&self) -> u64 {
         self.untold_audits
     }
 
-    /// Makes room for the ports of a snapshot. Allocates only when there are more of them than ever before.
+    /// Makes room for the ports of a snapshot. Allocates only if the number of ports exceeds all earlier ones.
     pub(crate) fn know_ports(&mut self, ports: usize) {
         if self.ports.len() < ports {
             self.ports.resize(ports, PortCounters::default());
         }
     }
 
-    /// Counts one packet by what became of it.
+    /// Counts one packet by its verdict.
     #[inline]
     pub(crate) fn count(&mut self, in_port: PortId, verdict: Verdict) {
         self.received += 1;
@@ -188,7 +186,7 @@ impl Counters {
         }
     }
 
-    /// Counts a packet that a session allows, whose origin has counted before.
+    /// Counts a packet of a session. Its origin has counted before.
     #[inline]
     pub(crate) fn allow(&mut self, origin: u32) {
         if let Some(counters) = self.origins.get_mut(origin as usize) {
@@ -206,7 +204,6 @@ impl Counters {
         }
     }
 
-    /// Counts an audited connection.
     pub(crate) fn audit(&mut self, origin: Option<OriginId>) {
         if let Some(counters) = self.of_origin(origin) {
             counters.audited += 1;

@@ -1,13 +1,13 @@
-//! Why a packet did not pass: one closed list, one counter each.
+//! Drop reasons: one closed list, with a counter for each.
 //!
-//! A packet error is not a `Result` that travels and gets new meanings on the way: it is one value of this enum, given
-//! where the packet is lost. The names are an interface (JSON, metric labels, capture comments): they do not change.
+//! The place that drops a packet sets its reason, which never changes afterwards. The names are part of the interface (JSON, metric labels,
+//! capture comments) and never change.
 
 use std::fmt;
 
 macro_rules! drop_reasons {
     ($($(#[doc = $doc:literal])+ $variant:ident $name:literal $text:literal;)+) => {
-        /// The reason for which a packet was dropped.
+        /// The reason why a packet was dropped.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum DropReason {
             $($(#[doc = $doc])+ $variant,)+
@@ -17,14 +17,14 @@ macro_rules! drop_reasons {
             /// Every reason, in the order of the counters.
             pub const ALL: &[Self] = &[$(Self::$variant),+];
 
-            /// The stable `snake_case` name, as JSON and metric labels carry it.
+            /// The stable `snake_case` name used in JSON and metric labels.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => $name,)+
                 }
             }
 
-            /// One sentence for people.
+            /// A sentence for users.
             pub const fn describe(self) -> &'static str {
                 match self {
                     $(Self::$variant => $text,)+
@@ -35,127 +35,126 @@ macro_rules! drop_reasons {
 }
 
 drop_reasons! {
-    /// No stage has judged the packet yet; every packet starts here, and none may leave with it.
-    Unjudged "unjudged" "No stage of the pipeline judged the packet, which is a fault of the program.";
-    /// The port that the packet came in on is not in the snapshot.
+    /// No stage has judged the packet. The initial value of every packet; no packet should leave the pipeline with it.
+    Unjudged "unjudged" "No stage of the pipeline judged the packet, which is a bug.";
+    /// The receiving port is not in the snapshot.
     UnknownPort "unknown_port" "The packet came in on a port that the snapshot does not know.";
     /// The link header is cut short.
     LinkTruncated "link_truncated" "The link-layer header is cut short.";
-    /// IEEE 802.1Q and 802.1ad tags are not unwrapped: policy is on the outer packet only.
+    /// VLAN tags (IEEE 802.1Q, 802.1ad) are not removed, because policy only judges the outer packet.
     VlanTagged "vlan_tagged" "The frame carries a VLAN tag, which pods' ports do not have.";
     /// Neither IPv4, IPv6 nor ARP.
     UnknownEthertype "unknown_ethertype" "The frame is neither IPv4, IPv6 nor ARP.";
     /// ARP that breaks RFC 826 for Ethernet and IPv4.
     ArpMalformed "arp_malformed" "The ARP message is not well formed.";
-    /// ARP in the name of somebody else.
-    ArpSpoofed "arp_spoofed" "The ARP message speaks for an address that its sender does not own.";
+    /// The sender of the ARP message does not own the address that the message announces.
+    ArpSpoofed "arp_spoofed" "The ARP message announces an address that its sender does not own.";
     /// Neighbour discovery that RFC 4861 tells a receiver to discard.
     NdMalformed "nd_malformed" "The neighbour discovery message fails a check of RFC 4861 (hop limit 255, code 0, length, options).";
-    /// Neighbour discovery in the name of somebody else.
-    NdSpoofed "nd_spoofed" "The neighbour discovery message speaks for an address that its sender does not own.";
+    /// The sender of the neighbour discovery message does not own the address that the message announces.
+    NdSpoofed "nd_spoofed" "The neighbour discovery message announces an address that its sender does not own.";
     /// Router advertisement or redirect from a pod (the class of CVE-2020-10749).
     NdFromPod "nd_router_message_from_pod" "A pod sent a router advertisement or a redirect; only routers may.";
     /// IPv4 header that RFC 791 does not allow.
-    Ipv4Malformed "ipv4_malformed" "The IPv4 header is cut short or contradicts itself.";
+    Ipv4Malformed "ipv4_malformed" "The IPv4 header is cut short or inconsistent.";
     /// IPv6 header or extension header chain that RFC 8200 does not allow.
-    Ipv6Malformed "ipv6_malformed" "The IPv6 header or its extension headers are cut short or contradict themselves.";
-    /// More extension headers than are walked.
+    Ipv6Malformed "ipv6_malformed" "The IPv6 header or its extension headers are cut short or inconsistent.";
+    /// More IPv6 extension headers than the parser accepts.
     Ipv6ExtensionLimit "ipv6_extension_limit" "The packet has more than 8 IPv6 extension headers.";
     /// Jumbograms (RFC 2675) do not occur on Ethernet.
     Ipv6Jumbogram "ipv6_jumbogram" "The packet is an IPv6 jumbogram.";
     /// LSRR, SSRR (RFC 7126), an IPv6 routing header of type 0 (RFC 5095) or one that is not used up.
-    SourceRouted "source_routed" "The packet names its own route, so that its destination address is not where it ends.";
-    /// The transport header is not all there.
+    SourceRouted "source_routed" "The packet is source-routed, so its destination address is not its final destination.";
+    /// The transport header is incomplete.
     L4Truncated "l4_truncated" "The transport header is cut short.";
-    /// The transport header contradicts itself.
-    L4Malformed "l4_malformed" "The transport header contradicts itself.";
+    /// The transport header is inconsistent.
+    L4Malformed "l4_malformed" "The transport header is inconsistent.";
     /// First fragment without the whole transport header (RFC 1858, RFC 3128, RFC 7112).
     FragmentTiny "fragment_tiny" "The first fragment does not hold the whole transport header.";
     /// The transport checksum of a packet that would begin, change or end a session.
     BadChecksum "bad_checksum" "The packet would change a session, and its transport checksum is wrong.";
-    /// A TCP segment that would end a connection and lies where none of it can be (with `tcp_window: strict`).
-    TcpOutOfWindow "tcp_out_of_window" "The TCP segment would end a connection and is not where a segment of it can be.";
-    /// Fragment that no datagram can contain.
+    /// A TCP segment that would end a connection but is outside of its sequence window (with `tcp_window: strict`).
+    TcpOutOfWindow "tcp_out_of_window" "The TCP segment would end a connection and is outside of its sequence window.";
+    /// The fragment's offset or length is impossible.
     FragmentMalformed "fragment_malformed" "The fragment's offset or length is impossible.";
     /// Overlapping fragments (RFC 5722, here for IPv4 too).
     FragmentOverlap "fragment_overlap" "The fragment overlaps another one of its datagram.";
     /// A later fragment whose first fragment was not seen.
-    FragmentWithoutFirst "fragment_without_first" "No first fragment of the datagram was seen, so nothing says whether it may pass.";
+    FragmentWithoutFirst "fragment_without_first" "The first fragment of the datagram was not seen, so this one cannot be judged.";
     /// The fragment memory is full.
-    FragmentTableFull "fragment_table_full" "Too many fragmented datagrams are under way.";
-    /// The datagram has more fragments than are remembered.
+    FragmentTableFull "fragment_table_full" "The table of fragmented datagrams is full.";
+    /// The datagram has more fragments than the table stores.
     FragmentLimit "fragment_limit" "The datagram has more than 64 fragments.";
-    /// A source that never sends, or that no router may forward.
+    /// A source address that no host uses or that routers must not forward.
     MartianSource "martian_source" "The source address is unspecified, loopback or multicast.";
-    /// A destination that is never on a wire.
+    /// A destination address that must not appear on a link.
     MartianDestination "martian_destination" "The destination address is unspecified or loopback.";
     /// Multicast and broadcast are not forwarded.
     Multicast "multicast" "The destination is multicast or broadcast, which is not forwarded.";
-    /// The source address or source MAC is not the port's own.
+    /// The source address or source MAC address does not belong to the receiving port.
     SpoofedSource "spoofed_source" "The source address does not belong to the port that the packet came in on.";
     /// RFC 3927 §7, RFC 4291 §2.5.6: no router forwards from a link-local address.
     LinkLocalSource "link_local_source" "The packet from the uplink has a link-local source, and neither answers a conversation nor is for the node's own link-local address.";
-    /// ICMP redirects (and the deprecated source quench, RFC 6633) change routes and speeds of others.
+    /// ICMP redirects, and the deprecated source quench (RFC 6633), would change routes and rates of other hosts.
     IcmpRedirect "icmp_redirect" "ICMP redirects and source quenches are not forwarded.";
-    /// An ICMP error about nothing that was sent.
-    IcmpErrorWithoutSession "icmp_error_without_session" "The packet inside the ICMP error belongs to no session that it could have been sent by.";
+    /// The packet quoted in the ICMP error belongs to no session.
+    IcmpErrorWithoutSession "icmp_error_without_session" "The packet quoted in the ICMP error belongs to no session.";
     /// No route to the destination.
     NoRoute "no_route" "There is no route to the destination.";
-    /// The packet would leave through the port that it came in on.
+    /// The packet would leave through the port that received it.
     BackToSender "back_to_sender" "The packet would leave through the uplink or host port that it came in on.";
-    /// TTL or hop limit used up.
+    /// TTL or hop limit exceeded.
     TtlExpired "ttl_expired" "The TTL or hop limit does not allow another hop.";
-    /// Neither the port that the packet came in on nor the one that it would leave through has a table for it.
+    /// Neither the receiving port nor the output port has a table for the packet.
     TableMissing "table_missing" "The port towards the destination has no policy table, so nothing may pass.";
-    /// Policy says no.
+    /// The policy denies the packet.
     PolicyDenied "policy_denied" "Policy does not allow the packet.";
-    /// A TCP segment in the middle of nowhere.
+    /// A TCP segment that belongs to no session and does not open one.
     TcpWithoutSession "tcp_without_session" "The TCP segment belongs to no session and may not start one.";
-    /// An echo reply, or an SCTP packet that is not the first of an association, in the middle of nowhere.
+    /// An echo reply, or an SCTP packet other than INIT, that belongs to no session.
     ReplyWithoutSession "reply_without_session" "The echo reply or SCTP packet belongs to no session and may not start one.";
-    /// A Service without endpoints: its sender is told.
+    /// The Service has no endpoints. The sender is notified.
     NoEndpoint "no_endpoint" "The Service has no usable endpoint on any node.";
     /// `externalTrafficPolicy` or `internalTrafficPolicy` is Local, and all usable endpoints are on other nodes.
     NoLocalEndpoint "no_local_endpoint" "The Service has usable endpoints, but none on this node, and its traffic policy is Local.";
     /// `spec.loadBalancerSourceRanges`.
     ServiceSourceRange "service_source_range" "The client is in none of the loadBalancerSourceRanges of the Service.";
-    /// The cluster address of a Service, with a port that it has not: its sender is told.
+    /// A cluster address of a Service with a port that the Service does not have. The sender is notified.
     UnknownServicePort "unknown_service_port" "The Service has no such port.";
-    /// An address of the service CIDR that no Service has. It would come back over the default route.
+    /// An address of the service CIDR that belongs to no Service. Forwarding it would loop over the default route.
     UnknownServiceAddress "unknown_service_address" "No Service has this address of the service CIDR.";
-    /// Every source port towards the backend is in use, or the node has no address to give.
-    SourcePortsExhausted "source_ports_exhausted" "The source of the connection has to change, and no source port towards the backend is free.";
-    /// With masquerading, what would leave the node with a pod's address.
+    /// All source ports towards the backend are in use, or the node has no source address.
+    SourcePortsExhausted "source_ports_exhausted" "The source of the connection must be rewritten, and no source port towards the backend is free.";
+    /// With masquerading, a packet that would leave the node with a pod's address.
     NotMasqueraded "not_masqueraded" "The packet would leave the node with a pod's address: the node has no address of its family, or the protocol has no ports.";
-    /// A direct connection with the addresses and ports that a translated one has at its backend: their answers could not be told
-    /// apart.
+    /// A direct connection with the same addresses and ports as a translated one at its backend. Answers could not be told apart.
     SessionClash "session_clash" "A connection to a Service has the same addresses and ports at its backend.";
-    /// All sessions are in use and none may be recycled.
+    /// All sessions are in use and none may be ended early.
     SessionTableFull "session_table_full" "All sessions are in use.";
-    /// The port has used up its share of the sessions and none of its own may be recycled.
-    SessionQuota "session_quota" "The port that the packet came in on has used up its share of the sessions.";
-    /// A unicast frame on the uplink for another station, as a switch floods them: it is not the node's to forward.
+    /// The port has used its share of the sessions and none of its own may be ended early.
+    SessionQuota "session_quota" "The port that the packet came in on has used its share of the sessions.";
+    /// A unicast frame on the uplink for another host, flooded by a switch.
     OtherHost "other_host" "The frame was sent to the MAC address of another machine.";
-    /// The port towards the destination has no interface now.
+    /// The output port has no interface.
     PortDown "port_down" "The port towards the destination has no interface at the moment.";
-    /// Longer than what the next link carries, and not to be cut into fragments.
+    /// The packet exceeds the MTU of the next link and must not be fragmented.
     PacketTooBig "packet_too_big" "The packet is longer than the MTU of the port that it would leave through, and may not be fragmented.";
-    /// Packet memory is used up.
+    /// The packet memory is exhausted.
     NoBuffer "no_buffer" "There was no packet buffer left for the fragments of the packet.";
-    /// Nobody answered for the next hop's address.
-    NoNeighbour "no_neighbour" "Nobody on the link answered for the address of the next hop.";
-    /// Packets wait for a neighbour's MAC address in a bounded queue.
+    /// No host answered for the next hop's address.
+    NoNeighbour "no_neighbour" "No host on the link answered for the address of the next hop.";
+    /// The bounded queue of packets waiting for MAC addresses is full.
     NeighbourQueueFull "neighbour_queue_full" "Too many packets wait for the MAC addresses of neighbours.";
-    /// Answering ARP and neighbour discovery has a limit per port.
-    NeighbourRate "neighbour_rate" "More ARP requests and neighbour solicitations came in on the port than are answered.";
-    /// The interface does not take packets as fast as they come.
+    /// The port exceeded its rate of answers to ARP and neighbour discovery.
+    NeighbourRate "neighbour_rate" "The port exceeded the rate limit for answers to ARP requests and neighbour solicitations.";
+    /// The interface transmits more slowly than packets arrive.
     TxFull "tx_full" "The transmit queue of the port is full.";
-    /// The packet's sessions or its way out belong to a worker that is too far behind to take it.
-    WorkerBusy "worker_busy" "The worker that the packet belongs to is overloaded.";
+    /// Another worker owns the packet's session or output port, and its lane is full.
+    WorkerBusy "worker_busy" "The worker that owns the packet's session or output port is overloaded.";
 }
 
 impl DropReason {
-    /// How many reasons there are.
+    /// Number of reasons.
     pub const COUNT: usize = Self::ALL.len();
 
     /// The reason's position in [`DropReason::ALL`].

@@ -1,15 +1,14 @@
-//! Fragments: the first one is judged, what became of it becomes of the others.
+//! Fragments: the first fragment is judged, and the others get the same verdict.
 //!
-//! Only the first fragment of a datagram holds the transport header, so only it can be judged; what became of it is
-//! remembered under what all fragments of the datagram share. A fragment whose first one was not seen, and one that
-//! overlaps another, is dropped: passing it would let a packet through that nobody has judged (RFC 1858, RFC 3128,
-//! RFC 5722). Nothing is held back and nothing is put together.
+//! Only the first fragment has the transport header, so only it can be judged. Its verdict is stored under the datagram's key. A later
+//! fragment without a known first fragment, or one that overlaps another, is dropped, because it could smuggle a packet that was never
+//! judged (RFC 1858, RFC 3128, RFC 5722). Fragments are neither held back nor reassembled.
 //!
-//! Each port has a share of the memory. A port that is over it loses its own oldest datagram, so that whoever sends first
-//! fragments and never the rest harms nobody else.
+//! Each port has a share of the table. A port over its share evicts its own oldest datagram, so that incomplete datagrams harm only their
+//! sender.
 //!
-//! Holding later fragments until the first one comes was not taken: senders emit them in order, networks that reorder
-//! them within one flow are rare, and a buffer of unjudged packets is memory that a stranger fills.
+//! Holding later fragments until the first one arrives was rejected: senders emit fragments in order, few networks reorder them within a
+//! flow, and attackers could fill the buffer.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -20,44 +19,41 @@ use crate::packet::{Fragment, Ip};
 use crate::session::Rewritten;
 use crate::{Decision, DropReason, Outcome, Percent, PortId, PortKind, Verdict};
 
-/// How many fragments of one datagram are remembered. 64 fragments of an Ethernet frame each hold a whole 64 KiB
-/// datagram with a third to spare; smaller ones are made to hurt.
+/// Maximum number of fragments stored per datagram. 64 Ethernet frames hold a 64 KiB datagram with a third to spare. Smaller fragments are
+/// normally an attack.
 const MAX_PARTS: usize = 64;
 
-/// How fragmented datagrams are remembered.
+/// Configuration of the fragment table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FragmentConfig {
-    /// The most datagrams at a time. A new one beyond that takes the place of the oldest one that was dropped; if none
-    /// was, it is dropped itself.
+    /// Maximum number of datagrams. Beyond it, a new datagram evicts the oldest dropped one, otherwise the oldest one.
     pub capacity: usize,
-    /// Nanoseconds from a datagram's first fragment until it is forgotten.
+    /// Lifetime of a datagram since its first fragment, in nanoseconds.
     pub lifetime: u64,
-    /// The share of the capacity for datagrams of one pod. A new one beyond that takes the place of one of that pod's: the oldest
-    /// that was dropped, else the oldest.
+    /// Share of the capacity for one pod. Beyond it, a new datagram evicts the pod's oldest dropped one, otherwise its oldest one.
     pub pod_share: Percent,
-    /// The same for the uplink and for the host, each, which speak for many.
+    /// Share for the uplink, and likewise for the host. Both serve many senders.
     pub outside_share: Percent,
 }
 
 impl Default for FragmentConfig {
-    /// 4,096 datagrams of at most 0.6 KiB each are 2.5 MiB, more than a node has under way unless it is attacked.
-    /// 30 s is Linux's reassembly timeout: after that the receiver cannot use the rest anyway. The shares are those of live
-    /// sessions.
+    /// 4,096 datagrams of at most 0.6 KiB take 2.5 MiB, more than a node needs unless it is attacked. 30 s is Linux's reassembly timeout.
+    /// The shares are those of live sessions.
     fn default() -> Self {
         Self { capacity: 4096, lifetime: 30_000_000_000, pod_share: Percent(25), outside_share: Percent(75) }
     }
 }
 
 impl FragmentConfig {
-    /// The most datagrams of a port.
+    /// Maximum number of datagrams for a port of this kind.
     fn limit(&self, kind: PortKind) -> usize {
         let share = if kind == PortKind::Pod { self.pod_share } else { self.outside_share };
         share.of(self.capacity).min(self.capacity)
     }
 }
 
-/// What the fragments of one datagram share. IPv6 has no protocol here: there only the first fragment's counts
-/// (RFC 8200 §4.5), and the others may say anything.
+/// The key that all fragments of a datagram share. IPv6 keys have no protocol, because only the first fragment's next header counts (RFC
+/// 8200 §4.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct DatagramKey {
     src: IpAddr,
@@ -74,35 +70,35 @@ impl DatagramKey {
     }
 }
 
-/// What became of a datagram's first fragment.
+/// The result for a datagram's first fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FirstFragment {
     pub(crate) verdict: Verdict,
     pub(crate) decision: Option<Decision>,
-    /// A later generation may route and decide otherwise, and may number its ports otherwise.
+    /// A later generation may have other routes, policies and port ids.
     pub(crate) generation: u64,
-    /// Source and destination port of the transport header, for display.
+    /// Source and destination port, for display.
     pub(crate) transport_ports: (u16, u16),
-    /// Other addresses, for a datagram of a connection to a Service.
+    /// New addresses and ports of a translated datagram. `None` without translation.
     pub(crate) translated: Option<Rewritten>,
-    /// The worker, from 0, that judges the datagram, where this one does not.
+    /// The worker, from 0, that judges the datagram. `None` if it is this one.
     pub(crate) elsewhere: Option<usize>,
 }
 
 #[derive(Clone, Debug)]
 struct Datagram {
     first: FirstFragment,
-    /// Tells it from an earlier datagram with the same key.
+    /// Distinguishes the datagram from an earlier one with the same key.
     number: u64,
-    /// The parts seen, in order of arrival. They do not overlap.
+    /// Byte ranges received so far, in order of arrival. They do not overlap.
     parts: Vec<(u32, u32)>,
-    /// Where the last fragment ended, once it was seen.
+    /// End of the last fragment. `None` until it has arrived.
     end: Option<u32>,
-    /// Set when an overlap was seen: nothing of the datagram passes any more.
+    /// Set after an overlap: all further fragments are dropped.
     poisoned: bool,
 }
 
-/// When a datagram began.
+/// The start of a datagram.
 #[derive(Clone, Copy, Debug)]
 struct Begun {
     key: DatagramKey,
@@ -110,33 +106,30 @@ struct Begun {
     at: u64,
 }
 
-/// The datagrams of one port, or of all.
+/// The datagrams of one port, or of all ports.
 #[derive(Debug, Default)]
 struct Queues {
-    /// How many are under way.
+    /// Number of stored datagrams.
     held: usize,
-    /// In the order in which they began. May hold some that are complete, which are no longer in `datagrams`.
+    /// By start. May contain datagrams that are no longer stored.
     begun: VecDeque<Begun>,
-    /// Those whose first fragment was dropped, in that order. May hold some that are no longer in `datagrams`.
+    /// Datagrams whose first fragment was dropped, in that order. May contain datagrams that are no longer stored.
     dropped: VecDeque<Begun>,
 }
 
 type Datagrams = HashMap<DatagramKey, Datagram, RandomState>;
 
 impl Queues {
-    /// The datagram to forget first: the oldest that was dropped, whose other fragments are dropped without it too, so that
-    /// refused datagrams, however many, do not stand in the way of allowed ones; else the one that began first, whose other
-    /// fragments are dropped then. Whole datagrams take milliseconds, so with a few thousand places the oldest one is one
-    /// that somebody never means to complete. Refusing the new one instead would let whoever may send a few hundred packets
-    /// per second stop all fragments of everybody.
+    /// Chooses the datagram to evict: the oldest dropped one, whose later fragments are dropped without it too, so that refused datagrams
+    /// do not displace allowed ones. Otherwise the oldest one. Complete datagrams take milliseconds, so among thousands the oldest will
+    /// hardly be completed. Refusing the new datagram instead would let a sender of a few hundred packets a second block all fragments.
     fn oldest(&mut self, datagrams: &Datagrams) -> Option<DatagramKey> {
         let Self { dropped, begun, .. } = self;
         let mut queued = std::iter::from_fn(|| dropped.pop_front().or_else(|| begun.pop_front()));
         queued.find(|begun| begun.is_in(datagrams)).map(|begun| begun.key)
     }
 
-    /// Leaves out what is no longer there, when it may be the greater part. Each is removed once, so this costs little per
-    /// fragment.
+    /// Removes stale queue entries once they may be the majority. The amortised cost per fragment is small.
     fn tidy(&mut self, datagrams: &Datagrams, limit: usize) {
         for queue in [&mut self.begun, &mut self.dropped] {
             if queue.len() > 2 * limit {
@@ -152,14 +145,14 @@ impl Queues {
     }
 }
 
-/// The datagrams that are under way.
+/// The table of incomplete datagrams.
 #[derive(Debug)]
 pub(crate) struct FragmentTable {
     datagrams: Datagrams,
     all: Queues,
     ports: Vec<Queues>,
     next_number: u64,
-    /// Emptied lists of parts, for the next datagram.
+    /// Empty lists of ranges, for reuse.
     spare: Vec<Vec<(u32, u32)>>,
     config: FragmentConfig,
 }
@@ -182,10 +175,10 @@ impl FragmentTable {
         self.ports.iter_mut().for_each(Queues::clear);
     }
 
-    /// A first fragment has come: remembers the datagram, for now as one that passes nowhere.
+    /// Stores a datagram whose first fragment arrived. It stays unjudged until [`FragmentTable::settle`].
     ///
     /// # Errors
-    /// The reason to drop it: it overlaps, or the table is full.
+    /// The drop reason if the fragment overlaps or the table is full.
     pub(crate) fn begin(
         &mut self,
         key: DatagramKey,
@@ -199,7 +192,6 @@ impl FragmentTable {
         }
         let port = key.in_port.index();
         if self.ports.len() <= port {
-            // Once for each port.
             self.ports.resize_with(port + 1, Queues::default);
         }
         let limit = self.config.limit(kind);
@@ -233,7 +225,7 @@ impl FragmentTable {
         Ok(())
     }
 
-    /// The first fragment was judged.
+    /// Stores the result for the first fragment.
     pub(crate) fn settle(&mut self, key: &DatagramKey, first: FirstFragment) {
         let Some(datagram) = self.datagrams.get_mut(key) else { return };
         datagram.first = first;
@@ -244,23 +236,23 @@ impl FragmentTable {
         }
     }
 
-    /// A later fragment has come: what became of the first one.
+    /// Returns the first fragment's result for a later fragment.
     ///
     /// # Errors
-    /// The reason to drop this one whatever became of the first.
+    /// The drop reason if the fragment itself is invalid or no first fragment is known.
     pub(crate) fn inherit(&mut self, key: &DatagramKey, part: Fragment, now: u64) -> Result<FirstFragment, DropReason> {
         self.forget_old(now);
         let datagram = self.datagrams.get_mut(key).ok_or(DropReason::FragmentWithoutFirst)?;
         datagram.add(part)?;
         let first = datagram.first;
         if datagram.is_complete() {
-            // Now, not at the end of its lifetime: IPv4 senders use an identification again after 65,536 packets.
+            // Removed immediately, because IPv4 senders reuse an identification after 65,536 packets.
             self.forget(key);
         }
         Ok(first)
     }
 
-    /// Forgets the datagrams whose time is up.
+    /// Removes expired datagrams.
     fn forget_old(&mut self, now: u64) {
         self.all.tidy(&self.datagrams, self.config.capacity);
         while let Some(&begun) = self.all.begun.front() {
@@ -291,7 +283,7 @@ impl Begun {
 }
 
 impl Datagram {
-    /// Takes a part in, if it neither overlaps nor lies beyond the end.
+    /// Adds a range that neither overlaps others nor exceeds the datagram's end.
     fn add(&mut self, part: Fragment) -> Result<(), DropReason> {
         let overlaps = self.parts.iter().any(|&(start, end)| part.start < end && start < part.end);
         if self.poisoned || overlaps {
@@ -314,8 +306,8 @@ impl Datagram {
         Ok(())
     }
 
-    /// A part overlaps. The same part again is what a network that duplicates packets makes: it is dropped alone
-    /// (RFC 8200 §4.5 allows that). Anything else spoils the datagram.
+    /// Handles an overlap. An exact duplicate, as from a network that duplicates packets, is dropped alone (RFC 8200 §4.5). Any other
+    /// overlap poisons the datagram.
     fn refuse(&mut self, part: Fragment) -> DropReason {
         if !self.parts.contains(&(part.start, part.end)) {
             self.poisoned = true;
@@ -324,7 +316,7 @@ impl Datagram {
     }
 
     fn is_complete(&self) -> bool {
-        // Parts do not overlap, so their lengths add up to the end when none is missing.
+        // Ranges do not overlap, so their lengths sum up to the end if none is missing.
         self.end.is_some_and(|end| self.parts.iter().map(|&(start, end)| end - start).sum::<u32>() == end)
     }
 }

@@ -1,13 +1,12 @@
 //! # The dataplane: packets in, verdicts out
 //!
-//! **Purpose.** [`Worker::process`] judges bursts of packets by a [`Snapshot`]: it parses them, refuses what is
-//! malformed or spoofed, lets pass what belongs to a session, asks the tables about the rest, and says for every
-//! packet where it goes or why it is dropped, and which rule decided.
+//! **Purpose.** [`Worker::process`] judges bursts of packets by a [`Snapshot`]. It parses each packet, drops malformed and spoofed ones,
+//! forwards packets of known sessions and asks the policy tables about the rest. For every packet it returns the output port or the drop
+//! reason, and the rule that decided.
 //!
-//! **Not its purpose.** No Kubernetes: a policy is an opaque [`OriginId`](bulkhead_classifier::OriginId) on a
-//! classifier's rule, and every default is a rule in a table, never an `if` in here. No configuration and no files
-//! but captures. The engine has no clock and no threads: time is what the packets say, a worker belongs to whoever
-//! calls it. Only [`vswitch`] has both.
+//! **Not its purpose.** No Kubernetes: a policy is an opaque [`OriginId`](bulkhead_classifier::OriginId) on a classifier rule, and every
+//! default is a rule in a table, never an `if` in this crate. No configuration, and no files except captures. The engine has no clock and
+//! no threads: packets carry the time, and the caller owns the worker. Only [`vswitch`] has both.
 //!
 //! ```text
 //!   control plane --Snapshot--> Publisher ~~swapped lock-free~~> Reader
@@ -19,14 +18,14 @@
 //!   [`forward`] rewrites
 //! ```
 //!
-//! **Invariant.** A packet passes only if every stage says so: the verdict starts as a drop, and an unknown port, a
-//! missing table and a header that is not understood are drops with a reason of their own. What was received is what
-//! was forwarded plus what was dropped, per reason ([`Counters`]). A packet never allocates, locks or calls upward.
+//! **Invariant.** A packet passes only if every stage allows it. Its verdict starts as a drop. An unknown port, a missing table and a
+//! header that cannot be parsed each have their own drop reason. Received packets equal forwarded packets plus drops of all reasons
+//! ([`Counters`]). The packet path does not allocate, lock or call into the control plane.
 //!
-//! Directions in here are the packet's: it comes *in* on a port and leaves *out* through another. The *egress* table
-//! of a port ([`PortConfig::egress`]) is seen from the vswitch, as in Contiv: it is what packets pass on their way
-//! out to the pod. Where policy is judged at the source, ports have an *ingress* table ([`PortConfig::ingress`]) in its place, which
-//! packets pass on their way in. Users are only shown directions from the pod's point of view.
+//! In this crate, *in* and *out* are relative to the vswitch: a packet comes in on one port and leaves through another. A port's *egress*
+//! table ([`PortConfig::egress`]) judges packets that leave the vswitch towards the pod, as in Contiv. If policy is judged at the source,
+//! ports have an *ingress* table ([`PortConfig::ingress`]) instead, which judges packets that enter the vswitch. Users only see directions
+//! from the pod's point of view.
 
 #![cfg_attr(
     not(target_os = "linux"),
@@ -37,7 +36,9 @@ mod address_map;
 pub mod conversation;
 mod counters;
 mod drop;
+mod explained;
 pub mod filter;
+mod flow;
 #[cfg(target_os = "linux")]
 pub mod forward;
 mod fragment;
@@ -62,14 +63,16 @@ mod worker;
 
 pub use counters::{ClientCounters, Counters, OriginCounters, PortCounters, SessionCounters};
 pub use drop::DropReason;
+pub use explained::Explained;
+pub use flow::Flow;
 pub use fragment::FragmentConfig;
 pub use masquerade::Masquerade;
-pub use outcome::{BodyKind, Decision, Flow, Judged, Outcome, Packet, Received, SessionState, Verdict};
+pub use outcome::{BURST, BodyKind, Decision, Judged, Outcome, Packet, Received, SessionState, Verdict};
 pub use packet::LinkType;
 pub use port::{Link, PortConfig, PortId, PortKind, TableId};
 pub use replay::replay;
 pub use route::{NextHop, RouteError, Routes};
-pub use service::{AFFINITY_CAPACITY, Backend, BackendList, Backends, Explained, ServicePort, Services, Vip, VipEntry};
+pub use service::{AFFINITY_CAPACITY, Backend, BackendList, Backends, ServicePort, Services, Vip, VipEntry};
 #[cfg(target_os = "linux")]
 pub use session::{Adoption, RefusedFile, SessionStore, SessionStoreError};
 pub use session::{
@@ -77,7 +80,7 @@ pub use session::{
     SessionSelector, Tally, TcpWindow, Timeouts,
 };
 pub use snapshot::{PublishError, Publisher, Reader, Snapshot, SnapshotError};
-pub use worker::{Affinity, AuditTap, Audited, BURST, Worker, WorkerConfig};
+pub use worker::{Affinity, AuditTap, Audited, Worker, WorkerConfig};
 
 #[cfg(test)]
 mod testbed;

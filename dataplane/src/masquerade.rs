@@ -1,16 +1,16 @@
-//! Masquerading: pods' connections to the world leave with the node's own address, since the world does not know theirs.
+//! Masquerading: pods' connections to external networks leave with the node's address, because those networks have no route to pods.
 //!
-//! **Purpose.** [`Masquerade`] says which destinations that concerns, and with which addresses and ports connections leave.
+//! **Purpose.** [`Masquerade`] decides which destinations are affected and which source addresses and ports are used.
 //!
-//! **Not its purpose.** It rewrites nothing: a masqueraded connection is a session with a rewrite like one to a Service's address, but
-//! for the destination, which stays (`worker/services.rs`).
+//! **Not its purpose.** It rewrites no packets. A masqueraded connection is a session with a rewrite, like one to a Service, except that
+//! its destination stays (`worker/services.rs`).
 //!
 //! ```text
 //!   pod:port > world --policy on these--> way out: uplink? --> world not among the kept? --> node:61000..65535 > world
 //! ```
 //!
-//! **Invariant.** Where it applies, nothing that a pod has begun leaves with the pod's address: what cannot be masqueraded is dropped
-//! ([`DropReason::NotMasqueraded`](crate::DropReason::NotMasqueraded)).
+//! **Invariant.** Where masquerading applies, no connection of a pod leaves with the pod's address. Packets that cannot be masqueraded are
+//! dropped ([`DropReason::NotMasqueraded`](crate::DropReason::NotMasqueraded)).
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -18,23 +18,23 @@ use std::ops::RangeInclusive;
 use bulkhead_classifier::AddressSet;
 use ipnet::IpNet;
 
-/// How connections of pods leave for the world.
+/// The masquerading configuration.
 #[derive(Clone, Debug)]
 pub struct Masquerade {
-    /// One per family at most.
+    /// At most one per address family.
     sources: Vec<IpAddr>,
     kept: AddressSet,
     ports: RangeInclusive<u16>,
 }
 
 impl Masquerade {
-    /// The source ports of masqueraded connections where nothing else is said: those that neither the node's kernel gives to its own
-    /// connections (`net.ipv4.ip_local_port_range`, 32768 to 60999 by default) nor Services have as node ports (30000 to 32767 by
-    /// default). So a pod never takes an answer of the node's own. 4,536 for each destination address and port.
+    /// Default source ports of masqueraded connections: 4,536 per destination address and port. They overlap neither with the kernel's
+    /// local ports (`net.ipv4.ip_local_port_range`, 32768 to 60999 by default) nor with node ports of Services (30000 to 32767 by default).
+    /// So a pod never receives an answer meant for the node.
     pub const PORTS: RangeInclusive<u16> = 61_000..=65_535;
 
-    /// Connections leave with these addresses, of which the first of a family counts, and ports of this range, but for those to what is
-    /// `kept`.
+    /// Creates the configuration. Of the sources, the first of each family is used. Connections to addresses in `kept` are not masqueraded.
+    /// Source ports are taken from `ports`.
     pub fn new(
         sources: impl IntoIterator<Item = IpAddr>,
         kept: impl IntoIterator<Item = IpNet>,
@@ -49,25 +49,25 @@ impl Masquerade {
         Self { sources: own, kept: kept.into_iter().collect(), ports }
     }
 
-    /// Whether connections to this address are masqueraded, if they leave the node.
+    /// Whether connections to this address are masqueraded if they leave the node.
     pub fn is_for(&self, destination: IpAddr) -> bool {
         !self.kept.contains(destination)
     }
 
-    /// The address with which connections to the other one leave; none where the node has none of its family.
+    /// The source address for connections to this destination. `None` if the node has no address of its family.
     pub fn source_for(&self, destination: IpAddr) -> Option<IpAddr> {
         self.sources.iter().copied().find(|source| source.is_ipv4() == destination.is_ipv4())
     }
 
-    /// The addresses with which connections leave, one per family at most.
+    /// The source addresses, at most one per family.
     pub fn sources(&self) -> &[IpAddr] {
         &self.sources
     }
 
-    /// A port for a connection. The client's own first, if it is one of them, then others in an order that nobody outside can know;
-    /// `secret` is another one for each connection.
+    /// Returns a source port to try. The first attempt returns the client's own port if it is in the range. Later attempts return ports in
+    /// an order that outsiders cannot predict. `secret` differs for each connection.
     pub(crate) fn port(&self, own: u16, secret: u64, tried: u16) -> u16 {
-        /// An odd number whose multiples spread over all bits: 2^64 by the golden ratio.
+        /// An odd number whose multiples spread over all bits: 2^64 divided by the golden ratio.
         const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
         if tried == 0 && self.ports.contains(&own) {
             return own;

@@ -1,45 +1,47 @@
-//! What goes into the pipeline and what comes out of it.
+//! The pipeline's input (packets) and output (verdicts and the reasons for them).
 
-use std::fmt;
-use std::net::IpAddr;
 use std::num::{NonZeroU8, NonZeroU32};
 
 use bulkhead_classifier::OriginId;
 
-use crate::io::Translation;
+use crate::flow::{Flow, Translation};
 use crate::packet::LinkType;
 use crate::{DropReason, PortId, TableId};
 
-/// One frame on its way in.
+/// Maximum number of packets judged together: the size of a VPP vector. Larger bursts are not faster, because the columns no longer fit the
+/// first-level caches.
+pub const BURST: usize = 256;
+
+/// A packet to be judged.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
-    /// The bytes, beginning with the link header. May be cut short by a capture's snap length.
+    /// The bytes from the link header on. A capture's snap length may have cut them.
     pub frame: &'a [u8],
-    /// How long the frame was on the wire, in bytes. A value below `frame.len()` counts as `frame.len()`.
+    /// Length of the frame on the wire, in bytes. Values below `frame.len()` count as `frame.len()`.
     pub wire_len: usize,
-    /// How the frame begins.
+    /// The type of the link header.
     pub link: LinkType,
-    /// The port that it came in on.
+    /// The port that received the packet.
     pub in_port: PortId,
-    /// When it came in, in nanoseconds since 1970-01-01 UTC.
+    /// Time of reception, in nanoseconds since 1970-01-01 UTC.
     pub time: u64,
 }
 
-/// One Ethernet frame of a live burst. The burst has one time for all.
+/// An Ethernet frame of a live burst. All frames of a burst share one time.
 #[derive(Clone, Copy, Debug)]
 pub struct Received<'a> {
-    /// The bytes from the Ethernet header on; of a packet in several segments the first one's.
+    /// The bytes from the Ethernet header on. For a packet in several frames, only the first frame's.
     pub frame: &'a [u8],
-    /// How long the whole packet is, in bytes with its Ethernet header. A value below `frame.len()` counts as that.
+    /// Length of the whole packet in bytes, with its Ethernet header. Values below `frame.len()` count as `frame.len()`.
     pub wire_len: usize,
-    /// The port that it came in on.
+    /// The port that received the packet.
     pub in_port: PortId,
 }
 
-/// What a frame carries, as far as that matters for what is done with it.
+/// The kind of a frame's payload, as far as forwarding distinguishes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BodyKind {
-    /// Nothing that was understood; such a packet is always dropped.
+    /// The frame could not be parsed. Such a packet is always dropped.
     Unknown,
     /// ARP.
     Arp,
@@ -49,24 +51,23 @@ pub enum BodyKind {
     Ip,
 }
 
-/// What became of one packet of a live burst.
+/// The result for one packet of a live burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Judged {
-    /// Where it goes.
+    /// Output port or drop reason.
     pub verdict: Verdict,
-    /// What it carries.
+    /// The kind of payload.
     pub body: BodyKind,
-    /// What it had to do with the session table.
+    /// The packet's relation to the session table. `None` if the packet neither started nor matched a session.
     pub session: Option<SessionState>,
-    /// The place of its other addresses and ports among [`Worker::translations`](crate::Worker), for a packet of a connection to a
-    /// Service.
+    /// For a translated packet, the position of its new addresses and ports in the worker's translations, counted from 1.
     pub(crate) translation: Option<NonZeroU32>,
-    /// Another worker that is to judge it, from 1: it has the session, or is to have it. Then all else means nothing.
+    /// The worker that must judge this packet, counted from 1, because it owns the session. The other fields are then meaningless.
     pub(crate) elsewhere: Option<NonZeroU8>,
 }
 
 impl Judged {
-    /// What every packet starts with: dropped until a stage says otherwise.
+    /// The initial value of every packet: dropped as [`DropReason::Unjudged`].
     pub const UNJUDGED: Self = Self {
         verdict: Verdict::Drop(DropReason::Unjudged),
         body: BodyKind::Unknown,
@@ -76,17 +77,17 @@ impl Judged {
     };
 }
 
-/// Where a packet goes.
+/// Whether a packet is forwarded or dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verdict {
-    /// Out through this port.
+    /// Forward through this port.
     Forward(PortId),
-    /// Nowhere.
+    /// Drop for this reason.
     Drop(DropReason),
 }
 
 impl Verdict {
-    /// The reason when the packet is dropped.
+    /// Returns the drop reason, or `None` if the packet is forwarded.
     pub const fn drop_reason(self) -> Option<DropReason> {
         match self {
             Self::Drop(reason) => Some(reason),
@@ -94,7 +95,7 @@ impl Verdict {
         }
     }
 
-    /// The port when the packet is forwarded.
+    /// Returns the output port, or `None` if the packet is dropped.
     pub const fn out_port(self) -> Option<PortId> {
         match self {
             Self::Forward(port) => Some(port),
@@ -103,91 +104,54 @@ impl Verdict {
     }
 }
 
-/// Which policy decided. A session remembers the decision that created it, and its hits report that one.
+/// The policy decision about a packet. A session stores the decision that created it and reports that decision for its later packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Decision {
-    /// The table that was asked; none for a hairpin, which no table decides.
+    /// The table that decided. `None` for a hairpin packet, which no table decides.
     pub table: Option<TableId>,
-    /// The position of the deciding rule in the table; none when no rule matched.
+    /// Position of the matching rule in the table. `None` if no rule matched.
     pub rule: Option<u32>,
-    /// What the control plane wrote on the rule (or on the hairpin); none when no rule matched.
+    /// The origin that the control plane put on the rule or on the hairpin. `None` if no rule matched.
     pub origin: Option<OriginId>,
 }
 
-/// What a packet had to do with the session table.
+/// How a packet relates to the session table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SessionState {
     /// The packet started a session.
     New,
-    /// The packet belongs to a session: in its direction, in the reply direction, as an ICMP error about one of its
-    /// packets, or as a later fragment of a packet that passed.
+    /// The packet belongs to an existing session: in either direction, as an ICMP error about one of its packets, or as a later fragment of
+    /// a forwarded packet.
     Hit,
 }
 
-/// Who talks to whom, as parsed, for display.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Flow {
-    /// Source address.
-    pub src: IpAddr,
-    /// Destination address.
-    pub dst: IpAddr,
-    /// IANA protocol number; for IPv6 that of the first header that is not an extension header.
-    pub protocol: u8,
-    /// Source port in host byte order; 0 where the protocol has none, and in a later fragment whose first one was
-    /// not seen.
-    pub sport: u16,
-    /// Destination port in host byte order; 0 where the protocol has none, and in a later fragment whose first one was
-    /// not seen.
-    pub dport: u16,
-    /// ICMP type and code.
-    pub icmp: Option<(u8, u8)>,
-}
-
-impl fmt::Display for Flow {
-    /// `10.0.0.1:4000 > 10.0.0.2:80 protocol 6`, `[fd00::1]:53 > …`, `10.0.0.1 > 10.0.0.2 protocol 1 type 8 code 0`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { src, dst, protocol, sport, dport, icmp } = *self;
-        if sport == 0 && dport == 0 {
-            write!(f, "{src} > {dst}")?;
-        } else {
-            let (src, dst) = (std::net::SocketAddr::new(src, sport), std::net::SocketAddr::new(dst, dport));
-            write!(f, "{src} > {dst}")?;
-        }
-        write!(f, " protocol {protocol}")?;
-        match icmp {
-            Some((kind, code)) => write!(f, " type {kind} code {code}"),
-            None => Ok(()),
-        }
-    }
-}
-
-/// What became of one packet, and why.
+/// The full result for one packet, with the reason for its verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// The port that the packet came in on.
+    /// The port that received the packet.
     pub in_port: PortId,
-    /// Where it goes.
+    /// Output port or drop reason.
     pub verdict: Verdict,
-    /// The policy decision; none when no policy was asked (a malformed packet, ARP, neighbour discovery).
+    /// The policy decision. `None` if no policy was asked (a malformed packet, ARP, neighbour discovery).
     pub decision: Option<Decision>,
-    /// What would deny it if all policies were enforced, for the first packet of a connection that passes only because some are audited,
-    /// or the first one that is judged so. None for all others.
+    /// The rule that would deny the packet if all policies were enforced. Set for the first packet of a connection that passes only because
+    /// a policy is audited, and for the first packet judged so later. `None` for all others.
     pub audited: Option<Decision>,
-    /// What it had to do with the session table.
+    /// The packet's relation to the session table. `None` if the packet neither started nor matched a session.
     pub session: Option<SessionState>,
-    /// Who talks to whom, as far as the packet could be parsed.
+    /// Addresses, ports and protocol. `None` if the IP header could not be parsed.
     pub flow: Option<Flow>,
-    /// The addresses and ports that it leaves with, for a packet of a connection to a Service; where policy drops it, those with which it
-    /// was judged. Of an ICMP error about one: those of the packet that it quotes.
+    /// The addresses and ports after translation, for a packet of a translated connection. If policy drops the packet, those that policy
+    /// judged. For an ICMP error, those of the quoted packet. `None` without translation.
     pub translation: Option<Translation>,
-    /// As in [`Judged::translation`].
+    /// See [`Judged::translation`].
     pub(crate) place: Option<NonZeroU32>,
-    /// As in [`Judged::elsewhere`].
+    /// See [`Judged::elsewhere`].
     pub(crate) elsewhere: Option<NonZeroU8>,
 }
 
 impl Outcome {
-    /// What every packet starts with: dropped until a stage says otherwise.
+    /// The initial value of every packet: dropped as [`DropReason::Unjudged`].
     pub const UNJUDGED: Self = Self {
         in_port: PortId(0),
         verdict: Verdict::Drop(DropReason::Unjudged),

@@ -1,4 +1,4 @@
-//! Ports: what the vswitch forwards between.
+//! Ports, between which the vswitch forwards packets.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -7,9 +7,9 @@ use bulkhead_classifier::OriginId;
 
 /// A port's position in [`Snapshot::ports`](crate::Snapshot::ports).
 ///
-/// A port should keep its id as long as it lives. When it does not, sessions find their ports again after the change
-/// of generation: a pod's by its address, the uplink and the host by their kind. So no session moves between uplink
-/// and host. The last id, 65535, is never a port's.
+/// A port should keep its id while it exists. If its id changes, sessions find their ports again at the change of generation: a pod's port
+/// by its address, the uplink and host ports by their kind. Therefore no session moves between uplink and host. The last id, 65535, is
+/// never assigned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PortId(pub u16);
 
@@ -31,52 +31,52 @@ impl TableId {
     }
 }
 
-/// What is on the other side of a port.
+/// The kind of peer behind a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PortKind {
     /// One pod.
     Pod,
-    /// The rest of the cluster and the world.
+    /// The other nodes of the cluster and external networks.
     Uplink,
-    /// The node itself: kubelet and pods on the host network.
+    /// The node itself: kubelet and host-network pods.
     Host,
 }
 
-/// A port as the control plane describes it.
+/// The control plane's description of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortConfig {
-    /// `namespace/pod`, `uplink` or `host`; unique in a snapshot.
+    /// `namespace/pod`, `uplink` or `host`. Unique in a snapshot.
     pub name: Arc<str>,
-    /// What is on the other side.
+    /// The kind of peer.
     pub kind: PortKind,
-    /// The addresses of the pod or of the node. A packet from a pod's port must have one of them as its source.
+    /// Addresses of the pod or of the node. A packet from a pod's port must have one of them as its source.
     pub addresses: Vec<IpAddr>,
-    /// The MAC address on the other side, where it is known. A frame from a pod's port must have it as its source.
+    /// The peer's MAC address. A frame from a pod's port must have it as its source. `None` if it is not known.
     pub mac: Option<[u8; 6]>,
-    /// The table that packets must pass which leave the vswitch through this port. None drops them all
-    /// ([`DropReason::TableMissing`](crate::DropReason::TableMissing)): a port whose policy is not there yet is closed.
+    /// The table that judges packets leaving the vswitch through this port. `None` drops all of them
+    /// ([`DropReason::TableMissing`](crate::DropReason::TableMissing)), so a port is closed until its policy is there.
     pub egress: Option<TableId>,
-    /// The table that packets must pass which come in through this port, in place of that of the port which they leave
-    /// through: where policy is judged at the source. None leaves it to the latter.
+    /// The table that judges packets entering the vswitch on this port, instead of the egress table of their output port. `None` unless
+    /// policy is judged at the source.
     pub ingress: Option<TableId>,
-    /// The table in place of [`egress`](Self::egress) if all policies were enforced: what it denies and `egress` allows passes, and is
-    /// counted. None where no policy is audited, or none that would change anything here.
+    /// What the table would be if all policies were enforced. A packet that this table denies and the table in force allows is forwarded
+    /// and counted. `None` if no audited policy would change a verdict here.
     pub audit: Option<TableId>,
-    /// A packet from the port's own address to the port's own address is allowed with this origin ("a pod always
-    /// reaches itself"). None sends it through the egress table like any other.
+    /// The origin reported for packets from the port's own address to itself, which are always allowed ("a pod always reaches itself").
+    /// `None` judges them by the egress table.
     pub hairpin: Option<OriginId>,
-    /// The link of a live port. None where packets only get verdicts, and for a port whose interface is not there.
+    /// The link of a live port. `None` if packets are only judged and not forwarded, or if the port has no interface.
     pub link: Option<Link>,
 }
 
 impl PortConfig {
-    /// A port of which nothing else is known. It is closed: no table is its own.
+    /// Returns a port without addresses, MAC address, tables and link. It is closed.
     pub fn new(name: impl Into<Arc<str>>, kind: PortKind) -> Self {
         let (name, addresses) = (name.into(), Vec::new());
         Self { name, kind, addresses, mac: None, egress: None, ingress: None, audit: None, hairpin: None, link: None }
     }
 
-    /// The table that is bound to the port, in whichever direction. None: the port is closed.
+    /// Returns the port's ingress or egress table. `None` if the port is closed.
     pub const fn table(&self) -> Option<TableId> {
         match self.ingress {
             Some(table) => Some(table),
@@ -85,11 +85,11 @@ impl PortConfig {
     }
 }
 
-/// What the vswitch needs to know of an interface to put frames on it.
+/// Properties of an interface that the vswitch needs to send frames on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// The vswitch's own MAC address on this link: what the other side sends to.
+    /// The vswitch's own MAC address on this link: the destination of frames from the peer.
     pub mac: [u8; 6],
-    /// The longest packet that the link carries, in bytes without the Ethernet header.
+    /// MTU in bytes, without the Ethernet header.
     pub mtu: u16,
 }

@@ -1,8 +1,7 @@
-//! First packets of conversations, for asking "what if".
+//! First packets of conversations, for reachability questions.
 //!
-//! A question about reachability is answered by sending the packet that would be sent through the same pipeline that
-//! judges real ones, instead of by a second implementation of the pipeline that could answer differently. A probe is
-//! a raw IP packet ([`LinkType::Raw`](crate::LinkType::Raw)): no Ethernet header, so no MAC address to know.
+//! Such a question is answered by passing the packet through the pipeline that judges real packets. A second implementation could answer
+//! differently. A probe is a raw IP packet ([`LinkType::Raw`](crate::LinkType::Raw)), so no MAC addresses are needed.
 
 use std::net::IpAddr;
 
@@ -10,60 +9,60 @@ use bulkhead_classifier::protocol;
 
 use crate::wire::{checksum, icmpv4, icmpv6, ipv4, ipv6, tcp, udp};
 
-/// What every system but Windows begins with (RFC 1700 "IP time to live parameter").
+/// The initial TTL of all systems except Windows (RFC 1700 "IP time to live parameter").
 const HOP_LIMIT: u8 = 64;
 
-/// How a conversation begins.
+/// The first packet of a conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ProbeKind {
-    /// SYN, answered by SYN and ACK.
+    /// A TCP SYN, answered by SYN and ACK.
     Tcp,
-    /// A datagram without data, answered by another.
+    /// A UDP datagram without data, answered by another.
     Udp,
-    /// INIT, answered by INIT ACK.
+    /// An SCTP INIT, answered by INIT ACK.
     Sctp,
-    /// An echo request, answered by an echo reply. The ICMP is that of the addresses' family.
+    /// An echo request of the addresses' family, answered by an echo reply.
     IcmpEcho,
 }
 
-/// A conversation to be tried out.
+/// A conversation to be tested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Probe {
-    /// Who begins it.
+    /// Source address of the request.
     pub src: IpAddr,
-    /// Whom it is with.
+    /// Destination address of the request.
     pub dst: IpAddr,
-    /// How it begins.
+    /// The kind of peer.
     pub kind: ProbeKind,
-    /// The source port; for an echo its identifier.
+    /// Source port, or the identifier of an echo.
     pub sport: u16,
-    /// The destination port; an echo has none.
+    /// Destination port. Unused for an echo.
     pub dport: u16,
 }
 
-/// The two addresses cannot be in one packet.
+/// The two addresses are of different families.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{src} and {dst} are of different families; name two IPv4 or two IPv6 addresses")]
 pub struct ProbeError {
-    /// The source.
+    /// Source address.
     pub src: IpAddr,
-    /// The destination.
+    /// Destination address.
     pub dst: IpAddr,
 }
 
 impl Probe {
-    /// The first packet.
+    /// Returns the first packet.
     ///
     /// # Errors
-    /// [`ProbeError`] when the addresses are of two families.
+    /// [`ProbeError`] if the addresses are of different families.
     pub fn request(&self) -> Result<Vec<u8>, ProbeError> {
         self.packet(false)
     }
 
-    /// What the other side answers if it can.
+    /// Returns the answer of the other side.
     ///
     /// # Errors
-    /// [`ProbeError`] when the addresses are of two families.
+    /// [`ProbeError`] if the addresses are of different families.
     pub fn reply(&self) -> Result<Vec<u8>, ProbeError> {
         let Self { src, dst, kind, sport, dport } = *self;
         Self { src: dst, dst: src, kind, sport: dport, dport: sport }.packet(true).map_err(|_| ProbeError { src, dst })
@@ -100,14 +99,14 @@ impl Probe {
         }
     }
 
-    /// What follows the IP header.
+    /// The bytes after the IP header.
     fn payload(&self, is_reply: bool) -> Vec<u8> {
         let Self { src, dst, sport, dport, .. } = *self;
         match self.kind {
             ProbeKind::Tcp => {
                 let mut segment = vec![0; tcp::MIN_HEADER_LEN];
                 let flags = if is_reply { tcp::flags::SYN | tcp::flags::ACK } else { tcp::flags::SYN };
-                // The largest window without scaling. The answer acknowledges the SYN, which has number 1.
+                // The largest window without scaling. The answer acknowledges the SYN, whose sequence number is 1.
                 let (sequence, acknowledgement, window) = (1, if is_reply { 2 } else { 0 }, u16::MAX);
                 let header =
                     tcp::Repr { source_port: sport, destination_port: dport, sequence, acknowledgement, flags, window };
@@ -129,11 +128,11 @@ impl Probe {
         const INIT: u8 = 1;
         const INIT_ACK: u8 = 2;
         const TAG: [u8; 4] = [0, 0, 0, 1];
-        // The state cookie parameter (7), which an INIT ACK must have, with 4 bytes in it.
+        // The mandatory state cookie parameter (7) of an INIT ACK, with 4 bytes of data.
         const COOKIE: [u8; 8] = [0, 7, 0, 8, 0, 0, 0, 1];
-        // The two ports, as every transport header begins.
+        // Source and destination port.
         let mut packet = [self.sport.to_be_bytes(), self.dport.to_be_bytes()].concat();
-        // An INIT is sent with tag 0, its answer with the tag that the INIT brought.
+        // The verification tag: 0 in an INIT, and in its answer the INIT's initiate tag.
         packet.extend(if is_reply { TAG } else { [0; 4] });
         packet.extend([0; 4]);
         packet.extend(if is_reply { [INIT_ACK, 0, 0, 28] } else { [INIT, 0, 0, 20] });
@@ -149,7 +148,7 @@ impl Probe {
     }
 
     fn echo(&self, is_reply: bool) -> Vec<u8> {
-        // The identifier is the request's source port, which the reply has as its destination.
+        // The identifier is the request's source port, which is the reply's destination port.
         let id = if is_reply { self.dport } else { self.sport };
         match (self.src, self.dst) {
             (IpAddr::V6(src), IpAddr::V6(dst)) => {

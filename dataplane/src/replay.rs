@@ -1,4 +1,4 @@
-//! A capture through the engine, in bursts.
+//! Replays a capture through the engine in bursts.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::io::{CaptureError, CaptureReader, CapturedPacket, Direction, PortFinder};
 use crate::{BURST, LinkType, Outcome, Packet, PortId, Snapshot, Worker};
 
-/// A packet whose bytes are in the burst's buffer: the reader's buffer is gone with its next packet.
+/// A packet whose bytes were copied to the burst's buffer, because the reader reuses its own.
 struct Held {
     number: u64,
     time: u64,
@@ -38,14 +38,13 @@ impl Held {
     }
 }
 
-/// Runs a capture through a worker. `each` sees every packet with its outcome, in the file's order. Returns how many
-/// packets there were.
+/// Replays a capture through a worker and calls `each` with every packet and its outcome, in file order. Returns the number of packets.
 ///
-/// A packet for which no port can be found (the snapshot has no uplink) is judged as one from port 65535, which is
-/// dropped as [`DropReason::UnknownPort`](crate::DropReason::UnknownPort): no snapshot has such a port.
+/// If no port can be found for a packet (the snapshot has no uplink), it is judged as if received on port 65535, which no snapshot has, and
+/// dropped as [`DropReason::UnknownPort`](crate::DropReason::UnknownPort).
 ///
 /// # Errors
-/// Those of `each`, and that of a file that cannot be read to its end: `each` has seen all packets before the fault.
+/// Errors of `each`, and a read error of the file after `each` was called for all packets before it.
 pub fn replay<R: Read, E: From<CaptureError>>(
     capture: &mut CaptureReader<R>,
     snapshot: &Snapshot,
@@ -75,7 +74,7 @@ pub fn replay<R: Read, E: From<CaptureError>>(
     }
 }
 
-/// Reads up to a burst. False when the file is at its end.
+/// Reads up to one burst. Returns false at the end of the file.
 fn fill<R: Read>(
     capture: &mut CaptureReader<R>,
     snapshot: &Snapshot,

@@ -1,9 +1,8 @@
-//! Longest-prefix match from a destination address to the next hop: a port, and perhaps a router behind it.
+//! Longest-prefix match from a destination address to the next hop: a port and optionally a gateway behind it.
 //!
-//! A node's routes are a few hundred hosts (its pods, its own addresses) and a handful of prefixes (default routes).
-//! So hosts lie in a hash table and the other prefixes in one sorted list per prefix length that occurs, longest
-//! first; each length is one binary search. A trie was not taken: with two or three lengths it is no faster and four
-//! times the code. A host behind a gateway is rare and lies among the prefixes.
+//! A node has a few hundred host routes (its pods, its own addresses) and a handful of prefixes (default routes). Host routes are in a hash
+//! table. The other prefixes are in one sorted list per prefix length, longest first, each searched by bisection. A trie is not faster with
+//! two or three lengths and needs four times the code. Host routes with a gateway are rare and are stored as prefixes.
 
 use std::net::IpAddr;
 
@@ -12,12 +11,12 @@ use ipnet::IpNet;
 use crate::PortId;
 use crate::address_map::AddressMap;
 
-/// Where a route leads.
+/// The destination of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NextHop {
-    /// The port that packets leave through.
+    /// The output port.
     pub port: PortId,
-    /// The router behind that port. None when the destination itself is on the port's link.
+    /// The router behind that port. `None` if the destination itself is on the port's link.
     pub gateway: Option<IpAddr>,
 }
 
@@ -27,52 +26,54 @@ impl From<PortId> for NextHop {
     }
 }
 
-/// Why a routing table was refused.
+/// The reason why a routing table was rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RouteError {
-    /// Two routes for the same prefix lead to different next hops.
+    /// Two routes for the same prefix have different next hops.
     #[error("two routes for {prefix} lead to different next hops ({first:?} and {second:?}); keep one of them")]
     Conflict {
-        /// The prefix.
+        /// The routes' prefix.
         prefix: IpNet,
-        /// Where its first route leads.
+        /// Next hop of the first route.
         first: NextHop,
-        /// Where its second route leads.
+        /// Next hop of the second route.
         second: NextHop,
     },
-    /// A gateway of the other family. RFC 8950 next hops are left out: nothing on a node asks for them.
-    #[error("the route for {prefix} has the gateway {gateway} of the other address family; name one of the same")]
+    /// The gateway's address family differs from the prefix's. RFC 8950 next hops are not supported: no node needs them.
+    #[error(
+        "the route for {prefix} has the gateway {gateway} of the other address family; set a gateway of the prefix's family"
+    )]
     GatewayFamily {
-        /// The prefix.
+        /// The routes' prefix.
         prefix: IpNet,
         /// The gateway.
         gateway: IpAddr,
     },
 }
 
-/// An immutable routing table for both families.
+/// An immutable routing table for both address families.
 #[derive(Clone, Debug, Default)]
 pub struct Routes {
-    /// /32 and /128 without a gateway.
+    /// Routes with prefix length 32 or 128 and without a gateway.
     hosts: AddressMap,
     v4: Vec<Level<u32>>,
     v6: Vec<Level<u128>>,
-    /// The next hops with a gateway, each once.
+    /// The next hops that have a gateway, without repetitions.
     gateways: Vec<NextHop>,
 }
 
-/// All other routes of one prefix length, ascending by network.
+/// All other routes of one prefix length, in ascending order of their networks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Level<T> {
     mask: T,
     routes: Vec<(T, Hop)>,
 }
 
-/// A next hop in 4 bytes, so that many fit a cache line, and what is known of its gateway can be kept in an array.
+/// A next hop in 4 bytes, so that many fit into a cache line and per-gateway state can be kept in an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hop {
     pub(crate) port: PortId,
-    /// A position in [`Routes::gateways`], or past its end where there is no gateway.
+    /// A position in [`Routes::gateways`], or [`Hop::DIRECT`] without a gateway.
     pub(crate) gateway: u16,
 }
 
@@ -81,15 +82,15 @@ impl Hop {
 }
 
 impl Routes {
-    /// Builds the table from prefixes and where they lead; a [`PortId`] alone is a port without a gateway. The bits of
-    /// a prefix after its length are ignored. That the gateway is on the port's link is taken for granted.
+    /// Builds the table from prefixes and next hops. A [`PortId`] converts to a next hop without a gateway. Bits after the prefix length
+    /// are ignored. The caller ensures that each gateway is on its port's link.
     ///
     /// # Errors
-    /// [`RouteError`] when one prefix leads to two next hops (the same route twice is fine) or to a gateway of the
-    /// other family.
+    /// [`RouteError`] if one prefix has two different next hops (an identical route twice is fine), or a gateway of the other address
+    /// family.
     ///
     /// # Panics
-    /// When the routes name more than 65,535 gateways.
+    /// If the routes name 65,535 gateways or more.
     pub fn new<N: Into<NextHop>>(routes: impl IntoIterator<Item = (IpNet, N)>) -> Result<Self, RouteError> {
         let mut prefixes: Vec<(IpNet, NextHop)> =
             routes.into_iter().map(|(net, to)| (net.trunc(), to.into())).collect();
@@ -112,23 +113,23 @@ impl Routes {
         Ok(table)
     }
 
-    /// The port of the longest prefix that contains the address, none when there is no such prefix.
+    /// Returns the port of the longest matching prefix, or `None` if no prefix matches.
     pub fn lookup(&self, address: IpAddr) -> Option<PortId> {
         self.find(address).map(|hop| hop.port)
     }
 
-    /// The next hop of the longest prefix that contains the address, none when there is no such prefix.
+    /// Returns the next hop of the longest matching prefix, or `None` if no prefix matches.
     pub fn next_hop(&self, address: IpAddr) -> Option<NextHop> {
         let Hop { port, gateway } = self.find(address)?;
         Some(self.gateways.get(usize::from(gateway)).copied().unwrap_or(port.into()))
     }
 
-    /// The next hops with a gateway that [`Hop::gateway`] counts.
+    /// The next hops that [`Hop::gateway`] indexes.
     pub(crate) fn gateways(&self) -> &[NextHop] {
         &self.gateways
     }
 
-    /// As [`Routes::next_hop`], with the gateway's number instead of its address.
+    /// Like [`Routes::next_hop`], but returns the gateway's index instead of its address.
     pub(crate) fn find(&self, address: IpAddr) -> Option<Hop> {
         if let Some(port) = self.hosts.get(address) {
             return Some(Hop { port, gateway: Hop::DIRECT });
@@ -139,19 +140,19 @@ impl Routes {
         }
     }
 
-    /// Every port that a route leads to, with repetitions.
+    /// Returns the output port of every route, with repetitions.
     pub(crate) fn ports(&self) -> impl Iterator<Item = PortId> + '_ {
         let v4 = self.v4.iter().flat_map(|level| level.routes.iter().map(|(_, hop)| hop.port));
         let v6 = self.v6.iter().flat_map(|level| level.routes.iter().map(|(_, hop)| hop.port));
         self.hosts.ports().chain(v4).chain(v6)
     }
 
-    /// Whether all routes but those to hosts are the same.
+    /// Returns whether both tables have the same routes, apart from host routes.
     pub(crate) fn has_prefixes_of(&self, other: &Self) -> bool {
         self.v4 == other.v4 && self.v6 == other.v6 && self.gateways == other.gateways
     }
 
-    /// The ports that led to a host and do not in the other table, with repetitions.
+    /// Returns the ports of host routes that lead elsewhere, or nowhere, in the other table. Ports may repeat.
     pub(crate) fn hosts_lost(&self, other: &Self) -> impl Iterator<Item = PortId> {
         let is_lost = |&(address, port): &(IpAddr, PortId)| other.lookup(address) != Some(port);
         self.hosts.iter().filter(is_lost).map(|(_, port)| port)
@@ -171,7 +172,7 @@ impl Routes {
     }
 }
 
-/// Appends a route whose prefix is not longer than those before it.
+/// Appends a route. Its prefix must not be longer than those before it.
 fn push<T: PartialEq>(levels: &mut Vec<Level<T>>, mask: T, network: T, hop: Hop) {
     match levels.last_mut() {
         Some(level) if level.mask == mask => level.routes.push((network, hop)),

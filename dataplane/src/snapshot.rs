@@ -1,58 +1,63 @@
-//! The snapshot: everything that the control plane tells the workers, swapped in one step.
+//! The snapshot: all state that the control plane gives to the workers, replaced atomically.
 //!
-//! This is the one place where control and dataplane meet. A worker reads it once per burst, so a packet, and even a
-//! whole burst, sees exactly one generation. How it is swapped, and who frees the old one: [`crate::swap`].
+//! It is the only interface between control plane and dataplane. A worker loads it once per burst, so all packets of a burst are judged by
+//! one generation. [`crate::swap`] replaces and frees snapshots.
 
-use std::cell::OnceCell;
+mod publisher;
+mod successor;
+
 use std::collections::HashSet;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use ahash::RandomState;
-use bulkhead_classifier::identity::Difference;
-use bulkhead_classifier::{OriginId, Tables};
+use bulkhead_classifier::{OriginId, Tables, Verdict};
 
 use crate::address_map::AddressMap;
 use crate::masquerade::Masquerade;
-use crate::{PortConfig, PortId, PortKind, Routes, Services, TableId, swap};
+use crate::outcome::Decision;
+use crate::service::Node;
+use crate::{PortConfig, PortId, PortKind, Routes, Services, TableId};
 
-/// Ports, tables and routes of one generation. Immutable, so that what was checked stays true.
+pub use publisher::{PublishError, Publisher, Reader};
+
+/// Ports, tables and routes of one generation. Immutable, so that its checks stay valid.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     generation: u64,
     ports: Vec<PortConfig>,
     tables: Vec<Arc<Tables>>,
     routes: Routes,
-    /// By port: the generation in which something last changed that its packets depend on.
+    /// By port: the generation of the last change that affects the port's packets.
     epochs: Vec<u64>,
-    /// Which pod or host port owns an address.
+    /// The pod or host port that owns each address.
     owners: AddressMap,
     host: Option<PortId>,
     uplink: Option<PortId>,
-    /// Origins of rules whose denials the senders are told of.
+    /// Origins of rules whose denials are reported to the sender.
     refusing: HashSet<OriginId, RandomState>,
-    /// None where Services are left to somebody else.
+    /// `None` if another proxy translates Services.
     services: Option<Arc<Services>>,
-    /// None where pods' addresses stay.
+    /// `None` without masquerading.
     masquerade: Option<Arc<Masquerade>>,
 }
 
-/// Why a snapshot was refused. The one in use stays.
+/// The reason why a snapshot was rejected. The current one stays in force.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SnapshotError {
-    /// A port id would not fit.
-    #[error("{ports} ports; a snapshot holds at most 65535")]
+    /// Too many ports for 16-bit port ids.
+    #[error("the snapshot has {ports} ports; the maximum is 65535")]
     TooManyPorts {
-        /// How many there are.
+        /// Number of ports.
         ports: usize,
     },
-    /// Two ports have one name.
+    /// Two ports have the same name.
     #[error("two ports have the name {name:?}; every port needs a name of its own")]
     DuplicateName {
         /// The name.
         name: Arc<str>,
     },
-    /// Two pods, or a pod and the node, claim one address.
+    /// Two pods, or a pod and the node, claim the same address.
     #[error("ports {first:?} and {second:?} both claim {address}; leave out the one that no longer runs")]
     DuplicateAddress {
         /// The address.
@@ -62,7 +67,7 @@ pub enum SnapshotError {
         /// The second port's name.
         second: Arc<str>,
     },
-    /// A second port of a kind that a node has once.
+    /// Two ports of a kind that a node has only once.
     #[error("ports {first:?} and {second:?} are both of kind {kind:?}; a node has one of them")]
     DuplicateKind {
         /// The kind.
@@ -79,31 +84,31 @@ pub enum SnapshotError {
         port: Arc<str>,
         /// The table that it names.
         table: TableId,
-        /// How many tables there are.
+        /// Number of tables.
         tables: usize,
     },
     /// A route leads to a port that is not in the snapshot.
     #[error("a route leads to port {port:?}, but the snapshot has {ports} ports")]
     UnknownPort {
-        /// The port that it names.
+        /// The port of the route.
         port: PortId,
-        /// How many ports there are.
+        /// Number of ports.
         ports: usize,
     },
 }
 
 impl Snapshot {
-    /// Checks the parts against each other and prepares the lookups.
+    /// Checks that ports, tables and routes are consistent and prepares the lookups.
     ///
     /// # Errors
-    /// [`SnapshotError`] when the parts contradict each other.
+    /// [`SnapshotError`] if they are inconsistent.
     pub fn new(
         generation: u64,
         ports: Vec<PortConfig>,
         tables: Vec<Arc<Tables>>,
         routes: Routes,
     ) -> Result<Self, SnapshotError> {
-        // The last id stays free for "no port", which replays use.
+        // The last id is reserved for "no port", which replays use.
         if ports.len() > usize::from(u16::MAX) {
             return Err(SnapshotError::TooManyPorts { ports: ports.len() });
         }
@@ -128,163 +133,129 @@ impl Snapshot {
         Ok(snapshot)
     }
 
-    /// The same, but denials by rules of these origins are refused: the sender, if it is on this node, is told by a TCP
-    /// reset or an ICMP error. No verdict changes. All other denials are silent.
+    /// Rejects instead of silently dropping packets denied by rules of these origins: a sender on this node receives a TCP reset or an ICMP
+    /// error. Verdicts do not change.
     #[must_use]
     pub fn refusing(mut self, origins: impl IntoIterator<Item = OriginId>) -> Self {
         self.refusing.extend(origins);
         self
     }
 
-    /// The same with these Services. It may have the generation of the one that is in force, if the Services have a higher
-    /// [epoch](Services::epoch) and nothing else differs: then no session is judged again.
+    /// Sets the Services. The snapshot may keep the generation in force if the Services have a higher [epoch](Services::epoch) and nothing
+    /// else differs. Then sessions are not judged again.
     #[must_use]
     pub fn with_services(mut self, services: Option<Arc<Services>>) -> Self {
         self.services = services;
         self
     }
 
-    /// The Services; none where they are left to somebody else.
+    /// The Services. `None` if another proxy translates them.
     pub fn services(&self) -> Option<&Services> {
         self.services.as_deref()
     }
 
-    /// The same where pods' connections to the world leave with the node's address.
+    /// Sets how pods' connections to external networks are masqueraded.
     #[must_use]
     pub fn with_masquerade(mut self, masquerade: Option<Arc<Masquerade>>) -> Self {
         self.masquerade = masquerade;
         self
     }
 
-    /// How pods' connections to the world leave; none where their addresses stay.
+    /// The masquerading configuration. `None` if pods keep their addresses.
     pub fn masquerade(&self) -> Option<&Masquerade> {
         self.masquerade.as_deref()
     }
 
-    /// Whether denials by rules of this origin are refused.
+    /// Whether denials by rules of this origin are reported to the sender.
     pub fn refuses(&self, origin: OriginId) -> bool {
         self.refusing.contains(&origin)
     }
 
-    /// Whether any denial is refused.
+    /// Whether any denials are reported to the sender.
     pub fn refuses_any(&self) -> bool {
         !self.refusing.is_empty()
     }
 
-    /// Generation 0 without ports: what a worker has before the first publish. It drops everything.
+    /// Returns generation 0 without ports, which drops everything. Workers begin with it.
     pub fn empty() -> Self {
         Self::new(0, Vec::new(), Vec::new(), Routes::default()).expect("nothing in it can contradict anything")
     }
 
-    /// The number of this snapshot; each publish has a higher one.
+    /// The generation. Each publish has a higher one.
     pub const fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// The ports; a [`PortId`] is a position in here.
+    /// The ports, indexed by [`PortId`].
     pub fn ports(&self) -> &[PortConfig] {
         &self.ports
     }
 
-    /// The tables; a [`TableId`] is a position in here.
+    /// The tables, indexed by [`TableId`].
     pub fn tables(&self) -> &[Arc<Tables>] {
         &self.tables
     }
 
-    /// The routes.
+    /// The routing table.
     pub const fn routes(&self) -> &Routes {
         &self.routes
     }
 
-    /// The port with this id.
+    /// Returns the port, or `None` for an unknown id.
     pub fn port(&self, id: PortId) -> Option<&PortConfig> {
         self.ports.get(id.index())
     }
 
-    /// The table with this id.
+    /// Returns the table, or `None` for an unknown id.
     pub fn table(&self, id: TableId) -> Option<&Tables> {
         self.tables.get(id.index()).map(Arc::as_ref)
     }
 
-    /// The port with this name. Walks all ports: for start-up and captures, not for packets.
+    /// Returns a table's verdict with the deciding rule and its origin.
+    pub(crate) fn decision(&self, table: TableId, verdict: Verdict) -> Decision {
+        let origin = self.table(table).and_then(|tables| tables.deciding_rule(verdict)).map(|rule| rule.origin);
+        let rule = verdict.rule().and_then(|rule| u32::try_from(rule).ok());
+        Decision { table: Some(table), rule, origin }
+    }
+
+    /// The node's port, addresses and routes, as the Services need them.
+    pub(crate) fn node(&self) -> Node<'_> {
+        let addresses = self.host.and_then(|host| self.port(host)).map_or(&[][..], |host| &host.addresses);
+        Node { host: self.host, addresses, owners: &self.owners, routes: &self.routes }
+    }
+
+    /// Finds a port by name. Walks all ports, so use it only at start-up and for captures.
     pub fn port_named(&self, name: &str) -> Option<PortId> {
         self.ids().find(|id| &*self.ports[id.index()].name == name)
     }
 
-    /// The pod or host port that has this address as its own.
+    /// Returns the pod or host port that owns the address, or `None`.
     pub fn owner(&self, address: IpAddr) -> Option<PortId> {
         self.owners.get(address)
     }
 
-    /// The node's own port.
+    /// The port of the node itself. `None` if there is none.
     pub const fn host(&self) -> Option<PortId> {
         self.host
     }
 
-    /// The port towards everything that is not on this node.
+    /// The port towards other nodes and external networks. `None` if there is none.
     pub const fn uplink(&self) -> Option<PortId> {
         self.uplink
     }
 
-    /// The generation in which something last changed that packets from or to the port depend on: its addresses, its link,
-    /// its table, or a route through it. Generation 0 for a port that the snapshot does not know. What was decided about
-    /// packets between two ports stays right while both have the same epochs. Tables by identity are one for all ports: there it is what
-    /// they say of the port's own addresses.
+    /// The generation of the last change that affects packets from or to the port: its addresses, link, table, or a route through it. 0 for
+    /// an unknown port. Decisions about packets between two ports stay valid while both epochs are unchanged. All ports share tables by
+    /// identity, so there only rules about the port's own addresses count.
     pub fn epoch(&self, id: PortId) -> u64 {
         self.epochs.get(id.index()).copied().unwrap_or_default()
-    }
-
-    /// The same snapshot as the successor of another one: ports for which nothing has changed keep their epochs. To be called
-    /// with the snapshot that is in force.
-    ///
-    /// A new host route below a prefix changes nothing for the port that the prefix leads to: its packets to that host
-    /// went, and for a while go on, to where nobody has the address.
-    #[must_use]
-    pub fn after(mut self, previous: &Self) -> Self {
-        if !self.routes.has_prefixes_of(&previous.routes) {
-            return self;
-        }
-        let masquerades_alike = match (&previous.masquerade, &self.masquerade) {
-            (Some(old), Some(new)) => Arc::ptr_eq(old, new),
-            (old, new) => old.is_none() && new.is_none(),
-        };
-        let (alike, audited_alike) = (Alike::default(), Alike::default());
-        let kept = |id: PortId| {
-            let (old, new) = (previous.port(id)?, self.port(id)?);
-            let addresses = &self.ports[id.index()].addresses;
-            let table = |snapshot: &Self, id: Option<TableId>| snapshot.tables.get(id?.index()).cloned();
-            let is_same_table = |alike: &Alike, old: Option<TableId>, new: Option<TableId>| match (
-                table(previous, old),
-                table(&self, new),
-            ) {
-                (Some(old), Some(new)) => alike.judge(&old, &new, addresses),
-                (old, new) => old.is_none() && new.is_none(),
-            };
-            let has_same_tables = is_same_table(&alike, old.egress, new.egress)
-                && is_same_table(&alike, old.ingress, new.ingress)
-                && is_same_table(&audited_alike, old.audit, new.audit);
-            let unbound = |port: &PortConfig| PortConfig { egress: None, ingress: None, audit: None, ..port.clone() };
-            let is_same = unbound(old) == unbound(new);
-            // What leaves with an address that the node has lost must not go on to, nor what left with a pod's to where pods are not
-            // known any more.
-            let leaves_alike = old.kind != PortKind::Uplink || masquerades_alike;
-            (is_same && has_same_tables && leaves_alike).then(|| previous.epoch(id))
-        };
-        let mut epochs: Vec<u64> = self.ids().map(|id| kept(id).unwrap_or(self.generation)).collect();
-        for port in previous.routes.hosts_lost(&self.routes) {
-            if let Some(epoch) = epochs.get_mut(port.index()) {
-                *epoch = self.generation;
-            }
-        }
-        self.epochs = epochs;
-        self
     }
 
     fn services_epoch(&self) -> u64 {
         self.services.as_ref().map_or(0, |services| services.epoch())
     }
 
-    /// All port ids in order.
+    /// All port ids, in order.
     pub fn ids(&self) -> impl Iterator<Item = PortId> + use<> {
         (0..self.ports.len()).map(|at| PortId(u16::try_from(at).expect("checked in Snapshot::new")))
     }
@@ -334,103 +305,6 @@ impl Snapshot {
             }),
             _ => Ok(first),
         }
-    }
-}
-
-/// Whether tables judge the packets of a port as others did. What differs between two versions of a node's identities is found once, for
-/// all ports that have them.
-#[derive(Default)]
-struct Alike(OnceCell<(*const Tables, *const Tables, Difference)>);
-
-impl Alike {
-    fn judge(&self, old: &Arc<Tables>, new: &Arc<Tables>, addresses: &[IpAddr]) -> bool {
-        if Arc::ptr_eq(old, new) {
-            return true;
-        }
-        let (Some(before), Some(after)) = (old.identities(), new.identities()) else { return false };
-        let places = (Arc::as_ptr(old), Arc::as_ptr(new));
-        let (one, other, difference) = self.0.get_or_init(|| (places.0, places.1, Difference::between(before, after)));
-        // Others than the first pair are taken as different: all ports of a node have the same identities.
-        (*one, *other) == places && difference.leaves_alone(before, after, addresses)
-    }
-}
-
-/// A publish that would go back in time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("generation {offered} was published after generation {current}; each publish needs a higher number")]
-pub struct PublishError {
-    /// The generation in use.
-    pub current: u64,
-    /// The generation that was refused.
-    pub offered: u64,
-}
-
-/// The control plane's end: swaps snapshots without a lock in any worker's way, and frees the old ones.
-///
-/// To be kept until the workers have ended: what they still hold when the last clone of it is dropped, they free.
-#[derive(Clone, Debug)]
-pub struct Publisher {
-    /// Publishers exclude each other, so that the highest generation stays; readers never take it.
-    swap: Arc<Mutex<swap::Publisher<Snapshot>>>,
-}
-
-impl Publisher {
-    /// Starts with this snapshot.
-    pub fn new(first: Snapshot) -> Self {
-        Self { swap: Arc::new(Mutex::new(swap::Publisher::new(first))) }
-    }
-
-    /// Makes the snapshot the current one, whole and at once: every [`Reader::load`] that begins after this returns it or
-    /// a later one. Frees old snapshots as [`Publisher::collect`] does.
-    ///
-    /// # Errors
-    /// [`PublishError`] when its generation is not higher than the current one, nor the same with a higher epoch of Services.
-    pub fn publish(&self, next: Snapshot) -> Result<(), PublishError> {
-        let mut swap = self.swap();
-        let now = swap.current();
-        let is_later =
-            |next: &Snapshot| (next.generation, next.services_epoch()) > (now.generation, now.services_epoch());
-        if !is_later(&next) {
-            return Err(PublishError { current: now.generation, offered: next.generation });
-        }
-        swap.publish(next);
-        Ok(())
-    }
-
-    /// Frees the old snapshots that nobody holds any more, and returns how many are still held: at most one per
-    /// [`Reader`], whose next load lets go of it, besides what [`Publisher::current`] gave out. To be called now and then,
-    /// as a snapshot that was held at the time of a publish waits for the next one otherwise.
-    pub fn collect(&self) -> usize {
-        self.swap().collect()
-    }
-
-    /// The snapshot in use.
-    pub fn current(&self) -> Arc<Snapshot> {
-        self.swap().current()
-    }
-
-    /// A worker's end.
-    pub fn reader(&self) -> Reader {
-        Reader { swap: self.swap().reader() }
-    }
-
-    fn swap(&self) -> MutexGuard<'_, swap::Publisher<Snapshot>> {
-        // Whoever panicked with it has published or has not; nothing is half done.
-        self.swap.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// A worker's end: one atomic read per burst, no reference count touched while nothing changes, and nothing freed.
-#[derive(Clone, Debug)]
-pub struct Reader {
-    swap: swap::Reader<Snapshot>,
-}
-
-impl Reader {
-    /// The current snapshot. To be called once per burst: what it returns is what the whole burst is judged by.
-    #[inline]
-    pub fn load(&mut self) -> &Snapshot {
-        self.swap.load()
     }
 }
 

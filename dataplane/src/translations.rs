@@ -12,7 +12,7 @@
 use std::net::IpAddr;
 use std::num::NonZeroU32;
 
-use crate::io::Translation;
+use crate::flow::Translation;
 use crate::packet::Ends;
 use crate::session::Rewritten;
 use crate::wire::checksum;

@@ -19,6 +19,7 @@
 
 mod error;
 mod parse;
+mod predicate;
 mod program;
 mod sieve;
 #[cfg(test)]
@@ -31,7 +32,8 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 pub use error::FilterError;
-use program::{Predicate, Program, Sides};
+use predicate::{Predicate, Sides};
+use program::Program;
 use sieve::Sieve;
 pub(crate) use sieve::{Pair, Test};
 

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use bulkhead_classifier::protocol;
 use ipnet::{IpNet, Ipv4Net};
 
-use super::program::{Predicate, Sides};
+use super::predicate::{Predicate, Sides};
 use super::token::{Spanned, Token, tokens};
 use super::{DEEPEST, FilterError, MOST_TESTS};
 

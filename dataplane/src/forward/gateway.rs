@@ -4,8 +4,9 @@
 //! cache of headers by destination was measured and not taken: it is no faster, needs memory for each destination, and
 //! is slower where there are more of them than it has room for.
 
+use super::neighbour_table::NeighbourId;
 use super::neighbour_table::REACHABLE;
-use super::neighbours::{NeighbourId, View};
+use super::neighbours::View;
 use super::side::Side;
 use crate::{NextHop, PortId, Snapshot};
 

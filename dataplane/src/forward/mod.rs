@@ -1,11 +1,11 @@
-//! # Forwarding: what happens to a packet after its verdict
+//! # Forwarding: rewriting packets after their verdict
 //!
-//! **Purpose.** The engine says through which port a packet leaves. A [`Forwarder`] makes it a packet for that link: one
-//! hop less, the next hop's MAC address. It finds out MAC addresses that it does not know (ARP, IPv6 neighbour
-//! discovery), holds packets meanwhile, answers those who ask the vswitch, and tells senders by ICMP what cannot go on.
+//! **Purpose.** The engine decides which port a packet leaves through. A [`Forwarder`] prepares the packet for that link: it decrements the
+//! TTL and writes MAC addresses. It resolves unknown MAC addresses (ARP, IPv6 neighbour discovery), holds packets meanwhile, answers
+//! requests for the vswitch's addresses, and sends ICMP errors.
 //!
-//! **Not its purpose.** No I/O, no clock, no frames of its own: it works on bytes, time comes as nanoseconds, what is to
-//! be sent besides is written into buffers that the caller gives. No policy.
+//! **Not its purpose.** No I/O, no clock and no frames: it works on bytes, gets the time in nanoseconds and writes its own messages into
+//! the caller's buffers. No policy.
 //!
 //! ```text
 //!            verdict          known              resolved
@@ -16,19 +16,17 @@
 //!                         `- Drop -> report: ICMP error or TCP reset, rate limited
 //! ```
 //!
-//! The vswitch is a router with one MAC address per port. On pods' and host ports it answers for every address that is
-//! not the asker's own (proxy ARP), so pods may have any gateway; on the uplink for the node's and its pods' only. ARP
-//! and neighbour discovery end here and are never passed from port to port; nor are router advertisements, so a host
-//! behind the vswitch has static routes or those of its own daemon.
+//! The vswitch is a router with one MAC address per port. On pod and host ports it answers ARP and neighbour solicitations for every
+//! address except the asker's own (proxy ARP), so pods may use any gateway. On the uplink it answers only for addresses of the node and its
+//! pods. ARP, neighbour discovery and router advertisements are never forwarded. A host behind the vswitch needs static routes or its own
+//! routing daemon.
 //!
-//! Vswitch and host stack together are the node: between the host port and any other the TTL stays as it is. Otherwise
-//! routing daemons whose sessions live on one link (eBGP with TTL 1, RFC 5082 with 255) would break, and traceroute would
-//! show the node twice.
+//! The vswitch and the host's network stack form one node, so the TTL stays between the host port and any other port. Otherwise single-hop
+//! routing sessions would break (eBGP with TTL 1, RFC 5082 with TTL 255), and traceroute would show the node twice.
 //!
-//! **Invariant.** A frame leaves with the MAC address of whoever owns its next hop, as far as that one said so itself on
-//! that very port: a pod's address is the first with which it sent what it may send, and stays until its interface goes;
-//! a neighbour's comes from an answer that was asked for. The packet path takes no lock and does not allocate; only
-//! unresolved neighbours, answers and time-outs do.
+//! **Invariant.** A frame leaves with the MAC address of its next hop, as announced by that next hop on that port. A pod's MAC address is
+//! the source of its first valid packet and stays until its interface is removed. A neighbour's comes from a solicited answer only. The
+//! packet path takes no lock and does not allocate, except for unresolved neighbours, answers and timeouts.
 
 mod bucket;
 mod discovery;
@@ -53,7 +51,8 @@ use std::sync::Arc;
 
 pub use icmp::ERROR_MAX;
 pub use message::MESSAGE_MAX;
-pub use neighbours::{NeighbourId, Neighbours};
+pub use neighbour_table::NeighbourId;
+pub use neighbours::Neighbours;
 pub use translate::{translate, translate_error};
 pub(crate) use translate::{write_ends, write_plain_v4};
 
@@ -67,79 +66,78 @@ use neighbours::ViewReader;
 use pending::PendingPackets;
 use side::Side;
 
-/// The most messages that wait to be sent: a burst of requests, each with its answer.
+/// Maximum number of messages waiting to be sent: a burst of requests and their answers.
 const MAX_MESSAGES: usize = 2 * crate::BURST;
 
-/// What becomes of a packet.
+/// The next step for a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// It is ready to be sent on this port.
+    /// The packet is ready to be sent on this port.
     Send(PortId),
-    /// It is ready to be sent on this port, but is too big for it and is to be cut into fragments.
+    /// The packet is ready for this port but exceeds its MTU and must be fragmented.
     Fragment(PortId),
-    /// It is ready but for the MAC address of this neighbour: to be given to [`Forwarder::hold`].
+    /// The packet only lacks the MAC address of this neighbour. Give it to [`Forwarder::hold`].
     Hold(NeighbourId),
-    /// It was for the vswitch itself: ARP or neighbour discovery.
+    /// The packet was ARP or neighbour discovery for the vswitch itself.
     Consumed,
-    /// It goes nowhere; the sender may have to be told ([`Forwarder::report`]). The bytes are as they came.
+    /// The packet is dropped, and its bytes are unchanged. Call [`Forwarder::report`] to notify the sender.
     Drop(DropReason),
 }
 
 /// A packet that was held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Released<T> {
-    /// The packet.
+    /// The caller's packet.
     pub packet: T,
-    /// The port that it came in on.
+    /// The port that received it.
     pub in_port: PortId,
-    /// The port that it was to leave through.
+    /// The output port.
     pub out: PortId,
-    /// What to write over the first 12 bytes ([`rewrite::ethernet`]) before it is sent; or why it is dropped.
+    /// The 12 bytes to write to the start of the frame ([`rewrite::ethernet`]), or the reason to drop the packet.
     pub addresses: Result<[u8; 12], DropReason>,
 }
 
-/// What a forwarder did besides forwarding.
+/// Counters of a forwarder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ForwardCounters {
-    /// ARP requests and neighbour solicitations that were answered.
+    /// ARP requests and neighbour solicitations answered.
     pub answered: u64,
-    /// ARP requests and neighbour solicitations that were sent.
+    /// ARP requests and neighbour solicitations sent.
     pub requested: u64,
-    /// MAC addresses that were learned or confirmed.
+    /// MAC addresses learned or confirmed.
     pub learned: u64,
-    /// Returns of neighbours that nobody had asked for.
+    /// Unsolicited announcements of neighbours.
     pub unsolicited: u64,
-    /// Messages that found no room among those that wait to be sent.
+    /// Messages dropped because the queue of outgoing messages was full.
     pub messages_lost: u64,
-    /// ICMP errors that were sent.
+    /// ICMP errors sent.
     pub errors_sent: u64,
-    /// ICMP errors that were not sent because there were too many of them.
+    /// ICMP errors suppressed by the rate limit.
     pub errors_suppressed: u64,
-    /// Packets whose senders were told that policy denies them or that nobody serves the Service that they were for.
+    /// Senders notified that policy denies a packet or that a Service has no endpoint.
     pub refused: u64,
-    /// Packets about which the same was not said because there were too many of them.
+    /// Such notifications suppressed by the rate limit.
     pub refusals_suppressed: u64,
 }
 
-/// Whether a packet between ports of these kinds is forwarded to another machine or pod, which takes one off its TTL.
-/// The node itself is where a packet begins or ends.
+/// Whether forwarding between ports of these kinds decrements the TTL. The node itself is no hop.
 pub const fn is_hop(from: PortKind, to: PortKind) -> bool {
     !matches!(from, PortKind::Host) && !matches!(to, PortKind::Host)
 }
 
-/// One worker's forwarding. `T` is what the caller holds for a packet.
+/// A worker's forwarder. `T` is the caller's type of a held packet.
 #[derive(Debug)]
 pub struct Forwarder<T> {
     neighbours: Arc<Neighbours>,
     view: ViewReader,
-    /// What `sides` and `gateways` were made from: generation, peers, view.
+    /// Generation, peer changes and view version from which `sides` and `gateways` were built.
     made_from: Option<(u64, u64, u64)>,
     sides: Vec<Side>,
-    /// By the number that the routes give them.
+    /// Indexed by the routes' gateway numbers.
     gateways: Vec<Gateway>,
     now: u64,
     pending: PendingPackets<T>,
-    /// Whether somebody who is waited for may have been learned.
+    /// Whether a neighbour that packets wait for may have been resolved.
     has_news: bool,
     released: VecDeque<Released<T>>,
     messages: VecDeque<(PortId, Mac, Message)>,
@@ -150,7 +148,7 @@ pub struct Forwarder<T> {
 }
 
 impl<T> Forwarder<T> {
-    /// A worker's forwarder; all workers of a vswitch share `neighbours`.
+    /// Creates a worker's forwarder. All workers of a vswitch share `neighbours`.
     pub fn new(neighbours: Arc<Neighbours>) -> Self {
         Self {
             view: neighbours.reader(),
@@ -170,8 +168,7 @@ impl<T> Forwarder<T> {
         }
     }
 
-    /// To be called once per burst, before anything else, with the snapshot that everything else gets too. `now` is in
-    /// nanoseconds and does not go back.
+    /// Begins a burst. Call it before all other methods, with the same snapshot. `now` is in nanoseconds and must not decrease.
     pub fn begin(&mut self, snapshot: &Snapshot, now: u64) {
         self.now = self.now.max(now);
         let made_from = (snapshot.generation(), self.neighbours.peer_changes(), self.view.load().version);
@@ -189,8 +186,7 @@ impl<T> Forwarder<T> {
         }
     }
 
-    /// What is held was allowed by tables that are no more. Nobody judges it again, so it goes; its sender repeats what
-    /// matters.
+    /// Drops held packets after a change of generation: the tables that allowed them are no longer in force, and they are not judged again.
     fn release_all(&mut self) {
         while let Some((neighbour, queue)) = self.pending.take_older(u64::MAX) {
             let reason = self.resolution(&neighbour).and_then(Result::err).unwrap_or(DropReason::NoNeighbour);
@@ -198,22 +194,22 @@ impl<T> Forwarder<T> {
         }
     }
 
-    /// Whether a frame may come in at all; to be asked before the engine sees it. Looks at the MAC addresses.
+    /// Checks a frame's MAC addresses before the engine judges it.
     ///
     /// # Errors
-    /// [`DropReason::SpoofedSource`] for a frame that does not carry its pod's MAC address, [`DropReason::OtherHost`] for
-    /// one on the uplink that is for another machine, [`DropReason::Multicast`] for a packet that the uplink's link
-    /// broadcasts (RFC 1812 §5.3.4), [`DropReason::UnknownPort`].
+    /// [`DropReason::SpoofedSource`] if the source is not the pod's MAC address, [`DropReason::OtherHost`] for a frame on the uplink to
+    /// another machine, [`DropReason::Multicast`] for an IP unicast in a link broadcast on the uplink (RFC 1812 §5.3.4),
+    /// [`DropReason::UnknownPort`].
     #[inline]
     pub fn admit(&self, in_port: PortId, frame: &[u8]) -> Result<(), DropReason> {
         self.sides.get(in_port.index()).ok_or(DropReason::UnknownPort)?.admit(frame)
     }
 
-    /// Makes a packet ready for the link that it leaves through. To be called with every verdict: where there is no host
-    /// port, the engine finds no way for ARP, but the vswitch answers all the same.
+    /// Prepares a packet for its output link. Call it for every verdict: without a host port the engine drops ARP as `no_route`, but the
+    /// vswitch still answers it.
     ///
-    /// `frame` is the packet's first part, beginning with the Ethernet header; it holds all headers. `wire_len` is the
-    /// length of the whole, Ethernet header included.
+    /// `frame` is the packet's first frame from the Ethernet header on and contains all headers. `wire_len` is the length of the whole
+    /// packet with its Ethernet header.
     #[inline]
     pub fn forward(
         &mut self,
@@ -229,9 +225,8 @@ impl<T> Forwarder<T> {
         }
     }
 
-    /// The common case of [`Forwarder::forward`]: a plain packet to a known pod, host or gateway is made ready. False, and
-    /// nothing changed, for all that has to be looked at more closely. Learns nothing, so that a loop over many packets
-    /// keeps in registers what it reads of `self`; for that it has to be a part of the loop.
+    /// The fast path of [`Forwarder::forward`] for plain packets to a known pod, host or gateway. Returns false, without changes, if the
+    /// packet needs the slow path. Changes no state, so that an inlined loop keeps fields of `self` in registers.
     #[inline(always)]
     pub(crate) fn pass(
         &self,
@@ -253,7 +248,7 @@ impl<T> Forwarder<T> {
         false
     }
 
-    /// The start of a frame to a port with one machine behind it or to a gateway that answered not long ago.
+    /// Returns the MAC addresses for a port with one known peer, or for a recently confirmed gateway.
     #[inline]
     fn known_addresses<'a>(
         &'a self,
@@ -273,7 +268,7 @@ impl<T> Forwarder<T> {
         self.gateways.get(usize::from(hop.gateway))?.addresses(out, self.now)
     }
 
-    /// Everything but a plain packet to a known pod, host or gateway.
+    /// The slow path of [`Forwarder::forward`].
     #[inline(never)]
     fn forward_any(
         &mut self,
@@ -284,7 +279,7 @@ impl<T> Forwarder<T> {
         verdict: Verdict,
     ) -> Step {
         let step = match verdict {
-            // The engine has made all its checks before it looks for a way out.
+            // The engine looks for a route only after all other checks.
             Verdict::Forward(_) | Verdict::Drop(DropReason::NoRoute) if !fields::is_plain(frame) => {
                 self.receive(snapshot, frame, wire_len, in_port)
             }
@@ -326,30 +321,30 @@ impl<T> Forwarder<T> {
                 rewrite::ethernet(frame, &addresses);
                 if is_whole { Step::Send(out) } else { Step::Fragment(out) }
             }
-            // When it is released, it is seen again whether it fits.
+            // The MTU is checked again when the packet is released.
             Err(neighbour) => Step::Hold(neighbour),
         })
     }
 
-    /// Whether a frame of this length, in bytes, can be sent on the port.
+    /// Whether a frame of this length in bytes fits the port's MTU.
     pub(crate) fn fits(&self, out: PortId, frame_len: usize) -> bool {
         self.sides.get(out.index()).is_some_and(|side| side.fits(frame_len))
     }
 
-    /// How a packet is cut for the port, if it may be; `frame` holds all its headers.
+    /// Returns how to fragment a packet for the port. `None` if fragmentation is not allowed. `frame` contains all headers.
     pub(crate) fn fragmentation(&self, frame: &[u8], out: PortId) -> Option<Fragmentation> {
         let is_v4 = fields::ethertype_of(frame) == Some(ethertype::IPV4);
         let mtu = self.sides.get(out.index())?.mtu();
         Fragmentation::new(frame.get(ethernet::HEADER_LEN..).filter(|_| is_v4)?, mtu)
     }
 
-    /// Whether [`Forwarder::write_message`] has something to write.
+    /// Whether [`Forwarder::write_message`] has a message to write.
     pub fn has_messages(&self) -> bool {
         !self.messages.is_empty()
     }
 
-    /// Writes the next ARP or neighbour discovery message that is to be sent, a whole frame. Returns the port and the
-    /// length. None when there is none, or when `into` is shorter than [`MESSAGE_MAX`].
+    /// Writes the next outgoing ARP or neighbour discovery message as a whole frame. Returns the port and the length. `None` if no message
+    /// waits, or if `into` is shorter than [`MESSAGE_MAX`].
     pub fn write_message(&mut self, into: &mut [u8]) -> Option<(PortId, usize)> {
         let (port, own, message) = *self.messages.front()?;
         let len = message.write(own, into)?;
@@ -357,14 +352,13 @@ impl<T> Forwarder<T> {
         Some((port, len))
     }
 
-    /// What was done besides forwarding since the forwarder was made.
+    /// The counters since the forwarder's creation.
     pub const fn counters(&self) -> ForwardCounters {
         self.counters
     }
 }
 
-/// Takes one hop off a plain packet, if it is one and `hop` says so. False, and nothing changed, for all that has to be
-/// looked at more closely.
+/// Decrements the TTL of a plain packet if `hop` is set. Returns false, without changes, if the packet needs the slow path.
 #[inline]
 fn pass(frame: &mut [u8], hop: bool) -> bool {
     match fields::ethertype_of(frame) {
@@ -373,7 +367,7 @@ fn pass(frame: &mut [u8], hop: bool) -> bool {
     }
 }
 
-/// One off the TTL or hop limit; false when it does not allow it.
+/// Decrements the TTL or hop limit. Returns false if it is too low.
 #[inline]
 fn take_hop(frame: &mut [u8]) -> bool {
     match fields::ethertype_of(frame) {

@@ -1,4 +1,4 @@
-//! The neighbour table: requests, answers and time-outs of neighbour resolution, without I/O and without a clock.
+//! The neighbour table: requests, answers and timeouts of address resolution, without I/O and clock.
 //!
 //! ```text
 //!          request                 confirm                    30 s
@@ -8,59 +8,65 @@
 //!                                                                       (none) <- 3 times ---------'
 //! ```
 //!
-//! ARP and neighbour discovery share it. The states are those of RFC 4861 §7.3, which ARP lacks.
+//! ARP and neighbour discovery share the table. Its states are those of RFC 4861 §7.3, which ARP lacks.
 //!
-//! **Invariant.** A MAC address is taken from an answer only, and only while a request is open. So nobody can plant or
-//! change an entry (ARP and ND cache poisoning). An unasked message that contradicts an entry, as a machine sends it that
-//! takes over an address, is not believed: the neighbour is requested again.
+//! **Invariant.** A MAC address is only learned from an answer to an open request. So no host can poison the cache. An unsolicited message
+//! that contradicts an entry, as after a failover of an address, is not trusted but triggers a new request.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 
 use ahash::RandomState;
 
-use super::NeighbourId;
 use super::bucket::{Bucket, Rate};
 use crate::PortId;
 use crate::wire::ethernet::Mac;
 
 const SECOND: u64 = 1_000_000_000;
-/// Between two requests for one neighbour (RFC 4861 §10, RETRANS_TIMER).
+/// Interval between two requests for a neighbour (RFC 4861 §10, RETRANS_TIMER).
 pub(super) const RETRANSMIT: u64 = SECOND;
-/// How many requests go unanswered before the neighbour counts as gone (RFC 4861 §10, MAX_MULTICAST_SOLICIT).
+/// Unanswered requests after which a neighbour is unreachable (RFC 4861 §10, MAX_MULTICAST_SOLICIT).
 pub(super) const TRIES: u8 = 3;
-/// How long an answer is good for (RFC 4861 §10, REACHABLE_TIME).
+/// Validity of an answer (RFC 4861 §10, REACHABLE_TIME).
 pub(super) const REACHABLE: u64 = 30 * SECOND;
-/// How long an entry that nobody uses is kept. RFC 1122 §2.3.2.1 asks for about a minute for ARP; unused entries do no
-/// harm, and the first packet after a pause should not wait.
+/// Lifetime of an unused entry. RFC 1122 §2.3.2.1 suggests about a minute for ARP. Longer is harmless, and the first packet after a pause
+/// need not wait.
 const KEPT: u64 = 600 * SECOND;
-/// The most entries: a /20 of neighbours. Linux begins to collect at 1024 and refuses at 1024 by default.
+/// Maximum number of entries: a /20 of neighbours. Linux starts garbage collection at 1024 entries by default.
 pub(super) const MAX_ENTRIES: usize = 4096;
-/// The most unanswered requests for new neighbours, as RFC 6583 asks for: walking through an empty subnet must not
-/// push out neighbours that are there.
+/// Maximum number of unresolved entries (RFC 6583): scanning an empty subnet must not evict existing neighbours.
 pub(super) const MAX_INCOMPLETE: usize = 1024;
-/// How often requests for new neighbours may begin. With it the cost of new entries is bounded, whoever causes them.
+/// Rate of requests for new neighbours, which bounds their cost.
 const NEW: Rate = Rate { per_second: 1000, burst: 1024 };
 
-/// A request to be sent: ARP or a neighbour solicitation.
+/// A neighbour: an address on a port's link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NeighbourId {
+    /// The port.
+    pub port: PortId,
+    /// The address. Link-local addresses may occur on several ports.
+    pub address: IpAddr,
+}
+
+/// An ARP request or neighbour solicitation to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Request {
     pub(super) neighbour: NeighbourId,
-    /// Only to the one who had the address last; none asks everybody.
+    /// The MAC address to probe. `None` for a broadcast or multicast request.
     pub(super) to: Option<Mac>,
 }
 
-/// What comes of the need to know a neighbour.
+/// The result of requesting a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Requested {
-    /// This request is to be sent.
+    /// Send this request.
     Send(Request),
-    /// One is under way, or the neighbour is known.
+    /// A request is open, or the neighbour is known.
     InProgress,
-    /// Too many requests are under way or were begun lately.
+    /// Too many requests are open or were started recently.
     TableFull,
 }
 
-/// All neighbours.
 #[derive(Debug, Default)]
 pub(super) struct NeighbourTable {
     entries: HashMap<NeighbourId, Entry, RandomState>,
@@ -71,16 +77,16 @@ pub(super) struct NeighbourTable {
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     mac: Option<Mac>,
-    /// When the last answer came, or the first request was sent.
+    /// Time of the last answer, or of the first request.
     confirmed: u64,
-    /// When the last request was sent.
+    /// Time of the last request.
     last_request: u64,
-    /// Requests since the last answer; 0 while none is open.
+    /// Requests since the last answer. 0 if none is open.
     tries: u8,
 }
 
 impl NeighbourTable {
-    /// A packet is to go to the neighbour, and its MAC address is not known or was confirmed long ago.
+    /// Requests a neighbour whose MAC address is unknown or was confirmed more than [`REACHABLE`] ago.
     pub(super) fn request(&mut self, neighbour: NeighbourId, now: u64) -> Requested {
         if let Some(entry) = self.entries.get_mut(&neighbour) {
             if entry.tries > 0 || now < entry.confirmed.saturating_add(REACHABLE) {
@@ -100,7 +106,7 @@ impl NeighbourTable {
         Requested::Send(Request { neighbour, to: None })
     }
 
-    /// An answer came. True when a request was open; else nothing changes.
+    /// Handles an answer. Returns true if a request was open, otherwise false without changes.
     pub(super) fn confirm(&mut self, neighbour: &NeighbourId, mac: Mac, now: u64) -> bool {
         match self.entries.get_mut(neighbour) {
             Some(entry) if entry.tries > 0 => {
@@ -112,8 +118,7 @@ impl NeighbourTable {
         }
     }
 
-    /// A message that nobody asked for says where the neighbour is. When that contradicts what is known, everybody is asked;
-    /// not more often than a request is repeated.
+    /// Handles an unsolicited message. If it contradicts the entry, returns a broadcast request, at most one per [`RETRANSMIT`].
     pub(super) fn reverify(&mut self, neighbour: NeighbourId, mac: Mac, now: u64) -> Option<Request> {
         let entry = self.entries.get_mut(&neighbour)?;
         let contradicts = entry.mac.is_some_and(|known| known != mac);
@@ -124,7 +129,8 @@ impl NeighbourTable {
         Some(Request { neighbour, to: None })
     }
 
-    /// Repeats requests, and removes neighbours that did not answer in [`TRIES`] requests. True when one of them was resolved.
+    /// Repeats open requests and removes neighbours that did not answer [`TRIES`] of them. Returns true if a removed neighbour was
+    /// resolved.
     pub(super) fn retransmit(&mut self, now: u64, mut send: impl FnMut(Request)) -> bool {
         let (mut lost, mut incomplete) = (false, self.incomplete);
         self.entries.retain(|&neighbour, entry| {
@@ -138,7 +144,7 @@ impl NeighbourTable {
                 lost |= entry.mac.is_some();
                 incomplete -= usize::from(entry.mac.is_none());
             } else if entry.tries > 0 && waited {
-                // The first probe went to the old MAC address alone; perhaps the address has moved.
+                // The first probe only went to the old MAC address. The address may have moved.
                 (entry.tries, entry.last_request) = (entry.tries + 1, now);
                 send(Request { neighbour, to: None });
             }
@@ -148,19 +154,19 @@ impl NeighbourTable {
         lost
     }
 
-    /// Removes all neighbours on a port.
+    /// Removes all neighbours of a port.
     pub(super) fn remove_port(&mut self, port: PortId) {
         self.entries.retain(|neighbour, _| neighbour.port != port);
         self.incomplete = self.entries.values().filter(|entry| entry.mac.is_none()).count();
     }
 
-    /// The resolved neighbours: address, MAC address, when it was confirmed.
+    /// Resolved neighbours with their MAC addresses and confirmation times.
     pub(super) fn resolved(&self) -> impl Iterator<Item = (NeighbourId, Mac, u64)> + '_ {
         self.entries.iter().filter_map(|(&neighbour, entry)| Some((neighbour, entry.mac?, entry.confirmed)))
     }
 
-    /// Evicts the resolved neighbour that was confirmed longest ago. A gateway in use is confirmed every
-    /// [`REACHABLE`], so it is never the one.
+    /// Evicts the resolved neighbour with the oldest confirmation. A gateway in use is confirmed every [`REACHABLE`], so it is never
+    /// evicted.
     fn evict(&mut self) {
         let resolved = self.entries.iter().filter(|(_, entry)| entry.mac.is_some());
         if let Some(oldest) = resolved.min_by_key(|(_, entry)| entry.confirmed).map(|(&neighbour, _)| neighbour) {

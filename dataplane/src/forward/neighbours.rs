@@ -6,7 +6,6 @@
 //! the interface's queue belongs to, which need not be the one that asked.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
@@ -14,7 +13,7 @@ use ahash::RandomState;
 use arc_swap::{ArcSwap, Cache};
 
 use super::fields;
-use super::neighbour_table::{NeighbourTable, Request, Requested};
+use super::neighbour_table::{NeighbourId, NeighbourTable, Request, Requested};
 use crate::PortId;
 use crate::io::FlowCache;
 use crate::wire::ethernet::Mac;
@@ -22,15 +21,6 @@ use crate::wire::ethernet::Mac;
 /// The least time between two maps, so that a flood of answers does not make the workers copy maps all the time: at
 /// most 4096 entries, some 50 µs, are copied.
 const PUBLISH: u64 = 1_000_000;
-
-/// A neighbour: an address on a port's link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct NeighbourId {
-    /// The port.
-    pub port: PortId,
-    /// The address, which may mean something else on another port (link-local addresses do).
-    pub address: IpAddr,
-}
 
 /// The MAC addresses on the other sides of all ports, shared by the workers.
 #[derive(Debug)]

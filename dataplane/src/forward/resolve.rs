@@ -7,7 +7,7 @@ use super::neighbour_table::{REACHABLE, RETRANSMIT, Requested, TRIES};
 use super::pending::Queue;
 use super::side::Side;
 use super::{Forwarder, NeighbourId, Released, fields, is_hop};
-use crate::io::Translation;
+use crate::flow::Translation;
 use crate::{DropReason, PortId, PortKind, Snapshot};
 
 /// How packets leave that go to one machine.

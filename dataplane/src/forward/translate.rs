@@ -28,7 +28,7 @@ use bulkhead_classifier::protocol;
 pub use error::translate_error;
 
 use super::fields;
-use crate::io::Translation;
+use crate::flow::Translation;
 use crate::packet::Ends;
 use crate::translations::PlainV4;
 use crate::wire::ethernet::{self, ethertype};

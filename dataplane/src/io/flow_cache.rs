@@ -24,10 +24,9 @@
 //! begins in the cache with the segment that ends its handshake, which no worker sees. The cache remembers that segment
 //! ([`FlowHandshake`]), and the worker asks for it later, before the session's time for a handshake is up.
 
-use std::net::IpAddr;
-
 use bulkhead_classifier::OriginId;
 
+use crate::flow::Translation;
 use crate::{Flow, PortId, Snapshot};
 
 /// A port's number in the cache. It stays the port's while it is open, whatever its [`PortId`] is.
@@ -67,22 +66,6 @@ pub enum FlowStart {
     /// When a segment of the initiator acknowledges the SYN-ACK ([`FlowCache::await_handshake`]). All before it is left to the
     /// workers.
     Handshake(FlowHandshake, Initiator),
-}
-
-/// The addresses and ports that a flow's packets leave with. What stays is as in the flow, and both addresses are of its
-/// family.
-///
-/// The other direction is a flow of its own, with a translation back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Translation {
-    /// The source address.
-    pub src: IpAddr,
-    /// The destination address.
-    pub dst: IpAddr,
-    /// The source port.
-    pub sport: u16,
-    /// The destination port.
-    pub dport: u16,
 }
 
 /// One direction of an established session, and what is done with its packets.

@@ -48,7 +48,7 @@ pub use capture_writer::CaptureWriter;
 pub use fault_port::{FaultCounts, FaultPlan, FaultPort, FaultTally, FaultWatch, Faults};
 pub use flow_cache::{
     CachedFlow, CachedTraffic, FlowCache, FlowHandshake, FlowLatch, FlowSlot, FlowStart, HANDSHAKES, Initiator,
-    KernelFlows, RENEWED_IN_LAST, Translation,
+    KernelFlows, RENEWED_IN_LAST,
 };
 #[cfg(target_os = "linux")]
 pub use frame_pool::FramePool;
@@ -70,6 +70,8 @@ pub use xsk::{
 };
 #[cfg(target_os = "linux")]
 pub(crate) use xsk::{FileWords, map_file};
+
+pub use crate::flow::Translation;
 
 use crate::LinkType;
 

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::filter::Pair;
-use crate::io::Translation;
+use crate::flow::Translation;
 
 /// Addresses and ports, source first, as numbers.
 ///

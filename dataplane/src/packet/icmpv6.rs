@@ -1,7 +1,7 @@
 //! ICMP for IPv6 (RFC 4443).
 
 use super::Transport;
-use super::icmp::embedded_v6;
+use super::embedded::embedded_v6;
 use super::neighbour::{self, Neighbour};
 use super::transport::Segment;
 use crate::wire::icmpv6::{HEADER_LEN, kind};

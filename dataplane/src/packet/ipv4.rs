@@ -1,55 +1,17 @@
 //! IPv4 (RFC 791): the header, its options, the fragment fields.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
-use super::transport::{self, Segment};
-use super::{Bytes, Fragment, Ip, Transport};
-use crate::wire::ipv4::{field, fragment as bits, option};
+use super::ipv4_header::{Header, header};
+use super::transport::Segment;
+use super::{Bytes, Fragment, Ip, Transport, payload};
+use crate::wire::ipv4::option;
 use crate::{DropReason, Flow};
 
 pub(super) use crate::wire::ipv4::MIN_HEADER_LEN;
 
 /// The most that a datagram may be, header included: its length field has 16 bits.
 const MAX_DATAGRAM_LEN: u32 = 65_535;
-
-/// The fixed fields of a header whose version and length are right.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Header {
-    pub(super) header_len: usize,
-    pub(super) total_len: usize,
-    pub(super) id: u16,
-    /// In bytes.
-    pub(super) fragment_offset: u32,
-    pub(super) more_fragments: bool,
-    pub(super) ttl: u8,
-    pub(super) protocol: u8,
-    pub(super) src: Ipv4Addr,
-    pub(super) dst: Ipv4Addr,
-}
-
-/// Reads the fixed fields; none when they are cut short or the version or header length is wrong. The lengths are
-/// not held against the packet: inside an ICMP error they describe a packet that is not all there.
-pub(super) fn header(bytes: &[u8]) -> Option<Header> {
-    let fixed = bytes.first_chunk::<MIN_HEADER_LEN>()?;
-    let header_len = usize::from(fixed[0] & 0x0f) * 4;
-    if fixed[0] >> 4 != 4 || header_len < MIN_HEADER_LEN {
-        return None;
-    }
-    let word = |at: usize| u16::from_be_bytes([fixed[at], fixed[at + 1]]);
-    let address = |at: usize| Ipv4Addr::new(fixed[at], fixed[at + 1], fixed[at + 2], fixed[at + 3]);
-    let fragment = word(field::FRAGMENT);
-    Some(Header {
-        header_len,
-        total_len: usize::from(word(field::TOTAL_LEN)),
-        id: word(field::ID),
-        fragment_offset: u32::from(fragment & bits::OFFSET) * 8,
-        more_fragments: fragment & bits::MORE_FRAGMENTS != 0,
-        ttl: fixed[field::TTL],
-        protocol: fixed[field::PROTOCOL],
-        src: address(field::SOURCE.start),
-        dst: address(field::DESTINATION.start),
-    })
-}
 
 /// Parses a packet; what follows its total length is padding of the link layer.
 pub(super) fn parse(packet: Bytes<'_>, flow: &mut Option<Flow>) -> Result<Ip, DropReason> {
@@ -68,7 +30,7 @@ pub(super) fn parse(packet: Bytes<'_>, flow: &mut Option<Flow>) -> Result<Ip, Dr
         Some(part) if !part.is_first() => Transport::LaterFragment,
         _ => {
             let segment = Segment { bytes: payload, hop_limit: header.ttl, whole: fragment.is_none() };
-            transport::parse_v4(segment, &mut parsed)?
+            payload::parse_v4(segment, &mut parsed)?
         }
     };
     *flow = Some(parsed);

@@ -1,152 +1,13 @@
 //! IPv6 (RFC 8200): the header and the chain of extension headers.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 
-use super::transport::{self, Segment};
-use super::{Bytes, Fragment, Ip, Transport};
-use crate::wire::ipv6::field;
+use super::ipv6_headers::{ChainError, header, next_header, walk};
+use super::transport::Segment;
+use super::{Bytes, Ip, Transport, payload};
 use crate::{DropReason, Flow};
 
 pub(super) use crate::wire::ipv6::HEADER_LEN;
-
-/// The most extension headers that are walked. RFC 8504 §5.3 lets a node set a limit and names 8 as its example; real
-/// packets have at most three.
-pub(super) const MAX_EXTENSIONS: usize = 8;
-
-/// Next header values of extension headers. Source: IANA "IPv6 Extension Header Types".
-mod next_header {
-    pub(super) const HOP_BY_HOP: u8 = 0;
-    pub(super) const ROUTING: u8 = 43;
-    pub(super) const FRAGMENT: u8 = 44;
-    pub(super) const AUTHENTICATION: u8 = 51;
-    pub(super) const DESTINATION: u8 = 60;
-}
-
-/// The fixed header's fields.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Header {
-    pub(super) payload_len: usize,
-    pub(super) next_header: u8,
-    pub(super) hop_limit: u8,
-    pub(super) src: Ipv6Addr,
-    pub(super) dst: Ipv6Addr,
-}
-
-/// Reads the fixed header; none when it is cut short or the version is wrong.
-pub(super) fn header(bytes: &[u8]) -> Option<Header> {
-    let fixed = bytes.first_chunk::<HEADER_LEN>()?;
-    if fixed[0] >> 4 != 6 {
-        return None;
-    }
-    let address = |at: usize| {
-        let octets: [u8; 16] = fixed[at..at + 16].try_into().expect("the range is 16 bytes long");
-        Ipv6Addr::from(octets)
-    };
-    Some(Header {
-        payload_len: usize::from(u16::from_be_bytes([fixed[field::PAYLOAD_LEN], fixed[field::PAYLOAD_LEN + 1]])),
-        next_header: fixed[field::NEXT_HEADER],
-        hop_limit: fixed[field::HOP_LIMIT],
-        src: address(8),
-        dst: address(24),
-    })
-}
-
-/// What the chain of extension headers leads to.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Chain<'a> {
-    /// The first header that is not an extension header.
-    pub(super) protocol: u8,
-    /// Its bytes and those that follow.
-    pub(super) payload: Bytes<'a>,
-    /// The part of a datagram that the packet holds; none for a whole one.
-    pub(super) fragment: Option<Fragment>,
-    /// Whether there is a fragment header, be it an atomic one.
-    pub(super) has_fragment_header: bool,
-}
-
-/// Why a chain does not lead to its end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ChainError {
-    /// A header reaches past the packet's end, as it was on the wire.
-    CutShort {
-        /// Whether the packet is a first fragment: then the rest of the chain may be in the next one.
-        in_first_fragment: bool,
-    },
-    /// Anything else.
-    Refused(DropReason),
-}
-
-/// Walks the extension headers of `payload`, which begins with a header of type `next`.
-pub(super) fn walk(mut next: u8, payload: Bytes<'_>) -> Result<Chain<'_>, ChainError> {
-    let mut chain = Chain { protocol: next, payload, fragment: None, has_fragment_header: false };
-    for position in 0..=MAX_EXTENSIONS {
-        let cut_short = ChainError::CutShort { in_first_fragment: chain.fragment.is_some() };
-        chain.protocol = next;
-        let length_unit = match next {
-            // RFC 8200 §4.1: hop-by-hop options stand only right behind the fixed header.
-            next_header::HOP_BY_HOP if position > 0 => return Err(ChainError::Refused(DropReason::Ipv6Malformed)),
-            next_header::HOP_BY_HOP | next_header::ROUTING | next_header::DESTINATION => 8,
-            // RFC 4302 §2.2: in words of 4 bytes, minus 2; its fixed fields alone are three words.
-            next_header::AUTHENTICATION => 4,
-            next_header::FRAGMENT => {
-                next = chain.enter_fragment(cut_short)?;
-                if chain.fragment.is_some_and(|part| !part.is_first()) {
-                    // What follows is the middle of something, not a header.
-                    chain.protocol = next;
-                    return Ok(chain);
-                }
-                continue;
-            }
-            _ => return Ok(chain),
-        };
-        if position == MAX_EXTENSIONS {
-            break;
-        }
-        let &[following, length, kind, left, ..] = chain.payload.seen else { return Err(cut_short) };
-        if next == next_header::ROUTING && is_source_route(kind, left) {
-            return Err(ChainError::Refused(DropReason::SourceRouted));
-        }
-        if next == next_header::AUTHENTICATION && length == 0 {
-            return Err(ChainError::Refused(DropReason::Ipv6Malformed));
-        }
-        let len = if length_unit == 8 { (usize::from(length) + 1) * 8 } else { (usize::from(length) + 2) * 4 };
-        chain.payload = chain.payload.skip(len).ok_or(cut_short)?;
-        next = following;
-    }
-    Err(ChainError::Refused(DropReason::Ipv6ExtensionLimit))
-}
-
-/// Type 0 is refused whatever it says (RFC 5095). Any other type that still has segments left changes the destination
-/// further on, to one that policy has not seen.
-fn is_source_route(kind: u8, segments_left: u8) -> bool {
-    kind == 0 || segments_left > 0
-}
-
-impl Chain<'_> {
-    /// Reads a fragment header and steps behind it. Returns the type of the header that follows.
-    fn enter_fragment(&mut self, cut_short: ChainError) -> Result<u8, ChainError> {
-        const FRAGMENT_HEADER_LEN: usize = 8;
-        let malformed = ChainError::Refused(DropReason::FragmentMalformed);
-        if self.has_fragment_header {
-            return Err(malformed);
-        }
-        let header = *self.payload.seen.first_chunk::<FRAGMENT_HEADER_LEN>().ok_or(cut_short)?;
-        self.payload = self.payload.skip(FRAGMENT_HEADER_LEN).ok_or(cut_short)?;
-        self.has_fragment_header = true;
-        let offset_and_more = u16::from_be_bytes([header[2], header[3]]);
-        let (start, more) = (u32::from(offset_and_more & !7), offset_and_more & 1 != 0);
-        if start > 0 || more {
-            let len = u32::try_from(self.payload.wire_len).map_err(|_| malformed)?;
-            // As for IPv4: empty parts, parts that leave a gap of odd bytes, and parts past the largest payload.
-            if len == 0 || (more && !len.is_multiple_of(8)) || start + len > u32::from(u16::MAX) {
-                return Err(malformed);
-            }
-            let id = u32::from_be_bytes([header[4], header[5], header[6], header[7]]);
-            self.fragment = Some(Fragment { id, start, end: start + len, more });
-        }
-        Ok(header[0])
-    }
-}
 
 /// Parses a packet; what follows its payload length is padding of the link layer.
 pub(super) fn parse(packet: Bytes<'_>, flow: &mut Option<Flow>) -> Result<Ip, DropReason> {
@@ -175,7 +36,7 @@ pub(super) fn parse(packet: Bytes<'_>, flow: &mut Option<Flow>) -> Result<Ip, Dr
         _ => {
             let whole = chain.fragment.is_none();
             let segment = Segment { bytes: chain.payload, hop_limit: header.hop_limit, whole };
-            transport::parse_v6(segment, chain.has_fragment_header, &mut parsed)?
+            payload::parse_v6(segment, chain.has_fragment_header, &mut parsed)?
         }
     };
     *flow = Some(parsed);
@@ -185,6 +46,7 @@ pub(super) fn parse(packet: Bytes<'_>, flow: &mut Option<Flow>) -> Result<Ip, Dr
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::packet::Fragment;
     use crate::packet::tests::frame_v6;
 
     const UDP: [u8; 8] = [0x9c, 0x40, 0, 53, 0, 8, 0, 0];

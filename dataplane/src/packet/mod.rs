@@ -19,15 +19,19 @@
 
 mod arp;
 mod cooked;
+mod embedded;
 mod ends;
 mod ethernet;
 mod icmp;
 mod icmpv6;
 mod ipv4;
+mod ipv4_header;
 mod ipv6;
+mod ipv6_headers;
 mod link;
 mod loopback;
 mod neighbour;
+mod payload;
 mod plain;
 mod sctp;
 mod segment;
@@ -43,12 +47,11 @@ pub use link::LinkType;
 
 pub(crate) use arp::{Arp, Operation};
 pub(crate) use ends::Ends;
-pub(crate) use icmp::Embedded;
 pub(crate) use neighbour::Neighbour;
 pub(crate) use plain::{Plain, parse_v4 as parse_plain_v4, parse_v6 as parse_plain_v6};
 pub(crate) use segment::{Checksum, Payload, SeqSpan};
 pub(crate) use tcp::Flags as TcpFlags;
-pub(crate) use transport::{Ports, Transport};
+pub(crate) use transport::{Embedded, Ports, Transport};
 
 use crate::wire::ethernet::ethertype;
 use crate::{DropReason, Flow};

@@ -6,7 +6,7 @@
 
 use bulkhead_classifier::protocol;
 
-use super::{Inner, LinkType, TcpFlags, ipv4, ipv6, open, sctp, tcp, udp};
+use super::{Inner, LinkType, TcpFlags, ipv4_header, ipv6, open, sctp, tcp, udp};
 use crate::wire::checksum;
 
 /// Whether a packet's transport checksum is that of its bytes.
@@ -47,7 +47,7 @@ impl<'a> Payload<'a> {
     pub(crate) fn of(link: LinkType, frame: &'a [u8], wire_len: usize) -> Option<Self> {
         match open(link, frame, wire_len)?.0 {
             Inner::V4(packet) => {
-                let header = ipv4::header(packet.seen)?;
+                let header = ipv4_header::header(packet.seen)?;
                 if header.more_fragments || header.fragment_offset != 0 {
                     return None;
                 }

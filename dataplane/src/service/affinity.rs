@@ -1,19 +1,19 @@
-//! Which backend a client had last, for Services that want it to have the same one again (`sessionAffinity: ClientIP`).
+//! The last backend of each client, for Services with `sessionAffinity: ClientIP`.
 //!
-//! One table for all workers: a client's connections to the several addresses of a service port belong to different ones. Only a
-//! new connection reads or writes it. It is of a fixed size and forgets: a client that finds no place, and one whose place another
-//! one took, is given a backend as if it came for the first time.
+//! All workers share one table, because a client's connections to the addresses of a service port belong to different workers. Only new
+//! connections read or write it. The size is fixed: a client that finds no free place, or is overwritten, gets a backend like a new client.
 //!
 //! ```text
 //!   hash(client, service port) --> 4 neighbouring places of two words
 //!                                    word 0: the whole hash       word 1: hash of the backend | second of the last connection
 //! ```
-//! Two workers may write one place at a time. The backend's hash is keyed with the place's, so that two halves that do not belong
-//! together name no backend, which is as if the place were empty.
 //!
-//! The table may lie in a file that outlives the process ([`mod@file`]). Nothing in it is a number that another process would understand
-//! differently: a service port has its [identity](super::ServicePort::identity), a backend its address and port. What is looked up is
-//! only compared with the backends that may be chosen, so neither a damaged file nor an old one gives a client any other.
+//! Two workers may write a place at the same time. The backend's hash is keyed with the client's hash, so two halves that do not belong
+//! together match no backend, as if the place were empty.
+//!
+//! The table may be in a file that outlives the process ([`mod@file`]). It contains only values that are the same in every process: a
+//! service port's [identity](super::ServicePort::identity), a backend's address and port. A result is only compared with eligible backends,
+//! so a damaged or outdated file never selects any other backend.
 
 #[cfg(target_os = "linux")]
 mod file;
@@ -27,34 +27,33 @@ use super::lines::{Lines, WORDS};
 #[cfg(target_os = "linux")]
 pub(crate) use file::Found;
 
-/// Places: 4 MiB, which is touched as it is used. A quarter of a million clients of Services with affinity, per node.
+/// Number of places: 4 MiB, allocated on first use. A quarter of a million clients per node.
 const PLACES: usize = 1 << 18;
 
-/// Places of a client: those of a line.
+/// Places that a client may use: one cache line.
 const WAYS: usize = WORDS / 2;
 
-/// What remembering a client took.
+/// The result of storing a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Remembered {
-    /// It had a place.
+    /// The client's place was updated.
     Again,
-    /// A place that nobody had.
+    /// A free place was used.
     Newly,
-    /// The place of another client, which is forgotten.
+    /// Another client was overwritten.
     Instead,
-    /// There is no memory for it: it is not remembered.
+    /// No memory was available, so the client is not stored.
     Not,
 }
 
-/// The table.
 #[derive(Debug)]
 pub(crate) struct ClientAffinity {
-    /// Keyed at random: nobody outside can choose who shares places.
+    /// Keyed at random, so that outsiders cannot choose clients that share places.
     hasher: RandomState,
     lines: Lines,
 }
 
-/// The backend that a client had last: enough to find it again in a list.
+/// A client's last backend, as a hash that can be compared with backends of a list.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LastBackend<'a> {
     table: &'a ClientAffinity,
@@ -63,20 +62,20 @@ pub(crate) struct LastBackend<'a> {
 }
 
 impl LastBackend<'_> {
-    /// Whether it is this one.
+    /// Whether the last backend is this one.
     pub(crate) fn is(&self, socket: &SocketAddr) -> bool {
         self.table.backend(self.name, socket) == self.backend
     }
 }
 
 impl ClientAffinity {
-    /// An empty table.
+    /// Creates an empty table.
     pub(crate) fn new() -> Self {
         Self { hasher: RandomState::new(), lines: Lines::new(PLACES / WAYS) }
     }
 
-    /// The client's last backend of a service port, which has this identity, if its last new connection was not longer ago than
-    /// the timeout. Both in seconds.
+    /// Returns the client's last backend of the service port with this identity. `None` if the client is unknown, or its last new
+    /// connection is older than the timeout. `now` and `timeout` are in seconds.
     pub(crate) fn last(&self, client: IpAddr, port: u64, now: u64, timeout: u32) -> Option<LastBackend<'_>> {
         let name = self.name(client, port);
         let mut places = self.lines.read(self.line(name)).chunks_exact(2);
@@ -86,12 +85,12 @@ impl ClientAffinity {
         is_fresh.then_some(LastBackend { table: self, name, backend })
     }
 
-    /// The client has a new connection with this backend.
+    /// Stores the backend of a client's new connection. `now` is in seconds.
     pub(crate) fn remember(&self, client: IpAddr, port: u64, socket: &SocketAddr, now: u64) -> Remembered {
         let name = self.name(client, port);
         let places = || self.lines.write(self.line(name)).chunks_exact(2);
         let own = places().find(|place| place[0].load(Ordering::Relaxed) == name);
-        // Else the one that was used longest ago. One that was never used is.
+        // Otherwise the least recently used place. Unused places come first.
         let age = |place: &&[AtomicU64]| match place[1].load(Ordering::Relaxed) {
             0 => u32::MAX,
             word => second(now).wrapping_sub(halves(word).1),
@@ -108,7 +107,7 @@ impl ClientAffinity {
         }
     }
 
-    /// How many clients it has room for.
+    /// Maximum number of clients.
     pub(crate) const fn capacity() -> usize {
         PLACES
     }
@@ -118,7 +117,7 @@ impl ClientAffinity {
         name as usize % self.lines.len()
     }
 
-    /// Never 0, as empty places have it.
+    /// Hashes a client and service port. Never 0, which marks a free place.
     fn name(&self, client: IpAddr, port: u64) -> u64 {
         self.hasher.hash_one((client, port)).max(1)
     }

@@ -1,11 +1,10 @@
-//! Which backend of a list a connection is given.
+//! Chooses a backend from a list.
 //!
-//! Up to 32 backends by rendezvous hashing: each backend's hash with the packet is a lot, and the highest one wins. When a backend
-//! goes, only its own connections go elsewhere. It costs a multiplication for each backend. Above that by a Maglev table
-//! (Eisenbud et al., NSDI 2016), which costs one look whatever the length, takes two bytes for each of some hundred places per
-//! backend, and moves a little of the others' new connections too. (Established ones are pinned by their sessions.) A random number
-//! for each connection would be cheaper than both. It was not taken, as nodes that get a connection one after the other, and the
-//! same node before and after a restart, would not agree.
+//! Up to 32 backends use rendezvous hashing: each backend is hashed with the packet, and the highest hash wins. If a backend disappears,
+//! only its own connections move. The cost is one multiplication per backend. Longer lists use a Maglev table (Eisenbud et al., NSDI 2016):
+//! one lookup for any length, about a hundred places of two bytes per backend, and a few new connections of other backends move too.
+//! Established connections are pinned by their sessions. A random choice would be cheaper, but different nodes, and one node before and
+//! after a restart, would disagree.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -13,25 +12,25 @@ use std::sync::Arc;
 use super::Backend;
 use crate::Flow;
 
-/// The longest list without a table: 32 lots take some 40 ns, as long as a table takes whose line is not in the cache.
+/// The longest list without a table: 32 hashes take about 40 ns, as long as a table lookup with a cache miss.
 const MOST_LOTS: usize = 32;
 
-/// Sizes of tables, primes, as the method wants them. The last is the largest whose places 16 bits can name.
+/// Table sizes: primes, as the method requires. The last is the largest that fits 16-bit positions.
 const SIZES: [usize; 5] = [4093, 8191, 16_381, 32_749, 65_521];
 
-/// Places for each backend. With a hundred their shares differ by at most one percent (§5.3 of the paper).
+/// Places per backend. With a hundred, shares differ by at most one percent (§5.3 of the paper).
 const PLACES_EACH: usize = 100;
 
-/// A list of backends, prepared for choosing. Of more than 65,521 the first ones count.
+/// A list of backends, prepared for choosing. Only the first 65,521 are used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Backends {
     all: Arc<[Backend]>,
-    /// Places of a Maglev table, where the list has one.
+    /// The Maglev table. `None` for a short list.
     pub(super) table: Option<Arc<[u16]>>,
 }
 
 impl Backends {
-    /// Prepares a list. Its order does not matter. With a table this takes some milliseconds.
+    /// Prepares a list in any order. Building a table takes a few milliseconds.
     pub fn new(backends: impl IntoIterator<Item = Backend>) -> Self {
         let mut all: Vec<Backend> = backends.into_iter().collect();
         all.sort_unstable();
@@ -46,12 +45,12 @@ impl Backends {
         &self.all
     }
 
-    /// Whether there are none.
+    /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
-    /// The backend for a connection. The list must not be empty.
+    /// Chooses the backend of a connection. The list must not be empty.
     pub(super) fn choose(&self, seed: u64, flow: &Flow) -> Backend {
         let hash = hash_of(seed, flow);
         match &self.table {
@@ -64,7 +63,7 @@ impl Backends {
     }
 }
 
-/// Each backend in turn takes the next free place of its own permutation of all places.
+/// Fills the table: each backend in turn takes the next free place of its own permutation.
 fn table(all: &[Backend]) -> Vec<u16> {
     let size = SIZES.into_iter().find(|&size| size >= PLACES_EACH * all.len()).unwrap_or(SIZES[SIZES.len() - 1]);
     let mut turns: Vec<(usize, usize)> = all
@@ -90,20 +89,20 @@ fn table(all: &[Backend]) -> Vec<u16> {
     }
 }
 
-/// A backend as a number: the same on all nodes.
+/// Hashes a backend, equally on all nodes.
 fn number(socket: &SocketAddr) -> u64 {
     let (high, low) = halves(socket.ip());
     mix(mix(high ^ SALTS[0]) ^ low) ^ mix(u64::from(socket.port()) ^ SALTS[1])
 }
 
-/// A connection as a number under a seed.
+/// Hashes a connection with the seed.
 fn hash_of(seed: u64, flow: &Flow) -> u64 {
     let (src, dst) = (halves(flow.src), halves(flow.dst));
     let ports = u64::from(flow.sport) << 32 | u64::from(flow.dport) << 8 | u64::from(flow.protocol);
     [src.0, src.1, dst.0, dst.1, ports].into_iter().fold(mix(seed ^ SALTS[2]), |hash, word| mix(hash ^ word))
 }
 
-/// Different for each use, so that none is the other's input. (The first digits of pi after the point.)
+/// A different salt for each use, so that no hash is the input of another (digits of pi).
 const SALTS: [u64; 3] = [0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344, 0xa409_3822_299f_31d0];
 
 /// A permutation of 64 bits that spreads every bit over all: the finalizer of SplitMix64 (Steele et al., OOPSLA 2014).
@@ -114,7 +113,7 @@ const fn mix(number: u64) -> u64 {
     number ^ number >> 31
 }
 
-/// The part of so many that a hash belongs to.
+/// Maps a hash to `0..count`.
 #[expect(clippy::cast_possible_truncation, reason = "the product's upper half is less than the count")]
 const fn share(hash: u64, count: usize) -> usize {
     ((hash as u128 * count as u128) >> 64) as usize

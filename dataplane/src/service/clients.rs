@@ -1,76 +1,86 @@
-//! Where a client is: what decides which backends count for it, and whether its address can stay.
+//! Classifies clients by location. The location decides which backends apply and whether the source must be rewritten.
 
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 
 use super::{Backend, Services};
-use crate::{PortKind, Snapshot};
+use crate::address_map::AddressMap;
+use crate::{PortId, PortKind, Routes};
 
-/// Where a client is, seen from the node.
+/// A client's location, relative to this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Place {
-    /// Behind a pod's port.
+    /// A pod of this node.
     Pod,
-    /// A pod of another node: its Services are those of a pod, but answers of other nodes' backends do not come back through here.
+    /// A pod of another node. It uses the same backends as local pods, but answers of remote backends do not return through this node.
     OtherPod,
     /// The node itself.
     Host,
-    /// Anything else, other nodes among them.
+    /// All others, including other nodes.
     Outside,
 }
 
-/// Who opens a connection.
+/// What Services need to know of the node.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Node<'a> {
+    /// The host port. `None` if the node has none.
+    pub(crate) host: Option<PortId>,
+    /// Addresses of the host port.
+    pub(crate) addresses: &'a [IpAddr],
+    pub(crate) owners: &'a AddressMap,
+    pub(crate) routes: &'a Routes,
+}
+
+impl Node<'_> {
+    fn owns(&self, address: IpAddr) -> bool {
+        self.host.is_some_and(|host| self.owners.get(address) == Some(host))
+    }
+}
+
+/// The initiator of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Client<'a> {
     pub(crate) address: IpAddr,
     pub(crate) place: Place,
-    snapshot: &'a Snapshot,
+    node: Node<'a>,
 }
 
 impl<'a> Client<'a> {
-    /// The client behind a port of this kind.
-    pub(crate) fn new(snapshot: &'a Snapshot, services: &Services, kind: PortKind, address: IpAddr) -> Self {
-        let is_hosts = || snapshot.owner(address).is_some_and(|owner| Some(owner) == snapshot.host());
+    /// Classifies the client with this address behind a port of this kind.
+    pub(crate) fn new(node: Node<'a>, services: &Services, kind: PortKind, address: IpAddr) -> Self {
         let place = match kind {
             PortKind::Pod => Place::Pod,
-            PortKind::Host if is_hosts() => Place::Host,
-            // The host's port may also be the way to the rest of the world.
+            PortKind::Host if node.owns(address) => Place::Host,
+            // External traffic may also arrive on the host port.
             _ if services.pod_networks.contains(address) => Place::OtherPod,
             _ => Place::Outside,
         };
-        Self { address, place, snapshot }
+        Self { address, place, node }
     }
 
-    /// Whether an address is the node's.
-    fn is_own(&self, address: IpAddr) -> bool {
-        self.snapshot.host().is_some_and(|host| self.snapshot.owner(address) == Some(host))
-    }
-
-    /// Whether the client may use an address with these ranges. Where they hold an address of the node, its own packets may also come
-    /// with the virtual address as their source.
+    /// Whether the source ranges admit the client. `None` admits all. If a range contains an address of the node, the node's own packets
+    /// may carry the VIP as their source.
     pub(super) fn is_in(&self, ranges: Option<&[IpNet]>, vip: IpAddr) -> bool {
         let Some(ranges) = ranges else { return true };
         let holds = |address: IpAddr| ranges.iter().any(|range| range.contains(&address));
-        let host = || self.snapshot.host().and_then(|host| self.snapshot.port(host));
-        holds(self.address)
-            || self.address == vip && host().is_some_and(|host| host.addresses.iter().any(|&own| holds(own)))
+        holds(self.address) || self.address == vip && self.node.addresses.iter().any(|&own| holds(own))
     }
 
-    /// Whether answers of the backend would not come back to this node, or not to the client, with the client's own address.
+    /// Whether the source must be rewritten, because the backend's answers would otherwise bypass this node or not reach the client.
     pub(crate) fn needs_rewrite(&self, vip: IpAddr, backend: &Backend) -> bool {
         let address = backend.socket.ip();
         match self.place {
-            // It would talk to itself.
+            // The client would receive its own packet.
             _ if address == self.address => true,
             Place::Pod => false,
             Place::OtherPod | Place::Outside => !backend.is_local,
-            // What leaves for the node's own address with one of its own is none that the node takes, and what leaves through the node's
-            // own routes is answered past the vswitch. A virtual address may be another node's too.
+            // The kernel drops packets to one of the node's addresses that have another one as their source. Answers to packets that leave
+            // over the node's own routes bypass the vswitch. The VIP may also be assigned to another node.
             Place::Host => {
-                let way = self.snapshot.routes().lookup(address);
-                let leaves_to_host = way.is_some() && way == self.snapshot.host();
-                self.is_own(address) || leaves_to_host || self.address == vip && !self.is_own(vip)
+                let way = self.node.routes.lookup(address);
+                let leaves_to_host = way.is_some() && way == self.node.host;
+                self.node.owns(address) || leaves_to_host || self.address == vip && !self.node.owns(vip)
             }
         }
     }

@@ -1,5 +1,5 @@
-//! Words that several workers read and write, in lines of eight: a cache line. A page of lines is made when one of them is
-//! written first, so that what nobody uses takes no memory. They may lie in a file, which outlives the process.
+//! Words shared by several workers, in cache lines of eight. A page of lines is allocated on the first write to it. The lines may be in a
+//! file that outlives the process.
 
 #[cfg_attr(not(target_os = "linux"), path = "lines/nowhere.rs")]
 mod file;
@@ -9,13 +9,13 @@ use std::sync::atomic::AtomicU64;
 
 use file::FilePages;
 
-/// Words in a line of 64 bytes.
+/// Words per line of 64 bytes.
 pub(super) const WORDS: usize = 8;
 
-/// Lines in a page: 32 KiB, a few microseconds to make.
+/// Lines per page: 32 KiB, which takes a few microseconds to allocate.
 const PAGE: usize = 512;
 
-/// A fixed number of lines, all zero at first.
+/// A fixed number of lines, initially zero.
 #[derive(Debug)]
 pub(super) struct Lines {
     pages: Pages,
@@ -29,18 +29,17 @@ enum Pages {
 }
 
 impl Lines {
-    /// So many lines, at least one.
+    /// Creates this many lines, at least one.
     pub(super) fn new(len: usize) -> Self {
         let len = len.max(1);
         Self { pages: Pages::Memory((0..len.div_ceil(PAGE)).map(|_| OnceLock::new()).collect()), len }
     }
 
-    /// How many there are.
     pub(super) const fn len(&self) -> usize {
         self.len
     }
 
-    /// The words of a line; none while nobody has written to its page.
+    /// Returns the words of a line. Empty if its page was never written.
     pub(super) fn read(&self, line: usize) -> &[AtomicU64] {
         match &self.pages {
             Pages::Memory(pages) => {
@@ -51,10 +50,10 @@ impl Lines {
         }
     }
 
-    /// The words of a line, to be written; none where the file has no memory for them.
+    /// Returns the words of a line for writing. Empty if the file cannot grow.
     ///
     /// # Panics
-    /// When there is no such line.
+    /// If there is no such line.
     pub(super) fn write(&self, line: usize) -> &[AtomicU64] {
         match &self.pages {
             Pages::Memory(pages) => {

@@ -1,12 +1,10 @@
-//! Services: virtual addresses, and the backends that new connections to them are given.
+//! Services: virtual addresses (VIPs), and the choice of a backend for new connections to them.
 //!
-//! **Purpose.** [`Services`] says what becomes of the first packet of a connection to a virtual address, protocol and port
-//! ([`Vip`]): which backend it goes to and whether its source has to change, or why it is refused. One immutable value in each
-//! snapshot.
+//! **Purpose.** For the first packet of a connection to a [`Vip`], [`Services`] decides which backend it goes to and whether its source
+//! must be rewritten, or why it is dropped. Each snapshot has one immutable value.
 //!
-//! **Not its purpose.** It knows no Kubernetes: which endpoints are usable, and which list counts for whom, is decided by
-//! whoever builds it. It remembers nothing of connections: that is the session table's. It judges no policy, which is asked
-//! about the backend afterwards.
+//! **Not its purpose.** No Kubernetes: the caller decides which endpoints are usable and which list applies to which clients. No connection
+//! state, which is in the session table. No policy, which is asked about the backend afterwards.
 //!
 //! ```text
 //!   Vip --exact hash--> Entry { service port, list for clients inside, list for clients outside }
@@ -16,8 +14,8 @@
 //!   5-tuple --keyed hash--> one of the list: rendezvous hashing, above 32 backends a Maglev table (choice.rs)
 //! ```
 //!
-//! **Invariant.** A change of one service port copies one service port; the rest is shared with the value before. The choice
-//! depends on the seed, the packet and the list alone, so that nodes with one seed agree and a restart changes nothing.
+//! **Invariant.** Changing a service port copies that service port only. All else is shared with the previous value. The choice depends
+//! only on the seed, the packet and the list, so that nodes with the same seed agree and a restart changes nothing.
 
 mod affinity;
 mod choice;
@@ -29,110 +27,109 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use ahash::AHashMap;
-use bulkhead_classifier::{AddressSet, protocol};
+use bulkhead_classifier::AddressSet;
 use ipnet::IpNet;
 
 #[cfg(target_os = "linux")]
 pub(crate) use affinity::Found as FoundClients;
 pub(crate) use affinity::{ClientAffinity, Remembered};
 pub use choice::Backends;
-pub(crate) use clients::{Client, Place};
+pub(crate) use clients::{Client, Node, Place};
 pub(crate) use steering::Steering;
 
-use crate::{DropReason, Flow, PortKind, Snapshot};
+use crate::{DropReason, Flow};
 
-/// How many clients of Services with affinity are remembered at most.
+/// Maximum number of clients stored for Services with session affinity.
 pub const AFFINITY_CAPACITY: usize = ClientAffinity::capacity();
 
 /// A virtual address, protocol and port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Vip {
-    /// The address.
+    /// The virtual address.
     pub address: IpAddr,
-    /// The IANA protocol number.
+    /// IANA protocol number.
     pub protocol: u8,
-    /// The port.
+    /// The port, in host byte order.
     pub port: u16,
 }
 
-/// An endpoint that a connection may be given.
+/// An endpoint of a Service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Backend {
-    /// Its address and port.
+    /// Address and port.
     pub socket: SocketAddr,
-    /// Whether it is on this node, so that its answers come back through here whatever the source is.
+    /// Whether the endpoint is on this node. Its answers then always pass the vswitch.
     pub is_local: bool,
 }
 
-/// One of the two lists of a service port.
+/// Selects one of the two lists of a service port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BackendList {
     /// The backends of all nodes.
     Cluster,
-    /// Those of this node.
+    /// The backends of this node.
     Local,
 }
 
-/// Where a [`Vip`] leads.
+/// The service port and the policies of a [`Vip`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VipEntry {
-    /// The service port, by the number that it was [set](Services::set_port) with.
+    /// The number of the service port in [`Services::set_port`].
     pub port: u32,
-    /// The list that counts for pods and for the node itself.
+    /// The list for pods and for the node itself.
     pub inside: BackendList,
-    /// The list that counts for everybody else.
+    /// The list for all other clients.
     pub outside: BackendList,
-    /// Whether [`ServicePort::source_ranges`] say who may connect here.
+    /// Whether only clients in [`ServicePort::source_ranges`] may connect.
     pub is_ranged: bool,
-    /// Whether the source is rewritten also where the answer would come back without that.
+    /// Whether the source is always rewritten, even if answers would return through this node without it.
     pub rewrites_all: bool,
 }
 
-/// A port of a Service, of one address family.
+/// A port of a Service in one address family.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServicePort {
-    /// The backends of all nodes that a new connection may be given; empty when none is usable on any node.
+    /// Backends of all nodes for new connections. Empty if no endpoint is usable.
     pub cluster: Backends,
-    /// Those of this node.
+    /// Backends of this node.
     pub local: Backends,
-    /// Sockets of all backends that still answer, in use or not, in ascending order. A UDP session with another one ends.
+    /// Sockets of all backends that still serve existing connections, in ascending order. UDP sessions with other backends end.
     pub serving: Arc<[SocketAddr]>,
-    /// For how many seconds after its last new connection a client stays with its backend; none without affinity.
+    /// Session affinity timeout in seconds after the client's last new connection. `None` without affinity.
     pub affinity: Option<u32>,
-    /// A hash of what it is known by for as long as it exists, over restarts too: clients' affinity is kept under it.
+    /// A hash that identifies the service port across restarts. Clients' affinity is stored by it.
     pub identity: u64,
-    /// Who may connect where [`VipEntry::is_ranged`]; none for everybody, empty for nobody.
+    /// Allowed client ranges if [`VipEntry::is_ranged`]. `None` allows all clients, an empty list allows none.
     pub source_ranges: Option<Arc<[IpNet]>>,
 }
 
-/// What a node knows of Services. See the module.
+/// All Services known to a node. See the module.
 #[derive(Clone, Debug, Default)]
 pub struct Services {
     epoch: u64,
     seed: u64,
     vips: Arc<AHashMap<Vip, VipEntry>>,
     ports: Vec<Option<Arc<ServicePort>>>,
-    /// Cluster addresses of Services, and whether other ports of them are refused here; else they are another proxy's.
+    /// Cluster addresses of Services. `true` if this node translates them and drops their other ports, `false` if another proxy does.
     cluster_addresses: Arc<AHashMap<IpAddr, bool>>,
     service_cidrs: Arc<[IpNet]>,
-    /// Where pods of the cluster have their addresses.
+    /// The cluster's pod networks.
     pod_networks: AddressSet,
-    /// The addresses, one per family, that connections have as their source where theirs has to change.
+    /// Source addresses for connections whose source is rewritten, one per family.
     sources: Arc<[IpAddr]>,
 }
 
-/// What becomes of a new connection.
+/// The decision about a new connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer<'a> {
-    /// It is none of theirs.
+    /// The destination is not a Service's, or another proxy translates it.
     NotOurs,
-    /// It goes nowhere.
     Drop(DropReason),
-    /// It goes to one of these.
+    /// Choose one of these backends.
     Choose(Eligible<'a>),
 }
 
-/// The backends that a connection may be given.
+/// The backends to choose from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Eligible<'a> {
     pub(crate) port: &'a ServicePort,
@@ -141,17 +138,17 @@ pub(crate) struct Eligible<'a> {
 }
 
 impl Services {
-    /// No Services. `seed` is what hashes are keyed with: the same on all nodes of a cluster, and not known outside.
+    /// Returns an empty value. `seed` keys the hashes. All nodes of a cluster share it, and outsiders must not know it.
     pub fn new(seed: u64) -> Self {
         Self { seed, ..Self::default() }
     }
 
-    /// Moves on whenever something has changed. Not the snapshot's generation: sessions are not judged again for it.
+    /// A number that increases with every change. It is separate from the snapshot's generation, because sessions need not be judged again.
     pub const fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// Says how old this value is.
+    /// Sets the epoch.
     pub const fn set_epoch(&mut self, epoch: u64) {
         self.epoch = epoch;
     }
@@ -165,15 +162,15 @@ impl Services {
         self.ports[at] = port.map(Arc::new);
     }
 
-    /// The service port with this number.
+    /// Returns the service port with this number.
     pub fn port(&self, number: u32) -> Option<&ServicePort> {
         self.ports.get(number as usize)?.as_deref()
     }
 
-    /// Sets where a VIP leads, or removes it.
+    /// Sets or removes the entry of a VIP.
     pub fn set_vip(&mut self, vip: Vip, entry: Option<VipEntry>) {
         if self.vips.get(&vip) == entry.as_ref() {
-            // Whoever has the map as well goes on sharing it.
+            // Unchanged: the map stays shared.
             return;
         }
         let vips = Arc::make_mut(&mut self.vips);
@@ -183,8 +180,8 @@ impl Services {
         }
     }
 
-    /// Says that an address is a cluster address of Services: of which other ports are refused (`Some(true)`), of another proxy
-    /// (`Some(false)`), or not any more.
+    /// Marks a cluster address of Services. With `Some(true)` packets to its other ports are dropped. `Some(false)` leaves it to another
+    /// proxy. `None` removes it.
     pub fn set_cluster_address(&mut self, address: IpAddr, ours: Option<bool>) {
         if self.cluster_addresses.get(&address).copied() == ours {
             return;
@@ -196,33 +193,33 @@ impl Services {
         }
     }
 
-    /// Says where Services have their cluster addresses: what is none of theirs in there is dropped.
+    /// Sets the service CIDRs. Packets to addresses in them that belong to no Service are dropped.
     pub fn set_service_cidrs(&mut self, blocks: impl IntoIterator<Item = IpNet>) {
         self.service_cidrs = blocks.into_iter().collect();
     }
 
-    /// The cluster addresses of Services that are translated here, in no order.
+    /// Cluster addresses of the Services translated by this node, in no order.
     pub fn own_cluster_addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
         self.cluster_addresses.iter().filter(|(_, ours)| **ours).map(|(address, _)| *address)
     }
 
-    /// Whether both have the same cluster addresses, as far as that can be told without comparing them.
+    /// Whether both values share one map of cluster addresses. False does not imply that they differ.
     pub fn shares_cluster_addresses(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.cluster_addresses, &other.cluster_addresses)
     }
 
-    /// Says where pods of the cluster have their addresses, those of other nodes included.
+    /// Sets the pod networks of all nodes.
     pub fn set_pod_networks(&mut self, networks: impl IntoIterator<Item = IpNet>) {
         self.pod_networks = networks.into_iter().collect();
     }
 
-    /// Sets the addresses, one per family, that connections have as their source where theirs has to change. They lie in the
-    /// node's own pod network, so that answers come back here, and nobody else has them.
+    /// Sets the source addresses for rewritten connections, one per family. They must be in the node's own pod network, so that answers
+    /// return to this node, and must be unassigned.
     pub fn set_sources(&mut self, sources: impl IntoIterator<Item = IpAddr>) {
         self.sources = sources.into_iter().collect();
     }
 
-    /// The address that connections of the other one's family have as their source where theirs has to change.
+    /// Returns the rewritten source address of the given address's family. `None` if there is none.
     pub fn source_for(&self, address: IpAddr) -> Option<IpAddr> {
         self.sources.iter().copied().find(|source| source.is_ipv4() == address.is_ipv4())
     }
@@ -232,23 +229,23 @@ impl Services {
         &self.sources
     }
 
-    /// Whether an address is one of [`Self::set_sources`].
+    /// Whether the address is one of [`Self::set_sources`].
     pub fn is_source(&self, address: IpAddr) -> bool {
         self.sources.contains(&address)
     }
 
-    /// Where a VIP leads.
+    /// Returns the entry of a VIP and its service port. `None` if either is missing.
     pub fn vip(&self, vip: &Vip) -> Option<(&VipEntry, &ServicePort)> {
         let entry = self.vips.get(vip)?;
         Some((entry, self.port(entry.port)?))
     }
 
-    /// Whether there is nothing to ask.
+    /// Whether there are no VIPs, no cluster addresses and no service CIDRs.
     pub(crate) fn is_empty(&self) -> bool {
         self.vips.is_empty() && self.cluster_addresses.is_empty() && self.service_cidrs.is_empty()
     }
 
-    /// What becomes of a new connection. `has_ports` says whether the protocol has ports that Services know.
+    /// Decides about a new connection. `has_ports` tells whether the protocol is TCP, UDP or SCTP.
     pub(crate) fn answer(&self, client: &Client, flow: &Flow, has_ports: bool) -> Answer<'_> {
         let vip = Vip { address: flow.dst, protocol: flow.protocol, port: flow.dport };
         match self.vip(&vip).filter(|_| has_ports) {
@@ -286,49 +283,20 @@ impl Services {
     }
 }
 
-impl Services {
-    /// What becomes of a new connection that comes in on a port of this kind, with the source and destination of the flow: for people
-    /// and tests, as packets are.
-    pub fn explain(&self, snapshot: &Snapshot, kind: PortKind, flow: &Flow) -> Explained {
-        let client = Client::new(snapshot, self, kind, flow.src);
-        let has_ports = matches!(flow.protocol, protocol::TCP | protocol::UDP | protocol::SCTP);
-        match self.answer(&client, flow, has_ports) {
-            Answer::NotOurs => Explained::NotOurs,
-            Answer::Drop(reason) => Explained::Drop(reason),
-            Answer::Choose(eligible) => {
-                let rewrites = |backend: &Backend| eligible.rewrites_all || client.needs_rewrite(flow.dst, backend);
-                let backends = eligible.list.as_slice().iter();
-                Explained::Backends(backends.map(|backend| (backend.socket, rewrites(backend))).collect())
-            }
-        }
-    }
-}
-
-/// What becomes of a new connection; see [`Services::explain`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Explained {
-    /// It is no Service's.
-    NotOurs,
-    /// It goes nowhere.
-    Drop(DropReason),
-    /// It goes to one of these; its source is rewritten where that is said.
-    Backends(Vec<(SocketAddr, bool)>),
-}
-
 impl Eligible<'_> {
-    /// The backend for a connection.
+    /// Chooses the backend for a connection.
     pub(crate) fn choose(&self, services: &Services, flow: &Flow) -> Backend {
         self.list.choose(services.seed, flow)
     }
 
-    /// Whether a connection may be given this one.
+    /// Returns the first backend that satisfies the predicate.
     pub(crate) fn find(&self, is_wanted: impl Fn(&Backend) -> bool) -> Option<Backend> {
         self.list.as_slice().iter().copied().find(is_wanted)
     }
 }
 
 impl ServicePort {
-    /// Whether the backend still answers.
+    /// Whether the backend still serves existing connections.
     pub(crate) fn is_serving(&self, socket: &SocketAddr) -> bool {
         self.serving.binary_search(socket).is_ok()
     }

@@ -1,18 +1,19 @@
-//! Which worker has the session of a connection to a Service's address.
+//! Finds the worker that owns the session of a translated connection.
 //!
-//! A pair of addresses decides which worker a packet belongs to ([`crate::Affinity`]). What a client sends to a virtual address has
-//! another pair than what the backend sees, so the two directions come to different workers. The session is with the one that the
-//! backend's answers come to. The other one looks here, and hands the client's packets over.
+//! A packet's pair of addresses selects its worker ([`crate::Affinity`]). The client's packets carry the VIP and the backend's packets do
+//! not, so the two directions arrive at different workers. The session belongs to the worker that receives the backend's answers. The other
+//! worker looks up the owner here and hands the client's packets over.
 //!
 //! ```text
 //!   hash(client, vip, protocol, ports) --> two neighbouring cache lines of words      word: 56 bits of the hash | worker
 //! ```
-//! The alternative is a half of the session with each worker, which shows its own half the way out and hands nothing over. It was not
-//! taken: state, share, time and policy of the halves have to be kept alike across cores, for 45 ns per packet (`vswitch/lane.rs`), where
-//! a packet of a live port costs some 800, and where flows that the kernel forwards by itself come to no worker at all.
 //!
-//! **Invariant.** A word is in the table exactly as long as its session is in its worker's table. Workers write without a lock; a word
-//! is whole or not there.
+//! The alternative is half a session at each worker, without handing over. State, shares, timeouts and policy of the halves would have to
+//! be synchronised across cores. That would save 45 ns per packet (`vswitch/lane.rs`), while a packet of a live port costs about 800 ns and
+//! flows in the kernel's cache reach no worker.
+//!
+//! **Invariant.** A word is in the table exactly while its session is in its worker's table. Workers write without a lock: a word is
+//! complete or absent.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -21,10 +22,10 @@ use ahash::RandomState;
 use super::lines::{Lines, WORDS};
 use crate::session::{Key, KeyHasher};
 
-/// Bits of a word that name the worker, from 1; 0 is a free word.
+/// Bits of a word that number the worker, from 1. 0 marks a free word.
 const WORKER_BITS: u32 = 8;
 
-/// The table of all workers of a vswitch.
+/// The table shared by all workers of a vswitch.
 #[derive(Debug)]
 pub(crate) struct Steering {
     hasher: KeyHasher,
@@ -32,13 +33,13 @@ pub(crate) struct Steering {
 }
 
 impl Steering {
-    /// For so many sessions. Memory is touched as it is used.
+    /// Creates a table for this many sessions. The kernel allocates its memory on first use.
     pub(crate) fn new(capacity: usize) -> Self {
-        // A quarter full at capacity: two neighbouring lines without a free word are then as rare as one in 500,000.
+        // At capacity a quarter of the words is used. Then two neighbouring lines without a free word have a probability of 1 in 500,000.
         Self { hasher: KeyHasher::new(&RandomState::new()), lines: Lines::new((4 * capacity).div_ceil(WORDS).max(2)) }
     }
 
-    /// The worker, from 0, that has the session.
+    /// Returns the worker that owns the session, from 0.
     pub(crate) fn find(&self, key: &Key) -> Option<usize> {
         let tag = self.tag(key);
         let mut places = self.homes(tag).into_iter().flat_map(|line| self.lines.read(line));
@@ -48,7 +49,7 @@ impl Steering {
         worker.checked_sub(1)
     }
 
-    /// A worker has a new session. False when there is no place where it could be found.
+    /// Adds a worker's session. Returns false if both lines are full.
     pub(crate) fn insert(&self, key: &Key, worker: usize) -> bool {
         let tag = self.tag(key);
         let word = tag << WORKER_BITS | (worker as u64 + 1);
@@ -56,7 +57,7 @@ impl Steering {
         self.homes(tag).into_iter().flat_map(|line| self.lines.write(line)).any(take)
     }
 
-    /// A worker's session has ended.
+    /// Removes a worker's session.
     pub(crate) fn remove(&self, key: &Key, worker: usize) {
         let tag = self.tag(key);
         let word = tag << WORKER_BITS | (worker as u64 + 1);
@@ -68,10 +69,10 @@ impl Steering {
         (self.hasher.hash(key) >> WORKER_BITS).max(1)
     }
 
-    /// Two lines, of which the second is the first one's neighbour.
+    /// The two neighbouring lines of a tag.
     fn homes(&self, tag: u64) -> [usize; 2] {
         let lines = self.lines.len();
-        // The tag's lower half chooses the line; all of it is compared.
+        // The lower half of the tag selects the line. The whole tag is compared.
         let line = usize::try_from(((tag & 0xffff_ffff) * lines as u64) >> 32).unwrap_or(0);
         [line, if line + 1 < lines { line + 1 } else { 0 }]
     }

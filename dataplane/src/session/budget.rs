@@ -30,6 +30,9 @@ use crate::{PortId, PortKind};
 /// burst, at the latest when they have slept for 150 ms; a sixteenth of a quarter of 500,000 is 52,000 new sessions a second.
 const OVERDRAFT: usize = 16;
 
+/// The most entries of one table, 7 GiB of memory. Slots would allow more; nothing needs it.
+pub(super) const MAX_CAPACITY: usize = 1 << 26;
+
 /// Ports in a page of accounts. A page is made when a snapshot has such a port.
 const PAGE: usize = 256;
 
@@ -92,7 +95,7 @@ pub(crate) struct Budget {
 impl Budget {
     /// For so many workers.
     pub(crate) fn new(config: &SessionConfig, workers: usize) -> Self {
-        let capacity = config.capacity.min(super::table::MAX_CAPACITY);
+        let capacity = config.capacity.min(MAX_CAPACITY);
         Self {
             capacity,
             half_open_limit: config.half_open.of(capacity),

@@ -1,41 +1,40 @@
-//! How sessions are kept: times, shares, checks.
+//! Configuration of the session table: timeouts, shares, checks.
 
 use super::class::Class;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// How long a session lives without packets, in nanoseconds.
+/// Idle timeouts in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// TCP and SCTP until both sides have acknowledged something.
+    /// TCP and SCTP before both sides have acknowledged.
     pub tcp_new: u64,
-    /// TCP once both sides have acknowledged something.
+    /// TCP after both sides have acknowledged.
     pub tcp_established: u64,
-    /// TCP and SCTP once one side has finished.
+    /// TCP and SCTP after one side's FIN or SHUTDOWN.
     pub tcp_half_closed: u64,
-    /// TCP and SCTP after a reset (an abort) or when both sides have finished.
+    /// TCP and SCTP after a reset or abort, or after both sides have closed.
     pub tcp_closed: u64,
-    /// UDP, and every protocol that has no time of its own, until the other side answers.
+    /// UDP and other protocols before the other side answers.
     pub udp_unreplied: u64,
-    /// UDP that both sides send.
+    /// UDP after the other side has answered.
     pub udp_stream: u64,
-    /// SCTP once its handshake is over, and answered conversations of all other protocols.
+    /// SCTP after its handshake, and other protocols after an answer.
     pub idle: u64,
     /// ICMP echo.
     pub icmp_echo: u64,
-    /// A refusal, since the last packet in the direction that was refused; a session that a policy has cut, since its last
-    /// packet.
+    /// Refusals, since the last refused packet, and sessions cut by a policy, since their last packet.
     pub refused: u64,
 }
 
 impl Default for Timeouts {
-    /// Linux conntrack's values (net/netfilter/nf_conntrack_proto_*.c) but for these. An established connection has the
-    /// 24 hours of VPP's ACL plugin, which operators of the predecessor know; conntrack's five days are longer than
-    /// any application waits. A UDP stream has 180 s, conntrack's value for many years (120 s today): more than the pauses of QUIC
-    /// and of games. Answered conversations of other protocols have VPP's 600 s, which is conntrack's generic time too.
-    /// Echo has 60 s: a ping is answered within seconds or never, and the longest interval that people ping at is a minute.
-    /// 300 s for refusals outlast the longest pause between two repetitions of a segment, Linux's TCP_RTO_MAX of 120 s, so
-    /// that a connection that is cut and allowed again is still known.
+    /// Values of Linux conntrack (net/netfilter/nf_conntrack_proto_*.c), with these exceptions:
+    /// * Established TCP: 24 hours, as in VPP's ACL plugin, which operators of the predecessor know. Conntrack's five days exceed the
+    ///   pauses of any application.
+    /// * UDP stream: 180 s, conntrack's former value (now 120 s), which covers pauses of QUIC and of games.
+    /// * Other protocols: VPP's 600 s, which is also conntrack's generic timeout.
+    /// * Echo: 60 s. A ping is answered within seconds, and intervals are at most a minute.
+    /// * Refusals: 300 s, longer than Linux's TCP_RTO_MAX of 120 s, so that a connection that is cut and allowed again is still known.
     fn default() -> Self {
         Self {
             tcp_new: 120 * SECOND,
@@ -67,7 +66,7 @@ impl Timeouts {
     }
 }
 
-/// A share in percent; 100 and more is no limit.
+/// A share in percent. 100 or more means no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Percent(pub u8);
 
@@ -75,7 +74,7 @@ impl Percent {
     /// No limit.
     pub const ALL: Self = Self(100);
 
-    /// That share of a number; at least one, so that a small table does not refuse everything.
+    /// Returns that share of a number, at least 1.
     pub(crate) fn of(self, whole: usize) -> usize {
         if self >= Self::ALL {
             return usize::MAX;
@@ -85,54 +84,52 @@ impl Percent {
     }
 }
 
-/// What is done with a TCP segment that would end a session and lies where none can be expected.
+/// Handling of a TCP segment that would end a session but is outside of its sequence window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TcpWindow {
-    /// It passes and ends nothing; the receiver, who knows better, decides (RFC 5961). Flows may be forwarded in the kernel.
+    /// Forwards the segment but does not end the session: the receiver decides (RFC 5961). The kernel may forward flows.
     #[default]
     Loose,
-    /// It is dropped ([`DropReason::TcpOutOfWindow`](crate::DropReason::TcpOutOfWindow)). That needs every segment to
-    /// be seen: no TCP flow is forwarded in the kernel, and no segment takes the quickest way through the worker.
+    /// Drops the segment ([`DropReason::TcpOutOfWindow`](crate::DropReason::TcpOutOfWindow)). Workers must then see every segment: the
+    /// kernel forwards no TCP flows, and no segment takes a worker's fast path.
     Strict,
 }
 
-/// How sessions are kept.
+/// Configuration of the session table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionConfig {
-    /// The most sessions and refusals at a time; more than 67,108,864 count as that. Memory grows with use (128 bytes
-    /// each when all are in use); address space for all is reserved from the start.
+    /// Maximum number of sessions and refusals, at most 67,108,864. Memory grows with use (128 bytes each in a full table). Address space
+    /// is reserved at the start.
     pub capacity: usize,
-    /// How long they live without packets.
+    /// Idle timeouts.
     pub timeouts: Timeouts,
-    /// Whether a TCP segment from the middle of a connection may start a session when policy allows it. For captures
-    /// that begin in the middle, and for a node that has just lost its table.
+    /// Whether a TCP segment from the middle of a connection may start a session if policy allows it. For captures that begin
+    /// mid-connection and for nodes that lost their table.
     pub tcp_pickup: bool,
-    /// What is done with a segment that would end a session and cannot be of it.
+    /// Handling of segments that would end a session but are outside of its window.
     pub tcp_window: TcpWindow,
-    /// Whether a packet that begins or ends a connection, or that makes one established or answered, must have a right
-    /// transport checksum. Not in captures: they hold packets from before an interface filled it in.
+    /// Whether packets that open, establish, answer or end a connection need a correct transport checksum. Off for captures, which contain
+    /// packets from before checksum offload.
     pub verify_checksums: bool,
-    /// Whether a refused request is remembered, so that its answer opens nothing. A capture needs that: it holds answers to
-    /// requests that the network let pass when it was recorded. A live vswitch does not: what it drops is not answered,
-    /// and remembering would let a stranger who guesses a pod's ports block them by sending refused packets. Sessions
-    /// that a policy change revokes are remembered in any case.
+    /// Whether refused requests are remembered, so that their answers start no session. Captures need it, because the recorded network may
+    /// have let the request pass. A live vswitch does not: dropped requests get no answer, and attackers could block a pod's ports with
+    /// refused packets. Sessions revoked by a policy change are always remembered.
     pub remember_refused: bool,
-    /// The share of the capacity for TCP connections and SCTP associations that are not established or that are over.
-    /// Beyond it a new one ends the least recently used one of the port that has the most. So a flood of SYNs can fill
-    /// this share and no more, and a pod that floods recycles its own. VPP has no such limit.
-    pub half_open: Percent,
-    /// The share of the capacity for what one pod has started, and once more for what others have started to it. Beyond it a
-    /// new one ends an entry of that pod that nobody misses (a refusal, UDP without an answer, a connection that is not
-    /// established or that is over, a ping), or is refused ([`DropReason::SessionQuota`](crate::DropReason::SessionQuota)).
+    /// Share of the capacity for TCP connections and SCTP associations that are not established or are closed. Beyond it, a new one evicts
+    /// the least recently used one of the port that has the most. So a SYN flood fills only this share, and a flooding pod evicts its own.
     /// VPP has no such limit.
+    pub half_open: Percent,
+    /// Share of the capacity for sessions started by one pod, and again for sessions started to it. Beyond it, a new session evicts an
+    /// expendable entry of that pod (a refusal, unanswered UDP, a connection that is not established or is closed, a ping). If there is
+    /// none, it is dropped as [`DropReason::SessionQuota`](crate::DropReason::SessionQuota). VPP has no such limit.
     pub pod_share: Percent,
-    /// The share for what the uplink and what the host has started, each, who speak for many.
+    /// Share for sessions started from the uplink, and likewise from the host. Both serve many clients.
     pub outside_share: Percent,
 }
 
 impl Default for SessionConfig {
-    /// 500,000 sessions is VPP's default. Without pickup a stray segment starts nothing, the safe side. No shares: a
-    /// capture or a question is judged as if it had the table to itself.
+    /// 500,000 sessions are VPP's default. Without pickup, stray segments start no session, which is safer. No shares: a capture or a
+    /// question has the table to itself.
     fn default() -> Self {
         Self {
             capacity: 500_000,
@@ -149,12 +146,11 @@ impl Default for SessionConfig {
 }
 
 impl SessionConfig {
-    /// For a live vswitch: checksums are there and are verified, refused requests are not remembered, and nobody gets the
-    /// whole table.
+    /// Returns the configuration of a live vswitch: checksums are verified, refused requests are not remembered, and shares apply.
     ///
-    /// A quarter for connections that are not established is 125,000 of 500,000: at 120 s each, a thousand a second that
-    /// open and are not recycled early. A quarter for each pod leaves room for three that flood at once and a quarter for
-    /// all others; three quarters for the uplink leave a quarter to the pods' own connections.
+    /// A quarter for connections that are not established is 125,000 of 500,000: at 120 s each, 1,000 new ones a second without eviction. A
+    /// quarter per pod leaves a quarter to all others while three pods flood. Three quarters for the uplink leave a quarter to the pods'
+    /// own connections.
     pub fn live(capacity: usize) -> Self {
         Self {
             capacity,

@@ -9,6 +9,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::class::Class;
 use super::compact::EntryKey;
+use super::direction::Direction;
 use super::tcp::SeenFlags;
 use super::{Key, Rewrite, Rewritten};
 use crate::packet::{SeqSpan, TcpFlags};
@@ -22,15 +23,6 @@ pub(crate) const NONE: Slot = Slot::MAX;
 
 /// The port of entries whose ports are not known yet: no snapshot has one with this number.
 pub(super) const NOWHERE: PortId = PortId(u16::MAX);
-
-/// Which way a packet of a session goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Direction {
-    /// As the packet that created the session.
-    Forward,
-    /// The other way.
-    Reply,
-}
 
 /// When a packet came. Its number orders what its time does not, and lets packets that waited for the classifier take
 /// the place that they would have had.
@@ -111,7 +103,7 @@ impl NewSession {
     /// What becomes of the addresses of the packet that asks for it, for a connection to a Service's address.
     pub(crate) fn rewritten(&self) -> Option<Rewritten> {
         let rewrite = self.rewrite?;
-        Some(rewrite.rewritten(&Entry::new(self, Class::New, None, 0), self.direction))
+        Some(Entry::new(self, Class::New, None, 0).rewritten(&rewrite, self.direction))
     }
 }
 
@@ -173,7 +165,7 @@ impl Entry {
         let protocol = key.protocol();
         let is_alone = self.is_translated() || self.key.is_just(&key);
         if !is_known || !key.is_sound() || !is_alone {
-            return Err("it has an entry that cannot be".to_owned());
+            return Err("it has an invalid entry".to_owned());
         }
         let class = self.cut().unwrap_or_else(|| self.class());
         let is_of_protocol = match class {
@@ -186,7 +178,7 @@ impl Entry {
             Class::Idle => !matches!(protocol, protocol::TCP | protocol::UDP) && !key.is_echo(),
         };
         if !is_of_protocol {
-            return Err("it has an entry in a state that its protocol does not have".to_owned());
+            return Err("the state of an entry does not fit its protocol".to_owned());
         }
         let is_refused = self.refused != 0;
         if is_refused != (self.class() == Class::Refused) || is_refused != self.was_session() {

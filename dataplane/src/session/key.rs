@@ -6,7 +6,7 @@ use ahash::RandomState;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::filter::Pair;
-use crate::io::Translation;
+use crate::flow::Translation;
 use crate::packet::{Ends, Ports};
 
 /// Two endpoints, lower one first, and what tells their conversations apart. Equal for both directions.

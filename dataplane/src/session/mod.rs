@@ -1,9 +1,9 @@
-//! Sessions: what was allowed once passes in both directions (a *reflective* table).
+//! Sessions: an allowed connection passes in both directions (a *reflective* table).
 //!
-//! **Purpose.** Policy is on connections, but only one direction of a connection is in the rules. So the first packet
-//! is judged by the tables, and a session lets its later packets and its replies pass.
+//! **Purpose.** Policies allow connections, but rules match only their first direction. The tables judge the first packet. The session then
+//! lets later packets and replies pass.
 //!
-//! **Not its purpose.** No policy, no routes, no packets: the worker asks, and says what to remember.
+//! **Not its purpose.** No policy, no routes, no packets: the worker does lookups and updates.
 //!
 //! ```text
 //!   Key (both directions alike) --keyed hash--> index: buckets of one cache line --slot--> Entry, one cache line
@@ -12,10 +12,9 @@
 //!     budget of the node: entries, half-open ones, those that each port has started and those that lead to it
 //! ```
 //!
-//! A hit reads two lines that are not in the cache: its bucket's and its entry's. All that only a new or an ending session
-//! needs is in the links. Memory per session: 64 bytes for the entry, 48 for the links, 16 for the index at full capacity.
-//! A session to a Service's address takes 16 more for a second place in the index, and over IPv6 64 for what is rewritten (`rewrite.rs`);
-//! over IPv4 that is in the entry (`compact.rs`).
+//! A hit reads two lines that are not in the cache: a bucket and an entry. Data needed only when a session begins or ends is in the links.
+//! A session takes 64 bytes for the entry, 48 for the links and 16 for the index at full capacity. A translated session takes 16 more for a
+//! second index entry. Its rewrite is in the entry over IPv4 (`compact.rs`), and takes 64 bytes over IPv6 (`rewrite.rs`).
 //!
 //! ```text
 //!   TCP, SCTP:   New --both acknowledged--> Established --FIN--> HalfClosed --FIN of the other side--> Closed
@@ -23,27 +22,27 @@
 //!   UDP, others: Unreplied --an answer--> Stream (UDP), Idle (others)
 //! ```
 //!
-//! Each state has its timeout. What a packet may change is in `table/tracking.rs`: nothing with a wrong checksum, and nothing
-//! at a place in the sequence space where its connection is not.
+//! Each state has its timeout. `table/tracking.rs` decides what a packet may change: a wrong checksum or a sequence number outside of the
+//! window changes nothing.
 //!
-//! Nobody can use up the table for others, where shares are configured ([`SessionConfig`]): connections that are not
-//! established have a share of it, and each pod has one for what it starts and one for what others start to it. A port over
-//! its share loses its own entries that nobody misses, or is refused. The shares are the node's, not a worker's ([`budget`]).
+//! Shares ([`SessionConfig`]) keep one port from using the whole table. Connections that are not established have a share. Each pod has one
+//! for sessions it starts and one for sessions started to it. A port over its share evicts its own expendable entries, or its new session
+//! is refused. Shares apply to the node, not to a worker ([`budget`]).
 //!
-//! Refusals are remembered too, under the same keys. A request that was refused may have been answered all the same: in
-//! a capture, because another policy was in force; live, because the session was revoked while packets were under way.
-//! Without the memory the answer would be judged as a conversation of its own, and the session that it makes would
-//! let the refused direction pass as its reply. Letting only requests start sessions was the alternative; UDP does
-//! not say which packet is one. A session that a newer policy cuts becomes a refusal that knows what it was: when a still newer
-//! policy allows it, it goes on.
+//! Refusals are stored under the same keys. A refused request may have been answered anyway: in a capture because another policy was in
+//! force, or live because the session was revoked while packets were in flight. Without the refusal, the answer would start a session of
+//! its own, which would let the refused direction pass as its reply. Allowing only requests to start sessions is no alternative, because
+//! UDP does not mark requests. A session that a newer policy cuts becomes a refusal that keeps its state, and is restored if a later policy
+//! allows it.
 //!
-//! **Invariant.** Never more entries than the configured capacity (with several workers, a sixteenth more for a moment). Every
-//! entry is in the index, in its state's list and in those of its ports, and what the table answers does not depend on when expired entries are swept out.
+//! **Invariant.** The table never exceeds its capacity (with several workers, by up to a sixteenth for a moment). Every entry is in the
+//! index, in its state's list and in its ports' lists. Answers do not depend on when expired entries are swept.
 
 mod budget;
 mod class;
 mod compact;
 mod config;
+mod direction;
 mod entry;
 mod index;
 mod key;
@@ -59,7 +58,8 @@ mod tcp;
 pub(crate) use budget::Budget;
 pub use budget::PortSessions;
 pub use config::{Percent, SessionConfig, TcpWindow, Timeouts};
-pub(crate) use entry::{Direction, Entry, Moment, NONE, NewSession, Slot};
+pub(crate) use direction::Direction;
+pub(crate) use entry::{Entry, Moment, NONE, NewSession, Slot};
 pub(crate) use key::{Key, KeyHasher};
 pub use memory::SessionMemoryError;
 pub(crate) use rewrite::{Rewrite, Rewritten};

@@ -16,7 +16,6 @@ use std::net::IpAddr;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::Key;
-use super::entry::{Direction, Entry};
 use crate::packet::{Ends, Ports};
 
 /// One record. All zeros is none.
@@ -68,18 +67,7 @@ impl Rewrite {
         self.client_is_low != 0
     }
 
-    /// What packets of this direction have on the wire, and what they leave with. The entry is the record's.
-    pub(super) fn rewritten(&self, entry: &Entry, direction: Direction) -> Rewritten {
-        match direction {
-            Direction::Forward => self.rewritten_forward((entry.key(), entry.is_from_low())),
-            Direction::Reply => {
-                let at_backend = (entry.key(), !entry.is_from_low());
-                Rewritten::new(at_backend, (self.alias, !self.client_is_low()))
-            }
-        }
-    }
-
-    /// The same of the client's packets. `key` is the entry's, with whether the forward direction goes from its lower endpoint.
+    /// What the client's packets have on the wire, and what they leave with. `key` is the entry's, with whether the forward direction goes from its lower endpoint.
     pub(super) fn rewritten_forward(&self, key: (Key, bool)) -> Rewritten {
         Rewritten::new((self.alias, self.client_is_low()), key)
     }

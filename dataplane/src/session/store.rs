@@ -1,10 +1,9 @@
-//! Sessions that outlive the process: tables in files below a folder.
+//! Session tables in files, so that sessions outlive the process.
 //!
-//! A worker's table keeps its entries and what belongs to them in a file that is mapped and shared, on a tmpfs as a rule: what a
-//! packet changes is in the file at once, and stays there when the process is killed. The index and the lists are not in it. They
-//! are made anew from the entries, which is what makes another number of workers and another hash key possible, and what makes it
-//! unnecessary to trust them. (A file that is used as it lies, index and all, was the alternative: it would be ready some 100 ms
-//! earlier with half a million sessions, and every number in it would be one that a packet follows into memory.)
+//! A worker's table maps its entries and their records from a shared file, normally on a tmpfs. Every change is in the file at once and
+//! survives if the process is killed. The index and the lists are not in the file but are rebuilt from the entries. So the number of
+//! workers and the hash key may change, and the file need not be trusted. Mapping the file with its index would start about 100 ms faster
+//! with half a million sessions, but then packets would follow untrusted numbers into memory.
 //!
 //! ```text
 //!   folder/ lock                    held by the process that has the folder
@@ -14,150 +13,67 @@
 //!           previous/               what current was, for the moment in which next takes its place
 //! ```
 //!
-//! **Adoption.** A file whose header is not of this layout, this machine's run (boot) and its own length, and one with an entry that
-//! cannot be, is refused whole, and counted. An entry that was just being written when the process died is left out: its key is
-//! written last and erased first. All others come back with their state, without an epoch and without ports: the tables in
-//! force are asked about each when its first packet comes, as after any change of policy.
+//! **Adoption.** A file is rejected as a whole, and counted, if its header shows another layout, another boot or another length, or if an
+//! entry is invalid. An entry that was being written when the process died is left out: its key is written last and erased first. All other
+//! entries keep their state but lose epoch and ports. The first packet of each is judged by the tables in force, as after a policy change.
 //!
-//! The memory of a tmpfs can run out. A page that cannot be had would be a signal in the middle of a packet, so the file grows in steps
-//! that are written before they are used; a table whose file cannot grow is full.
+//! A tmpfs can run out of memory, and a missing page would raise a signal while a packet is processed. So the file grows in steps that are
+//! written before use. A table whose file cannot grow is full.
 
 mod growth;
+mod header;
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
+use super::budget::MAX_CAPACITY;
 use super::entry::Entry;
 use super::links::Links;
 use super::memory::Column;
 use super::{Key, Rewrite, SessionMemoryError};
-use crate::DropReason;
 use crate::service::{ClientAffinity, FoundClients};
-use crate::wire::checksum::crc32c;
+use header::{Header, START};
 
 pub(super) use growth::Growth;
 pub(crate) use growth::TableFile;
 
-/// Changes with the meaning of any byte behind it.
-const VERSION: u32 = 3;
-/// What an earlier program has left is taken over as well: all rewrites lie beside their entries there.
-const OLDEST: u32 = 2;
-const MAGIC: [u8; 8] = *b"bulksess";
-
-/// The file of clients' affinity.
+/// Name of the file with clients' affinity.
 const CLIENTS: &str = "clients";
 
-/// Where the entries begin: a page, so that they can be mapped.
-const START: u64 = 4096;
-
-/// By how many entries a file grows: 448 KiB, some 100 us to write. A table of half a million takes 122 such steps in its life.
+/// Entries by which a file grows: 448 KiB, written in about 100 µs. A table of half a million needs 122 steps.
 const STEP: usize = 4096;
 
-/// A longer file is none of ours: the largest table that there may be.
-const MAX_LEN: u64 = START
-    + (size_of::<Entry>() + size_of::<Links>() + size_of::<Rewrite>()) as u64 * (super::table::MAX_CAPACITY as u64 * 2);
+/// Maximum length in bytes: the largest possible table. Longer files are rejected.
+const MAX_LEN: u64 =
+    START + (size_of::<Entry>() + size_of::<Links>() + size_of::<Rewrite>()) as u64 * (MAX_CAPACITY as u64 * 2);
 
-/// The first bytes of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-struct Header {
-    magic: [u8; 8],
-    /// Bytes of an entry and of its links, and how many reasons of refusals there are: a program that has others is another one.
-    entry: u64,
-    links: u64,
-    reasons: u64,
-    /// Entries that the file has room for.
-    slots: u64,
-    /// The kernel's number for the time since the machine was started.
-    boot: [u8; 16],
-    version: u32,
-    /// CRC-32C of what is before it.
-    check: u32,
-}
-
-impl Header {
-    fn new(slots: usize, boot: [u8; 16]) -> Self {
-        let mut header = Self {
-            magic: MAGIC,
-            entry: size_of::<Entry>() as u64,
-            links: size_of::<Links>() as u64,
-            reasons: DropReason::COUNT as u64,
-            slots: slots as u64,
-            boot,
-            version: VERSION,
-            check: 0,
-        };
-        header.check = header.sum();
-        header
-    }
-
-    fn sum(&self) -> u32 {
-        crc32c(&self.as_bytes()[..std::mem::offset_of!(Self, check)])
-    }
-
-    /// Where the links begin.
-    fn links_start(&self) -> u64 {
-        (START + self.slots.saturating_mul(size_of::<Entry>() as u64)).next_multiple_of(START)
-    }
-
-    /// Where the rewrites begin.
-    fn rewrites_start(&self) -> u64 {
-        let end = self.links_start().saturating_add(self.slots.saturating_mul(size_of::<Links>() as u64));
-        end.saturating_add(START - 1) / START * START
-    }
-
-    fn len(&self) -> u64 {
-        self.rewrites_start().saturating_add(self.slots.saturating_mul(size_of::<Rewrite>() as u64))
-    }
-
-    /// Why a file with this header is not adopted.
-    fn fault(&self, boot: [u8; 16], len: u64) -> Option<&'static str> {
-        let own = Self::new(0, boot);
-        if self.magic != MAGIC {
-            Some("it is no table of sessions")
-        } else if !(OLDEST..=VERSION).contains(&self.version) {
-            Some("its layout is of another version")
-        } else if self.check != self.sum() {
-            Some("its header is damaged")
-        } else if (self.entry, self.links, self.reasons) != (own.entry, own.links, own.reasons) {
-            Some("its layout is of another program")
-        } else if self.boot != boot {
-            Some("it is from before the machine was started")
-        } else if self.len() != len {
-            Some("its length is not what its header says")
-        } else {
-            None
-        }
-    }
-}
-
-/// Why sessions cannot be kept in files.
+/// The reason why sessions cannot be kept in files.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionStoreError {
-    /// Another process has the folder.
+    /// Another process uses the folder.
     #[error(
-        "{} is in use by another process\n  help: end the other vswitch, or give each one a folder of its own",
+        "{} is in use by another process\n  help: stop the other vswitch, or give each vswitch its own folder",
         folder.display()
     )]
     InUse {
         /// The folder.
         folder: PathBuf,
     },
-    /// The system refused a file or a folder.
-    #[error("cannot {what} {}: {source}\n  help: name a folder on a tmpfs that only root may write to", path.display())]
+    /// A file or folder operation failed.
+    #[error("cannot {what} {}: {source}\n  help: use a folder on a tmpfs that only root can write to", path.display())]
     System {
-        /// What was to be done.
+        /// The operation.
         what: &'static str,
-        /// With which file or folder.
+        /// The file or folder.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// No address space.
+    /// The memory for the tables could not be mapped.
     #[error(transparent)]
     Memory(#[from] SessionMemoryError),
 }
@@ -165,26 +81,26 @@ pub enum SessionStoreError {
 /// A file that was not adopted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RefusedFile {
-    /// Which one.
+    /// The file.
     pub path: PathBuf,
-    /// Why, as a sentence without its end.
+    /// The reason, as a clause without a full stop.
     pub reason: String,
 }
 
-/// What became of the sessions of an earlier process.
+/// The result of adopting an earlier process's sessions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Adoption {
-    /// Sessions that go on, if policy still allows them.
+    /// Sessions that continue if policy still allows them.
     pub adopted: u64,
-    /// Sessions whose time was up, that were just being written, or for which there was no room.
+    /// Sessions that had expired, were incomplete, or did not fit into the table.
     pub left_out: u64,
-    /// Clients of Services with affinity that are given the backend again that they had, if it is still there.
+    /// Clients of Services with affinity that keep their backend, if it still exists.
     pub clients: u64,
-    /// Files that were damaged or foreign: nothing of them is used.
+    /// Damaged or foreign files, which were ignored.
     pub refused: Vec<RefusedFile>,
 }
 
-/// A session as it comes from a file.
+/// A session read from a file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stored {
     pub(super) entry: Entry,
@@ -203,7 +119,7 @@ impl Stored {
     }
 }
 
-/// A folder with tables of sessions, which this process has to itself.
+/// A folder with session files, locked by this process.
 #[derive(Debug)]
 pub struct SessionStore {
     folder: PathBuf,
@@ -211,15 +127,15 @@ pub struct SessionStore {
     found: Vec<Stored>,
     clients: Option<FoundClients>,
     adoption: Adoption,
-    /// Locked as long as it is open.
+    /// The lock is held while this file is open.
     _lock: File,
 }
 
 impl SessionStore {
-    /// Takes a folder, makes it where it is missing, and reads what an earlier process has left there.
+    /// Locks a folder, creating it if necessary, and reads the files of an earlier process.
     ///
     /// # Errors
-    /// [`SessionStoreError`]. Files that cannot be adopted are none: see [`Adoption::refused`].
+    /// [`SessionStoreError`]. Files that cannot be adopted are no error: see [`Adoption::refused`].
     pub fn open(folder: &Path) -> Result<Self, SessionStoreError> {
         let fault = |what| move |source| SessionStoreError::System { what, path: folder.to_owned(), source };
         DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(fault("make the folder"))?;
@@ -242,7 +158,7 @@ impl SessionStore {
             _lock: lock,
         };
         if !store.folder("current").exists() && store.folder("previous").exists() {
-            // The last process died between the two renames of its adoption.
+            // The last process died between the two renames of `commit`.
             fs::rename(store.folder("previous"), store.folder("current")).map_err(fault("rename a folder of"))?;
         }
         store.read().map_err(fault("read"))?;
@@ -251,7 +167,7 @@ impl SessionStore {
         Ok(store)
     }
 
-    /// What became of the sessions of an earlier process.
+    /// The result of the adoption so far.
     pub const fn adoption(&self) -> &Adoption {
         &self.adoption
     }
@@ -260,14 +176,14 @@ impl SessionStore {
         &mut self.adoption
     }
 
-    /// What was found, least recently used first.
+    /// Takes the sessions that were read, least recently used first.
     pub(crate) fn take(&mut self) -> Vec<Stored> {
         let mut found = std::mem::take(&mut self.found);
         found.sort_by_key(|stored| stored.entry.seen_at);
         found
     }
 
-    /// A file for a worker's table. It counts when all are [in place](SessionStore::commit).
+    /// Creates the file of a worker's table. It becomes valid with [`SessionStore::commit`].
     pub(crate) fn create(&self, worker: usize, slots: usize) -> Result<TableFile, SessionStoreError> {
         let path = self.folder("next").join(worker.to_string());
         let header = Header::new(slots, self.boot);
@@ -284,8 +200,8 @@ impl SessionStore {
         Ok(TableFile { entries, links, rewrites, growth: Growth::new(file, header) })
     }
 
-    /// A file for clients' affinity, with what was found of an earlier process; `now` is the time in nanoseconds since 1970. It counts as
-    /// those of [sessions](SessionStore::create) do.
+    /// Creates the file of clients' affinity with the clients found earlier. `now` is in nanoseconds since 1970. It becomes valid with
+    /// [`SessionStore::commit`].
     pub(crate) fn create_clients(&mut self, now: u64) -> Result<ClientAffinity, SessionStoreError> {
         let path = self.folder("next").join(CLIENTS);
         let found = self.clients.take().unwrap_or_else(FoundClients::nothing);
@@ -295,7 +211,7 @@ impl SessionStore {
         Ok(clients)
     }
 
-    /// All sessions are in the new files: they take the place of the old ones.
+    /// Replaces the old files by the new ones, after all sessions were copied.
     pub(crate) fn commit(&self) -> Result<(), SessionStoreError> {
         let (current, previous) = (self.folder("current"), self.folder("previous"));
         let moved = || {
@@ -349,21 +265,21 @@ impl SessionStore {
         Ok(())
     }
 
-    /// The sessions of a file, and how many were just being written.
+    /// Reads a file. Returns its sessions and the number of incomplete entries.
     fn read_file(&self, path: &Path) -> Result<(Vec<Stored>, u64), String> {
         let unreadable = |error: io::Error| format!("it cannot be read: {error}");
         let mut file = File::open(path).map_err(unreadable)?;
         let about = file.metadata().map_err(unreadable)?;
         if !about.is_file() || about.len() > MAX_LEN {
-            return Err("it is no table of sessions".to_owned());
+            return Err("it is not a session table".to_owned());
         }
         let mut header = Header::new_zeroed();
-        file.read_exact(header.as_mut_bytes()).map_err(|_| "it is no table of sessions".to_owned())?;
+        file.read_exact(header.as_mut_bytes()).map_err(|_| "it is not a session table".to_owned())?;
         if let Some(fault) = header.fault(self.boot, about.len()) {
             return Err(fault.to_owned());
         }
         let (mut found, mut left_out) = (Vec::new(), 0);
-        // In steps, so that a large file is not in memory twice; the rest of it was never used.
+        // Reads in steps, so that a large file is not in memory twice.
         let mut entries = vec![Entry::FREE; STEP];
         let mut links = vec![[0u8; size_of::<Links>()]; STEP];
         let mut rewrites = vec![Rewrite::NONE; STEP];
@@ -397,7 +313,7 @@ impl SessionStore {
 
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// The kernel's number for the time since the machine was started: a UUID in text.
+/// The kernel's boot id: a UUID in text form.
 fn boot_id() -> io::Result<[u8; 16]> {
     let text = fs::read_to_string(BOOT_ID)?;
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();

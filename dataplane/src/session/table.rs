@@ -17,7 +17,8 @@ use ahash::RandomState;
 
 use super::budget::Budget;
 use super::class::Class;
-use super::entry::{Direction, Entry, Moment, NONE, NewSession, Slot};
+use super::direction::Direction;
+use super::entry::{Entry, Moment, NONE, NewSession, Slot};
 use super::index::{Index, Prefetch};
 use super::key::KeyHasher;
 use super::links::Links;
@@ -44,9 +45,6 @@ const LONGEST_SHORT_PERIOD: u32 = 33;
 
 /// How often a TCP session's sequence numbers are looked at while nothing happens to it: once in 2^33 ns, 8.6 s.
 const SAMPLE_PERIOD: u32 = 33;
-
-/// The most entries of one table, 7 GiB of memory. Slots would allow more; nothing needs it.
-pub(super) const MAX_CAPACITY: usize = 1 << 26;
 
 /// All sessions of one worker.
 #[derive(Debug)]

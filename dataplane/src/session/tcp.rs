@@ -3,8 +3,8 @@
 use bulkhead_classifier::protocol;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use super::Direction;
 use super::class::Class;
+use super::direction::Direction;
 use crate::packet::TcpFlags;
 
 /// FIN, SYN, RST and ACK that were seen so far, four bits per direction. The union is right for any order and any loss of

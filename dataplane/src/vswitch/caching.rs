@@ -1,18 +1,18 @@
-//! Which flows go into the flow cache.
+//! Selects flows for the flow cache.
 //!
-//! Some hits of each burst are sampled. Flows in the cache do not come any more, so what comes is what is not in there, and
-//! the busiest of it is sampled most: no count per flow is needed to find the flows that are worth it.
+//! Each burst samples some hits. Cached flows do not reach the worker, so the busiest of the remaining flows are sampled most often. No
+//! counters per flow are needed.
 //!
-//! A flow that is in use asks to be renewed before its lease ends, with a copy of a packet. The worker judges the copy and renews the
-//! flow, none of whose packets it forwards itself.
+//! A flow in use asks for a renewal before its lease ends, with a copy of a packet. The worker judges the copy and renews the flow without
+//! forwarding its packets.
 //!
-//! A TCP connection is added whole, with its SYN-ACK (`openings.rs`): a short one would be over before it is sampled.
+//! A TCP connection is added as a whole at its SYN-ACK (`openings.rs`), because short connections would end before they are sampled.
 //!
-//! A latch is opened when a round has sent everything that was in the ports' queues when it began, and nothing of the flow has come
-//! for long enough that nothing is left that could be overtaken. See [`crate::io::FlowCache`].
+//! A latch is opened when a round has sent all packets that were in the ports' queues at its begin, and the flow was quiet long enough that
+//! no packet can be overtaken. See [`crate::io::FlowCache`].
 //!
-//! A flow through the uplink depends on a neighbour that may move: then all flows of the uplink end
-//! ([`FlowCache::moved`]), and a neighbour that has not answered for a while gets no flows.
+//! A flow through the uplink depends on a neighbour's MAC address. If it changes, all flows of the uplink end ([`FlowCache::moved`]). A
+//! neighbour that has not answered for a while gets no flows.
 
 mod openings;
 
@@ -28,50 +28,47 @@ use crate::io::{CachedFlow, FlowCache, FlowLatch, FlowSlot, FlowStart, RENEWED_I
 use crate::translations::Translated;
 use crate::{Judged, PortId, Received, SessionState, Snapshot, Worker};
 
-/// Hits of a burst that are sampled, and so the system calls (1.3 to 1.7 us each) that a burst can cost: a twentieth
-/// of the time that a full burst takes to be sent.
+/// Hits sampled per burst, and thus the maximum number of system calls (1.3 to 1.7 µs each): a twentieth of the time for sending a full
+/// burst.
 const SAMPLES: usize = 8;
 
-/// Flows that are remembered to have been added just now.
+/// Number of recently added flows that are remembered.
 const RECENT: usize = 1 << 10;
 
-/// A flow is not added again for this long, 10 ms in nanoseconds: its packets that are still under way through the worker,
-/// and those that the cache leaves to the worker whatever it knows, would cost a system call each.
+/// A flow is not added again within this time, 10 ms in nanoseconds. Otherwise each of its packets still in flight, or excluded from the
+/// cache, would cost a system call.
 const PAUSE: u64 = 10_000_000;
 
-/// Latches that are watched until they can be opened; beyond that a latch is opened at once. More than are added in the
-/// [`LONGEST_WAIT`] of a worker that has its hands full.
+/// Maximum number of watched latches. Further latches are opened at once. A busy worker adds fewer within [`LONGEST_WAIT`].
 const MOST_LATCHED: usize = 1 << 12;
 
-/// A packet that was counted at a latch is in a port's queue at the end of the kernel's poll of that interface, which takes 64
-/// packets at the most. When the count has been the same for this long, 80 us in nanoseconds, a round finds all of them: bursts
-/// of 16 were then never overtaken in some 300 changes, and without the pause in a few. Less than a worker's patience, so that it
-/// does not go to sleep before.
+/// How long a latch's count must be unchanged, 80 µs in nanoseconds. A counted packet is in the port's queue when the kernel's poll of at
+/// most 64 packets ends, so a round then finds all of them. With this pause, bursts of 16 were never overtaken in 300 changes; without it,
+/// in a few. Shorter than the time after which an idle worker sleeps.
 const QUIET: u64 = 80_000;
 
-/// Where packets change hands they may besides be under way between two workers: 1 ms in nanoseconds. A lane is looked at in every round,
-/// and to send a full burst takes a quarter of that.
+/// The same for flows whose packets change workers, 1 ms in nanoseconds. Each round reads the lanes, and sending a full burst takes a
+/// quarter of this time.
 const QUIET_LANES: u64 = 1_000_000;
 
-/// A flow that is never quiet for so long is not waited for longer than this, 5 ms in nanoseconds: then a round that has sent
-/// all that it found is enough. What the kernel's poll or a lane still had may be overtaken, once. All requests that a program makes
-/// meanwhile, one after the other, go through the worker: they must be fewer than one in a hundred of those that are made in a second.
+/// Maximum time to wait for a quiet flow, 5 ms in nanoseconds. Then one complete round suffices, and packets in the kernel's poll or a lane
+/// may be overtaken once. Sequential requests of a program pass through the worker during that time, which should affect fewer than one in
+/// a hundred per second.
 const WAIT: u64 = 5_000_000;
 
-/// After this long, 100 ms in nanoseconds, a latch is opened in any case. A worker that has not caught up until then loses
-/// packets, which is worse than some that change places, once.
+/// Time after which a latch is opened unconditionally, 100 ms in nanoseconds. A worker that is still behind loses packets, which is worse
+/// than one reordering.
 const LONGEST_WAIT: u64 = 100_000_000;
 
-/// How many flows that come in on one port a worker adds or renews within the longest lease, less its part in which flows are renewed: a
-/// quarter of what the kernel keeps. So no port takes the others' places, however many sessions it has; what is beyond goes through the
-/// workers.
+/// Flows of one receiving port that a worker may add or renew per renewal period of the longest lease: a quarter of the kernel's map. So no
+/// port displaces the others' flows. Further flows pass through the workers.
 const SHARE: u64 = 1 << 14;
 
-/// What a port may still add: as much as its share at once, and as much again within a certain time.
+/// A port's token bucket: one share at once, refilled within a given time.
 #[derive(Clone, Copy, Debug)]
 struct Allowance {
     left: u64,
-    /// When it was made up last, in nanoseconds.
+    /// Time of the last refill, in nanoseconds.
     at: u64,
 }
 
@@ -80,7 +77,7 @@ impl Allowance {
         Self { left: share, at: 0 }
     }
 
-    /// Takes one, if there is one at this time. `within` is the time of a share, in nanoseconds.
+    /// Takes one token. Returns false if none is left. `within` is the refill time of a share in nanoseconds.
     fn take(&mut self, share: u64, within: u64, now: u64) -> bool {
         let each = (within / share).max(1);
         let gained = now.saturating_sub(self.at) / each;
@@ -94,43 +91,43 @@ impl Allowance {
     }
 }
 
-/// A flow that was added, and whose latch is still closed.
+/// An added flow whose latch is closed.
 #[derive(Clone, Copy, Debug)]
 struct LatchedFlow {
     latch: FlowLatch,
     since: u64,
-    /// How many had passed it at the beginning of the round, and since which round they are so many; none before the first.
+    /// The latch's packet count, and since when it is unchanged. `None` before the first round.
     passed: u64,
     quiet_since: Option<u64>,
-    /// Whether its packets may change hands.
+    /// Whether its packets may change workers.
     is_shared: bool,
 }
 
-/// The part of a worker that fills a flow cache.
+/// The part of a worker that fills the flow cache.
 #[derive(Debug)]
 pub(super) struct Caching {
     cache: Arc<dyn FlowCache>,
     /// The longest lease, in nanoseconds.
     lease: u64,
-    /// Whether there is no other worker.
+    /// Whether there is only one worker.
     is_alone: bool,
     latched: Vec<LatchedFlow>,
-    /// By port: its slot, and whether the kernel has chosen the worker of what comes in there.
+    /// By port: its slot, and whether the kernel steers its packets to the worker that owns their sessions.
     slots: Vec<Option<FlowSlot>>,
     is_steered: Vec<bool>,
     /// By port.
     allowances: Vec<Allowance>,
     openings: Openings,
-    /// By a flow's hash: which one, and when it was added.
+    /// By flow hash: the flow and the time when it was added.
     recent: Vec<(u64, u64)>,
-    /// Which packet of the burst is sampled first.
+    /// Position of the first sampled packet in the next burst.
     turn: usize,
-    /// How often each port's flows were ended, and flows in all, before the round's snapshot was read.
+    /// Numbers of ended flows per port and in total, read before the round's snapshot.
     moves: Vec<u16>,
     endings: Option<u64>,
 }
 
-/// The way of a flow's packets.
+/// The path of a flow's packets.
 #[derive(Clone, Copy, Debug)]
 struct FlowWay {
     from: FlowSlot,
@@ -139,18 +136,18 @@ struct FlowWay {
     translation: Option<Translation>,
 }
 
-/// What a burst was judged and is sent by.
+/// The engine, forwarder and snapshot of a burst.
 pub(super) struct About<'a> {
     pub(super) engine: &'a Worker,
     pub(super) forwarder: &'a Forwarder<Chain>,
     pub(super) snapshot: &'a Snapshot,
     pub(super) now: u64,
-    /// What may want to see all packets of some flows.
+    /// May exclude flows from the cache.
     pub(super) stream: Option<&'a StreamWriter>,
 }
 
 impl Caching {
-    /// The part of one of so many workers.
+    /// Creates the part of worker number `worker` of `workers`.
     pub(super) fn new(cache: Arc<dyn FlowCache>, lease: Duration, worker: usize, workers: usize) -> Self {
         let lease = u64::try_from(lease.as_nanos()).unwrap_or(u64::MAX);
         let (slots, recent, latched) = (Vec::new(), vec![(0, 0); RECENT], Vec::new());
@@ -170,7 +167,7 @@ impl Caching {
         }
     }
 
-    /// To be called before a round's snapshot is read: what ends flows comes behind the snapshot for whose sake they end.
+    /// Call it before loading a round's snapshot. The cache ends flows only after the corresponding snapshot is published.
     #[inline]
     pub(super) fn read_moves(&mut self) {
         let endings = Some(self.cache.endings());
@@ -185,7 +182,7 @@ impl Caching {
         }
     }
 
-    /// To be called before a round samples at neighbours and receives, with its time.
+    /// Call it at the begin of a round, before it receives.
     #[inline]
     pub(super) fn begin(&mut self, now: u64) {
         for latched in &mut self.latched {
@@ -196,7 +193,7 @@ impl Caching {
         }
     }
 
-    /// To be called when a round has sent. `is_done` says that it has received and sent all that had come before it began.
+    /// Call it at the end of a round. `is_done` returns whether the round has sent all packets that arrived before it.
     #[inline]
     pub(super) fn end(&mut self, is_done: impl FnOnce() -> bool, now: u64) {
         if !self.latched.is_empty() {
@@ -227,8 +224,8 @@ impl Caching {
         self.latched.push(LatchedFlow { latch, since: now, passed: 0, quiet_since: None, is_shared });
     }
 
-    /// A port has this place in the cache, or none. `is_steered` says whether the kernel gives what comes in there to the worker that has
-    /// its sessions.
+    /// Sets or removes a port's slot in the cache. `is_steered` tells whether the kernel steers its packets to the worker that owns their
+    /// sessions.
     pub(super) fn know(&mut self, port: PortId, slot: Option<FlowSlot>, is_steered: bool) {
         self.endings = None;
         let at = port.index();
@@ -241,8 +238,8 @@ impl Caching {
         (self.slots[at], self.is_steered[at]) = (slot, is_steered);
     }
 
-    /// Adds flows of a burst that was judged; its frames are as they came. A function of its own: a worker without a cache should not have
-    /// it in its loop.
+    /// Adds flows of a judged burst. Its frames must be unchanged. Not inlined, so that it stays out of the loop of a worker without a
+    /// cache.
     #[cold]
     #[inline(never)]
     pub(super) fn offer<'a>(
@@ -257,7 +254,7 @@ impl Caching {
             let Some(way) = self.flow_way(about, &packet, judged) else { continue };
             if let Some((flow, latch)) = self.flow(about, &packet, way) {
                 self.cache.add(&flow);
-                // Sessions to Services may be another worker's than the packet's own addresses say.
+                // A translated session may belong to another worker than the packet's addresses select.
                 let is_own = self.is_steered[packet.in_port.index()] && flow.translation.is_none();
                 self.watch(latch, !self.is_alone && !is_own, about.now);
             }
@@ -268,10 +265,10 @@ impl Caching {
         }
     }
 
-    /// Renews the flows of copies that were judged; their frames are as they came.
+    /// Renews the flows of judged copies. Their frames must be unchanged.
     pub(super) fn renew<'a>(&mut self, about: &About<'_>, copies: impl Iterator<Item = (Received<'a>, &'a Judged)>) {
         for (packet, judged) in copies {
-            // A long packet comes as several segments, of which the first one renews the flow: see `PAUSE`.
+            // A long packet arrives as several segments. The first one renews the flow: see `PAUSE`.
             let way = self.flow_way(about, &packet, judged);
             if let Some((flow, _)) = way.and_then(|way| self.flow(about, &packet, way)) {
                 self.cache.renew(&flow);
@@ -279,9 +276,9 @@ impl Caching {
         }
     }
 
-    /// The way of a packet whose flow may go into the cache.
+    /// Returns a packet's path if its flow may be cached.
     fn flow_way(&self, about: &About<'_>, packet: &Received<'_>, judged: &Judged) -> Option<FlowWay> {
-        // What goes back to where it came from is left to the worker: a program has not been seen to send it there.
+        // Packets that leave through the slot they came in on are left to the worker: the kernel's programs were not seen to send them there.
         let (from, to, out) = self.way(packet, judged).filter(|(from, to, _)| from != to)?;
         let translated = about.engine.translated(judged);
         if matches!(translated, Some(Translated::Error(_))) {
@@ -292,12 +289,12 @@ impl Caching {
         (!is_kept).then_some(FlowWay { from, to, out, translation })
     }
 
-    /// Where a hit comes from and goes to in the cache, when it can.
+    /// Returns the slots and the output port of a hit, if the cache reaches them.
     fn way(&self, packet: &Received<'_>, judged: &Judged) -> Option<(FlowSlot, FlowSlot, PortId)> {
         let slot = |port: PortId| self.slots.get(port.index()).copied().flatten();
         let out = judged.verdict.out_port().filter(|_| judged.session == Some(SessionState::Hit))?;
         let (from, to) = (slot(packet.in_port)?, slot(out)?);
-        // A packet in several frames does not end where its first one does.
+        // A packet in several frames is longer than its first frame.
         let is_whole = packet.wire_len <= packet.frame.len();
         (is_whole && self.cache.reaches(to)).then_some((from, to, out))
     }
@@ -318,7 +315,7 @@ impl Caching {
         if lease == 0 {
             return None;
         }
-        // The two directions of a session have one hash, and a latch each. (The odd number is 2^64 over the golden ratio.)
+        // Both directions of a session have the same hash but need different latches. The odd number is 2^64 divided by the golden ratio.
         let name = found.hash.wrapping_add(u64::from(from.0)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let (recent, latch) = (&mut self.recent[(name >> 32) as usize % RECENT], FlowLatch((name >> 48) as u16));
         if recent.0 == name && about.now.saturating_sub(recent.1) < PAUSE {

@@ -1,4 +1,4 @@
-//! How a vswitch is made, why it could not be, and what it tells while it runs.
+//! Configuration, start-up errors and events of a vswitch.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,103 +7,103 @@ use super::Tap;
 use crate::io::{FlowCache, PortError, UmemError};
 use crate::{Affinity, PortId, SessionMemoryError, SessionStoreError, WorkerConfig};
 
-/// The most workers: there is a lane for each ordered pair of them.
+/// Maximum number of workers. Each ordered pair has a lane.
 pub(super) const MAX_WORKERS: usize = 64;
 
-/// The usual [`VswitchConfig::lease`]: long enough for a restart, and short enough that what nothing else ends is looked at again.
+/// Default of [`VswitchConfig::lease`]: long enough for a restart, and short enough that stale flows end soon.
 pub const LEASE: Duration = Duration::from_secs(30);
 
-/// What a worker does when nothing is to do.
+/// How a worker waits for packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PollMode {
-    /// Asks its ports again and again: the shortest delay, and a core that is always busy.
+    /// Polls its ports continuously: lowest latency, and a core that is always busy.
     Spin,
-    /// Asks for a while and then sleeps until a port or another worker has something.
+    /// Polls for a while, then sleeps until a port or another worker has packets.
     #[default]
     Adaptive,
 }
 
-/// How a vswitch is made.
+/// Configuration of a vswitch.
 #[derive(Clone, Debug)]
 pub struct VswitchConfig {
-    /// One worker per element, pinned to that core or not at all.
+    /// One worker per element, pinned to this core. `None` does not pin it.
     pub cores: Vec<Option<usize>>,
-    /// What they do when nothing is to do.
+    /// How the workers wait for packets.
     pub poll: PollMode,
-    /// The engine's configuration. The capacity of the sessions is for all workers together.
+    /// The engine's configuration. The session capacity is the total over all workers.
     pub engine: WorkerConfig,
-    /// How many frames of 4 KiB all ports share.
+    /// Number of 4 KiB frames shared by all ports.
     pub frames: u32,
-    /// Where copies of all received packets go, with their verdicts.
+    /// Receives copies of all received packets with their verdicts.
     pub tap: Option<Tap>,
-    /// Where packets of established sessions between pods are forwarded without coming to a worker. With a tap it gets no
-    /// flows: a tap's copies are of all packets.
+    /// Forwards packets of established sessions before they reach a worker. With a tap the cache gets no flows, because the tap copies all
+    /// packets.
     pub flow_cache: Option<Arc<dyn FlowCache>>,
-    /// The longest time for which a flow in the cache is good without a packet of it that comes to a worker. At the end of it one
-    /// does, and those behind it may overtake it.
+    /// How long a flow may stay in the cache without a renewal by a worker. When the lease ends, one packet goes to a worker, and packets
+    /// behind it may overtake it.
     pub lease: Duration,
-    /// How the workers share packets out among them; the same as the trunk's programs have, where there is one.
+    /// The hash that assigns packets to workers. The trunk's programs must use the same one.
     pub affinity: Affinity,
 }
 
-/// Why a vswitch could not be started.
+/// The reason why a vswitch could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum VswitchError {
-    /// None, or too many.
-    #[error("{workers} workers; there must be 1 to {MAX_WORKERS}")]
+    /// The number of workers is 0 or too high.
+    #[error("{workers} workers are configured; set 1 to {MAX_WORKERS}")]
     Workers {
-        /// How many were asked for.
+        /// The configured number.
         workers: usize,
     },
-    /// No packet memory.
+    /// The packet memory could not be allocated.
     #[error(transparent)]
     Umem(#[from] UmemError),
-    /// No memory for the sessions.
+    /// The session tables could not be allocated.
     #[error(transparent)]
     Sessions(#[from] SessionMemoryError),
-    /// No files for the sessions.
+    /// The session files could not be opened.
     #[error(transparent)]
     Store(#[from] SessionStoreError),
-    /// The system refused a thread or a descriptor.
+    /// The system refused to create a thread or a descriptor.
     #[error("cannot start worker {worker}: {source}")]
     Start {
-        /// Which one.
+        /// The worker, counted from 0.
         worker: usize,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// Thread and core do not come together.
     #[error(
         "worker {worker} cannot be pinned to core {core}\n  help: name a core that this process may use (see `nproc --all`, `taskset -p $$`)"
     )]
+    /// The worker's thread could not be pinned to its core.
     Core {
-        /// Which worker.
+        /// The worker, counted from 0.
         worker: usize,
-        /// Which core.
+        /// The configured core.
         core: usize,
     },
 }
 
-/// What happened to the running vswitch.
+/// An event of the running vswitch.
 #[derive(Debug)]
 pub enum VswitchEvent {
-    /// A port failed and was closed; the rest goes on.
+    /// A port's queue failed and was closed. The other ports keep running.
     PortGone {
-        /// Which port.
+        /// The port.
         port: PortId,
-        /// Which of its queues.
+        /// The queue of the port, from 0.
         queue: u32,
-        /// Why.
+        /// The reason.
         error: PortError,
     },
-    /// A queue of the trunk failed, and with it all ports that are attached to it: somebody has removed the trunk.
+    /// A queue of the trunk failed, and all ports attached to the trunk with it. Usually another program removed the trunk.
     TrunkGone {
-        /// Why.
+        /// The reason.
         error: PortError,
     },
-    /// A worker has failed in the middle of something and goes on with its sessions: a fault of the program.
+    /// A worker panicked and continues with its sessions. This is a bug in the vswitch.
     WorkerRestarted {
-        /// Which one.
+        /// The worker, counted from 0.
         worker: usize,
     },
 }

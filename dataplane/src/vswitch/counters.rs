@@ -1,79 +1,78 @@
-//! What the running vswitch counts.
+//! Counters of the running vswitch.
 
 use crate::forward::ForwardCounters;
 use crate::io::PortStatistics;
 use crate::{Counters, DropReason, PortId, PortSessions};
 
-/// What went through one port, in packets and bytes of frames without their check sequence.
+/// Traffic of one port, in packets and in bytes of frames without FCS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortTraffic {
-    /// Packets that came in.
+    /// Received packets.
     pub received: u64,
-    /// Their bytes.
+    /// Bytes of received packets.
     pub received_bytes: u64,
-    /// Packets that were handed to the port for sending.
+    /// Packets handed to the port for sending.
     pub sent: u64,
-    /// Their bytes.
+    /// Bytes of sent packets.
     pub sent_bytes: u64,
-    /// What was lost below the port.
+    /// Packets lost below the port.
     pub statistics: PortStatistics,
 }
 
-/// What one worker counted since it was started.
+/// Counters of one worker since its start.
 ///
-/// Over all workers, while no packet is between two of them: `received + originated` is
-/// `sent + absorbed + held` plus all drops. See [`VswitchCounters::lost`].
+/// While no packet is between two workers, `received + originated`, summed over all workers, equals `sent + absorbed + held` plus all
+/// drops. See [`VswitchCounters::lost`].
 #[derive(Clone, Debug, Default)]
 pub struct WorkerCounters {
-    /// What the engine counted: verdicts, sessions, policies.
+    /// The engine's counters: verdicts, sessions, policies.
     pub engine: Counters,
-    /// Whether the worker has told this. All else is zero for one that does not answer, or that died.
+    /// Whether the worker answered. If it did not, or died, all other counters are zero.
     pub has_answered: bool,
-    /// Packets taken from the worker's ports.
+    /// Packets received from the worker's ports.
     pub received: u64,
     /// Packets handed to the worker's ports.
     pub sent: u64,
-    /// Packets that the vswitch made itself: answers to ARP and neighbour discovery, its own questions, ICMP errors,
-    /// refusals, and the fragments of a packet but one.
+    /// Packets created by the vswitch: ARP and neighbour discovery requests and answers, ICMP errors, TCP resets, and the additional
+    /// fragments of fragmented packets.
     pub originated: u64,
-    /// Packets that were too big for their way out and were cut into fragments.
+    /// Packets that exceeded the MTU and were fragmented.
     pub fragmented: u64,
-    /// Packets that were for the vswitch itself: ARP and neighbour discovery that it answered or learned from.
+    /// ARP and neighbour discovery messages addressed to the vswitch, which answered them or learned from them.
     pub absorbed: u64,
-    /// Sessions in use now.
+    /// Current number of sessions.
     pub sessions: u64,
-    /// Connections to Services among what is remembered now, those that policy denies included.
+    /// Current number of translated connections, including those that policy denied.
     pub translated: u64,
-    /// Packets that wait for their next hop's MAC address now.
+    /// Current number of packets waiting for their next hop's MAC address.
     pub held: u64,
-    /// Packets that were dropped outside of the engine, before it saw them or after it let them pass; by
-    /// [`DropReason::index`].
+    /// Packets dropped outside of the engine, before or after it judged them, by [`DropReason::index`].
     pub other_drops: Vec<u64>,
-    /// What the forwarder did besides forwarding.
+    /// Counters of the forwarder.
     pub forward: ForwardCounters,
-    /// What went through each port's queues that are this worker's.
+    /// Traffic of this worker's queues, by port.
     pub ports: Vec<(PortId, PortTraffic)>,
-    /// Rounds of the loop in which nothing was to do.
+    /// Rounds without work.
     pub idle_rounds: u64,
-    /// Rounds in which something was.
+    /// Rounds with work.
     pub busy_rounds: u64,
-    /// Nanoseconds that rounds with something to do have taken, with the kernel's calls in them. Of a worker that is told the time, by
-    /// that time.
+    /// Duration of rounds with work, in nanoseconds, including system calls. A [`SteppedWorker`](super::SteppedWorker) counts by its
+    /// caller's time.
     pub busy_ns: u64,
-    /// How often the worker slept until something came.
+    /// How often the worker slept until packets came.
     pub sleeps: u64,
-    /// How often the worker failed in the middle of something and went on.
+    /// How often the worker panicked and continued.
     pub restarts: u64,
-    /// Packets that the tap should have had and missed because its reader was behind.
+    /// Packets that the tap missed because its reader was too slow.
     pub tap_missed: u64,
 }
 
-/// What the whole vswitch counted.
+/// Counters of the whole vswitch.
 #[derive(Clone, Debug, Default)]
 pub struct VswitchCounters {
-    /// One per worker, in the order of the configuration.
+    /// One per worker, in the order of [`VswitchConfig::cores`](super::VswitchConfig::cores).
     pub workers: Vec<WorkerCounters>,
-    /// The sessions of each port that has some, now, by their ids.
+    /// Current sessions of each port that has some, by port id.
     pub port_sessions: Vec<(PortId, PortSessions)>,
 }
 
@@ -86,46 +85,46 @@ impl WorkerCounters {
         self.other_drops[reason.index()] += 1;
     }
 
-    /// Packets dropped for this reason, by the engine and around it.
+    /// Packets dropped for this reason, inside and outside of the engine.
     pub fn dropped(&self, reason: DropReason) -> u64 {
         self.engine.dropped(reason) + self.other_drops.get(reason.index()).copied().unwrap_or_default()
     }
 }
 
 impl VswitchCounters {
-    /// Packets dropped for this reason.
+    /// Packets dropped for this reason by all workers.
     pub fn dropped(&self, reason: DropReason) -> u64 {
         self.workers.iter().map(|worker| worker.dropped(reason)).sum()
     }
 
-    /// Packets dropped per reason, for every reason.
+    /// Packets dropped by all workers, for every reason.
     pub fn drops(&self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
         DropReason::ALL.iter().map(|&reason| (reason, self.dropped(reason)))
     }
 
-    /// The sum of a counter over the workers.
+    /// The sum of a counter over all workers.
     pub fn sum(&self, counter: impl Fn(&WorkerCounters) -> u64) -> u64 {
         self.workers.iter().map(counter).sum()
     }
 
-    /// What went through a port, over all its queues.
+    /// A port's traffic, over all its queues.
     pub fn port(&self, id: PortId) -> PortTraffic {
         let queues = self.workers.iter().flat_map(|worker| &worker.ports).filter(|(port, _)| *port == id);
         queues.fold(PortTraffic::default(), |sum, (_, queue)| sum.plus(queue))
     }
 
-    /// Packets that came in at a port and were dropped when they were judged.
+    /// Packets received on a port that the engine dropped.
     pub fn port_dropped(&self, id: PortId) -> u64 {
         self.workers.iter().map(|worker| worker.engine.port(id).dropped).sum()
     }
 
-    /// The sessions of a port.
+    /// Current sessions of a port.
     pub fn sessions_of(&self, id: PortId) -> PortSessions {
         let at = self.port_sessions.binary_search_by_key(&id, |(port, _)| *port);
         at.map_or_else(|_| PortSessions::default(), |at| self.port_sessions[at].1)
     }
 
-    /// Packets that no counter accounts for: 0, unless packets are between two workers right now.
+    /// Number of packets that no counter accounts for. 0 unless packets are between two workers at the moment.
     pub fn lost(&self) -> i64 {
         let total = |counter: fn(&WorkerCounters) -> u64| i128::from(self.sum(counter));
         let dropped: i128 = self.drops().map(|(_, count)| i128::from(count)).sum();

@@ -1,53 +1,51 @@
-//! Lanes: how packets change workers, and why they do.
+//! Lanes: queues that pass packets between workers.
 //!
-//! Every ordered pair of workers has a queue of its own, with one end each. So no two workers ever wait for each other
-//! over a slot, and a packet changes hands with one write and one read of 24 bytes. Packets wait in the worker until it has
-//! sorted a burst, and then go in as one: the cache lines that say how full the lane is change cores once per burst.
+//! Every ordered pair of workers has its own single-producer queue, so workers never contend for a slot. Passing a packet takes one write
+//! and one read of 24 bytes. A worker collects packets while it sorts a burst and posts them together, so the cache lines with the fill
+//! level change cores once per burst.
 //!
-//! # Changing hands, or one table for all workers
+//! # Passing packets, or one table for all workers
 //!
-//! `bulkhead-bench pipeline --workers 2 --spread ...`, two cores with one L3, 64 bytes, 1,000 rules, 10,000 flows, medians of
-//! three runs; nanoseconds that a worker spends per packet:
+//! `bulkhead-bench pipeline --workers 2 --spread ...`, two cores with one L3, 64 bytes, 1,000 rules, 10,000 flows, medians of three runs;
+//! nanoseconds of a worker per packet:
 //!
 //! | `--spread` | | ns | Mpps of both |
 //! |---|---|---|---|
-//! | `own` | every packet comes to the worker that has its session | 30 | 66 |
-//! | `any` | half of them come to the other worker and change hands | 52 | 38 |
+//! | `own` | every packet arrives at the worker that owns its session | 30 | 66 |
+//! | `any` | half of them arrive at the other worker and are passed on | 52 | 38 |
 //! | `unshared` | own sessions, and each hit writes one more cache line, the worker's own | 30 | 67 |
 //! | `shared` | the same, but the line is shared: plain loads and stores | 30 | 67 |
 //! | `locked` | the same, and the line has a lock | 35 | 58 |
 //!
-//! A packet that changes hands costs some 45 ns more than one that does not, most of it because its header is in the other
-//! core's cache. That is more than what hits on a shared table cost at the least, 0 to 5 ns: the misses overlap, as the engine
-//! reads ahead. So hits alone would speak for a shared table. It was not taken, for what these lines leave out:
+//! A packet that changes workers costs about 45 ns more, mostly because its header is in the other core's cache. Hits on a shared table
+//! would cost only 0 to 5 ns more, because the engine prefetches and misses overlap. Hits alone would favour a shared table. It was
+//! rejected for two other reasons:
 //!
-//! * A hit is not the whole of it. A new session takes an entry, a place in the index, in a list of its class and port and in
-//!   its port's quota; an old one is swept out or recycled. All of that is one worker's own now, and 5 million a second on
-//!   each. Shared it needs locks around the lists, or a lock-free reclamation, on the path that a flood of SYNs takes.
-//! * What the engine promises is sequential: a burst has the outcomes of its packets one by one, a request is judged before its
-//!   reply, a later fragment after the first one, TCP's state follows the order of arrival. One worker per pair of addresses
-//!   keeps that without a word; with a shared table each of these is a race to be thought through.
+//! * New sessions update an entry, the index, the lists of class and port, and the port's quota. Old ones are swept or evicted. One worker
+//!   does this 5 million times a second on its own data. Shared lists would need locks or lock-free reclamation, on the path that a SYN
+//!   flood takes.
+//! * The engine's guarantees are sequential: a burst has the outcomes of its packets one by one, a request is judged before its reply, a
+//!   later fragment after the first, and TCP state follows the order of arrival. With one worker per pair of addresses all this holds
+//!   without synchronisation.
 //!
-//! What it means: of N workers' packets (N - 1) / N change hands, however the ports are laid out, since the hash is keyed. Two
-//! workers so judge and forward together hardly more than one. What they share out is what ports cost, which with AF_XDP on
-//! veths (copies, system calls) is several times all of this. Whether a complete shared table would keep the distance of its
-//! lower bound was not measured.
+//! With N workers, (N - 1) / N of all packets change workers whatever the layout of ports, because the hash is keyed. So two workers judge
+//! and forward hardly more than one. What they share is the cost of ports, which with AF_XDP on veths (copies, system calls) is several
+//! times higher. Whether a complete shared table would stay near its lower bound was not measured.
 
 use rtrb::{Consumer, Producer, RingBuffer};
 
 use crate::io::Frame;
 use crate::{BURST, PortId};
 
-/// Frames that a lane holds: eight bursts. A worker that is that far behind is overloaded, and a longer queue would
-/// only make its packets older.
+/// Capacity of a lane in frames: eight bursts. A worker that is further behind is overloaded, and a longer queue would only add delay.
 const LANE_FRAMES: usize = 2048;
 
-/// What the worker at the other end is to do with a packet.
+/// What the receiving worker does with a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Errand {
-    /// It came in on this port, and its sessions are the other worker's.
+    /// Judge it: it came in on this port, and the worker owns its session.
     Judge(PortId),
-    /// It leaves through this port, whose queue is the other worker's.
+    /// Send it through this port, whose queue the worker owns.
     Send(PortId),
 }
 
@@ -57,30 +55,30 @@ struct Parcel {
     errand: Errand,
 }
 
-/// Where a worker puts packets for one other worker.
+/// The sending end of a lane.
 #[derive(Debug)]
 pub(super) struct Outgoing {
     lane: Producer<Parcel>,
-    /// What goes in with the next [`Outgoing::post`].
+    /// Frames for the next [`Outgoing::post`].
     waiting: Vec<Parcel>,
-    /// How many frames fit in, as far as was looked.
+    /// Free frames in the lane when last checked.
     room: usize,
 }
 
-/// Where a worker finds what one other worker put in.
+/// The receiving end of a lane.
 #[derive(Debug)]
 pub(super) struct Incoming {
     lane: Consumer<Parcel>,
 }
 
-/// A lane's two ends.
+/// Creates a lane.
 pub(super) fn lane() -> (Outgoing, Incoming) {
     let (producer, consumer) = RingBuffer::new(LANE_FRAMES);
     (Outgoing { lane: producer, waiting: Vec::with_capacity(BURST), room: LANE_FRAMES }, Incoming { lane: consumer })
 }
 
 impl Outgoing {
-    /// Whether a packet of so many frames fits. Only this end fills the lane, so the answer stays true.
+    /// Whether a packet of this many frames fits. Only this end fills the lane, so the answer stays valid.
     #[inline]
     pub(super) fn has_room(&mut self, frames: usize) -> bool {
         let needed = self.waiting.len() + frames;
@@ -90,16 +88,16 @@ impl Outgoing {
         self.room >= needed
     }
 
-    /// Puts a packet of some frames in, for which there is room.
+    /// Adds a packet's frames. Check [`Outgoing::has_room`] first.
     #[inline]
     pub(super) fn push(&mut self, frames: impl Iterator<Item = Frame>, errand: Errand) {
         self.waiting.extend(frames.map(|frame| Parcel { frame, errand }));
     }
 
-    /// Lets the other end have what was put in: a packet whole or not at all. False when that is nothing.
+    /// Makes the added packets visible to the receiver. Returns false if there are none.
     ///
     /// # Panics
-    /// When there was no room.
+    /// If there is not enough room.
     pub(super) fn post(&mut self) -> bool {
         let count = self.waiting.len();
         if count == 0 {
@@ -113,12 +111,12 @@ impl Outgoing {
 }
 
 impl Incoming {
-    /// Whether nothing is in the lane.
+    /// Whether the lane is empty.
     pub(super) fn is_empty(&self) -> bool {
         self.lane.is_empty()
     }
 
-    /// Takes frames out, whole packets only, until about `limit` frames were taken.
+    /// Takes whole packets, until at least `limit` frames were taken.
     pub(super) fn take(&mut self, limit: usize, mut each: impl FnMut(Frame, Errand)) {
         let waiting = self.lane.slots();
         let chunk = self.lane.read_chunk(waiting).expect("that many are there, and nobody else takes them");

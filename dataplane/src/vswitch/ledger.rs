@@ -110,3 +110,10 @@ impl Ledger {
         self.leaving.clear();
     }
 }
+
+/// How many packets and bytes.
+pub(super) fn size(frames: &[Frame]) -> (u64, u64) {
+    frames
+        .iter()
+        .fold((0, 0), |(packets, bytes), frame| (packets + u64::from(!frame.has_more()), bytes + frame.len() as u64))
+}

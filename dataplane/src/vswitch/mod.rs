@@ -1,10 +1,10 @@
-//! The running vswitch: workers on their cores, ports that come and go.
+//! The running vswitch: workers pinned to cores, and the ports they serve.
 //!
-//! **Purpose.** [`Vswitch`] is the control thread's end: it starts workers, gives them ports, collects what they count
-//! and stops them. A worker's loop receives, judges, forwards and sends bursts until it is told to stop.
+//! **Purpose.** [`Vswitch`] is the control thread's end. It starts workers, gives them ports, collects their counters and stops them. A
+//! worker's loop receives, judges, forwards and sends bursts.
 //!
-//! **Not its purpose.** It opens no interfaces and reads no configuration: a port is whatever implements
-//! [`Port`]. It compiles no policy: workers read the [`Publisher`]'s snapshots.
+//! **Not its purpose.** It opens no interfaces and reads no configuration: a port is any implementation of [`Port`]. It compiles no policy:
+//! workers read snapshots from the [`Publisher`].
 //!
 //! ```text
 //!   control thread                     worker 0                                              worker 1
@@ -14,24 +14,25 @@
 //!   Publisher ~~snapshot~~> Reader of each worker, once per round
 //! ```
 //!
-//! Both directions of a connection must find one session, but they come in on different ports and so perhaps on
-//! different workers. Every pair of addresses therefore has one worker, by a keyed hash that is the same in both
-//! directions, and packets that come in elsewhere change hands over a lane. What that costs, and what one table for all
-//! workers would cost instead, was measured: see `lane.rs`. Addresses and not ports decide, so that fragments and ICMP errors
-//! come to their session's worker too; the price is that two pods that talk only to each other keep one worker busy, as
-//! one queue of a veth pair does anyway.
+//! Both directions of a connection share one session, but their packets arrive on different ports and possibly at different workers.
+//! Therefore a keyed hash of the two addresses, equal in both directions, selects the worker that owns the session. Packets that arrive at
+//! another worker are passed to the owner over a lane. `lane.rs` has measurements of this design and of one table shared by all workers.
+//! The hash ignores ports, so that fragments and ICMP errors reach their session's worker. The drawback: two pods that only talk to each
+//! other load one worker, as one queue of a veth pair does.
 //!
-//! Packets come from ports' own queues, or from the trunk: one queue per worker for all ports, each packet with the tag of its
-//! port (`trunk.rs`). There the kernel's program has chosen the worker by the same hash, so that no packet changes hands.
+//! Packets come from the ports' own queues or from the trunk. The trunk has one queue per worker for all ports, and an 802.1ad tag on each
+//! packet names its port (`trunk.rs`). The kernel program selects the worker by the same hash, so packets from the trunk do not change
+//! workers.
 //!
-//! With a flow cache ([`VswitchConfig::flow_cache`]) workers tell which flows need them no more, and these packets do not come
-//! (`caching.rs`).
+//! With a flow cache ([`VswitchConfig::flow_cache`]), workers add established flows to the cache, which then forwards their packets before
+//! they reach a worker (`caching.rs`).
 //!
-//! **Invariant.** A packet that came in is sent, absorbed, held or dropped with a reason, and its frames are back in a
-//! pool or at a port ([`VswitchCounters::lost`]). A round sees one snapshot. The packet path takes no lock and does
-//! not allocate once its buffers have grown.
+//! **Invariant.** Every received packet is sent, absorbed, held or dropped with a reason, and its frames return to a pool or a port
+//! ([`VswitchCounters::lost`]). One round uses one snapshot. The packet path takes no lock, and does not allocate once its buffers have
+//! grown.
 
 mod arrivals;
+mod assembly;
 mod bell;
 mod caching;
 mod clock;
@@ -59,89 +60,85 @@ pub use counters::{PortTraffic, VswitchCounters, WorkerCounters};
 pub use stepped::SteppedWorker;
 pub use tap::{Captured, Tap};
 
-use crate::forward::{Forwarder, Neighbours};
-use crate::io::{FlowSlot, FramePool, Port, Umem, Waker};
+use crate::forward::Neighbours;
+use crate::io::{FlowSlot, FramePool, Port};
 use crate::session::Budget;
 use crate::{
     Adoption, Affinity, AuditTap, EndedSessions, PortId, Publisher, SessionInfo, SessionPage, SessionSelector,
-    SessionStore, Worker,
+    SessionStore,
 };
+use assembly::spawn;
 use bell::Bell;
-use clock::Clock;
-use config::MAX_WORKERS;
-use lane::{Incoming, Outgoing};
-use stage::Surroundings;
 use stream::{StreamPlan, StreamReader, StreamWriter};
-use worker_loop::{Parts, WorkerLoop};
 
-/// How long the control thread waits for a worker's answer. A round takes well under a millisecond, a sleep at most
-/// 150 ms; a worker that does not answer in this time is stuck or dead.
+/// How long the control thread waits for a worker's answer. A round takes well under a millisecond and a sleep at most 150 ms. A worker
+/// that needs longer is stuck or dead.
 const ANSWER: Duration = Duration::from_secs(2);
 
-/// What the control thread tells a worker.
+/// A command from the control thread to a worker.
 pub(crate) enum Command {
-    /// A queue of a port is this worker's from now on.
+    /// Adds a queue of a port to this worker.
     Add(PortId, u32, Box<dyn Port>),
-    /// A port can be reached through another worker.
+    /// Another worker serves this port's queue.
     Reach(PortId, usize, Option<FlowSlot>),
-    /// A queue of the trunk is this worker's from now on.
+    /// Adds a queue of the trunk to this worker.
     AddTrunk(Box<dyn Port>),
-    /// A port's packets come and go over the trunk, with this tag.
+    /// The port's packets use the trunk with this tag.
     Attach(PortId, FlowSlot),
-    /// A port is no more.
+    /// Removes a port.
     Remove(PortId),
-    /// Say that the next round reads the snapshot anew.
+    /// Confirms that the next round loads the snapshot again.
     Confirm(Sender<()>),
-    /// Tell what was counted.
+    /// Reports the worker's counters.
     Report(Sender<WorkerCounters>),
-    /// Tell the sessions of a part of the table that begins here.
+    /// Reports one page of sessions, beginning at this slot.
     Sessions(u32, Sender<SessionPage>),
-    /// End those of such a part that are selected.
+    /// Ends the selected sessions of one page, beginning at this slot.
     EndSessions(u32, SessionSelector, Sender<EndedSessions>),
-    /// Write to this stream from now on, or to none.
+    /// Attaches a stream writer, or detaches the current one with `None`.
     Stream(Option<Box<StreamWriter>>),
-    /// Tell audited connections there.
+    /// Reports audited connections to this tap.
     Audit(AuditTap),
-    /// Close all ports and say so.
+    /// Closes all ports and confirms it.
     Halt(Sender<()>),
-    /// End.
+    /// Ends the worker.
     Stop,
 }
 
-/// The control thread's end of a worker.
+/// The control thread's handle of a worker.
 struct Handle {
     commands: Sender<Command>,
     bell: Arc<Bell>,
-    /// None for a worker that somebody else drives.
+    /// `None` for a [`SteppedWorker`], which its owner drives.
     thread: Option<JoinHandle<WorkerCounters>>,
 }
 
-/// A running vswitch. Dropping it stops it.
+/// A running vswitch. Dropping it stops the workers.
 pub struct Vswitch {
     workers: Vec<Handle>,
     neighbours: Arc<Neighbours>,
     pool: FramePool,
     events: Receiver<VswitchEvent>,
-    /// How many sessions each port has: read without asking the workers.
+    /// Session counts by port, which are read without asking the workers.
     budget: Arc<Budget>,
-    /// Holds the folder of the sessions.
+    /// Keeps the lock on the folder of session files.
     store: Option<SessionStore>,
 }
 
 impl Vswitch {
-    /// Maps the packet memory and starts the workers. They have no ports yet.
+    /// Maps the packet memory and starts the workers, without ports.
     ///
     /// # Errors
-    /// [`VswitchError`]; nothing is left running then.
+    /// [`VswitchError`]. All workers are stopped then.
     pub fn start(config: &VswitchConfig, publisher: &Publisher) -> Result<Self, VswitchError> {
         Self::start_with(config, publisher, None)
     }
 
-    /// The same with sessions that outlive the process, where a store is given: those that an earlier process has left there
-    /// go on, as far as the published tables allow.
+    /// Like [`Vswitch::start`]. With a store, sessions outlive the process, and those that an earlier process left there are adopted if the
+    /// published tables allow them.
     ///
     /// # Errors
-    /// [`VswitchError`]; nothing is left running then.
+    /// [`VswitchError`]. All workers are stopped then.
     pub fn start_with(
         config: &VswitchConfig,
         publisher: &Publisher,
@@ -154,74 +151,15 @@ impl Vswitch {
         Ok(vswitch)
     }
 
-    /// The packet memory, and what each worker is made of.
-    fn assemble(
-        config: &VswitchConfig,
-        publisher: &Publisher,
-        mut store: Option<SessionStore>,
-    ) -> Result<(Self, Vec<Parts>), VswitchError> {
-        let count = config.cores.len();
-        if !(1..=MAX_WORKERS).contains(&count) {
-            return Err(VswitchError::Workers { workers: count });
-        }
-        let (umem, frames) = Umem::new(config.frames)?;
-        let pool = FramePool::new(umem, frames);
-        let (tell, events) = crossbeam_channel::unbounded();
-        let neighbours = Neighbours::new();
-        if let Some(cache) = config.flow_cache.clone() {
-            neighbours.report_moves_to(cache);
-        }
-        let (bells, affinity) = (bells(count)?, config.affinity.clone());
-        let engines = match &mut store {
-            None => Worker::team(config.engine, count, &affinity)?,
-            Some(store) => Worker::team_in(store, config.engine, count, &affinity, Clock::new().now())?,
-        };
-        let mut vswitch = Self {
-            workers: Vec::with_capacity(count),
-            neighbours: Arc::clone(&neighbours),
-            pool,
-            events,
-            budget: Arc::clone(engines[0].budget()),
-            store,
-        };
-        let mut all = Vec::with_capacity(count);
-        for (id, ((outgoing, incoming), engine)) in lanes(count).into_iter().zip(engines).enumerate() {
-            let (send, commands) = crossbeam_channel::unbounded();
-            let surroundings = Surroundings {
-                id,
-                outgoing,
-                incoming,
-                bells: bells.clone(),
-                affinity: affinity.clone(),
-                events: tell.clone(),
-                tap: config.tap.clone(),
-                flow_cache: config.flow_cache.clone().filter(|_| config.tap.is_none()),
-                lease: config.lease,
-            };
-            all.push(Parts {
-                engine,
-                forwarder: Forwarder::new(Arc::clone(&neighbours)),
-                pool: vswitch.pool.sibling(),
-                surroundings,
-                reader: publisher.reader(),
-                commands,
-                poll: config.poll,
-            });
-            vswitch.workers.push(Handle { commands: send, bell: Arc::clone(&bells[id]), thread: None });
-        }
-        Ok((vswitch, all))
-    }
-
-    /// A pool of the shared memory, for opening ports.
+    /// A pool of the shared packet memory, for opening ports.
     pub const fn pool(&mut self) -> &mut FramePool {
         &mut self.pool
     }
 
-    /// Gives one queue of a port to its worker, and tells the others where it is. A port's queues go to different workers
-    /// where there are several.
+    /// Gives one queue of a port to a worker and announces it to the others. Several queues of a port go to different workers.
     pub fn add_port(&self, id: PortId, queue: u32, port: Box<dyn Port>) {
         if queue == 0 {
-            // Packets that were under way when the port was removed may have taught somebody its old MAC address.
+            // Packets in flight when the port was removed may have taught the neighbour table its old MAC address.
             self.neighbours.forget(id);
         }
         let owner = (id.index() + queue as usize) % self.workers.len();
@@ -232,24 +170,24 @@ impl Vswitch {
         }
     }
 
-    /// Gives the workers their queues of the trunk: to be called once, with one for each worker. Their packets have an 802.1ad tag
-    /// with the slot of their port.
+    /// Gives each worker its queue of the trunk. Call it once, with one queue per worker. Packets on the trunk carry an 802.1ad tag with
+    /// their port's slot.
     pub fn add_trunk(&self, queues: impl IntoIterator<Item = Box<dyn Port>>) {
         for (worker, queue) in (0..self.workers.len()).zip(queues) {
             self.tell(worker, Command::AddTrunk(queue));
         }
     }
 
-    /// A port's packets come and go over the trunk, with its slot as their tag.
+    /// Connects a port over the trunk, with its slot as the tag.
     pub fn attach_port(&self, id: PortId, slot: FlowSlot) {
-        // Packets that were under way when the port was removed may have taught somebody its old MAC address.
+        // Packets in flight when the port was removed may have taught the neighbour table its old MAC address.
         self.neighbours.forget(id);
         for worker in 0..self.workers.len() {
             self.tell(worker, Command::Attach(id, slot));
         }
     }
 
-    /// Closes all queues of a port, and forgets what was learned of the other side.
+    /// Closes all queues of a port and forgets its peer's MAC address.
     pub fn remove_port(&self, id: PortId) {
         self.neighbours.forget(id);
         for worker in 0..self.workers.len() {
@@ -257,35 +195,33 @@ impl Vswitch {
         }
     }
 
-    /// What became of the sessions of an earlier process, where there is a store.
+    /// The result of adopting an earlier process's sessions. `None` without a store.
     pub fn adoption(&self) -> Option<&Adoption> {
         self.store.as_ref().map(SessionStore::adoption)
     }
 
-    /// Has the workers tell audited connections to this tap. What is judged before they have heard of it is counted and not told.
+    /// Reports audited connections to this tap. Connections judged before the workers read the command are counted but not reported.
     pub fn tell_audits_to(&self, tap: &AuditTap) {
         (0..self.workers.len()).for_each(|worker| self.tell(worker, Command::Audit(tap.clone())));
     }
 
-    /// What happened since the last call.
+    /// Returns the events since the last call.
     pub fn events(&self) -> impl Iterator<Item = VswitchEvent> + '_ {
         self.events.try_iter()
     }
 
-    /// Where events come, for whoever waits for them together with others. What is received there is not among
-    /// [`events`](Self::events).
+    /// The channel of events, for selecting on several channels. An event received here is not returned by [`events`](Self::events).
     pub fn event_channel(&self) -> Receiver<VswitchEvent> {
         self.events.clone()
     }
 
-    /// How many workers do not run any more though nobody stopped them: they failed again and again, a fault of the program. What
-    /// they owned is closed.
+    /// Number of workers that ended although they were not stopped. They failed repeatedly, which is a bug. Their ports are closed.
     pub fn dead_workers(&self) -> usize {
         let is_dead = |worker: &&Handle| worker.thread.as_ref().is_some_and(JoinHandle::is_finished);
         self.workers.iter().filter(is_dead).count()
     }
 
-    /// What was counted so far. Waits for each worker's answer, a few milliseconds at most when all is well.
+    /// Collects the counters. Waits for each worker's answer, normally a few milliseconds at most.
     pub fn counters(&self) -> VswitchCounters {
         let asked = (0..self.workers.len()).map(|worker| {
             let (answer, report) = crossbeam_channel::bounded(1);
@@ -297,8 +233,8 @@ impl Vswitch {
         VswitchCounters { workers: workers.collect(), port_sessions: self.budget.ports() }
     }
 
-    /// Whether every worker has been between two rounds since the call. A round reads the snapshot once, so from then on each of them judges
-    /// by what was published before the call, or by something newer. Waits for their answers, a few milliseconds at most when all is well.
+    /// Waits until every worker has started a new round, and returns false if one does not answer. A round loads the snapshot once, so all
+    /// workers then use the snapshot published before the call, or a newer one. Takes a few milliseconds at most if all workers run.
     pub fn confirm(&self) -> bool {
         let (answer, confirmed) = crossbeam_channel::bounded(self.workers.len());
         (0..self.workers.len()).for_each(|worker| self.tell(worker, Command::Confirm(answer.clone())));
@@ -307,8 +243,8 @@ impl Vswitch {
         self.workers.iter().all(|_| confirmed.recv_deadline(deadline).is_ok())
     }
 
-    /// Tells the sessions of all workers to `each`, until that says to stop. Asks for one part at a time, so that packets wait for some ten
-    /// microseconds now and then. False when a worker has not answered.
+    /// Calls `each` with the sessions of all workers until it returns `Break`. Workers answer page by page, so packets wait about ten
+    /// microseconds per page. Returns false if a worker does not answer.
     pub fn sessions(&self, mut each: impl FnMut(SessionInfo) -> ControlFlow<()>) -> bool {
         for worker in 0..self.workers.len() {
             let mut from = Some(0);
@@ -325,8 +261,8 @@ impl Vswitch {
         true
     }
 
-    /// Ends the selected sessions of all workers, and tells them to `each`. Flows in the kernel that go on with them are the caller's to
-    /// end. False when a worker has not answered.
+    /// Ends the selected sessions of all workers and calls `each` with them. The caller must end their flows in the kernel's flow cache.
+    /// Returns false if a worker does not answer.
     pub fn end_sessions(&self, selector: &SessionSelector, mut each: impl FnMut(SessionInfo)) -> bool {
         for worker in 0..self.workers.len() {
             let mut from = Some(0);
@@ -341,8 +277,8 @@ impl Vswitch {
         true
     }
 
-    /// Has all workers tell what the plan asks for, in place of what an earlier stream has asked for. Each begins when it next looks at
-    /// its commands, which is before it answers [`counters`](Self::counters).
+    /// Opens a stream of the records that the plan selects, and replaces the previous stream. A worker begins when it next reads its
+    /// commands, which is before it answers [`counters`](Self::counters).
     pub fn open_stream(&self, plan: &StreamPlan) -> StreamReader {
         let (writers, reader) = stream::stream(plan, self.workers.len());
         for (worker, writer) in writers.into_iter().enumerate() {
@@ -351,19 +287,19 @@ impl Vswitch {
         reader
     }
 
-    /// Has the workers tell nothing any more.
+    /// Detaches the stream from all workers.
     pub fn close_stream(&self) {
         (0..self.workers.len()).for_each(|worker| self.tell(worker, Command::Stream(None)));
     }
 
-    /// Closes all ports, ends the workers and tells what they counted.
+    /// Closes all ports, ends the workers and returns their counters.
     pub fn stop(mut self) -> VswitchCounters {
         VswitchCounters { workers: self.end(), port_sessions: Vec::new() }
     }
 
     fn tell(&self, worker: usize, command: Command) {
         let worker = &self.workers[worker];
-        // An error means that the worker is dead; `dead_workers` tells.
+        // Sending fails only if the worker is dead, which `dead_workers` reports.
         if worker.commands.send(command).is_ok() {
             worker.bell.ring();
         }
@@ -373,7 +309,7 @@ impl Vswitch {
         if self.workers.iter().all(|worker| worker.thread.is_none()) {
             return Vec::new();
         }
-        // First nobody gives anything to anybody any more, then all empty their lanes: so every packet is counted.
+        // First all workers stop receiving and handing over, then all empty their lanes. So every packet is counted.
         let (done, halted) = crossbeam_channel::bounded(self.workers.len());
         (0..self.workers.len()).for_each(|worker| self.tell(worker, Command::Halt(done.clone())));
         drop(done);
@@ -394,47 +330,6 @@ impl Drop for Vswitch {
 impl std::fmt::Debug for Vswitch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Vswitch").field("workers", &self.workers.len()).finish_non_exhaustive()
-    }
-}
-
-fn bells(count: usize) -> Result<Vec<Arc<Bell>>, VswitchError> {
-    let bell = |worker| {
-        let waker = Waker::new().map_err(|source| VswitchError::Start { worker, source })?;
-        Ok(Arc::new(Bell::new(waker)))
-    };
-    (0..count).map(bell).collect()
-}
-
-/// For each worker: its lanes to the others (none to itself), and those from the others.
-fn lanes(count: usize) -> Vec<(Vec<Option<Outgoing>>, Vec<Incoming>)> {
-    let mut ends: Vec<(Vec<Option<Outgoing>>, Vec<Incoming>)> = Vec::new();
-    ends.resize_with(count, Default::default);
-    for from in 0..count {
-        for to in 0..count {
-            let mut outgoing = None;
-            if from != to {
-                let (out, into) = lane::lane();
-                outgoing = Some(out);
-                ends[to].1.push(into);
-            }
-            ends[from].0.push(outgoing);
-        }
-    }
-    ends
-}
-
-fn spawn(id: usize, core: Option<usize>, parts: Parts) -> Result<JoinHandle<WorkerCounters>, VswitchError> {
-    let (pinned, is_pinned) = crossbeam_channel::bounded(1);
-    let thread = std::thread::Builder::new().name(format!("worker-{id}")).spawn(move || {
-        let done = core.is_none_or(crate::io::cores::pin);
-        // Nobody waits any more when starting failed elsewhere; the loop ends by its closed command channel.
-        let _ = pinned.send(done);
-        if done { WorkerLoop::new(parts).run() } else { WorkerCounters::default() }
-    });
-    let thread = thread.map_err(|source| VswitchError::Start { worker: id, source })?;
-    match (is_pinned.recv(), core) {
-        (Ok(false), Some(core)) => Err(VswitchError::Core { worker: id, core }),
-        _ => Ok(thread),
     }
 }
 

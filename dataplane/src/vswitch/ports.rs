@@ -1,4 +1,4 @@
-//! A worker's ports, and how it reaches those of the others.
+//! A worker's ports, and its paths to the ports of other workers.
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -6,46 +6,46 @@ use std::sync::Arc;
 use crossbeam_channel::Sender;
 
 use super::lane::{Errand, Outgoing};
-use super::ledger::Ledger;
+use super::ledger::{Ledger, size};
 use super::stream::Known;
 use super::trunk::Trunk;
 use super::{PortTraffic, VswitchEvent};
 use crate::io::{FlowSlot, Frame, FramePool, Port, PortError, Umem};
 use crate::{DropReason, PortId};
 
-/// One queue of a port, owned by this worker.
+/// A queue of a port, owned by this worker.
 pub(super) struct OwnPort {
     pub(super) id: PortId,
     queue: u32,
     pub(super) port: Box<dyn Port>,
-    /// What goes out at the end of the round.
+    /// Frames to send at the end of the round.
     transmit: Vec<Frame>,
     pub(super) traffic: PortTraffic,
 }
 
-/// How a port is reached from this worker.
+/// How this worker reaches a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Exit {
-    /// Not at all.
+    /// The port is closed.
     Closed,
-    /// By a queue of this worker, at this place among its own.
+    /// By this worker's queue at this position.
     Own(usize),
-    /// By that worker.
+    /// By this other worker.
     Worker(usize),
     /// Over the trunk, with this tag.
     Trunk(FlowSlot),
 }
 
-/// All of them.
+/// All ports that a worker can reach.
 pub(super) struct Ports {
     own: Vec<OwnPort>,
     trunk: Option<Trunk>,
     /// By port id.
     exits: Vec<Exit>,
-    /// The lanes to the other workers, by worker.
+    /// Lanes to the other workers, by worker.
     pub(super) outgoing: Vec<Option<Outgoing>>,
     events: Sender<VswitchEvent>,
-    /// What the queues that were closed had counted.
+    /// Traffic of closed queues.
     closed: Vec<(PortId, PortTraffic)>,
 }
 
@@ -66,12 +66,12 @@ impl Ports {
         self.trunk.as_mut()
     }
 
-    /// Whether a port has something to do that nothing will wake the worker for.
+    /// Whether a port has work that will not wake the worker.
     pub(super) fn is_waiting(&self) -> bool {
         self.own.iter().any(|own| own.port.is_waiting()) || self.trunk.as_ref().is_some_and(Trunk::is_waiting)
     }
 
-    /// Tells what to wait on. False when a port can only be asked.
+    /// Calls `each` with the descriptors to poll. Returns false if a port has none and must be polled actively.
     pub(super) fn descriptors(&self, mut each: impl FnMut(RawFd)) -> bool {
         let trunk = self.trunk.iter().map(Trunk::descriptor);
         self.own.iter().map(|own| own.port.descriptor()).chain(trunk).all(|told| told.map(&mut each).is_some())
@@ -81,7 +81,7 @@ impl Ports {
         self.trunk = Some(Trunk::new(queue, umem));
     }
 
-    /// The port's packets come and go over the trunk. It is the control thread's business that there is one.
+    /// Connects a port over the trunk. The control thread ensures that the trunk exists.
     pub(super) fn attach(&mut self, id: PortId, slot: FlowSlot) {
         if let Some(trunk) = &mut self.trunk {
             trunk.attach(id, slot);
@@ -95,7 +95,7 @@ impl Ports {
         *self.exit(id) = Exit::Own(self.own.len() - 1);
     }
 
-    /// The port is at another worker; a queue of one's own is nearer.
+    /// Registers a port of another worker, unless this worker owns a queue of the port.
     pub(super) fn reach(&mut self, id: PortId, worker: usize) {
         let exit = self.exit(id);
         if *exit == Exit::Closed {
@@ -103,7 +103,7 @@ impl Ports {
         }
     }
 
-    /// Closes this worker's queues of a port and forgets the way to the others'.
+    /// Closes this worker's queues of a port and forgets other workers' queues.
     pub(super) fn remove(&mut self, id: PortId, pool: &mut FramePool, ledger: &mut Ledger) {
         while let Some(at) = self.own.iter().position(|own| own.id == id) {
             self.close(at, pool, ledger);
@@ -114,7 +114,7 @@ impl Ports {
         *self.exit(id) = Exit::Closed;
     }
 
-    /// Closes everything, and forgets the way to the other workers' ports.
+    /// Closes all queues and forgets other workers' ports.
     pub(super) fn close_all(&mut self, pool: &mut FramePool, ledger: &mut Ledger) {
         while !self.own.is_empty() {
             self.close(0, pool, ledger);
@@ -134,29 +134,29 @@ impl Ports {
         }
     }
 
-    /// Counts a packet that the flow cache has sent out of a port in the worker's place.
+    /// Counts a packet that the flow cache has sent through a port.
     pub(super) fn count_sent(&mut self, out: PortId, len: usize) {
         if let (Some(&Exit::Trunk(slot)), Some(trunk)) = (self.exits.get(out.index()), &mut self.trunk) {
             trunk.count_sent(slot, 1, len);
         }
     }
 
-    /// The worker's queue of the trunk does not work any more: the control thread is told.
+    /// Closes the trunk after an error and reports it to the control thread.
     pub(super) fn fail_trunk(&mut self, error: PortError, pool: &mut FramePool, ledger: &mut Ledger) {
         self.close_trunk(pool, ledger);
-        // As above.
+        // As in `fail`.
         let _ = self.events.send(VswitchEvent::TrunkGone { error });
     }
 
-    /// The port does not work any more: it is closed, and the control thread is told.
+    /// Closes a port after an error and reports it to the control thread.
     pub(super) fn fail(&mut self, at: usize, error: PortError, pool: &mut FramePool, ledger: &mut Ledger) {
         let (port, queue) = (self.own[at].id, self.own[at].queue);
         self.close(at, pool, ledger);
-        // Nobody listens any more: then nobody wants to know.
+        // Sending fails only if the receiver was dropped; then the event is not needed.
         let _ = self.events.send(VswitchEvent::PortGone { port, queue, error });
     }
 
-    /// Queues packets of one frame each for a port of this worker, all at once. False, with nothing taken, for another port.
+    /// Queues packets of one frame each for a port of this worker or of the trunk. Returns false, without changes, for other ports.
     pub(super) fn put_all(&mut self, out: PortId, frames: &mut Vec<Frame>) -> bool {
         match self.exits.get(out.index()) {
             Some(&Exit::Own(at)) => {
@@ -172,7 +172,7 @@ impl Ports {
         }
     }
 
-    /// As [`Ports::put`], for a packet of one frame.
+    /// Like [`Ports::put`], for a packet of one frame.
     #[inline]
     pub(super) fn put_one(&mut self, out: PortId, frame: Frame, pool: &mut FramePool, ledger: &mut Ledger) {
         match self.exits.get(out.index()) {
@@ -182,7 +182,7 @@ impl Ports {
         }
     }
 
-    /// Queues a packet of `count` frames for a port. What cannot be queued is lost.
+    /// Queues a packet of `count` frames for a port, or drops it.
     pub(super) fn put(
         &mut self,
         out: PortId,
@@ -215,7 +215,7 @@ impl Ports {
         frames.take(count).for_each(|frame| ledger.lose(frame, refused, pool));
     }
 
-    /// Gives a packet that came in on `port` to the worker that has its sessions, or loses it.
+    /// Passes a packet received on `port` to the worker that owns its session, or drops it.
     pub(super) fn hand_over(
         &mut self,
         worker: usize,
@@ -234,13 +234,13 @@ impl Ports {
         }
     }
 
-    /// The lane to another worker, if so many frames fit in.
+    /// Returns the lane to another worker if this many frames fit.
     fn lane(&mut self, worker: usize, frames: usize) -> Option<&mut Outgoing> {
         let lane = self.outgoing.get_mut(worker)?.as_mut()?;
         if lane.has_room(frames) { Some(lane) } else { None }
     }
 
-    /// Queues a packet that another worker has forwarded; it does not travel further.
+    /// Queues a packet that another worker forwarded. It is not passed on again.
     pub(super) fn put_own(&mut self, out: PortId, frame: Frame, pool: &mut FramePool, ledger: &mut Ledger) {
         if let Some(&Exit::Own(at)) = self.exits.get(out.index()) {
             self.own[at].transmit.push(frame);
@@ -249,13 +249,13 @@ impl Ports {
         ledger.lose(frame, DropReason::PortDown, pool);
     }
 
-    /// Sends what is queued, and does what the ports need once per round.
+    /// Sends queued frames, and services each port once per round.
     pub(super) fn flush(&mut self, pool: &mut FramePool, ledger: &mut Ledger) {
         let mut at = 0;
         while at < self.own.len() {
             match self.own[at].flush(pool, ledger) {
                 Ok(()) => at += 1,
-                // Another one takes its place.
+                // `fail` moved another port to this position.
                 Err(error) => self.fail(at, error, pool, ledger),
             }
         }
@@ -264,7 +264,7 @@ impl Ports {
         }
     }
 
-    /// What went through each port, those that were closed included.
+    /// Traffic of each port, including closed ones.
     pub(super) fn traffic(&self) -> Vec<(PortId, PortTraffic)> {
         let open = self.own.iter().map(|own| (own.id, own.traffic_so_far()));
         let trunk = self.trunk.iter().flat_map(Trunk::traffic);
@@ -281,7 +281,7 @@ impl Ports {
     fn close(&mut self, at: usize, pool: &mut FramePool, ledger: &mut Ledger) {
         let mut own = self.own.swap_remove(at);
         own.drop_queued(DropReason::PortDown, pool, ledger);
-        // The kernel's counts are gone with the socket.
+        // Read before closing, because the kernel's counters end with the socket.
         let traffic = own.traffic_so_far();
         own.port.close(pool);
         self.keep(own.id, traffic);
@@ -292,13 +292,13 @@ impl Ports {
                 _ => {}
             }
         }
-        // A port with several queues may still have another one here.
+        // The worker may own another queue of the port.
         if let Some(other) = self.own.iter().position(|other| other.id == own.id) {
             *self.exit(own.id) = Exit::Own(other);
         }
     }
 
-    /// One line per port, however often it comes and goes.
+    /// One element per port, even if it is closed repeatedly.
     fn keep(&mut self, id: PortId, traffic: PortTraffic) {
         match self.closed.iter_mut().find(|(port, _)| *port == id) {
             Some((_, sum)) => *sum = sum.plus(&traffic),
@@ -316,11 +316,10 @@ impl OwnPort {
         ledger.begin_to_send(&self.transmit);
         let mut sent = self.port.send(&mut self.transmit).and_then(|()| self.port.service(pool));
         if sent.is_ok() && !self.transmit.is_empty() {
-            // The kernel has just taken some out of the queue.
+            // The kernel may have taken frames meanwhile.
             sent = self.port.send(&mut self.transmit).and_then(|()| self.port.service(pool));
         }
         ledger.end_to_send(&self.transmit);
-        // Mostly nothing.
         let (left, left_bytes) = size(&self.transmit);
         self.traffic.sent += packets - left;
         self.traffic.sent_bytes += bytes - left_bytes;
@@ -338,11 +337,4 @@ impl OwnPort {
     fn traffic_so_far(&self) -> PortTraffic {
         PortTraffic { statistics: self.port.statistics(), ..self.traffic }
     }
-}
-
-/// How many packets and bytes.
-pub(super) fn size(frames: &[Frame]) -> (u64, u64) {
-    frames
-        .iter()
-        .fold((0, 0), |(packets, bytes), frame| (packets + u64::from(!frame.has_more()), bytes + frame.len() as u64))
 }

@@ -7,16 +7,16 @@
 //!   lanes of the others --judge---------------'                    `--ICMP error, ARP, ND: a new frame--^
 //! ```
 //!
-//! Copies of packets that the flow cache has forwarded are judged behind the others, and end there.
+//! Copies of packets that the flow cache has forwarded are judged after the others and then discarded.
 
 mod copies;
 mod departure;
 mod intake;
+mod judging;
 mod recovery;
 mod translation;
 
 use std::os::fd::RawFd;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,40 +24,40 @@ use crossbeam_channel::Sender;
 
 use super::arrivals::Arrivals;
 use super::bell::Bell;
-use super::caching::{About, Caching};
+use super::caching::Caching;
 use super::lane::{Incoming, Outgoing};
 use super::ledger::Ledger;
 use super::ports::Ports;
 use super::stream::StreamWriter;
-use super::{Captured, Tap, VswitchEvent, WorkerCounters};
+use super::{Tap, VswitchEvent, WorkerCounters};
 use crate::forward::Forwarder;
 use crate::io::{FlowCache, FlowSlot, Frame, FramePool, Port, Umem};
 use crate::{
-    Affinity, AuditTap, BURST, BodyKind, DropReason, EndedSessions, Judged, LinkType, Outcome, Packet, PortId,
-    Received, SessionPage, SessionSelector, Snapshot, Worker,
+    Affinity, AuditTap, BURST, DropReason, EndedSessions, Judged, PortId, SessionPage, SessionSelector, Snapshot,
+    Worker,
 };
 pub(super) use departure::Chain;
 use recovery::MAX_FAULTS;
 
-/// How often an idle worker lets the engine sweep out sessions whose time is up: 100 ms in nanoseconds, as it wakes.
+/// How often an idle worker lets the engine sweep expired sessions: 100 ms, in nanoseconds.
 const SWEEP_EVERY: u64 = 100_000_000;
 
-/// The longest sleep of a worker in milliseconds. Something must look at the time now and then: sessions end, neighbours are asked
-/// again. Waking costs a tenth of a millisecond on a virtual machine.
+/// The longest sleep of a worker in milliseconds, so that sessions expire and neighbours are probed. A wake-up takes 0.1 ms on a virtual
+/// machine.
 const NAP: u32 = 150;
-/// The longest sleep while packets are held: what a neighbour's answer that another worker took may add to their delay.
+/// The longest sleep in milliseconds while packets are held. It bounds their delay when another worker receives the neighbour's answer.
 const SHORT_NAP: u32 = 1;
 
 /// Longer than any packet is held: an hour in nanoseconds.
 const FOR_EVER: u64 = 3_600_000_000_000;
 
-/// What connects a stage with its surroundings.
+/// A stage's connections to other workers and to the control thread.
 pub(super) struct Surroundings {
     pub(super) id: usize,
     pub(super) outgoing: Vec<Option<Outgoing>>,
     pub(super) incoming: Vec<Incoming>,
     pub(super) bells: Vec<Arc<Bell>>,
-    /// Which worker a pair of addresses belongs to; the same keys in all workers.
+    /// Maps a pair of addresses to its worker, with the same keys at all workers.
     pub(super) affinity: Affinity,
     pub(super) events: Sender<VswitchEvent>,
     pub(super) tap: Option<Tap>,
@@ -65,7 +65,7 @@ pub(super) struct Surroundings {
     pub(super) lease: Duration,
 }
 
-/// Everything that a round works on.
+/// The state of a worker's rounds.
 pub(super) struct Stage {
     id: usize,
     engine: Worker,
@@ -78,13 +78,13 @@ pub(super) struct Stage {
     bells: Vec<Arc<Bell>>,
     tap: Option<Tap>,
     caching: Option<Caching>,
-    /// The place of the port with which the last round began.
+    /// Position of the port that the last round began with.
     first_port: usize,
-    /// Whether the round has received all that the ports had.
+    /// Whether the round emptied the receive queues of all ports.
     is_drained: bool,
-    /// What a port has just received and that cannot simply stay where it is.
+    /// Frames that a port has just received.
     received: Vec<Frame>,
-    /// Where the frames of a burst from the trunk came in.
+    /// Receiving port of each frame of a burst from the trunk.
     in_ports: Vec<PortId>,
     arrivals: Arrivals,
     /// Copies of packets that the flow cache has forwarded.
@@ -92,9 +92,9 @@ pub(super) struct Stage {
     judged: Vec<Judged>,
     ledger: Ledger,
     events: Sender<VswitchEvent>,
-    /// When the worker failed last: once for each time, the oldest first.
+    /// Times of the worker's last panics, oldest first.
     faults: [u64; MAX_FAULTS],
-    /// Whether the last round had something to do: then the time from its begin to the next one's is time in which the worker was busy.
+    /// Whether the last round had work. Then the time until the next round's begin counts as busy.
     has_worked: bool,
     now: u64,
     swept_at: u64,
@@ -137,7 +137,7 @@ impl Stage {
         }
     }
 
-    /// To be called before the round's snapshot is read.
+    /// Call it before loading the round's snapshot.
     #[inline]
     pub(super) fn begin(&mut self) {
         if let Some(caching) = &mut self.caching {
@@ -145,7 +145,7 @@ impl Stage {
         }
     }
 
-    /// Does what there is to do, by one snapshot. False when that was nothing.
+    /// Runs a round with one snapshot. Returns false if there was no work.
     pub(super) fn round(&mut self, snapshot: &Snapshot, now: u64) -> bool {
         if self.has_worked {
             self.ledger.counters.busy_ns += now.saturating_sub(self.now);
@@ -161,7 +161,7 @@ impl Stage {
         self.forwarder.begin(snapshot, now);
         self.is_drained = true;
         let mut worked = self.receive(snapshot);
-        // Now, so that the others work on it while this one works on its own.
+        // Posted early, so that other workers process it in parallel.
         self.post();
         worked |= self.open_mail(snapshot);
         self.judge(snapshot);
@@ -170,7 +170,7 @@ impl Stage {
         self.forwarder.tick(snapshot);
         self.send_released(snapshot);
         self.send_messages();
-        // Before the calls to the kernel, which may take a while.
+        // Posted before the system calls, which may take long.
         self.post();
         self.ports.flush(&mut self.pool, &mut self.ledger);
         if let Some(caching) = &mut self.caching {
@@ -197,12 +197,12 @@ impl Stage {
         self.ports.reach(id, worker);
     }
 
-    /// This queue of the trunk is the worker's from now on.
+    /// Adds this worker's queue of the trunk.
     pub(super) fn add_trunk(&mut self, queue: Box<dyn Port>) {
         self.ports.add_trunk(queue, &self.umem);
     }
 
-    /// A port's packets come and go over the trunk.
+    /// The port uses the trunk with this slot as its tag.
     pub(super) fn attach(&mut self, id: PortId, slot: FlowSlot) {
         self.know_slot(id, Some(slot), true);
         self.ports.attach(id, slot);
@@ -214,7 +214,7 @@ impl Stage {
         self.ports.remove(id, &mut self.pool, &mut self.ledger);
     }
 
-    /// Has a stream told what happens from now on, or none.
+    /// Attaches a stream, or detaches it with `None`.
     pub(super) fn set_stream(&mut self, stream: Option<Box<StreamWriter>>) {
         self.ledger.stream = stream;
         match &mut self.ledger.stream {
@@ -233,22 +233,21 @@ impl Stage {
         }
     }
 
-    /// Whether another worker has sent something.
+    /// Whether another worker has handed over packets.
     pub(super) fn has_mail(&self) -> bool {
         self.incoming.iter().any(|lane| !lane.is_empty())
     }
 
-    /// Tells what to wait on. False when a port can only be asked.
+    /// Calls `each` with the descriptors to poll. Returns false if a port has none and must be polled actively.
     pub(super) fn descriptors(&self, each: impl FnMut(RawFd)) -> bool {
         self.ports.descriptors(each)
     }
 
-    /// The worker has slept.
     pub(super) const fn slept(&mut self) {
         self.ledger.counters.sleeps += 1;
     }
 
-    /// What was counted so far.
+    /// The worker's counters so far.
     pub(super) fn counters(&self) -> WorkerCounters {
         WorkerCounters {
             engine: self.engine.counters().clone(),
@@ -261,41 +260,41 @@ impl Stage {
         }
     }
 
-    /// The sessions of a part of the table that begins here.
+    /// Returns the page of sessions that begins at slot `from`.
     pub(super) fn session_page(&self, from: u32) -> SessionPage {
         self.engine.session_page(from)
     }
 
-    /// Ends the selected sessions of such a part.
+    /// Ends the selected sessions of the page that begins at slot `from`.
     pub(super) fn end_sessions(&mut self, from: u32, selector: &SessionSelector) -> EndedSessions {
         self.engine.end_sessions(from, selector)
     }
 
-    /// Bytes of memory that the sessions take.
+    /// Memory used by sessions, in bytes.
     pub(super) fn session_memory(&self) -> usize {
         self.engine.session_memory()
     }
 
-    /// Closes all ports. After it nothing is received and nothing is given to other workers any more.
+    /// Closes all ports. Afterwards the worker neither receives nor hands over packets.
     pub(super) fn halt(&mut self) {
         if let Some(caching) = &mut self.caching {
-            // Whoever goes on with the sessions knows nothing of what waits here.
+            // The process that adopts the sessions does not know pending handshakes, so they are settled now.
             caching.end_handshakes(&mut self.engine, u64::MAX, self.now);
         }
         self.ports.close_all(&mut self.pool, &mut self.ledger);
     }
 
-    /// The longest sleep in milliseconds. What waits for another worker to learn a neighbour, or for a frame, has nobody
-    /// who rings; nor has a port that [waits](Port::is_waiting).
+    /// The longest sleep in milliseconds. It is short while packets wait for a neighbour, while messages wait for a frame, or while a port
+    /// [waits](Port::is_waiting): none of these wakes the worker.
     pub(super) fn nap(&self) -> u32 {
         let waits = self.forwarder.held() > 0 || self.forwarder.has_messages();
         if waits || self.ports.is_waiting() { SHORT_NAP } else { NAP }
     }
 
-    /// Ends the worker; what is under way is dropped.
+    /// Ends the worker and drops all packets in flight.
     pub(super) fn close(mut self) -> WorkerCounters {
         self.halt();
-        // Nobody is waited for any longer: by then, and with no port left, every held packet is given up.
+        // With no ports and a time far in the future, the forwarder gives up every held packet.
         let nothing = Snapshot::empty();
         self.forwarder.begin(&nothing, self.now.saturating_add(FOR_EVER));
         self.forwarder.tick(&nothing);
@@ -308,106 +307,6 @@ impl Stage {
             lane.take(usize::MAX, |frame, _| self.ledger.lose(frame, DropReason::PortDown, &mut self.pool));
         }
         self.counters()
-    }
-
-    /// Judges what waits and does what comes of it.
-    fn judge(&mut self, snapshot: &Snapshot) {
-        if self.arrivals.len() == 0 {
-            return;
-        }
-        let mut arrivals = std::mem::take(&mut self.arrivals);
-        if self.tap.is_some() {
-            self.judge_for_tap(snapshot, &arrivals);
-        } else {
-            self.ask_engine_safely(snapshot, &arrivals);
-        }
-        if let Some(stream) = &mut self.ledger.stream {
-            stream.mark(&mut arrivals);
-        }
-        if let Some(caching) = &mut self.caching {
-            let about = About {
-                engine: &self.engine,
-                forwarder: &self.forwarder,
-                snapshot,
-                now: self.now,
-                stream: self.ledger.stream.as_deref(),
-            };
-            caching.offer(&about, arrivals.iter(&self.umem).zip(&self.judged));
-            if !self.engine.openings().is_empty() {
-                caching.open_connections(&about, arrivals.iter(&self.umem).zip(&self.judged));
-            }
-        }
-        self.depart(snapshot, &mut arrivals);
-        self.arrivals = arrivals;
-        self.swept_at = self.now;
-    }
-
-    /// The engine's verdicts. A function of its own, as is what comes of them: as one, the two loops have too few registers.
-    #[inline(never)]
-    fn ask_engine(&mut self, snapshot: &Snapshot, arrivals: &Arrivals) {
-        match &self.ledger.stream {
-            None => self.engine.judge(snapshot, self.now, arrivals.iter(&self.umem), &mut self.judged),
-            Some(_) => self.ask_engine_and_tell(snapshot, arrivals),
-        }
-    }
-
-    /// The same with a stream.
-    #[inline(never)]
-    fn ask_engine_and_tell(&mut self, snapshot: &Snapshot, arrivals: &Arrivals) {
-        let Some(stream) = &mut self.ledger.stream else { return };
-        let (packets, mut witness) = (arrivals.iter(&self.umem), stream.watch(arrivals));
-        self.engine.judge_before(snapshot, self.now, packets, &mut self.judged, &mut witness);
-    }
-
-    /// The same, and when the engine fails, nobody but these packets suffers. Around [`Stage::ask_engine`] and not in it: what a closure
-    /// has captured is not in registers.
-    fn ask_engine_safely(&mut self, snapshot: &Snapshot, arrivals: &Arrivals) {
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.ask_engine(snapshot, arrivals))) {
-            // What it had counted stands, the rest was judged by nobody.
-            for packet in arrivals.iter(&self.umem).skip(self.judged.len()) {
-                self.ledger.tell_arrived(&packet, DropReason::Unjudged);
-            }
-            self.judged.resize(arrivals.len(), Judged::UNJUDGED);
-            self.go_on_after(panic);
-        }
-    }
-
-    /// As the engine's `judge`, and everything that it knows goes to the tap.
-    #[cold]
-    #[inline(never)]
-    fn judge_for_tap(&mut self, snapshot: &Snapshot, arrivals: &Arrivals) {
-        let link = LinkType::Ethernet;
-        let of = |Received { frame, wire_len, in_port }| Packet { frame, wire_len, link, in_port, time: self.now };
-        let packets: Vec<Packet<'_>> = arrivals.iter(&self.umem).map(of).collect();
-        let mut outcomes = vec![Outcome::UNJUDGED; packets.len()];
-        match &mut self.ledger.stream {
-            None => self.engine.process(snapshot, &packets, &mut outcomes),
-            Some(stream) => {
-                self.engine.process_before(snapshot, &packets, &mut outcomes, &mut stream.watch(arrivals));
-            }
-        }
-        self.judged.clear();
-        for (packet, outcome) in packets.iter().zip(&outcomes) {
-            let (verdict, session, translation) = (outcome.verdict, outcome.session, outcome.place);
-            self.judged.push(Judged {
-                verdict,
-                body: BodyKind::Unknown,
-                session,
-                translation,
-                elsewhere: outcome.elsewhere,
-            });
-            if outcome.elsewhere.is_some() {
-                // Whoever judges it shows it.
-                continue;
-            }
-            let Some(tap) = self.tap.as_ref().filter(|tap| tap.has_room()) else {
-                self.ledger.counters.tap_missed += 1;
-                continue;
-            };
-            let (bytes, wire_len, outcome) = (packet.frame.into(), packet.wire_len, *outcome);
-            let taken = tap.offer(Captured { time: self.now, bytes, wire_len, outcome });
-            self.ledger.counters.tap_missed += u64::from(!taken);
-        }
     }
 
     /// Sessions end by time, also when no packets come.

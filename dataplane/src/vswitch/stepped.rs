@@ -1,7 +1,7 @@
-//! Workers without threads: whoever owns one says when it does a round, and what time it is.
+//! Workers without threads. The owner calls each round and supplies the time.
 //!
-//! For benches, which measure rounds and nothing else, and for tests that want to choose who goes next. A round is that of
-//! a worker with a thread, commands and snapshot included; only the look at the clock is the caller's.
+//! Benchmarks use them to measure rounds only, and tests to choose the order of workers. A round is the same as with a thread, including
+//! commands and snapshots, except that the caller supplies the time.
 
 use super::worker_loop::{Parts, WorkerLoop};
 use super::{Affinity, Vswitch, VswitchConfig, VswitchError, WorkerCounters};
@@ -17,8 +17,8 @@ pub struct SteppedWorker {
 }
 
 impl SteppedWorker {
-    /// One round at this time, in nanoseconds that do not go back: commands, then receive, judge, forward, send. False when
-    /// there was nothing to do. It never sleeps.
+    /// Runs one round at this time, in nanoseconds that must not decrease: commands, receive, judge, forward, send. Returns false if there
+    /// was no work. Never sleeps.
     #[inline]
     pub fn round(&mut self, now: u64) -> bool {
         self.work.listen(self.is_idle);
@@ -27,23 +27,23 @@ impl SteppedWorker {
         worked
     }
 
-    /// Whether this worker has the sessions of a packet with these bytes; others are handed over.
+    /// Whether this worker owns the sessions of a packet with these bytes. Other packets are handed over.
     pub fn owns(&self, frame: &[u8]) -> bool {
         self.workers == 1 || self.affinity.worker(frame, self.workers) == self.id
     }
 
-    /// What it counted so far.
+    /// The worker's counters so far.
     pub fn counters(&self) -> WorkerCounters {
         self.work.counters()
     }
 
-    /// Bytes of memory that its sessions take.
+    /// Memory used by its sessions, in bytes.
     pub fn session_memory(&self) -> usize {
         self.work.session_memory()
     }
 
-    /// Closes its ports and tells what it counted. With several workers, the others must do no more rounds, or what they
-    /// still hand over is lost.
+    /// Closes its ports and returns its counters. With several workers, stop calling rounds of the others, or packets that they hand over
+    /// are lost.
     pub fn stop(self) -> WorkerCounters {
         self.work.end()
     }
@@ -56,9 +56,8 @@ impl std::fmt::Debug for SteppedWorker {
 }
 
 impl Vswitch {
-    /// A vswitch whose workers run only when they are told to. The first value takes commands as ever, but asks nobody:
-    /// [`Vswitch::counters`] and [`Vswitch::stop`] would wait in vain for workers that do no rounds. Cores are not looked
-    /// at but for their number.
+    /// Creates a vswitch whose workers run only when their owner calls a round. The [`Vswitch`] queues commands as usual, but its
+    /// [`Vswitch::counters`] and [`Vswitch::stop`] wait in vain while no rounds run. Only the number of configured cores matters.
     ///
     /// # Errors
     /// [`VswitchError`].

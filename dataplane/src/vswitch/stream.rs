@@ -1,4 +1,4 @@
-//! The stream: what workers tell of sessions and packets to whoever wants to know.
+//! The stream: records about sessions and packets, from the workers to one reader.
 //!
 //! ```text
 //!   worker 0 --records--> [ ring ] --.
@@ -6,17 +6,15 @@
 //!   worker 1 ...                   --'
 //! ```
 //!
-//! Each worker has a ring of records and one of packets' bytes, of which it is the only writer. Nothing waits for the reader: what does
-//! not fit is left out and counted. Without a stream a worker asks a few questions per burst and per session that ends, and nothing per
-//! packet.
+//! Each worker is the only writer of two rings, one for records and one for packet bytes. Workers never wait for the reader: records that
+//! do not fit are left out and counted. Without a stream a worker makes a few checks per burst and per ended session, and none per packet.
 //!
-//! A packet that a tracepoint selects is told when its end is known, which may be at another worker and seconds later: see
-//! `traces.rs`.
+//! A packet that a tracepoint selects is reported when its fate is known, possibly seconds later and at another worker: see `traces.rs`.
 //!
-//! **Invariant.** Whatever the reader does, for each kind of record: what it has read, what still lies in the rings and what was
-//! [left out](StreamReader::left_out) is together what has happened since the stream was opened: sessions begun, packets dropped (with
-//! those of [`Record::Lost`]), sessions ended, packets that tracepoints select, but for those that are still
-//! [under way](StreamReader::under_way). A worker that fails in the middle of a burst may lose records of it.
+//! **Invariant.** For each kind of record, the records read, those still in the rings and those [left out](StreamReader::left_out) add up
+//! to all events since the stream was opened. The kinds are sessions begun, packets dropped (with those of [`Record::Lost`]), sessions
+//! ended and packets selected by tracepoints. Selected packets that are still [under way](StreamReader::under_way) are the exception. A
+//! worker that panics during a burst may lose records of that burst.
 
 mod reader;
 mod selection;
@@ -38,114 +36,114 @@ use crate::filter::Filter;
 use crate::{DropReason, Outcome, PortId, SessionEnd};
 use traces::Traces;
 
-/// Records that a worker's ring holds: at 100,000 sessions a second what happens in 160 ms, and some 4 MB.
+/// Size of a worker's ring, in records: 160 ms at 100,000 sessions a second, about 4 MB.
 const RECORDS: usize = 1 << 14;
 
-/// Bytes of packets that a worker's ring holds: some 2,700 packets of 1,500 bytes.
+/// Size of a worker's ring of packet bytes: about 2,700 packets of 1,500 bytes.
 const BYTES: usize = 1 << 22;
 
-/// Tracepoints at a time: as many as a record has bits for.
+/// Maximum number of tracepoints: a record has one bit for each.
 pub const MOST_TRACEPOINTS: usize = 64;
 
-/// The longest part of a packet that a tracepoint may want, in bytes: what a frame of the packet memory holds.
+/// Maximum number of bytes of a packet that a tracepoint may request: the size of a frame in the packet memory.
 pub const LONGEST_SNAP: u16 = 3840;
 
-/// What a stream is to tell.
+/// Selects what a stream reports.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StreamPlan {
-    /// Each session that begins, and each packet that is dropped.
+    /// Report each session that begins and each packet that is dropped.
     pub verdicts: bool,
-    /// Each session that ends, and what went through it.
+    /// Report each session that ends, with its packet and byte counts.
     pub endings: bool,
-    /// Packets that one of these selects; the first [`MOST_TRACEPOINTS`].
+    /// Report packets that one of these selects. Only the first [`MOST_TRACEPOINTS`] count.
     pub tracepoints: Arc<[Tracepoint]>,
 }
 
-/// Which packets are told one by one.
+/// Selects packets that are reported one by one.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tracepoint {
-    /// By their addresses and ports, as they come in or as they leave.
+    /// Selects by addresses and ports, before or after translation.
     pub filter: Filter,
-    /// None but those that leave (true) or are dropped, wherever that is (false).
+    /// `Some(true)` selects only forwarded packets, `Some(false)` only packets dropped anywhere. `None` selects both.
     pub forwarded: Option<bool>,
-    /// How many of their bytes are told, [`LONGEST_SNAP`] at most.
+    /// Number of bytes to report of each packet, at most [`LONGEST_SNAP`].
     pub snap: u16,
-    /// Whether flows that the filter selects stay out of the flow cache, so that all their packets come to a worker. What is in there
-    /// already is to be ended by whoever opens the stream.
+    /// Whether to keep selected flows out of the flow cache, so that workers see all their packets. The stream's opener must end flows that
+    /// are already in the cache.
     pub keeps_from_cache: bool,
 }
 
-/// What became of a packet.
+/// The result for one packet.
 #[derive(Clone, Copy, Debug)]
 pub struct Judgement {
-    /// When it was judged, in nanoseconds since 1970.
+    /// When the packet was judged, in nanoseconds since 1970.
     pub time: u64,
-    /// The generation of the snapshot that it was judged by.
+    /// Generation of the snapshot that judged it.
     pub generation: u64,
-    /// Its length in bytes with the Ethernet header.
+    /// Length in bytes, with the Ethernet header.
     pub len: u32,
-    /// The control bits of a TCP segment.
+    /// TCP control bits. `None` for other protocols.
     pub tcp_flags: Option<u8>,
-    /// Everything else.
+    /// The packet's outcome.
     pub outcome: Outcome,
 }
 
-/// What a worker tells.
+/// A record of the stream.
 #[derive(Clone, Copy, Debug)]
 pub enum Record {
-    /// A packet has begun a session.
+    /// A packet started a session.
     Session(Judgement),
     /// A packet was dropped.
     Dropped(Judgement),
-    /// Packets were dropped where nobody knows any more whose they were: at a port that does not take them, for one.
+    /// Packets were dropped at a point where their flow is no longer known, for example at a port with a full queue.
     Lost {
-        /// When, in nanoseconds since 1970.
+        /// Time in nanoseconds since 1970.
         time: u64,
-        /// Why.
+        /// The reason.
         reason: DropReason,
-        /// How many.
+        /// Number of packets.
         packets: u64,
     },
-    /// A session has ended.
+    /// A session ended.
     Ended {
-        /// When that was seen, in nanoseconds since 1970.
+        /// When the worker noticed the end, in nanoseconds since 1970.
         time: u64,
-        /// Which.
+        /// The session's last state and counts.
         end: SessionEnd,
     },
-    /// A tracepoint has selected a packet.
+    /// A tracepoint selected a packet.
     Packet {
-        /// Which tracepoints: a bit for each, by its place in the plan.
+        /// The tracepoints that selected it: one bit each, by position in the plan.
         tracepoints: u64,
-        /// How many of its bytes there are.
+        /// Number of bytes reported.
         captured: u16,
-        /// What became of it in the end.
+        /// The packet's final result.
         judgement: Judgement,
-        /// Where it was to leave, when the tables have let it through and it was lost on its way out.
+        /// The intended output port of a packet that policy allowed but that was lost afterwards. `None` otherwise.
         meant_for: Option<PortId>,
     },
 }
 
-/// What was not told because a ring was full.
+/// Number of records left out because a ring was full, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LeftOut {
-    /// Sessions that began.
+    /// Sessions begun.
     pub sessions: u64,
-    /// Packets that were dropped.
+    /// Packets dropped.
     pub dropped: u64,
-    /// Sessions that ended.
+    /// Sessions ended.
     pub endings: u64,
-    /// Packets that tracepoints selected.
+    /// Packets selected by tracepoints.
     pub packets: u64,
 }
 
 impl LeftOut {
-    /// All together.
+    /// The sum of all kinds.
     pub const fn total(self) -> u64 {
         self.sessions + self.dropped + self.endings + self.packets
     }
 
-    /// What came since an earlier count.
+    /// Returns the difference to an earlier count.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Self {
         Self {
@@ -157,7 +155,7 @@ impl LeftOut {
     }
 }
 
-/// The same, written by one worker and read by the reader.
+/// The same counts, written by one worker and read by the reader.
 #[derive(Debug, Default)]
 struct SharedLeftOut([AtomicU64; 4]);
 
@@ -175,12 +173,12 @@ impl SharedLeftOut {
     }
 }
 
-/// The ends of a stream of so many workers.
+/// Creates the ends of a stream: one writer per worker and the reader.
 pub(super) fn stream(plan: &StreamPlan, workers: usize) -> (Vec<StreamWriter>, StreamReader) {
     with_room(plan, workers, RECORDS, BYTES)
 }
 
-/// The same with rings of this size.
+/// Like [`stream`], with rings of these sizes.
 pub(super) fn with_room(
     plan: &StreamPlan,
     workers: usize,
@@ -189,7 +187,7 @@ pub(super) fn with_room(
 ) -> (Vec<StreamWriter>, StreamReader) {
     let mut writers = Vec::with_capacity(workers);
     let mut sources = Vec::with_capacity(workers);
-    // Nobody wants bytes, or places for packets, where there is no tracepoint.
+    // Only tracepoints need packet bytes and places for packets.
     let traces = (!plan.tracepoints.is_empty()).then(|| Arc::new(Traces::new(workers)));
     for _ in 0..workers {
         let (record_writer, record_reader) = RingBuffer::new(records);

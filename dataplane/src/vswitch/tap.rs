@@ -1,45 +1,45 @@
-//! A copy of everything that comes in, with its verdicts, for whoever wants to look.
+//! A tap: copies of all received packets with their verdicts.
 
 use crossbeam_channel::{Receiver, Sender};
 
 use crate::Outcome;
 
-/// Packets that wait for the reader of a tap: about 20 MB at the most. A reader that is further behind misses packets,
-/// which are counted; the vswitch never waits for it.
+/// Maximum number of packets that wait for the reader, about 20 MB. If the reader is slower, further packets are missed and counted. The
+/// vswitch never waits for the reader.
 const WAITING: usize = 8192;
 
-/// One packet as it came in.
+/// A copy of a received packet.
 #[derive(Clone, Debug)]
 pub struct Captured {
-    /// When it came in, in nanoseconds since 1970.
+    /// Time of reception, in nanoseconds since 1970.
     pub time: u64,
-    /// The frame before anything was changed in it; its first 3,840 bytes.
+    /// The first 3,840 bytes of the frame, before translation and forwarding.
     pub bytes: Box<[u8]>,
-    /// How long it was.
+    /// Length of the frame on the wire, in bytes.
     pub wire_len: usize,
-    /// What became of it.
+    /// The packet's outcome.
     pub outcome: Outcome,
 }
 
-/// The workers' end of a tap. Copying costs an allocation per packet, so a tap is for looking and not for always.
+/// The workers' end of a tap. Each copy costs an allocation, so use taps for debugging only.
 #[derive(Clone, Debug)]
 pub struct Tap {
     sender: Sender<Captured>,
 }
 
 impl Tap {
-    /// A tap and where its packets arrive. The receiver ends when all workers have ended.
+    /// Creates a tap and the channel that receives its packets. The channel closes when all workers have ended.
     pub fn new() -> (Self, Receiver<Captured>) {
         let (sender, receiver) = crossbeam_channel::bounded(WAITING);
         (Self { sender }, receiver)
     }
 
-    /// Passes a packet on; false when it is missed because the reader is behind or gone.
+    /// Enqueues a packet. Returns false if the queue is full or the reader is gone.
     pub(super) fn offer(&self, captured: Captured) -> bool {
         self.sender.try_send(captured).is_ok()
     }
 
-    /// Whether an offer would be taken now.
+    /// Whether the queue has room.
     pub(super) fn has_room(&self) -> bool {
         !self.sender.is_full()
     }

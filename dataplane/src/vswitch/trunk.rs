@@ -12,8 +12,7 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use super::PortTraffic;
-use super::ledger::Ledger;
-use super::ports::size;
+use super::ledger::{Ledger, size};
 use crate::io::{FlowSlot, Frame, FramePool, Port, PortError, Umem};
 use crate::wire::ethernet::{ADDRESSES_LEN, ethertype};
 use crate::wire::vlan;

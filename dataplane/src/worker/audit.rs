@@ -1,18 +1,18 @@
-//! Audited connections: what passes, and what the tables of all policies would deny.
+//! Audited connections: allowed by the tables in force, denied if all policies were enforced.
 //!
 //! ```text
 //!   miss, or a session of an older generation -> table in force --deny--> dropped, as ever
 //!                                                      `--allow--> has the port an audit table? --no--> as ever
 //!                                                                     `--yes--> it denies --> marked, counted, told
 //! ```
-//! A port has an audit table ([`PortConfig::audit`](crate::PortConfig::audit)) only while some policy is audited whose enforcement would
-//! change what may leave there. So without audited policies a miss pays for one branch, and a hit for nothing at all.
+//! A port has an audit table ([`PortConfig::audit`](crate::PortConfig::audit)) only if enforcing the audited policies would change its
+//! verdicts. Without audited policies a miss costs one extra branch and a hit nothing.
 //!
-//! **Once for each connection.** A session keeps a mark, which outlives generations and the process: judged again it is told again only
-//! where it was not audited before.
+//! **Once per connection.** A session keeps an audit mark across generations and restarts. A connection that is judged again is reported
+//! again only if it had no mark.
 //!
-//! **The place where a worker learns of it** is [`Pending::settle`](super::pending::Pending::settle), which notes it; whoever wants to
-//! know gets an [`Audited`] over an [`AuditTap`].
+//! [`Pending::settle`](super::pending::Pending::settle) notes audited connections. An [`AuditTap`] delivers them as [`Audited`] to its
+//! reader.
 
 use crossbeam_channel::{Receiver, Sender};
 
@@ -21,72 +21,71 @@ use bulkhead_classifier::Key;
 use super::Worker;
 use crate::{Decision, Flow, PortId, Snapshot, TableId};
 
-/// Audited connections that wait for their reader, some 100 bytes each. A reader that is further behind misses some, which are counted;
-/// no worker waits for it.
+/// Maximum number of audited connections that wait for the reader, about 100 bytes each. If the reader is slower, further ones are lost and
+/// counted. Workers never wait.
 const WAITING: usize = 8192;
 
-/// A connection that passes, and that the tables of all policies deny.
+/// A connection that is allowed, but would be denied if all policies were enforced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Audited {
-    /// When its packet came, in nanoseconds since 1970.
+    /// Time of its packet, in nanoseconds since 1970.
     pub time: u64,
-    /// Who talks to whom: the true client, and of a connection to a Service the backend.
+    /// The connection with the original client address and, for a Service, the backend's address.
     pub flow: Flow,
-    /// Where its packets come in.
+    /// The port that receives its packets.
     pub in_port: PortId,
-    /// Where they leave.
+    /// The port that sends its packets.
     pub out_port: PortId,
-    /// What of the tables of all policies denies it.
+    /// The rule that would deny it.
     pub decision: Decision,
-    /// Whether it begins with this packet. Otherwise it was open when the policy came, or became an audited one.
+    /// Whether the connection begins with this packet. False if it was open when the policy was added or changed.
     pub is_new: bool,
 }
 
-/// What was noted of a packet of the burst.
+/// An audited packet of the burst.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Noted {
-    /// Its place in the burst.
+    /// Position in the burst.
     pub(super) at: usize,
     pub(super) audited: Audited,
 }
 
-/// The workers' end of what is told of audited connections.
+/// The workers' end of the channel of audited connections.
 #[derive(Clone, Debug)]
 pub struct AuditTap {
     sender: Sender<Audited>,
 }
 
 impl AuditTap {
-    /// A tap, and where its connections arrive. To be read without blocking: a reader that sleeps in the channel would have to be woken
-    /// by a system call of a worker.
+    /// Creates a tap and its receiver. Read it without blocking: waking a blocked reader would cost a worker a system call.
     pub fn new() -> (Self, Receiver<Audited>) {
         let (sender, receiver) = crossbeam_channel::bounded(WAITING);
         (Self { sender }, receiver)
     }
 }
 
-/// What the tables of all policies say, where they deny.
+/// Returns the decision of the audit table if it denies, otherwise `None`.
 #[cold]
 #[inline(never)]
 pub(super) fn denial(snapshot: &Snapshot, table: TableId, key: &Key) -> Option<Decision> {
     let tables = snapshot.table(table)?;
     let verdict = tables.lookup(key);
-    (!verdict.is_allow()).then(|| super::pending::decision(snapshot, table, verdict))
+    (!verdict.is_allow()).then(|| snapshot.decision(table, verdict))
 }
 
-/// Who talks to whom, of the key that the tables were asked about.
+/// The flow that the table judged.
 pub(super) const fn flow_of(key: &Key) -> Flow {
     let (src, dst, protocol) = (key.src(), key.dst(), key.protocol());
     Flow { src, dst, protocol, sport: key.src_port(), dport: key.dst_port(), icmp: None }
 }
 
 impl Worker {
-    /// Has audited connections told to this tap.
+    /// Reports audited connections to this tap.
     pub fn tell_audits_to(&mut self, tap: AuditTap) {
         self.audit_tap = Some(tap);
     }
 
-    /// Counts what was noted of a burst.
+    /// Counts the burst's audited connections.
     #[cold]
     #[inline(never)]
     pub(super) fn count_audits(&mut self) {
@@ -95,7 +94,7 @@ impl Worker {
         }
     }
 
-    /// Tells what was noted.
+    /// Sends the burst's audited connections to the tap.
     #[cold]
     #[inline(never)]
     pub(super) fn tell_audits(&mut self) {

@@ -27,7 +27,7 @@ pub(crate) fn denied_by(snapshot: &Snapshot, in_port: PortId, flow: &Flow) -> Op
 /// is seldom another one for the next.
 fn translated(snapshot: &Snapshot, in_port: PortId, flow: &Flow) -> Option<Flow> {
     let services = snapshot.services()?;
-    let client = Client::new(snapshot, services, snapshot.port(in_port)?.kind, flow.src);
+    let client = Client::new(snapshot.node(), services, snapshot.port(in_port)?.kind, flow.src);
     let Answer::Choose(eligible) = services.answer(&client, flow, flow.dport != 0) else { return None };
     let backend = eligible.choose(services, flow);
     Some(Flow { dst: backend.socket.ip(), dport: backend.socket.port(), ..*flow })

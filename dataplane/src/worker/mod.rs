@@ -1,12 +1,11 @@
-//! The worker: a burst of packets in, one outcome each out.
+//! The worker: judges bursts of packets.
 //!
-//! **Purpose.** A worker runs the stages of the pipeline over bursts: [`Worker::judge`] for a live vswitch,
-//! [`Worker::process`] for whoever also wants to know who talks to whom and which rule decided. Both are the same engine
-//! and may be called in turn. A worker owns its sessions and fragments; it shares nothing but the snapshot, takes no
-//! lock and, once its tables have grown, does not allocate.
+//! **Purpose.** A worker runs the pipeline's stages over bursts. [`Worker::judge`] serves a live vswitch. [`Worker::process`] also returns
+//! flows and decisions. Both use the same engine and may be mixed. A worker owns its sessions and fragments and shares only the snapshot.
+//! It takes no lock and does not allocate once its tables have grown.
 //!
-//! **Not its purpose.** It does not receive, send or rewrite frames, and it knows no clock: time is what the packets
-//! say, made monotonic. Which worker gets a packet is [`Affinity`]'s to say.
+//! **Not its purpose.** It does not receive, send or rewrite frames. It has no clock: packets carry the time, which is made monotonic.
+//! [`Affinity`] assigns packets to workers.
 //!
 //! ```text
 //!   frames  ->  parse  ->  [column of metas] (and of general packets: those that are not plain TCP or UDP)
@@ -24,14 +23,13 @@
 //!                                                                            -> remember -> forward or drop
 //! ```
 //!
-//! The first line after the reading ahead is a short cut, not another judge: it answers only where the long way would
-//! give the same answer. It does not check addresses again. A session remembers for each direction that a packet of it
-//! passed those checks on that port in this generation, and the next one has the same addresses. The source MAC, the port
-//! and the hop limit are checked for every packet.
+//! The first check after the prefetch is a fast path: it gives the same answer as the full path, without checking addresses again. A
+//! session records, for each direction, that a packet passed the address checks on that port in this generation. Later packets of that
+//! direction have the same addresses. The source MAC address, the port and the hop limit are checked for every packet.
 //!
-//! **Invariant.** Every outcome starts as a drop ([`Unjudged`](crate::DropReason::Unjudged)) and every stage must earn the pass; the
-//! counters always satisfy `received == forwarded + drops`; and a burst has the outcomes of its packets one by one.
-//! For the last one the pending packets are classified early whenever a packet comes that may depend on one of them.
+//! **Invariant.** Every outcome starts as a drop ([`Unjudged`](crate::DropReason::Unjudged)), and only a stage can change it. The counters
+//! always satisfy `received == forwarded + drops`. A burst has the same outcomes as its packets one by one. Therefore pending packets are
+//! classified early if a later packet may depend on one of them.
 
 mod admission;
 mod affinity;
@@ -60,7 +58,8 @@ use crate::service::ClientAffinity;
 use crate::session::{Budget, EndedSessions, Moment, SessionEnd, SessionPage, SessionSelector, SessionTable, Slot};
 use crate::translations::Translated;
 use crate::{
-    Counters, FragmentConfig, Judged, LinkType, Outcome, Packet, PortId, Received, Services, SessionConfig, Snapshot,
+    BURST, Counters, FragmentConfig, Judged, LinkType, Outcome, Packet, PortId, Received, Services, SessionConfig,
+    Snapshot,
 };
 
 pub use affinity::Affinity;
@@ -74,20 +73,16 @@ use column::{Columns, Frames, PortFacts};
 use pending::Pending;
 use stages::Times;
 
-/// The most packets that are judged together: what VPP takes as one vector. More gains nothing, as the columns would
-/// no longer fit the first cache levels.
-pub const BURST: usize = 256;
-
-/// How a worker is made.
+/// Configuration of a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkerConfig {
-    /// How sessions are kept.
+    /// Configuration of the session table.
     pub sessions: SessionConfig,
-    /// How fragmented datagrams are remembered.
+    /// Configuration of the fragment table.
     pub fragments: FragmentConfig,
 }
 
-/// Which of several workers one is.
+/// A worker's position among several workers.
 #[derive(Clone, Debug)]
 struct Team {
     affinity: Affinity,
@@ -95,42 +90,40 @@ struct Team {
     workers: usize,
 }
 
-/// One engine with its own sessions and counters.
+/// The engine of one worker, with its own sessions and counters.
 #[derive(Debug)]
 pub struct Worker {
     tcp_pickup: bool,
     sessions: SessionTable,
     fragments: FragmentTable,
     counters: Counters,
-    /// The latest time that a packet had, and how many there were. Captures may hold packets out of order; time never
-    /// runs backwards.
+    /// The latest packet time and the number of packets so far. Packets of a capture may be out of order, but `now` never decreases.
     now: Moment,
-    /// The generation that the worker is in, and how many it has been in. Sessions carry the latter: half the size, and
-    /// never the same for two generations.
+    /// The current generation, and the number of generations so far. Sessions store the number, which is half the size and never repeats.
     generation: Option<u64>,
     epoch: u32,
     ports: Vec<PortFacts>,
     columns: Columns,
-    /// The epoch of the Services, and where the review of the sessions goes on that a change of it asks for.
+    /// Epoch of the Services, and the next slot of the review of sessions that a new epoch starts.
     services: u64,
     review_from: Option<Slot>,
-    /// The last backends of clients, of all workers.
+    /// The last backends of clients, shared by all workers.
     clients: Arc<ClientAffinity>,
-    /// None for a worker that is alone.
+    /// `None` for a single worker.
     team: Option<Team>,
-    /// Room for a burst's frames; empty between bursts.
+    /// Reused for each burst's frames. Empty between bursts.
     frames: Vec<&'static [u8]>,
     pending: Pending,
-    /// Audited connections of the burst. Room for a burst, so that noting one does not allocate.
+    /// Audited connections of the burst. Preallocated for a whole burst.
     audits: Vec<Noted>,
     audit_tap: Option<AuditTap>,
 }
 
 impl Worker {
-    /// Judges a live burst of Ethernet frames, in order, by one snapshot. `judged` is emptied and gets what became of each
-    /// packet. An empty burst lets time pass: sessions whose time is up are ended.
+    /// Judges Ethernet frames in order by one snapshot. `judged` is replaced by the results. An empty burst only lets time pass, so that
+    /// sessions expire.
     ///
-    /// This is [`Worker::process`] without what only people want to know; both may be called in turn.
+    /// [`Worker::process`] does the same and also returns flows and decisions. Both may be mixed.
     #[inline]
     pub fn judge<'a>(
         &mut self,
@@ -142,7 +135,7 @@ impl Worker {
         self.judge_before(snapshot, time, packets, judged, &mut Nobody);
     }
 
-    /// The same, and a witness sees what becomes of the packets.
+    /// Like [`Worker::judge`], and calls the witness after each burst.
     #[inline]
     pub(crate) fn judge_before<'a>(
         &mut self,
@@ -182,17 +175,17 @@ impl Worker {
         self.frames = emptied(frames);
     }
 
-    /// Judges packets, in order, by one snapshot. `outcomes[i]` is what became of `packets[i]`.
+    /// Judges packets in order by one snapshot. `outcomes[i]` is the result for `packets[i]`.
     ///
-    /// Sessions are tied to the generation: two snapshots with the same number must be the same.
+    /// Sessions are bound to the generation number, so two snapshots with the same number must be equal.
     ///
     /// # Panics
-    /// When the two slices differ in length.
+    /// If the slices differ in length.
     pub fn process(&mut self, snapshot: &Snapshot, packets: &[Packet<'_>], outcomes: &mut [Outcome]) {
         self.process_before(snapshot, packets, outcomes, &mut Nobody);
     }
 
-    /// The same, and a witness sees what becomes of the packets.
+    /// Like [`Worker::process`], and calls the witness after each burst.
     pub(crate) fn process_before(
         &mut self,
         snapshot: &Snapshot,
@@ -231,76 +224,76 @@ impl Worker {
         self.columns = columns;
     }
 
-    /// For a witness.
+    /// The witness's view of the burst.
     #[inline]
     fn judgements<'a>(&'a mut self, snapshot: &Snapshot, columns: &'a Columns, frames: Frames<'a>) -> Judgements<'a> {
         let (generation, audits) = (snapshot.generation(), &*self.audits);
         Judgements { generation, columns, frames, sessions: &mut self.sessions, audits }
     }
 
-    /// Has the ends of sessions told, and their packets counted where a witness does, from now on or no more.
+    /// Starts or stops recording ended sessions and counting their packets.
     pub(crate) fn listen(&mut self, listens: bool) {
         self.sessions.listen(listens);
     }
 
-    /// Gives sessions that have ended since the last call to `each`, and returns how many more there were.
+    /// Calls `each` with the sessions that ended since the last call. Returns the number of lost endings.
     pub(crate) fn take_endings(&mut self, each: impl FnMut(SessionEnd)) -> u64 {
         self.sessions.take_endings(each)
     }
 
-    /// What was counted since the worker was made.
+    /// The counters since the worker's creation.
     pub const fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// How many connections to Services are remembered, those that policy denies included.
+    /// Number of stored translated connections, including refused ones.
     pub const fn translated_in_use(&self) -> usize {
         self.sessions.translated()
     }
 
-    /// How many sessions there are, those included whose time is up and that were not swept out yet.
+    /// Number of sessions, including expired ones that were not swept yet.
     pub const fn sessions_in_use(&self) -> usize {
         self.sessions.len()
     }
 
-    /// The account of the sessions of the node, which all workers share.
+    /// The node's session budget, shared by all workers.
     pub(crate) const fn budget(&self) -> &Arc<Budget> {
         self.sessions.budget()
     }
 
-    /// Bytes of memory that sessions take: those of every session that there ever was room for at one time, and the index.
+    /// Memory used by sessions in bytes: the peak number of sessions, and the index.
     pub fn session_memory(&self) -> usize {
         self.sessions.bytes()
     }
 
-    /// The sessions of a part of the table that begins here; 0 is the beginning.
+    /// Returns the page of sessions that begins at slot `from`; 0 is the first.
     pub fn session_page(&self, from: u32) -> SessionPage {
         self.sessions.page(from, self.now.time)
     }
 
-    /// Ends the selected sessions of such a part.
+    /// Ends the selected sessions of the page that begins at slot `from`.
     pub fn end_sessions(&mut self, from: u32, selector: &SessionSelector) -> EndedSessions {
         self.sessions.end_selected(from, selector, self.now.time)
     }
 
-    /// A port is no more: its sessions end with the next bursts, some with each, and so does what they count for.
+    /// Removes a port. Its sessions end over the next bursts.
     pub fn remove_port(&mut self, port: PortId) {
         self.sessions.remove_port(port);
     }
 
-    /// A port is new, perhaps with the number of an older one.
+    /// Adds a port, possibly with the id of a removed one.
     pub fn add_port(&mut self, port: PortId) {
         self.sessions.add_port(port);
     }
 
-    /// Forgets all sessions and fragments, and what time it is; counters stay. Costs what was in use.
+    /// Removes all sessions and fragments and resets the time. Counters stay. The cost is proportional to the number of sessions.
     pub fn clear(&mut self) {
         self.sessions.clear();
         self.fragments.clear();
         self.now = Moment::default();
     }
 
-    /// Prepares for the snapshot's generation, when it is another one than before.
+    /// Enters the snapshot's generation and Services epoch, if they changed.
     #[inline]
     fn enter(&mut self, snapshot: &Snapshot) {
         if self.generation != Some(snapshot.generation()) {
@@ -312,25 +305,24 @@ impl Worker {
         }
     }
 
-    /// Whether anything is written into packets of the last call of [`Worker::judge`].
+    /// Whether the last call of [`Worker::judge`] translates any packets.
     pub(crate) const fn translates(&self) -> bool {
         self.columns.translates()
     }
 
-    /// What is written into a packet of the last call of [`Worker::judge`].
+    /// Returns the translation of a packet of the last call of [`Worker::judge`]. `None` if the packet is not translated.
     pub(crate) fn translated(&self, judged: &Judged) -> Option<Translated<'_>> {
         self.columns.translated(judged.translation)
     }
 
-    /// Everything that is known of the `at`th packet of the last call of [`Worker::judge`]; none where later bursts of that call have
-    /// taken its place.
+    /// Returns the full result for packet `at` of the last call of [`Worker::judge`]. `None` if later bursts of that call overwrote it.
     pub(crate) fn outcome(&self, at: usize) -> Option<Outcome> {
         let first = self.columns.before.checked_sub(self.columns.len())?;
         let at = at.checked_sub(first).filter(|&at| at < self.columns.len())?;
         Some(witness::outcome(&self.columns, &self.sessions, &[], at))
     }
 
-    /// Which packets of the last call of [`Worker::judge`] are the first SYN-ACKs of their connections, in order.
+    /// Positions of packets of the last call of [`Worker::judge`] that are the first SYN-ACKs of their connections, in order.
     pub(crate) fn openings(&self) -> &[usize] {
         &self.columns.openings
     }
@@ -347,7 +339,7 @@ impl Worker {
     }
 }
 
-/// The memory of a list, for references of any lifetime. (A list that is empty is collected in its place.)
+/// Empties a vector and keeps its memory for references of another lifetime. The collect of an empty vector reuses the allocation.
 fn emptied(mut frames: Vec<&[u8]>) -> Vec<&'static [u8]> {
     frames.clear();
     frames.into_iter().map(|_| -> &[u8] { &[] }).collect()

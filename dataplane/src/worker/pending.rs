@@ -8,13 +8,12 @@ use std::num::NonZeroU32;
 
 use bulkhead_classifier::{Key as PolicyKey, Verdict as PolicyVerdict};
 
-use super::BURST;
 use super::audit::{self, Audited, Noted};
 use super::column::Burst;
 use super::exit::Bound;
 use crate::packet::TcpFlags;
 use crate::session::{Direction, Key, Moment, NewSession, SessionTable, Slot};
-use crate::{Decision, DropReason, PortId, SessionState, Snapshot, TableId, Verdict};
+use crate::{BURST, Decision, DropReason, PortId, SessionState, Snapshot, TableId, Verdict};
 
 /// Bits of the filter: 16 per packet of a burst, so that fewer than one packet in 16 settles a burst for nothing.
 const FILTER_BITS: usize = 16 * BURST;
@@ -146,7 +145,7 @@ impl Pending {
         }
         self.classify(burst.snapshot);
         for ((miss, key), verdict) in self.misses.iter().zip(&self.keys).zip(&self.verdicts) {
-            let decision = decision(burst.snapshot, miss.table, *verdict);
+            let decision = burst.snapshot.decision(miss.table, *verdict);
             burst.decisions.set(miss.at, Some(decision));
             // A packet that is dropped is told with the backend that it was judged for.
             burst.translate(miss.at, miss.translation);
@@ -258,11 +257,4 @@ fn filter_bit(hash: u64) -> (usize, u64) {
     // The index uses the hash's low and highest bits; the filter takes some from between.
     let bit = (hash >> 20) as usize % FILTER_BITS;
     (bit / 64, 1 << (bit % 64))
-}
-
-/// What a table's answer means to the outside.
-pub(super) fn decision(snapshot: &Snapshot, table: TableId, verdict: PolicyVerdict) -> Decision {
-    let origin = snapshot.table(table).and_then(|tables| tables.deciding_rule(verdict)).map(|rule| rule.origin);
-    let rule = verdict.rule().and_then(|rule| u32::try_from(rule).ok());
-    Decision { table: Some(table), rule, origin }
 }

@@ -141,7 +141,7 @@ impl Worker {
     fn backend(&mut self, snapshot: &Snapshot, ip: &Ip, new: &NewSession) -> Result<Option<Given>, DropReason> {
         let Some(services) = snapshot.services().filter(|services| !services.is_empty()) else { return Ok(None) };
         let flow = &ip.flow;
-        let client = Client::new(snapshot, services, new.in_kind, flow.src);
+        let client = Client::new(snapshot.node(), services, new.in_kind, flow.src);
         let eligible = match services.answer(&client, flow, has_ports(ip)) {
             Answer::NotOurs => return Ok(None),
             Answer::Drop(reason) => return Err(reason),

@@ -5,14 +5,13 @@
 use std::net::IpAddr;
 use std::ops::Range;
 
-use super::BURST;
 use super::audit::Noted;
 use super::column::{Columns, Frames, Meta};
 use crate::filter::{Filter, Pair, Subject, Test};
 use crate::packet::{Body, Ends, TcpFlags};
 use crate::session::{Key, NONE, SessionTable};
 use crate::translations::Translated;
-use crate::{BodyKind, Flow, Judged, Outcome, SessionState};
+use crate::{BURST, BodyKind, Flow, Judged, Outcome, SessionState};
 
 /// See the module.
 pub(crate) trait Witness {

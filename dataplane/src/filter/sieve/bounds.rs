@@ -7,7 +7,7 @@ use bulkhead_classifier::protocol;
 
 use super::{Bits, Hosts, Kinds, Ports, V4, V6, halves, kind, whole};
 use crate::filter::parse::Tree;
-use crate::filter::program::Predicate;
+use crate::filter::predicate::Predicate;
 
 /// In which addresses one end is.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use bulkhead_classifier::protocol;
 
 use super::layout::{Addresses, Layout};
 use super::{packet_of, ports_of};
-use crate::io::Translation;
+use crate::flow::Translation;
 use crate::wire::{checksum, icmpv4, icmpv6, set_word, word};
 
 /// ICMP and ICMPv6 have their checksum at the same place, and errors of both quote behind the same 8 bytes.

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use bulkhead_classifier::protocol;
 
 use super::{PORTS_LEN, replace, updated};
-use crate::io::Translation;
+use crate::flow::Translation;
 use crate::packet::Ends;
 use crate::wire::{checksum, icmpv4, icmpv6, ipv4, ipv6, tcp, udp, word};
 

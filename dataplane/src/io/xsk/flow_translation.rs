@@ -32,7 +32,7 @@ use super::instruction::Test::{Differs, Equal, Greater};
 use super::instruction::Width::{Short, Word};
 use super::instruction::{Assembler, Instruction};
 use crate::Flow;
-use crate::io::Translation;
+use crate::flow::Translation;
 use crate::wire::checksum;
 
 /// `BPF_F_MARK_MANGLED_0`: a checksum of 0 is none and stays so, and one that becomes 0 is written as 0xffff (RFC 768).

@@ -1,11 +1,12 @@
-//! The table in a file beside those of sessions, on a tmpfs as a rule: what a connection changes is in the file at once, and stays there
-//! when the process is killed. The next process reads it, and writes what is still of use to a file of its own.
+//! The client table in a file beside the session files, normally on a tmpfs. Each change is in the file at once and survives the process.
+//! The next process reads the file and copies current places to a new one.
 //!
 //! ```text
 //!   header (keys of the hashes, boot, check) | at 4096: places of two words, as in memory
 //! ```
-//! Two processes understand each other's places when they have the same keys and hash alike, which the header's `proof` tells: it is
-//! a hash of something that both know.
+//!
+//! Two processes can share places only if they have the same keys and the same hash function. The header's `proof`, the hash of a known
+//! input, verifies that.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -21,35 +22,34 @@ use super::super::lines::Lines;
 use super::{ClientAffinity, PLACES, WAYS, halves, second};
 use crate::wire::checksum::crc32c;
 
-/// Changes with the meaning of any byte behind it.
+/// Increase it with any change of the file's layout or meaning.
 const VERSION: u32 = 1;
 const MAGIC: [u8; 8] = *b"bulkaffi";
 
-/// Where the places begin: a page, so that they can be mapped.
+/// Offset of the places: one page, so that they can be mapped.
 const START: u64 = 4096;
 
-/// The bytes of a place.
+/// Size of a place in bytes.
 const PLACE: usize = 2 * size_of::<u64>();
 
-/// The longest time for which a client keeps its backend (`sessionAffinityConfig.clientIP.timeoutSeconds` of a Service), in seconds.
+/// The longest affinity timeout in seconds (`sessionAffinityConfig.clientIP.timeoutSeconds` of a Service).
 const LONGEST: u32 = 86_400;
 
-/// Places that are read at once: 64 KiB.
+/// Places read at once: 64 KiB.
 const STEP: usize = 4096;
 
-/// The first bytes of a file.
+/// The header of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct Header {
     magic: [u8; 8],
     places: u64,
     keys: [u64; 4],
-    /// See the module.
     proof: u64,
-    /// The kernel's number for the time since the machine was started.
+    /// The kernel's boot id.
     boot: [u8; 16],
     version: u32,
-    /// CRC-32C of what is before it.
+    /// CRC-32C of the bytes before it.
     check: u32,
 }
 
@@ -65,30 +65,30 @@ impl Header {
         crc32c(&self.as_bytes()[..std::mem::offset_of!(Self, check)])
     }
 
-    /// Why a file with this header is not used.
+    /// Returns why a file with this header is rejected, or `None` if it is valid.
     fn fault(&self, boot: [u8; 16], len: u64) -> Option<&'static str> {
         if self.magic != MAGIC {
-            Some("it is no table of clients")
+            Some("it is not a client table")
         } else if self.version != VERSION {
-            Some("its layout is of another version")
+            Some("its format version is not supported")
         } else if self.check != self.sum() {
             Some("its header is damaged")
         } else if self.boot != boot {
-            Some("it is from before the machine was started")
+            Some("it was written before the last boot")
         } else if self.places != PLACES as u64 || self.proof != proof(self.keys) {
-            Some("its layout is of another program")
+            Some("another program wrote it")
         } else if len != LEN {
-            Some("its length is not what its header says")
+            Some("its length differs from its header")
         } else {
             None
         }
     }
 }
 
-/// The length of a file.
+/// Length of the file in bytes.
 const LEN: u64 = START + (PLACES * PLACE) as u64;
 
-/// A hash that differs where another program, or another processor, hashes differently.
+/// A hash that differs if another program or CPU hashes differently.
 fn proof(keys: [u64; 4]) -> u64 {
     let hasher = hasher(keys);
     let of = |client: IpAddr| {
@@ -102,31 +102,31 @@ const fn hasher([a, b, c, d]: [u64; 4]) -> RandomState {
     RandomState::with_seeds(a, b, c, d)
 }
 
-/// What an earlier process has left.
+/// The clients found in an earlier process's file.
 #[derive(Debug)]
 pub(crate) struct Found {
     keys: [u64; 4],
-    /// Those in use: both words.
+    /// The places in use, two words each.
     places: Vec<[u64; 2]>,
 }
 
 impl Found {
-    /// Nothing, with keys at random: nobody outside can choose who shares places.
+    /// Returns no clients, and random keys, so that outsiders cannot choose clients that share places.
     pub(crate) fn nothing() -> Self {
         Self { keys: std::array::from_fn(|at| RandomState::new().hash_one(at)), places: Vec::new() }
     }
 
-    /// What is in a file.
+    /// Reads a file.
     ///
     /// # Errors
-    /// Why nothing of it is used, as a sentence without its end.
+    /// The reason why the file is rejected, as a clause without a full stop.
     pub(crate) fn read(path: &Path, boot: [u8; 16]) -> Result<Self, String> {
         let unreadable = |error: io::Error| format!("it cannot be read: {error}");
         let mut file = File::open(path).map_err(unreadable)?;
         let about = file.metadata().map_err(unreadable)?;
         let mut header = Header::new_zeroed();
         if !about.is_file() || file.read_exact(header.as_mut_bytes()).is_err() {
-            return Err("it is no table of clients".to_owned());
+            return Err("it is not a client table".to_owned());
         }
         if let Some(fault) = header.fault(boot, about.len()) {
             return Err(fault.to_owned());
@@ -144,10 +144,11 @@ impl Found {
 }
 
 impl ClientAffinity {
-    /// A table in a new file, with what was found and may still be of use at this second. Returns it with how many places that is.
+    /// Creates a table in a new file and copies the found places that have not expired at second `now`. Returns the table and the number of
+    /// copied places.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    /// If the file cannot be written.
     pub(crate) fn in_file(path: &Path, boot: [u8; 16], found: Found, now: u64) -> io::Result<(Self, u64)> {
         let Found { keys, places } = found;
         let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
@@ -158,7 +159,7 @@ impl ClientAffinity {
         Ok((table, adopted as u64))
     }
 
-    /// Takes a place of an earlier process in. False when its time is up, and where there is no memory for it.
+    /// Copies a place of an earlier process. Returns false if it has expired or memory is short.
     fn adopt(&self, [name, word]: [u64; 2], now: u32) -> bool {
         let (backend, seen) = halves(word);
         // The clock may have been set back.

@@ -1,7 +1,7 @@
 //! The [`Rewrite`] of an entry, in the entry or beside it.
 
 use super::super::compact::CompactRewrite;
-use super::{Entry, Key, Rewrite};
+use super::{Direction, Entry, Key, Rewrite, Rewritten};
 
 impl Entry {
     /// Its rewrite, if it has one; `record` is what the table has beside the entry, where those over IPv6 are.
@@ -22,9 +22,20 @@ impl Entry {
     pub(in crate::session) fn sound_rewrite(&self, record: &Rewrite) -> Result<Option<Rewrite>, String> {
         let rewrite = self.rewrite(record);
         if rewrite.is_some_and(|rewrite| !rewrite.is_sound(&self.key())) {
-            return Err("it has a rewrite that cannot be".to_owned());
+            return Err("it has an invalid rewrite".to_owned());
         }
         Ok(rewrite)
+    }
+
+    /// What packets of this direction have on the wire, and what they leave with. The rewrite is the entry's.
+    pub(in crate::session) fn rewritten(&self, rewrite: &Rewrite, direction: Direction) -> Rewritten {
+        match direction {
+            Direction::Forward => rewrite.rewritten_forward((self.key(), self.is_from_low())),
+            Direction::Reply => {
+                let at_backend = (self.key(), !self.is_from_low());
+                Rewritten::new(at_backend, (rewrite.alias, !rewrite.client_is_low()))
+            }
+        }
     }
 
     /// That of an entry that has one, over IPv4.

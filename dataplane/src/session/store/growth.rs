@@ -7,7 +7,8 @@ use super::super::entry::{Entry, Slot};
 use super::super::links::Links;
 use super::super::memory::Column;
 use super::super::rewrite::Rewrite;
-use super::{Header, START, STEP};
+use super::STEP;
+use super::header::{Header, START};
 
 /// A worker's file, mapped.
 #[derive(Debug)]

@@ -189,15 +189,15 @@ fn what_has_expired_and_what_finds_no_room_is_left_out_the_oldest_first() {
 fn a_damaged_or_foreign_file_is_refused_whole_and_counted() {
     type Damage = fn(&mut Vec<u8>);
     let damages: [(&str, Damage); 9] = [
-        ("no table", |bytes| bytes[0] ^= 1),
-        ("another version", |bytes| bytes[56] ^= 4),
+        ("not a session table", |bytes| bytes[0] ^= 1),
+        ("format version", |bytes| bytes[56] ^= 4),
         ("damaged", |bytes| bytes[24] ^= 1),
         ("damaged", |bytes| bytes[40] ^= 1),
         ("length", |bytes| bytes.truncate(bytes.len() - 1)),
-        ("no table", Vec::clear),
-        ("cannot be", |bytes| bytes[ENTRY + 60 + 1] = 0x0f),
-        ("cannot be", |bytes| bytes[ENTRY + 8] = 1),
-        ("state that its protocol", |bytes| bytes[ENTRY + 33] = 17),
+        ("not a session table", Vec::clear),
+        ("invalid entry", |bytes| bytes[ENTRY + 60 + 1] = 0x0f),
+        ("invalid entry", |bytes| bytes[ENTRY + 8] = 1),
+        ("does not fit its protocol", |bytes| bytes[ENTRY + 33] = 17),
     ];
     for (reason, damage) in damages {
         let folder = Scratch::new();
@@ -228,7 +228,7 @@ fn a_file_from_before_the_machine_was_started_and_one_of_another_program_are_for
         fs::write(folder.file(0), &bytes).unwrap();
         Process::start(&folder, 1, now).store.adoption().refused[0].reason.clone()
     };
-    assert!(change(|header| header.boot[3] ^= 1).contains("before the machine was started"));
+    assert!(change(|header| header.boot[3] ^= 1).contains("before the last boot"));
     assert!(change(|header| header.entry += 8).contains("another program"));
     assert!(change(|header| header.reasons += 1).contains("another program"));
     assert!(change(|header| header.slots += 1).contains("length"));
@@ -371,6 +371,6 @@ fn a_rewrite_that_cannot_be_is_refused_with_its_file() {
         fs::write(folder.file(0), &bytes).unwrap();
         let adoption = Process::start(&folder, 1, now).store.adoption().clone();
         assert_eq!((adoption.adopted, adoption.refused.len()), (0, 1));
-        assert!(adoption.refused[0].reason.contains("rewrite that cannot be"), "{:?}", adoption.refused);
+        assert!(adoption.refused[0].reason.contains("invalid rewrite"), "{:?}", adoption.refused);
     }
 }

@@ -1,7 +1,8 @@
 //! Entries that were there before the table: those of an earlier process, and those of a worker that has failed.
 
 use super::super::budget::Room;
-use super::super::entry::{Direction, Entry, Moment, NONE};
+use super::super::direction::Direction;
+use super::super::entry::{Entry, Moment, NONE};
 use super::super::index::Index;
 use super::super::links::Links;
 use super::super::lists::Lists;

@@ -4,7 +4,8 @@ use bulkhead_classifier::protocol;
 
 use super::super::TcpWindow;
 use super::super::class::Class;
-use super::super::entry::{Direction, Entry, Moment, Slot};
+use super::super::direction::Direction;
+use super::super::entry::{Entry, Moment, Slot};
 use super::SessionTable;
 use crate::packet::TcpFlags;
 use crate::{Decision, DropReason, PortId};

@@ -1,46 +1,46 @@
-//! What is told of sessions that end, while somebody listens.
+//! Reports ended sessions while a stream is attached.
 
 use super::super::class::Class;
 use super::super::entry::Slot;
 use super::{Key, SessionInfo, SessionTable};
 
-/// Endings that wait for the stage that reads them after each burst: eight times what a burst sweeps out.
+/// Endings that wait for the stage, which reads them after each burst: eight times what a burst sweeps out.
 const WAITING: usize = 4096;
 
-/// What went through a session, both ways together.
+/// Traffic of a session, both directions together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Packets that workers have forwarded.
+    /// Packets forwarded by workers.
     pub packets: u64,
-    /// Their bytes, with the Ethernet header.
+    /// Bytes of these packets, with Ethernet headers.
     pub bytes: u64,
 }
 
-/// A session that is over.
+/// An ended session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionEnd {
-    /// What it was; `state` is its last one, and `idle` says nothing.
+    /// The session with its last state. `idle` is meaningless.
     pub session: SessionInfo,
-    /// When a worker last saw a packet of it, in nanoseconds since 1970.
+    /// When a worker last saw a packet of the session, in nanoseconds since 1970.
     pub last_seen: u64,
-    /// What went through it since somebody listens. Packets that the kernel's flow cache has forwarded do not count.
+    /// Traffic since the stream was attached, without packets forwarded by the kernel's flow cache.
     pub tally: Tally,
-    /// Whether a newer policy has cut it.
+    /// Whether a newer policy cut the session.
     pub is_cut: bool,
 }
 
-/// What is kept of sessions for whoever listens.
+/// Endings and counts for the attached stream.
 #[derive(Debug)]
 pub(super) struct Endings {
     waiting: Vec<SessionEnd>,
-    /// Endings for which there was no room.
+    /// Endings lost because the list was full.
     left_out: u64,
-    /// By slot: packets and bytes. Arrays of numbers, which are asked of the system as zeros: pages that nobody writes are not there.
+    /// Packets and bytes by slot. Allocated as zeroed pages, so unused slots take no memory.
     tallies: Vec<[u64; 2]>,
 }
 
 impl SessionTable {
-    /// Has endings told and packets counted from now on, or no more.
+    /// Starts or stops reporting endings and counting packets.
     pub(crate) fn listen(&mut self, listens: bool) {
         let capacity = self.entries().len();
         self.endings = listens.then(|| {
@@ -49,7 +49,7 @@ impl SessionTable {
         });
     }
 
-    /// Counts a packet of the session that this key finds; `guess` is where it probably is.
+    /// Counts a packet for the session with this key. `guess` is its probable slot.
     pub(crate) fn tally(&mut self, guess: Slot, hash: u64, key: &Key, bytes: u64) {
         if self.endings.is_none() {
             return;
@@ -63,14 +63,14 @@ impl SessionTable {
         }
     }
 
-    /// Gives the endings since the last call to `each`, and returns how many more there were.
+    /// Calls `each` with the endings since the last call. Returns the number of lost endings.
     pub(crate) fn take_endings(&mut self, each: impl FnMut(SessionEnd)) -> u64 {
         let Some(endings) = &mut self.endings else { return 0 };
         endings.waiting.drain(..).for_each(each);
         std::mem::take(&mut endings.left_out)
     }
 
-    /// The session in a slot is about to end. What was refused is none.
+    /// Reports that the session in a slot is about to end. Ignores refusals.
     #[cold]
     #[inline(never)]
     pub(super) fn tell_end(&mut self, slot: Slot, is_cut: bool) {

@@ -1,56 +1,56 @@
-//! What others are told of the sessions, and how they end some: page by page, so that no packet waits for long.
+//! Lists and ends sessions page by page, so that packets do not wait long.
 
 use std::net::IpAddr;
 
 use bulkhead_classifier::OriginId;
 
 use super::super::class::Class;
-use super::super::entry::{Direction, Slot};
+use super::super::direction::Direction;
+use super::super::entry::Slot;
 use super::SessionTable;
 use crate::PortId;
 
-/// Places that one page looks at. Each is a cache line: some ten microseconds, as a burst of new sessions takes.
+/// Slots per page. Each is a cache line: about ten microseconds, like a burst of new sessions.
 const PAGE: Slot = 1024;
 
-/// A session as others are told of it.
+/// A session, as reported to the control plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionInfo {
-    /// Who began it: address, and port (or the identifier of a ping).
+    /// The initiator's address and port, or the identifier of a ping.
     pub initiator: (IpAddr, u16),
-    /// With whom. For a connection to a Service the endpoint that it was given.
+    /// The responder's address and port. For a connection to a Service, the endpoint.
     pub responder: (IpAddr, u16),
-    /// The Service's address and port that the initiator has used; none for a connection to no Service.
+    /// The Service's address and port that the initiator used. `None` without a Service.
     pub service: Option<(IpAddr, u16)>,
-    /// The source that the endpoint sees, where that is not the initiator.
+    /// The source that the endpoint sees. `None` if it is the initiator's.
     pub source: Option<(IpAddr, u16)>,
-    /// The IANA protocol number.
+    /// IANA protocol number.
     pub protocol: u8,
-    /// Its state in words: `new`, `established`, ...
+    /// The state's name: `new`, `established`, ...
     pub state: &'static str,
-    /// Where the initiator's packets come in.
+    /// The port that receives the initiator's packets.
     pub in_port: PortId,
-    /// Where they leave.
+    /// The port that sends the initiator's packets.
     pub out_port: PortId,
-    /// Which rule has allowed it.
+    /// The origin of the rule that allowed the session. `None` if no rule did.
     pub origin: Option<OriginId>,
-    /// Nanoseconds since a worker saw a packet of it. Packets that the kernel forwards by itself do not count until the flow's lease is
-    /// renewed.
+    /// Nanoseconds since a worker saw a packet. Packets forwarded by the kernel count when the flow's lease is renewed.
     pub idle: u64,
 }
 
-/// Sessions by what is known of them. What is not said does not matter.
+/// Selects sessions. Fields that are `None` match every session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SessionSelector {
-    /// Of this port, whichever side it is.
+    /// Match this port on either side.
     pub port: Option<PortId>,
-    /// Of this address, whichever side it is, the Service's included.
+    /// Match this address on either side, or as the Service's address.
     pub address: Option<IpAddr>,
-    /// To this destination port, as the initiator or as the responder has it.
+    /// Match this destination port, before or after translation.
     pub service: Option<u16>,
 }
 
 impl SessionSelector {
-    /// Whether the session is one of them.
+    /// Whether the session matches.
     pub fn selects(&self, session: &SessionInfo) -> bool {
         let ends = [Some(session.initiator), Some(session.responder), session.service, session.source];
         let has = |address: IpAddr| ends.iter().flatten().any(|end| end.0 == address);
@@ -61,33 +61,33 @@ impl SessionSelector {
     }
 }
 
-/// What became of a part of a table whose sessions were to end.
+/// The result of ending the selected sessions of a page.
 #[derive(Clone, Debug, Default)]
 pub struct EndedSessions {
-    /// The sessions that have ended.
+    /// The sessions that were ended.
     pub sessions: Vec<SessionInfo>,
-    /// Where the next page begins; none when this was the last one.
+    /// Start of the next page. `None` after the last page.
     pub next: Option<u32>,
 }
 
-/// A part of a table.
+/// A page of sessions.
 #[derive(Clone, Debug, Default)]
 pub struct SessionPage {
-    /// Its sessions. What was refused is none.
+    /// The sessions, without refusals.
     pub sessions: Vec<SessionInfo>,
-    /// Where the next page begins; none when this was the last one.
+    /// Start of the next page. `None` after the last page.
     pub next: Option<u32>,
 }
 
 impl SessionTable {
-    /// The sessions of a part of the table that begins here; 0 is the beginning. One that comes or goes between two pages may be in
-    /// none, and one is never in two.
+    /// Returns the page of sessions that begins at slot `from`; 0 is the first. A session that begins or ends between two pages may be
+    /// missing. No session is in two pages.
     pub(crate) fn page(&self, from: Slot, now: u64) -> SessionPage {
         let (slots, next) = self.slots(from);
         SessionPage { sessions: slots.filter_map(|slot| self.info(slot, now)).collect(), next }
     }
 
-    /// Ends the sessions of such a part that are selected. Their next packets belong to none.
+    /// Ends the selected sessions of the page that begins at slot `from`.
     pub(crate) fn end_selected(&mut self, from: Slot, selector: &SessionSelector, now: u64) -> EndedSessions {
         let (slots, next) = self.slots(from);
         let mut sessions = Vec::new();
@@ -100,13 +100,13 @@ impl SessionTable {
         EndedSessions { sessions, next }
     }
 
-    /// The places of a page, and where the next one begins.
+    /// Returns the slots of a page and the start of the next page.
     fn slots(&self, from: Slot) -> (std::ops::Range<Slot>, Option<Slot>) {
         let end = from.saturating_add(PAGE).min(self.fresh);
         (from.min(end)..end, (end < self.fresh).then_some(end))
     }
 
-    /// The session at a place, if there is one.
+    /// Returns the session in a slot. `None` for free slots, refusals and expired sessions.
     fn info(&self, slot: Slot, now: u64) -> Option<SessionInfo> {
         let entry = self.entry(slot);
         let is_session = !entry.is_free() && entry.class() != Class::Refused;
@@ -116,7 +116,7 @@ impl SessionTable {
         self.describe(slot, now)
     }
 
-    /// What an entry is, whatever its class and time.
+    /// Describes an entry of any class, expired or not. `None` if the slot is free.
     pub(super) fn describe(&self, slot: Slot, now: u64) -> Option<SessionInfo> {
         let entry = self.entry(slot);
         if entry.is_free() {
@@ -129,7 +129,7 @@ impl SessionTable {
         Some(SessionInfo {
             initiator,
             responder,
-            // A masqueraded connection has its destination there; of a ping both ends have the identifier that each side knows.
+            // For a masqueraded connection the VIP is the destination. Both ends of a ping have their own identifier.
             service: rewrite
                 .map(|rewrite| rewrite.vip())
                 .filter(|vip| if entry.key().is_echo() { vip.0 != responder.0 } else { *vip != responder }),

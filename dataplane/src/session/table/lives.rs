@@ -5,7 +5,8 @@ use std::sync::atomic::{Ordering, compiler_fence};
 use bulkhead_classifier::protocol;
 
 use super::super::class::Class;
-use super::super::entry::{Direction, Entry, Moment, NONE, NewSession, Slot};
+use super::super::direction::Direction;
+use super::super::entry::{Entry, Moment, NONE, NewSession, Slot};
 use super::super::links::Links;
 use super::super::rewrite::Rewrite;
 use super::{Key, SessionTable};

@@ -26,7 +26,8 @@
 
 use super::super::TcpWindow;
 use super::super::class::Class;
-use super::super::entry::{Direction, Moment, NewSession, Slot};
+use super::super::direction::Direction;
+use super::super::entry::{Moment, NewSession, Slot};
 use super::SessionTable;
 use crate::DropReason;
 use crate::packet::{Checksum, SeqSpan, TcpFlags};

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use bulkhead_classifier::protocol;
 
-use super::super::entry::{Direction, Entry, Moment, Slot};
+use super::super::direction::Direction;
+use super::super::entry::{Entry, Moment, Slot};
 use super::super::rewrite::{Rewrite, Rewritten};
 use super::{Hit, Key, PlainHit, SessionTable};
 use crate::Flow;
@@ -98,7 +99,7 @@ impl SessionTable {
     /// What becomes of the addresses of a packet of an entry with a rewrite.
     pub(crate) fn rewritten(&self, slot: Slot, direction: Direction) -> Option<Rewritten> {
         let rewrite = self.rewrite(slot)?;
-        Some(rewrite.rewritten(self.entry(slot), direction))
+        Some(self.entry(slot).rewritten(&rewrite, direction))
     }
 
     /// Who talks to whom in truth, client and backend; none for an entry without a rewrite. Echoes have no ports: their identifier is

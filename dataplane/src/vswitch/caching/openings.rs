@@ -1,8 +1,8 @@
-//! Connections that go on in the kernel from their SYN-ACK.
+//! TCP connections that the kernel forwards from their SYN-ACK on.
 //!
-//! A short connection ends before it is ever sampled among hits, so all of it would go through the workers. The SYN-ACK is the
-//! first packet by which the way of both directions is known, and the only one at which nothing of the connection is under way:
-//! the initiator waits for it, and the responder for the answer to it. So both directions are added before it is sent, without a latch.
+//! A short connection ends before it is sampled, so all of its packets would pass through the workers. At the SYN-ACK both directions are
+//! known, and no other packet is in flight: the initiator waits for the SYN-ACK, and the responder for the answer. So both directions are
+//! added before the SYN-ACK is sent, without a latch.
 //!
 //! ```text
 //!   initiator               worker                responder
@@ -13,17 +13,17 @@
 //!      | FIN ---------------> judge -----------------> |    and whatever else has SYN, FIN or RST
 //! ```
 //!
-//! **What a SYN-ACK proves.** That the responder is there and has taken this SYN: the worker has compared its acknowledgement number.
-//! It does not prove that the initiator is where its address says. So the kernel forwards nothing of either direction until the
-//! initiator sends the acknowledgement number that only the SYN-ACK has told; the rest is left to the worker as ever.
+//! **What a SYN-ACK proves.** The responder exists and accepted this SYN, because the worker checked the acknowledgement number. It does
+//! not prove the initiator's address. So the kernel forwards neither direction until the initiator sends the acknowledgement number that
+//! only the SYN-ACK's receiver knows. Until then packets go to the worker.
 //!
-//! **What the session learns.** The worker sees neither that segment nor what follows, and a session that nobody has
-//! acknowledged ends after `tcp_new`. So the kernel remembers that the handshake has ended, and the worker asks for it twice: before the
-//! flows of the opening ask to be renewed, and when none of them can be in use any more. If it has ended, the session is established,
-//! and flows that are in use are renewed as any others.
+//! **Session state.** The worker sees neither that segment nor the following ones, and an unacknowledged session expires after `tcp_new`.
+//! So the kernel records that the handshake has ended, and the worker asks for it twice: before the opening's flows ask for renewal, and
+//! when none of them can be in use any more. If the handshake has ended, the session becomes established and its flows are renewed
+//! normally.
 //!
-//! **What a flood costs.** Only the first SYN-ACK of a session adds flows, and each port that begins connections has an allowance.
-//! Flows that nobody uses are the first ones that the kernel's map drops.
+//! **Floods.** Only the first SYN-ACK of a session adds flows, and each initiating port has an allowance. The kernel's map evicts unused
+//! flows first.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -33,52 +33,53 @@ use crate::io::{CachedFlow, FlowHandshake, FlowStart, HANDSHAKES, Initiator, REN
 use crate::worker::SessionKey;
 use crate::{Flow, Judged, Received, Worker};
 
-/// How long flows that are added with a SYN-ACK are good, 500 ms in nanoseconds: most short connections are over by then.
+/// Lease of flows added with a SYN-ACK, 500 ms in nanoseconds. Most short connections end within it.
 const LEASE: u64 = 500_000_000;
 
-/// The handshake is asked for first when this part of the lease is left, before the flows ask to be renewed. Only flows of an established
-/// session are renewed, and the segments of a bulk connection cannot establish it: they are too far ahead of its handshake by then.
+/// The worker first asks for the handshake when this fraction of the lease (1/n) is left, before the flows ask for renewal. Only flows of
+/// established sessions are renewed, and later segments of a bulk connection cannot establish the session, because they are too far beyond
+/// the handshake.
 const ASKED_IN_LAST: u64 = 4;
 const _: () = assert!(ASKED_IN_LAST < RENEWED_IN_LAST);
 
-/// How long after the lease the handshake is asked for once more, 250 ms in nanoseconds: more than a worker may be held up between
-/// its look at the clock and the call that adds the flows.
+/// Time after the lease until the worker asks again, 250 ms in nanoseconds. A worker is never delayed so long between reading the clock and
+/// adding the flows.
 const MARGIN: u64 = 250_000_000;
 
-/// Both are at most these parts of the time that a session has for its handshake, so that it is asked for before that is up.
+/// Lease and margin are at most these fractions (1/n) of the handshake timeout, so that the worker asks before it ends.
 const LEASES_PER_TIMEOUT: u64 = 16;
 const MARGINS_PER_TIMEOUT: u64 = 4;
 
-/// How many connections that are begun on one port a worker adds within [`LEASE`]: a quarter of all handshakes. That is 32,000 a second, more than a
-/// core can open through the workers.
+/// Connections of one initiating port that a worker adds within [`LEASE`]: a quarter of all handshakes, or 32,000 a second, more than a
+/// core can open.
 const SHARE: u64 = HANDSHAKES as u64 / 4;
 
 /// A connection whose handshake may end in the kernel.
 #[derive(Clone, Copy, Debug)]
 struct Opening {
     session: SessionKey,
-    /// When its SYN-ACK came, when it is asked for first, and when once more.
+    /// Time of the SYN-ACK, of the first query and of the last query, in nanoseconds.
     since: u64,
     asked: u64,
     due: u64,
 }
 
-/// The openings of a worker. Their handshakes are the worker's numbers in order, round and round.
+/// A worker's openings. Handshake numbers are assigned in order and wrap around.
 #[derive(Debug)]
 pub(super) struct Openings {
     numbers: Range<u32>,
-    /// The number of the first one that waits.
+    /// Number of the oldest waiting opening.
     first: u32,
-    /// The oldest first.
+    /// Oldest first.
     waiting: VecDeque<Opening>,
-    /// How many of them were asked for once.
+    /// Number of openings that were queried once.
     asked: usize,
     /// By port.
     allowances: Vec<Allowance>,
 }
 
 impl Openings {
-    /// Those of one of so many workers.
+    /// Creates the openings of worker number `worker` of `workers`.
     pub(super) fn new(worker: usize, workers: usize) -> Self {
         let each = HANDSHAKES / u32::try_from(workers).unwrap_or(HANDSHAKES).max(1);
         let first = each * u32::try_from(worker).unwrap_or(0);
@@ -92,20 +93,20 @@ impl Openings {
         }
     }
 
-    /// The number that the next opening gets; none while all are in use.
+    /// Returns the number for the next opening. `None` if all are in use.
     fn next(&self) -> Option<FlowHandshake> {
         let waiting = self.waiting.len();
         if waiting < self.numbers.len() { self.number(waiting) } else { None }
     }
 
-    /// The number of the one in this place.
+    /// Returns the number of the opening at this position.
     fn number(&self, at: usize) -> Option<FlowHandshake> {
         let offset = (self.first - self.numbers.start) as usize + at;
         let number = self.numbers.start + u32::try_from(offset % self.numbers.len()).ok()?;
         u16::try_from(number).ok().map(FlowHandshake)
     }
 
-    /// The oldest one that was not asked for, when that is to be done by this time.
+    /// Returns the oldest opening whose first query is due.
     fn ask_next(&mut self, now: u64) -> Option<(FlowHandshake, Opening)> {
         let opening = *self.waiting.get(self.asked).filter(|opening| opening.asked <= now)?;
         let number = self.number(self.asked)?;
@@ -113,7 +114,7 @@ impl Openings {
         Some((number, opening))
     }
 
-    /// The oldest one, when it is to be asked for once more by this time.
+    /// Removes and returns the oldest opening whose last query is due.
     fn take_due(&mut self, now: u64) -> Option<(FlowHandshake, Opening)> {
         let opening = *self.waiting.front().filter(|opening| opening.due <= now)?;
         let number = self.number(0)?;
@@ -125,7 +126,7 @@ impl Openings {
 }
 
 impl Caching {
-    /// Adds the connections whose SYN-ACKs are in a burst that was judged and not sent yet.
+    /// Adds the connections of a burst's SYN-ACKs. The burst must be judged but not sent.
     #[cold]
     #[inline(never)]
     pub(in super::super) fn open_connections<'a>(
@@ -135,14 +136,14 @@ impl Caching {
     ) {
         let mut burst = burst.enumerate();
         for &opening in about.engine.openings() {
-            // They are in order.
+            // Openings are in ascending order.
             let Some((_, (packet, judged))) = burst.find(|(at, _)| *at == opening) else { break };
             let flows = self.open_connection(about, &packet, judged);
             flows.iter().flatten().for_each(|flow| self.cache.add(flow));
         }
     }
 
-    /// Both directions of the connection whose SYN-ACK this is.
+    /// Returns the flows of both directions for a SYN-ACK. `None` if the connection cannot be cached.
     fn open_connection(
         &mut self,
         about: &About<'_>,
@@ -191,7 +192,7 @@ impl Caching {
             from: initiator,
             to: responder,
             flow: sent.map_or_else(|| turned(&opening.flow), |sent| turned(&with(&opening.flow, &sent))),
-            // From whom the SYN-ACK goes to.
+            // The frame's source is the next hop of the SYN-ACK.
             received: swapped(way.addresses),
             sent: way_back.addresses,
             is_hop: way_back.is_hop,
@@ -211,8 +212,7 @@ impl Caching {
         Some([reply, forward])
     }
 
-    /// Tells the engine of handshakes that have ended in the kernel. To be called once a round, and at the end with a time
-    /// when all are due.
+    /// Reports to the engine which handshakes have ended in the kernel. Call it once per round, and at the end with the maximal `due`.
     #[inline]
     pub(in super::super) fn end_handshakes(&mut self, engine: &mut Worker, due: u64, now: u64) {
         let Self { openings, cache, .. } = self;
@@ -225,17 +225,17 @@ impl Caching {
     }
 }
 
-/// The other direction.
+/// Returns the flow of the opposite direction.
 fn turned(flow: &Flow) -> Flow {
     Flow { src: flow.dst, dst: flow.src, sport: flow.dport, dport: flow.sport, ..*flow }
 }
 
-/// With other addresses and ports.
+/// Returns the translated flow.
 fn with(flow: &Flow, &Translation { src, dst, sport, dport }: &Translation) -> Flow {
     Flow { src, dst, sport, dport, ..*flow }
 }
 
-/// MAC addresses of the other direction.
+/// Swaps destination and source MAC address.
 fn swapped(addresses: [u8; 12]) -> [u8; 12] {
     let mut swapped = addresses;
     swapped.rotate_left(6);

@@ -3,8 +3,8 @@
 use super::super::arrivals::Arrivals;
 use super::super::stream::Known;
 use super::Stage;
+use crate::flow::Translation;
 use crate::forward::{translate_error, write_ends, write_plain_v4};
-use crate::io::Translation;
 use crate::translations::Translated;
 use crate::{DropReason, Judged, Verdict};
 

@@ -12,9 +12,12 @@ pub(crate) struct Watching<'a> {
     first: usize,
 }
 
-impl<'a> Watching<'a> {
-    pub(super) const fn new(writer: &'a mut StreamWriter, arrivals: &'a Arrivals) -> Self {
-        Self { writer, arrivals, first: 0 }
+impl StreamWriter {
+    /// These packets are about to be judged.
+    pub(in crate::vswitch) fn watch<'a>(&'a mut self, arrivals: &'a Arrivals) -> Watching<'a> {
+        // Of packets that the engine has failed at.
+        self.marks.clear();
+        Watching { writer: self, arrivals, first: 0 }
     }
 }
 

@@ -6,9 +6,8 @@ use rtrb::Producer;
 
 use super::selection::Selection;
 use super::traces::{Mark, Traces};
-use super::watching::Watching;
 use super::{Judgement, LONGEST_SNAP, LeftOut, MOST_TRACEPOINTS, Record, SharedLeftOut, StreamPlan, Tracepoint};
-use crate::io::Translation;
+use crate::flow::Translation;
 use crate::packet::{self, LinkType};
 use crate::vswitch::arrivals::Arrivals;
 use crate::worker::{Judgements, Worker};
@@ -39,7 +38,7 @@ pub(crate) struct StreamWriter {
     /// How many this worker has selected.
     selected: u64,
     /// Those of the packets that were just judged whose frames are to be marked, in order.
-    marks: Vec<(usize, Mark)>,
+    pub(super) marks: Vec<(usize, Mark)>,
     /// Those whose end is known since the round began: when they were judged, their number there and then, their place.
     ended: Vec<(u64, u64, u16)>,
 }
@@ -104,13 +103,6 @@ impl StreamWriter {
     /// A round begins at this time, by a snapshot of this generation.
     pub(in crate::vswitch) fn begin_round(&mut self, now: u64, generation: u64) {
         (self.now, self.generation) = (now, generation);
-    }
-
-    /// These packets are about to be judged.
-    pub(in crate::vswitch) fn watch<'a>(&'a mut self, arrivals: &'a Arrivals) -> Watching<'a> {
-        // Of packets that the engine has failed at.
-        self.marks.clear();
-        Watching::new(self, arrivals)
     }
 
     /// Marks the frames of the packets that were just judged and that tracepoints have selected.

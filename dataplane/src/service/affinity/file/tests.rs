@@ -83,10 +83,10 @@ fn a_file_takes_memory_as_it_is_used() {
 fn a_damaged_foreign_or_truncated_file_is_refused_whole() {
     type Damage = fn(&mut Vec<u8>);
     let damages: [(&str, Damage); 8] = [
-        ("no table", |bytes| bytes[0] ^= 1),
-        ("no table", Vec::clear),
-        ("no table", |bytes| bytes.truncate(50)),
-        ("another version", |bytes| bytes[72] ^= 1),
+        ("not a client table", |bytes| bytes[0] ^= 1),
+        ("not a client table", Vec::clear),
+        ("not a client table", |bytes| bytes.truncate(50)),
+        ("format version", |bytes| bytes[72] ^= 1),
         ("damaged", |bytes| bytes[8] ^= 1),
         ("damaged", |bytes| bytes[20] ^= 1),
         ("length", |bytes| bytes.truncate(bytes.len() - 1)),
@@ -101,7 +101,7 @@ fn a_damaged_foreign_or_truncated_file_is_refused_whole() {
         assert!(error.contains(reason), "{error} is not {reason}");
     }
     let scratch = written(3);
-    assert!(Found::read(&scratch.0, [8; 16]).unwrap_err().contains("before the machine was started"));
+    assert!(Found::read(&scratch.0, [8; 16]).unwrap_err().contains("before the last boot"));
     let with = |change: fn(&mut Header)| {
         let mut bytes = fs::read(&scratch.0).unwrap();
         let (header, _) = Header::mut_from_prefix(&mut bytes).unwrap();

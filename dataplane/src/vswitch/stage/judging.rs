@@ -1,0 +1,111 @@
+//! Asks the engine about what has come in, and tells those who watch: a stream, a tap, the flow cache.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::super::Captured;
+use super::super::arrivals::Arrivals;
+use super::super::caching::About;
+use super::Stage;
+use crate::{BodyKind, DropReason, Judged, LinkType, Outcome, Packet, Received, Snapshot};
+
+impl Stage {
+    /// Judges what waits and does what comes of it.
+    pub(super) fn judge(&mut self, snapshot: &Snapshot) {
+        if self.arrivals.len() == 0 {
+            return;
+        }
+        let mut arrivals = std::mem::take(&mut self.arrivals);
+        if self.tap.is_some() {
+            self.judge_for_tap(snapshot, &arrivals);
+        } else {
+            self.ask_engine_safely(snapshot, &arrivals);
+        }
+        if let Some(stream) = &mut self.ledger.stream {
+            stream.mark(&mut arrivals);
+        }
+        if let Some(caching) = &mut self.caching {
+            let about = About {
+                engine: &self.engine,
+                forwarder: &self.forwarder,
+                snapshot,
+                now: self.now,
+                stream: self.ledger.stream.as_deref(),
+            };
+            caching.offer(&about, arrivals.iter(&self.umem).zip(&self.judged));
+            if !self.engine.openings().is_empty() {
+                caching.open_connections(&about, arrivals.iter(&self.umem).zip(&self.judged));
+            }
+        }
+        self.depart(snapshot, &mut arrivals);
+        self.arrivals = arrivals;
+        self.swept_at = self.now;
+    }
+
+    /// The engine's verdicts. A function of its own, as is what comes of them: as one, the two loops have too few registers.
+    #[inline(never)]
+    fn ask_engine(&mut self, snapshot: &Snapshot, arrivals: &Arrivals) {
+        match &self.ledger.stream {
+            None => self.engine.judge(snapshot, self.now, arrivals.iter(&self.umem), &mut self.judged),
+            Some(_) => self.ask_engine_and_tell(snapshot, arrivals),
+        }
+    }
+
+    /// The same with a stream.
+    #[inline(never)]
+    fn ask_engine_and_tell(&mut self, snapshot: &Snapshot, arrivals: &Arrivals) {
+        let Some(stream) = &mut self.ledger.stream else { return };
+        let (packets, mut witness) = (arrivals.iter(&self.umem), stream.watch(arrivals));
+        self.engine.judge_before(snapshot, self.now, packets, &mut self.judged, &mut witness);
+    }
+
+    /// The same, and when the engine fails, nobody but these packets suffers. Around [`Stage::ask_engine`] and not in it: what a closure
+    /// has captured is not in registers.
+    pub(super) fn ask_engine_safely(&mut self, snapshot: &Snapshot, arrivals: &Arrivals) {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.ask_engine(snapshot, arrivals))) {
+            // What it had counted stands, the rest was judged by nobody.
+            for packet in arrivals.iter(&self.umem).skip(self.judged.len()) {
+                self.ledger.tell_arrived(&packet, DropReason::Unjudged);
+            }
+            self.judged.resize(arrivals.len(), Judged::UNJUDGED);
+            self.go_on_after(panic);
+        }
+    }
+
+    /// As the engine's `judge`, and everything that it knows goes to the tap.
+    #[cold]
+    #[inline(never)]
+    fn judge_for_tap(&mut self, snapshot: &Snapshot, arrivals: &Arrivals) {
+        let link = LinkType::Ethernet;
+        let of = |Received { frame, wire_len, in_port }| Packet { frame, wire_len, link, in_port, time: self.now };
+        let packets: Vec<Packet<'_>> = arrivals.iter(&self.umem).map(of).collect();
+        let mut outcomes = vec![Outcome::UNJUDGED; packets.len()];
+        match &mut self.ledger.stream {
+            None => self.engine.process(snapshot, &packets, &mut outcomes),
+            Some(stream) => {
+                self.engine.process_before(snapshot, &packets, &mut outcomes, &mut stream.watch(arrivals));
+            }
+        }
+        self.judged.clear();
+        for (packet, outcome) in packets.iter().zip(&outcomes) {
+            let (verdict, session, translation) = (outcome.verdict, outcome.session, outcome.place);
+            self.judged.push(Judged {
+                verdict,
+                body: BodyKind::Unknown,
+                session,
+                translation,
+                elsewhere: outcome.elsewhere,
+            });
+            if outcome.elsewhere.is_some() {
+                // Whoever judges it shows it.
+                continue;
+            }
+            let Some(tap) = self.tap.as_ref().filter(|tap| tap.has_room()) else {
+                self.ledger.counters.tap_missed += 1;
+                continue;
+            };
+            let (bytes, wire_len, outcome) = (packet.frame.into(), packet.wire_len, *outcome);
+            let taken = tap.offer(Captured { time: self.now, bytes, wire_len, outcome });
+            self.ledger.counters.tap_missed += u64::from(!taken);
+        }
+    }
+}

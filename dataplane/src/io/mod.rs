@@ -16,6 +16,7 @@ mod capture_error;
 #[cfg(target_os = "linux")]
 mod capture_port;
 mod capture_reader;
+mod capture_record;
 mod capture_writer;
 #[cfg(target_os = "linux")]
 mod fault_port;

@@ -4,7 +4,7 @@
 use std::io::Read;
 
 use super::CaptureError;
-use super::capture_reader::{MAX_PACKET_LEN, Record};
+use super::capture_record::{MAX_PACKET_LEN, Record};
 use super::source::{ByteOrder, Source};
 
 /// The header after the magic number.

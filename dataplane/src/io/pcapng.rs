@@ -4,7 +4,7 @@
 use std::io::Read;
 use std::sync::Arc;
 
-use super::capture_reader::{MAX_PACKET_LEN, Record};
+use super::capture_record::{MAX_PACKET_LEN, Record};
 use super::source::{ByteOrder, Source};
 use super::{CaptureError, Direction};
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use super::interface::XdpMode;
+use super::xdp_mode::XdpMode;
 
 /// An interface or one of its queues could not be opened, or asked about.
 #[derive(Debug, thiserror::Error)]

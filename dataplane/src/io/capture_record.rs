@@ -1,20 +1,21 @@
-//! A packet record of a capture file, as both formats' readers return it.
+//! One packet record of a capture file, in the form that both formats share.
 
 use super::Direction;
 
-/// The most bytes that one packet may have: Wireshark's limit (`WTAP_MAX_PACKET_SIZE_STANDARD`). A file that says
-/// more is damaged; believing it would let four bytes allocate gigabytes.
+/// Maximum length of one packet in bytes, Wireshark's limit (`WTAP_MAX_PACKET_SIZE_STANDARD`). A larger length field means
+/// damage; trusting it would allocate gigabytes.
 pub(super) const MAX_PACKET_LEN: usize = 256 * 1024;
 
-/// What a format's reader tells of a packet whose bytes are in the buffer.
+/// The metadata of a packet whose bytes are in the reader's buffer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Record {
+    /// Nanoseconds since 1970.
     pub(super) time: u64,
     pub(super) link_code: u32,
-    /// The interface's number, for its name.
+    /// Index of the capturing interface; 0 in the classic format.
     pub(super) interface: usize,
     pub(super) direction: Option<Direction>,
-    /// Where in the buffer the packet's bytes are.
+    /// Offset of the packet's bytes in the buffer.
     pub(super) start: usize,
     pub(super) len: usize,
     pub(super) original_len: u32,

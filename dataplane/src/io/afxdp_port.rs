@@ -1,21 +1,21 @@
-//! The `afxdp` crate as a port, to be held against [`XskPort`](super::XskPort). Cargo feature `afxdp`; building it needs
-//! a C compiler, make, pkg-config, libelf and zlib with their headers (the crate brings libbpf 0.3 along).
+//! A port over the `afxdp` crate, for comparison with [`XskPort`](super::XskPort). Cargo feature `afxdp`; building it needs
+//! a C compiler, make, pkg-config, libelf and zlib with their headers (the crate bundles libbpf 0.3).
 //!
-//! What the crate cannot do, and what this port does about it:
+//! Limitations of the crate, and the workarounds of this port:
 //!
-//! | the crate, version 0.4.0                             | here                                                      |
+//! | crate version 0.4.0                                  | this port                                                 |
 //! |------------------------------------------------------|-----------------------------------------------------------|
-//! | has packet memory of its own                         | packets are copied, both ways                             |
-//! | sends 32 packets per call and has no other way to    | never gives it more than 32 at once                       |
-//! | wake the kernel; what is left then waits             |                                                           |
-//! | attaches a program by netlink that stays after the   | [`Interface`] attaches ours first; libbpf finds it, and   |
-//! | process is gone and passes packets to the host       | its map by the name, and adds the socket to it            |
-//! | panics when a packet is sent and the interface gone  | the panic is caught                                       |
-//! | keeps its descriptor to itself                       | no sleeping ([`Port::descriptor`] is none), no statistics |
-//! | has no packets of several frames                     | such packets are dropped and counted                      |
+//! | uses its own packet memory                           | copies packets in both directions                         |
+//! | sends 32 packets per call and cannot wake the kernel | passes at most 32 packets per call                        |
+//! | for the rest, which then waits                       |                                                           |
+//! | attaches a program by netlink, which outlives the    | [`Interface`] attaches its own program first; libbpf      |
+//! | process and passes packets to the host               | finds its map by name and adds the socket to it           |
+//! | panics when sending on a removed interface           | catches the panic                                         |
+//! | does not expose its descriptor                       | [`Port::descriptor`] is `None`; no statistics             |
+//! | supports no packets of several frames                | drops and counts such packets                             |
 //!
-//! The alternative for the third, letting the crate attach its program and removing that at exit by netlink
-//! (`IFLA_XDP_FD` -1), would leave it behind after `kill -9`, and pass packets to the host's stack while it is there.
+//! The alternative for the third limitation lost: the crate's program, removed by netlink at exit (`IFLA_XDP_FD` -1), would stay
+//! attached after `kill -9` and pass packets to the host's stack.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -32,64 +32,64 @@ use arraydeque::{ArrayDeque, Wrapping};
 
 use super::{Frame, FramePool, Interface, Port, PortError, PortStatistics, QueueConfig, Umem, XskError};
 
-/// A buffer of the crate's memory. Nothing of ours is attached to it.
+/// A buffer of the crate's memory, without user data.
 type Buffer = BufMmap<'static, ()>;
 type Buffers = ArrayDeque<[Buffer; PENDING_LEN], Wrapping>;
 
-/// Bytes of one buffer, of which the kernel keeps 256 free: as in our own memory, so that packets fit both.
+/// Bytes of one buffer, of which the kernel keeps 256 as headroom. Equal to a chunk of [`Umem`], so packets fit both.
 const BUFFER: usize = 4096;
 
-/// The most that the kernel sends per call; a 33rd would wait until the next packet is sent.
+/// Packets that the kernel sends per call. A 33rd would wait until the next call.
 const SENT_PER_CALL: usize = 32;
 
-/// The most packets that are received at once; so many empty frames are kept at hand.
+/// Maximum packets received at once, and number of empty frames kept ready for them.
 const BURST: usize = 256;
 
-/// One question in this many bursts whether the interface is still there: nothing else tells when nothing is sent.
+/// Bursts between two checks that the interface still exists. A port that only receives gets no error from the kernel.
 const PROBE_EVERY: u32 = 1024;
 
-/// A queue that was just closed is busy for some milliseconds; as in [`XskPort`](super::XskPort).
+/// Wait before retrying a busy queue. A queue stays busy for some milliseconds after it was closed.
 const BUSY_STEP: Duration = Duration::from_millis(20);
-/// Two seconds in all.
+/// Retries: two seconds in total.
 const BUSY_STEPS: u32 = 100;
 
-/// One queue of one interface by way of the crate.
+/// One queue of one interface, driven by the crate.
 pub struct AfxdpPort {
-    /// None after `close`.
+    /// `None` after `close`.
     ends: Option<Ends>,
     interface: Arc<Interface>,
     umem: Arc<Umem>,
-    /// Empty, to receive into.
+    /// Empty frames to receive into.
     empty: Vec<Frame>,
-    /// Sent or refused, for the pool.
+    /// Frames of sent and refused packets, which the next `service` returns to the pool.
     spare: Vec<Frame>,
     refused: u64,
     until_probe: u32,
 }
 
-/// The crate's half. Its buffers point into the area and must not outlive it, which the crate leaves to its user: they
-/// stay in here, and the area goes last.
+/// The crate's objects. Buffers point into the area and must not outlive it, which the crate does not enforce: so the area is the
+/// last field and is dropped last.
 struct Ends {
     receive: SocketRx<'static, ()>,
     transmit: SocketTx<'static, ()>,
     fill: UmemFillQueue<'static, ()>,
     completion: UmemCompletionQueue<'static, ()>,
-    /// Received, to be copied.
+    /// Received buffers, before the copy to frames.
     received: Box<Buffers>,
-    /// Copied, to be filled again.
+    /// Copied buffers, for the fill ring.
     used: Vec<Buffer>,
-    /// To be sent from. The crate gives no more back than its capacity allows.
+    /// Free transmit buffers. The crate returns no more than this vector's capacity.
     free: Vec<Buffer>,
-    /// To be sent.
+    /// Filled transmit buffers.
     waiting: Box<Buffers>,
     _area: Arc<MmapArea<'static, ()>>,
 }
 
 impl AfxdpPort {
-    /// Opens a queue of an interface that was taken over. Must be called in the interface's network namespace.
+    /// Opens a queue of an attached interface. Must be called in the interface's network namespace.
     ///
     /// # Errors
-    /// [`XskError`] when the crate or the kernel refuses, or when the interface's packets do not fit a buffer.
+    /// [`XskError`] if the crate or the kernel refuses, or if a packet of the interface's MTU does not fit a buffer.
     pub fn open(
         interface: &Arc<Interface>,
         queue: u32,
@@ -131,7 +131,7 @@ impl AfxdpPort {
 
 impl Ends {
     fn open(interface: &str, queue: u32, config: QueueConfig) -> Result<Self, (&'static str, io::Error)> {
-        // The crate moves packets through a queue of this many.
+        // The crate moves packets through a queue of 4,096 entries.
         let size = |wanted: u32| wanted.clamp(1, 4096).next_power_of_two();
         let (receive_ring, transmit_ring) = (size(config.receive), size(config.transmit));
         let buffers = receive_ring as usize + transmit_ring as usize;
@@ -153,12 +153,12 @@ impl Ends {
         Ok(Self { receive, transmit, fill, completion, received, used, free, waiting, _area: area })
     }
 
-    /// Sends what waits, as far as the ring has room. False when the crate has panicked.
+    /// Sends the waiting buffers that fit the ring. Returns false if the crate panics.
     fn flush(&mut self) -> bool {
         while !self.waiting.is_empty() {
             let Self { transmit, waiting, .. } = self;
-            // The crate panics for any error number that it does not know, such as that of an interface which is gone.
-            // What it leaves behind then is only dropped.
+            // The crate panics for unknown error numbers, such as that of a removed interface. Its state is only dropped
+            // afterwards.
             match catch_unwind(AssertUnwindSafe(|| transmit.try_send(waiting, SENT_PER_CALL))) {
                 Ok(Ok(0) | Err(_)) => break,
                 Ok(Ok(_)) => {}
@@ -169,7 +169,7 @@ impl Ends {
     }
 }
 
-/// libbpf's errors are negative, and the crate does not turn them.
+/// Converts libbpf's negative error numbers, which the crate passes on unchanged.
 fn as_given(error: &io::Error) -> io::Error {
     io::Error::from_raw_os_error(error.raw_os_error().unwrap_or(libc::EIO).abs())
 }
@@ -178,7 +178,7 @@ impl Port for AfxdpPort {
     fn receive(&mut self, frames: &mut Vec<Frame>, limit: usize) -> Result<(), PortError> {
         let Some(ends) = &mut self.ends else { return Ok(()) };
         if ends.received.is_empty() {
-            // It has no errors to give.
+            // Returns no errors.
             drop(ends.receive.try_recv(&mut ends.received, limit.min(BURST), ()));
         }
         for _ in 0..limit {
@@ -217,7 +217,7 @@ impl Port for AfxdpPort {
                 let Some(mut buffer) = ends.free.pop() else { break };
                 buffer.get_data_mut()[..frame.len()].copy_from_slice(self.umem.bytes(frame));
                 buffer.set_len(u16::try_from(frame.len()).expect("less than a chunk"));
-                // As many buffers as the queue has room for, so that none is pushed out.
+                // There are at most as many buffers as queue entries, so `push_back` evicts none.
                 drop(ends.waiting.push_back(buffer));
             }
             taken += 1;
@@ -233,7 +233,7 @@ impl Port for AfxdpPort {
             let Some(frame) = pool.take() else { break };
             self.empty.push(frame);
         }
-        // Neither has errors to give.
+        // Neither call returns errors.
         drop(ends.completion.service(&mut ends.free, usize::MAX));
         let used = ends.used.len();
         drop(ends.fill.fill(&mut ends.used, used));

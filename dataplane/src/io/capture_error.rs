@@ -1,67 +1,67 @@
-//! What can be wrong with a capture file.
+//! Errors of reading a capture file.
 
 use std::sync::Arc;
 
-/// Why a capture could not be read, or not to its end. Packets before the fault were delivered.
+/// An error of reading a capture. The reader has returned all packets before the fault.
 #[derive(Debug, thiserror::Error)]
 pub enum CaptureError {
-    /// The file could not be read.
-    #[error("{file}: cannot be read at byte {offset}, after packet {packets}: {source}")]
+    /// A read of the file failed.
+    #[error("{file}: reading failed at byte {offset}, after packet {packets}: {source}")]
     Io {
         /// The file's name.
         file: Arc<str>,
-        /// How many packets were delivered before.
+        /// The number of packets before the fault.
         packets: u64,
-        /// Where in the file.
+        /// The position in the file, in bytes.
         offset: u64,
-        /// What the system says.
+        /// The system's error.
         source: std::io::Error,
     },
     /// The file has no bytes.
-    #[error("{file}: the file is empty; a capture has at least a header")]
+    #[error("{file}: the file is empty; give a capture that tcpdump or Wireshark has written")]
     Empty {
         /// The file's name.
         file: Arc<str>,
     },
-    /// The file does not begin like a capture.
+    /// The file begins with no known magic number.
     #[error("{file}: {what}")]
     UnknownFormat {
         /// The file's name.
         file: Arc<str>,
-        /// What it is and what to do.
+        /// The file's likely format, and the remedy.
         what: &'static str,
     },
-    /// The file ends in the middle of something.
+    /// The file ends within a record.
     #[error(
-        "{file}: ends in the middle of a record that begins at byte {offset}, after packet {packets}; \
-         copy the file again, or keep its whole packets with `editcap {file} whole.pcapng`"
+        "{file}: the file ends within the record at byte {offset}, after packet {packets}; \
+         copy the file again, or keep its complete packets with `editcap {file} whole.pcapng`"
     )]
     Truncated {
         /// The file's name.
         file: Arc<str>,
-        /// How many packets were delivered before.
+        /// The number of packets before the fault.
         packets: u64,
-        /// Where the record begins.
+        /// Where the record begins in the file, in bytes.
         offset: u64,
     },
-    /// The file contradicts itself.
+    /// A record's contents contradict each other.
     #[error(
         "{file}: the record at byte {offset}, after packet {packets}, is damaged: {what}; \
-         copy the file again, or go on with the packets before it (`editcap -r` with their numbers)"
+         copy the file again, or keep the packets before the record (`editcap -r` with their numbers)"
     )]
     Corrupt {
         /// The file's name.
         file: Arc<str>,
-        /// How many packets were delivered before.
+        /// The number of packets before the fault.
         packets: u64,
-        /// Where the record begins.
+        /// Where the record begins in the file, in bytes.
         offset: u64,
-        /// What is wrong with it.
+        /// The contradiction.
         what: &'static str,
     },
-    /// Frames that begin in a way that is not understood.
+    /// The packet's link type is not supported.
     #[error(
-        "{file}: packet {number} has link type {code}, which is not understood; understood are null (0), Ethernet (1), \
+        "{file}: packet {number} has link type {code}, which is not supported; supported are null (0), Ethernet (1), \
          raw IP (101, 12, 14, 228, 229), loop (108) and Linux cooked (113, 276)"
     )]
     UnsupportedLink {

@@ -1,20 +1,18 @@
-//! A port over captures: what it receives is in a file, what it sends is written to one. So the whole pipeline runs on
-//! recorded traffic, without privileges and the same in every run.
+//! A port that receives from a capture file and writes sent packets to another. The whole pipeline then runs on recorded traffic,
+//! without privileges and reproducibly.
 //!
 //! ```text
 //!   capture --[is it for this port?]--> frames -> worker -> frames --> capture
 //!                                          `- CaptureClock -'
 //! ```
 //!
-//! Whoever drives the port asks [`CapturePort::next_time`] and receives with a limit of 1 to keep to the times of the
-//! capture; a worker that just asks gets everything as fast as it takes it. What is sent has the time of the packet that
-//! any port with the same [`CaptureClock`] received last: the answer to a packet has its time.
+//! A caller that follows the capture's times reads [`CapturePort::next_time`] and receives with a limit of 1. A worker receives packets
+//! as fast as it polls. A sent packet gets the time of the last packet that any port with the same [`CaptureClock`] received.
 //!
-//! A packet that the capture has only the beginning of is received as that: a frame does not know how long its packet was
-//! on the wire.
+//! A packet that the capture has cut is received cut: frames do not record a length on the wire.
 //!
-//! **Invariant.** A file is a stranger's input: what is in it is delivered, or the port fails with an error that says
-//! where; what was before the fault is delivered before.
+//! **Invariant.** Capture files are untrusted input. The port delivers all packets before a fault, then fails with an error that names
+//! the position.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -25,22 +23,22 @@ use super::segments::{fill, first, gather, needed};
 use super::{CaptureError, CaptureReader, CaptureWriter, CapturedPacket, Frame, FramePool, Port, PortError, Umem};
 use crate::{LinkType, PortId, Verdict};
 
-/// Frames that wait for packets: a burst of the workers.
+/// Empty frames kept ready for received packets: one worker burst.
 const STOCK: usize = crate::BURST;
 
-/// The interface in the file that is written.
+/// The port number of the output file's only interface.
 const INTERFACE: PortId = PortId(0);
 
-/// A capture cannot be received from.
+/// An error of opening a capture, or of reading it further.
 #[derive(Debug, thiserror::Error)]
 pub enum CapturePortError {
-    /// The file cannot be read.
+    /// The file is no capture, or is damaged.
     #[error(transparent)]
     Capture(#[from] CaptureError),
-    /// The frames do not begin as a port's do.
+    /// The packet is no Ethernet frame.
     #[error(
-        "{file}: packet {number} has link type {code}, and a port takes only Ethernet (1); capture on one interface \
-         and not on `any`"
+        "{file}: packet {number} has link type {code}, but a port accepts only Ethernet (1); capture on one interface, \
+         not on `any`"
     )]
     Link {
         /// The file's name.
@@ -52,12 +50,12 @@ pub enum CapturePortError {
     },
 }
 
-/// The time of the packet that was received last, on any port that has a clone of this.
+/// The time of the last received packet, shared by all ports with a clone of this clock.
 #[derive(Clone, Debug, Default)]
 pub struct CaptureClock(Arc<AtomicU64>);
 
 impl CaptureClock {
-    /// Nanoseconds since 1970-01-01 UTC; 0 before the first packet. Never runs backwards.
+    /// Nanoseconds since 1970-01-01 UTC; 0 before the first packet. Never decreases.
     pub fn now(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -67,10 +65,10 @@ impl CaptureClock {
     }
 }
 
-/// Which packets of a capture come in on a port.
+/// Returns true for packets of a capture that a port receives.
 pub type CaptureFilter = Box<dyn FnMut(&CapturedPacket<'_>) -> bool + Send>;
 
-/// A capture that a port receives from.
+/// A capture file as a port's input.
 pub struct CaptureInput<R> {
     file: Arc<str>,
     reader: CaptureReader<R>,
@@ -78,23 +76,23 @@ pub struct CaptureInput<R> {
     next: Next,
 }
 
-/// What the reader found, ahead of what was received.
+/// The packet or fault after the last received packet.
 #[derive(Debug)]
 enum Next {
     /// A packet for this port.
     Packet { time: u64, bytes: Vec<u8> },
-    /// The file cannot be read further, which is still to be told.
+    /// A fault that the next `take` returns.
     Fault(CapturePortError),
     /// No more packets.
     End,
 }
 
 impl<R: Read> CaptureInput<R> {
-    /// Opens a capture of which the filter lets in what is for this port; a capture of several interfaces is opened once
-    /// per port. `file` is what errors call the file.
+    /// Opens a capture. The filter selects this port's packets; open a capture of several interfaces once per port. `file` is the
+    /// file's name in errors.
     ///
     /// # Errors
-    /// When the file is no capture, or damaged before the port's first packet, or when that one is not Ethernet.
+    /// If the file is no capture, is damaged before the port's first packet, or that packet is not Ethernet.
     pub fn open(file: &str, read: R, filter: CaptureFilter) -> Result<Self, CapturePortError> {
         let reader = CaptureReader::new(file, read)?;
         let mut input = Self { file: file.into(), reader, filter, next: Next::End };
@@ -102,7 +100,7 @@ impl<R: Read> CaptureInput<R> {
         Ok(input)
     }
 
-    /// When the next packet was captured, in nanoseconds since 1970-01-01 UTC; none when nothing is to come.
+    /// Capture time of the next packet in nanoseconds since 1970-01-01 UTC. `None` at the end of the file and before a fault.
     pub const fn next_time(&self) -> Option<u64> {
         match &self.next {
             Next::Packet { time, .. } => Some(*time),
@@ -124,7 +122,7 @@ impl<R: Read> CaptureInput<R> {
         Ok(Next::End)
     }
 
-    /// How many frames the next packet needs; none when there is no next one.
+    /// Frames that the next packet needs. `None` without a next packet.
     fn needed(&self) -> Option<usize> {
         match &self.next {
             Next::Packet { bytes, .. } => Some(needed(bytes.len())),
@@ -132,7 +130,6 @@ impl<R: Read> CaptureInput<R> {
         }
     }
 
-    /// The next packet.
     fn take(&mut self) -> Result<Option<(u64, Vec<u8>)>, PortError> {
         match std::mem::replace(&mut self.next, Next::End) {
             Next::Packet { time, bytes } => {
@@ -151,53 +148,52 @@ impl<R> fmt::Debug for CaptureInput<R> {
     }
 }
 
-/// A port over two captures.
+/// A port over an input and an output capture.
 #[derive(Debug)]
 pub struct CapturePort<R, W> {
     input: CaptureInput<R>,
-    /// None: ended.
+    /// `None` after `finish` or `close`.
     output: Option<CaptureWriter<W>>,
     clock: CaptureClock,
     umem: Arc<Umem>,
-    /// Empty frames for packets that come, taken from the pool once per burst as by a port of the kernel.
+    /// Empty frames for received packets, refilled from the pool once per burst, as a kernel port does.
     stock: Vec<Frame>,
-    /// Frames of packets that were sent.
+    /// Frames of sent packets, which the next `service` returns to the pool.
     spent: Vec<Frame>,
-    /// The bytes of a packet that is sent.
+    /// The bytes of the packet that `send` writes.
     buffer: Vec<u8>,
 }
 
 impl<R: Read, W: Write> CapturePort<R, W> {
-    /// A port that receives from one capture and writes what it sends to another, as the interface that `output` has
-    /// first. There the packets are told of as whoever is at the other end of the link would: they came in. The region
-    /// is the one that the pool's frames are of.
+    /// Creates a port that receives from `input` and writes sent packets to the first interface of `output`. The output records them as
+    /// inbound, as the peer of the link would capture them. `umem` is the region of the pool's frames.
     pub const fn new(input: CaptureInput<R>, output: CaptureWriter<W>, clock: CaptureClock, umem: Arc<Umem>) -> Self {
         let output = Some(output);
         Self { input, output, clock, umem, stock: Vec::new(), spent: Vec::new(), buffer: Vec::new() }
     }
 
-    /// When the next packet was captured, in nanoseconds since 1970-01-01 UTC; none when nothing is to come.
+    /// Capture time of the next packet in nanoseconds since 1970-01-01 UTC. `None` at the end of the file and before a fault.
     pub const fn next_time(&self) -> Option<u64> {
         self.input.next_time()
     }
 
-    /// Ends the capture of what was sent and gives the stream back; none when it was ended before. [`Port::close`] ends
-    /// it as well, but has nobody to tell an error to. Nothing can be sent afterwards.
+    /// Finishes the output capture and returns its stream. `None` if it is already finished. [`Port::close`] finishes it too, but ignores
+    /// errors. Sending fails afterwards.
     ///
     /// # Errors
-    /// When writing fails.
+    /// If writing fails.
     pub fn finish(&mut self) -> io::Result<Option<W>> {
         self.output.take().map(CaptureWriter::finish).transpose()
     }
 }
 
 impl<R: Read + Send, W: Write + Send> Port for CapturePort<R, W> {
-    /// Gives nothing more after the end of the file; the port can still send then.
+    /// Receives nothing after the end of the file. The port can still send.
     fn receive(&mut self, frames: &mut Vec<Frame>, limit: usize) -> Result<(), PortError> {
         let mut received = 0;
         while received < limit {
             let needed = self.input.needed();
-            // A fault is told when what was before it is in the worker's hands.
+            // Reports a fault only in a call that has received no packet before it.
             if needed.is_none() && received > 0 {
                 break;
             }
@@ -216,7 +212,7 @@ impl<R: Read + Send, W: Write + Send> Port for CapturePort<R, W> {
 
     fn send(&mut self, frames: &mut Vec<Frame>) -> Result<(), PortError> {
         let Some(output) = &mut self.output else {
-            return Err(PortError::Gone { source: io::Error::other("the capture of what was sent is ended") });
+            return Err(PortError::Gone { source: io::Error::other("the output capture is finished") });
         };
         while let Some(count) = first(&*frames) {
             self.buffer.clear();
@@ -247,7 +243,7 @@ impl<R: Read + Send, W: Write + Send> Port for CapturePort<R, W> {
 
     fn close(&mut self, pool: &mut FramePool) {
         pool.give_all(self.spent.drain(..).chain(self.stock.drain(..)));
-        // Nobody is left to tell; `finish` is for those who want to know.
+        // `close` cannot return an error; callers that need it call `finish`.
         let _unheard = self.finish();
     }
 }

@@ -1,24 +1,22 @@
 //! Reads captures of both formats, one packet at a time.
 //!
-//! The reader is our own and not `pcap-file` 2.0.0, which is held against it in tests. What ruled that one out, as
-//! read in its source: pcapng times are taken for nanoseconds whatever `if_tsresol` and `if_tsoffset` say (Wireshark
-//! writes microseconds); a pcap packet that was longer on the wire than the snap length, that is every packet that
-//! was cut, is an error; an option that it cannot parse fails the file; errors do not tell where; and it takes 8 MB
-//! for a buffer that is read through `unsafe`. The formats are small: what is needed of them is in two files.
+//! The alternative, the crate `pcap-file` 2.0.0, lost for five reasons (tests compare both readers):
+//!
+//! * It takes all pcapng times for nanoseconds and ignores `if_tsresol` and `if_tsoffset`. Wireshark writes microseconds.
+//! * It rejects pcap packets that the snap length has cut.
+//! * One option that it cannot parse fails the whole file.
+//! * Its errors name no position.
+//! * It reads an 8 MB buffer through `unsafe`.
 
 use std::io::Read;
 
 use super::pcap::{self, PcapReader};
 use super::pcapng::{self, PcapngReader};
 use super::source::Source;
-use super::{CaptureError, CapturedPacket, Direction};
+use super::{CaptureError, CapturedPacket};
 use crate::LinkType;
 
-/// The most bytes that one packet may have: Wireshark's limit (`WTAP_MAX_PACKET_SIZE_STANDARD`). A file that says
-/// more is damaged; believing it would let four bytes allocate gigabytes.
-pub(super) const MAX_PACKET_LEN: usize = 256 * 1024;
-
-/// A capture file that is read packet by packet, in constant memory.
+/// Reads a capture file packet by packet, in constant memory.
 #[derive(Debug)]
 pub struct CaptureReader<R> {
     source: Source<R>,
@@ -31,29 +29,15 @@ pub struct CaptureReader<R> {
 enum Format {
     Pcap(PcapReader),
     Pcapng(PcapngReader),
-    /// After an error: a position in a damaged file means nothing.
+    /// After an error. The position in a damaged file is meaningless.
     Ended,
 }
 
-/// What a format's reader tells of a packet whose bytes are in the buffer.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Record {
-    pub(super) time: u64,
-    pub(super) link_code: u32,
-    /// The interface's number, for its name.
-    pub(super) interface: usize,
-    pub(super) direction: Option<Direction>,
-    /// Where in the buffer the packet's bytes are.
-    pub(super) start: usize,
-    pub(super) len: usize,
-    pub(super) original_len: u32,
-}
-
 impl<R: Read> CaptureReader<R> {
-    /// Reads the file's header and tells the format by it. `file` is what errors call the file.
+    /// Reads the file's header and recognises the format. `file` is the file's name in errors.
     ///
     /// # Errors
-    /// When the file is empty, no capture, or damaged in its header.
+    /// If the file is empty, is no capture, or has a damaged header.
     pub fn new(file: &str, read: R) -> Result<Self, CaptureError> {
         let mut source = Source::new(file, read);
         if !source.begin_record()? {
@@ -71,10 +55,10 @@ impl<R: Read> CaptureReader<R> {
         Ok(Self { source, format, buffer })
     }
 
-    /// The next packet; none at the end of the file, and none after an error.
+    /// Returns the next packet. `None` at the end of the file and after an error.
     ///
     /// # Errors
-    /// When the file cannot be read further. It ends there.
+    /// If the file is damaged or a read fails.
     pub fn next_packet(&mut self) -> Result<Option<CapturedPacket<'_>>, CaptureError> {
         let Self { source, format, buffer } = self;
         let next = match format {
@@ -113,7 +97,7 @@ impl<R: Read> CaptureReader<R> {
     }
 }
 
-/// Names the usual mistakes.
+/// Describes a file that is no capture, with a remedy.
 fn what_is_it(magic: [u8; 4]) -> &'static str {
     match magic {
         [0x1f, 0x8b, ..] => "the file is compressed with gzip; decompress it first (`gunzip`)",

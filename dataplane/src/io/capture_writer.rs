@@ -1,4 +1,4 @@
-//! Writes captures with verdicts, as pcapng that Wireshark opens.
+//! Writes packets with their verdicts as pcapng, readable by Wireshark.
 //! Source: draft-ietf-opsawg-pcapng.
 
 use std::collections::BTreeMap;
@@ -9,10 +9,10 @@ use crate::{LinkType, PortConfig, PortId, PortKind, Verdict};
 
 /// Times are written in nanoseconds: 10^-9.
 const RESOLUTION: u8 = 9;
-/// The longest comment. The option's length field has 16 bits, and padding must fit as well.
+/// Maximum comment length in bytes. The option's length field has 16 bits, and padding must fit too.
 const MAX_COMMENT_LEN: usize = 65_000;
 
-/// A block under construction. All numbers are little-endian, which the section header says.
+/// A block under construction. All numbers are little-endian, as the section header declares.
 #[derive(Debug)]
 struct Block(Vec<u8>);
 
@@ -20,7 +20,7 @@ impl Block {
     fn new(kind: u32) -> Self {
         let mut block = Self(Vec::with_capacity(256));
         block.0.extend(kind.to_le_bytes());
-        // The length; filled in at the end.
+        // The length, which `write` fills in.
         block.0.extend([0; 4]);
         block
     }
@@ -52,7 +52,7 @@ impl Block {
     }
 }
 
-/// A capture file that is being written: the packets of a replay, on the port that each came in on, with its verdict.
+/// Writes a capture file: the packets of a replay, each with its ingress port as interface and its verdict.
 #[derive(Debug)]
 pub struct CaptureWriter<W> {
     write: W,
@@ -63,11 +63,11 @@ pub struct CaptureWriter<W> {
 }
 
 impl<W: Write> CaptureWriter<W> {
-    /// Writes the section header. Interfaces follow with the first packet, whose link type they need: one per port,
-    /// and one per port and further link type when such a packet comes.
+    /// Writes the section header. The first packet adds one interface per port, with the packet's link type. A packet of another
+    /// link type adds another interface for its port.
     ///
     /// # Errors
-    /// When writing fails.
+    /// If writing fails.
     pub fn new(mut write: W, ports: &[PortConfig]) -> io::Result<Self> {
         const SECTION_HEADER: u32 = 0x0a0d_0d0a;
         const BYTE_ORDER: u32 = 0x1a2b_3c4d;
@@ -80,10 +80,10 @@ impl<W: Write> CaptureWriter<W> {
         Ok(Self { write, ports, interfaces: BTreeMap::new() })
     }
 
-    /// Writes a packet as it was captured, with what became of it.
+    /// Writes a packet as captured, with its verdict and a comment. An empty comment is omitted.
     ///
     /// # Errors
-    /// When writing fails.
+    /// If writing fails.
     pub fn write(
         &mut self,
         packet: &CapturedPacket<'_>,
@@ -110,18 +110,18 @@ impl<W: Write> CaptureWriter<W> {
         block.option(EPB_VERDICT, &verdict_option(verdict)).write(&mut self.write)
     }
 
-    /// Has what was written so far leave the writer's buffers.
+    /// Flushes the stream.
     ///
     /// # Errors
-    /// When writing fails.
+    /// If writing fails.
     pub fn flush(&mut self) -> io::Result<()> {
         self.write.flush()
     }
 
-    /// Writes out what is buffered and gives the stream back. A file without packets gets its interfaces here.
+    /// Flushes and returns the stream. Adds the interfaces first if no packet was written.
     ///
     /// # Errors
-    /// When writing fails.
+    /// If writing fails.
     pub fn finish(mut self) -> io::Result<W> {
         if self.interfaces.is_empty() {
             self.add_ports(LinkType::Ethernet)?;
@@ -171,9 +171,8 @@ impl<W: Write> CaptureWriter<W> {
     }
 }
 
-/// `epb_verdict`: an octet for the kind, then the verdict in 64 bits. Kind 2 is XDP, whose actions DROP (1) and
-/// REDIRECT (4) mean what is meant here and are what Wireshark can show and filter by; there is no kind for other
-/// software.
+/// Encodes `epb_verdict`: one octet for the kind, then the verdict in 64 bits. The kind is 2 (XDP), because the format has none for
+/// other software. XDP's DROP (1) and REDIRECT (4) match the verdicts, and Wireshark can display and filter them.
 fn verdict_option(verdict: Verdict) -> [u8; 9] {
     const XDP: u8 = 2;
     let action: u64 = match verdict {
@@ -195,7 +194,7 @@ fn describe(port: &PortConfig) -> String {
     shortened(format!("{kind} {}", addresses.join(" ")).trim_end()).to_owned()
 }
 
-/// At most [`MAX_COMMENT_LEN`] bytes of a text, cut between characters.
+/// Cuts a text to [`MAX_COMMENT_LEN`] bytes, at a character boundary.
 fn shortened(text: &str) -> &str {
     &text[..text.floor_char_boundary(MAX_COMMENT_LEN)]
 }

@@ -1,16 +1,15 @@
-//! A port that misbehaves by a plan, for tests: whatever a link does to packets, the vswitch loses no frame, counts
-//! every packet and goes on.
+//! A port that injects faults by a plan. Tests prove with it that the vswitch leaks no frame, counts every packet and keeps
+//! running, whatever a link does to packets.
 //!
 //! ```text
 //!   worker <-- receive -- [burst of one?] <- faults <- the other port
 //!   worker -- send ----> [refuse?] -> faults -------> the other port
 //! ```
 //!
-//! What happens is decided by a generator of numbers with a seed, one per direction, so the same packets in the same
-//! calls meet the same faults in every run.
+//! A seeded random generator per direction selects the faults, so the same calls with the same packets meet the same faults.
 //!
-//! **Invariant.** The port has no frames of its own but a small stock for duplicates. A lost packet's frames go back to
-//! the pool with the next `service`, and all that it holds with `close`.
+//! **Invariant.** The port keeps only a small stock of frames, for duplicates. The next `service` returns a lost packet's frames to the
+//! pool; `close` returns all frames.
 
 mod stage;
 
@@ -22,71 +21,71 @@ use super::segments::whole;
 use super::{Frame, FramePool, Port, PortError, PortStatistics, Umem};
 use stage::{Dice, Stage, Workshop};
 
-/// Frames that are kept for duplicates: more than a burst needs when one of four packets is doubled. A duplicate for
-/// which none is left does not happen, and is not counted.
+/// Frames kept for duplicates: more than a burst needs if one of four packets is duplicated. Without a free frame the packet is
+/// neither duplicated nor counted.
 const STOCK: usize = 64;
 
-/// What is to go wrong. The default is nothing.
+/// The faults to inject. The default injects none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultPlan {
-    /// Where the generator of numbers starts.
+    /// Seed of the random generators.
     pub seed: u64,
-    /// What happens to received packets.
+    /// Faults of received packets.
     pub receive: Faults,
-    /// What happens to packets on their way out.
+    /// Faults of sent packets.
     pub send: Faults,
-    /// How many of a thousand calls of `send` take nothing, as if the queue were full.
+    /// Calls of `send` per thousand that accept no packet, as if the queue were full.
     pub refuse: u16,
-    /// Each `receive` gives one packet at the most.
+    /// Whether each `receive` returns at most one packet.
     pub bursts_of_one: bool,
-    /// After so many calls the port is gone.
+    /// Number of calls after which the port fails with [`PortError::Gone`]. `None` for never.
     pub gone_after: Option<u64>,
 }
 
-/// How many of a thousand packets meet each fault. A packet may meet several.
+/// Packets per thousand that meet each fault. A packet may meet several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// Vanish.
+    /// The packet is lost.
     pub lose: u16,
-    /// Come twice.
+    /// The packet arrives twice.
     pub duplicate: u16,
-    /// Come after the packet that followed. When none follows they come late; sent ones are swapped within one call only.
+    /// The packet arrives after its successor. Without a successor it arrives late. Sent packets are swapped only within one call.
     pub reorder: u16,
-    /// Lose some of their end.
+    /// The packet loses bytes at its end.
     pub truncate: u16,
-    /// Have a byte changed.
+    /// One byte of the packet changes.
     pub corrupt: u16,
 }
 
-/// What was done so far.
+/// Faults injected so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultCounts {
-    /// Of the received packets.
+    /// Faults of received packets.
     pub receive: FaultTally,
-    /// Of the packets on their way out.
+    /// Faults of sent packets.
     pub send: FaultTally,
-    /// Calls of `send` that took nothing.
+    /// Calls of `send` that the plan refused.
     pub refused: u64,
 }
 
-/// Packets by what was done to them.
+/// Packets of one direction, by fault.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultTally {
-    /// Packets that came along.
+    /// All packets.
     pub packets: u64,
-    /// Lost.
+    /// Lost packets.
     pub lost: u64,
-    /// Doubled.
+    /// Packets that arrived twice.
     pub duplicated: u64,
-    /// Overtaken by a later packet.
+    /// Packets overtaken by their successor.
     pub reordered: u64,
-    /// Cut.
+    /// Packets that lost bytes at their end.
     pub truncated: u64,
-    /// Changed.
+    /// Packets with a changed byte.
     pub corrupted: u64,
 }
 
-/// A port around another port.
+/// A port that wraps another port and injects faults.
 #[derive(Debug)]
 pub struct FaultPort<P> {
     port: P,
@@ -95,28 +94,28 @@ pub struct FaultPort<P> {
     send: Stage,
     refusal: Dice,
     workshop: Workshop,
-    /// Packets between the stages and the inner port. Empty between calls, unless the inner port is full.
+    /// Packets on their way to the inner port. Empty between calls unless the inner port is full.
     transit: Vec<Frame>,
     calls: u64,
     refused: u64,
     counts: Arc<Mutex<FaultCounts>>,
 }
 
-/// Tells what a port did, also when the port belongs to a worker.
+/// Reads a port's fault counts while a worker owns the port.
 #[derive(Clone, Debug)]
 pub struct FaultWatch(Arc<Mutex<FaultCounts>>);
 
 impl FaultWatch {
-    /// What was done so far.
+    /// Returns the faults injected so far.
     pub fn counts(&self) -> FaultCounts {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl<P: Port> FaultPort<P> {
-    /// Puts the plan between a port and its worker. The region is the one that the frames are of.
+    /// Wraps a port. `umem` is the region of its frames.
     pub fn new(port: P, plan: FaultPlan, umem: Arc<Umem>) -> Self {
-        // Numbers that differ, as the directions must not roll the same dice.
+        // Different seeds, so that the directions meet independent faults.
         let dice = |which: u64| Dice::new(plan.seed.wrapping_mul(3).wrapping_add(which));
         Self {
             port,
@@ -132,7 +131,7 @@ impl<P: Port> FaultPort<P> {
         }
     }
 
-    /// Something that goes on telling what was done.
+    /// Returns a handle that reads the fault counts.
     pub fn watch(&self) -> FaultWatch {
         FaultWatch(Arc::clone(&self.counts))
     }
@@ -151,7 +150,7 @@ impl<P: Port> FaultPort<P> {
         *self.counts.lock().unwrap_or_else(PoisonError::into_inner) = counts;
     }
 
-    /// Sends what is ready. What the inner port does not take stays in `transit`.
+    /// Sends the ready packets. Packets that the inner port does not accept stay in `transit`.
     fn flush(&mut self) -> Result<(), PortError> {
         self.send.give_up_waiting();
         self.send.take(&mut self.transit, usize::MAX);
@@ -162,10 +161,10 @@ impl<P: Port> FaultPort<P> {
 impl<P: Port> Port for FaultPort<P> {
     fn receive(&mut self, frames: &mut Vec<Frame>, limit: usize) -> Result<(), PortError> {
         self.begin_call()?;
-        // One frame is one packet: a packet of several comes whole.
+        // A limit of one frame returns one packet, even one of several frames.
         let limit = if self.plan.bursts_of_one { limit.min(1) } else { limit };
         let mut result = Ok(());
-        // Duplicates first, so that they do not pile up in here.
+        // Returns duplicates first, so that they do not accumulate.
         if !self.receive.has_ready() {
             let mut arrived = Vec::new();
             result = self.port.receive(&mut arrived, limit);
@@ -175,7 +174,7 @@ impl<P: Port> Port for FaultPort<P> {
             self.receive.pass(&mut arrived, &mut self.workshop);
             self.tell();
         }
-        // The end of the inner port is told when everything before it was delivered.
+        // Reports the inner port's error only after all packets before it.
         if self.receive.take(frames, limit) { Ok(()) } else { result }
     }
 
@@ -186,7 +185,7 @@ impl<P: Port> Port for FaultPort<P> {
             self.tell();
             return Ok(());
         }
-        // Only when the inner port has room again: packets wait with their sender, not in here.
+        // Accepts packets only if the inner port has room, so that packets wait with their sender.
         if self.transit.is_empty() {
             let count = whole(frames, frames.len());
             self.transit.extend(frames.drain(..count));

@@ -1,183 +1,181 @@
-//! A flow cache: packets of established sessions that need not come to a worker any more.
+//! A flow cache forwards packets of established sessions without a worker.
 //!
 //! ```text
-//!   packet -> [ cache: known, unchanged, not expired? ] --yes--> rewritten and sent by whoever keeps the cache
+//!   packet -> [ cache: known, unchanged, not expired? ] --yes--> rewritten and sent by the cache
 //!                              |no
 //!                              `--> port -> worker: judge -> forward
 //!                                                    |  a hit of a session, between two ports that the cache reaches
 //!                                                    `--> FlowCache::add, for a short time
 //! ```
 //!
-//! The session table stays the truth. A flow in the cache is a copy of what the worker has just done with a packet of it,
-//! and says so for a short time ([`CachedFlow::lease`]) and for one epoch of each of its two ports: then a packet comes to the
-//! worker again, which finds the session, keeps it alive and adds the flow anew. So nothing has to be told back: a session that
-//! ends or an entry that is lost needs no message, and a change of a port or of its policy ends the port's flows at once.
+//! The session table is authoritative. A cached flow repeats a worker's decision about one packet. It is valid for a short lease
+//! ([`CachedFlow::lease`]) and for one epoch of each of its two ports. After the lease, the next packet goes to a worker, which finds
+//! the session, keeps it alive and adds the flow again. So an ended session or a lost entry needs no message, and a change of a port or its
+//! policy ends the port's flows immediately.
 //!
-//! Where a cache can copy a packet, it sends the worker a copy before the lease ends, and the worker renews the flow
-//! ([`FlowCache::renew`]). So a flow that is in use never comes back to the worker, which could not forward what a bulk connection sends.
+//! A cache that can copy packets sends a copy to the worker before the lease ends, and the worker renews the flow
+//! ([`FlowCache::renew`]). A flow in use then never returns to the worker, which could not carry a bulk connection.
 //!
-//! The cache is faster than the worker, so a packet that it forwards would overtake those of its flow that the worker still
-//! has. Therefore a flow has a latch, which is closed when the flow is added: its packets still come to the worker, and are
-//! counted at the latch. When the worker has sent all that had come to it, it opens the latch, if none was counted meanwhile.
+//! The cache is faster than a worker, so its packets could overtake earlier ones that a worker still holds. Therefore each added flow
+//! starts behind a closed latch: its packets still go to the worker, and the latch counts them. The worker opens the latch after it has
+//! sent all received packets, unless the latch has counted another packet since.
 //!
-//! A TCP connection needs no latch when both directions are added before its SYN-ACK is sent: nothing of it is under way then. It
-//! begins in the cache with the segment that ends its handshake, which no worker sees. The cache remembers that segment
-//! ([`FlowHandshake`]), and the worker asks for it later, before the session's time for a handshake is up.
+//! A TCP connection needs no latch if both directions are added before its SYN-ACK is sent, as no packet is in flight. The cache
+//! then forwards from the segment that ends the handshake, which no worker sees. The cache records that segment ([`FlowHandshake`]), and the
+//! worker reads the record before the session's handshake timeout.
 
 use bulkhead_classifier::OriginId;
 
 use crate::flow::Translation;
 use crate::{Flow, PortId, Snapshot};
 
-/// A port's number in the cache. It stays the port's while it is open, whatever its [`PortId`] is.
+/// A port's number in the cache. Unlike its [`PortId`], it is constant while the port is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlowSlot(pub u16);
 
-/// A flow's latch, by number. Flows may share one: it is open or closed for all of them.
+/// The number of a latch, which keeps a flow's packets in order. Flows may share a latch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlowLatch(pub u16);
 
-/// A connection whose handshake ends in the cache, by number. Each worker has numbers of its own; it gives one out again when no
-/// flow with it can be in use any more.
+/// The number of a TCP handshake that ends in the cache. Each worker has its own range and reuses a number when no flow with it can be in
+/// use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlowHandshake(pub u16);
 
-/// How many [`FlowHandshake`]s there are: some 87,000 connections a second, at 750 ms each.
+/// Number of [`FlowHandshake`]s: enough for about 87,000 connections per second, at 750 ms each.
 pub const HANDSHAKES: u32 = 1 << 16;
 
-/// A flow asks to be renewed when this part of its lease is left, an eighth. A worker that is held up then still has time to answer, and
-/// flows are renewed hardly more often than their leases would end.
+/// The cache requests a renewal in the last eighth of a lease. That leaves a busy worker time to answer, and adds few renewals.
 pub const RENEWED_IN_LAST: u64 = 8;
 
-/// An end of a connection.
+/// The end of a flow that initiated the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Initiator {
-    /// The flow goes from the end that has sent the SYN.
+    /// The flow's source sent the SYN.
     Source,
-    /// The flow goes to it.
+    /// The flow's destination sent the SYN.
     Destination,
 }
 
-/// When the packets of a flow begin to be forwarded.
+/// The event after which the cache forwards a flow's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FlowStart {
-    /// When the latch is opened.
+    /// A worker opens the latch.
     Latch(FlowLatch),
-    /// When a segment of the initiator acknowledges the SYN-ACK ([`FlowCache::await_handshake`]). All before it is left to the
-    /// workers.
+    /// A segment of the initiator acknowledges the SYN-ACK ([`FlowCache::await_handshake`]). Earlier packets go to the workers.
     Handshake(FlowHandshake, Initiator),
 }
 
-/// One direction of an established session, and what is done with its packets.
+/// One direction of an established session, and the treatment of its packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CachedFlow {
-    /// Where its packets come in.
+    /// The ingress port's slot.
     pub from: FlowSlot,
-    /// Where they leave.
+    /// The egress port's slot.
     pub to: FlowSlot,
-    /// The numbers of these two ports.
+    /// The ingress and egress port.
     pub ports: [PortId; 2],
-    /// The epochs of these two ports in the snapshot that allows it ([`Snapshot::epoch`](crate::Snapshot::epoch)).
+    /// The epochs of both ports in the snapshot that allows the flow ([`Snapshot::epoch`](crate::Snapshot::epoch)).
     pub epochs: [u64; 2],
-    /// How often neighbours behind these two ports had moved ([`FlowCache::moves`]) when the packet's way was found.
+    /// [`FlowCache::moves`] of both ports at the time the worker looked up the packet's neighbour.
     pub moves: [u16; 2],
-    /// Who talks to whom as the packets come in: TCP or UDP.
+    /// The flow's addresses and ports before translation. The protocol is TCP or UDP.
     pub flow: Flow,
-    /// The MAC addresses that the packets come with, destination first; packets with others are not of it.
+    /// The received packets' MAC addresses, destination first. Packets with other MAC addresses go to a worker.
     pub received: [u8; 12],
-    /// Those that they leave with.
+    /// The sent packets' MAC addresses, destination first.
     pub sent: [u8; 12],
-    /// Whether their TTL or hop limit becomes one less: the way leads to another machine or pod.
+    /// Whether forwarding decrements the TTL or hop limit, as on a route to another machine or pod.
     pub is_hop: bool,
-    /// Other addresses and ports that they leave with; none when they keep theirs.
+    /// The address translation. `None` if packets keep their addresses and ports.
     pub translation: Option<Translation>,
-    /// The longest frame that the way out carries, in bytes.
+    /// The longest frame that the egress port can send, in bytes.
     pub longest: u16,
-    /// The rule that allowed the session.
+    /// The rule that allowed the session. `None` if no rule did.
     pub origin: Option<OriginId>,
-    /// How long the copy is good, in nanoseconds from now.
+    /// Validity of the flow, in nanoseconds from now.
     pub lease: u64,
-    /// What keeps its packets in order.
+    /// The event after which the cache forwards the flow's packets.
     pub start: FlowStart,
 }
 
-/// Whoever forwards packets of known flows before they come to a worker.
+/// A forwarder of known flows in front of the workers.
 pub trait FlowCache: std::fmt::Debug + Send + Sync {
-    /// Whether packets can be sent out of a port from there.
+    /// Whether the cache can send packets out of the port.
     fn reaches(&self, out: FlowSlot) -> bool;
 
-    /// Takes a flow, in place of what it had for its packets, and closes its latch if it has one. May forget it at any time.
+    /// Adds a flow, or replaces the entry with the same key, and closes its latch if it has one. The cache may evict it at any time.
     fn add(&self, flow: &CachedFlow);
 
-    /// Gives a flow a new lease if the cache forwards its packets exactly as it is given here, however it has begun: no packet of it is
-    /// under way through a worker then. Returns false, and changes nothing, if it does not.
+    /// Renews a flow's lease if the cache currently forwards its packets exactly as given here, except for [`CachedFlow::start`]. Otherwise
+    /// returns false and changes nothing.
     fn renew(&self, flow: &CachedFlow) -> bool;
 
-    /// Prepares a handshake, before flows are added with it: it ends with a segment that has this acknowledgement number.
+    /// Prepares a handshake, which ends with a segment of this acknowledgement number. Must precede adding its flows.
     fn await_handshake(&self, handshake: FlowHandshake, acknowledgement: u32);
 
-    /// Whether such a segment was forwarded since.
+    /// Whether the cache has forwarded the handshake's last segment since [`await_handshake`](Self::await_handshake).
     fn has_ended(&self, handshake: FlowHandshake) -> bool;
 
-    /// How many packets of flows that it has were left to the workers because the latch is closed.
+    /// Packets that the cache left to the workers because the latch was closed.
     fn passed(&self, latch: FlowLatch) -> u64;
 
-    /// How often the flows of a port were [ended](Self::moved), modulo 65,536, since the port's epoch is what it is.
+    /// Calls of [`moved`](Self::moved) for the port in its current epoch, modulo 65,536.
     fn moves(&self, port: PortId) -> u16;
 
-    /// Ends all flows from and to the port: a neighbour behind it has another MAC address, or sessions of it have ended. Flows that are
-    /// added with the earlier number of [`moves`](Self::moves) are not used.
+    /// Ends all flows from and to the port, because a neighbour's MAC address changed or sessions ended. Flows added with an earlier
+    /// [`moves`](Self::moves) stay unused.
     fn moved(&self, port: PortId);
 
-    /// Moves on whenever [`moves`](Self::moves) of any port has changed. To be asked before the snapshot is read.
+    /// A counter that increases whenever [`moves`](Self::moves) of any port changes. Must be read before the snapshot.
     fn endings(&self) -> u64;
 
-    /// Opens a latch; with a number only if [`passed`](Self::passed) still says so. Whether it is open now.
+    /// Opens a latch, or with `Some` only if [`passed`](Self::passed) still equals that number. Returns whether the latch is open.
     fn open(&self, latch: FlowLatch, passed: Option<u64>) -> bool;
 }
 
-/// The control thread's end of a cache in the kernel.
+/// The control thread's view of a flow cache in the kernel.
 pub trait KernelFlows: FlowCache {
-    /// Ends the flows of all ports whose epochs the snapshot changes ([`Snapshot::after`]). To be called before the snapshot
-    /// is published: what workers add by the old one then is not used any more.
+    /// Ends the flows of all ports whose epochs the snapshot changes ([`Snapshot::after`]). Must be called before publishing the
+    /// snapshot, so that flows added by the old snapshot stay unused.
     fn enter(&self, snapshot: &Snapshot);
 
-    /// Ends all flows from and to a port, until a snapshot with another epoch of it is [entered](Self::enter).
+    /// Ends all flows from and to a port until [`enter`](Self::enter) sees another epoch of it.
     fn leave(&self, port: PortId);
 
-    /// What was forwarded from and to the port that has the slot, since it has it.
+    /// The slot's traffic since the port got the slot.
     fn traffic(&self, slot: FlowSlot) -> CachedTraffic;
 
-    /// Packets of sessions that the rule with this origin has allowed. Of origins beyond the first 65,534 of a process, which
-    /// is days of new policies at ten a minute, it does not know.
+    /// Packets that the cache forwarded for sessions allowed by this origin's rule. Always 0 for origins after a process's first 65,534,
+    /// which lasts days at ten new policies a minute.
     fn allowed_by(&self, origin: OriginId) -> u64;
 
-    /// How many times a flow was added or renewed.
+    /// Number of flows added or renewed.
     fn added(&self) -> u64;
 
-    /// How many times the kernel refused one; its packets go through the workers.
+    /// Number of flows that the kernel refused. Their packets go through the workers.
     fn failed(&self) -> u64;
 }
 
-/// Packets that a cache has forwarded past the workers, or dropped in front of them.
+/// A port's packets that a cache forwarded or dropped without a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CachedTraffic {
-    /// That came in on the port.
+    /// Packets received on the port and forwarded.
     pub received: u64,
-    /// Their length in bytes by their IP headers, with the Ethernet header.
+    /// Their bytes: IP length plus Ethernet header.
     pub received_bytes: u64,
-    /// That left through it.
+    /// Packets forwarded out of the port.
     pub sent: u64,
-    /// As above.
+    /// Their bytes: IP length plus Ethernet header.
     pub sent_bytes: u64,
-    /// Packets from the port that were dropped because it had sent more to the workers than it may.
+    /// Packets from the port dropped by the slow path limit.
     pub limited: u64,
-    /// Packets that the node's own kernel sent to the port past the vswitch, and that were dropped.
+    /// Packets dropped because the node's kernel sent them to the port without the vswitch.
     pub bypassed: u64,
 }
 
 impl CachedTraffic {
-    /// Both together.
+    /// The sum of both.
     #[must_use]
     pub const fn plus(&self, other: &Self) -> Self {
         Self {
@@ -190,7 +188,7 @@ impl CachedTraffic {
         }
     }
 
-    /// What came since the counters were like that.
+    /// The difference to earlier counters, at least 0.
     #[must_use]
     pub const fn since(&self, before: &Self) -> Self {
         Self {

@@ -1,8 +1,7 @@
-//! Frames that hold no packet.
+//! Pools of empty frames.
 //!
-//! Each worker has a pool of its own, so that taking and giving is a `Vec`'s `pop` and `push`. A port's frames leave
-//! through other ports, perhaps of other workers, so pools drift apart; a shared queue evens them out, a batch at a
-//! time.
+//! Each worker has a pool, so taking and returning a frame is a `Vec`'s `pop` and `push`. Frames leave through ports of other
+//! workers, so pools drift apart; a shared queue balances them in batches.
 
 use std::sync::Arc;
 
@@ -10,8 +9,8 @@ use crossbeam_queue::ArrayQueue;
 
 use super::{Frame, Umem};
 
-/// How many frames move between a pool and the shared queue at once: one burst, so that the shared queue's atomics are
-/// paid at most once per burst.
+/// Frames moved between a pool and the shared queue at once: one burst, so that a worker pays for the queue's atomics at most
+/// once per burst.
 const BATCH: usize = 256;
 
 /// A worker's empty frames.
@@ -23,14 +22,13 @@ pub struct FramePool {
 }
 
 impl FramePool {
-    /// Frames that no port gets to receive into: for the vswitch's own messages. With too few frames for its ports it
-    /// still answers ARP, and can say what is wrong.
+    /// Frames reserved for the vswitch's own packets, such as ARP replies. Ports cannot take them for receiving.
     pub const RESERVE: usize = 64;
 
-    /// The first pool of a region, with all its frames to share.
+    /// Creates the first pool of a region, with all its frames in the shared queue.
     ///
     /// # Panics
-    /// When there are more frames than the region has chunks.
+    /// If there are more frames than the region has chunks.
     pub fn new(umem: Arc<Umem>, frames: Vec<Frame>) -> Self {
         let shared = ArrayQueue::new(umem.chunks() as usize);
         for frame in frames {
@@ -39,18 +37,18 @@ impl FramePool {
         Self { umem, own: Vec::with_capacity(3 * BATCH), shared: Arc::new(shared) }
     }
 
-    /// A pool for another worker, which shares what this one shares.
+    /// Creates another worker's pool with the same shared queue.
     pub fn sibling(&self) -> Self {
         let (umem, shared) = (Arc::clone(&self.umem), Arc::clone(&self.shared));
         Self { umem, own: Vec::with_capacity(3 * BATCH), shared }
     }
 
-    /// The region that the frames belong to.
+    /// The region of the frames.
     pub const fn umem(&self) -> &Arc<Umem> {
         &self.umem
     }
 
-    /// An empty frame; none when all are in use.
+    /// Takes an empty frame. `None` if all frames are in use.
     pub fn take(&mut self) -> Option<Frame> {
         if self.own.is_empty() {
             let shared = &self.shared;
@@ -59,7 +57,7 @@ impl FramePool {
         self.own.pop()
     }
 
-    /// An empty frame for a port to receive into later; none when only [`FramePool::RESERVE`] frames are left.
+    /// Takes an empty frame for receiving. `None` if at most [`FramePool::RESERVE`] frames are left.
     pub fn take_spare(&mut self) -> Option<Frame> {
         if self.own.len() <= Self::RESERVE && self.available() <= Self::RESERVE {
             return None;
@@ -67,7 +65,7 @@ impl FramePool {
         self.take()
     }
 
-    /// Gives a frame back; the packet in it is forgotten.
+    /// Returns a frame to the pool and discards its packet.
     pub fn give(&mut self, mut frame: Frame) {
         frame.reset(0);
         self.own.push(frame);
@@ -76,14 +74,14 @@ impl FramePool {
         }
     }
 
-    /// Gives several frames back.
+    /// Returns several frames to the pool.
     pub fn give_all(&mut self, frames: impl IntoIterator<Item = Frame>) {
         for frame in frames {
             self.give(frame);
         }
     }
 
-    /// How many frames anybody could take now. Exact only while nobody else takes or gives.
+    /// Frames in this pool and the shared queue. Approximate while other workers take or return frames.
     pub fn available(&self) -> usize {
         self.own.len() + self.shared.len()
     }

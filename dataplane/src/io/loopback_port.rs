@@ -1,19 +1,17 @@
-//! Ports in memory, for tests and benches: what one end sends the other receives.
+//! In-memory ports for tests and benches: each end receives the packets that the other sends.
 //!
 //! ```text
 //!   worker -- LoopbackPort ==ring==> LoopbackPort -- LoopbackPeer -- test: push(bytes), pop() -> bytes
 //!                          <==ring==
 //! ```
 //!
-//! A pair is like a veth pair. A worker that owns both ends sends packets round in a circle, which is what a bench
-//! wants: no generator costs anything. A test gives one end to the worker and keeps the other as a [`LoopbackPeer`],
-//! in the same thread or another.
+//! A pair resembles a veth pair. In a bench, a worker owns both ends and forwards packets in a loop, without the cost of a generator.
+//! A test keeps one end as a [`LoopbackPeer`], in any thread.
 //!
-//! The rings are `rtrb`'s, of one producer and one consumer each. A batch is written and read as one chunk: one atomic
-//! store per burst, and no packet is ever seen in half. A queue for many producers (`crossbeam`'s `ArrayQueue`) pays a
-//! compare-and-swap per frame and could show the first frame of a packet before its last one.
+//! The rings are `rtrb`'s single-producer, single-consumer rings. A batch is one chunk: one atomic store per burst, and a receiver never
+//! sees half a packet. The alternative, `crossbeam`'s `ArrayQueue`, costs a compare-and-swap per frame and exposes partial packets.
 //!
-//! **Invariant.** No frame is lost: what is in a ring when an end closes goes to the pool of the end that closes last.
+//! **Invariant.** No frame is lost. Frames in a ring go to the pool of the end that closes last.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,12 +22,12 @@ use rtrb::{Consumer, Producer, RingBuffer};
 use super::segments::{first, gather, scatter, whole};
 use super::{FlowSlot, Frame, FramePool, Port, PortError, PortStatistics};
 
-/// One end of a pair.
+/// One end of a loopback pair.
 #[derive(Debug)]
 pub struct LoopbackPort {
     outgoing: Option<Outgoing>,
     incoming: Option<Incoming>,
-    /// Packets that have more frames than the queue: they would block it for ever.
+    /// Frames of packets longer than the ring, which would block it forever.
     oversized: Vec<Frame>,
     statistics: PortStatistics,
     slot: Option<FlowSlot>,
@@ -47,16 +45,16 @@ struct Incoming {
     lane: Arc<Lane>,
 }
 
-/// What the two ends of one direction know of each other.
+/// State that the two ends of one direction share.
 #[derive(Debug, Default)]
 struct Lane {
-    /// Either end is closed. Set once.
+    /// Whether either end is closed. Never reset.
     closed: AtomicBool,
-    /// Where the frames go that are still in the ring. Only touched when an end closes.
+    /// Which end closed first. Only `close` uses it.
     ending: Mutex<Ending>,
 }
 
-/// Only the reading end can take frames out of a ring, so it leaves its right to do so when it closes first.
+/// The end that closed first. A receiver leaves its half of the ring, with which the sender takes the remaining frames.
 #[derive(Debug, Default)]
 enum Ending {
     #[default]
@@ -66,11 +64,11 @@ enum Ending {
 }
 
 impl LoopbackPort {
-    /// Two ends. In each direction `capacity` frames fit, which a packet of more than [`Umem::ROOM`](super::Umem::ROOM)
-    /// bytes needs several of; a packet of more than `capacity` frames is lost and counted as an invalid descriptor.
+    /// Creates both ends of a pair, with room for `capacity` frames per direction. A packet needs one frame per
+    /// [`Umem::ROOM`](super::Umem::ROOM) bytes. A packet of more than `capacity` frames is lost and counted as an invalid descriptor.
     ///
     /// # Panics
-    /// When `capacity` is 0.
+    /// If `capacity` is 0.
     pub fn pair(capacity: usize) -> (Self, Self) {
         assert!(capacity > 0, "a queue without room passes nothing");
         let (there_out, there_in) = lane(capacity);
@@ -78,7 +76,7 @@ impl LoopbackPort {
         (Self::new(there_out, back_in), Self::new(back_out, there_in))
     }
 
-    /// The same end with a place in a flow cache.
+    /// Sets this end's slot in a flow cache.
     #[must_use]
     pub const fn with_slot(mut self, slot: FlowSlot) -> Self {
         self.slot = Some(slot);
@@ -91,17 +89,17 @@ impl LoopbackPort {
         Self { outgoing: Some(outgoing), incoming: Some(incoming), oversized: Vec::new(), statistics, slot: None }
     }
 
-    /// How many frames fit into the queue now; none when this end is closed.
+    /// Free frames in the outgoing ring. `None` if this end is closed.
     fn room(&self) -> Option<usize> {
         self.outgoing.as_ref().map(|outgoing| outgoing.ring.slots())
     }
 }
 
 impl Port for LoopbackPort {
-    /// Gives what is in the ring. After the other end has closed and the ring is empty, the port is gone.
+    /// Fails with [`PortError::Gone`] if the other end is closed and the ring is empty.
     fn receive(&mut self, frames: &mut Vec<Frame>, limit: usize) -> Result<(), PortError> {
         let Some(Incoming { ring, lane }) = &mut self.incoming else { return Err(gone()) };
-        // Before the ring: what the other end sent before it closed is then seen.
+        // Read before the ring, so that packets sent before the close are received.
         let closed = lane.closed.load(Ordering::Acquire);
         let waiting = ring.slots();
         if waiting == 0 {
@@ -183,7 +181,7 @@ impl Incoming {
 impl Outgoing {
     fn close(self, pool: &mut FramePool) {
         let Self { ring, lane } = self;
-        // The ring's sending half first: whoever sees that it is closed also sees all that was sent.
+        // Dropped before `closed` is set, so that a receiver that sees the close sees all sent frames.
         drop(ring);
         lane.closed.store(true, Ordering::Release);
         let mut ending = lane.ending.lock().unwrap_or_else(PoisonError::into_inner);
@@ -193,7 +191,7 @@ impl Outgoing {
     }
 }
 
-/// A port that is dropped and not closed loses the frames in it, but its other end must not wait for it.
+/// Dropping without `close` loses the frames, but tells the other end that this end is closed.
 impl Drop for LoopbackPort {
     fn drop(&mut self) {
         let lanes = [self.outgoing.as_ref().map(|end| &end.lane), self.incoming.as_ref().map(|end| &end.lane)];
@@ -203,7 +201,7 @@ impl Drop for LoopbackPort {
     }
 }
 
-/// The test's end of a pair: packets as bytes. Closes its port when it is dropped.
+/// The test's end of a pair, with packets as bytes. Dropping it closes its port.
 #[derive(Debug)]
 pub struct LoopbackPeer {
     port: LoopbackPort,
@@ -211,13 +209,13 @@ pub struct LoopbackPeer {
     frames: Vec<Frame>,
 }
 
-/// A packet was not taken.
+/// An error of sending a packet.
 #[derive(Debug, thiserror::Error)]
 pub enum LoopbackError {
-    /// The other end must receive first.
-    #[error("the queue is full")]
+    /// The queue is full until the other end receives.
+    #[error("the queue is full; the other end must receive first")]
     Full,
-    /// All frames are in use, or the packet needs more than there are.
+    /// The pool has too few free frames for the packet.
     #[error("the pool has too few frames for the packet")]
     NoFrames,
     /// The other end is closed.
@@ -226,16 +224,16 @@ pub enum LoopbackError {
 }
 
 impl LoopbackPeer {
-    /// Drives this end with frames of that pool, which takes some hundreds at once for itself: a region of a few
-    /// hundred frames leaves none for the other end.
+    /// Creates a peer that uses frames of `pool`. A pool takes hundreds of frames at once, so a region of a few hundred frames leaves none
+    /// for the other end.
     pub const fn new(port: LoopbackPort, pool: FramePool) -> Self {
         Self { port, pool, frames: Vec::new() }
     }
 
-    /// Sends a packet of these bytes, beginning with the link header, to the other end.
+    /// Sends a packet, which begins with its link header.
     ///
     /// # Errors
-    /// [`LoopbackError`] when it was not sent.
+    /// [`LoopbackError`] if the packet was not sent.
     pub fn push(&mut self, packet: &[u8]) -> Result<(), LoopbackError> {
         if !scatter(&mut self.pool, packet, &mut self.frames) {
             return Err(LoopbackError::NoFrames);
@@ -248,10 +246,10 @@ impl LoopbackPeer {
         if was_taken { Ok(()) } else { Err(LoopbackError::Full) }
     }
 
-    /// Sends packets as one batch: all of them or none, and the other end does not see one before the others.
+    /// Sends packets as one atomic batch: the other end receives all or none.
     ///
     /// # Errors
-    /// [`LoopbackError`] when they were not sent.
+    /// [`LoopbackError`] if the packets were not sent.
     pub fn push_burst(&mut self, packets: &[impl AsRef<[u8]>]) -> Result<(), LoopbackError> {
         let has_frames = packets.iter().all(|packet| scatter(&mut self.pool, packet.as_ref(), &mut self.frames));
         let sent = match self.port.room() {
@@ -263,9 +261,9 @@ impl LoopbackPeer {
         sent
     }
 
-    /// The next packet that the other end sent; none when there is none now, or never again.
+    /// Receives a packet. `None` if the ring is empty, even after the other end has closed.
     pub fn pop(&mut self) -> Option<Vec<u8>> {
-        // One frame, or one packet. That the other end is gone is told to those who send.
+        // A limit of one frame receives one packet. Only sending reports that the other end is closed.
         let _gone = self.port.receive(&mut self.frames, 1);
         let mut packet = Vec::new();
         gather(self.pool.umem(), &self.frames, &mut packet);
@@ -274,7 +272,7 @@ impl LoopbackPeer {
         some.then_some(packet)
     }
 
-    /// The frames of this end; to count them, for example.
+    /// The pool of this end, for example to count its frames.
     pub const fn pool(&mut self) -> &mut FramePool {
         &mut self.pool
     }

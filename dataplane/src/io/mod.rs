@@ -1,14 +1,14 @@
-//! Packets in and out: captures and live ports.
+//! Packet input and output: capture files and live ports.
 //!
 //! ```text
 //!   any Read -> CaptureReader -> CapturedPacket -> PortFinder -> (Worker) -> CaptureWriter -> any Write
 //!               pcap, pcapng                        which port?               pcapng with verdicts
 //! ```
 //!
-//! **Invariant.** A file is a stranger's input: whatever is in it, the reader gives packets or an error that says
-//! where, uses bounded memory and does not panic. What was before a fault is delivered before the fault is told.
+//! **Invariant.** Capture files are untrusted input. The reader returns packets, or an error with a position; it uses bounded
+//! memory and never panics. It returns all packets before a fault, then the error.
 //!
-//! Live ports are behind [`Port`]: frames of one shared memory ([`Umem`]) that move from port to worker to port.
+//! Live ports implement [`Port`]. They pass frames of one shared memory region ([`Umem`]) to a worker, which passes them to another port.
 
 #[cfg(feature = "afxdp")]
 mod afxdp_port;
@@ -16,6 +16,7 @@ mod capture_error;
 #[cfg(target_os = "linux")]
 mod capture_port;
 mod capture_reader;
+mod capture_record;
 mod capture_writer;
 #[cfg(target_os = "linux")]
 mod fault_port;
@@ -75,31 +76,31 @@ pub use crate::flow::Translation;
 
 use crate::LinkType;
 
-/// Which way a packet went through the interface that it was captured on.
+/// A packet's direction at the interface that captured it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// Into the machine that captured it.
     Inbound,
-    /// Out of it.
+    /// Out of the machine that captured it.
     Outbound,
 }
 
 /// One packet of a capture.
 #[derive(Clone, Copy, Debug)]
 pub struct CapturedPacket<'a> {
-    /// Its position in the file, counted from 1 as Wireshark does.
+    /// The packet's position in the file, from 1, as in Wireshark.
     pub number: u64,
-    /// Nanoseconds since 1970-01-01 UTC. Times before that are 0; the last one is in the year 2554.
+    /// Nanoseconds since 1970-01-01 UTC. Earlier times are 0; times after 2554 are clamped.
     pub time: u64,
-    /// How the frame begins.
+    /// The frame's link-layer header type.
     pub link: LinkType,
-    /// The name of the interface that captured it, where the file tells.
+    /// Name of the capturing interface. `None` if the file does not say.
     pub interface: Option<&'a Arc<str>>,
-    /// Which way it went, where the file tells.
+    /// The packet's direction. `None` if the file does not say.
     pub direction: Option<Direction>,
-    /// The bytes that were captured.
+    /// The captured bytes.
     pub data: &'a [u8],
-    /// How long the frame was on the wire, never less than what was captured.
+    /// The frame's length on the wire in bytes, at least `data.len()`.
     pub original_len: usize,
 }
 

@@ -1,25 +1,25 @@
-//! The classic format: a header, then packets.
+//! Reads the classic pcap format: a file header, then packet records.
 //! Source: draft-ietf-opsawg-pcap.
 
 use std::io::Read;
 
 use super::CaptureError;
-use super::capture_reader::{MAX_PACKET_LEN, Record};
+use super::capture_record::{MAX_PACKET_LEN, Record};
 use super::source::{ByteOrder, Source};
 
-/// The header after the magic number.
+/// Length of the file header in bytes, without the magic number.
 const HEADER_LEN: usize = 20;
 const RECORD_HEADER_LEN: usize = 16;
 
-/// What the magic number tells.
+/// Byte order and time unit of a file, which the magic number encodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Flavour {
     order: ByteOrder,
-    /// Nanoseconds in a unit of a time's fraction.
+    /// Nanoseconds per unit of a timestamp's fraction: 1 or 1,000.
     unit: u64,
 }
 
-/// The flavour with this magic number; none when it is no pcap.
+/// Returns the flavour that the magic number encodes. `None` if the file is no pcap.
 pub(super) const fn flavour(magic: [u8; 4]) -> Option<Flavour> {
     let (order, unit) = match magic {
         [0xa1, 0xb2, 0xc3, 0xd4] => (ByteOrder::Big, 1000),
@@ -43,7 +43,7 @@ impl PcapReader {
         if flavour.order.u16([header[0], header[1]]) != 2 {
             return Err(source.corrupt("the format's major version is not 2"));
         }
-        // The upper bits tell about checksums at the frames' ends, which nobody here looks at.
+        // The upper bits describe the frame check sequence, which this reader ignores.
         let link = flavour.order.u32([header[16], header[17], header[18], header[19]]);
         Ok(Self { flavour, link_code: link & 0xffff })
     }
@@ -60,7 +60,7 @@ impl PcapReader {
         let word = |at: usize| self.flavour.order.u32([header[at], header[at + 1], header[at + 2], header[at + 3]]);
         let len = word(8) as usize;
         if len > MAX_PACKET_LEN {
-            return Err(source.corrupt("the packet claims more than 256 KiB"));
+            return Err(source.corrupt("the packet's length field exceeds 256 KiB"));
         }
         buffer.resize(len, 0);
         source.fill(buffer)?;

@@ -1,24 +1,24 @@
-//! The newer format: sections of blocks.
-//! Source: draft-ietf-opsawg-pcapng; the section numbers are those of its headings.
+//! Reads the pcapng format: sections that consist of blocks.
+//! Source: draft-ietf-opsawg-pcapng; § numbers refer to its headings.
 
 use std::io::Read;
 use std::sync::Arc;
 
-use super::capture_reader::{MAX_PACKET_LEN, Record};
+use super::capture_record::{MAX_PACKET_LEN, Record};
 use super::source::{ByteOrder, Source};
 use super::{CaptureError, Direction};
 
-/// The type of a section header block: the same in both byte orders.
+/// Type of a section header block. It reads the same in both byte orders.
 pub(super) const MAGIC: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
 
-/// The most bytes of a block that is read: the largest packet and as much again for options. Blocks of other types
-/// are skipped without being kept, so they may have any length.
+/// Maximum length in bytes of a block that is kept: the largest packet, and as much again for options. Skipped block types may have
+/// any length.
 const MAX_BLOCK_LEN: u32 = 2 * 256 * 1024;
-/// The most interfaces per section: a packet names one in 16 bits in the old packet block, and nobody has more.
+/// Maximum interfaces per section. The obsolete packet block numbers interfaces with 16 bits.
 const MAX_INTERFACES: usize = 1 << 16;
-/// The longest interface name that is kept. A Kubernetes namespace and name together have at most 317 bytes.
+/// Longer interface names are ignored, in bytes. A Kubernetes namespace and name together have at most 317 bytes.
 const MAX_NAME_LEN: usize = 1024;
-/// Type, length, and the length again at the end.
+/// Bytes of a block around its body: type, length, and the repeated length.
 const FRAME_LEN: u32 = 12;
 
 mod block {
@@ -38,15 +38,15 @@ mod option {
     pub(super) const TIME_OFFSET: u16 = 14;
 }
 
-/// An interface that packets of the section refer to.
+/// An interface description of the section. Packets refer to it by index.
 #[derive(Debug)]
 struct Interface {
     link_code: u32,
     snap_len: u32,
     name: Option<Arc<str>>,
-    /// `if_tsresol`: a negative power of 10, or of 2 when the highest bit is set.
+    /// `if_tsresol`: the time unit is 10 to the minus this number, or a power of 2 if the highest bit is set.
     resolution: u8,
-    /// `if_tsoffset`: seconds to add.
+    /// `if_tsoffset`: seconds to add to each timestamp.
     offset: i64,
 }
 
@@ -54,12 +54,12 @@ struct Interface {
 pub(super) struct PcapngReader {
     order: ByteOrder,
     interfaces: Vec<Interface>,
-    /// The time of the last packet, for blocks that have none.
+    /// The last packet's time, used for simple packet blocks, which carry none.
     last_time: u64,
 }
 
 impl PcapngReader {
-    /// Reads the first section header, whose type was read already.
+    /// Reads the first section header after its block type.
     pub(super) fn open<R: Read>(source: &mut Source<R>, buffer: &mut Vec<u8>) -> Result<Self, CaptureError> {
         let mut reader = Self { order: ByteOrder::Little, interfaces: Vec::new(), last_time: 0 };
         reader.enter_section(source, buffer)?;
@@ -83,7 +83,7 @@ impl PcapngReader {
             }
             let len = self.order.u32(source.array()?);
             if len < FRAME_LEN || !len.is_multiple_of(4) {
-                return Err(source.corrupt("the block's length is not possible"));
+                return Err(source.corrupt("the block's length is below 12 or not a multiple of 4"));
             }
             match kind {
                 block::INTERFACE | block::OBSOLETE_PACKET | block::SIMPLE_PACKET | block::ENHANCED_PACKET => {
@@ -109,7 +109,7 @@ impl PcapngReader {
         Ok(None)
     }
 
-    /// §4.1: the byte order is told by a number in the body, after the length that is written in it.
+    /// Reads a section header block (§4.1) after its type. The byte order mark follows the length field, so it is read first.
     fn enter_section<R: Read>(&mut self, source: &mut Source<R>, buffer: &mut Vec<u8>) -> Result<(), CaptureError> {
         let len = source.array::<4>()?;
         self.order = match source.array::<4>()? {
@@ -122,7 +122,7 @@ impl PcapngReader {
         /// Frame, byte order mark, version and section length.
         const MIN_LEN: u32 = FRAME_LEN + 16;
         if len < MIN_LEN || !len.is_multiple_of(4) {
-            return Err(source.corrupt("the section header's length is not possible"));
+            return Err(source.corrupt("the section header's length is below 28 or not a multiple of 4"));
         }
         self.read_body(source, buffer, len, FRAME_LEN + 4)?;
         if self.order.u16_at(buffer, 0) != Some(1) {
@@ -131,7 +131,7 @@ impl PcapngReader {
         Ok(())
     }
 
-    /// Reads a block's body, of whose length `around` bytes are outside of it, and the length behind it.
+    /// Reads a block's body and its trailing length. `around` bytes of the block's length `len` do not belong to the body.
     fn read_body<R: Read>(
         &self,
         source: &mut Source<R>,
@@ -140,7 +140,7 @@ impl PcapngReader {
         around: u32,
     ) -> Result<(), CaptureError> {
         if len > MAX_BLOCK_LEN {
-            return Err(source.corrupt("the block claims more than 512 KiB"));
+            return Err(source.corrupt("the block's length field exceeds 512 KiB"));
         }
         buffer.resize((len - around) as usize, 0);
         source.fill(buffer)?;
@@ -149,10 +149,10 @@ impl PcapngReader {
 
     fn check_trailer<R: Read>(&self, source: &mut Source<R>, len: u32) -> Result<(), CaptureError> {
         let again = self.order.u32(source.array()?);
-        if again == len { Ok(()) } else { Err(source.corrupt("the block's length is not repeated at its end")) }
+        if again == len { Ok(()) } else { Err(source.corrupt("the two length fields of the block differ")) }
     }
 
-    /// §4.2.
+    /// Adds an interface description block (§4.2).
     fn add_interface(&mut self, body: &[u8]) -> Result<(), &'static str> {
         let too_short = "the interface block is too short";
         let mut interface = Interface {
@@ -186,13 +186,13 @@ impl PcapngReader {
         Ok(())
     }
 
-    /// §4.3.
+    /// Parses an enhanced packet block (§4.3).
     fn enhanced_packet(&self, body: &[u8]) -> Result<Record, &'static str> {
         let number = self.order.u32_at(body, 0).ok_or(TOO_SHORT)? as usize;
         self.timed_packet(body, number)
     }
 
-    /// Appendix A: like the enhanced packet block, but for a number of 16 bits and a count of losses.
+    /// Parses an obsolete packet block (Appendix A), which has a 16-bit interface index and a drop count.
     fn obsolete_packet(&self, body: &[u8]) -> Result<Record, &'static str> {
         let number = self.order.u16_at(body, 0).ok_or(TOO_SHORT)?.into();
         self.timed_packet(body, number)
@@ -201,11 +201,11 @@ impl PcapngReader {
     fn timed_packet(&self, body: &[u8], number: usize) -> Result<Record, &'static str> {
         const DATA: usize = 20;
         let word = |at: usize| self.order.u32_at(body, at).ok_or(TOO_SHORT);
-        let interface = self.interfaces.get(number).ok_or("the packet names an interface that the section lacks")?;
+        let interface = self.interfaces.get(number).ok_or("the packet refers to an interface that the section does not describe")?;
         let units = u64::from(word(4)?) << 32 | u64::from(word(8)?);
         let (len, original_len) = (word(12)? as usize, word(16)?);
         if len > MAX_PACKET_LEN || body.len() - DATA < len {
-            return Err("the packet claims more bytes than its block has");
+            return Err("the packet's length field exceeds its block");
         }
         let mut direction = None;
         let options = body.get(DATA + len.next_multiple_of(4)..).unwrap_or_default();
@@ -225,15 +225,15 @@ impl PcapngReader {
         })
     }
 
-    /// §4.4: no time, and always the first interface.
+    /// Parses a simple packet block (§4.4), which has no time and belongs to the first interface.
     fn simple_packet(&self, body: &[u8]) -> Result<Record, &'static str> {
         const DATA: usize = 4;
-        let interface = self.interfaces.first().ok_or("the packet names an interface that the section lacks")?;
+        let interface = self.interfaces.first().ok_or("the packet refers to an interface that the section does not describe")?;
         let original_len = self.order.u32_at(body, 0).ok_or(TOO_SHORT)?;
         let limit = if interface.snap_len == 0 { u32::MAX } else { interface.snap_len };
         let len = original_len.min(limit) as usize;
         if len > MAX_PACKET_LEN || body.len() - DATA < len {
-            return Err("the packet claims more bytes than its block has");
+            return Err("the packet's length field exceeds its block");
         }
         Ok(Record {
             time: self.last_time,
@@ -246,7 +246,7 @@ impl PcapngReader {
         })
     }
 
-    /// §3.5. Options that do not fit end the walk: they are about the packet, they are not the packet.
+    /// Calls `each` for every option (§3.5). Stops at a truncated option; the packet itself stays valid.
     fn each_option(&self, mut options: &[u8], mut each: impl FnMut(u16, &[u8])) {
         while let (Some(code), Some(len)) = (self.order.u16_at(options, 0), self.order.u16_at(options, 2)) {
             let len = usize::from(len);
@@ -259,7 +259,7 @@ impl PcapngReader {
 
 const TOO_SHORT: &str = "the packet block is too short";
 
-/// §4.3.1: the lowest two bits.
+/// Decodes the lowest two bits of the packet flags (§4.3.1).
 const fn direction_of(flags: u32) -> Option<Direction> {
     match flags & 3 {
         1 => Some(Direction::Inbound),
@@ -269,7 +269,7 @@ const fn direction_of(flags: u32) -> Option<Direction> {
 }
 
 impl Interface {
-    /// Units since 1970 in nanoseconds, as far as 64 bits go.
+    /// Converts a timestamp to nanoseconds since 1970, clamped to 64 bits.
     fn time(&self, units: u64) -> u64 {
         let exponent = u32::from(self.resolution & 0x7f);
         let nanoseconds: u128 = if self.resolution & 0x80 != 0 {
@@ -278,7 +278,7 @@ impl Interface {
         } else if exponent <= 9 {
             u128::from(units) * 10u128.pow(9 - exponent)
         } else {
-            // More digits than 64 bits have: nothing is left.
+            // The divisor exceeds every 64-bit value, so the time is 0.
             10u128.checked_pow(exponent - 9).map_or(0, |divisor| u128::from(units) / divisor)
         };
         let offset = i128::from(self.offset) * 1_000_000_000;

@@ -1,13 +1,16 @@
-//! Which port did a captured packet come in on?
+//! Finds the ingress port of a captured packet.
 //!
-//! A capture knows interfaces at best, and often not even those. In this order: an interface that has a port's name;
-//! a source MAC address that is a pod's; a source address that is a pod's or the node's; else the uplink. MAC comes
-//! before the address, so that a pod that sends with a stranger's address is found out and not believed.
+//! The first match decides:
 //!
-//! Without interface names and without configured MAC addresses the answer is a guess. A MAC is then tied to the pod
-//! whose address it is first seen with, in a packet whose hop limit looks untouched; a sender can set both. So "not
-//! spoofed" means little in such a capture. A learned MAC that is seen with a second pod's address belongs to a
-//! router or a bridge, or one of the two packets is forged: it tells nothing any more, and addresses count.
+//! 1. The capturing interface has a port's name.
+//! 2. The source MAC address belongs to a pod. MAC precedes IP, so that spoofed IP addresses are detected.
+//! 3. The source IP address belongs to a pod or the node.
+//! 4. The uplink.
+//!
+//! Without interface names and configured MAC addresses, the result is a guess, and "not spoofed" means little. The finder then learns
+//! a MAC for the pod whose IP address it first appears with, in a packet whose hop limit looks unrouted; a sender can forge both.
+//! A learned MAC that appears with a second pod's IP address belongs to a router or bridge, or a packet is forged. The finder then
+//! ignores the MAC.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -18,22 +21,22 @@ use super::{CapturedPacket, Direction};
 use crate::packet::{self, Sender};
 use crate::{PortId, PortKind, Snapshot};
 
-/// The most MAC addresses that are learned: a node has a few hundred pods, and a capture may be made to hold more.
+/// Maximum learned MAC addresses. A node has a few hundred pods; a crafted capture may contain more.
 const MAX_LEARNED: usize = 65_536;
 
-/// Finds ports, and learns which MAC addresses are pods'.
+/// Finds ingress ports and learns pods' MAC addresses.
 #[derive(Debug)]
 pub struct PortFinder {
     names: HashMap<Box<str>, PortId, RandomState>,
-    /// None: two pods are configured with it.
+    /// Ports by configured MAC address. `None` if two pods have the same one.
     configured: HashMap<[u8; 6], Option<PortId>, RandomState>,
-    /// From packets that no router has touched: the first address that a MAC is seen with counts. None: it is no pod's,
-    /// or it was seen with the addresses of two.
+    /// Ports by MAC address learned from unrouted packets; the MAC's first IP address counts. `None` if the MAC belongs to no pod or
+    /// appeared with two pods' addresses.
     learned: HashMap<[u8; 6], Option<PortId>, RandomState>,
 }
 
 impl PortFinder {
-    /// A finder for the ports of this snapshot.
+    /// Creates a finder for the snapshot's ports.
     pub fn new(snapshot: &Snapshot) -> Self {
         let names = snapshot.ids().zip(snapshot.ports()).map(|(id, port)| ((*port.name).into(), id)).collect();
         let mut finder = Self { names, configured: HashMap::default(), learned: HashMap::default() };
@@ -45,9 +48,9 @@ impl PortFinder {
         finder
     }
 
-    /// The port that the packet came in on; none when nothing tells and the snapshot has no uplink.
+    /// Returns the packet's ingress port. `None` if nothing matches and the snapshot has no uplink.
     pub fn find(&mut self, snapshot: &Snapshot, packet: &CapturedPacket<'_>) -> Option<PortId> {
-        // What an interface sent out did not come in through it.
+        // An outbound packet did not enter through the capturing interface.
         let came_in = packet.direction != Some(Direction::Outbound);
         let named = packet.interface.filter(|_| came_in).and_then(|name| self.names.get(&**name));
         if let Some(&port) = named {
@@ -62,8 +65,7 @@ impl PortFinder {
         by_mac.or(owner).or_else(|| snapshot.uplink())
     }
 
-    /// Ties a MAC address to the pod whose address a packet has, if the packet comes straight from there. Returns the
-    /// pod that the MAC stands for.
+    /// Learns the pod of a MAC address if the packet is unrouted. Returns the MAC's pod, or `None` if unknown.
     fn learn(&mut self, snapshot: &Snapshot, mac: [u8; 6], sender: &Sender, owner: Option<PortId>) -> Option<PortId> {
         let known = self.learned.get(&mac).copied();
         let tells_whose = sender.is_unrouted && sender.address.is_some_and(|address| !is_no_address(address));
@@ -75,7 +77,7 @@ impl PortFinder {
             Some(known) if pod.is_some_and(|pod| known.is_some_and(|known| known != pod)) => None,
             Some(known) => return known,
             None if self.learned.len() >= MAX_LEARNED => return None,
-            // Somebody else's address: the MAC is not a pod's, and stays so.
+            // The IP address belongs to no pod, so the MAC is recorded as no pod's.
             None => pod.filter(|id| snapshot.ports()[id.index()].mac.is_none()),
         };
         self.learned.insert(mac, whose);
@@ -83,7 +85,7 @@ impl PortFinder {
     }
 }
 
-/// Unspecified (a DHCP client, a probe) and link-local sources do not tell whose a MAC is.
+/// Whether the source address identifies no pod: unspecified (DHCP, duplicate address detection) or link-local.
 fn is_no_address(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(a) => a.is_unspecified(),

@@ -1,31 +1,30 @@
-//! Packets as runs of frames: a packet is one frame, or several of which all but the last say that there is more.
-//!
-//! For ports that have their packets as bytes. A port of the kernel gets its frames filled.
+//! Converts packets between bytes and runs of frames, for ports without kernel rings. All but the last frame of a packet have
+//! [`Frame::has_more`] set.
 
 use super::{Frame, FramePool, Umem};
 
-/// How many frames at the front of a queue are whole packets, as many as `room` frames can hold.
+/// Number of frames at the front of a queue that form whole packets, at most `room`.
 #[inline]
 pub(super) fn whole(frames: &[Frame], room: usize) -> usize {
-    // From the end: nearly always the last frame there is the last one of its packet.
+    // Searches from the end, as the last frame nearly always ends a packet.
     let frames = &frames[..room.min(frames.len())];
     frames.iter().rposition(|frame| !frame.has_more()).map_or(0, |last| last + 1)
 }
 
-/// How many frames the first packet has; none when its last frame is not there.
+/// Number of frames of the first packet. `None` if its last frame is missing.
 pub(super) fn first<'a>(frames: impl IntoIterator<Item = &'a Frame>) -> Option<usize> {
     frames.into_iter().position(|frame| !frame.has_more()).map(|last| last + 1)
 }
 
-/// How many frames a packet of so many bytes needs. A packet without bytes is a packet as well.
+/// Number of frames for a packet of `len` bytes, at least 1.
 pub(super) fn needed(len: usize) -> usize {
     len.div_ceil(Umem::ROOM).max(1)
 }
 
-/// Appends a packet of these bytes to `frames`, in as many of the empty ones as it needs.
+/// Appends a packet of these bytes to `frames`, using frames of `empty`.
 ///
 /// # Panics
-/// When there are fewer.
+/// If `empty` has fewer frames than [`needed`].
 pub(super) fn fill(umem: &Umem, bytes: &[u8], empty: impl IntoIterator<Item = Frame>, frames: &mut Vec<Frame>) {
     let mut empty = empty.into_iter();
     for at in 0..needed(bytes.len()) {
@@ -38,7 +37,7 @@ pub(super) fn fill(umem: &Umem, bytes: &[u8], empty: impl IntoIterator<Item = Fr
     }
 }
 
-/// Appends a packet of these bytes to `frames`. False, with nothing taken, when the pool has too few frames.
+/// Appends a packet of these bytes to `frames`. Returns false, without taking a frame, if the pool has too few.
 #[must_use]
 pub(super) fn scatter(pool: &mut FramePool, bytes: &[u8], frames: &mut Vec<Frame>) -> bool {
     let needed = needed(bytes.len());

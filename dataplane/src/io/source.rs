@@ -1,11 +1,10 @@
-//! Reading from a stream with a position, for error messages, and with byte orders.
+//! A byte stream that tracks its position for error messages, and byte orders.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::sync::Arc;
 
 use super::CaptureError;
 
-/// The order of the bytes of a number in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ByteOrder {
     Little,
@@ -27,27 +26,27 @@ impl ByteOrder {
         }
     }
 
-    /// The number at a position; none past the end.
+    /// Returns the number at an offset. `None` if it lies past the end.
     pub(super) fn u16_at(self, bytes: &[u8], at: usize) -> Option<u16> {
         Some(self.u16(*bytes.get(at..)?.first_chunk()?))
     }
 
-    /// The number at a position; none past the end.
+    /// Returns the number at an offset. `None` if it lies past the end.
     pub(super) fn u32_at(self, bytes: &[u8], at: usize) -> Option<u32> {
         Some(self.u32(*bytes.get(at..)?.first_chunk()?))
     }
 }
 
-/// A stream that knows where it is.
+/// A buffered stream that tracks its position.
 #[derive(Debug)]
 pub(super) struct Source<R> {
     read: BufReader<R>,
     file: Arc<str>,
-    /// How many bytes were read.
+    /// Bytes read so far.
     offset: u64,
-    /// Where the current record begins.
+    /// Position of the current record's first byte.
     record: u64,
-    /// How many packets were delivered.
+    /// Packets returned so far.
     pub(super) packets: u64,
 }
 
@@ -60,7 +59,7 @@ impl<R: Read> Source<R> {
         Arc::clone(&self.file)
     }
 
-    /// A new record begins here. False when the stream is at its end.
+    /// Marks the current position as the start of a record. Returns false at the end of the stream.
     pub(super) fn begin_record(&mut self) -> Result<bool, CaptureError> {
         self.record = self.offset;
         loop {
@@ -72,7 +71,7 @@ impl<R: Read> Source<R> {
         }
     }
 
-    /// Fills the buffer. The end of the stream is in the middle of a record here.
+    /// Fills the buffer with bytes of the current record. Fails with [`CaptureError::Truncated`] at the end of the stream.
     pub(super) fn fill(&mut self, bytes: &mut [u8]) -> Result<(), CaptureError> {
         match self.read.read_exact(bytes) {
             Ok(()) => {
@@ -84,14 +83,13 @@ impl<R: Read> Source<R> {
         }
     }
 
-    /// Fills an array.
     pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N], CaptureError> {
         let mut bytes = [0; N];
         self.fill(&mut bytes)?;
         Ok(bytes)
     }
 
-    /// Reads over bytes that are of no interest, without keeping them.
+    /// Skips bytes of the current record.
     pub(super) fn skip(&mut self, count: u64) -> Result<(), CaptureError> {
         match std::io::copy(&mut self.read.by_ref().take(count), &mut std::io::sink()) {
             Ok(skipped) => {

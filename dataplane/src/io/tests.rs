@@ -176,7 +176,7 @@ fn sections_of_different_byte_orders_follow_each_other() {
     assert_eq!(seen.iter().map(|p| p.3.as_deref().unwrap()).collect::<Vec<_>>(), ["one", "two"]);
     // Interfaces are the section's own.
     let stray = [part(BOTH[0], b"one"), BOTH[1].section(), BOTH[1].enhanced(0, 1, b"a", 1, &[])].concat();
-    assert!(error_of(&stray).contains("names an interface that the section lacks"));
+    assert!(error_of(&stray).contains("refers to an interface that the section does not describe"));
 }
 
 #[test]
@@ -210,7 +210,7 @@ fn packets_before_a_fault_are_delivered_and_the_fault_says_where_it_is() {
 
     let mut trailer = [BOTH[0].section(), BOTH[0].interface(1, 0, &[])].concat();
     *trailer.last_mut().unwrap() ^= 1;
-    assert!(error_of(&trailer).contains("byte 28, after packet 0, is damaged: the block's length is not repeated"));
+    assert!(error_of(&trailer).contains("byte 28, after packet 0, is damaged: the two length fields of the block differ"));
     let lie = [BOTH[0].section(), BOTH[0].u32(6).to_vec(), BOTH[0].u32(0xffff_fffc).to_vec()].concat();
     assert!(error_of(&lie).contains("512 KiB"));
     let unknown_and_huge = [BOTH[0].section(), BOTH[0].u32(99).to_vec(), BOTH[0].u32(0xffff_fffc).to_vec()].concat();

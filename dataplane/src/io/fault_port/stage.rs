@@ -1,4 +1,4 @@
-//! What happens to the packets of one direction.
+//! Faults of one direction's packets.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{FaultTally, Faults};
 use crate::io::{Frame, FramePool, Umem};
 
-/// A generator of numbers that anybody can repeat: SplitMix64 (Steele, Lea and Flood, OOPSLA 2014). Not for keys.
+/// A reproducible random generator: SplitMix64 (Steele, Lea and Flood, OOPSLA 2014). Unfit for keys.
 #[derive(Debug)]
 pub(super) struct Dice(u64);
 
@@ -23,24 +23,24 @@ impl Dice {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `end`, which is not 0.
+    /// Returns a number below `end`, which must not be 0.
     fn below(&mut self, end: usize) -> usize {
         usize::try_from(self.roll() % end as u64).expect("less than a usize")
     }
 
-    /// True for `chance` of a thousand rolls.
+    /// Returns true for `chance` of a thousand calls.
     pub(super) fn one_in_thousand(&mut self, chance: u16) -> bool {
         chance > 0 && self.roll() % 1000 < u64::from(chance)
     }
 }
 
-/// What faults are made with, for both directions.
+/// Frames and memory for the faults of both directions.
 #[derive(Debug)]
 pub(super) struct Workshop {
     pub(super) umem: Arc<Umem>,
     /// Empty frames, for duplicates.
     pub(super) stock: Vec<Frame>,
-    /// Frames of lost packets.
+    /// Frames of lost packets, which the next `service` returns to the pool.
     pub(super) spent: Vec<Frame>,
 }
 
@@ -55,7 +55,7 @@ impl Workshop {
         pool.give_all(self.spent.drain(..).chain(self.stock.drain(..)));
     }
 
-    /// A copy, when the stock has enough frames.
+    /// Copies a packet. `None` if the stock has too few frames.
     fn copy(&mut self, packet: &[Frame]) -> Option<Vec<Frame>> {
         let at = self.stock.len().checked_sub(packet.len())?;
         let mut copies = self.stock.split_off(at);
@@ -67,7 +67,10 @@ impl Workshop {
         Some(copies)
     }
 
-    /// Cuts the packet to `len` bytes, which is less than it has.
+    /// Cuts the packet to `len` bytes.
+    ///
+    /// # Panics
+    /// If the packet is not longer than that.
     fn truncate(&mut self, packet: &mut Vec<Frame>, len: usize) {
         let mut before = 0;
         let at = packet.iter().position(|frame| {
@@ -82,7 +85,7 @@ impl Workshop {
         frame.set_more(false);
     }
 
-    /// Changes the byte at this place of the packet.
+    /// XORs the packet's byte at offset `at` with `change`.
     fn corrupt(&self, packet: &mut [Frame], mut at: usize, change: u8) {
         for frame in packet {
             match self.umem.bytes_mut(frame).get_mut(at) {
@@ -96,12 +99,12 @@ impl Workshop {
     }
 }
 
-/// One direction.
+/// Injects the faults of one direction.
 #[derive(Debug)]
 pub(super) struct Stage {
     faults: Faults,
     dice: Dice,
-    /// Packets that came through.
+    /// Packets that passed.
     ready: VecDeque<Vec<Frame>>,
     /// A packet that waits for the next one to overtake it.
     waiting: Option<Vec<Frame>>,
@@ -114,7 +117,7 @@ impl Stage {
         Self { faults, dice, ready: VecDeque::new(), waiting: None, tally }
     }
 
-    /// Takes all frames, which are whole packets.
+    /// Takes all frames, which must be whole packets.
     pub(super) fn pass(&mut self, frames: &mut Vec<Frame>, workshop: &mut Workshop) {
         let mut packet = Vec::new();
         for frame in frames.drain(..) {
@@ -143,7 +146,7 @@ impl Stage {
         }
         if len(&packet) > 0 && dice.one_in_thousand(faults.corrupt) {
             tally.corrupted += 1;
-            // 1 to 255: a change of 0 would be none.
+            // 1 to 255, as XOR with 0 changes nothing.
             let change = u8::try_from(1 + dice.below(255)).expect("at most 255");
             let at = dice.below(len(&packet));
             workshop.corrupt(&mut packet, at, change);
@@ -163,17 +166,17 @@ impl Stage {
         }
     }
 
-    /// Nothing came that could overtake the waiting packet.
+    /// Releases the waiting packet without a successor.
     pub(super) fn give_up_waiting(&mut self) {
         self.ready.extend(self.waiting.take());
     }
 
-    /// Whether packets came through that nobody took yet.
+    /// Whether passed packets wait for `take`.
     pub(super) fn has_ready(&self) -> bool {
         !self.ready.is_empty()
     }
 
-    /// Gives packets out: no more frames than `limit`, or a single packet. False when there is none.
+    /// Moves passed packets to `frames`: at most `limit` frames, or one longer packet. Returns false if none is ready.
     pub(super) fn take(&mut self, frames: &mut Vec<Frame>, limit: usize) -> bool {
         let mut taken = 0;
         while let Some(packet) = self.ready.pop_front() {

@@ -1,26 +1,26 @@
-//! Why an interface cannot be taken, and what to do about it.
+//! Errors of attaching to interfaces, each with a remedy.
 
 use std::io;
 use std::path::PathBuf;
 
-use super::interface::XdpMode;
+use super::xdp_mode::XdpMode;
 
-/// An interface or one of its queues could not be opened, or asked about.
+/// An error of opening or querying an interface, one of its queues, or the tc data path.
 #[derive(Debug, thiserror::Error)]
 pub enum XskError {
-    /// There is none of this name here.
+    /// The calling thread's network namespace has no interface of this name.
     #[error(
-        "{interface}: no such interface in this network namespace\n  help: `ip link` lists them; a pod's own end of a \
-         veth is only seen inside the pod's namespace"
+        "{interface}: no such interface in this network namespace\n  help: `ip link` lists the interfaces; a pod's end of a \
+         veth is visible only in the pod's namespace"
     )]
     NoInterface {
-        /// The name that was asked for.
+        /// The requested name.
         interface: String,
     },
-    /// It is administratively down: the kernel would neither receive nor send.
+    /// The interface is administratively down, so the kernel neither receives nor sends on it.
     #[error("{interface}: the interface is down\n  help: ip link set {interface} up")]
     Down {
-        /// Its name.
+        /// The interface's name.
         interface: String,
     },
     /// The process lacks a capability.
@@ -29,210 +29,211 @@ pub enum XskError {
          with a seccomp profile that permits bpf(2)"
     )]
     NotPermitted {
-        /// Its name.
+        /// The interface's name.
         interface: String,
-        /// What was refused.
+        /// The operation that the kernel refused.
         operation: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// The kernel has no AF_XDP, or too old a one.
+    /// The kernel has no AF_XDP, or a version that is too old.
     #[error(
         "{interface}: {operation}: {source}\n  help: the kernel must be 5.9 or newer with CONFIG_XDP_SOCKETS and \
          CONFIG_BPF_SYSCALL"
     )]
     NoKernelSupport {
-        /// Its name.
+        /// The interface's name.
         interface: String,
-        /// What the kernel does not know.
+        /// The operation that the kernel does not support.
         operation: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// It has no Ethernet packets: the loopback interface, a tunnel.
+    /// The interface carries no Ethernet frames, such as the loopback interface or a tunnel.
     #[error(
         "{interface}: not an Ethernet interface\n  help: name an Ethernet interface, such as a veth or a network card"
     )]
     NotEthernet {
-        /// Its name.
+        /// The interface's name.
         interface: String,
     },
-    /// Somebody else's XDP program is attached. It may be a running instance of this program.
+    /// Another XDP program is attached, possibly by another running vswitch.
     #[error(
-        "{interface}: an XDP program is attached already\n  help: stop the program that has attached it (`bpftool net` \
-         and `bpftool link` tell), or remove what was left over: ip link set {interface} xdp off"
+        "{interface}: an XDP program is attached already\n  help: stop the process that attached it (find it with \
+         `bpftool net` and `bpftool link`), or detach a leftover program: ip link set {interface} xdp off"
     )]
     ProgramPresent {
-        /// Its name.
+        /// The interface's name.
         interface: String,
     },
-    /// The driver does not take an XDP program in this mode.
+    /// The driver supports no XDP program in this mode.
     #[error(
         "{interface}: the driver refuses an XDP program in mode {mode}: {source}\n  help: use mode `skb`, which works \
          with every driver, or `auto`"
     )]
     ModeRefused {
-        /// Its name.
+        /// The interface's name.
         interface: String,
-        /// The mode that was asked for.
+        /// The requested mode.
         mode: XdpMode,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// Packets of this size do not fit a buffer, and the kernel or the driver cannot spread them over several.
+    /// Packets of this MTU do not fit one buffer, and the kernel or the driver supports no multi-buffer packets.
     #[error(
-        "{interface}: an MTU of {mtu} needs packets in several buffers, which this kernel or driver cannot\n  help: ip \
-         link set {interface} mtu {most} (and the same on the other side), or Linux 6.6 or newer"
+        "{interface}: an MTU of {mtu} needs multi-buffer packets, which this kernel or driver does not support\n  help: \
+         run `ip link set {interface} mtu {most}`, also on the peer, or use Linux 6.6 or newer"
     )]
     MtuTooLarge {
-        /// Its name.
+        /// The interface's name.
         interface: String,
-        /// Its MTU, in bytes.
+        /// The interface's MTU, in bytes.
         mtu: u32,
-        /// The largest that works, in bytes.
+        /// The largest MTU that works, in bytes.
         most: u32,
     },
-    /// The kernel does not pin the packet memory.
+    /// The kernel refuses to pin the packet memory.
     #[error(
-        "{interface}: the kernel does not register {bytes} bytes of packet memory: {source}\n  help: raise the limit on \
+        "{interface}: the kernel refuses to register {bytes} bytes of packet memory: {source}\n  help: raise the limit on \
          locked memory (`ulimit -l unlimited`, LimitMEMLOCK=infinity), grant CAP_IPC_LOCK, or use fewer packet buffers"
     )]
     PacketMemory {
-        /// Its name.
+        /// The interface's name.
         interface: String,
-        /// How much, in bytes.
+        /// Size of the packet memory, in bytes.
         bytes: usize,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// Another AF_XDP socket has the queue.
+    /// Another AF_XDP socket is bound to the queue.
     #[error(
-        "{interface}: queue {queue} is in use by another AF_XDP socket\n  help: stop the other program (`ss --xdp -p` \
-         or `bpftool net` may tell which)"
+        "{interface}: queue {queue} is in use by another AF_XDP socket\n  help: stop the other process (find it \
+         with `ss --xdp -p` or `bpftool net`)"
     )]
     QueueBusy {
-        /// Its name.
+        /// The interface's name.
         interface: String,
-        /// The queue, from 0.
+        /// The queue's number, from 0.
         queue: u32,
     },
-    /// The interface has fewer queues.
-    #[error("{interface}: there is no queue {queue}; the interface has {queues}, from 0")]
+    /// The queue number is beyond the interface's last queue.
+    #[error("{interface}: queue {queue} does not exist: the interface has {queues} queues, numbered from 0")]
     NoQueue {
-        /// Its name.
+        /// The interface's name.
         interface: String,
-        /// The queue that was asked for.
+        /// The requested queue.
         queue: u32,
-        /// How many there are.
+        /// The interface's number of queues.
         queues: u32,
     },
-    /// There is no transmit queue for each receive queue. The kernel binds a socket all the same, and loses what it sends.
+    /// The interface has fewer transmit queues than receive queues. The kernel would still bind the socket, but lose the packets that it
+    /// sends.
     #[error(
-        "{interface}: the interface has {receive} receive queues and {transmit} to transmit\n  help: ethtool -L {interface} \
+        "{interface}: the interface has {receive} receive queues but only {transmit} transmit queues\n  help: ethtool -L {interface} \
          tx {receive} (or rx {transmit})"
     )]
     TransmitQueues {
-        /// Its name.
+        /// The interface's name.
         interface: String,
-        /// How many receive queues it has.
+        /// The interface's number of receive queues.
         receive: u32,
-        /// How many transmit queues it has.
+        /// The interface's number of transmit queues.
         transmit: u32,
     },
-    /// The kernel's verifier does not take one of our programs.
+    /// The kernel's verifier rejects one of the vswitch's programs.
     #[error(
-        "the kernel does not take the program {program}: {reason}\n  help: Linux 5.14 or newer and CAP_PERFMON; else \
-         `attach: xdp` in the configuration"
+        "the kernel's verifier rejects the program {program}: {reason}\n  help: use Linux 5.14 or newer and grant \
+         CAP_PERFMON, or set `attach: xdp` in the configuration"
     )]
     Program {
-        /// Its name.
+        /// The program's name.
         program: &'static str,
-        /// What the verifier said last.
+        /// The last lines of the verifier's log.
         reason: String,
     },
-    /// The kernel has no tc hooks.
+    /// The kernel is built without tc hooks.
     #[error(
-        "{interface}: the kernel does not attach a program at the tc hook: {source}\n  help: it needs CONFIG_NET_SCH_INGRESS and \
-         CONFIG_NET_CLS_BPF (modules sch_ingress, cls_bpf); else `attach: xdp` in the configuration"
+        "{interface}: the kernel cannot attach a program at the tc hook: {source}\n  help: use a kernel with \
+         CONFIG_NET_SCH_INGRESS and CONFIG_NET_CLS_BPF (modules sch_ingress, cls_bpf), or set `attach: xdp` in the configuration"
     )]
     NoTcHook {
-        /// Its name.
+        /// The interface's name.
         interface: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// Something else is where our programs go.
+    /// Another qdisc or filter occupies the tc hook.
     #[error(
-        "{interface}: something else is at the tc hook: {source}\n  help: `tc qdisc show dev {interface}` and `tc filter show dev \
-         {interface} ingress` tell what; `tc qdisc del dev {interface} ingress` removes what was left over"
+        "{interface}: another qdisc or filter occupies the tc hook: {source}\n  help: list them with `tc qdisc show dev {interface}` and \
+         `tc filter show dev {interface} ingress`; remove leftovers with `tc qdisc del dev {interface} ingress`"
     )]
     TcHookInUse {
-        /// Its name.
+        /// The interface's name.
         interface: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// All tags of the trunk are in use.
-    #[error("{interface}: there are 4,095 ports already, which is as many as the trunk can tell apart")]
+    /// All 4,095 slots are in use; a VLAN tag on the trunk cannot number more.
+    #[error("{interface}: cannot open the port: 4,095 ports are open, the most that the trunk can number\n  help: close a port first")]
     NoSlot {
-        /// Its name.
+        /// The interface's name.
         interface: String,
     },
-    /// Maps and links cannot be given names there.
+    /// Maps and links cannot be pinned in this folder.
     #[error(
-        "{}: maps and links cannot outlive the process: {source}\n  help: mount -t bpf bpf /sys/fs/bpf, and in a container mount the \
-         host's into it; or `pins: none` in the configuration", path.display()
+        "{}: maps and links cannot be pinned, so flows would end with the process: {source}\n  help: run `mount -t bpf bpf \
+         /sys/fs/bpf` (in a container, mount the host's), or set `pins: none` in the configuration", path.display()
     )]
     NoBpfFileSystem {
-        /// The path that was given.
+        /// The configured path.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// Another process has the trunk.
+    /// Another process owns the trunk.
     #[error(
-        "{trunk}: another vswitch runs in this network namespace\n  help: stop it (`ss -xlp | grep bulkhead` tells which \
-         process it is)"
+        "{trunk}: another vswitch runs in this network namespace\n  help: stop it (find its process with \
+         `ss -xlp | grep bulkhead`)"
     )]
     TrunkInUse {
-        /// The name of its first end.
+        /// The name of the trunk's first end.
         trunk: String,
     },
-    /// A network namespace could not be entered.
+    /// The thread cannot enter the network namespace.
     #[error(
         "{}: cannot enter the network namespace: {source}\n  help: give the path of a namespace, such as \
-         /run/netns/NAME or /proc/PID/ns/net; CAP_SYS_ADMIN is needed", path.display()
+         /run/netns/NAME or /proc/PID/ns/net, and grant CAP_SYS_ADMIN", path.display()
     )]
     Namespace {
-        /// The path that was given.
+        /// The configured path.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// Anything else.
+    /// Any other failed system call.
     #[error("{interface}: {operation}: {source}")]
     System {
         /// The interface's name.
         interface: String,
-        /// What failed.
+        /// The operation that failed.
         operation: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
 impl XskError {
-    /// What an error number means when a program was to be attached at tc.
+    /// Converts the error of attaching a program at a tc hook.
     pub(in crate::io) fn at_tc(interface: &str, source: io::Error) -> Self {
         match source.raw_os_error() {
             Some(libc::ENOENT | libc::EOPNOTSUPP) => Self::NoTcHook { interface: interface.to_owned(), source },
-            // Another queueing discipline; a filter of another kind at our preference.
+            // EEXIST: another queueing discipline. EINVAL: a filter of another kind with the same preference.
             Some(libc::EEXIST | libc::EINVAL) => Self::TcHookInUse { interface: interface.to_owned(), source },
             _ => Self::system(interface, "attach the tc programs", source),
         }
     }
 
-    /// What an error number means whatever was tried.
+    /// Converts the error of any other operation on an interface.
     pub(in crate::io) fn system(interface: &str, operation: &'static str, source: io::Error) -> Self {
         let interface = interface.to_owned();
         match source.raw_os_error() {

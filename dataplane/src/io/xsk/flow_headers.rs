@@ -13,6 +13,7 @@
 //! Every line is what the worker's own quick way asks, or stricter.
 
 use super::flow_layout::{action, key, value};
+use super::flow_stack::{ACKNOWLEDGEMENT, AT, CONTEXT, DATA, DATA_END, HEADERS, KEY, LENGTH, STACK};
 use super::instruction::Operation::{Add, And, Or, ShiftLeft, ShiftRight};
 use super::instruction::Test::{Differs, Equal, Greater, Less, Shares};
 use super::instruction::Width::{Byte, Double, Short, Word};
@@ -77,26 +78,6 @@ pub(super) enum Place {
     Uncounted,
 }
 use Place::{Datagram, Known, Miss, Segment, Told, V6};
-
-/// Registers: what a call of the kernel leaves alone is 6 to 9.
-pub(super) const CONTEXT: u8 = 6;
-pub(super) const DATA: u8 = 7;
-pub(super) const DATA_END: u8 = 8;
-/// The transport header, later the flow's place in the map.
-pub(super) const AT: u8 = 9;
-/// The same register, when the flow is on the stack: 0 when it has no translation. A register and not a bit of the flow, because the
-/// verifier then knows on which of its ways the translation was copied.
-pub(super) const IS_TRANSLATED: u8 = AT;
-pub(super) const STACK: u8 = 10;
-
-/// The key's place on the stack, which grows downwards.
-pub(super) const KEY: i16 = -key::LEN;
-/// Bytes from the start of the frame to the end of the transport header, 8 bytes on the stack.
-pub(super) const HEADERS: i16 = KEY - 8;
-/// The frame's length by the IP header, 8 bytes.
-pub(super) const LENGTH: i16 = HEADERS - 8;
-/// TCP's acknowledgement number in the network's order, 4 of 8 bytes; else 0.
-pub(super) const ACKNOWLEDGEMENT: i16 = LENGTH - 8;
 
 /// Ethernet, IPv4 and IPv6 headers, in bytes.
 pub(super) const ETHERNET: i32 = 14;

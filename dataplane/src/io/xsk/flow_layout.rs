@@ -133,3 +133,16 @@ pub(super) mod decisions {
     /// Origins that are counted: 512 KiB of counters per core. Later ones share the last counter.
     pub(in crate::io::xsk) const ORIGINS: i32 = 1 << 16;
 }
+
+const KEY_LEN: usize = key::LEN.cast_unsigned() as usize;
+const VALUE_LEN: usize = value::LEN.cast_unsigned() as usize;
+pub(super) type FlowKey = [u8; KEY_LEN];
+pub(super) type FlowValue = [u8; VALUE_LEN];
+
+pub(super) fn put(bytes: &mut [u8], offset: i16, part: &[u8]) {
+    bytes[place(offset.into())..][..part.len()].copy_from_slice(part);
+}
+
+pub(super) fn place(offset: i32) -> usize {
+    usize::try_from(offset).expect("offsets are not negative")
+}

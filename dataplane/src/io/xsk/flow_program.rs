@@ -17,9 +17,10 @@
 //! the flow. A session that has ended since goes on for the rest of the lease, under the same tables.
 
 use super::flow_headers::Place::{self, Drop, End, Miss, MissAgain};
-use super::flow_headers::{CONTEXT, DATA, DATA_END, Extent, STACK, clear_key, parse, rewrite};
+use super::flow_headers::{Extent, clear_key, parse, rewrite};
 use super::flow_layout::value;
-use super::flow_steps::{PACKETS, VALUE, begin, count, find};
+use super::flow_stack::{CONTEXT, DATA, DATA_END, PACKETS, STACK, VALUE};
+use super::flow_steps::{begin, count, find};
 use super::flow_table::FlowTable;
 use super::flow_translation::{change_checksum, translate};
 use super::instruction::Operation::Add;

@@ -4,8 +4,7 @@
 //! force is, so a new lease changes nothing else of it. Only the map knows whether the flow is still in force: a port's epoch may have
 //! ended it since the copy was sent that asks for the renewal, and then some of its packets wait behind that copy.
 
-use super::flow_layout::{action, value};
-use super::flow_table::{FlowValue, place, put};
+use super::flow_layout::{FlowValue, action, place, put, value};
 use crate::io::FlowHandshake;
 
 /// Where flows that go the same way may differ: in their times, and in how they have begun.

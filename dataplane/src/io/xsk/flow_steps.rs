@@ -21,8 +21,8 @@
 use std::ops::Range;
 
 use super::flow_headers::Place::{self, Counted, Found, Latched, Miss, Open, WithTranslation};
-use super::flow_headers::{ACKNOWLEDGEMENT, AT, DATA, IS_TRANSLATED, KEY, LENGTH, STACK};
 use super::flow_layout::{action, cells, decisions, key, traffic, value};
+use super::flow_stack::{ACKNOWLEDGEMENT, AT, DATA, IS_TRANSLATED, KEY, LENGTH, NOW, PACKETS, SCRATCH, STACK, VALUE};
 use super::flow_table::FlowTable;
 use super::instruction::Operation::{Add, And, ShiftLeft, ShiftRight};
 use super::instruction::Test::{AtLeast, Differs, Equal, Shares};
@@ -36,15 +36,6 @@ mod function {
     /// `bpf_ktime_get_coarse_ns` (Linux 5.11): `CLOCK_MONOTONIC_COARSE`, a few nanoseconds where the exact clock takes 20.
     pub(super) const COARSE_TIME: i32 = 160;
 }
-
-/// A copy of the flow's value, on the stack. Its last part is there only when [`IS_TRANSLATED`].
-pub(super) const VALUE: i16 = ACKNOWLEDGEMENT - value::LEN;
-/// How many packets the packet counts as, 8 bytes.
-pub(super) const PACKETS: i16 = VALUE - 8;
-/// Keys of other maps, 8 bytes.
-pub(super) const SCRATCH: i16 = PACKETS - 8;
-/// When the flow was found, by the coarse time, 8 bytes.
-pub(super) const NOW: i16 = SCRATCH - 8;
 
 /// Register 0 is where the map has the value of a key on the stack, or 0.
 pub(super) fn look_up(program: &mut Assembler<Place>, map: &Map, key: i16) {

@@ -4,7 +4,6 @@
 //! ([`super::tc`]). What is in them is the workers' to say, and theirs to repeat: see [`FlowCache`](crate::io::FlowCache).
 
 use std::io;
-use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -12,11 +11,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bulkhead_classifier::OriginId;
 
-use super::flow_layout::{action, cells, decisions, key, traffic, value};
+use super::flow_encoding::{MOVES, encode, origin_number};
+use super::flow_layout::{FlowKey, FlowValue, cells, decisions, place, traffic};
 use super::map::{MAP_ARRAY, MAP_LRU_HASH, MAP_PERCPU_ARRAY, MAPPABLE, Map, MapKind};
 use super::mapping::Mapping;
-use super::{flow_renewal, flow_translation, small_size};
-use crate::io::{CachedFlow, CachedTraffic, FlowHandshake, FlowLatch, FlowSlot, FlowStart, Initiator, RENEWED_IN_LAST};
+use super::{flow_renewal, small_size};
+use crate::io::{CachedFlow, CachedTraffic, FlowHandshake, FlowLatch, FlowSlot, FlowStart};
 use crate::{PortId, Snapshot};
 
 /// Flows that the kernel keeps, 15 MB of its memory when all are used. Two for each of 32,000 busy connections; what
@@ -26,17 +26,8 @@ pub(super) const FLOWS: u32 = 1 << 16;
 /// A map that the process maps takes whole pages, of 4 KiB at least.
 const PAGE: usize = 4096;
 
-const KEY_LEN: usize = key::LEN.cast_unsigned() as usize;
-const VALUE_LEN: usize = value::LEN.cast_unsigned() as usize;
-type FlowKey = [u8; KEY_LEN];
-pub(super) type FlowValue = [u8; VALUE_LEN];
-
 /// A latch that is open.
 const OPEN: u64 = 1 << cells::OPEN_BIT;
-
-/// The lower bits of an epoch in the cells count how often a neighbour behind the port has moved; the rest is the
-/// snapshot's epoch.
-const MOVES: u32 = 16;
 
 /// The epoch of a port that is closed. No flow has it.
 const CLOSED: u64 = u64::MAX;
@@ -204,7 +195,7 @@ impl FlowTable {
     pub(super) fn renew(&self, flow: &CachedFlow) -> bool {
         let now = coarse_time();
         let Some((key, value)) = encode(flow, now) else { return false };
-        let mut current = [0; VALUE_LEN];
+        let mut current = [0; size_of::<FlowValue>()];
         if self.flows.look_up(&key, &mut current).is_err() {
             return false;
         }
@@ -333,11 +324,6 @@ impl FlowTable {
     }
 }
 
-/// The epoch of a port's flows as the programs compare it.
-const fn epoch(snapshot: u64, moves: u16) -> u64 {
-    snapshot << MOVES | moves as u64
-}
-
 /// The sum of what all cores have at an offset of their values.
 fn sum(values: &[u8], size: usize, offset: usize) -> u64 {
     let count = |value: &[u8]| value.get(offset..)?.first_chunk().map(|bytes| u64::from_ne_bytes(*bytes));
@@ -349,73 +335,6 @@ fn possible_cores() -> io::Result<usize> {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
     let last = text.trim().rsplit(['-', ',']).next().and_then(|last| last.parse::<usize>().ok());
     last.map(|last| last + 1).ok_or_else(|| io::ErrorKind::InvalidData.into())
-}
-
-/// A flow as the map has it. None for what the program does not know.
-pub(super) fn encode(flow: &CachedFlow, now: u64) -> Option<(FlowKey, FlowValue)> {
-    let CachedFlow { from, to, ports, epochs, moves, flow: who, received, sent, longest, origin, lease, start, .. } =
-        flow;
-    let mut key = [0; KEY_LEN];
-    let version = match (who.src, who.dst) {
-        (IpAddr::V4(src), IpAddr::V4(dst)) => {
-            put(&mut key, key::SOURCE, &src.octets());
-            put(&mut key, key::DESTINATION, &dst.octets());
-            4
-        }
-        (IpAddr::V6(src), IpAddr::V6(dst)) => {
-            put(&mut key, key::SOURCE, &src.octets());
-            put(&mut key, key::DESTINATION, &dst.octets());
-            6
-        }
-        _ => return None,
-    };
-    put(&mut key, key::SLOT, &u32::from(from.0).to_ne_bytes());
-    put(&mut key, key::KIND, &(u32::from(who.protocol) | version << 8).to_ne_bytes());
-    put(&mut key, key::PORTS, &who.sport.to_be_bytes());
-    put(&mut key, key::PORTS + 2, &who.dport.to_be_bytes());
-    let mut value = [0; VALUE_LEN];
-    put(&mut value, value::FROM_EPOCH, &epoch(epochs[0], moves[0]).to_ne_bytes());
-    put(&mut value, value::TO_EPOCH, &epoch(epochs[1], moves[1]).to_ne_bytes());
-    put(&mut value, value::FROM, &ports[0].0.to_ne_bytes());
-    put(&mut value, value::TO, &ports[1].0.to_ne_bytes());
-    let expires = now.saturating_add(*lease);
-    put(&mut value, value::EXPIRES, &expires.to_ne_bytes());
-    put(&mut value, value::RENEW, &(expires - lease / RENEWED_IN_LAST).to_ne_bytes());
-    put(&mut value, value::OUT, &u32::from(to.0).to_ne_bytes());
-    let origin = u16::try_from(origin_number(*origin)).unwrap_or(u16::MAX);
-    put(&mut value, value::ORIGIN, &origin.to_ne_bytes());
-    let mut actions = if flow.is_hop { action::HOP } else { 0 };
-    let (number, how) = match *start {
-        FlowStart::Latch(latch) => (latch.0, 0),
-        FlowStart::Handshake(handshake, Initiator::Source) => (handshake.0, action::HANDSHAKE | action::INITIATOR),
-        FlowStart::Handshake(handshake, Initiator::Destination) => (handshake.0, action::HANDSHAKE),
-    };
-    actions |= how;
-    if let Some(translation) = &flow.translation {
-        actions |= action::TRANSLATE;
-        put(&mut value, value::TRANSLATION, &flow_translation::encode(who, translation)?);
-    }
-    put(&mut value, value::ACTIONS, &actions.to_ne_bytes());
-    put(&mut value, value::RECEIVED, received);
-    put(&mut value, value::LONGEST, &longest.to_ne_bytes());
-    put(&mut value, value::SENT, sent);
-    put(&mut value, value::LATCH, &number.to_ne_bytes());
-    Some((key, value))
-}
-
-pub(super) fn put(bytes: &mut [u8], offset: i16, part: &[u8]) {
-    bytes[place(offset.into())..][..part.len()].copy_from_slice(part);
-}
-
-/// Where the packets of an origin are counted; 0 for none. Those that have no place of their own share the last one.
-fn origin_number(origin: Option<OriginId>) -> i32 {
-    const SHARED: i32 = decisions::ORIGINS - 1;
-    let number = |origin: OriginId| i32::try_from(origin.0).unwrap_or(SHARED).saturating_add(1).min(SHARED);
-    origin.map_or(0, number)
-}
-
-pub(super) fn place(offset: i32) -> usize {
-    usize::try_from(offset).expect("offsets are not negative")
 }
 
 /// `CLOCK_MONOTONIC_COARSE` in nanoseconds, the program's clock.
@@ -430,70 +349,6 @@ fn coarse_time() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Flow;
-
-    fn flow() -> CachedFlow {
-        let flow = Flow {
-            src: [10, 0, 0, 1].into(),
-            dst: [10, 0, 0, 2].into(),
-            protocol: 17,
-            sport: 0x1234,
-            dport: 53,
-            icmp: None,
-        };
-        CachedFlow {
-            from: FlowSlot(3),
-            to: FlowSlot(5),
-            flow,
-            received: *b"abcdefghijkl",
-            sent: *b"ABCDEFGHIJKL",
-            is_hop: true,
-            translation: None,
-            longest: 1514,
-            origin: Some(OriginId(7)),
-            ports: [PortId(1), PortId(2)],
-            epochs: [9, 8],
-            moves: [0, 3],
-            lease: 100,
-            start: FlowStart::Latch(FlowLatch(0x4321)),
-        }
-    }
-
-    #[test]
-    fn a_flow_is_encoded_as_the_program_reads_it() {
-        let (key, value) = encode(&flow(), 1000).unwrap();
-        let word = |bytes: &[u8], at: usize| u32::from_ne_bytes(*bytes[at..].first_chunk().unwrap());
-        assert_eq!((word(&key, 0), word(&key, 4)), (3, 17 | 4 << 8));
-        assert_eq!(key[8..12], [0x12, 0x34, 0, 53]);
-        assert_eq!((&key[16..20], &key[32..36]), (&[10, 0, 0, 1][..], &[10, 0, 0, 2][..]));
-        assert_eq!(
-            (value[..8].to_vec(), value[8..16].to_vec()),
-            ((9u64 << 16).to_ne_bytes().into(), 1100u64.to_ne_bytes().into())
-        );
-        assert_eq!((word(&value, 16), word(&value, 20)), (5, 8 | 1 << 16));
-        assert_eq!((&value[24..36], &value[40..52]), (&b"abcdefghijkl"[..], &b"ABCDEFGHIJKL"[..]));
-        assert_eq!((&value[36..38], &value[52..54]), (&1514u16.to_ne_bytes()[..], &0x4321u16.to_ne_bytes()[..]));
-        assert_eq!((&value[38..40], &value[54..56]), (&1u16.to_ne_bytes()[..], &2u16.to_ne_bytes()[..]));
-        assert_eq!(value[56..64], ((8u64 << 16) + 3).to_ne_bytes());
-        assert_eq!(value[64..72], (1000u64 + 100 - 100 / 8).to_ne_bytes());
-        assert_eq!(value[72..], [0; 48]);
-        let start = |start| encode(&CachedFlow { start, ..flow() }, 1000).unwrap().1;
-        let number = FlowHandshake(0x1234);
-        let [initiator, responder] =
-            [Initiator::Source, Initiator::Destination].map(|end| start(FlowStart::Handshake(number, end)));
-        assert_eq!([word(&initiator, 20) >> 16, word(&responder, 20) >> 16], [1 | 4 | 8, 1 | 4]);
-        assert_eq!([&initiator[52..54], &responder[52..54]], [&0x1234u16.to_ne_bytes()[..]; 2]);
-    }
-
-    #[test]
-    fn origins_without_a_place_of_their_own_share_the_last_one() {
-        let last = u32::try_from(decisions::ORIGINS - 3).unwrap();
-        assert_eq!([None, Some(OriginId(0)), Some(OriginId(last))].map(origin_number), [0, 1, decisions::ORIGINS - 2]);
-        assert_eq!(
-            [last + 1, last + 2, u32::MAX].map(|at| origin_number(Some(OriginId(at)))),
-            [decisions::ORIGINS - 1; 3]
-        );
-    }
 
     #[test]
     fn a_slot_that_was_given_back_is_given_out_last() {

@@ -23,10 +23,9 @@
 use std::net::IpAddr;
 
 use super::flow_headers::Place::{self, Checksum, Drop, Finished, HasChecksum, TranslateV6, Translated};
-use super::flow_headers::{DATA, DATA_END, ETHERNET, HEADER, IPV4, IPV6, IS_TRANSLATED, KEY, STACK};
-use super::flow_layout::{key, value};
-use super::flow_steps::VALUE;
-use super::flow_table::put;
+use super::flow_headers::{ETHERNET, HEADER, IPV4, IPV6};
+use super::flow_layout::{key, put, value};
+use super::flow_stack::{DATA, DATA_END, IS_TRANSLATED, KEY, STACK, VALUE};
 use super::instruction::Operation::{Add, And, ShiftRight, Xor};
 use super::instruction::Test::{Differs, Equal, Greater};
 use super::instruction::Width::{Short, Word};
@@ -184,7 +183,7 @@ fn have(program: &mut Assembler<Place>, from: u8, bytes: i32) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::flow_table::place;
+    use super::super::flow_layout::place;
     use super::*;
     use proptest::prelude::*;
 

@@ -4,7 +4,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
-use super::link_watch::LinkEvent;
+use super::link_status::LinkEvent;
 use super::netlink::{ask_of, attributes, number, short, socket};
 use super::small_size;
 

@@ -21,7 +21,7 @@ use ipnet::IpNet;
 
 use super::error::XskError;
 use super::kernel_routes::{KernelRoute, kernel_routes};
-use super::link_watch::{LinkStatus, links};
+use super::link_status::{LinkStatus, links};
 use super::netlink_write::{attribute, change, delete_link, make_veth, set_mtu, start};
 
 /// `rtm_protocol` of our routes: none of `include/uapi/linux/rtnetlink.h`, nor of iproute2's `rt_protos`.

@@ -2,8 +2,6 @@
 
 use std::os::fd::{AsFd, AsRawFd};
 
-use super::map::Map;
-
 /// One instruction: operation, registers (destination in the low half), offset, immediate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
@@ -41,7 +39,7 @@ impl Instruction {
     }
 
     /// `destination = map`: two instructions' space.
-    pub(super) fn map(destination: u8, map: &Map) -> [Self; 2] {
+    pub(super) fn map(destination: u8, map: &impl AsFd) -> [Self; 2] {
         const PSEUDO_MAP_FD: u8 = 1;
         [
             Self::new(0x18, destination, PSEUDO_MAP_FD, 0, map.as_fd().as_raw_fd()),
@@ -51,7 +49,7 @@ impl Instruction {
     }
 
     /// `destination = &map[0] + offset`, of an array with one value: two instructions' space.
-    pub(super) fn value(destination: u8, map: &Map, offset: i32) -> [Self; 2] {
+    pub(super) fn value(destination: u8, map: &impl AsFd, offset: i32) -> [Self; 2] {
         const PSEUDO_MAP_VALUE: u8 = 2;
         [Self::new(0x18, destination, PSEUDO_MAP_VALUE, 0, map.as_fd().as_raw_fd()), Self::new(0, 0, 0, 0, offset)]
     }

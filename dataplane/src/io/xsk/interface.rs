@@ -1,6 +1,5 @@
 //! An interface that this process has taken over.
 
-use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -11,10 +10,12 @@ use super::flow_cache::{HeldSlot, KernelFlowCache};
 use super::link::LinkInfo;
 use super::namespace;
 use super::netlink;
-use super::port::{LONGEST_CHAIN, XskPort};
+use super::port::XskPort;
 use super::program::Program;
+use super::queue_config::QueueConfig;
 use super::socket::Queue;
 use super::umem::{ROOM, Umem};
+use super::xdp_mode::XdpMode;
 use crate::io::FlowSlot;
 
 /// `XDP_FLAGS_SKB_MODE` of `linux/if_link.h`.
@@ -24,56 +25,6 @@ const DRV_MODE: u32 = 1 << 2;
 
 /// Ethernet header with one VLAN tag, in bytes: what a packet has beside its MTU.
 const LINK_HEADER: u32 = 18;
-
-/// Where in the kernel packets are taken.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum XdpMode {
-    /// `Drv` where the driver can, else `Skb`.
-    #[default]
-    Auto,
-    /// In the driver, before the kernel makes a packet of its own of it.
-    Drv,
-    /// After that; works with every driver.
-    Skb,
-}
-
-impl fmt::Display for XdpMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Auto => "auto",
-            Self::Drv => "drv",
-            Self::Skb => "skb",
-        })
-    }
-}
-
-/// How much a queue holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QueueConfig {
-    /// Frames that the kernel has to receive into. They are the queue's own for as long as it is open, 4 KiB each. The
-    /// default of 1,024 lasts a millisecond at a million packets per second, and four megabytes per port let a node
-    /// have hundreds.
-    pub receive: u32,
-    /// Frames that can wait to be sent. The default of 1,024 is four bursts.
-    pub transmit: u32,
-}
-
-impl Default for QueueConfig {
-    fn default() -> Self {
-        Self { receive: 1024, transmit: 1024 }
-    }
-}
-
-impl QueueConfig {
-    /// Entries of the receive and transmit rings: powers of two, as the kernel wants them.
-    pub(super) fn ring_sizes(self) -> (u32, u32) {
-        /// More than a burst's time at any rate; and the kernel allocates the rings.
-        const MOST: u32 = 1 << 16;
-        // A packet that is longer than the ring could never be sent.
-        let size = |wanted: u32| wanted.clamp(LONGEST_CHAIN, MOST).next_power_of_two();
-        (size(self.receive), size(self.transmit))
-    }
-}
 
 /// An interface whose packets all go to AF_XDP sockets of this process, or nowhere: from `open` or `hold` on, until it
 /// is dropped or the process ends, in whatever way.

@@ -2,7 +2,7 @@
 //! Source: `include/uapi/linux/{netlink,rtnetlink,if_link,ethtool_netlink,netdev}.h`, netlink(7).
 //!
 //! The kernel's messages say what an interface is like, so a reader need not ask again. Messages can be lost: when many come
-//! at once the kernel leaves some out and says so ([`LinkEvent::Lost`]); then [`links`] tells how things are.
+//! at once the kernel leaves some out and says so ([`LinkEvent::Lost`]); then [`links`](super::links) tells how things are.
 //!
 //! Two facts are not in rtnetlink's messages: the number of queues and what an interface takes from XDP programs. The
 //! families `ethtool` and `netdev` of generic netlink say when those change, and so they are listened to as well, where the
@@ -11,14 +11,13 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use super::netlink::{self, all_links, ask, attributes, is_veth_info, number, short};
+use super::link_status::{LinkEvent, LinkStatus};
+use super::netlink::{self, number, short};
 use super::wait::{PollSet, poll};
 use super::{generic, small_size};
 
 /// `RTMGRP_LINK` and `RTMGRP_TC`, which `libc` has as `i32`.
 const GROUPS: u32 = 1 | 1 << 3;
-/// Bytes of `struct ifinfomsg`.
-const LINK: usize = 16;
 /// Bytes of `struct nlmsghdr`.
 const HEADER: usize = 16;
 /// A message about an interface with many virtual functions can have tens of KiB.
@@ -27,101 +26,6 @@ const BUFFER: usize = 1 << 16;
 const WAITING: i32 = 4 << 20;
 /// Messages that one call of [`LinkWatch::wait`] takes, so that a storm does not keep the reader from acting.
 const MOST: usize = 4096;
-
-/// `IFLA_PROP_LIST`, `IFLA_ALT_IFNAME`.
-const IFLA_PROP_LIST: u16 = 52;
-const IFLA_ALT_IFNAME: u16 = 53;
-/// `IFLA_LINK_NETNSID`: what `IFLA_LINK` numbers is in another namespace.
-const IFLA_LINK_NETNSID: u16 = 37;
-/// An interface of a network namespace, as rtnetlink tells it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LinkStatus {
-    /// Its number in the namespace; a new interface of the same name has another one.
-    pub index: u32,
-    /// Its name, then its alternative names.
-    pub names: Vec<String>,
-    /// Its own address; zeros when it has none of six bytes.
-    pub mac: [u8; 6],
-    /// The most bytes of a packet after its Ethernet header.
-    pub mtu: u32,
-    /// Whether it is administratively up.
-    pub up: bool,
-    /// Whether it has a carrier on which the kernel has not acted yet. Until it has, either end of a veth loses what is sent there: both
-    /// get their queueing discipline then (`net/core/link_watch.c`).
-    pub settling: bool,
-    /// The number of the interface that it belongs to in this namespace: a veth's other end, or what a VLAN is on.
-    pub related: Option<u32>,
-    /// Whether it is an end of a veth that is not behind a bridge or a bond: packets that the kernel routes have it as their interface.
-    pub is_routed_veth: bool,
-}
-
-/// What the kernel tells.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum LinkEvent {
-    /// An interface came, or is like this now.
-    Changed(LinkStatus),
-    /// The interface of this number was removed, or moved to another namespace.
-    Removed(u32),
-    /// The interface of this number has other queues or other XDP features than before, or a filter or a queueing discipline was
-    /// removed from it.
-    Features(u32),
-    /// Messages were left out: [`links`] tells what is so now.
-    Lost,
-}
-
-/// All interfaces of the calling thread's network namespace.
-///
-/// # Errors
-/// When the kernel does not answer.
-pub fn links() -> io::Result<Vec<LinkStatus>> {
-    let mut found = Vec::new();
-    ask(libc::RTM_GETLINK, true, &all_links(), |message| found.extend(LinkStatus::of(message)))?;
-    Ok(found)
-}
-
-impl LinkStatus {
-    /// None for a message that does not say all of it, such as those of the wireless extensions.
-    fn of(message: &[u8]) -> Option<Self> {
-        /// `IFF_UP`, `IFF_LOWER_UP`.
-        const UP: u32 = 1;
-        const CARRIER: u32 = 1 << 16;
-        /// `IF_OPER_DORMANT`, the least of the states that is not that of before. Source: RFC 2863, `include/uapi/linux/if.h`.
-        const DORMANT: u8 = 5;
-        // Bridges tell of their ports by messages of the same kind and of their own family.
-        if i32::from(*message.first()?) != libc::AF_UNSPEC {
-            return None;
-        }
-        let (index, flags) = (number(message, 4)?, number(message, 8)?);
-        let (mut names, mut mac, mut mtu) = (Vec::new(), [0; 6], None);
-        let (mut related, mut is_here, mut state) = (None, true, None);
-        let (mut is_veth, mut is_behind) = (false, false);
-        let name = |value: &[u8]| {
-            let end = value.iter().position(|&byte| byte == 0).unwrap_or(value.len());
-            String::from_utf8_lossy(&value[..end]).into_owned()
-        };
-        for (kind, value) in attributes(message.get(LINK..)?) {
-            match kind {
-                libc::IFLA_IFNAME => names.insert(0, name(value)),
-                IFLA_PROP_LIST => {
-                    names.extend(attributes(value).filter(|&(kind, _)| kind == IFLA_ALT_IFNAME).map(|(_, v)| name(v)));
-                }
-                libc::IFLA_ADDRESS => mac = value.try_into().unwrap_or_default(),
-                libc::IFLA_MTU => mtu = number(value, 0),
-                libc::IFLA_OPERSTATE => state = value.first().copied(),
-                libc::IFLA_LINK => related = number(value, 0),
-                IFLA_LINK_NETNSID => is_here = false,
-                libc::IFLA_MASTER => is_behind = true,
-                libc::IFLA_LINKINFO => is_veth |= is_veth_info(value),
-                _ => {}
-            }
-        }
-        (!names.is_empty()).then_some(())?;
-        let related = related.filter(|&related| is_here && related != 0);
-        let settling = flags & CARRIER != 0 && state.is_some_and(|state| state < DORMANT);
-        let is_routed_veth = is_veth && !is_behind;
-        Some(Self { index, names, mac, mtu: mtu?, up: flags & UP != 0, settling, related, is_routed_veth })
-    }
-}
 
 /// See the module.
 #[derive(Debug)]
@@ -261,6 +165,7 @@ fn rtnetlink_event(kind: u16, body: &[u8]) -> Option<LinkEvent> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::link_status::{IFLA_ALT_IFNAME, IFLA_LINK_NETNSID, IFLA_PROP_LIST};
     use super::*;
 
     fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
@@ -353,13 +258,6 @@ mod tests {
             assert_eq!(events(&whole[..length]), [], "{length}");
         }
         assert_eq!(events(&whole), [LinkEvent::Removed(7)]);
-    }
-
-    #[test]
-    fn the_loopback_interface_is_one_of_them() {
-        let all = links().unwrap();
-        let lo = all.iter().find(|link| link.names[0] == "lo").unwrap();
-        assert!(lo.index > 0 && lo.mtu >= 1280 && lo.mac == [0; 6]);
     }
 
     #[test]

@@ -82,10 +82,12 @@ pub mod cores;
 mod error;
 mod features;
 mod flow_cache;
+mod flow_encoding;
 mod flow_headers;
 mod flow_layout;
 mod flow_program;
 mod flow_renewal;
+mod flow_stack;
 mod flow_steps;
 mod flow_table;
 mod flow_translation;
@@ -100,6 +102,7 @@ mod kernel_flows;
 mod kernel_routes;
 mod lent;
 mod link;
+mod link_status;
 mod link_watch;
 mod map;
 mod mapping;
@@ -109,11 +112,13 @@ mod netlink;
 mod netlink_write;
 mod port;
 mod program;
+mod queue_config;
 mod ring;
 mod socket;
 mod tc;
 mod umem;
 mod wait;
+mod xdp_mode;
 
 pub use addresses::{AddressWatch, InterfaceAddress, addresses};
 pub use big_tcp::set_longest_tcp_packet;
@@ -124,12 +129,13 @@ pub use flow_cache::KernelFlowCache;
 pub use generator::Generator;
 pub use hooks::{TcHook, TcProgram, tc_programs};
 pub use host_pair::{HostPair, HostRoute};
-pub use interface::{Interface, QueueConfig, XdpMode};
+pub use interface::Interface;
 pub use kernel_routes::{KernelRoute, kernel_routes};
 pub use link::{
     LinkFeatures, LinkInfo, set_generic_receive_offload, set_transmit_checksum_offload, transmit_checksum_offload,
 };
-pub use link_watch::{LinkEvent, LinkStatus, LinkWatch, links};
+pub use link_status::{LinkEvent, LinkStatus, links};
+pub use link_watch::LinkWatch;
 pub use mapping::MappedFile;
 pub(crate) use mapping::{FileWords, map_file};
 pub use namespace::in_namespace;
@@ -137,9 +143,11 @@ pub use netfilter::has_nft_rules;
 pub use netlink::{default_route_interfaces, xdp_programs};
 pub use netlink_write::set_link_up;
 pub use port::XskPort;
+pub use queue_config::QueueConfig;
 pub use tc::{SlowPathLimit, TcAttachment, TcConfig, TcDatapath, is_trunk_in_use, remove_tc_datapath};
 pub use umem::{Frame, Umem, UmemError};
 pub use wait::{PollSet, Waker, poll};
+pub use xdp_mode::XdpMode;
 
 /// The size of a structure of the kernel's interfaces, as these take it.
 #[expect(clippy::cast_possible_truncation, reason = "asked at compile time")]

@@ -4,15 +4,12 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
 
+use super::error::XskError;
 use super::lent::Lent;
-use super::socket::{Queue, Socket};
+use super::queue_config::QueueConfig;
+use super::socket::{LONGEST_CHAIN, Queue, Socket};
 use super::umem::{Frame, Umem};
-use super::{QueueConfig, XskError};
 use crate::io::{FlowSlot, FramePool, Port, PortError, PortStatistics};
-
-/// The most frames of one packet: `MAX_SKB_FRAGS` + 1 (Linux's default). The kernel refuses a longer chain and never
-/// gives its chunks back.
-pub(super) const LONGEST_CHAIN: u32 = 18;
 
 /// Frames for receiving are handed over this many at once, as long as that is no more than a quarter of all: the fill
 /// ring's index, a cache line that the sender's core reads, is written once for them.

@@ -12,6 +12,10 @@ use super::ring::{Consumer, Entry, Producer};
 use super::small_size;
 use super::umem::{CHUNK, Umem};
 
+/// The most frames of one packet: `MAX_SKB_FRAGS` + 1 (Linux's default). The kernel refuses a longer chain and never
+/// gives its chunks back.
+pub(super) const LONGEST_CHAIN: u32 = 18;
+
 /// A queue that was just closed, by us or by a process that was killed, is busy until the kernel has let go of the last
 /// packet that it was sending.
 const BUSY_STEP: Duration = Duration::from_millis(20);

@@ -21,15 +21,14 @@
 //! Linux 6.16 does the same; earlier kernels refuse it.) In a datagram without a checksum nothing makes up for the ports.
 
 use super::super::flow_headers::Place::{self, Drop, Finished, WithoutChecksum};
-use super::super::flow_headers::{CONTEXT, STACK};
 use super::super::flow_layout::value;
-use super::super::flow_steps::VALUE;
+use super::super::flow_stack::{CONTEXT, STACK, VALUE};
 use super::super::flow_translation::{load_checksum, load_version};
 use super::super::instruction::Operation::Or;
 use super::super::instruction::Test::Differs;
 use super::super::instruction::Width::Short;
 use super::super::instruction::{Assembler, Instruction};
-use super::ingress::{function, load_ends};
+use super::abi::{function, load_ends};
 
 /// Makes the transport's checksum right for the flow's addresses and ports.
 pub(super) fn change(program: &mut Assembler<Place>) {

@@ -19,8 +19,8 @@
 //! Only the node's own kernel sends there: packets of workers and of flows enter the pod at the other end of its veth.
 
 use super::super::flow_headers::Place::{self, Drop, End, Known};
-use super::super::flow_headers::{CONTEXT, STACK};
 use super::super::flow_layout::{cells, traffic};
+use super::super::flow_stack::{CONTEXT, STACK};
 use super::super::flow_steps::look_up;
 use super::super::flow_table::FlowTable;
 use super::super::instruction::Operation::{Add, And, ShiftLeft};
@@ -28,8 +28,9 @@ use super::super::instruction::Test::{Differs, Equal};
 use super::super::instruction::Width::{Double, Word};
 use super::super::instruction::{Assembler, Instruction};
 use super::super::map::Map;
+use super::abi::{SERVICE_TAG, SHOT, context, function};
 use super::how;
-use super::ingress::{SERVICE_TAG, SHOT, context, function, hand_over};
+use super::ingress::hand_over;
 
 /// The way out, 8 bytes on the stack.
 const WAY: i16 = -8;

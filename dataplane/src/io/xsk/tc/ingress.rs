@@ -35,59 +35,20 @@
 use super::super::flow_headers::Place::{
     self, Closed, Compare, Drop, End, Limited, Linear, Miss, Peer, Recent, Segments, Unlimited,
 };
-use super::super::flow_headers::{
-    CONTEXT, DATA, DATA_END, Extent, HEADERS, KEY, LENGTH, SHORTEST, STACK, clear_key, parse, rewrite,
-};
-use super::super::flow_layout::{cells, key, traffic, value};
-use super::super::flow_steps::{NOW, PACKETS, SCRATCH, VALUE, ask_time, begin, count, find, look_up};
+use super::super::flow_headers::{Extent, SHORTEST, clear_key, parse, rewrite};
+use super::super::flow_layout::{cells, traffic, value};
+use super::super::flow_stack::{CONTEXT, DATA, DATA_END, HEADERS, LENGTH, PACKETS, SCRATCH, SLOT, STACK, VALUE, WAY};
+use super::super::flow_steps::{begin, count, find, look_up};
 use super::super::flow_table::FlowTable;
 use super::super::flow_translation::translate;
-use super::super::instruction::Operation::{Add, Multiply, Or, ShiftLeft, ShiftRight, Subtract, Xor};
+use super::super::instruction::Operation::Add;
 use super::super::instruction::Test::{AtLeast, Differs, Equal, Greater, Less};
 use super::super::instruction::Width::{Double, Short, Word};
 use super::super::instruction::{Assembler, Instruction};
 use super::super::map::Map;
+use super::abi::{SHOT, context, function, load_ends};
+use super::slow_path::{choose_worker, limit, send_to_worker, slot_cell};
 use super::{checksum, how, renewal};
-
-/// `struct __sk_buff`.
-pub(super) mod context {
-    pub(in crate::io::xsk::tc) const LEN: i16 = 0;
-    pub(in crate::io::xsk::tc) const PKT_TYPE: i16 = 4;
-    pub(in crate::io::xsk::tc) const QUEUE_MAPPING: i16 = 12;
-    pub(in crate::io::xsk::tc) const VLAN_PRESENT: i16 = 20;
-    pub(in crate::io::xsk::tc) const VLAN_TCI: i16 = 24;
-    pub(in crate::io::xsk::tc) const VLAN_PROTO: i16 = 28;
-    pub(in crate::io::xsk::tc) const IFINDEX: i16 = 40;
-    pub(in crate::io::xsk::tc) const DATA: i16 = 76;
-    pub(in crate::io::xsk::tc) const DATA_END: i16 = 80;
-    pub(in crate::io::xsk::tc) const GSO_SEGS: i16 = 164;
-    pub(in crate::io::xsk::tc) const GSO_SIZE: i16 = 176;
-}
-
-/// Functions of the kernel.
-pub(super) mod function {
-    pub(in crate::io::xsk::tc) const L4_CSUM_REPLACE: i32 = 11;
-    pub(in crate::io::xsk::tc) const CLONE_REDIRECT: i32 = 13;
-    pub(in crate::io::xsk::tc) const VLAN_PUSH: i32 = 18;
-    pub(in crate::io::xsk::tc) const VLAN_POP: i32 = 19;
-    pub(in crate::io::xsk::tc) const REDIRECT: i32 = 23;
-    pub(in crate::io::xsk::tc) const CHANGE_TYPE: i32 = 32;
-    pub(in crate::io::xsk::tc) const PULL_DATA: i32 = 39;
-    pub(in crate::io::xsk::tc) const CSUM_UPDATE: i32 = 40;
-    /// Linux 5.10.
-    pub(in crate::io::xsk::tc) const REDIRECT_PEER: i32 = 155;
-}
-
-/// `TC_ACT_SHOT`.
-pub(super) const SHOT: i32 = 2;
-
-/// 802.1ad, as `__sk_buff` and the functions have it: in the network's order.
-pub(super) const SERVICE_TAG: i32 = 0x88a8_u16.to_be() as i32;
-
-/// The port's slot, 8 bytes on the stack.
-const SLOT: i16 = NOW - 8;
-/// The way out of a flow: its interface and how, 8 bytes.
-pub(super) const WAY: i16 = SLOT - 8;
 
 /// Headers of TCP over IPv6 without options, in bytes: as much as is asked for when even those of UDP are not in the linear
 /// part, as with some network cards' drivers.
@@ -168,12 +129,6 @@ fn find_headers(program: &mut Assembler<Place>) {
     program.place(Linear);
 }
 
-/// Where the linear part begins and ends, which may be elsewhere after each function that changes the packet.
-pub(super) fn load_ends(program: &mut Assembler<Place>) {
-    program.load(Word, DATA, CONTEXT, context::DATA);
-    program.load(Word, DATA_END, CONTEXT, context::DATA_END);
-}
-
 /// Goes on when the way out carries the packet, or each of its segments. What it does not carry is the worker's to refuse.
 fn fit(program: &mut Assembler<Place>) {
     program.load(Word, 1, CONTEXT, context::LEN);
@@ -197,15 +152,6 @@ fn find_way(program: &mut Assembler<Place>, table: &FlowTable) {
     program.jump_if(2, Equal, how::CLOSED.cast_signed(), Miss);
 }
 
-/// Register 1 is where the cells of the slot in register 2 are.
-fn slot_cell(program: &mut Assembler<Place>, table: &FlowTable) {
-    // Always so; the verifier cannot know.
-    program.jump_if(2, AtLeast, cells::SLOTS, Drop);
-    program.apply(ShiftLeft, 2, cells::SLOT_LEN.ilog2().cast_signed());
-    program.push(Instruction::value(1, &table.cells, cells::SLOT));
-    program.apply_register(Add, 1, 2);
-}
-
 /// Some network cards tell the sum over the whole packet (`CHECKSUM_COMPLETE`), and an IPv6 header has no checksum of its own to make up for
 /// a changed hop limit. One less in the lower byte of a word is as much as 0xfffe more.
 fn adjust_checksum(program: &mut Assembler<Place>) {
@@ -227,86 +173,6 @@ pub(super) fn hand_over(program: &mut Assembler<Place>, way: i16) {
     program.place(Peer);
     program.push([Instruction::call(function::REDIRECT_PEER)]);
     program.jump(End);
-}
-
-/// Goes on when the port has time left on the slow path, else at `over`. No cost is no limit. The names of two places are this use's own.
-pub(super) fn limit(program: &mut Assembler<Place>, table: &FlowTable, over: Place, [recent, unlimited]: [Place; 2]) {
-    const { assert!(cells::SAVED == cells::COST + 8) };
-    program.push(Instruction::value(1, &table.cells, cells::COST));
-    program.load(Double, 4, 1, 0);
-    program.jump_if(4, Equal, 0, unlimited);
-    program.load(Double, 5, 1, 8);
-    program.store(Double, STACK, 4, SCRATCH);
-    program.push([Instruction::copy(DATA, 5)]);
-    ask_time(program);
-    program.load(Word, 2, STACK, SLOT);
-    slot_cell(program, table);
-    // used = max(used, now - saved)
-    program.load(Double, 3, 1, cells::USED);
-    program.push([Instruction::copy(4, 0)]);
-    program.apply_register(Subtract, 4, DATA);
-    program.jump_if_register(3, AtLeast, 4, recent);
-    program.push([Instruction::copy(3, 4)]);
-    program.place(recent);
-    program.jump_if_register(3, Greater, 0, over);
-    program.load(Double, 4, STACK, SCRATCH);
-    program.load(Double, 5, STACK, PACKETS);
-    program.apply_register(Multiply, 4, 5);
-    program.apply_register(Add, 3, 4);
-    program.store(Double, 1, 3, cells::USED);
-    program.place(unlimited);
-}
-
-/// The queue of the trunk is that of the worker that has both directions' sessions, as `Affinity` computes it. What has no
-/// addresses that the program knows goes to any worker, which hands it on.
-pub(super) fn choose_worker(program: &mut Assembler<Place>, table: &FlowTable) {
-    program.push(Instruction::value(1, &table.cells, cells::HASH));
-    for (at, register) in [(0, 2), (8, 3)] {
-        program.load(Double, register, 1, at);
-    }
-    // Register 0 is the sum over both addresses of the first half times one key plus the second half, times the other key.
-    for (first, result) in [(key::SOURCE, 4), (key::DESTINATION, 0)] {
-        program.load(Double, result, STACK, KEY + first);
-        program.apply_register(Multiply, result, 2);
-        program.load(Double, 5, STACK, KEY + first + 8);
-        program.apply_register(Add, result, 5);
-        program.apply_register(Multiply, result, 3);
-        program.push([Instruction::copy(5, result)]);
-        program.apply(ShiftRight, 5, 32);
-        program.apply_register(Xor, result, 5);
-    }
-    program.apply_register(Add, 0, 4);
-    program.load(Double, 2, 1, 16);
-    program.apply_register(Multiply, 0, 2);
-    program.apply(ShiftRight, 0, 32);
-    program.push(Instruction::value(1, &table.cells, cells::WORKERS));
-    program.load(Word, 2, 1, 0);
-    program.apply_register(Multiply, 0, 2);
-    program.apply(ShiftRight, 0, 32);
-    // 0 would leave the choice to the kernel.
-    program.apply(Add, 0, 1);
-    program.store(Word, CONTEXT, 0, context::QUEUE_MAPPING);
-}
-
-/// Sends the packet into the trunk, with the port's slot as a tag.
-fn send_to_worker(program: &mut Assembler<Place>, table: &FlowTable) {
-    push_tag(program, 0, Drop);
-    program.push(Instruction::value(1, &table.cells, cells::TRUNK));
-    program.load(Word, 1, 1, 0);
-    program.push([Instruction::set(2, 0), Instruction::call(function::REDIRECT)]);
-    program.jump(End);
-}
-
-/// Gives the packet a tag with the port's slot and these other bits of its control word. Goes to `failed` when the kernel refuses.
-pub(super) fn push_tag(program: &mut Assembler<Place>, bits: i32, failed: Place) {
-    program.load(Word, 3, STACK, SLOT);
-    program.apply(Or, 3, bits);
-    program.push([
-        Instruction::copy(1, CONTEXT),
-        Instruction::set(2, SERVICE_TAG),
-        Instruction::call(function::VLAN_PUSH),
-    ]);
-    program.jump_if(0, Differs, 0, failed);
 }
 
 /// Counts what is dropped for the slot on the stack.

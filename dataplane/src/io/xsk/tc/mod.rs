@@ -21,6 +21,7 @@
 //! it. While the port is closed, it drops all. What leaves is judged by a worker, or belongs to a flow that a worker has added
 //! for a lease and for the epochs of both ports.
 
+mod abi;
 mod attached;
 mod attachment;
 mod checksum;
@@ -29,6 +30,7 @@ mod filter;
 mod ingress;
 mod pins;
 mod renewal;
+mod slow_path;
 mod trunk;
 
 use std::collections::HashMap;

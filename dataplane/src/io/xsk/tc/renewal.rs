@@ -22,15 +22,17 @@
 //! segments before the packet goes on, and the port pays for all of them with its time on the slow path, as for those of a miss.
 
 use super::super::flow_headers::Place::{self, CopyRecent, CopyUnlimited, Counted, Drop, Uncounted, WithoutTag};
-use super::super::flow_headers::{CONTEXT, DATA, KEY, SHORTEST, STACK, need};
+use super::super::flow_headers::{SHORTEST, need};
 use super::super::flow_layout::{cells, value};
-use super::super::flow_steps::{NOW, VALUE, look_up};
+use super::super::flow_stack::{CONTEXT, DATA, KEY, NOW, STACK, VALUE, WAY};
+use super::super::flow_steps::look_up;
 use super::super::flow_table::FlowTable;
 use super::super::instruction::Operation::{Add, ShiftRight, Subtract};
 use super::super::instruction::Test::{Differs, Equal, Greater};
 use super::super::instruction::Width::{Double, Word};
 use super::super::instruction::{Assembler, Instruction};
-use super::ingress::{WAY, choose_worker, context, function, limit, load_ends, push_tag};
+use super::abi::{context, function, load_ends};
+use super::slow_path::{choose_worker, limit, push_tag};
 
 /// Drop eligible, in a tag's control word: says that a packet is a copy.
 const IS_COPY: i32 = 0x1000;

@@ -2,23 +2,19 @@
 
 mod told;
 
-use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use bulkhead_control::inventory::Inventory;
 use bulkhead_control::object::{Object, Pod};
-use bulkhead_control::service::{Action, Clients, Resolver, Settings};
+use bulkhead_control::service::{Action, Clients, Resolver};
 use bulkhead_control::source::{Options, ServiceKinds, Strictness, Unenforced};
 
 use crate::args::Resolve;
 use crate::{bundle, output};
 
 pub use told::Told;
-
-/// No settings are as long as that: what is longer is another file.
-const MAX_SETTINGS_LEN: u64 = 1 << 20;
 
 /// Prints which endpoints a new connection to a Service may be given. Exit code 1 if there is none.
 ///
@@ -62,27 +58,6 @@ pub fn pods<'a>(objects: impl IntoIterator<Item = &'a Object>) -> impl Iterator<
         Object::Pod(pod) => Some(pod),
         _ => None,
     })
-}
-
-/// The settings of a file, the defaults without one.
-///
-/// # Errors
-/// When it cannot be read, or holds something else.
-pub fn settings(path: Option<&Path>) -> anyhow::Result<Settings> {
-    path.map_or_else(|| Ok(Settings::default()), read_settings)
-}
-
-fn read_settings(path: &Path) -> anyhow::Result<Settings> {
-    let file = path.display().to_string();
-    if std::fs::metadata(path).is_ok_and(|meta| meta.len() > MAX_SETTINGS_LEN) {
-        bail!(
-            "{file}: the file has more than {MAX_SETTINGS_LEN} bytes\n  help: name the settings; objects go to --state"
-        );
-    }
-    let text = std::fs::read_to_string(path).with_context(|| {
-        format!("{file}: cannot be read\n  help: name a JSON or YAML file, or leave --settings out")
-    })?;
-    Ok(Settings::parse(&file, &text)?)
 }
 
 /// The objects. What restricts traffic and is not enforced is of no interest here.

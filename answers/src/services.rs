@@ -17,6 +17,7 @@
 //! would refuse half of the connections.
 
 mod counts;
+mod node;
 mod taken;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,7 +26,6 @@ use std::sync::Arc;
 
 use bulkhead_control::cache::Event;
 use bulkhead_control::object::{Object, Pod, TrafficPolicy, Transport};
-use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::service::{
     self as control, Changes, HealthCheck, PortName, ResolvedPort, Resolver, ServicePortId, Settings, VipKind,
 };
@@ -35,6 +35,7 @@ use sha2::{Digest, Sha256};
 
 pub use counts::Counts;
 pub use counts::{OFF, told};
+pub use node::{nodes_and_host_ports, of_node};
 pub use taken::{taken_sources, withhold_taken};
 
 /// What is to be published.
@@ -332,25 +333,6 @@ impl Adapter {
         let gone = before.iter().filter(|socket| after.binary_search(socket).is_err());
         self.stale.extend(gone.map(SocketAddr::ip));
     }
-}
-
-/// What a node knows of the Services and host ports of a state, none where there are none. `objects` are those of Services and endpoint
-/// slices; the Nodes and pods are those that the pipeline knows.
-pub fn of_node(pipeline: &Pipeline, objects: &[Object], settings: &Settings, node: &Arc<str>) -> Option<Adapter> {
-    let is_elsewhere = |object: &Object| matches!(object, Object::Pod(pod) if pod.node.as_ref() != Some(node));
-    let others: Vec<Object> = nodes_and_host_ports(pipeline).into_iter().filter(|one| !is_elsewhere(one)).collect();
-    let is_some = |object: &Object| matches!(object, Object::Service(_) | Object::Pod(_));
-    objects.iter().chain(&others).find(|object| is_some(object))?;
-    let mut adapter = Adapter::of(Arc::clone(node), settings.clone(), objects.iter().chain(&others));
-    withhold_taken(&mut adapter, pipeline);
-    Some(adapter)
-}
-
-/// The nodes that a pipeline knows, and the pods with host ports.
-pub fn nodes_and_host_ports(pipeline: &Pipeline) -> Vec<Object> {
-    let nodes = pipeline.cache().nodes().values().map(|node| Object::Node((**node).clone()));
-    let pods = pipeline.cache().pods().map(|(_, pod)| pod).filter(|pod| !pod.host_ports.is_empty());
-    nodes.chain(pods.map(|pod| Object::Pod((**pod).clone()))).collect()
 }
 
 /// Notes where a node's pods have their addresses. Returns whether that has changed.

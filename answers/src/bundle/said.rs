@@ -17,10 +17,12 @@ use flate2::read::GzDecoder;
 
 use super::{Manifest, Settings, damaged, is_bundle, member_name};
 use crate::args::{PolicySemantics, State};
-use crate::resolve;
 
 /// A longer manifest is none: of a pod that is attached it has some hundred bytes, and a node has some hundred pods.
 const MOST_MANIFEST: u64 = 1 << 24;
+
+/// No settings are as long as that: what is longer is another file.
+const MAX_SETTINGS_LEN: u64 = 1 << 20;
 
 /// The manifest of each of these paths that is a bundle.
 fn manifests(paths: &[PathBuf]) -> anyhow::Result<Vec<(&Path, Manifest)>> {
@@ -100,9 +102,22 @@ pub fn enforcement(state: &State) -> anyhow::Result<Enforcement> {
 /// When the file cannot be read or holds something else, or bundles contradict each other.
 pub fn service_settings(named: Option<&Path>, paths: &[PathBuf]) -> anyhow::Result<service::Settings> {
     match named {
-        Some(path) => resolve::settings(Some(path)),
+        Some(path) => read_settings(path),
         None => Ok(agreed(paths, |settings| settings.services, "--settings")?.unwrap_or_default()),
     }
+}
+
+fn read_settings(path: &Path) -> anyhow::Result<service::Settings> {
+    let file = path.display().to_string();
+    if std::fs::metadata(path).is_ok_and(|meta| meta.len() > MAX_SETTINGS_LEN) {
+        bail!(
+            "{file}: the file has more than {MAX_SETTINGS_LEN} bytes\n  help: name the settings; objects go to --state"
+        );
+    }
+    let text = std::fs::read_to_string(path).with_context(|| {
+        format!("{file}: cannot be read\n  help: name a JSON or YAML file, or leave --settings out")
+    })?;
+    Ok(service::Settings::parse(&file, &text)?)
 }
 
 /// The pods that were attached to the vswitches whose bundles these are.

@@ -13,8 +13,7 @@ use std::sync::Arc;
 use bulkhead_classifier::protocol;
 use bulkhead_control::object::Transport;
 
-use super::log::Read1;
-use super::{Conversation, Observations, Said, SeenEnd, Sign};
+use super::{Conversation, Observations, Read1, Said, SeenEnd, Sign};
 
 /// One direction of a connection.
 #[derive(Clone, Copy, Debug, Default)]

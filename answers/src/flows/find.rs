@@ -8,11 +8,31 @@ use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::service::Settings;
 use ipnet::IpNet;
 
-use super::verdict::{Connection, Resolved};
 use super::{Conversation, SeenEnd};
 use crate::args::{Destination, PortProtocol};
 use crate::fabric::End;
-use crate::translate::Services;
+use crate::translate::{Services, Translation};
+
+/// A connection between ends of the state, over a protocol that policies can name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Connection {
+    /// The client.
+    pub from: End,
+    /// The server.
+    pub to: End,
+    /// The server's port.
+    pub port: PortProtocol,
+}
+
+/// What a flow is in the state.
+pub enum Resolved {
+    /// A connection to an end of the state.
+    Direct(Connection),
+    /// One to a Service, which may be given any of its backends.
+    Translated(Connection, Box<Translation>),
+    /// It cannot be told, and why.
+    Unknown(String),
+}
 
 /// Finds flows in a state.
 pub struct Finder<'a> {

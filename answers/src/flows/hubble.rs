@@ -13,8 +13,7 @@ use bulkhead_control::object::PodName;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::log::Read1;
-use super::{Conversation, Missing, Observations, Said, SeenEnd, Sign};
+use super::{Conversation, Missing, Observations, Read1, Said, SeenEnd, Sign};
 
 #[derive(Deserialize)]
 struct Flow {

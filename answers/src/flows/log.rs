@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{Observations, conntrack, hubble, own};
+use super::{Observations, Read1, conntrack, hubble, own};
 
 /// The longest line that is read, in bytes. Hubble's lines have a few thousand: what is longer is no flow.
 const MAX_LINE: u64 = 1 << 20;
@@ -39,9 +39,6 @@ pub enum LogError {
         fault: String,
     },
 }
-
-/// What a line gives.
-pub(super) type Read1 = Result<(), String>;
 
 /// Reads a log to its end.
 ///

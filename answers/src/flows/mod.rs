@@ -38,6 +38,9 @@ use bulkhead_control::object::{PodName, Transport};
 pub use log::{LogError, read};
 pub use packets::{PacketError, from_capture};
 
+/// What reading one line gives: an error is the fault of the line.
+type Read1 = Result<(), String>;
+
 /// One end of a flow, as its source tells it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SeenEnd {

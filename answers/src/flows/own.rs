@@ -7,8 +7,7 @@ use bulkhead_classifier::protocol;
 use bulkhead_control::object::Transport;
 use serde_json::Value;
 
-use super::log::Read1;
-use super::{Conversation, Observations, Said, SeenEnd, Sign};
+use super::{Conversation, Observations, Read1, Said, SeenEnd, Sign};
 use crate::dumps::{SessionRow, Sessions};
 
 pub(super) fn read(file: &Arc<str>, value: &Value, line: u64, into: &mut Observations) -> Read1 {

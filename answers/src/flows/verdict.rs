@@ -7,9 +7,9 @@ use bulkhead_control::service::Settings;
 use bulkhead_dataplane::DropReason;
 
 use super::Conversation;
-use super::find::Finder;
+use super::find::{Connection, Finder, Resolved};
 use crate::args::PortProtocol;
-use crate::fabric::{End, Fabric, Hop, Reached, arrived};
+use crate::fabric::{Fabric, Hop, Reached, arrived};
 use crate::run;
 use crate::translate::Translation;
 
@@ -80,27 +80,6 @@ impl FlowVerdict {
             (_, None, None) => String::new(),
         }
     }
-}
-
-/// A connection between ends of the state, over a protocol that policies can name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Connection {
-    /// The client.
-    pub from: End,
-    /// The server.
-    pub to: End,
-    /// The server's port.
-    pub port: PortProtocol,
-}
-
-/// What a flow is in the state.
-pub enum Resolved {
-    /// A connection to an end of the state.
-    Direct(Connection),
-    /// One to a Service, which may be given any of its backends.
-    Translated(Connection, Box<Translation>),
-    /// It cannot be told, and why.
-    Unknown(String),
 }
 
 /// Asks about flows.

@@ -7,7 +7,8 @@ use bulkhead_control::object::Transport;
 
 use super::workload::Workloads;
 use crate::fabric::End;
-use crate::flows::verdict::{Connection, Fate, Judge, Resolved};
+use crate::flows::find::{Connection, Resolved};
+use crate::flows::verdict::{Fate, Judge};
 use crate::flows::{ObservedFlow, Tally};
 use crate::translate::Leg;
 

@@ -67,6 +67,11 @@ checks! {
     UNUSED_RULE Note "unused-rule" "The rule has decided nothing in the time looked at";
 }
 
+/// Returns the ids of all checks.
+pub fn ids() -> Vec<&'static str> {
+    CHECKS.iter().map(|check| check.id).collect()
+}
+
 /// A field of a policy.
 #[derive(Clone, Debug)]
 pub(super) struct At<'a> {

@@ -15,7 +15,8 @@ use serde::Serialize;
 
 use crate::args::{Lint, without_captures};
 use crate::dumps::PolicyRow;
-use crate::flows::verdict::{Judge, Resolved};
+use crate::flows::find::Resolved;
+use crate::flows::verdict::Judge;
 use crate::flows::{self, Observations};
 use crate::replay::{logged, rfc3339};
 use crate::translate::Leg;

@@ -34,7 +34,8 @@ use bulkhead_control::reachability::Reachability;
 use bulkhead_control::reachability::removal::Removals;
 use bulkhead_control::source::{SourceError, SourceErrors, nearest_word};
 
-use self::finding::{At, CHECKS, Check, EMPTY_LIST, Finding, Found, RULES_WITHOUT_TYPE, UNUSED_RULE};
+pub use self::finding::ids;
+use self::finding::{At, Check, EMPTY_LIST, Finding, Found, RULES_WITHOUT_TYPE, UNUSED_RULE};
 use self::hits::{Hits, Judges};
 pub use self::hits::{ReadCounters, Running};
 use self::report::Report;
@@ -43,11 +44,6 @@ use crate::args::{Lint, LintFormat};
 use crate::run::{self, Whole};
 use crate::translate::Services;
 use crate::{bundle, output};
-
-/// The kinds of findings by name.
-pub fn ids() -> Vec<&'static str> {
-    CHECKS.iter().map(|check| check.id).collect()
-}
 
 /// Prints the findings. Exit code 1 if there is one. `counters` reads the counters of a running vswitch for `--hits SOCKET`.
 ///

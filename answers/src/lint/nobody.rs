@@ -14,21 +14,11 @@ use bulkhead_control::source::nearest_word;
 use super::finding::{
     Found, NAMED_PORT_MISSING, PEER_SELECTS_NOBODY, POLICY_SELECTS_NOBODY, RULE_NAMES_NOTHING, SEPARATE_SELECTORS,
 };
-use super::subject::{Rule, Subject};
+use super::subject::{Rule, Subject, told};
 use crate::output::some_of;
 
 /// Names that are told in a line: as many as a person reads.
 const MAX_NAMED: usize = 5;
-
-/// A peer of pods in words.
-pub(super) fn told(peer: &PodPeer) -> String {
-    let pods = if peer.pods == Selector::everything() { "any pod".to_owned() } else { format!("pods {}", peer.pods) };
-    match &peer.namespaces {
-        NamespaceScope::Own(namespace) => format!("{pods} in namespace {namespace}"),
-        NamespaceScope::Selected(selector) if *selector == Selector::everything() => format!("{pods} in any namespace"),
-        NamespaceScope::Selected(selector) => format!("{pods} in namespaces {selector}"),
-    }
-}
 
 /// A policy that is about nobody.
 pub(super) fn policy<'a>(cache: &Cache, subject: &Subject<'a>) -> Option<Found<'a>> {

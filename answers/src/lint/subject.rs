@@ -6,10 +6,12 @@ use std::sync::Arc;
 use bulkhead_classifier::OriginId;
 use bulkhead_control::cache::Cache;
 use bulkhead_control::object::{
-    IpBlock, Peer, Pod, PodPeer, PolicyName, PolicyPort, PolicyRule, PolicyVersion, Position, RuleAction, Tier,
+    IpBlock, NamespaceScope, Peer, Pod, PodPeer, PolicyName, PolicyPort, PolicyRule, PolicyVersion, Position,
+    RuleAction, Tier,
 };
 use bulkhead_control::origin::{Direction, Origin};
 use bulkhead_control::pipeline::Pipeline;
+use bulkhead_control::selector::Selector;
 
 use super::finding::{At, Check, Found, label};
 
@@ -85,7 +87,7 @@ impl<'a> Subject<'a> {
                 rules: rules.collect(),
                 pods: pods.collect(),
                 on_host_network: 0,
-                asks_for: super::nobody::told(&policy.subject),
+                asks_for: told(&policy.subject),
             }
         });
         own.chain(cluster).collect()
@@ -178,6 +180,16 @@ impl Rule<'_> {
             Peer::Pods(peer) => Some((at, peer)),
             Peer::Block(_) | Peer::Nodes(_) => None,
         })
+    }
+}
+
+/// A peer of pods in words.
+pub(super) fn told(peer: &PodPeer) -> String {
+    let pods = if peer.pods == Selector::everything() { "any pod".to_owned() } else { format!("pods {}", peer.pods) };
+    match &peer.namespaces {
+        NamespaceScope::Own(namespace) => format!("{pods} in namespace {namespace}"),
+        NamespaceScope::Selected(selector) if *selector == Selector::everything() => format!("{pods} in any namespace"),
+        NamespaceScope::Selected(selector) => format!("{pods} in namespaces {selector}"),
     }
 }
 

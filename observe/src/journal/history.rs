@@ -12,9 +12,8 @@ use bulkhead_control::cache::Event;
 use bulkhead_control::inventory::{Inventory, Key};
 use bulkhead_control::object::{Object, PodName};
 
-use super::format::Kind;
+use super::format::{Kind, Run};
 use super::reader::{Damage, Journal};
-use super::recorder::Run;
 use super::state::{MOST_WEIGHT, Part, Unpacked, Unread, unpack};
 use super::verdict::{LeftOut, Verdict};
 use packed::{Open, Packed, take_part};

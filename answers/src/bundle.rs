@@ -128,7 +128,7 @@ impl Bundle {
     pub fn open(path: &Path) -> anyhow::Result<Self> {
         let name = path.display().to_string();
         let file = File::open(path).with_context(|| format!("cannot open the bundle {name}"))?;
-        Self::read(path, BufReader::new(file)).with_context(|| format!("{name} is not used"))
+        Self::read(path, BufReader::new(file)).with_context(|| format!("cannot use the bundle {name}"))
     }
 
     fn read(path: &Path, file: impl Read) -> anyhow::Result<Self> {
@@ -137,40 +137,40 @@ impl Bundle {
         let mut archive = tar::Archive::new(GzDecoder::new(file).take(MOST_UNPACKED + (1 << 20)));
         let (mut manifest, mut members) = (None, BTreeMap::new());
         // Raw: a header that says what the next one is called would be read into memory before anybody is asked.
-        for entry in archive.entries().context("it is no bundle")?.raw(true) {
+        for entry in archive.entries().context("the file is not a bundle; `bulkhead bundle` writes one")?.raw(true) {
             let mut entry = entry.map_err(damaged)?;
             let path = entry.path_bytes().into_owned();
             let shown = output::printable(&String::from_utf8_lossy(&path));
             let Some(known) = member_name(&path).filter(|_| entry.header().entry_type().is_file()) else {
-                bail!("a bundle has no member `{shown}`: it was not made by this program, or by a later version of it");
+                bail!("unknown member `{shown}`: the bundle was written by another program or a later version");
             };
             let length = entry.size();
-            ensure!(length <= left, "its members have more than {MOST_UNPACKED} bytes");
+            ensure!(length <= left, "the members exceed {MOST_UNPACKED} bytes");
             left -= length;
             let mut bytes = Vec::new();
             (&mut entry).take(length).read_to_end(&mut bytes).map_err(damaged)?;
-            ensure!(bytes.len() as u64 == length, "it is damaged, or was cut off in `{known}`");
+            ensure!(bytes.len() as u64 == length, "the bundle is damaged or truncated in member `{known}`");
             if known == MANIFEST {
-                ensure!(manifest.is_none() && members.is_empty(), "its manifest is not its first member");
-                manifest = Some(serde_json::from_slice::<Manifest>(&bytes).context("its manifest is not understood")?);
+                ensure!(manifest.is_none() && members.is_empty(), "the manifest is not the first member");
+                manifest = Some(serde_json::from_slice::<Manifest>(&bytes).context("cannot parse the manifest")?);
             } else {
-                ensure!(members.insert(known, bytes).is_none(), "it has two members `{known}`");
+                ensure!(members.insert(known, bytes).is_none(), "the bundle has two members `{known}`");
             }
         }
         // The checksum of gzip is behind what a tar ends with.
         std::io::copy(&mut archive.into_inner(), &mut std::io::sink()).map_err(damaged)?;
-        let manifest = manifest.context("it has no manifest: it is no bundle")?;
-        ensure!(manifest.format == FORMAT, "it is no bundle");
+        let manifest = manifest.context("the file has no manifest, so it is not a bundle")?;
+        ensure!(manifest.format == FORMAT, "the file is not a bundle; `bulkhead bundle` writes one");
         let version = manifest.version;
-        ensure!(version == VERSION, "it is a bundle of version {version}, and this program reads version {VERSION}");
+        ensure!(version == VERSION, "the bundle has version {version}, this program reads version {VERSION}");
         for (name, Member { length, sha256 }) in &manifest.members {
             let bytes =
-                members.get(&**name).with_context(|| format!("its member `{name}` is missing: it was cut off"))?;
+                members.get(&**name).with_context(|| format!("member `{name}` is missing: the bundle is truncated"))?;
             let is_same = bytes.len() as u64 == *length && digest(bytes) == *sha256;
-            ensure!(is_same, "its member `{name}` is not what it was when the bundle was made");
+            ensure!(is_same, "member `{name}` does not match its checksum: the bundle is damaged");
         }
         let unnamed = members.keys().find(|name| !manifest.members.contains_key(**name));
-        ensure!(unnamed.is_none(), "its manifest does not name the member `{}`", unnamed.unwrap_or(&""));
+        ensure!(unnamed.is_none(), "the manifest does not list member `{}`", unnamed.unwrap_or(&""));
         Ok(Self { path: path.to_owned(), manifest, members })
     }
 
@@ -179,10 +179,10 @@ impl Bundle {
         bytes.with_context(|| {
             let (path, node) = (self.path.display(), output::printable(&self.manifest.node));
             if self.members.contains_key(JOURNAL) {
-                return format!("the bundle {path} has no {name}: the journal of node {node} did not hold it");
+                return format!("the bundle {path} has no {name}: the journal of node {node} did not contain it");
             }
             format!(
-                "the bundle {path} has no {name}: the journal of node {node} was off\n  help: journal.folder in its configuration"
+                "the bundle {path} has no {name}: the journal of node {node} was disabled\n  help: set journal.folder in the node's configuration and write a new bundle"
             )
         })
     }
@@ -200,14 +200,14 @@ impl Bundle {
     fn objects(&self) -> anyhow::Result<Vec<Object>> {
         let lines = self.member(STATE)?.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
         let objects: Result<_, _> = lines.map(serde_json::from_slice).collect();
-        objects.with_context(|| format!("an object in the bundle {} is not understood", self.path.display()))
+        objects.with_context(|| format!("cannot parse an object in the bundle {}", self.path.display()))
     }
 }
 
 fn damaged(error: std::io::Error) -> anyhow::Error {
     match error.kind() {
-        ErrorKind::UnexpectedEof => anyhow::anyhow!("it was cut off"),
-        _ => anyhow::Error::new(error).context("it is damaged, or no bundle"),
+        ErrorKind::UnexpectedEof => anyhow::anyhow!("the bundle is truncated"),
+        _ => anyhow::Error::new(error).context("the bundle is damaged, or the file is not a bundle"),
     }
 }
 

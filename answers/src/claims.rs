@@ -37,7 +37,7 @@ pub fn run(args: &Test) -> anyhow::Result<ExitCode> {
         for claim in file::read(path)? {
             if let Some(other) = claims.iter().find(|other: &&file::Claim| other.name == claim.name) {
                 bail!(
-                    "{}:{}: a second claim of the name \"{}\", after {}:{}\n  help: give each claim a name of its own",
+                    "{}:{}: the claim name \"{}\" is already used at {}:{}\n  help: give each claim a unique name",
                     claim.file,
                     claim.line,
                     claim.name,
@@ -74,7 +74,7 @@ fn split(args: &Test) -> anyhow::Result<(State, Vec<PathBuf>)> {
         files.extend(state.paths.pop());
     }
     if files.is_empty() {
-        bail!("no file of claims\n  help: name it last: bulkhead test --state STATE claims.yaml");
+        bail!("no claims file given\n  help: pass it last: bulkhead test --state STATE claims.yaml");
     }
     Ok((state, files))
 }

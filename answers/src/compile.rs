@@ -31,20 +31,20 @@ pub fn run(args: &Compile) -> anyhow::Result<ExitCode> {
     if args.renderer != RendererName::Acl {
         let options = [("--stats", args.stats), ("--six-tuples", args.six_tuples)];
         if let Some((option, _)) = options.into_iter().find(|(_, given)| *given) {
-            bail!("{option} is about the tables of --renderer acl\n  help: leave one of the two out");
+            bail!("{option} works only with --renderer acl\n  help: remove {option}, or use --renderer acl");
         }
     }
     let is_about_all = args.renderer == RendererName::Neutron;
     match (&*args.node, is_about_all) {
-        ("", false) => bail!("--node is missing\n  help: name the node whose tables to print"),
+        ("", false) => bail!("--node is missing\n  help: pass the node whose tables to print"),
         ("", true) | (_, false) => {}
-        (_, true) => bail!("--renderer neutron is about all nodes\n  help: leave --node out"),
+        (_, true) => bail!("--renderer neutron covers all nodes\n  help: omit --node"),
     }
     if !args.before.is_empty() && !is_about_all {
-        bail!("--before is about --renderer neutron\n  help: leave one of the two out");
+        bail!("--before works only with --renderer neutron\n  help: remove --before, or use --renderer neutron");
     }
     if args.renderer != RendererName::Nftables && args.interfaces.is_some() {
-        bail!("--interfaces is about the ruleset of --renderer nftables\n  help: leave one of the two out");
+        bail!("--interfaces works only with --renderer nftables\n  help: remove --interfaces, or use --renderer nftables");
     }
     let settings = bundle::service_settings(args.settings.as_deref(), &args.state.paths)?;
     let scope = if is_about_all { Scope::Cluster } else { Scope::Node(args.node.as_str().into()) };

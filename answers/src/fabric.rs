@@ -264,7 +264,7 @@ impl Fabric {
     /// One packet from end to end.
     fn pass(&mut self, from: &End, to: &End, frame: &[u8], reply: bool, hops: &mut Vec<Hop>) -> anyhow::Result<()> {
         let Some(first) = from.node().or(to.node()) else {
-            bail!("{from} and {to} are both outside the cluster: no vswitch is on their way")
+            bail!("{from} and {to} are both outside the cluster: no vswitch is on their path")
         };
         let entry = match from {
             End::Pod { host_network: true, .. } | End::Node { .. } => PortKind::Host,

@@ -50,12 +50,12 @@ pub fn run(args: &Reach) -> anyhow::Result<ExitCode> {
     let mut out = BufWriter::new(io::stdout().lock());
     match args.output {
         ReachFormat::Text | ReachFormat::Json if !args.focus.is_empty() => {
-            bail!("--focus is for tables and graphs\n  help: add -o md, csv, dot or mermaid")
+            bail!("--focus needs a table or graph\n  help: add -o md, csv, dot or mermaid")
         }
         ReachFormat::Text | ReachFormat::Json if args.to.is_empty() => of_pods(args, &mut out)?,
         ReachFormat::Text | ReachFormat::Json => service::run(args, &mut out)?,
         _ if !args.to.is_empty() => {
-            bail!("who reaches a Service is told as text or json\n  help: leave out either --to or the form")
+            bail!("--to supports only the formats text and json\n  help: use -o text or -o json, or omit --to")
         }
         _ => of_workloads(args, &mut out)?,
     }
@@ -113,7 +113,7 @@ fn ends(pipeline: &bulkhead_control::pipeline::Pipeline, external: &[IpAddr]) ->
     let waiting: Vec<String> = pods.iter().filter(|pod| nowhere(pod)).map(|pod| pod.name.to_string()).collect();
     if !waiting.is_empty() {
         let names: Vec<&str> = waiting.iter().map(String::as_str).collect();
-        output::warn(&format!("left out, because they have no address or no node: {}", output::some_of(&names, 5)));
+        output::warn(&format!("skipped pods without an address or a node: {}", output::some_of(&names, 5)));
         pods.retain(|pod| !nowhere(pod));
     }
     let mut ends: Vec<NamedEnd> =
@@ -126,7 +126,7 @@ fn ends(pipeline: &bulkhead_control::pipeline::Pipeline, external: &[IpAddr]) ->
     for address in distinct(external) {
         let end = End::at(pipeline, address);
         if let End::Pod { name, .. } = &end {
-            bail!("--external {address} is the address of pod {name}\n  help: name addresses that are no pod's");
+            bail!("--external {address} is the address of pod {name}\n  help: pass an address outside the cluster");
         }
         ends.push(NamedEnd { name: address.to_string(), end });
     }
@@ -205,7 +205,7 @@ fn matrix(fabric: &mut Fabric, ends: &[&NamedEnd], port: PortProtocol, out: &mut
         }
         writeln!(out)?;
     } else {
-        writeln!(out, "columns in the order of the rows")?;
+        writeln!(out, "columns are in the same order as rows")?;
     }
     for (from, name) in ends.iter().zip(&names) {
         write!(out, "{name:<label$}{}", if wide { "" } else { " " })?;

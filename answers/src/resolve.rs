@@ -23,7 +23,7 @@ pub use told::Told;
 pub fn run(args: &Resolve) -> anyhow::Result<ExitCode> {
     if args.from.is_ipv4() != args.to.address.is_ipv4() {
         bail!(
-            "{} cannot connect to {}: they are of two families\n  help: give an address of the other one's family",
+            "{} cannot connect to {}: their address families differ\n  help: use two IPv4 or two IPv6 addresses",
             args.from,
             args.to.address
         );
@@ -43,7 +43,7 @@ pub fn run(args: &Resolve) -> anyhow::Result<ExitCode> {
     resolver.listed();
     let client = clients.at(args.from, args.to.address);
     let decision = resolver.decide(client, args.to.address, args.to.port);
-    let decision = decision.context("nothing is listed, a fault of the program")?;
+    let decision = decision.context("internal error: the resolver has no Services")?;
     let told = Told::new(&resolver, &settings, &clients, client, args.to, &decision);
     output::answer(args.output, &told, |out| told.write(out))?;
     Ok(match decision.answer.action() {
@@ -69,7 +69,7 @@ fn load(args: &Resolve) -> anyhow::Result<Vec<Object>> {
     loaded.warnings.shown().iter().for_each(output::warn);
     match loaded.warnings.total() - loaded.warnings.shown().len() {
         0 => {}
-        more => output::warn(&format!("{more} more of such")),
+        more => output::warn(&format!("{more} more warnings of this kind")),
     }
     let has = |is: fn(&Object) -> bool| loaded.objects.iter().any(is);
     if !has(|object| matches!(object, Object::Service(_))) {

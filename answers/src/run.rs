@@ -172,14 +172,14 @@ pub fn check_addresses(tables: &NodeTables) -> anyhow::Result<()> {
             if let Some(other) = owners.insert(address, name.clone()) {
                 bail!(
                     "node {}: both {other} and {name} have the address {address}\n  \
-                     help: an address belongs to one pod; remove the pod that has ended from the state",
+                     help: an address belongs to one pod; remove the terminated pod from the state",
                     tables.node
                 );
             }
         }
     }
     if tables.interfaces.len() > usize::from(u16::MAX) {
-        bail!("node {}: {} interfaces; a node can have {} at most", tables.node, tables.interfaces.len(), u16::MAX);
+        bail!("node {}: {} interfaces, but a node can have at most {}", tables.node, tables.interfaces.len(), u16::MAX);
     }
     Ok(())
 }

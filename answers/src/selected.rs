@@ -91,7 +91,7 @@ pub fn run(args: &Policies, pod: &PodName) -> anyhow::Result<ExitCode> {
     let cache = pipeline.cache();
     let found = cache.pod_key(pod).and_then(|key| cache.pod(key));
     let found = found.with_context(|| {
-        format!("no pod {pod} in the state\n  help: name a pod, or a workload without pods, as `reach` lists them")
+        format!("no pod {pod} in the state\n  help: use the name of a pod, or of a workload without pods, as `reach` lists them")
     })?;
     let places = Places::of(&pipeline);
     let side = |direction| side(&pipeline, &places, found, direction);

@@ -299,7 +299,7 @@ impl Services {
         let found = translate(pipeline, adapter, clients, from, to)?;
         if matches!(found, Found::OtherProxy) {
             output::warn(&format!(
-                "{to} is an address of a Service that is left to another proxy: the answer is for packets that keep this destination"
+                "{to} is an address of a Service that another proxy handles: the answer is for packets that keep this destination"
             ));
         }
         Ok(found.translation())

@@ -30,21 +30,21 @@ fn manifests(paths: &[PathBuf]) -> anyhow::Result<Vec<(&Path, Manifest)>> {
     let manifest = |path: &PathBuf| {
         let name = path.display().to_string();
         let file = File::open(path).with_context(|| format!("cannot open the bundle {name}"))?;
-        manifest(BufReader::new(file)).with_context(|| format!("{name} is not used"))
+        manifest(BufReader::new(file)).with_context(|| format!("cannot use the bundle {name}"))
     };
     bundles.map(|path| Ok((path.as_path(), manifest(path)?))).collect()
 }
 
 fn manifest(file: impl Read) -> anyhow::Result<Manifest> {
     let mut archive = tar::Archive::new(GzDecoder::new(file).take(MOST_MANIFEST + (1 << 20)));
-    let mut entries = archive.entries().context("it is no bundle")?.raw(true);
-    let entry = entries.next().context("it has no manifest: it is no bundle")?.map_err(damaged)?;
+    let mut entries = archive.entries().context("the file is not a bundle; `bulkhead bundle` writes one")?.raw(true);
+    let entry = entries.next().context("the file has no manifest, so it is not a bundle")?.map_err(damaged)?;
     let is_manifest = member_name(&entry.path_bytes()) == Some(super::MANIFEST);
-    ensure!(is_manifest, "its manifest is not its first member");
-    ensure!(entry.size() <= MOST_MANIFEST, "its manifest has more than {MOST_MANIFEST} bytes");
+    ensure!(is_manifest, "the manifest is not the first member");
+    ensure!(entry.size() <= MOST_MANIFEST, "the manifest exceeds {MOST_MANIFEST} bytes");
     let mut bytes = Vec::new();
     entry.take(MOST_MANIFEST).read_to_end(&mut bytes).map_err(damaged)?;
-    serde_json::from_slice(&bytes).context("its manifest is not understood")
+    serde_json::from_slice(&bytes).context("cannot parse the manifest")
 }
 
 /// What all bundles say of one thing; none where they say nothing.
@@ -60,7 +60,7 @@ fn agreed<T: PartialEq>(
             Some((first, before)) if *before != said => {
                 let (first, path) = (first.display(), path.display());
                 bail!(
-                    "{first} and {path} are of nodes whose configurations differ in this\n  help: say which is meant with {option}"
+                    "the bundles {first} and {path} come from nodes with different configurations\n  help: choose one with {option}"
                 )
             }
             Some(_) => {}
@@ -111,11 +111,11 @@ fn read_settings(path: &Path) -> anyhow::Result<service::Settings> {
     let file = path.display().to_string();
     if std::fs::metadata(path).is_ok_and(|meta| meta.len() > MAX_SETTINGS_LEN) {
         bail!(
-            "{file}: the file has more than {MAX_SETTINGS_LEN} bytes\n  help: name the settings; objects go to --state"
+            "{file}: a settings file may have at most {MAX_SETTINGS_LEN} bytes\n  help: pass the settings file; objects go to --state"
         );
     }
     let text = std::fs::read_to_string(path).with_context(|| {
-        format!("{file}: cannot be read\n  help: name a JSON or YAML file, or leave --settings out")
+        format!("cannot read {file}\n  help: pass a JSON or YAML file, or omit --settings")
     })?;
     Ok(service::Settings::parse(&file, &text)?)
 }

@@ -108,7 +108,7 @@ fn fault<T>(path: &str, problem: impl Into<String>, help: impl Into<String>) -> 
 pub(super) fn read(path: &Path) -> anyhow::Result<Vec<Claim>> {
     let file: Arc<str> = path.to_string_lossy().into();
     let text = fs::read_to_string(path)
-        .map_err(|error| anyhow!("{file}: cannot read: {error}\n  help: check the path of the claims"))?;
+        .map_err(|error| anyhow!("cannot read {file}: {error}\n  help: check the path of the claims file"))?;
     parse(&file, &text)
 }
 
@@ -136,7 +136,7 @@ pub(super) fn parse(file: &Arc<str>, text: &str) -> anyhow::Result<Vec<Claim>> {
     })?;
     if raw.claims.is_empty() {
         bail!(
-            "{file}: the file claims nothing\n  help: write at least one claim; examples/claims.yaml shows every form"
+            "{file}: the file contains no claims\n  help: write at least one claim; examples/claims.yaml shows every form"
         );
     }
     let mut claims: Vec<Claim> = Vec::with_capacity(raw.claims.len());
@@ -144,8 +144,8 @@ pub(super) fn parse(file: &Arc<str>, text: &str) -> anyhow::Result<Vec<Claim>> {
         let path = format!("claims[{at}]");
         let claim = checked(claim, &path, file, line(&path)).map_err(told)?;
         if let Some(other) = claims.iter().find(|other| other.name == claim.name) {
-            let problem = format!("a second claim of the name \"{}\", after line {}", claim.name, other.line);
-            return Err(told(Fault { path, problem, help: "give each claim a name of its own".to_owned() }));
+            let problem = format!("the claim name \"{}\" is already used in line {}", claim.name, other.line);
+            return Err(told(Fault { path, problem, help: "give each claim a unique name".to_owned() }));
         }
         claims.push(claim);
     }
@@ -168,12 +168,12 @@ fn checked(raw: RawClaim, path: &str, file: &Arc<str>, line: usize) -> Checked<C
     let (Some((kind, statement)), None) = (given.next(), given.next()) else {
         return fault(
             path,
-            "a claim says exactly one of never, always and only",
-            "write two claims, or remove what is too many",
+            "a claim needs exactly one of never, always and only",
+            "split it into several claims, or remove the others",
         );
     };
     if raw.name.trim().is_empty() {
-        return fault(&format!("{path}.name"), "the claim has no name", "say in a few words what it protects");
+        return fault(&format!("{path}.name"), "the claim has no name", "add a `name` that says what the claim protects");
     }
     let path = format!("{path}.{}", kind.name());
     Ok(Claim {
@@ -198,7 +198,7 @@ fn who(value: &Value, path: &str) -> Checked<Who> {
             let each = list.iter().enumerate().map(|(at, one)| who(one, &format!("{path}[{at}]")));
             each.collect::<Checked<_>>().map(Who::AnyOf)
         }
-        _ => fault(path, "this names nobody", WHO),
+        _ => fault(path, "this selects nothing", WHO),
     }
 }
 
@@ -245,21 +245,21 @@ fn pods(fields: &Map<String, Value>, path: &str) -> Checked<Who> {
         Some(_) => fault(
             &at(key),
             format!("`{key}` is not a name"),
-            "write a single word, in quotes where it looks like a number",
+            "write a single word, in quotes if it looks like a number",
         ),
     };
     if let Some(address) = text("address")? {
         if fields.len() > 1 {
             return fault(
                 path,
-                "`address` stands together with other fields",
-                "write a list of two, each after a `- `",
+                "`address` cannot be combined with other fields",
+                "write a list with two items, each after a `- `",
             );
         }
         let Some(Ok(block)) = block(address) else {
             return fault(
                 &at("address"),
-                format!("\"{address}\" is no address or block"),
+                format!("\"{address}\" is not an IP address or CIDR block"),
                 "write for example 10.0.0.0/8 or fd00::1",
             );
         };
@@ -269,11 +269,11 @@ fn pods(fields: &Map<String, Value>, path: &str) -> Checked<Who> {
         let Some(value) = fields.get(key) else { return Ok(Labels::new()) };
         let all = value.as_object().filter(|all| !all.is_empty());
         let Some(all) = all else {
-            return fault(&at(key), "no labels", "write `key: value` pairs, or leave the field out for all");
+            return fault(&at(key), "no labels", "write `key: value` pairs, or omit the field to select all");
         };
         let pair = |(name, value): (&String, &Value)| match value {
             Value::String(text) => Ok((name.as_str().into(), text.as_str().into())),
-            _ => fault(&format!("{}[\"{name}\"]", at(key)), "the value is not a text", "put the value in quotes"),
+            _ => fault(&format!("{}[\"{name}\"]", at(key)), "the value is not a string", "put the value in quotes"),
         };
         all.iter().map(pair).collect()
     };
@@ -298,7 +298,7 @@ fn pods(fields: &Map<String, Value>, path: &str) -> Checked<Who> {
                 None => Ok(Some(text.into())),
                 Some(_) => fault(
                     &at(key),
-                    format!("\"{text}\" names a namespace, as `namespace` does"),
+                    format!("\"{text}\" already names a namespace, so `namespace` is redundant"),
                     "remove one of the two",
                 ),
             },
@@ -306,10 +306,10 @@ fn pods(fields: &Map<String, Value>, path: &str) -> Checked<Who> {
     };
     let (workload, pod) = (name("workload")?, name("pod")?);
     if fields.is_empty() {
-        return fault(path, "this names nobody", WHO);
+        return fault(path, "this selects nothing", WHO);
     }
     if fields.contains_key("kind") && workload.is_none() {
-        return fault(&at("kind"), "`kind` stands without `workload`", "name the workload as well");
+        return fault(&at("kind"), "`kind` needs `workload`", "add the name of the workload");
     }
     Ok(Who::Pods(PodsOf {
         kind: text("kind")?.map(Arc::from),
@@ -325,7 +325,7 @@ fn pods(fields: &Map<String, Value>, path: &str) -> Checked<Who> {
 fn ports(list: Option<&[Value]>, path: &str) -> Checked<ServiceSet> {
     let Some(list) = list else { return Ok(ServiceSet::all()) };
     if list.is_empty() {
-        return fault(path, "a claim about no port says nothing", "leave `ports` out for all protocols and ports");
+        return fault(path, "an empty list of ports covers no connection", "omit `ports` to cover all protocols and ports");
     }
     let one = |(at, value): (usize, &Value)| {
         let path = format!("{path}[{at}]");
@@ -338,7 +338,7 @@ fn ports(list: Option<&[Value]>, path: &str) -> Checked<ServiceSet> {
             Some(service) => Ok(service),
             None => fault(
                 &path,
-                format!("\"{text}\" is no port"),
+                format!("\"{text}\" is not a port"),
                 "write 80, 53/UDP, 8000-9000/TCP, or UDP for all ports of a protocol",
             ),
         }

@@ -73,9 +73,9 @@ pub(super) fn judge(claim: &Claim, cache: &Cache, reachability: &Reachability) -
     }
     let on_host: Vec<&str> = from.on_host.iter().chain(&to.on_host).map(String::as_str).collect();
     Outcome::Vacuous(match on_host.first() {
-        Some(pod) => format!("no policy is about such connections: {pod} is on the host network"),
+        Some(pod) => format!("no policy applies to these connections: {pod} is on the host network"),
         None => {
-            "there is no such connection: both ends are the same pod, outside the cluster, or of two address families"
+            "no such connection exists: both ends are the same pod, both are outside the cluster, or their address families differ"
                 .to_owned()
         }
     })

@@ -165,7 +165,7 @@ impl Ends<'_> {
         let to = finder.end(&seen.to, Some(from.address()))?;
         match from.address().is_ipv4() == to.address().is_ipv4() {
             true => Ok((from, to)),
-            false => Err(format!("{from} and {to} have no address of one family")),
+            false => Err(format!("{from} and {to} have no address family in common")),
         }
     }
 
@@ -189,7 +189,7 @@ impl Ends<'_> {
             match &known {
                 Some((known, _)) if *known != passes => {
                     return Err(format!(
-                        "policy does not treat all endpoints of {to} alike, and it is not said which it was given"
+                        "policy treats the endpoints of {to} differently, and the log does not name the endpoint"
                     ));
                 }
                 Some(_) => {}
@@ -217,7 +217,7 @@ impl Ends<'_> {
         let End::Pod { name, address, .. } = end else {
             let address = end.address();
             return match self.pods_after.get(&address) {
-                Some(member) => Err(format!("{address} is {} in the new state only", member.pod)),
+                Some(member) => Err(format!("{address} belongs to {} in the new state only", member.pod)),
                 None => Ok([address; 2]),
             };
         };

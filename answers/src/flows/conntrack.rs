@@ -46,14 +46,14 @@ pub(super) fn read(file: &Arc<str>, text: &str, line: u64, into: &mut Observatio
     let name = words.next().unwrap_or_default();
     let number = words.next().and_then(|word| word.parse().ok());
     let Some(number) = number.filter(|number: &u8| is_protocol(name, *number)) else {
-        return Err("this is neither a JSON object nor a line of conntrack".to_owned());
+        return Err("the line is neither a JSON object nor conntrack output".to_owned());
     };
     let (original, reply, is_unreplied) = tuples(words)?;
     let from = original.src.ok_or("the original direction has no src=")?;
     let asked = original.dst.ok_or("the original direction has no dst=")?;
     let given = reply.src.unwrap_or(asked);
     if from.is_ipv4() != asked.is_ipv4() || from.is_ipv4() != given.is_ipv4() {
-        return Err("its addresses are of two families".to_owned());
+        return Err("the addresses have different families".to_owned());
     }
     let has_ports = Transport::ALL.iter().any(|transport| transport.number() == number);
     let port = reply.sport.or(original.dport).filter(|_| has_ports);
@@ -115,7 +115,7 @@ fn tuples<'a>(words: impl Iterator<Item = &'a str>) -> Result<(Tuple, Tuple, boo
         if key == "src" && tuples[at].src.is_some() {
             at += 1;
             if at == tuples.len() {
-                return Err("it has more than two directions".to_owned());
+                return Err("the line has more than two directions".to_owned());
             }
         }
         let tuple = &mut tuples[at];
@@ -137,12 +137,12 @@ fn tuples<'a>(words: impl Iterator<Item = &'a str>) -> Result<(Tuple, Tuple, boo
 }
 
 fn parsed<T: std::str::FromStr>(word: &str, value: &str) -> Result<T, String> {
-    value.parse().map_err(|_| format!("`{}` is not understood", crate::output::printable(word)))
+    value.parse().map_err(|_| format!("cannot parse `{}`", crate::output::printable(word)))
 }
 
 /// `[1795466672.082000]`, seconds since 1970, in nanoseconds.
 fn time(word: &str) -> Result<u64, String> {
-    let wrong = || format!("`{}` is no time in seconds", crate::output::printable(word));
+    let wrong = || format!("`{}` is not a time in seconds", crate::output::printable(word));
     let text = word.strip_prefix('[').and_then(|word| word.strip_suffix(']')).ok_or_else(wrong)?;
     let (seconds, fraction) = text.split_once('.').unwrap_or((text, ""));
     let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());

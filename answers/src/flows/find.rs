@@ -68,13 +68,13 @@ impl<'a> Finder<'a> {
             let end = exact.or_else(|| End::of_pod(pod).find(of_family));
             return end.ok_or_else(|| format!("pod {name} has no address in the state"));
         }
-        let Some(address) = seen.address else { return Err("neither address nor pod of an end is said".to_owned()) };
+        let Some(address) = seen.address else { return Err("the log gives neither the address nor the pod of one end".to_owned()) };
         if let Some(known) = self.ends.get(&address) {
             return known.clone();
         }
         let end = match End::at(self.pipeline, address) {
             End::External(_) => match self.blocks.iter().find(|(block, _)| block.contains(&address)) {
-                Some((_, whose)) => Err(format!("{address} is an address of {whose}, and no pod of the state has it")),
+                Some((_, whose)) => Err(format!("{address} is in a CIDR of {whose}, but no pod of the state has it")),
                 None => Ok(End::External(address)),
             },
             known => Ok(known),
@@ -92,7 +92,7 @@ impl<'a> Finder<'a> {
             return Ok(Resolved::Unknown(missing.to_string()));
         }
         let Some((transport, port)) = conversation.transport().zip(conversation.port) else {
-            let why = format!("{}: no rule of a NetworkPolicy can name it", conversation.service_name());
+            let why = format!("{}: NetworkPolicy rules cannot match this protocol", conversation.service_name());
             return Ok(Resolved::Unknown(why));
         };
         let ends = self.end(&conversation.from, conversation.to.address).and_then(|from| {
@@ -104,7 +104,7 @@ impl<'a> Finder<'a> {
             Err(why) => return Ok(Resolved::Unknown(why)),
         };
         if from.address().is_ipv4() != to.address().is_ipv4() {
-            return Ok(Resolved::Unknown(format!("{from} and {to} have no address of one family")));
+            return Ok(Resolved::Unknown(format!("{from} and {to} have no address family in common")));
         }
         let connection = Connection { from, to, port: PortProtocol { port, transport } };
         if matches!(connection.to, End::External(_) | End::Node { .. }) {
@@ -122,7 +122,7 @@ impl<'a> Finder<'a> {
     fn through_service(&mut self, connection: Connection, asked: Destination) -> anyhow::Result<Resolved> {
         let Some(at) = self.services.entry(self.pipeline, &connection.from, asked.address, None)? else {
             let why =
-                format!("{asked} is an address of a Service, and it is not said at which node the client came in");
+                format!("{asked} is an address of a Service, and the log does not name the node where the client's connection arrived");
             return Ok(Resolved::Unknown(why));
         };
         let translated = self.services.translate(self.pipeline, &connection.from, asked, &at)?;

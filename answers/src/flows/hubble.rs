@@ -92,23 +92,23 @@ const ASIDE: [&str; 5] = ["node_status", "agent_event", "debug_event", "relay_ve
 pub(super) fn read(file: &Arc<str>, value: &Value, line: u64, into: &mut Observations) -> Read1 {
     if let Some(lost) = value.get("lost_events") {
         let lost = lost.get("num_events_lost").and_then(number).unwrap_or(1);
-        into.remark(format!("events that {file} says Hubble has lost"), lost);
+        into.remark(format!("events that Hubble lost, according to {file}"), lost);
         return Ok(());
     }
     if let Some(aside) = ASIDE.into_iter().find(|aside| value.get(aside).is_some()) {
-        into.remark(format!("lines of {file} that are no flow but `{aside}`"), 1);
+        into.remark(format!("lines of {file} of kind `{aside}` instead of a flow"), 1);
         return Ok(());
     }
     let bare = ["verdict", "IP", "l4"].into_iter().any(|field| value.get(field).is_some()).then_some(value);
     let Some(flow) = value.get("flow").or(bare) else {
-        return Err("this JSON object is no flow of Hubble and no list of Bulkhead's sessions".to_owned());
+        return Err("the JSON object is neither a Hubble flow nor a Bulkhead session list".to_owned());
     };
     let flow: Flow = serde_path_to_error::deserialize(flow)
-        .map_err(|error| format!("this is no flow of Hubble: {}: {}", error.path(), error.inner()))?;
+        .map_err(|error| format!("cannot parse the Hubble flow: {}: {}", error.path(), error.inner()))?;
     let said = said(&flow);
     if ["TRANSLATED", "TRACED"].contains(&&*said.words) {
         // What a socket was asked for. The packets that follow say what it was given.
-        into.remark(format!("events of sockets in {file}, whose packets are flows of their own"), 1);
+        into.remark(format!("socket events in {file}; the packets that follow are separate flows"), 1);
         return Ok(());
     }
     into.add(file, sign(&flow, said, line)?);
@@ -175,7 +175,7 @@ fn is_reply(flow: &Flow, icmp: Option<(u8, u8)>) -> Option<bool> {
 fn end(address: Option<&String>, endpoint: Option<&Endpoint>) -> Result<SeenEnd, String> {
     let address: Option<IpAddr> = address
         .filter(|text| !text.is_empty())
-        .map(|text| text.parse().map_err(|_| format!("`{}` is no IP address", crate::output::printable(text))))
+        .map(|text| text.parse().map_err(|_| format!("`{}` is not an IP address", crate::output::printable(text))))
         .transpose()?;
     let pod = endpoint.and_then(|endpoint| {
         let (namespace, pod) = (endpoint.namespace.as_deref()?, endpoint.pod_name.as_deref()?);
@@ -216,7 +216,7 @@ fn sign(flow: &Flow, said: Said, line: u64) -> Result<Sign, String> {
 
 /// RFC 3339, in nanoseconds since 1970.
 fn time(text: &str) -> Result<u64, String> {
-    let wrong = || format!("`{}` is no time of RFC 3339", crate::output::printable(text));
+    let wrong = || format!("`{}` is not an RFC 3339 time", crate::output::printable(text));
     // `+00:00` is `Z`. The exporter writes no other zone.
     let text = text.strip_suffix("+00:00").map_or_else(|| text.to_owned(), |text| format!("{text}Z"));
     let time = humantime::parse_rfc3339(&text).map_err(|_| wrong())?;

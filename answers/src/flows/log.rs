@@ -27,8 +27,8 @@ pub enum LogError {
     },
     /// A line of it.
     #[error(
-        "{file}:{line}: {fault}\n  help: a flow log is what `hubble observe -o json`, `conntrack -L`, `conntrack -E -o timestamp` or \
-         `bulkhead sessions -o json` print; with --lenient such lines are counted and passed over"
+        "{file}:{line}: {fault}\n  help: a flow log is output of `hubble observe -o json`, `conntrack -L`, `conntrack -E -o timestamp` or \
+         `bulkhead sessions -o json`; with --lenient, unreadable lines are counted and skipped"
     )]
     Line {
         /// The file.
@@ -57,7 +57,7 @@ pub fn read(file: &str, mut from: impl BufRead, lenient: bool, into: &mut Observ
         let is_cut = bytes.len() as u64 == MAX_LINE && !bytes.ends_with(b"\n");
         let outcome = if is_cut {
             skip_line(&mut from).map_err(failed)?;
-            Err(format!("the line has more than {MAX_LINE} bytes"))
+            Err(format!("the line exceeds {MAX_LINE} bytes"))
         } else if bytes.trim_ascii() == b"{" {
             // A document of several lines. It is the rest of the file.
             (&mut from).take(MAX_DOCUMENT).read_to_end(&mut bytes).map_err(failed)?;
@@ -95,7 +95,7 @@ fn one(file: &Arc<str>, bytes: &[u8], line: u64, into: &mut Observations) -> Rea
         None => Ok(()),
         Some('{') => document(file, text.as_bytes(), line, into),
         Some('[') if text.len() == 1 || text.starts_with("[{") || text.starts_with("[ {") => {
-            Err("this is a JSON array; one flow a line is read (`jq -c '.[]'` makes that of it)".to_owned())
+            Err("the line is a JSON array, but one flow per line is expected; convert it with `jq -c '.[]'`".to_owned())
         }
         Some(_) => conntrack::read(file, text, line, into),
     }
@@ -104,9 +104,9 @@ fn one(file: &Arc<str>, bytes: &[u8], line: u64, into: &mut Observations) -> Rea
 /// A JSON object: which tool has written it, its fields say.
 fn document(file: &Arc<str>, bytes: &[u8], line: u64, into: &mut Observations) -> Read1 {
     if bytes.len() as u64 > MAX_DOCUMENT {
-        return Err(format!("the document has more than {MAX_DOCUMENT} bytes"));
+        return Err(format!("the document exceeds {MAX_DOCUMENT} bytes"));
     }
-    let value: Value = serde_json::from_slice(bytes).map_err(|error| format!("this is no JSON object: {error}"))?;
+    let value: Value = serde_json::from_slice(bytes).map_err(|error| format!("cannot parse the JSON object: {error}"))?;
     if value.get("sessions").is_some() {
         return own::read(file, &value, line, into);
     }

@@ -81,9 +81,9 @@ pub enum Missing {
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Opener => "it is not said who has opened it",
-            Self::Protocol => "its protocol is not said",
-            Self::Port => "its destination port is not said",
+            Self::Opener => "the log does not say which end opened the connection",
+            Self::Protocol => "the log does not give the protocol",
+            Self::Port => "the log does not give the destination port",
         })
     }
 }

@@ -89,7 +89,7 @@ fn collect<R: Read>(
                 entry.last = entry.last.max(packet.time);
             }
             // Their first fragment names the ports, and counts the session.
-            Ok(Frame::LaterFragment(_)) => into.remark(format!("later fragments in {file}, counted with none"), 1),
+            Ok(Frame::LaterFragment(_)) => into.remark(format!("later fragments in {file}, not counted"), 1),
             Ok(Frame::Control) => {}
             Err(reason) => *into.unread.entry(format!("packets of {file}: {}", reason.describe())).or_default() += 1,
         }

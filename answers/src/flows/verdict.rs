@@ -168,7 +168,7 @@ impl<'a> Judge<'a> {
         let denied = verdicts.iter().filter(|verdict| verdict.fate == Fate::Deny).count();
         if denied > 0 && denied < verdicts.len() {
             let why = format!(
-                "policy lets it go to {} of the {} endpoints of Service {name}, and it is not said which it was given",
+                "policy allows {} of the {} endpoints of Service {name}, and the log does not name the endpoint",
                 verdicts.len() - denied,
                 verdicts.len()
             );

@@ -53,7 +53,7 @@ pub fn run(args: &Learn) -> anyhow::Result<ExitCode> {
     let (paths, behind) = args::without_captures(&args.state.paths);
     if behind.is_empty() && args.captures.is_empty() && args.flows.is_empty() {
         bail!(
-            "nothing to learn from\n  help: name captures (.pcap, .pcapng) behind the state, or flow logs with --flows"
+            "no traffic to learn from\n  help: pass captures (.pcap, .pcapng) after the state, or flow logs with --flows"
         );
     }
     let state = args::State { paths, ..args.state.clone() };
@@ -93,9 +93,9 @@ fn namespaces(names: &[String], cache: &Cache) -> anyhow::Result<BTreeSet<Arc<st
         let nearest = nearest_word(name, known.iter().map(|known| &**known));
         let help = match nearest {
             Some(nearest) => format!("did you mean `{nearest}`?"),
-            None => "name a namespace with pods".to_owned(),
+            None => "choose a namespace that has pods".to_owned(),
         };
-        bail!("--namespace {name}: the state has no pods in it\n  help: {help}");
+        bail!("--namespace {name}: the state has no pods in this namespace\n  help: {help}");
     }
     Ok(names.iter().map(|name| name.as_str().into()).collect())
 }

@@ -46,13 +46,13 @@ impl Window {
         parts.extend(self.seconds.map(|seconds| humantime::format_duration(Duration::from_secs(seconds)).to_string()));
         match (&self.first, &self.last) {
             (Some(first), Some(last)) => parts.push(format!("{first} to {last}")),
-            (None, Some(last)) => parts.push(format!("until {last}, its beginning is not said")),
+            (None, Some(last)) => parts.push(format!("until {last}, start unknown")),
             _ => {}
         }
         parts.extend(self.sessions.map(|sessions| format!("{sessions} sessions")));
         parts.extend(self.unknown.filter(|&unknown| unknown > 0).map(|unknown| format!("{unknown} of them unknown")));
         if self.first.is_none() && self.last.is_none() {
-            parts.push("times are not said".to_owned());
+            parts.push("period unknown".to_owned());
         }
         format!("{} ({})", self.source, parts.join(", "))
     }
@@ -124,7 +124,7 @@ pub(super) fn read(args: &Lint, judges: &Judges<'_>, counters: ReadCounters<'_>)
                 "-" => Box::new(std::io::stdin().lock()),
                 _ => Box::new(File::open(path).with_context(|| {
                     format!(
-                        "cannot open {name}\n  help: --hits takes a socket, a list of policies, a capture or a flow log"
+                        "cannot open {name}\n  help: --hits takes an admin socket, the output of `bulkhead policies -o json`, a capture or a flow log"
                     )
                 })?),
             };
@@ -176,7 +176,7 @@ impl Hits {
     fn listed(&mut self, path: &Path, name: &str, reader: impl Read) -> anyhow::Result<()> {
         let rows: Vec<PolicyRow> = serde_json::from_reader(reader.take(MAX_LIST)).map_err(|error| {
             anyhow::anyhow!(
-                "{name}:{}: not what `bulkhead policies -o json` prints: {error}\n  help: write it anew, or name the vswitch's socket",
+                "{name}:{}: not the output of `bulkhead policies -o json`: {error}\n  help: create the file again, or pass the vswitch's admin socket",
                 error.line()
             )
         })?;

@@ -92,7 +92,7 @@ fn find<'a>(
     found.extend(blocks::of_services(pipeline, services, subjects));
     if !cache.pods().any(|(_, pod)| pod.is_endpoint()) {
         output::warn(
-            "the state has no pods: only what can be told without any is looked for\n  \
+            "the state has no pods: only checks that need no pods are run\n  \
              help: add the output of `kubectl get pods,namespaces,nodes -A -o yaml`, or a rendered chart, to --state",
         );
         return found;
@@ -122,8 +122,8 @@ fn find<'a>(
                     continue;
                 }
                 let windows: Vec<String> = hits.windows.iter().map(hits::Window::told).collect();
-                let text = format!("it has decided nothing in {}", windows.join("; "));
-                let mend = "look at a longer time, or remove the rule if nobody needs it";
+                let text = format!("the rule decided nothing in {}", windows.join("; "));
+                let mend = "observe a longer period, or remove the rule if it is not needed";
                 found.push(subject.found_in(UNUSED_RULE, rule, subject.rule_at(rule), text, mend));
             }
         }
@@ -137,7 +137,7 @@ fn written(whole: &Whole) -> Vec<Found<'static>> {
     let of = |check: &'static Check, errors: &SourceErrors| {
         match errors.total() - errors.shown().len() {
             0 => {}
-            more => output::warn(&format!("{}: {more} more of such", check.id)),
+            more => output::warn(&format!("{}: {more} more findings of this kind", check.id)),
         }
         errors.shown().iter().map(|error| remarked(check, error)).collect::<Vec<_>>()
     };
@@ -187,8 +187,8 @@ impl<'a> Focus<'a> {
             if !spaces.iter().any(|known| ***known == **name) {
                 let near = nearest_word(name, spaces.iter().map(|known| &***known));
                 let help =
-                    near.map_or("name a namespace with policies".to_owned(), |near| format!("did you mean `{near}`?"));
-                bail!("--namespace {name}: the state has no policies in it\n  help: {help}");
+                    near.map_or("choose a namespace that has policies".to_owned(), |near| format!("did you mean `{near}`?"));
+                bail!("--namespace {name}: the state has no policies in this namespace\n  help: {help}");
             }
         }
         let mut policies = BTreeSet::new();

@@ -20,7 +20,7 @@ const MAX_MERMAID_EDGES: usize = 500;
 /// Source: as for the edges.
 const MAX_MERMAID_TEXT: usize = 50_000;
 
-const HELP: &str = "help: name what it is about with --focus NAMESPACE or --focus NAMESPACE/NAME, or take -o md or csv";
+const HELP: &str = "help: narrow it with --focus NAMESPACE or --focus NAMESPACE/NAME, or use -o md or csv";
 
 /// Two ends, and at which ports.
 struct Edge {
@@ -42,7 +42,7 @@ impl<'a> Graph<'a> {
     fn of(merged: &'a Merged) -> anyhow::Result<Self> {
         let nodes = merged.ends.len();
         if nodes > MAX_NODES {
-            bail!("the graph has {nodes} nodes, and helps nobody beyond {MAX_NODES}\n  {HELP}");
+            bail!("the graph has {nodes} nodes, more than the readable maximum of {MAX_NODES}\n  {HELP}");
         }
         let mut namespaces: BTreeMap<Option<&str>, Vec<usize>> = BTreeMap::new();
         for (at, end) in merged.ends.iter().enumerate() {
@@ -111,10 +111,10 @@ pub(super) fn mermaid(merged: &Merged, out: &mut impl Write) -> anyhow::Result<(
     write_mermaid(&graph, &mut text)?;
     let edges = graph.edges.len();
     if edges > MAX_MERMAID_EDGES {
-        bail!("the graph has {edges} edges, and Mermaid draws {MAX_MERMAID_EDGES}\n  {HELP}");
+        bail!("the graph has {edges} edges, and Mermaid draws at most {MAX_MERMAID_EDGES}\n  {HELP}");
     }
     if text.len() > MAX_MERMAID_TEXT {
-        bail!("the graph takes {} characters, and Mermaid reads {MAX_MERMAID_TEXT}\n  {HELP}", text.len());
+        bail!("the graph has {} characters, and Mermaid reads at most {MAX_MERMAID_TEXT}\n  {HELP}", text.len());
     }
     out.write_all(text.as_bytes())?;
     Ok(())

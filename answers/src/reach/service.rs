@@ -78,7 +78,7 @@ pub(super) fn run(args: &Reach, out: &mut impl Write) -> anyhow::Result<()> {
             && !services.is_virtual(&pipeline, *to)?
         {
             bail!(
-                "no Service has {to}\n  help: write service/NAMESPACE/NAME, or leave --to out for the truth table of all pods"
+                "no Service has {to}\n  help: write service/NAMESPACE/NAME, or omit --to to list all pods"
             );
         }
     }

@@ -145,7 +145,7 @@ fn read_with_services(state: &State, options: &Options, is_about_services: bool)
         Err(faults) if !is_about_services && state.paths.iter().all(|path| path.as_os_str() != "-") => {
             let without = bundle::load(&state.paths, options)??;
             let fault = faults.shown().first().map(ToString::to_string).unwrap_or_default();
-            output::warn(&format!("Services are left out, because not all can be read: {fault}"));
+            output::warn(&format!("Services are ignored because not all could be read: {fault}"));
             Ok(without)
         }
         loaded => Ok(loaded?),
@@ -158,11 +158,11 @@ fn tell_loaded(loaded: &Loaded, told: &SourceErrors) {
     untold.for_each(output::warn);
     match loaded.warnings.total() - loaded.warnings.shown().len() {
         0 => {}
-        more => output::warn(&format!("{more} more of such")),
+        more => output::warn(&format!("{more} more warnings of this kind")),
     }
     let kinds = [
-        ("skipped, because policy does not depend on them", &loaded.skipped),
-        ("ignored as asked, though they restrict traffic", &loaded.ignored),
+        ("skipped because policy does not depend on them", &loaded.skipped),
+        ("ignored by --ignore although they restrict traffic", &loaded.ignored),
     ];
     for (what, kinds) in kinds.into_iter().filter(|(_, kinds)| !kinds.is_empty()) {
         let kinds: Vec<String> = kinds.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
@@ -220,7 +220,7 @@ pub fn enforce_all(pipeline: &mut Pipeline, who: &str) -> anyhow::Result<()> {
     if !audited.is_empty() {
         let names: Vec<&str> = audited.iter().map(String::as_str).collect();
         output::warn(&format!(
-            "{who}: these policies are taken as enforced, though they are to be audited: {}\n  \
+            "{who} treats these audited policies as enforced: {}\n  \
              help: {ENFORCEMENT_ANNOTATION} has an effect in the vswitch with `enforce: destination` (docs/audit.md)",
             output::some_of(&names, MAX_AUDITED)
         ));
@@ -240,7 +240,7 @@ pub fn unaudited(pipeline: &Pipeline) -> Vec<String> {
              `dataplane: nftables` nothing is audited\n  help: remove the annotation, or use the vswitch with `enforce: destination`"
         )
     });
-    told.chain((more > 0).then(|| format!("and {more} more of such"))).collect()
+    told.chain((more > 0).then(|| format!("and {more} more warnings of this kind"))).collect()
 }
 
 /// Tells of rules that do not fit.
@@ -261,10 +261,10 @@ pub fn refusals(pipeline: &Pipeline) -> Vec<String> {
     let refusals = pipeline.refusals();
     let more = refusals.len().saturating_sub(MAX_REFUSALS);
     let told = |refusal: &Refusal| {
-        format!("{refusal}\n  help: write the policies of these pods with fewer rules, or fewer overlaps")
+        format!("{refusal}\n  help: reduce the number of rules, or their overlaps, in the policies of these pods")
     };
     let told = refusals.iter().take(MAX_REFUSALS).map(told);
-    told.chain((more > 0).then(|| format!("and {more} more of such"))).collect()
+    told.chain((more > 0).then(|| format!("and {more} more warnings of this kind"))).collect()
 }
 
 /// Refusals that are told one by one: as many as a person reads.

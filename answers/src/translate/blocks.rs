@@ -27,7 +27,7 @@ pub fn warnings(pipeline: &Pipeline, services: &Services) -> Vec<String> {
     let more = found.len().saturating_sub(MAX_TOLD);
     // The line of each is looked up in its file.
     let shown = found.iter().take(MAX_TOLD).map(told);
-    shown.chain((more > 0).then(|| format!("and {more} more of such"))).collect()
+    shown.chain((more > 0).then(|| format!("and {more} more warnings of this kind"))).collect()
 }
 
 /// A block of a policy that names virtual addresses in vain.

@@ -30,15 +30,15 @@ impl Services {
             service.with_context(|| format!("no Service {name} in the state\n  help: {}", self.like(name)))?;
         if service.cluster_ips.is_empty() {
             bail!(
-                "Service {name} has no address in the cluster, it is headless or an ExternalName: nothing is translated to it\n  \
-                 help: ask about what its name resolves to{}",
+                "Service {name} has no cluster address: a headless or ExternalName Service is not translated\n  \
+                 help: ask about the address that its name resolves to{}",
                 self.endpoints(name)
             );
         }
         if service.proxy.as_deref().unwrap_or_default() != self.settings.service_proxy_name {
             bail!(
-                "Service {name} is left to another proxy (service.kubernetes.io/service-proxy-name)\n  \
-                 help: service_proxy_name in --settings says whose Services are asked about"
+                "Service {name} is handled by another proxy (service.kubernetes.io/service-proxy-name)\n  \
+                 help: set service_proxy_name in --settings to that proxy"
             );
         }
         Ok(service)
@@ -57,7 +57,7 @@ impl Services {
         let names: Vec<&str> = near.iter().map(|(_, name)| name.as_str()).collect();
         match (names.as_slice(), self.all().next()) {
             ([], None) => "add the output of `kubectl get services,endpointslices -A -o yaml` to --state".to_owned(),
-            ([], Some(_)) => format!("it has none in namespace {} and none named {}", name.namespace, name.name),
+            ([], Some(_)) => format!("the state has no Service in namespace {} and no Service named {}", name.namespace, name.name),
             (names, _) => format!("it has {}", output::some_of(names, MAX_NAMED)),
         }
     }
@@ -189,8 +189,8 @@ pub fn resolved(
         .collect();
     if own.is_empty() {
         bail!(
-            "Service {} is not translated here\n  help: it is unknown, headless, an ExternalName, or left to another proxy; `bulkhead resolve` \
-             tells what becomes of it in a state",
+            "Service {} is not translated by this vswitch\n  help: it is unknown, headless, an ExternalName, or handled by another proxy; `bulkhead resolve` \
+             shows how it is handled in a state",
             target.name
         );
     }
@@ -209,9 +209,9 @@ pub fn resolved(
         let text = |(transport, number, name): &(Transport, u16, Arc<str>)| named_port(name, *number, *transport);
         let texts: Vec<String> = ports.iter().map(text).collect();
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-        let problem = if meant.is_empty() { "has no such port" } else { "has several such ports" };
+        let problem = if meant.is_empty() { "has no such port" } else { "has several matching ports" };
         bail!(
-            "Service {} {problem}\n  help: name one of {} by --port, or behind a colon",
+            "Service {} {problem}\n  help: choose one of {} with --port, or after a colon",
             target.name,
             output::some_of(&texts, MAX_NAMED)
         );
@@ -227,7 +227,7 @@ pub fn resolved(
     }
     if found.is_empty() {
         bail!(
-            "Service {} has no address of the client's family\n  help: ask with an address of the other family",
+            "Service {} has no address of the client's family\n  help: use a client address of the other family",
             target.name
         );
     }
@@ -235,7 +235,7 @@ pub fn resolved(
 }
 
 fn told_twice(name: &ServiceName, word: &ServicePortWord) -> anyhow::Error {
-    anyhow::anyhow!("the port of Service {name} is told twice\n  help: leave out --port, or `:{word}`")
+    anyhow::anyhow!("the port of Service {name} is given twice\n  help: omit --port, or `:{word}`")
 }
 
 /// A port by its protocol, the number at its cluster address, and its name.

@@ -47,16 +47,16 @@ pub enum HistoryError {
     #[error("the journal holds no state")]
     Empty,
     /// It begins later.
-    #[error("the journal begins later")]
+    #[error("the journal starts later")]
     Before {
         /// When it begins, in nanoseconds since 1970.
         begins: u64,
     },
     /// It is larger than any state of a vswitch.
-    #[error("the state is larger than any that a vswitch can have")]
+    #[error("the state exceeds the size limit of a vswitch")]
     TooLarge,
     /// What has changed in this time is lost.
-    #[error("changes are missing in the journal")]
+    #[error("the journal lacks changes of this period")]
     Gap(Gap),
 }
 

@@ -1,4 +1,4 @@
-//! `bulkhead compile`: what a renderer makes of a node's policies.
+//! `bulkhead compile`: prints a renderer's output for a node's policies.
 
 mod acl;
 mod contiv;
@@ -23,10 +23,10 @@ use crate::output::{self, printable};
 use crate::run;
 use crate::translate::{Services, blocks};
 
-/// Prints what a renderer makes of a node's policies.
+/// Prints a renderer's output for a node's policies.
 ///
 /// # Errors
-/// When the state cannot be read, has no such node, or cannot be said exactly by this renderer.
+/// If the state cannot be read or lacks the node, or the renderer cannot express a policy exactly.
 pub fn run(args: &Compile) -> anyhow::Result<ExitCode> {
     if args.renderer != RendererName::Acl {
         let options = [("--stats", args.stats), ("--six-tuples", args.six_tuples)];
@@ -76,13 +76,13 @@ fn write_json(document: &Value, out: &mut impl Write) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The policies' rules behind a rule, for people.
+/// Returns the policy rules behind a compiled rule, for people.
 fn named(pipeline: &Pipeline, origins: &[OriginId]) -> String {
     let known = origins.iter().filter_map(|&origin| pipeline.origins().get(origin));
     known.map(|origin| printable(&origin.to_string())).collect::<Vec<_>>().join("; ")
 }
 
-/// The policies' rules behind a rule, for programs.
+/// Returns the policy rules behind a compiled rule, for programs.
 fn attributions(pipeline: &Pipeline, origins: &[OriginId]) -> Value {
     let known = origins.iter().filter_map(|&origin| pipeline.origins().get(origin));
     known.map(|origin| serde_json::json!(run::attribution(Some(origin)))).collect()

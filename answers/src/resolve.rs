@@ -1,4 +1,4 @@
-//! `bulkhead resolve`: which backends a new connection to a Service may be given, seen from one node, and why no others.
+//! `bulkhead resolve`: backends that a new connection to a Service may be sent to, from one node, and reasons for the others.
 
 mod told;
 
@@ -16,10 +16,10 @@ use crate::{bundle, output};
 
 pub use told::Told;
 
-/// Prints which endpoints a new connection to a Service may be given. Exit code 1 if there is none.
+/// Prints the possible backends of a new connection to a Service. Returns exit code 1 if the connection is rejected or dropped.
 ///
 /// # Errors
-/// When the state cannot be read, or does not have what the question names.
+/// If the state cannot be read, or lacks the node.
 pub fn run(args: &Resolve) -> anyhow::Result<ExitCode> {
     if args.from.is_ipv4() != args.to.address.is_ipv4() {
         bail!(
@@ -36,7 +36,7 @@ pub fn run(args: &Resolve) -> anyhow::Result<ExitCode> {
     let mut resolver = Resolver::new(node, settings.clone());
     resolver.set_host_ports(pods(&objects).map(|pod| (pod, &*pod.addresses)));
     resolver.apply_batch(Inventory::default().replace(objects));
-    // A node's object tells some of its addresses. What is asked for and nobody else's is taken to be one of the others.
+    // A Node object may omit addresses. Assume that an unassigned destination address belongs to the node.
     if clients.may_be_nodes(args.to.address) {
         resolver.set_more_addresses([args.to.address].into());
     }
@@ -52,7 +52,7 @@ pub fn run(args: &Resolve) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// The pods among these objects.
+/// Returns the pods among these objects.
 pub fn pods<'a>(objects: impl IntoIterator<Item = &'a Object>) -> impl Iterator<Item = &'a Pod> {
     objects.into_iter().filter_map(|object| match object {
         Object::Pod(pod) => Some(pod),
@@ -60,7 +60,7 @@ pub fn pods<'a>(objects: impl IntoIterator<Item = &'a Object>) -> impl Iterator<
     })
 }
 
-/// The objects. What restricts traffic and is not enforced is of no interest here.
+/// Reads the objects. Unenforced kinds that restrict traffic do not matter here.
 fn load(args: &Resolve) -> anyhow::Result<Vec<Object>> {
     let strictness = if args.lenient { Strictness::Lenient } else { Strictness::Strict };
     let options =

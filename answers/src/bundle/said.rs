@@ -1,7 +1,6 @@
-//! What a bundle says of how its state was judged, for commands that read the state from it: so they judge it as the vswitch did.
+//! Settings of a bundle, so that commands judge its state like the vswitch did.
 //!
-//! What the command line says counts more. Only manifests are read here: they are the first members, and whoever reads the objects checks the
-//! rest.
+//! The command line takes precedence. Only manifests are read here, which come first; reading the objects verifies the rest.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -18,13 +17,13 @@ use flate2::read::GzDecoder;
 use super::{Manifest, Settings, damaged, is_bundle, member_name};
 use crate::args::{PolicySemantics, State};
 
-/// A longer manifest is none: of a pod that is attached it has some hundred bytes, and a node has some hundred pods.
+/// Maximum size of a manifest in bytes. A manifest has a few hundred bytes per attached pod, and a node a few hundred pods.
 const MOST_MANIFEST: u64 = 1 << 24;
 
-/// No settings are as long as that: what is longer is another file.
+/// Maximum size of a settings file in bytes. A larger file is probably not a settings file.
 const MAX_SETTINGS_LEN: u64 = 1 << 20;
 
-/// The manifest of each of these paths that is a bundle.
+/// Returns the manifests of the paths that are bundles.
 fn manifests(paths: &[PathBuf]) -> anyhow::Result<Vec<(&Path, Manifest)>> {
     let bundles = paths.iter().filter(|path| is_bundle(path));
     let manifest = |path: &PathBuf| {
@@ -47,7 +46,7 @@ fn manifest(file: impl Read) -> anyhow::Result<Manifest> {
     serde_json::from_slice(&bytes).context("cannot parse the manifest")
 }
 
-/// What all bundles say of one thing; none where they say nothing.
+/// Returns the setting on which all bundles agree. `None` if no bundle has the setting.
 fn agreed<T: PartialEq>(
     paths: &[PathBuf],
     of: impl Fn(Settings) -> Option<T>,
@@ -70,10 +69,10 @@ fn agreed<T: PartialEq>(
     Ok(agreed.map(|(_, said)| said))
 }
 
-/// How the objects of a state are read: as the command line says, else as the vswitch whose bundle it is read them.
+/// Returns the options for reading objects: from the command line, else from the bundle.
 ///
 /// # Errors
-/// When two arguments contradict each other, or bundles do.
+/// If two arguments, or two bundles, contradict each other.
 pub fn options(state: &State) -> anyhow::Result<Options> {
     let mut options = state.options()?;
     if state.namespace_default.is_none() && state.policy_semantics != Some(PolicySemantics::V1) {
@@ -85,10 +84,10 @@ pub fn options(state: &State) -> anyhow::Result<Options> {
     Ok(options)
 }
 
-/// Whether policies are enforced that do not say.
+/// Returns the enforcement of policies without an annotation.
 ///
 /// # Errors
-/// When bundles contradict each other.
+/// If bundles contradict each other.
 pub fn enforcement(state: &State) -> anyhow::Result<Enforcement> {
     match state.enforcement {
         Some(name) => Ok(name.into()),
@@ -96,10 +95,10 @@ pub fn enforcement(state: &State) -> anyhow::Result<Enforcement> {
     }
 }
 
-/// The settings of Services: those of a file that was named, else those of the vswitch whose bundle the state is.
+/// Returns the Service settings: from the given file, else from the bundle.
 ///
 /// # Errors
-/// When the file cannot be read or holds something else, or bundles contradict each other.
+/// If the file cannot be read or parsed, or bundles contradict each other.
 pub fn service_settings(named: Option<&Path>, paths: &[PathBuf]) -> anyhow::Result<service::Settings> {
     match named {
         Some(path) => read_settings(path),
@@ -120,10 +119,10 @@ fn read_settings(path: &Path) -> anyhow::Result<service::Settings> {
     Ok(service::Settings::parse(&file, &text)?)
 }
 
-/// The pods that were attached to the vswitches whose bundles these are.
+/// Returns the pods that were attached to the bundles' vswitches.
 ///
 /// # Errors
-/// When a manifest cannot be read.
+/// If a manifest cannot be read.
 pub fn attached(paths: &[PathBuf]) -> anyhow::Result<BTreeMap<PodName, Attachment>> {
     Ok(manifests(paths)?.into_iter().flat_map(|(_, manifest)| manifest.attached).collect())
 }

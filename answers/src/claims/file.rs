@@ -1,11 +1,11 @@
-//! Files of claims: their form, and the exact words about what is not understood.
+//! Parses claims files and reports faults precisely.
 //!
 //! ```text
 //! claims:
 //! - name: nobody outside reaches the database
 //!   never: {from: outside, to: {namespace: shop, labels: {app: db}}, ports: [5432]}
 //! ```
-//! `docs/claims.schema.json` says the same to editors; a test compares it with [`FIELDS`].
+//! `docs/claims.schema.json` describes the same format for editors; a test compares it with [`FIELDS`].
 
 use std::fs;
 use std::path::Path;
@@ -21,7 +21,7 @@ use serde_json::{Map, Value};
 
 use super::ends::{PodsOf, Who};
 
-/// What each mapping of a claims file may hold.
+/// The fields of each mapping.
 pub(super) const FIELDS: [(&str, &[&str]); 4] = [
     ("file", &["claims"]),
     ("claim", &["name", "never", "always", "only"]),
@@ -29,14 +29,14 @@ pub(super) const FIELDS: [(&str, &[&str]); 4] = [
     ("end", &["namespace", "namespaceLabels", "labels", "workload", "kind", "pod", "address"]),
 ];
 
-/// What is claimed of the connections.
+/// What the claim says about the connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// None gets through.
+    /// All are denied.
     Never,
-    /// All get through.
+    /// All are allowed.
     Always,
-    /// Of those to `to` only those from `from` get through, if any.
+    /// Connections to `to` are denied unless they come from `from`.
     Only,
 }
 
@@ -52,14 +52,13 @@ impl Kind {
     }
 }
 
-/// A claim.
 #[derive(Debug)]
 pub(super) struct Claim {
     pub(super) name: String,
     pub(super) kind: Kind,
     pub(super) from: Who,
     pub(super) to: Who,
-    /// Of the destination; all protocols and ports where the claim names none.
+    /// Destination ports. All protocols and ports if the claim names none.
     pub(super) ports: ServiceSet,
     pub(super) file: Arc<str>,
     pub(super) line: usize,
@@ -88,7 +87,7 @@ struct RawStatement {
     ports: Option<Vec<Value>>,
 }
 
-/// What is wrong at a path of the file, and the remedy.
+/// A fault at a path in the file, with its fix.
 struct Fault {
     path: String,
     problem: String,
@@ -101,10 +100,10 @@ fn fault<T>(path: &str, problem: impl Into<String>, help: impl Into<String>) -> 
     Err(Fault { path: path.to_owned(), problem: problem.into(), help: help.into() })
 }
 
-/// Reads a file of claims.
+/// Reads a claims file.
 ///
 /// # Errors
-/// With the file, the line, the field and the remedy, when anything of it is not understood.
+/// If a part cannot be parsed, with file, line, field and fix.
 pub(super) fn read(path: &Path) -> anyhow::Result<Vec<Claim>> {
     let file: Arc<str> = path.to_string_lossy().into();
     let text = fs::read_to_string(path)
@@ -152,7 +151,7 @@ pub(super) fn parse(file: &Arc<str>, text: &str) -> anyhow::Result<Vec<Claim>> {
     Ok(claims)
 }
 
-/// What to do about a message of serde.
+/// Returns a hint for an error message of serde.
 fn meant(message: &str) -> String {
     let written = message.strip_prefix("unknown field `").and_then(|rest| rest.split('`').next());
     let known = FIELDS.into_iter().flat_map(|(_, fields)| fields.iter().copied());
@@ -219,7 +218,7 @@ fn named(text: &str, path: &str) -> Checked<Who> {
     }
 }
 
-/// The text as a block, where it is meant as an address or block: what starts like a namespace's name is not.
+/// Parses text as a CIDR block or address. `None` if it looks like a name.
 fn block(text: &str) -> Option<Result<IpNet, (String, String)>> {
     let is_address = |text: &str| text.contains(':') || text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     let (address, length) = text.split_once('/').unwrap_or((text, ""));
@@ -321,7 +320,7 @@ fn pods(fields: &Map<String, Value>, path: &str) -> Checked<Who> {
     }))
 }
 
-/// The ports that a claim is about.
+/// Parses the ports of a claim.
 fn ports(list: Option<&[Value]>, path: &str) -> Checked<ServiceSet> {
     let Some(list) = list else { return Ok(ServiceSet::all()) };
     if list.is_empty() {

@@ -1,4 +1,4 @@
-//! What is asked: the ends that the user names as addresses, one question for each pair of one family.
+//! Resolves the ends that the user named into pairs of addresses, one per common family.
 
 use std::net::IpAddr;
 
@@ -12,15 +12,15 @@ use crate::fabric::End;
 use crate::output;
 use crate::translate::{Leg, Services, Translation, port_text};
 
-/// What is asked about one pair of addresses.
+/// A question about one pair of addresses.
 pub(super) enum Question {
-    /// A connection whose destination stays.
+    /// A connection whose destination is not translated.
     Plain(Leg),
-    /// A connection to a Service, from this client.
+    /// A connection from this client to a Service.
     Translated(End, Box<Translation>),
 }
 
-/// What is asked, and about which port.
+/// Returns the destination port and the questions.
 pub(super) fn all(
     pipeline: &Pipeline,
     services: &mut Services,
@@ -50,7 +50,7 @@ pub(super) fn all(
     }
 }
 
-/// What becomes of a connection to an address; none where no Service has it.
+/// Returns the question for a connection to a Service's address. `None` if no Service has the address.
 fn to_address(
     pipeline: &Pipeline,
     services: &mut Services,
@@ -114,7 +114,7 @@ fn no_entry(pipeline: &Pipeline, what: &str) -> anyhow::Error {
     )
 }
 
-/// The pairs of addresses to ask about: one for each family that both ends have.
+/// Returns the pairs of addresses with a common family.
 fn pairs(sources: Vec<End>, destinations: &[End]) -> anyhow::Result<Vec<(End, End)>> {
     let mut pairs = Vec::new();
     for source in sources {

@@ -1,4 +1,4 @@
-//! Whom an observed flow is between, in the state that is asked about.
+//! Finds the ends of an observed flow in a state.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -13,38 +13,38 @@ use crate::args::{Destination, PortProtocol};
 use crate::fabric::End;
 use crate::translate::{Services, Translation};
 
-/// A connection between ends of the state, over a protocol that policies can name.
+/// A connection between two ends of the state, over a protocol that policies can match.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Connection {
     /// The client.
     pub from: End,
     /// The server.
     pub to: End,
-    /// The server's port.
+    /// Port of the server.
     pub port: PortProtocol,
 }
 
-/// What a flow is in the state.
+/// What a flow corresponds to in the state.
 pub enum Resolved {
-    /// A connection to an end of the state.
+    /// A connection without translation.
     Direct(Connection),
-    /// One to a Service, which may be given any of its backends.
+    /// A connection to a Service with its possible backends.
     Translated(Connection, Box<Translation>),
-    /// It cannot be told, and why.
+    /// The flow cannot be resolved, with the reason.
     Unknown(String),
 }
 
-/// Finds flows in a state.
+/// Finds the ends of flows in a state.
 pub struct Finder<'a> {
     pub(super) pipeline: &'a Pipeline,
     services: Services,
-    /// Blocks of pods: an address of them that no pod has was a pod's.
+    /// CIDRs of pods. An address in one of them belonged to a pod, even if no pod of the state has it.
     blocks: Vec<(IpNet, String)>,
     ends: HashMap<IpAddr, Result<End, String>>,
 }
 
 impl<'a> Finder<'a> {
-    /// The flows of a state, with its Services.
+    /// Returns a finder for a state with its Services.
     pub fn new(pipeline: &'a Pipeline, services: Vec<Object>, settings: Settings) -> Self {
         let of_nodes =
             pipeline.cache().nodes().values().flat_map(|node| {
@@ -56,7 +56,8 @@ impl<'a> Finder<'a> {
         Self { pipeline, services, blocks, ends: HashMap::new() }
     }
 
-    /// Whom the source means.
+    /// Returns the end that a log names. `like` is the other end's address, to choose the family. `Err` holds the reason if the end is
+    /// unknown.
     pub fn end(&mut self, seen: &SeenEnd, like: Option<IpAddr>) -> Result<End, String> {
         if let Some(name) = &seen.pod {
             let cache = self.pipeline.cache();
@@ -83,10 +84,10 @@ impl<'a> Finder<'a> {
         end
     }
 
-    /// What the flow is in the state.
+    /// Returns what a flow corresponds to in the state.
     ///
     /// # Errors
-    /// Faults of the program alone.
+    /// Only on internal errors.
     pub fn resolve(&mut self, conversation: &Conversation) -> anyhow::Result<Resolved> {
         if let Some(missing) = conversation.missing {
             return Ok(Resolved::Unknown(missing.to_string()));

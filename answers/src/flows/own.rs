@@ -1,4 +1,4 @@
-//! What `bulkhead sessions -o json` prints, or a program that asks the admin socket (docs/admin.md).
+//! Parses `bulkhead sessions -o json`, or the same answer of the admin socket (docs/admin.md).
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::dumps::{SessionRow, Sessions};
 pub(super) fn read(file: &Arc<str>, value: &Value, line: u64, into: &mut Observations) -> Read1 {
     let told: Sessions = serde_path_to_error::deserialize(value)
         .map_err(|error| format!("cannot parse the session list: {}: {}", error.path(), error.inner()))?;
-    // All or nothing: a list of which a part is wrong is not Bulkhead's.
+    // All or nothing: if one row is invalid, the list is not Bulkhead's.
     let signs: Vec<Sign> = told.sessions.iter().map(|row| sign(row, line)).collect::<Result<_, _>>()?;
     let left_out = told.matching.saturating_sub(told.sessions.len());
     if left_out > 0 {
@@ -42,7 +42,7 @@ fn sign(row: &SessionRow, line: u64) -> Result<Sign, String> {
         protocol: Some(number),
         port,
         icmp: match number {
-            // The vswitch keeps sessions of echo requests alone (RFC 792, RFC 4443).
+            // The vswitch keeps sessions only for echo requests (RFC 792, RFC 4443).
             protocol::ICMP => Some((8, 0)),
             protocol::ICMPV6 => Some((128, 0)),
             _ => None,
@@ -55,7 +55,7 @@ fn sign(row: &SessionRow, line: u64) -> Result<Sign, String> {
         client_port,
         said: Said { dropped: false, words: format!("allowed by {}", row.origin).into() },
         sessions: 1,
-        // The vswitch does not say. It keeps what it has allowed.
+        // The list does not say whether the server replied. It contains only allowed sessions.
         answered: true,
         ends: false,
         counts: None,

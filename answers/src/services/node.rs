@@ -8,8 +8,8 @@ use bulkhead_control::service::Settings;
 
 use super::{Adapter, withhold_taken};
 
-/// What a node knows of the Services and host ports of a state, none where there are none. `objects` are those of Services and endpoint
-/// slices; the Nodes and pods are those that the pipeline knows.
+/// Returns the Services and host ports of a node. `None` if the state has neither. `objects` are Services and EndpointSlices; the pipeline
+/// provides Nodes and pods.
 pub fn of_node(pipeline: &Pipeline, objects: &[Object], settings: &Settings, node: &Arc<str>) -> Option<Adapter> {
     let is_elsewhere = |object: &Object| matches!(object, Object::Pod(pod) if pod.node.as_ref() != Some(node));
     let others: Vec<Object> = nodes_and_host_ports(pipeline).into_iter().filter(|one| !is_elsewhere(one)).collect();
@@ -20,7 +20,7 @@ pub fn of_node(pipeline: &Pipeline, objects: &[Object], settings: &Settings, nod
     Some(adapter)
 }
 
-/// The nodes that a pipeline knows, and the pods with host ports.
+/// Returns the pipeline's nodes, and its pods with host ports.
 pub fn nodes_and_host_ports(pipeline: &Pipeline) -> Vec<Object> {
     let nodes = pipeline.cache().nodes().values().map(|node| Object::Node((**node).clone()));
     let pods = pipeline.cache().pods().map(|(_, pod)| pod).filter(|pod| !pod.host_ports.is_empty());

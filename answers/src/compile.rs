@@ -44,7 +44,9 @@ pub fn run(args: &Compile) -> anyhow::Result<ExitCode> {
         bail!("--before works only with --renderer neutron\n  help: remove --before, or use --renderer neutron");
     }
     if args.renderer != RendererName::Nftables && args.interfaces.is_some() {
-        bail!("--interfaces works only with --renderer nftables\n  help: remove --interfaces, or use --renderer nftables");
+        bail!(
+            "--interfaces works only with --renderer nftables\n  help: remove --interfaces, or use --renderer nftables"
+        );
     }
     let settings = bundle::service_settings(args.settings.as_deref(), &args.state.paths)?;
     let scope = if is_about_all { Scope::Cluster } else { Scope::Node(args.node.as_str().into()) };

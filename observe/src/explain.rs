@@ -67,10 +67,7 @@ fn write(told: &Explanation, service: &str, out: &mut impl Write) -> io::Result<
 
 fn write_denying(told: &Explanation, out: &mut impl Write) -> io::Result<()> {
     if told.denying {
-        writeln!(
-            out,
-            "the vswitch has no valid state, so only the node's own traffic passes; see `bulkhead status`"
-        )?;
+        writeln!(out, "the vswitch has no valid state, so only the node's own traffic passes; see `bulkhead status`")?;
     }
     Ok(())
 }

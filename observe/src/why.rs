@@ -229,7 +229,10 @@ fn remarks(history: &History<'_>, at: u64, is_denying: bool) -> Vec<String> {
         ));
     }
     if is_denying {
-        remarks.push("DENY: the vswitch had no valid state, so only the node's own traffic passed; the last valid state follows".into());
+        remarks.push(
+            "DENY: the vswitch had no valid state, so only the node's own traffic passed; the last valid state follows"
+                .into(),
+        );
     }
     remarks
 }

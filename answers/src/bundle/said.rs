@@ -113,9 +113,8 @@ fn read_settings(path: &Path) -> anyhow::Result<service::Settings> {
             "{file}: a settings file may have at most {MAX_SETTINGS_LEN} bytes\n  help: pass the settings file; objects go to --state"
         );
     }
-    let text = std::fs::read_to_string(path).with_context(|| {
-        format!("cannot read {file}\n  help: pass a JSON or YAML file, or omit --settings")
-    })?;
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("cannot read {file}\n  help: pass a JSON or YAML file, or omit --settings"))?;
     Ok(service::Settings::parse(&file, &text)?)
 }
 

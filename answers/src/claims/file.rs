@@ -172,7 +172,11 @@ fn checked(raw: RawClaim, path: &str, file: &Arc<str>, line: usize) -> Checked<C
         );
     };
     if raw.name.trim().is_empty() {
-        return fault(&format!("{path}.name"), "the claim has no name", "add a `name` that says what the claim protects");
+        return fault(
+            &format!("{path}.name"),
+            "the claim has no name",
+            "add a `name` that says what the claim protects",
+        );
     }
     let path = format!("{path}.{}", kind.name());
     Ok(Claim {
@@ -324,7 +328,11 @@ fn pods(fields: &Map<String, Value>, path: &str) -> Checked<Who> {
 fn ports(list: Option<&[Value]>, path: &str) -> Checked<ServiceSet> {
     let Some(list) = list else { return Ok(ServiceSet::all()) };
     if list.is_empty() {
-        return fault(path, "an empty list of ports covers no connection", "omit `ports` to cover all protocols and ports");
+        return fault(
+            path,
+            "an empty list of ports covers no connection",
+            "omit `ports` to cover all protocols and ports",
+        );
     }
     let one = |(at, value): (usize, &Value)| {
         let path = format!("{path}[{at}]");

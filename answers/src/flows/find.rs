@@ -69,7 +69,9 @@ impl<'a> Finder<'a> {
             let end = exact.or_else(|| End::of_pod(pod).find(of_family));
             return end.ok_or_else(|| format!("pod {name} has no address in the state"));
         }
-        let Some(address) = seen.address else { return Err("the log gives neither the address nor the pod of one end".to_owned()) };
+        let Some(address) = seen.address else {
+            return Err("the log gives neither the address nor the pod of one end".to_owned());
+        };
         if let Some(known) = self.ends.get(&address) {
             return known.clone();
         }
@@ -122,8 +124,9 @@ impl<'a> Finder<'a> {
 
     fn through_service(&mut self, connection: Connection, asked: Destination) -> anyhow::Result<Resolved> {
         let Some(at) = self.services.entry(self.pipeline, &connection.from, asked.address, None)? else {
-            let why =
-                format!("{asked} is an address of a Service, and the log does not name the node where the client's connection arrived");
+            let why = format!(
+                "{asked} is an address of a Service, and the log does not name the node where the client's connection arrived"
+            );
             return Ok(Resolved::Unknown(why));
         };
         let translated = self.services.translate(self.pipeline, &connection.from, asked, &at)?;

@@ -106,7 +106,8 @@ fn document(file: &Arc<str>, bytes: &[u8], line: u64, into: &mut Observations) -
     if bytes.len() as u64 > MAX_DOCUMENT {
         return Err(format!("the document exceeds {MAX_DOCUMENT} bytes"));
     }
-    let value: Value = serde_json::from_slice(bytes).map_err(|error| format!("cannot parse the JSON object: {error}"))?;
+    let value: Value =
+        serde_json::from_slice(bytes).map_err(|error| format!("cannot parse the JSON object: {error}"))?;
     if value.get("sessions").is_some() {
         return own::read(file, &value, line, into);
     }

@@ -186,8 +186,9 @@ impl<'a> Focus<'a> {
         for name in &args.namespaces {
             if !spaces.iter().any(|known| ***known == **name) {
                 let near = nearest_word(name, spaces.iter().map(|known| &***known));
-                let help =
-                    near.map_or("choose a namespace that has policies".to_owned(), |near| format!("did you mean `{near}`?"));
+                let help = near.map_or("choose a namespace that has policies".to_owned(), |near| {
+                    format!("did you mean `{near}`?")
+                });
                 bail!("--namespace {name}: the state has no policies in this namespace\n  help: {help}");
             }
         }

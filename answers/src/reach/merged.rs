@@ -189,7 +189,10 @@ impl Merged {
         }
         for name in names {
             if !self.ends.iter().any(|end| end.is_called(name)) {
-                bail!("--focus {name}: no namespace, workload, pod or address has this name\n  help: {}", self.meant(name));
+                bail!(
+                    "--focus {name}: no namespace, workload, pod or address has this name\n  help: {}",
+                    self.meant(name)
+                );
             }
         }
         let in_focus: Vec<bool> = self.ends.iter().map(|end| names.iter().any(|name| end.is_called(name))).collect();

@@ -76,9 +76,7 @@ pub(super) fn run(args: &Reach, out: &mut impl Write) -> anyhow::Result<()> {
         if let Question::Address(to) = question
             && !services.is_virtual(&pipeline, *to)?
         {
-            bail!(
-                "no Service has {to}\n  help: write service/NAMESPACE/NAME, or omit --to to list all pods"
-            );
+            bail!("no Service has {to}\n  help: write service/NAMESPACE/NAME, or omit --to to list all pods");
         }
     }
     let sources = super::ends(&pipeline, &args.external)?;

@@ -142,7 +142,9 @@ fn why(resolver: &Resolver, settings: &Settings, client: Client, to: Destination
         return match answer {
             Answer::UnknownPort => format!("{answer}{}", its_ports(resolver, to)),
             Answer::NotOurs if settings.service_cidrs.is_empty() => {
-                format!("{answer}; without service_cidrs in --settings it is unknown whether the address belongs to a Service")
+                format!(
+                    "{answer}; without service_cidrs in --settings it is unknown whether the address belongs to a Service"
+                )
             }
             _ => answer.to_string(),
         };

@@ -57,7 +57,9 @@ impl Services {
         let names: Vec<&str> = near.iter().map(|(_, name)| name.as_str()).collect();
         match (names.as_slice(), self.all().next()) {
             ([], None) => "add the output of `kubectl get services,endpointslices -A -o yaml` to --state".to_owned(),
-            ([], Some(_)) => format!("the state has no Service in namespace {} and no Service named {}", name.namespace, name.name),
+            ([], Some(_)) => {
+                format!("the state has no Service in namespace {} and no Service named {}", name.namespace, name.name)
+            }
             (names, _) => format!("it has {}", output::some_of(names, MAX_NAMED)),
         }
     }

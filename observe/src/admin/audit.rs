@@ -50,7 +50,11 @@ fn write(out: &mut impl Write, report: &AuditReport) -> io::Result<()> {
         }
     }
     if report.left_out > 0 {
-        writeln!(out, "{} connections are counted above but not listed: too many distinct connections", report.left_out)?;
+        writeln!(
+            out,
+            "{} connections are counted above but not listed: too many distinct connections",
+            report.left_out
+        )?;
     }
     if report.untold > 0 {
         writeln!(

@@ -157,11 +157,7 @@ impl Failure {
 /// What is wrong with it.
 pub fn read_request(line: &[u8]) -> Result<Request, Failure> {
     let malformed = |error: &dyn std::fmt::Display| {
-        Failure::new(
-            "malformed",
-            format!("cannot parse the request: {error}"),
-            "docs/admin.md describes the requests",
-        )
+        Failure::new("malformed", format!("cannot parse the request: {error}"), "docs/admin.md describes the requests")
     };
     let mut value: Value = serde_json::from_slice(line).map_err(|error| malformed(&error))?;
     let fields = value.as_object_mut().ok_or_else(|| malformed(&"the request is not a JSON object"))?;
@@ -170,7 +166,11 @@ pub fn read_request(line: &[u8]) -> Result<Request, Failure> {
         None => return Err(malformed(&"the request has no `version`")),
         Some(_) => {
             let message = format!("this vswitch supports only version {VERSION} of the protocol");
-            return Err(Failure::new("unknown_version", message, "use a bulkhead program of the same version as the vswitch"));
+            return Err(Failure::new(
+                "unknown_version",
+                message,
+                "use a bulkhead program of the same version as the vswitch",
+            ));
         }
     }
     if let Some(field) = fields.keys().find(|field| !["request", "arguments"].contains(&field.as_str())) {

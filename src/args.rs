@@ -1,4 +1,4 @@
-//! The command line: which subcommands there are. Each crate defines the arguments of its own.
+//! The subcommands of `bulkhead`. Each crate defines the arguments of its own subcommands.
 
 #[cfg(target_os = "linux")]
 mod live;
@@ -19,47 +19,47 @@ pub use sync::{Sync, SyncNeutron, SyncTarget};
 /// A Kubernetes node's vswitch in user space that enforces NetworkPolicy.
 #[derive(Debug, Parser)]
 #[command(name = "bulkhead", version, arg_required_else_help = true)]
-#[command(after_help = "Exit codes: 0 ok, 1 the answer is \"no\", 2 an error.")]
+#[command(after_help = "Exit codes: 0 success, 1 the answer is \"no\", 2 error.")]
 pub struct Args {
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// The subcommands.
+/// A subcommand of `bulkhead`.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Judge every packet of a capture by a node's tables
+    /// Judge every packet of a capture with a node's tables
     Replay(Replay),
-    /// Make the NetworkPolicies that allow what captures and flow logs show, and prove it
+    /// Generate the NetworkPolicies that allow observed traffic, and prove that they do
     Learn(Learn),
-    /// Show who can reach whom: the truth table of a cluster
+    /// Show which pods can reach which: the connectivity matrix of a cluster
     Reach(Reach),
-    /// Walk one connection through every table and name the rule that decides
+    /// Trace one connection through every table and name the rule that decides
     Explain(Explain),
-    /// Say what became of a connection at a time in the past, by which rule, and what has changed since: the flight recorder
+    /// Explain a past connection: its verdict, the deciding rule, and what has changed since. Reads the flight recorder
     Why(Why),
-    /// Name what changes verdict from one state to another, exactly, and the rules that make the difference
+    /// List every connection whose verdict differs between two states, and the rules responsible
     Diff(Diff),
-    /// Find rules that never decide, and what policies say otherwise than was meant
+    /// Find rules that never decide, and policies that probably do not do what their author meant
     Lint(Lint),
-    /// Name the backends that a new connection to a Service may be given
+    /// List the backends that a new connection to a Service may be sent to
     Resolve(Resolve),
-    /// Prove what is claimed of a state: never, always, only
+    /// Verify claims about a state: never, always, only
     Test(Test),
-    /// Print what a renderer makes of a node's policies: its compiled tables
+    /// Print the tables that a renderer compiles from a node's policies
     Compile(Compile),
-    /// Check and time the classifier on a ClassBench rule set and trace
+    /// Check and time the classifier with a ClassBench rule set and trace
     Classify(Classify),
-    /// List what each policy and rule of the running vswitch has let through and denied, or which policies of a state select a pod
+    /// Show how much each policy and rule of the running vswitch allowed and denied, or which policies of a state select a pod
     Policies(Policies),
-    /// What needs a Linux machine.
+    /// Subcommands that run on Linux only.
     #[cfg(target_os = "linux")]
     #[command(flatten)]
     Live(LiveCommand),
-    /// Print the script that completes this command line in a shell
+    /// Print a shell completion script
     Completions(Completions),
-    /// Write man pages, of the program and of each subcommand
+    /// Write man pages for the program and each subcommand
     Man(Man),
 }
 
@@ -67,7 +67,7 @@ pub enum Command {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  bulkhead completions bash > /etc/bash_completion.d/bulkhead")]
 pub struct Completions {
-    /// The shell
+    /// Shell to complete for
     #[arg(value_enum)]
     pub shell: clap_complete::Shell,
 }
@@ -76,7 +76,7 @@ pub struct Completions {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  bulkhead man --out /usr/local/share/man/man1")]
 pub struct Man {
-    /// The folder that they are written to; it is made where there is none
+    /// Folder to write to; created if it does not exist
     #[arg(long, value_name = "FOLDER")]
     pub out: PathBuf,
 }

@@ -1,8 +1,8 @@
 //! # Bulkhead: a Kubernetes node's vswitch in user space
 //!
-//! **Purpose.** The program: its command line, and which crate carries each subcommand out.
+//! **Purpose.** Parses the command line and dispatches each subcommand to its crate.
 //!
-//! **Not its purpose.** No answer, policy, table or packet logic lives here.
+//! **Not its purpose.** No policy, table or packet logic.
 //!
 //! ```text
 //!                       src: arguments, dispatch, exit code
@@ -12,7 +12,7 @@
 //!   a state           vswitch shows    of a node        plugin
 //! ```
 //!
-//! **Invariant.** Exit code 0 is ok, 1 the answer "no", 2 an error.
+//! **Invariant.** The exit code is 0 for success, 1 for the answer "no", 2 for an error.
 #![forbid(unsafe_code)]
 
 pub mod args;
@@ -28,8 +28,9 @@ use bulkhead_answers::{
 };
 use bulkhead_observe::{admin, why};
 
-/// Runs the program as the user typed it, or as a container runtime runs the plugin: by that name. Returns the exit code: 0 ok, 1 the
-/// answer is "no" or the plugin's error, 2 an error.
+/// Runs the program. Acts as the CNI plugin if a container runtime started it under the plugin's name.
+///
+/// Returns exit code 0 for success, 1 if the answer is "no" or the plugin failed, 2 for an error.
 pub fn main() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().collect();
     #[cfg(target_os = "linux")]
@@ -71,7 +72,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// The commands about a machine that has a vswitch or shall have one, and the one that changes another system.
+/// Dispatches the subcommands that run on Linux only.
 #[cfg(target_os = "linux")]
 fn live_command(command: &args::LiveCommand) -> anyhow::Result<ExitCode> {
     use args::LiveCommand;

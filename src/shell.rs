@@ -1,4 +1,4 @@
-//! `bulkhead completions` and `bulkhead man`: what shells and `man` know of the command line, made of its own description.
+//! `bulkhead completions` and `bulkhead man`: generated from the definition of the command line.
 
 use std::fs;
 use std::io::{self, Write};
@@ -9,10 +9,10 @@ use clap::CommandFactory;
 
 use crate::args::{Args, Completions, Man};
 
-/// Prints the script that completes the command line in a shell.
+/// Prints the completion script for a shell.
 ///
 /// # Errors
-/// When nobody reads it.
+/// If standard output cannot be written.
 pub(crate) fn completions(args: &Completions) -> anyhow::Result<ExitCode> {
     let mut script = Vec::new();
     let mut command = Args::command();
@@ -22,10 +22,10 @@ pub(crate) fn completions(args: &Completions) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes a page for the program and one for each subcommand.
+/// Writes one man page for the program and one for each subcommand.
 ///
 /// # Errors
-/// When the folder cannot be written to.
+/// If the folder cannot be created or written to.
 pub(crate) fn man(args: &Man) -> anyhow::Result<ExitCode> {
     let folder = &args.out;
     let failed = || format!("cannot write man pages to {}", folder.display());

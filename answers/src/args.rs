@@ -1,4 +1,4 @@
-//! The arguments of the commands that ask about a state, checked without reading a file, and the arguments that other commands share.
+//! Arguments of the offline subcommands, and arguments that several crates share. Parsing them reads no files.
 
 mod admin;
 mod asked;
@@ -38,7 +38,7 @@ pub use resolve::{Destination, Resolve};
 pub use state::{EnforcementName, NamespaceDefault, PolicySemantics, State, semantics, without_captures};
 pub use target::{ServicePortWord, ServiceTarget, Target};
 
-/// The form of the answer.
+/// Output format of most subcommands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// For people.
@@ -50,15 +50,15 @@ pub enum Format {
 /// `bulkhead classify`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  bulkhead classify --rules acl1.rules.gz --trace acl1.trace.gz -o json\n\n\
-    Exit code 1 when an answer differs from the trace's.")]
+    Exit code 1 if the classifier's answer differs from the trace's.")]
 pub struct Classify {
-    /// Rules in the ClassBench format, plain or gzip
+    /// Rules in ClassBench format, plain or gzip
     #[arg(long, value_name = "FILE")]
     pub rules: PathBuf,
-    /// Packets with the position of the rule that decides each, plain or gzip
+    /// Packets, each with the position of the rule that decides it; plain or gzip
     #[arg(long, value_name = "FILE")]
     pub trace: PathBuf,
-    /// The form of the answer
+    /// Output format
     #[arg(short, long, value_enum, default_value = "text")]
     pub output: Format,
 }

@@ -1,18 +1,17 @@
-//! `bulkhead bundle`: what a vswitch knows, in one file that answers elsewhere.
+//! `bulkhead bundle`: a vswitch's knowledge in one file, for offline analysis.
 //!
 //! ```text
-//!   gzip( tar( bulkhead-bundle/manifest.json    format, version, whose it is, length and SHA-256 of each of the others
-//!              bulkhead-bundle/state.jsonl      the objects in force, one a line
-//!              bulkhead-bundle/journal          the flight recorder's
+//!   gzip( tar( bulkhead-bundle/manifest.json    format, version, node, length and SHA-256 of each other member
+//!              bulkhead-bundle/state.jsonl      the objects in force, one per line
+//!              bulkhead-bundle/journal          the flight recorder's journal
 //!              bulkhead-bundle/tables.json, status.json, ports.json, policies.json, config.json ) )
 //! ```
-//! A tar, so that a person can look into it with what is on every machine. The state has the form in which the vswitch keeps objects, and not
-//! Kubernetes' own: whoever reads it has exactly what was judged by, and nothing that the vswitch does not know can be in it. Secrets,
-//! environments of containers and annotations are what it does not know. The configuration is read as values, so that comments stay behind,
-//! and what is called like a secret has no value in it.
+//! A tar file can be inspected with common tools. The state has the vswitch's own object format instead of Kubernetes': the reader gets
+//! exactly what the vswitch judged by. The bundle cannot contain what the vswitch does not read: secrets, environment variables,
+//! annotations. The configuration is stored as values without comments, and values of fields that look like secrets are removed.
 //!
-//! **Invariant.** Nothing is unpacked to a disk: members are read into memory, by their exact names, up to [`MOST_UNPACKED`] bytes. So a hostile
-//! file can neither write anywhere nor take more than that. One that is cut off, damaged or of another version is refused whole.
+//! **Invariant.** Nothing is unpacked to disk. Members are read into memory by exact name, up to [`MOST_UNPACKED`] bytes, so a hostile file
+//! can neither write files nor exhaust memory. A truncated or damaged bundle, or one of another version, is rejected.
 
 mod pack;
 mod said;
@@ -36,26 +35,25 @@ pub use pack::Contents;
 pub use said::{attached, enforcement, options, service_settings};
 
 const FORMAT: &str = "bulkhead-bundle";
-/// Counts the changes of what a member means.
+/// Incremented when the meaning of a member changes.
 const VERSION: u32 = 1;
-/// The folder of the members.
 const FOLDER: &str = "bulkhead-bundle";
 
 const MANIFEST: &str = "manifest.json";
-/// The member with the objects in force, one a line.
+/// The member with the objects in force, one per line.
 pub const STATE: &str = "state.jsonl";
 /// The member with the flight recorder's journal.
 pub const JOURNAL: &str = "journal";
-/// The members besides the manifest.
+/// All members except the manifest.
 const MEMBERS: [&str; 7] = [STATE, JOURNAL, "tables.json", "status.json", "ports.json", "policies.json", "config.json"];
 
-/// What all members may have together: the largest journal, and the tables of a large node.
+/// Maximum total size of the members in bytes: the largest journal plus the tables of a large node.
 const MOST_UNPACKED: u64 = (1 << 30) + (1 << 28);
 
-/// What a gzip begins with (RFC 1952). No YAML or JSON does.
+/// Magic number of gzip (RFC 1952). No YAML or JSON starts with it.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
-/// The settings, besides objects, that the verdicts of a state depend on.
+/// The settings that verdicts depend on besides objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Settings {
@@ -69,27 +67,26 @@ pub struct Settings {
     pub program: String,
 }
 
-/// A member.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Member {
     length: u64,
     sha256: String,
 }
 
-/// What a bundle says of itself.
+/// Description of a bundle.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Manifest {
     format: String,
     version: u32,
-    /// The version of the program that has made it.
+    /// Version of the program that wrote the bundle.
     program: String,
-    /// Whose it is.
+    /// Name of the node.
     node: String,
-    /// When it was made, as RFC 3339 has it.
+    /// Creation time, RFC 3339.
     made: String,
-    /// What verdicts depend on besides objects; none without a state.
+    /// Settings of the state. `None` if the bundle has no state.
     settings: Option<Settings>,
-    /// The pods that were attached, with the addresses that they were given. Earlier versions did not say.
+    /// Attached pods with their assigned addresses. Missing in bundles of earlier versions.
     #[serde(default)]
     attached: Vec<(PodName, Attachment)>,
     members: BTreeMap<String, Member>,
@@ -107,16 +104,16 @@ fn digest(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The member that a path in the archive is; none where it is no member of a bundle.
+/// Returns the member with this archive path. `None` if bundles have no such member.
 fn member_name(path: &[u8]) -> Option<&'static str> {
     let name = std::str::from_utf8(path).ok()?.strip_prefix(FOLDER)?.strip_prefix('/')?;
     [MANIFEST].iter().chain(&MEMBERS).find(|known| **known == name).copied()
 }
 
-/// Whether this is a file that may be a bundle, by its first bytes.
+/// Whether the file starts with gzip's magic number.
 fn is_bundle(path: &Path) -> bool {
     let mut magic = [0; 2];
-    // Not of a pipe: who reads it next would miss these bytes.
+    // Only regular files: reading from a pipe would consume these bytes.
     path.is_file() && File::open(path).and_then(|mut file| file.read_exact(&mut magic)).is_ok() && magic == GZIP
 }
 
@@ -124,53 +121,53 @@ impl Bundle {
     /// Reads a bundle.
     ///
     /// # Errors
-    /// When it is none, or anything of it is not as it was made.
+    /// If the file is not a bundle, or is damaged or truncated.
     pub fn open(path: &Path) -> anyhow::Result<Self> {
         let name = path.display().to_string();
         let file = File::open(path).with_context(|| format!("cannot open the bundle {name}"))?;
-        Self::read(path, BufReader::new(file)).with_context(|| format!("{name} is not used"))
+        Self::read(path, BufReader::new(file)).with_context(|| format!("cannot use the bundle {name}"))
     }
 
     fn read(path: &Path, file: impl Read) -> anyhow::Result<Self> {
-        // One byte more than may be: then it is too many.
+        // Read one byte more than allowed, to detect the excess.
         let mut left = MOST_UNPACKED;
         let mut archive = tar::Archive::new(GzDecoder::new(file).take(MOST_UNPACKED + (1 << 20)));
         let (mut manifest, mut members) = (None, BTreeMap::new());
-        // Raw: a header that says what the next one is called would be read into memory before anybody is asked.
-        for entry in archive.entries().context("it is no bundle")?.raw(true) {
+        // Raw, because extended name headers would be read into memory without a limit.
+        for entry in archive.entries().context("the file is not a bundle; `bulkhead bundle` writes one")?.raw(true) {
             let mut entry = entry.map_err(damaged)?;
             let path = entry.path_bytes().into_owned();
             let shown = output::printable(&String::from_utf8_lossy(&path));
             let Some(known) = member_name(&path).filter(|_| entry.header().entry_type().is_file()) else {
-                bail!("a bundle has no member `{shown}`: it was not made by this program, or by a later version of it");
+                bail!("unknown member `{shown}`: the bundle was written by another program or a later version");
             };
             let length = entry.size();
-            ensure!(length <= left, "its members have more than {MOST_UNPACKED} bytes");
+            ensure!(length <= left, "the members exceed {MOST_UNPACKED} bytes");
             left -= length;
             let mut bytes = Vec::new();
             (&mut entry).take(length).read_to_end(&mut bytes).map_err(damaged)?;
-            ensure!(bytes.len() as u64 == length, "it is damaged, or was cut off in `{known}`");
+            ensure!(bytes.len() as u64 == length, "the bundle is damaged or truncated in member `{known}`");
             if known == MANIFEST {
-                ensure!(manifest.is_none() && members.is_empty(), "its manifest is not its first member");
-                manifest = Some(serde_json::from_slice::<Manifest>(&bytes).context("its manifest is not understood")?);
+                ensure!(manifest.is_none() && members.is_empty(), "the manifest is not the first member");
+                manifest = Some(serde_json::from_slice::<Manifest>(&bytes).context("cannot parse the manifest")?);
             } else {
-                ensure!(members.insert(known, bytes).is_none(), "it has two members `{known}`");
+                ensure!(members.insert(known, bytes).is_none(), "the bundle has two members `{known}`");
             }
         }
-        // The checksum of gzip is behind what a tar ends with.
+        // Read to the end, where gzip's checksum is.
         std::io::copy(&mut archive.into_inner(), &mut std::io::sink()).map_err(damaged)?;
-        let manifest = manifest.context("it has no manifest: it is no bundle")?;
-        ensure!(manifest.format == FORMAT, "it is no bundle");
+        let manifest = manifest.context("the file has no manifest, so it is not a bundle")?;
+        ensure!(manifest.format == FORMAT, "the file is not a bundle; `bulkhead bundle` writes one");
         let version = manifest.version;
-        ensure!(version == VERSION, "it is a bundle of version {version}, and this program reads version {VERSION}");
+        ensure!(version == VERSION, "the bundle has version {version}, this program reads version {VERSION}");
         for (name, Member { length, sha256 }) in &manifest.members {
             let bytes =
-                members.get(&**name).with_context(|| format!("its member `{name}` is missing: it was cut off"))?;
+                members.get(&**name).with_context(|| format!("member `{name}` is missing: the bundle is truncated"))?;
             let is_same = bytes.len() as u64 == *length && digest(bytes) == *sha256;
-            ensure!(is_same, "its member `{name}` is not what it was when the bundle was made");
+            ensure!(is_same, "member `{name}` does not match its checksum: the bundle is damaged");
         }
         let unnamed = members.keys().find(|name| !manifest.members.contains_key(**name));
-        ensure!(unnamed.is_none(), "its manifest does not name the member `{}`", unnamed.unwrap_or(&""));
+        ensure!(unnamed.is_none(), "the manifest does not list member `{}`", unnamed.unwrap_or(&""));
         Ok(Self { path: path.to_owned(), manifest, members })
     }
 
@@ -179,42 +176,42 @@ impl Bundle {
         bytes.with_context(|| {
             let (path, node) = (self.path.display(), output::printable(&self.manifest.node));
             if self.members.contains_key(JOURNAL) {
-                return format!("the bundle {path} has no {name}: the journal of node {node} did not hold it");
+                return format!("the bundle {path} has no {name}: the journal of node {node} did not contain it");
             }
             format!(
-                "the bundle {path} has no {name}: the journal of node {node} was off\n  help: journal.folder in its configuration"
+                "the bundle {path} has no {name}: the journal of node {node} was disabled\n  help: set journal.folder in the node's configuration and write a new bundle"
             )
         })
     }
 
-    /// The flight recorder's journal: up to a gigabyte, of which there is no second copy.
+    /// Returns the flight recorder's journal, up to a gigabyte. Consumes the bundle to avoid a copy.
     ///
     /// # Errors
-    /// When there is none in it.
+    /// If the bundle has no journal.
     pub fn into_journal(mut self) -> anyhow::Result<Vec<u8>> {
         self.member(JOURNAL)?;
         Ok(self.members.remove(JOURNAL).unwrap_or_default())
     }
 
-    /// The objects that were in force.
+    /// Returns the objects that were in force.
     fn objects(&self) -> anyhow::Result<Vec<Object>> {
         let lines = self.member(STATE)?.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
         let objects: Result<_, _> = lines.map(serde_json::from_slice).collect();
-        objects.with_context(|| format!("an object in the bundle {} is not understood", self.path.display()))
+        objects.with_context(|| format!("cannot parse an object in the bundle {}", self.path.display()))
     }
 }
 
 fn damaged(error: std::io::Error) -> anyhow::Error {
     match error.kind() {
-        ErrorKind::UnexpectedEof => anyhow::anyhow!("it was cut off"),
-        _ => anyhow::Error::new(error).context("it is damaged, or no bundle"),
+        ErrorKind::UnexpectedEof => anyhow::anyhow!("the bundle is truncated"),
+        _ => anyhow::Error::new(error).context("the bundle is damaged, or the file is not a bundle"),
     }
 }
 
-/// Reads a state of which some paths may be bundles.
+/// Reads a state from paths that may include bundles.
 ///
 /// # Errors
-/// As [`source::load`]; and what is wrong with a bundle.
+/// See [`source::load`]; also if a bundle cannot be used.
 pub fn load(paths: &[PathBuf], options: &Options) -> anyhow::Result<Result<Loaded, SourceErrors>> {
     let (bundles, paths): (Vec<PathBuf>, Vec<PathBuf>) = paths.iter().cloned().partition(|path| is_bundle(path));
     let loaded = source::load(&paths, options.clone());

@@ -1,10 +1,10 @@
-//! `bulkhead test`: whether a state keeps what is claimed of it, proven for all addresses and ports at once.
+//! `bulkhead test`: verifies claims about a state for all addresses and ports at once.
 //!
 //! ```text
 //!  claims --file--> never, always, only --ends--> addresses --judge--> holds, vacuous, or a witness --report--> text, JSON, JUnit, SARIF
 //!  state  --> rules and sets --> reachability --------------------^
 //! ```
-//! **Invariant.** What is not understood is an error, and a claim about nobody fails: no claim holds because nothing was asked.
+//! **Invariant.** A claim that cannot be parsed is an error, and a claim that matches no pod or address fails. No claim holds vacuously.
 
 mod ends;
 mod file;
@@ -26,10 +26,10 @@ use crate::args::{State, Test, TestFormat};
 use crate::run;
 use report::Report;
 
-/// Prints whether the state keeps each claim. Exit code 1 if it breaks one.
+/// Prints whether each claim holds. Returns exit code 1 if one fails.
 ///
 /// # Errors
-/// When the state or the file of claims cannot be read.
+/// If the state or a claims file cannot be read.
 pub fn run(args: &Test) -> anyhow::Result<ExitCode> {
     let (state, files) = split(args)?;
     let mut claims = Vec::new();
@@ -37,7 +37,7 @@ pub fn run(args: &Test) -> anyhow::Result<ExitCode> {
         for claim in file::read(path)? {
             if let Some(other) = claims.iter().find(|other: &&file::Claim| other.name == claim.name) {
                 bail!(
-                    "{}:{}: a second claim of the name \"{}\", after {}:{}\n  help: give each claim a name of its own",
+                    "{}:{}: the claim name \"{}\" is already used at {}:{}\n  help: give each claim a unique name",
                     claim.file,
                     claim.line,
                     claim.name,
@@ -67,14 +67,15 @@ pub fn run(args: &Test) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(u8::from(report.passed != report.claims.len())))
 }
 
-/// The state and the files of claims. `--state` takes all paths that follow it, so the last of them is the claims where nothing else is.
+/// Splits the arguments into the state and claims files. `--state` takes all following paths, so its last path is the claims file if none
+/// is given separately.
 fn split(args: &Test) -> anyhow::Result<(State, Vec<PathBuf>)> {
     let (mut state, mut files) = (args.state.clone(), args.claims.clone());
     if files.is_empty() && state.paths.len() > 1 {
         files.extend(state.paths.pop());
     }
     if files.is_empty() {
-        bail!("no file of claims\n  help: name it last: bulkhead test --state STATE claims.yaml");
+        bail!("no claims file given\n  help: pass it last: bulkhead test --state STATE claims.yaml");
     }
     Ok((state, files))
 }

@@ -1,4 +1,4 @@
-//! `bulkhead compile`: what a renderer makes of a node's policies.
+//! `bulkhead compile`: prints a renderer's output for a node's policies.
 
 mod acl;
 mod contiv;
@@ -23,28 +23,30 @@ use crate::output::{self, printable};
 use crate::run;
 use crate::translate::{Services, blocks};
 
-/// Prints what a renderer makes of a node's policies.
+/// Prints a renderer's output for a node's policies.
 ///
 /// # Errors
-/// When the state cannot be read, has no such node, or cannot be said exactly by this renderer.
+/// If the state cannot be read or lacks the node, or the renderer cannot express a policy exactly.
 pub fn run(args: &Compile) -> anyhow::Result<ExitCode> {
     if args.renderer != RendererName::Acl {
         let options = [("--stats", args.stats), ("--six-tuples", args.six_tuples)];
         if let Some((option, _)) = options.into_iter().find(|(_, given)| *given) {
-            bail!("{option} is about the tables of --renderer acl\n  help: leave one of the two out");
+            bail!("{option} works only with --renderer acl\n  help: remove {option}, or use --renderer acl");
         }
     }
     let is_about_all = args.renderer == RendererName::Neutron;
     match (&*args.node, is_about_all) {
-        ("", false) => bail!("--node is missing\n  help: name the node whose tables to print"),
+        ("", false) => bail!("--node is missing\n  help: pass the node whose tables to print"),
         ("", true) | (_, false) => {}
-        (_, true) => bail!("--renderer neutron is about all nodes\n  help: leave --node out"),
+        (_, true) => bail!("--renderer neutron covers all nodes\n  help: omit --node"),
     }
     if !args.before.is_empty() && !is_about_all {
-        bail!("--before is about --renderer neutron\n  help: leave one of the two out");
+        bail!("--before works only with --renderer neutron\n  help: remove --before, or use --renderer neutron");
     }
     if args.renderer != RendererName::Nftables && args.interfaces.is_some() {
-        bail!("--interfaces is about the ruleset of --renderer nftables\n  help: leave one of the two out");
+        bail!(
+            "--interfaces works only with --renderer nftables\n  help: remove --interfaces, or use --renderer nftables"
+        );
     }
     let settings = bundle::service_settings(args.settings.as_deref(), &args.state.paths)?;
     let scope = if is_about_all { Scope::Cluster } else { Scope::Node(args.node.as_str().into()) };
@@ -76,13 +78,13 @@ fn write_json(document: &Value, out: &mut impl Write) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The policies' rules behind a rule, for people.
+/// Returns the policy rules behind a compiled rule, for people.
 fn named(pipeline: &Pipeline, origins: &[OriginId]) -> String {
     let known = origins.iter().filter_map(|&origin| pipeline.origins().get(origin));
     known.map(|origin| printable(&origin.to_string())).collect::<Vec<_>>().join("; ")
 }
 
-/// The policies' rules behind a rule, for programs.
+/// Returns the policy rules behind a compiled rule, for programs.
 fn attributions(pipeline: &Pipeline, origins: &[OriginId]) -> Value {
     let known = origins.iter().filter_map(|&origin| pipeline.origins().get(origin));
     known.map(|origin| serde_json::json!(run::attribution(Some(origin)))).collect()

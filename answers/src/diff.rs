@@ -1,4 +1,4 @@
-//! `bulkhead diff`: what changes verdict from one state to another, exactly, and by which rules.
+//! `bulkhead diff`: lists exactly the connections whose verdict differs between two states, and the responsible rules.
 //!
 //! ```text
 //!  old state --compile--> Reachability --.
@@ -34,10 +34,10 @@ use crate::args::{Diff, State};
 use crate::flows::find::Finder;
 use crate::{bundle, output, run};
 
-/// Pods of one state only that are named on a terminal: as many as a person reads.
+/// Maximum number of pods of one state only that are named in text output.
 const NAMED: usize = 20;
 
-/// Connections whose verdict changes. The names are what the JSON promises.
+/// Connections with different verdicts. The field names are part of the JSON format.
 #[derive(Clone, Debug, Serialize)]
 struct Change<'a> {
     from: &'a str,
@@ -47,11 +47,11 @@ struct Change<'a> {
     ports: &'a [(u16, u16)],
     before: &'static str,
     after: &'static str,
-    /// Set where the entry is not about a pod and its own node.
+    /// Set if the entry excludes connections between a pod and its own node.
     #[serde(skip_serializing_if = "Option::is_none")]
     except: Option<&'static str>,
     because: &'a Because,
-    /// `from` and `to` as people are told them, which may be shorter.
+    /// `from` and `to` as printed in text, possibly shortened.
     #[serde(skip)]
     told: [&'a [String]; 2],
 }
@@ -65,28 +65,28 @@ impl Change<'_> {
 const ALLOW: &str = "allow";
 const DENY: &str = "deny";
 
-/// Takes changes one by one, so that those of a large cluster do not have to fit in memory.
+/// Receives changes one at a time, because those of a large cluster may not fit in memory.
 type Take<'a> = dyn FnMut(&Change<'_>) -> io::Result<()> + 'a;
 
-/// Pods that are in one state only.
+/// Pods that exist in one state only.
 #[derive(Debug, Default, Serialize)]
 struct OnlyIn {
-    /// The old one.
+    /// Pods of the old state.
     only_before: Vec<String>,
-    /// The new one.
+    /// Pods of the new state.
     only_after: Vec<String>,
 }
 
-/// Prints what changes verdict between two states. Exit code 1 if anything does.
+/// Prints the connections whose verdict differs. Returns exit code 1 if there are any.
 ///
 /// # Errors
-/// When a state or a source of flows cannot be read.
+/// If a state or a source of flows cannot be read.
 pub fn run(args: &Diff) -> anyhow::Result<ExitCode> {
     let (against, captures) = flows::split(args);
     let seen = flows::read(args, &captures)?;
     let settings = bundle::service_settings(args.settings.as_deref(), &args.state.paths)?;
     let old = "the old state (--state)";
-    // Who was behind a Service is a question about flows alone.
+    // Services matter only for flows.
     let (before, services) = match &seen {
         Some(_) => run::load_without_tables_with_services(&args.state, &args.planned).context(old)?,
         None => (run::load_without_tables(&args.state, &args.planned).context(old)?, Vec::new()),
@@ -129,7 +129,7 @@ fn reachability(pipeline: &Pipeline) -> anyhow::Result<Reachability> {
     Ok(Reachability::of(pipeline, mirror))
 }
 
-/// The pods of one state only. A pod that lacks an address of one family there is one of that state in this family.
+/// Returns the pods that exist in one state only. A pod without an address of some family counts as missing in that family.
 fn only_in(difference: &Difference) -> OnlyIn {
     let units = difference.joints().iter().flat_map(|joint| &joint.units);
     let compared: HashSet<(&PodName, bool)> = units.map(|unit| (&unit.pod, unit.before.is_ipv6())).collect();
@@ -152,7 +152,7 @@ fn family(is_v6: bool) -> &'static str {
     if is_v6 { "IPv6" } else { "IPv4" }
 }
 
-/// How many entries there are.
+/// Number of entries.
 #[derive(Debug, Default)]
 struct Count {
     allowed: u64,

@@ -1,59 +1,59 @@
-//! Rows that a running vswitch prints as JSON, which answers read again from files: `bulkhead sessions -o json` is evidence for `learn`, `diff`
-//! and `replay --flows`, `bulkhead policies -o json` for `lint --hits`.
+//! JSON rows of a running vswitch that commands read from files: `bulkhead sessions -o json` for `learn`, `diff` and `replay --flows`, and
+//! `bulkhead policies -o json` for `lint --hits`.
 
 use serde::{Deserialize, Serialize};
 
-/// What a rule, an isolation or an exemption has decided.
+/// Counters of a rule, an isolation or an exemption.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PolicyRow {
-    /// Who: policy, direction and rule.
+    /// Policy, direction and rule.
     pub origin: String,
     /// Packets forwarded.
     pub allowed: u64,
     /// Packets dropped.
     pub denied: u64,
-    /// Connections that passed and that it would deny if all policies were enforced.
+    /// Connections that passed although it would deny them if enforced.
     #[serde(default)]
     pub audited: u64,
-    /// Whether a policy behind it is audited: then it denies nothing and allows nothing.
+    /// Whether a policy behind it is audited. It then neither denies nor allows.
     #[serde(default)]
     pub not_enforced: bool,
 }
 
-/// Sessions.
+/// A list of sessions.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Sessions {
-    /// How many match.
+    /// Number of matching sessions.
     pub matching: usize,
-    /// Some of them.
+    /// The listed sessions, possibly fewer than `matching`.
     pub sessions: Vec<SessionRow>,
-    /// The ports with most of those that match, as `port` and the number of sessions, most first.
+    /// Ports with the most matching sessions, with their number, in descending order.
     pub ports: Vec<(String, usize)>,
 }
 
 /// A session.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SessionRow {
-    /// `TCP`, `UDP`, `ICMP`, or the protocol's number.
+    /// `TCP`, `UDP`, `ICMP`, or the protocol number.
     pub protocol: String,
-    /// Who began it.
+    /// The client.
     pub from: String,
-    /// With whom: for a connection to a Service, the endpoint that it was given.
+    /// The server. For a connection to a Service, the backend.
     pub to: String,
-    /// The Service's address and port that the connection was made to; absent for others.
+    /// Service address and port. `None` if the connection is not translated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<String>,
-    /// The source that the endpoint sees, where that is not `from`.
+    /// Source address that the server sees, if it differs from `from`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
-    /// The port where its packets come in.
+    /// Port of the client's packets.
     pub in_port: String,
-    /// The port where they leave.
+    /// Port of the server.
     pub out_port: String,
-    /// Its state.
+    /// State of the connection.
     pub state: String,
-    /// Seconds since a worker saw a packet of it.
+    /// Seconds since its last packet.
     pub idle_seconds: f64,
-    /// Who allowed it.
+    /// The rule or isolation that allowed it.
     pub origin: String,
 }

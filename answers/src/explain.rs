@@ -1,8 +1,7 @@
-//! `bulkhead explain`: one connection through every table that is consulted, the rule that decides, where the policy
-//! stands, and what would have to change.
+//! `bulkhead explain`: walks one connection through every table on its path. Prints the deciding rule, its file and line, and a remedy.
 //!
-//! With `--live` a running vswitch answers instead (`observe::explain`): it judges by the Services and tables that it enforces at that moment, knows
-//! its own node's part of the way only, and has no files to point at.
+//! With `--live` a running vswitch answers instead (`observe::explain`), from the Services and tables that it enforces. It knows only its
+//! own node's part of the path and no file positions.
 
 mod passes;
 mod question;
@@ -34,10 +33,10 @@ use question::Question;
 use service::{Judged, Translated};
 use step::{Pass, Step};
 
-/// Explains one connection by a state. Exit code 1 if it is denied.
+/// Explains one connection in a state. Returns exit code 1 if the connection is denied.
 ///
 /// # Errors
-/// When the state cannot be read, or does not have what the question names.
+/// If the state cannot be read, or does not contain an end of the connection.
 pub fn run(args: &Explain) -> anyhow::Result<ExitCode> {
     let settings = bundle::service_settings(args.settings.as_deref(), &args.state.paths)?;
     let is_service = matches!(args.asked.to, Target::Service(_));
@@ -50,28 +49,28 @@ pub fn run(args: &Explain) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(u8::from(!answer.is_allowed())))
 }
 
-/// A state that connections are asked about.
+/// A compiled state that answers questions about connections.
 pub struct Engine {
-    /// The state; whoever changes it asks about the new one.
+    /// The state. After a change to it, answers refer to the new state.
     pub pipeline: Pipeline,
     mirror: RendererHandle<Mirror>,
 }
 
 impl Engine {
-    /// Has the pipeline make what is asked.
+    /// Compiles a state for questions.
     ///
     /// # Errors
-    /// When the state does not compile.
+    /// If the state does not compile.
     pub fn new(mut pipeline: Pipeline) -> anyhow::Result<Self> {
         let mirror = pipeline.register(Mirror::default());
         pipeline.render_all()?;
         Ok(Self { pipeline, mirror })
     }
 
-    /// What becomes of a connection.
+    /// Returns what happens to a connection.
     ///
     /// # Errors
-    /// When the question makes no sense in this state.
+    /// If the question does not fit the state: an unknown end, or no common address family.
     pub fn answer(&self, services: &mut Services, asked: &Asked) -> anyhow::Result<Answer> {
         let pipeline = &self.pipeline;
         let (port, questions) = question::all(pipeline, services, asked)?;
@@ -105,37 +104,36 @@ impl Engine {
     }
 }
 
-/// What becomes of the connections that were asked about.
+/// The verdict on each of the connections in question.
 #[derive(Serialize)]
 pub struct Answer {
     protocol: &'static str,
     port: u16,
-    /// `allow` where every walk and every Service is.
+    /// `allow` if all connections and Services are allowed.
     verdict: &'static str,
-    /// Connections whose destination stays.
+    /// Connections whose destination is not translated.
     walks: Vec<Walk>,
-    /// Connections to Services.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     services: Vec<Translated<Walk>>,
 }
 
 impl Answer {
-    /// Whether all of them are let through.
+    /// Whether all connections are allowed.
     pub fn is_allowed(&self) -> bool {
         self.verdict == "allow"
     }
 
-    /// Has it that nothing passes, whatever the tables say that its walks are of: there is no state that makes sense.
+    /// Overrides the verdict with a denial: a vswitch without a valid state lets nothing pass, whatever its last tables say.
     pub const fn deny(&mut self) {
         self.verdict = "deny";
     }
 
-    /// The number of the protocol that was asked about.
+    /// Protocol number of the connection.
     pub fn transport(&self) -> u8 {
         Transport::from_name(self.protocol).map_or(0, Transport::number)
     }
 
-    /// Verdict and reason in a line, of which another one tells that something else decides.
+    /// Returns verdict and reasons in one line. Two answers with different lines have different causes.
     pub fn gist(&self) -> String {
         let walks = self.walks.iter().map(Walk::because);
         let services = self.services.iter().map(|told| told.because(Walk::because));
@@ -145,7 +143,7 @@ impl Answer {
         format!("{}{beside}", self.verdict.to_uppercase())
     }
 
-    /// The addresses that connections are from, and those with their ports that they go to: a Service's and its backends'.
+    /// Returns the clients' addresses, and the destinations with ports: those of Services and of their backends.
     pub fn ends(&self) -> (BTreeSet<IpAddr>, BTreeSet<(IpAddr, u16)>) {
         let (mut from, mut to) = (BTreeSet::new(), BTreeSet::new());
         for walk in &self.walks {
@@ -159,10 +157,10 @@ impl Answer {
         (from, to)
     }
 
-    /// Writes it for people.
+    /// Writes the answer for people.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// If `out` cannot be written.
     pub fn write(&self, pipeline: &Pipeline, out: &mut impl Write) -> io::Result<()> {
         for (at, walk) in self.walks.iter().enumerate() {
             if at > 0 {
@@ -180,15 +178,15 @@ impl Answer {
     }
 }
 
-/// What senders are told of what policy denies.
+/// Denials that the sender is notified of.
 struct Refusing {
-    /// The rules whose denials are refused, by their namespaces' annotations.
+    /// Rules whose denials are answered with a reset or an ICMP error, because of their namespaces' annotations.
     origins: HashSet<OriginId>,
-    /// The packets' protocol.
+    /// Protocol of the connection.
     transport: Transport,
 }
 
-/// What answers: the tables of all nodes, and the policies that they were made of.
+/// The tables of all nodes and the policies behind them.
 struct Asker<'a> {
     pipeline: &'a Pipeline,
     mirror: &'a Mirror,
@@ -198,12 +196,12 @@ struct Asker<'a> {
 }
 
 impl Asker<'_> {
-    /// What becomes of a connection.
+    /// Explains one connection.
     fn walk(&mut self, leg: Leg) -> anyhow::Result<Walk> {
         let hops = leg.hops(&mut self.fabric)?;
         let is_allowed = leg.is_allowed(&hops);
         let last = hops.last().and_then(|hop| hop.outcome.decision);
-        // What the other end says is another walk's.
+        // The other end's view belongs to another walk.
         let to = if leg.is_departure { End::External(leg.to.address()) } else { leg.to.clone() };
         Ok(Walk {
             from: leg.from.to_string(),
@@ -218,7 +216,7 @@ impl Asker<'_> {
         })
     }
 
-    /// A hop as it is told.
+    /// Describes a hop.
     fn told(&self, hop: &Hop) -> Step {
         let Self { pipeline, fabric, refusing, .. } = self;
         let outcome = &hop.outcome;
@@ -252,7 +250,7 @@ impl Asker<'_> {
     }
 }
 
-/// One connection's way.
+/// The path of one connection.
 #[derive(Serialize)]
 struct Walk {
     from: String,
@@ -261,7 +259,7 @@ struct Walk {
     to_address: IpAddr,
     verdict: &'static str,
     steps: Vec<Step>,
-    /// What rules with the action Pass have skipped.
+    /// Rules that rules with the action Pass skipped.
     passes: Vec<passes::Pass>,
     #[serde(skip)]
     denied_by: Option<Origin>,
@@ -276,7 +274,7 @@ impl Judged for Walk {
 }
 
 impl Walk {
-    /// What decides: of a denial who denies, else who allows on the way.
+    /// Returns the origin that denies the connection or, if it is allowed, the origins that allow it.
     fn because(&self) -> String {
         let first = self.steps.iter().filter(|step| !step.is_reply());
         match self.steps.last() {
@@ -311,13 +309,13 @@ impl Walk {
     }
 }
 
-/// Where the policies behind an origin stand: `web at web.yaml:14`.
+/// Returns the policies behind an origin with file and line: `web at web.yaml:14`.
 fn positions(places: &Places<'_>, origin: Option<&Origin>) -> Vec<String> {
     let told = |Written { policy, file, line }: Written| format!("{policy} at {file}:{line}");
     places.of_origin(origin).into_iter().map(told).collect()
 }
 
-/// The workload whose template stands for an end that is not there yet, as in `Deployment web`. Its address is nobody's, and not told.
+/// Returns the workload, such as `Deployment web`, whose template represents a future pod. `None` for an existing pod.
 fn planned_as(pipeline: &Pipeline, end: &End) -> Option<String> {
     let End::Pod { name, .. } = end else { return None };
     let cache = pipeline.cache();
@@ -325,7 +323,7 @@ fn planned_as(pipeline: &Pipeline, end: &End) -> Option<String> {
     pod.planned.then(|| printable(&pod.workload().to_string()))
 }
 
-/// `x/a (10.0.0.1)`; an external end is its address once.
+/// `x/a (10.0.0.1)`. If the name is the address, only the address.
 pub fn end_text(name: &str, address: IpAddr) -> String {
     let text = address.to_string();
     if name == text { text } else { format!("{} ({text})", printable(name)) }

@@ -1,8 +1,8 @@
-//! The vswitches of all nodes, joined: first packets and their replies are pushed through every node on their way.
+//! Simulates the vswitches of all nodes: sends first packets and replies through every node on their path.
 //!
-//! A packet from a pod enters its node's vswitch at the pod's port. When it leaves through the uplink and its destination
-//! is a pod of another node, it enters that node's vswitch at the uplink. The reply goes back the same way and needs the
-//! sessions that the first packet made. So the answer is what the dataplane does, not what a second implementation thinks.
+//! A packet from a pod enters its node's vswitch at the pod's port. If it leaves through the uplink towards a pod of another node, it
+//! enters that node's vswitch at the uplink. The reply takes the reverse path and needs the sessions that the first packet created. The
+//! verdict is thus the dataplane's own, not that of a second implementation.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -20,31 +20,31 @@ use bulkhead_dataplane::{
 use crate::args::PortProtocol;
 use crate::run;
 
-/// The source port of probes: from the range that no service listens on (RFC 6335, dynamic ports).
+/// Source port of probes, from the dynamic range (RFC 6335), where no service listens.
 const PROBE_SOURCE_PORT: u16 = 50_000;
 
-/// A probe makes one session on each of two nodes at most, so a small table is enough and quick to forget.
+/// Maximum number of sessions. A probe creates at most one on each of two nodes, and a small table is quick to clear.
 const PROBE_SESSIONS: usize = 16;
 
 /// One end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum End {
-    /// A pod, with those of its addresses that may be used.
+    /// A pod with one of its addresses.
     Pod {
         /// Namespace and name.
         name: PodName,
-        /// Its node.
+        /// Node of the pod.
         node: Arc<str>,
-        /// Whether it is in the network of its node.
+        /// Whether the pod is on the host network.
         host_network: bool,
-        /// The address used.
+        /// IPv4 or IPv6 address.
         address: IpAddr,
     },
-    /// A node itself: its kubelet, or anything else on its own network.
+    /// A node: its kubelet, or any other process on the host network.
     Node {
-        /// The node.
+        /// Name of the node.
         node: Arc<str>,
-        /// The address used.
+        /// IPv4 or IPv6 address.
         address: IpAddr,
     },
     /// An address outside the cluster.
@@ -52,7 +52,7 @@ pub enum End {
 }
 
 impl End {
-    /// The ends that a pod has: one for each of its addresses.
+    /// Returns one end per address of a pod.
     pub fn of_pod(pod: &Pod) -> impl Iterator<Item = Self> + '_ {
         pod.addresses.iter().map(|&address| Self::Pod {
             name: pod.name.clone(),
@@ -62,7 +62,7 @@ impl End {
         })
     }
 
-    /// Whose address it is: a pod's, a node's, or nobody's in the cluster.
+    /// Returns the owner of an address: a pod, a node, or an external end.
     pub fn at(pipeline: &Pipeline, address: IpAddr) -> Self {
         let cache = pipeline.cache();
         let node = cache.nodes().values().find(|node| node.addresses.contains(&address));
@@ -74,14 +74,14 @@ impl End {
         pods.find_map(end).unwrap_or(Self::External(address))
     }
 
-    /// Its address.
+    /// IPv4 or IPv6 address.
     pub fn address(&self) -> IpAddr {
         match self {
             Self::Pod { address, .. } | Self::Node { address, .. } | Self::External(address) => *address,
         }
     }
 
-    /// Its node; none outside the cluster.
+    /// The node. `None` for an external address.
     pub fn node(&self) -> Option<&Arc<str>> {
         match self {
             Self::Pod { node, .. } | Self::Node { node, .. } => Some(node),
@@ -100,19 +100,19 @@ impl std::fmt::Display for End {
     }
 }
 
-/// Whether a connection can be made. Of several legs the least decides.
+/// Whether a connection is possible. The minimum over all legs decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reached {
     /// Policy denies it.
     No,
-    /// It can, because a policy is audited and not enforced.
+    /// Yes, but only because a policy is audited.
     Audited,
-    /// It can.
+    /// Yes, under all policies.
     Yes,
 }
 
 impl Reached {
-    /// What these passes make of a connection that is let through, or is not.
+    /// Returns the result of a walk with these hops.
     pub fn of(hops: &[Hop], is_allowed: bool) -> Self {
         match is_allowed {
             false => Self::No,
@@ -121,7 +121,7 @@ impl Reached {
         }
     }
 
-    /// As it is printed.
+    /// Returns the printed verdict.
     pub const fn verdict(self) -> &'static str {
         match self {
             Self::No => "deny",
@@ -130,22 +130,22 @@ impl Reached {
     }
 }
 
-/// A packet's pass through one node's vswitch.
+/// The processing of a packet in one vswitch.
 #[derive(Clone, Debug)]
 pub struct Hop {
-    /// The node.
+    /// Node of the vswitch.
     pub node: Arc<str>,
-    /// Whether this is the reply.
+    /// Whether the packet is the reply.
     pub reply: bool,
-    /// What the vswitch did.
+    /// Decision of the vswitch.
     pub outcome: Outcome,
 }
 
-/// A worker that judges packets that nobody has sent.
+/// A worker that judges simulated packets.
 pub struct Judge(Worker);
 
 impl Default for Judge {
-    /// A worker without sessions.
+    /// Returns a worker without sessions.
     fn default() -> Self {
         let sessions = SessionConfig { capacity: PROBE_SESSIONS, ..SessionConfig::default() };
         Self(Worker::new(WorkerConfig { sessions, ..WorkerConfig::default() }))
@@ -153,7 +153,7 @@ impl Default for Judge {
 }
 
 impl Judge {
-    /// What becomes of an IP packet that comes in on this port. Replies need the sessions of the first packets that were judged before.
+    /// Judges an IP packet that enters at a port. A reply needs the session of a first packet judged before.
     pub fn judge(&mut self, snapshot: &Snapshot, in_port: PortId, packet: &[u8]) -> Outcome {
         let packet = Packet { frame: packet, wire_len: packet.len(), link: LinkType::Raw, in_port, time: 0 };
         let mut outcomes = [Outcome::UNJUDGED];
@@ -162,13 +162,13 @@ impl Judge {
         outcome
     }
 
-    /// Forgets all sessions.
+    /// Removes all sessions.
     fn clear(&mut self) {
         self.0.clear();
     }
 }
 
-/// The conversation that is tried out to learn whether one to this port is allowed.
+/// Returns a probe of a connection to this port.
 pub const fn probe(src: IpAddr, dst: IpAddr, port: PortProtocol) -> Probe {
     let kind = match port.transport {
         Transport::Tcp => ProbeKind::Tcp,
@@ -178,23 +178,23 @@ pub const fn probe(src: IpAddr, dst: IpAddr, port: PortProtocol) -> Probe {
     Probe { src, dst, kind, sport: PROBE_SOURCE_PORT, dport: port.port }
 }
 
-/// The vswitch of one node.
+/// The simulated vswitch of a node.
 struct Vswitch {
     tables: Arc<NodeTables>,
     snapshot: Snapshot,
     judge: Judge,
 }
 
-/// See the module.
+/// The simulated vswitches of all nodes.
 pub struct Fabric {
     nodes: BTreeMap<Arc<str>, Vswitch>,
 }
 
 impl Fabric {
-    /// The vswitches of all nodes that the pipeline knows.
+    /// Creates the vswitches of all nodes in the pipeline.
     ///
     /// # Errors
-    /// As for [`run::snapshot`].
+    /// See [`run::snapshot`].
     pub fn new(pipeline: &Pipeline) -> anyhow::Result<Self> {
         let mut nodes = BTreeMap::new();
         let audits = pipeline.all_audit_tables();
@@ -205,12 +205,12 @@ impl Fabric {
         Ok(Self { nodes })
     }
 
-    /// The tables of a node.
+    /// Returns the tables of a node. `None` if the node is unknown.
     pub fn tables(&self, node: &str) -> Option<&Arc<NodeTables>> {
         self.nodes.get(node).map(|vswitch| &vswitch.tables)
     }
 
-    /// The name of a port of a node.
+    /// Returns the name of a port. `None` if the node or port is unknown.
     pub fn port_name(&self, node: &str, port: PortId) -> Option<Arc<str>> {
         self.nodes.get(node)?.snapshot.port(port).map(|port| port.name.clone())
     }
@@ -218,24 +218,24 @@ impl Fabric {
     /// Whether a first packet and its reply both arrive.
     ///
     /// # Errors
-    /// When the two ends cannot be asked about; see [`Fabric::walk`].
+    /// See [`Fabric::walk`].
     pub fn allowed(&mut self, from: &End, to: &End, port: PortProtocol) -> anyhow::Result<bool> {
         Ok(self.reached(from, to, port)? != Reached::No)
     }
 
-    /// Whether a first packet and its reply both arrive, and whether audited policies would keep one of them.
+    /// Whether a first packet and its reply both arrive, and whether audited policies would deny one.
     ///
     /// # Errors
-    /// As for [`Fabric::allowed`].
+    /// See [`Fabric::walk`].
     pub fn reached(&mut self, from: &End, to: &End, port: PortProtocol) -> anyhow::Result<Reached> {
         let hops = self.walk(from, to, port)?;
         Ok(Reached::of(&hops, hops.last().is_some_and(|hop| hop.reply && arrived(hop))))
     }
 
-    /// Pushes a first packet and, when it arrives, the reply. Returns every pass through a vswitch in order.
+    /// Sends a first packet and, if it arrives, a reply. Returns all hops in order.
     ///
     /// # Errors
-    /// When neither end is a pod, when the ends' families differ, or when a pod's node has no tables.
+    /// If both ends are external, their families differ, or a node has no tables.
     pub fn walk(&mut self, from: &End, to: &End, port: PortProtocol) -> anyhow::Result<Vec<Hop>> {
         let probe = probe(from.address(), to.address(), port);
         for node in from.node().into_iter().chain(to.node()) {
@@ -250,21 +250,21 @@ impl Fabric {
         Ok(hops)
     }
 
-    /// Pushes a first packet through the vswitch of the sender's node alone, which translates its destination or its source on the way
-    /// out: what comes after that is another connection to the vswitches behind it.
+    /// Sends a first packet through the vswitch of the client's node only. That node rewrites the packet, so vswitches behind it see
+    /// another connection.
     ///
     /// # Errors
-    /// As for [`Fabric::walk`].
+    /// See [`Fabric::walk`].
     pub fn depart(&mut self, from: &End, to: &End, port: PortProtocol) -> anyhow::Result<Vec<Hop>> {
         let mut hops = self.walk(from, to, port)?;
         hops.retain(|hop| !hop.reply && from.node() == Some(&hop.node));
         Ok(hops)
     }
 
-    /// One packet from end to end.
+    /// Sends a packet from end to end.
     fn pass(&mut self, from: &End, to: &End, frame: &[u8], reply: bool, hops: &mut Vec<Hop>) -> anyhow::Result<()> {
         let Some(first) = from.node().or(to.node()) else {
-            bail!("{from} and {to} are both outside the cluster: no vswitch is on their way")
+            bail!("{from} and {to} are both outside the cluster: no vswitch is on their path")
         };
         let entry = match from {
             End::Pod { host_network: true, .. } | End::Node { .. } => PortKind::Host,
@@ -281,7 +281,7 @@ impl Fabric {
         Ok(())
     }
 
-    /// One packet through one vswitch. Returns the kind of port it left through.
+    /// Sends a packet through one vswitch. Returns the kind of its egress port.
     fn push(
         &mut self,
         node: &Arc<str>,
@@ -305,7 +305,7 @@ impl Fabric {
     }
 }
 
-/// Whether the packet left the last vswitch on its way.
+/// Whether the packet left the last vswitch on its path.
 pub fn arrived(hop: &Hop) -> bool {
     matches!(hop.outcome.verdict, Verdict::Forward(_))
 }

@@ -1,10 +1,10 @@
-//! # Questions about a state, answered offline
+//! # Offline questions about a state
 //!
-//! **Purpose.** Reads a cluster's state from files and bundles, and answers questions about it: who can reach whom, which rule decides, what
-//! a change would change, what a capture's packets meet. It also wires the three engines together, for everybody who needs tables and packets.
+//! **Purpose.** Reads a cluster's state from files and bundles and answers questions about it: who can reach whom, which rule decides, what
+//! a change affects, what happens to a capture's packets. Also connects the three engines for everything that needs tables and packets.
 //!
-//! **Not its purpose.** It asks no running vswitch and no API server: it has no sockets, no TLS and no async code. `bulkhead-observe`
-//! asks, and passes what it got as arguments ([`lint::ReadCounters`]).
+//! **Not its purpose.** It queries no running vswitch and no API server: it has no sockets, TLS or async code. `bulkhead-observe` does
+//! that, and passes results as arguments ([`lint::ReadCounters`]).
 //!
 //! ```text
 //!  files, bundles --control--> tables, Services --run, services--> snapshot --dataplane--> outcome of every packet
@@ -15,7 +15,7 @@
 //!  resolve, diff, lint, test, compile: ask `control` alone
 //! ```
 //!
-//! **Invariant.** Every answer comes from the engine that forwards packets. What `reach` and `explain` say is what the vswitch does.
+//! **Invariant.** Every answer comes from the engine that forwards packets: `reach` and `explain` report what the vswitch does.
 #![forbid(unsafe_code)]
 
 pub mod args;

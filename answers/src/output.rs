@@ -1,4 +1,4 @@
-//! What the user sees on the terminal besides the answer itself: warnings, errors and plain tables.
+//! Terminal output: warnings, errors and plain tables.
 
 use std::fmt::Display;
 use std::io::{self, BufWriter, StdoutLock, Write};
@@ -8,10 +8,10 @@ use serde::Serialize;
 
 use crate::args::Format;
 
-/// Prints an answer to standard output in the form that was asked for; `text` writes it for people.
+/// Prints an answer to standard output: as JSON, or as the text that `text` writes.
 ///
 /// # Errors
-/// Those of standard output.
+/// If standard output cannot be written.
 pub fn answer(
     format: Format,
     answer: &impl Serialize,
@@ -31,21 +31,21 @@ pub fn answer(
 
 /// Prints a warning to standard error.
 pub fn warn(warning: &(impl Display + ?Sized)) {
-    // When standard error is gone there is nobody to tell.
+    // Ignore errors: if standard error is closed, nobody can read the message.
     let _ = writeln!(io::stderr().lock(), "warning: {warning}");
 }
 
-/// Prints a remark to standard error.
+/// Prints a note to standard error.
 pub fn note(remark: &str) {
     let _ = writeln!(io::stderr().lock(), "{remark}");
 }
 
-/// Prints an error and what led to it to standard error.
+/// Prints an error and its causes to standard error.
 pub fn report(error: &anyhow::Error) {
     let _ = writeln!(io::stderr().lock(), "error: {}", told(error));
 }
 
-/// An error and what led to it, without causes that are told already: many errors have the words of their cause in their own.
+/// Returns the message of an error and its causes. Skips a cause whose message is already part of an outer one.
 pub fn told(error: &anyhow::Error) -> String {
     error.chain().map(ToString::to_string).fold(String::new(), |mut told, cause| {
         if !told.contains(&cause) {
@@ -55,7 +55,7 @@ pub fn told(error: &anyhow::Error) -> String {
     })
 }
 
-/// Whether the error is that the reader of our output went away (`bulkhead ... | head`), which is no failure.
+/// Whether the error is a broken pipe: the reader of our output exited, as in `bulkhead ... | head`. Not a failure.
 pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         let kind = cause.downcast_ref::<io::Error>().map(io::Error::kind);
@@ -64,7 +64,7 @@ pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
     })
 }
 
-/// The first few of a list as text, and how many more there are.
+/// Returns the first `most` names separated by commas, and the number of the rest.
 pub fn some_of(names: &[&str], most: usize) -> String {
     let shown = names.iter().take(most).copied().map(printable).collect::<Vec<_>>().join(", ");
     match names.len().checked_sub(most) {
@@ -73,53 +73,52 @@ pub fn some_of(names: &[&str], most: usize) -> String {
     }
 }
 
-/// The text with control characters escaped: names come from files and captures, and a terminal obeys what it is sent.
+/// Escapes control characters. Names come from files and captures, and could otherwise send escape sequences to the terminal.
 pub fn printable(text: &str) -> String {
     if text.chars().any(char::is_control) { text.escape_debug().to_string() } else { text.to_owned() }
 }
 
-/// The text as a part of a file's name, with `_` for what may not be in one.
+/// Replaces everything except ASCII letters, digits, `-`, `.` and `_` with `_`, for use in a file name.
 #[cfg(target_os = "linux")]
 pub fn file_name(text: &str) -> String {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-._".contains(letter);
     text.chars().map(|letter| if is_plain(letter) { letter } else { '_' }).collect()
 }
 
-/// An address, with a port where there is one.
+/// Formats an address, with the port unless it is 0.
 pub fn end(address: IpAddr, port: u16) -> String {
     if port == 0 { address.to_string() } else { SocketAddr::new(address, port).to_string() }
 }
 
-/// The names of the control bits of a TCP segment that are set.
+/// Returns the names of the TCP flags that are set.
 pub fn flag_names(flags: u8) -> Vec<&'static str> {
     const NAMES: [&str; 8] = ["FIN", "SYN", "RST", "PSH", "ACK", "URG", "ECE", "CWR"];
     NAMES.into_iter().enumerate().filter(|(bit, _)| flags >> bit & 1 == 1).map(|(_, name)| name).collect()
 }
 
-/// The text for a cell of a Markdown table, or between its words: what Markdown would read as its own is escaped.
+/// Escapes text for a cell of a Markdown table.
 pub fn markdown(text: &str) -> String {
     let text = printable(text).replace('\\', "\\\\").replace('|', "\\|").replace('*', "\\*").replace('`', "\\`");
     text.replace('<', "&lt;")
 }
 
-/// Rows of cells in columns as wide as their widest cell. Numbers go to the right.
+/// A table with columns as wide as their widest cell. Columns of numbers are right-aligned.
 #[derive(Debug, Default)]
 pub struct Columns {
     rows: Vec<Vec<String>>,
 }
 
 impl Columns {
-    /// A table with these headings.
+    /// Returns a table with these headings and no rows.
     pub fn new(headings: &[&str]) -> Self {
         Self { rows: vec![headings.iter().map(ToString::to_string).collect()] }
     }
 
-    /// Adds a row.
     pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
         self.rows.push(cells.into_iter().map(|cell| printable(&cell)).collect());
     }
 
-    /// Writes the table; cells of the last column are not padded.
+    /// Writes the table. The last column is not padded.
     pub fn write(&self, out: &mut dyn Write) -> io::Result<()> {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let width = |at: usize| self.rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count()).max();

@@ -1,7 +1,7 @@
-//! Where rules are written: file and line.
+//! Finds the file and line of rules.
 //!
-//! The objects do not keep the lines of their rules, because only answers to people need them. They are found in the file afterwards, all
-//! rules of a file by one walk over it: an answer may name every rule of a file with a thousand policies.
+//! Objects do not store the lines of their rules, because only messages need them. One pass over a file finds all its rules: an answer may
+//! name every rule of a file with a thousand policies.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -15,23 +15,23 @@ use bulkhead_control::source;
 
 use crate::run;
 
-/// Where a policy, or one of its rules, is written.
+/// Position of a policy or rule in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Written {
-    /// The policy as it is told.
+    /// Name of the policy.
     pub policy: String,
-    /// As the user named it.
+    /// Path as given by the user.
     pub file: Arc<str>,
-    /// From 1.
+    /// Line number, from 1.
     pub line: usize,
 }
 
-/// A rule of a file: its object's document and path, its list and its place there.
+/// A rule in a file: document number, path of the object, direction, index in the list.
 type RuleKey = (usize, Arc<str>, Direction, usize);
 
 type Lines = HashMap<RuleKey, usize>;
 
-/// Finds the places of a state's rules. Each file is read once, when one of its rules is asked about.
+/// Finds positions of rules. Reads each file once, on the first question about one of its rules.
 pub(crate) struct Places<'a> {
     pipeline: &'a Pipeline,
     files: RefCell<HashMap<Arc<str>, Rc<Lines>>>,
@@ -42,7 +42,7 @@ impl<'a> Places<'a> {
         Self { pipeline, files: RefCell::default() }
     }
 
-    /// The rule, or the policies that isolate, behind an origin. Empty where no object stands for it in a file.
+    /// Returns the positions of the rule, or of the isolating policies, behind an origin. Empty if no object in a file is behind it.
     pub(crate) fn of_origin(&self, origin: Option<&Origin>) -> Vec<Written> {
         let cache = self.pipeline.cache();
         let rule = |policy: String, position: Option<&Position>, direction, rule| {
@@ -70,7 +70,7 @@ impl<'a> Places<'a> {
         }
     }
 
-    /// The line of a rule of the policy at `position`; none when the file cannot be read again, or has changed.
+    /// Returns the line of a rule of the policy at `position`. `None` if the file can no longer be read or has changed.
     pub(crate) fn of_rule(&self, position: &Position, direction: Direction, rule: usize) -> Option<usize> {
         let known = self.files.borrow().get(&position.file).cloned();
         let lines = known.unwrap_or_else(|| {

@@ -1,7 +1,7 @@
-//! `bulkhead reach`: the truth table between all pods and the given external addresses, or who of them reaches a Service.
+//! `bulkhead reach`: the connectivity matrix of all pods and given external addresses, or the clients of a Service.
 //!
-//! As text and JSON it has every pod, and each answer is what the vswitches do with a first packet and its reply. As tables and graphs for
-//! people it has the pods of a workload as one where they are equal ([`merged`]).
+//! Text and JSON list every pod; each verdict is the vswitches' decision on a first packet and its reply. Tables and graphs merge identical
+//! pods of a workload ([`merged`]).
 
 mod graph;
 mod merged;
@@ -23,10 +23,10 @@ use crate::args::{PortProtocol, Reach, ReachFormat};
 use crate::fabric::{End, Fabric, Reached};
 use crate::{output, run};
 
-/// Blanks between the columns of the matrix.
+/// Spaces between columns of the matrix.
 const LABEL_GAP: usize = 1;
 
-/// Up to so many columns carry names, also in Markdown: with names of twenty letters that is what a wide screen holds.
+/// Maximum number of columns with names, in text and Markdown: with names of twenty letters they fill a wide screen.
 const NAMED_COLUMNS: usize = 12;
 
 #[derive(Serialize)]
@@ -37,7 +37,7 @@ struct ProbeLine<'a> {
     protocol: &'static str,
     port: u16,
     verdict: &'static str,
-    /// Allowed because a policy is audited: if all were enforced, it would be denied.
+    /// Whether it is allowed only because a policy is audited.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     audited: bool,
 }
@@ -45,17 +45,17 @@ struct ProbeLine<'a> {
 /// Prints who can reach whom.
 ///
 /// # Errors
-/// When the state cannot be read, or does not have what the question names.
+/// If the state cannot be read, or lacks an end in question.
 pub fn run(args: &Reach) -> anyhow::Result<ExitCode> {
     let mut out = BufWriter::new(io::stdout().lock());
     match args.output {
         ReachFormat::Text | ReachFormat::Json if !args.focus.is_empty() => {
-            bail!("--focus is for tables and graphs\n  help: add -o md, csv, dot or mermaid")
+            bail!("--focus needs a table or graph\n  help: add -o md, csv, dot or mermaid")
         }
         ReachFormat::Text | ReachFormat::Json if args.to.is_empty() => of_pods(args, &mut out)?,
         ReachFormat::Text | ReachFormat::Json => service::run(args, &mut out)?,
         _ if !args.to.is_empty() => {
-            bail!("who reaches a Service is told as text or json\n  help: leave out either --to or the form")
+            bail!("--to supports only the formats text and json\n  help: use -o text or -o json, or omit --to")
         }
         _ => of_workloads(args, &mut out)?,
     }
@@ -87,7 +87,7 @@ fn of_workloads(args: &Reach, out: &mut impl Write) -> anyhow::Result<()> {
     }
 }
 
-/// The values without repeats, in the order in which they were given.
+/// Returns the values without duplicates, in the given order.
 fn distinct<T: Copy + PartialEq>(given: &[T]) -> Vec<T> {
     let mut kept = Vec::new();
     for &value in given {
@@ -98,7 +98,7 @@ fn distinct<T: Copy + PartialEq>(given: &[T]) -> Vec<T> {
     kept
 }
 
-/// An end and its name, one for each family.
+/// One address of an end, with the end's name.
 struct NamedEnd {
     name: String,
     end: End,
@@ -108,12 +108,12 @@ fn ends(pipeline: &bulkhead_control::pipeline::Pipeline, external: &[IpAddr]) ->
     let cache = pipeline.cache();
     let mut pods: Vec<_> = cache.pods().map(|(_, pod)| pod).filter(|pod| !pod.finished).collect();
     pods.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-    // A pod on the host network is where its node is.
+    // A pod on the host network is located by its node.
     let nowhere = |pod: &Pod| pod.addresses.is_empty() || (pod.host_network && pod.node.is_none());
     let waiting: Vec<String> = pods.iter().filter(|pod| nowhere(pod)).map(|pod| pod.name.to_string()).collect();
     if !waiting.is_empty() {
         let names: Vec<&str> = waiting.iter().map(String::as_str).collect();
-        output::warn(&format!("left out, because they have no address or no node: {}", output::some_of(&names, 5)));
+        output::warn(&format!("skipped pods without an address or a node: {}", output::some_of(&names, 5)));
         pods.retain(|pod| !nowhere(pod));
     }
     let mut ends: Vec<NamedEnd> =
@@ -126,14 +126,14 @@ fn ends(pipeline: &bulkhead_control::pipeline::Pipeline, external: &[IpAddr]) ->
     for address in distinct(external) {
         let end = End::at(pipeline, address);
         if let End::Pod { name, .. } = &end {
-            bail!("--external {address} is the address of pod {name}\n  help: name addresses that are no pod's");
+            bail!("--external {address} is the address of pod {name}\n  help: pass an address outside the cluster");
         }
         ends.push(NamedEnd { name: address.to_string(), end });
     }
     Ok(ends)
 }
 
-/// Whether there is anything to ask between two ends. Two pods on the host network of one node are one address.
+/// Whether the question makes sense. Two pods on one node's host network share an address.
 fn askable(from: &NamedEnd, to: &NamedEnd) -> bool {
     let (a, b) = (from.end.address(), to.end.address());
     let outside = |end: &End| !matches!(end, End::Pod { .. });
@@ -145,7 +145,7 @@ fn family(address: IpAddr) -> &'static str {
 }
 
 fn json(fabric: &mut Fabric, ends: &[NamedEnd], ports: &[PortProtocol], out: &mut impl Write) -> anyhow::Result<()> {
-    // Written line by line: the table of a large cluster does not have to fit in memory.
+    // Stream the lines: the table of a large cluster may not fit in memory.
     write!(out, "{{\"probes\":[")?;
     let mut first = true;
     for &port in ports {
@@ -191,12 +191,12 @@ fn text(fabric: &mut Fabric, ends: &[NamedEnd], ports: &[PortProtocol], out: &mu
     Ok(())
 }
 
-/// Returns whether something is audited.
+/// Writes the matrix of one port. Returns whether a verdict depends on an audited policy.
 fn matrix(fabric: &mut Fabric, ends: &[&NamedEnd], port: PortProtocol, out: &mut impl Write) -> anyhow::Result<bool> {
     let mut has_audited = false;
     let names: Vec<String> = ends.iter().map(|end| output::printable(&end.name)).collect();
     let label = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
-    // With the names over the columns when that fits a screen; else the columns stand close, in the order of the rows.
+    // Put the names above the columns if they fit a screen. Otherwise columns have one character, in the order of the rows.
     let wide = names.len() <= NAMED_COLUMNS;
     if wide {
         write!(out, "{:label$}", "")?;
@@ -205,7 +205,7 @@ fn matrix(fabric: &mut Fabric, ends: &[&NamedEnd], port: PortProtocol, out: &mut
         }
         writeln!(out)?;
     } else {
-        writeln!(out, "columns in the order of the rows")?;
+        writeln!(out, "columns are in the same order as rows")?;
     }
     for (from, name) in ends.iter().zip(&names) {
         write!(out, "{name:<label$}{}", if wide { "" } else { " " })?;

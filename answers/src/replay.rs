@@ -93,7 +93,7 @@ fn refuse_to_overwrite_input(args: &Replay) -> anyhow::Result<()> {
     let Some(output) = args.write.as_ref().and_then(|path| Some((path, identity(path)?))) else { return Ok(()) };
     if let Some(input) = args.captures.iter().find(|input| identity(input).as_ref() == Some(&output.1)) {
         bail!(
-            "--write {} would overwrite the capture {}\n  help: name another file",
+            "--write {} would overwrite the capture {}\n  help: choose another output file",
             output.0.display(),
             input.display()
         );

@@ -1,4 +1,4 @@
-//! The wiring: the only place that sees all three crates.
+//! Connects the three engines: converts compiled tables to the dataplane's snapshot.
 
 mod attribution;
 mod load;
@@ -25,23 +25,23 @@ pub use load::{
 };
 pub use load::{load, load_planned};
 
-/// The tables of one node.
+/// Returns the tables of a node.
 ///
 /// # Errors
-/// When the state has no such node; the message names those that it has.
+/// If the state has no such node; the message lists the known nodes.
 pub fn node_tables(pipeline: &Pipeline, node: &str) -> anyhow::Result<Arc<NodeTables>> {
     check_node(pipeline, node)?;
     pipeline.node_tables(node).with_context(|| format!("node `{node}` has no tables"))
 }
 
-/// That the state knows the node.
+/// Checks that the state has the node.
 ///
 /// # Errors
-/// When it does not; the message names the nodes that it has.
+/// If it does not; the message lists the known nodes.
 pub fn check_node(pipeline: &Pipeline, node: &str) -> anyhow::Result<()> {
     let cache = pipeline.cache();
     let hosting = || cache.pods().filter_map(|(_, pod)| pod.node.as_ref());
-    // With each batch of changes: the names of all nodes are for the message alone.
+    // Runs with each batch of changes, so collect the names of all nodes only for the error.
     if cache.nodes().contains_key(node) || hosting().any(|name| **name == *node) {
         return Ok(());
     }
@@ -56,7 +56,7 @@ pub fn check_node(pipeline: &Pipeline, node: &str) -> anyhow::Result<()> {
     bail!("no node `{node}` in the state\n  help: it has {}", output::some_of(&names, 10))
 }
 
-/// What a port is called everywhere: `namespace/pod`, `uplink`, `host`.
+/// Returns the name of a port: `namespace/pod`, `uplink` or `host`.
 pub fn port_name(attachment: &Attachment) -> Arc<str> {
     match attachment {
         Attachment::Pod(pod) => pod.to_string().into(),
@@ -65,18 +65,18 @@ pub fn port_name(attachment: &Attachment) -> Arc<str> {
     }
 }
 
-/// The dataplane's view of a node's tables: the one place where the two meet.
+/// Converts a node's tables to a dataplane snapshot.
 ///
 /// # Errors
-/// When two pods, or a pod and the node, have the same address.
+/// If two pods, or a pod and the node, have the same address.
 pub fn snapshot(tables: &NodeTables) -> anyhow::Result<Snapshot> {
     snapshot_with(tables, None)
 }
 
-/// The same with what its audited policies would say if they were enforced.
+/// Like [`snapshot`], with the tables that would apply if audited policies were enforced.
 ///
 /// # Errors
-/// As for [`snapshot`].
+/// See [`snapshot`].
 pub fn snapshot_with(tables: &NodeTables, audit: Option<&AuditTables>) -> anyhow::Result<Snapshot> {
     check_addresses(tables)?;
     let mut ports = Vec::with_capacity(tables.interfaces.len());
@@ -95,16 +95,16 @@ pub fn snapshot_with(tables: &NodeTables, audit: Option<&AuditTables>) -> anyhow
     Ok(Snapshot::new(tables.generation, ports, compiled, Routes::new(routes)?)?)
 }
 
-/// The tables of a snapshot: those in force, then those of all policies.
+/// Returns the tables of a snapshot: the enforced ones, then those of all policies.
 pub fn compiled_tables(tables: &NodeTables, audit: Option<&AuditTables>) -> Vec<Arc<Tables>> {
     let audited = audit.into_iter().flat_map(|audit| &audit.tables.tables);
     tables.tables.iter().chain(audited).map(|table| table.tables.clone()).collect()
 }
 
-/// The table of all policies for an interface, among [`compiled_tables`]; none where it says what is in force.
+/// Returns the index in [`compiled_tables`] of an interface's table of all policies. `None` if it equals the enforced one.
 ///
 /// # Errors
-/// When there are more tables than can be numbered.
+/// If the table index exceeds 32 bits.
 pub fn audit_table(
     tables: &NodeTables,
     audit: Option<&AuditTables>,
@@ -115,11 +115,10 @@ pub fn audit_table(
     own.map(|own| Ok(TableId(u32::try_from(tables.tables.len() + own.table)?))).transpose()
 }
 
-/// What a node's vswitch has in force: [`snapshot`] of its tables, with the Services of the state. Besides, what is known of these;
-/// none where the state has none.
+/// Returns a node's [`snapshot`] with the state's Services, and their adapter. The adapter is `None` if the state has no Services.
 ///
 /// # Errors
-/// As for [`node_tables`] and [`snapshot`].
+/// See [`node_tables`] and [`snapshot`].
 pub fn node_snapshot(
     pipeline: &Pipeline,
     services: &[Object],
@@ -133,10 +132,10 @@ pub fn node_snapshot(
     Ok((snapshot_with(&tables, audit.as_ref())?.with_services(services), adapter))
 }
 
-/// An interface of a node as the dataplane's port, without a link.
+/// Converts an interface to a dataplane port without a link.
 ///
 /// # Errors
-/// When there are more tables than can be numbered.
+/// If the table index exceeds 32 bits.
 pub fn port_config(enforced_at: EnforcedAt, interface: &Interface) -> anyhow::Result<PortConfig> {
     let table = Some(TableId(u32::try_from(interface.table)?));
     let (egress, ingress) = match enforced_at {
@@ -160,10 +159,10 @@ pub fn port_config(enforced_at: EnforcedAt, interface: &Interface) -> anyhow::Re
     })
 }
 
-/// That an address is one pod's or the node's, and that the ports can be numbered.
+/// Checks that each address belongs to one pod or the node, and that the port numbers suffice.
 ///
 /// # Errors
-/// When it is not, with the names.
+/// If not; the message names the owners.
 pub fn check_addresses(tables: &NodeTables) -> anyhow::Result<()> {
     let mut owners: BTreeMap<IpAddr, Arc<str>> = BTreeMap::new();
     for interface in tables.interfaces.iter() {
@@ -172,14 +171,14 @@ pub fn check_addresses(tables: &NodeTables) -> anyhow::Result<()> {
             if let Some(other) = owners.insert(address, name.clone()) {
                 bail!(
                     "node {}: both {other} and {name} have the address {address}\n  \
-                     help: an address belongs to one pod; remove the pod that has ended from the state",
+                     help: an address belongs to one pod; remove the terminated pod from the state",
                     tables.node
                 );
             }
         }
     }
     if tables.interfaces.len() > usize::from(u16::MAX) {
-        bail!("node {}: {} interfaces; a node can have {} at most", tables.node, tables.interfaces.len(), u16::MAX);
+        bail!("node {}: {} interfaces, but a node can have at most {}", tables.node, tables.interfaces.len(), u16::MAX);
     }
     Ok(())
 }

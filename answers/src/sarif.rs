@@ -1,11 +1,11 @@
-//! SARIF 2.1.0, the form in which code scanning takes findings (OASIS, "Static Analysis Results Interchange Format").
+//! SARIF 2.1.0, the format of code scanning (OASIS, "Static Analysis Results Interchange Format").
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
 use serde_json::{Value, json};
 
-/// Writes a log of one run. `rules` are the kinds of findings: identifier and description. `results` name them in `ruleId`.
+/// Writes a SARIF log of one run. `rules` are ids and descriptions; `results` refer to them in `ruleId`.
 pub(crate) fn write(tool: &str, rules: &[(&str, &str)], results: &[Value], out: &mut impl Write) -> io::Result<()> {
     let rule = |&(id, text): &(&str, &str)| json!({ "id": id, "shortDescription": { "text": text } });
     let driver = json!({
@@ -22,12 +22,12 @@ pub(crate) fn write(tool: &str, rules: &[(&str, &str)], results: &[Value], out: 
     writeln!(out)
 }
 
-/// A line of a file.
+/// Returns a SARIF location.
 pub(crate) fn location(file: &str, line: usize) -> Value {
     json!({ "physicalLocation": { "artifactLocation": { "uri": uri(file) }, "region": { "startLine": line } } })
 }
 
-/// A path as a URI reference (RFC 3986): relative paths stay so, because viewers resolve them in the repository.
+/// Converts a path to a URI reference (RFC 3986). Relative paths stay relative: viewers resolve them in the repository.
 fn uri(path: &str) -> String {
     let path = path.strip_prefix("./").unwrap_or(path);
     // `//name` would be a host.
@@ -36,7 +36,7 @@ fn uri(path: &str) -> String {
     for byte in path.bytes() {
         match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => uri.push(char::from(byte)),
-            // A string takes everything.
+            // Writing to a string cannot fail.
             _ => drop(write!(uri, "%{byte:02X}")),
         }
     }

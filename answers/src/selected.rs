@@ -1,6 +1,6 @@
-//! `bulkhead policies --pod`: which policies of a state select a pod, in which direction, and what follows from each.
+//! `bulkhead policies --pod`: lists the policies of a state that select a pod, per direction, and their effect.
 //!
-//! It reads what the policies say and judges no connection: `explain` does that.
+//! Evaluates no connection: `explain` does that.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -21,25 +21,25 @@ use crate::output::{self, printable};
 use crate::places::Places;
 use crate::run;
 
-/// What policies say about a pod.
+/// The policies of a pod.
 #[derive(Serialize)]
 struct Answer {
     pod: String,
-    /// `Deployment web`; `Pod web` for a pod that nothing has made.
+    /// `Deployment web`, or `Pod web` for a pod without an owner.
     workload: String,
     labels: String,
-    /// Whether policies may select it: not on the host network, nor where it has ended or has no address.
+    /// Whether policies can select the pod: it is not on the host network, has not terminated and has an address.
     selectable: bool,
     ingress: Side,
     egress: Side,
 }
 
-/// One direction.
+/// The policies of one direction.
 #[derive(Serialize)]
 struct Side {
-    /// Whether a NetworkPolicy isolates it: then only what a rule allows passes.
+    /// Whether a NetworkPolicy isolates the pod, so that only what a rule allows passes.
     isolated: bool,
-    /// In the order in which they are asked: Admin, NetworkPolicies, Baseline.
+    /// In evaluation order: Admin, NetworkPolicies, Baseline.
     policies: Vec<Selecting>,
 }
 
@@ -49,30 +49,30 @@ struct Selecting {
     policy: String,
     /// `Admin`, `NetworkPolicy` or `Baseline`.
     tier: &'static str,
-    /// Whom it selects, in words.
+    /// Description of the subject.
     selects: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     at: Option<Place>,
-    /// Why it was not understood.
+    /// Parse error. `None` if the policy was parsed.
     #[serde(skip_serializing_if = "Option::is_none")]
     fault: Option<String>,
-    /// Audited: it neither isolates nor allows nor denies.
+    /// Whether the policy is audited: it neither isolates nor allows nor denies.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     not_enforced: bool,
     rules: Vec<Rule>,
 }
 
-/// Where something stands.
+/// Position in a file.
 #[derive(Serialize)]
 struct Place {
     file: String,
     line: usize,
 }
 
-/// A rule in words.
+/// Description of a rule.
 #[derive(Serialize)]
 struct Rule {
-    /// Its position in the policy's list, from 0.
+    /// Index in the policy's list, from 0.
     rule: usize,
     /// `Accept`, `Deny` or `Pass`.
     action: &'static str,
@@ -82,16 +82,16 @@ struct Rule {
     line: Option<usize>,
 }
 
-/// Prints which policies of a state select the pod, and what follows.
+/// Prints the policies of a state that select the pod, and their effect.
 ///
 /// # Errors
-/// When the state cannot be read or has no such pod.
+/// If the state cannot be read or has no such pod.
 pub fn run(args: &Policies, pod: &PodName) -> anyhow::Result<ExitCode> {
     let pipeline = run::load_without_tables(&args.state, &args.planned)?;
     let cache = pipeline.cache();
     let found = cache.pod_key(pod).and_then(|key| cache.pod(key));
     let found = found.with_context(|| {
-        format!("no pod {pod} in the state\n  help: name a pod, or a workload without pods, as `reach` lists them")
+        format!("no pod {pod} in the state\n  help: use the name of a pod, or of a workload without pods, as `reach` lists them")
     })?;
     let places = Places::of(&pipeline);
     let side = |direction| side(&pipeline, &places, found, direction);
@@ -137,7 +137,7 @@ fn side(pipeline: &Pipeline, places: &Places<'_>, pod: &Pod, direction: Directio
     side
 }
 
-/// A NetworkPolicy that selects the pod; none where it does not concern the direction.
+/// Describes a NetworkPolicy that selects the pod. `None` if the policy does not cover the direction.
 fn own(places: &Places<'_>, policy: &Policy, pod: &Pod, direction: Direction) -> Option<Selecting> {
     let rules = match direction {
         Direction::Ingress => policy.ingress.as_ref()?,
@@ -156,7 +156,7 @@ fn own(places: &Places<'_>, policy: &Policy, pod: &Pod, direction: Direction) ->
     })
 }
 
-/// A cluster policy that selects the pod; none where it has no rule in the direction.
+/// Describes a cluster policy that selects the pod. `None` if the policy has no rule in the direction.
 fn cluster(places: &Places<'_>, policy: &ClusterPolicy, direction: Direction) -> Option<Selecting> {
     let rules = match direction {
         Direction::Ingress => &policy.ingress,
@@ -190,7 +190,7 @@ fn told(
     direction: Direction,
     target: Option<&Pod>,
 ) -> Rule {
-    // The port of a name is the destination's: of the pod itself where it is asked about ingress.
+    // A named port refers to the destination's ports: for ingress, the pod's own.
     let target = target.filter(|_| direction == Direction::Ingress);
     Rule {
         rule: at,
@@ -207,7 +207,7 @@ fn told(
     }
 }
 
-/// Pods by label, in words.
+/// Describes pods by label.
 fn pods(selector: &Selector) -> String {
     match selector.requirements() {
         [] => "every pod".to_owned(),
@@ -215,7 +215,7 @@ fn pods(selector: &Selector) -> String {
     }
 }
 
-/// Pods by label and namespace, in words.
+/// Describes pods by label and namespace.
 fn pods_in(peer: &PodPeer) -> String {
     let pods = pods(&peer.pods);
     match &peer.namespaces {
@@ -227,14 +227,13 @@ fn pods_in(peer: &PodPeer) -> String {
     }
 }
 
-/// Who a peer is, in words.
 fn peer(peer: &Peer) -> String {
     match peer {
         Peer::Pods(peer) => pods_in(peer),
         Peer::Block(IpBlock { cidr, except }) => {
             let mut text = cidr.to_string();
             for (at, block) in except.iter().enumerate() {
-                // Writing to a text cannot fail.
+                // Writing to a string cannot fail.
                 let _ = write!(text, "{} {block}", if at == 0 { " except" } else { "," });
             }
             text
@@ -244,7 +243,7 @@ fn peer(peer: &Peer) -> String {
     }
 }
 
-/// A port in words; a named one with its number at the destination, where that is known.
+/// Describes a port. A named port includes its number at `target`, if known.
 fn port(port: &PolicyPort, target: Option<&Pod>) -> String {
     match port {
         PolicyPort::All(transport) => format!("every port/{transport}"),

@@ -1,10 +1,10 @@
-//! Services from `control` to the dataplane: the resolver's changes applied to the value that workers read.
+//! Services from `control` to the dataplane: applies the resolver's changes to the `Services` value that workers read.
 //!
-//! **Purpose.** [`Adapter`] owns a [`Resolver`] and a working copy of the dataplane's [`Services`]. It takes in events, writes what
-//! they change into the copy, and hands out a value to publish.
+//! **Purpose.** [`Adapter`] owns a [`Resolver`] and a working copy of the dataplane's [`Services`]. It applies events to both and returns a
+//! value to publish.
 //!
-//! **Not its purpose.** It decides nothing: which endpoints are usable is the resolver's, which one a connection is given the
-//! dataplane's. It publishes nothing.
+//! **Not its purpose.** It decides nothing: the resolver selects usable endpoints, the dataplane selects one per connection. It does not
+//! publish.
 //!
 //! ```text
 //!   events --> Resolver --Changes--> the named service ports, VIPs, addresses of the copy --take--> Update { Services, stale }
@@ -12,11 +12,12 @@
 //!   Nodes ---> pod networks, source addresses -----------------------------'
 //! ```
 //!
-//! **Invariant.** The copy is a function of what the resolver knows, whatever events led there: it answers as
-//! [`Resolver::decide`] does. Before all is [listed](Adapter::listed) there is nothing to publish, as half of the endpoint slices
-//! would refuse half of the connections.
+//! **Invariant.** The copy depends only on the resolver's knowledge, not on the order of events, and answers like [`Resolver::decide`].
+//! Nothing is published before the initial list is [complete](Adapter::listed): with half of the endpoint slices, half of the connections
+//! would be refused.
 
 mod counts;
+mod node;
 mod taken;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,7 +26,6 @@ use std::sync::Arc;
 
 use bulkhead_control::cache::Event;
 use bulkhead_control::object::{Object, Pod, TrafficPolicy, Transport};
-use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::service::{
     self as control, Changes, HealthCheck, PortName, ResolvedPort, Resolver, ServicePortId, Settings, VipKind,
 };
@@ -35,38 +35,38 @@ use sha2::{Digest, Sha256};
 
 pub use counts::Counts;
 pub use counts::{OFF, told};
+pub use node::{nodes_and_host_ports, of_node};
 pub use taken::{taken_sources, withhold_taken};
 
-/// What is to be published.
+/// A change to publish.
 #[derive(Clone, Debug)]
 pub struct Update {
-    /// The Services, with a higher epoch than all before.
+    /// The Services. Their epoch is higher than that of all earlier updates.
     pub services: Arc<Services>,
-    /// Where UDP packets must not go on to as they did before: the addresses of backends that serve no more, and of VIPs that were
-    /// none. Whoever forwards established flows without asking ends those to and from the ports that lead there. (TCP and SCTP
-    /// connections end by themselves.)
+    /// Addresses of removed backends and of new VIPs. Established UDP flows to them must not continue to their old destination: a component
+    /// that forwards flows from a cache removes them. TCP and SCTP connections end by themselves.
     pub stale: BTreeSet<IpAddr>,
 }
 
-/// What load balancers, and whoever adds and removes nodes, are told of this one.
+/// Health of the node, for load balancers and controllers that add and remove nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeHealth {
-    /// Whether all is listed; before that nothing is translated.
+    /// Whether the initial list of objects is complete. No connection is translated before.
     pub is_listed: bool,
-    /// Whether the node is being deleted: balancers are to send no new connections.
+    /// Whether the node is being deleted. Load balancers must then send no new connections.
     pub is_leaving: bool,
-    /// The health checks of Services by their ports (`healthCheckNodePort`).
+    /// Health checks of Services by port (`healthCheckNodePort`).
     pub checks: BTreeMap<u16, HealthCheck>,
 }
 
-/// See the module.
+/// Translates resolver changes into the dataplane's Services.
 #[derive(Debug)]
 pub struct Adapter {
     resolver: Resolver,
     services: Services,
-    /// The podCIDRs of all nodes that have some.
+    /// Non-empty podCIDRs by node.
     pod_cidrs: BTreeMap<Arc<str>, Vec<IpNet>>,
-    /// Addresses that are somebody's, so that no connection leaves with them.
+    /// Source addresses that belong to a pod or node. No translated connection may use them.
     taken: BTreeSet<IpAddr>,
     stale: BTreeSet<IpAddr>,
     epoch: u64,
@@ -76,7 +76,7 @@ pub struct Adapter {
 }
 
 impl Adapter {
-    /// An adapter that knows nothing yet.
+    /// Returns an adapter that knows no objects.
     pub fn new(node: Arc<str>, settings: Settings) -> Self {
         let mut services = Services::new(seed(&settings.hash_seed));
         services.set_service_cidrs(settings.service_cidrs.iter().copied());
@@ -95,7 +95,7 @@ impl Adapter {
         adapter
     }
 
-    /// An adapter that was told these objects, all that there are.
+    /// Returns an adapter with these objects as the complete initial list.
     pub fn of<'a>(node: Arc<str>, settings: Settings, objects: impl IntoIterator<Item = &'a Object>) -> Self {
         let mut adapter = Self::new(node, settings);
         let is_ours =
@@ -113,7 +113,7 @@ impl Adapter {
         adapter
     }
 
-    /// Takes in events as one change. Those of other kinds than Service, EndpointSlice and Node are passed over.
+    /// Applies events as one change. Ignores all kinds except Service, EndpointSlice and Node.
     pub fn apply(&mut self, events: impl IntoIterator<Item = Event>) {
         let Self { resolver, pod_cidrs, .. } = self;
         let mut has_other_networks = false;
@@ -125,7 +125,7 @@ impl Adapter {
         self.follow(&changes);
     }
 
-    /// The addresses, one per family, that connections are to have as their source where theirs has to change.
+    /// Returns the source addresses, one per family, for connections whose source must be rewritten.
     pub fn source_addresses(&self) -> Vec<IpAddr> {
         let settings = self.resolver.settings();
         let own = self.pod_cidrs.get(self.resolver.node()).map_or(&[][..], Vec::as_slice);
@@ -137,8 +137,8 @@ impl Adapter {
         [true, false].into_iter().filter_map(of_family).collect()
     }
 
-    /// Says which of the [`Self::source_addresses`] a pod or a node has. A connection that would have to leave with such a one is
-    /// dropped: policies of its backend's node would take it for one of that pod or node.
+    /// Sets which of the [`Self::source_addresses`] belong to a pod or node. Connections that would need such an address are dropped: the
+    /// policies of the backend's node would mistake them for that pod's or node's.
     pub fn withhold(&mut self, taken: BTreeSet<IpAddr>) {
         if self.taken != taken {
             self.taken = taken;
@@ -146,7 +146,7 @@ impl Adapter {
         }
     }
 
-    /// Says that all objects that there were at the start have been told.
+    /// Marks the initial list of objects as complete.
     pub fn listed(&mut self) {
         if !self.resolver.is_listed() {
             self.has_changed = true;
@@ -155,24 +155,24 @@ impl Adapter {
         }
     }
 
-    /// Says which addresses the node has besides those that its object tells.
+    /// Sets addresses of the node that its Node object does not list.
     pub fn set_more_addresses(&mut self, addresses: BTreeSet<IpAddr>) {
         let changes = self.resolver.set_more_addresses(addresses);
         self.follow(&changes);
     }
 
-    /// Says which pods there are, each with its addresses: for the host ports of those of this node.
+    /// Sets all pods with their addresses, for the host ports of this node's pods.
     pub fn set_host_ports<'a>(&mut self, pods: impl IntoIterator<Item = (&'a Pod, &'a [IpAddr])>) {
         let changes = self.resolver.set_host_ports(pods);
         self.follow(&changes);
     }
 
-    /// Whether there is something to be published.
+    /// Whether [`Self::take`] would return an update.
     pub fn has_changed(&self) -> bool {
         self.has_changed && self.resolver.is_listed()
     }
 
-    /// What is to be published; none before all is listed, and where nothing has changed since this was asked.
+    /// Returns an update to publish. `None` before the initial list is complete, or if nothing changed since the last call.
     pub fn take(&mut self) -> Option<Update> {
         if !self.resolver.is_listed() || !std::mem::take(&mut self.has_changed) {
             return None;
@@ -182,22 +182,21 @@ impl Adapter {
         Some(Update { services: Arc::new(self.services.clone()), stale: std::mem::take(&mut self.stale) })
     }
 
-    /// What load balancers are told, where that has changed since this was asked.
+    /// Returns the node's health if it changed since the last call.
     pub fn take_health(&mut self) -> Option<NodeHealth> {
         std::mem::take(&mut self.has_other_health).then(|| self.health.clone())
     }
 
-    /// The copy as it is now, which is published when it has changed.
+    /// The working copy. [`Self::take`] publishes it.
     pub const fn services(&self) -> &Services {
         &self.services
     }
 
-    /// What knows why.
+    /// The resolver, which knows the reasons.
     pub const fn resolver(&self) -> &Resolver {
         &self.resolver
     }
 
-    /// How much is known.
     pub fn counts(&self) -> Counts {
         let resolver = &self.resolver;
         Counts {
@@ -208,7 +207,7 @@ impl Adapter {
         }
     }
 
-    /// Where pods have their addresses, and with which ones their connections leave where theirs has to change.
+    /// Updates the pod networks and the source addresses of rewritten connections.
     fn set_networks(&mut self) {
         let settings = self.resolver.settings();
         let blocks = self.pod_cidrs.values().flatten();
@@ -218,7 +217,7 @@ impl Adapter {
         self.has_changed = true;
     }
 
-    /// Writes what has changed into the copy.
+    /// Applies changes to the copy.
     fn follow(&mut self, changes: &Changes) {
         let Changes { ports, backends: _, backend_ports, vips, cluster_ips, health_checks } = changes;
         self.follow_health(health_checks);
@@ -226,13 +225,13 @@ impl Adapter {
             return;
         }
         self.has_changed = true;
-        // Before the ports: a number may be another port's afterwards.
+        // Read the old backends before the ports change: a port number may be reused.
         let led: Vec<(Vip, Option<Arc<[SocketAddr]>>)> =
             vips.iter().map(dataplane_vip).filter(is_udp).map(|vip| (vip, self.serving(&vip))).collect();
         for &id in ports.union(backend_ports) {
             self.follow_port(id);
         }
-        // A policy of a port decides where each of its VIPs leads.
+        // A port's traffic policy decides where each of its VIPs leads.
         let of_ports = ports.iter().filter_map(|id| self.resolver.port(*id)).flat_map(ResolvedPort::vips);
         let moved: BTreeSet<control::Vip> = of_ports.map(|(vip, _)| vip).chain(vips).copied().collect();
         for vip in moved {
@@ -250,7 +249,7 @@ impl Adapter {
         }
     }
 
-    /// Takes over the health checks at these ports, and what is known of the node.
+    /// Updates the health checks of these ports and the state of the node.
     fn follow_health(&mut self, ports: &BTreeSet<u16>) {
         let Self { resolver, health, .. } = self;
         let of_node = (resolver.is_listed(), resolver.is_node_terminating());
@@ -279,7 +278,7 @@ impl Adapter {
         }
     }
 
-    /// A service port as workers see it. What is as it was `before` is shared.
+    /// Converts a service port for workers. Shares the parts that equal `before`.
     fn service_port(&self, port: &ResolvedPort, before: Option<&ServicePort>) -> ServicePort {
         let known = |id: &control::BackendId| self.resolver.backend(*id);
         let list = |ids: &[control::BackendId], before: Option<&Backends>| {
@@ -300,7 +299,7 @@ impl Adapter {
         ServicePort { cluster, local, serving, affinity, identity: identity(&port.name), source_ranges }
     }
 
-    /// Where a VIP leads, none where nobody has it.
+    /// Returns the entry of a VIP. `None` if no port has the VIP.
     fn entry(&self, vip: &control::Vip) -> Option<VipEntry> {
         let (id, kind) = self.resolver.vip(vip)?;
         let port = self.resolver.port(id)?;
@@ -309,7 +308,7 @@ impl Adapter {
         let (inside, outside) = match policy {
             TrafficPolicy::Cluster => (BackendList::Cluster, BackendList::Cluster),
             TrafficPolicy::Local if is_cluster_ip => (BackendList::Local, BackendList::Local),
-            // From inside it is as if the connection had gone to the load balancer and come back at a node with endpoints.
+            // From inside the cluster, treat the connection as if the load balancer had returned it to a node with endpoints.
             TrafficPolicy::Local => (BackendList::Cluster, BackendList::Local),
         };
         Some(VipEntry {
@@ -317,43 +316,24 @@ impl Adapter {
             inside,
             outside,
             is_ranged: kind == VipKind::LoadBalancer,
-            // Where clients' addresses are promised to be kept, the option does not change that.
+            // The option does not apply where client addresses must be kept.
             rewrites_all: self.resolver.settings().masquerade_all && kind.may_rewrite(policy),
         })
     }
 
-    /// The backends that serve behind a VIP; none where that leads nowhere.
+    /// Returns the serving backends behind a VIP. `None` if the VIP does not exist.
     fn serving(&self, vip: &Vip) -> Option<Arc<[SocketAddr]>> {
         self.services.vip(vip).map(|(_, port)| Arc::clone(&port.serving))
     }
 
-    /// Notes the backends that serve no more. `after` is in ascending order.
+    /// Records backends that no longer serve. `after` is in ascending order.
     fn note_gone(&mut self, before: &[SocketAddr], after: &[SocketAddr]) {
         let gone = before.iter().filter(|socket| after.binary_search(socket).is_err());
         self.stale.extend(gone.map(SocketAddr::ip));
     }
 }
 
-/// What a node knows of the Services and host ports of a state, none where there are none. `objects` are those of Services and endpoint
-/// slices; the Nodes and pods are those that the pipeline knows.
-pub fn of_node(pipeline: &Pipeline, objects: &[Object], settings: &Settings, node: &Arc<str>) -> Option<Adapter> {
-    let is_elsewhere = |object: &Object| matches!(object, Object::Pod(pod) if pod.node.as_ref() != Some(node));
-    let others: Vec<Object> = nodes_and_host_ports(pipeline).into_iter().filter(|one| !is_elsewhere(one)).collect();
-    let is_some = |object: &Object| matches!(object, Object::Service(_) | Object::Pod(_));
-    objects.iter().chain(&others).find(|object| is_some(object))?;
-    let mut adapter = Adapter::of(Arc::clone(node), settings.clone(), objects.iter().chain(&others));
-    withhold_taken(&mut adapter, pipeline);
-    Some(adapter)
-}
-
-/// The nodes that a pipeline knows, and the pods with host ports.
-pub fn nodes_and_host_ports(pipeline: &Pipeline) -> Vec<Object> {
-    let nodes = pipeline.cache().nodes().values().map(|node| Object::Node((**node).clone()));
-    let pods = pipeline.cache().pods().map(|(_, pod)| pod).filter(|pod| !pod.host_ports.is_empty());
-    nodes.chain(pods.map(|pod| Object::Pod((**pod).clone()))).collect()
-}
-
-/// Notes where a node's pods have their addresses. Returns whether that has changed.
+/// Updates a node's podCIDRs. Returns whether they changed.
 fn note_networks(pod_cidrs: &mut BTreeMap<Arc<str>, Vec<IpNet>>, event: &Event) -> bool {
     match event {
         Event::Apply(Object::Node(node)) if node.pod_cidrs.is_empty() => pod_cidrs.remove(&node.name).is_some(),
@@ -366,7 +346,7 @@ fn note_networks(pod_cidrs: &mut BTreeMap<Arc<str>, Vec<IpNet>>, event: &Event) 
     }
 }
 
-/// The first address of a block after the block's own: IPAM plugins keep it for a gateway. None where the block has no further one.
+/// Returns the first host address of a block, which IPAM plugins reserve for a gateway. `None` if the block has only one address.
 fn first_address(block: &IpNet) -> Option<IpAddr> {
     let next = match block.network() {
         IpAddr::V4(network) => IpAddr::V4(Ipv4Addr::from(u32::from(network).checked_add(1)?)),
@@ -375,16 +355,15 @@ fn first_address(block: &IpNet) -> Option<IpAddr> {
     block.contains(&next).then_some(next)
 }
 
-/// A number of a text: what the choice of backends is hashed with. Not one of this process' own: nodes that are asked the same
-/// must answer the same.
+/// Hashes text to a seed for backend selection. Independent of the process: all nodes must select the same backend.
 fn seed(text: &str) -> u64 {
     Sha256::digest(text).iter().take(size_of::<u64>()).fold(0, |seed, byte| seed << 8 | u64::from(*byte))
 }
 
-/// What clients' affinity is kept under: the same for as long as the service port has its name, in every process.
+/// Key of client affinity. Depends only on the service port's name, so that it is equal in every process.
 fn identity(name: &PortName) -> u64 {
     let PortName { owner, port, transport, ipv4 } = name;
-    // No name has a zero byte.
+    // Names contain no zero byte.
     let text = format!("{owner}\0{port}\0{}\0{ipv4}", transport.number());
     seed(&text)
 }

@@ -1,19 +1,19 @@
-//! Connections to Services, as policy sees them.
+//! Translates connections to Services, for policy.
 //!
-//! **Purpose.** `reach` and `explain` ask here what becomes of a connection to a virtual address: which backends it may be given at the
-//! node where it comes in, and which ways the tables of the vswitches see.
+//! **Purpose.** Tells `reach` and `explain` which backends a connection to a virtual address may be sent to, and which connections the
+//! vswitches' tables see then.
 //!
-//! **Not its purpose.** It chooses no backend and judges nothing: the resolver of `control` does the first, [`Fabric`] the second.
+//! **Not its purpose.** It selects no backend and judges nothing: the resolver of `control` does the former, [`Fabric`] the latter.
 //!
 //! ```text
 //!  client, address --Resolver of the node--> refused | no Service's | backends
 //!                                                                       `--each--> Route: legs --Fabric--> verdict
 //! ```
-//! Most backends are one leg away: from the client to the backend. Where a node rewrites the client's address too, the vswitch of the
-//! backend's node sees the address of that node, which is a leg of its own.
+//! Most backends are one leg away: from client to backend. If a node also rewrites the client's address, the vswitch of the backend's node
+//! sees the rewriting node's address, which is a separate leg.
 //!
-//! **Invariant.** A leg ends at a backend's address and port. No table is asked about a virtual address, except on the way to the node
-//! port of another node, which translates it.
+//! **Invariant.** A leg ends at a backend's address and port. No table sees a virtual address, except on the way to the node port of
+//! another node.
 
 pub mod at_node;
 pub mod blocks;
@@ -37,96 +37,94 @@ use crate::resolve::Told;
 use crate::run;
 use crate::services::{self, Adapter, nodes_and_host_ports};
 
-/// Services, and how each node resolves them.
+/// Services, and each node's resolution of them.
 pub struct Services {
-    /// Services and their slices.
+    /// Services and EndpointSlices.
     objects: Vec<Object>,
-    /// The nodes and the pods with host ports, as objects.
+    /// Nodes, and pods with host ports.
     others: Vec<Object>,
     settings: Settings,
-    /// Addresses that a node would have its clients' connections leave with, if no pod or node had them.
+    /// Source addresses of nodes that a pod or node has, and that connections must not use.
     taken: BTreeSet<IpAddr>,
-    /// By node, made when it is asked about.
+    /// By node. Created on demand.
     views: BTreeMap<Arc<str>, View>,
 }
 
-/// Services as one node sees them.
+/// The Services from one node's point of view.
 struct View {
     adapter: Adapter,
     clients: Clients,
 }
 
-/// What a node makes of a connection to a virtual address.
+/// A node's translation of a connection to a virtual address.
 pub struct Translation {
-    /// What the connection goes to.
+    /// The virtual address.
     pub vip: Destination,
-    /// The node that translates it.
+    /// Node that translates.
     pub node: Arc<str>,
-    /// The decision in words.
+    /// Description of the decision.
     pub told: Told,
-    /// Why the Service refuses it; none where it has backends.
+    /// Reason of a refusal. `None` if the connection is translated.
     pub refusal: Option<&'static str>,
-    /// The way to that node, where it is not the client's own.
+    /// The leg to the translating node. `None` if that is the client's node.
     pub before: Option<Leg>,
-    /// The backends that it may be given; none where it is refused.
+    /// Possible backends. Empty if the connection is refused.
     pub routes: Vec<Route>,
 }
 
-/// The way to one backend.
+/// The path to one backend.
 pub struct Route {
-    /// The backend.
+    /// Address and port of the backend.
     pub backend: SocketAddr,
-    /// Its node.
+    /// Node of the backend. `None` if unknown.
     pub node: Option<Arc<str>>,
-    /// Whose address the backend's is.
+    /// Owner of the backend's address.
     pub to: End,
-    /// What becomes of the client's address.
+    /// Rewriting of the client's address.
     pub source: Source,
-    /// What the vswitches on the way judge, in order. Empty where none is on it.
+    /// Connections that vswitches judge, in order. Empty if no vswitch is on the path.
     pub legs: Vec<Leg>,
 }
 
-/// What becomes of the client's address.
+/// Rewriting of the client's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// It stays.
+    /// The address is not rewritten.
     Kept,
-    /// The client is given itself: the address is rewritten, so that the answer comes back, and no table sees that.
+    /// The client is its own backend. The address is rewritten to route the reply through the vswitch; tables see the original.
     Hairpin,
-    /// It is rewritten behind every table: what they judge is the client's own.
+    /// The address is rewritten after policy, which sees the original.
     RewrittenAfterPolicy,
-    /// It becomes this one, which the vswitch of the backend's node judges.
+    /// The vswitch of the backend's node sees this address.
     Becomes(IpAddr),
-    /// It would have to be rewritten, and the node has no address for that: its vswitch drops the connection.
+    /// The address must be rewritten, but the node has no source address, so its vswitch drops the connection.
     Missing,
 }
 
 /// A connection that vswitches judge.
 #[derive(Clone, Debug)]
 pub struct Leg {
-    /// From whom.
+    /// The client.
     pub from: End,
-    /// To whom.
+    /// The server.
     pub to: End,
-    /// To which port.
+    /// Destination port.
     pub port: PortProtocol,
-    /// Whether only the vswitch of the sender's node is asked.
+    /// Whether only the vswitch of the client's node judges it.
     pub is_departure: bool,
 }
 
-/// To how many of the backends policy lets a connection go.
+/// How many backends policy allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// To all of them.
     All,
-    /// To at least one, and not to all.
+    /// At least one, but not all.
     Some,
-    /// To none of them.
     None,
 }
 
 impl Extent {
-    /// That of these verdicts; none of none.
+    /// Summarises verdicts. [`Extent::None`] if there are none.
     pub fn of(allowed: impl IntoIterator<Item = bool>) -> Self {
         let (mut yes, mut no) = (false, false);
         allowed.into_iter().for_each(|allowed| *if allowed { &mut yes } else { &mut no } = true);
@@ -137,7 +135,7 @@ impl Extent {
         }
     }
 
-    /// As it is printed.
+    /// Returns the printed verdict.
     pub const fn name(self) -> &'static str {
         match self {
             Self::All => "allow",
@@ -148,7 +146,7 @@ impl Extent {
 }
 
 impl Leg {
-    /// The whole way of a connection: both ends' nodes judge it.
+    /// Returns a leg that both ends' nodes judge.
     pub fn whole(from: &End, to: &End, port: PortProtocol) -> Self {
         Self { from: from.clone(), to: to.clone(), port, is_departure: false }
     }
@@ -157,7 +155,7 @@ impl Leg {
         Self { is_departure: true, ..Self::whole(from, to, port) }
     }
 
-    /// Every pass through a vswitch, in order.
+    /// Returns all hops in order.
     pub fn hops(&self, fabric: &mut Fabric) -> anyhow::Result<Vec<Hop>> {
         if self.is_departure {
             fabric.depart(&self.from, &self.to, self.port)
@@ -166,18 +164,18 @@ impl Leg {
         }
     }
 
-    /// Whether these passes are all that there should be.
+    /// Whether the hops show that the leg is allowed.
     pub fn is_allowed(&self, hops: &[Hop]) -> bool {
         hops.last().is_some_and(|hop| fabric::arrived(hop) && (hop.reply || self.is_departure))
     }
 
-    /// Whether policy lets it pass.
+    /// Whether policy allows the leg.
     pub fn reached(&self, fabric: &mut Fabric) -> anyhow::Result<Reached> {
         let hops = self.hops(fabric)?;
         Ok(Reached::of(&hops, self.is_allowed(&hops)))
     }
 
-    /// Whether a vswitch is on the way, and the two ends are not one address of a node.
+    /// Whether a vswitch is on the path. False between two users of one node address.
     fn is_judged(&self) -> bool {
         let is_inside = self.from.node().is_some() || self.to.node().is_some();
         let is_pod = |end: &End| matches!(end, End::Pod { host_network: false, .. });
@@ -186,7 +184,7 @@ impl Leg {
 }
 
 impl Route {
-    /// Whether policy lets the connection go to this backend, and its answers back.
+    /// Whether policy allows the connection to this backend, and its replies.
     pub fn reached(&self, fabric: &mut Fabric) -> anyhow::Result<Reached> {
         if self.source == Source::Missing {
             return Ok(Reached::No);
@@ -196,14 +194,14 @@ impl Route {
 }
 
 impl Services {
-    /// The Services among these objects.
+    /// Returns the Services among these objects.
     pub fn new(pipeline: &Pipeline, objects: Vec<Object>, settings: Settings) -> Self {
         let others = nodes_and_host_ports(pipeline);
         let taken = services::taken_sources(pipeline, &settings);
         Self { objects, others, settings, taken, views: BTreeMap::new() }
     }
 
-    /// All Services, in the order of the input.
+    /// Returns all Services in input order.
     pub fn all(&self) -> impl Iterator<Item = &ClusterService> {
         self.objects.iter().filter_map(|object| match object {
             Object::Service(service) => Some(&**service),
@@ -211,16 +209,16 @@ impl Services {
         })
     }
 
-    /// The settings.
+    /// Settings of Services.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// The node at which the connection comes in: the client's own; of a client outside the one that is `chosen`, that has the address,
-    /// or that is alone. None where it has to be chosen.
+    /// Returns the node where the connection arrives: the client's own node; for an external client the `chosen` one, the owner of the
+    /// address, or the only node. `None` if the user must choose.
     ///
     /// # Errors
-    /// When another node than the client's own is chosen, or one that is not known.
+    /// If `chosen` is unknown, or is not the node of an internal client.
     pub fn entry(
         &self,
         pipeline: &Pipeline,
@@ -250,7 +248,7 @@ impl Services {
         }
     }
 
-    /// Whether a Service has the destination: a node port at the node whose address it is, anything else wherever it is asked.
+    /// Whether a Service has the destination. A node port is looked up at the owner of the address, all others independently of the node.
     pub fn is_virtual(&mut self, pipeline: &Pipeline, to: Destination) -> anyhow::Result<bool> {
         let node = match End::at(pipeline, to.address) {
             End::Node { node, .. } => node,
@@ -261,10 +259,10 @@ impl Services {
         Ok(!matches!(decision.answer, Answer::NotOurs | Answer::OtherProxy))
     }
 
-    /// What becomes of a connection that comes in at node `at`. None where its destination is no Service's and goes on unchanged.
+    /// Translates a connection that arrives at node `at`. `None` if no Service has the destination.
     ///
     /// # Errors
-    /// None but faults of the program.
+    /// Only on internal errors.
     pub fn translate(
         &mut self,
         pipeline: &Pipeline,
@@ -281,7 +279,7 @@ impl Services {
         if node == *at || from.node() != Some(at) {
             return Ok(None);
         }
-        // To the client's own node that is an address like any other.
+        // The client's own node sees that as an external address.
         let arrived = End::External(from.address());
         let Some(translation) = self.translate_at(pipeline, &arrived, to, &node)? else { return Ok(None) };
         let before = Leg::departure(from, &End::at(pipeline, to.address), PortProtocol { port, transport });
@@ -299,7 +297,7 @@ impl Services {
         let found = translate(pipeline, adapter, clients, from, to)?;
         if matches!(found, Found::OtherProxy) {
             output::warn(&format!(
-                "{to} is an address of a Service that is left to another proxy: the answer is for packets that keep this destination"
+                "{to} is an address of a Service that another proxy handles: the answer is for packets that keep this destination"
             ));
         }
         Ok(found.translation())

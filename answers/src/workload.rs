@@ -1,13 +1,13 @@
-//! Workloads: pods that are the same to whoever reads or writes policy.
+//! Groups pods into workloads.
 //!
 //! ```text
 //!  pods --same namespace and labels, but for those of revisions and runs--> alike --of one owner--> groups --names--> workloads
 //! ```
-//! Pods with the same labels are one workload whoever owns them, because no selector tells them apart. The pods of one owner are one
-//! workload whatever labels they differ in, as of an operator that labels the primary of its database.
+//! Pods with the same labels form one workload regardless of their owners, because no selector distinguishes them. Pods of one owner form
+//! one workload even if labels differ: a database operator, for example, labels the primary.
 //!
-//! `learn` makes selectors of the groups, `reach` tells people of workloads in the place of their pods. Neither takes it for granted that
-//! policy treats all pods of a workload alike: an `ipBlock` may tell them apart.
+//! `learn` builds selectors from the groups, `reach` shows workloads instead of pods. Neither assumes that policy treats all pods of a
+//! workload alike: an `ipBlock` may distinguish them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use std::sync::Arc;
 use bulkhead_control::cache::Cache;
 use bulkhead_control::object::{Labels, Pod, PodName, Workload as Owner};
 
-/// Labels that a controller makes anew for each revision, pod or run: no policy can rest on them.
-/// Source: Kubernetes "Well-Known Labels, Annotations and Taints".
+/// Labels that controllers set per revision, pod or run; policies cannot select by them. Source: Kubernetes "Well-Known Labels, Annotations
+/// and Taints".
 const UNSTABLE: [&str; 12] = [
     "apps.kubernetes.io/pod-index",
     "batch.kubernetes.io/controller-uid",
@@ -32,7 +32,7 @@ const UNSTABLE: [&str; 12] = [
     "statefulset.kubernetes.io/pod-name",
 ];
 
-/// Labels by which people tell workloads apart, the best first.
+/// Labels that identify workloads, most common first.
 pub(crate) const USUAL: [&str; 8] = [
     "app.kubernetes.io/name",
     "app",
@@ -48,12 +48,12 @@ pub(crate) const USUAL: [&str; 8] = [
 #[derive(Clone, Debug)]
 pub(crate) struct Alike {
     pub namespace: Arc<str>,
-    /// Without those that a controller makes anew.
+    /// Without labels that controllers set per revision, pod or run.
     pub labels: Labels,
     pub pods: Vec<Arc<Pod>>,
 }
 
-/// The pods that `is_asked` asks for, those alike together, by namespace and labels.
+/// Groups the pods accepted by `is_asked` by namespace and stable labels, in this order.
 pub(crate) fn alike(cache: &Cache, is_asked: impl Fn(&Pod) -> bool) -> Vec<Alike> {
     let mut alike: BTreeMap<(Arc<str>, Labels), Vec<Arc<Pod>>> = BTreeMap::new();
     for (_, pod) in cache.pods().filter(|(_, pod)| is_asked(pod)) {
@@ -62,15 +62,14 @@ pub(crate) fn alike(cache: &Cache, is_asked: impl Fn(&Pod) -> bool) -> Vec<Alike
     alike.into_iter().map(|((namespace, labels), pods)| Alike { namespace, labels, pods }).collect()
 }
 
-/// The labels that policies can rest on.
+/// Returns the labels that policies can select by.
 pub(crate) fn stable(labels: &Labels) -> Labels {
     labels.iter().filter(|(key, _)| !UNSTABLE.contains(&&***key)).map(|(k, v)| (k.clone(), v.clone())).collect()
 }
 
-/// The places of those alike in one namespace, in groups that share no owner. Pods without an owner are alone with those of the same
-/// labels.
+/// Merges groups of a namespace that share an owner. Returns the indexes of each merged group. A group without owners stays alone.
 pub(crate) fn of_one_owner(namespace: &[Alike]) -> Vec<Vec<usize>> {
-    // Each place leads to an earlier one of its group, the first to itself.
+    // Each index points to an earlier one of its group, the first to itself.
     let mut earlier: Vec<usize> = (0..namespace.len()).collect();
     fn first(earlier: &[usize], mut at: usize) -> usize {
         while earlier[at] != at {
@@ -93,7 +92,7 @@ pub(crate) fn of_one_owner(namespace: &[Alike]) -> Vec<Vec<usize>> {
     groups.into_values().collect()
 }
 
-/// What people call pods: after the owner of all of them, else by a usual label of the first of them. None where they have neither.
+/// Returns the name of pods: of their common owner, else from a usual label. `None` without both.
 pub(crate) fn called(labels: &Labels, pods: &[Arc<Pod>]) -> Option<Arc<str>> {
     let owner = pods.first()?.owner.as_ref();
     let owner = owner.filter(|owner| pods.iter().all(|pod| pod.owner.as_ref() == Some(owner)));
@@ -101,7 +100,7 @@ pub(crate) fn called(labels: &Labels, pods: &[Arc<Pod>]) -> Option<Arc<str>> {
     owner.map(|owner| owner.name.clone()).or_else(usual)
 }
 
-/// The workloads of a state, as people are told of them, and whose pod is whose.
+/// Names of workloads and the workload of each pod.
 #[derive(Debug, Default)]
 pub(crate) struct Workloads {
     names: Vec<Option<String>>,
@@ -109,7 +108,7 @@ pub(crate) struct Workloads {
 }
 
 impl Workloads {
-    /// Those of all pods that have not ended.
+    /// Groups all pods that have not terminated.
     pub(crate) fn of(cache: &Cache) -> Self {
         let alike = alike(cache, |pod| !pod.finished);
         let mut workloads = Self::default();
@@ -128,7 +127,7 @@ impl Workloads {
             let is_bare = pods.len() == 1 && pods[0].owner.is_none();
             groups.push((called(&namespace[group[0]].labels, &pods).filter(|_| !is_bare), pods));
         }
-        // Pods keep their names, whatever workloads are called.
+        // Pods keep their names, so workloads must not use these.
         let unnamed = groups.iter().filter(|(name, _)| name.is_none()).flat_map(|(_, pods)| pods);
         let mut taken: BTreeSet<String> = unnamed.map(|pod| pod.name.name.to_string()).collect();
         for (name, pods) in groups {
@@ -138,19 +137,19 @@ impl Workloads {
         }
     }
 
-    /// The number of a pod's workload.
+    /// Returns the index of a pod's workload.
     pub(crate) fn of_pod(&self, name: &PodName) -> Option<usize> {
         self.by_pod.get(name).copied()
     }
 
-    /// What the workload of this number is called, which nothing else in its namespace is, a single pod neither. None for pods that have
-    /// nothing but their own names.
+    /// Returns the name of a workload, unique in its namespace and different from pods' names. `None` if the pods have only their own
+    /// names.
     pub(crate) fn name(&self, workload: usize) -> Option<&str> {
         self.names[workload].as_deref()
     }
 }
 
-/// The name, or the first one with a number that is not taken; it is taken then.
+/// Returns the name, or the first free `name-N`, and marks it as taken.
 pub(crate) fn free(name: &str, taken: &mut BTreeSet<String>) -> String {
     let mut free = name.to_owned();
     let mut number = 2u32;

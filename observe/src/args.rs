@@ -1,4 +1,4 @@
-//! The command lines of the commands that ask a running vswitch, or read what it has recorded.
+//! Arguments of the subcommands that query a running vswitch or its journal.
 
 mod admin;
 mod top;
@@ -12,7 +12,7 @@ pub use wait::{PolicyReference, Wait};
 pub use watch::{Capture, Monitor, Trace, Traced, WatchedEnds};
 pub use why::{Bundle, Why};
 
-/// The arguments of one subcommand, from the words behind its name.
+/// Parses the arguments of one subcommand. `words` excludes its name.
 #[cfg(test)]
 pub(crate) fn parsed<'a, T: clap::Args + clap::FromArgMatches>(words: impl IntoIterator<Item = &'a str>) -> T {
     let command = T::augment_args(clap::Command::new("bulkhead").no_binary_name(true));

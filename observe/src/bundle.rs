@@ -39,12 +39,12 @@ pub fn write(args: &Bundle) -> anyhow::Result<ExitCode> {
     let text = std::fs::read_to_string(&kept.configuration)
         .with_context(|| format!("cannot read the configuration {}", kept.configuration.display()))?;
     // What has become no YAML since is in force as it was.
-    let config = config::redacted(&text).unwrap_or_else(|error| Value::String(format!("not YAML now: {error}")));
+    let config = config::redacted(&text).unwrap_or_else(|error| Value::String(format!("not valid YAML: {error}")));
     members.insert("config.json", serde_json::to_vec_pretty(&config)?);
     let (mut settings, mut attached) = (None, Vec::new());
     match &kept.journal {
         None => output::warn(
-            "the journal is off: the bundle has neither it nor a state\n  help: journal.folder in the configuration",
+            "the journal is disabled: the bundle contains neither a journal nor a state\n  help: set journal.folder in the vswitch's configuration",
         ),
         Some(path) => {
             let journal = why::read(path)?;
@@ -72,7 +72,7 @@ pub fn write(args: &Bundle) -> anyhow::Result<ExitCode> {
         }
         return Err(error.context(format!("cannot write the bundle {}", path.display())));
     }
-    output::note(&format!("wrote {}, of node {}", path.display(), output::printable(&kept.node)));
+    output::note(&format!("wrote {} from node {}", path.display(), output::printable(&kept.node)));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -105,7 +105,7 @@ struct State {
 }
 
 fn state(journal: &[u8]) -> anyhow::Result<Option<State>> {
-    let journal = Journal::open(journal).context("the journal is not used")?;
+    let journal = Journal::open(journal).context("cannot read the journal")?;
     let state = match History::of(journal).last_state() {
         Ok(state) => state,
         Err(error) => {

@@ -28,7 +28,7 @@ pub fn run(args: &Explain) -> anyhow::Result<ExitCode> {
         Target::Service(to) => to.to_string(),
     };
     if args.asked.port.is_none() && matches!(args.asked.to, Target::End(_)) {
-        bail!("--port is missing\n  help: write for example --port 80/TCP");
+        bail!("--port is missing\n  help: add it, for example --port 80/TCP");
     }
     let port = args.asked.port.map(|port| format!("{}/{}", port.port, port.transport));
     let asked = Connection { from: name(&args.asked.from), to, port: port.clone() };
@@ -67,10 +67,7 @@ fn write(told: &Explanation, service: &str, out: &mut impl Write) -> io::Result<
 
 fn write_denying(told: &Explanation, out: &mut impl Write) -> io::Result<()> {
     if told.denying {
-        writeln!(
-            out,
-            "there is no state to judge by, so nothing passes but the node's own traffic; `bulkhead status` says why"
-        )?;
+        writeln!(out, "the vswitch has no valid state, so only the node's own traffic passes; see `bulkhead status`")?;
     }
     Ok(())
 }
@@ -92,7 +89,7 @@ fn write_steps<W: Write>(walk: &LiveWalk, out: &mut W) -> io::Result<()> {
     if *judged_elsewhere && walk.is_allowed() {
         writeln!(
             out,
-            "\nThe other end is not on this node. If it is a pod, the vswitch of its node judges as well: ask there, too."
+            "\nThe other end is not on this node. If it is a pod, the vswitch of its node also judges the connection: run the command there, too."
         )?;
     }
     Ok(())

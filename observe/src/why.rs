@@ -55,7 +55,7 @@ pub fn run(args: &Why) -> anyhow::Result<ExitCode> {
         (None, Some(path)) => (Bundle::open(path)?.into_journal()?, path.display().to_string(), None),
         (None, None) => live(args)?,
     };
-    let journal = Journal::open(&bytes).with_context(|| format!("{name} is not used"))?;
+    let journal = Journal::open(&bytes).with_context(|| format!("cannot use the journal {name}"))?;
     let history = History::of(journal);
     if history.damage().is_loss() {
         output::warn(&format!("{name} is damaged: {}", history.damage()));
@@ -77,7 +77,7 @@ pub fn run(args: &Why) -> anyhow::Result<ExitCode> {
 fn live(args: &Why) -> anyhow::Result<(Vec<u8>, String, Option<u64>)> {
     let kept: KeptFiles = ask(&args.socket, &Request::KeptFiles)?;
     let path = kept.journal.context(
-        "the vswitch keeps no journal\n  help: journal.folder in its configuration says where; it is not kept with dataplane: nftables",
+        "the vswitch keeps no journal\n  help: set journal.folder in its configuration; dataplane: nftables does not support a journal",
     )?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Ok((read(&path)?, path.display().to_string(), Some(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX))))
@@ -91,7 +91,7 @@ pub fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     let name = path.display();
     let file = File::open(path).with_context(|| {
         format!(
-            "cannot open the journal {name}\n  help: where the vswitch has files of its own, copy it and say --journal"
+            "cannot open the journal {name}\n  help: if the vswitch runs in a container, copy the file out and pass it with --journal"
         )
     })?;
     // As long as it is, so that it is not moved while it is read.
@@ -100,7 +100,7 @@ pub fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     file.take(MOST_BYTES + 1).read_to_end(&mut bytes).with_context(|| format!("cannot read the journal {name}"))?;
     if bytes.len() as u64 > MOST_BYTES {
         bail!(
-            "{name} is no journal: it has more than {MOST_BYTES} bytes\n  help: name the file journal-NODE of journal.folder, or a copy of it"
+            "{name} is not a journal: it exceeds {MOST_BYTES} bytes\n  help: pass the file journal-NODE of journal.folder, or a copy of it"
         );
     }
     Ok(bytes)
@@ -173,7 +173,7 @@ struct Then {
 fn told(history: &History<'_>, args: &Why, (at, now): (u64, Option<u64>), name: &str) -> anyhow::Result<Told> {
     let end = now.unwrap_or_else(|| history.ends());
     if at > end {
-        bail!("{} has not been yet: the journal ends at {}", rfc3339(at), rfc3339(end));
+        bail!("{} is in the future: the journal ends at {}", rfc3339(at), rfc3339(end));
     }
     let mut state = history.state_at(at).map_err(|error| refused(error, at, name))?;
     let asked = &args.asked;
@@ -197,22 +197,22 @@ fn told(history: &History<'_>, args: &Why, (at, now): (u64, Option<u64>), name: 
 fn refused(error: HistoryError, at: u64, name: &str) -> anyhow::Error {
     let at = rfc3339(at);
     match error {
-        HistoryError::Empty => anyhow::anyhow!("the journal holds no state yet\n  help: `bulkhead status` says why"),
+        HistoryError::Empty => anyhow::anyhow!("the journal contains no state yet\n  help: see `bulkhead status`"),
         HistoryError::Before { begins } => {
             let begins = rfc3339(begins);
             anyhow::anyhow!(
-                "what was in force at {at} is not in the journal: it begins at {begins}\n  \
-                 help: a larger journal.megabytes keeps more of what is to come; ask for a later time"
+                "the state at {at} is unknown: the journal begins at {begins}\n  \
+                 help: ask about a later time; a larger journal.megabytes keeps more history from now on"
             )
         }
         HistoryError::TooLarge => anyhow::anyhow!(
-            "{name}: the state of {at} is larger than any that a vswitch can have, and is not read\n  \
-             help: the file is damaged or made by somebody else; the bundle, or a copy of the journal, of another time may answer"
+            "{name}: the state at {at} exceeds the size limit and was not read\n  \
+             help: the file is damaged or not from a vswitch; try a bundle or journal copy of another time"
         ),
         HistoryError::Gap(Gap { from, until }) => {
             let until = until.map_or_else(|| "to its end".to_owned(), |until| format!("until {}", rfc3339(until)));
             anyhow::anyhow!(
-                "what was in force at {at} is not known: the journal is damaged or has left out changes from {} {until}",
+                "the state at {at} is unknown: the journal is damaged or lacks changes from {} {until}",
                 rfc3339(from)
             )
         }
@@ -224,12 +224,15 @@ fn remarks(history: &History<'_>, at: u64, is_denying: bool) -> Vec<String> {
     if let Some((from, until)) = history.pause_at(at) {
         let until = until.map(|until| format!(", until {}", clock(until, at))).unwrap_or_default();
         remarks.push(format!(
-            "no vswitch ran at that time, since {}{until}; flows that the kernel had on lease went on for a while",
+            "no vswitch was running at that time, since {}{until}; flows cached in the kernel continued until their lease expired",
             clock(from, at)
         ));
     }
     if is_denying {
-        remarks.push("DENY: there was no state that made sense, so nothing passed but the node's own traffic; below is what the last one said".into());
+        remarks.push(
+            "DENY: the vswitch had no valid state, so only the node's own traffic passed; the last valid state follows"
+                .into(),
+        );
     }
     remarks
 }

@@ -1,5 +1,4 @@
-//! The subcommands about a machine that has a vswitch or shall have one, and the one that changes another system. Builds for other systems
-//! than Linux lack them.
+//! Subcommands that run on Linux only: those about the vswitch of a machine, and `sync`, which changes an external system.
 
 use clap::Subcommand;
 
@@ -10,39 +9,39 @@ use bulkhead_observe::args::{Audit, Bundle, Capture, Monitor, Reload, Sessions, 
 
 use super::Sync;
 
-/// The subcommands.
+/// A subcommand that runs on Linux only.
 #[derive(Debug, Subcommand)]
 pub enum LiveCommand {
-    /// Bring a system that enforces policy itself up to date: OpenStack's security groups
+    /// Synchronise policies to a system that enforces them itself, such as OpenStack
     Sync(Sync),
-    /// Forward a node's traffic and enforce its policy: the live vswitch
+    /// Run the vswitch: forward a node's traffic and enforce its policies
     Run(Run),
-    /// Remove what a vswitch has left in the kernel: pinned links and maps, the trunk
+    /// Remove what a vswitch left in the kernel: pinned links and maps, the trunk
     Cleanup(Cleanup),
-    /// Show how the running vswitch is: what is up, what is late, the last error
+    /// Show the health of the running vswitch: ports, policy age, sessions, drops, last error
     Status(Status),
-    /// List the running vswitch's ports and what went through them
+    /// List the running vswitch's ports and their traffic counters
     Ports(Admin),
-    /// List the running vswitch's sessions, and who has most of them
+    /// List the running vswitch's sessions and the ports with most sessions, or end sessions
     Sessions(Sessions),
     /// List the tables that the running vswitch enforces, or one port's rules
     Tables(Tables),
-    /// Show what the running vswitch does, on a screen that is drawn anew each second: packets, drops, sessions, ports, workers
+    /// Show a live screen of the running vswitch: packets, drops, sessions, ports, workers
     Top(Top),
-    /// Show verdicts as they come: new sessions, and packets that are dropped, with the policy that decides
+    /// Stream verdicts: new sessions and dropped packets, with the policy that decides
     Monitor(Monitor),
-    /// Show packets as they come, each with its walk through ports, session, translation, tables and rule
+    /// Stream packets, each with its path through port, session, translation, tables and rule
     Trace(Trace),
-    /// Write packets as they come into a pcapng, with their verdicts
+    /// Write live packets with their verdicts to a pcapng file
     Capture(Capture),
-    /// Write one file with state, tables, journal, counters and configuration of the running vswitch, to ask elsewhere
+    /// Write the running vswitch's state, tables, journal, counters and configuration to one file for offline analysis
     Bundle(Bundle),
-    /// Say what audited policies of the running vswitch, which are not enforced, would have denied
+    /// Report what the audited policies of the running vswitch would have denied
     Audit(Audit),
     /// Wait until the running vswitch enforces a policy
     Wait(Wait),
-    /// Have the running vswitch look at its configuration and its state now
+    /// Make the running vswitch re-read its configuration and state now
     Reload(Reload),
-    /// Wire pods for a container runtime: the CNI plugin, and its installation
+    /// Run as CNI plugin for a container runtime, or install the plugin
     Cni(Cni),
 }

@@ -1,4 +1,4 @@
-//! `bulkhead sync`: brings a system that enforces policy itself up to date.
+//! `bulkhead sync`: synchronises policies to a system that enforces them itself.
 
 mod neutron;
 

@@ -1,4 +1,4 @@
-//! `bulkhead sync neutron`: the security groups of a Neutron server as the policies have them.
+//! `bulkhead sync neutron`: makes the security groups of a Neutron server match the policies.
 //!
 //! ```text
 //!  state --compile--> desired --.
@@ -6,8 +6,8 @@
 //!  server --lists--> listed ----'                                  |
 //!            ^-----------------------------------------------------'  once more, to see that nothing is left
 //! ```
-//! **Invariant.** It may be ended and started again at any point: what it sends next follows from what the server lists. It sends the
-//! token to the endpoint that it was given and to nobody else, and writes it nowhere.
+//! **Invariant.** A run can be interrupted and repeated at any point: the next requests follow from what the server lists. The token is
+//! sent to the given endpoint only and never logged.
 
 use std::collections::BTreeSet;
 use std::io::{self, BufWriter, Write};
@@ -25,13 +25,13 @@ use bulkhead_answers::args::Format;
 use bulkhead_answers::compile::neutron::{call_value, desired, owner};
 use bulkhead_answers::{output, run};
 
-/// The variable that the token is in, as for OpenStack's own client.
+/// Environment variable with the token, as in OpenStack's own client.
 const TOKEN: &str = "OS_TOKEN";
 
 pub(crate) fn run(args: &SyncNeutron) -> anyhow::Result<ExitCode> {
     let token = std::env::var(TOKEN).ok().filter(|token| !token.is_empty()).with_context(|| {
         format!(
-            "no token for the server\n  help: {TOKEN}=$(openstack token issue -f value -c id) bulkhead sync neutron ..."
+            "environment variable {TOKEN} is not set\n  help: {TOKEN}=$(openstack token issue -f value -c id) bulkhead sync neutron ..."
         )
     })?;
     let mut pipeline = run::load(&args.state, Scope::Cluster)?;
@@ -40,8 +40,8 @@ pub(crate) fn run(args: &SyncNeutron) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let client = Client::new(&args.endpoint, &token, args.retries)?;
     if client.is_overheard() {
-        let text = "the token is sent over http, readable on the way";
-        output::warn(&format!("{text}\n  help: use the https endpoint where there is one"));
+        let text = "the token is sent unencrypted over http";
+        output::warn(&format!("{text}\n  help: use an https endpoint if the server has one"));
     }
     let sync = Sync { args, owner: owner(&args.cluster), desired: &desired, client };
     runtime.block_on(sync.run())
@@ -57,11 +57,11 @@ struct Sync<'a> {
 impl Sync<'_> {
     async fn plan(&self) -> anyhow::Result<Plan> {
         let listed = self.client.listed(&self.owner, self.args.network.as_deref()).await?;
-        // A file that was cut off, or the wrong one, looks like a cluster without pods.
+        // A truncated or wrong file looks like a cluster without pods.
         if self.desired.ports.is_empty() && !listed.groups.is_empty() && !self.args.allow_empty {
             bail!(
-                "the state has no pod, and the server has {} groups of cluster {}: they would all be deleted, and their ports closed\n  \
-                 help: give the whole state to --state; --allow-empty deletes the groups",
+                "the state has no pods, so the {} groups of cluster {} on the server would be deleted and their ports closed\n  \
+                 help: pass the complete state with --state, or --allow-empty to delete the groups",
                 listed.groups.len(),
                 self.args.cluster
             );
@@ -71,8 +71,8 @@ impl Sync<'_> {
         if let Some(older) = plan.older.first().filter(|_| !self.args.allow_older) {
             let count = plan.older.len();
             bail!(
-                "the state is older than what is in force: {older} ({count} such groups)\n  \
-                 help: read the state anew; --allow-older goes back to it"
+                "the state is older than the server's groups: {older} ({count} such groups)\n  \
+                 help: export the state again, or pass --allow-older to go back to it"
             );
         }
         Ok(plan)
@@ -89,7 +89,7 @@ impl Sync<'_> {
         apply.know(&self.client.listed_ids(&self.owner).await?);
         for (at, request) in plan.requests.iter().enumerate() {
             apply.send(request).await.with_context(|| {
-                format!("{at} of {} requests were done; the same command goes on from there", plan.requests.len())
+                format!("{at} of {} requests succeeded; run the same command again to continue", plan.requests.len())
             })?;
         }
         let left = if plan.requests.is_empty() { 0 } else { self.plan().await?.requests.len() };
@@ -97,7 +97,7 @@ impl Sync<'_> {
         Ok(ExitCode::from(u8::from(left > 0 || !plan.problems.is_empty())))
     }
 
-    /// Prints the requests.
+    /// Prints the planned requests without sending them.
     fn show(&self, plan: &Plan) -> anyhow::Result<()> {
         let mut out = BufWriter::new(io::stdout().lock());
         let calls = plan.requests.iter().flat_map(|request| request.calls(self.desired, &self.owner, placeholder));
@@ -116,7 +116,7 @@ impl Sync<'_> {
         Ok(out.flush()?)
     }
 
-    /// Tells what was done.
+    /// Prints what was sent, what is missing, and the problems.
     fn tell(&self, plan: &Plan, apply: &Apply<'_>, left: usize) -> anyhow::Result<()> {
         let Desired { groups, ports } = self.desired;
         let rules: usize = groups.values().map(|group| group.rules.len()).sum();
@@ -126,7 +126,7 @@ impl Sync<'_> {
                 apply.notes.iter().for_each(|note| output::note(note));
                 warn(plan);
                 if left > 0 {
-                    let text = "requests would be needed still: somebody else changes the same groups or ports";
+                    let text = "more requests are needed: another client changes the same groups or ports";
                     output::warn(&format!("{left} {text}\n  help: run the same command again"));
                 }
                 let (groups, ports, sent) = (groups.len(), ports.len(), apply.sent);
@@ -148,13 +148,13 @@ fn problems(plan: &Plan) -> Vec<Value> {
     plan.problems.iter().map(|problem| json!({"text": problem.to_string(), "open": problem.is_open()})).collect()
 }
 
-/// Problems that are told one by one: as many as a person reads.
+/// Problems printed one by one. The rest is only counted.
 const MAX_PROBLEMS: usize = 20;
 
 fn warn(plan: &Plan) {
     plan.problems.iter().take(MAX_PROBLEMS).for_each(output::warn);
     let more = plan.problems.len().saturating_sub(MAX_PROBLEMS);
     if more > 0 {
-        output::warn(&format!("{more} more of such"));
+        output::warn(&format!("{more} more problems of this kind"));
     }
 }

@@ -1,19 +1,19 @@
-//! Which running vswitch answers.
+//! Arguments of the subcommands that query a running vswitch.
 
 use std::path::PathBuf;
 
 use super::Format;
 
-/// The default path of a vswitch's admin socket; `admin.socket` of its configuration names another one.
+/// Default path of a vswitch's admin socket. `admin.socket` in the configuration overrides it.
 pub const DEFAULT_SOCKET: &str = "/run/bulkhead/admin.sock";
 
-/// Which running vswitch is asked, and the form of its answer.
+/// The vswitch to query and the output format.
 #[derive(Debug, clap::Args)]
 pub struct Admin {
-    /// The vswitch's admin socket
+    /// Admin socket of the vswitch
     #[arg(long, value_name = "PATH", default_value = DEFAULT_SOCKET)]
     pub socket: PathBuf,
-    /// The form of the answer
+    /// Output format
     #[arg(short, long, value_enum, default_value = "text")]
     pub output: Format,
 }

@@ -1,4 +1,4 @@
-//! What is claimed of a state.
+//! Arguments of `bulkhead test`.
 
 use std::path::PathBuf;
 
@@ -9,35 +9,35 @@ use super::{Planned, State};
 /// `bulkhead test`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  bulkhead test --state pcaps/redis-policy examples/claims.yaml\n\n\
-    A claim says never, always or only: who connects to whom, at which ports. It is proven for all addresses and ports at once, and one\n\
-    that fails names a connection that shows it, the rules that decide, and what would mend it. A claim about nobody is VACUOUS and fails.\n\
-    Workloads without pods are judged by their templates, so a rendered chart will do for a state. docs/answers.md describes claims and\n\
-    output, docs/claims.schema.json tells them to editors.\n\n\
-    Exit code 0 when every claim holds, 1 when one does not, 2 an error.")]
+    A claim states which clients never, always or exclusively (only) reach which servers and ports. It is verified for all addresses and\n\
+    ports. A failed claim comes with an example connection, the rules that decide, and a fix. A claim that matches no pod or address is\n\
+    VACUOUS and fails. Workloads without pods are judged by their pod templates, so a rendered chart can serve as the state.\n\
+    docs/answers.md describes claims and output; docs/claims.schema.json is the JSON schema for editors.\n\n\
+    Exit code 0 if every claim holds, 1 if one fails, 2 for an error.")]
 pub struct Test {
-    /// Where the cluster's state comes from.
+    /// State to read.
     #[command(flatten)]
     pub state: State,
-    /// What of it is not there yet.
+    /// Workloads without pods in the state.
     #[command(flatten)]
     pub planned: Planned,
-    /// The form of the answer
+    /// Output format
     #[arg(short, long, value_enum, default_value = "text")]
     pub output: TestFormat,
-    /// Claims: YAML or JSON. Without them the last path behind --state is one
+    /// Files of claims, YAML or JSON. If omitted, the last path after --state is the file of claims
     #[arg(value_name = "CLAIMS")]
     pub claims: Vec<PathBuf>,
 }
 
-/// The form of the answer about claims.
+/// Output format of `bulkhead test`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum TestFormat {
     /// For people.
     Text,
     /// For programs.
     Json,
-    /// For systems that show test results.
+    /// For CI systems that show test results.
     Junit,
-    /// For systems that show findings in code.
+    /// For code scanning: SARIF 2.1.0.
     Sarif,
 }

@@ -1,4 +1,4 @@
-//! `bulkhead diff`.
+//! Arguments of `bulkhead diff`.
 
 use std::path::PathBuf;
 
@@ -10,45 +10,44 @@ use super::{Planned, State};
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example:\n  bulkhead diff --state pcaps/redis-policy/state.yaml --against pcaps/redis-no-policy/state.yaml\n\n\
-    The answer is exact for all addresses, protocols and ports; docs/answers.md describes it and its JSON. A range of addresses stands\n\
-    for those of its addresses that no pod has. Exit code 1 when there is a difference."
+    The answer is exact for all addresses, protocols and ports. An address range excludes the addresses of pods inside it.\n\
+    docs/answers.md describes the output and its JSON. Exit code 1 if there is a difference."
 )]
 pub struct Diff {
     /// The old state.
     #[command(flatten)]
     pub state: State,
-    /// How workloads without pods count, in both states.
+    /// Workloads without pods, in both states.
     #[command(flatten)]
     pub planned: Planned,
-    /// The new state: files or folders as for --state. It is read with the same options
+    /// New state: files or folders as for --state, read with the same options
     #[arg(long, value_name = "PATH", required = true, num_args = 1..)]
     pub against: Vec<PathBuf>,
-    /// One entry for each pair of pods, each pod and range of addresses outside, and protocol; without it pods are told by namespace
+    /// Print one entry per pair of pods, per pod and external address range, and per protocol, instead of grouping pods by namespace
     #[arg(long)]
     pub ungrouped: bool,
-    /// Exit with 1 only when something is newly allowed
+    /// Exit with 1 only if the new state allows something that the old one denies
     #[arg(long)]
     pub no_new_access: bool,
-    /// Flow logs as for `replay`: which of their flows would be cut or opened; may be repeated
+    /// Flow logs, as for `replay`: report which of their flows would be cut or opened; may be repeated
     #[arg(long, value_name = "FILE")]
     pub flows: Vec<PathBuf>,
-    /// Judge a TCP connection that began before the capture by its first packet in it, as if its sender were the client
+    /// If a capture starts in the middle of a TCP connection, take the sender of the first captured packet as the client
     #[arg(long)]
     pub tcp_pickup: bool,
-    /// With captures or flow logs: a JSON or YAML object with the settings of Services: service_cidrs, cluster_cidrs and what else
-    /// docs/services.md lists
+    /// With captures or flow logs: JSON or YAML file with Service settings: service_cidrs, cluster_cidrs and others (docs/services.md)
     #[arg(long, value_name = "FILE")]
     pub settings: Option<PathBuf>,
-    /// The form of the answer
+    /// Output format
     #[arg(short, long, value_enum, value_name = "FORM", default_value = "text")]
     pub output: DiffFormat,
-    /// Captures, pcap or pcapng, whose addresses are those of the old state: which flows would be cut or opened. Directly behind
-    /// --against they are told by their names' ends
+    /// Captures, pcap or pcapng, with addresses of the old state: report which flows would be cut or opened. After --against, paths that
+    /// end in .pcap, .pcapng or .cap are captures
     #[arg(value_name = "CAPTURE")]
     pub captures: Vec<PathBuf>,
 }
 
-/// The form of a difference.
+/// Output format of `bulkhead diff`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DiffFormat {
     /// For people.

@@ -1,4 +1,4 @@
-//! The ends of connections, as people write them.
+//! Parsing of connection ends and ports.
 
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -8,14 +8,13 @@ use bulkhead_control::object::{PodName, Transport};
 /// A destination port and its protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortProtocol {
-    /// The port, 1 to 65535.
+    /// 1 to 65535.
     pub port: u16,
-    /// The protocol.
+    /// TCP, UDP or SCTP.
     pub transport: Transport,
 }
 
 impl std::fmt::Display for PortProtocol {
-    /// `80/TCP`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}/{}", self.port, self.transport)
     }
@@ -24,7 +23,7 @@ impl std::fmt::Display for PortProtocol {
 impl FromStr for PortProtocol {
     type Err = String;
 
-    /// `80/TCP`, `80/tcp`; `80` is TCP.
+    /// Parses `80/TCP` or `80/tcp`. The protocol of `80` is TCP.
     fn from_str(text: &str) -> Result<Self, String> {
         let (port, protocol) = text.split_once('/').unwrap_or((text, "TCP"));
         let port = port.parse().ok().filter(|&port: &u16| port > 0);
@@ -38,9 +37,9 @@ impl FromStr for PortProtocol {
 /// One end of a connection as the user names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EndName {
-    /// A pod.
+    /// A pod by namespace and name.
     Pod(PodName),
-    /// An address outside the cluster, or a pod's own.
+    /// The address of a pod, or one outside the cluster.
     Address(IpAddr),
 }
 

@@ -1,4 +1,4 @@
-//! What is asked of captures and flow logs by `learn`.
+//! Arguments of `bulkhead learn`.
 
 use std::path::PathBuf;
 
@@ -10,46 +10,46 @@ use super::State;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  bulkhead learn --state pcaps/http pcaps/http/in.pcapng\n  \
     hubble observe --last 100000 -o json | bulkhead learn --state . --flows - > learned.yaml\n\n\
-    Standard output gets NetworkPolicies for `kubectl apply`, only those that are missing beside the state's own. Standard error gets\n\
-    the proof: whether all that was seen is allowed with them, what they allow that was not seen, and how mature the evidence is.\n\n\
-    A direction of a workload in which nothing was seen is left open, and said to be so. Flows that were logged as dropped are not\n\
-    learned, nor are those that nobody answered and that the state's policies deny.\n\n\
-    Exit code 0 when all that was seen and that policies can name is allowed; else 1.")]
+    Writes the NetworkPolicies that the state lacks to standard output, for `kubectl apply`. Writes the proof to standard error: whether\n\
+    they allow all observed traffic, what unobserved traffic they allow, and how mature the evidence is.\n\n\
+    A workload stays open in a direction without observed traffic; the proof lists these. Flows that were logged as dropped are not\n\
+    learned, nor are unanswered flows that the state's policies deny.\n\n\
+    Exit code 0 if all observed traffic that policies can match is allowed, 1 otherwise.")]
 pub struct Learn {
-    /// Where the cluster's state comes from.
+    /// State to read.
     #[command(flatten)]
     pub state: State,
-    /// Learn from a flow log: lines of `hubble observe -o json`, of `conntrack`, or what `bulkhead sessions -o json` printed; `-` for
-    /// standard input. May be repeated
+    /// Flow log to learn from: output of `hubble observe -o json`, `conntrack` or `bulkhead sessions -o json`; `-` for standard input. May
+    /// be repeated
     #[arg(long, value_name = "FILE")]
     pub flows: Vec<PathBuf>,
-    /// Make policies for pods of this namespace only; what was seen of others is evidence about their peers. May be repeated
+    /// Generate policies only for pods of this namespace; traffic of other pods still counts as evidence. May be repeated
     #[arg(long = "namespace", short = 'n', value_name = "NAMESPACE")]
     pub namespaces: Vec<String>,
-    /// Which directions to make policies for
+    /// Directions to generate policies for
     #[arg(long, value_enum, value_name = "DIRECTION", default_value = "both")]
     pub direction: Learned,
-    /// How many pairs of an outside address and a port that were not seen a policy may allow in all, so that its blocks are fewer
+    /// Number of unobserved (external address, port) pairs that a policy may allow in total to merge its CIDR blocks into fewer
     #[arg(long, value_name = "PAIRS", default_value = "0")]
     pub slack: u64,
-    /// A JSON or YAML object with the settings of Services: service_cidrs, cluster_cidrs and what else docs/services.md lists
+    /// JSON or YAML file with Service settings: service_cidrs, cluster_cidrs and others (docs/services.md)
     #[arg(long, value_name = "FILE")]
     pub settings: Option<PathBuf>,
-    /// Take the sender of a TCP connection's first packet in a capture as its client where its beginning is not in it
+    /// If a capture starts in the middle of a TCP connection, take the sender of the first captured packet as the client
     #[arg(long)]
     pub tcp_pickup: bool,
-    /// Captures: pcap or pcapng; `-` for standard input. Directly behind --state they are told by their names' ends
+    /// Captures, pcap or pcapng; `-` for standard input. After --state, paths that end in .pcap, .pcapng or .cap are captures
     #[arg(value_name = "CAPTURE")]
     pub captures: Vec<PathBuf>,
 }
 
-/// The directions that policies are made for.
+/// Directions to generate policies for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Learned {
-    /// Both.
+    /// Ingress and egress.
     Both,
-    /// What comes to pods.
+    /// Traffic towards pods.
     Ingress,
-    /// What goes out from pods.
+    /// Traffic from pods.
     Egress,
 }

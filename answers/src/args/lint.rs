@@ -1,4 +1,4 @@
-//! What is found wrong with policies.
+//! Arguments of `bulkhead lint`.
 
 use std::path::PathBuf;
 
@@ -14,50 +14,50 @@ use crate::lint::ids;
     bulkhead lint --state pcaps/shop/state.yaml examples/shop/draft.yaml\n  \
     bulkhead lint --state cluster/ --hits /run/bulkhead/admin.sock\n  \
     bulkhead lint --state cluster/ --hits monday.pcapng --hits hubble.json --only unused-rule\n\n\
-    A rule never decides when removing it changes no verdict between any two addresses at any port; docs/answers.md lists what else is\n\
-    found. Workloads without pods are judged by their templates, so a rendered chart will do for a state.\n\n\
-    Exit code 0 when nothing is found, 1 when something is, 2 an error.")]
+    A rule never decides if removing it changes no verdict between any two addresses at any port. docs/answers.md lists all checks.\n\
+    Workloads without pods are judged by their pod templates, so a rendered chart can serve as the state.\n\n\
+    Exit code 0 without findings, 1 with findings, 2 for an error.")]
 pub struct Lint {
-    /// Where the cluster's state comes from.
+    /// State to read.
     #[command(flatten)]
     pub state: State,
-    /// What of it is not there yet.
+    /// Workloads without pods in the state.
     #[command(flatten)]
     pub planned: Planned,
-    /// Also find rules that nothing has used: by the admin socket of a running vswitch, by what `bulkhead policies -o json` printed, by
-    /// captures (.pcap, .pcapng, .cap), or by flow logs as for `replay`. May be repeated; the time that each covers is told
+    /// Also find rules that no traffic used, according to PATH: admin socket of a running vswitch, output of `bulkhead policies -o json`,
+    /// capture (.pcap, .pcapng, .cap), or flow log as for `replay`. The output names the period that each source covers. May be repeated
     #[arg(long, value_name = "PATH")]
     pub hits: Vec<PathBuf>,
-    /// Judge a TCP connection that began before a capture by its first packet in it, as if its sender were the client
+    /// If a capture starts in the middle of a TCP connection, take the sender of the first captured packet as the client
     #[arg(long, requires = "hits")]
     pub tcp_pickup: bool,
-    /// A JSON or YAML object with service_cidrs (docs/services.md), to find blocks that lie in them
+    /// JSON or YAML file with service_cidrs (docs/services.md), to find policy blocks inside them
     #[arg(long, value_name = "FILE")]
     pub settings: Option<PathBuf>,
-    /// Only findings of this kind; may be repeated
+    /// Report only findings of this kind; may be repeated
     #[arg(long, value_name = "ID", value_parser = PossibleValuesParser::new(ids()), hide_possible_values = true)]
     pub only: Vec<String>,
-    /// No findings of this kind; may be repeated
+    /// Suppress findings of this kind; may be repeated
     #[arg(long, value_name = "ID", value_parser = PossibleValuesParser::new(ids()), hide_possible_values = true)]
     pub allow: Vec<String>,
-    /// Only findings about policies of this namespace; may be repeated
+    /// Report only findings about policies in this namespace; may be repeated
     #[arg(long = "namespace", value_name = "NAME")]
     pub namespaces: Vec<String>,
-    /// Only findings about this policy: NAMESPACE/NAME, or the name of a policy without a namespace; may be repeated
+    /// Report only findings about this policy: NAMESPACE/NAME, or NAME for a cluster-scoped policy; may be repeated
     #[arg(long = "policy", value_name = "NAME")]
     pub policies: Vec<String>,
-    /// The form of the answer
+    /// Output format
     #[arg(short, long, value_enum, value_name = "FORM", default_value = "text")]
     pub output: LintFormat,
 }
 
-/// The form of findings.
+/// Output format of `bulkhead lint`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LintFormat {
     /// For people.
     Text,
     /// For programs.
     Json,
-    /// For systems that show findings in code: SARIF 2.1.0.
+    /// For code scanning: SARIF 2.1.0.
     Sarif,
 }

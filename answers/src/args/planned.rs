@@ -1,19 +1,19 @@
-//! Pods that a state has no object of, but a workload that will make them.
+//! Workloads that have no pods in the state yet.
 
 use bulkhead_control::source::{Options, Templates};
 use ipnet::IpNet;
 
-/// How workloads count that have no pod in the state: Deployments, Jobs and others of a rendered chart.
+/// How to treat workloads without pods in the state, such as the Deployments and Jobs of a rendered chart.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Planned {
-    /// Where pods get their addresses; may be repeated. A workload without pods in the state is judged by its template, and nobody knows
-    /// which `ipBlock` will cover its pods: without this, only one that covers all addresses does
+    /// Pod CIDR of the cluster; may be repeated. A workload without pods in the state is judged by its pod template, whose future address
+    /// is unknown. If omitted, an `ipBlock` covers such pods only if it covers all addresses
     #[arg(long = "pod-cidr", value_name = "CIDR")]
     pub pod_cidrs: Vec<IpNet>,
 }
 
 impl Planned {
-    /// The same options, with the pods that workloads' templates make.
+    /// Returns the options, extended to create pods from workloads' templates.
     pub fn with(&self, options: Options) -> Options {
         Options { templates: Templates::Read(self.pod_cidrs.clone()), ..options }
     }

@@ -1,4 +1,4 @@
-//! Which policies there are: those that a running vswitch counts, or those of a state that concern a pod.
+//! Arguments of `bulkhead policies`.
 
 use std::str::FromStr;
 
@@ -11,20 +11,20 @@ use super::{Admin, EndName, Planned, State};
 #[command(
     mut_arg("paths", |paths| paths.required(false).requires("pod")),
     after_help = "Examples:\n  bulkhead policies\n  bulkhead policies --pod default/db --state pcaps/redis-policy\n\n\
-    Without --pod the running vswitch is asked what each policy and rule has let through and denied. With --pod and --state: which policies\n\
-    of the state select the pod, in which direction, and what follows."
+    Without --pod, prints how much each policy and rule of the running vswitch allowed and denied. With --pod and --state, lists the\n\
+    policies of the state that select the pod, per direction, and their effect."
 )]
 pub struct Policies {
-    /// Which vswitch, and the form of the answer.
+    /// The vswitch to query and the output format.
     #[command(flatten)]
     pub admin: Admin,
-    /// Which policies of the state select this pod, and what follows
+    /// List the policies of the state that select this pod, and their effect
     #[arg(long, value_name = "NAMESPACE/POD", requires = "paths", value_parser = pod)]
     pub pod: Option<PodName>,
-    /// Where the cluster's state comes from.
+    /// State to read.
     #[command(flatten)]
     pub state: State,
-    /// What of it is not there yet.
+    /// Workloads without pods in the state.
     #[command(flatten)]
     pub planned: Planned,
 }

@@ -1,4 +1,4 @@
-//! What is asked of one connection to a Service.
+//! Arguments of `bulkhead resolve`.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -13,52 +13,51 @@ use super::Format;
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Example:\n  bulkhead resolve --state examples/services.yaml --node node-1 --from 10.244.1.2 --to 10.96.0.20:80\n\n\
-    What connects is a pod if a pod of the state has its address, or it lies in a node's podCIDRs or in cluster_cidrs; the node's\n\
-    own address, or the destination itself, is the node; everything else is outside. Policy is not asked: `explain` does, of a backend.\n\n\
-    Exit code 0 when the connection goes to a backend or is no Service's, 1 when it is rejected or dropped."
+    The client is a pod if its address belongs to a pod of the state, a node's podCIDRs or cluster_cidrs. It is the node if the address\n\
+    is the node's own or the destination. Any other client is external. Policy is not evaluated; use `explain` for that.\n\n\
+    Exit code 0 if the connection goes to a backend or to no Service, 1 if it is rejected or dropped."
 )]
 pub struct Resolve {
-    /// Files or folders of Kubernetes objects: Services, EndpointSlices, Nodes, Pods; `-` for standard input; or what `bulkhead bundle` has
-    /// written
+    /// Files or folders with Services, EndpointSlices, Nodes and Pods, or a file from `bulkhead bundle`; `-` for standard input
     #[arg(long = "state", value_name = "PATH", required = true, num_args = 1..)]
     pub paths: Vec<PathBuf>,
-    /// Go on when an object is not understood: such a Service is left out, and so is such an endpoint of a slice
+    /// Skip Services and endpoints that cannot be parsed instead of failing
     #[arg(long)]
     pub lenient: bool,
-    /// The node that the connection's first packet is at
+    /// Node where the connection's first packet is processed
     #[arg(long)]
     pub node: String,
-    /// Who connects
+    /// Address of the client
     #[arg(long, value_name = "ADDRESS")]
     pub from: IpAddr,
-    /// To what.
+    /// Destination of the connection.
     #[arg(
         long,
         value_name = "IP:PORT/PROTOCOL",
-        help = "To what, e.g. 10.96.0.20:80/TCP or [fd00::20]:53/UDP; 10.96.0.20/ICMP for a ping"
+        help = "Destination, e.g. 10.96.0.20:80/TCP or [fd00::20]:53/UDP; 10.96.0.20/ICMP for a ping"
     )]
     pub to: Destination,
-    /// A JSON or YAML object with service_cidrs, cluster_cidrs, node_port_addresses and what else docs/services.md lists
+    /// JSON or YAML file with Service settings: service_cidrs, cluster_cidrs, node_port_addresses and others (docs/services.md)
     #[arg(long, value_name = "FILE")]
     pub settings: Option<PathBuf>,
-    /// The form of the answer
+    /// Output format
     #[arg(short, long, value_enum, default_value = "text")]
     pub output: Format,
 }
 
-/// Where a connection goes to.
+/// The destination of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Destination {
-    /// The address.
+    /// IPv4 or IPv6 address.
     pub address: IpAddr,
-    /// Protocol and port; none for ICMP.
+    /// `None` for ICMP.
     pub port: Option<(Transport, u16)>,
 }
 
 impl FromStr for Destination {
     type Err = String;
 
-    /// `10.0.0.1:80/TCP`, `[fd00::1]:80/tcp`; without a protocol TCP. `10.0.0.1/ICMP`, with any port.
+    /// Parses `10.0.0.1:80/TCP`, `[fd00::1]:80/tcp`, or `10.0.0.1:80` as TCP. A port before `/ICMP` is ignored.
     fn from_str(text: &str) -> Result<Self, String> {
         let (place, protocol) = text.rsplit_once('/').unwrap_or((text, "TCP"));
         let protocol = protocol.to_ascii_uppercase();

@@ -1,4 +1,4 @@
-//! Where a state comes from, and how its objects are read.
+//! The arguments that name a state and say how to read its objects.
 
 use std::path::PathBuf;
 
@@ -7,43 +7,43 @@ use bulkhead_control::source::{KindName, Options, Semantics, Strictness};
 use clap::ValueEnum;
 use serde::Deserialize;
 
-/// Where the cluster's state comes from.
+/// The arguments that name a state and say how to read its objects.
 #[derive(Clone, Debug, clap::Args)]
 pub struct State {
-    /// Files or folders of Kubernetes objects: YAML, JSON, or what `kubectl get -o yaml|json` printed; `-` for standard input; or what
-    /// `bulkhead bundle` has written
+    /// Files or folders of Kubernetes objects (YAML, JSON, output of `kubectl get -o yaml|json`), or a file from `bulkhead bundle`; `-` for
+    /// standard input
     #[arg(long = "state", value_name = "PATH", required = true, num_args = 1..)]
     pub paths: Vec<PathBuf>,
-    /// Go on when an object is not understood, as `run` does: such a policy then isolates its pods and allows nothing, such a
-    /// pod is nobody. Without this it is an error. A file that is not YAML or JSON is refused all the same
+    /// Continue if an object cannot be parsed, as `run` does: such a policy isolates its pods and allows nothing, such a pod matches no
+    /// selector. If omitted, this is an error. A file that is neither YAML nor JSON is always an error
     #[arg(long)]
     pub lenient: bool,
-    /// What NetworkPolicies of extensions/v1beta1 mean: the same as those of networking.k8s.io/v1, as servers since Kubernetes 1.7 have
-    /// it, or what they meant in 2016: the annotation of the namespace isolates, policies only allow ingress, an empty list nothing. v1 unless
-    /// a bundle says otherwise
+    /// Meaning of extensions/v1beta1 NetworkPolicies. v1: the same as networking.k8s.io/v1, as in Kubernetes since 1.7. v1beta1: the
+    /// meaning of 2016, where a namespace annotation isolates, policies only allow ingress, and an empty list allows nothing. Default: the
+    /// bundle's, else v1
     #[arg(long, value_enum, value_name = "VERSION")]
     pub policy_semantics: Option<PolicySemantics>,
-    /// With --policy-semantics v1beta1, what a namespace does with ingress when its annotation does not say: open unless a bundle says otherwise
+    /// With --policy-semantics v1beta1: ingress default of namespaces without an annotation. Default: the bundle's, else open
     #[arg(long, value_enum, value_name = "ISOLATION")]
     pub namespace_default: Option<NamespaceDefault>,
-    /// Go on though objects of this kind restrict traffic and are not enforced, such as CiliumNetworkPolicy or
-    /// NetworkPolicy.projectcalico.org; without this they are an error. May be repeated
+    /// Continue if the state has objects of this kind, which restrict traffic but are not enforced, such as CiliumNetworkPolicy or
+    /// NetworkPolicy.projectcalico.org. If omitted, they are an error. May be repeated
     #[arg(long, value_name = "KIND")]
     pub ignore: Vec<KindName>,
-    /// Whether policies are enforced that do not say, nor their namespaces (bulkhead.dev/enforcement): as `enforcement` in the configuration
-    /// of `run`; enforce unless a bundle says otherwise. Audited policies deny nothing (docs/audit.md)
+    /// Enforcement of policies without a bulkhead.dev/enforcement annotation of their own or of their namespace, like `enforcement` in the
+    /// configuration of `run`. Default: the bundle's, else enforce. Audited policies deny nothing (docs/audit.md)
     #[arg(long, value_enum, value_name = "ENFORCEMENT")]
     pub enforcement: Option<EnforcementName>,
 }
 
-/// Whether policies are enforced that do not say.
+/// Enforcement of policies without an annotation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EnforcementName {
-    /// They are.
+    /// Policies deny traffic.
     #[default]
     Enforce,
-    /// They are audited: what they would deny passes, and is counted.
+    /// Policies are audited: connections that they would deny pass and are counted.
     Audit,
 }
 
@@ -57,10 +57,10 @@ impl From<EnforcementName> for Enforcement {
 }
 
 impl State {
-    /// How the objects are read, by the command line alone.
+    /// Returns the options that the command line gives, without those of a bundle.
     ///
     /// # Errors
-    /// When two arguments contradict each other.
+    /// If two arguments contradict each other.
     pub fn options(&self) -> anyhow::Result<Options> {
         let (version, default) =
             (self.policy_semantics.unwrap_or_default(), self.namespace_default.unwrap_or_default());
@@ -75,7 +75,7 @@ impl State {
     }
 }
 
-/// What `extensions/v1beta1` means; none where the default for namespaces would have no effect.
+/// Returns the meaning of `extensions/v1beta1`. `None` if the namespace default would have no effect.
 pub fn semantics(version: PolicySemantics, default: NamespaceDefault) -> Option<Semantics> {
     match (version, default) {
         (PolicySemantics::V1, NamespaceDefault::Open) => Some(Semantics::V1),
@@ -89,30 +89,29 @@ pub fn semantics(version: PolicySemantics, default: NamespaceDefault) -> Option<
     }
 }
 
-/// What NetworkPolicies of `extensions/v1beta1` mean.
+/// Meaning of `extensions/v1beta1` NetworkPolicies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PolicySemantics {
-    /// The same as those of `networking.k8s.io/v1`.
+    /// The same as `networking.k8s.io/v1`.
     #[default]
     V1,
-    /// What they meant in 2016.
+    /// Their meaning in 2016.
     V1beta1,
 }
 
-/// What namespaces do that do not say.
+/// Ingress default of namespaces without an annotation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum NamespaceDefault {
-    /// Their pods are open unless a policy isolates them.
+    /// Pods are open unless a policy isolates them.
     #[default]
     Open,
-    /// Nothing comes in but what a policy allows.
+    /// Pods accept only what a policy allows.
     DefaultDeny,
 }
 
-/// Paths of states and of captures, told by the ends of their names: an option that takes several paths takes the captures behind them as
-/// well.
+/// Splits paths into states and captures by file extension. Clap assigns captures after an option with several values to that option.
 pub fn without_captures(paths: &[PathBuf]) -> (Vec<PathBuf>, Vec<PathBuf>) {
     let is_capture = |path: &PathBuf| {
         path.extension().and_then(|end| end.to_str()).is_some_and(|end| ["pcap", "pcapng", "cap"].contains(&end))

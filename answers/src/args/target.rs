@@ -1,4 +1,4 @@
-//! What a connection goes to: a pod, an address, or a Service.
+//! Parsing of a connection's destination.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,37 +8,37 @@ use bulkhead_control::object::{ServiceName, Transport};
 
 use super::EndName;
 
-/// What a connection goes to, as the user names it.
+/// The destination of a connection: a pod, an address or a Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// A pod or an address, which may be a Service's.
+    /// A pod, or an address, which may be a Service's.
     End(EndName),
-    /// A Service.
+    /// A Service, by namespace and name.
     Service(ServiceTarget),
 }
 
-/// A Service, and perhaps one of its ports: `service/shop/web`, `service/shop/web:http`, `service/shop/web:80/TCP`.
+/// A Service and optionally one of its ports: `service/shop/web`, `service/shop/web:http`, `service/shop/web:80/TCP`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceTarget {
     /// Namespace and name.
     pub name: ServiceName,
-    /// The port; none where it is told elsewhere, or all are meant.
+    /// `None` if another option names the port, or for all ports.
     pub port: Option<ServicePortWord>,
 }
 
-/// A port of a Service as the user names it.
+/// A port of a Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServicePortWord {
-    /// By its name.
+    /// A port name.
     Name(Arc<str>),
-    /// By its number, and perhaps its protocol.
+    /// A port number, optionally with its protocol.
     Number(u16, Option<Transport>),
 }
 
 impl FromStr for Target {
     type Err = String;
 
-    /// `service/web` is the pod `web` of the namespace `service`: a Service is named with its namespace.
+    /// Parses a target. `service/web` is the pod `web` in namespace `service`: a Service needs its namespace.
     fn from_str(text: &str) -> Result<Self, String> {
         let Some(rest) = text.strip_prefix("service/") else { return text.parse().map(Self::End) };
         let (name, port) = match rest.split_once(':') {
@@ -57,7 +57,7 @@ impl FromStr for Target {
 }
 
 impl fmt::Display for ServiceTarget {
-    /// As it is parsed.
+    /// Writes the form that parsing accepts.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "service/{}", self.name)?;
         self.port.iter().try_for_each(|port| write!(f, ":{port}"))

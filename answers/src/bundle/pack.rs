@@ -10,18 +10,18 @@ use flate2::write::GzEncoder;
 
 use super::{FOLDER, FORMAT, MANIFEST, Manifest, Member, Settings, VERSION, digest};
 
-/// The contents of a bundle that is to be written.
+/// Contents of a new bundle.
 #[derive(Debug)]
 pub struct Contents {
-    /// The node's name.
+    /// Name of the node.
     pub node: String,
-    /// When the bundle is made, as RFC 3339 has it.
+    /// Creation time, RFC 3339.
     pub made: String,
-    /// The settings that the state was judged by. `None` if the bundle has no state.
+    /// Settings of the state. `None` if the bundle has no state.
     pub settings: Option<Settings>,
-    /// The attached pods, each with the addresses that it was given.
+    /// Attached pods with their assigned addresses.
     pub attached: Vec<(PodName, Attachment)>,
-    /// The bytes of each member but the manifest, by the member's name.
+    /// Bytes of the members without the manifest, by member name.
     pub members: BTreeMap<&'static str, Vec<u8>>,
 }
 
@@ -29,7 +29,7 @@ impl Contents {
     /// Writes the manifest, then the other members.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// If `out` cannot be written.
     pub fn pack(&self, out: impl Write) -> anyhow::Result<()> {
         let member = |bytes: &[u8]| Member { length: bytes.len() as u64, sha256: digest(bytes) };
         let manifest = Manifest {

@@ -1,7 +1,6 @@
-//! What a bundle says of how its state was judged, for commands that read the state from it: so they judge it as the vswitch did.
+//! Settings of a bundle, so that commands judge its state like the vswitch did.
 //!
-//! What the command line says counts more. Only manifests are read here: they are the first members, and whoever reads the objects checks the
-//! rest.
+//! The command line takes precedence. Only manifests are read here, which come first; reading the objects verifies the rest.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,35 +16,37 @@ use flate2::read::GzDecoder;
 
 use super::{Manifest, Settings, damaged, is_bundle, member_name};
 use crate::args::{PolicySemantics, State};
-use crate::resolve;
 
-/// A longer manifest is none: of a pod that is attached it has some hundred bytes, and a node has some hundred pods.
+/// Maximum size of a manifest in bytes. A manifest has a few hundred bytes per attached pod, and a node a few hundred pods.
 const MOST_MANIFEST: u64 = 1 << 24;
 
-/// The manifest of each of these paths that is a bundle.
+/// Maximum size of a settings file in bytes. A larger file is probably not a settings file.
+const MAX_SETTINGS_LEN: u64 = 1 << 20;
+
+/// Returns the manifests of the paths that are bundles.
 fn manifests(paths: &[PathBuf]) -> anyhow::Result<Vec<(&Path, Manifest)>> {
     let bundles = paths.iter().filter(|path| is_bundle(path));
     let manifest = |path: &PathBuf| {
         let name = path.display().to_string();
         let file = File::open(path).with_context(|| format!("cannot open the bundle {name}"))?;
-        manifest(BufReader::new(file)).with_context(|| format!("{name} is not used"))
+        manifest(BufReader::new(file)).with_context(|| format!("cannot use the bundle {name}"))
     };
     bundles.map(|path| Ok((path.as_path(), manifest(path)?))).collect()
 }
 
 fn manifest(file: impl Read) -> anyhow::Result<Manifest> {
     let mut archive = tar::Archive::new(GzDecoder::new(file).take(MOST_MANIFEST + (1 << 20)));
-    let mut entries = archive.entries().context("it is no bundle")?.raw(true);
-    let entry = entries.next().context("it has no manifest: it is no bundle")?.map_err(damaged)?;
+    let mut entries = archive.entries().context("the file is not a bundle; `bulkhead bundle` writes one")?.raw(true);
+    let entry = entries.next().context("the file has no manifest, so it is not a bundle")?.map_err(damaged)?;
     let is_manifest = member_name(&entry.path_bytes()) == Some(super::MANIFEST);
-    ensure!(is_manifest, "its manifest is not its first member");
-    ensure!(entry.size() <= MOST_MANIFEST, "its manifest has more than {MOST_MANIFEST} bytes");
+    ensure!(is_manifest, "the manifest is not the first member");
+    ensure!(entry.size() <= MOST_MANIFEST, "the manifest exceeds {MOST_MANIFEST} bytes");
     let mut bytes = Vec::new();
     entry.take(MOST_MANIFEST).read_to_end(&mut bytes).map_err(damaged)?;
-    serde_json::from_slice(&bytes).context("its manifest is not understood")
+    serde_json::from_slice(&bytes).context("cannot parse the manifest")
 }
 
-/// What all bundles say of one thing; none where they say nothing.
+/// Returns the setting on which all bundles agree. `None` if no bundle has the setting.
 fn agreed<T: PartialEq>(
     paths: &[PathBuf],
     of: impl Fn(Settings) -> Option<T>,
@@ -58,7 +59,7 @@ fn agreed<T: PartialEq>(
             Some((first, before)) if *before != said => {
                 let (first, path) = (first.display(), path.display());
                 bail!(
-                    "{first} and {path} are of nodes whose configurations differ in this\n  help: say which is meant with {option}"
+                    "the bundles {first} and {path} come from nodes with different configurations\n  help: choose one with {option}"
                 )
             }
             Some(_) => {}
@@ -68,10 +69,10 @@ fn agreed<T: PartialEq>(
     Ok(agreed.map(|(_, said)| said))
 }
 
-/// How the objects of a state are read: as the command line says, else as the vswitch whose bundle it is read them.
+/// Returns the options for reading objects: from the command line, else from the bundle.
 ///
 /// # Errors
-/// When two arguments contradict each other, or bundles do.
+/// If two arguments, or two bundles, contradict each other.
 pub fn options(state: &State) -> anyhow::Result<Options> {
     let mut options = state.options()?;
     if state.namespace_default.is_none() && state.policy_semantics != Some(PolicySemantics::V1) {
@@ -83,10 +84,10 @@ pub fn options(state: &State) -> anyhow::Result<Options> {
     Ok(options)
 }
 
-/// Whether policies are enforced that do not say.
+/// Returns the enforcement of policies without an annotation.
 ///
 /// # Errors
-/// When bundles contradict each other.
+/// If bundles contradict each other.
 pub fn enforcement(state: &State) -> anyhow::Result<Enforcement> {
     match state.enforcement {
         Some(name) => Ok(name.into()),
@@ -94,21 +95,33 @@ pub fn enforcement(state: &State) -> anyhow::Result<Enforcement> {
     }
 }
 
-/// The settings of Services: those of a file that was named, else those of the vswitch whose bundle the state is.
+/// Returns the Service settings: from the given file, else from the bundle.
 ///
 /// # Errors
-/// When the file cannot be read or holds something else, or bundles contradict each other.
+/// If the file cannot be read or parsed, or bundles contradict each other.
 pub fn service_settings(named: Option<&Path>, paths: &[PathBuf]) -> anyhow::Result<service::Settings> {
     match named {
-        Some(path) => resolve::settings(Some(path)),
+        Some(path) => read_settings(path),
         None => Ok(agreed(paths, |settings| settings.services, "--settings")?.unwrap_or_default()),
     }
 }
 
-/// The pods that were attached to the vswitches whose bundles these are.
+fn read_settings(path: &Path) -> anyhow::Result<service::Settings> {
+    let file = path.display().to_string();
+    if std::fs::metadata(path).is_ok_and(|meta| meta.len() > MAX_SETTINGS_LEN) {
+        bail!(
+            "{file}: a settings file may have at most {MAX_SETTINGS_LEN} bytes\n  help: pass the settings file; objects go to --state"
+        );
+    }
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("cannot read {file}\n  help: pass a JSON or YAML file, or omit --settings"))?;
+    Ok(service::Settings::parse(&file, &text)?)
+}
+
+/// Returns the pods that were attached to the bundles' vswitches.
 ///
 /// # Errors
-/// When a manifest cannot be read.
+/// If a manifest cannot be read.
 pub fn attached(paths: &[PathBuf]) -> anyhow::Result<BTreeMap<PodName, Attachment>> {
     Ok(manifests(paths)?.into_iter().flat_map(|(_, manifest)| manifest.attached).collect())
 }

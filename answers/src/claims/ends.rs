@@ -1,4 +1,4 @@
-//! Whom a claim is about: words to addresses.
+//! Resolves the ends of claims to addresses.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -12,29 +12,29 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 /// One end of a claim.
 #[derive(Debug)]
 pub(super) enum Who {
-    /// Every address, in the cluster and outside.
+    /// Every address, inside and outside the cluster.
     Anyone,
-    /// Every address that is neither a pod's nor a node's.
+    /// Every address of no pod or node.
     Outside,
-    /// Whoever has an address of the block.
+    /// Every address in the block.
     Block(IpNet),
-    /// The pod of this name, or the pods of the workload.
+    /// The pod with this name, or the pods of the workload.
     Named(ObjectName),
-    /// Pods by what they are.
+    /// Pods by their properties.
     Pods(PodsOf),
-    /// Each of these.
+    /// The union of these.
     AnyOf(Vec<Self>),
 }
 
-/// Pods that meet all of these.
+/// Pods with all of these properties.
 #[derive(Debug, Default)]
 pub(super) struct PodsOf {
-    /// In one of these; in any where there are none.
+    /// One of these namespaces. Empty means any.
     pub(super) namespaces: Vec<Arc<str>>,
     pub(super) namespace_labels: Labels,
     pub(super) labels: Labels,
     pub(super) workload: Option<Arc<str>>,
-    /// Of the workload.
+    /// Kind of the workload.
     pub(super) kind: Option<Arc<str>>,
     pub(super) pod: Option<Arc<str>>,
 }
@@ -43,14 +43,14 @@ pub(super) struct PodsOf {
 #[derive(Debug, Default)]
 pub(super) struct Selected {
     pub(super) addresses: AddressSet,
-    /// Pods that are meant and have no address that can be asked about.
+    /// Selected pods without a usable address.
     pub(super) nowhere: Vec<String>,
-    /// Pods that are meant and have the addresses of their node, so that no policy is about them.
+    /// Selected pods on the host network, to which no policy applies.
     pub(super) on_host: Vec<String>,
 }
 
 impl Who {
-    /// Its addresses in a state.
+    /// Returns the addresses of the end in a state.
     pub(super) fn select(&self, cache: &Cache, reachability: &Reachability) -> Selected {
         let of = |addresses| Selected { addresses, ..Selected::default() };
         match self {
@@ -76,8 +76,8 @@ impl Who {
     }
 }
 
-/// What no packet that travels has as its source or destination: every vswitch drops it, whatever policy says (RFC 1812 §5.3.7,
-/// RFC 4291 §2.5), so that no claim is about it.
+/// Addresses that no forwarded packet can have: every vswitch drops them regardless of policy (RFC 1812 §5.3.7, RFC 4291 §2.5), so claims
+/// do not cover them.
 const NEVER_TRAVELS: [IpNet; 8] = [
     v4([0, 0, 0, 0], 8),
     v4([127, 0, 0, 0], 8),
@@ -97,7 +97,7 @@ const fn v6(address: Ipv6Addr, length: u8) -> IpNet {
     IpNet::V6(Ipv6Net::new_assert(address, length))
 }
 
-/// Every address of both families that travels.
+/// Returns all addresses of both families that packets can have.
 pub(super) fn everything() -> AddressSet {
     let v4 = (IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V4(Ipv4Addr::BROADCAST));
     let v6 = (IpAddr::V6(Ipv6Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::from_bits(u128::MAX)));

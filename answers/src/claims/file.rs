@@ -1,11 +1,11 @@
-//! Files of claims: their form, and the exact words about what is not understood.
+//! Parses claims files and reports faults precisely.
 //!
 //! ```text
 //! claims:
 //! - name: nobody outside reaches the database
 //!   never: {from: outside, to: {namespace: shop, labels: {app: db}}, ports: [5432]}
 //! ```
-//! `docs/claims.schema.json` says the same to editors; a test compares it with [`FIELDS`].
+//! `docs/claims.schema.json` describes the same format for editors; a test compares it with [`FIELDS`].
 
 use std::fs;
 use std::path::Path;
@@ -21,7 +21,7 @@ use serde_json::{Map, Value};
 
 use super::ends::{PodsOf, Who};
 
-/// What each mapping of a claims file may hold.
+/// The fields of each mapping.
 pub(super) const FIELDS: [(&str, &[&str]); 4] = [
     ("file", &["claims"]),
     ("claim", &["name", "never", "always", "only"]),
@@ -29,14 +29,14 @@ pub(super) const FIELDS: [(&str, &[&str]); 4] = [
     ("end", &["namespace", "namespaceLabels", "labels", "workload", "kind", "pod", "address"]),
 ];
 
-/// What is claimed of the connections.
+/// What the claim says about the connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// None gets through.
+    /// All are denied.
     Never,
-    /// All get through.
+    /// All are allowed.
     Always,
-    /// Of those to `to` only those from `from` get through, if any.
+    /// Connections to `to` are denied unless they come from `from`.
     Only,
 }
 
@@ -52,14 +52,13 @@ impl Kind {
     }
 }
 
-/// A claim.
 #[derive(Debug)]
 pub(super) struct Claim {
     pub(super) name: String,
     pub(super) kind: Kind,
     pub(super) from: Who,
     pub(super) to: Who,
-    /// Of the destination; all protocols and ports where the claim names none.
+    /// Destination ports. All protocols and ports if the claim names none.
     pub(super) ports: ServiceSet,
     pub(super) file: Arc<str>,
     pub(super) line: usize,
@@ -88,7 +87,7 @@ struct RawStatement {
     ports: Option<Vec<Value>>,
 }
 
-/// What is wrong at a path of the file, and the remedy.
+/// A fault at a path in the file, with its fix.
 struct Fault {
     path: String,
     problem: String,
@@ -101,14 +100,14 @@ fn fault<T>(path: &str, problem: impl Into<String>, help: impl Into<String>) -> 
     Err(Fault { path: path.to_owned(), problem: problem.into(), help: help.into() })
 }
 
-/// Reads a file of claims.
+/// Reads a claims file.
 ///
 /// # Errors
-/// With the file, the line, the field and the remedy, when anything of it is not understood.
+/// If a part cannot be parsed, with file, line, field and fix.
 pub(super) fn read(path: &Path) -> anyhow::Result<Vec<Claim>> {
     let file: Arc<str> = path.to_string_lossy().into();
     let text = fs::read_to_string(path)
-        .map_err(|error| anyhow!("{file}: cannot read: {error}\n  help: check the path of the claims"))?;
+        .map_err(|error| anyhow!("cannot read {file}: {error}\n  help: check the path of the claims file"))?;
     parse(&file, &text)
 }
 
@@ -136,7 +135,7 @@ pub(super) fn parse(file: &Arc<str>, text: &str) -> anyhow::Result<Vec<Claim>> {
     })?;
     if raw.claims.is_empty() {
         bail!(
-            "{file}: the file claims nothing\n  help: write at least one claim; examples/claims.yaml shows every form"
+            "{file}: the file contains no claims\n  help: write at least one claim; examples/claims.yaml shows every form"
         );
     }
     let mut claims: Vec<Claim> = Vec::with_capacity(raw.claims.len());
@@ -144,15 +143,15 @@ pub(super) fn parse(file: &Arc<str>, text: &str) -> anyhow::Result<Vec<Claim>> {
         let path = format!("claims[{at}]");
         let claim = checked(claim, &path, file, line(&path)).map_err(told)?;
         if let Some(other) = claims.iter().find(|other| other.name == claim.name) {
-            let problem = format!("a second claim of the name \"{}\", after line {}", claim.name, other.line);
-            return Err(told(Fault { path, problem, help: "give each claim a name of its own".to_owned() }));
+            let problem = format!("the claim name \"{}\" is already used in line {}", claim.name, other.line);
+            return Err(told(Fault { path, problem, help: "give each claim a unique name".to_owned() }));
         }
         claims.push(claim);
     }
     Ok(claims)
 }
 
-/// What to do about a message of serde.
+/// Returns a hint for an error message of serde.
 fn meant(message: &str) -> String {
     let written = message.strip_prefix("unknown field `").and_then(|rest| rest.split('`').next());
     let known = FIELDS.into_iter().flat_map(|(_, fields)| fields.iter().copied());
@@ -168,12 +167,16 @@ fn checked(raw: RawClaim, path: &str, file: &Arc<str>, line: usize) -> Checked<C
     let (Some((kind, statement)), None) = (given.next(), given.next()) else {
         return fault(
             path,
-            "a claim says exactly one of never, always and only",
-            "write two claims, or remove what is too many",
+            "a claim needs exactly one of never, always and only",
+            "split it into several claims, or remove the others",
         );
     };
     if raw.name.trim().is_empty() {
-        return fault(&format!("{path}.name"), "the claim has no name", "say in a few words what it protects");
+        return fault(
+            &format!("{path}.name"),
+            "the claim has no name",
+            "add a `name` that says what the claim protects",
+        );
     }
     let path = format!("{path}.{}", kind.name());
     Ok(Claim {
@@ -198,7 +201,7 @@ fn who(value: &Value, path: &str) -> Checked<Who> {
             let each = list.iter().enumerate().map(|(at, one)| who(one, &format!("{path}[{at}]")));
             each.collect::<Checked<_>>().map(Who::AnyOf)
         }
-        _ => fault(path, "this names nobody", WHO),
+        _ => fault(path, "this selects nothing", WHO),
     }
 }
 
@@ -219,7 +222,7 @@ fn named(text: &str, path: &str) -> Checked<Who> {
     }
 }
 
-/// The text as a block, where it is meant as an address or block: what starts like a namespace's name is not.
+/// Parses text as a CIDR block or address. `None` if it looks like a name.
 fn block(text: &str) -> Option<Result<IpNet, (String, String)>> {
     let is_address = |text: &str| text.contains(':') || text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     let (address, length) = text.split_once('/').unwrap_or((text, ""));
@@ -245,21 +248,21 @@ fn pods(fields: &Map<String, Value>, path: &str) -> Checked<Who> {
         Some(_) => fault(
             &at(key),
             format!("`{key}` is not a name"),
-            "write a single word, in quotes where it looks like a number",
+            "write a single word, in quotes if it looks like a number",
         ),
     };
     if let Some(address) = text("address")? {
         if fields.len() > 1 {
             return fault(
                 path,
-                "`address` stands together with other fields",
-                "write a list of two, each after a `- `",
+                "`address` cannot be combined with other fields",
+                "write a list with two items, each after a `- `",
             );
         }
         let Some(Ok(block)) = block(address) else {
             return fault(
                 &at("address"),
-                format!("\"{address}\" is no address or block"),
+                format!("\"{address}\" is not an IP address or CIDR block"),
                 "write for example 10.0.0.0/8 or fd00::1",
             );
         };
@@ -269,11 +272,11 @@ fn pods(fields: &Map<String, Value>, path: &str) -> Checked<Who> {
         let Some(value) = fields.get(key) else { return Ok(Labels::new()) };
         let all = value.as_object().filter(|all| !all.is_empty());
         let Some(all) = all else {
-            return fault(&at(key), "no labels", "write `key: value` pairs, or leave the field out for all");
+            return fault(&at(key), "no labels", "write `key: value` pairs, or omit the field to select all");
         };
         let pair = |(name, value): (&String, &Value)| match value {
             Value::String(text) => Ok((name.as_str().into(), text.as_str().into())),
-            _ => fault(&format!("{}[\"{name}\"]", at(key)), "the value is not a text", "put the value in quotes"),
+            _ => fault(&format!("{}[\"{name}\"]", at(key)), "the value is not a string", "put the value in quotes"),
         };
         all.iter().map(pair).collect()
     };
@@ -298,7 +301,7 @@ fn pods(fields: &Map<String, Value>, path: &str) -> Checked<Who> {
                 None => Ok(Some(text.into())),
                 Some(_) => fault(
                     &at(key),
-                    format!("\"{text}\" names a namespace, as `namespace` does"),
+                    format!("\"{text}\" already names a namespace, so `namespace` is redundant"),
                     "remove one of the two",
                 ),
             },
@@ -306,10 +309,10 @@ fn pods(fields: &Map<String, Value>, path: &str) -> Checked<Who> {
     };
     let (workload, pod) = (name("workload")?, name("pod")?);
     if fields.is_empty() {
-        return fault(path, "this names nobody", WHO);
+        return fault(path, "this selects nothing", WHO);
     }
     if fields.contains_key("kind") && workload.is_none() {
-        return fault(&at("kind"), "`kind` stands without `workload`", "name the workload as well");
+        return fault(&at("kind"), "`kind` needs `workload`", "add the name of the workload");
     }
     Ok(Who::Pods(PodsOf {
         kind: text("kind")?.map(Arc::from),
@@ -321,11 +324,15 @@ fn pods(fields: &Map<String, Value>, path: &str) -> Checked<Who> {
     }))
 }
 
-/// The ports that a claim is about.
+/// Parses the ports of a claim.
 fn ports(list: Option<&[Value]>, path: &str) -> Checked<ServiceSet> {
     let Some(list) = list else { return Ok(ServiceSet::all()) };
     if list.is_empty() {
-        return fault(path, "a claim about no port says nothing", "leave `ports` out for all protocols and ports");
+        return fault(
+            path,
+            "an empty list of ports covers no connection",
+            "omit `ports` to cover all protocols and ports",
+        );
     }
     let one = |(at, value): (usize, &Value)| {
         let path = format!("{path}[{at}]");
@@ -338,7 +345,7 @@ fn ports(list: Option<&[Value]>, path: &str) -> Checked<ServiceSet> {
             Some(service) => Ok(service),
             None => fault(
                 &path,
-                format!("\"{text}\" is no port"),
+                format!("\"{text}\" is not a port"),
                 "write 80, 53/UDP, 8000-9000/TCP, or UDP for all ports of a protocol",
             ),
         }

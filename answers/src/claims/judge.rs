@@ -1,13 +1,13 @@
-//! Whether a claim holds, for all addresses and ports at once, and a connection that shows that it does not.
+//! Verifies a claim for all addresses and ports at once, and finds a counterexample.
 //!
 //! ```text
 //!  from, to --regions--> classes with their addresses --each pair of classes--> sides --against the claim's ports--> violated?
 //!                                                                               `-- a pair of addresses of theirs that is a connection
 //! ```
-//! What is no connection between two ends is not asked: an address and itself, addresses of two families, ends of which neither is a
-//! pod that policies may select, and a pod and its own node, between which NetworkPolicy forbids nothing.
+//! Ignores pairs of ends without a connection that policy can deny: an address and itself, addresses of two families, two ends that are not
+//! selectable pods, and a pod and its own node.
 //!
-//! **Invariant.** A claim holds only if there is at least one connection that it is about.
+//! **Invariant.** A claim holds only if it covers at least one connection.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -20,16 +20,16 @@ use bulkhead_control::reachability::{ClassId, Holder, Protocol, Reachability, Ve
 use super::ends::{Selected, everything};
 use super::file::{Claim, Kind};
 
-/// What became of a claim.
+/// Result of a claim.
 #[derive(Debug)]
 pub(super) enum Outcome {
     Holds,
-    /// There is no connection that it is about, for this reason.
+    /// The claim covers no connection, with the reason.
     Vacuous(String),
     Fails(Witness),
 }
 
-/// A connection that the claim says something wrong about.
+/// A connection that violates the claim.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Witness {
     pub(super) from: IpAddr,
@@ -40,10 +40,10 @@ pub(super) struct Witness {
     pub(super) verdict: Verdict,
 }
 
-/// A class and those of its addresses that an end has, as ranges.
+/// A class, and those of its addresses that belong to an end, as ranges.
 type Part = (ClassId, Vec<(IpAddr, IpAddr)>);
 
-/// Judges a claim.
+/// Verifies a claim.
 pub(super) fn judge(claim: &Claim, cache: &Cache, reachability: &Reachability) -> Outcome {
     let (from, to) = (claim.from.select(cache, reachability), claim.to.select(cache, reachability));
     for (end, selected) in [("from", &from), ("to", &to)] {
@@ -73,9 +73,9 @@ pub(super) fn judge(claim: &Claim, cache: &Cache, reachability: &Reachability) -
     }
     let on_host: Vec<&str> = from.on_host.iter().chain(&to.on_host).map(String::as_str).collect();
     Outcome::Vacuous(match on_host.first() {
-        Some(pod) => format!("no policy is about such connections: {pod} is on the host network"),
+        Some(pod) => format!("no policy applies to these connections: {pod} is on the host network"),
         None => {
-            "there is no such connection: both ends are the same pod, outside the cluster, or of two address families"
+            "no such connection exists: both ends are the same pod, both are outside the cluster, or their address families differ"
                 .to_owned()
         }
     })
@@ -88,7 +88,7 @@ fn nobody(end: &str, selected: &Selected) -> String {
     }
 }
 
-/// The addresses by class, in the order of the address space.
+/// Splits addresses by class, in address order.
 fn parts(addresses: &AddressSet, reachability: &Reachability) -> Vec<Part> {
     let v4 = addresses.v4_intervals().iter().map(|&(first, last)| (IpAddr::V4(first.into()), IpAddr::V4(last.into())));
     let v6 = addresses.v6_intervals().iter().map(|&(first, last)| (IpAddr::V6(first.into()), IpAddr::V6(last.into())));
@@ -111,7 +111,7 @@ fn parts(addresses: &AddressSet, reachability: &Reachability) -> Vec<Part> {
     parts
 }
 
-/// An address outside that people recognise as one, where the ranges have it: of the blocks for documentation (RFC 5737, RFC 3849).
+/// Returns an address from a documentation block (RFC 5737, RFC 3849), which readers recognise, if the ranges contain one.
 fn shown(ranges: &[(IpAddr, IpAddr)]) -> Option<IpAddr> {
     const SHOWN: [IpAddr; 4] = [
         IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
@@ -122,7 +122,7 @@ fn shown(ranges: &[(IpAddr, IpAddr)]) -> Option<IpAddr> {
     SHOWN.into_iter().find(|shown| ranges.iter().any(|(first, last)| first <= shown && shown <= last))
 }
 
-/// Every address of a range.
+/// Iterates over the addresses of a range.
 fn within((first, last): (IpAddr, IpAddr)) -> Box<dyn Iterator<Item = IpAddr>> {
     match (first, last) {
         (IpAddr::V4(first), IpAddr::V4(last)) => {
@@ -135,18 +135,18 @@ fn within((first, last): (IpAddr, IpAddr)) -> Box<dyn Iterator<Item = IpAddr>> {
     }
 }
 
-/// A claim against a state.
+/// A claim and a state.
 struct Asked<'a> {
     reachability: &'a Reachability,
     claim: &'a Claim,
-    /// By the number of a side: what it lets through of the claim's ports.
+    /// Allowed ports of the claim, by side number.
     clipped: Vec<Option<ServiceSet>>,
-    /// Whether two sides together violate the claim.
+    /// Whether a pair of sides violates the claim.
     known: HashMap<(u32, u32), bool>,
 }
 
 impl Asked<'_> {
-    /// Whether connections between two classes are not as the claim says.
+    /// Whether connections between two classes violate the claim.
     fn is_violated(&mut self, from: ClassId, to: ClassId) -> bool {
         let egress = self.reachability.side_number(from, Direction::Egress, to);
         let ingress = self.reachability.side_number(to, Direction::Ingress, from);
@@ -168,7 +168,7 @@ impl Asked<'_> {
         self.clipped[side as usize].get_or_insert_with(clip).clone()
     }
 
-    /// An address of each that make a connection; none where there are none such.
+    /// Returns an address of each that form a connection. `None` if no pair does.
     fn connection(&self, (from, sources): &Part, (to, targets): &Part) -> Option<(IpAddr, IpAddr)> {
         let holder = |class: &ClassId| &self.reachability.class(*class).holder;
         if *holder(from) != Holder::Pods && *holder(to) != Holder::Pods {
@@ -177,8 +177,8 @@ impl Asked<'_> {
         let is_connection = |&(from, to): &(IpAddr, IpAddr)| {
             from != to && from.is_ipv4() == to.is_ipv4() && !self.reachability.is_own_node(from, to)
         };
-        // Which of its pods is asked matters only towards nodes, and then there are as many addresses as pods; else two are enough, so
-        // that one is not the other end.
+        // The choice of address matters only between a pod and a node, with few addresses. Otherwise two candidates are enough to avoid the
+        // other end.
         let is_to_node = [from, to].into_iter().any(|class| matches!(holder(class), Holder::Nodes(_)));
         let each = |ranges: &[(IpAddr, IpAddr)]| -> Vec<IpAddr> {
             match is_to_node {
@@ -191,7 +191,7 @@ impl Asked<'_> {
         pairs.find(is_connection)
     }
 
-    /// The first port at which the connection is not as the claim says.
+    /// Returns the first port at which the connection violates the claim.
     fn witness(&self, from: IpAddr, to: IpAddr) -> Witness {
         let (source, target) = (self.reachability.class_at(from), self.reachability.class_at(to));
         let verdicts = self.reachability.verdicts(source, target, false);
@@ -205,7 +205,7 @@ impl Asked<'_> {
                     (first <= last).then_some((first, last))
                 };
                 let (first, last) = wanted.iter().find_map(overlap)?;
-                // Port 0 is no service's.
+                // Port 0 is not usable.
                 let port = if protocol == Protocol::Other { 0 } else { first.max(1).min(last) };
                 Some(Witness { from, to, protocol, port, verdict: *verdict })
             })

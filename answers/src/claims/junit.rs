@@ -1,4 +1,4 @@
-//! The answer about claims as `JUnit` XML: a test suite for each file, a test case for each claim.
+//! `JUnit` XML output of `bulkhead test`: a test suite per file, a test case per claim.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -35,7 +35,7 @@ pub(super) fn write(report: &Report, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "</testsuites>")
 }
 
-/// The text for XML 1.0, which has no control characters but tab, line feed and carriage return, not even escaped.
+/// Escapes text for XML 1.0, and drops control characters except tab, line feed and carriage return, which XML cannot represent.
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {

@@ -1,4 +1,4 @@
-//! The answer about claims: for each whether it holds, and if not who shows it, by which rules, and what would mend it.
+//! The result of each claim: whether it holds, else a counterexample, the deciding rules and a fix.
 
 use std::io::{self, Write};
 use std::net::IpAddr;
@@ -18,7 +18,7 @@ use crate::fabric::End;
 use crate::output::printable;
 use crate::places::{Places, Written};
 
-/// See the module.
+/// The results of all claims.
 #[derive(Serialize)]
 pub(super) struct Report {
     pub(super) claims: Vec<Line>,
@@ -27,7 +27,7 @@ pub(super) struct Report {
     pub(super) vacuous: usize,
 }
 
-/// A claim's result.
+/// Result of one claim.
 #[derive(Serialize)]
 pub(super) struct Line {
     pub(super) name: String,
@@ -37,14 +37,14 @@ pub(super) struct Line {
     pub(super) line: usize,
     /// `pass`, `fail` or `vacuous`.
     pub(super) result: &'static str,
-    /// Why it is vacuous.
+    /// Why the claim is vacuous.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) reason: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) witness: Option<Told>,
 }
 
-/// A connection that is not as claimed.
+/// A counterexample.
 #[derive(Serialize)]
 pub(super) struct Told {
     pub(super) from: String,
@@ -54,27 +54,27 @@ pub(super) struct Told {
     pub(super) family: &'static str,
     /// `TCP`, `UDP`, `SCTP` or `other`.
     pub(super) protocol: &'static str,
-    /// 0 for a protocol without ports.
+    /// Destination port. 0 for a protocol without ports.
     pub(super) port: u16,
-    /// What becomes of it: `allow` or `deny`.
+    /// Verdict on the connection: `allow` or `deny`.
     pub(super) verdict: &'static str,
     pub(super) because: Vec<Because>,
-    /// What would have to change.
+    /// Suggested change.
     pub(super) remedy: String,
 }
 
-/// What one end says.
+/// The decision at one end.
 #[derive(Serialize)]
 pub(super) struct Because {
-    /// `egress`: the source's policies; `ingress`: the destination's.
+    /// `egress` at the source, `ingress` at the destination.
     pub(super) direction: &'static str,
-    /// The rule, or the policies that isolate the pod, or that nothing does.
+    /// The deciding rule, the isolating policies, or a note that nothing isolates.
     pub(super) rule: String,
-    /// Where it stands: policies with file and line.
+    /// Policies with file and line.
     pub(super) at: Vec<Place>,
 }
 
-/// Where a policy or rule stands.
+/// Position of a policy or rule.
 #[derive(Clone, Serialize)]
 pub(super) struct Place {
     pub(super) policy: String,
@@ -104,7 +104,7 @@ impl Report {
         Ok(report)
     }
 
-    /// For people.
+    /// Writes the results for people.
     pub(super) fn write(&self, out: &mut impl Write) -> io::Result<()> {
         for line in &self.claims {
             let (word, name) = (line.result.to_uppercase(), printable(&line.name));
@@ -128,7 +128,7 @@ impl Report {
 }
 
 impl Line {
-    /// What is wrong, a line each; nothing where the claim holds.
+    /// Describes the fault, one line each. Empty if the claim holds.
     pub(super) fn details(&self) -> Vec<String> {
         let mut lines: Vec<String> = self.reason.iter().cloned().collect();
         if let Some(witness) = &self.witness {
@@ -158,7 +158,7 @@ fn told(pipeline: &Pipeline, places: &Places<'_>, kind: Kind, witness: &Witness)
     let [from, to] = [witness.from, witness.to].map(|address| End::at(pipeline, address));
     let verdict = witness.verdict;
     let sides = [(Direction::Egress, verdict.egress), (Direction::Ingress, verdict.ingress)];
-    // Whoever denies first is the reason; of what gets through both ends are.
+    // The first end that denies is the reason. If both allow, both are.
     let deciding = verdict.deciding().count();
     let of_interest = if verdict.allowed() || !verdict.egress.allowed { 0 } else { 1 };
     let because: Vec<Because> = sides
@@ -186,7 +186,7 @@ fn told(pipeline: &Pipeline, places: &Places<'_>, kind: Kind, witness: &Witness)
     })
 }
 
-/// Whether policies are about the end.
+/// Whether policies apply to the end.
 fn is_judged(pipeline: &Pipeline, end: &End) -> bool {
     pod_of(pipeline, end).is_some_and(Pod::is_endpoint)
 }
@@ -212,7 +212,7 @@ fn because(pipeline: &Pipeline, places: &Places<'_>, direction: Direction, decis
     Because { direction: direction.name(), rule, at }
 }
 
-/// What would let a connection through.
+/// Suggests a change that allows a connection.
 fn open(pipeline: &Pipeline, from: &End, to: &End, witness: &Witness) -> anyhow::Result<String> {
     let decision = if witness.verdict.egress.allowed { witness.verdict.ingress } else { witness.verdict.egress };
     let Some(origin) = origin(pipeline, decision) else { return Ok(String::new()) };
@@ -229,7 +229,7 @@ fn open(pipeline: &Pipeline, from: &End, to: &End, witness: &Witness) -> anyhow:
     Ok(String::from_utf8_lossy(&text).trim().to_owned())
 }
 
-/// What would stop a connection: at the destination where policies are about it, else at the source.
+/// Suggests a change that denies a connection: at the destination if policies apply there, else at the source.
 fn close(pipeline: &Pipeline, from: &End, to: &End, witness: &Witness) -> String {
     let at_destination = is_judged(pipeline, to);
     let (subject, peer, decision, direction) = match at_destination {

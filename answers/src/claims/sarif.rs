@@ -1,5 +1,4 @@
-//! The answer about claims as SARIF 2.1.0: a result for each claim that does not hold, at the rule that decides where one does, else at
-//! the claim.
+//! SARIF 2.1.0 output of `bulkhead test`: one result per failed claim, at the deciding rule, else at the claim.
 
 use std::io::{self, Write};
 
@@ -8,7 +7,7 @@ use serde_json::{Value, json};
 use super::report::{Line, Report};
 use crate::sarif::{self, location};
 
-/// What a result may say.
+/// Kinds of results.
 const RULES: [(&str, &str); 4] = [
     ("never", "A connection gets through that never should"),
     ("always", "A connection is denied that always should get through"),
@@ -26,7 +25,7 @@ fn result(line: &Line) -> Value {
     let places = line.witness.iter().flat_map(|witness| &witness.because).flat_map(|because| &because.at);
     let mut locations: Vec<Value> = places.map(|place| location(&place.file, place.line)).collect();
     let claim = location(&line.file, line.line);
-    // Viewers show the first one only.
+    // Viewers show only the first location.
     let primary = if locations.is_empty() { claim.clone() } else { locations.remove(0) };
     let mut related = locations;
     related.push(claim);

@@ -29,7 +29,10 @@ pub fn desired(pipeline: &mut Pipeline, lenient: bool) -> anyhow::Result<Desired
     pipeline.render_all()?;
     let refusals = run::refusals(pipeline);
     if !lenient && !refusals.is_empty() {
-        bail!("{}\n  help: --lenient closes these pods to what cannot be said, and goes on", refusals.join("\n"));
+        bail!(
+            "{}\n  help: with --lenient, traffic of these pods that Neutron cannot express is denied",
+            refusals.join("\n")
+        );
     }
     refusals.iter().for_each(output::warn);
     let policies = pipeline.cache().policies();

@@ -75,17 +75,17 @@ fn named_after(pods: &[PodName]) -> BTreeMap<Arc<str>, Option<PodName>> {
 /// Reads the map of pods to interfaces.
 fn read(path: &Path, pods: &[PodName]) -> anyhow::Result<BTreeMap<Arc<str>, Option<PodName>>> {
     let file = path.display();
-    let help = "write an object of pods and their interfaces on the node: default/web: veth-13dd25c5cb";
-    let text = fs::read_to_string(path).with_context(|| format!("cannot read the map of interfaces {file}"))?;
+    let help = "write an object that maps pods to their interfaces on the node: default/web: veth-13dd25c5cb";
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read the interface map {file}"))?;
     let read: BTreeMap<String, String> = serde_saphyr::from_str(&text)
-        .map_err(|error| anyhow::anyhow!("{file} is no map of interfaces: {error}\n  help: {help}"))?;
+        .map_err(|error| anyhow::anyhow!("{file} is not an interface map: {error}\n  help: {help}"))?;
     let mut interfaces = BTreeMap::new();
     for (pod, interface) in read {
         let Some(name) = pods.iter().find(|name| name.to_string() == pod) else {
-            bail!("{file}: no pod `{pod}` on the node\n  help: {help}");
+            bail!("{file}: the node has no pod `{pod}`\n  help: {help}");
         };
         if interface.is_empty() || interface.len() > LONGEST {
-            bail!("{file}: `{interface}` of pod {pod} is no interface's name\n  help: {help}");
+            bail!("{file}: `{interface}` of pod {pod} is not a valid interface name\n  help: {help}");
         }
         if let Some(Some(other)) = interfaces.insert(interface.as_str().into(), Some(name.clone())) {
             bail!("{file}: pods {other} and {pod} have the same interface {interface}\n  help: {help}");

@@ -1,4 +1,4 @@
-//! Real flows, of captures and flow logs, whose verdict changes.
+//! Observed flows whose verdict differs between the states.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -12,13 +12,12 @@ use super::{ALLOW, DENY};
 use crate::args;
 use crate::args::Diff;
 use crate::fabric::End;
-use crate::flows::find::Finder;
-use crate::flows::verdict::{Connection, Resolved};
+use crate::flows::find::{Connection, Finder, Resolved};
 use crate::flows::{Conversation, Observations, ObservedFlow};
 use crate::replay::logged;
 use crate::translate::Leg;
 
-/// A flow whose verdict changes. The names are what the JSON promises.
+/// A flow whose verdict differs. The field names are part of the JSON format.
 #[derive(Debug, Serialize)]
 pub(super) struct FlowChange {
     pub(super) from: String,
@@ -27,7 +26,7 @@ pub(super) struct FlowChange {
     pub(super) before: &'static str,
     pub(super) after: &'static str,
     pub(super) sessions: u64,
-    /// Not every log counts them.
+    /// `None` if the log does not count packets and bytes.
     pub(super) packets: Option<u64>,
     pub(super) bytes: Option<u64>,
     pub(super) because: Because,
@@ -39,26 +38,26 @@ impl FlowChange {
     }
 }
 
-/// What becomes of the flows.
+/// The effect on observed flows.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Flows {
     pub(super) changed: Vec<FlowChange>,
-    /// Sessions whose verdict stays.
+    /// Sessions with the same verdict.
     pub(super) same: u64,
-    /// Sessions of which it cannot be told, by the reason.
+    /// Sessions with an unknown verdict, by reason.
     pub(super) unknown: BTreeMap<String, u64>,
 }
 
-/// The new state's paths, and the captures: `--against` takes all paths that follow it.
+/// Splits the paths after `--against` into the new state and captures.
 pub(super) fn split(args: &Diff) -> (Vec<PathBuf>, Vec<PathBuf>) {
     let (states, captures) = args::without_captures(&args.against);
     (states, captures.into_iter().chain(args.captures.iter().cloned()).collect())
 }
 
-/// Reads captures and logs; none where none are named.
+/// Reads captures and logs. `None` if none are given.
 ///
 /// # Errors
-/// When one cannot be read.
+/// If one cannot be read.
 pub(super) fn read(args: &Diff, captures: &[PathBuf]) -> anyhow::Result<Option<Vec<ObservedFlow>>> {
     if captures.is_empty() && args.flows.is_empty() {
         return Ok(None);
@@ -74,10 +73,10 @@ pub(super) fn read(args: &Diff, captures: &[PathBuf]) -> anyhow::Result<Option<V
     Ok(Some(seen.flows()))
 }
 
-/// Judges the flows by both states. Their addresses, and the endpoints of Services, are those of the old one, in which `finder` looks.
+/// Judges the flows with both states. Addresses and endpoints of Services are those of the old state, in which `finder` searches.
 ///
 /// # Errors
-/// Faults of the program alone.
+/// Only on internal errors.
 pub(super) fn compare(
     flows: &[ObservedFlow],
     finder: &mut Finder<'_>,
@@ -104,20 +103,20 @@ pub(super) fn compare(
     Ok(all)
 }
 
-/// What a flow is, and the verdicts of both states where they differ.
+/// A resolved flow, with both verdicts if they differ.
 struct Seen {
     from: String,
     to: String,
     change: Option<(Verdict, Verdict)>,
 }
 
-/// What vswitches judge of one way that a flow may take.
+/// One connection that vswitches judge on a possible path of a flow.
 struct Passage {
     from: End,
     to: End,
     protocol: Protocol,
     port: u16,
-    /// Whether only the sender's rules are asked.
+    /// Whether only the client's rules apply.
     is_departure: bool,
 }
 
@@ -127,10 +126,10 @@ struct Ends<'a> {
 }
 
 impl Ends<'_> {
-    /// What becomes of a flow; why, where that cannot be told.
+    /// Returns the change of a flow. The inner `Err` says why it is unknown.
     fn change(&self, seen: &Conversation, finder: &mut Finder<'_>) -> anyhow::Result<Result<Seen, String>> {
         let resolved = match seen.protocol.map(Protocol::of_number) {
-            // Rules without ports are about them too.
+            // Rules without ports apply to these protocols too.
             Some(Protocol::Other) if seen.missing.is_none() => match Self::without_ports(seen, finder) {
                 Ok((from, to)) => {
                     let (names, protocol) = ([from.to_string(), to.to_string()], Protocol::Other);
@@ -166,13 +165,13 @@ impl Ends<'_> {
         let to = finder.end(&seen.to, Some(from.address()))?;
         match from.address().is_ipv4() == to.address().is_ipv4() {
             true => Ok((from, to)),
-            false => Err(format!("{from} and {to} have no address of one family")),
+            false => Err(format!("{from} and {to} have no address family in common")),
         }
     }
 
-    /// What all ways have in common. Which of them the flow has taken is not known.
+    /// Returns the common result of all possible paths. The actual path is unknown.
     fn of_ways(&self, ways: &[Vec<Passage>], to: &str) -> Result<Option<(Verdict, Verdict)>, String> {
-        /// Whether it passes in each state, and the verdicts that differ.
+        /// Whether the flow passes in each state, and the verdicts that differ.
         type Outcome = ([bool; 2], Option<(Verdict, Verdict)>);
         let mut known: Option<Outcome> = None;
         for way in ways {
@@ -185,12 +184,12 @@ impl Ends<'_> {
                     change = change.or(Some(verdicts.into()));
                 }
             }
-            // Where both states stop it, at one place or another, nothing changes.
+            // If both states deny it, at whatever end, nothing changes.
             let change = change.filter(|_| passes[0] != passes[1]);
             match &known {
                 Some((known, _)) if *known != passes => {
                     return Err(format!(
-                        "policy does not treat all endpoints of {to} alike, and it is not said which it was given"
+                        "policy treats the endpoints of {to} differently, and the log does not name the endpoint"
                     ));
                 }
                 Some(_) => {}
@@ -203,7 +202,7 @@ impl Ends<'_> {
         }
     }
 
-    /// What both states say; nothing where there is nothing to ask.
+    /// Returns both verdicts. `None` if no vswitch judges the passage.
     fn verdicts(&self, passage: &Passage) -> Result<Option<[Verdict; 2]>, String> {
         let (from, to) = (self.addresses(&passage.from)?, self.addresses(&passage.to)?);
         let of = |at: usize| {
@@ -213,12 +212,12 @@ impl Ends<'_> {
         Ok(of(0).zip(of(1)).map(<[Verdict; 2]>::from))
     }
 
-    /// An end's address in each state: that of the same pod, or the same one.
+    /// Returns an end's address in each state: that of the same pod, else the same address.
     fn addresses(&self, end: &End) -> Result<[IpAddr; 2], String> {
         let End::Pod { name, address, .. } = end else {
             let address = end.address();
             return match self.pods_after.get(&address) {
-                Some(member) => Err(format!("{address} is {} in the new state only", member.pod)),
+                Some(member) => Err(format!("{address} belongs to {} in the new state only", member.pod)),
                 None => Ok([address; 2]),
             };
         };

@@ -1,4 +1,4 @@
-//! The forms of the answer.
+//! The output formats of `bulkhead diff`.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -13,30 +13,30 @@ use crate::args::DiffFormat;
 use crate::output::{printable, some_of};
 use crate::sarif;
 
-/// Ends of a side that people are told.
+/// Maximum number of ends listed per side in text.
 const SHOWN: usize = 6;
 
-/// Rows of Markdown: a comment of a pull request has room for some 65,000 characters.
+/// Maximum number of rows in Markdown. A pull request comment holds about 65,000 characters.
 const MARKDOWN_ROWS: usize = 200;
 
-/// Writes changes as they come.
+/// Writes changes as they arrive.
 pub(super) struct Form<'a, W> {
     format: DiffFormat,
     out: &'a mut W,
     first: bool,
-    /// What people are told at the end: changes that differ in family or service alone are one.
+    /// Rows for people, written at the end. Changes that differ only in family or service share a row.
     rows: BTreeMap<Row, Services>,
 }
 
-/// What one row is about, in each family.
+/// Services of a row, by family.
 #[derive(Debug, Default)]
 struct Services {
     by_family: BTreeMap<&'static str, Vec<(&'static str, String)>>,
-    /// Where the rule is written that decides now, else the one that did.
+    /// Position of the rule that decides now, else of the one that decided before.
     at: Option<Place>,
 }
 
-/// A line for people; what is newly allowed comes first.
+/// A line for people. Newly allowed connections come first.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Row {
     is_denied: bool,
@@ -66,7 +66,7 @@ impl Services {
     fn add(&mut self, change: &Change<'_>) {
         let services = self.by_family.entry(change.family).or_default();
         let service = (change.protocol, service(change));
-        // Long lists of ends may begin alike, and are one row then.
+        // Long lists may be equal after shortening, and share a row then.
         if !services.contains(&service) {
             services.push(service);
         }
@@ -75,7 +75,7 @@ impl Services {
         self.at = self.at.take().or_else(place);
     }
 
-    /// The services with the families that they are for: `TCP 80 (IPv4, IPv6)`.
+    /// Returns the services with their families: `TCP 80 (IPv4, IPv6)`.
     fn told(&self) -> Vec<(String, String)> {
         let mut told: Vec<(String, String)> = Vec::new();
         for (family, services) in &self.by_family {
@@ -89,7 +89,7 @@ impl Services {
     }
 }
 
-/// `TCP 80, 443-500; UDP *`; `everything` where that is all ports of all protocols.
+/// `TCP 80, 443-500; UDP *`, or `everything` for all ports of all protocols.
 fn together(services: &[(&'static str, String)]) -> String {
     let whole = |protocol: Protocol| match protocol {
         Protocol::Other => OTHER.to_owned(),
@@ -102,12 +102,12 @@ fn together(services: &[(&'static str, String)]) -> String {
     }
 }
 
-/// A side's ends, the first of them where there are more than a person reads. JSON has all.
+/// Returns the ends of a side, shortened. JSON has all.
 fn shortened(ends: &[String]) -> String {
     some_of(&ends.iter().map(String::as_str).collect::<Vec<_>>(), SHOWN)
 }
 
-/// How protocols without ports are told.
+/// Printed name of protocols without ports.
 const OTHER: &str = "other protocols";
 
 /// `TCP 80, 443-500`, `TCP *`, `other protocols`.
@@ -195,7 +195,7 @@ impl<'a, W: Write> Form<'a, W> {
         flows.map_or(Ok(()), |flows| self.flows(flows, ""))
     }
 
-    /// What becomes of real flows, a line each.
+    /// Writes the effect on observed flows, one line each.
     fn flows(&mut self, flows: &Flows, bullet: &str) -> io::Result<()> {
         writeln!(self.out)?;
         for flow in &flows.changed {
@@ -253,7 +253,7 @@ fn summary(rows: &BTreeMap<Row, Services>, count: &Count) -> String {
     format!("{} newly allowed, {denied} newly denied", rows.len() - denied)
 }
 
-/// What a SARIF result may say.
+/// Kinds of SARIF results.
 const RULES: [(&str, &str); 4] = [
     ("newly-allowed", "Connections get through that did not before"),
     ("newly-denied", "Connections no longer get through"),
@@ -261,7 +261,7 @@ const RULES: [(&str, &str); 4] = [
     ("flow-opened", "Connections that were seen would get through now"),
 ];
 
-/// One for each line that people are told, at the rule that decides now, else at the one that did.
+/// Returns one result per printed line, at the rule that decides now, else at the one that decided before.
 fn sarif_results(row: &Row, services: &Services) -> Vec<Value> {
     let (rule, level) = if row.is_denied { ("newly-denied", "note") } else { ("newly-allowed", "warning") };
     let result = |(service, families): (String, String)| {
@@ -272,7 +272,7 @@ fn sarif_results(row: &Row, services: &Services) -> Vec<Value> {
     services.told().into_iter().map(result).collect()
 }
 
-/// A flow that was seen and that the change cuts is more than a remark.
+/// A warning, because the change cuts or opens a flow that was really used.
 fn sarif_flow(flow: &FlowChange) -> Value {
     let (rule, word) = if flow.is_cut() { ("flow-cut", "cut") } else { ("flow-opened", "opened") };
     let FlowChange { from, to, service, sessions, because, .. } = flow;

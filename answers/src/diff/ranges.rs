@@ -1,26 +1,26 @@
-//! Ranges of addresses outside as prefixes.
+//! Converts ranges of external addresses to prefixes.
 
 use std::net::IpAddr;
 
 use bulkhead_classifier::AddressSet;
 use ipnet::IpNet;
 
-/// The fewest prefixes that hold all of `set`, and beside these nothing but members of `free`; each is as small as that allows.
+/// Returns the fewest prefixes that cover `set` and contain otherwise only members of `free`, each as small as possible.
 ///
-/// Addresses of pods are free: ranges do not speak of them, and would be cut to pieces at each of them.
+/// Pod addresses are free: external ranges exclude them implicitly, and would otherwise be split at each pod.
 pub(super) fn prefixes(set: &AddressSet, free: &AddressSet) -> Vec<IpNet> {
     let all = set.union(free);
     all.prefixes().filter_map(|prefix| Some(hull(ends_within(set, prefix)?))).collect()
 }
 
-/// The smallest prefix that holds all of these, which are of one family; none of none.
+/// Returns the smallest prefix that contains all of these, which have one family. `None` for an empty list.
 pub(super) fn hull_of(prefixes: &[IpNet]) -> Option<IpNet> {
     let first = prefixes.iter().map(IpNet::network).min()?;
     let last = prefixes.iter().map(IpNet::broadcast).max()?;
     Some(hull((first, last)))
 }
 
-/// The first and the last member in the prefix.
+/// Returns the first and last member in the prefix.
 fn ends_within(set: &AddressSet, prefix: IpNet) -> Option<(IpAddr, IpAddr)> {
     fn ends<T: Copy + Ord>(intervals: &[(T, T)], first: T, last: T) -> Option<(T, T)> {
         let from = intervals.partition_point(|interval| interval.1 < first);
@@ -39,7 +39,7 @@ fn ends_within(set: &AddressSet, prefix: IpNet) -> Option<(IpAddr, IpAddr)> {
     }
 }
 
-/// The smallest prefix that holds both addresses of one family.
+/// Returns the smallest prefix that contains both addresses, which have one family.
 fn hull((first, last): (IpAddr, IpAddr)) -> IpNet {
     let (width, same) = match (first, last) {
         (IpAddr::V4(first), IpAddr::V4(last)) => (32, (first.to_bits() ^ last.to_bits()).leading_zeros()),

@@ -1,4 +1,4 @@
-//! What Pass rules of cluster policies have skipped on a connection's way, and what the next tier said.
+//! Rules that Pass rules of cluster policies skip, and the rule of a later tier that decides instead.
 
 use std::io::{self, Write};
 use std::net::IpAddr;
@@ -16,19 +16,19 @@ use crate::output::printable;
 use crate::places::Places;
 use crate::run::{self, Attribution};
 
-/// The state that is asked about, and where its rules are written.
+/// The state, and the positions of its rules.
 type Asked<'a> = (&'a Pipeline, &'a Places<'a>);
 
-/// A Pass that one end's rules met.
+/// A Pass rule that matched at one end.
 #[derive(Serialize)]
 pub(super) struct Pass {
     pod: String,
     direction: &'static str,
     tier: &'static str,
     rule: Rule,
-    /// The other rules of the tier that match and were not asked.
+    /// Matching rules of the same tier that were skipped.
     skipped: Vec<Rule>,
-    /// The first rule of a later tier that matches; none where no tier says anything, so that the connection is allowed.
+    /// First matching rule of a later tier. `None` if no later tier matches, so that the connection is allowed.
     then: Option<Rule>,
 }
 
@@ -42,7 +42,7 @@ struct Rule {
     at: Vec<String>,
 }
 
-/// The passes at both ends: of the sender's egress, then of the receiver's ingress.
+/// Finds the passes of the source's egress, then of the destination's ingress.
 pub(super) fn find(asked: Asked<'_>, mirror: &Mirror, from: &End, to: &End, port: PortProtocol) -> Vec<Pass> {
     let ends = [(from, Direction::Egress, to), (to, Direction::Ingress, from)];
     let pods = ends.into_iter().filter_map(|(end, direction, peer)| match end {
@@ -89,7 +89,6 @@ fn of_end(
     passes
 }
 
-/// Writes the passes of a walk.
 pub(super) fn write(passes: &[Pass], out: &mut impl Write) -> io::Result<()> {
     for Pass { pod, direction, tier, rule, skipped, then } in passes {
         writeln!(out, "\nThe {direction} of {} passes the rest of the tier {tier}:", printable(pod))?;

@@ -1,4 +1,4 @@
-//! What is asked: the ends that the user names as addresses, one question for each pair of one family.
+//! Resolves the ends that the user named into pairs of addresses, one per common family.
 
 use std::net::IpAddr;
 
@@ -12,15 +12,15 @@ use crate::fabric::End;
 use crate::output;
 use crate::translate::{Leg, Services, Translation, port_text};
 
-/// What is asked about one pair of addresses.
+/// A question about one pair of addresses.
 pub(super) enum Question {
-    /// A connection whose destination stays.
+    /// A connection whose destination is not translated.
     Plain(Leg),
-    /// A connection to a Service, from this client.
+    /// A connection from this client to a Service.
     Translated(End, Box<Translation>),
 }
 
-/// What is asked, and about which port.
+/// Returns the destination port and the questions.
 pub(super) fn all(
     pipeline: &Pipeline,
     services: &mut Services,
@@ -29,7 +29,7 @@ pub(super) fn all(
     let sources = ends(pipeline, &asked.from)?;
     match &asked.to {
         Target::End(name) => {
-            let port = asked.port.context("--port is missing\n  help: write for example --port 80/TCP")?;
+            let port = asked.port.context("--port is missing\n  help: add it, for example --port 80/TCP")?;
             let mut questions = Vec::new();
             for (from, to) in pairs(sources, &ends(pipeline, name)?)? {
                 let translation = match name {
@@ -42,7 +42,7 @@ pub(super) fn all(
                 });
             }
             if asked.node.is_some() && !questions.iter().any(|question| matches!(question, Question::Translated(..))) {
-                bail!("--node has no effect: no Service has this address and port\n  help: leave --node out");
+                bail!("--node has no effect: no Service has this address and port\n  help: omit --node");
             }
             Ok((port, questions))
         }
@@ -50,7 +50,7 @@ pub(super) fn all(
     }
 }
 
-/// What becomes of a connection to an address; none where no Service has it.
+/// Returns the question for a connection to a Service's address. `None` if no Service has the address.
 fn to_address(
     pipeline: &Pipeline,
     services: &mut Services,
@@ -80,7 +80,7 @@ fn to_service(
         let texts: Vec<String> = ports.iter().map(port_text).collect();
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
         bail!(
-            "Service {} has several such ports\n  help: name one of {} by --port, or behind a colon",
+            "Service {} has several matching ports\n  help: choose one of {} with --port, or after a colon",
             target.name,
             output::some_of(&texts, 8)
         );
@@ -99,7 +99,7 @@ fn to_service(
     }
     if questions.is_empty() {
         bail!(
-            "Service {} has no address of the client's family\n  help: ask with an address of the other family",
+            "Service {} has no address of the client's family\n  help: use a client address of the other family",
             target.name
         );
     }
@@ -109,12 +109,12 @@ fn to_service(
 fn no_entry(pipeline: &Pipeline, what: &str) -> anyhow::Error {
     let nodes: Vec<&str> = pipeline.cache().nodes().keys().map(|name| &**name).collect();
     anyhow::anyhow!(
-        "a client outside the cluster reaches {what} over any node\n  help: say over which by --node: {}",
+        "an external client can reach {what} through any node\n  help: choose the node with --node: {}",
         output::some_of(&nodes, 8)
     )
 }
 
-/// The pairs of addresses to ask about: one for each family that both ends have.
+/// Returns the pairs of addresses with a common family.
 fn pairs(sources: Vec<End>, destinations: &[End]) -> anyhow::Result<Vec<(End, End)>> {
     let mut pairs = Vec::new();
     for source in sources {
@@ -126,11 +126,11 @@ fn pairs(sources: Vec<End>, destinations: &[End]) -> anyhow::Result<Vec<(End, En
     }
     match pairs.first() {
         None => {
-            bail!("the two ends have no address family in common\n  help: give an address of the other end's family")
+            bail!("the two ends have no address family in common\n  help: use an address of the other end's family")
         }
         Some((a, b)) if a.address() == b.address() => {
             bail!(
-                "{} is both ends: such traffic never leaves the pod or node, and no policy can forbid it",
+                "{} is both client and server: this traffic never leaves the pod or node, and policy cannot deny it",
                 a.address()
             )
         }
@@ -146,14 +146,14 @@ fn ends(pipeline: &Pipeline, name: &EndName) -> anyhow::Result<Vec<End>> {
             let pod =
                 pod.with_context(|| format!("no pod {name} in the state\n  help: {}", similar(pipeline, name)))?;
             if pod.finished {
-                bail!("pod {name} has ended: its address may belong to another pod");
+                bail!("pod {name} has terminated: its address may belong to another pod");
             }
             if let Some(contest) = pipeline.contests().iter().find(|contest| contest.others.contains(&pod.name)) {
                 output::warn(&contests::told(contest));
             }
             if pod.addresses.is_empty() {
                 bail!(
-                    "pod {name} has no address\n  help: status.podIPs is empty in the state, or another pod has what is in it"
+                    "pod {name} has no address\n  help: status.podIPs is empty in the state, or another pod has the same address"
                 );
             }
             Ok(End::of_pod(pod).collect())
@@ -177,7 +177,7 @@ fn similar(pipeline: &Pipeline, name: &ObjectName) -> String {
         .collect();
     names.sort_unstable();
     match names.as_slice() {
-        [] => format!("it has no pod in namespace {} and none named {}", name.namespace, name.name),
+        [] => format!("the state has no pod in namespace {} and no pod named {}", name.namespace, name.name),
         names => format!("it has {}", output::some_of(&names.iter().map(String::as_str).collect::<Vec<_>>(), 8)),
     }
 }

@@ -1,4 +1,4 @@
-//! What would have to change for a denied connection to be allowed.
+//! Suggests a rule that would allow a denied connection.
 
 use std::io::{self, Write};
 
@@ -11,7 +11,7 @@ use crate::fabric::End;
 use crate::output::printable;
 use crate::workload::stable;
 
-/// Writes the advice for a connection that `origin` denies.
+/// Writes a suggestion for a connection that `origin` denies.
 pub fn write(
     pipeline: &Pipeline,
     from: &End,
@@ -49,7 +49,7 @@ pub fn write(
     Ok(())
 }
 
-/// Writes what helps against a rule of a cluster policy.
+/// Writes a suggestion against a rule of a cluster policy.
 fn write_cluster(
     pipeline: &Pipeline,
     tier: Tier,
@@ -89,7 +89,7 @@ fn write_peer(pipeline: &Pipeline, subject: &End, peer: &End, out: &mut impl Wri
         let bits = if peer.address().is_ipv4() { 32 } else { 128 };
         return writeln!(out, "      - ipBlock: {{cidr: {}/{bits}}}", peer.address());
     };
-    // An empty selector would be everybody.
+    // An empty selector would match all pods.
     let labels = Some(stable(&pod.labels)).filter(|stable| !stable.is_empty()).unwrap_or_else(|| pod.labels.clone());
     let own = matches!(subject, End::Pod { name, .. } if name.namespace == pod.name.namespace);
     if own {
@@ -100,12 +100,12 @@ fn write_peer(pipeline: &Pipeline, subject: &End, peer: &End, out: &mut impl Wri
     writeln!(out, "        podSelector: {}", selector(&labels))
 }
 
-/// The labels as a selector in YAML flow form.
+/// Formats labels as a selector in YAML flow style.
 pub fn selector(labels: &Labels) -> String {
     if labels.is_empty() {
         return "{}".into();
     }
-    // JSON strings are YAML strings: quotes, so that `"1"` and `"true"` stay strings.
+    // JSON strings are YAML strings. The quotes keep `"1"` and `"true"` strings.
     let quote = |text: &str| serde_json::Value::from(text).to_string();
     let pairs: Vec<_> = labels.iter().map(|(key, value)| format!("{key}: {}", quote(value))).collect();
     format!("{{matchLabels: {{{}}}}}", pairs.join(", "))

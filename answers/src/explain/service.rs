@@ -1,4 +1,4 @@
-//! A connection to a Service as it is told: what its node makes of it, and the walk to each backend.
+//! Explains a connection to a Service: its translation and the walk to each backend.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -13,53 +13,53 @@ use crate::fabric::End;
 use crate::output::{Columns, printable};
 use crate::translate::{Extent, Leg, Route, Source, Translation};
 
-/// A leg of a connection as it was judged: by all vswitches of a state, or by the running one of a node.
+/// A judged leg of a connection.
 pub trait Judged {
-    /// Whether all of it is let through.
+    /// Whether the whole leg is allowed.
     fn is_allowed(&self) -> bool;
 }
 
-/// A connection to a Service, whose legs are told as walks of this kind.
+/// A connection to a Service. `Walk` describes its legs.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Translated<Walk> {
     from: String,
     from_address: IpAddr,
     /// `10.96.0.20:80/TCP`.
     to: String,
-    /// The node that translates it.
+    /// Node that translates the connection.
     node: Arc<str>,
     service: Option<String>,
-    /// `allow` where policy lets it go to each backend, `some`, `deny`, or `unknown` where nothing of it was judged here.
+    /// `allow` if policy allows all backends, `some`, `deny`, or `unknown` if no leg was judged here.
     verdict: Cow<'static, str>,
     /// `dnat`, `reject`, `drop`.
     action: Cow<'static, str>,
-    /// Why the Service refuses it.
+    /// Why the Service refuses the connection.
     refused: Option<Cow<'static, str>>,
     why: String,
     remarks: Vec<String>,
-    /// The way to the node that translates it, where that is not the client's own.
+    /// The path to the translating node. `None` if that is the client's node.
     before: Option<Walk>,
     backends: Vec<Backend<Walk>>,
     unused: Vec<Unused>,
 }
 
-/// A backend that the connection may be given.
+/// A possible backend.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Backend<Walk> {
     address: SocketAddr,
     node: Option<Arc<str>>,
-    /// The pod, node or address that it is.
+    /// The pod or node, or the address.
     to: String,
     /// `kept` or `rewritten`.
     source: Cow<'static, str>,
     verdict: Cow<'static, str>,
-    /// What is special about it.
+    /// Note on the client's address.
     note: Option<String>,
-    /// The walks that its verdict rests on.
+    /// The walks behind the verdict.
     walks: Vec<Walk>,
 }
 
-/// An endpoint that it is not given.
+/// An endpoint that gets no connections.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Unused {
     what: String,
@@ -67,18 +67,18 @@ struct Unused {
 }
 
 impl<Walk: Judged> Translated<Walk> {
-    /// Who connects.
+    /// Address of the client.
     pub const fn client(&self) -> IpAddr {
         self.from_address
     }
 
-    /// The Service's address and its backends, with their ports.
+    /// Returns the Service's address and its backends, with ports.
     pub fn destinations(&self) -> impl Iterator<Item = (IpAddr, u16)> {
         let vip = self.to.parse().ok().and_then(|to: Destination| Some((to.address, to.port?.1)));
         vip.into_iter().chain(self.backends.iter().map(|backend| (backend.address.ip(), backend.address.port())))
     }
 
-    /// What decides, in a line.
+    /// Returns the reasons in one line.
     pub fn because(&self, of_walk: impl Fn(&Walk) -> String) -> String {
         let backend = |backend: &Backend<Walk>| {
             let reasons: Vec<String> = backend.walks.iter().map(&of_walk).filter(|reason| !reason.is_empty()).collect();
@@ -88,11 +88,10 @@ impl<Walk: Judged> Translated<Walk> {
         refused.into_iter().chain(self.backends.iter().map(backend)).collect::<Vec<_>>().join("; ")
     }
 
-    /// Has each leg judged. A leg of which `judge` gives no walk is not judged here; what becomes of a backend all of whose legs are
-    /// such is unknown.
+    /// Judges each leg. If `judge` returns `None`, the leg is not judged here; a backend without a judged leg is unknown.
     ///
     /// # Errors
-    /// Those of `judge`.
+    /// Errors of `judge`.
     pub fn new<E>(
         from: &End,
         translation: Translation,
@@ -145,15 +144,15 @@ impl<Walk: Judged> Translated<Walk> {
         })
     }
 
-    /// Whether policy lets it go to every backend that it may be given.
+    /// Whether policy allows all possible backends.
     pub fn is_allowed(&self) -> bool {
         self.verdict == Extent::All.name()
     }
 
-    /// Writes the verdict, the decision and the backends, then each walk with `write_walk`.
+    /// Writes the verdict, the translation and the backends, then each walk with `write_walk`.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// If `out` cannot be written.
     pub fn write<W: Write>(
         &self,
         out: &mut W,
@@ -198,7 +197,7 @@ impl<Walk: Judged> Translated<Walk> {
         Ok(())
     }
 
-    /// The verdict in a few words.
+    /// Returns the verdict in a few words.
     fn headline(&self) -> String {
         let allowed = self.backends.iter().filter(|backend| backend.verdict == "allow").count();
         match (&self.refused, self.backends.len()) {
@@ -208,7 +207,7 @@ impl<Walk: Judged> Translated<Walk> {
     }
 }
 
-/// What a reader of the walks has to know of the client's address.
+/// Explains the address that policy sees as the client's, if that differs.
 fn note(from: &End, near: &str, route: &Route) -> Option<String> {
     let by_policy = match route.source {
         Source::Kept => None,

@@ -1,4 +1,4 @@
-//! A packet's pass through one vswitch, as it is told to programs and to people.
+//! The processing of a packet in one vswitch.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -14,78 +14,78 @@ use crate::compile::{shown_addresses, shown_services};
 use crate::output::printable;
 use crate::run::{self, Attribution};
 
-/// One pass through a vswitch.
+/// The processing of a packet in one vswitch, as printed.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Step {
-    /// The vswitch's node.
+    /// Node of the vswitch.
     pub node: Arc<str>,
     /// `first` or `reply`.
     packet: Cow<'static, str>,
-    /// The port where it comes in.
+    /// Ingress port. `None` if unknown.
     #[serde(rename = "in")]
     in_port: Option<Arc<str>>,
-    /// The port where it leaves.
+    /// Egress port. `None` if the packet is dropped.
     out: Option<Arc<str>>,
     /// `forward` or `drop`.
     verdict: Cow<'static, str>,
-    /// Why it is dropped.
+    /// Drop reason.
     reason: Option<Cow<'static, str>>,
-    /// What the sender is told when it is dropped: `tcp_reset`, `icmp_prohibited`, or nothing.
+    /// Notification of the sender of a dropped packet: `tcp_reset` or `icmp_prohibited`. `None` if silent.
     answer: Option<Cow<'static, str>>,
     /// `new` or `hit`.
     session: Option<Cow<'static, str>>,
-    /// The table that decided.
+    /// Name of the deciding table.
     table: Option<Arc<str>>,
-    /// Its rule that matched, from 0.
+    /// Index of the matching rule, from 0.
     rule: Option<u32>,
-    /// How many it has.
+    /// Number of rules in the table.
     rules: Option<usize>,
-    /// The rule.
+    /// The matching rule.
     match_text: Option<String>,
     #[serde(flatten)]
     attribution: Attribution,
-    /// Whose rule it is.
+    /// The policy rule behind it, or the policies that isolate.
     origin: Option<String>,
-    /// Where the policies stand; of a running vswitch it is not known.
+    /// File positions of these policies. Empty for a running vswitch.
     #[serde(default)]
     at: Vec<String>,
-    /// Who would deny it if all policies were enforced, for a connection that passes because some are audited.
+    /// Audited policies that would deny the packet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     audited_by: Option<String>,
-    /// Where these policies stand.
+    /// File positions of the audited policies.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     audited_at: Vec<String>,
 }
 
-/// What a vswitch did with a packet, and the names of what took part in it.
+/// What a vswitch did with a packet, with names resolved.
 #[derive(Debug)]
 pub struct Pass<'a> {
-    /// The vswitch's node.
+    /// Node of the vswitch.
     pub node: Arc<str>,
     /// Whether the packet is the reply.
     pub is_reply: bool,
-    /// What was done.
+    /// The vswitch's decision.
     pub outcome: &'a Outcome,
-    /// The port where it came in.
+    /// Ingress port.
     pub in_port: Option<Arc<str>>,
-    /// The port where it leaves.
+    /// Egress port.
     pub out: Option<Arc<str>>,
-    /// The table that decided, and the number of its rules.
+    /// The deciding table and its number of rules.
     pub table: Option<(Arc<str>, usize)>,
-    /// The rule that matched.
+    /// The matching rule.
     pub decided: Option<Rule>,
-    /// Whose it is.
+    /// The policy rule behind it, or the policies that isolate.
     pub origin: Option<Origin>,
-    /// Who would deny it if all policies were enforced, and where these stand.
+    /// Audited policies that would deny the packet, with file positions.
     pub audited: Option<(Origin, Vec<String>)>,
-    /// What the sender is told.
+    /// Notification of the sender.
     pub answer: Option<&'static str>,
-    /// Where the policies stand.
+    /// File positions of the deciding policies.
     pub at: Vec<String>,
 }
 
 impl Step {
-    /// Puts one pass through a vswitch into words.
+    /// Describes a packet's processing.
     pub fn new(pass: Pass<'_>) -> Self {
         let Pass { node, is_reply, outcome, in_port, out, table, decided, origin, audited, answer, at } = pass;
         Self {
@@ -115,7 +115,7 @@ impl Step {
         }
     }
 
-    /// Writes it for people, as the step of this number.
+    /// Writes the step for people. `number` is its position in the walk.
     pub fn write(&self, number: usize, out: &mut impl Write) -> io::Result<()> {
         let name = |port: &Option<Arc<str>>| port.as_deref().map_or_else(|| "nowhere".into(), printable);
         let node = if self.node.is_empty() { "unbound pods".into() } else { format!("node {}", printable(&self.node)) };
@@ -154,21 +154,21 @@ impl Step {
         self.packet == "reply"
     }
 
-    /// Whose rule decided, and why the packet is dropped where that is not policy.
+    /// Returns the deciding rule, else the drop reason, and audited policies that would deny.
     pub fn because(&self) -> String {
         let audited = self.audited_by.as_ref().map(|origin| format!("{origin} is not enforced"));
         let origin = self.origin.clone().or_else(|| self.reason.as_ref().map(ToString::to_string));
         origin.into_iter().chain(audited).collect::<Vec<_>>().join(", ")
     }
 
-    /// Whether audited policies would deny the packet that passes here.
+    /// Whether audited policies would deny this packet.
     pub fn is_audited(&self) -> bool {
         self.audited_by.is_some()
     }
 }
 
-/// What the sender of a packet is told of its end, when its rule `refuses`. None for what is dropped in silence: everything that came
-/// in from the uplink, and what no rule has denied.
+/// Returns how the sender of a dropped packet is notified, if its rule `refuses`. `None` for silent drops: packets from the uplink, and
+/// packets that no rule denied.
 pub fn answer_to(
     outcome: &Outcome,
     in_port: Option<&str>,

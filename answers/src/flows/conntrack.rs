@@ -1,11 +1,12 @@
-//! Lines of `conntrack -L` and `conntrack -E`, also with `-o timestamp`, `extended`, `id`, `ktimestamp`, and of /proc/net/nf_conntrack.
+//! Parses output of `conntrack -L` and `conntrack -E`, with or without `-o timestamp`, `extended`, `id`, `ktimestamp`, and
+//! /proc/net/nf_conntrack.
 //!
 //! ```text
 //!  [1795466672.082000]  [NEW] tcp 6 120 SYN_SENT src=.. dst=.. sport=.. dport=.. [UNREPLIED] src=.. dst=.. sport=.. dport=..
 //!   time                event      proto          the original direction                     the reply direction
 //! ```
-//! The sender of the original direction has opened the connection. Where the destination was translated, the reply comes from the one
-//! that it was given: policy is judged on that one, so it is the flow's end, and what the client has asked for is its Service.
+//! The source of the original direction is the client. If the destination was translated, the reply comes from the backend: policy is
+//! judged there, so the backend is the flow's end, and the original destination is the Service.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -13,8 +14,7 @@ use std::sync::Arc;
 use bulkhead_classifier::protocol;
 use bulkhead_control::object::Transport;
 
-use super::log::Read1;
-use super::{Conversation, Observations, Said, SeenEnd, Sign};
+use super::{Conversation, Observations, Read1, Said, SeenEnd, Sign};
 
 /// One direction of a connection.
 #[derive(Clone, Copy, Debug, Default)]
@@ -28,10 +28,10 @@ struct Tuple {
     bytes: Option<u64>,
 }
 
-/// The events of `conntrack -E`.
+/// Events of `conntrack -E`.
 const EVENTS: [&str; 3] = ["[NEW]", "[UPDATE]", "[DESTROY]"];
 
-/// Layer 3 as `-o extended` and /proc write it.
+/// Address families as `-o extended` and /proc print them.
 const FAMILIES: [&str; 2] = ["ipv4", "ipv6"];
 
 pub(super) fn read(file: &Arc<str>, text: &str, line: u64, into: &mut Observations) -> Read1 {
@@ -47,14 +47,14 @@ pub(super) fn read(file: &Arc<str>, text: &str, line: u64, into: &mut Observatio
     let name = words.next().unwrap_or_default();
     let number = words.next().and_then(|word| word.parse().ok());
     let Some(number) = number.filter(|number: &u8| is_protocol(name, *number)) else {
-        return Err("this is neither a JSON object nor a line of conntrack".to_owned());
+        return Err("the line is neither a JSON object nor conntrack output".to_owned());
     };
     let (original, reply, is_unreplied) = tuples(words)?;
     let from = original.src.ok_or("the original direction has no src=")?;
     let asked = original.dst.ok_or("the original direction has no dst=")?;
     let given = reply.src.unwrap_or(asked);
     if from.is_ipv4() != asked.is_ipv4() || from.is_ipv4() != given.is_ipv4() {
-        return Err("its addresses are of two families".to_owned());
+        return Err("the addresses have different families".to_owned());
     }
     let has_ports = Transport::ALL.iter().any(|transport| transport.number() == number);
     let port = reply.sport.or(original.dport).filter(|_| has_ports);
@@ -65,7 +65,7 @@ pub(super) fn read(file: &Arc<str>, text: &str, line: u64, into: &mut Observatio
         let more = |own: u64, reply: Option<u64>| own.saturating_add(reply.unwrap_or(0));
         (more(packets, reply.packets), more(bytes, reply.bytes))
     });
-    // What an event before the last one counts is counted again by the last.
+    // The last event repeats the counts of earlier ones.
     let counts = counts.filter(|_| event.is_none_or(|event| event == "[DESTROY]"));
     let conversation = Conversation {
         from: SeenEnd::at(from),
@@ -91,7 +91,7 @@ pub(super) fn read(file: &Arc<str>, text: &str, line: u64, into: &mut Observatio
     Ok(())
 }
 
-/// Whether a protocol of this number is called so. `unknown` is what conntrack writes where it has no name.
+/// Whether `name` is conntrack's name of this protocol. conntrack prints `unknown` for protocols without a name.
 fn is_protocol(name: &str, number: u8) -> bool {
     match name {
         "tcp" => number == protocol::TCP,
@@ -104,7 +104,7 @@ fn is_protocol(name: &str, number: u8) -> bool {
     }
 }
 
-/// The two directions, and whether no packet came back.
+/// Returns the two directions, and whether no reply was seen.
 fn tuples<'a>(words: impl Iterator<Item = &'a str>) -> Result<(Tuple, Tuple, bool), String> {
     let mut tuples = [Tuple::default(), Tuple::default()];
     let (mut at, mut is_unreplied) = (0, false);
@@ -116,7 +116,7 @@ fn tuples<'a>(words: impl Iterator<Item = &'a str>) -> Result<(Tuple, Tuple, boo
         if key == "src" && tuples[at].src.is_some() {
             at += 1;
             if at == tuples.len() {
-                return Err("it has more than two directions".to_owned());
+                return Err("the line has more than two directions".to_owned());
             }
         }
         let tuple = &mut tuples[at];
@@ -129,7 +129,7 @@ fn tuples<'a>(words: impl Iterator<Item = &'a str>) -> Result<(Tuple, Tuple, boo
             "code" => tuple.icmp.1 = Some(parsed(word, value)?),
             "packets" => tuple.packets = Some(parsed(word, value)?),
             "bytes" => tuple.bytes = Some(parsed(word, value)?),
-            // mark, use, id, zone and what other versions add.
+            // Ignore mark, use, id, zone and fields of other versions.
             _ => {}
         }
     }
@@ -138,12 +138,12 @@ fn tuples<'a>(words: impl Iterator<Item = &'a str>) -> Result<(Tuple, Tuple, boo
 }
 
 fn parsed<T: std::str::FromStr>(word: &str, value: &str) -> Result<T, String> {
-    value.parse().map_err(|_| format!("`{}` is not understood", crate::output::printable(word)))
+    value.parse().map_err(|_| format!("cannot parse `{}`", crate::output::printable(word)))
 }
 
-/// `[1795466672.082000]`, seconds since 1970, in nanoseconds.
+/// Parses `[1795466672.082000]`, seconds since 1970, into nanoseconds.
 fn time(word: &str) -> Result<u64, String> {
-    let wrong = || format!("`{}` is no time in seconds", crate::output::printable(word));
+    let wrong = || format!("`{}` is not a time in seconds", crate::output::printable(word));
     let text = word.strip_prefix('[').and_then(|word| word.strip_suffix(']')).ok_or_else(wrong)?;
     let (seconds, fraction) = text.split_once('.').unwrap_or((text, ""));
     let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());

@@ -1,4 +1,4 @@
-//! Whom an observed flow is between, in the state that is asked about.
+//! Finds the ends of an observed flow in a state.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -8,23 +8,43 @@ use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::service::Settings;
 use ipnet::IpNet;
 
-use super::verdict::{Connection, Resolved};
 use super::{Conversation, SeenEnd};
 use crate::args::{Destination, PortProtocol};
 use crate::fabric::End;
-use crate::translate::Services;
+use crate::translate::{Services, Translation};
 
-/// Finds flows in a state.
+/// A connection between two ends of the state, over a protocol that policies can match.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Connection {
+    /// The client.
+    pub from: End,
+    /// The server.
+    pub to: End,
+    /// Port of the server.
+    pub port: PortProtocol,
+}
+
+/// What a flow corresponds to in the state.
+pub enum Resolved {
+    /// A connection without translation.
+    Direct(Connection),
+    /// A connection to a Service with its possible backends.
+    Translated(Connection, Box<Translation>),
+    /// The flow cannot be resolved, with the reason.
+    Unknown(String),
+}
+
+/// Finds the ends of flows in a state.
 pub struct Finder<'a> {
     pub(super) pipeline: &'a Pipeline,
     services: Services,
-    /// Blocks of pods: an address of them that no pod has was a pod's.
+    /// CIDRs of pods. An address in one of them belonged to a pod, even if no pod of the state has it.
     blocks: Vec<(IpNet, String)>,
     ends: HashMap<IpAddr, Result<End, String>>,
 }
 
 impl<'a> Finder<'a> {
-    /// The flows of a state, with its Services.
+    /// Returns a finder for a state with its Services.
     pub fn new(pipeline: &'a Pipeline, services: Vec<Object>, settings: Settings) -> Self {
         let of_nodes =
             pipeline.cache().nodes().values().flat_map(|node| {
@@ -36,7 +56,8 @@ impl<'a> Finder<'a> {
         Self { pipeline, services, blocks, ends: HashMap::new() }
     }
 
-    /// Whom the source means.
+    /// Returns the end that a log names. `like` is the other end's address, to choose the family. `Err` holds the reason if the end is
+    /// unknown.
     pub fn end(&mut self, seen: &SeenEnd, like: Option<IpAddr>) -> Result<End, String> {
         if let Some(name) = &seen.pod {
             let cache = self.pipeline.cache();
@@ -48,13 +69,15 @@ impl<'a> Finder<'a> {
             let end = exact.or_else(|| End::of_pod(pod).find(of_family));
             return end.ok_or_else(|| format!("pod {name} has no address in the state"));
         }
-        let Some(address) = seen.address else { return Err("neither address nor pod of an end is said".to_owned()) };
+        let Some(address) = seen.address else {
+            return Err("the log gives neither the address nor the pod of one end".to_owned());
+        };
         if let Some(known) = self.ends.get(&address) {
             return known.clone();
         }
         let end = match End::at(self.pipeline, address) {
             End::External(_) => match self.blocks.iter().find(|(block, _)| block.contains(&address)) {
-                Some((_, whose)) => Err(format!("{address} is an address of {whose}, and no pod of the state has it")),
+                Some((_, whose)) => Err(format!("{address} is in a CIDR of {whose}, but no pod of the state has it")),
                 None => Ok(End::External(address)),
             },
             known => Ok(known),
@@ -63,16 +86,16 @@ impl<'a> Finder<'a> {
         end
     }
 
-    /// What the flow is in the state.
+    /// Returns what a flow corresponds to in the state.
     ///
     /// # Errors
-    /// Faults of the program alone.
+    /// Only on internal errors.
     pub fn resolve(&mut self, conversation: &Conversation) -> anyhow::Result<Resolved> {
         if let Some(missing) = conversation.missing {
             return Ok(Resolved::Unknown(missing.to_string()));
         }
         let Some((transport, port)) = conversation.transport().zip(conversation.port) else {
-            let why = format!("{}: no rule of a NetworkPolicy can name it", conversation.service_name());
+            let why = format!("{}: NetworkPolicy rules cannot match this protocol", conversation.service_name());
             return Ok(Resolved::Unknown(why));
         };
         let ends = self.end(&conversation.from, conversation.to.address).and_then(|from| {
@@ -84,7 +107,7 @@ impl<'a> Finder<'a> {
             Err(why) => return Ok(Resolved::Unknown(why)),
         };
         if from.address().is_ipv4() != to.address().is_ipv4() {
-            return Ok(Resolved::Unknown(format!("{from} and {to} have no address of one family")));
+            return Ok(Resolved::Unknown(format!("{from} and {to} have no address family in common")));
         }
         let connection = Connection { from, to, port: PortProtocol { port, transport } };
         if matches!(connection.to, End::External(_) | End::Node { .. }) {
@@ -101,8 +124,9 @@ impl<'a> Finder<'a> {
 
     fn through_service(&mut self, connection: Connection, asked: Destination) -> anyhow::Result<Resolved> {
         let Some(at) = self.services.entry(self.pipeline, &connection.from, asked.address, None)? else {
-            let why =
-                format!("{asked} is an address of a Service, and it is not said at which node the client came in");
+            let why = format!(
+                "{asked} is an address of a Service, and the log does not name the node where the client's connection arrived"
+            );
             return Ok(Resolved::Unknown(why));
         };
         let translated = self.services.translate(self.pipeline, &connection.from, asked, &at)?;

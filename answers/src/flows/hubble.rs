@@ -1,8 +1,8 @@
-//! Lines of `hubble observe -o json` (`{"flow":{..},"node_name":..}`, or the flow alone), as Cilium's `flow.proto` has them in JSON.
+//! Parses `hubble observe -o json`: `{"flow":{..},"node_name":..}`, or the flow alone, the JSON form of Cilium's `flow.proto`.
 //!
-//! A line is an event, such as a packet that set out or arrived, so several make a session. Fields that Hubble does not write are unknown:
-//! `is_reply` is a message of its own so that "not a reply" and "not known" differ, and where it is absent only TCP's flags tell who has
-//! opened a connection. A pod that Hubble names is that pod, whoever has its address today.
+//! A line is one event, such as a packet that left or arrived, so several lines form a session. A missing field means unknown. `is_reply`
+//! is a message to distinguish "not a reply" from "unknown"; without it, only TCP flags show which end opened the connection. A pod named
+//! by Hubble is that pod, even if another pod has its address today.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -13,8 +13,7 @@ use bulkhead_control::object::PodName;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::log::Read1;
-use super::{Conversation, Missing, Observations, Said, SeenEnd, Sign};
+use super::{Conversation, Missing, Observations, Read1, Said, SeenEnd, Sign};
 
 #[derive(Deserialize)]
 struct Flow {
@@ -29,7 +28,7 @@ struct Flow {
     is_reply: Option<bool>,
 }
 
-/// A value of an enum: by its name, or by its number where the writer has no name for it.
+/// An enum value: its name, or its number if the writer did not know the name.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Verdict {
@@ -87,36 +86,36 @@ struct Endpoint {
     pod_name: Option<String>,
 }
 
-/// What stands beside flows in Hubble's output.
+/// Fields of messages other than flows.
 const ASIDE: [&str; 5] = ["node_status", "agent_event", "debug_event", "relay_version", "status"];
 
 pub(super) fn read(file: &Arc<str>, value: &Value, line: u64, into: &mut Observations) -> Read1 {
     if let Some(lost) = value.get("lost_events") {
         let lost = lost.get("num_events_lost").and_then(number).unwrap_or(1);
-        into.remark(format!("events that {file} says Hubble has lost"), lost);
+        into.remark(format!("events that Hubble lost, according to {file}"), lost);
         return Ok(());
     }
     if let Some(aside) = ASIDE.into_iter().find(|aside| value.get(aside).is_some()) {
-        into.remark(format!("lines of {file} that are no flow but `{aside}`"), 1);
+        into.remark(format!("lines of {file} of kind `{aside}` instead of a flow"), 1);
         return Ok(());
     }
     let bare = ["verdict", "IP", "l4"].into_iter().any(|field| value.get(field).is_some()).then_some(value);
     let Some(flow) = value.get("flow").or(bare) else {
-        return Err("this JSON object is no flow of Hubble and no list of Bulkhead's sessions".to_owned());
+        return Err("the JSON object is neither a Hubble flow nor a Bulkhead session list".to_owned());
     };
     let flow: Flow = serde_path_to_error::deserialize(flow)
-        .map_err(|error| format!("this is no flow of Hubble: {}: {}", error.path(), error.inner()))?;
+        .map_err(|error| format!("cannot parse the Hubble flow: {}: {}", error.path(), error.inner()))?;
     let said = said(&flow);
     if ["TRANSLATED", "TRACED"].contains(&&*said.words) {
-        // What a socket was asked for. The packets that follow say what it was given.
-        into.remark(format!("events of sockets in {file}, whose packets are flows of their own"), 1);
+        // A socket event has the address before translation. The packets that follow have the translated one.
+        into.remark(format!("socket events in {file}; the packets that follow are separate flows"), 1);
         return Ok(());
     }
     into.add(file, sign(&flow, said, line)?);
     Ok(())
 }
 
-/// An integer of 64 bits, which JSON of Protocol Buffers writes as text.
+/// Parses a 64-bit integer, which Protocol Buffers' JSON writes as a string.
 fn number(value: &Value) -> Option<u64> {
     value.as_u64().or_else(|| value.as_str()?.parse().ok())
 }
@@ -130,7 +129,7 @@ fn name(value: &Verdict) -> String {
 
 fn said(flow: &Flow) -> Said {
     let verdict = flow.verdict.as_ref().map(name).unwrap_or_default();
-    // AUDIT is what would have been dropped, and was let through.
+    // An AUDIT flow would have been dropped but was forwarded.
     let dropped = verdict == "DROPPED" || verdict == "ERROR";
     let why = flow.drop_reason_desc.as_ref().map(name).filter(|why| dropped && why != "DROP_REASON_UNKNOWN");
     let words = match why {
@@ -140,7 +139,7 @@ fn said(flow: &Flow) -> Said {
     Said { dropped, words: words.into() }
 }
 
-/// Protocol, source and destination port, and the ICMP message.
+/// Protocol, source port, destination port, and ICMP type and code.
 type Layer = (Option<u8>, Option<u16>, Option<u16>, Option<(u8, u8)>);
 
 fn layer(flow: &Flow) -> Layer {
@@ -158,13 +157,13 @@ fn layer(flow: &Flow) -> Layer {
     (None, None, None, None)
 }
 
-/// Whether the event goes against the direction in which the connection was opened; none where nothing tells.
+/// Whether the event is against the direction of the connection. `None` if unknown.
 fn is_reply(flow: &Flow, icmp: Option<(u8, u8)>) -> Option<bool> {
     let by_flags = || {
         let flags = flow.l4.as_ref()?.tcp.as_ref()?.flags.as_ref()?;
         flags.syn.then_some(flags.ack)
     };
-    // RFC 792, RFC 4443: an echo and its reply.
+    // Echo and echo reply (RFC 792, RFC 4443).
     let by_message = || match icmp?.0 {
         8 | 128 => Some(false),
         0 | 129 => Some(true),
@@ -176,7 +175,7 @@ fn is_reply(flow: &Flow, icmp: Option<(u8, u8)>) -> Option<bool> {
 fn end(address: Option<&String>, endpoint: Option<&Endpoint>) -> Result<SeenEnd, String> {
     let address: Option<IpAddr> = address
         .filter(|text| !text.is_empty())
-        .map(|text| text.parse().map_err(|_| format!("`{}` is no IP address", crate::output::printable(text))))
+        .map(|text| text.parse().map_err(|_| format!("`{}` is not an IP address", crate::output::printable(text))))
         .transpose()?;
     let pod = endpoint.and_then(|endpoint| {
         let (namespace, pod) = (endpoint.namespace.as_deref()?, endpoint.pod_name.as_deref()?);
@@ -215,10 +214,10 @@ fn sign(flow: &Flow, said: Said, line: u64) -> Result<Sign, String> {
     })
 }
 
-/// RFC 3339, in nanoseconds since 1970.
+/// Parses RFC 3339 into nanoseconds since 1970.
 fn time(text: &str) -> Result<u64, String> {
-    let wrong = || format!("`{}` is no time of RFC 3339", crate::output::printable(text));
-    // `+00:00` is `Z`. The exporter writes no other zone.
+    let wrong = || format!("`{}` is not an RFC 3339 time", crate::output::printable(text));
+    // `+00:00` equals `Z`. The exporter writes no other zone.
     let text = text.strip_suffix("+00:00").map_or_else(|| text.to_owned(), |text| format!("{text}Z"));
     let time = humantime::parse_rfc3339(&text).map_err(|_| wrong())?;
     let since = time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);

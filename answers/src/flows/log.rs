@@ -1,52 +1,49 @@
-//! Flow logs, line by line. What a line is, it says itself: logs of several tools may be in one file.
+//! Reads flow logs. Detects the format of each line, so a file may mix logs of several tools.
 
 use std::io::{self, BufRead, Read};
 use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{Observations, conntrack, hubble, own};
+use super::{Observations, Read1, conntrack, hubble, own};
 
-/// The longest line that is read, in bytes. Hubble's lines have a few thousand: what is longer is no flow.
+/// Maximum length of a line in bytes. Hubble's lines have a few thousand.
 const MAX_LINE: u64 = 1 << 20;
 
-/// The longest list of sessions that is read, in bytes: `bulkhead sessions` tells 10,000 at most, each of some 400 bytes.
+/// Maximum size of a session list in bytes. `bulkhead sessions` lists up to 10,000 sessions of about 400 bytes.
 const MAX_DOCUMENT: u64 = 1 << 26;
 
-/// A flow log that cannot be read.
+/// Why a flow log cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// The file itself.
+    /// The file cannot be read.
     #[error("cannot read the flow log {file}: {error}")]
     Read {
-        /// The file.
+        /// Path of the file.
         file: Arc<str>,
-        /// What happened.
         #[source]
         error: io::Error,
     },
-    /// A line of it.
+    /// A line cannot be parsed.
     #[error(
-        "{file}:{line}: {fault}\n  help: a flow log is what `hubble observe -o json`, `conntrack -L`, `conntrack -E -o timestamp` or \
-         `bulkhead sessions -o json` print; with --lenient such lines are counted and passed over"
+        "{file}:{line}: {fault}\n  help: a flow log is output of `hubble observe -o json`, `conntrack -L`, `conntrack -E -o timestamp` or \
+         `bulkhead sessions -o json`; with --lenient, unreadable lines are counted and skipped"
     )]
     Line {
-        /// The file.
+        /// Path of the file.
         file: Arc<str>,
-        /// The line, from 1.
+        /// Line number, from 1.
         line: u64,
-        /// What is wrong with it.
+        /// What is wrong with the line.
         fault: String,
     },
 }
 
-/// What a line gives.
-pub(super) type Read1 = Result<(), String>;
-
 /// Reads a log to its end.
 ///
 /// # Errors
-/// When it cannot be read; unless the user is `lenient`, when a line of it cannot. Then it is counted in [`Observations::unread`].
+/// If the file cannot be read or, unless `lenient`, a line cannot be parsed. With `lenient`, such lines are counted in
+/// [`Observations::unread`].
 pub fn read(file: &str, mut from: impl BufRead, lenient: bool, into: &mut Observations) -> Result<(), LogError> {
     let name: Arc<str> = file.into();
     let failed = |error| LogError::Read { file: name.clone(), error };
@@ -60,9 +57,9 @@ pub fn read(file: &str, mut from: impl BufRead, lenient: bool, into: &mut Observ
         let is_cut = bytes.len() as u64 == MAX_LINE && !bytes.ends_with(b"\n");
         let outcome = if is_cut {
             skip_line(&mut from).map_err(failed)?;
-            Err(format!("the line has more than {MAX_LINE} bytes"))
+            Err(format!("the line exceeds {MAX_LINE} bytes"))
         } else if bytes.trim_ascii() == b"{" {
-            // A document of several lines. It is the rest of the file.
+            // A document of several lines extends to the end of the file.
             (&mut from).take(MAX_DOCUMENT).read_to_end(&mut bytes).map_err(failed)?;
             document(&name, &bytes, line, into)
         } else {
@@ -76,7 +73,7 @@ pub fn read(file: &str, mut from: impl BufRead, lenient: bool, into: &mut Observ
     }
 }
 
-/// Passes over what is left of a line, without holding it.
+/// Skips the rest of a line without storing it.
 fn skip_line(from: &mut impl BufRead) -> io::Result<()> {
     loop {
         let buffer = from.fill_buf()?;
@@ -98,18 +95,19 @@ fn one(file: &Arc<str>, bytes: &[u8], line: u64, into: &mut Observations) -> Rea
         None => Ok(()),
         Some('{') => document(file, text.as_bytes(), line, into),
         Some('[') if text.len() == 1 || text.starts_with("[{") || text.starts_with("[ {") => {
-            Err("this is a JSON array; one flow a line is read (`jq -c '.[]'` makes that of it)".to_owned())
+            Err("the line is a JSON array, but one flow per line is expected; convert it with `jq -c '.[]'`".to_owned())
         }
         Some(_) => conntrack::read(file, text, line, into),
     }
 }
 
-/// A JSON object: which tool has written it, its fields say.
+/// Parses a JSON object. Its fields identify the tool that wrote it.
 fn document(file: &Arc<str>, bytes: &[u8], line: u64, into: &mut Observations) -> Read1 {
     if bytes.len() as u64 > MAX_DOCUMENT {
-        return Err(format!("the document has more than {MAX_DOCUMENT} bytes"));
+        return Err(format!("the document exceeds {MAX_DOCUMENT} bytes"));
     }
-    let value: Value = serde_json::from_slice(bytes).map_err(|error| format!("this is no JSON object: {error}"))?;
+    let value: Value =
+        serde_json::from_slice(bytes).map_err(|error| format!("cannot parse the JSON object: {error}"))?;
     if value.get("sessions").is_some() {
         return own::read(file, &value, line, into);
     }

@@ -1,9 +1,9 @@
-//! # Observed flows: what captures and flow logs say of who talked to whom
+//! # Observed flows: connections from captures and flow logs
 //!
-//! **Purpose.** One type for all sources, so that a question about real traffic (`replay --flows`, `learn`) does not care which tool has
-//! recorded it. And the judge that says what today's state makes of each.
+//! **Purpose.** One type for all sources, so that `replay --flows` and `learn` do not depend on the tool that recorded the traffic; and a
+//! judge that evaluates flows with the current state.
 //!
-//! **Not its purpose.** No packet is judged here: `replay` does that for captures, packet by packet.
+//! **Not its purpose.** It judges no packets: `replay` does that for captures.
 //!
 //! ```text
 //!  Hubble JSON lines --hubble----.
@@ -11,11 +11,11 @@
 //!  bulkhead sessions --own-------|
 //!  captures --packets------------'
 //! ```
-//! A session is one connection, known by its ends, its ports and its protocol. A flow stands for all sessions that differ in the
-//! client's port alone.
+//! A session is one connection, identified by its ends, ports and protocol. A flow combines all sessions that differ only in the client's
+//! port.
 //!
-//! **Invariant.** What a log does not say is unknown, with the reason, and never a guess: without an opener there is no destination
-//! port. A line that cannot be read is an error, or counted where the user is lenient.
+//! **Invariant.** What a log does not say is unknown, with the reason, and never guessed: without a known client there is no destination
+//! port. A line that cannot be parsed is an error, or is counted with --lenient.
 
 mod conntrack;
 pub mod find;
@@ -38,17 +38,19 @@ use bulkhead_control::object::{PodName, Transport};
 pub use log::{LogError, read};
 pub use packets::{PacketError, from_capture};
 
-/// One end of a flow, as its source tells it.
+/// Outcome of parsing a line: `Err` describes the fault.
+type Read1 = Result<(), String>;
+
+/// One end of a flow, as the source describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SeenEnd {
-    /// Its address.
     pub address: Option<IpAddr>,
-    /// The pod that the source says it is.
+    /// The pod's name, if the source gives it.
     pub pod: Option<PodName>,
 }
 
 impl SeenEnd {
-    /// The end of this address.
+    /// Returns an end that is known by its address only.
     pub const fn at(address: IpAddr) -> Self {
         Self { address: Some(address), pod: None }
     }
@@ -64,10 +66,10 @@ impl fmt::Display for SeenEnd {
     }
 }
 
-/// What a source does not say of a flow.
+/// What a source does not say about a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Missing {
-    /// Which of the two ends has opened it. The ends are then in the order in which they were seen.
+    /// Which end opened it. `from` and `to` are then in arbitrary but stable order.
     Opener,
     /// The protocol.
     Protocol,
@@ -78,46 +80,46 @@ pub enum Missing {
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Opener => "it is not said who has opened it",
-            Self::Protocol => "its protocol is not said",
-            Self::Port => "its destination port is not said",
+            Self::Opener => "the log does not say which end opened the connection",
+            Self::Protocol => "the log does not give the protocol",
+            Self::Port => "the log does not give the destination port",
         })
     }
 }
 
-/// Who talked to whom, over what.
+/// Ends, protocol and port of a flow.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Conversation {
-    /// Who has opened it, unless that is [`Missing::Opener`].
+    /// The client, unless `missing` is [`Missing::Opener`].
     pub from: SeenEnd,
-    /// With whom; of a translated connection the one that it was given.
+    /// The server. For a translated connection, the backend.
     pub to: SeenEnd,
-    /// The IANA protocol number.
+    /// IANA protocol number.
     pub protocol: Option<u8>,
-    /// The destination port, where the protocol has ports.
+    /// Destination port. `None` if unknown or if the protocol has no ports.
     pub port: Option<u16>,
-    /// Type and code of the ICMP message that opens it.
+    /// Type and code of the first ICMP message.
     pub icmp: Option<(u8, u8)>,
-    /// The address and port that a translated connection was made to.
+    /// The Service address and port before translation.
     pub service: Option<SocketAddr>,
-    /// What the source does not say.
+    /// The most important missing fact. `None` if the flow can be judged.
     pub missing: Option<Missing>,
 }
 
 impl Conversation {
-    /// The transport protocol, where it has ports.
+    /// Returns the transport protocol. `None` for protocols without ports.
     pub fn transport(&self) -> Option<Transport> {
         Transport::ALL.into_iter().find(|transport| Some(transport.number()) == self.protocol)
     }
 
-    /// Fills in what is missing: the gravest first.
+    /// Sets `missing` to the most important missing fact.
     fn checked(mut self) -> Self {
         let lacks_port = self.transport().is_some() && self.port.is_none();
         let fault = if self.protocol.is_none() { Some(Missing::Protocol) } else { None };
         let fault = self.missing.or(fault).or(lacks_port.then_some(Missing::Port));
         self.missing = fault;
         if fault == Some(Missing::Opener) {
-            // Either of the ports may be the client's.
+            // Either port may be the client's.
             self.port = None;
             if self.to < self.from {
                 std::mem::swap(&mut self.from, &mut self.to);
@@ -145,21 +147,21 @@ impl Conversation {
     }
 }
 
-/// What a source says of the fate of a session.
+/// The fate of a session according to the source.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Said {
-    /// Whether it says that the session, or a part of it, did not pass.
+    /// Whether the source reports at least one drop.
     pub dropped: bool,
-    /// In its own words, `DROPPED (POLICY_DENIED)`; empty where it says nothing.
+    /// The source's wording, such as `DROPPED (POLICY_DENIED)`. Empty if the source does not report verdicts.
     pub words: Arc<str>,
 }
 
-/// Where something was read.
+/// Position in a log or capture.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
-    /// The file as the user named it.
+    /// Path as given by the user.
     pub file: Arc<str>,
-    /// The line, or the packet of a capture, from 1.
+    /// Line, or packet of a capture, from 1.
     pub line: u64,
 }
 
@@ -169,27 +171,27 @@ impl fmt::Display for Place {
     }
 }
 
-/// How much of something was seen, and when.
+/// Number of sessions, packets and bytes, and when they were seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tally {
-    /// Sessions.
+    /// Number of sessions.
     pub sessions: u64,
-    /// Those of them of which an answer was seen.
+    /// Number of sessions with a reply.
     pub answered: u64,
-    /// Packets of both directions; none where the source does not count them.
+    /// Packets in both directions. `None` if the source does not count them.
     pub packets: Option<u64>,
-    /// Bytes of both directions; none where the source does not count them.
+    /// Bytes in both directions. `None` if the source does not count them.
     pub bytes: Option<u64>,
-    /// The first sign of it, in nanoseconds since 1970-01-01 UTC; none where the source has no times.
+    /// First observation, in nanoseconds since 1970-01-01 UTC. `None` if the source has no times.
     pub first: Option<u64>,
-    /// The last one.
+    /// Last observation, likewise.
     pub last: Option<u64>,
-    /// Where the first one was read.
+    /// Position of the first observation.
     pub place: Place,
 }
 
 impl Tally {
-    /// Nothing yet, first seen here.
+    /// Returns an empty tally.
     const fn at(place: Place) -> Self {
         Self { sessions: 0, answered: 0, packets: None, bytes: None, first: None, last: None, place }
     }
@@ -200,7 +202,7 @@ impl Tally {
         self.last = Some(self.last.map_or(time, |last| last.max(time)));
     }
 
-    /// Takes another one in.
+    /// Adds another tally.
     pub fn add(&mut self, other: &Self) {
         let sum = |a: Option<u64>, b: Option<u64>| match (a, b) {
             (Some(a), Some(b)) => Some(a.saturating_add(b)),
@@ -214,35 +216,35 @@ impl Tally {
     }
 }
 
-/// All sessions between two ends over one protocol and port, of which the source says the same.
+/// All sessions between two ends at one port for which the source reports the same fate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObservedFlow {
-    /// Who talked to whom.
+    /// Ends, protocol and port.
     pub conversation: Conversation,
-    /// What the source says became of them.
+    /// Fate according to the source.
     pub said: Said,
-    /// How much.
+    /// Counts and times.
     pub tally: Tally,
 }
 
-/// One sign of a session: a line of a log, or a capture's whole knowledge of it.
+/// One observation of a session: a line of a log, or a summary of the session in a capture.
 #[derive(Clone, Debug)]
 struct Sign {
     conversation: Conversation,
-    /// Tells sessions between the same ends apart.
+    /// Distinguishes sessions between the same ends.
     client_port: Option<u16>,
     said: Said,
-    /// How many sessions one after the other; more than one only in captures.
+    /// Number of consecutive sessions. Above 1 only for captures.
     sessions: u64,
     answered: bool,
-    /// Whether the session is over: the next sign is that of another one.
+    /// Whether the session is over: the next observation belongs to another one.
     ends: bool,
     counts: Option<(u64, u64)>,
     times: (Option<u64>, Option<u64>),
     line: u64,
 }
 
-/// A session that signs belong to.
+/// Identifies the session of an observation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct SessionKey {
     conversation: Conversation,
@@ -256,15 +258,15 @@ struct Session {
     ended: bool,
 }
 
-/// What sources have told so far.
+/// Everything read from sources so far.
 #[derive(Debug, Default)]
 pub struct Observations {
     sessions: HashMap<SessionKey, Session>,
-    /// Lines that could not be read and packets that were not understood, where that is no error: what is wrong, and how many.
+    /// Unreadable lines and packets that are not an error, counted by fault.
     pub unread: std::collections::BTreeMap<String, u64>,
-    /// Remarks on what the sources themselves say is lost or left out, and how often.
+    /// Losses and omissions that the sources report, with their number.
     pub remarks: std::collections::BTreeMap<String, u64>,
-    /// Lines and packets that were read.
+    /// Lines and packets read.
     pub read: u64,
 }
 
@@ -275,11 +277,11 @@ impl Observations {
         let new = || Session {
             said: Said::default(),
             tally: Tally::at(Place { file: file.clone(), line }),
-            // So that its first sign counts it.
+            // So that the first observation counts it.
             ended: true,
         };
         let session = self.sessions.entry(key).or_insert_with(new);
-        // An end without a beginning in the log counts as well.
+        // Also count a session whose start is not in the log.
         if session.ended {
             session.tally.sessions += sessions.max(1);
         }
@@ -292,7 +294,7 @@ impl Observations {
         }
         session.tally.seen(times.0);
         session.tally.seen(times.1);
-        // One part that was dropped is enough.
+        // One reported drop marks the whole session.
         if said > session.said {
             session.said = said;
         }
@@ -302,7 +304,7 @@ impl Observations {
         *self.remarks.entry(remark.into()).or_default() += count;
     }
 
-    /// The flows, in the order of their ends.
+    /// Returns the flows, ordered by their ends.
     pub fn flows(self) -> Vec<ObservedFlow> {
         let mut flows: HashMap<(Conversation, Said), Tally> = HashMap::new();
         for (SessionKey { conversation, .. }, Session { said, tally, .. }) in self.sessions {

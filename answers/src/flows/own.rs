@@ -1,4 +1,4 @@
-//! What `bulkhead sessions -o json` prints, or a program that asks the admin socket (docs/admin.md).
+//! Parses `bulkhead sessions -o json`, or the same answer of the admin socket (docs/admin.md).
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -7,18 +7,17 @@ use bulkhead_classifier::protocol;
 use bulkhead_control::object::Transport;
 use serde_json::Value;
 
-use super::log::Read1;
-use super::{Conversation, Observations, Said, SeenEnd, Sign};
+use super::{Conversation, Observations, Read1, Said, SeenEnd, Sign};
 use crate::dumps::{SessionRow, Sessions};
 
 pub(super) fn read(file: &Arc<str>, value: &Value, line: u64, into: &mut Observations) -> Read1 {
     let told: Sessions = serde_path_to_error::deserialize(value)
-        .map_err(|error| format!("this is no list of sessions: {}: {}", error.path(), error.inner()))?;
-    // All or nothing: a list of which a part is wrong is not Bulkhead's.
+        .map_err(|error| format!("cannot parse the session list: {}: {}", error.path(), error.inner()))?;
+    // All or nothing: if one row is invalid, the list is not Bulkhead's.
     let signs: Vec<Sign> = told.sessions.iter().map(|row| sign(row, line)).collect::<Result<_, _>>()?;
     let left_out = told.matching.saturating_sub(told.sessions.len());
     if left_out > 0 {
-        into.remark(format!("sessions that {file} leaves out, by its own account"), left_out as u64);
+        into.remark(format!("sessions that {file} counts but does not list"), left_out as u64);
     }
     signs.into_iter().for_each(|sign| into.add(file, sign));
     Ok(())
@@ -28,7 +27,7 @@ fn sign(row: &SessionRow, line: u64) -> Result<Sign, String> {
     let number = number(&row.protocol)?;
     let has_ports = Transport::ALL.iter().any(|transport| transport.number() == number);
     let end = |text: &str| -> Result<(IpAddr, Option<u16>), String> {
-        let wrong = || format!("`{}` is no address of a session", crate::output::printable(text));
+        let wrong = || format!("`{}` is not the address of a session", crate::output::printable(text));
         if has_ports {
             let socket: SocketAddr = text.parse().map_err(|_| wrong())?;
             return Ok((socket.ip(), Some(socket.port())));
@@ -43,7 +42,7 @@ fn sign(row: &SessionRow, line: u64) -> Result<Sign, String> {
         protocol: Some(number),
         port,
         icmp: match number {
-            // The vswitch keeps sessions of echo requests alone (RFC 792, RFC 4443).
+            // The vswitch keeps sessions only for echo requests (RFC 792, RFC 4443).
             protocol::ICMP => Some((8, 0)),
             protocol::ICMPV6 => Some((128, 0)),
             _ => None,
@@ -56,7 +55,7 @@ fn sign(row: &SessionRow, line: u64) -> Result<Sign, String> {
         client_port,
         said: Said { dropped: false, words: format!("allowed by {}", row.origin).into() },
         sessions: 1,
-        // The vswitch does not say. It keeps what it has allowed.
+        // The list does not say whether the server replied. It contains only allowed sessions.
         answered: true,
         ends: false,
         counts: None,
@@ -71,7 +70,7 @@ fn number(name: &str) -> Result<u8, String> {
         "ICMPv6" => Ok(protocol::ICMPV6),
         name => match Transport::from_name(name) {
             Some(transport) => Ok(transport.number()),
-            None => name.parse().map_err(|_| format!("`{}` is no protocol", crate::output::printable(name))),
+            None => name.parse().map_err(|_| format!("`{}` is not a protocol", crate::output::printable(name))),
         },
     }
 }

@@ -1,4 +1,4 @@
-//! Sessions of a capture: what its packets are parts of, without judging them.
+//! Collects the sessions of a capture without judging packets.
 
 use std::collections::HashMap;
 use std::io::Read;
@@ -12,10 +12,10 @@ use bulkhead_dataplane::io::{CaptureError, CaptureReader};
 
 use super::{Conversation, Missing, Observations, Said, SeenEnd, Sign};
 
-/// A capture that cannot be read to its end. What came before the fault has been taken in.
+/// A capture that cannot be read to its end. Packets before the fault were counted.
 pub type PacketError = CaptureError;
 
-/// The two ends with their ports, the lower one first, and the protocol. Both directions have the same.
+/// Both ends with ports, lower one first, and the protocol. Equal for both directions.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Ends {
     low: (IpAddr, u16),
@@ -23,9 +23,9 @@ struct Ends {
     protocol: u8,
 }
 
-/// What is known of a session.
+/// What is known about a session.
 struct Session {
-    /// Whether `low` has opened it; none while nothing has told.
+    /// Whether `low` opened the session. `None` if unknown.
     low_opens: Option<bool>,
     icmp: Option<(u8, u8)>,
     sessions: u64,
@@ -40,11 +40,11 @@ struct Session {
 
 type Sessions = HashMap<Ends, Session>;
 
-/// Takes in the sessions of a capture. With `pickup` the sender of the first packet of a TCP connection whose beginning is not in the
-/// capture counts as its client; without, it is not known who has opened it.
+/// Adds the sessions of a capture. Returns the number of packets. If the start of a TCP connection is missing, `pickup` takes the sender of
+/// the first captured packet as the client; otherwise the client is unknown.
 ///
 /// # Errors
-/// When the file is damaged. What came before the damage is taken in.
+/// If the file is damaged. Packets before the damage were counted.
 pub fn from_capture<R: Read>(file: &str, read: R, pickup: bool, into: &mut Observations) -> Result<u64, PacketError> {
     let mut sessions = Sessions::default();
     let mut count = 0;
@@ -88,8 +88,8 @@ fn collect<R: Read>(
                 entry.first = entry.first.min(packet.time);
                 entry.last = entry.last.max(packet.time);
             }
-            // Their first fragment names the ports, and counts the session.
-            Ok(Frame::LaterFragment(_)) => into.remark(format!("later fragments in {file}, counted with none"), 1),
+            // The first fragment has the ports and counts for the session.
+            Ok(Frame::LaterFragment(_)) => into.remark(format!("later fragments in {file}, not counted"), 1),
             Ok(Frame::Control) => {}
             Err(reason) => *into.unread.entry(format!("packets of {file}: {}", reason.describe())).or_default() += 1,
         }
@@ -98,7 +98,7 @@ fn collect<R: Read>(
 }
 
 fn ends(flow: &Flow) -> Ends {
-    // The identifier of an echo is in both port fields or in one of them: either way it is no port.
+    // An echo identifier is in one or both port fields, but is not a port.
     let is_ported = flow.icmp.is_none();
     let end = |address, port| (address, if is_ported { port } else { 0 });
     let (src, dst) = (end(flow.src, flow.sport), end(flow.dst, flow.dport));
@@ -139,7 +139,7 @@ fn sign(ends: &Ends, session: &Session) -> Sign {
     let (client, server) = if session.low_opens == Some(false) { (ends.high, ends.low) } else { (ends.low, ends.high) };
     let has_ports = matches!(ends.protocol, protocol::TCP | protocol::UDP | protocol::SCTP);
     let icmp = session.icmp.map(|(kind, code)| match kind {
-        // Only the reply was captured: it answers an echo (RFC 792, RFC 4443).
+        // Only the reply to an echo was captured (RFC 792, RFC 4443).
         0 => (8, code),
         129 => (128, code),
         _ => (kind, code),

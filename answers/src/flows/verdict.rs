@@ -1,4 +1,4 @@
-//! What today's state makes of an observed flow: the vswitches of all nodes are asked, as by `reach` and `explain`.
+//! Judges observed flows with the current state: simulates the vswitches of all nodes, as `reach` and `explain` do.
 
 use bulkhead_control::object::Object;
 use bulkhead_control::origin::Origin;
@@ -7,25 +7,25 @@ use bulkhead_control::service::Settings;
 use bulkhead_dataplane::DropReason;
 
 use super::Conversation;
-use super::find::Finder;
+use super::find::{Connection, Finder, Resolved};
 use crate::args::PortProtocol;
-use crate::fabric::{End, Fabric, Hop, Reached, arrived};
+use crate::fabric::{Fabric, Hop, Reached, arrived};
 use crate::run;
 use crate::translate::Translation;
 
-/// What becomes of a flow.
+/// The verdict on a flow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// Its first packet and the reply arrive.
+    /// The first packet and its reply arrive.
     Allow,
-    /// One of them does not.
+    /// The first packet or its reply is dropped.
     Deny,
-    /// It cannot be told, and why.
+    /// The verdict is unknown, with the reason.
     Unknown(String),
 }
 
 impl Fate {
-    /// As it is printed.
+    /// Returns the printed name.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Allow => "allow",
@@ -35,22 +35,21 @@ impl Fate {
     }
 }
 
-/// A verdict, and who gave it.
+/// A verdict and its origin.
 #[derive(Clone, Debug)]
 pub struct FlowVerdict {
-    /// Allowed, denied, or unknown with the reason.
     pub fate: Fate,
-    /// Why it was dropped.
+    /// Drop reason. `None` if the flow is not dropped.
     pub reason: Option<DropReason>,
-    /// What decided.
+    /// The deciding rule or policies. `None` if no policy decided.
     pub origin: Option<Origin>,
-    /// All that would deny it, at any endpoint that it may be given, if all policies were enforced.
+    /// Audited policies that would deny the flow, at any possible endpoint.
     pub audited_by: Vec<Origin>,
-    /// The Service that the flow was made to.
+    /// Service that the flow was addressed to.
     pub service: Option<String>,
-    /// The pod or node that sends. `None` if the state does not know the address.
+    /// Client pod or node. `None` if the state does not have the address.
     pub from: Option<String>,
-    /// The pod, node or Service that receives. `None` if the state does not know the address.
+    /// Server pod, node or Service. `None` if the state does not have the address.
     pub to: Option<String>,
 }
 
@@ -67,7 +66,7 @@ impl FlowVerdict {
         }
     }
 
-    /// Why, in words; empty where nothing had a say.
+    /// Describes the reason. Empty if no policy applies.
     pub fn why(&self) -> String {
         if self.fate == Fate::Allow && !self.audited_by.is_empty() {
             let origins: Vec<String> = self.audited_by.iter().map(ToString::to_string).collect();
@@ -82,54 +81,33 @@ impl FlowVerdict {
     }
 }
 
-/// A connection between ends of the state, over a protocol that policies can name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Connection {
-    /// The client.
-    pub from: End,
-    /// The server.
-    pub to: End,
-    /// The server's port.
-    pub port: PortProtocol,
-}
-
-/// What a flow is in the state.
-pub enum Resolved {
-    /// A connection to an end of the state.
-    Direct(Connection),
-    /// One to a Service, which may be given any of its backends.
-    Translated(Connection, Box<Translation>),
-    /// It cannot be told, and why.
-    Unknown(String),
-}
-
-/// Asks about flows.
+/// Judges flows.
 pub struct Judge<'a> {
     finder: Finder<'a>,
     fabric: Fabric,
 }
 
 impl<'a> Judge<'a> {
-    /// The judge of a state that was compiled for the whole cluster, with its Services.
+    /// Returns a judge for a state with its Services, compiled for the whole cluster.
     ///
     /// # Errors
-    /// As for [`Fabric::new`].
+    /// See [`Fabric::new`].
     pub fn new(pipeline: &'a Pipeline, services: Vec<Object>, settings: Settings) -> anyhow::Result<Self> {
         Ok(Self { finder: Finder::new(pipeline, services, settings), fabric: Fabric::new(pipeline)? })
     }
 
-    /// What the flow is in the state.
+    /// Returns what a flow corresponds to in the state.
     ///
     /// # Errors
-    /// Faults of the program alone.
+    /// Only on internal errors.
     pub fn resolve(&mut self, conversation: &Conversation) -> anyhow::Result<Resolved> {
         self.finder.resolve(conversation)
     }
 
-    /// What becomes of the flow.
+    /// Judges a flow.
     ///
     /// # Errors
-    /// Faults of the program alone.
+    /// Only on internal errors.
     pub fn judge(&mut self, conversation: &Conversation) -> anyhow::Result<FlowVerdict> {
         match self.finder.resolve(conversation)? {
             Resolved::Unknown(why) => Ok(FlowVerdict::unknown(why)),
@@ -138,7 +116,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// What becomes of a connection that keeps its destination.
+    /// Judges a connection that is not translated.
     pub fn direct(&mut self, Connection { from, to, port }: &Connection) -> FlowVerdict {
         let verdict = match self.fabric.walk(from, to, *port) {
             Ok(hops) => self.of_hops(&hops),
@@ -150,7 +128,7 @@ impl<'a> Judge<'a> {
     fn of_hops(&self, hops: &[Hop]) -> FlowVerdict {
         let is_allowed = hops.last().is_some_and(|hop| hop.reply && arrived(hop));
         let dropped = hops.iter().find_map(|hop| Some((hop, hop.outcome.verdict.drop_reason()?)));
-        // Of those that let it pass the last one is told: the one at the destination.
+        // If several hops allow it, report the last one: the destination's.
         let deciding = match dropped {
             Some((hop, _)) => Some(hop),
             None => hops.iter().rfind(|hop| !hop.reply),
@@ -166,8 +144,8 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// What becomes of a connection to a Service. A log that does not say which backend it was given leaves it open where policy
-    /// does not treat all alike.
+    /// Judges a connection to a Service. If policy treats the backends differently, the verdict is unknown unless the log names the
+    /// backend.
     fn translated(&mut self, connection: &Connection, translation: &Translation) -> anyhow::Result<FlowVerdict> {
         let service = translation.told.service.clone();
         let name = service.clone().unwrap_or_else(|| connection.to.to_string());
@@ -189,20 +167,20 @@ impl<'a> Judge<'a> {
         let denied = verdicts.iter().filter(|verdict| verdict.fate == Fate::Deny).count();
         if denied > 0 && denied < verdicts.len() {
             let why = format!(
-                "policy lets it go to {} of the {} endpoints of Service {name}, and it is not said which it was given",
+                "policy allows {} of the {} endpoints of Service {name}, and the log does not name the endpoint",
                 verdicts.len() - denied,
                 verdicts.len()
             );
             return Ok(FlowVerdict { service, ..FlowVerdict::unknown(why) });
         }
-        // Which of them it was given is not known, and any of them may be audited.
+        // The backend is unknown, and any of them may be audited.
         let audited_by = distinct(verdicts.iter_mut().flat_map(|verdict| std::mem::take(&mut verdict.audited_by)));
         let verdict = verdicts.pop().unwrap_or_else(|| FlowVerdict::unknown(format!("Service {name} has no endpoint")));
         Ok(FlowVerdict { service, audited_by, ..verdict })
     }
 }
 
-/// Each of these once, in their order.
+/// Removes duplicates, keeping the order.
 fn distinct(origins: impl Iterator<Item = Origin>) -> Vec<Origin> {
     let mut distinct = Vec::new();
     for origin in origins {

@@ -1,4 +1,4 @@
-//! What the flows prove: who was in contact with whom in terms of the state.
+//! Maps observed flows to contacts between ends of the state.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -7,19 +7,20 @@ use bulkhead_control::object::Transport;
 
 use super::workload::Workloads;
 use crate::fabric::End;
-use crate::flows::verdict::{Connection, Fate, Judge, Resolved};
+use crate::flows::find::{Connection, Resolved};
+use crate::flows::verdict::{Fate, Judge};
 use crate::flows::{ObservedFlow, Tally};
 use crate::translate::Leg;
 
-/// Who, whom, over what.
+/// Client, server, protocol, port.
 pub(super) type ContactKey = (IpAddr, IpAddr, Transport, u16);
 
-/// A connection that was seen, or one that a seen connection to a Service may have become.
+/// An observed connection, or one that an observed connection to a Service may have become.
 #[derive(Clone, Debug)]
 pub(super) struct Contact {
     pub(super) from: End,
     pub(super) to: End,
-    /// Whether only the sender's own vswitch judges it: it is rewritten behind that.
+    /// Whether only the client's vswitch judges it, because it is rewritten behind that.
     pub(super) is_departure: bool,
 }
 
@@ -30,20 +31,20 @@ pub(super) enum EdgeEnd {
     Address(IpAddr),
 }
 
-/// See the module.
+/// Contacts, and what was observed about them.
 pub(super) struct Evidence {
     pub(super) contacts: BTreeMap<ContactKey, Contact>,
-    /// Between workloads, with what was seen of each.
+    /// Observed traffic between workloads or addresses, by protocol and port.
     pub(super) edges: BTreeMap<(EdgeEnd, EdgeEnd, Transport, u16), Tally>,
-    /// The flows behind them.
+    /// The flows behind the contacts.
     pub(super) flows: Vec<ObservedFlow>,
-    /// Flows of which it cannot be told what they are: why, and how many sessions.
+    /// Sessions that could not be resolved, by reason.
     pub(super) unknown: BTreeMap<String, u64>,
     /// Sessions that were logged as dropped.
     pub(super) dropped: u64,
-    /// Sessions that nobody answered and that the state denies: attempts, of which no policy is to be made.
+    /// Unanswered sessions that the state denies. They are attempts, for which no policy is learned.
     pub(super) refused: u64,
-    /// Workloads that were seen as a client, and as a server.
+    /// Workloads seen as clients, and as servers.
     pub(super) clients: BTreeSet<usize>,
     pub(super) servers: BTreeSet<usize>,
 }
@@ -119,13 +120,13 @@ impl Evidence {
         }
     }
 
-    /// Sessions that were learned from.
+    /// Number of sessions learned from.
     pub(super) fn sessions(&self) -> u64 {
         self.flows.iter().map(|flow| flow.tally.sessions).sum()
     }
 }
 
-/// Whether policies select it, and as which workload.
+/// Returns the end's workload, or its address if no policy selects it.
 pub(super) fn edge_end(end: &End, workloads: &Workloads) -> EdgeEnd {
     let workload = match end {
         End::Pod { name, host_network: false, .. } => workloads.of_pod(name),

@@ -1,4 +1,4 @@
-//! `bulkhead learn`: NetworkPolicies that allow what was seen, and the proof that they do.
+//! `bulkhead learn`: generates NetworkPolicies that allow observed traffic, and proves it.
 //!
 //! ```text
 //!  captures, flow logs --flows--> observed flows --evidence--> contacts: address, address, protocol, port
@@ -7,8 +7,8 @@
 //!                                                                              |  read again, applied to the state
 //!  the same flows judged <--proof-- state + learned --surplus--> what they allow and nobody was seen to use
 //! ```
-//! **Invariant.** The text that is printed is the text that is proven: it is read again as any file is. A direction of a workload in which
-//! nothing was seen gets no policy, for that would isolate it.
+//! **Invariant.** The printed text is the proven text: it is parsed again like any file. A direction of a workload without observed traffic
+//! gets no policy, which would isolate it.
 
 mod evidence;
 mod policy;
@@ -45,22 +45,22 @@ use crate::flows::{Observations, ObservedFlow};
 use crate::replay::logged;
 use crate::{bundle, run};
 
-/// Prints the NetworkPolicies that allow what captures and flow logs show.
+/// Prints the NetworkPolicies that allow the traffic in captures and flow logs.
 ///
 /// # Errors
-/// When the state or a source cannot be read, or no policy can be proven.
+/// If the state or a source cannot be read, or a policy cannot be proven.
 pub fn run(args: &Learn) -> anyhow::Result<ExitCode> {
     let (paths, behind) = args::without_captures(&args.state.paths);
     if behind.is_empty() && args.captures.is_empty() && args.flows.is_empty() {
         bail!(
-            "nothing to learn from\n  help: name captures (.pcap, .pcapng) behind the state, or flow logs with --flows"
+            "no traffic to learn from\n  help: pass captures (.pcap, .pcapng) after the state, or flow logs with --flows"
         );
     }
     let state = args::State { paths, ..args.state.clone() };
     let settings = bundle::service_settings(args.settings.as_deref(), &state.paths)?;
     let isolation = bundle::options(&state)?.semantics.default_isolation();
     let (mut pipeline, services) = run::load_with_services(&state, Scope::Cluster, true)?;
-    // What is learned is to hold when all policies are enforced.
+    // The result must hold once all policies are enforced.
     run::enforce_all(&mut pipeline, "learn")?;
     let mut seen = Observations::default();
     for path in behind.iter().chain(&args.captures) {
@@ -77,15 +77,15 @@ pub fn run(args: &Learn) -> anyhow::Result<ExitCode> {
     out.write_all(lesson.yaml.as_bytes())?;
     out.flush()?;
     let mut told = io::stderr().lock();
-    // When standard error is gone there is nobody to tell.
+    // Ignore errors: if standard error is closed, nobody can read the proof.
     let _ = lesson.write(&mut told);
     Ok(if lesson.proof.holds() { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
-/// The namespaces that policies are asked for.
+/// Returns the namespaces to learn for.
 ///
 /// # Errors
-/// When one has no pods: a name that is written wrongly would learn nothing.
+/// If a namespace has no pods: a misspelt name would learn nothing.
 fn namespaces(names: &[String], cache: &Cache) -> anyhow::Result<BTreeSet<Arc<str>>> {
     let known: BTreeSet<Arc<str>> = cache.pods().map(|(_, pod)| pod.name.namespace.clone()).collect();
     let unknown = names.iter().find(|name| !known.contains(name.as_str()));
@@ -93,20 +93,20 @@ fn namespaces(names: &[String], cache: &Cache) -> anyhow::Result<BTreeSet<Arc<st
         let nearest = nearest_word(name, known.iter().map(|known| &**known));
         let help = match nearest {
             Some(nearest) => format!("did you mean `{nearest}`?"),
-            None => "name a namespace with pods".to_owned(),
+            None => "choose a namespace that has pods".to_owned(),
         };
-        bail!("--namespace {name}: the state has no pods in it\n  help: {help}");
+        bail!("--namespace {name}: the state has no pods in this namespace\n  help: {help}");
     }
     Ok(names.iter().map(|name| name.as_str().into()).collect())
 }
 
-/// What policies are asked for.
+/// What to learn.
 #[derive(Clone, Debug)]
 struct Wanted {
     direction: Learned,
-    /// Of whose pods; of all where there are none.
+    /// Namespaces whose pods get policies. Empty means all.
     namespaces: BTreeSet<Arc<str>>,
-    /// How many pairs of an outside address and a port may be added.
+    /// Number of unobserved (external address, port) pairs that may be added.
     slack: u64,
 }
 
@@ -116,7 +116,7 @@ impl Wanted {
     }
 }
 
-/// The state that is learned for, compiled for the whole cluster.
+/// The state, compiled for the whole cluster.
 struct State {
     pipeline: Pipeline,
     services: Vec<Object>,
@@ -124,7 +124,7 @@ struct State {
     isolation: IngressIsolation,
 }
 
-/// What was learned.
+/// The result.
 struct Lesson {
     wanted: Wanted,
     yaml: String,
@@ -143,7 +143,7 @@ fn learn(mut state: State, flows: &[ObservedFlow], wanted: Wanted) -> anyhow::Re
     let policies = rules::learned(&evidence, &before, state.pipeline.cache(), &workloads, &wanted);
     let yaml = policy::yaml(&policies, &workloads);
     if !policies.is_empty() {
-        // As a file is read: what is proven is what is printed.
+        // Parse the printed text, so that exactly this is proven.
         let learned = load_text("learned", &yaml, Strictness::Strict).map_err(|faults| anyhow::anyhow!("{faults}"))?;
         state.pipeline.apply_batch(learned.objects.into_iter().map(Event::Apply)).context("the learned policies")?;
     }
@@ -154,7 +154,7 @@ fn learn(mut state: State, flows: &[ObservedFlow], wanted: Wanted) -> anyhow::Re
     Ok(Lesson { wanted, yaml, policies, workloads, evidence, proof, surplus })
 }
 
-/// The same state by sets.
+/// The state compiled to address sets.
 struct Sets {
     pipeline: Pipeline,
     reachability: Reachability,
@@ -162,7 +162,7 @@ struct Sets {
 
 fn reachability(pipeline: &Pipeline, isolation: IngressIsolation) -> anyhow::Result<Sets> {
     let cache = pipeline.cache();
-    // An isolation that follows from a namespace is made anew of it.
+    // Policies from namespace annotations are derived again from the namespaces.
     let own = cache.policies().values().filter(|policy| policy.version != PolicyVersion::NamespaceIsolation);
     let objects = (cache.namespaces().values().map(|of| Object::Namespace((**of).clone())))
         .chain(cache.nodes().values().map(|of| Object::Node((**of).clone())))

@@ -1,4 +1,4 @@
-//! The learned policies: how they are written.
+//! Learned policies and their YAML form.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -11,24 +11,23 @@ use ipnet::IpNet;
 
 use super::workload::{Workload, Workloads};
 
-/// A port as a rule names it.
+/// A port in a rule.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum PortName {
     Number(u16),
     Name(Arc<str>),
 }
 
-/// The ports that peers of one rule may use.
+/// Ports that a rule's peers may use.
 pub(super) type PortNames = BTreeSet<(Transport, PortName)>;
 
-/// Who a rule names: workloads by their number, and blocks of outside addresses.
+/// A peer of a rule: a workload by index, or a block of external addresses.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Peer {
     Workload(usize),
     Block(IpNet),
 }
 
-/// A rule.
 #[derive(Clone, Debug)]
 pub(super) struct Rule {
     pub peers: Vec<Peer>,
@@ -39,12 +38,12 @@ pub(super) struct Rule {
 #[derive(Clone, Debug)]
 pub(super) struct LearnedPolicy {
     pub workload: usize,
-    /// Its name.
+    /// Name of the object.
     pub name: String,
     pub rules: BTreeMap<&'static str, Vec<Rule>>,
 }
 
-/// All policies as YAML documents.
+/// Returns all policies as YAML documents.
 pub(super) fn yaml(policies: &[LearnedPolicy], workloads: &Workloads) -> String {
     let mut text = String::new();
     for (at, policy) in policies.iter().enumerate() {
@@ -58,7 +57,7 @@ pub(super) fn yaml(policies: &[LearnedPolicy], workloads: &Workloads) -> String 
 
 macro_rules! line {
     ($out:expr, $($arg:tt)*) => {{
-        // A string takes everything.
+        // Writing to a string cannot fail.
         let _ = writeln!($out, $($arg)*);
     }};
 }
@@ -158,12 +157,12 @@ fn ports(out: &mut String, ports: &PortNames) {
     }
 }
 
-/// A text as YAML takes it for a text, quoted only where it must be.
+/// Formats a YAML string, quoted only if necessary.
 fn word(text: &str) -> String {
     const RESERVED: [&str; 9] = ["true", "false", "yes", "no", "on", "off", "null", "y", "n"];
     let is_plain = text.starts_with(|c: char| c.is_ascii_alphabetic())
         && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_./".contains(c))
         && !RESERVED.contains(&&*text.to_ascii_lowercase());
-    // A JSON text is one of YAML.
+    // A JSON string is a YAML string.
     if is_plain { text.to_owned() } else { serde_json::Value::from(text).to_string() }
 }

@@ -1,4 +1,4 @@
-//! The proof: the same flows judged with the learned policies, and what is told of it.
+//! The proof: judges the same flows with the learned policies, and prints the result.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
@@ -12,14 +12,14 @@ use crate::flows::verdict::{Fate, Judge};
 use crate::output::{printable, some_of};
 use crate::replay::rfc3339;
 
-/// Rows of each list that are told: more than a person reads.
+/// Maximum number of rows per list.
 const MAX_ROWS: usize = 20;
 
-/// What became of the flows that were learned from.
+/// Verdicts of the learned policies on the flows.
 #[derive(Debug, Default)]
 pub(super) struct Proof {
     pub(super) allowed: u64,
-    /// Those that are not allowed: what and why, with their sessions.
+    /// Denied sessions by flow and reason.
     pub(super) denied: BTreeMap<String, u64>,
 }
 
@@ -41,13 +41,13 @@ impl Proof {
         Ok(proof)
     }
 
-    /// Whether all is allowed.
+    /// Whether all flows are allowed.
     pub(super) fn holds(&self) -> bool {
         self.denied.is_empty()
     }
 }
 
-/// Some of the lines, and how many more there are.
+/// Writes up to [`MAX_ROWS`] lines and the number of the rest.
 fn list(out: &mut impl Write, lines: &[String]) -> io::Result<()> {
     for line in lines.iter().take(MAX_ROWS) {
         writeln!(out, "  {}", printable(line))?;
@@ -59,7 +59,7 @@ fn list(out: &mut impl Write, lines: &[String]) -> io::Result<()> {
 }
 
 impl Lesson {
-    /// The proof, the surplus, and how mature the evidence is.
+    /// Writes the proof, the surplus and the maturity of the evidence.
     pub(super) fn write(&self, out: &mut impl Write) -> io::Result<()> {
         let sessions = self.evidence.sessions();
         match self.policies.len() {
@@ -95,7 +95,7 @@ impl Lesson {
 
     fn write_surplus(&self, out: &mut impl Write) -> io::Result<()> {
         type Key<'a> = (&'a str, &'a str, Transport, &'a [(u16, u16)]);
-        // Pairs of ends by what they may do: of a workload with many pods there is one line.
+        // Group by ends and ports: one line for a workload with many pods.
         let mut rows: BTreeMap<Key<'_>, u128> = BTreeMap::new();
         for excess in &self.surplus.excess {
             let key = (&*excess.from_title, &*excess.to_title, excess.transport, &*excess.ports);
@@ -126,7 +126,7 @@ impl Lesson {
         if let (Some(first), Some(last), Some(newest)) = (first, last, newest) {
             let spell = |from: u64, to: u64| {
                 let span = Duration::from_nanos(to.saturating_sub(from));
-                // Fractions of seconds say something only where there are no whole ones.
+                // Show fractions of a second only below one second.
                 let shown = if span.as_secs() > 0 { span.as_secs() * 1_000 } else { span.subsec_millis().into() };
                 humantime::format_duration(Duration::from_millis(shown)).to_string()
             };

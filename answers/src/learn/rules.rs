@@ -1,4 +1,4 @@
-//! From contacts to rules: what the state's own policies do not allow yet, said in as few words as mean exactly that.
+//! Turns contacts that the state denies or does not cover into rules, as short as exactness allows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -16,16 +16,16 @@ use super::workload::{Workload, Workloads};
 use super::{Sets, Wanted};
 use crate::args::Learned;
 
-/// DNS. A resolver asks over UDP, and over TCP when the answer does not fit (RFC 7766).
+/// DNS port. Resolvers use UDP, and TCP for long answers (RFC 7766).
 const DNS: u16 = 53;
 
-/// Blocks of one rule of which pairs are tried to be joined: all pairs of more would take long.
+/// Maximum number of blocks of a rule to try to merge: the search is quadratic.
 const MAX_JOINED: usize = 256;
 
-/// What a side wants of its peers: by peer, the protocols and ports.
+/// Protocols and ports that a workload needs in one direction, by peer.
 type Wants = BTreeMap<EdgeEnd, BTreeSet<(Transport, u16)>>;
 
-/// The policies that are missing for the contacts to be allowed.
+/// Returns the policies that the contacts still need.
 pub(super) fn learned(
     evidence: &Evidence,
     before: &Sets,
@@ -35,7 +35,7 @@ pub(super) fn learned(
 ) -> Vec<LearnedPolicy> {
     let mut sides: BTreeMap<usize, BTreeMap<&'static str, Wants>> = BTreeMap::new();
     for (&(from, to, transport, port), contact) in &evidence.contacts {
-        // What passes between a pod and its own node always does: it must not be the reason to isolate the pod.
+        // A pod and its own node can always talk, so this must not isolate the pod.
         if before.reachability.is_own_node(from, to) {
             continue;
         }
@@ -73,8 +73,8 @@ fn is_asked(direction: Direction, wanted: Learned, contact: &Contact) -> bool {
     }
 }
 
-/// Whether a rule must be learned for what this decides. What an Admin tier says no NetworkPolicy can change, and what an own policy
-/// allows needs none.
+/// Whether a rule must be learned for this decision. NetworkPolicies cannot override the Admin tier, and what an existing policy allows
+/// needs no rule.
 fn is_missing(before: &Sets, decision: Decision) -> bool {
     let origin = decision.origin.and_then(|origin| before.pipeline.origins().get(origin));
     match origin {
@@ -131,7 +131,7 @@ fn is_cluster_dns(workload: &Workload) -> bool {
         && labels.and_then(|labels| labels.get("k8s-app")).is_some_and(|value| &**value == "kube-dns")
 }
 
-/// The ports by the names that all the pods that serve them declare; by their numbers where they do not.
+/// Returns the ports, by name if all serving pods declare the same name, else by number.
 fn named(ports: &BTreeSet<(Transport, u16)>, pods: &[Arc<Pod>]) -> PortNames {
     let name = |&(transport, port): &(Transport, u16)| {
         let name = pods.first().filter(|_| port != DNS).and_then(|first| {
@@ -149,21 +149,21 @@ fn named(ports: &BTreeSet<(Transport, u16)>, pods: &[Arc<Pod>]) -> PortNames {
     ports.iter().map(name).collect()
 }
 
-/// Whether the pod declares this name for this port and for no other.
+/// Whether the pod uses this name for this port only.
 fn means(pod: &Pod, name: &Arc<str>, transport: Transport, port: u16) -> bool {
     let mut numbers =
         pod.ports.iter().filter(|of| of.name == *name && of.transport == transport).map(|of| of.port).peekable();
     numbers.peek().is_some() && numbers.all(|number| number == port)
 }
 
-/// Blocks of exactly these addresses; or of more where `slack` has room for the addresses times `ports` that are added. No block holds a
+/// Returns blocks that cover exactly these addresses, or more if `slack` allows the additional (address, port) pairs. No block contains a
 /// pod's address.
 fn joined(addresses: &BTreeSet<IpAddr>, ports: u64, workloads: &Workloads, slack: &mut u64) -> Vec<IpNet> {
     let mut blocks = IpNet::aggregate(&addresses.iter().map(|&address| IpNet::from(address)).collect());
     blocks.sort_unstable();
     while *slack > 0 && blocks.len() <= MAX_JOINED {
         let mut best: Option<(u64, IpNet)> = None;
-        // In order of address the cheapest partner is a neighbour.
+        // In address order, the cheapest partner is a neighbour.
         for pair in blocks.windows(2) {
             let Some(block) = around(pair[0], pair[1]) else { continue };
             let held: u128 = blocks.iter().filter(|inner| block.contains(*inner)).map(size).sum();
@@ -187,7 +187,7 @@ fn size(block: &IpNet) -> u128 {
     1u128.checked_shl(bits).unwrap_or(u128::MAX)
 }
 
-/// The smallest block with both.
+/// Returns the smallest block that contains both.
 fn around(one: IpNet, other: IpNet) -> Option<IpNet> {
     let mut block = one;
     while !block.contains(&other) {

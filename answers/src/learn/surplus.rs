@@ -1,11 +1,11 @@
-//! What the learned policies allow and was not seen, exactly.
+//! Computes exactly what the learned policies allow beyond the observed traffic.
 //!
 //! ```text
 //!  pods of a workload --same class, same declared ports--> a block ---.
 //!  outside addresses --regions that no rule tells apart--> a block ---+--block x block, at the rule's ports--> allowed and not seen?
 //!  pairs of addresses that were seen, or of a pod and its own node ----'--each by itself
 //! ```
-//! All pairs of two blocks have one answer but those few, so that workloads with hundreds of pods are asked about once and not pair by pair.
+//! All pairs of two blocks have the same answer except these few, so workloads with hundreds of pods need one question, not one per pair.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -21,32 +21,32 @@ use super::evidence::Evidence;
 use super::policy::{LearnedPolicy, Peer, PortName, Rule};
 use super::workload::Workloads;
 
-/// Addresses, first and last.
+/// First and last address.
 pub(super) type Range = (IpAddr, IpAddr);
 
-/// What is allowed without having been seen: from each of the ones to each of the others.
+/// Unobserved allowed connections: from each address in `from` to each in `to`, except the pairs in `but`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Excess {
-    /// The workload or block as it is told.
+    /// Printed name of the workload or CIDR block.
     pub(super) from_title: String,
     pub(super) to_title: String,
     pub(super) transport: Transport,
     pub(super) ports: Vec<(u16, u16)>,
     pub(super) from: Arc<[Range]>,
     pub(super) to: Arc<[Range]>,
-    /// Pairs that are not meant.
+    /// Excluded pairs.
     pub(super) but: BTreeSet<(IpAddr, IpAddr)>,
 }
 
 impl Excess {
-    /// How many pairs of addresses there are.
+    /// Number of address pairs.
     pub(super) fn pairs(&self) -> u128 {
         let count = |ranges: &[Range]| ranges.iter().fold(0u128, |sum, &range| sum.saturating_add(addresses(range)));
         count(&self.from).saturating_mul(count(&self.to)).saturating_sub(self.but.len() as u128)
     }
 }
 
-/// How many addresses there are from the first to the last.
+/// Number of addresses in a range.
 fn addresses((first, last): Range) -> u128 {
     match (first, last) {
         (IpAddr::V4(first), IpAddr::V4(last)) => u128::from(u32::from(last) - u32::from(first)) + 1,
@@ -55,7 +55,7 @@ fn addresses((first, last): Range) -> u128 {
     }
 }
 
-/// See the module.
+/// Everything that is allowed but was not observed.
 #[derive(Debug, Default)]
 pub(super) struct Surplus {
     pub(super) excess: Vec<Excess>,
@@ -89,12 +89,12 @@ impl Surplus {
     }
 }
 
-/// Addresses that no rule and no port name tells apart.
+/// Addresses that no rule and no port name distinguishes.
 struct Block {
     title: String,
     class: ClassId,
     ranges: Arc<[Range]>,
-    /// What its pods declare; nothing outside.
+    /// Ports that the pods declare. Empty for external addresses.
     ports: Arc<[ContainerPort]>,
 }
 
@@ -108,12 +108,12 @@ impl Block {
     }
 }
 
-/// Every block: those of the workloads, then the regions of the state.
+/// All blocks: those of workloads, then the external regions.
 struct Blocks {
     all: Vec<Block>,
     of_workloads: Vec<Vec<usize>>,
     by_address: HashMap<IpAddr, usize>,
-    /// The place of the first region among them.
+    /// Index of the first region.
     regions: usize,
 }
 
@@ -122,7 +122,7 @@ impl Blocks {
         let reachability = &after.reachability;
         let mut blocks = Self { all: Vec::new(), of_workloads: Vec::new(), by_address: HashMap::new(), regions: 0 };
         for workload in &workloads.all {
-            /// What tells blocks of a workload apart: the class of addresses, and the ports that pods declare.
+            /// What distinguishes blocks of a workload: the class of addresses, and the declared ports.
             type Kind<'a> = (ClassId, Vec<(Transport, u16, &'a str)>);
             let mut members: BTreeMap<Kind<'_>, Vec<(IpAddr, &[ContainerPort])>> = BTreeMap::new();
             for pod in &workload.pods {
@@ -157,28 +157,28 @@ impl Blocks {
         blocks
     }
 
-    /// That of an address.
+    /// Returns the block of an address.
     fn at(&self, address: IpAddr, after: &Sets) -> usize {
         let known = self.by_address.get(&address).copied();
         known.unwrap_or_else(|| self.regions + after.reachability.region_at(address))
     }
 
-    /// The regions of a block of addresses. A rule names the block, so that each is inside or outside of it.
+    /// Returns the regions in a CIDR block. A rule names the block, so each region is entirely inside or outside.
     fn regions_of(&self, block: &ipnet::IpNet, after: &Sets) -> std::ops::RangeInclusive<usize> {
         let at = |address| self.regions + after.reachability.region_at(address);
         at(block.network())..=at(block.broadcast())
     }
 }
 
-/// Two blocks, from and to.
+/// Source and destination block.
 type Pair = (usize, usize);
 
 struct Search<'a> {
     blocks: &'a Blocks,
     after: &'a Sets,
-    /// The blocks that rules name, as they are told, with the services of these rules.
+    /// Pairs of blocks that rules name, with the ports of these rules.
     named: BTreeMap<Pair, Named>,
-    /// What gets through between two classes, with whether one is the other one's node.
+    /// Allowed services between two classes. The flag says whether one end is the other's own node.
     allowed: HashMap<(ClassId, ClassId, bool), ServiceSet>,
 }
 
@@ -214,7 +214,7 @@ impl Search<'_> {
         }
     }
 
-    /// What of the services gets through between two blocks and was in no session.
+    /// Adds the services that are allowed between two blocks but were not observed.
     fn ask(
         &mut self,
         (from, to): Pair,
@@ -227,7 +227,7 @@ impl Search<'_> {
         let own = self.of_own_nodes(source, destination);
         but.extend(&own);
         if from == to {
-            // A pod has no way to itself.
+            // A pod cannot connect to itself through the vswitch.
             but.extend(source.each().map(|address| (address, address)));
         }
         let allowed = named.services.intersect(self.allowed(source.class, destination.class, false));
@@ -243,7 +243,7 @@ impl Search<'_> {
         }
     }
 
-    /// The pairs of a pod and its own node.
+    /// Returns the pairs of a pod and its own node.
     fn of_own_nodes(&self, source: &Block, destination: &Block) -> Vec<(IpAddr, IpAddr)> {
         let reachability = &self.after.reachability;
         let is_node = |block: &Block| matches!(reachability.class(block.class).holder, Holder::Nodes(_));
@@ -269,7 +269,7 @@ impl Search<'_> {
     }
 }
 
-/// Adds what there is, a row for each protocol.
+/// Adds one row per protocol.
 fn add(
     excess: &mut Vec<Excess>,
     [from_title, to_title]: &[String; 2],
@@ -298,7 +298,7 @@ fn service(transport: Transport, port: u16) -> Service {
     Service { protocols: (transport.number(), transport.number()), ports: PortRange { first: port, last: port } }
 }
 
-/// What a rule's ports are at a pod that declares these.
+/// Returns the ports of a rule at a pod that declares these ports.
 fn services(rule: &Rule, declared: &[ContainerPort]) -> ServiceSet {
     let numbers = |(transport, port): &(Transport, PortName)| -> Vec<Service> {
         match port {
@@ -313,7 +313,7 @@ fn services(rule: &Rule, declared: &[ContainerPort]) -> ServiceSet {
     rule.ports.iter().flat_map(numbers).collect()
 }
 
-/// Every address of a range.
+/// Iterates over the addresses of a range.
 fn within((first, last): Range) -> Box<dyn Iterator<Item = IpAddr>> {
     match (first, last) {
         (IpAddr::V4(first), IpAddr::V4(last)) => {

@@ -1,12 +1,12 @@
-//! The workloads that policies are made for: each with the selector that means exactly its pods.
+//! Groups pods into workloads with a selector that matches exactly their pods.
 //!
 //! ```text
 //!  pods --workload--> groups of one owner or the same labels --exact selector? yes--> a workload
 //!                                                                   `-- no --> a workload for each labels
 //! ```
-//! The labels that all pods of an owner have tell them from everybody else, where they do.
+//! An owner's pods are selected by their common labels, if those distinguish them from all other pods.
 //!
-//! **Invariant.** The selector of a workload matches its pods and no other pod of the namespace.
+//! **Invariant.** The selector of a workload matches its pods and no other pods of the namespace.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -18,28 +18,28 @@ use bulkhead_control::selector::{Condition, Requirement, Selector};
 
 use crate::workload::{Alike, USUAL, alike, called, free, of_one_owner};
 
-/// The most labels whose combinations are tried. More would be slow, and no better to read than all labels.
+/// Maximum number of labels whose combinations are tried. More would be slow, and no shorter than all labels.
 const MAX_TRIED: usize = 12;
 
-/// Pods of one namespace that one selector means.
+/// Pods of one namespace with their selector.
 #[derive(Clone, Debug)]
 pub(super) struct Workload {
     pub namespace: Arc<str>,
-    /// Unique in its namespace, and fit for an object's name.
+    /// Unique in its namespace, and valid in an object name.
     pub name: String,
-    /// Selects its pods and no others of the namespace.
+    /// Matches these pods and no others of the namespace.
     pub selector: Selector,
     pub pods: Vec<Arc<Pod>>,
 }
 
 impl Workload {
-    /// As it is printed.
+    /// Returns the printed name.
     pub(super) fn title(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
     }
 }
 
-/// The workloads of a state, and whose pod is whose.
+/// All workloads, and the workload of each pod and address.
 #[derive(Debug, Default)]
 pub(super) struct Workloads {
     pub all: Vec<Workload>,
@@ -48,9 +48,9 @@ pub(super) struct Workloads {
 }
 
 impl Workloads {
-    /// Those of the pods that policies may select, now or when they have an address.
+    /// Groups the pods that policies can select, now or once they have an address.
     pub(super) fn of(cache: &Cache) -> Self {
-        // Those that have no address yet are told apart as well: they will have one.
+        // Include pods without an address: they will get one.
         let alike = alike(cache, |pod| !pod.host_network && !pod.finished);
         let mut workloads = Self::default();
         for namespace in alike.chunk_by(|one, other| one.namespace == other.namespace) {
@@ -62,7 +62,7 @@ impl Workloads {
         workloads
     }
 
-    /// Adds the workload of these places among the pods of a namespace, under a name that is not taken.
+    /// Adds a workload of these groups under an unused name.
     fn add(&mut self, namespace: &[Alike], selector: Selector, members: &[usize], taken: &mut BTreeSet<String>) {
         let mut pods: Vec<Arc<Pod>> = members.iter().flat_map(|&at| namespace[at].pods.iter().cloned()).collect();
         pods.sort_unstable_by(|a, b| a.name.cmp(&b.name));
@@ -75,18 +75,18 @@ impl Workloads {
         self.all.push(Workload { namespace, name: free, selector, pods });
     }
 
-    /// The workload of a pod; none of one that no policy selects.
+    /// Returns the workload of a pod. `None` if no policy can select the pod.
     pub(super) fn of_pod(&self, name: &PodName) -> Option<usize> {
         self.by_pod.get(name).copied()
     }
 
-    /// Whether a pod has an address of the block.
+    /// Whether a pod has an address in the block.
     pub(super) fn any_in(&self, block: &ipnet::IpNet) -> bool {
         self.by_address.range(block.network()..=block.broadcast()).next().is_some()
     }
 }
 
-/// The workloads of a namespace, in the order of their labels: each with its selector and its places.
+/// Splits the groups of a namespace into workloads with selectors, in the order of their labels.
 fn told_apart(namespace: &[Alike]) -> Vec<(Selector, Vec<usize>)> {
     let selector = |members: &[usize]| {
         let is_member = |at: &usize| members.contains(at);
@@ -98,22 +98,22 @@ fn told_apart(namespace: &[Alike]) -> Vec<(Selector, Vec<usize>)> {
     for group in of_one_owner(namespace) {
         match selector(&group) {
             Some(selector) => workloads.push((selector, group)),
-            // Their labels in common are others' as well.
+            // The common labels also match other pods.
             None => workloads.extend(group.into_iter().filter_map(|at| Some((selector(&[at])?, vec![at])))),
         }
     }
     workloads
 }
 
-/// How good a label is to select by, the least first.
+/// Returns the preference of a label. Lower is better.
 fn rank(key: &str) -> usize {
     USUAL.iter().position(|usual| *usual == key).unwrap_or(USUAL.len())
 }
 
-/// A name for objects: what people call the pods, else the first pod's name.
+/// Returns a name for objects: the usual name of the pods, else the first pod's.
 fn stem(labels: &Labels, pods: &[Arc<Pod>]) -> String {
     let text = called(labels, pods).unwrap_or_else(|| pods[0].name.name.clone()).to_ascii_lowercase();
-    // RFC 1123, as object names want it. 40 leaves room for what is put before and behind it.
+    // RFC 1123 label. 40 characters leave room for prefix and suffix.
     let name: String = text.chars().take(40).map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
     let name = name.trim_matches('-');
     if name.is_empty() { "pods".to_owned() } else { name.to_owned() }
@@ -123,8 +123,8 @@ fn is(key: &Arc<str>, condition: Condition) -> Requirement {
     Requirement { key: key.clone(), condition }
 }
 
-/// The smallest selector of labels in common that none of the others meets; none where there is none. Without a label nothing but the
-/// whole namespace could be meant, with the pods that it will have, so labels that others have are excluded wherever there are any.
+/// Returns the smallest selector of common labels that matches none of `others`. `None` if there is none. An empty selector would match all
+/// future pods of the namespace, so others' labels are excluded if possible.
 fn exact(own: &[&Labels], others: &[&Labels]) -> Option<Selector> {
     let (first, rest) = own.split_first()?;
     let in_common = |&(key, value): &(&Arc<str>, &Arc<str>)| rest.iter().all(|labels| labels.get(key) == Some(value));
@@ -139,7 +139,7 @@ fn exact(own: &[&Labels], others: &[&Labels]) -> Option<Selector> {
         .collect();
     pairs.truncate(MAX_TRIED);
     let mut sets: Vec<u32> = (1u32..1 << pairs.len()).collect();
-    // Few labels first, and of as many the usual ones.
+    // Prefer fewer labels, then more usual ones.
     sets.sort_by_key(|set| (set.count_ones(), set.reverse_bits().wrapping_neg()));
     let chosen = |set: u32| pairs.iter().enumerate().filter(move |(at, _)| set >> at & 1 == 1).map(|(_, pair)| *pair);
     let is_met = |set: u32, other: &Labels| chosen(set).all(|(key, value)| other.get(key) == Some(value));
@@ -149,7 +149,7 @@ fn exact(own: &[&Labels], others: &[&Labels]) -> Option<Selector> {
     {
         return Some(Selector::new(of(set)));
     }
-    // Others have all these labels and more: they are told apart by what they have and these have not.
+    // Other pods have all these labels and more, so exclude labels that only they have.
     while !left.is_empty() {
         let mut counts: BTreeMap<&Arc<str>, usize> = BTreeMap::new();
         let is_foreign = |key: &&Arc<str>| own.iter().all(|labels| !labels.contains_key(*key));

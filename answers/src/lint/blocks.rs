@@ -1,4 +1,4 @@
-//! Blocks of addresses that do not do what they seem to.
+//! Finds CIDR blocks that do not do what they seem to.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ use super::subject::{Rule, Subject};
 use crate::translate::Services;
 use crate::translate::blocks::{REMEDY, vain_blocks};
 
-/// Blocks over the virtual addresses of Services.
+/// Reports blocks that match only virtual addresses of Services.
 pub(super) fn of_services<'a>(pipeline: &'a Pipeline, services: &Services, subjects: &[Subject<'a>]) -> Vec<Found<'a>> {
     let by_name: BTreeMap<_, &Subject<'a>> = subjects.iter().map(|subject| (&subject.name, subject)).collect();
     let found = vain_blocks(pipeline, services).into_iter().filter_map(|block| {
@@ -28,11 +28,11 @@ pub(super) fn of_services<'a>(pipeline: &'a Pipeline, services: &Services, subje
     found.collect()
 }
 
-/// What is known of pods' addresses.
+/// Known pod addresses.
 pub(super) struct PodAddresses {
-    /// Of pods that are there: what a template will get is not known.
+    /// Addresses of existing pods. Those of future pods are unknown.
     pods: BTreeMap<IpAddr, PodName>,
-    /// `spec.podCIDRs` of nodes, and what the user says.
+    /// `spec.podCIDRs` of nodes and --pod-cidr.
     cidrs: Vec<IpNet>,
 }
 
@@ -44,7 +44,7 @@ impl PodAddresses {
         Self { pods: addresses.collect(), cidrs: of_nodes.chain(said.iter().copied()).collect() }
     }
 
-    /// Why a block names pods, and none but them; none where it may be meant for others.
+    /// Returns why a block covers pods only. `None` if it may cover other ends.
     fn why(&self, block: &IpBlock) -> Option<String> {
         let cidr = &block.cidr;
         if let Some(around) = self.cidrs.iter().find(|around| around.contains(cidr)) {
@@ -56,7 +56,7 @@ impl PodAddresses {
     }
 }
 
-/// Blocks of a rule over the addresses of pods.
+/// Reports blocks of a rule that cover pod addresses.
 pub(super) fn of_pods<'a>(pods: &PodAddresses, subject: &Subject<'a>, rule: &Rule<'a>) -> Vec<Found<'a>> {
     let found = rule.blocks().filter_map(|(at, block)| {
         let reason = pods.why(block)?;
@@ -69,7 +69,7 @@ pub(super) fn of_pods<'a>(pods: &PodAddresses, subject: &Subject<'a>, rule: &Rul
     found.collect()
 }
 
-/// Exceptions that another rule opens again for a pod that both are about.
+/// Reports exceptions that another rule allows again for a common pod.
 pub(super) fn reopened<'a>(subject: &Subject<'a>, all: &[Subject<'a>]) -> Vec<Found<'a>> {
     let mut found = Vec::new();
     let names: BTreeSet<_> = subject.pods.iter().map(|pod| &pod.name).collect();
@@ -106,8 +106,8 @@ pub(super) fn reopened<'a>(subject: &Subject<'a>, all: &[Subject<'a>]) -> Vec<Fo
     found
 }
 
-/// How a rule lets through what an exception of another leaves out; none where it does not, or where it names just that and so means it.
-/// `own` is the peer with the exception where both are the same rule.
+/// Returns how a rule allows what another rule's exception excludes. `None` if it does not, or names exactly that and is thus intended.
+/// `own` is the peer with the exception if both are the same rule.
 fn opens(rule: &Rule<'_>, other: &Rule<'_>, except: &IpNet, own: Option<usize>) -> Option<&'static str> {
     let holds = |block: &IpBlock| {
         block.cidr.contains(except) && !block.except.iter().any(|one| one.contains(except) || except.contains(one))
@@ -127,7 +127,7 @@ fn opens(rule: &Rule<'_>, other: &Rule<'_>, except: &IpNet, own: Option<usize>) 
     }
     match (is_everything, is_any || is_wider, is_named) {
         (true, true, _) | (true, _, true) => Some("allows it at the same ports"),
-        // A rule that opens DNS to everybody means it.
+        // A rule that opens DNS to everybody is intended.
         (false, true, _) if overlaps && !is_dns(other) => Some("allows it at some of the same ports"),
         _ => None,
     }
@@ -141,7 +141,7 @@ fn is_dns(rule: &Rule<'_>) -> bool {
 /// Source: IANA, "Service Name and Transport Protocol Port Number Registry".
 const DNS: u16 = 53;
 
-/// Whether one list of ports has all of another. Names are compared as names.
+/// Whether port list `one` covers `other`. Names are compared as strings.
 fn covers(one: Option<&[PolicyPort]>, other: Option<&[PolicyPort]>) -> bool {
     let (Some(one), Some(other)) = (one, other) else { return one.is_none() };
     let holds = |port: &PolicyPort| one.iter().any(|all| contains(all, port));
@@ -178,7 +178,7 @@ fn meets(one: &PolicyPort, other: &PolicyPort) -> bool {
     }
 }
 
-/// At which port of its pods a Service's port ends.
+/// The target port of a Service port.
 struct Behind {
     service: String,
     transport: Transport,
@@ -186,7 +186,7 @@ struct Behind {
     target: u16,
 }
 
-/// The ports of Services by the address behind them.
+/// Service ports by backend address.
 pub(super) struct ServicePorts(BTreeMap<IpAddr, Vec<Behind>>);
 
 impl ServicePorts {
@@ -217,7 +217,7 @@ impl ServicePorts {
         Self(ports)
     }
 
-    /// Ports of a rule that are those of a Service, and that no pod at the destination has.
+    /// Reports rule ports that are a Service's port but no destination pod's.
     pub(super) fn confused<'a>(&self, cache: &Cache, subject: &Subject<'a>, rule: &Rule<'a>) -> Vec<Found<'a>> {
         let single = |port: &PolicyPort| match port {
             PolicyPort::Range { transport, first, last } if first == last => Some((*transport, *first)),

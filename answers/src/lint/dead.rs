@@ -1,4 +1,4 @@
-//! Rules that never decide, and policies that change nothing.
+//! Finds rules that never decide and policies without effect.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,17 +15,17 @@ use super::nobody;
 use super::subject::{Rule, RuleKey, Subject, origins};
 use crate::output::some_of;
 
-/// Rules that are told as those which decide in the place of one: as many as a person reads.
+/// Maximum number of deciding rules named in one line.
 const MAX_BY: usize = 5;
 
-/// What never decides.
+/// Rules and policies without effect.
 pub(super) struct Dead<'a> {
     pub(super) found: Vec<Found<'a>>,
-    /// The rules, also those of policies that are told as a whole.
+    /// All dead rules, including those of policies reported as a whole.
     pub(super) rules: BTreeSet<RuleKey>,
 }
 
-/// Looks at all policies. `told` are findings about peers and ports, by which rules that name nobody are told.
+/// Checks all policies. `told` are the findings about peers and ports, which explain rules that match nothing.
 pub(super) fn find<'a>(
     pipeline: &'a Pipeline,
     removals: &mut Removals<'_>,
@@ -34,7 +34,7 @@ pub(super) fn find<'a>(
 ) -> Dead<'a> {
     let origins = origins(pipeline);
     let mut dead = Dead { found: Vec::new(), rules: BTreeSet::new() };
-    // What can be removed by itself, for the question what can be removed together.
+    // Findings that can be removed individually, to find out which can be removed together.
     let mut removable: Vec<(usize, Removal)> = Vec::new();
     for subject in subjects {
         let rules: Vec<(&Rule<'a>, Option<OriginId>)> =
@@ -73,8 +73,8 @@ fn key(subject: &Subject<'_>, rule: &Rule<'_>) -> RuleKey {
     (subject.name.clone(), rule.direction, rule.at)
 }
 
-/// Says of each finding whether it can be removed with the others of which that is said: whole policies before single rules, and what is
-/// written later before what is written first, so that of several alike the first stays.
+/// Marks the findings that can be removed together. Whole policies come before single rules, later ones before earlier ones, so that the
+/// first of several equal ones stays.
 fn together(removals: &mut Removals<'_>, found: &mut [Found<'_>], mut removable: Vec<(usize, Removal)>) {
     removable.sort_by_key(|(at, removal)| (removal.policies.is_empty(), std::cmp::Reverse(*at)));
     let mut gone: BTreeSet<PolicyName> = BTreeSet::new();
@@ -114,7 +114,7 @@ fn changes_nothing<'a>(subject: &Subject<'a>, all: &[Subject<'a>], idle: usize) 
     Found { by, ..subject.found(POLICY_CHANGES_NOTHING, text, "remove the policy") }
 }
 
-/// Why a rule that names somebody never decides.
+/// Explains why a rule that matches connections never decides.
 fn explained<'a>(pipeline: &'a Pipeline, subject: &Subject<'a>, rule: &Rule<'a>, reason: &Reason) -> Found<'a> {
     let deciders: Vec<Decider<'a>> = reason.by.iter().filter_map(|&origin| decider(pipeline, origin)).collect();
     let blockers: Vec<Decider<'a>> = reason.blocked_by.iter().filter_map(|&origin| decider(pipeline, origin)).collect();
@@ -167,7 +167,8 @@ fn explained<'a>(pipeline: &'a Pipeline, subject: &Subject<'a>, rule: &Rule<'a>,
     Found { by, ..subject.found_in(check, rule, subject.rule_at(rule), parts.join("; "), mend) }
 }
 
-/// Whether it is the only rule of a NetworkPolicy in its direction: without rules and `policyTypes` the policy isolates ingress alone.
+/// Whether it is the only rule of a NetworkPolicy in its direction. Removing it needs an explicit `policyTypes`, because the default
+/// isolates only ingress.
 fn is_only(subject: &Subject<'_>, rule: &Rule<'_>) -> bool {
     !subject.is_cluster() && subject.rules.iter().filter(|other| other.direction == rule.direction).count() == 1
 }
@@ -179,7 +180,7 @@ fn type_name(direction: Direction) -> &'static str {
     }
 }
 
-/// A rule, or the policies that isolate, which decide in the place of another.
+/// A rule, or policies that isolate, deciding instead of another rule.
 struct Decider<'a> {
     text: String,
     is_cluster: bool,
@@ -221,7 +222,7 @@ fn decider(pipeline: &Pipeline, origin: OriginId) -> Option<Decider<'_>> {
     })
 }
 
-/// Cluster policies of one priority of which the one that is asked first decides.
+/// Reports cluster policies of equal priority whose order matters.
 pub(super) fn ties<'a>(pipeline: &'a Pipeline, removals: &Removals<'_>, subjects: &[Subject<'a>]) -> Vec<Found<'a>> {
     let ranks: BTreeMap<PolicyName, _> =
         pipeline.cache().cluster_policies().values().map(|policy| (policy.rank.name.key(), &policy.rank)).collect();

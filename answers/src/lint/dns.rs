@@ -1,4 +1,4 @@
-//! Policies that let pods connect to somebody, and not to a DNS server.
+//! Finds policies that allow egress to other ends but not to a DNS server.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -16,19 +16,19 @@ use crate::output::some_of;
 /// Source: RFC 1035, section 4.2.
 const DNS: u16 = 53;
 
-/// The label of the cluster's DNS servers and of the caches on nodes. Source: Kubernetes, addons `dns` and `dns/nodelocaldns`.
+/// Label of the cluster's DNS servers and node caches. Source: Kubernetes, addons `dns` and `dns/nodelocaldns`.
 const DNS_LABEL: &str = "k8s-app";
 const SERVER: &str = "kube-dns";
 const NODE_CACHE: &str = "node-local-dns";
 
-/// Pods that are named in a line.
+/// Maximum number of pods named in one line.
 const MAX_NAMED: usize = 3;
 
-/// What is known of DNS servers.
+/// The known DNS servers.
 struct Servers {
-    /// The classes of the cluster's servers, with the UDP port of each. Without any it is not known which they are.
+    /// Classes of the cluster's servers with their UDP ports. Empty if unknown.
     known: BTreeSet<(ClassId, u16)>,
-    /// Whether every node has a cache, which its pods always reach.
+    /// Whether every node has a DNS cache. Pods can always reach their own node.
     on_nodes: bool,
 }
 
@@ -49,7 +49,7 @@ impl Servers {
     }
 }
 
-/// Looks at all policies.
+/// Checks all policies.
 pub(super) fn find<'a>(cache: &Cache, state: &Reachability, subjects: &[Subject<'a>]) -> Vec<Found<'a>> {
     let servers = Servers::of(cache, state);
     if servers.on_nodes {
@@ -67,7 +67,7 @@ pub(super) fn find<'a>(cache: &Cache, state: &Reachability, subjects: &[Subject<
     for subject in subjects.iter().filter(|subject| subject.tier == Tier::NetworkPolicy) {
         let Some(rule) = subject.rules.iter().find(|rule| needs_names(rule)) else { continue };
         let without = subject.pods.iter().filter(|pod| {
-            // The name of another server may be what the policy is for.
+            // The policy may be about another DNS server's name.
             !resolvers.contains(&pod.name) && !pod.addresses.iter().any(|&address| reaches(address))
         });
         let names: Vec<String> = without.map(|pod| pod.name.to_string()).collect();
@@ -86,14 +86,14 @@ pub(super) fn find<'a>(cache: &Cache, state: &Reachability, subjects: &[Subject<
     found
 }
 
-/// Pods of which a rule names port 53 over UDP of somebody who is there, or the cache of their node: they have a DNS server, whoever that is.
+/// Returns pods with a rule for port 53/UDP of an existing end, or for the node's DNS cache: they have some DNS server.
 fn resolvers<'a>(cache: &Cache, subjects: &'a [Subject<'_>]) -> BTreeSet<&'a PodName> {
     let is_dns = |port: &PolicyPort| match port {
         PolicyPort::Range { transport: Transport::Udp, first, last } => *first <= DNS && DNS <= *last,
         PolicyPort::Named { transport: Transport::Udp, name } => name.starts_with("dns"),
         _ => false,
     };
-    // Caches on nodes have an address of the link (169.254.20.10 by default), whatever the port that is named.
+    // Node caches have a link-local address (169.254.20.10 by default), whatever the port.
     let is_cache = |block: &IpBlock| matches!(block.cidr.addr(), IpAddr::V4(first) if first.is_link_local());
     let is_resolver = |rule: &&Rule<'_>| {
         let names_port = rule.ports().any(|(_, port)| is_dns(port)) && names_somebody(cache, rule);
@@ -111,7 +111,7 @@ fn names_somebody(cache: &Cache, rule: &Rule<'_>) -> bool {
     rule.traffic.peers.as_ref().is_none_or(|peers| peers.iter().any(is_there))
 }
 
-/// Whether a rule lets pods connect to ends that are usually known by name: pods, or everybody. Blocks are addresses as they stand.
+/// Whether a rule allows connections to ends that are usually named: pods, or everybody. CIDR blocks are addresses already.
 fn needs_names(rule: &Rule<'_>) -> bool {
     let is_named = |peer: &Peer| match peer {
         Peer::Pods(_) => true,
@@ -127,7 +127,7 @@ fn needs_names(rule: &Rule<'_>) -> bool {
         && rule.traffic.peers.as_ref().is_none_or(|peers| peers.iter().any(is_named))
 }
 
-/// Whether pods of a class may ask a DNS server: one that is known, else anybody at port 53.
+/// Whether a class may reach a DNS server: a known one or, if none is known, any end at port 53.
 fn reaches(state: &Reachability, pod: ClassId, servers: &Servers) -> bool {
     let allows = |peer: ClassId, number: u16| {
         let side = state.side_number(pod, Direction::Egress, peer);

@@ -1,4 +1,4 @@
-//! What is found, and the kinds of it.
+//! Findings and the kinds of checks.
 
 use bulkhead_control::object::{PolicyName, Position};
 use bulkhead_control::origin::Direction;
@@ -9,16 +9,16 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Severity {
-    /// The policy does something else than it says to its reader.
+    /// The policy does something other than what it says.
     Error,
-    /// Something has no effect, or probably not the one that is meant.
+    /// Something has no effect, or probably an unintended one.
     Warning,
-    /// Worth knowing.
+    /// Information.
     Note,
 }
 
 impl Severity {
-    /// As it is printed, which is what SARIF calls it too.
+    /// Returns the name in output and in SARIF.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Error => "error",
@@ -28,10 +28,10 @@ impl Severity {
     }
 }
 
-/// A kind of findings.
+/// A check.
 #[derive(Debug)]
 pub(super) struct Check {
-    /// Stable: scripts and annotations name it.
+    /// Stable: scripts and annotations refer to it.
     pub(super) id: &'static str,
     pub(super) severity: Severity,
     pub(super) text: &'static str,
@@ -40,7 +40,7 @@ pub(super) struct Check {
 macro_rules! checks {
     ($($name:ident $severity:ident $id:literal $text:literal;)*) => {
         $(pub(super) const $name: &Check = &Check { id: $id, severity: Severity::$severity, text: $text };)*
-        /// All kinds, in the order of docs/answers.md.
+        /// All checks, in the order of docs/answers.md.
         pub(super) const CHECKS: &[&Check] = &[$($name),*];
     };
 }
@@ -67,34 +67,39 @@ checks! {
     UNUSED_RULE Note "unused-rule" "The rule has decided nothing in the time looked at";
 }
 
-/// A field of a policy.
+/// Returns the ids of all checks.
+pub fn ids() -> Vec<&'static str> {
+    CHECKS.iter().map(|check| check.id).collect()
+}
+
+/// A position in a policy.
 #[derive(Clone, Debug)]
 pub(super) struct At<'a> {
-    /// The rule or policy as it is told: `shop/web ingress[1]`.
+    /// The printed rule or policy: `shop/web ingress[1]`.
     pub(super) text: String,
     pub(super) position: Option<&'a Position>,
     pub(super) path: String,
 }
 
-/// Something that is found, before its lines are looked up.
+/// A finding without line numbers.
 #[derive(Clone, Debug)]
 pub(super) struct Found<'a> {
     pub(super) check: &'static Check,
-    /// Among the names of both sorts.
+    /// Name; for cluster policies it includes the kind.
     pub(super) policy: PolicyName,
     pub(super) rule: Option<(Direction, usize)>,
     pub(super) at: At<'a>,
     pub(super) reason: String,
     pub(super) mend: String,
-    /// The rules and policies that the reason is about.
+    /// The rules and policies that the reason names.
     pub(super) by: Vec<At<'a>>,
-    /// Of what never decides: whether it can be removed together with all other findings of which this is true.
+    /// For dead rules: whether it can be removed together with all other findings with `Some(true)`. `None` for other checks.
     pub(super) together: Option<bool>,
-    /// Its line where it is known already.
+    /// File and line, if known already.
     pub(super) line: Option<(String, usize)>,
 }
 
-/// The same as it is printed: the names are what the JSON promises.
+/// A finding as printed. The field names are part of the JSON format.
 #[derive(Debug, Serialize)]
 pub(super) struct Finding {
     pub(super) id: &'static str,
@@ -105,7 +110,7 @@ pub(super) struct Finding {
     pub(super) direction: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) rule: Option<usize>,
-    /// The field; empty where the whole policy is meant.
+    /// Path of the field. Empty for the whole policy.
     pub(super) path: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) file: Option<String>,
@@ -119,7 +124,7 @@ pub(super) struct Finding {
     pub(super) removable_together: Option<bool>,
 }
 
-/// A rule or policy, and where it stands.
+/// A rule or policy with its position.
 #[derive(Debug, Serialize)]
 pub(super) struct Place {
     pub(super) rule: String,
@@ -129,7 +134,7 @@ pub(super) struct Place {
     pub(super) line: Option<usize>,
 }
 
-/// Looks up all lines at once, and sorts: by file and line.
+/// Looks up all lines at once, and sorts by file and line.
 pub(super) fn placed(found: &[Found<'_>]) -> Vec<Finding> {
     let fields = found.iter().flat_map(|one| std::iter::once(&one.at).chain(&one.by));
     let wanted: Vec<(&Position, &str)> = fields.filter_map(|at| Some((at.position?, at.path.as_str()))).collect();
@@ -166,7 +171,7 @@ pub(super) fn placed(found: &[Found<'_>]) -> Vec<Finding> {
     all
 }
 
-/// A policy of either sort as it is told everywhere else.
+/// Returns the printed name of a policy.
 pub(super) fn label(policy: &PolicyName) -> String {
     match policy.name.split_once('/') {
         Some((kind, name)) if policy.namespace.is_empty() => format!("{kind} {name}"),

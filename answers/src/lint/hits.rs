@@ -1,4 +1,4 @@
-//! Which rules have decided something: by a running vswitch's counters, or by sessions that captures and flow logs show.
+//! Finds the rules that decided something, from a running vswitch's counters or from sessions in captures and flow logs.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -15,26 +15,27 @@ use serde::Serialize;
 
 use crate::args::{Lint, without_captures};
 use crate::dumps::PolicyRow;
-use crate::flows::verdict::{Judge, Resolved};
+use crate::flows::find::Resolved;
+use crate::flows::verdict::Judge;
 use crate::flows::{self, Observations};
 use crate::replay::{logged, rfc3339};
 use crate::translate::Leg;
 
-/// The longest list of policies that is read: that of a node with some ten thousand rules has a few megabytes.
+/// Maximum size of a policy list in bytes. A node with ten thousand rules has a few megabytes.
 const MAX_LIST: u64 = 1 << 28;
 
-/// What a source of hits is about.
+/// What a source of hits covers.
 #[derive(Debug, Serialize)]
 pub(super) struct Window {
     pub(super) source: String,
-    /// From when to when, as RFC 3339; null where the source does not say.
+    /// Start and end, RFC 3339. `None` if the source has no times.
     pub(super) first: Option<String>,
     pub(super) last: Option<String>,
-    /// How long in seconds; null where the source does not say.
+    /// Duration in seconds. `None` if unknown.
     pub(super) seconds: Option<u64>,
-    /// The sessions of captures and logs that were judged; null for a vswitch, which counts packets.
+    /// Judged sessions of captures and logs. `None` for a vswitch, which counts packets.
     pub(super) sessions: Option<u64>,
-    /// Those of which it cannot be told who decides.
+    /// Sessions whose deciding rule is unknown.
     pub(super) unknown: Option<u64>,
 }
 
@@ -45,40 +46,40 @@ impl Window {
         parts.extend(self.seconds.map(|seconds| humantime::format_duration(Duration::from_secs(seconds)).to_string()));
         match (&self.first, &self.last) {
             (Some(first), Some(last)) => parts.push(format!("{first} to {last}")),
-            (None, Some(last)) => parts.push(format!("until {last}, its beginning is not said")),
+            (None, Some(last)) => parts.push(format!("until {last}, start unknown")),
             _ => {}
         }
         parts.extend(self.sessions.map(|sessions| format!("{sessions} sessions")));
         parts.extend(self.unknown.filter(|&unknown| unknown > 0).map(|unknown| format!("{unknown} of them unknown")));
         if self.first.is_none() && self.last.is_none() {
-            parts.push("times are not said".to_owned());
+            parts.push("period unknown".to_owned());
         }
         format!("{} ({})", self.source, parts.join(", "))
     }
 }
 
-/// The counters of a running vswitch.
+/// Counters of a running vswitch.
 #[derive(Debug)]
 pub struct Running {
-    /// The node's name.
+    /// Name of the node.
     pub node: String,
-    /// Seconds since the vswitch started, and so since its counters began at zero.
+    /// Seconds since the vswitch, and thus its counters, started.
     pub uptime_seconds: u64,
-    /// Packets that each policy and rule allowed and denied.
+    /// Packets allowed and denied by each policy and rule.
     pub policies: Vec<PolicyRow>,
 }
 
-/// Reads the counters of the vswitch whose admin socket is at this path. Answers open no socket themselves.
+/// Reads the counters of the vswitch at this admin socket. A parameter, because this crate opens no sockets.
 pub type ReadCounters<'a> = &'a dyn Fn(&Path) -> anyhow::Result<Running>;
 
-/// What decided, as origins are told, and what was looked at.
+/// Origins that decided something, and the periods covered.
 #[derive(Default)]
 pub(super) struct Hits {
     pub(super) origins: BTreeSet<String>,
     pub(super) windows: Vec<Window>,
 }
 
-/// Whether sessions have to be judged, which needs tables.
+/// Whether sessions must be judged, which needs tables.
 pub(super) fn needs_tables(args: &Lint) -> bool {
     args.hits.iter().any(|path| !is_socket(path))
 }
@@ -90,13 +91,13 @@ fn is_socket(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_socket())
 }
 
-/// Other systems have no sockets among their files.
+/// Other systems have no socket files.
 #[cfg(not(unix))]
 fn is_socket(_path: &Path) -> bool {
     false
 }
 
-/// What judges sessions.
+/// The inputs for judging sessions.
 pub(super) struct Judges<'a> {
     pub(super) tables: Option<&'a Pipeline>,
     pub(super) whole: &'a Pipeline,
@@ -123,7 +124,7 @@ pub(super) fn read(args: &Lint, judges: &Judges<'_>, counters: ReadCounters<'_>)
                 "-" => Box::new(std::io::stdin().lock()),
                 _ => Box::new(File::open(path).with_context(|| {
                     format!(
-                        "cannot open {name}\n  help: --hits takes a socket, a list of policies, a capture or a flow log"
+                        "cannot open {name}\n  help: --hits takes an admin socket, the output of `bulkhead policies -o json`, a capture or a flow log"
                     )
                 })?),
             };
@@ -139,7 +140,7 @@ pub(super) fn read(args: &Lint, judges: &Judges<'_>, counters: ReadCounters<'_>)
     Ok(hits)
 }
 
-/// Whether what comes is a JSON list: lines of flow logs are objects, or words.
+/// Whether the input is a JSON array. Lines of flow logs are objects or words.
 fn is_list(reader: &mut impl BufRead) -> std::io::Result<bool> {
     loop {
         let text = reader.fill_buf()?;
@@ -171,11 +172,11 @@ impl Hits {
         self.origins.extend(counted.map(|row| row.origin));
     }
 
-    /// What `bulkhead policies -o json` printed. It ends when the file was written.
+    /// Reads output of `bulkhead policies -o json`. The period ends at the file's modification time.
     fn listed(&mut self, path: &Path, name: &str, reader: impl Read) -> anyhow::Result<()> {
         let rows: Vec<PolicyRow> = serde_json::from_reader(reader.take(MAX_LIST)).map_err(|error| {
             anyhow::anyhow!(
-                "{name}:{}: not what `bulkhead policies -o json` prints: {error}\n  help: write it anew, or name the vswitch's socket",
+                "{name}:{}: not the output of `bulkhead policies -o json`: {error}\n  help: create the file again, or pass the vswitch's admin socket",
                 error.line()
             )
         })?;
@@ -192,7 +193,7 @@ impl Hits {
         Ok(())
     }
 
-    /// Judges each session, by the rules at both of its ends.
+    /// Judges each session with the rules at both ends.
     fn seen(&mut self, path: &Path, seen: Observations, judges: &Judges<'_>) -> anyhow::Result<()> {
         logged::tell(&seen);
         let tables = judges.tables.context("sessions are judged by tables")?;
@@ -232,7 +233,7 @@ impl Hits {
     fn leg(&mut self, leg: &Leg, judges: &Judges<'_>) {
         let Some(verdicts) = judges.state.between(leg.from.address(), leg.to.address()) else { return };
         let verdict = verdicts.at(leg.port.transport.into(), leg.port.port);
-        // The destination is asked only where the source allows, and not at all where the connection is rewritten on its way.
+        // The destination's rules decide only if the source's allow, and never if the connection is rewritten on its path.
         let asks_both = verdict.egress.allowed && !leg.is_departure;
         let decisions = std::iter::once(verdict.egress).chain(asks_both.then_some(verdict.ingress));
         let origins = decisions.filter_map(|decision| decision.origin);

@@ -1,15 +1,15 @@
-//! `bulkhead lint`: rules that never decide, and what policies say otherwise than was meant.
+//! `bulkhead lint`: finds rules that never decide, and policies that probably do not do what their author meant.
 //!
 //! ```text
 //!  state --compile, every rule kept--> Reachability --Removals--> dead: what can be removed, why, and what together
 //!    |                                      `-------------------> dns, ties, hits
-//!    |--policies, pods--> nobody: selectors and port names that nobody answers to
-//!    |--policies, Services--> blocks: addresses of pods and Services, exceptions that are opened again
-//!    `--as it is written--> rules that policyTypes leaves out, empty lists
-//!  found --lines of the files--> findings --report--> text, JSON, SARIF
+//!    |--policies, pods--> nobody: selectors and port names that match nothing
+//!    |--policies, Services--> blocks: addresses of pods and Services, exceptions that another rule allows again
+//!    `--text of the policy--> rules that policyTypes leaves out, empty lists
+//!  found --line lookup--> findings --report--> text, JSON, SARIF
 //! ```
-//! **Invariant.** A rule is called dead exactly when without it every verdict is the same. Whatever else is found is certain of the state
-//! that is read: what may be meant as it stands is not reported.
+//! **Invariant.** A rule is dead if and only if removing it changes no verdict. Every other finding is a fact about the state; policies
+//! that may be intended are not reported.
 
 mod blocks;
 mod dead;
@@ -34,7 +34,8 @@ use bulkhead_control::reachability::Reachability;
 use bulkhead_control::reachability::removal::Removals;
 use bulkhead_control::source::{SourceError, SourceErrors, nearest_word};
 
-use self::finding::{At, CHECKS, Check, EMPTY_LIST, Finding, Found, RULES_WITHOUT_TYPE, UNUSED_RULE};
+pub use self::finding::ids;
+use self::finding::{At, Check, EMPTY_LIST, Finding, Found, RULES_WITHOUT_TYPE, UNUSED_RULE};
 use self::hits::{Hits, Judges};
 pub use self::hits::{ReadCounters, Running};
 use self::report::Report;
@@ -44,15 +45,10 @@ use crate::run::{self, Whole};
 use crate::translate::Services;
 use crate::{bundle, output};
 
-/// The kinds of findings by name.
-pub fn ids() -> Vec<&'static str> {
-    CHECKS.iter().map(|check| check.id).collect()
-}
-
-/// Prints the findings. Exit code 1 if there is one. `counters` reads the counters of a running vswitch for `--hits SOCKET`.
+/// Prints the findings. Returns exit code 1 if there are any. `counters` reads a running vswitch's counters for `--hits SOCKET`.
 ///
 /// # Errors
-/// When the state or a source of hits cannot be read.
+/// If the state or a source of hits cannot be read.
 pub fn run(args: &Lint, counters: ReadCounters<'_>) -> anyhow::Result<ExitCode> {
     let settings = bundle::service_settings(args.settings.as_deref(), &args.state.paths)?;
     let whole = run::load_whole(&args.state, &args.planned, hits::needs_tables(args))?;
@@ -82,7 +78,7 @@ pub fn run(args: &Lint, counters: ReadCounters<'_>) -> anyhow::Result<ExitCode> 
     Ok(ExitCode::from(u8::from(!report.is_empty())))
 }
 
-/// Everything that is found.
+/// Runs all checks.
 fn find<'a>(
     whole: &'a Whole,
     state: &Reachability,
@@ -96,7 +92,7 @@ fn find<'a>(
     found.extend(blocks::of_services(pipeline, services, subjects));
     if !cache.pods().any(|(_, pod)| pod.is_endpoint()) {
         output::warn(
-            "the state has no pods: only what can be told without any is looked for\n  \
+            "the state has no pods: only checks that need no pods are run\n  \
              help: add the output of `kubectl get pods,namespaces,nodes -A -o yaml`, or a rendered chart, to --state",
         );
         return found;
@@ -126,8 +122,8 @@ fn find<'a>(
                     continue;
                 }
                 let windows: Vec<String> = hits.windows.iter().map(hits::Window::told).collect();
-                let text = format!("it has decided nothing in {}", windows.join("; "));
-                let mend = "look at a longer time, or remove the rule if nobody needs it";
+                let text = format!("the rule decided nothing in {}", windows.join("; "));
+                let mend = "observe a longer period, or remove the rule if it is not needed";
                 found.push(subject.found_in(UNUSED_RULE, rule, subject.rule_at(rule), text, mend));
             }
         }
@@ -136,12 +132,12 @@ fn find<'a>(
     found
 }
 
-/// What the reader has remarked, with the lines that it has found itself.
+/// Returns the findings of the reader, with their lines.
 fn written(whole: &Whole) -> Vec<Found<'static>> {
     let of = |check: &'static Check, errors: &SourceErrors| {
         match errors.total() - errors.shown().len() {
             0 => {}
-            more => output::warn(&format!("{}: {more} more of such", check.id)),
+            more => output::warn(&format!("{}: {more} more findings of this kind", check.id)),
         }
         errors.shown().iter().map(|error| remarked(check, error)).collect::<Vec<_>>()
     };
@@ -174,7 +170,7 @@ fn remarked(check: &'static Check, error: &SourceError) -> Found<'static> {
     }
 }
 
-/// Which findings are asked for.
+/// The findings selected on the command line.
 struct Focus<'a> {
     only: &'a [String],
     allow: &'a [String],
@@ -184,15 +180,16 @@ struct Focus<'a> {
 
 impl<'a> Focus<'a> {
     /// # Errors
-    /// When a policy or namespace is named that has none: nothing would be found, whatever is wrong.
+    /// If a named policy or namespace has no policies: the result would be empty whatever is wrong.
     fn of(args: &'a Lint, subjects: &[Subject<'_>]) -> anyhow::Result<Self> {
         let spaces: BTreeSet<&Arc<str>> = subjects.iter().map(|subject| &subject.name.namespace).collect();
         for name in &args.namespaces {
             if !spaces.iter().any(|known| ***known == **name) {
                 let near = nearest_word(name, spaces.iter().map(|known| &***known));
-                let help =
-                    near.map_or("name a namespace with policies".to_owned(), |near| format!("did you mean `{near}`?"));
-                bail!("--namespace {name}: the state has no policies in it\n  help: {help}");
+                let help = near.map_or("choose a namespace that has policies".to_owned(), |near| {
+                    format!("did you mean `{near}`?")
+                });
+                bail!("--namespace {name}: the state has no policies in this namespace\n  help: {help}");
             }
         }
         let mut policies = BTreeSet::new();
@@ -223,7 +220,7 @@ impl<'a> Focus<'a> {
     }
 }
 
-/// Findings of one severity.
+/// Counts the findings of one severity.
 fn count(findings: &[Finding], of: finding::Severity) -> usize {
     findings.iter().filter(|finding| finding.severity == of).count()
 }

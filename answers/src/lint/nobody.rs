@@ -1,4 +1,4 @@
-//! Selectors that select nobody, and names of ports that no pod has.
+//! Finds selectors that match nothing, and port names that no pod has.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,23 +14,13 @@ use bulkhead_control::source::nearest_word;
 use super::finding::{
     Found, NAMED_PORT_MISSING, PEER_SELECTS_NOBODY, POLICY_SELECTS_NOBODY, RULE_NAMES_NOTHING, SEPARATE_SELECTORS,
 };
-use super::subject::{Rule, Subject};
+use super::subject::{Rule, Subject, told};
 use crate::output::some_of;
 
-/// Names that are told in a line: as many as a person reads.
+/// Maximum number of names in one line.
 const MAX_NAMED: usize = 5;
 
-/// A peer of pods in words.
-pub(super) fn told(peer: &PodPeer) -> String {
-    let pods = if peer.pods == Selector::everything() { "any pod".to_owned() } else { format!("pods {}", peer.pods) };
-    match &peer.namespaces {
-        NamespaceScope::Own(namespace) => format!("{pods} in namespace {namespace}"),
-        NamespaceScope::Selected(selector) if *selector == Selector::everything() => format!("{pods} in any namespace"),
-        NamespaceScope::Selected(selector) => format!("{pods} in namespaces {selector}"),
-    }
-}
-
-/// A policy that is about nobody.
+/// Reports a policy that selects no pod.
 pub(super) fn policy<'a>(cache: &Cache, subject: &Subject<'a>) -> Option<Found<'a>> {
     if !subject.pods.is_empty() {
         return None;
@@ -52,7 +42,7 @@ pub(super) fn policy<'a>(cache: &Cache, subject: &Subject<'a>) -> Option<Found<'
     Some(subject.found(POLICY_SELECTS_NOBODY, reason, mend))
 }
 
-/// What nobody answers to in a rule of a policy that is about somebody.
+/// Reports peers and port names of a rule that match nothing.
 pub(super) fn rule<'a>(cache: &Cache, subject: &Subject<'a>, rule: &Rule<'a>) -> Vec<Found<'a>> {
     let mut found = Vec::new();
     let mut nobody = Vec::new();
@@ -74,7 +64,7 @@ pub(super) fn rule<'a>(cache: &Cache, subject: &Subject<'a>, rule: &Rule<'a>) ->
     found
 }
 
-/// That a rule names no connection: it has no list's place at all. None where what is in it is told by itself.
+/// Reports a rule that matches no connection. `None` if findings on its peers or ports already say so.
 pub(super) fn nothing<'a>(subject: &Subject<'a>, rule: &Rule<'a>, told: &[Found<'_>]) -> Option<Found<'a>> {
     let is_told =
         told.iter().any(|found| found.policy == subject.name && found.rule == Some((rule.direction, rule.at)));
@@ -84,7 +74,7 @@ pub(super) fn nothing<'a>(subject: &Subject<'a>, rule: &Rule<'a>, told: &[Found<
     })
 }
 
-/// Why a peer names nobody, and what would mend it; none where it names somebody.
+/// Returns why a peer matches nothing, and a fix. `None` if it matches something.
 fn why_nobody(cache: &Cache, peer: &Peer) -> Option<(String, String)> {
     match peer {
         Peer::Block(_) => None,
@@ -136,7 +126,7 @@ fn why_no_pod(cache: &Cache, peer: &PodPeer) -> (String, String) {
     (format!("no pod: {named}"), mend)
 }
 
-/// A selector by a label that no namespace has, and a value that is a namespace's name.
+/// Suggests the namespace name label if the selector's label exists on no namespace but its value is a namespace's name.
 fn namespace_name(cache: &Cache, selector: &Selector) -> Option<String> {
     let meant = selector.requirements().iter().find_map(|Requirement { key, condition }| {
         let Condition::In(values) = condition else { return None };
@@ -147,7 +137,7 @@ fn namespace_name(cache: &Cache, selector: &Selector) -> Option<String> {
     meant.map(|value| format!("write `{NAMESPACE_NAME_LABEL}: {value}`, the label that every namespace has"))
 }
 
-/// A value that is probably a typo of one that somebody has.
+/// Suggests an existing label value similar to an unknown one.
 fn nearest_value<'a>(selector: &Selector, labels: impl Fn() -> Vec<&'a Labels>) -> Option<String> {
     selector.requirements().iter().find_map(|Requirement { key, condition }| {
         let Condition::In(values) = condition else { return None };
@@ -166,7 +156,7 @@ fn nearest_value<'a>(selector: &Selector, labels: impl Fn() -> Vec<&'a Labels>) 
     })
 }
 
-/// A selector of namespaces and one of pods that stand as two peers: together they name pods, and alone the one of pods names nobody.
+/// Detects a namespace selector and a pod selector written as two peers, where only their combination matches pods.
 fn separated(cache: &Cache, rule: &Rule<'_>, at: usize) -> Option<(String, String)> {
     let peers = rule.traffic.peers.as_ref()?;
     let Peer::Pods(PodPeer { namespaces: NamespaceScope::Own(_), pods }) = &peers[at] else { return None };
@@ -188,7 +178,7 @@ fn separated(cache: &Cache, rule: &Rule<'_>, at: usize) -> Option<(String, Strin
     })
 }
 
-/// Port names of a rule that no pod at the destination has.
+/// Reports port names that no destination pod has.
 fn named_ports<'a>(cache: &Cache, subject: &Subject<'a>, rule: &Rule<'a>) -> Vec<Found<'a>> {
     let names: Vec<(usize, Transport, &Arc<str>)> = rule
         .ports()
@@ -207,7 +197,7 @@ fn named_ports<'a>(cache: &Cache, subject: &Subject<'a>, rule: &Rule<'a>) -> Vec
     for (at, transport, name) in names {
         let other = ports().find(|port| port.name == *name);
         let is_there = ports().any(|port| port.name == *name && port.transport == transport);
-        // A name of a cluster policy is of all protocols.
+        // A named port of a cluster policy covers all protocols.
         if pods.is_empty() || is_there || (subject.is_cluster() && (other.is_some() || missing.contains(&name))) {
             continue;
         }
@@ -232,7 +222,7 @@ fn named_ports<'a>(cache: &Cache, subject: &Subject<'a>, rule: &Rule<'a>) -> Vec
     found
 }
 
-/// The pods that a rule's connections go to.
+/// Returns the destination pods of a rule.
 pub(super) fn destinations<'a>(cache: &'a Cache, subject: &Subject<'a>, rule: &Rule<'_>) -> Vec<&'a Arc<Pod>> {
     if rule.direction == Direction::Ingress {
         return subject.pods.clone();

@@ -1,4 +1,4 @@
-//! The forms of the answer.
+//! The output formats of `bulkhead lint`.
 
 use std::io::{self, Write};
 
@@ -11,7 +11,7 @@ use super::hits::Window;
 use crate::output::printable;
 use crate::sarif;
 
-/// What was found, and where it was looked for hits.
+/// All findings, and the sources of hits.
 #[derive(Serialize)]
 pub(super) struct Report {
     findings: Vec<Finding>,

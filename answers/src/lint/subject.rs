@@ -1,4 +1,4 @@
-//! Policies of both sorts and their rules, as checks walk over them.
+//! A common view of NetworkPolicies and cluster policies for the checks.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,42 +6,43 @@ use std::sync::Arc;
 use bulkhead_classifier::OriginId;
 use bulkhead_control::cache::Cache;
 use bulkhead_control::object::{
-    IpBlock, Peer, Pod, PodPeer, PolicyName, PolicyPort, PolicyRule, PolicyVersion, Position, RuleAction, Tier,
+    IpBlock, NamespaceScope, Peer, Pod, PodPeer, PolicyName, PolicyPort, PolicyRule, PolicyVersion, Position,
+    RuleAction, Tier,
 };
 use bulkhead_control::origin::{Direction, Origin};
 use bulkhead_control::pipeline::Pipeline;
+use bulkhead_control::selector::Selector;
 
 use super::finding::{At, Check, Found, label};
 
 /// A policy.
 pub(super) struct Subject<'a> {
-    /// Its name among those of both sorts.
+    /// Name; for cluster policies it includes the kind.
     pub(super) name: PolicyName,
     pub(super) position: Option<&'a Position>,
     pub(super) tier: Tier,
-    /// Whether it concerns a direction, and so isolates in it if it is a NetworkPolicy.
+    /// Whether it covers ingress and egress. A NetworkPolicy isolates in these directions.
     pub(super) concerns: [bool; 2],
     pub(super) rules: Vec<Rule<'a>>,
-    /// The running pods that it is about.
+    /// The running pods that it applies to.
     pub(super) pods: Vec<&'a Arc<Pod>>,
-    /// The pods that its selector selects and that are in the network of their node, so that no policy is about them.
+    /// Number of selected pods on the host network, to which no policy applies.
     pub(super) on_host_network: usize,
-    /// Which pods it asks for, in words.
+    /// Description of the subject.
     pub(super) asks_for: String,
 }
 
-/// A rule.
 #[derive(Clone, Copy)]
 pub(super) struct Rule<'a> {
     pub(super) direction: Direction,
-    /// Its position in the policy's list.
+    /// Index in the policy's list.
     pub(super) at: usize,
     pub(super) action: RuleAction,
     pub(super) traffic: &'a PolicyRule,
 }
 
 impl<'a> Subject<'a> {
-    /// All policies that were understood, NetworkPolicies first. An isolation that follows from a namespace is none.
+    /// Returns all parsed policies, NetworkPolicies first. Excludes isolation by namespace annotations.
     pub(super) fn all(cache: &'a Cache) -> Vec<Self> {
         let own = cache.policies().values();
         let own = own.filter(|policy| policy.fault.is_none() && policy.version != PolicyVersion::NamespaceIsolation);
@@ -85,7 +86,7 @@ impl<'a> Subject<'a> {
                 rules: rules.collect(),
                 pods: pods.collect(),
                 on_host_network: 0,
-                asks_for: super::nobody::told(&policy.subject),
+                asks_for: told(&policy.subject),
             }
         });
         own.chain(cluster).collect()
@@ -99,18 +100,18 @@ impl<'a> Subject<'a> {
         self.tier != Tier::NetworkPolicy
     }
 
-    /// The policy as a whole.
+    /// Returns the policy as a position.
     pub(super) fn at(&self) -> At<'a> {
         At { text: self.label(), position: self.position, path: String::new() }
     }
 
-    /// A rule of it.
+    /// Returns a rule as a position.
     pub(super) fn rule_at(&self, rule: &Rule<'_>) -> At<'a> {
         let text = format!("{} {}[{}]", self.label(), rule.direction, rule.at);
         At { text, position: self.position, path: rule.path() }
     }
 
-    /// The field of a peer of a rule. Those of cluster policies may stand for several in one: there it is the rule.
+    /// Returns a peer as a position. A peer of a cluster policy may be one of several in a field, so there it is the rule.
     pub(super) fn peer_at(&self, rule: &Rule<'_>, peer: usize) -> At<'a> {
         let at = self.rule_at(rule);
         let list = if rule.direction == Direction::Ingress { "from" } else { "to" };
@@ -118,14 +119,14 @@ impl<'a> Subject<'a> {
         At { path, ..at }
     }
 
-    /// The field of a port of a rule.
+    /// Returns a port as a position.
     pub(super) fn port_at(&self, rule: &Rule<'_>, port: usize) -> At<'a> {
         let at = self.rule_at(rule);
         let path = if self.is_cluster() { at.path } else { format!("{}.ports[{port}].port", at.path) };
         At { path, ..at }
     }
 
-    /// A finding about the policy as a whole.
+    /// Returns a finding about the whole policy.
     pub(super) fn found(&self, check: &'static Check, reason: impl Into<String>, mend: impl Into<String>) -> Found<'a> {
         Found {
             check,
@@ -140,7 +141,7 @@ impl<'a> Subject<'a> {
         }
     }
 
-    /// A finding about a rule, or a field of it.
+    /// Returns a finding about a rule or one of its fields.
     pub(super) fn found_in(
         &self,
         check: &'static Check,
@@ -181,10 +182,20 @@ impl Rule<'_> {
     }
 }
 
-/// A rule's place among the policies of both sorts.
+/// Describes a peer of pods.
+pub(super) fn told(peer: &PodPeer) -> String {
+    let pods = if peer.pods == Selector::everything() { "any pod".to_owned() } else { format!("pods {}", peer.pods) };
+    match &peer.namespaces {
+        NamespaceScope::Own(namespace) => format!("{pods} in namespace {namespace}"),
+        NamespaceScope::Selected(selector) if *selector == Selector::everything() => format!("{pods} in any namespace"),
+        NamespaceScope::Selected(selector) => format!("{pods} in namespaces {selector}"),
+    }
+}
+
+/// A rule: policy, direction, index.
 pub(super) type RuleKey = (PolicyName, Direction, usize);
 
-/// The numbers of rules: those that some list has.
+/// Returns the origins of all rules that are in some table.
 pub(super) fn origins(pipeline: &Pipeline) -> BTreeMap<RuleKey, OriginId> {
     let rule = |(id, origin): (OriginId, &Origin)| match origin {
         Origin::Policy { policy, direction, rule } => Some(((policy.clone(), *direction, *rule), id)),

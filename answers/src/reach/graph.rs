@@ -1,4 +1,4 @@
-//! The merged table as a graph: for Graphviz, and for Mermaid, which GitHub draws.
+//! The merged connectivity matrix as a graph, for Graphviz and Mermaid.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,31 +9,30 @@ use anyhow::bail;
 use super::merged::Merged;
 use crate::output::printable;
 
-/// The most nodes that a person can follow.
+/// Maximum number of nodes: larger graphs are unreadable.
 const MAX_NODES: usize = 50;
 
-/// The most edges that Mermaid draws (`maxEdges`; a page like GitHub's cannot change it).
-/// Source: mermaid, "Mermaid Config Schema".
+/// Maximum number of edges that Mermaid draws (`maxEdges`; pages such as GitHub's cannot change it). Source: mermaid, "Mermaid Config
+/// Schema".
 const MAX_MERMAID_EDGES: usize = 500;
 
-/// The most characters that Mermaid reads (`maxTextSize`).
-/// Source: as for the edges.
+/// Maximum text size that Mermaid accepts (`maxTextSize`), in characters. Same source.
 const MAX_MERMAID_TEXT: usize = 50_000;
 
-const HELP: &str = "help: name what it is about with --focus NAMESPACE or --focus NAMESPACE/NAME, or take -o md or csv";
+const HELP: &str = "help: narrow it with --focus NAMESPACE or --focus NAMESPACE/NAME, or use -o md or csv";
 
-/// Two ends, and at which ports.
+/// Two ends and the ports between them.
 struct Edge {
     from: usize,
     to: usize,
     services: String,
-    /// The other way at the same ports, too.
+    /// Whether the reverse direction has the same ports.
     both: bool,
 }
 
 struct Graph<'a> {
     merged: &'a Merged,
-    /// Ends of a namespace; those without one come first.
+    /// Indexes of ends by namespace. Ends without a namespace come first.
     namespaces: BTreeMap<Option<&'a str>, Vec<usize>>,
     edges: Vec<Edge>,
 }
@@ -42,7 +41,7 @@ impl<'a> Graph<'a> {
     fn of(merged: &'a Merged) -> anyhow::Result<Self> {
         let nodes = merged.ends.len();
         if nodes > MAX_NODES {
-            bail!("the graph has {nodes} nodes, and helps nobody beyond {MAX_NODES}\n  {HELP}");
+            bail!("the graph has {nodes} nodes, more than the readable maximum of {MAX_NODES}\n  {HELP}");
         }
         let mut namespaces: BTreeMap<Option<&str>, Vec<usize>> = BTreeMap::new();
         for (at, end) in merged.ends.iter().enumerate() {
@@ -64,7 +63,7 @@ impl<'a> Graph<'a> {
         Ok(Self { merged, namespaces, edges })
     }
 
-    /// The lines of a node's text: its name, and how many pods it stands for.
+    /// Returns the label of a node, by line: its name, and the number of pods if there are several.
     fn text(&self, at: usize) -> Vec<String> {
         let end = &self.merged.ends[at];
         let lines = [Some(end.name.clone()), end.count()];
@@ -72,7 +71,7 @@ impl<'a> Graph<'a> {
     }
 }
 
-/// For `dot` of Graphviz.
+/// Writes Graphviz `dot`.
 pub(super) fn dot(merged: &Merged, out: &mut impl Write) -> anyhow::Result<()> {
     let graph = Graph::of(merged)?;
     writeln!(out, "digraph reach {{")?;
@@ -99,22 +98,22 @@ pub(super) fn dot(merged: &Merged, out: &mut impl Write) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The text for a label of Graphviz, in which a backslash begins an escape and an ampersand an entity.
+/// Escapes a Graphviz label, where a backslash starts an escape and an ampersand an entity.
 fn quoted(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('&', "&amp;")
 }
 
-/// A Mermaid flowchart, without the fence that Markdown needs around it.
+/// Writes a Mermaid flowchart, without the Markdown fence around it.
 pub(super) fn mermaid(merged: &Merged, out: &mut impl Write) -> anyhow::Result<()> {
     let graph = Graph::of(merged)?;
     let mut text = String::new();
     write_mermaid(&graph, &mut text)?;
     let edges = graph.edges.len();
     if edges > MAX_MERMAID_EDGES {
-        bail!("the graph has {edges} edges, and Mermaid draws {MAX_MERMAID_EDGES}\n  {HELP}");
+        bail!("the graph has {edges} edges, and Mermaid draws at most {MAX_MERMAID_EDGES}\n  {HELP}");
     }
     if text.len() > MAX_MERMAID_TEXT {
-        bail!("the graph takes {} characters, and Mermaid reads {MAX_MERMAID_TEXT}\n  {HELP}", text.len());
+        bail!("the graph has {} characters, and Mermaid reads at most {MAX_MERMAID_TEXT}\n  {HELP}", text.len());
     }
     out.write_all(text.as_bytes())?;
     Ok(())
@@ -142,13 +141,13 @@ fn write_mermaid(graph: &Graph<'_>, out: &mut String) -> std::fmt::Result {
     Ok(())
 }
 
-/// What Mermaid would read as its own syntax, HTML or Markdown, as its entities: `#` and a name or number, then `;`.
+/// Escapes Mermaid syntax, HTML and Markdown as Mermaid entities: `#`, a name or number, `;`.
 fn entities(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
             '"' | '#' | '&' | '<' | '>' | '`' | '\\' | '*' | '_' | ';' => {
-                // Writing to a text cannot fail.
+                // Writing to a string cannot fail.
                 let _ = write!(escaped, "#{};", u32::from(c));
             }
             c => escaped.push(c),

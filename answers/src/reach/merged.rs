@@ -1,12 +1,13 @@
-//! The truth table with equal pods of a workload as one end.
+//! The connectivity matrix with identical pods of a workload merged.
 //!
 //! ```text
 //!  pods --same workload, same classes--> bundles --verdicts between samples--> table --equal rows and columns--> ends
 //!  addresses outside --------------------^                                                                        | --focus
 //!                                                                                                    md, csv, dot, mermaid
 //! ```
-//! The verdicts are those of [`Reachability`](bulkhead_control::reachability::Reachability), so that a cluster of many pods is asked about once for each kind of pod, and not once
-//! for each two pods. Where policies are audited, they are compared with those of a second one, in which all are enforced.
+//! Verdicts come from [`Reachability`](bulkhead_control::reachability::Reachability) and are computed once per pair of groups instead of
+//! once per pair of pods. If policies are audited, a second [`Reachability`](bulkhead_control::reachability::Reachability) enforces them
+//! all for comparison.
 
 mod judge;
 
@@ -25,26 +26,26 @@ use crate::fabric::Reached;
 use crate::output::some_of;
 use crate::workload::Workloads;
 
-/// Pods that are named where only some of a workload are meant.
+/// Maximum number of pod names shown for a part of a workload.
 const NAMED: usize = 3;
 
-/// Pods of one workload that talk with the same ends at the same ports, or an address outside.
+/// Pods of one workload with the same connections, or an external address.
 #[derive(Clone, Debug, Default)]
 pub(super) struct End {
-    /// None for an address.
+    /// `None` for an external address.
     pub(super) namespace: Option<Arc<str>>,
-    /// The workload's or the pod's, or the address.
+    /// Name of the workload or pod, or the address.
     pub(super) name: String,
-    /// The pods that it stands for; none for an address.
+    /// The merged pods. Empty for an external address.
     pub(super) pods: Vec<PodName>,
-    /// Whether the name is that of a workload, and not the first pod's.
+    /// Whether `name` is the workload's name, not a pod's.
     is_workload: bool,
-    /// How many pods of its workload there are.
+    /// Number of pods of the workload.
     of: usize,
 }
 
 impl End {
-    /// With its namespace.
+    /// Returns the name with its namespace.
     pub(super) fn path(&self) -> String {
         match &self.namespace {
             Some(namespace) => format!("{namespace}/{}", self.name),
@@ -52,7 +53,7 @@ impl End {
         }
     }
 
-    /// How many pods it stands for where that is not one, and which where its name does not tell.
+    /// Returns the number of merged pods, with pod names if `name` does not identify them. `None` for a single pod or an address.
     pub(super) fn count(&self) -> Option<String> {
         let count = match self.pods.len() {
             0 | 1 => return None,
@@ -66,12 +67,11 @@ impl End {
         Some(format!("{count}: {}", some_of(&names, NAMED)))
     }
 
-    /// Whether it is all of a workload.
+    /// Whether these are all pods of a workload.
     fn is_whole(&self) -> bool {
         self.is_workload && self.pods.len() == self.of
     }
 
-    /// `shop/web (2 pods)`.
     pub(super) fn title(&self) -> String {
         match self.count() {
             Some(count) => format!("{} ({count})", self.path()),
@@ -79,7 +79,7 @@ impl End {
         }
     }
 
-    /// `shop/web`; with the pods where that name is not theirs alone.
+    /// `shop/web`, with the pods if these are not the whole workload.
     pub(super) fn unmistakable(&self) -> String {
         if self.is_whole() { self.path() } else { self.title() }
     }
@@ -91,10 +91,10 @@ impl End {
     }
 }
 
-/// What one end may do with another one: for each port and family whether it gets through, none where there is nothing to ask.
+/// Verdicts between two ends by port and family. `None` if the question does not apply, such as a missing family.
 type Cell = [Option<Reached>];
 
-/// The cells by source, then by destination, in one piece: the table of thousands of ends has many millions of them.
+/// Cells by source, then destination. One allocation: a table of thousands of ends has many millions of cells.
 #[derive(Debug)]
 struct Table {
     ends: usize,
@@ -103,7 +103,7 @@ struct Table {
 }
 
 impl Table {
-    /// With a cell for each two of the ends; `fill` adds the answers to all questions.
+    /// Returns a table for these ends. `fill` appends the answers to all questions for one pair.
     fn new(ends: usize, questions: usize, mut fill: impl FnMut(usize, usize, &mut Vec<Option<Reached>>)) -> Self {
         let mut cells = Vec::with_capacity(ends * ends * questions);
         for from in 0..ends {
@@ -127,13 +127,13 @@ pub(super) struct Merged {
     pub(super) ends: Vec<End>,
     questions: Vec<Question>,
     table: Table,
-    /// The ends that the answer is about; all where nobody has asked for some.
+    /// Ends selected by --focus; all without --focus.
     in_focus: Vec<bool>,
 }
 
 #[cfg(test)]
 impl Merged {
-    /// Ends of these names, which reach each other at port 80.
+    /// Returns a table in which ends of these names reach each other at port 80.
     pub(super) fn of_names(names: &[&str]) -> Self {
         let port = PortProtocol { port: 80, transport: bulkhead_control::object::Transport::Tcp };
         let end = |name: &&str| End { namespace: Some((*name).into()), name: (*name).to_owned(), ..End::default() };
@@ -143,7 +143,7 @@ impl Merged {
     }
 }
 
-/// The answer about one port in one family.
+/// One verdict: a pair of ends, a port and a family.
 pub(super) struct Line<'a> {
     pub(super) from: &'a End,
     pub(super) to: &'a End,
@@ -153,7 +153,7 @@ pub(super) struct Line<'a> {
 }
 
 impl Merged {
-    /// The table of a pipeline that has a mirror.
+    /// Computes the table. `pipeline` needs a mirror.
     pub(super) fn of(mut pipeline: Pipeline, ends: &[NamedEnd], ports: &[PortProtocol]) -> anyhow::Result<Self> {
         let states = States::of(&mut pipeline)?;
         let workloads = Workloads::of(pipeline.cache());
@@ -170,7 +170,7 @@ impl Merged {
         let ends: Vec<End> = groups.iter().map(|group| told(group, &bundles, &sizes, &workloads)).collect();
         let table = Table::new(groups.len(), questions.len(), |from, to, cells| {
             let (from, to) = match (from == to, groups[from].as_slice()) {
-                // Among its own pods: of one bundle if the first has two, else of two.
+                // Compare two pods: of one group if the first has two, else of two groups.
                 (true, &[first, second, ..]) if bundles[first].units.len() < 2 => (first, second),
                 _ => (groups[from][0], groups[to][0]),
             };
@@ -179,17 +179,20 @@ impl Merged {
         Ok(Self { in_focus: vec![true; ends.len()], ends, questions, table })
     }
 
-    /// Keeps the ends of these names or namespaces, and what talks with them.
+    /// Restricts the output to connections of the named ends or namespaces.
     ///
     /// # Errors
-    /// When a name is nobody's.
+    /// If a name matches no end.
     pub(super) fn focus(&mut self, names: &[String]) -> anyhow::Result<()> {
         if names.is_empty() {
             return Ok(());
         }
         for name in names {
             if !self.ends.iter().any(|end| end.is_called(name)) {
-                bail!("--focus {name}: nobody is called so\n  help: {}", self.meant(name));
+                bail!(
+                    "--focus {name}: no namespace, workload, pod or address has this name\n  help: {}",
+                    self.meant(name)
+                );
             }
         }
         let in_focus: Vec<bool> = self.ends.iter().map(|end| names.iter().any(|name| end.is_called(name))).collect();
@@ -209,7 +212,7 @@ impl Merged {
         Ok(())
     }
 
-    /// What somebody may have meant who has written a name that nobody has.
+    /// Returns a hint for an unknown name.
     fn meant(&self, name: &str) -> String {
         let namespaces = self.ends.iter().filter_map(|end| end.namespace.as_ref().map(ToString::to_string));
         let pods = self.ends.iter().flat_map(|end| end.pods.iter().map(ToString::to_string));
@@ -220,30 +223,30 @@ impl Merged {
         }
     }
 
-    /// Whether the answer is about some ends only.
+    /// Whether --focus selects only some ends.
     pub(super) fn is_focused(&self) -> bool {
         self.in_focus.contains(&false)
     }
 
-    /// Whether the answer is about connections between two ends.
+    /// Whether the output contains connections between two ends.
     fn is_shown(&self, from: usize, to: usize) -> bool {
         self.in_focus[from] || self.in_focus[to]
     }
 
-    /// The ports that are asked about.
+    /// Returns the ports in question.
     pub(super) fn ports(&self) -> Vec<String> {
         let mut ports: Vec<String> = self.questions.iter().map(|(port, _)| port.to_string()).collect();
         ports.dedup();
         ports
     }
 
-    /// Whether there is anything to ask between two ends that the answer is about.
+    /// Whether the output contains a verdict between two ends.
     pub(super) fn is_asked(&self, from: usize, to: usize) -> bool {
         self.is_shown(from, to) && self.table.cell(from, to).iter().any(Option::is_some)
     }
 
-    /// The ports at which one end reaches another one: `80/TCP`, or `80/TCP (IPv4)` where that is so in one family of two. Beside what
-    /// passes only because a policy is audited stands `denial not enforced`.
+    /// Returns the allowed ports: `80/TCP`, or `80/TCP (IPv4)` if only one of two families is allowed. Adds `denial not enforced` to ports
+    /// that are open only because a policy is audited.
     pub(super) fn services(&self, from: usize, to: usize) -> String {
         if !self.is_shown(from, to) {
             return String::new();
@@ -255,7 +258,7 @@ impl Merged {
         services.join(", ")
     }
 
-    /// Every answer: by port and family, then source, then destination.
+    /// Returns all verdicts: by port and family, then source, then destination.
     pub(super) fn lines(&self) -> impl Iterator<Item = Line<'_>> {
         let places = move || (0..self.ends.len()).flat_map(|from| (0..self.ends.len()).map(move |to| (from, to)));
         self.questions.iter().enumerate().flat_map(move |(at, &(port, v4))| {
@@ -268,7 +271,7 @@ impl Merged {
     }
 }
 
-/// A port as it is reached in each family; none where it is in no one.
+/// Returns a port with its allowed families. `None` if no family is allowed.
 fn service(answers: &[(&Question, Reached)]) -> Option<String> {
     const BESIDE: &str = "denial not enforced";
     let &((port, _), first) = answers.first()?;
@@ -292,8 +295,8 @@ const fn family_name(is_ipv4: bool) -> &'static str {
     if is_ipv4 { "IPv4" } else { "IPv6" }
 }
 
-/// The bundles of one workload whose rows and columns are equal, each by its places. That is an equivalence, so the first one of each group
-/// stands for all.
+/// Returns groups of bundle indexes of one workload with equal rows and columns. This is an equivalence relation, so the first of each
+/// group represents all.
 fn twins(bundles: &[Bundle<'_>], table: &Table) -> Vec<Vec<usize>> {
     let are_twins = |one: usize, other: usize| {
         let among = table.cell(one, other);
@@ -325,7 +328,7 @@ fn twins(bundles: &[Bundle<'_>], table: &Table) -> Vec<Vec<usize>> {
     groups
 }
 
-/// How many pods of each workload are asked about.
+/// Returns the number of pods by workload.
 fn sizes(bundles: &[Bundle<'_>]) -> HashMap<usize, usize> {
     let mut sizes = HashMap::new();
     for bundle in bundles {
@@ -347,7 +350,7 @@ fn told(group: &[usize], bundles: &[Bundle<'_>], sizes: &HashMap<usize, usize>, 
     let workload = bundles[group[0]].workload;
     let of = workload.and_then(|workload| sizes.get(&workload)).copied().unwrap_or(pods.len());
     let namespace = Some(first.namespace.clone());
-    // One pod of several is called by its own name.
+    // A single pod of several keeps its own name.
     let name = workload.and_then(|at| workloads.name(at)).filter(|_| pods.len() > 1 || of == 1);
     let is_workload = name.is_some();
     End { namespace, name: name.unwrap_or(&first.name).to_owned(), is_workload, pods, of }

@@ -1,4 +1,4 @@
-//! Who reaches a Service: for each source what its node makes of the connection, and what policy says of each backend.
+//! `bulkhead reach --to`: which clients reach a Service, from the Service's translation at the client's node and policy for each backend.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -18,29 +18,28 @@ use crate::output::{self, Columns};
 use crate::run;
 use crate::translate::{Extent, Route, Services, Source, Translation};
 
-/// Backends that are named in one line.
+/// Maximum number of backends named in one line.
 const MAX_NAMED: usize = 4;
 
-/// What a source may reach.
+/// Verdict on one client and Service address.
 #[derive(Serialize)]
 struct Line<'a> {
     from: &'a str,
-    /// The node that translates the connection.
+    /// Node that translates the connection.
     node: Arc<str>,
-    /// The Service.
     to: String,
-    /// The address that is used.
+    /// Address of the Service.
     address: std::net::IpAddr,
     family: &'static str,
     protocol: &'static str,
     port: u16,
     verdict: &'static str,
-    /// Why the Service itself refuses the connection.
+    /// Reason why the Service refuses the connection. `None` if it does not.
     refused: Option<&'static str>,
     backends: Vec<Backend>,
 }
 
-/// A backend that the source may be given.
+/// A possible backend of the client.
 #[derive(Serialize)]
 struct Backend {
     address: SocketAddr,
@@ -48,7 +47,7 @@ struct Backend {
     /// `kept` or `rewritten`.
     source: &'static str,
     verdict: &'static str,
-    /// Allowed because a policy is audited: if all were enforced, it would be denied.
+    /// Whether the backend is allowed only because a policy is audited.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     audited: bool,
     #[serde(skip)]
@@ -77,9 +76,7 @@ pub(super) fn run(args: &Reach, out: &mut impl Write) -> anyhow::Result<()> {
         if let Question::Address(to) = question
             && !services.is_virtual(&pipeline, *to)?
         {
-            bail!(
-                "no Service has {to}\n  help: write service/NAMESPACE/NAME, or leave --to out for the truth table of all pods"
-            );
+            bail!("no Service has {to}\n  help: write service/NAMESPACE/NAME, or omit --to to list all pods");
         }
     }
     let sources = super::ends(&pipeline, &args.external)?;
@@ -125,7 +122,7 @@ struct Asker<'a> {
 }
 
 impl Asker<'_> {
-    /// What a source may reach: a line for each address that it uses, and for a source outside for each node.
+    /// Returns one line per Service address of the client; for an external client, one per node.
     fn lines<'s>(&mut self, question: &Question, source: &'s NamedEnd) -> anyhow::Result<Vec<Line<'s>>> {
         let from = &source.end;
         let is_ipv4 = from.address().is_ipv4();
@@ -156,7 +153,7 @@ impl Asker<'_> {
         Ok(lines)
     }
 
-    /// The nodes at which the source's connections come in.
+    /// Returns the nodes where the client's connections arrive.
     fn entries(&self, question: &Question, from: &End) -> anyhow::Result<Vec<Arc<str>>> {
         let address = match question {
             Question::Port(..) => from.address(),
@@ -215,7 +212,7 @@ fn json(
     sources: &[NamedEnd],
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
-    // Written line by line, as the table of pods.
+    // Stream the lines, like the matrix of pods.
     write!(out, "{{\"services\":[")?;
     let mut first = true;
     for question in questions {
@@ -268,7 +265,7 @@ fn text(
     Ok(())
 }
 
-/// Which of the backends, or why none.
+/// Names the reachable backends, or says why none is.
 fn told(line: &Line<'_>) -> String {
     if let Some(refused) = line.refused {
         return format!("none: {}", refused.replace('_', " "));

@@ -1,4 +1,4 @@
-//! The merged table as Markdown, for a pull request, and as CSV.
+//! The merged connectivity matrix as Markdown and CSV.
 
 use std::io::{self, Write};
 
@@ -7,7 +7,7 @@ use super::merged::Merged;
 use crate::fabric::Reached;
 use crate::output::{markdown, printable};
 
-/// A matrix where it fits a page, else a list of who reaches whom.
+/// Writes a matrix if it fits a page, else a list.
 pub(super) fn markdown_table(merged: &Merged, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "### Who reaches whom at {}\n", merged.ports().join(", "))?;
     match merged.is_focused() || merged.ends.len() > NAMED_COLUMNS {
@@ -35,7 +35,7 @@ fn matrix(merged: &Merged, out: &mut impl Write) -> io::Result<()> {
 fn list(merged: &Merged, out: &mut impl Write) -> io::Result<()> {
     let mut rows = 0;
     for (from, end) in merged.ends.iter().enumerate() {
-        // Destinations at the same ports are one row, in the order of the first of each.
+        // Destinations with the same ports share a row, in the order of their first occurrence.
         let mut by_services: Vec<(String, Vec<String>)> = Vec::new();
         for (to, other) in merged.ends.iter().enumerate() {
             let services = merged.services(from, to);
@@ -62,7 +62,7 @@ fn list(merged: &Merged, out: &mut impl Write) -> io::Result<()> {
     }
 }
 
-/// A record for each two ends, port and family, as RFC 4180 has it.
+/// Writes one record per pair of ends, port and address family (RFC 4180).
 pub(super) fn csv(merged: &Merged, out: &mut impl Write) -> io::Result<()> {
     let head = ["from", "from_pods", "to", "to_pods", "family", "protocol", "port", "verdict", "audited"];
     record(&head.map(str::to_owned), out)?;
@@ -84,7 +84,7 @@ pub(super) fn csv(merged: &Merged, out: &mut impl Write) -> io::Result<()> {
     out.flush()
 }
 
-/// A record of several fields. What would end a field is in quotes, and a quote there is two (RFC 4180, section 2).
+/// Writes a CSV record. Quotes fields with separators and doubles quotes inside them (RFC 4180, section 2).
 fn record(fields: &[String], out: &mut impl Write) -> io::Result<()> {
     let quoted = |field: &String| match field.contains(['"', ',', '\r', '\n']) {
         true => format!("\"{}\"", field.replace('"', "\"\"")),

@@ -1,4 +1,4 @@
-//! The flow table of the text form: who talked to whom, what became of it and why.
+//! The flow table of the text output: ends, verdict and reason.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -11,26 +11,26 @@ use bulkhead_dataplane::{DropReason, Flow, Outcome, PortId, SessionState, Snapsh
 use super::translated::Translated;
 use crate::output::Columns;
 
-/// The most rows that are kept. More than a person reads; what does not fit is counted in one line below the table.
+/// Maximum number of rows. The rest is counted in one line below the table.
 const MAX_ROWS: usize = 1_000;
 
-/// Conversations: packets of both directions of a session count for the row of its first packet.
+/// Counts packets by flow. Both directions of a session count in the row of its first packet.
 #[derive(Default)]
 pub(super) struct Flows {
     rows: Vec<(Row, u64)>,
     index: HashMap<Row, usize>,
     others: u64,
-    /// Connections that are audited: what is told with the first packet is meant of all.
+    /// Audited policy by row: the vswitch reports it with the first packet only.
     audited: HashMap<Row, OriginId>,
-    /// By the address and port that a client has used: which Service that is.
+    /// Service by the address and port that clients used.
     services: HashMap<(IpAddr, u16), String>,
 }
 
-/// What packets of one row have in common. Client ports are left out, so that a thousand requests are one row.
+/// What the packets of a row have in common. Excludes client ports, so that a thousand requests are one row.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Row {
     ends: Ends,
-    /// The Service's, for a connection to one.
+    /// The backend, for a connection to a Service.
     backend: Option<SocketAddr>,
     reason: Option<DropReason>,
     origin: Option<OriginId>,
@@ -43,7 +43,7 @@ enum Ends {
         dst: IpAddr,
         service: Service,
     },
-    /// Not IP, or too broken to have addresses.
+    /// For packets without usable addresses: not IP, or malformed.
     Port {
         from: PortId,
         to: Option<PortId>,
@@ -160,7 +160,7 @@ impl Flows {
 
 fn ends(flow: &Flow) -> Ends {
     let service = Service { protocol: flow.protocol, port: flow.dport, icmp: flow.icmp.map(request_of) };
-    // The port fields of an echo hold its identifier, which differs from one ping to the next.
+    // An echo's port fields hold its identifier, which differs between pings.
     let service = if flow.icmp.is_some() { Service { port: 0, ..service } } else { service };
     Ends::Flow { src: flow.src, dst: flow.dst, service }
 }
@@ -169,7 +169,7 @@ fn reversed(flow: &Flow) -> Flow {
     Flow { src: flow.dst, dst: flow.src, sport: flow.dport, dport: flow.sport, ..*flow }
 }
 
-/// An echo reply belongs to the row of its request (RFC 792: 0 answers 8; RFC 4443: 129 answers 128).
+/// Maps an echo reply to its request (RFC 792: 0 answers 8; RFC 4443: 129 answers 128).
 fn request_of((kind, code): (u8, u8)) -> (u8, u8) {
     match kind {
         0 => (8, code),

@@ -1,4 +1,4 @@
-//! Flow logs: each flow judged by the vswitches of all nodes, as a table or a line of JSON each.
+//! Judges the flows of logs with the vswitches of all nodes. Prints a table, or a line of JSON per flow.
 
 use std::io::{self, BufWriter, Write};
 use std::net::{IpAddr, SocketAddr};
@@ -17,13 +17,13 @@ use crate::flows::{self, Observations, ObservedFlow, SeenEnd};
 use crate::output::{self, Columns};
 use crate::run::{self, Attribution};
 
-/// The most rows of the table: more than a person reads. JSON has all.
+/// Maximum number of rows in the table. JSON has all.
 const MAX_ROWS: usize = 1_000;
 
-/// Kinds of lines that were not read, and remarks of sources, that are told one by one.
+/// Maximum number of kinds of unread lines, and of notes on sources, that are printed.
 const MAX_TOLD: usize = 10;
 
-/// Judges the logs. What was read before a fault is not shown: half a log is no answer.
+/// Judges the logs. Prints nothing if a log cannot be read to its end.
 pub(super) fn run(args: &Replay) -> anyhow::Result<()> {
     let settings = bundle::service_settings(args.settings.as_deref(), &args.state.paths)?;
     let (pipeline, services) = run::load_with_services(&args.state, Scope::Cluster, true)?;
@@ -67,23 +67,24 @@ pub(super) fn run(args: &Replay) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Opens and reads a log; `-` is standard input.
+/// Reads a log. `-` is standard input.
 pub fn read_log(path: &Path, lenient: bool, into: &mut Observations) -> anyhow::Result<()> {
     let reader = open(path, "flow log")?;
     Ok(flows::read(&path.display().to_string(), reader, lenient, into)?)
 }
 
-/// Reads the sessions of a capture. `pickup` takes the sender of a connection's first packet as its client where its beginning is not there.
+/// Reads the sessions of a capture. If the start of a TCP connection is missing, `pickup` takes the sender of its first packet as the
+/// client.
 ///
 /// # Errors
-/// When it cannot be opened, or is damaged.
+/// If it cannot be opened or is damaged.
 pub fn read_capture(path: &Path, pickup: bool, into: &mut Observations) -> anyhow::Result<()> {
     let reader = open(path, "capture")?;
     flows::from_capture(&path.display().to_string(), reader, pickup, into)?;
     Ok(())
 }
 
-/// What was not read and what sources say is lost, to standard error: it is no part of the answer, and must not be overlooked.
+/// Prints what was not read, and losses that sources report, to standard error.
 pub fn tell(seen: &Observations) {
     for (what, count) in seen.remarks.iter().take(MAX_TOLD) {
         output::note(&format!("{count} {}", output::printable(what)));
@@ -112,14 +113,14 @@ struct Line<'a> {
     last: Option<String>,
     logged: Option<&'a str>,
     verdict: &'static str,
-    /// Why it was dropped.
+    /// Drop reason.
     reason: Option<&'static str>,
     /// Why the verdict is unknown.
     unknown: Option<&'a str>,
     #[serde(flatten)]
     attribution: Attribution,
     service: Option<&'a str>,
-    /// Who would deny it, at any endpoint, if audited policies were enforced.
+    /// Audited policies that would deny the flow, at any possible endpoint.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     audited_by: Vec<String>,
     file: &'a str,
@@ -176,15 +177,15 @@ fn row(flow: &ObservedFlow, verdict: &FlowVerdict) -> [String; 7] {
     ]
 }
 
-/// Flows and sessions by what becomes of them.
+/// Numbers of flows and sessions by verdict.
 #[derive(Default, Serialize)]
 struct Totals {
     allow: u64,
     deny: u64,
     unknown: u64,
-    /// Denied now, and not dropped when they were recorded.
+    /// Denied now, but not dropped when recorded.
     cut: u64,
-    /// Allowed now, and dropped when they were recorded.
+    /// Allowed now, but dropped when recorded.
     opened: u64,
 }
 

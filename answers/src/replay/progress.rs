@@ -1,35 +1,35 @@
-//! How much of a file is read: a bar on standard error, where that is a terminal.
+//! Progress bar on standard error while reading a file.
 
 use std::io::{self, Read, Write};
 use std::time::{Duration, Instant};
 
 use crate::output::printable;
 
-/// Between two drawings: 20 a second look smooth.
+/// Interval between redraws. 20 per second look smooth.
 const INTERVAL: Duration = Duration::from_millis(50);
 
-/// Columns of the shortest bar; with less room there is none.
+/// Minimum width of the bar in columns. A narrower one is not drawn.
 const SHORTEST_BAR: usize = 10;
 
-/// A reader of a file that shows how much of it is read, and clears its line when it is dropped.
+/// A reader that shows a progress bar, and clears the line when dropped.
 pub(crate) struct Progress {
     source: Box<dyn Read>,
-    /// `None` if nothing is shown: the length is unknown, or standard error is no terminal.
+    /// `None` if the length is unknown or standard error is not a terminal.
     bar: Option<Bar>,
 }
 
 struct Bar {
     name: String,
-    /// Bytes of the file, and those of them that are read.
+    /// Bytes in the file, and bytes read.
     length: u64,
     read: u64,
     started: Instant,
-    /// `None` until it is drawn.
+    /// `None` until the bar is drawn.
     drawn: Option<Instant>,
 }
 
 impl Progress {
-    /// A reader of `source`, which has this name and these bytes. `None` for its length if it is not known.
+    /// Returns a reader of `source`. `name` is shown beside the bar. `length` is in bytes, `None` if unknown.
     pub(super) fn new(source: Box<dyn Read>, name: &str, length: Option<u64>) -> Self {
         let length = length.filter(|_| columns().is_some());
         let bar = |length| Bar { name: printable(name), length, read: 0, started: Instant::now(), drawn: None };
@@ -70,23 +70,23 @@ impl Drop for Bar {
 }
 
 fn show(text: &str) {
-    // A bar that cannot be seen is no error.
+    // Ignore errors: the bar is not essential.
     let _ = io::stderr().lock().write_all(text.as_bytes());
 }
 
-/// The columns of the terminal that standard error is; `None` if it is none.
+/// Returns the width of the terminal on standard error. `None` if it is not a terminal.
 #[cfg(target_os = "linux")]
 fn columns() -> Option<usize> {
     rustix::termios::tcgetwinsize(io::stderr()).ok().map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0)
 }
 
-/// Elsewhere the size of a terminal is not known.
+/// Other systems: unknown.
 #[cfg(not(target_os = "linux"))]
 const fn columns() -> Option<usize> {
     None
 }
 
-/// Name, bar, bytes and the time that is left, one column shorter than the terminal, so that the cursor stays in the line.
+/// Returns name, bar, bytes and remaining time, one column shorter than the terminal to keep the cursor in the line.
 fn line(name: &str, read: u64, length: u64, elapsed: Duration, columns: usize) -> String {
     // A file may grow while it is read.
     let length = length.max(read).max(1);
@@ -112,7 +112,7 @@ fn line(name: &str, read: u64, length: u64, elapsed: Duration, columns: usize) -
     whole.chars().take(room).collect()
 }
 
-/// A number of bytes with a unit: `15 B`, `1.46 KiB`.
+/// Formats a size: `15 B`, `1.46 KiB`.
 fn bytes(count: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if count < 1024 {

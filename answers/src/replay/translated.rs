@@ -1,4 +1,4 @@
-//! Which Service a packet was for, and what it was given.
+//! Names the Service of a packet and its backend.
 
 use std::net::SocketAddr;
 
@@ -14,18 +14,18 @@ pub(super) struct Names {
     adapter: Option<Adapter>,
 }
 
-/// A packet of a connection to a Service, or one that the Service has refused.
+/// A packet of a connection to a Service, including refused ones.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Translated {
-    /// The Service, or the pod whose host port it is (`pod x/a`); none where its address is no Service's any more.
+    /// The Service, or the pod with the host port (`pod x/a`). `None` if the address no longer belongs to a Service.
     pub(super) service: Option<String>,
-    /// The address that the client has used.
+    /// Destination that the client used.
     pub(super) address: SocketAddr,
-    /// The backend; none for what was refused before one was chosen.
+    /// The backend. `None` if the connection was refused before selecting one.
     pub(super) backend: Option<SocketAddr>,
-    /// The client as its backend sees it, where that is not its own address and port.
+    /// The client as the backend sees it, if rewritten.
     pub(super) source: Option<SocketAddr>,
-    /// Who has opened the connection.
+    /// The client.
     #[serde(skip)]
     pub(super) client: SocketAddr,
 }
@@ -35,8 +35,8 @@ impl Names {
         Self { adapter }
     }
 
-    /// Of a packet of either direction; none for one that has nothing to do with a Service. Of ICMP errors there is nothing to tell:
-    /// they are no part of a connection.
+    /// Returns the translation of a packet in either direction. `None` without a Service, and for ICMP errors, which belong to no
+    /// connection.
     pub(super) fn of(&self, outcome: &Outcome) -> Option<Translated> {
         let flow = outcome.flow.filter(|flow| flow.icmp.is_none())?;
         let (from, to) = (SocketAddr::new(flow.src, flow.sport), SocketAddr::new(flow.dst, flow.dport));
@@ -47,7 +47,7 @@ impl Names {
             return Some(Translated { service, address: to, backend: None, source: None, client: from });
         };
         let (source, target) = (SocketAddr::new(sent.src, sent.sport), SocketAddr::new(sent.dst, sent.dport));
-        // What the client sends changes at its destination, and what the backend sends at its source.
+        // Translation rewrites the destination of the client's packets and the source of the backend's.
         let (client, seen, address, backend) =
             if target == to || source != from && self.name(flow.protocol, source).is_some() {
                 (target, to, source, from)
@@ -59,7 +59,7 @@ impl Names {
         Some(Translated { service, address, backend: Some(backend), source, client })
     }
 
-    /// The Service, or the pod, that has an address.
+    /// Returns the Service or pod that has an address.
     fn name(&self, protocol: u8, address: SocketAddr) -> Option<String> {
         let resolver = self.adapter.as_ref()?.resolver();
         let transport =

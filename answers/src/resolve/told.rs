@@ -1,4 +1,4 @@
-//! The answer in words.
+//! The answer of `bulkhead resolve`.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -14,42 +14,42 @@ use serde::Serialize;
 use crate::args::Destination;
 use crate::output::{Columns, printable, some_of};
 
-/// Ports and Services that are named in one line.
+/// Maximum number of ports or Services named in one line.
 const MAX_NAMED: usize = 8;
 
-/// What becomes of a connection: as JSON the part that programs need.
+/// What happens to a connection. The JSON has only the fields that programs need.
 #[derive(Debug, Serialize)]
 pub struct Told {
     /// `dnat`, `reject`, `drop` or `pass`.
     pub action: &'static str,
-    /// `namespace/name` of the Service. `None` if the destination is no Service's.
+    /// `namespace/name` of the Service. `None` if the destination belongs to no Service.
     pub service: Option<String>,
-    /// All that the connection may be given.
+    /// All possible backends.
     pub backends: Vec<SocketAddr>,
-    /// Those for which the client's address is rewritten too.
+    /// Backends for which the client's address is rewritten too.
     pub rewrite_source: Vec<SocketAddr>,
     /// The reason for `action`.
     pub why: String,
-    /// The Service, or the pod whose host port it is; none where it is nobody's.
+    /// The Service, or the pod with the host port. `None` if the destination belongs to neither.
     #[serde(skip)]
     pub owner: Option<String>,
     #[serde(skip)]
     question: String,
-    /// The nodes of the backends.
+    /// Node of each backend. `None` if unknown.
     #[serde(skip)]
     pub places: Vec<Option<Arc<str>>>,
     #[serde(skip)]
     node: Arc<str>,
-    /// Notes on the answer, a line each.
+    /// Notes, one per line.
     #[serde(skip)]
     pub remarks: Vec<String>,
-    /// Endpoints that get no new connections, each with its reason.
+    /// Endpoints that get no new connections, with the reason.
     #[serde(skip)]
     pub unused: Vec<Unused>,
 }
 
 impl Told {
-    /// Puts a resolver's decision on one connection into words.
+    /// Describes a resolver's decision on one connection.
     pub fn new(
         resolver: &Resolver,
         settings: &Settings,
@@ -92,7 +92,7 @@ impl Told {
         }
     }
 
-    /// For people: the verdict in one line, the backends, and why other endpoints are none.
+    /// Writes the verdict in one line, the backends, and the reasons for unused endpoints.
     pub(super) fn write(&self, out: &mut impl Write) -> io::Result<()> {
         let service = self.service.as_ref().map_or(String::new(), |service| format!(", service {service}"));
         writeln!(out, "{}: {}{}", printable(&self.question), self.action.to_uppercase(), printable(&service))?;
@@ -142,14 +142,16 @@ fn why(resolver: &Resolver, settings: &Settings, client: Client, to: Destination
         return match answer {
             Answer::UnknownPort => format!("{answer}{}", its_ports(resolver, to)),
             Answer::NotOurs if settings.service_cidrs.is_empty() => {
-                format!("{answer}; without service_cidrs in --settings it cannot be told whether one should be")
+                format!(
+                    "{answer}; without service_cidrs in --settings it is unknown whether the address belongs to a Service"
+                )
             }
             _ => answer.to_string(),
         };
     };
     let (kind, policy) = (reached.kind.name(), policy_of(port, reached));
     if reached.kind == VipKind::HostPort {
-        // What a pod has to itself is subject to no policy for traffic.
+        // A host port has no traffic policy.
         return format!("by {kind} {}/{} of {}", port.name.port, port.name.transport, port.name.owner);
     }
     let name = if port.name.port.is_empty() { String::new() } else { format!(", port {}", port.name.port) };
@@ -170,7 +172,7 @@ fn policy_of(port: &ResolvedPort, reached: Reached) -> (&'static str, TrafficPol
     }
 }
 
-/// The ports that a cluster address has.
+/// Lists the ports of a cluster IP.
 fn its_ports(resolver: &Resolver, to: Destination) -> String {
     let mut vips: Vec<Vip> = resolver.vips().filter(|vip| vip.address == to.address).copied().collect();
     vips.sort_unstable_by_key(|vip| (vip.port, vip.transport));
@@ -179,7 +181,7 @@ fn its_ports(resolver: &Resolver, to: Destination) -> String {
     if ports.is_empty() { String::new() } else { format!(": it has {}", some_of(&ports, MAX_NAMED)) }
 }
 
-/// What else there is to know: affinity, and others that claim the address.
+/// Returns notes on session affinity and on other owners that claim the address.
 fn remarks(resolver: &Resolver, to: Destination, reached: Reached) -> Vec<String> {
     let mut remarks = Vec::new();
     let affinity = resolver.port(reached.port).and_then(|port| port.affinity);

@@ -1,4 +1,4 @@
-//! What a verdict rests on, for whoever reads it.
+//! The policy behind a verdict.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -8,11 +8,11 @@ use bulkhead_control::origin::Origin;
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_dataplane::Decision;
 
-/// What a verdict rests on, in the user's terms.
+/// The policy behind a verdict, in the user's terms.
 #[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 pub struct Attribution {
-    /// The policy rule that decided.
+    /// The NetworkPolicy rule that decided.
     pub policy: Option<PolicyRef>,
     /// The rule of a cluster policy that decided.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -20,21 +20,19 @@ pub struct Attribution {
     /// For a default deny: the policies that isolate the pod.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub isolated_by: Vec<PolicyRef>,
-    /// For traffic that no policy may forbid: `own_node`, `own_pod`.
+    /// For traffic that policy cannot deny: `own_node` or `own_pod`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exempt: Option<Cow<'static, str>>,
 }
 
-/// A policy, or one of its rules.
+/// A NetworkPolicy or one of its rules.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct PolicyRef {
-    /// The policy's namespace.
     pub namespace: Arc<str>,
-    /// Its name.
     pub name: Arc<str>,
-    /// Which of its lists.
+    /// `ingress` or `egress`.
     pub direction: Cow<'static, str>,
-    /// The rule's position in that list, from 0; none where the whole policy is meant.
+    /// Index of the rule, from 0. `None` for the whole policy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rule: Option<usize>,
 }
@@ -50,20 +48,20 @@ impl PolicyRef {
 pub struct ClusterPolicyRef {
     /// `Admin` or `Baseline`.
     pub tier: Cow<'static, str>,
-    /// The policy's kind.
+    /// Kind of the policy.
     pub kind: Cow<'static, str>,
-    /// Its name.
+    /// Name of the policy.
     pub name: Arc<str>,
-    /// Which of its lists.
+    /// `ingress` or `egress`.
     pub direction: Cow<'static, str>,
-    /// The rule's position in that list, from 0.
+    /// Index of the rule, from 0.
     pub rule: usize,
-    /// The rule's name where it has one.
+    /// Name of the rule. `None` if unnamed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rule_name: Option<Arc<str>>,
 }
 
-/// What the origin of a decision means to the user.
+/// Describes the origin of a decision.
 pub fn attribution(origin: Option<&Origin>) -> Attribution {
     match origin {
         Some(Origin::Policy { policy, direction, rule }) => Attribution {
@@ -91,12 +89,12 @@ pub fn attribution(origin: Option<&Origin>) -> Attribution {
     }
 }
 
-/// The origin of a decision, none when no rule took part in it.
+/// Returns the origin of a decision. `None` if no rule was involved.
 pub fn origin(pipeline: &Pipeline, decision: Option<Decision>) -> Option<Origin> {
     pipeline.origins().get(decision?.origin?).cloned()
 }
 
-/// Where a policy was read, none when it is gone or came from elsewhere.
+/// Returns the file position of a policy. `None` if it was deleted or did not come from a file.
 pub fn position<'a>(pipeline: &'a Pipeline, policy: &PodName) -> Option<&'a Position> {
     pipeline.cache().policies().get(policy)?.position.as_ref()
 }

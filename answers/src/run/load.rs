@@ -1,4 +1,4 @@
-//! States that are read and compiled, with what is to be told of them.
+//! Reads and compiles states, and prints warnings about them.
 
 use std::collections::BTreeSet;
 
@@ -13,27 +13,27 @@ use bulkhead_control::ties::{self, Tie};
 use crate::args::{Planned, State};
 use crate::{bundle, contests, output};
 
-/// Reads the state and compiles it for the scope. Warnings go to standard error.
+/// Reads the state and compiles it for the scope. Prints warnings to standard error.
 ///
 /// # Errors
-/// Everything that is wrong with the files, and rules that do not fit, unless the user is lenient.
+/// If a file has faults or, unless lenient, rules exceed a table's limits.
 pub fn load(state: &State, scope: Scope) -> anyhow::Result<Pipeline> {
     load_by(state, &bundle::options(state)?, scope)
 }
 
-/// As [`load`] for the whole cluster, with a pod for each workload that has none: for questions, and for nothing that forwards or writes
-/// rules, because nobody has these pods' addresses.
+/// Like [`load`] for the whole cluster, with a simulated pod for each workload without pods. Only for questions: forwarding or writing
+/// rules needs real addresses.
 ///
 /// # Errors
-/// As for [`load`].
+/// See [`load`].
 pub fn load_planned(state: &State, planned: &Planned) -> anyhow::Result<Pipeline> {
     load_by(state, &planned.with(bundle::options(state)?), Scope::Cluster)
 }
 
-/// As [`load_planned`], without tables: for questions that rules and sets answer by themselves.
+/// Like [`load_planned`] without tables, for questions that need only rules and address sets.
 ///
 /// # Errors
-/// As for [`load`], but for rules that do not fit: nothing is made of them.
+/// See [`load`], except for table limits.
 pub fn load_without_tables(state: &State, planned: &Planned) -> anyhow::Result<Pipeline> {
     let options = planned.with(bundle::options(state)?);
     let loaded = bundle::load(&state.paths, &options)??;
@@ -41,13 +41,13 @@ pub fn load_without_tables(state: &State, planned: &Planned) -> anyhow::Result<P
     Ok(compiled(state, empty, loaded)?.0)
 }
 
-/// A state for questions about its rules: none of them is left out because others leave it nothing to do.
+/// A state for questions about its rules, including rules that never decide.
 pub struct Whole {
-    /// The rules and sets, without tables.
+    /// Rules and address sets, without tables.
     pub pipeline: Pipeline,
-    /// The same with tables, for what was seen; only where that is asked for.
+    /// The same with tables. `None` unless requested.
     pub tables: Option<Pipeline>,
-    /// Services and endpoint slices.
+    /// Services and EndpointSlices.
     pub services: Vec<Object>,
     /// See [`Loaded::idle_rules`].
     pub idle_rules: SourceErrors,
@@ -55,10 +55,11 @@ pub struct Whole {
     pub empty_lists: SourceErrors,
 }
 
-/// Reads a state with its Services, and pods for workloads that have none. A fault of a Service is a warning, and then there are none.
+/// Reads a state with its Services, and simulated pods for workloads without pods. If a Service has a fault, warns and ignores all
+/// Services.
 ///
 /// # Errors
-/// As for [`load`].
+/// See [`load`].
 pub fn load_whole(state: &State, planned: &Planned, with_tables: bool) -> anyhow::Result<Whole> {
     let options = planned.with(bundle::options(state)?);
     let isolation = options.semantics.default_isolation();
@@ -85,10 +86,10 @@ pub fn load_whole(state: &State, planned: &Planned, with_tables: bool) -> anyhow
     Ok(Whole { pipeline, tables, services, idle_rules, empty_lists })
 }
 
-/// As [`load_without_tables`], with the Services of the state.
+/// Like [`load_without_tables`], with the Services of the state.
 ///
 /// # Errors
-/// As for [`load_without_tables`].
+/// See [`load_without_tables`].
 pub fn load_without_tables_with_services(state: &State, planned: &Planned) -> anyhow::Result<(Pipeline, Vec<Object>)> {
     let options = planned.with(bundle::options(state)?);
     let empty = Pipeline::without_tables(options.semantics.default_isolation());
@@ -102,11 +103,11 @@ fn load_by(state: &State, options: &Options, scope: Scope) -> anyhow::Result<Pip
     Ok(compiled(state, empty, loaded)?.0)
 }
 
-/// As [`load`], with the Services and endpoint slices of the state. Where the question is not about Services, a fault of one is a warning
-/// and there are none.
+/// Like [`load`], with the Services and EndpointSlices of the state. Unless `is_about_services`, a fault of a Service is a warning, and all
+/// Services are ignored.
 ///
 /// # Errors
-/// As for [`load`].
+/// See [`load`].
 pub fn load_with_services(
     state: &State,
     scope: Scope,
@@ -115,10 +116,10 @@ pub fn load_with_services(
     load_with_services_by(state, &bundle::options(state)?, scope, is_about_services)
 }
 
-/// As [`load_planned`] and [`load_with_services`].
+/// Combines [`load_planned`] and [`load_with_services`].
 ///
 /// # Errors
-/// As for [`load`].
+/// See [`load`].
 pub fn load_planned_with_services(
     state: &State,
     planned: &Planned,
@@ -137,32 +138,31 @@ fn load_with_services_by(
     compiled(state, Pipeline::with_default_isolation(scope, options.semantics.default_isolation()), loaded)
 }
 
-/// Reads a state with its Services.
 fn read_with_services(state: &State, options: &Options, is_about_services: bool) -> anyhow::Result<Loaded> {
     let with = Options { services: ServiceKinds::Read, ..options.clone() };
     match bundle::load(&state.paths, &with)? {
-        // Standard input cannot be read again.
+        // Standard input cannot be read twice.
         Err(faults) if !is_about_services && state.paths.iter().all(|path| path.as_os_str() != "-") => {
             let without = bundle::load(&state.paths, options)??;
             let fault = faults.shown().first().map(ToString::to_string).unwrap_or_default();
-            output::warn(&format!("Services are left out, because not all can be read: {fault}"));
+            output::warn(&format!("Services are ignored because not all could be read: {fault}"));
             Ok(without)
         }
         loaded => Ok(loaded?),
     }
 }
 
-/// Tells the warnings of what was read, and what of it does not count. What is in `told` is told elsewhere.
+/// Prints the reader's warnings, except those in `told`, and lists skipped objects.
 fn tell_loaded(loaded: &Loaded, told: &SourceErrors) {
     let untold = loaded.warnings.shown().iter().filter(|warning| !told.shown().contains(warning));
     untold.for_each(output::warn);
     match loaded.warnings.total() - loaded.warnings.shown().len() {
         0 => {}
-        more => output::warn(&format!("{more} more of such")),
+        more => output::warn(&format!("{more} more warnings of this kind")),
     }
     let kinds = [
-        ("skipped, because policy does not depend on them", &loaded.skipped),
-        ("ignored as asked, though they restrict traffic", &loaded.ignored),
+        ("skipped because policy does not depend on them", &loaded.skipped),
+        ("ignored by --ignore although they restrict traffic", &loaded.ignored),
     ];
     for (what, kinds) in kinds.into_iter().filter(|(_, kinds)| !kinds.is_empty()) {
         let kinds: Vec<String> = kinds.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
@@ -171,7 +171,7 @@ fn tell_loaded(loaded: &Loaded, told: &SourceErrors) {
     }
 }
 
-/// Gives pods the addresses that a container runtime has given them, where bundles of the state say so.
+/// Assigns pods the addresses that the bundles' container runtimes gave them.
 fn attach(state: &State, pipeline: &mut Pipeline) -> anyhow::Result<()> {
     let attached = bundle::attached(&state.paths)?;
     if !attached.is_empty() {
@@ -180,7 +180,7 @@ fn attach(state: &State, pipeline: &mut Pipeline) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Gives a pipeline what was read. Services and slices are left over.
+/// Compiles objects into a pipeline. Returns the Services and EndpointSlices separately.
 fn compiled(state: &State, pipeline: Pipeline, loaded: Loaded) -> anyhow::Result<(Pipeline, Vec<Object>)> {
     let mut pipeline = pipeline.auditing(bundle::enforcement(state)?);
     tell_loaded(&loaded, &SourceErrors::default());
@@ -203,24 +203,24 @@ fn compiled(state: &State, pipeline: Pipeline, loaded: Loaded) -> anyhow::Result
     Ok((pipeline, services))
 }
 
-/// Audited policies that are named one by one: a line of them.
+/// Maximum number of audited policies named in one line.
 const MAX_AUDITED: usize = 8;
 
 fn audited_names(policies: &BTreeSet<AuditedPolicy>) -> Vec<String> {
     policies.iter().map(ToString::to_string).collect()
 }
 
-/// Has audited policies enforced, for what cannot audit, and warns of them.
+/// Enforces audited policies, for `who` cannot audit, and prints a warning.
 ///
 /// # Errors
-/// When what they say does not compile.
+/// If the policies do not compile.
 pub fn enforce_all(pipeline: &mut Pipeline, who: &str) -> anyhow::Result<()> {
     let audited = audited_names(&pipeline.audited_policies());
     pipeline.enforce(None)?;
     if !audited.is_empty() {
         let names: Vec<&str> = audited.iter().map(String::as_str).collect();
         output::warn(&format!(
-            "{who}: these policies are taken as enforced, though they are to be audited: {}\n  \
+            "{who} treats these audited policies as enforced: {}\n  \
              help: {ENFORCEMENT_ANNOTATION} has an effect in the vswitch with `enforce: destination` (docs/audit.md)",
             output::some_of(&names, MAX_AUDITED)
         ));
@@ -228,8 +228,8 @@ pub fn enforce_all(pipeline: &mut Pipeline, who: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The policies that are enforced although they are to be audited, because where policy is enforced nothing can be audited: a line for
-/// each with its place, and one with the remedy.
+/// Returns warnings about policies that are enforced despite an audit annotation, because the enforcement point cannot audit. Each has the
+/// policy's position and a remedy.
 pub fn unaudited(pipeline: &Pipeline) -> Vec<String> {
     let unaudited = pipeline.unaudited_policies();
     let more = unaudited.len().saturating_sub(MAX_REFUSALS);
@@ -240,13 +240,13 @@ pub fn unaudited(pipeline: &Pipeline) -> Vec<String> {
              `dataplane: nftables` nothing is audited\n  help: remove the annotation, or use the vswitch with `enforce: destination`"
         )
     });
-    told.chain((more > 0).then(|| format!("and {more} more of such"))).collect()
+    told.chain((more > 0).then(|| format!("and {more} more warnings of this kind"))).collect()
 }
 
-/// Tells of rules that do not fit.
+/// Prints warnings about rules that exceed a table's limits.
 ///
 /// # Errors
-/// When there are any, unless the user is `lenient`: what is asked about the state depends on them.
+/// If there are any and `lenient` is false: answers depend on them.
 fn check_refusals(pipeline: &Pipeline, lenient: bool) -> anyhow::Result<()> {
     let refusals = refusals(pipeline);
     if !lenient && !refusals.is_empty() {
@@ -256,21 +256,21 @@ fn check_refusals(pipeline: &Pipeline, lenient: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The rules that do not fit, with what is in force in their place: a line, and one with the remedy.
+/// Returns warnings about rules that exceed a table's limits, with what is in force instead, and a remedy.
 pub fn refusals(pipeline: &Pipeline) -> Vec<String> {
     let refusals = pipeline.refusals();
     let more = refusals.len().saturating_sub(MAX_REFUSALS);
     let told = |refusal: &Refusal| {
-        format!("{refusal}\n  help: write the policies of these pods with fewer rules, or fewer overlaps")
+        format!("{refusal}\n  help: reduce the number of rules, or their overlaps, in the policies of these pods")
     };
     let told = refusals.iter().take(MAX_REFUSALS).map(told);
-    told.chain((more > 0).then(|| format!("and {more} more of such"))).collect()
+    told.chain((more > 0).then(|| format!("and {more} more warnings of this kind"))).collect()
 }
 
-/// Refusals that are told one by one: as many as a person reads.
+/// Refusals printed one by one. The rest is only counted.
 const MAX_REFUSALS: usize = 10;
 
-/// What the API of cluster policies leaves open in this state, and how it is decided here.
+/// Returns warnings about orders of cluster policies that the API leaves undefined, and how they are resolved.
 pub fn left_open(pipeline: &Pipeline) -> Vec<String> {
     let cache = pipeline.cache();
     let tie = |tie: &Tie| {
@@ -290,10 +290,10 @@ pub fn left_open(pipeline: &Pipeline) -> Vec<String> {
     told
 }
 
-/// Ties that are told: more than a screen of them helps nobody.
+/// Maximum number of ties printed.
 const MAX_TIES: usize = 10;
 
-/// Pods of a namespace without an object match no namespace selector but one for everything or by name.
+/// Warns about namespaces without an object: their pods match only selectors by name or for all namespaces.
 fn warn_of_missing_namespaces(pipeline: &Pipeline) {
     let cache = pipeline.cache();
     let used: BTreeSet<_> = cache.pods().map(|(_, pod)| &pod.name.namespace).collect();
@@ -309,7 +309,7 @@ fn warn_of_missing_namespaces(pipeline: &Pipeline) {
     }
 }
 
-/// What a node's own addresses are its object tells, and otherwise at most its host-network pods.
+/// Warns about nodes without an object, whose own addresses are unknown.
 fn warn_of_missing_nodes(pipeline: &Pipeline) {
     let cache = pipeline.cache();
     let used: BTreeSet<_> = cache.pods().filter_map(|(_, pod)| pod.node.as_ref()).collect();

@@ -1,19 +1,19 @@
-//! How much is known of Services, in numbers and in words.
+//! Numbers of known Services, VIPs and backends.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// How much is known.
+/// Numbers of known Services, VIPs and backends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
-    /// Whether all is listed; before that nothing is translated.
+    /// Whether the initial list is complete. No connection is translated before.
     pub listed: bool,
-    /// Services, those that are not translated included.
+    /// All Services, including those that are not translated.
     pub services: usize,
     /// Virtual addresses with protocol and port.
     pub vips: usize,
-    /// Backends of service ports: an endpoint counts once for each.
+    /// Backends by service port: an endpoint of two service ports counts twice.
     pub backends: usize,
 }
 
@@ -25,11 +25,11 @@ impl fmt::Display for Counts {
     }
 }
 
-/// How much is known, none where Services are off, in words.
+/// Describes the counts. `None` means that Services are disabled.
 pub fn told(counts: Option<&Counts>) -> String {
     counts.map_or_else(|| format!("off: {OFF}"), Counts::to_string)
 }
 
-/// What does not work where Services are off.
+/// Consequence of disabled Services.
 pub const OFF: &str = "pods cannot reach cluster addresses, the cluster's DNS among them, unless something else translates in \
                               front of the vswitch";

@@ -1,4 +1,4 @@
-//! Source addresses that somebody has: connections must not leave with a pod's or a node's.
+//! Source addresses that belong to a pod or node, which translated connections must not use.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -8,7 +8,7 @@ use bulkhead_control::service::Settings;
 
 use super::{Adapter, first_address};
 
-/// Keeps connections from leaving with an address that a pod or a node has. Returns such addresses with whose they are.
+/// Withholds source addresses that a pod or node has. Returns these addresses with their owners.
 pub fn withhold_taken(adapter: &mut Adapter, pipeline: &Pipeline) -> BTreeMap<IpAddr, String> {
     let sources = adapter.source_addresses().into_iter();
     let taken: BTreeMap<IpAddr, String> =
@@ -17,14 +17,14 @@ pub fn withhold_taken(adapter: &mut Adapter, pipeline: &Pipeline) -> BTreeMap<Ip
     taken
 }
 
-/// The addresses, of all nodes, that connections were to leave with and that a pod or a node has.
+/// Returns all nodes' source addresses that belong to a pod or node.
 pub fn taken_sources(pipeline: &Pipeline, settings: &Settings) -> BTreeSet<IpAddr> {
     let blocks = pipeline.cache().nodes().values().flat_map(|node| &node.pod_cidrs);
     let all = blocks.filter_map(first_address).chain(settings.source_addresses.iter().copied());
     all.filter(|&address| holder(pipeline, address).is_some()).collect()
 }
 
-/// Whose address it is, none where it is nobody's in the cluster.
+/// Returns the owner of an address. `None` if no pod or node has the address.
 fn holder(pipeline: &Pipeline, address: IpAddr) -> Option<String> {
     let cache = pipeline.cache();
     let node = cache.nodes().values().find(|node| node.addresses.contains(&address));

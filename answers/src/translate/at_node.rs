@@ -1,4 +1,4 @@
-//! What one node makes of a connection: for the offline answers from a state, for a running vswitch from what its policy thread knows.
+//! Translation of a connection at one node, from a state or from the live state of a vswitch.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,18 +14,18 @@ use crate::fabric::End;
 use crate::resolve::Told;
 use crate::services::Adapter;
 
-/// What a node's Services say of a destination.
+/// Result of looking up a destination in a node's Services.
 pub enum Found {
-    /// It is no Service's.
+    /// No Service has the destination.
     NotOurs,
-    /// It is that of a Service that is left to another proxy.
+    /// Another proxy handles the Service.
     OtherProxy,
-    /// It is translated, or refused.
+    /// The connection is translated or refused.
     Translated(Box<Translation>),
 }
 
 impl Found {
-    /// The translation; none where the connection keeps its destination.
+    /// Returns the translation. `None` if the connection keeps its destination.
     pub fn translation(self) -> Option<Translation> {
         match self {
             Self::Translated(translation) => Some(*translation),
@@ -34,10 +34,10 @@ impl Found {
     }
 }
 
-/// What the node of `adapter` makes of a connection that comes in there.
+/// Translates a connection that arrives at the node of `adapter`.
 ///
 /// # Errors
-/// Before all Services have been listed.
+/// If the initial list of Services is incomplete.
 pub fn translate(
     pipeline: &Pipeline,
     adapter: &Adapter,
@@ -80,11 +80,11 @@ pub(super) fn decide(resolver: &Resolver, client: Client, to: Destination) -> an
     resolver.decide(client, to.address, to.port).context("the Services are not known yet")
 }
 
-/// Who the client is to a node.
+/// Classifies the client, seen from a node.
 fn client(pipeline: &Pipeline, clients: &Clients, from: &End, to: IpAddr, node: &Arc<str>) -> Client {
     let address = from.address();
     let place = |own: &Arc<str>, here, elsewhere| if own == node { here } else { elsewhere };
-    // What came over another node is named by its address alone.
+    // Traffic that came through another node is identified by its address only.
     let known = match from {
         End::External(_) => End::at(pipeline, address),
         known => known.clone(),
@@ -100,7 +100,7 @@ fn client(pipeline: &Pipeline, clients: &Clients, from: &End, to: IpAddr, node: 
     }
 }
 
-/// What tables see of a connection from `from` to the backend `to` that the node of `adapter` translates.
+/// Returns the source rewriting and the legs of a connection from `from` to backend `to`, as tables see them.
 fn route(
     adapter: &Adapter,
     from: &End,
@@ -126,7 +126,7 @@ fn route(
     (Source::Becomes(own), legs)
 }
 
-/// Why a Service refuses a connection, as programs are told.
+/// Returns the refusal's name in JSON. `None` if the connection is not refused.
 const fn refusal(answer: &Answer) -> Option<&'static str> {
     match answer {
         Answer::NoEndpoint => Some("no_endpoint"),

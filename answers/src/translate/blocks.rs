@@ -1,4 +1,4 @@
-//! Blocks of addresses in policies that name what policy never sees: the virtual addresses of Services.
+//! Finds policy CIDR blocks that match only virtual addresses of Services. Policy never sees those.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -13,42 +13,40 @@ use super::Services;
 use super::find::addresses_of;
 use crate::output::{printable, some_of};
 
-/// Warnings that are told one by one: as many as a person reads.
+/// Warnings printed one by one. The rest is only counted.
 const MAX_TOLD: usize = 10;
 
-/// Services that are named in one line.
+/// Maximum number of Services named in one line.
 const MAX_NAMED: usize = 3;
 
-/// The blocks of policies that name virtual addresses in vain, each with its place and the remedy.
+/// Returns a warning for each block that matches only virtual addresses, with its position and a remedy.
 ///
-/// A block that holds the pods behind a Service as well means what it says, such as `0.0.0.0/0`, and is not among them.
+/// A block that also contains the pods behind the Service, such as `0.0.0.0/0`, is correct and not reported.
 pub fn warnings(pipeline: &Pipeline, services: &Services) -> Vec<String> {
     let found = vain_blocks(pipeline, services);
     let more = found.len().saturating_sub(MAX_TOLD);
-    // The line of each is looked up in its file.
+    // Each needs a line lookup in its file, so look up only those that are shown.
     let shown = found.iter().take(MAX_TOLD).map(told);
-    shown.chain((more > 0).then(|| format!("and {more} more of such"))).collect()
+    shown.chain((more > 0).then(|| format!("and {more} more warnings of this kind"))).collect()
 }
 
-/// A block of a policy that names virtual addresses in vain.
+/// A policy block, or part of one, that matches only virtual addresses of Services.
 pub struct VainBlock<'a> {
-    /// The policy, among those of both sorts.
+    /// Name of the policy; the names of cluster policies include their kind.
     pub policy: PolicyName,
-    /// `NetworkPolicy shop/web`.
     label: String,
-    /// Which of its lists.
     pub direction: Direction,
-    /// The rule's position in that list, from 0.
+    /// Index of the rule in the policy's list, from 0.
     pub rule: usize,
-    /// Where the policy was read.
+    /// Position of the policy. `None` if it was not read from a file.
     pub position: Option<&'a Position>,
-    /// The field: `spec.egress[0].to[1].ipBlock.cidr`.
+    /// Path of the field, such as `spec.egress[0].to[1].ipBlock.cidr`.
     pub path: String,
     wrong: Wrong,
 }
 
 impl VainBlock<'_> {
-    /// What is wrong with it, and what follows.
+    /// Describes the fault and its effect.
     pub fn reason(&self) -> String {
         let Wrong { block, what, is_except, .. } = &self.wrong;
         let effect = if *is_except { "excludes nothing there" } else { "matches nothing there" };
@@ -56,11 +54,11 @@ impl VainBlock<'_> {
     }
 }
 
-/// What to do about them.
+/// Remedy for all such blocks.
 pub const REMEDY: &str =
     "name the pods behind the Service by podSelector and namespaceSelector; ports are those of the pods";
 
-/// The blocks of all policies that name virtual addresses in vain; see [`warnings`].
+/// Finds the blocks of all policies that match only virtual addresses; see [`warnings`].
 pub fn vain_blocks<'a>(pipeline: &'a Pipeline, services: &Services) -> Vec<VainBlock<'a>> {
     let known = Known::of(pipeline, services);
     if known.is_empty() {
@@ -98,7 +96,7 @@ pub fn vain_blocks<'a>(pipeline: &'a Pipeline, services: &Services) -> Vec<VainB
                         direction,
                         rule: at,
                         position: policy.position.as_ref(),
-                        // A peer may list several networks, which are peers of their own here.
+                        // A peer of a cluster policy may list several networks, which are separate peers here.
                         path: format!("spec.{direction}[{at}]"),
                         wrong,
                     });
@@ -116,7 +114,7 @@ fn told(block: &VainBlock<'_>) -> String {
     format!("{}{label}: {path}: {}\n  help: {REMEDY}", place.unwrap_or_default(), block.reason())
 }
 
-/// A part of a block that names virtual addresses in vain.
+/// The faulty part of a block.
 #[derive(Clone)]
 struct Wrong {
     /// `cidr` or `except[0]`.
@@ -126,10 +124,10 @@ struct Wrong {
     is_except: bool,
 }
 
-/// Blocks that were looked at before: policies repeat them, and each costs a look at every address inside.
+/// Results by block: policies repeat blocks, and each check tests all addresses inside.
 type Seen = HashMap<(IpBlock, bool), Vec<Wrong>>;
 
-/// The peers of a rule, from 0, with what is wrong with them.
+/// Returns the faulty peers of a rule with their index, from 0.
 fn in_rule(known: &Known, seen: &mut Seen, rule: &PolicyRule, direction: Direction) -> Vec<(usize, Wrong)> {
     let mut found = Vec::new();
     for (at, peer) in rule.peers.iter().flatten().enumerate() {
@@ -152,14 +150,14 @@ fn in_block(known: &Known, block: &IpBlock, is_ingress: bool) -> Vec<Wrong> {
     excepts.collect()
 }
 
-/// What is known of virtual addresses.
+/// Known virtual addresses and pods.
 struct Known {
     service_cidrs: Vec<IpNet>,
-    /// The Services that have each address, but the addresses of nodes.
+    /// Services by virtual address, except node addresses.
     vips: BTreeMap<IpAddr, Vec<ServiceName>>,
-    /// The addresses of each Service's endpoints.
+    /// Endpoint addresses by Service.
     endpoints: BTreeMap<ServiceName, Vec<IpAddr>>,
-    /// The addresses of all pods.
+    /// Addresses of all pods.
     pods: Vec<IpAddr>,
 }
 
@@ -185,14 +183,14 @@ impl Known {
         self.service_cidrs.is_empty() && self.vips.is_empty()
     }
 
-    /// Why a block allows less than it seems to; none where it does not.
+    /// Returns why a block allows less than its author probably meant. `None` if it does not.
     fn cidr(&self, block: &IpBlock, is_ingress: bool) -> Option<String> {
         if let Some(what) = self.lies_inside(&block.cidr) {
             return Some(what);
         }
         let is_one = block.cidr.prefix_len() == block.cidr.max_prefix_len();
         if is_ingress && !is_one {
-            // Clients may well have addresses like those of a load balancer.
+            // External clients may have addresses close to a load balancer's.
             return None;
         }
         let holds = |address: &IpAddr| {
@@ -203,7 +201,7 @@ impl Known {
         })
     }
 
-    /// Why an exception excludes less than it seems to; none where it does not.
+    /// Returns why an exception excludes less than its author probably meant. `None` if it does not.
     fn except(&self, block: &IpBlock, except: &IpNet) -> Option<String> {
         let is_left = |address: &IpAddr| {
             block.cidr.contains(address) && !block.except.iter().any(|except| except.contains(address))
@@ -215,37 +213,37 @@ impl Known {
         })
     }
 
-    /// That all of the block is in a service CIDR.
+    /// Returns a description if a service CIDR contains the whole block.
     fn lies_inside(&self, block: &IpNet) -> Option<String> {
         let around = self.service_cidrs.iter().find(|cidr| cidr.contains(block))?;
         let name = self.names(block, |_, _| true).map_or(String::new(), |names| format!(" ({names})"));
         Some(format!("lies in the service CIDR {around}{name}"))
     }
 
-    /// That addresses of Services are in the block for which it does not do to an endpoint what it seems to.
+    /// Returns a description if the block contains Services' virtual addresses but treats their endpoints differently.
     fn holds_vips(&self, block: &IpNet, is_vain: impl Fn(&IpAddr, &IpAddr) -> bool) -> Option<String> {
         let differs = |vip: &IpAddr, service: &ServiceName| {
             let endpoints = self.endpoints.get(service).into_iter().flatten();
             let mut own = endpoints.filter(|endpoint| endpoint.is_ipv4() == vip.is_ipv4()).peekable();
-            // Of one without endpoints it cannot be told, unless it is all that the block names.
+            // Without endpoints, the effect is unknown unless the block is exactly this address.
             (own.peek().is_none() && block.prefix_len() == block.max_prefix_len())
                 || own.any(|endpoint| is_vain(vip, endpoint))
         };
         self.names(block, differs).map(|names| format!("holds {names}"))
     }
 
-    /// That a service CIDR is in the block, where that is in vain.
+    /// Returns a description if the block contains a service CIDR but is useless for pods.
     fn holds_service_cidr(&self, block: &IpNet, is_vain: impl Fn(&IpNet) -> bool) -> Option<String> {
         let is_family = |pod: &IpAddr| pod.is_ipv4() == block.addr().is_ipv4();
         let held = self.service_cidrs.iter().find(|cidr| block.contains(*cidr))?;
-        // Without pods it cannot be told what the block is for.
+        // Without pods, the purpose of the block is unknown.
         let is_told = self.pods.iter().any(is_family) && is_vain(held);
         is_told.then(|| format!("holds the service CIDR {held} and no pod"))
     }
 
-    /// The Services with an address in the block that are meant.
+    /// Names the Services with an address in the block that satisfy `is_meant`.
     fn names(&self, block: &IpNet, is_meant: impl Fn(&IpAddr, &ServiceName) -> bool) -> Option<String> {
-        // Addresses of one family stand together, in order.
+        // The map's order keeps a block's addresses together.
         let inside = self.vips.range(block.network()..=block.broadcast());
         let meant = inside.flat_map(|(vip, names)| names.iter().map(move |name| (vip, name)));
         let meant: Vec<String> = meant

@@ -1,4 +1,4 @@
-//! Services by their names, and the addresses at which they are reached.
+//! Looks up Services by name, and the addresses that clients use.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -13,38 +13,38 @@ use crate::args::{Destination, PortProtocol, ServicePortWord, ServiceTarget};
 use crate::fabric::End;
 use crate::output;
 
-/// Services and ports that are named in one line.
+/// Maximum number of Services or ports named in one line.
 const MAX_NAMED: usize = 8;
 
-/// Names that differ in so many letters are taken for typos of each other.
+/// Maximum edit distance between a name and a suggested one.
 const MAX_TYPOS: usize = 3;
 
 impl Services {
-    /// The Service of this name, which has an address in the cluster.
+    /// Returns the Service with this name.
     ///
     /// # Errors
-    /// When there is none, with the names that are most like it, or when nothing is translated to it.
+    /// If the Service does not exist, with similar names, or has no cluster IP and is not translated.
     pub fn named(&self, name: &ServiceName) -> anyhow::Result<&ClusterService> {
         let service = self.all().find(|service| service.name == *name);
         let service =
             service.with_context(|| format!("no Service {name} in the state\n  help: {}", self.like(name)))?;
         if service.cluster_ips.is_empty() {
             bail!(
-                "Service {name} has no address in the cluster, it is headless or an ExternalName: nothing is translated to it\n  \
-                 help: ask about what its name resolves to{}",
+                "Service {name} has no cluster address: a headless or ExternalName Service is not translated\n  \
+                 help: ask about the address that its name resolves to{}",
                 self.endpoints(name)
             );
         }
         if service.proxy.as_deref().unwrap_or_default() != self.settings.service_proxy_name {
             bail!(
-                "Service {name} is left to another proxy (service.kubernetes.io/service-proxy-name)\n  \
-                 help: service_proxy_name in --settings says whose Services are asked about"
+                "Service {name} is handled by another proxy (service.kubernetes.io/service-proxy-name)\n  \
+                 help: set service_proxy_name in --settings to that proxy"
             );
         }
         Ok(service)
     }
 
-    /// The Services of names like this one.
+    /// Suggests Services with similar names.
     fn like(&self, name: &ServiceName) -> String {
         let wanted = name.to_string();
         let distance = |other: &ClusterService| strsim::osa_distance(&other.name.to_string(), &wanted);
@@ -57,12 +57,14 @@ impl Services {
         let names: Vec<&str> = near.iter().map(|(_, name)| name.as_str()).collect();
         match (names.as_slice(), self.all().next()) {
             ([], None) => "add the output of `kubectl get services,endpointslices -A -o yaml` to --state".to_owned(),
-            ([], Some(_)) => format!("it has none in namespace {} and none named {}", name.namespace, name.name),
+            ([], Some(_)) => {
+                format!("the state has no Service in namespace {} and no Service named {}", name.namespace, name.name)
+            }
             (names, _) => format!("it has {}", output::some_of(names, MAX_NAMED)),
         }
     }
 
-    /// The addresses of a Service's endpoints, for a remedy.
+    /// Lists the addresses of a Service's endpoints, for an error's help.
     fn endpoints(&self, name: &ServiceName) -> String {
         let slices = self.objects.iter().filter_map(|object| match object {
             Object::EndpointSlice(slice) if slice.service_name().as_ref() == Some(name) => Some(slice),
@@ -75,10 +77,10 @@ impl Services {
         if all.is_empty() { String::new() } else { format!(": {}", output::some_of(&all, MAX_NAMED)) }
     }
 
-    /// The ports that are asked about: the one that the target names, those that are `asked`, else all.
+    /// Returns the ports in question: the target's, else those in `asked`, else all.
     ///
     /// # Errors
-    /// When the Service has none of that name or number, with those that it has, and when a port is named in both ways.
+    /// If the Service has no such port, or target and `asked` both name one.
     pub fn ports(&self, target: &ServiceTarget, asked: &[PortProtocol]) -> anyhow::Result<Vec<ServicePort>> {
         let service = self.named(&target.name)?;
         let missing = |port: String| {
@@ -115,8 +117,8 @@ impl Services {
         if found.is_empty() { Err(missing(word.to_string())) } else { Ok(found) }
     }
 
-    /// The addresses of one family at which a client reaches a port of a Service: inside the cluster its cluster address; outside those of
-    /// the load balancer, else external ones, else the node port at `node`, else the cluster address.
+    /// Returns a Service port's addresses of one family: inside the cluster the cluster IP; outside the load balancer's addresses, else the
+    /// external IPs, else the node port at `node`, else the cluster IP.
     pub fn addresses(
         &mut self,
         name: &ServiceName,
@@ -135,8 +137,8 @@ impl Services {
         Ok(known.map_or(Vec::new(), |(_, port)| reached_at(port, is_outside)))
     }
 
-    /// Keeps what these Services are resolved by, which leaves out most of the work in a large cluster: their endpoints, and the Services
-    /// that share an address with them.
+    /// Discards objects that the resolution of these Services does not need: keeps their endpoints and the Services that share an address
+    /// with them. Saves most of the work in a large cluster.
     pub fn narrow(&mut self, names: &BTreeSet<ServiceName>) {
         self.views.clear();
         let named = self.all().filter(|service| names.contains(&service.name));
@@ -149,12 +151,12 @@ impl Services {
     }
 }
 
-/// Every address of a Service, but those of nodes.
+/// Returns all addresses of a Service except node addresses.
 pub(super) fn addresses_of(service: &ClusterService) -> impl Iterator<Item = IpAddr> {
     service.cluster_ips.iter().chain(&service.balancer_ips).chain(&service.external_ips).copied()
 }
 
-/// Where a client reaches a port, see [`Services::addresses`].
+/// Returns the addresses of a port for [`Services::addresses`].
 fn reached_at(port: &ResolvedPort, is_outside: bool) -> Vec<Destination> {
     let kinds: &[VipKind] = if is_outside {
         &[VipKind::LoadBalancer, VipKind::ExternalIp, VipKind::NodePort, VipKind::ClusterIp]
@@ -168,11 +170,10 @@ fn reached_at(port: &ResolvedPort, is_outside: bool) -> Vec<Destination> {
     kinds.iter().map(of_kind).find(|vips| !vips.is_empty()).unwrap_or_default()
 }
 
-/// The addresses at which clients reach the one port of a Service that is meant, as a node's resolver knows it: those of each client, which
-/// is in the cluster or not. `asked` is the port where the target does not name it.
+/// Returns, for each client, the address of the Service port in question. `asked` is the port if the target names none.
 ///
 /// # Errors
-/// When the resolver knows no such Service or port, or several ports are meant.
+/// If the resolver has no such Service or port, or several ports match.
 pub fn resolved(
     resolver: &Resolver,
     target: &ServiceTarget,
@@ -189,8 +190,8 @@ pub fn resolved(
         .collect();
     if own.is_empty() {
         bail!(
-            "Service {} is not translated here\n  help: it is unknown, headless, an ExternalName, or left to another proxy; `bulkhead resolve` \
-             tells what becomes of it in a state",
+            "Service {} is not translated by this vswitch\n  help: it is unknown, headless, an ExternalName, or handled by another proxy; `bulkhead resolve` \
+             shows how it is handled in a state",
             target.name
         );
     }
@@ -209,9 +210,9 @@ pub fn resolved(
         let text = |(transport, number, name): &(Transport, u16, Arc<str>)| named_port(name, *number, *transport);
         let texts: Vec<String> = ports.iter().map(text).collect();
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-        let problem = if meant.is_empty() { "has no such port" } else { "has several such ports" };
+        let problem = if meant.is_empty() { "has no such port" } else { "has several matching ports" };
         bail!(
-            "Service {} {problem}\n  help: name one of {} by --port, or behind a colon",
+            "Service {} {problem}\n  help: choose one of {} with --port, or after a colon",
             target.name,
             output::some_of(&texts, MAX_NAMED)
         );
@@ -227,7 +228,7 @@ pub fn resolved(
     }
     if found.is_empty() {
         bail!(
-            "Service {} has no address of the client's family\n  help: ask with an address of the other family",
+            "Service {} has no address of the client's family\n  help: use a client address of the other family",
             target.name
         );
     }
@@ -235,16 +236,16 @@ pub fn resolved(
 }
 
 fn told_twice(name: &ServiceName, word: &ServicePortWord) -> anyhow::Error {
-    anyhow::anyhow!("the port of Service {name} is told twice\n  help: leave out --port, or `:{word}`")
+    anyhow::anyhow!("the port of Service {name} is given twice\n  help: omit --port, or `:{word}`")
 }
 
-/// A port by its protocol, the number at its cluster address, and its name.
+/// Returns protocol, port at the cluster IP and port name.
 fn numbered(port: &ResolvedPort) -> impl Iterator<Item = (Transport, u16, Arc<str>)> {
     let own = port.vips().iter().filter(|(_, kind)| *kind == VipKind::ClusterIp);
     own.map(|(vip, _)| (vip.transport, vip.port, port.name.port.clone()))
 }
 
-/// A port of a Service, for people: `http (80/TCP)`.
+/// `http (80/TCP)`.
 pub fn port_text(port: &ServicePort) -> String {
     named_port(&port.name, port.port, port.transport)
 }

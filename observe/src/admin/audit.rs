@@ -35,9 +35,9 @@ fn write(out: &mut impl Write, report: &AuditReport) -> io::Result<()> {
     }
     table.write(out)?;
     if report.connections.is_empty() && report.left_out + report.untold == 0 {
-        writeln!(out, "\nNothing would break that was seen since they are audited.")?;
+        writeln!(out, "\nEnforcing them would break no connection seen since the audit began.")?;
     } else {
-        writeln!(out, "\nWould break if they were enforced:")?;
+        writeln!(out, "\nEnforcing them would break:")?;
         let mut table = Columns::new(&["CONNECTIONS", "FROM", "TO", "PORT", "FIRST SEEN", "LAST SEEN", "DENIED BY"]);
         for row in report.connections.iter().take(MAX_ROWS) {
             let AuditedConnection { from, to, protocol, port, first_seen, last_seen, denied_by, .. } = row.clone();
@@ -50,19 +50,23 @@ fn write(out: &mut impl Write, report: &AuditReport) -> io::Result<()> {
         }
     }
     if report.left_out > 0 {
-        writeln!(out, "{} connections are counted above and not listed: too many are different", report.left_out)?;
+        writeln!(
+            out,
+            "{} connections are counted above but not listed: too many distinct connections",
+            report.left_out
+        )?;
     }
     if report.untold > 0 {
         writeln!(
             out,
-            "{} connections are in no count: too many came at once; `bulkhead policies` counts them",
+            "{} connections are not counted above because of overload; `bulkhead policies` counts them",
             report.untold
         )?;
     }
     if report.file.is_none() {
         writeln!(
             out,
-            "These counts end with the process: the configuration has no audit.folder and no sessions.folder."
+            "These counts are lost when the vswitch stops: the configuration has neither audit.folder nor sessions.folder."
         )?;
     }
     Ok(())

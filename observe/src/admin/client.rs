@@ -32,7 +32,7 @@ pub enum AskError {
         source: io::Error,
     },
     /// The conversation broke off, or took too long.
-    #[error("the vswitch at {} does not answer: {source}", socket.display())]
+    #[error("the vswitch at {} does not respond: {source}", socket.display())]
     Silent {
         /// Where.
         socket: PathBuf,
@@ -40,13 +40,13 @@ pub enum AskError {
         source: io::Error,
     },
     /// It has ended the conversation.
-    #[error("the vswitch at {} has ended the connection without an answer", socket.display())]
+    #[error("the vswitch at {} closed the connection without an answer", socket.display())]
     Ended {
         /// Where.
         socket: PathBuf,
     },
     /// It speaks otherwise.
-    #[error("the answer of {} is not understood: {source}", socket.display())]
+    #[error("cannot parse the answer of {}: {source}", socket.display())]
     NotUnderstood {
         /// Where.
         socket: PathBuf,
@@ -61,9 +61,9 @@ pub enum AskError {
 fn help(error: &io::Error) -> &'static str {
     match error.kind() {
         ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
-            "no vswitch runs here, or its configuration names another socket (admin.socket); say --socket"
+            "start the vswitch, or pass --socket if its configuration has another path in admin.socket"
         }
-        ErrorKind::PermissionDenied => "only root may ask",
+        ErrorKind::PermissionDenied => "run the command as root",
         _ => "say --socket",
     }
 }
@@ -74,7 +74,7 @@ fn help(error: &io::Error) -> &'static str {
 /// When none answers, with the remedy; or what it says is wrong.
 pub fn ask<T: DeserializeOwned>(socket: &Path, request: &Request) -> anyhow::Result<T> {
     let answer = exchange(socket, request, PATIENCE)?;
-    serde_json::from_value(answer).with_context(|| format!("the answer of {} is not understood", socket.display()))
+    serde_json::from_value(answer).with_context(|| format!("cannot parse the answer of {}", socket.display()))
 }
 
 /// Asks to watch. Gives what comes before the lines, and then each line to `each`, until that says to stop or no more come.

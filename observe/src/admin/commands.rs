@@ -73,16 +73,16 @@ fn write_status(out: &mut impl Write, status: &Status) -> io::Result<()> {
         policy.states_refused
     )?;
     if policy.refused {
-        writeln!(out, "  a newer state or other ports cannot be put into force and are tried again; the log says why")?;
+        writeln!(out, "  cannot apply a newer state or new ports; retrying. See the log")?;
     }
     for (count, what) in [
-        (policy.faulty_objects, "objects are not understood"),
+        (policy.faulty_objects, "objects could not be parsed"),
         (policy.contested_addresses, "addresses are claimed by several pods"),
-        (policy.unenforced_kinds, "kinds restrict traffic and are not enforced"),
-        (policy.refused_tables, "tables do not fit, the last ones stay or nothing passes"),
+        (policy.unenforced_kinds, "kinds restrict traffic but are not enforced"),
+        (policy.refused_tables, "tables are too large: the previous ones stay in force, or nothing passes"),
     ] {
         if count > 0 {
-            writeln!(out, "  {count} {what}; the log names them")?;
+            writeln!(out, "  {count} {what}; see the log")?;
         }
     }
     write_audit(out, &status.audit)?;
@@ -121,11 +121,11 @@ fn write_status(out: &mut impl Write, status: &Status) -> io::Result<()> {
         status.flow_cache.forwarded
     )?;
     for (at, _) in status.workers.iter().enumerate().filter(|(_, worker)| worker.silent) {
-        writeln!(out, "  worker {at} does not answer: its numbers are those that it told last")?;
+        writeln!(out, "  worker {at} does not respond: its counters are stale")?;
     }
     match sum(|worker| worker.restarts) {
         0 => {}
-        restarts => writeln!(out, "  {restarts} times a worker has failed and gone on; the log says why")?,
+        restarts => writeln!(out, "  workers failed and restarted {restarts} times; see the log")?,
     }
     let sessions = &status.sessions;
     writeln!(out, "sessions: {} of {}; {} refused", sessions.used, sessions.capacity, sessions.refused)?;
@@ -158,7 +158,7 @@ fn write_audit(out: &mut impl Write, audit: &AuditStatus) -> io::Result<()> {
         )?;
     }
     if audit.refused_files > 0 {
-        writeln!(out, "  what was audited before could not be read; the log says why")?;
+        writeln!(out, "  earlier audit counts could not be read; see the log")?;
     }
     Ok(())
 }
@@ -172,9 +172,9 @@ fn write_health(out: &mut impl Write, health: &ServiceHealth) -> io::Result<()> 
     };
     let ports: Vec<String> = health.ports.iter().map(ToString::to_string).collect();
     let ports = some_of(&ports.iter().map(|port| &**port).collect::<Vec<_>>(), MAX_LATE);
-    writeln!(out, "  load balancers are told: {how}; address {}, ports {ports}", health.listen)?;
+    writeln!(out, "  health reported to load balancers: {how}; address {}, ports {ports}", health.listen)?;
     for port in health.refused.iter().take(MAX_LATE) {
-        writeln!(out, "  not at port {}: {}", port.port, printable(&port.why))?;
+        writeln!(out, "  cannot listen on port {}: {}", port.port, printable(&port.why))?;
     }
     Ok(())
 }
@@ -320,7 +320,7 @@ fn kill(args: &args::Sessions, filter: SessionFilter) -> anyhow::Result<ExitCode
     let is_filtered = filter.port.is_some() || filter.address.is_some() || filter.service.is_some();
     anyhow::ensure!(
         is_filtered || args.all,
-        "--kill without a filter would end every session of the node\n  help: name a --port, an --address or a --service, or add --all"
+        "--kill without a filter would end every session of the node\n  help: add --port, --address or --service, or confirm with --all"
     );
     let told: EndedSessions = ask(&args.admin.socket, &Request::EndSessions(filter))?;
     let mut out = io::stdout().lock();
@@ -450,7 +450,7 @@ mod tests {
             "node node-1: ready; up 1m 1s",
             "judged: by identity, where packets leave (engine: auto)",
             "generation 7, in force for 5s, which took 12.3 ms; states 2 applied, 1 refused",
-            "3 objects are not understood",
+            "3 objects could not be parsed",
             "  load balancers are told: healthy; address [::]:10256, ports 10256\n  not at port 30000: in use",
             "ports: 1 of 2 open; 1 of them were added",
             "x/web (veth1): waits for its interface: there is no veth1",

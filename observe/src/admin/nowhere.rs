@@ -13,7 +13,7 @@ use super::protocol::Request;
 /// Always.
 pub fn ask<T: DeserializeOwned>(socket: &Path, _request: &Request) -> anyhow::Result<T> {
     bail!(
-        "no vswitch can be asked at {}\n  help: a vswitch runs on Linux alone; give a state instead",
+        "cannot query a vswitch at {}\n  help: vswitches run only on Linux; pass a state with --state instead",
         socket.display()
     )
 }

@@ -157,24 +157,24 @@ impl Failure {
 /// What is wrong with it.
 pub fn read_request(line: &[u8]) -> Result<Request, Failure> {
     let malformed = |error: &dyn std::fmt::Display| {
-        Failure::new(
-            "malformed",
-            format!("the request is not understood: {error}"),
-            "docs/admin.md describes the requests",
-        )
+        Failure::new("malformed", format!("cannot parse the request: {error}"), "docs/admin.md describes the requests")
     };
     let mut value: Value = serde_json::from_slice(line).map_err(|error| malformed(&error))?;
-    let fields = value.as_object_mut().ok_or_else(|| malformed(&"it is not an object"))?;
+    let fields = value.as_object_mut().ok_or_else(|| malformed(&"the request is not a JSON object"))?;
     match fields.remove("version").as_ref().map(Value::as_u64) {
         Some(Some(VERSION)) => {}
-        None => return Err(malformed(&"it has no `version`")),
+        None => return Err(malformed(&"the request has no `version`")),
         Some(_) => {
-            let message = format!("this vswitch knows version {VERSION} of the protocol only");
-            return Err(Failure::new("unknown_version", message, "use the bulkhead that belongs to it"));
+            let message = format!("this vswitch supports only version {VERSION} of the protocol");
+            return Err(Failure::new(
+                "unknown_version",
+                message,
+                "use a bulkhead program of the same version as the vswitch",
+            ));
         }
     }
     if let Some(field) = fields.keys().find(|field| !["request", "arguments"].contains(&field.as_str())) {
-        return Err(malformed(&format_args!("it has no field `{field}`")));
+        return Err(malformed(&format_args!("the request has no field `{field}`")));
     }
     let failure = match Request::deserialize(&value) {
         Ok(request) => return Ok(request),

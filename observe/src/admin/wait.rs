@@ -42,25 +42,25 @@ fn missing(args: &args::Wait, now: &Enforcement) -> Option<String> {
     let is_named = args.generation.is_some() || args.uid.is_some();
     if args.gone {
         if now.known {
-            return Some("the vswitch still knows the policy".into());
+            return Some("the vswitch still has the policy".into());
         }
     } else if !now.known {
         let why = now.pending.iter().map(|pending| format!("; {pending}")).collect::<String>();
-        return Some(format!("the vswitch knows no policy of this name{why}"));
+        return Some(format!("the vswitch has no policy of this name{why}"));
     }
     if let Some(wanted) = args.generation.filter(|wanted| now.generation.is_none_or(|known| known < *wanted)) {
         let known =
             now.generation.map_or("one that does not say its own".into(), |known| format!("generation {known}"));
-        return Some(format!("the vswitch knows {known}, not yet generation {wanted}"));
+        return Some(format!("the vswitch has {known}, not yet generation {wanted}"));
     }
     if let Some(wanted) = args.uid.as_deref().filter(|wanted| now.uid.as_deref() != Some(wanted)) {
-        return Some(format!("the vswitch knows another policy of this name, not the one with uid {wanted}"));
+        return Some(format!("the vswitch has another policy of this name, not the one with uid {wanted}"));
     }
     if let Some(fault) = now.fault.as_deref().filter(|_| !args.gone) {
-        return Some(format!("the policy is not understood, so it allows nothing: {fault}"));
+        return Some(format!("the policy could not be parsed, so it allows nothing: {fault}"));
     }
     if now.stale && !is_named {
-        return Some("the API server is not heard, so there may be a newer state of the policy".into());
+        return Some("the connection to the API server is lost, so a newer version of the policy may exist".into());
     }
     (!now.enforced).then(|| now.pending.join("; "))
 }

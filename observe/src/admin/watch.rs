@@ -35,7 +35,7 @@ pub fn monitor(args: &args::Monitor) -> anyhow::Result<ExitCode> {
     let mut out = io::stdout().lock();
     let begin = |watching: Watching| {
         if args.last.is_some() && watching.remembered == 0 {
-            note("nothing is remembered: the vswitch remembers what it has told a monitor");
+            note("the vswitch remembers no flows: it remembers only flows that it sent to a monitor");
         } else if args.last.is_none() {
             note(&format!("watching node {}, generation {}", watching.node, watching.generation));
         }
@@ -53,7 +53,7 @@ pub fn monitor(args: &args::Monitor) -> anyhow::Result<ExitCode> {
 }
 
 fn parsed(line: &str) -> anyhow::Result<Value> {
-    serde_json::from_str(line).context("what the vswitch tells is not understood")
+    serde_json::from_str(line).context("cannot parse the vswitch's event")
 }
 
 /// What is asked for.
@@ -76,7 +76,7 @@ fn say(watching: &Watching, traced: &Traced) {
     note(&format!("watching node {}, generation {}", watching.node, watching.generation));
     if !traced.cached {
         note(
-            "packets that the kernel forwards by itself are not seen; --cached has those that match come to the workers",
+            "packets that the kernel forwards by itself are not shown; --cached redirects matching flows to the workers",
         );
     }
 }

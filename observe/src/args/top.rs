@@ -1,4 +1,4 @@
-//! A live screen of a running vswitch.
+//! Arguments of `bulkhead top`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,46 +13,46 @@ use bulkhead_answers::args::Format;
 #[command(
     after_help = "Examples:\n  bulkhead top\n  bulkhead top -d 5 --sort drops --port shop/\n  bulkhead top -n 3 -d 1 | cat\n  \
     bulkhead top -n 1 -o json | jq .dropped\n\n\
-    Rates are those of the last interval. On the screen ? lists the keys. Where standard input or output is no terminal, and with\n\
-    -n or -o json, each interval is told as text, or as a line of JSON. Exit code 2 when no vswitch answers."
+    Rates cover the last interval. Press ? on the screen for a list of keys. If standard input or output is not a terminal, or with -n\n\
+    or -o json, prints each interval as text or as one line of JSON. Exit code 2 if no vswitch answers."
 )]
 pub struct Top {
-    /// The vswitch's admin socket
+    /// Admin socket of the vswitch
     #[arg(long, value_name = "PATH", default_value = DEFAULT_SOCKET)]
     pub socket: PathBuf,
-    /// Seconds of an interval, 0.2 to 3600
+    /// Refresh interval in seconds, 0.2 to 3600
     #[arg(short, long = "delay", value_name = "SECONDS", default_value = "1", value_parser = interval)]
     pub delay: Duration,
-    /// End after so many intervals; no screen
+    /// Stop after N intervals; prints text instead of a screen
     #[arg(short = 'n', long = "number", value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
-    /// The ports' order: the most first, or by their names
+    /// Order of ports: highest value first, or by name
     #[arg(long, value_enum, value_name = "COLUMN", default_value = "packets")]
     pub sort: PortOrder,
-    /// Only ports in whose name this is
+    /// Show only ports whose name contains TEXT
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub port: String,
-    /// The form of the answer; json is a line for each interval
+    /// Output format; json prints one line per interval
     #[arg(short, long, value_enum, default_value = "text")]
     pub output: Format,
 }
 
-/// What ports are ordered by.
+/// Sort key of the ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum PortOrder {
-    /// Packets a second, both ways.
+    /// Packets per second, received and sent.
     Packets,
-    /// Bits a second, both ways.
+    /// Bits per second, received and sent.
     Bits,
-    /// Drops a second, then drops in all.
+    /// Drops per second, then total drops.
     Drops,
-    /// Sessions.
+    /// Number of sessions.
     Sessions,
-    /// Their names.
+    /// Port name, ascending.
     Name,
 }
 
-/// An interval: the vswitch tells the same again within 100 ms, so that shorter ones would have no rate.
+/// Parses an interval. The vswitch caches its status for 100 ms, so shorter intervals would show no rates.
 fn interval(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| format!("`{text}` is no number of seconds"))?;
     if !(0.2..=3600.0).contains(&seconds) {

@@ -1,4 +1,4 @@
-//! What is waited for: that a policy is enforced.
+//! Arguments of `bulkhead wait`.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -13,29 +13,29 @@ use bulkhead_answers::args::Admin;
     after_help = "Examples:\n  kubectl apply -f policy.yaml && bulkhead wait netpol/allow-web -n shop --timeout 5s\n  \
     bulkhead wait netpol/allow-web -n shop --generation \"$(kubectl get netpol allow-web -n shop -o jsonpath='{.metadata.generation}')\"\n  \
     bulkhead wait cnp/deny-metadata --gone\n\n\
-    Without --generation or --uid any state of the policy that the vswitch knows counts. Exit code 0 when it is in force for every\n\
-    packet from now on, of the workers and of the flows in the kernel; 1 when it is not in time, with the reason; 2 when no vswitch answers."
+    Without --generation or --uid, any version of the policy counts. Exit code 0 if the policy applies to every packet from now on,\n\
+    including flows cached in the kernel; 1 with the reason if the timeout expires; 2 if no vswitch answers."
 )]
 pub struct Wait {
-    /// The policy: netpol/NAME, cnp/NAME (ClusterNetworkPolicy), anp/NAME or banp/NAME, or the kind's whole name
+    /// Policy: netpol/NAME, cnp/NAME (ClusterNetworkPolicy), anp/NAME, banp/NAME, or the full name of the kind
     #[arg(value_name = "KIND/NAME")]
     pub policy: PolicyReference,
-    /// The NetworkPolicy's namespace
+    /// Namespace of the NetworkPolicy
     #[arg(short, long, value_name = "NAMESPACE", default_value = "default")]
     pub namespace: String,
-    /// At least this state of the policy (`metadata.generation`); only NetworkPolicies from an API server say theirs
+    /// Minimum `metadata.generation` of the policy; available only for NetworkPolicies from an API server
     #[arg(long, value_name = "N", conflicts_with = "gone")]
     pub generation: Option<u64>,
-    /// The policy with this `metadata.uid`, and no other one of its name
+    /// `metadata.uid` of the policy, to exclude another policy of the same name
     #[arg(long, value_name = "UID", conflicts_with = "gone")]
     pub uid: Option<String>,
-    /// Wait until no policy of this name is in force any more
+    /// Wait until no policy of this name is enforced
     #[arg(long)]
     pub gone: bool,
-    /// How long to wait
+    /// Maximum time to wait
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = humantime::parse_duration)]
     pub timeout: Duration,
-    /// Which vswitch, and the form of the answer.
+    /// The vswitch to query and the output format.
     #[command(flatten)]
     pub admin: Admin,
 }
@@ -43,9 +43,9 @@ pub struct Wait {
 /// A policy as `kubectl` names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyReference {
-    /// The kind of a cluster policy; none for a NetworkPolicy.
+    /// Kind of a cluster policy. `None` for a NetworkPolicy.
     pub cluster: Option<ClusterPolicyKind>,
-    /// Its name.
+    /// Name without the kind.
     pub name: String,
 }
 
@@ -60,7 +60,7 @@ impl FromStr for PolicyReference {
         };
         let (kind, name) = text.split_once('/').ok_or_else(unknown)?;
         let kind = kind.to_ascii_lowercase();
-        // `kubectl` takes `networkpolicies.networking.k8s.io` as well.
+        // `kubectl` also accepts `networkpolicies.networking.k8s.io`.
         let cluster = match kind.split('.').next().unwrap_or_default() {
             "netpol" | "networkpolicy" | "networkpolicies" => None,
             "cnp" | "clusternetworkpolicy" | "clusternetworkpolicies" => Some(ClusterPolicyKind::ClusterNetworkPolicy),

@@ -21,7 +21,7 @@ pub enum FieldError {
     #[error("{0} is not a message of the protocol")]
     Malformed(&'static str),
     /// The field is new.
-    #[error("{message} has a field {number}, which this server does not know")]
+    #[error("{message} has field {number}, which this server does not support")]
     Unknown {
         /// The message.
         message: &'static str,

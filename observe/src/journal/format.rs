@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use serde::{Deserialize, Serialize};
+
 /// Counts the changes of what any byte behind the file's header means.
 pub(super) const VERSION: u32 = 1;
 
@@ -26,6 +28,9 @@ const ALIVE: usize = 304;
 pub(super) const SEGMENT_HEAD: usize = 32;
 /// What a record's head takes.
 pub(super) const RECORD_HEAD: usize = 32;
+
+/// The longest name that is kept, in bytes.
+pub(super) const LONGEST_NAME: usize = 1024;
 
 /// The longest payload. A bound, so that a damaged length costs little to find out; what is longer is several records.
 pub(super) const LONGEST_PAYLOAD: usize = 60_000;
@@ -238,6 +243,14 @@ impl Kind {
     pub(super) fn of(number: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| *kind as u8 == number)
     }
+}
+
+/// That a vswitch has started or stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Run {
+    pub(super) is_start: bool,
+    /// With a start: when an earlier vswitch was last alive.
+    pub(super) alive: Option<u64>,
 }
 
 /// A record's head.

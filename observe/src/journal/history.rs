@@ -12,9 +12,8 @@ use bulkhead_control::cache::Event;
 use bulkhead_control::inventory::{Inventory, Key};
 use bulkhead_control::object::{Object, PodName};
 
-use super::format::Kind;
+use super::format::{Kind, Run};
 use super::reader::{Damage, Journal};
-use super::recorder::Run;
 use super::state::{MOST_WEIGHT, Part, Unpacked, Unread, unpack};
 use super::verdict::{LeftOut, Verdict};
 use packed::{Open, Packed, take_part};
@@ -48,16 +47,16 @@ pub enum HistoryError {
     #[error("the journal holds no state")]
     Empty,
     /// It begins later.
-    #[error("the journal begins later")]
+    #[error("the journal starts later")]
     Before {
         /// When it begins, in nanoseconds since 1970.
         begins: u64,
     },
     /// It is larger than any state of a vswitch.
-    #[error("the state is larger than any that a vswitch can have")]
+    #[error("the state exceeds the size limit of a vswitch")]
     TooLarge,
     /// What has changed in this time is lost.
-    #[error("changes are missing in the journal")]
+    #[error("the journal lacks changes of this period")]
     Gap(Gap),
 }
 

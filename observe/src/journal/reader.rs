@@ -11,10 +11,10 @@ use super::format::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JournalError {
     /// Something else.
-    #[error("it is no journal of a vswitch")]
+    #[error("the file is not a vswitch's journal")]
     Foreign,
     /// Of another version.
-    #[error("it is a journal of version {0}, and this program reads version {VERSION}")]
+    #[error("the journal has version {0}, this program reads version {VERSION}")]
     Version(u32),
     /// Its first page is damaged, without which nothing of the rest is known.
     #[error("the header of the journal is damaged")]

@@ -4,22 +4,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bulkhead_control::cache::Event;
-use serde::{Deserialize, Serialize};
 
-use super::format::{Kind, LONGEST_PAYLOAD, Layout, Memory};
+use super::format::{Kind, LONGEST_NAME, LONGEST_PAYLOAD, Layout, Memory, Run};
 use super::history::{History, StateAt};
 use super::reader::Damage;
 use super::state::{Change, Known, pack};
 use super::verdict::{LeftOut, Verdict};
 use super::writer::{Writer, WriterError};
-
-/// That a vswitch has started or stopped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Run {
-    pub(super) is_start: bool,
-    /// With a start: when an earlier vswitch was last alive.
-    pub(super) alive: Option<u64>,
-}
 
 /// Why something could not be recorded.
 #[derive(Debug, thiserror::Error)]
@@ -270,6 +261,3 @@ impl<M: Memory> Recorder<M> {
         Ok(true)
     }
 }
-
-/// The longest name that is kept, in bytes.
-pub(super) const LONGEST_NAME: usize = 1024;

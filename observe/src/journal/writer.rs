@@ -13,7 +13,7 @@ pub enum WriterError {
     #[error("{0}")]
     Refused(String),
     /// The file cannot grow.
-    #[error("there is no room for its first segment")]
+    #[error("the journal has no room for its first segment")]
     NoRoom,
 }
 
@@ -63,10 +63,10 @@ impl<M: Memory> Writer<M> {
         let refused = |why: String| WriterError::Refused(why);
         let journal = Journal::open(bytes).map_err(|error: JournalError| refused(error.to_string()))?;
         if journal.node() != node {
-            return Err(refused(format!("it is the journal of node `{}`", journal.node())));
+            return Err(refused(format!("the journal belongs to node `{}`", journal.node())));
         }
         if journal.layout() != layout {
-            return Err(refused(format!("it was made for {} bytes", journal.layout().bytes())));
+            return Err(refused(format!("the journal was created with {} bytes", journal.layout().bytes())));
         }
         let (newest, found) = (journal.newest(), look(journal));
         if let Some((place, sequence, end)) = newest {

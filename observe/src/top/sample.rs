@@ -73,7 +73,7 @@ pub(super) mod tests {
         assert_eq!(early.since(&late), None);
         let mut other = sample(9_000);
         other.status.instance = Some(2);
-        assert_eq!(other.since(&late), None, "it was restarted, and runs for longer than the other one had");
+        assert_eq!(other.since(&late), None, "the vswitch restarted and has run longer than the previous one");
         let mut old = [sample(1_000), sample(1_000)];
         old.iter_mut().for_each(|sample| sample.status.uptime_ms = None);
         assert!(old[1].since(&old[0]).is_some());

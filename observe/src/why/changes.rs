@@ -28,7 +28,7 @@ const MOST_SHOWN: usize = 20;
 const MOST_NAMED: usize = 8;
 
 /// What is so while the vswitch has no state that makes sense.
-const NOTHING_PASSES: &str = "DENY: there is no state that makes sense, so nothing passes";
+const NOTHING_PASSES: &str = "DENY: no valid state, so nothing passes";
 
 /// What has changed since.
 #[derive(Serialize)]
@@ -174,7 +174,7 @@ pub(super) fn find(
         let mut objects: Vec<String> = concerned.map(|(event, before)| became(event, before.as_ref())).collect();
         if is_denying != state.is_denying {
             is_denying = state.is_denying;
-            let what = if is_denying { "no state that makes sense any more" } else { "a state that makes sense again" };
+            let what = if is_denying { "the state became invalid" } else { "the state became valid again" };
             objects.push(what.to_owned());
         }
         if settings == state.settings {
@@ -237,29 +237,29 @@ impl Changes {
         let Self { decisive, others, more, elsewhere, untold, is_lost, now } = self;
         writeln!(out, "\nWhat changed since:")?;
         if decisive.is_empty() {
-            writeln!(out, "   nothing that decides this connection otherwise")?;
+            writeln!(out, "   nothing that changes the verdict on this connection")?;
         }
         for changed in decisive {
             changed.write(about, out)?;
             writeln!(out, "      then {}", printable(changed.verdict.as_deref().unwrap_or_default()))?;
         }
         if !others.is_empty() {
-            writeln!(out, "   without effect on it:")?;
+            writeln!(out, "   without effect on this connection:")?;
             others.iter().try_for_each(|changed| changed.write(about, out))?;
         }
         if *more > 0 {
-            writeln!(out, "   and {more} more of such")?;
+            writeln!(out, "   and {more} more")?;
         }
         match elsewhere {
             0 => {}
-            1 => writeln!(out, "   1 change was of others")?,
-            more => writeln!(out, "   {more} changes were of others")?,
+            1 => writeln!(out, "   1 change concerned other objects")?,
+            more => writeln!(out, "   {more} changes concerned other objects")?,
         }
         if *untold > 0 {
             writeln!(out, "   not recorded one by one: {untold}; what they did is in the next of the above")?;
         }
         if *is_lost {
-            writeln!(out, "   the last changes are lost: what is said of now may be older")?;
+            writeln!(out, "   the last changes are lost: the current verdict may be based on an older state")?;
         }
         let still = if now.differs { "Now" } else { "Still so" };
         let verdict = printable(&now.verdict);

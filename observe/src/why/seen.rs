@@ -105,7 +105,7 @@ impl Row {
         if self.from.is_some() {
             write!(out, "{} -> {}  {}", name(&self.from, ""), name(&self.to, ""), self.packet)?;
         } else {
-            write!(out, "in from {}", name(&self.in_port, "nobody knows where"))?;
+            write!(out, "in from {}", name(&self.in_port, "an unknown port"))?;
         }
         for beside in [&self.reason, &self.origin].into_iter().flatten() {
             write!(out, "  {}", printable(beside))?;
@@ -240,22 +240,22 @@ impl Seen {
         let (from, to) = (clock(self.window.0, about), clock(self.window.1, about));
         writeln!(out, "\nSeen from {from} to {to}:")?;
         if self.verdicts.is_empty() {
-            writeln!(out, "   no session of these ends began, and no packet between them was dropped")?;
+            writeln!(out, "   no new sessions and no drops between these ends")?;
         }
         self.verdicts.iter().try_for_each(|row| row.write(about, out))?;
         if self.more > 0 {
             writeln!(
                 out,
-                "   and {} more: all together {} sessions and {} dropped packets",
+                "   and {} more; in total {} sessions and {} dropped packets",
                 self.more, self.sessions, self.dropped
             )?;
         }
         if !self.unclear.is_empty() {
-            writeln!(out, "   dropped besides, from the sender's port or nobody knows whose:")?;
+            writeln!(out, "   also dropped, from the sender's port or an unknown port:")?;
             self.unclear.iter().try_for_each(|row| row.write(about, out))?;
         }
         if self.more_unclear > 0 {
-            writeln!(out, "   and {} more of such", self.more_unclear)?;
+            writeln!(out, "   and {} more", self.more_unclear)?;
         }
         let LeftOut { sessions, dropped, unheard, .. } = self.left_out;
         if self.left_out.total() > 0 {

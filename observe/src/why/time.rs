@@ -30,7 +30,7 @@ pub(super) fn parse(text: &str, now: u64) -> anyhow::Result<u64> {
         return Ok(time);
     }
     bail!(
-        "`{}` is no time\n  help: write 14:32 or 14:32:07.5 (UTC), 2026-11-24T14:32:00Z, 2026-11-24T15:32:00+01:00, or how long ago: 10m",
+        "`{}` is not a valid time\n  help: write 14:32 or 14:32:07.5 (UTC), 2026-11-24T14:32:00Z, 2026-11-24T15:32:00+01:00, or how long ago: 10m",
         bulkhead_answers::output::printable(text)
     )
 }

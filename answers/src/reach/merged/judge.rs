@@ -1,4 +1,4 @@
-//! Pods that no rule tells apart, and what gets through between them.
+//! Groups pods that no rule distinguishes, and computes the verdicts between the groups.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -14,19 +14,19 @@ use crate::args::PortProtocol;
 use crate::fabric::{self, Reached};
 use crate::workload::Workloads;
 
-/// A port, and whether it is asked about over IPv4.
+/// A port, and whether the question is about IPv4.
 pub(super) type Question = (PortProtocol, bool);
 
-/// What the policies say.
+/// Compiled policies, with and without audited ones.
 pub(super) struct States {
-    /// Those that are enforced.
+    /// The enforced policies.
     enforced: Reachability,
-    /// All of them; none where all are enforced.
+    /// All policies, including audited ones. `None` if none is audited.
     whole: Option<Reachability>,
 }
 
 impl States {
-    /// Those of a pipeline that has a mirror, which enforces all policies afterwards.
+    /// Compiles both variants. `pipeline` needs a mirror, and enforces all policies afterwards.
     pub(super) fn of(pipeline: &mut Pipeline) -> anyhow::Result<Self> {
         let now = |pipeline: &Pipeline| {
             let mirror = pipeline.mirror().context("the pipeline keeps no rules to be asked about")?;
@@ -46,10 +46,10 @@ impl States {
     }
 }
 
-/// The class of an address by the policies that are enforced, and by all.
+/// Class of an address, under the enforced policies and under all policies.
 type Classes = [ClassId; 2];
 
-/// A pod or an address with all of its addresses.
+/// A pod or an external address, with all its addresses.
 pub(super) struct Unit<'a> {
     pub(super) ends: Vec<(&'a NamedEnd, Classes)>,
 }
@@ -63,19 +63,19 @@ impl Unit<'_> {
     }
 }
 
-/// Pods of one workload that no rule tells apart, or an address.
+/// Pods of one workload that no rule distinguishes, or one external address.
 pub(super) struct Bundle<'a> {
     pub(super) workload: Option<usize>,
-    /// The first two of them are enough to ask.
+    /// The first two suffice as samples.
     pub(super) units: Vec<Unit<'a>>,
 }
 
-/// What makes pods one bundle.
+/// The key that groups pods.
 #[derive(PartialEq, Eq, Hash)]
 enum Kind<'a> {
-    /// Of one workload and of these classes. With the node where a node is an end, because pods and their own nodes always talk.
+    /// Workload, classes, and the node if the table contains nodes: a pod and its own node may always talk.
     Alike(usize, Vec<Classes>, Option<&'a str>),
-    /// An end for itself.
+    /// An end that is its own group.
     Single(&'a str),
 }
 
@@ -109,7 +109,7 @@ pub(super) fn bundles<'a>(ends: &'a [NamedEnd], states: &States, workloads: &Wor
     bundles
 }
 
-/// Says what gets through at the ports that are asked about.
+/// Computes the verdicts at the ports in question.
 pub(super) struct Judge<'a> {
     questions: &'a [Question],
     enforced: View<'a>,
@@ -122,15 +122,15 @@ impl<'a> Judge<'a> {
         Self { questions, enforced: view(&states.enforced), whole: states.whole.as_ref().map(view) }
     }
 
-    /// Adds the answers to all questions.
+    /// Appends the answers to all questions.
     pub(super) fn fill(&self, from: &Bundle<'_>, to: &Bundle<'_>, cells: &mut Vec<Option<Reached>>) {
         let from = &from.units[0];
-        // Of one bundle two pods.
+        // Within a group, compare two different pods.
         let to = if std::ptr::eq(from, &to.units[0]) { to.units.get(1) } else { to.units.first() };
         cells.extend((0..self.questions.len()).map(|question| self.answer(question, from, to?)));
     }
 
-    /// The least of what their addresses get.
+    /// Returns the strictest verdict over their address pairs.
     fn answer(&self, question: usize, from: &Unit<'_>, to: &Unit<'_>) -> Option<Reached> {
         let (_, v4) = self.questions[question];
         let sources = from.ends.iter().filter(|(end, _)| end.end.address().is_ipv4() == v4);
@@ -149,11 +149,11 @@ impl<'a> Judge<'a> {
     }
 }
 
-/// The policies of one state about the ports that are asked about.
+/// One variant of the policies, evaluated for the ports in question.
 struct View<'a> {
     reachability: &'a Reachability,
     questions: &'a [Question],
-    /// By question, then by side.
+    /// Indexed by question, then by side.
     lets_through: Vec<Vec<bool>>,
 }
 
@@ -166,7 +166,7 @@ impl<'a> View<'a> {
         Self { reachability, questions, lets_through: questions.iter().map(sides).collect() }
     }
 
-    /// From the first one to the second one.
+    /// Whether policy allows the connection from the first to the second address.
     fn passes(&self, question: usize, [from, to]: [(IpAddr, ClassId); 2]) -> bool {
         if self.reachability.is_own_node(from.0, to.0) {
             let (port, _) = self.questions[question];

@@ -37,7 +37,7 @@ impl Files {
     pub(super) fn new(args: &Capture, watching: &Watching) -> anyhow::Result<Self> {
         let is_stdout = args.write == Path::new("-");
         if is_stdout && args.file_size.is_some() {
-            bail!("standard output cannot be several files\n  help: name a file, or leave out --file-size");
+            bail!("standard output cannot be split into several files\n  help: pass a file name, or omit --file-size");
         }
         // Without a number of files none is written over.
         let ring = args.file_size.map(|size| (args.files.unwrap_or(u32::MAX), u64::from(size) * MEGABYTE));
@@ -76,8 +76,8 @@ impl Files {
     /// # Errors
     /// When it is not understood or cannot be written.
     pub(super) fn write(&mut self, packet: &Value) -> anyhow::Result<()> {
-        let bytes = packet["bytes"].as_str().and_then(bytes).context("what the vswitch tells has no bytes")?;
-        let time = packet["time"].as_str().context("what the vswitch tells has no time")?;
+        let bytes = packet["bytes"].as_str().and_then(bytes).context("the vswitch's event has no packet bytes")?;
+        let time = packet["time"].as_str().context("the vswitch's event has no time")?;
         let time = humantime::parse_rfc3339(time)?.duration_since(UNIX_EPOCH).unwrap_or_default();
         let id = |name: &Value| self.ports.iter().position(|port| Some(&*port.name) == name.as_str());
         let id = |name: &Value| id(name).and_then(|at| u16::try_from(at).ok()).map_or(PortId(u16::MAX), PortId);

@@ -126,8 +126,8 @@ pub(super) fn note_lost(line: &Value) {
     if let Some(lost) = line.get("lost_events") {
         let count = text(&lost["num_events_lost"]);
         let why = match lost["source"].as_str() {
-            Some("PERF_EVENT_RING_BUFFER") => "the workers had no room for them",
-            _ => "there were more than --rate allows, or they were not read in time",
+            Some("PERF_EVENT_RING_BUFFER") => "the workers' buffers were full",
+            _ => "they exceeded --rate, or were not read in time",
         };
         note(&format!("{count} left out: {why}"));
     }

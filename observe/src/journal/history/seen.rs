@@ -3,9 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::super::format::Kind;
+use super::super::format::{Kind, LONGEST_NAME};
 use super::super::reader::Journal;
-use super::super::recorder::LONGEST_NAME;
 use super::super::verdict::{Entries, Verdict};
 
 /// A record of verdicts is written within this time of the first of them, in nanoseconds.

@@ -39,11 +39,11 @@ impl Tracker {
         let is_restarted = since == Some(None);
         let (were_silent, silent) = (self.before.as_ref().map(silent), silent(&sample));
         let note = if is_restarted {
-            Some("the vswitch was restarted: rates come with the next interval")
+            Some("the vswitch restarted: rates resume with the next interval")
         } else if silent.contains(&true) {
-            Some("a worker does not answer: what it has counted is missing")
+            Some("a worker does not respond: its counters are missing")
         } else if were_silent.as_ref().is_some_and(|were| *were != silent) {
-            Some("a worker answers again: rates come with the next interval")
+            Some("a worker responds again: rates resume with the next interval")
         } else {
             None
         };
@@ -178,7 +178,7 @@ fn drop_counts(sample: &Sample) -> Vec<(&str, &str, u64)> {
     let reasons = sample.status.dropped.iter().map(|row| (&*row.reason, &*row.means, row.packets));
     let sum = |count: fn(&PortRow) -> u64| sample.ports.iter().map(count).sum::<u64>();
     let below = [
-        ("limited", "They were more than slow_path allows.", sum(|port| port.limited)),
+        ("limited", "They exceeded the limits of slow_path.", sum(|port| port.limited)),
         ("bypassed", "The node's kernel sent them past the vswitch.", sum(|port| port.bypassed)),
     ];
     reasons.chain(below.into_iter().filter(|(_, _, packets)| *packets > 0)).collect()

@@ -12,7 +12,7 @@ pub(super) fn last_line(choices: &Choices, width: usize) -> Line {
     let filter = |style, room| fit::without_middle(&[Span::styled(printable(&choices.filter), style)], room);
     if choices.is_typing() {
         let before = Span::styled(" ports with: ", style::STRONG);
-        let after = Span::styled("  Enter keeps it, Esc gives it up", style::DIM);
+        let after = Span::styled("  Enter applies, Esc cancels", style::DIM);
         let cursor = Span::styled("▏", style::ORDER);
         let room = width.saturating_sub(fit::width(&[before.clone(), cursor.clone(), after.clone()]));
         let filter = filter(Style::new(), room.max(FILTER));
@@ -33,16 +33,16 @@ pub(super) fn last_line(choices: &Choices, width: usize) -> Line {
 pub(super) fn help() -> Vec<Line> {
     let keys = [
         ("q, Ctrl-C", "quit"),
-        ("p", "order the ports by packets a second, both ways together"),
-        ("b", "by bits a second"),
-        ("d", "by drops a second, then by drops in all"),
+        ("p", "sort ports by packets per second, IN plus OUT"),
+        ("b", "sort by bits per second"),
+        ("d", "sort by drops per second, then by total drops"),
         ("s", "by sessions"),
         ("n", "by name"),
-        ("/", "show only ports with some text in their names; Esc shows all"),
-        ("space", "keep the screen as it is, and go on"),
-        ("arrows, page keys", "move through the ports"),
-        ("Ctrl-L", "draw everything again"),
-        ("?", "this; any key goes back"),
+        ("/", "filter ports by name; Esc shows all"),
+        ("space", "freeze or resume the screen"),
+        ("arrows, page keys", "scroll the list of ports"),
+        ("Ctrl-L", "redraw the screen"),
+        ("?", "show this help; any key closes it"),
     ];
     let mut lines = vec![Line::default()];
     lines.extend(
@@ -50,11 +50,11 @@ pub(super) fn help() -> Vec<Line> {
     );
     lines.push(Line::default());
     for text in [
-        "Rates are those of the last interval; - means none, as after a restart.",
-        "IN is what comes in at a port, from a pod or the uplink; OUT leaves there.",
-        "NS/PKT is a worker's time for a packet, the kernel's calls included;",
-        "BUSY is the share of the interval in which it had something to do.",
-        "docs/top.md tells more.",
+        "Rates cover the last interval; - means unknown, as after a restart.",
+        "IN counts packets from the pod or uplink, OUT packets to it.",
+        "NS/PKT is a worker's time per packet, system calls included;",
+        "BUSY is the share of the interval in which the worker had work.",
+        "See docs/top.md.",
     ] {
         lines.push(Line::styled(format!("  {text}"), style::DIM));
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::engine::address::{Address, Fields};
-use crate::engine::{Block, Choice, Cost, Family, Move, Projection, Protocols, Replacements};
+use crate::engine::{Block, Choice, Cost, Family, FamilyProjection, Move, Projection, Protocols, Replacements};
 use crate::simd::{Scalar, Simd};
 use crate::{BuildError, BuildOptions, Key, Rule};
 
@@ -62,8 +62,8 @@ impl Compiled {
     pub(crate) fn decide<S: Simd, const N: usize>(&self, simd: S, keys: &[Key], codes: &mut [u32; N]) -> bool {
         // Bursts of one family are the rule, so which it is needs no loop of its own.
         let decided = match keys.first().map(Key::family) {
-            Some(Key::V6) => self.decide_family(simd, &self.v6, Key::V6, keys),
-            _ => self.decide_family(simd, &self.v4, Key::V4, keys),
+            Some(Key::V6) => self.decide_family(simd, &self.v6, self.points_v6(), Key::V6, keys),
+            _ => self.decide_family(simd, &self.v4, self.points_v4(), Key::V4, keys),
         };
         match decided {
             Some(decided) => *codes = decided,
@@ -78,6 +78,7 @@ impl Compiled {
         &self,
         simd: S,
         family: &Family<A>,
+        points: Option<FamilyProjection<'_, A>>,
         number: u8,
         keys: &[Key],
     ) -> Option<[u32; N]> {
@@ -85,7 +86,7 @@ impl Compiled {
         let mut others = 0;
         for key in keys {
             others |= key.family() ^ number;
-            block.push(self.fields(simd, key));
+            block.push(self.fields(simd, points, key));
         }
         (others == 0).then(|| family.decide(simd, &block))
     }
@@ -94,8 +95,8 @@ impl Compiled {
     #[inline(always)]
     pub(crate) fn decide_one<S: Simd>(&self, simd: S, key: &Key) -> u32 {
         match key.family() {
-            Key::V4 => self.v4.decide_one(simd, &self.fields(simd, key)),
-            Key::V6 => self.v6.decide_one(simd, &self.fields(simd, key)),
+            Key::V4 => self.v4.decide_one(simd, &self.fields(simd, self.points_v4(), key)),
+            Key::V6 => self.v6.decide_one(simd, &self.fields(simd, self.points_v6(), key)),
             _ => u32::MAX,
         }
     }
@@ -106,8 +107,8 @@ impl Compiled {
         let (mut v4, mut v6) = (Block::<u32, N>::new(), Block::<u128, N>::new());
         for key in keys {
             match key.family() {
-                Key::V4 => v4.push(self.fields(simd, key)),
-                Key::V6 => v6.push(self.fields(simd, key)),
+                Key::V4 => v4.push(self.fields(simd, self.points_v4(), key)),
+                Key::V6 => v6.push(self.fields(simd, self.points_v6(), key)),
                 _ => {}
             }
         }
@@ -126,10 +127,20 @@ impl Compiled {
     }
 
     #[inline(always)]
-    fn fields<A: Address, S: Simd>(&self, simd: S, key: &Key) -> Fields<A> {
+    fn points_v4(&self) -> Option<FamilyProjection<'_, u32>> {
+        self.projection.as_deref().map(Projection::v4)
+    }
+
+    #[inline(always)]
+    fn points_v6(&self) -> Option<FamilyProjection<'_, u128>> {
+        self.projection.as_deref().map(Projection::v6)
+    }
+
+    #[inline(always)]
+    fn fields<A: Address, S: Simd>(&self, simd: S, points: Option<FamilyProjection<'_, A>>, key: &Key) -> Fields<A> {
         let (src, dst) = key.bits();
         let (mut src, mut dst) = (A::from_halves(src), A::from_halves(dst));
-        if let Some(projection) = &self.projection {
+        if let Some(projection) = points {
             (src, dst) = projection.points(simd, src, dst);
         }
         Fields {
@@ -149,8 +160,8 @@ impl Compiled {
     /// What the lookup of this key costs.
     pub(crate) fn cost(&self, key: &Key) -> Cost {
         let cost = match key.family() {
-            Key::V4 => self.v4.cost(Scalar, &self.fields(Scalar, key)),
-            _ => self.v6.cost(Scalar, &self.fields(Scalar, key)),
+            Key::V4 => self.v4.cost(Scalar, &self.fields(Scalar, self.points_v4(), key)),
+            _ => self.v6.cost(Scalar, &self.fields(Scalar, self.points_v6(), key)),
         };
         cost + self.cost_of_projection()
     }

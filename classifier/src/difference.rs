@@ -6,10 +6,35 @@ use std::sync::Arc;
 
 use ahash::RandomState;
 
-use crate::{AddressSet, Addresses, Change, Rule, RuleList};
+use crate::{AddressSet, Addresses, Rule, RuleList};
 
 /// How far a rule is searched that stands elsewhere.
 const WINDOW: usize = 64;
+
+/// One change of a list. Positions count in the list as the changes before this one have left it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Puts a rule at a position up to the list's length; the rules from there on move one further.
+    Insert {
+        /// The position that the rule will have.
+        at: usize,
+        /// The rule.
+        rule: Rule,
+    },
+    /// Takes the rule at a position out.
+    Remove {
+        /// Its position.
+        at: usize,
+    },
+    /// Puts a rule in the place of another. Where only a few addresses have entered or left its sets, this is quick
+    /// however large the sets are.
+    Replace {
+        /// The position.
+        at: usize,
+        /// The rule.
+        rule: Rule,
+    },
+}
 
 /// Calls `take` with the changes that make the second list of the first, until it says that this is enough.
 pub(crate) fn each_change(

@@ -47,7 +47,9 @@
 //! the special case where each set has one member. A set of many thousands that many rules and many tables name is a
 //! [`PartedSet`]: tables refer to it, and a change of it is no change of theirs.
 
+mod address_set;
 mod addresses;
+mod build;
 pub mod classbench;
 mod compiled;
 mod delta;
@@ -64,14 +66,17 @@ mod simd;
 mod tables;
 mod verdict;
 
-pub use addresses::{AddressSet, Addresses};
+pub use address_set::AddressSet;
+pub use addresses::Addresses;
+pub use build::{BuildError, BuildOptions, MAX_RULES};
+pub use difference::Change;
 pub use engine::Cost;
 pub use key::{Key, protocol};
 pub use parted::PartedSet;
 pub use rule::{OriginId, Rule};
 pub use rule_list::RuleList;
 pub use services::{PortRange, Service, ServiceSet, Services};
-pub use tables::{BuildError, BuildOptions, Change, MAX_RULES, Tables};
+pub use tables::Tables;
 pub use verdict::{Action, Verdict};
 
 /// Its code is compiled and run with the tests.

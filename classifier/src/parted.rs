@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
 use crate::AddressSet;
-use crate::addresses::{Point, interval_among, interval_contains, normalise};
+use crate::address_set::{Point, interval_among, interval_contains, normalise};
 
 /// A set of addresses in parts. Two are equal when they have the same members in the same parts.
 pub struct PartedSet {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::addresses::{interval_contains, interval_intersect, interval_subtract, normalise};
+use crate::address_set::{interval_contains, interval_intersect, interval_subtract, normalise};
 use crate::protocol;
 
 /// An inclusive range of ports in host byte order.

@@ -25,10 +25,10 @@ use super::link::{Link, Veth};
 use super::mac::Mac;
 use super::missed;
 use super::netlink::Netlink;
+use super::port::Port;
 use super::result::{Interface, Ip, Outcome, Route};
 use super::sandbox::Sandbox;
 use super::{Call, chain, remove};
-use bulkhead_observe::admin::AddPort;
 
 /// The MTU of pods' interfaces where nothing tells a better one: Ethernet's.
 const MTU: u32 = 1500;
@@ -48,14 +48,6 @@ pub(super) fn add(call: &Call) -> Result<String, Error> {
         Some((previous, raw)) => chain::add(&port, &previous, raw),
         None => port.add_interface(),
     }
-}
-
-/// A port that is to be opened.
-pub(super) struct Port<'a> {
-    pub(super) call: &'a Call,
-    pod: String,
-    uid: Option<String>,
-    pub(super) sandbox: &'a Sandbox<'a>,
 }
 
 impl Port<'_> {
@@ -130,34 +122,6 @@ impl Port<'_> {
         // The node's end has no address of its own and shall not speak. A node without IPv6 has no such file.
         let _ = container::set(&node.name, "disable_ipv6", "1");
         self.sandbox.enter(|| container::set_up(&environment.interface, addresses, node_mac))
-    }
-
-    /// Has the vswitch open the port of an interface of the node, and waits for it.
-    ///
-    /// # Errors
-    /// Why it does not.
-    pub(super) fn open(&self, interface: &str, mac: Mac, addresses: &[IpAddr]) -> Result<(), Error> {
-        let Call { attachment, conf, .. } = self.call;
-        let port = AddPort {
-            container: attachment.container.clone(),
-            container_interface: attachment.interface.clone(),
-            network: Some(attachment.network.clone()),
-            pod: self.pod.clone(),
-            pod_uid: self.uid.clone(),
-            interface: interface.to_owned(),
-            netns: Some(self.sandbox.path.to_string_lossy().into_owned()),
-            mac: Some(mac.to_string()),
-            addresses: addresses.to_vec(),
-            timeout_seconds: conf.patience.as_secs(),
-        };
-        self.call.daemon().add_port(port).map_err(|error| failure(&error))?;
-        self.sandbox.enter(|| container::wait_until_running(&attachment.interface))
-    }
-
-    /// Has the vswitch forget the port, which it may have heard of.
-    pub(super) fn forget(&self) {
-        // What went wrong first is told.
-        let _ = self.call.forget();
     }
 
     fn outcome(&self, node_end: &str, macs: [Mac; 2], mtu: u32, addresses: &[IpAddr], dns: Option<Value>) -> Outcome {

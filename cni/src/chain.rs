@@ -8,10 +8,10 @@ use std::net::IpAddr;
 use serde_json::Value;
 
 use super::Call;
-use super::add::Port;
 use super::error::Error;
 use super::link::Link;
 use super::netlink::Netlink;
+use super::port::Port;
 use super::result::Outcome;
 use super::sandbox::Sandbox;
 

@@ -33,6 +33,7 @@ mod mac;
 mod missed;
 mod netconf;
 mod netlink;
+mod port;
 mod remove;
 mod result;
 mod sandbox;
@@ -99,7 +100,7 @@ fn answer() -> Result<Option<String>, (Version, Error)> {
         newest(Error::new(Code::Io, "the network configuration cannot be read", format!("standard input: {error}")))
     })?;
     // As far as it is known, so that the runtime can read it.
-    let version = serde_json::from_slice(&input).ok().and_then(|value| Version::of(&value).ok());
+    let version = serde_json::from_slice(&input).ok().and_then(|value| netconf::version_of(&value).ok());
     let version = version.unwrap_or(Version::NEWEST);
     let call = NetConf::read(input).map(|conf| Call::new(environment, conf)).map_err(|error| (version, error))?;
     call.carry_out().map_err(|error| (version, error))

@@ -100,7 +100,7 @@ impl NetConf {
         if !value.is_object() {
             return Err(malformed(&"it is no JSON object"));
         }
-        let version = Version::of(&value)?;
+        let version = version_of(&value)?;
         let attachments = attachments(&value)?;
         let fields: Fields = serde_path_to_error::deserialize(value)
             .map_err(|error| Error::configuration(format!("{}: {}", error.path(), error.inner())))?;
@@ -178,6 +178,24 @@ fn attachments(value: &Value) -> Result<Option<Vec<Attached>>, Error> {
     }
 }
 
+/// Returns the version that a network configuration names.
+///
+/// # Errors
+/// [`Code::IncompatibleVersion`] if the field is missing or the plugin does not support the version.
+pub(super) fn version_of(configuration: &Value) -> Result<Version, Error> {
+    let names = Version::ALL.map(Version::name).join(", ");
+    let incompatible = |says: &str| {
+        let details = format!("cniVersion: {says}; this plugin speaks {names}");
+        Error::new(Code::IncompatibleVersion, "incompatible CNI versions", details)
+    };
+    match configuration.get("cniVersion") {
+        Some(Value::String(name)) => Version::named(name).ok_or_else(|| incompatible(&format!("it is `{name}`"))),
+        Some(other) => Err(incompatible(&format!("it is {other} and not a version"))),
+        // Before 0.2.0 there was no such field.
+        None => Err(incompatible("there is none")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -196,6 +214,22 @@ mod tests {
         let error = read(fields).unwrap_err();
         assert_eq!(error.code, Code::InvalidConfiguration, "{error}");
         error.details
+    }
+
+    #[test]
+    fn a_configuration_is_taken_in_the_versions_that_the_plugin_speaks_and_no_other() {
+        for version in Version::ALL {
+            assert_eq!(version_of(&json!({"cniVersion": version.name()})), Ok(version));
+        }
+        for (other, says) in [
+            (json!({}), "there is none"),
+            (json!({"cniVersion": "0.3.1"}), "`0.3.1`"),
+            (json!({"cniVersion": 1}), "is 1"),
+        ] {
+            let error = version_of(&other).unwrap_err();
+            assert_eq!(error.code, Code::IncompatibleVersion);
+            assert!(error.details.contains(says) && error.details.contains("0.4.0, 1.0.0, 1.1.0"), "{error}");
+        }
     }
 
     #[test]

@@ -2,8 +2,6 @@
 
 use serde_json::{Value, json};
 
-use super::error::{Code, Error};
-
 /// A version of the specification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Version {
@@ -36,24 +34,6 @@ impl Version {
         Self::ALL.into_iter().find(|version| version.name() == name)
     }
 
-    /// The version of a network configuration.
-    ///
-    /// # Errors
-    /// When the plugin does not speak it.
-    pub(super) fn of(configuration: &Value) -> Result<Self, Error> {
-        let names = Self::ALL.map(Self::name).join(", ");
-        let incompatible = |says: &str| {
-            let details = format!("cniVersion: {says}; this plugin speaks {names}");
-            Error::new(Code::IncompatibleVersion, "incompatible CNI versions", details)
-        };
-        match configuration.get("cniVersion") {
-            Some(Value::String(name)) => Self::named(name).ok_or_else(|| incompatible(&format!("it is `{name}`"))),
-            Some(other) => Err(incompatible(&format!("it is {other} and not a version"))),
-            // Before 0.2.0 there was no such field.
-            None => Err(incompatible("there is none")),
-        }
-    }
-
     /// The answer to `VERSION`. `input` is what the runtime has written, which names the version that it wants to be answered in.
     pub(super) fn answer(input: &[u8]) -> String {
         let wanted = serde_json::from_slice::<Value>(input).ok();
@@ -69,22 +49,6 @@ impl Version {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_configuration_is_taken_in_the_versions_that_the_plugin_speaks_and_no_other() {
-        for version in Version::ALL {
-            assert_eq!(Version::of(&json!({"cniVersion": version.name()})), Ok(version));
-        }
-        for (other, says) in [
-            (json!({}), "there is none"),
-            (json!({"cniVersion": "0.3.1"}), "`0.3.1`"),
-            (json!({"cniVersion": 1}), "is 1"),
-        ] {
-            let error = Version::of(&other).unwrap_err();
-            assert_eq!(error.code, Code::IncompatibleVersion);
-            assert!(error.details.contains(says) && error.details.contains("0.4.0, 1.0.0, 1.1.0"), "{error}");
-        }
-    }
 
     #[test]
     fn versions_are_told_in_the_version_that_was_asked_in() {

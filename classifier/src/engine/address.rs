@@ -4,9 +4,8 @@ use std::fmt::Debug;
 use std::hash::Hash;
 use std::ops::{BitAnd, BitXor, Not};
 
-use super::projection::{Points, Side};
 use crate::PartedSet;
-use crate::addresses::{AddressSet, Point};
+use crate::address_set::{AddressSet, Point};
 use crate::simd::{NODE, Node, Simd};
 
 /// An address, or any other field that is searched as a 32-bit number.
@@ -42,9 +41,6 @@ pub(crate) trait Address:
 
     /// Which of a few addresses are members, as intervals that neither overlap nor touch.
     fn among(set: &PartedSet, few: &[(Self, Self)]) -> Vec<(Self, Self)>;
-
-    /// The points of this family.
-    fn points(side: &Side) -> &Points<Self>;
 
     /// The mask of a prefix length up to [`Address::BITS`].
     fn mask(length: u8) -> Self;
@@ -108,11 +104,6 @@ macro_rules! alike {
 
         fn among(set: &PartedSet, few: &[(Self, Self)]) -> Vec<(Self, Self)> {
             set.$family().among(few)
-        }
-
-        #[inline(always)]
-        fn points(side: &Side) -> &Points<Self> {
-            &side.$family
         }
 
         fn mask(length: u8) -> Self {

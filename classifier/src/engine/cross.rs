@@ -15,10 +15,6 @@ use super::rules::LiveRules;
 use super::{Axes, Classes};
 use crate::{BuildError, BuildOptions};
 
-/// The most combinations that are written down: a megabyte of 16-bit numbers, the cache nearest to a core (L2) on the
-/// machine that this was measured on, and the bound on one pod's table.
-pub(crate) const MAX_CELLS: usize = 1 << 19;
-
 /// Lists that are tried: a cell is 16 bits. As many mask shapes as an attacker can nest around one packet, 33 times 33
 /// prefix lengths and 60 ranges, are few combinations and would be too many for everything else.
 const MAX_RULES: usize = u16::MAX as usize;

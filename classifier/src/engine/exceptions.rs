@@ -27,7 +27,8 @@ use super::address::Address;
 use super::axis::{Axis, Classed};
 use super::cover::Cover;
 use super::sweep::{Bounds, Lists};
-use crate::addresses::{Place, interval_among};
+use crate::address_set::interval_among;
+use crate::addresses::Place;
 use crate::simd::Simd;
 use crate::{AddressSet, Addresses, BuildOptions, Key, Rule, RuleList};
 

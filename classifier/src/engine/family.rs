@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::address::{Address, Fields};
-use super::cross::{self, Cross};
+use super::choice::Choice;
+use super::cross::Cross;
 use super::moves::Move;
-use super::plan;
 use super::pruning::Pruned;
 use super::rules::{LiveRules, Protocols};
 use super::segments::{self, Segments};
@@ -45,38 +45,6 @@ enum Matcher<A> {
     Pruned(Pruned<A>),
     Vectors(Axes<A>, Vectors<A>),
     Segments(Segments<A>),
-}
-
-/// What the compiler may choose from. Tests forbid structures to see the others work.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Choice {
-    /// The most cells of a cross product.
-    pub(crate) cells: usize,
-    /// Whether each class of an address may have a tree of its own.
-    pub(crate) pruned: bool,
-    /// The longest list whose rules are all direct.
-    pub(crate) all_direct: usize,
-    /// The most bits that small tuples are dissolved into.
-    pub(crate) dissolved: usize,
-    /// Forces segments of so many rules.
-    pub(crate) segment: Option<usize>,
-}
-
-impl Choice {
-    /// One bit for each of at most 64 rules.
-    pub(crate) const BITS: Self = Self { cells: 0, pruned: false, all_direct: 64, dissolved: 0, segment: None };
-}
-
-impl Default for Choice {
-    fn default() -> Self {
-        Self {
-            cells: cross::MAX_CELLS,
-            pruned: true,
-            all_direct: plan::ALL_DIRECT,
-            dissolved: plan::DISSOLVED,
-            segment: None,
-        }
-    }
 }
 
 impl<A: Address> Family<A> {

@@ -71,6 +71,7 @@
 
 pub(crate) mod address;
 mod axis;
+mod choice;
 mod cover;
 mod cross;
 mod exceptions;
@@ -92,11 +93,12 @@ use std::ops::Add;
 use address::{Address, Fields};
 use axis::Search;
 pub(crate) use axis::{Axis, Classed};
+pub(crate) use choice::Choice;
 pub(crate) use exceptions::{Changed, Exceptions};
-pub(crate) use family::{Choice, Family};
+pub(crate) use family::Family;
 pub(crate) use moves::Move;
 use ports::Ports;
-pub(crate) use projection::{Projection, Reference, Replacements};
+pub(crate) use projection::{FamilyProjection, Projection, Reference, Replacements};
 pub(crate) use rules::Protocols;
 
 use crate::simd::Simd;

@@ -20,8 +20,9 @@ use std::sync::Arc;
 
 use super::address::Address;
 use super::axis::Axis;
+use super::choice::MAX_CELLS;
 use super::cover::Rows;
-use super::cross::{Cross, MAX_CELLS, Pairs};
+use super::cross::{Cross, Pairs};
 use super::{Axes, Changed};
 use crate::AddressSet;
 

@@ -17,14 +17,10 @@ use std::collections::{HashMap, HashSet};
 
 use ahash::RandomState;
 
-use super::Choice;
 use super::address::Address;
+use super::choice::{CHUNK_BITS, Choice, DISSOLVED, MAX_TUPLES};
 use super::rules::{LiveRules, prefixes};
-use crate::simd::Chunk;
 use crate::{BuildError, BuildOptions};
-
-/// Tuples of a table; their bits fill the first word of a row.
-pub(crate) const MAX_TUPLES: usize = 64;
 
 /// Tuples after merging. The rest of the word is for tuples that hash the service, made in the fourth step.
 const MERGED_TUPLES: usize = 40;
@@ -35,22 +31,12 @@ pub(crate) const MAX_RUN: usize = 16;
 /// The most rules of one key, so that a bucket also has room for keys that collide.
 const MAX_SHARING: usize = 8;
 
-/// Lists up to this length are all direct: two chunks per row. Measured on the 1k sets against tuples of the same
-/// rules: see the engine's doc.
-pub(crate) const ALL_DIRECT: usize = 1024;
-
-/// Direct rules that small tuples are dissolved into: as many as fit into one chunk beside the tuples.
-pub(crate) const DISSOLVED: usize = CHUNK_BITS - MAX_TUPLES;
-
 /// No larger shape is ever dissolved.
 const MAX_DISSOLVED: usize = DISSOLVED;
 
 /// Packets that the choice is tried on. It decides which rules are quick, not what is right; a hundred tell a shape
 /// that every tenth packet reaches from one that none does.
 const SAMPLES: usize = 128;
-
-/// Bits of a row of one chunk.
-const CHUNK_BITS: usize = size_of::<Chunk>() * 8;
 
 /// Room for what a second choice changes beside the number of dissolved rules: a few tuples.
 const SLACK: usize = 16;

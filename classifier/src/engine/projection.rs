@@ -93,8 +93,8 @@ type ByPlace<T> = HashMap<Place, T, RandomState>;
 #[derive(Clone, Debug)]
 pub(crate) struct Side {
     sets: Vec<Arc<PartedSet>>,
-    pub(super) v4: Points<u32>,
-    pub(super) v6: Points<u128>,
+    v4: Points<u32>,
+    v6: Points<u128>,
 }
 
 impl Side {
@@ -131,6 +131,16 @@ impl Side {
         }
         Some((Self { sets, v4, v6 }, points))
     }
+
+    #[inline(always)]
+    fn v4(&self) -> FamilySide<'_, u32> {
+        FamilySide { sets: &self.sets, points: &self.v4 }
+    }
+
+    #[inline(always)]
+    fn v6(&self) -> FamilySide<'_, u128> {
+        FamilySide { sets: &self.sets, points: &self.v6 }
+    }
 }
 
 /// What turns addresses into points.
@@ -165,13 +175,16 @@ impl Projection {
         Some((Self { src: src.map(|(side, _)| side), dst: dst.map(|(side, _)| side) }, projected))
     }
 
-    /// The points of a packet's source and destination.
+    /// The projection of IPv4 addresses.
     #[inline(always)]
-    pub(crate) fn points<A: Address, S: Simd>(&self, simd: S, src: A, dst: A) -> (A, A) {
-        let point = |side: &Option<Side>, address| {
-            side.as_ref().map_or(address, |side| A::points(side).point(simd, &side.sets, address))
-        };
-        (point(&self.src, src), point(&self.dst, dst))
+    pub(crate) fn v4(&self) -> FamilyProjection<'_, u32> {
+        FamilyProjection { src: self.src.as_ref().map(Side::v4), dst: self.dst.as_ref().map(Side::v4) }
+    }
+
+    /// The projection of IPv6 addresses.
+    #[inline(always)]
+    pub(crate) fn v6(&self) -> FamilyProjection<'_, u128> {
+        FamilyProjection { src: self.src.as_ref().map(Side::v6), dst: self.dst.as_ref().map(Side::v6) }
     }
 
     /// The most search steps that a packet costs beside those of the compiled list: of the trees, and halvings of the sets.
@@ -203,6 +216,31 @@ impl Projection {
     fn refers(&self, axis: usize, set: &Arc<PartedSet>) -> bool {
         let side = [&self.src, &self.dst][axis].as_ref();
         side.is_some_and(|side| side.sets.iter().any(|known| Arc::ptr_eq(known, set)))
+    }
+}
+
+/// One side of a [`FamilyProjection`].
+#[derive(Clone, Copy, Debug)]
+struct FamilySide<'a, A> {
+    sets: &'a [Arc<PartedSet>],
+    points: &'a Points<A>,
+}
+
+/// Translates the addresses of one family to points. A side without a projection keeps its addresses.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FamilyProjection<'a, A> {
+    src: Option<FamilySide<'a, A>>,
+    dst: Option<FamilySide<'a, A>>,
+}
+
+impl<A: Address> FamilyProjection<'_, A> {
+    /// Returns the points of a packet's source and destination.
+    #[inline(always)]
+    pub(crate) fn points<S: Simd>(self, simd: S, src: A, dst: A) -> (A, A) {
+        let point = |side: Option<FamilySide<'_, A>>, address| {
+            side.map_or(address, |FamilySide { sets, points }| points.point(simd, sets, address))
+        };
+        (point(self.src, src), point(self.dst, dst))
     }
 }
 

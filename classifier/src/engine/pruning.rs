@@ -14,10 +14,11 @@
 
 use super::address::{Address, Fields};
 use super::axis::Axis;
+use super::choice::Choice;
 use super::cover::Cover;
 use super::rules::{Live, LiveRules};
 use super::sweep::{Bounds, Event, Lists, Pieces, Sweep};
-use super::{Block, Choice, Cost};
+use super::{Block, Cost};
 use crate::simd::{BRANCHES, CONTINUED, Kernel, List, Node, Services, Simd, prefetch};
 use crate::{BuildError, BuildOptions, PortRange};
 

@@ -16,15 +16,16 @@
 //! cut, so that bounding the leaves takes unbounded memory, and bounding the memory unbounded leaves.
 
 use super::address::{Address, Fields};
+use super::choice::{ALL_DIRECT, Choice};
 use super::rules::LiveRules;
 use super::vectors::Vectors;
-use super::{Axes, Block, Choice, Cost};
+use super::{Axes, Block, Cost};
 use crate::simd::{Chunk, Kernel, Simd};
 use crate::{BuildError, BuildOptions};
 
 /// Rules of a segment: rows of two chunks, which a lookup intersects in one go. Longer segments would be fewer, with rows that
 /// take as much more memory.
-pub(crate) const SEGMENT: usize = super::plan::ALL_DIRECT;
+pub(crate) const SEGMENT: usize = ALL_DIRECT;
 
 /// As many segments as there may be tuples. A lookup that passes 40 of them takes 4 us in a burst and 12 alone, where the scan of
 /// these 40,000 rules takes 280. A longer list is refused.

@@ -2,19 +2,17 @@
 //! that may.
 
 use super::address::{Address, Fields};
+use super::choice::{CHUNK_BITS, Choice};
 use super::cover::{self, Covers};
 use super::plan::{MAX_RUN, Plan, Shape};
 use super::rules::LiveRules;
 use super::tuples::{Tuples, lanes};
-use super::{Axes, Block, Choice, Classes, Cost};
+use super::{Axes, Block, Classes, Cost};
 use crate::simd::{Chunk, Kernel, List, NO_BIT, Simd};
 use crate::{BuildError, BuildOptions};
 
 /// Bits of a row. More make rows that no cache holds.
 const MAX_BITS: usize = 1 << 14;
-
-/// Bits of a chunk.
-const CHUNK_BITS: usize = size_of::<Chunk>() * 8;
 
 /// Codes of a chunk: one per bit, and more up to the place that stands for none.
 const CHUNK_CODES: usize = NO_BIT + 1;

@@ -3,12 +3,13 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use super::{MAX_RULES, Tables};
+use super::Tables;
+use crate::build::{BuildError, BuildOptions, MAX_RULES};
 use crate::compiled::Compiled;
 use crate::delta::Delta;
-use crate::difference::{self, Differences};
+use crate::difference::{self, Change, Differences};
 use crate::engine::{Changed, Reference, Replacements};
-use crate::{Addresses, BuildError, BuildOptions, Rule, RuleList, Verdict};
+use crate::{Addresses, Rule, RuleList, Verdict};
 
 /// Shorter lists are compiled anew when they change: that takes less than a millisecond, and lookups stay single.
 const MIN_SHARED: usize = 1 << 10;
@@ -23,31 +24,6 @@ const MAX_COPIED: usize = 1 << 12;
 
 /// A rule with more changed intervals than this, and than a quarter of what it has, is another rule: an edit of a policy.
 const FEW_MOVED: usize = 16;
-
-/// One change of a list. Positions count in the list as the changes before this one have left it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
-    /// Puts a rule at a position up to the list's length; the rules from there on move one further.
-    Insert {
-        /// The position that the rule will have.
-        at: usize,
-        /// The rule.
-        rule: Rule,
-    },
-    /// Takes the rule at a position out.
-    Remove {
-        /// Its position.
-        at: usize,
-    },
-    /// Puts a rule in the place of another. Where only a few addresses have entered or left its sets, this is quick
-    /// however large the sets are.
-    Replace {
-        /// The position.
-        at: usize,
-        /// The rule.
-        rule: Rule,
-    },
-}
 
 impl Tables {
     /// The tables of the changed list. These tables stay as they are and share what did not change.

@@ -9,8 +9,9 @@ use std::time::{Duration, Instant, SystemTime};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::config::{Authorization, Credential, Unusable, bearer};
+use super::credential::{Authorization, Credential, bearer};
 use super::tls::Identity;
+use super::unusable::Unusable;
 use crate::errors::bounded;
 
 /// The versions whose answers are understood. They say the same in the same fields.

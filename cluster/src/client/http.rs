@@ -13,7 +13,8 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use serde::Deserialize;
 
-use super::config::{Authorization, Config};
+use super::config::Config;
+use super::credential::Authorization;
 use crate::errors::{bounded, chain};
 
 /// The longest line of a watch: several times what etcd keeps of one object (1.5 MiB).

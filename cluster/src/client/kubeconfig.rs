@@ -12,9 +12,11 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use tokio_rustls::rustls::pki_types::ServerName;
 
-use super::config::{Authorization, Config, Credential, TokenFile, Unusable, bearer, contents, sensitive, server};
+use super::config::{Config, server};
+use super::credential::{Authorization, Credential, TokenFile, bearer, sensitive};
 use super::exec::Plugin;
 use super::tls::{self, Identity, Roots};
+use super::unusable::{Unusable, contents};
 
 /// The extension of a cluster that its exec plugins are given.
 const PLUGIN_EXTENSION: &str = "client.authentication.k8s.io/exec";

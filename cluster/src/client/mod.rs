@@ -21,14 +21,17 @@
 //! `auth-provider` is refused: Kubernetes 1.26 has removed it for exec plugins. So is `proxy-url`, and the variables `HTTPS_PROXY` and
 //! `NO_PROXY` are ignored: the client connects directly. It reads one file, not a list of files as in `KUBECONFIG`.
 
+mod access;
 mod config;
+mod credential;
 mod exec;
 mod http;
 mod kubeconfig;
 mod tls;
+mod unusable;
 
-pub use config::Access;
-pub(crate) use config::Config;
+pub use access::Access;
+pub(crate) use access::read;
 pub(crate) use http::{Client, Error, Lines};
 
 #[cfg(test)]

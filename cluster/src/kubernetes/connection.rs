@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::kinds::{Kind, Purpose};
 use super::settings::Timing;
-use crate::client::{Access, Client, Config, Error, Lines};
+use crate::client::{self, Access, Client, Error, Lines};
 use crate::errors::bounded;
 
 /// What has gone wrong. None of it is final: the server may be mended.
@@ -157,7 +157,7 @@ impl Connection {
     async fn read(&self) -> Result<Client, Fault> {
         let (access, patience) = (self.access.clone(), self.timing.answer);
         // Disks and programs take their time, and other kinds are followed meanwhile.
-        let read = move || Config::read(&access).map(|config| Client::new(config, patience));
+        let read = move || client::read(&access).map(|config| Client::new(config, patience));
         let read = tokio::task::spawn_blocking(read).await;
         read.unwrap_or_else(|error| Err(error.to_string())).map_err(Fault::Other)
     }

@@ -7,8 +7,8 @@ use serde::Deserialize;
 
 use super::backoff::Backoff;
 use super::connection::{Fault, UNAUTHORIZED};
-use super::follow::Shared;
 use super::kinds::{CLUSTER_POLICY_GROUP, Kind};
+use super::shared::Shared;
 
 /// How often in a row a kind has to be missing before its objects are gone: a server that has just started may not know all yet.
 const MISSES: u32 = 2;

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use super::backoff::Backoff;
 use super::connection::Fault;
-use super::follow::Shared;
 use super::kinds::Kind;
 use super::page::{self, Line};
+use super::shared::Shared;
 use super::store::Listing;
 
 /// A watch that was silent all the while it lasted, and lasted less, has served for nothing.

@@ -34,13 +34,15 @@ mod node_blocks;
 mod page;
 mod pruned;
 mod settings;
+mod shared;
 mod store;
 
-pub use follow::{Follower, Notice};
+pub use follow::Follower;
 pub use health::{ServicesHealth, SourceHealth};
 pub use kinds::{Kind, Purpose};
 pub use node_blocks::node_blocks;
 pub use settings::{Settings, Timing};
+pub use shared::Notice;
 
 pub use crate::client::Access;
 pub use store::Changes;

@@ -1,7 +1,7 @@
 use std::time::{Duration, SystemTime};
 
 use super::*;
-use crate::client::config::Authorization;
+use crate::client::credential::Authorization;
 use crate::client::exec::time;
 
 const VERSION: &str = "apiVersion: client.authentication.k8s.io/v1";

@@ -1,7 +1,9 @@
 use std::time::Duration;
 
 use super::*;
-use crate::client::config::{Authorization, TokenFile, in_cluster, server};
+use crate::client::access::in_cluster;
+use crate::client::config::server;
+use crate::client::credential::{Authorization, TokenFile};
 
 const CLUSTER: &str = "{server: 'https://192.0.2.1:6443'}";
 
@@ -32,7 +34,7 @@ fn a_context_is_the_one_that_is_named_or_the_files_own() {
                 users:\n- {name: u, user: {token: t}}\n";
     let path = scratch.write("kubeconfig", text);
     let with = |context: Option<&str>| {
-        Config::read(&Access::Kubeconfig { path: path.clone(), context: context.map(str::to_owned) })
+        crate::client::read(&Access::Kubeconfig { path: path.clone(), context: context.map(str::to_owned) })
     };
     let of = |context: Option<&str>| with(context).map(|config| (config.server.clone(), fixed(&config)));
     assert_eq!(of(None), Ok(("https://a/p".to_owned(), Some("Bearer t".to_owned()))));

@@ -1,4 +1,4 @@
-//! A port at the vswitch: opened and forgotten over the admin socket.
+//! Opens and removes a container's port at the vswitch's admin socket.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ use super::mac::Mac;
 use super::sandbox::Sandbox;
 use bulkhead_observe::admin::AddPort;
 
-/// A port that is to be opened.
+/// A port that the plugin opens for a container.
 pub(super) struct Port<'a> {
     pub(super) call: &'a Call,
     pub(super) pod: String,
@@ -19,10 +19,10 @@ pub(super) struct Port<'a> {
 }
 
 impl Port<'_> {
-    /// Has the vswitch open the port of an interface of the node, and waits for it.
+    /// Opens the port of a node interface, and waits until policy is enforced there and the container's end can send.
     ///
     /// # Errors
-    /// Why it does not.
+    /// [`Error`] if the vswitch refuses the port or does not open it in time, or if the container's end cannot send.
     pub(super) fn open(&self, interface: &str, mac: Mac, addresses: &[IpAddr]) -> Result<(), Error> {
         let Call { attachment, conf, .. } = self.call;
         let port = AddPort {
@@ -41,9 +41,9 @@ impl Port<'_> {
         self.sandbox.enter(|| container::wait_until_running(&attachment.interface))
     }
 
-    /// Has the vswitch forget the port, which it may have heard of.
+    /// Removes the port, which the vswitch may have or not.
     pub(super) fn forget(&self) {
-        // What went wrong first is told.
+        // The error that led here counts; a failed cleanup is not reported.
         let _ = self.call.forget();
     }
 }

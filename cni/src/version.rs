@@ -1,26 +1,25 @@
-//! The versions of the specification that the plugin speaks.
+//! Supported versions of the CNI specification.
 
 use serde_json::{Value, json};
 
-/// A version of the specification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Version {
-    /// `CHECK`; addresses of results say of which family they are.
+    /// Has `CHECK`. Addresses in results name their family.
     V0_4,
-    /// Addresses no longer say so.
+    /// Addresses no longer name their family.
     V1_0,
-    /// `GC` and `STATUS`; interfaces of results have an MTU.
+    /// Has `GC` and `STATUS`. Interfaces in results have an MTU.
     V1_1,
 }
 
 impl Version {
-    /// All of them, the newest last.
+    /// All versions, the newest last.
     pub(super) const ALL: [Self; 3] = [Self::V0_4, Self::V1_0, Self::V1_1];
 
-    /// The newest one, for errors of which nobody knows the version.
+    /// The newest version: used for errors if the configuration's is unknown.
     pub(super) const NEWEST: Self = Self::V1_1;
 
-    /// As configurations have it.
+    /// Returns the version as `cniVersion` spells it.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::V0_4 => "0.4.0",
@@ -29,12 +28,12 @@ impl Version {
         }
     }
 
-    /// The version of this name.
+    /// Parses a `cniVersion`. `None` if the version is not supported.
     pub(super) fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|version| version.name() == name)
     }
 
-    /// The answer to `VERSION`. `input` is what the runtime has written, which names the version that it wants to be answered in.
+    /// Returns the answer to `VERSION`, in the version that `input`, the runtime's request, names.
     pub(super) fn answer(input: &[u8]) -> String {
         let wanted = serde_json::from_slice::<Value>(input).ok();
         let wanted = wanted.as_ref().and_then(|input| input.get("cniVersion")?.as_str());

@@ -1,6 +1,7 @@
 //! The engines against the scan, and what the interface promises.
 
 use super::*;
+use crate::Change;
 use crate::{Addresses, OriginId, PortRange, Service, Services, protocol};
 
 pub(super) fn key(src: &str, port: u16) -> Key {

@@ -1,4 +1,4 @@
-//! How a server is reached: as a pod of its cluster, or by a kubeconfig.
+//! Access to an API server: as a pod of its cluster, or by a kubeconfig.
 
 use std::path::{Path, PathBuf};
 
@@ -10,39 +10,38 @@ use super::kubeconfig;
 use super::tls::{self, Roots};
 use super::unusable::{Unusable, contents};
 
-/// How the server is reached.
+/// How the client reaches the API server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Access {
-    /// The access that Kubernetes gives each pod: environment, token and certificate of its service account.
+    /// By the service account of the pod: environment variables, token and CA certificate.
     #[default]
     InCluster,
-    /// By a file as `kubectl` has it.
+    /// By a kubeconfig file, as `kubectl` reads it.
     Kubeconfig {
-        /// The file.
         path: PathBuf,
-        /// The context; `None` for the file's own choice.
+        /// The context's name. `None` for the file's `current-context`.
         context: Option<String>,
     },
 }
 
-/// Where a kubelet mounts a pod's service account. Source: Kubernetes, "Accessing the Kubernetes API from a Pod".
+/// Folder in which the kubelet mounts a pod's service account. Source: Kubernetes, "Accessing the Kubernetes API from a Pod".
 const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-/// Reads the configuration, and runs the user's exec plugin if it has one: up to a minute.
+/// Reads the configuration. Runs the user's exec plugin if the kubeconfig names one, which may take a minute.
 ///
 /// # Errors
-/// What is wrong, with the remedy.
+/// The problem and its remedy, as text for the user.
 pub(crate) fn read(access: &Access) -> Result<Config, String> {
     let (read, prefix, general) = match access {
         Access::InCluster => (
             in_cluster(|name| std::env::var(name).ok(), Path::new(ACCOUNT)),
-            "this is not a pod of a cluster".to_owned(),
-            "run it as a pod with a service account, or name a file in state.kubernetes.kubeconfig",
+            "no service account of a pod was found".to_owned(),
+            "run bulkhead as a pod with a service account, or name a kubeconfig file in state.kubernetes.kubeconfig",
         ),
         Access::Kubeconfig { path, context } => (
             kubeconfig::read(path, context.as_deref()),
             format!("{} cannot be used", path.display()),
-            "name a file that `kubectl --kubeconfig` can use",
+            "name a kubeconfig file that works with `kubectl --kubeconfig`",
         ),
     };
     read.map_err(|Unusable { problem, help }| {
@@ -50,12 +49,12 @@ pub(crate) fn read(access: &Access) -> Result<Config, String> {
     })
 }
 
-/// The access of a pod. `variable` looks up the environment, `account` is the folder of the service account.
+/// Returns a pod's configuration. `variable` looks up the environment; `account` is the service account's folder.
 pub(super) fn in_cluster(variable: impl Fn(&str) -> Option<String>, account: &Path) -> Result<Config, Unusable> {
     let set = |name: &str| variable(name).ok_or_else(|| Unusable::new(format!("{name} is not set")));
     let (host, port) = (set("KUBERNETES_SERVICE_HOST")?, set("KUBERNETES_SERVICE_PORT")?);
     let port: u16 =
-        port.parse().map_err(|_| Unusable::new(format!("KUBERNETES_SERVICE_PORT is {port:?}, which is no port")))?;
+        port.parse().map_err(|_| Unusable::new(format!("KUBERNETES_SERVICE_PORT is {port:?}, not a port number")))?;
     let host = match host.parse() {
         Ok(std::net::IpAddr::V6(address)) => format!("[{address}]"),
         _ => host,

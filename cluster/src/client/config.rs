@@ -1,4 +1,4 @@
-//! What a client has to know: which server, whom it trusts, and who asks.
+//! The configuration of a client: server, trusted authorities and credentials.
 
 use std::time::{Duration, SystemTime};
 
@@ -10,38 +10,38 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use super::credential::Authorization;
 use super::unusable::Unusable;
 
-/// How long before its end an identity is renewed: longer than a request and clocks that differ take.
+/// How long before a credential expires it is renewed. Covers the time of a request and clock skew.
 const BEFORE_END: Duration = Duration::from_secs(60);
 
-/// See the module. It has secrets, and so no `Debug`.
+/// A client's configuration. It contains secrets and so has no `Debug`.
 pub(crate) struct Config {
-    /// The server's URL, without a slash at its end.
+    /// The server's URL, without a trailing slash.
     pub(super) server: String,
-    /// The name that the server's certificate has to be for; `None` for the host of the URL.
+    /// The name to verify in the server's certificate. `None` for the URL's host.
     pub(super) server_name: Option<ServerName<'static>>,
-    /// Whom the server's certificate has to be of, and the client's own.
+    /// Trusted authorities, and the client's certificate.
     pub(super) tls: ClientConfig,
     pub(super) authorization: Authorization,
-    /// Whom the requests are made for, where that is somebody else.
+    /// Headers for user impersonation. Empty if the kubeconfig asks for none.
     pub(super) impersonation: HeaderMap,
-    /// When what says who asks is out of date; `None` if that is not known.
+    /// When the credential expires. `None` if unknown.
     pub(super) end: Option<SystemTime>,
 }
 
 impl Config {
-    /// Whether it is to be read again, since what says who asks is out of date, or soon is.
+    /// Whether a credential has expired or expires within [`BEFORE_END`]. False if its expiry is unknown.
     pub(super) fn is_ending(end: Option<SystemTime>) -> bool {
         end.is_some_and(|end| SystemTime::now() + BEFORE_END >= end)
     }
 }
 
-/// A server's URL as a client needs it.
+/// Checks and completes a server's URL.
 pub(super) fn server(text: &str) -> Result<String, Unusable> {
-    // As `kubectl` reads `localhost:8080`.
+    // Without a scheme it is http, as in `kubectl`.
     let url = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
     let wrong = || {
-        let help = "write for example `server: https://192.0.2.1:6443`";
-        Unusable::with_help(format!("{text:?} is no http or https URL"), help)
+        let help = "write a URL such as `server: https://192.0.2.1:6443`";
+        Unusable::with_help(format!("{text:?} is not an http or https URL"), help)
     };
     let uri: Uri = url.parse().map_err(|_| wrong())?;
     let is_known =

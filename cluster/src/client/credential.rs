@@ -1,4 +1,4 @@
-//! Credentials: an `Authorization` header, a token file that is read again, or a client certificate.
+//! Credentials: an `Authorization` header, a token file or a client certificate.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -9,41 +9,41 @@ use hyper::header::HeaderValue;
 use super::tls::Identity;
 use super::unusable::{Unusable, contents};
 
-/// After how long a file with a token is read again. Kubelets renew it at four fifths of its life, which is ten minutes or more: to read it
-/// within a minute is what Kubernetes asks of clients.
+/// Interval after which a token file is read again. Kubelets renew tokens at four fifths of their lifetime, which is ten minutes or more.
+/// Kubernetes asks clients to reread them within a minute.
 const REREAD: Duration = Duration::from_secs(50);
 
-/// What says who asks.
+/// What the client authenticates with.
 pub(super) struct Credential {
     pub(super) authorization: Authorization,
-    /// The client's certificate.
+    /// The client certificate. `None` without one.
     pub(super) identity: Option<Identity>,
-    /// When it is out of date; `None` if that is not known.
+    /// When the credential expires. `None` if unknown.
     pub(super) end: Option<SystemTime>,
 }
 
-/// What the header of this name is.
+/// Source of the `Authorization` header.
 pub(super) enum Authorization {
-    /// There is none: a certificate says who asks, or nothing does.
+    /// No header: the client certificate authenticates, or the client is anonymous.
     None,
     Fixed(HeaderValue),
     File(TokenFile),
 }
 
-/// `Authorization: Bearer TOKEN`.
+/// Returns the value of `Authorization: Bearer TOKEN`.
 pub(super) fn bearer(token: &str) -> Result<HeaderValue, Unusable> {
     sensitive(&format!("Bearer {}", token.trim()))
-        .ok_or_else(|| Unusable::new("it has characters that no token has, such as a line's end"))
+        .ok_or_else(|| Unusable::new("it contains characters that tokens cannot have, such as a line break"))
 }
 
-/// A header that no log shows; `None` if it has characters that no header has.
+/// Returns a header value that logs redact. `None` if the text has characters that headers cannot have.
 pub(super) fn sensitive(text: &str) -> Option<HeaderValue> {
     let mut value = HeaderValue::from_str(text).ok()?;
     value.set_sensitive(true);
     Some(value)
 }
 
-/// A file with a token that is renewed from time to time.
+/// A token file, which is read again from time to time.
 pub(super) struct TokenFile {
     path: PathBuf,
     last: Mutex<(HeaderValue, Instant)>,
@@ -55,12 +55,12 @@ impl TokenFile {
         Ok(Self { path, last })
     }
 
-    /// The header with the token. A token that cannot be read any more is used on: a server says when it is out of date.
+    /// Returns the header with the current token. If the file cannot be read, the last token stays in use until the server rejects it.
     pub(super) fn header(&self) -> HeaderValue {
         self.header_after(REREAD)
     }
 
-    /// The same, read again if it was read this long ago.
+    /// Returns the header, reading the file again if the last read is older than `reread`.
     pub(super) fn header_after(&self, reread: Duration) -> HeaderValue {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if last.1.elapsed() >= reread {
@@ -73,7 +73,7 @@ impl TokenFile {
 
 fn header(path: &Path) -> Result<HeaderValue, Unusable> {
     let part = path.display().to_string();
-    let text = String::from_utf8(contents(path)?).map_err(|_| Unusable::new("it is no text").of(&part))?;
+    let text = String::from_utf8(contents(path)?).map_err(|_| Unusable::new("it is not UTF-8 text").of(&part))?;
     if text.trim().is_empty() {
         return Err(Unusable::new("it is empty").of(&part));
     }

@@ -1,9 +1,9 @@
-//! Why a configuration cannot be used, and the reading of the files that it names.
+//! Problems of a configuration, and reading the files that it names.
 
 use std::fs;
 use std::path::Path;
 
-/// What is wrong with a configuration, and the remedy unless it is the general one.
+/// A problem of a configuration. `help` is `None` if the general remedy applies.
 #[derive(Debug)]
 pub(super) struct Unusable {
     pub(super) problem: String,
@@ -19,13 +19,13 @@ impl Unusable {
         Self { problem: problem.into(), help: Some(help.into()) }
     }
 
-    /// The same, of a part of the configuration.
+    /// Prefixes the problem with the part of the configuration.
     pub(super) fn of(self, part: &str) -> Self {
         Self { problem: format!("{part}: {}", self.problem), ..self }
     }
 }
 
-/// What is in a file.
+/// Reads a file.
 pub(super) fn contents(path: &Path) -> Result<Vec<u8>, Unusable> {
     fs::read(path).map_err(|error| Unusable::new(format!("{} cannot be read: {error}", path.display())))
 }

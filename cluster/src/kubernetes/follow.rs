@@ -1,4 +1,4 @@
-//! The thread: its tasks, what they share, and what the rest of the program sees of it.
+//! The thread that follows a server, and its interface to the rest of the program.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -15,7 +15,7 @@ use super::shared::{Notice, Shared};
 use super::store::Changes;
 use super::{discovery, list_watch};
 
-/// A thread that follows a server. It ends when this is dropped.
+/// A thread that follows an API server. Dropping it ends the thread.
 pub struct Follower {
     shared: Arc<Shared>,
     thread: JoinHandle<()>,
@@ -23,10 +23,10 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Starts to follow. `tell` is called from the thread and must not wait.
+    /// Starts the thread. `tell` is called on that thread and must not block.
     ///
     /// # Errors
-    /// When the system refuses the thread or what its runtime needs. What is wrong with the server or the way to it is told instead.
+    /// If the system cannot create the thread or its runtime. Problems of the server are sent as [`Notice::Trouble`] instead.
     pub fn start(settings: Settings, tell: impl Fn(Notice) + Send + Sync + 'static) -> std::io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let shared = Arc::new(Shared::new(settings, tell));
@@ -46,24 +46,24 @@ impl Follower {
         Ok(Self { shared, thread, _stop: stop })
     }
 
-    /// What has changed of this purpose since the last time; none where nothing has, or not everything is known yet. The first batch of
-    /// Services comes when these, endpoint slices and nodes are listed, and has all of them.
+    /// Returns what has changed for a purpose since the last call. `None` if nothing has, or if the first lists are not complete. The first
+    /// batch of Services contains all Services, endpoint slices and nodes.
     ///
     /// # Errors
-    /// When an object is not understood that nothing can stand for: one that is about policy. What has changed is kept for the next time.
+    /// If an object that affects policy is malformed and no safe substitute exists. The changes stay pending for the next call.
     pub fn take(&self, purpose: Purpose) -> Option<Result<Changes, SourceErrors>> {
         self.shared.store().take(purpose)
     }
 
-    /// Asks for all objects as they were taken; none where the server has changed what policy depends on since. Services and endpoint
-    /// slices are among them from when their first batch was taken, as they are now. The thread waits meanwhile.
+    /// Calls `ask` with all objects of the batches taken so far. `None` if policy objects have changed since. Services and endpoint slices
+    /// are included once their first batch was taken, in their current state. The thread is blocked during the call.
     pub fn with_taken<R>(&self, ask: impl FnOnce(&mut dyn Iterator<Item = &Object>) -> R) -> Option<R> {
         let store = self.shared.store();
         let mut objects = store.taken()?;
         Some(ask(&mut objects))
     }
 
-    /// How well the server is heard.
+    /// Returns the health of the connection.
     pub fn health(&self) -> SourceHealth {
         let (known, counts) = {
             let store = self.shared.store();
@@ -72,12 +72,12 @@ impl Follower {
         self.shared.lines().health(|purpose| known[purpose.index()], counts)
     }
 
-    /// Has what failed tried again now.
+    /// Retries everything that failed, without waiting for its pause.
     pub fn hurry(&self) {
         self.shared.reconnect.send_modify(|count| *count += 1);
     }
 
-    /// Whether the thread has ended though nobody has stopped it: a fault of the program.
+    /// Whether the thread has ended without being stopped, which is a bug.
     pub fn is_dead(&self) -> bool {
         self.thread.is_finished()
     }
@@ -104,7 +104,7 @@ async fn run(shared: &Arc<Shared>) {
     tasks.join_next().await;
 }
 
-/// Says that there is a batch, once its changes have had time to come together.
+/// Sends [`Notice::Changed`] after changes, once the time to gather a batch has passed.
 async fn hand_over(purpose: Purpose, shared: &Shared) {
     loop {
         shared.changed[purpose.index()].notified().await;
@@ -113,13 +113,13 @@ async fn hand_over(purpose: Purpose, shared: &Shared) {
     }
 }
 
-/// Follows a kind for as long as the server has it.
+/// Follows an optional kind while the server has it.
 async fn follow_where_served(kind: Kind, shared: &Arc<Shared>) {
     let mut served = shared.served.subscribe();
     loop {
         let is_served = match served.wait_for(|served| served[kind.index()].is_some()).await {
             Ok(served) => served[kind.index()] == Some(true),
-            // The sender lives as long as this.
+            // The sender lives as long as `shared`.
             Err(_) => return,
         };
         if !is_served {

@@ -1,4 +1,4 @@
-//! What the tasks share: the store, the connection, how well the server is heard, and notices to the rest of the program.
+//! State that the tasks share, and notices to the rest of the program.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,32 +12,32 @@ use super::kinds::{Kind, Purpose};
 use super::settings::Settings;
 use super::store::Store;
 
-/// How many different troubles are told before everything works again: a server can be broken in many words.
+/// Upper bound of distinct troubles reported per purpose until everything works again.
 const MAX_TOLD: usize = 20;
 
-/// What whoever follows a server is told.
+/// A notice to the owner of a [`Follower`](super::Follower).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// There is a batch to be taken.
+    /// A batch can be taken.
     Changed(Purpose),
-    /// Something is wrong, told once until everything of the purpose works again. What was known stays.
+    /// A problem, reported once until everything of the purpose works again. The known state stays in force.
     Trouble(Purpose, String),
-    /// Everything of the purpose works, after the start or a trouble.
+    /// Everything of the purpose works: after the start, or again after a trouble.
     Connected(Purpose),
 }
 
-/// What the tasks share.
+/// State that the tasks share.
 pub(super) struct Shared {
     pub(super) settings: Settings,
     pub(super) connection: Connection,
     store: Mutex<Store>,
     lines: Mutex<Lines>,
     told: Mutex<BTreeSet<(Purpose, String)>>,
-    /// By purpose.
+    /// Indexed by purpose.
     pub(super) changed: [Notify; Purpose::ALL.len()],
-    /// Whether the server has each kind; none before it was asked.
+    /// Whether the server has each optional kind. `None` before the first discovery.
     pub(super) served: watch::Sender<[Option<bool>; Kind::ALL.len()]>,
-    /// Counts how often all connections had to be made anew.
+    /// Incremented to make all watches reconnect.
     pub(super) reconnect: watch::Sender<u64>,
     pub(super) tell: Box<dyn Fn(Notice) + Send + Sync>,
 }
@@ -47,7 +47,7 @@ impl Shared {
         Self {
             connection: Connection::new(settings.access.clone(), settings.timing),
             store: Mutex::new(Store::new(settings.kinds())),
-            // Kinds that a server may be without count from when it says that it has them.
+            // Optional kinds are added once discovery has found them.
             lines: Mutex::new(Lines::new(settings.kinds().filter(|kind| !kind.is_optional()))),
             told: Mutex::default(),
             changed: Default::default(),
@@ -59,7 +59,7 @@ impl Shared {
     }
 
     pub(super) fn store(&self) -> MutexGuard<'_, Store> {
-        // Whoever panics in here ends the thread, and with it the process.
+        // A panic while the store is locked ends the thread, and with it the process.
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -71,7 +71,7 @@ impl Shared {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes what is known, and has it handed over if that is so.
+    /// Changes the store, and signals that a batch can be taken.
     pub(super) fn change(&self, change: impl FnOnce(&mut Store)) {
         let mut store = self.store();
         change(&mut store);
@@ -82,12 +82,12 @@ impl Shared {
         }
     }
 
-    /// The server is heard, of a kind or of which there are.
+    /// Records a sign of life: of a kind, or of discovery if `kind` is `None`.
     pub(super) fn up(&self, kind: Option<Kind>) {
         self.heard(kind.map_or(Purpose::Policy, Kind::purpose), |lines| lines.up(kind));
     }
 
-    /// Takes note of what is heard, which returns whether everything of the purpose works now that did not.
+    /// Updates the health. If `hear` returns true, everything of the purpose works again, which is reported.
     pub(super) fn heard(&self, purpose: Purpose, hear: impl FnOnce(&mut Lines) -> bool) {
         let is_new = hear(&mut self.lines());
         if is_new {
@@ -96,7 +96,7 @@ impl Shared {
         }
     }
 
-    /// A list is whole.
+    /// Counts a completed list.
     pub(super) fn listed(&self, kind: Kind) {
         let mut lines = self.lines();
         lines.lists += 1;
@@ -104,10 +104,10 @@ impl Shared {
         self.up(Some(kind));
     }
 
-    /// A kind cannot be followed at the moment.
+    /// Records that a kind cannot be followed at the moment, and reports why.
     pub(super) fn failed(&self, kind: Kind, fault: &Fault) {
         let text = fault.told(kind);
-        // A place that is lost is the server's daily business.
+        // An expired version is routine.
         let is_trouble = *fault != Fault::Expired;
         self.lines().down(Some(kind), Some(&text));
         if is_trouble {
@@ -115,7 +115,7 @@ impl Shared {
         }
     }
 
-    /// The server does not say which kinds it has.
+    /// Records that discovery failed, and reports why.
     pub(super) fn lost(&self, text: &str) {
         self.lines().down(None, Some(text));
         self.trouble(Purpose::Policy, text.to_owned());
@@ -123,7 +123,7 @@ impl Shared {
 
     fn trouble(&self, purpose: Purpose, text: String) {
         let mut told = self.told();
-        // A trouble with Services must not keep one with policy from being told.
+        // The limit is per purpose: problems with Services must not hide one with policy.
         let count = told.iter().filter(|(of, _)| *of == purpose).count();
         if count < MAX_TOLD && told.insert((purpose, text.clone())) {
             drop(told);
@@ -131,7 +131,7 @@ impl Shared {
         }
     }
 
-    /// Waits, but not for a server that is back.
+    /// Pauses. Ends early if all watches are to reconnect.
     pub(super) async fn pause(&self, pause: Duration) {
         let mut reconnect = self.reconnect.subscribe();
         drop(tokio::time::timeout(pause, reconnect.changed()).await);

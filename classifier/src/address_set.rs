@@ -1,15 +1,14 @@
 //! Sets of IPv4 and IPv6 addresses as sorted, disjoint intervals.
 //!
-//! Intervals and not prefixes: union, intersection and `except` are then one merge each, and a set has one form only,
-//! so that equal sets compare equal whatever the order and nesting of the blocks that they were made from. (The other
-//! candidate, a sorted list of prefixes, needs up to 128 prefixes for one subtraction and has no canonical form
-//! without a minimising pass.) Prefixes are derived when something wants to show or load them.
+//! Intervals make union, intersection and `except` one merge each, and give every set a canonical form: equal sets compare equal, whatever
+//! blocks they were made from. A sorted list of prefixes lost: one subtraction can need 128 prefixes, and a canonical form needs a
+//! minimising pass. Prefixes are derived for output.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv4Subnets, Ipv6Net, Ipv6Subnets};
 
-/// A set of addresses. The intervals are inclusive, ascending, and neither overlap nor touch.
+/// A set of addresses, as ascending inclusive intervals that neither overlap nor touch.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct AddressSet {
     v4: Vec<(u32, u32)>,
@@ -17,14 +16,14 @@ pub struct AddressSet {
 }
 
 impl AddressSet {
-    /// The set of these inclusive intervals.
+    /// Makes a set of inclusive intervals in any order.
     pub(crate) fn of_intervals(mut v4: Vec<(u32, u32)>, mut v6: Vec<(u128, u128)>) -> Self {
         normalise(&mut v4);
         normalise(&mut v6);
         Self { v4, v6 }
     }
 
-    /// The set of these inclusive ranges. A range whose ends are of two families has no member.
+    /// Makes a set of inclusive ranges. A range with ends of different families is ignored.
     pub fn of_ranges(ranges: impl IntoIterator<Item = (IpAddr, IpAddr)>) -> Self {
         let (mut v4, mut v6) = (Vec::new(), Vec::new());
         for (first, last) in ranges {
@@ -37,12 +36,12 @@ impl AddressSet {
         Self::of_intervals(v4, v6)
     }
 
-    /// Whether the set has no member.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.v4.is_empty() && self.v6.is_empty()
     }
 
-    /// Whether the address is a member. Logarithmic in the number of intervals.
+    /// Whether the address is a member. Takes logarithmic time in the number of intervals.
     pub fn contains(&self, address: IpAddr) -> bool {
         match address {
             IpAddr::V4(a) => interval_contains(&self.v4, u32::from(a)),
@@ -50,17 +49,17 @@ impl AddressSet {
         }
     }
 
-    /// The IPv4 members as inclusive intervals in host byte order.
+    /// Returns the IPv4 members as inclusive intervals in host byte order.
     pub fn v4_intervals(&self) -> &[(u32, u32)] {
         &self.v4
     }
 
-    /// The IPv6 members as inclusive intervals in host byte order.
+    /// Returns the IPv6 members as inclusive intervals in host byte order.
     pub fn v6_intervals(&self) -> &[(u128, u128)] {
         &self.v6
     }
 
-    /// The members of either set.
+    /// Returns the members of either set.
     #[must_use]
     pub fn union(&self, other: &Self) -> Self {
         let mut v4 = [&self.v4[..], &other.v4[..]].concat();
@@ -70,37 +69,37 @@ impl AddressSet {
         Self { v4, v6 }
     }
 
-    /// The members of this set that are not in `other` (`ipBlock.except`). Families do not touch each other.
+    /// Returns the members that are not in `other` (`ipBlock.except`).
     #[must_use]
     pub fn subtract(&self, other: &Self) -> Self {
         Self { v4: interval_subtract(&self.v4, &other.v4), v6: interval_subtract(&self.v6, &other.v6) }
     }
 
-    /// The members of both sets.
+    /// Returns the members of both sets.
     #[must_use]
     pub fn intersect(&self, other: &Self) -> Self {
         Self { v4: interval_intersect(&self.v4, &other.v4), v6: interval_intersect(&self.v6, &other.v6) }
     }
 
-    /// The members of one of the sets and not of both. Takes as long as reading both where they are the same.
+    /// Returns the members of exactly one of the sets. Takes linear time, but allocates only for what differs.
     #[must_use]
     pub fn difference(&self, other: &Self) -> Self {
         Self { v4: interval_difference(&self.v4, &other.v4), v6: interval_difference(&self.v6, &other.v6) }
     }
 
-    /// Only the IPv4 members.
+    /// Returns the IPv4 members.
     #[must_use]
     pub fn only_v4(&self) -> Self {
         Self { v4: self.v4.clone(), v6: Vec::new() }
     }
 
-    /// Only the IPv6 members.
+    /// Returns the IPv6 members.
     #[must_use]
     pub fn only_v6(&self) -> Self {
         Self { v4: Vec::new(), v6: self.v6.clone() }
     }
 
-    /// The fewest prefixes that cover exactly the members, IPv4 first, ascending.
+    /// Returns the fewest prefixes that cover exactly the members, ascending, IPv4 first.
     pub fn prefixes(&self) -> impl Iterator<Item = IpNet> + '_ {
         let v4 = self
             .v4
@@ -117,7 +116,7 @@ impl AddressSet {
 }
 
 impl FromIterator<IpNet> for AddressSet {
-    /// The union of the prefixes; bits after a prefix's length are ignored.
+    /// Returns the union of the prefixes. Ignores bits beyond a prefix's length.
     fn from_iter<I: IntoIterator<Item = IpNet>>(prefixes: I) -> Self {
         let mut set = Self::default();
         for prefix in prefixes {
@@ -146,11 +145,11 @@ fn v6_interval(net: Ipv6Net) -> (u128, u128) {
     (net.network().into(), net.broadcast().into())
 }
 
-/// An unsigned number that intervals are made of.
+/// An unsigned number that intervals consist of.
 pub(crate) trait Point: Copy + Ord {
-    /// The next number, none after the last.
+    /// The next number. `None` after the last.
     fn next(self) -> Option<Self>;
-    /// The number before, none before the first.
+    /// The previous number. `None` before the first.
     fn previous(self) -> Option<Self>;
 }
 
@@ -170,7 +169,7 @@ point!(u16, u32, u128);
 
 /// Sorts the intervals and joins those that overlap or touch.
 pub(crate) fn normalise<T: Point>(intervals: &mut Vec<(T, T)>) {
-    // The stable sort merges runs that are sorted already, which makes the union of two sets linear.
+    // The stable sort merges sorted runs, so the union of two sets takes linear time.
     intervals.sort();
     let mut kept = 0;
     for at in 0..intervals.len() {
@@ -193,7 +192,7 @@ pub(crate) fn interval_contains<T: Point>(intervals: &[(T, T)], point: T) -> boo
     after > 0 && point <= intervals[after - 1].1
 }
 
-/// What is in both. The second has few intervals, which are looked up in the first.
+/// Returns the intersection of both. Each interval of `few` is looked up in `all`.
 pub(crate) fn interval_among<T: Point>(all: &[(T, T)], few: &[(T, T)]) -> Vec<(T, T)> {
     let mut both = Vec::new();
     for &(first, last) in few {
@@ -210,7 +209,7 @@ pub(crate) fn interval_subtract<T: Point>(from: &[(T, T)], what: &[(T, T)]) -> V
     for &(first, last) in from {
         while holes.next_if(|hole| hole.1 < first).is_some() {}
         let mut start = Some(first);
-        // A hole may reach into the next interval, so it is only looked at here and dropped by the line above.
+        // A hole may reach into the next interval, so it is dropped only by the line above.
         for &(hole_first, hole_last) in holes.clone() {
             let Some(begin) = start.filter(|_| hole_first <= last) else { break };
             if let Some(end) = hole_first.previous().filter(|&end| begin <= end) {
@@ -225,8 +224,8 @@ pub(crate) fn interval_subtract<T: Point>(from: &[(T, T)], what: &[(T, T)]) -> V
     left
 }
 
-/// What is in one of both, less what is the same at the beginnings and the ends: sets of many members that differ in one
-/// are compared, not copied.
+/// Returns what is in exactly one of both. Skips equal intervals at both ends, so that large sets with one difference are compared and not
+/// copied.
 fn interval_difference<T: Point>(a: &[(T, T)], b: &[(T, T)]) -> Vec<(T, T)> {
     let same = a.iter().zip(b).take_while(|(a, b)| a == b).count();
     let (a, b) = (&a[same..], &b[same..]);

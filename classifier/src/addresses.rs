@@ -1,4 +1,4 @@
-//! The address fields of a rule: every address, a set, or a set in parts.
+//! The address fields of a rule.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -7,23 +7,22 @@ use ipnet::IpNet;
 
 use crate::{AddressSet, PartedSet};
 
-/// Where a set is in memory: no other set is there as long as somebody holds it.
+/// Memory address of a set: unique while the set is referenced.
 pub(crate) type Place = usize;
 
-/// One field of a rule: every address of both families, or the members of a set.
+/// An address field of a rule: every address of both families, or the members of a set.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Addresses {
     /// Every IPv4 and every IPv6 address.
     Any,
-    /// The members of the set and no others; an empty set matches nothing.
+    /// The members of the set. An empty set matches nothing.
     Set(Arc<AddressSet>),
-    /// The members of a set that is too large to be compiled for each table that names it. Such sets with the same members
-    /// should be one object.
+    /// The members of a set that is too large to compile into every table. Equal sets of this kind should be one object.
     Parted(Arc<PartedSet>),
 }
 
 impl Addresses {
-    /// Whether the address is one of these.
+    /// Whether the address matches.
     pub fn contains(&self, address: IpAddr) -> bool {
         match self {
             Self::Any => true,
@@ -32,7 +31,7 @@ impl Addresses {
         }
     }
 
-    /// The members as one set; none when every address is one.
+    /// Returns the members as one set. `None` for [`Addresses::Any`].
     pub fn members(&self) -> Option<&AddressSet> {
         match self {
             Self::Any => None,
@@ -41,7 +40,7 @@ impl Addresses {
         }
     }
 
-    /// How many intervals there are.
+    /// The number of intervals. 0 for [`Addresses::Any`].
     pub fn intervals(&self) -> usize {
         match self {
             Self::Any => 0,
@@ -50,7 +49,7 @@ impl Addresses {
         }
     }
 
-    /// Where the set is; none for every address. Rules that share a set are compared by this.
+    /// Returns the set's memory address. `None` for [`Addresses::Any`]. Rules that share a set have the same one.
     pub(crate) fn place(&self) -> Option<Place> {
         match self {
             Self::Any => None,
@@ -59,7 +58,7 @@ impl Addresses {
         }
     }
 
-    /// The addresses of a single prefix.
+    /// The addresses of one prefix.
     pub fn prefix(prefix: IpNet) -> Self {
         Self::Set(Arc::new(AddressSet::from_iter([prefix])))
     }

@@ -1,41 +1,40 @@
-//! What the compiler may choose from: which structures, up to which sizes.
+//! Limits of the structures that the compiler chooses from.
 
 use crate::simd::Chunk;
 
-/// Bits of a row of one chunk.
+/// Bits of a chunk, the unit of a row.
 pub(super) const CHUNK_BITS: usize = size_of::<Chunk>() * 8;
 
-/// The most combinations that are written down: a megabyte of 16-bit numbers, the cache nearest to a core (L2) on the
-/// machine that this was measured on, and the bound on one pod's table.
+/// Maximum of cells in a cross product: a megabyte of 16-bit numbers. That fits the L2 cache of the machine where it was measured, and
+/// bounds the memory of one pod's table.
 pub(crate) const MAX_CELLS: usize = 1 << 19;
 
-/// Tuples of a table; their bits fill the first word of a row.
+/// Maximum of tuples in a table. Their bits fill the first word of a row.
 pub(crate) const MAX_TUPLES: usize = 64;
 
-/// Lists up to this length are all direct: two chunks per row. Measured on the 1k sets against tuples of the same
-/// rules: see the engine's doc.
+/// Longest list in which all rules are direct: two chunks per row. Measured on the 1k sets against tuples, see the engine's documentation.
 pub(crate) const ALL_DIRECT: usize = 1024;
 
-/// Direct rules that small tuples are dissolved into: as many as fit into one chunk beside the tuples.
+/// Maximum of direct rules from dissolved tuples: as many as fit one chunk beside the tuples.
 pub(crate) const DISSOLVED: usize = CHUNK_BITS - MAX_TUPLES;
 
-/// What the compiler may choose from. Tests forbid structures to see the others work.
+/// Limits of one build. Tests disable structures to reach the others.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Choice {
-    /// The most cells of a cross product.
+    /// Maximum of cells in a cross product. 0 disables it.
     pub(crate) cells: usize,
-    /// Whether each class of an address may have a tree of its own.
+    /// Whether set pruning is allowed.
     pub(crate) pruned: bool,
-    /// The longest list whose rules are all direct.
+    /// The longest list in which all rules are direct.
     pub(crate) all_direct: usize,
-    /// The most bits that small tuples are dissolved into.
+    /// Maximum of bits that small tuples are dissolved into.
     pub(crate) dissolved: usize,
-    /// Forces segments of so many rules.
+    /// Forces segments of this many rules.
     pub(crate) segment: Option<usize>,
 }
 
 impl Choice {
-    /// One bit for each of at most 64 rules.
+    /// Forces bit vectors with one bit for each of at most 64 rules.
     pub(crate) const BITS: Self = Self { cells: 0, pruned: false, all_direct: 64, dissolved: 0, segment: None };
 }
 

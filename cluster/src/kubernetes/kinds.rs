@@ -46,6 +46,7 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// All kinds.
     pub const ALL: [Self; 9] = [
         Self::Namespace,
         Self::Node,

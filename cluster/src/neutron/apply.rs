@@ -27,6 +27,7 @@ pub struct Apply<'a> {
 }
 
 impl<'a> Apply<'a> {
+    /// Creates a run that has sent nothing yet.
     pub fn new(client: &'a Client, desired: &'a Desired, owner: &'a str) -> Self {
         let (ids, made, notes) = (BTreeMap::new(), BTreeSet::new(), Vec::new());
         Self { client, desired, owner, ids, made, sent: 0, notes }

@@ -93,10 +93,7 @@ fn a_plugin_that_fails_is_told_with_what_it_says_and_how_to_install_it_and_witho
     }
     let missing = with(&scratch, cluster, &format!("{VERSION}, command: bulkhead-no-such-plugin, installHint: get it"));
     let missing = missing.err().unwrap();
-    assert!(
-        missing.contains("cannot run bulkhead-no-such-plugin: ") && missing.contains("help: get it"),
-        "{missing}"
-    );
+    assert!(missing.contains("cannot run bulkhead-no-such-plugin: ") && missing.contains("help: get it"), "{missing}");
 }
 
 #[test]

@@ -85,7 +85,10 @@ fn what_is_wrong_is_told_with_file_part_and_remedy_and_without_secrets() {
         ("users: [{name: u, user: {token: hush, exec: [}}]".to_owned(), "it is not a kubeconfig: "),
         ("clusters: 7".to_owned(), "it is not a kubeconfig: "),
         ("{current-context: x}".to_owned(), "it has no context x"),
-        (kubeconfig(CLUSTER, "{}").replace("cluster: c,", "cluster: d,"), "context it names the cluster d, which does not exist"),
+        (
+            kubeconfig(CLUSTER, "{}").replace("cluster: c,", "cluster: d,"),
+            "context it names the cluster d, which does not exist",
+        ),
         (kubeconfig("{}", "{}"), "cluster c: it has no server"),
         (kubeconfig("{server: 'ftp://a'}", "{}"), "cluster c: server: \"ftp://a\" is not an http or https URL"),
         (of_cluster("certificate-authority: missing"), "cluster c: certificate-authority: "),

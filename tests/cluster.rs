@@ -132,7 +132,7 @@ fn a_server_that_is_killed_and_a_token_that_is_worth_nothing_any_more_change_not
         assert!(lab.pings("server", &client), "and not more than it");
     }
     api.come_up(lab.outside.as_ref().unwrap());
-    within("the old token is refused", || lab.count("does not know who asks (401)") > 0);
+    within("the old token is refused", || lab.count("rejects the credential (401)") > 0);
     api.delete(&deny());
     assert!(!lab.pings("client", &server), "nobody has told it");
     renew_token(&lab, &api);

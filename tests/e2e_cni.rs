@@ -181,7 +181,7 @@ fn an_ipam_plugin_that_fails_or_talks_nonsense_is_told_to_take_back_what_it_gave
     for (script, code, says) in [
         ("echo '{\"code\": 105, \"msg\": \"none left\", \"details\": \"10.1.0.0/30\"}'; exit 1", 105, "10.1.0.0/30"),
         ("echo oops; exit 3", 103, "fake-ipam: exit status: 3: oops"),
-        ("echo '{\"ips\": []}'", 103, "it has given no address"),
+        ("echo '{\"ips\": []}'", 103, "it assigned no address"),
         ("echo '{\"ips\": [{\"address\": \"10.1\"}]}'", 103, "ips[0].address"),
         // What the kernel refuses: the same address twice.
         (
@@ -297,7 +297,7 @@ fn a_check_tells_what_is_not_as_it_was_added() {
     };
     assert_eq!(node.runtime.check(&pod), Ok(()));
     inside("route del default");
-    says("missing: the route to 0.0.0.0/0 via 169.254.1.1");
+    says("eth0 lacks the route to 0.0.0.0/0 via 169.254.1.1");
     inside("route add default via 169.254.1.1 dev eth0");
     inside(&format!("addr add {v4}0/32 dev eth0"));
     assert_eq!(node.runtime.check(&pod), Ok(()), "what others add is theirs");
@@ -305,27 +305,27 @@ fn a_check_tells_what_is_not_as_it_was_added() {
     says(&format!("missing: the address {v4}"));
     inside(&format!("addr add {v4}/32 dev eth0"));
     inside("link set eth0 address 02:00:00:00:00:99");
-    says("its MAC address is 02:00:00:00:00:99");
+    says("eth0 has the MAC address 02:00:00:00:00:99");
     outside(&format!("link set {node_end} down"));
     let mac = pod.result["interfaces"][1]["mac"].as_str().unwrap().to_owned();
     inside(&format!("link set eth0 address {mac}"));
-    says("the node's end: it is down");
+    says("the node's end, is down");
     outside(&format!("link set {node_end} up"));
     assert_eq!(node.runtime.check(&pod), Ok(()));
     drop(vswitch);
-    says("none runs here");
+    says("start the vswitch");
     {
         let _vswitch =
             node.answering(|_| json!({"answer": {"port": "p", "interface": "i", "addresses": [], "state": "closed", "why": "it has no table"}}));
-        says("its port is closed: it has no table");
+        says("the port is closed: it has no table");
     }
     {
         let unknown = json!({"failure": {"code": "unknown_port", "message": "there is no such port"}});
         let _vswitch = node.answering(move |_| unknown.clone());
-        says("the vswitch has no port for it: there is no such port");
+        says("the vswitch has no port for the attachment: there is no such port");
     }
     inside("link del eth0");
-    says("eth0: it is not in the container any more");
+    says("the container no longer has the interface eth0");
 }
 
 #[test]
@@ -399,14 +399,14 @@ fn behind_another_plugin_the_interface_and_the_addresses_are_that_plugins() {
     let _vswitch = node.vswitch();
     node.runtime.plugins[1]["ipam"] = ipam;
     let error = node.runtime.try_add(&mut pod).unwrap_err();
-    assert!(error["details"].as_str().unwrap().starts_with("ipam: the plugin before this one"), "{error}");
+    assert!(error["details"].as_str().unwrap().starts_with("ipam: remove it"), "{error}");
     let mut conf = ours;
     let interfaces = json!([{"name": "veth0"}, {"name": "eth0", "sandbox": pod.path()}]);
     conf["prevResult"] = json!({"interfaces": interfaces, "ips": [{"address": "10.244.1.9/24", "interface": 1}]});
     let error = node.runtime.run("ADD", &pod, &conf).unwrap_err();
     let says = error["details"].as_str().unwrap();
     assert!(
-        says.starts_with("prevResult.interfaces: ") && says.contains("the node's end of eth0, is not among them"),
+        says.starts_with("prevResult.interfaces: ") && says.contains("the node's end of eth0, is missing"),
         "{says}"
     );
     pod.netns.ip("link del eth0");

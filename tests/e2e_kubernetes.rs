@@ -202,7 +202,7 @@ fn in_a_pod_of_the_cluster_the_service_account_is_enough_and_its_renewed_token_i
     // The server does not take the old token any more, and a moment later the kubelet puts the new one into place.
     api.admit("second");
     api.put(deny());
-    within("it is told", || lab.count("the server does not know who asks (401)") > 0);
+    within("it is told", || lab.count("the server rejects the credential (401)") > 0);
     assert!(lab.pings("client", &server), "what was known last stays in force");
     account.renew("second");
     println!("with the new token after {:?}", within("the policy", || !lab.pings("client", &server)));

@@ -527,7 +527,7 @@ fn a_token_that_is_missing_or_out_of_date_and_a_wrong_endpoint_are_errors_with_t
     assert!(run(None, &server.url).contains("openstack token issue"));
     let stale = run(Some("of-yesterday"), &server.url);
     assert!(
-        stale.contains("401") && stale.contains("not valid any more") && !stale.contains("of-yesterday"),
+        stale.contains("401") && stale.contains("the token has expired") && !stale.contains("of-yesterday"),
         "{stale}"
     );
     assert!(run(Some(TOKEN), "neutron:9696").contains("http or https URL"));

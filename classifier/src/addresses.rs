@@ -1,34 +1,28 @@
-//! Sets of IPv4 and IPv6 addresses as sorted, disjoint intervals.
-//!
-//! Intervals and not prefixes: union, intersection and `except` are then one merge each, and a set has one form only,
-//! so that equal sets compare equal whatever the order and nesting of the blocks that they were made from. (The other
-//! candidate, a sorted list of prefixes, needs up to 128 prefixes for one subtraction and has no canonical form
-//! without a minimising pass.) Prefixes are derived when something wants to show or load them.
+//! The address fields of a rule.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
-use ipnet::{IpNet, Ipv4Net, Ipv4Subnets, Ipv6Net, Ipv6Subnets};
+use ipnet::IpNet;
 
-use crate::PartedSet;
+use crate::{AddressSet, PartedSet};
 
-/// Where a set is in memory: no other set is there as long as somebody holds it.
+/// Memory address of a set: unique while the set is referenced.
 pub(crate) type Place = usize;
 
-/// One field of a rule: every address of both families, or the members of a set.
+/// An address field of a rule: every address of both families, or the members of a set.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Addresses {
     /// Every IPv4 and every IPv6 address.
     Any,
-    /// The members of the set and no others; an empty set matches nothing.
+    /// The members of the set. An empty set matches nothing.
     Set(Arc<AddressSet>),
-    /// The members of a set that is too large to be compiled for each table that names it. Such sets with the same members
-    /// should be one object.
+    /// The members of a set that is too large to compile into every table. Equal sets of this kind should be one object.
     Parted(Arc<PartedSet>),
 }
 
 impl Addresses {
-    /// Whether the address is one of these.
+    /// Whether the address matches.
     pub fn contains(&self, address: IpAddr) -> bool {
         match self {
             Self::Any => true,
@@ -37,7 +31,7 @@ impl Addresses {
         }
     }
 
-    /// The members as one set; none when every address is one.
+    /// Returns the members as one set. `None` for [`Addresses::Any`].
     pub fn members(&self) -> Option<&AddressSet> {
         match self {
             Self::Any => None,
@@ -46,16 +40,16 @@ impl Addresses {
         }
     }
 
-    /// How many intervals there are.
+    /// The number of intervals. 0 for [`Addresses::Any`].
     pub fn intervals(&self) -> usize {
         match self {
             Self::Any => 0,
-            Self::Set(set) => set.v4.len() + set.v6.len(),
+            Self::Set(set) => set.v4_intervals().len() + set.v6_intervals().len(),
             Self::Parted(set) => set.intervals(),
         }
     }
 
-    /// Where the set is; none for every address. Rules that share a set are compared by this.
+    /// Returns the set's memory address. `None` for [`Addresses::Any`]. Rules that share a set have the same one.
     pub(crate) fn place(&self) -> Option<Place> {
         match self {
             Self::Any => None,
@@ -64,7 +58,7 @@ impl Addresses {
         }
     }
 
-    /// The addresses of a single prefix.
+    /// The addresses of one prefix.
     pub fn prefix(prefix: IpNet) -> Self {
         Self::Set(Arc::new(AddressSet::from_iter([prefix])))
     }
@@ -73,336 +67,5 @@ impl Addresses {
 impl From<AddressSet> for Addresses {
     fn from(set: AddressSet) -> Self {
         Self::Set(Arc::new(set))
-    }
-}
-
-/// A set of addresses. The intervals are inclusive, ascending, and neither overlap nor touch.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct AddressSet {
-    v4: Vec<(u32, u32)>,
-    v6: Vec<(u128, u128)>,
-}
-
-impl AddressSet {
-    /// The set of these inclusive intervals.
-    pub(crate) fn of_intervals(mut v4: Vec<(u32, u32)>, mut v6: Vec<(u128, u128)>) -> Self {
-        normalise(&mut v4);
-        normalise(&mut v6);
-        Self { v4, v6 }
-    }
-
-    /// The set of these inclusive ranges. A range whose ends are of two families has no member.
-    pub fn of_ranges(ranges: impl IntoIterator<Item = (IpAddr, IpAddr)>) -> Self {
-        let (mut v4, mut v6) = (Vec::new(), Vec::new());
-        for (first, last) in ranges {
-            match (first, last) {
-                (IpAddr::V4(first), IpAddr::V4(last)) if first <= last => v4.push((first.into(), last.into())),
-                (IpAddr::V6(first), IpAddr::V6(last)) if first <= last => v6.push((first.into(), last.into())),
-                _ => {}
-            }
-        }
-        Self::of_intervals(v4, v6)
-    }
-
-    /// Whether the set has no member.
-    pub fn is_empty(&self) -> bool {
-        self.v4.is_empty() && self.v6.is_empty()
-    }
-
-    /// Whether the address is a member. Logarithmic in the number of intervals.
-    pub fn contains(&self, address: IpAddr) -> bool {
-        match address {
-            IpAddr::V4(a) => interval_contains(&self.v4, u32::from(a)),
-            IpAddr::V6(a) => interval_contains(&self.v6, u128::from(a)),
-        }
-    }
-
-    /// The IPv4 members as inclusive intervals in host byte order.
-    pub fn v4_intervals(&self) -> &[(u32, u32)] {
-        &self.v4
-    }
-
-    /// The IPv6 members as inclusive intervals in host byte order.
-    pub fn v6_intervals(&self) -> &[(u128, u128)] {
-        &self.v6
-    }
-
-    /// The members of either set.
-    #[must_use]
-    pub fn union(&self, other: &Self) -> Self {
-        let mut v4 = [&self.v4[..], &other.v4[..]].concat();
-        let mut v6 = [&self.v6[..], &other.v6[..]].concat();
-        normalise(&mut v4);
-        normalise(&mut v6);
-        Self { v4, v6 }
-    }
-
-    /// The members of this set that are not in `other` (`ipBlock.except`). Families do not touch each other.
-    #[must_use]
-    pub fn subtract(&self, other: &Self) -> Self {
-        Self { v4: interval_subtract(&self.v4, &other.v4), v6: interval_subtract(&self.v6, &other.v6) }
-    }
-
-    /// The members of both sets.
-    #[must_use]
-    pub fn intersect(&self, other: &Self) -> Self {
-        Self { v4: interval_intersect(&self.v4, &other.v4), v6: interval_intersect(&self.v6, &other.v6) }
-    }
-
-    /// The members of one of the sets and not of both. Takes as long as reading both where they are the same.
-    #[must_use]
-    pub fn difference(&self, other: &Self) -> Self {
-        Self { v4: interval_difference(&self.v4, &other.v4), v6: interval_difference(&self.v6, &other.v6) }
-    }
-
-    /// Only the IPv4 members.
-    #[must_use]
-    pub fn only_v4(&self) -> Self {
-        Self { v4: self.v4.clone(), v6: Vec::new() }
-    }
-
-    /// Only the IPv6 members.
-    #[must_use]
-    pub fn only_v6(&self) -> Self {
-        Self { v4: Vec::new(), v6: self.v6.clone() }
-    }
-
-    /// The fewest prefixes that cover exactly the members, IPv4 first, ascending.
-    pub fn prefixes(&self) -> impl Iterator<Item = IpNet> + '_ {
-        let v4 = self
-            .v4
-            .iter()
-            .flat_map(|&(first, last)| Ipv4Subnets::new(Ipv4Addr::from(first), Ipv4Addr::from(last), 0))
-            .map(IpNet::V4);
-        let v6 = self
-            .v6
-            .iter()
-            .flat_map(|&(first, last)| Ipv6Subnets::new(Ipv6Addr::from(first), Ipv6Addr::from(last), 0))
-            .map(IpNet::V6);
-        v4.chain(v6)
-    }
-}
-
-impl FromIterator<IpNet> for AddressSet {
-    /// The union of the prefixes; bits after a prefix's length are ignored.
-    fn from_iter<I: IntoIterator<Item = IpNet>>(prefixes: I) -> Self {
-        let mut set = Self::default();
-        for prefix in prefixes {
-            match prefix {
-                IpNet::V4(net) => set.v4.push(v4_interval(net)),
-                IpNet::V6(net) => set.v6.push(v6_interval(net)),
-            }
-        }
-        normalise(&mut set.v4);
-        normalise(&mut set.v6);
-        set
-    }
-}
-
-impl FromIterator<IpAddr> for AddressSet {
-    fn from_iter<I: IntoIterator<Item = IpAddr>>(addresses: I) -> Self {
-        addresses.into_iter().map(IpNet::from).collect()
-    }
-}
-
-fn v4_interval(net: Ipv4Net) -> (u32, u32) {
-    (net.network().into(), net.broadcast().into())
-}
-
-fn v6_interval(net: Ipv6Net) -> (u128, u128) {
-    (net.network().into(), net.broadcast().into())
-}
-
-/// An unsigned number that intervals are made of.
-pub(crate) trait Point: Copy + Ord {
-    /// The next number, none after the last.
-    fn next(self) -> Option<Self>;
-    /// The number before, none before the first.
-    fn previous(self) -> Option<Self>;
-}
-
-macro_rules! point {
-    ($($t:ty),*) => {$(
-        impl Point for $t {
-            fn next(self) -> Option<Self> {
-                self.checked_add(1)
-            }
-            fn previous(self) -> Option<Self> {
-                self.checked_sub(1)
-            }
-        }
-    )*};
-}
-point!(u16, u32, u128);
-
-/// Sorts the intervals and joins those that overlap or touch.
-pub(crate) fn normalise<T: Point>(intervals: &mut Vec<(T, T)>) {
-    // The stable sort merges runs that are sorted already, which makes the union of two sets linear.
-    intervals.sort();
-    let mut kept = 0;
-    for at in 0..intervals.len() {
-        let (first, last) = intervals[at];
-        if kept > 0 {
-            let previous = &mut intervals[kept - 1];
-            if previous.1.next().is_none_or(|after| first <= after) {
-                previous.1 = previous.1.max(last);
-                continue;
-            }
-        }
-        intervals[kept] = (first, last);
-        kept += 1;
-    }
-    intervals.truncate(kept);
-}
-
-pub(crate) fn interval_contains<T: Point>(intervals: &[(T, T)], point: T) -> bool {
-    let after = intervals.partition_point(|&(first, _)| first <= point);
-    after > 0 && point <= intervals[after - 1].1
-}
-
-/// What is in both. The second has few intervals, which are looked up in the first.
-pub(crate) fn interval_among<T: Point>(all: &[(T, T)], few: &[(T, T)]) -> Vec<(T, T)> {
-    let mut both = Vec::new();
-    for &(first, last) in few {
-        let from = all.partition_point(|&(_, end)| end < first);
-        let inside = all[from..].iter().take_while(|&&(begin, _)| begin <= last);
-        both.extend(inside.map(|&(begin, end)| (begin.max(first), end.min(last))));
-    }
-    both
-}
-
-pub(crate) fn interval_subtract<T: Point>(from: &[(T, T)], what: &[(T, T)]) -> Vec<(T, T)> {
-    let mut left = Vec::with_capacity(from.len());
-    let mut holes = what.iter().peekable();
-    for &(first, last) in from {
-        while holes.next_if(|hole| hole.1 < first).is_some() {}
-        let mut start = Some(first);
-        // A hole may reach into the next interval, so it is only looked at here and dropped by the line above.
-        for &(hole_first, hole_last) in holes.clone() {
-            let Some(begin) = start.filter(|_| hole_first <= last) else { break };
-            if let Some(end) = hole_first.previous().filter(|&end| begin <= end) {
-                left.push((begin, end));
-            }
-            start = hole_last.next().filter(|&next| next <= last);
-        }
-        if let Some(begin) = start {
-            left.push((begin, last));
-        }
-    }
-    left
-}
-
-/// What is in one of both, less what is the same at the beginnings and the ends: sets of many members that differ in one
-/// are compared, not copied.
-fn interval_difference<T: Point>(a: &[(T, T)], b: &[(T, T)]) -> Vec<(T, T)> {
-    let same = a.iter().zip(b).take_while(|(a, b)| a == b).count();
-    let (a, b) = (&a[same..], &b[same..]);
-    let same = a.iter().rev().zip(b.iter().rev()).take_while(|(a, b)| a == b).count();
-    let (a, b) = (&a[..a.len() - same], &b[..b.len() - same]);
-    let mut all = interval_subtract(a, b);
-    all.append(&mut interval_subtract(b, a));
-    normalise(&mut all);
-    all
-}
-
-pub(crate) fn interval_intersect<T: Point>(a: &[(T, T)], b: &[(T, T)]) -> Vec<(T, T)> {
-    let (mut i, mut j, mut both) = (0, 0, Vec::new());
-    while i < a.len() && j < b.len() {
-        let first = a[i].0.max(b[j].0);
-        let last = a[i].1.min(b[j].1);
-        if first <= last {
-            both.push((first, last));
-        }
-        if a[i].1 < b[j].1 {
-            i += 1;
-        } else {
-            j += 1;
-        }
-    }
-    both
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn set(prefixes: &[&str]) -> AddressSet {
-        prefixes.iter().map(|p| p.parse::<IpNet>().unwrap()).collect()
-    }
-
-    fn shown(set: &AddressSet) -> Vec<String> {
-        set.prefixes().map(|p| p.to_string()).collect()
-    }
-
-    #[test]
-    fn except_leaves_the_covering_blocks_of_the_kuryr_document() {
-        let left = set(&["1.1.1.0/24"]).subtract(&set(&["1.1.1.0/26"]));
-        assert_eq!(shown(&left), ["1.1.1.64/26", "1.1.1.128/25"]);
-        let left = set(&["172.17.0.0/16"]).subtract(&set(&["172.17.1.0/24"]));
-        assert_eq!(left.prefixes().count(), 8);
-    }
-
-    #[test]
-    fn except_of_the_other_family_changes_nothing() {
-        let block = set(&["10.0.0.0/8"]);
-        assert_eq!(block.subtract(&set(&["::/0"])), block);
-    }
-
-    #[test]
-    fn except_of_everything_leaves_nothing() {
-        assert!(set(&["10.0.0.0/8"]).subtract(&set(&["0.0.0.0/0"])).is_empty());
-        assert!(set(&["::/0"]).subtract(&set(&["::/0"])).is_empty());
-    }
-
-    #[test]
-    fn one_hole_may_span_two_intervals() {
-        let left =
-            set(&["10.0.0.0/24", "10.0.2.0/24"]).subtract(&set(&["10.0.0.128/25", "10.0.1.0/24", "10.0.2.0/25"]));
-        assert_eq!(shown(&left), ["10.0.0.0/25", "10.0.2.128/25"]);
-    }
-
-    #[test]
-    fn equal_members_make_equal_sets() {
-        assert_eq!(set(&["10.0.0.0/25", "10.0.0.128/25", "10.0.0.7/32"]), set(&["10.0.0.0/24"]));
-        assert_eq!(shown(&set(&["0.0.0.0/1", "128.0.0.0/1", "ffff::/16"])), ["0.0.0.0/0", "ffff::/16"]);
-    }
-
-    fn small_prefix() -> impl Strategy<Value = IpNet> {
-        prop_oneof![
-            (0u32..64, 26u8..=32)
-                .prop_map(|(host, len)| Ipv4Net::new((0x0a00_0000 | host).into(), len).unwrap().into()),
-            (0u128..64, 122u8..=128)
-                .prop_map(|(host, len)| Ipv6Net::new((0xfd << 120 | host).into(), len).unwrap().into()),
-        ]
-    }
-
-    fn small_address() -> impl Iterator<Item = IpAddr> {
-        (0u32..64)
-            .map(|host| IpAddr::from(Ipv4Addr::from(0x0a00_0000 | host)))
-            .chain((0u128..64).map(|host| IpAddr::from(Ipv6Addr::from(0xfd << 120 | host))))
-    }
-
-    proptest! {
-        #[test]
-        fn set_algebra_equals_membership_one_address_at_a_time(
-            a in proptest::collection::vec(small_prefix(), 0..8),
-            b in proptest::collection::vec(small_prefix(), 0..8),
-        ) {
-            let inside = |nets: &[IpNet], x: IpAddr| nets.iter().any(|net| net.contains(&x));
-            let (sa, sb): (AddressSet, AddressSet) = (a.iter().copied().collect(), b.iter().copied().collect());
-            let again: AddressSet = sa.prefixes().collect();
-            prop_assert_eq!(&again, &sa);
-            for x in small_address() {
-                let (ia, ib) = (inside(&a, x), inside(&b, x));
-                prop_assert_eq!(sa.contains(x), ia);
-                prop_assert_eq!(sa.union(&sb).contains(x), ia || ib);
-                prop_assert_eq!(sa.subtract(&sb).contains(x), ia && !ib);
-                prop_assert_eq!(sa.difference(&sb).contains(x), ia != ib);
-                prop_assert_eq!(sa.intersect(&sb).contains(x), ia && ib);
-                let among = AddressSet::of_intervals(interval_among(&sa.v4, &sb.v4), interval_among(&sa.v6, &sb.v6));
-                prop_assert_eq!(among.contains(x), ia && ib);
-            }
-        }
     }
 }

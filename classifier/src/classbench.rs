@@ -1,9 +1,8 @@
-//! The text format of ClassBench rule sets and of traces with their answers.
+//! Reads ClassBench rule sets, and traces with expected results.
 //!
-//! A rule is one line, `@10.0.0.0/8 <tab> 0.0.0.0/0 <tab> 0 : 65535 <tab> 80 : 80 <tab> 0x06/0xFF`: source and
-//! destination prefix, source and destination ports, protocol and its mask (00 or FF). The line's position is the
-//! rule's priority, the first line being the best. A trace line is six decimals: source, destination, source port,
-//! destination port, protocol and the position of the deciding rule, -1 for none.
+//! A rule is one line, `@10.0.0.0/8 <tab> 0.0.0.0/0 <tab> 0 : 65535 <tab> 80 : 80 <tab> 0x06/0xFF`: source and destination prefix, source
+//! and destination ports, protocol and its mask (00 or FF). Earlier lines have priority. A trace line is six decimals: source, destination,
+//! source port, destination port, protocol, and the deciding rule's position, or -1 if no rule matches.
 //! Source: Taylor and Turner, "ClassBench: A Packet Classification Benchmark", 2007, and its generators' output.
 
 use std::collections::HashMap;
@@ -14,28 +13,28 @@ use ipnet::Ipv4Net;
 
 use crate::{Action, Addresses, Key, OriginId, PortRange, Rule, Service, Services, Tables};
 
-/// A line that is not of the format.
+/// A malformed line.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {what}; expected {expected}")]
 pub struct FormatError {
-    /// The line, counted from 1.
+    /// The line number, counted from 1.
     pub line: usize,
-    /// What is wrong.
+    /// The problem.
     pub what: String,
-    /// What a line looks like.
+    /// The expected form of the line.
     pub expected: &'static str,
 }
 
 const RULE: &str = "@SRC/LEN<tab>DST/LEN<tab>LOW : HIGH<tab>LOW : HIGH<tab>0xPP/0xMM";
 const PACKET: &str = "six decimals: src dst src-port dst-port protocol match";
 
-/// A packet of a trace and the position of the rule that decides it.
+/// A packet of a trace, and the position of the rule that decides it. `None` if no rule matches.
 pub type Answered = (Key, Option<usize>);
 
-/// The rules of a file. Every rule allows, and its origin is its position. Equal prefixes share one set.
+/// Parses a rule file. Every rule allows; its origin is its position. Equal prefixes share one set.
 ///
 /// # Errors
-/// The first line that is not a rule.
+/// The first malformed line.
 pub fn parse_rules(text: &str) -> Result<Vec<Rule>, FormatError> {
     let mut sets = Sets::default();
     let mut rules = Vec::new();
@@ -103,13 +102,13 @@ fn prefix(text: &str, sets: &mut Sets) -> Result<Addresses, String> {
 }
 
 fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
-    text.parse().map_err(|_| format!("{text} is not a number that fits"))
+    text.parse().map_err(|_| format!("{text} is not a number in range"))
 }
 
-/// The packets of a trace.
+/// Parses a trace.
 ///
 /// # Errors
-/// The first line that is not a packet.
+/// The first malformed line.
 pub fn parse_trace(text: &str) -> Result<Vec<Answered>, FormatError> {
     let line =
         |(line, text): (usize, &str)| parse_packet(text).map_err(|what| FormatError { line, what, expected: PACKET });
@@ -128,7 +127,7 @@ fn parse_packet(text: &str) -> Result<Answered, String> {
     Ok((key, usize::try_from(answer).ok()))
 }
 
-/// How many packets of the trace the tables decide by another rule than the trace says, in bursts of `burst`.
+/// Counts the packets that the tables decide differently from the trace. Looks them up in bursts of `burst`.
 pub fn mismatches(tables: &Tables, trace: &[Answered], burst: usize) -> usize {
     let keys: Vec<Key> = trace.iter().map(|&(key, _)| key).collect();
     let mut verdicts = vec![crate::Verdict::NO_MATCH; keys.len()];

@@ -1,17 +1,17 @@
-//! A list compiled for both address families.
+//! A rule list compiled for both address families.
 
 use std::sync::Arc;
 
 use crate::engine::address::{Address, Fields};
-use crate::engine::{Block, Choice, Cost, Family, Move, Projection, Protocols, Replacements};
+use crate::engine::{Block, Choice, Cost, Family, FamilyProjection, Move, Projection, Protocols, Replacements};
 use crate::simd::{Scalar, Simd};
 use crate::{BuildError, BuildOptions, Key, Rule};
 
-/// A list compiled for both address families. A copy shares everything.
+/// A rule list compiled for both address families. Clones share everything.
 #[derive(Clone, Debug)]
 pub(crate) struct Compiled {
     protocols: Arc<Protocols>,
-    /// What the addresses of packets are turned into; none for themselves.
+    /// Translates addresses to points. `None` if the list is compiled for addresses.
     projection: Option<Arc<Projection>>,
     v4: Family<u32>,
     v6: Family<u128>,
@@ -27,13 +27,12 @@ impl Compiled {
         Ok(Self { protocols: Arc::new(protocols), projection: projection.map(Arc::new), v4, v6 })
     }
 
-    /// What turns addresses into what the list is compiled for; none when that is the addresses themselves.
+    /// Returns the projection. `None` if the list is compiled for addresses.
     pub(crate) fn projection(&self) -> Option<&Projection> {
         self.projection.as_deref()
     }
 
-    /// The same list with other versions of large sets; none when only another build can do that. `rules` are those of the
-    /// list as it is then.
+    /// Returns the list with new versions of large sets. `rules` is the changed list. `None` if only a full build can apply the change.
     pub(crate) fn with<'a>(&self, sets: Replacements, rules: impl Iterator<Item = &'a Rule>) -> Option<Self> {
         if sets.is_empty() {
             return Some(self.clone());
@@ -42,14 +41,14 @@ impl Compiled {
         Some(Self { projection: Some(Arc::new(projection)), ..self.clone() })
     }
 
-    /// The same list without the rules of these codes, and after these moves; none when only another build can do that.
+    /// Returns the list without the rules of these codes, after these moves. `None` if only a full build can apply the changes.
     pub(crate) fn changed(&self, moves: &[Move], gone: &[u32]) -> Option<Self> {
         let (v4, v6) = (self.v4.changed(moves, gone)?, self.v6.changed(moves, gone)?);
         Some(Self { protocols: self.protocols.clone(), projection: self.projection.clone(), v4, v6 })
     }
 
-    /// The pieces of the address axes of both families where addresses can move from class to class; none where they cannot, because
-    /// another structure or points were compiled.
+    /// Returns the number of address pieces of both families if addresses can move between classes. `None` if the structure does not
+    /// support moves, or if the list is compiled for points.
     pub(crate) fn movable(&self) -> Option<usize> {
         if self.projection.is_some() {
             return None;
@@ -57,13 +56,14 @@ impl Compiled {
         Some(self.v4.movable()? + self.v6.movable()?)
     }
 
-    /// The codes of up to `N` keys, `u32::MAX` for "no rule" and for keys of two families. Whether there were such.
+    /// Looks up up to `N` keys. Writes their codes, `u32::MAX` for "no rule" and for mixed families. Returns true if a key had mixed
+    /// families.
     #[inline(always)]
     pub(crate) fn decide<S: Simd, const N: usize>(&self, simd: S, keys: &[Key], codes: &mut [u32; N]) -> bool {
-        // Bursts of one family are the rule, so which it is needs no loop of its own.
+        // Most bursts have one family, so determining it takes no loop of its own.
         let decided = match keys.first().map(Key::family) {
-            Some(Key::V6) => self.decide_family(simd, &self.v6, Key::V6, keys),
-            _ => self.decide_family(simd, &self.v4, Key::V4, keys),
+            Some(Key::V6) => self.decide_family(simd, &self.v6, self.points_v6(), Key::V6, keys),
+            _ => self.decide_family(simd, &self.v4, self.points_v4(), Key::V4, keys),
         };
         match decided {
             Some(decided) => *codes = decided,
@@ -72,12 +72,13 @@ impl Compiled {
         false
     }
 
-    /// The codes of keys of one family; none when there are others among them.
+    /// Looks up keys of one family. `None` if another family is among them.
     #[inline(always)]
     fn decide_family<A: Address, S: Simd, const N: usize>(
         &self,
         simd: S,
         family: &Family<A>,
+        points: Option<FamilyProjection<'_, A>>,
         number: u8,
         keys: &[Key],
     ) -> Option<[u32; N]> {
@@ -85,29 +86,29 @@ impl Compiled {
         let mut others = 0;
         for key in keys {
             others |= key.family() ^ number;
-            block.push(self.fields(simd, key));
+            block.push(self.fields(simd, points, key));
         }
         (others == 0).then(|| family.decide(simd, &block))
     }
 
-    /// The code of one key, `u32::MAX` for "no rule" and for a key of two families.
+    /// Looks up one key. Returns its code, `u32::MAX` for "no rule" and for mixed families.
     #[inline(always)]
     pub(crate) fn decide_one<S: Simd>(&self, simd: S, key: &Key) -> u32 {
         match key.family() {
-            Key::V4 => self.v4.decide_one(simd, &self.fields(simd, key)),
-            Key::V6 => self.v6.decide_one(simd, &self.fields(simd, key)),
+            Key::V4 => self.v4.decide_one(simd, &self.fields(simd, self.points_v4(), key)),
+            Key::V6 => self.v6.decide_one(simd, &self.fields(simd, self.points_v6(), key)),
             _ => u32::MAX,
         }
     }
 
-    /// Keys of both families.
+    /// Looks up keys of both families.
     #[inline(always)]
     fn mixed<S: Simd, const N: usize>(&self, simd: S, keys: &[Key], codes: &mut [u32; N]) -> bool {
         let (mut v4, mut v6) = (Block::<u32, N>::new(), Block::<u128, N>::new());
         for key in keys {
             match key.family() {
-                Key::V4 => v4.push(self.fields(simd, key)),
-                Key::V6 => v6.push(self.fields(simd, key)),
+                Key::V4 => v4.push(self.fields(simd, self.points_v4(), key)),
+                Key::V6 => v6.push(self.fields(simd, self.points_v6(), key)),
                 _ => {}
             }
         }
@@ -126,10 +127,20 @@ impl Compiled {
     }
 
     #[inline(always)]
-    fn fields<A: Address, S: Simd>(&self, simd: S, key: &Key) -> Fields<A> {
+    fn points_v4(&self) -> Option<FamilyProjection<'_, u32>> {
+        self.projection.as_deref().map(Projection::v4)
+    }
+
+    #[inline(always)]
+    fn points_v6(&self) -> Option<FamilyProjection<'_, u128>> {
+        self.projection.as_deref().map(Projection::v6)
+    }
+
+    #[inline(always)]
+    fn fields<A: Address, S: Simd>(&self, simd: S, points: Option<FamilyProjection<'_, A>>, key: &Key) -> Fields<A> {
         let (src, dst) = key.bits();
         let (mut src, mut dst) = (A::from_halves(src), A::from_halves(dst));
-        if let Some(projection) = &self.projection {
+        if let Some(projection) = points {
             (src, dst) = projection.points(simd, src, dst);
         }
         Fields {
@@ -140,17 +151,17 @@ impl Compiled {
         }
     }
 
-    /// Whether both share what was compiled, whichever versions of large sets they refer to.
+    /// Whether both share the compiled form, except for versions of large sets.
     #[cfg(test)]
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.protocols, &other.protocols)
     }
 
-    /// What the lookup of this key costs.
+    /// Returns the cost of one lookup.
     pub(crate) fn cost(&self, key: &Key) -> Cost {
         let cost = match key.family() {
-            Key::V4 => self.v4.cost(Scalar, &self.fields(Scalar, key)),
-            _ => self.v6.cost(Scalar, &self.fields(Scalar, key)),
+            Key::V4 => self.v4.cost(Scalar, &self.fields(Scalar, self.points_v4(), key)),
+            _ => self.v6.cost(Scalar, &self.fields(Scalar, self.points_v6(), key)),
         };
         cost + self.cost_of_projection()
     }
@@ -159,7 +170,7 @@ impl Compiled {
         Cost { steps: self.projection.as_ref().map_or(0, |projection| projection.steps()), ..Cost::default() }
     }
 
-    /// The most that the lookup of any key costs.
+    /// Returns the maximum cost of any lookup.
     pub(crate) fn worst_case(&self) -> Cost {
         let (a, b) = (self.v4.worst_case(), self.v6.worst_case());
         let cost = Cost {
@@ -177,7 +188,7 @@ impl Compiled {
     }
 
     pub(crate) fn describe(&self) -> String {
-        let projected = if self.projection.is_some() { "; very large sets are referred to" } else { "" };
+        let projected = if self.projection.is_some() { "; refers to very large sets" } else { "" };
         format!("IPv4: {}; IPv6: {}{projected}", self.v4.describe(), self.v6.describe())
     }
 }

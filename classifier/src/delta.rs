@@ -1,43 +1,44 @@
-//! What changed since a list was compiled.
+//! Changes on top of a compiled list.
 //!
 //! ```text
 //!   base (shared, 100,000 rules) --without the removed--> code --moved to its present position--.
 //!   added (some rules, compiled anew for each change) ----> code --moved to its present position--+--> the smaller
 //! ```
 //!
-//! An address that entered or left a set of the base moves to another class there ([`Move`]), or is an exception until it does: for
-//! packets with it the rules that name it are verified one by one ([`Exceptions`]). Another change costs as much as compiling the added rules, not the base: what a lookup pays for it is a second lookup in
-//! a list of at most [`MAX_ADDED`]. The alternative, copying and changing the base's own structures, has to move
-//! every later position by one in every structure, or to give rules numbers with gaps that run out.
+//! An address that enters or leaves a set of the base moves to another class there ([`Move`]). Until it does, it is an exception: packets
+//! with it verify the rules that name it one by one ([`Exceptions`]).
+//!
+//! Any other change compiles only the added rules, and each lookup then searches a second list of at most [`MAX_ADDED`] rules. Changing a
+//! copy of the base lost: it would renumber all later positions in every structure, or need rule numbers with gaps, which run out.
 
 use crate::compiled::Compiled;
 use crate::engine::{Changed, Choice, Exceptions, Move};
 use crate::{Action, BuildError, BuildOptions, Rule, RuleList, Verdict};
 
-/// The most added rules, and as many removed: one word of bits for the added, so that their lookup is the quickest.
+/// Maximum of added rules, and of removed ones. The bits of 64 added rules fit one word, which makes their lookup the fastest.
 pub(crate) const MAX_ADDED: usize = 64;
 
-/// The most moves that wait: a pod that comes and goes in each of 100 sets is one exception and 100 moves each time.
+/// Maximum of pending moves. A pod that comes and goes in each of 100 sets is one exception but 100 moves each time.
 const MAX_MOVES: usize = 1 << 12;
 
-/// Changes on top of a compiled list.
 #[derive(Clone, Debug)]
 pub(crate) struct Delta {
-    /// Positions in the base that are gone, ascending.
+    /// Removed positions in the base, ascending.
     removed: Vec<u32>,
     /// Present positions of the added rules, ascending.
     added: Vec<u32>,
-    /// From this position of the base on, until the next step, a rule is so much further (around zero).
+    /// Offsets of the base's rules: from the first number's position until the next step, add the second number (wrapping) for the present
+    /// position.
     steps: Vec<(u32, u32)>,
     compiled: Option<Compiled>,
     exceptions: Exceptions,
-    /// Where addresses can move in the base: what the exceptions come from, oldest first.
+    /// Pending moves in the base, oldest first. The exceptions come from them.
     moves: Vec<Move>,
-    /// Whether the added rules are others than the compiled ones.
+    /// Whether `compiled` differs from the added rules.
     stale: bool,
-    /// Whether addresses have changed since the rules that name them were looked for.
+    /// Whether addresses have changed since the exceptions' rules were found.
     stale_exceptions: bool,
-    /// Whether some of the changed addresses are those of added rules.
+    /// Whether addresses of added rules have changed.
     moved_added: bool,
 }
 
@@ -56,7 +57,7 @@ impl Delta {
         }
     }
 
-    /// A rule was put at this position.
+    /// Records that a rule was inserted at a position.
     pub(crate) fn insert(&mut self, at: u32) {
         let place = self.added.partition_point(|&added| added < at);
         self.added[place..].iter_mut().for_each(|added| *added += 1);
@@ -69,7 +70,7 @@ impl Delta {
         self.added.binary_search(&at).is_ok()
     }
 
-    /// The rule at this position was taken out. Its position in the base, none if it was an added one.
+    /// Records that the rule at a position was removed. Returns its position in the base. `None` for an added rule.
     pub(crate) fn remove(&mut self, at: u32) -> Option<u32> {
         let place = self.added.partition_point(|&added| added < at);
         let own = self.added.get(place) == Some(&at);
@@ -85,7 +86,8 @@ impl Delta {
         base
     }
 
-    /// Addresses have entered or left the sets of the rule at a position. Returns whether there are more moves than should wait.
+    /// Records that addresses entered or left the sets of the rule at a position. Returns true if more moves are pending than
+    /// [`MAX_MOVES`].
     pub(crate) fn note(&mut self, at: u32, action: Action, changed: &Changed) -> bool {
         let place = self.added.partition_point(|&added| added < at);
         if self.added.get(place) == Some(&at) {
@@ -97,7 +99,7 @@ impl Delta {
         self.moves.len() > MAX_MOVES
     }
 
-    /// Hands over the moves, after which there are no exceptions any more.
+    /// Returns all pending moves and drops the exceptions.
     pub(crate) fn take_moves(&mut self) -> Vec<Move> {
         self.exceptions = Exceptions::new();
         self.stale_exceptions = false;
@@ -105,23 +107,23 @@ impl Delta {
         std::mem::take(&mut self.moves)
     }
 
-    /// Whether the base, as it is, says all.
+    /// Whether the base alone gives all verdicts.
     pub(crate) fn is_empty(&self) -> bool {
         self.removed.is_empty() && self.added.is_empty() && self.exceptions.is_empty()
     }
 
-    /// The position in the base of the rule that has so many of the remaining ones before it.
+    /// Returns the position in the base of the rule that has `remaining` unremoved rules before it.
     fn in_base(&self, remaining: u32) -> u32 {
         self.removed.iter().fold(remaining, |base, &removed| if removed <= base { base + 1 } else { base })
     }
 
-    /// The present position of a remaining rule of the base.
+    /// Returns the present position of an unremoved rule of the base.
     fn present(&self, base: u32) -> u32 {
         let before = u32::try_from(self.removed.partition_point(|&removed| removed < base)).expect("at most MAX_ADDED");
         self.added.iter().fold(base - before, |at, &added| if added <= at { at + 1 } else { at })
     }
 
-    /// Addresses have entered or left a rule's sets. Whether the delta can hold that.
+    /// Adds exceptions for addresses that entered or left a rule's sets. Returns false if there are too many.
     pub(crate) fn except(&mut self, changed: &Changed) -> bool {
         let more = self.exceptions.with(changed);
         let fits = more.is_some();
@@ -132,33 +134,32 @@ impl Delta {
         fits
     }
 
-    /// Addresses for whose packets the compiled rules are out of date.
+    /// Returns the addresses for which the compiled rules are out of date.
     #[inline]
     pub(crate) fn exceptions(&self) -> &Exceptions {
         &self.exceptions
     }
 
-    /// How many rules were added and removed.
+    /// Returns the numbers of added and of removed rules.
     #[cfg(test)]
     pub(crate) fn changes(&self) -> (usize, usize) {
         (self.added.len(), self.removed.len())
     }
 
-    /// Whether there is more than a delta should hold.
+    /// Whether the delta exceeds [`MAX_ADDED`].
     pub(crate) fn is_full(&self) -> bool {
         self.added.len() > MAX_ADDED || self.removed.len() > MAX_ADDED
     }
 
-    /// Large sets have other versions, which may have gained or lost addresses that entered or left other sets before.
+    /// Records that large sets have new versions. Addresses that are exceptions may have entered or left these sets too.
     pub(crate) fn replace_versions(&mut self) {
         self.stale_exceptions = true;
     }
 
-    /// Computes what lookups need from the present rules. False where too many rules name a changed address: then the list
-    /// has to be compiled.
+    /// Prepares lookups in the present rules. Returns false if too many rules name an exception, so that the list must be compiled.
     pub(crate) fn finish(&mut self, present: &RuleList, options: &BuildOptions<'_>) -> Result<bool, BuildError> {
         let (stale, stale_exceptions) = (std::mem::take(&mut self.stale), std::mem::take(&mut self.stale_exceptions));
-        // Rules that come or go move the others.
+        // Insertions and removals change the positions of the exceptions' rules.
         if (stale || stale_exceptions) && !self.exceptions.is_empty() && !self.exceptions.find(present) {
             return Ok(false);
         }
@@ -176,13 +177,13 @@ impl Delta {
         Ok(true)
     }
 
-    /// The added rules, compiled; none when there are none.
+    /// Returns the added rules, compiled. `None` without added rules.
     #[inline]
     pub(crate) fn compiled(&self) -> Option<&Compiled> {
         self.compiled.as_ref()
     }
 
-    /// The code of a rule of the base at its present position.
+    /// Translates a code of the base to the rule's present position.
     #[inline]
     pub(crate) fn move_base(&self, code: u32) -> u32 {
         if code == u32::MAX {
@@ -192,7 +193,7 @@ impl Delta {
         code.wrapping_add(self.steps[step].1 << 1)
     }
 
-    /// The code of an added rule at its present position.
+    /// Translates a code of an added rule to its present position.
     #[inline]
     pub(crate) fn move_added(&self, code: u32) -> u32 {
         if code == u32::MAX { code } else { self.added[(code >> 1) as usize] << 1 | code & 1 }

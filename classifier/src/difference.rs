@@ -1,4 +1,4 @@
-//! What turns one ordered list into another.
+//! Computes the changes between two ordered lists.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -6,12 +6,36 @@ use std::sync::Arc;
 
 use ahash::RandomState;
 
-use crate::{AddressSet, Addresses, Change, Rule, RuleList};
+use crate::{AddressSet, Addresses, Rule, RuleList};
 
-/// How far a rule is searched that stands elsewhere.
+/// How many positions away a moved rule is searched.
 const WINDOW: usize = 64;
 
-/// Calls `take` with the changes that make the second list of the first, until it says that this is enough.
+/// A change of a list. Positions refer to the list after all earlier changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Inserts a rule at a position up to the list's length. Later rules move up by one.
+    Insert {
+        /// The new rule's position.
+        at: usize,
+        /// The new rule.
+        rule: Rule,
+    },
+    /// Removes a rule.
+    Remove {
+        /// Its position.
+        at: usize,
+    },
+    /// Replaces a rule. Fast for any size of sets if only a few addresses differ.
+    Replace {
+        /// Its position.
+        at: usize,
+        /// The new rule.
+        rule: Rule,
+    },
+}
+
+/// Calls `take` with the changes that turn `old` into `new`, until it returns `Break`.
 pub(crate) fn each_change(
     old: &RuleList,
     new: &[Rule],
@@ -21,7 +45,7 @@ pub(crate) fn each_change(
     let most = old.len().min(new.len()) - start;
     let end = old.iter().rev().zip(new.iter().rev()).take(most).take_while(|(before, rule)| before == rule).count();
     let (old, new): (Vec<&Rule>, _) = (old.iter().take(old.len() - end).skip(start).collect(), &new[..new.len() - end]);
-    // Positions in what is left of the old list, and in the new one, which is also that in the list as changed so far.
+    // `from` is a position in the rest of the old list. `at` is one in the new list, and also in the list as changed so far.
     let (mut from, mut at) = (0, start);
     while from < old.len() && at < new.len() {
         let (removed, inserted) = if old[from] == &new[at] { (0, 0) } else { apart(&old[from..], &new[at..]) };
@@ -37,8 +61,8 @@ pub(crate) fn each_change(
     (at..new.len()).try_for_each(|at| take(Change::Insert { at, rule: new[at].clone() }))
 }
 
-/// How many rules have gone before the next one that is in both lists, and how many have come; nothing when the rules
-/// here are each other's successors, or when nothing is found.
+/// Returns how many rules were removed and how many inserted before the next rule that both lists have. Returns zeros if the first rules
+/// correspond to each other, or if no common rule is within [`WINDOW`].
 fn apart(old: &[&Rule], new: &[Rule]) -> (usize, usize) {
     let (before, rule) = (old[0], &new[0]);
     let nearest = |same: fn(&Rule, &Rule) -> bool| {
@@ -50,14 +74,14 @@ fn apart(old: &[&Rule], new: &[Rule]) -> (usize, usize) {
             _ => None,
         }
     };
-    // What is the same comes first, or rules of single addresses would all be taken for successors of their neighbours.
+    // Equal rules are searched first: rules of single addresses are similar to all their neighbours.
     nearest(|a, b| a == b)
         .or_else(|| similar(before, rule).then_some((0, 0)))
         .or_else(|| nearest(similar))
         .unwrap_or((0, 0))
 }
 
-/// Whether one may be the other with some members more or less in its sets.
+/// Whether one rule may be the other with a few members more or less.
 fn similar(a: &Rule, b: &Rule) -> bool {
     same_but_addresses(a, b) && close(&a.src, &b.src) && close(&a.dst, &b.dst)
 }
@@ -78,21 +102,21 @@ pub(crate) fn same_but_addresses(a: &Rule, b: &Rule) -> bool {
     a.origin == b.origin && a.action == b.action && a.src_ports == b.src_ports && a.services == b.services
 }
 
-/// What differs between sets, each pair compared once: many rules may share a set that changed.
+/// Differences between sets. Each pair of sets is compared once, since many rules may share a changed set.
 #[derive(Default)]
 pub(crate) struct Differences {
-    /// By the addresses of the two sets, which are kept as long as that.
+    /// By the memory addresses of the two sets.
     known: HashMap<[usize; 2], Difference, RandomState>,
 }
 
 struct Difference {
     changed: Arc<AddressSet>,
-    /// Keeps the places of the two sets from being used for others.
+    /// Keeps the two sets alive, so that their memory addresses stay unique.
     _sets: [Arc<AddressSet>; 2],
 }
 
 impl Differences {
-    /// The addresses that are in one of the sets and not in the other; none when one is about every address.
+    /// Returns the addresses that are in exactly one of the sets. `None` if one is [`Addresses::Any`] or the kinds differ.
     pub(crate) fn between(&mut self, a: &Addresses, b: &Addresses) -> Option<Arc<AddressSet>> {
         match (a, b) {
             (Addresses::Any, Addresses::Any) => Some(Arc::default()),
@@ -101,7 +125,7 @@ impl Differences {
                 let difference = || Difference { changed: Arc::new(a.difference(b)), _sets: [a.clone(), b.clone()] };
                 Some(self.known.entry(places).or_insert_with(difference).changed.clone())
             }
-            // Reads what the two do not share, which is little.
+            // Reads only the parts that the two do not share.
             (Addresses::Parted(a), Addresses::Parted(b)) => Some(Arc::new(a.difference(b))),
             _ => None,
         }

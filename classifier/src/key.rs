@@ -1,9 +1,9 @@
-//! The fields of a packet that a rule may look at.
+//! The fields of a packet that rules match.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// IANA protocol numbers that rules are often about.
+/// IANA protocol numbers that rules often name.
 /// Source: IANA "Assigned Internet Protocol Numbers".
 pub mod protocol {
     /// ICMP for IPv4 (RFC 792).
@@ -18,12 +18,12 @@ pub mod protocol {
     pub const SCTP: u8 = 132;
 }
 
-/// One packet as the classifier sees it: addresses, protocol number and ports in host byte order.
+/// The classifier's view of a packet: addresses, protocol number and ports in host byte order.
 ///
-/// A packet whose protocol has no ports carries zeros; for ICMP the two port fields have room for type and code.
+/// Ports are 0 for protocols without ports. For ICMP the two port fields can hold type and code.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Key {
-    /// The address as a number, high half first; an IPv4 address sits in the low 32 bits.
+    /// The address as a number, high half first. An IPv4 address is in the low 32 bits.
     src: [u64; 2],
     dst: [u64; 2],
     src_port: u16,
@@ -34,7 +34,7 @@ pub struct Key {
 }
 
 impl Key {
-    /// A key of its five fields. Ports are in host byte order, 0 where the protocol has none.
+    /// Makes a key. Ports are in host byte order, 0 for protocols without ports.
     pub const fn new(src: IpAddr, dst: IpAddr, protocol: u8, src_port: u16, dst_port: u16) -> Self {
         let (src, src_v6) = halves(src);
         let (dst, dst_v6) = halves(dst);
@@ -57,30 +57,30 @@ impl Key {
         self.protocol
     }
 
-    /// The source port, 0 where the protocol has none.
+    /// The source port, 0 for protocols without ports.
     #[inline]
     pub const fn src_port(&self) -> u16 {
         self.src_port
     }
 
-    /// The destination port, 0 where the protocol has none.
+    /// The destination port, 0 for protocols without ports.
     #[inline]
     pub const fn dst_port(&self) -> u16 {
         self.dst_port
     }
 
-    /// [`Key::V4`], [`Key::V6`], or another number when the addresses' families differ.
+    /// [`Key::V4`], [`Key::V6`], or another number if the addresses' families differ.
     #[inline]
     pub(crate) const fn family(&self) -> u8 {
         self.family
     }
 
-    /// Both addresses are IPv4. Zero, so that the families of many keys are checked by one OR.
+    /// Both addresses are IPv4. Zero, so that one OR checks the families of many keys.
     pub(crate) const V4: u8 = 0;
     /// Both addresses are IPv6.
     pub(crate) const V6: u8 = 3;
 
-    /// Both addresses' bits, high half first, whatever their family.
+    /// The bits of both addresses, high half first.
     #[inline]
     pub(crate) const fn bits(&self) -> ([u64; 2], [u64; 2]) {
         (self.src, self.dst)

@@ -1,21 +1,20 @@
 //! # Packet classification: an ordered rule list in, one verdict per packet key out
 //!
-//! **Purpose.** [`Tables::build`] turns an ordered list of [`Rule`]s into an immutable structure that answers, for a
-//! packet's [`Key`], which rule decides. The first rule that matches wins; when none does, the packet is denied.
+//! **Purpose.** [`Tables::build`] compiles an ordered list of [`Rule`]s into an immutable structure. For a packet's [`Key`] it returns the
+//! first rule that matches. If no rule matches, the packet is denied.
 //!
-//! **Not its purpose.** No packets are parsed, no sessions kept; no clock, no I/O and no threads. A rule carries an
-//! opaque [`OriginId`]; what it stands for (a policy, a line of a file) is the caller's business.
+//! **Not its purpose.** It parses no packets and keeps no sessions; it has no clock, no I/O and no threads. A rule carries an opaque
+//! [`OriginId`], whose meaning (a policy, a line of a file) the caller defines.
 //!
 //! ```text
-//!   whoever has the rules                              whoever has the packets
+//!   control: policy                                     dataplane: packets
 //!   Vec<Rule> --Tables::build--> Tables (immutable) <--lookup / lookup_batch-- Key
 //!   src set x dst set x services      | update         Verdict { action, rule } -> Rule.origin
 //!                                     `-> Tables of the changed list, which share what has not changed
 //! ```
 //!
-//! **Invariant.** A verdict is a function of the key and the rule list alone: every engine and every batch size gives
-//! the answer of a scan from the first rule to the last. Nothing in here can widen a rule: an empty set matches
-//! nothing, and no match is a deny.
+//! **Invariant.** A verdict depends only on the key and the rule list. Every engine and every batch size gives the result of a linear scan.
+//! Nothing widens a rule: an empty set matches nothing, and no match is a deny.
 //!
 //! ```
 //! use bulkhead_classifier::{Action, Addresses, Key, OriginId, Rule, Tables, protocol};
@@ -34,20 +33,21 @@
 //! # }
 //! ```
 //!
-//! The examples of the crate show a firewall, what a verdict is explained by, and how tables follow a list that changes.
+//! The crate's examples show a firewall, the explanation of a verdict, and tables that follow a changing list.
 //!
-//! [`identity`] is the other form of tables: addresses are looked up first, and rules are by the identity that has them.
+//! [`identity`] is an alternative form of tables: it first maps addresses to identities, then looks up rules by identity.
 //!
-//! Four modules make a table: `engine` compiles a list (its text says which structure is taken when, and what lost),
-//! `simd` holds the instructions of the CPU's level, [`Tables`] is both families' compiled lists and their changes, and
-//! [`linear`] is the scan that everything is held against. [`classbench`] reads rule sets and traces.
+//! Four modules implement tables. `engine` compiles a list; its documentation names the structures and their alternatives. `simd` has the
+//! instructions of each CPU level. [`Tables`] combines the compiled lists of both families with their changes. [`linear`] is the scan that
+//! tests compare everything with. [`classbench`] reads rule sets and traces.
 //!
-//! Rules are products of sets (*source addresses* x *destination addresses* x *services*), not 5-tuples: 1,000 address
-//! blocks and 20 ports are one rule of 1,020 items instead of 20,000 tuples. A ClassBench 5-tuple is
-//! the special case where each set has one member. A set of many thousands that many rules and many tables name is a
-//! [`PartedSet`]: tables refer to it, and a change of it is no change of theirs.
+//! Rules are products of sets (*source addresses* x *destination addresses* x *services*), not 5-tuples: 1,000 address blocks and 20 ports
+//! are one rule of 1,020 items instead of 20,000 tuples. A ClassBench 5-tuple is a rule whose sets have one member each. A set of many
+//! thousand addresses that many tables share is a [`PartedSet`]: tables refer to it, so that changing the set does not recompile them.
 
+mod address_set;
 mod addresses;
+mod build;
 pub mod classbench;
 mod compiled;
 mod delta;
@@ -64,17 +64,20 @@ mod simd;
 mod tables;
 mod verdict;
 
-pub use addresses::{AddressSet, Addresses};
+pub use address_set::AddressSet;
+pub use addresses::Addresses;
+pub use build::{BuildError, BuildOptions, MAX_RULES};
+pub use difference::Change;
 pub use engine::Cost;
 pub use key::{Key, protocol};
 pub use parted::PartedSet;
 pub use rule::{OriginId, Rule};
 pub use rule_list::RuleList;
 pub use services::{PortRange, Service, ServiceSet, Services};
-pub use tables::{BuildError, BuildOptions, Change, MAX_RULES, Tables};
+pub use tables::Tables;
 pub use verdict::{Action, Verdict};
 
-/// Its code is compiled and run with the tests.
+/// Compiles and runs the README's code with the tests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,41 +1,41 @@
-//! Very large address sets, in parts that their versions share.
+//! Very large address sets, in parts that versions share.
 //!
 //! ```text
 //!  the set of all pods       [ part | part | part | ... ]      Arc<AddressSet> each, ascending
 //!                                     |
 //!  one pod later             [  ''  | part'|  ''  | ... ]      copies one part, whatever the set's size
 //! ```
-//! Rules that name a large set refer to one object, which also answers whether an address is a member. A table therefore does not
-//! have to be compiled for the members of such a set, and 100 tables that name it hold it once.
+//! All rules that name a large set refer to one object, which also answers whether an address is a member. So tables need not be compiled
+//! for its members, and 100 tables hold the set once.
 
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
 use crate::AddressSet;
-use crate::addresses::{Point, interval_among, interval_contains, normalise};
+use crate::address_set::{Point, interval_among, interval_contains, normalise};
 
-/// A set of addresses in parts. Two are equal when they have the same members in the same parts.
+/// A set of addresses in parts. Two sets are equal if they have the same members in the same parts.
 pub struct PartedSet {
     parts: Vec<Arc<AddressSet>>,
     v4: Family<u32>,
     v6: Family<u128>,
-    /// All members, for whoever cannot work with parts.
+    /// All members as one set, computed on demand.
     flat: OnceLock<AddressSet>,
 }
 
-/// The parts that have members of one family.
+/// Index of the parts that have members of one family.
 #[derive(Debug, Default)]
 pub(crate) struct Family<A> {
     /// The lowest member of each part, ascending.
     firsts: Vec<A>,
-    /// The part's place among all parts.
+    /// The index of each part in `PartedSet::parts`.
     at: Vec<usize>,
 }
 
 impl PartedSet {
-    /// The set of the members of all parts.
+    /// Makes a set of the members of all parts.
     ///
-    /// Parts that do not ascend, or overlap, are made one: the set has the same members then, but shares nothing.
+    /// Parts that do not ascend or that overlap are merged into one, which then shares nothing with other versions.
     pub fn new(parts: Vec<Arc<AddressSet>>) -> Self {
         Self::in_order(parts).unwrap_or_else(|parts| {
             let all = parts.iter().fold(AddressSet::default(), |all, part| all.union(part));
@@ -52,12 +52,12 @@ impl PartedSet {
         }
     }
 
-    /// The parts, ascending.
+    /// Returns the parts, ascending.
     pub fn parts(&self) -> &[Arc<AddressSet>] {
         &self.parts
     }
 
-    /// Whether the address is a member. Logarithmic in the number of intervals.
+    /// Whether the address is a member. Takes logarithmic time in the number of intervals.
     pub fn contains(&self, address: IpAddr) -> bool {
         match address {
             IpAddr::V4(address) => self.v4().contains(u32::from(address)),
@@ -65,19 +65,17 @@ impl PartedSet {
         }
     }
 
-    /// The IPv4 members.
     #[inline]
     pub(crate) fn v4(&self) -> Members<'_, u32> {
         Members { parts: &self.parts, family: &self.v4, intervals: AddressSet::v4_intervals }
     }
 
-    /// The IPv6 members.
     #[inline]
     pub(crate) fn v6(&self) -> Members<'_, u128> {
         Members { parts: &self.parts, family: &self.v6, intervals: AddressSet::v6_intervals }
     }
 
-    /// All members as one set, which is made when it is first asked for and kept as long as this set.
+    /// Returns all members as one set. The first call computes it; the result is cached.
     pub fn flat(&self) -> &AddressSet {
         self.flat.get_or_init(|| {
             let v4 = self.parts.iter().flat_map(|part| part.v4_intervals().iter().copied());
@@ -86,16 +84,16 @@ impl PartedSet {
         })
     }
 
-    /// How many intervals the parts have.
+    /// The number of intervals in all parts.
     pub fn intervals(&self) -> usize {
         self.parts.iter().map(|part| part.v4_intervals().len() + part.v6_intervals().len()).sum()
     }
 
-    /// The members of one of the sets and not of both. Reads only parts that the two do not share.
+    /// Returns the members of exactly one of the sets. Reads only parts that the two do not share.
     #[must_use]
     pub fn difference(&self, other: &Self) -> AddressSet {
         let own = |all: &[Arc<AddressSet>], others: &[Arc<AddressSet>]| {
-            // Shared parts mostly have the same place in both.
+            // Shared parts mostly have the same index in both.
             let shared = |(at, part): (usize, &Arc<AddressSet>)| {
                 others.get(at).is_some_and(|other| Arc::ptr_eq(part, other))
                     || others.iter().any(|other| Arc::ptr_eq(part, other))
@@ -113,7 +111,7 @@ impl PartedSet {
 }
 
 impl<A: Point> Family<A> {
-    /// None when the parts do not ascend.
+    /// Returns `None` if the parts do not ascend.
     fn new<'a>(parts: impl Iterator<Item = &'a [(A, A)]>) -> Option<Self>
     where
         A: 'a,
@@ -133,7 +131,6 @@ impl<A: Point> Family<A> {
     }
 }
 
-/// The members of one family.
 pub(crate) struct Members<'a, A> {
     parts: &'a [Arc<AddressSet>],
     family: &'a Family<A>,
@@ -141,21 +138,20 @@ pub(crate) struct Members<'a, A> {
 }
 
 impl<A: Point> Members<'_, A> {
-    /// Whether the address is one.
     #[inline]
     pub(crate) fn contains(&self, point: A) -> bool {
         let after = self.family.firsts.partition_point(|&first| first <= point);
         after > 0 && interval_contains((self.intervals)(&self.parts[self.family.at[after - 1]]), point)
     }
 
-    /// Which of a few addresses are members. Reads the parts where they may be.
+    /// Returns the members among a few addresses. Reads only the parts that may contain them.
     pub(crate) fn among(&self, few: &[(A, A)]) -> Vec<(A, A)> {
         let Family { firsts, at } = self.family;
         let mut members = Vec::new();
         for &(first, last) in few {
             let from = firsts.partition_point(|&begin| begin <= first).saturating_sub(1);
             let end = firsts.partition_point(|&begin| begin <= last);
-            // Without a part that begins at the last address or before it, there is none.
+            // If no part begins at `last` or before, the range is empty.
             for &part in &at[from.min(end)..end] {
                 members.extend(interval_among((self.intervals)(&self.parts[part]), &[(first, last)]));
             }

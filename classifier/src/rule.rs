@@ -1,30 +1,30 @@
-//! The rule: three sets, an action and where it came from.
+//! The rule: sets of addresses and services, an action, and its origin.
 
 use crate::{Action, Addresses, Key, PortRange, Services};
 
-/// An opaque mark that the rule's author put on it and gets back with the verdict.
+/// An opaque mark that the rule's author sets and gets back with the verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OriginId(pub u32);
 
-/// One entry of an ordered list. It matches a key when all of its four fields do.
+/// An entry of an ordered list. It matches a key if all four fields match.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Rule {
     /// Source addresses.
     pub src: Addresses,
     /// Destination addresses.
     pub dst: Addresses,
-    /// Source ports; [`PortRange::ALL`] where they do not matter, as in everything that Kubernetes NetworkPolicy can say.
+    /// Source ports. [`PortRange::ALL`] for all rules of Kubernetes NetworkPolicy, which cannot restrict them.
     pub src_ports: PortRange,
     /// Protocols and destination ports.
     pub services: Services,
-    /// What happens to a packet that matches.
+    /// Whether a matching packet is allowed or denied.
     pub action: Action,
-    /// Who wrote the rule.
+    /// The rule's origin.
     pub origin: OriginId,
 }
 
 impl Rule {
-    /// A rule that matches every packet.
+    /// Returns a rule that matches every packet.
     pub const fn any(action: Action, origin: OriginId) -> Self {
         Self {
             src: Addresses::Any,

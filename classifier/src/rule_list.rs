@@ -1,36 +1,36 @@
-//! An ordered rule list whose unchanged parts are shared between generations.
+//! An ordered rule list whose versions share unchanged parts.
 
 use std::ops::Index;
 use std::sync::Arc;
 
 use crate::Rule;
 
-/// Rules per shared part: a change copies one part and the list of parts, which together are least where both are the square root
-/// of the list. Parts of more than 512 rules would take some microseconds; those of fewer than 16 are not worth their own memory.
+/// Returns how many rules a part has. A change copies one part and the list of parts; together they are smallest if both are the square
+/// root of the list. More than 512 rules would take microseconds to copy; fewer than 16 are not worth an allocation.
 fn size_of_parts(rules: usize) -> usize {
     rules.isqrt().clamp(16, 512)
 }
 
-/// The rules of a table in their order.
+/// An ordered rule list.
 #[derive(Clone, Debug, Default)]
 pub struct RuleList {
     parts: Vec<Arc<[Rule]>>,
-    /// How many rules lie before each part, and after the last: all of them.
+    /// The number of rules before each part; the last element is the total.
     starts: Vec<usize>,
 }
 
 impl RuleList {
-    /// How many there are.
+    /// The number of rules.
     pub fn len(&self) -> usize {
         self.starts.last().copied().unwrap_or(0)
     }
 
-    /// Whether there are none.
+    /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The rule at a position, none behind the end.
+    /// Returns the rule at a position. `None` beyond the end.
     pub fn get(&self, at: usize) -> Option<&Rule> {
         if at >= self.len() {
             return None;
@@ -39,29 +39,29 @@ impl RuleList {
         self.parts[part].get(at)
     }
 
-    /// The first rule.
+    /// Returns the first rule. `None` for an empty list.
     pub fn first(&self) -> Option<&Rule> {
         self.get(0)
     }
 
-    /// The rules from the first to the last.
+    /// Iterates over the rules in order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Rule> + '_ {
         self.parts.iter().flat_map(|part| part.iter())
     }
 
-    /// The part that holds a position below the length, and where in it.
+    /// Returns the part that holds a position, and the index in it. The position must be below the length.
     fn place(&self, at: usize) -> (usize, usize) {
         let part = self.starts.partition_point(|&start| start <= at) - 1;
         (part, at - self.starts[part])
     }
 
-    /// Puts a rule at a position, those from there on one further.
+    /// Inserts a rule at a position. Later rules move up by one.
     pub(crate) fn insert(&mut self, at: usize, rule: Rule) {
         if self.is_empty() {
             *self = Self::from(vec![rule]);
             return;
         }
-        // Behind the end is behind the last rule of the last part.
+        // An insertion at the end goes behind the last rule of the last part.
         let (part, within) = if at == self.len() { self.after_last() } else { self.place(at) };
         let mut rules = self.parts[part].to_vec();
         rules.insert(within, rule);
@@ -74,13 +74,13 @@ impl RuleList {
         self.count();
     }
 
-    /// Puts a rule in the place of the one at a position. The part is copied once, however many of its rules change.
+    /// Replaces the rule at a position. A part is copied once, however many of its rules change.
     pub(crate) fn replace(&mut self, at: usize, rule: Rule) {
         let (part, within) = self.place(at);
         Arc::make_mut(&mut self.parts[part])[within] = rule;
     }
 
-    /// Takes the rule at a position out.
+    /// Removes the rule at a position.
     pub(crate) fn remove(&mut self, at: usize) {
         let (part, within) = self.place(at);
         let mut rules = self.parts[part].to_vec();
@@ -125,7 +125,7 @@ impl Index<usize> for RuleList {
     type Output = Rule;
 
     /// # Panics
-    /// When there is no such position.
+    /// If the position is beyond the end.
     fn index(&self, at: usize) -> &Rule {
         self.get(at).expect("a position in the list")
     }

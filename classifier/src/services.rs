@@ -1,9 +1,9 @@
-//! Sets of services: a protocol number and a destination port, each a range.
+//! Sets of services: pairs of a protocol number and a destination port.
 
 use std::fmt;
 use std::sync::Arc;
 
-use crate::addresses::{interval_contains, interval_intersect, interval_subtract, normalise};
+use crate::address_set::{interval_contains, interval_intersect, interval_subtract, normalise};
 use crate::protocol;
 
 /// An inclusive range of ports in host byte order.
@@ -11,7 +11,7 @@ use crate::protocol;
 pub struct PortRange {
     /// The lowest port.
     pub first: u16,
-    /// The highest port, not below the lowest.
+    /// The highest port, at least `first`.
     pub last: u16,
 }
 
@@ -19,12 +19,12 @@ impl PortRange {
     /// Every port.
     pub const ALL: Self = Self { first: 0, last: u16::MAX };
 
-    /// One port.
+    /// A range of one port.
     pub const fn one(port: u16) -> Self {
         Self { first: port, last: port }
     }
 
-    /// Whether the port lies in the range.
+    /// Whether the port is in the range.
     pub const fn contains(self, port: u16) -> bool {
         self.first <= port && port <= self.last
     }
@@ -40,7 +40,7 @@ impl fmt::Display for PortRange {
     }
 }
 
-/// A block of services: protocol numbers `protocols.0 ..= protocols.1`, each with the same ports.
+/// Protocol numbers `protocols.0 ..= protocols.1` with the same ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Service {
     /// The lowest and the highest protocol number.
@@ -69,17 +69,17 @@ const fn has_ports(number: u8) -> bool {
     matches!(number, protocol::TCP | protocol::UDP | protocol::SCTP)
 }
 
-/// One field of a rule: every packet whatever its protocol, or the members of a set.
+/// The service field of a rule: every protocol and port, or the members of a set.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Services {
     /// Every protocol and port.
     Any,
-    /// The members of the set and no others; an empty set matches nothing.
+    /// The members of the set. An empty set matches nothing.
     Set(Arc<ServiceSet>),
 }
 
 impl Services {
-    /// Whether a packet of this protocol to this port is one of these.
+    /// Whether a packet of this protocol to this port matches.
     pub fn contains(&self, protocol: u8, port: u16) -> bool {
         match self {
             Self::Any => true,
@@ -87,7 +87,7 @@ impl Services {
         }
     }
 
-    /// What is in both.
+    /// Returns the services in both.
     #[must_use]
     pub fn intersect(&self, other: &Self) -> Self {
         match (self, other) {
@@ -98,7 +98,7 @@ impl Services {
 }
 
 impl From<ServiceSet> for Services {
-    /// The set; [`Services::Any`] when it holds every protocol and port.
+    /// Wraps the set, or returns [`Services::Any`] if it holds every protocol and port.
     fn from(set: ServiceSet) -> Self {
         if set == ServiceSet::all() { Self::Any } else { Self::Set(Arc::new(set)) }
     }
@@ -106,14 +106,14 @@ impl From<ServiceSet> for Services {
 
 /// A set of (protocol, destination port) pairs.
 ///
-/// Kept as blocks of protocol numbers that share the same ports, ascending, each with ports that neither overlap nor
-/// touch; so equal sets are equal values.
+/// Stored as ascending blocks of protocol numbers that have the same ports, as intervals that neither overlap nor touch. This form is
+/// canonical: equal sets are equal values.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ServiceSet {
     blocks: Vec<Block>,
 }
 
-/// Neighbouring protocol numbers with the same ports.
+/// Consecutive protocol numbers with the same ports.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Block {
     protocols: (u8, u8),
@@ -121,22 +121,22 @@ struct Block {
 }
 
 impl ServiceSet {
-    /// Every protocol number and every port.
+    /// Returns the set of every protocol number and port.
     pub fn all() -> Self {
         Self { blocks: vec![Block { protocols: (0, u8::MAX), ports: vec![(0, u16::MAX)] }] }
     }
 
-    /// Whether the set has no member.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.blocks.is_empty()
     }
 
-    /// Whether a packet of this protocol to this port is a member.
+    /// Whether the pair of protocol and port is a member.
     pub fn contains(&self, protocol: u8, port: u16) -> bool {
         interval_contains(self.ports_of(protocol), port)
     }
 
-    /// The ports that the set holds of one protocol, ascending and disjoint.
+    /// Returns the ports of one protocol, as ascending disjoint intervals.
     pub fn ports_of(&self, protocol: u8) -> &[(u16, u16)] {
         let after = self.blocks.partition_point(|block| block.protocols.0 <= protocol);
         match after.checked_sub(1).map(|at| &self.blocks[at]) {
@@ -145,7 +145,7 @@ impl ServiceSet {
         }
     }
 
-    /// The members as blocks, ascending by protocol, then port.
+    /// Returns the members as blocks, ascending by protocol, then port.
     pub fn services(&self) -> impl Iterator<Item = Service> + '_ {
         self.blocks.iter().flat_map(|block| {
             let protocols = block.protocols;
@@ -153,7 +153,7 @@ impl ServiceSet {
         })
     }
 
-    /// The members of either set.
+    /// Returns the members of either set.
     #[must_use]
     pub fn union(&self, other: &Self) -> Self {
         self.merge(other, |a, b| {
@@ -163,19 +163,19 @@ impl ServiceSet {
         })
     }
 
-    /// The members of both sets.
+    /// Returns the members of both sets.
     #[must_use]
     pub fn intersect(&self, other: &Self) -> Self {
         self.merge(other, interval_intersect)
     }
 
-    /// The members of this set that are not in `other`.
+    /// Returns the members that are not in `other`.
     #[must_use]
     pub fn subtract(&self, other: &Self) -> Self {
         self.merge(other, interval_subtract)
     }
 
-    /// Applies `combine` to the ports of each run of protocol numbers over which neither set changes.
+    /// Combines the ports of each run of protocol numbers in which both sets are constant.
     fn merge(&self, other: &Self, combine: impl Fn(&[(u16, u16)], &[(u16, u16)]) -> Vec<(u16, u16)>) -> Self {
         let mut starts: Vec<u8> = vec![0];
         for block in self.blocks.iter().chain(&other.blocks) {
@@ -193,7 +193,7 @@ impl ServiceSet {
         merged
     }
 
-    /// Appends a block that lies after all others; joins it to the last one where they touch and are alike.
+    /// Appends a block after all others. Joins it to the last one if they touch and have the same ports.
     fn push(&mut self, block: Block) {
         if block.ports.is_empty() {
             return;

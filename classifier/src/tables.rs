@@ -1,7 +1,8 @@
-//! The compiled form of one ordered rule list, and how it follows the list's changes.
+//! The compiled form of an ordered rule list.
 
 use std::sync::Arc;
 
+use crate::build::{BuildError, BuildOptions, MAX_RULES};
 use crate::compiled::Compiled;
 use crate::delta::Delta;
 use crate::engine::{BLOCK, Choice, Cost};
@@ -9,76 +10,21 @@ use crate::identity::{IdentityTables, Judge};
 use crate::simd::{Kernel, Level, Scalar, Simd};
 use crate::{Action, Key, Rule, RuleList, Verdict, linear};
 
-/// The most rules that one list may hold.
-///
-/// A position and an action are kept in 24 bits, so that a rule to be verified is half a cache line with its verdict.
-/// 2^23 is 40 times the largest list that is measured (200,000 rules).
-pub const MAX_RULES: usize = 1 << 23;
-
-/// Why a list could not be compiled. The tables in use stay as they are.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BuildError {
-    /// The list is longer than [`MAX_RULES`].
-    #[error("{rules} rules in one table; the most that fit are {MAX_RULES}")]
-    TooManyRules {
-        /// How many there are.
-        rules: usize,
-    },
-    /// More rules overlap in every field than the engine may hold.
-    #[error(
-        "the rules overlap in too many ways to be compiled in bounded memory; use fewer different ranges or prefixes"
-    )]
-    TooComplex,
-    /// The compiled form would be larger than [`BuildOptions::max_bytes`].
-    #[error("the compiled rules take more than the {max_bytes} bytes that are allowed")]
-    TooLarge {
-        /// The bound.
-        max_bytes: usize,
-    },
-    /// [`BuildOptions::cancelled`] said so.
-    #[error("the build was cancelled")]
-    Cancelled,
-}
-
-/// What a build may use.
-#[derive(Clone, Copy)]
-pub struct BuildOptions<'a> {
-    /// The most heap bytes of the compiled form of one address family. While it is built, up to four times as much is
-    /// in use.
-    pub max_bytes: usize,
-    /// Asked now and then; the build gives up when it says true.
-    pub cancelled: &'a (dyn Fn() -> bool + Sync),
-}
-
-impl Default for BuildOptions<'_> {
-    /// 256 MiB, 20 times what the largest measured list (200,000 rules) takes, and not to be cancelled.
-    fn default() -> Self {
-        Self { max_bytes: 256 << 20, cancelled: &|| false }
-    }
-}
-
-impl BuildOptions<'_> {
-    /// An error when the build should stop.
-    pub(crate) fn proceed(&self) -> Result<(), BuildError> {
-        if (self.cancelled)() { Err(BuildError::Cancelled) } else { Ok(()) }
-    }
-}
-
-/// An immutable, shareable answer to "which rule decides". A copy shares everything.
+/// An immutable, shareable lookup structure: from a key to the first rule that matches. Clones share everything.
 #[derive(Clone, Debug)]
 pub struct Tables {
     rules: RuleList,
-    /// The other form: then the rules are decisions, and none of what follows is there.
+    /// Identity tables. If set, `rules` has their decisions, and `compiled` and `delta` are `None`.
     identities: Option<Arc<IdentityTables>>,
-    /// None: the list is scanned.
+    /// `None` if lookups scan the list.
     compiled: Option<Compiled>,
     delta: Option<Arc<Delta>>,
     level: Level,
 }
 
 impl PartialEq for Tables {
-    /// Tables of equal rules are equal: the compiled form follows from the rules, up to the keys of its hashes. Identities are equal where
-    /// they are the same.
+    /// Tables of equal rules are equal, since the rules determine the compiled form up to hash keys. Identity tables are equal if they are
+    /// the same object.
     fn eq(&self, other: &Self) -> bool {
         match (&self.identities, &other.identities) {
             (Some(own), Some(other)) => Arc::ptr_eq(own, other),
@@ -94,15 +40,15 @@ impl Tables {
     /// Compiles an ordered list: the first rule that matches a key decides.
     ///
     /// # Errors
-    /// [`BuildError`] when the list does not fit; nothing is dropped from it silently.
+    /// [`BuildError`] if the list exceeds a limit. No rule is dropped silently.
     pub fn build(rules: Vec<Rule>) -> Result<Self, BuildError> {
         Self::build_with(rules, &BuildOptions::default())
     }
 
-    /// [`Tables::build`] with a bound on memory and a way to stop it.
+    /// Compiles an ordered list, with a memory limit and a way to cancel.
     ///
     /// # Errors
-    /// [`BuildError`] when the list does not fit or the build was cancelled.
+    /// [`BuildError`] if the list exceeds a limit or the build was cancelled.
     pub fn build_with(rules: Vec<Rule>, options: &BuildOptions<'_>) -> Result<Self, BuildError> {
         Self::build_as(rules, options, Choice::default())
     }
@@ -121,9 +67,9 @@ impl Tables {
         })
     }
 
-    /// Tables that are ready at once, whatever the rules: lookups try one rule after the other.
+    /// Makes tables without compiling: each lookup scans the list.
     ///
-    /// For a list that is asked some questions. Not for packets: a lookup costs a check per rule, which nothing bounds.
+    /// For a few lookups offline. Not for packets: the cost of a lookup grows with the list, without a bound.
     ///
     /// # Errors
     /// [`BuildError::TooManyRules`].
@@ -134,29 +80,29 @@ impl Tables {
         Ok(Self { rules: rules.into(), identities: None, compiled: None, delta: None, level: Level::detect() })
     }
 
-    /// Tables that look up who has an address and then what that one may do. Their rules are the decisions, in no order, with the
-    /// action and the origin of each; a change of them is another [`IdentityTables`].
+    /// Makes tables that map addresses to identities and look up policy by identity. Their rules are the unordered decisions, each with its
+    /// action and origin. Any change needs new [`IdentityTables`].
     pub fn of_identities(identities: Arc<IdentityTables>) -> Self {
         let rules = identities.decisions().clone();
         Self { rules, identities: Some(identities), compiled: None, delta: None, level: Level::detect() }
     }
 
-    /// The identities; none for a rule list.
+    /// Returns the identity tables. `None` for a rule list.
     pub fn identities(&self) -> Option<&Arc<IdentityTables>> {
         self.identities.as_ref()
     }
 
-    /// The verdict on one key: that of the first matching rule, [`Verdict::NO_MATCH`] (a deny) when there is none.
+    /// Returns the verdict of the first matching rule, or [`Verdict::NO_MATCH`] (a deny).
     pub fn lookup(&self, key: &Key) -> Verdict {
         let mut verdict = Verdict::NO_MATCH;
         self.lookup_batch(std::slice::from_ref(key), std::slice::from_mut(&mut verdict));
         verdict
     }
 
-    /// The verdicts on a burst of keys, each the same as [`Tables::lookup`] gives.
+    /// Looks up a burst of keys. Each verdict equals that of [`Tables::lookup`].
     ///
     /// # Panics
-    /// When the two slices differ in length.
+    /// If the slices differ in length.
     pub fn lookup_batch(&self, keys: &[Key], verdicts: &mut [Verdict]) {
         assert_eq!(keys.len(), verdicts.len(), "one verdict slot per key");
         if let Some(tables) = self.identities.as_deref() {
@@ -168,14 +114,14 @@ impl Tables {
         }
     }
 
-    /// The same tables on another level of the CPU, so that tests hold the levels against each other.
+    /// Returns the tables for another CPU level, so that tests can compare levels.
     #[cfg(test)]
     pub(crate) fn at(mut self, level: Level) -> Self {
         self.level = level;
         self
     }
 
-    /// What the lookup of this key costs, in counted steps.
+    /// Returns the cost of one lookup, in counted steps.
     pub fn cost(&self, key: &Key) -> Cost {
         if let Some(candidates) = self.delta.as_deref().and_then(|delta| delta.exceptions().candidates(Scalar, key)) {
             return Cost { entries: candidates.len(), ..Cost::default() };
@@ -184,7 +130,7 @@ impl Tables {
         self.compiled.as_ref().map_or_else(|| self.cost_of_scan(), |compiled| compiled.cost(key)) + added
     }
 
-    /// The most that the lookup of any key costs: what whoever writes the rules can make a packet cost.
+    /// Returns the maximum cost of any lookup: what a rule's author can make a packet cost.
     pub fn worst_case(&self) -> Cost {
         let named = self.delta.as_deref().map_or(0, |delta| delta.exceptions().longest());
         self.compiled.as_ref().map_or_else(|| self.cost_of_scan(), Compiled::worst_case)
@@ -192,18 +138,18 @@ impl Tables {
             + Cost { entries: named, ..Cost::default() }
     }
 
-    /// Heap bytes of the compiled form, without the rules themselves.
+    /// Returns the heap bytes of the compiled form, without the rules.
     pub fn bytes(&self) -> usize {
         let identities = self.identities.as_ref().map_or(0, |identities| identities.bytes());
         identities + self.compiled.as_ref().map_or(0, Compiled::bytes) + self.added().map_or(0, Compiled::bytes)
     }
 
-    /// Whether the compiled form is that of the whole list, so that to compile it again would bring nothing.
+    /// Whether the compiled form covers the whole list, so that compiling again would gain nothing.
     pub fn is_whole(&self) -> bool {
         self.compiled.is_some() && self.delta.is_none()
     }
 
-    /// How the lists of both families were compiled, for people.
+    /// Describes the compiled structures, for people.
     pub fn describe(&self) -> String {
         if let Some(identities) = &self.identities {
             return format!("{}; {}", identities.describe(), self.level.name());
@@ -213,7 +159,7 @@ impl Tables {
             exceptions if exceptions.is_empty() => ", changed since".to_owned(),
             exceptions => {
                 let (count, most) = (exceptions.len(), exceptions.longest());
-                format!(", changed since (addresses in other sets: {count}, rules verified for one: at most {most})")
+                format!(", changed since (exceptions: {count} addresses, at most {most} rules verified for one)")
             }
         });
         format!("{}; {}{}", compiled.describe(), self.level.name(), changed.unwrap_or_default())
@@ -221,7 +167,7 @@ impl Tables {
 
     fn cost_of_scan(&self) -> Cost {
         if self.identities.is_some() {
-            // Two searches of the ipcache, and two of a map each with a row.
+            // Two searches in the ipcache, and two in policy maps with one row each.
             return Cost { steps: 4, ..Cost::default() };
         }
         Cost { entries: self.rules.len(), ..Cost::default() }
@@ -231,17 +177,17 @@ impl Tables {
         self.delta.as_deref().and_then(Delta::compiled)
     }
 
-    /// The rules in their order. A verdict's [`Verdict::rule`] is a position in this list.
+    /// Returns the rules in order. [`Verdict::rule`] is a position in this list.
     pub fn rules(&self) -> &RuleList {
         &self.rules
     }
 
-    /// The rule that decided, none when no rule matched.
+    /// Returns the rule that decided. `None` if no rule matched.
     pub fn deciding_rule(&self, verdict: Verdict) -> Option<&Rule> {
         verdict.rule().and_then(|at| self.rules.get(at))
     }
 
-    /// Whether every packet gets the same action from these tables, and which.
+    /// Returns the action that every packet gets. `None` if it depends on the packet.
     pub fn constant_action(&self) -> Option<Action> {
         match self.rules.first() {
             _ if self.identities.is_some() => None,
@@ -251,7 +197,7 @@ impl Tables {
     }
 }
 
-/// One key.
+/// Looks up one key.
 struct Single<'a> {
     tables: &'a Tables,
     key: &'a Key,
@@ -282,7 +228,7 @@ impl Kernel for Single<'_> {
     }
 }
 
-/// A burst of keys, in blocks.
+/// Looks up a burst of keys, block by block.
 struct Burst<'a> {
     tables: &'a Tables,
     keys: &'a [Key],
@@ -318,7 +264,7 @@ impl Kernel for Burst<'_> {
     }
 }
 
-/// The better of the base's codes and those of the added rules, both at their present positions.
+/// Combines the base's codes with those of the added rules, after translating both to present positions. The smaller code wins.
 #[inline(always)]
 fn combine<S: Simd, const N: usize>(simd: S, delta: &Delta, keys: &[Key], codes: &mut [u32; N]) {
     codes.iter_mut().for_each(|code| *code = delta.move_base(*code));
@@ -330,8 +276,8 @@ fn combine<S: Simd, const N: usize>(simd: S, delta: &Delta, keys: &[Key], codes:
 }
 
 impl Tables {
-    /// The verdict on a key that the compiled form is not right for: one of two families, which no packet has, or one with an
-    /// address that has changed sets.
+    /// Corrects the verdict of a key for which the compiled form does not hold: one of mixed families, which no packet has, or one with an
+    /// address that is an exception.
     #[inline(always)]
     fn correct<S: Simd>(&self, simd: S, key: &Key, verdict: &mut Verdict) {
         if !matches!(key.family(), Key::V4 | Key::V6) {
@@ -348,7 +294,7 @@ impl Tables {
         linear::scan(self.rules.iter(), key)
     }
 
-    /// The first rule at these positions that matches.
+    /// Returns the verdict of the first rule at these positions that matches.
     #[cold]
     fn verify(&self, positions: &[u32], key: &Key) -> Verdict {
         let rules = positions.iter().map(|&at| (at, &self.rules[at as usize]));
@@ -358,8 +304,6 @@ impl Tables {
 }
 
 mod update;
-
-pub use update::Change;
 
 #[cfg(test)]
 mod tests;

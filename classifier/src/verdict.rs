@@ -1,13 +1,13 @@
-//! What a lookup answers.
+//! The result of a lookup.
 
 use std::fmt;
 
-/// What a rule does with a packet that it matches.
+/// What a rule does with a matching packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Action {
-    /// The packet may not pass.
+    /// Drop the packet.
     Deny,
-    /// The packet may pass.
+    /// Let the packet pass.
     Allow,
 }
 
@@ -20,42 +20,42 @@ impl fmt::Display for Action {
     }
 }
 
-/// The answer for one key: the action, and the position of the rule that decided (none when no rule matched).
+/// The result for one key: the action, and the position of the deciding rule, if one matched.
 ///
-/// One number, `2 * position + (1 if deny)`, so that the first of several matching rules is the smallest number.
+/// Encoded as `2 * position + (1 if deny)`, so that the smallest of several codes belongs to the first rule.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Verdict(u32);
 
 impl Verdict {
-    /// The verdict when no rule matches: deny. Also what a batch's slots hold before they are answered.
+    /// The verdict if no rule matches: deny. Also the initial value for the slots of a batch.
     pub const NO_MATCH: Self = Self(u32::MAX);
 
-    /// The verdict of the rule at `rule` in the list.
+    /// Returns the verdict of the rule at a position.
     pub(crate) const fn by(action: Action, rule: u32) -> Self {
         Self(rule << 1 | matches!(action, Action::Deny) as u32)
     }
 
-    /// The verdict as a number; the earlier the rule the smaller.
+    /// Returns the verdict's number. Earlier rules have smaller numbers.
     pub(crate) const fn code(self) -> u32 {
         self.0
     }
 
-    /// The verdict that [`Verdict::code`] gave.
+    /// Inverse of [`Verdict::code`].
     pub(crate) const fn from_code(code: u32) -> Self {
         Self(code)
     }
 
-    /// What to do with the packet.
+    /// Whether the packet is allowed or denied.
     pub const fn action(self) -> Action {
         if self.is_allow() { Action::Allow } else { Action::Deny }
     }
 
-    /// Whether the packet may pass.
+    /// Whether the packet is allowed.
     pub const fn is_allow(self) -> bool {
         self.0 & 1 == 0
     }
 
-    /// The deciding rule's position in the list that the tables were built from.
+    /// The deciding rule's position in the list. `None` if no rule matched.
     pub const fn rule(self) -> Option<usize> {
         if self.0 == u32::MAX { None } else { Some((self.0 >> 1) as usize) }
     }

@@ -1,20 +1,20 @@
-//! Errors of libraries as text for the user.
+//! Formats errors of libraries for the user.
 
 use std::error::Error;
 
 use bulkhead_control::source::escaped;
 
-/// How much of an error's text is kept, in characters: an error page of a proxy is no message.
+/// Maximum length of a server's error text, in characters: a proxy's error page is not useful.
 pub(crate) const MAX_TEXT: usize = 300;
 
-/// An error with what it comes from.
+/// Formats an error and its sources.
 pub(crate) fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut said = text.clone();
     let mut source = error.source();
     while let Some(error) = source {
         let next = error.to_string();
-        // Many wrap the text of what they come from.
+        // Many errors repeat the text of their source.
         if !said.contains(&next) {
             text = format!("{text}: {next}");
             said = next;
@@ -24,7 +24,7 @@ pub(crate) fn chain(error: &dyn Error) -> String {
     bounded(&text)
 }
 
-/// The start of a text that comes from elsewhere, with everything escaped that a terminal would obey.
+/// Truncates a foreign text to [`MAX_TEXT`] and escapes what a terminal would interpret.
 pub(crate) fn bounded(text: &str) -> String {
     escaped(text).chars().take(MAX_TEXT).collect()
 }

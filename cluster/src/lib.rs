@@ -1,16 +1,16 @@
-//! # Servers: an API server and OpenStack, as sources and as sinks
+//! # Remote servers: a Kubernetes API server and OpenStack Neutron
 //!
-//! **Purpose.** Follows the objects of an API server ([`kubernetes`]), and brings the security groups of a Neutron server up to date
-//! ([`neutron`]). It alone opens TLS connections to others.
+//! **Purpose.** Follows the objects of an API server ([`kubernetes`]), and updates the security groups of a Neutron server ([`neutron`]).
+//! No other crate opens TLS connections to remote servers.
 //!
-//! **Not its purpose.** It decides nothing about traffic and reads no object itself: `bulkhead-control` does. It serves nobody.
+//! **Not its purpose.** It makes no decision about traffic and interprets no object: `bulkhead-control` does. It accepts no connections.
 //!
 //! ```text
 //!  API server --list, watch--> kubernetes --batches of events--> the vswitch of a node
 //!  groups and ports of policies --neutron--> requests --> Neutron server
 //! ```
 //!
-//! **Invariant.** A token goes to the server that it is for and to nobody else, and is written nowhere.
+//! **Invariant.** A token is sent only to the server that it is for, and appears in no log, file or error.
 #![forbid(unsafe_code)]
 
 mod client;

@@ -1,12 +1,12 @@
-//! `ADD`: a container gets an interface, and an open port behind it.
+//! `ADD`: creates the container's interface and opens its port.
 //!
 //! ```text
 //!   is the vswitch there? -> addresses -> veth, the node's end down -> container's end -> add_port -> result
 //!                            IPAM DEL <-- remove_port, veth away <------------------------ one of these fails
 //! ```
 //!
-//! Nothing is made before the vswitch is known to be there. The node's end stays down until the vswitch has attached to it, which then
-//! sets it up: so nothing that a pod sends reaches the node's kernel, and its first packet is judged.
+//! `ADD` creates nothing until the vswitch answers. The node's end stays down until the vswitch has attached to it and sets it up. So no
+//! packet of the pod reaches the node's kernel, and policy applies from the first packet.
 
 use std::io;
 use std::net::IpAddr;
@@ -25,18 +25,18 @@ use super::link::{Link, Veth};
 use super::mac::Mac;
 use super::missed;
 use super::netlink::Netlink;
+use super::port::Port;
 use super::result::{Interface, Ip, Outcome, Route};
 use super::sandbox::Sandbox;
 use super::{Call, chain, remove};
-use bulkhead_observe::admin::AddPort;
 
-/// The MTU of pods' interfaces where nothing tells a better one: Ethernet's.
+/// MTU of pods' interfaces, in bytes, if the default route's MTU is unknown: Ethernet's.
 const MTU: u32 = 1500;
 
-/// Adds the attachment. Returns the result for the runtime.
+/// Adds the attachment. Returns the result for the runtime, as JSON.
 ///
 /// # Errors
-/// Why not. Then everything is as it was.
+/// [`Error`] with the cause. Everything created before is removed.
 pub(super) fn add(call: &Call) -> Result<String, Error> {
     let Call { environment, conf, .. } = call;
     let pod = environment.pod()?;
@@ -50,37 +50,27 @@ pub(super) fn add(call: &Call) -> Result<String, Error> {
     }
 }
 
-/// A port that is to be opened.
-pub(super) struct Port<'a> {
-    pub(super) call: &'a Call,
-    pod: String,
-    uid: Option<String>,
-    pub(super) sandbox: &'a Sandbox<'a>,
-}
-
 impl Port<'_> {
     fn add_interface(&self) -> Result<String, Error> {
         let Call { environment, conf, .. } = self.call;
         let ipam = Ipam::find(conf, environment)?.ok_or_else(|| {
-            Error::configuration(
-                "ipam: it is missing; name a plugin that gives addresses, such as {\"type\": \"host-local\"}",
-            )
+            Error::configuration("ipam: missing; name an IPAM plugin, such as {\"type\": \"host-local\"}")
         })?;
         self.check_free()?;
         let given = ipam.add()?;
         self.with_addresses(given).inspect_err(|_| {
-            // What went wrong first is told.
+            // The first error counts; a failed cleanup is not reported.
             let _ = ipam.tell(super::environment::Command::Del);
         })
     }
 
-    /// Sees that the container has no such interface yet. First of all: an IPAM plugin that is told to take back what it has given for this
-    /// attachment would take it from the interface that is there.
+    /// Checks that the container does not have the interface yet. This comes first: an IPAM `DEL` for this attachment would release the
+    /// addresses of the existing interface.
     fn check_free(&self) -> Result<(), Error> {
         let name = &self.call.environment.interface;
-        let refused = |error: io::Error| Error::kernel(format!("{name}: look for it in the container: {error}"));
+        let refused = |error: io::Error| Error::kernel(format!("cannot look for {name} in the container: {error}"));
         match self.sandbox.enter(|| Netlink::open().and_then(|mut kernel| kernel.link(name)).map_err(refused))? {
-            Some(_) => Err(Error::environment(format!("CNI_IFNAME: the container has an interface {name} already"))),
+            Some(_) => Err(Error::environment(format!("CNI_IFNAME: the container already has an interface {name}"))),
             None => Ok(()),
         }
     }
@@ -105,11 +95,13 @@ impl Port<'_> {
         Ok(self.outcome(&node_end.name, [node_mac, mac], mtu, &addresses, dns).into_json(conf.version))
     }
 
-    /// Makes the veth. What an `ADD` of the same attachment has left that was cut short is replaced.
+    /// Creates the veth. Replaces the remains of an interrupted `ADD` of the same attachment.
     fn make_veth(&self, kernel: &mut Netlink, macs: [Mac; 2], mtu: u32) -> Result<Link, Error> {
         let Call { attachment, environment, .. } = self.call;
         let (name, interface) = (attachment.node_end(), &environment.interface);
-        let refused = |error: io::Error| Error::kernel(format!("make the veth {name} ~ {interface}: {error}"));
+        let refused = |error: io::Error| {
+            Error::kernel(format!("cannot create the veth {name} (node) to {interface} (container): {error}"))
+        };
         let veth = Veth { names: [&name, interface], macs, mtu, netns: self.sandbox.as_fd() };
         match kernel.make_veth(&veth) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -119,45 +111,19 @@ impl Port<'_> {
             made => made.map_err(refused)?,
         }
         let made = kernel.link(&name).map_err(refused)?;
-        made.ok_or_else(|| Error::kernel(format!("{name}: it has gone as soon as it was made")))
+        made.ok_or_else(|| {
+            Error::kernel(format!("{name}: another program removed the interface right after it was created"))
+        })
     }
 
     fn set_up(&self, kernel: &mut Netlink, node: &Link, addresses: &[IpAddr], node_mac: Mac) -> Result<(), Error> {
         let Call { attachment, environment, .. } = self.call;
         kernel
             .set_alias(node.index, &attachment.alias())
-            .map_err(|error| Error::kernel(format!("{}: set its alias: {error}", node.name)))?;
-        // The node's end has no address of its own and shall not speak. A node without IPv6 has no such file.
+            .map_err(|error| Error::kernel(format!("cannot set the alias of {}: {error}", node.name)))?;
+        // The node's end must not send packets with its own address. Without IPv6 in the kernel this file does not exist.
         let _ = container::set(&node.name, "disable_ipv6", "1");
         self.sandbox.enter(|| container::set_up(&environment.interface, addresses, node_mac))
-    }
-
-    /// Has the vswitch open the port of an interface of the node, and waits for it.
-    ///
-    /// # Errors
-    /// Why it does not.
-    pub(super) fn open(&self, interface: &str, mac: Mac, addresses: &[IpAddr]) -> Result<(), Error> {
-        let Call { attachment, conf, .. } = self.call;
-        let port = AddPort {
-            container: attachment.container.clone(),
-            container_interface: attachment.interface.clone(),
-            network: Some(attachment.network.clone()),
-            pod: self.pod.clone(),
-            pod_uid: self.uid.clone(),
-            interface: interface.to_owned(),
-            netns: Some(self.sandbox.path.to_string_lossy().into_owned()),
-            mac: Some(mac.to_string()),
-            addresses: addresses.to_vec(),
-            timeout_seconds: conf.patience.as_secs(),
-        };
-        self.call.daemon().add_port(port).map_err(|error| failure(&error))?;
-        self.sandbox.enter(|| container::wait_until_running(&attachment.interface))
-    }
-
-    /// Has the vswitch forget the port, which it may have heard of.
-    pub(super) fn forget(&self) {
-        // What went wrong first is told.
-        let _ = self.call.forget();
     }
 
     fn outcome(&self, node_end: &str, macs: [Mac; 2], mtu: u32, addresses: &[IpAddr], dns: Option<Value>) -> Outcome {
@@ -186,7 +152,7 @@ impl Port<'_> {
     }
 }
 
-/// The MTU of the node's way out: what is larger would not leave the node, and what is smaller would waste it.
+/// Returns the MTU of the default route's interface, in bytes: the largest packet that leaves the node unfragmented.
 fn default_mtu() -> u32 {
     let of = |index| Netlink::open().and_then(|mut kernel| kernel.link_numbered(index)).ok().flatten();
     let links = default_route_interfaces().unwrap_or_default().into_iter().filter_map(of);

@@ -1,4 +1,4 @@
-//! The CNI plugin, and how it comes onto a node.
+//! Command line of `bulkhead cni`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,33 +11,33 @@ use bulkhead_observe::admin::DEFAULT_SOCKET;
 /// `bulkhead cni`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  bulkhead cni install --range 10.244.1.0/24 --range fd00:244:1::/64\n\n\
-    Without a subcommand it is the plugin itself: a container runtime runs it by the name bulkhead-cni, says in CNI_COMMAND what it\n\
-    shall do and writes the network configuration to its standard input. docs/cni.md describes the configuration.")]
+    Without a subcommand this is the CNI plugin itself. A container runtime runs it under the name bulkhead-cni, with the command in\n\
+    CNI_COMMAND and the network configuration on standard input. docs/cni.md describes the configuration.")]
 pub struct Cni {
-    /// What to do instead of being the plugin.
+    /// Install or uninstall the plugin
     #[command(subcommand)]
     pub action: Option<CniAction>,
 }
 
-/// What `bulkhead cni` does besides being the plugin.
+/// Subcommands of `bulkhead cni`.
 #[derive(Debug, clap::Subcommand)]
 pub enum CniAction {
-    /// Put the plugin and its network configuration where the container runtime looks for them
+    /// Install the plugin and its network configuration in the container runtime's folders
     Install(CniInstall),
-    /// Remove what install has put there
+    /// Remove the plugin and its network configuration
     Uninstall(CniPlace),
 }
 
-/// Where a container runtime looks.
+/// Where the container runtime looks for plugins and network configurations.
 #[derive(Debug, clap::Args)]
 pub struct CniPlace {
-    /// The folder of CNI plugins
+    /// Folder of the CNI plugins
     #[arg(long, value_name = "FOLDER", default_value = "/opt/cni/bin")]
     pub bin_dir: PathBuf,
-    /// The folder of network configurations, of which the runtime takes the first one by name
+    /// Folder of the network configurations; the runtime uses the first file in alphabetical order
     #[arg(long, value_name = "FOLDER", default_value = "/etc/cni/net.d")]
     pub conf_dir: PathBuf,
-    /// The file in it
+    /// Name of the network configuration file
     #[arg(long, value_name = "NAME", default_value = "05-bulkhead.conflist")]
     pub conflist_name: String,
 }
@@ -46,33 +46,33 @@ pub struct CniPlace {
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Examples:\n  bulkhead cni install --range 10.244.1.0/24 --range fd00:244:1::/64\n  bulkhead cni install --timeout 2m\n\n\
-    Both files are replaced at once, so that a runtime that looks meanwhile sees the old ones or the new ones. The network\n\
-    configuration comes last: where it is, the runtime takes pods."
+    Each file is replaced atomically, so a runtime never reads half a file. The network configuration is written last: the runtime\n\
+    starts pods as soon as it exists."
 )]
 pub struct CniInstall {
-    /// Where.
+    /// Where to install.
     #[command(flatten)]
     pub place: CniPlace,
-    /// Where pods of this node get their addresses from; may be repeated. Without it the node's podCIDRs, for which the vswitch is asked
+    /// Address range for pods of this node; repeat for more [default: the node's podCIDRs, as the vswitch reports them]
     #[arg(long = "range", value_name = "CIDR")]
     pub ranges: Vec<IpNet>,
-    /// Ask the API server for the podCIDRs of this node, as a pod of the cluster is told to reach it, and not the vswitch: what an init
-    /// container does, which runs before the vswitch
+    /// Name of this node: take its podCIDRs from the API server instead of the vswitch. For an init container, which runs before the
+    /// vswitch
     #[arg(long, value_name = "NAME", conflicts_with = "ranges")]
     pub node: Option<String>,
-    /// How the API server is reached, as kubectl has it
+    /// Kubeconfig file for the API server [default: the pod's service account]
     #[arg(long, value_name = "FILE", requires = "node")]
     pub kubeconfig: Option<PathBuf>,
-    /// How long to wait until the node's podCIDRs are known
+    /// How long to wait for the node's podCIDRs
     #[arg(long, value_name = "TIME", default_value = "60s", conflicts_with = "ranges", value_parser = humantime::parse_duration)]
     pub timeout: Duration,
-    /// The vswitch's admin socket
+    /// Admin socket of the vswitch
     #[arg(long, value_name = "PATH", default_value = DEFAULT_SOCKET)]
     pub socket: PathBuf,
-    /// The MTU of pods' interfaces; without it that of the node's way out
+    /// MTU of pods' interfaces [default: the MTU of the node's default route]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1280..=65535))]
     pub mtu: Option<u32>,
-    /// The version of the CNI specification; without it the newest one that host-local in the folder of plugins speaks as well
+    /// Version of the CNI specification [default: the newest that host-local in the plugin folder supports]
     #[arg(long, value_enum, value_name = "VERSION")]
     pub cni_version: Option<CniVersion>,
 }
@@ -80,10 +80,10 @@ pub struct CniInstall {
 /// A version of the CNI specification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum CniVersion {
-    /// Without GC and STATUS.
+    /// Has no GC and STATUS.
     #[value(name = "1.0.0")]
     V1_0,
-    /// With both.
+    /// Has GC and STATUS.
     #[value(name = "1.1.0")]
     V1_1,
 }

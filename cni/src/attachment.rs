@@ -1,19 +1,19 @@
-//! A container on a network, and what follows from that alone: names and MAC addresses.
+//! A container's attachment to a network. Interface names and MAC addresses derive from it.
 //!
-//! `DEL` may come without the network namespace, without the result of `ADD`, and after a restart of everything. So what it has to
-//! find is derived from what it is always told, and not from something that is kept.
+//! `DEL` may run without the network namespace, without `ADD`'s result, and after a reboot. So names derive from what every command is
+//! given; nothing is stored.
 
 use sha2::{Digest, Sha256};
 
 use super::mac::Mac;
 
-/// The start of all names of the node's ends.
+/// Prefix of the names of all node ends.
 const PREFIX: &str = "bh";
 
-/// Letters of a name besides its start: 13 of five bits each fill the 15 that Linux has room for.
+/// Letters after the prefix: 13 letters of five bits each fill Linux's limit of 15 bytes.
 const LETTERS: usize = 13;
 
-/// A container's interface on a network.
+/// An interface of a container on a network.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Attachment {
     pub(super) network: String,
@@ -22,9 +22,7 @@ pub(super) struct Attachment {
 }
 
 impl Attachment {
-    /// The name of the node's end of its veth.
-    ///
-    /// 65 bits of a hash: names of different attachments do not meet by chance.
+    /// Returns the name of the veth's node end. It has 65 bits of a hash, so two attachments do not collide by chance.
     pub(super) fn node_end(&self) -> String {
         /// Base 32 without letters that look alike.
         const ALPHABET: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
@@ -36,10 +34,10 @@ impl Attachment {
         PREFIX.chars().chain(letters).collect()
     }
 
-    /// The MAC addresses of the container's end and of the node's.
+    /// Returns the MAC addresses of the container's end and of the node's end.
     ///
-    /// They are set and not left to the kernel: systemd-udevd gives interfaces with a drawn address another one a moment later, and the
-    /// container's permanent neighbour entry would then name nobody.
+    /// The plugin sets them itself: systemd-udevd replaces random addresses a moment later. The container's permanent neighbour entry would
+    /// then name a MAC address that no longer exists.
     pub(super) fn macs(&self) -> [Mac; 2] {
         [&b"container"[..], b"node"].map(|end| {
             let hash = self.hash(end);
@@ -47,12 +45,12 @@ impl Attachment {
         })
     }
 
-    /// What `ip link` shows beside the node's end, and `GC` finds it by.
+    /// Returns the alias of the node's end. `ip link` shows it, and `GC` finds interfaces by it.
     pub(super) fn alias(&self) -> String {
         format!("{ALIAS} {} {} {}", self.network, self.container, self.interface)
     }
 
-    /// The attachment that has this alias.
+    /// Parses an alias. `None` if this plugin did not write it.
     pub(super) fn of_alias(alias: &str) -> Option<Self> {
         let mut words = alias.strip_prefix(ALIAS)?.strip_prefix(' ')?.split(' ').map(str::to_owned);
         let (network, container, interface) = (words.next()?, words.next()?, words.next()?);
@@ -61,7 +59,7 @@ impl Attachment {
 
     fn hash(&self, what: &[u8]) -> [u8; 32] {
         let Self { network, container, interface } = self;
-        // None of them has a zero byte in it.
+        // A zero byte separates the parts, which contain none.
         Sha256::digest([what, network.as_bytes(), container.as_bytes(), interface.as_bytes()].join(&0)).into()
     }
 }

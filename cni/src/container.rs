@@ -1,4 +1,4 @@
-//! The container's end: its addresses, its routes, and the gateway's neighbour entry.
+//! The container's end of the veth: addresses, routes and the gateway's neighbour entries.
 //!
 //! ```text
 //!   eth0   10.1.0.7/32, fd00::7/128
@@ -6,10 +6,10 @@
 //!          169.254.1.1, fe80::1 lladdr <node's end> PERMANENT
 //! ```
 //!
-//! A pod shares its link with the vswitch alone, so its addresses have no network around them and everything is reached by the gateway.
-//! Its two addresses are link-local and the same for every pod: none of the node's network is spent on them, and nobody needs to know
-//! them. The vswitch answers for them, but the entries are permanent: nobody has to ask, so nothing waits for an answer, such as the first
-//! packet of a pod whose question was dropped because the port was not open yet.
+//! A pod shares its link with the vswitch alone, so its addresses are /32 and /128, and the gateway is its only next hop. The two gateway
+//! addresses are link-local and the same for all pods: they use up no pod address. The vswitch answers ARP and NDP for them, but the
+//! neighbour entries are permanent. So no packet waits for resolution, such as the first one, whose request would be dropped while the port
+//! is closed.
 
 use std::fs;
 use std::io;
@@ -30,45 +30,46 @@ use super::link::Link;
 use super::mac::Mac;
 use super::netlink::Netlink;
 
-/// The gateway of IPv4: the address that routed pod networks have by convention.
+/// IPv4 gateway: the conventional address in routed pod networks.
 const GATEWAY_V4: IpAddr = IpAddr::V4(Ipv4Addr::new(169, 254, 1, 1));
-/// The gateway of IPv6.
+/// IPv6 gateway.
 const GATEWAY_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1));
 
-/// The gateway of a family, given by any of its addresses.
+/// Returns the gateway of the address's family.
 pub(super) const fn gateway(address: IpAddr) -> IpAddr {
     if address.is_ipv4() { GATEWAY_V4 } else { GATEWAY_V6 }
 }
 
-/// Everything, of a family that is given by any of its addresses.
+/// Returns the default route's destination in the address's family: `0.0.0.0/0` or `::/0`.
 pub(super) fn everything(address: IpAddr) -> IpNet {
     let none: IpAddr = if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    IpNet::new(none, 0).expect("no prefix is shorter")
+    IpNet::new(none, 0).expect("a prefix of length 0 is valid")
 }
 
-/// One address of each family that there is.
+/// Returns the first address of each family in the list, IPv4 first.
 pub(super) fn families(addresses: &[IpAddr]) -> impl Iterator<Item = IpAddr> {
     let first = |of: fn(&IpAddr) -> bool| addresses.iter().copied().find(of);
     [first(IpAddr::is_ipv4), first(IpAddr::is_ipv6)].into_iter().flatten()
 }
 
-/// Sets up the interface `name` of the calling thread's namespace, the container's. `node` is the MAC address of the veth's other end.
+/// Configures the container's interface `name`. The calling thread must be in the container's namespace. `node` is the MAC address of the
+/// veth's node end.
 ///
 /// # Errors
-/// What the kernel refuses.
+/// [`Error`] with the step that the kernel refused.
 pub(super) fn set_up(name: &str, addresses: &[IpAddr], node: Mac) -> Result<(), Error> {
-    let refused = |what: String| move |error: io::Error| Error::kernel(format!("{name}: {what}: {error}"));
+    let refused = |what: String| move |error: io::Error| Error::kernel(format!("{name}: cannot {what}: {error}"));
     let mut kernel = Netlink::open().map_err(refused("open a netlink socket".into()))?;
-    let link = kernel.link(name).map_err(refused("find it".into()))?;
-    let index = link.ok_or_else(|| Error::kernel(format!("{name}: it is not in the container")))?.index;
+    let link = kernel.link(name).map_err(refused("find the interface".into()))?;
+    let index = link.ok_or_else(|| Error::kernel(format!("the container has no interface {name}")))?.index;
     if addresses.iter().any(IpAddr::is_ipv6) {
-        // Some runtimes turn IPv6 off for all interfaces of a new namespace.
-        set(name, "disable_ipv6", "0").map_err(refused("turn IPv6 on".into()))?;
+        // Some runtimes disable IPv6 on all interfaces of a new namespace.
+        set(name, "disable_ipv6", "0").map_err(refused("enable IPv6".into()))?;
     }
-    // The link-local address is nobody else's either, and the vswitch is the only router.
+    // Duplicate address detection is needless on a point-to-point link, and the vswitch sends no router advertisements.
     for (key, value) in [("accept_dad", "0"), ("accept_ra", "0")] {
         match set(name, key, value) {
-            // A kernel without IPv6.
+            // The kernel has no IPv6.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             outcome => outcome.map_err(refused(format!("set {key}")))?,
         }
@@ -76,12 +77,12 @@ pub(super) fn set_up(name: &str, addresses: &[IpAddr], node: Mac) -> Result<(), 
     for &address in addresses {
         kernel.add_address(index, address).map_err(refused(format!("add the address {address}")))?;
     }
-    kernel.set_up(index, true).map_err(refused("set it up".into()))?;
+    kernel.set_up(index, true).map_err(refused("set the interface up".into()))?;
     for family in families(addresses) {
         let gateway = gateway(family);
         kernel.add_neighbour(index, gateway, node).map_err(refused(format!("add the neighbour {gateway}")))?;
         if gateway.is_ipv4() {
-            // IPv6 finds link-local gateways on the link without that.
+            // IPv6 resolves a link-local gateway without a route to it.
             let refused = refused(format!("add the route to {gateway}"));
             kernel.add_route(index, IpNet::from(gateway), None).map_err(refused)?;
         }
@@ -91,38 +92,40 @@ pub(super) fn set_up(name: &str, addresses: &[IpAddr], node: Mac) -> Result<(), 
     Ok(())
 }
 
-/// Waits until the interface `name` of the calling thread's namespace sends what it is given.
+/// Waits until the interface `name` in the calling thread's namespace can send.
 ///
-/// The other end is up by now, but of that the kernel takes notice by a work of its own: until then it drops what the pod sends. Newer kernels
-/// do that work when they are asked about the interface.
+/// The peer is already up, but the kernel propagates the carrier in deferred work, and drops what the pod sends before that. Newer kernels
+/// do the work when the interface is queried.
 ///
 /// # Errors
-/// When it does not, or the kernel does not answer.
+/// [`Error`] after two seconds, or if the kernel does not answer.
 pub(super) fn wait_until_running(name: &str) -> Result<(), Error> {
-    /// The work takes microseconds, and on a node that is busy with interfaces some ten milliseconds.
+    /// The deferred work takes microseconds; on a node that changes many interfaces, about ten milliseconds.
     const PATIENCE: Duration = Duration::from_secs(2);
     const INTERVAL: Duration = Duration::from_micros(200);
-    let refused = |error: io::Error| Error::kernel(format!("{name}: look at it: {error}"));
+    let refused = |error: io::Error| Error::kernel(format!("cannot read the state of {name}: {error}"));
     let mut kernel = Netlink::open().map_err(refused)?;
     let start = Instant::now();
     while !kernel.link(name).map_err(refused)?.is_some_and(|link| link.is_running) {
         if start.elapsed() > PATIENCE {
-            return Err(Error::kernel(format!("{name}: it sends nothing although its port is open")));
+            return Err(Error::kernel(format!(
+                "{name} has no carrier although its port is open; run the command again"
+            )));
         }
         std::thread::sleep(INTERVAL);
     }
     Ok(())
 }
 
-/// Writes a setting of IPv6 of an interface of the calling thread's namespace.
+/// Writes an IPv6 sysctl of an interface in the calling thread's namespace.
 pub(super) fn set(interface: &str, key: &str, value: &str) -> io::Result<()> {
     fs::write(format!("/proc/sys/net/ipv6/conf/{interface}/{key}"), value)
 }
 
-/// What of `ADD`'s result is not there any more: addresses of the interface and routes of the calling thread's namespace.
+/// Returns which addresses and routes of `ADD`'s result are missing in the calling thread's namespace, as text for an error.
 ///
 /// # Errors
-/// When the kernel does not answer.
+/// The kernel's error if it does not answer.
 pub(super) fn missing(link: &Link, addresses: &[IpNet], routes: &[(IpNet, IpAddr)]) -> io::Result<Vec<String>> {
     let mut kernel = Netlink::open()?;
     let has = kernel.addresses(link.index)?;
@@ -139,7 +142,7 @@ const fn family(address: IpAddr) -> AddressFamily {
 }
 
 impl Netlink {
-    /// Adds an address that has no network around it and of which nobody is asked whether it is free.
+    /// Adds an address as /32 or /128, without duplicate address detection.
     fn add_address(&mut self, index: u32, address: IpAddr) -> io::Result<()> {
         let mut message = AddressMessage::default();
         message.header.family = family(address);
@@ -164,7 +167,7 @@ impl Netlink {
         self.change(RouteNetlinkMessage::NewNeighbour(message), NLM_F_CREATE | NLM_F_REPLACE)
     }
 
-    /// Adds a route over an interface, by a gateway or to what is on the link.
+    /// Adds a route through an interface: via `gateway`, or on-link if that is `None`.
     fn add_route(&mut self, index: u32, to: IpNet, gateway: Option<IpAddr>) -> io::Result<()> {
         let mut message = RouteMessage::default();
         message.header.address_family = family(to.addr());
@@ -196,7 +199,7 @@ impl Netlink {
         Ok(found)
     }
 
-    /// Destinations and gateways of the routes over an interface.
+    /// Returns destination and gateway of each route through an interface. Omits on-link routes.
     fn routes(&mut self, index: u32) -> io::Result<Vec<(IpNet, IpAddr)>> {
         let answers = self.list(RouteNetlinkMessage::GetRoute(RouteMessage::default()))?;
         Ok(answers.into_iter().filter_map(|answer| via(answer, index)).collect())

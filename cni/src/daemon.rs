@@ -1,4 +1,4 @@
-//! The vswitch: what the plugin asks at its admin socket. `docs/admin.md` describes the requests.
+//! The vswitch's admin socket, as the plugin uses it. `docs/admin.md` describes the requests.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,17 +10,17 @@ use super::attachment::Attachment;
 use super::error::{Code, Error};
 use bulkhead_observe::admin::{AddPort, AskError, CheckedPort, PortKey, Request, exchange};
 
-/// How long an answer may take that has nothing to wait for.
+/// Timeout of requests that the vswitch answers immediately.
 const PROMPT: Duration = Duration::from_secs(10);
 
-/// How much longer than the vswitch its answer is waited for, so that it is the vswitch that says what it has waited for.
+/// Extra time beyond the vswitch's own timeout, so that its answer, which names what it waited for, arrives first.
 const MARGIN: Duration = Duration::from_secs(5);
 
-/// How often `add_port` is asked when the connection ends without an answer. The vswitch has room for so many connections and ends the
-/// oldest one; the request may be repeated.
+/// Attempts of `add_port` if the connection ends without an answer. At its limit of connections the vswitch closes the oldest one; the
+/// request is idempotent.
 const TRIES: usize = 3;
 
-/// A vswitch.
+/// A vswitch, addressed by its admin socket.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Daemon<'a> {
     pub(super) socket: &'a Path,
@@ -33,7 +33,7 @@ impl From<&Attachment> for PortKey {
     }
 }
 
-/// How a vswitch is, as far as the plugin wants to know.
+/// The fields of the vswitch's status that the plugin reads.
 #[derive(Debug, Deserialize)]
 pub(super) struct Health {
     pub(super) ready: bool,
@@ -41,15 +41,15 @@ pub(super) struct Health {
 }
 
 impl Daemon<'_> {
-    /// Whether somebody listens. Each request has a connection of its own: one that waits for something else meanwhile would be ended
-    /// when many pods start at once.
+    /// Checks that the vswitch accepts connections. Requests do not reuse this connection: an idle one would be closed first when many pods
+    /// start at once.
     pub(super) fn is_there(&self) -> Result<(), AskError> {
         std::os::unix::net::UnixStream::connect(self.socket)
             .map(drop)
             .map_err(|source| AskError::Unreachable { socket: self.socket.to_owned(), source })
     }
 
-    /// Has the vswitch open a port, and waits until the pod's policy is enforced there.
+    /// Opens a port, and waits until the pod's policy is enforced there.
     pub(super) fn add_port(&self, port: AddPort) -> Result<(), AskError> {
         let patience = Duration::from_secs(port.timeout_seconds) + MARGIN;
         let request = Request::AddPort(port);
@@ -62,23 +62,22 @@ impl Daemon<'_> {
         }
     }
 
-    /// Has the vswitch forget a port. One that it does not know is as good.
+    /// Removes a port. Succeeds if the vswitch does not have it.
     pub(super) fn remove_port(&self, key: PortKey) -> Result<(), AskError> {
         exchange(self.socket, &Request::RemovePort(key), PROMPT).map(drop)
     }
 
-    /// How a port is.
+    /// Returns the state of a port.
     pub(super) fn check_port(&self, key: PortKey) -> Result<CheckedPort, AskError> {
         self.ask(&Request::CheckPort(key))
     }
 
-    /// Has the vswitch forget all added ports of a network but these.
+    /// Removes all ports of a network that CNI commands have added, except those in `keep`.
     pub(super) fn retain_ports(&self, network: &str, keep: Vec<PortKey>) -> Result<(), AskError> {
         let request = Request::RetainPorts { keep, network: Some(network.to_owned()) };
         exchange(self.socket, &request, PROMPT).map(drop)
     }
 
-    /// How the vswitch is.
     pub(super) fn health(&self) -> Result<Health, AskError> {
         self.ask(&Request::Status)
     }
@@ -90,7 +89,7 @@ impl Daemon<'_> {
     }
 }
 
-/// What the runtime is told when the vswitch did not do what it was asked.
+/// Translates a failed request to a CNI error: try again later, or refused.
 pub(super) fn failure(error: &AskError) -> Error {
     match error {
         AskError::Failed(failure) => {
@@ -101,17 +100,17 @@ pub(super) fn failure(error: &AskError) -> Error {
             let help = if failure.help.is_empty() { String::new() } else { format!("; {}", failure.help) };
             Error::new(code, message, format!("{}{help}", failure.message))
         }
-        // It may be restarting.
+        // The vswitch may be restarting.
         _ => Error::new(Code::TryAgain, "the vswitch does not answer", away(error)),
     }
 }
 
-/// Why the vswitch does not answer, in one line and with the remedy of a plugin, which has no arguments.
+/// Describes in one line why the vswitch does not answer. The remedy names configuration fields, since the plugin has no arguments.
 pub(super) fn away(error: &AskError) -> String {
     match error {
         AskError::Unreachable { socket, source } => format!(
-            "cannot reach a vswitch at {}: {source}; none runs here, or its configuration (admin.socket) and the plugin's (socket) \
-             name different sockets",
+            "cannot reach a vswitch at {}: {source}; start the vswitch, or set `socket` in the network configuration \
+             to the vswitch's admin.socket",
             socket.display()
         ),
         _ => error.to_string().replace("\n  help: ", "; "),

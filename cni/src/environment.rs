@@ -1,11 +1,11 @@
-//! What the runtime says in environment variables.
+//! The CNI environment variables that the runtime sets.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 use super::error::Error;
 
-/// What shall be done.
+/// A CNI command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Command {
     Add,
@@ -26,12 +26,12 @@ impl Command {
         ("VERSION", Self::Version),
     ];
 
-    /// As the specification has it.
+    /// Returns the command's name in the specification.
     pub(super) fn name(self) -> &'static str {
         Self::ALL.into_iter().find_map(|(name, command)| (command == self).then_some(name)).expect("all are listed")
     }
 
-    /// The variables that it cannot do without.
+    /// Returns the variables that the command requires.
     const fn needs(self) -> &'static [&'static str] {
         match self {
             Self::Add | Self::Check => &["CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME"],
@@ -41,19 +41,19 @@ impl Command {
     }
 }
 
-/// The variables. What a command does not need is empty when it is not said.
+/// The variables. Those that the command does not require may be empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Environment {
     pub(super) command: Command,
-    /// `CNI_CONTAINERID`: of a pod's sandbox.
+    /// `CNI_CONTAINERID`: the ID of the pod's sandbox.
     pub(super) container: String,
-    /// `CNI_IFNAME`: the interface in the container.
+    /// `CNI_IFNAME`: the interface's name in the container.
     pub(super) interface: String,
     /// `CNI_NETNS`: the path of the container's network namespace.
     pub(super) netns: Option<PathBuf>,
-    /// `CNI_PATH`: where plugins are.
+    /// `CNI_PATH`: folders of plugins.
     pub(super) path: Vec<PathBuf>,
-    /// `CNI_ARGS` as it is: only `ADD` looks into it, so that nothing that is wrong with it keeps a `DEL` from succeeding.
+    /// `CNI_ARGS`, unparsed. Only `ADD` parses it, so that malformed arguments do not fail a `DEL`.
     arguments: OsString,
 }
 
@@ -61,19 +61,22 @@ impl Environment {
     /// Reads the variables.
     ///
     /// # Errors
-    /// Which are missing, or wrong.
+    /// [`Error`] that names all missing variables, or the first malformed one.
     pub(super) fn read(variable: impl Fn(&str) -> Option<OsString>) -> Result<Self, Error> {
         let text = |name: &str| match variable(name) {
             None => Ok(String::new()),
-            Some(value) => value.into_string().map_err(|_| Error::environment(format!("{name}: it is not UTF-8 text"))),
+            Some(value) => value.into_string().map_err(|_| Error::environment(format!("{name}: not UTF-8 text"))),
         };
         let command = text("CNI_COMMAND")?;
         let names = || Command::ALL.map(|(name, _)| name).join(", ");
         let known = Command::ALL.into_iter().find_map(|(name, known)| (name == command).then_some(known));
         let command = known.ok_or_else(|| {
             Error::environment(match command.as_str() {
-                "" => format!("CNI_COMMAND: it is missing; a container runtime runs this plugin and says {}", names()),
-                other => format!("CNI_COMMAND: `{other}` is none of {}", names()),
+                "" => format!(
+                    "CNI_COMMAND: missing; a container runtime runs this plugin and sets it to one of {}",
+                    names()
+                ),
+                other => format!("CNI_COMMAND: `{other}` is not one of {}", names()),
             })
         })?;
         let missing: Vec<_> = command
@@ -83,7 +86,7 @@ impl Environment {
             .copied()
             .collect();
         if !missing.is_empty() {
-            return Err(Error::environment(format!("{}: missing, {} needs it", missing.join(", "), command.name())));
+            return Err(Error::environment(format!("{}: missing; {} requires it", missing.join(", "), command.name())));
         }
         let (container, interface) = (text("CNI_CONTAINERID")?, text("CNI_IFNAME")?);
         if command.needs().contains(&"CNI_CONTAINERID") {
@@ -102,28 +105,28 @@ impl Environment {
         })
     }
 
-    /// Which pod the container is.
+    /// Returns the pod of the container.
     ///
     /// # Errors
-    /// When `CNI_ARGS` does not say, or is malformed.
+    /// [`Error`] if `CNI_ARGS` does not name a pod or is malformed.
     pub(super) fn pod(&self) -> Result<Pod, Error> {
         Pod::read(&self.arguments).map_err(|why| Error::environment(format!("CNI_ARGS: {why}")))
     }
 }
 
-/// A pod as the runtime names it.
+/// A pod as the runtime names it in `CNI_ARGS`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Pod {
     pub(super) namespace: String,
     pub(super) name: String,
-    /// Older runtimes do not say it.
+    /// `None` with older runtimes.
     pub(super) uid: Option<String>,
 }
 
 impl Pod {
-    /// Reads `KEY=VALUE;KEY=VALUE`.
+    /// Parses `KEY=VALUE;KEY=VALUE`.
     fn read(arguments: &OsStr) -> Result<Self, String> {
-        let arguments = arguments.to_str().ok_or("it is not UTF-8 text")?;
+        let arguments = arguments.to_str().ok_or("not UTF-8 text")?;
         let (mut pod, mut unknown, mut ignores_unknown) = (Self::default(), None, false);
         for pair in arguments.split(';').filter(|pair| !pair.is_empty()) {
             let (key, value) = pair.split_once('=').ok_or_else(|| format!("`{pair}` is not KEY=VALUE"))?;
@@ -131,44 +134,46 @@ impl Pod {
                 "K8S_POD_NAMESPACE" => pod.namespace = value.to_owned(),
                 "K8S_POD_NAME" => pod.name = value.to_owned(),
                 "K8S_POD_UID" => pod.uid = Some(value.to_owned()).filter(|uid| !uid.is_empty()),
-                // The same as CNI_CONTAINERID.
+                // Same as `CNI_CONTAINERID`.
                 "K8S_POD_INFRA_CONTAINER_ID" => {}
-                // As the runtimes' own library reads it.
+                // The spellings of true in the CNI library.
                 "IgnoreUnknown" => ignores_unknown = ["1", "t", "T", "true", "TRUE", "True"].contains(&value),
                 _ => unknown = Some(key),
             }
         }
         if let Some(key) = unknown.filter(|_| !ignores_unknown) {
-            return Err(format!("`{key}` is unknown, and there is no IgnoreUnknown=1"));
+            return Err(format!("`{key}` is unknown and IgnoreUnknown=1 is not set"));
         }
         let missing = [("K8S_POD_NAMESPACE", &pod.namespace), ("K8S_POD_NAME", &pod.name)];
         let missing = missing.into_iter().filter(|(_, value)| value.is_empty()).map(|(key, _)| key);
         let missing = missing.collect::<Vec<_>>().join(" and ");
         if !missing.is_empty() {
-            return Err(format!("{missing} missing; policy is a pod's, so the runtime has to say which pod it is"));
+            return Err(format!("{missing} missing; the runtime must name the pod, whose policy applies"));
         }
         Ok(pod)
     }
 }
 
-/// A container ID or a network's name: it becomes part of file names.
+/// Checks a container ID or a network's name, which becomes part of file names.
 pub(super) fn check_identifier(text: &str) -> Result<(), String> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
     match text.chars().next() {
-        None => Err("it is empty".to_owned()),
+        None => Err("empty".to_owned()),
         Some(first) if first.is_ascii_alphanumeric() && text.chars().all(is_plain) => Ok(()),
-        Some(_) => Err(format!("`{text}` is not a letter or digit followed by letters, digits, `_`, `.` and `-`")),
+        Some(_) => Err(format!(
+            "`{text}` must start with a letter or digit and contain only letters, digits, `_`, `.` and `-`"
+        )),
     }
 }
 
-/// An interface's name, as Linux has it.
+/// Checks that Linux accepts the interface's name.
 fn check_interface(name: &str) -> Result<(), String> {
-    /// `IFNAMSIZ` with the zero at its end.
+    /// `IFNAMSIZ` less the terminating zero.
     const LONGEST: usize = 15;
     let is_bad = |c: char| c == '/' || c == ':' || c.is_whitespace();
     if name.len() > LONGEST || name == "." || name == ".." || name.contains(is_bad) {
         return Err(format!(
-            "`{name}` is not the name of an interface: at most {LONGEST} bytes without `/`, `:` and spaces"
+            "`{name}` is not a valid interface name: use at most {LONGEST} bytes without `/`, `:` and spaces"
         ));
     }
     Ok(())
@@ -212,8 +217,8 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_named_all_at_once() {
-        assert!(details(&[]).starts_with("CNI_COMMAND: it is missing"));
-        assert!(details(&[("CNI_COMMAND", "add")]).starts_with("CNI_COMMAND: `add` is none of ADD, DEL"));
+        assert!(details(&[]).starts_with("CNI_COMMAND: missing"));
+        assert!(details(&[("CNI_COMMAND", "add")]).starts_with("CNI_COMMAND: `add` is not one of ADD, DEL"));
         let add = details(&[("CNI_COMMAND", "ADD"), ("CNI_IFNAME", "")]);
         assert!(add.starts_with("CNI_CONTAINERID, CNI_NETNS, CNI_IFNAME: missing"), "{add}");
         let del = details(&[("CNI_COMMAND", "DEL"), ("CNI_CONTAINERID", "c")]);

@@ -1,39 +1,39 @@
-//! Errors as the specification has them: a code for the runtime, a message and details for people.
+//! CNI errors: a code for the runtime, a message and details for people.
 
 use serde::{Deserialize, Serialize};
 
 use super::version::Version;
 
-/// Codes of the specification, section 5, and from 100 those of this plugin.
+/// Error codes: those of the specification's section 5, and from 100 on those of this plugin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Code {
-    /// The configuration has a version that the plugin does not know.
+    /// The plugin does not support the configuration's version.
     IncompatibleVersion,
-    /// There is no such container: nothing has to be cleaned up.
+    /// The container does not exist, so it needs no cleanup.
     UnknownContainer,
-    /// A variable of the environment is missing or wrong.
+    /// An environment variable is missing or malformed.
     InvalidEnvironment,
-    /// The configuration cannot be read.
+    /// Standard input cannot be read.
     Io,
-    /// What should be JSON is not, or has another form.
+    /// The input is not JSON, or not of the expected form.
     Decoding,
-    /// A value of the configuration makes no sense.
+    /// A configuration field has an invalid value.
     InvalidConfiguration,
-    /// It may work later.
+    /// The command may succeed later.
     TryAgain,
-    /// `ADD` would not work now.
+    /// `ADD` would fail now.
     Unavailable,
-    /// `ADD` would not work now, and pods that run may be cut off.
+    /// `ADD` would fail now, and running pods may have no network.
     UnavailableLimited,
-    /// The vswitch will not have the pod, now or later.
+    /// The vswitch permanently refuses the pod.
     Refused,
-    /// The kernel has refused something.
+    /// The kernel refused a request.
     Kernel,
-    /// `CHECK` has found a difference.
+    /// `CHECK` found a difference.
     Different,
-    /// An IPAM plugin gave no error of the specification's form, or an answer that makes no sense.
+    /// An IPAM plugin failed without a CNI error, or its answer is malformed.
     Ipam,
-    /// What an IPAM plugin said.
+    /// The code of an IPAM plugin's own error.
     Delegated(u32),
 }
 
@@ -58,14 +58,12 @@ impl Code {
     }
 }
 
-/// Why a command has failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}: {details}")]
 pub(super) struct Error {
     pub(super) code: Code,
-    /// A few words.
     pub(super) message: String,
-    /// What exactly, and the remedy.
+    /// The cause and the remedy.
     pub(super) details: String,
 }
 
@@ -74,27 +72,27 @@ impl Error {
         Self { code, message: message.to_owned(), details: details.into() }
     }
 
-    /// A value of the configuration that makes no sense.
+    /// An invalid field of the network configuration.
     pub(super) fn configuration(details: impl Into<String>) -> Self {
         Self::new(Code::InvalidConfiguration, "invalid network configuration", details)
     }
 
-    /// A variable of the environment that is missing or wrong.
+    /// A missing or malformed environment variable.
     pub(super) fn environment(details: impl Into<String>) -> Self {
         Self::new(Code::InvalidEnvironment, "invalid environment variables", details)
     }
 
-    /// Something that the kernel has refused.
+    /// A request that the kernel refused.
     pub(super) fn kernel(what: impl Into<String>) -> Self {
         Self::new(Code::Kernel, "the interface cannot be set up", what)
     }
 
-    /// Something that is not as `ADD` has left it.
+    /// A difference from `ADD`'s result.
     pub(super) fn different(what: impl Into<String>) -> Self {
-        Self::new(Code::Different, "the attachment is not as it was added", what)
+        Self::new(Code::Different, "the attachment differs from the result of ADD", what)
     }
 
-    /// The error as the runtime reads it.
+    /// Returns the error as JSON of a CNI version.
     pub(super) fn to_json(&self, version: Version) -> String {
         let written = Written {
             version: version.name().to_owned(),
@@ -105,14 +103,14 @@ impl Error {
         serde_json::to_string_pretty(&written).expect("strings and a number")
     }
 
-    /// The error that another plugin has written; none when it is of another form.
+    /// Parses another plugin's error. `None` if the text is not a CNI error.
     pub(super) fn read(text: &[u8]) -> Option<Self> {
         let Written { code, message, details, .. } = serde_json::from_slice(text).ok()?;
         Some(Self { code: Code::Delegated(code), message, details })
     }
 }
 
-/// An error on standard output.
+/// The JSON form of an error.
 #[derive(Debug, Serialize, Deserialize)]
 struct Written {
     #[serde(rename = "cniVersion", default)]

@@ -1,8 +1,7 @@
-//! The plugin and its network configuration come onto a node, and go again.
+//! `bulkhead cni install` and `uninstall`.
 //!
-//! The addresses of a node's pods are written into the configuration, and not looked up by each `ADD`: `host-local` takes them from there, as
-//! the specification has it that an IPAM plugin is given the configuration unchanged, and a `DEL` needs them although the vswitch is away.
-//! A node's podCIDRs do not change while it exists.
+//! The address ranges of a node's pods are written into the network configuration. `host-local` reads them there, because an IPAM plugin
+//! gets the configuration unchanged. `DEL` needs them even while the vswitch is down. A node's podCIDRs never change.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -23,31 +22,34 @@ use crate::args::{CniInstall, CniPlace, CniVersion};
 use bulkhead_answers::output;
 use bulkhead_observe::admin::{DEFAULT_SOCKET, Request, exchange};
 
-/// The network's name, under which `host-local` keeps what it has given.
+/// Name of the network, under which `host-local` stores its leases.
 const NETWORK: &str = "bulkhead";
 
-/// The plugin that gives addresses.
+/// The IPAM plugin.
 const IPAM: &str = "host-local";
 
-/// Where it keeps what it has given. Below /run, for after a reboot there are no pods that could have them.
+/// Folder of the leases. Below /run, because no lease is valid after a reboot.
 const LEASES: &str = "/run/bulkhead/ipam";
 
-/// How often a vswitch that does not know its node's podCIDRs yet is asked again.
+/// Interval between requests for podCIDRs that are not known yet.
 const INTERVAL: Duration = Duration::from_millis(200);
 
-/// How long one answer may take.
+/// Timeout of one request.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// `bulkhead cni install`.
+/// `bulkhead cni install`: writes the plugin and the network configuration.
 ///
 /// # Errors
-/// What could not be written, or is not known.
+/// If a file cannot be written, or the podCIDRs remain unknown.
 pub fn install(args: &CniInstall) -> anyhow::Result<ExitCode> {
     let place = &args.place;
     let conflist = conflist_path(place)?;
     if !args.socket.is_absolute() {
-        // The plugin runs in any folder.
-        bail!("--socket: {} is not an absolute path\n  help: such as {DEFAULT_SOCKET}", args.socket.display());
+        // The runtime chooses the plugin's working directory.
+        bail!(
+            "--socket: {} is not an absolute path\n  help: give a path such as {DEFAULT_SOCKET}",
+            args.socket.display()
+        );
     }
     let ranges = match &args.node {
         _ if !args.ranges.is_empty() => args.ranges.clone(),
@@ -76,17 +78,17 @@ pub fn install(args: &CniInstall) -> anyhow::Result<ExitCode> {
     say(&format!("installed {} and {}", program.display(), conflist.display()))
 }
 
-/// `bulkhead cni uninstall`. The configuration first: without it the runtime takes no pods.
+/// `bulkhead cni uninstall`: removes the network configuration first, so that the runtime starts no pod without a plugin.
 ///
 /// # Errors
-/// What could not be removed.
+/// If a file cannot be removed, or the network configuration belongs to another plugin.
 pub fn uninstall(place: &CniPlace) -> anyhow::Result<ExitCode> {
     let conflist = conflist_path(place)?;
     if let Some(text) = read(&conflist)? {
         let plugins = serde_json::from_slice::<Value>(&text).ok();
         let plugins = plugins.as_ref().and_then(|conf| conf["plugins"].as_array());
         if !plugins.is_some_and(|plugins| plugins.iter().any(|plugin| plugin["type"] == NAME)) {
-            bail!("{}: it is not of this plugin\n  help: say --conflist-name", conflist.display());
+            bail!("{} belongs to another plugin\n  help: name the file with --conflist-name", conflist.display());
         }
     }
     for path in [conflist, place.bin_dir.join(NAME)] {
@@ -94,7 +96,7 @@ pub fn uninstall(place: &CniPlace) -> anyhow::Result<ExitCode> {
             Ok(()) => say(&format!("removed {}", path.display()))?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => ExitCode::SUCCESS,
             Err(error) => bail!(
-                "cannot remove {}: {error}\n  help: it takes root, and a folder that is mounted so that it can be written",
+                "cannot remove {}: {error}\n  help: run as root, with the folder mounted writable",
                 path.display()
             ),
         };
@@ -109,16 +111,16 @@ fn say(text: &str) -> anyhow::Result<ExitCode> {
 
 fn conflist_path(place: &CniPlace) -> anyhow::Result<PathBuf> {
     let name = &place.conflist_name;
-    // Others are not read, or as a single plugin's configuration.
+    // Runtimes ignore hidden files, and read files without this ending as a single plugin's configuration.
     if name.contains('/') || !name.ends_with(".conflist") || name.starts_with('.') {
         bail!("--conflist-name: `{name}` is not a file name that ends in .conflist");
     }
     Ok(place.conf_dir.join(name))
 }
 
-/// The configuration that runtimes read.
+/// Returns the network configuration.
 fn configuration(ranges: &[IpNet], version: Version, socket: &Path, mtu: Option<u32>) -> Value {
-    // An address of each set: one set for each family.
+    // `host-local` assigns one address from each set, so each family has one set.
     let set = |is_v4: bool| {
         let of = ranges.iter().filter(|range| range.addr().is_ipv4() == is_v4);
         of.map(|range| json!({"subnet": range.trunc()})).collect::<Vec<_>>()
@@ -135,7 +137,8 @@ fn configuration(ranges: &[IpNet], version: Version, socket: &Path, mtu: Option<
     json!({"cniVersion": version.name(), "name": NETWORK, "plugins": [plugin]})
 }
 
-/// The newest version that this IPAM plugin speaks as well: it is given the same configuration. 1.0.0 where it does not say.
+/// Returns the newest CNI version that the IPAM plugin supports too, since it gets the same configuration. 1.0.0 if the plugin does not
+/// report its versions.
 fn version_of(ipam: &Path) -> Version {
     let ask = || {
         let mut command = Command::new(ipam);
@@ -148,7 +151,7 @@ fn version_of(ipam: &Path) -> Version {
     ask().unwrap_or(Version::V1_0)
 }
 
-/// The node's podCIDRs, from whoever knows them, once there are any.
+/// Asks for the node's podCIDRs until they are known or `patience` ends. `whom` names the source in errors.
 fn asked(
     patience: Duration,
     whom: &str,
@@ -158,28 +161,30 @@ fn asked(
     loop {
         let why = match ask() {
             Ok(known) if !known.is_empty() => return Ok(known),
-            Ok(_) => "it does not know a Node of that name with podCIDRs".to_owned(),
+            Ok(_) => "it has no Node of that name with podCIDRs".to_owned(),
             Err(error) => error,
         };
         if Instant::now() >= deadline {
-            bail!("{whom} does not tell where pods get their addresses from: {why}\n  help: say --range");
+            bail!(
+                "{whom} did not report the node's podCIDRs: {why}\n  help: give the pods' address ranges with --range"
+            );
         }
         std::thread::sleep(INTERVAL);
     }
 }
 
-/// As the vswitch knows them from its Node.
+/// Asks the vswitch for the podCIDRs of its Node.
 fn blocks_by_vswitch(args: &CniInstall) -> Result<Vec<IpNet>, String> {
     let status = exchange(&args.socket, &Request::Status, PATIENCE).map_err(|error| error.to_string())?;
     let known: Vec<IpNet> = serde_json::from_value(status["pod_networks"].clone()).unwrap_or_default();
     if known.is_empty() {
         let node = status["node"].as_str().unwrap_or("of its own");
-        return Err(format!("it does not know a Node {node} with podCIDRs"));
+        return Err(format!("it has no Node {node} with podCIDRs"));
     }
     Ok(known)
 }
 
-/// As the API server has them.
+/// Asks the API server for the podCIDRs of a Node.
 fn blocks_by_server(args: &CniInstall, node: &str) -> Result<Vec<IpNet>, String> {
     let access = match &args.kubeconfig {
         Some(path) => Access::Kubeconfig { path: path.clone(), context: None },
@@ -188,15 +193,14 @@ fn blocks_by_server(args: &CniInstall, node: &str) -> Result<Vec<IpNet>, String>
     node_blocks(access, node)
 }
 
-/// Copies the program that runs. `option` names the folder.
+/// Copies the running program. `option` names the target folder's option, for errors.
 fn copy_program(to: &Path, option: &str) -> anyhow::Result<()> {
     let own = "/proc/self/exe";
     let mut from = File::open(own).with_context(|| format!("cannot read {own}"))?;
     replace(to, option, 0o755, |file| io::copy(&mut from, file).map(drop))
 }
 
-/// Writes a file beside this one and puts it in its place: whoever reads or runs it has the old or the new one, whole.
-/// `option` names its folder.
+/// Replaces a file atomically: writes a hidden file beside it and renames that. `option` names the folder's option, for errors.
 fn replace(
     path: &Path,
     option: &str,
@@ -211,7 +215,7 @@ fn replace(
         fs::create_dir_all(path.parent().unwrap_or(Path::new("/")))?;
         let _ = fs::remove_file(&hidden);
         let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&hidden)?;
-        // Whatever the process's mask is: the runtime is another one.
+        // Independent of the umask: the runtime may be another user's process.
         file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(mode))?;
         write(&mut file)?;
         file.sync_all()?;
@@ -220,7 +224,7 @@ fn replace(
     };
     make().inspect_err(|_| drop(fs::remove_file(&hidden))).map_err(|error| {
         anyhow!(
-            "cannot write {}: {error}\n  help: as root name a folder of the node with {option} that is mounted so that it can be written",
+            "cannot write {}: {error}\n  help: run as root and name a writable folder of the node with {option}",
             path.display()
         )
     })

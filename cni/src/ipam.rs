@@ -1,7 +1,7 @@
-//! Delegation: another plugin gives the addresses. Section 4 of the specification.
+//! Delegation to an IPAM plugin, which assigns addresses: section 4 of the specification.
 //!
-//! It is run with the same environment and the same configuration, says its result or its error on standard output, and its standard error is
-//! ours.
+//! The IPAM plugin gets the same environment and configuration. It writes its result or error to standard output, and shares this plugin's
+//! standard error.
 
 use std::io::{ErrorKind, Write};
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ use super::error::{Code, Error};
 use super::netconf::NetConf;
 use super::result::Outcome;
 
-/// The plugin that gives addresses.
+/// An IPAM plugin and its input.
 #[derive(Debug)]
 pub(super) struct Ipam<'a> {
     kind: &'a str,
@@ -23,68 +23,67 @@ pub(super) struct Ipam<'a> {
     input: &'a [u8],
 }
 
-/// What `ADD` was given.
+/// The answer of an IPAM plugin to `ADD`.
 #[derive(Debug)]
 pub(super) struct Given {
     pub(super) addresses: Vec<IpAddr>,
-    /// What the IPAM plugin says of DNS.
+    /// The answer's `dns` field. `None` if it is missing or empty.
     pub(super) dns: Option<Value>,
 }
 
 impl<'a> Ipam<'a> {
-    /// The IPAM plugin of a configuration, if it has one.
+    /// Returns the configuration's IPAM plugin. `None` if it names none.
     ///
     /// # Errors
-    /// When there is no such program.
+    /// [`Error`] if no folder of `CNI_PATH` has the program.
     pub(super) fn find(conf: &'a NetConf, environment: &Environment) -> Result<Option<Self>, Error> {
         let Some(kind) = &conf.ipam else { return Ok(None) };
         let program = find(kind, &environment.path)?;
         Ok(Some(Self { kind, program, input: &conf.text }))
     }
 
-    /// Has it give addresses. When it fails, or gives what makes no sense, it is told to take them back.
+    /// Runs `ADD`. If that fails or the answer is malformed, runs `DEL` to release the addresses.
     ///
     /// # Errors
-    /// What it says.
+    /// The plugin's own error, or [`Code::Ipam`].
     pub(super) fn add(&self) -> Result<Given, Error> {
         let given = self.run(Command::Add).and_then(|said| self.given(&said));
         given.inspect_err(|_| {
-            // What went wrong first is told.
+            // The first error counts; a failed cleanup is not reported.
             let _ = self.run(Command::Del);
         })
     }
 
-    /// Has it do something that has no result.
+    /// Runs a command that has no result.
     ///
     /// # Errors
-    /// What it says.
+    /// The plugin's own error, or [`Code::Ipam`].
     pub(super) fn tell(&self, command: Command) -> Result<(), Error> {
         self.run(command).map(drop)
     }
 
     fn given(&self, said: &[u8]) -> Result<Given, Error> {
         let odd = |why: String| {
-            Error::new(Code::Ipam, "the IPAM plugin's answer is not understood", format!("{}: {why}", self.kind))
+            Error::new(Code::Ipam, "the IPAM plugin's answer is malformed", format!("{}: {why}", self.kind))
         };
         let mut json = serde_json::Deserializer::from_slice(said);
         let outcome: Outcome = serde_path_to_error::deserialize(&mut json)
             .map_err(|error| odd(format!("{}: {}", error.path(), error.inner())))?;
         if outcome.ips.is_empty() {
-            return Err(odd("it has given no address".to_owned()));
+            return Err(odd("it assigned no address".to_owned()));
         }
         let dns = outcome.dns.filter(|dns| dns.as_object().is_some_and(|fields| !fields.is_empty()));
         Ok(Given { addresses: outcome.ips.iter().map(|ip| ip.address.addr()).collect(), dns })
     }
 
     fn run(&self, command: Command) -> Result<Vec<u8>, Error> {
-        let failed =
-            |why: String| Error::new(Code::Ipam, "the IPAM plugin has failed", format!("{}: {why}", self.kind));
+        let failed = |why: String| Error::new(Code::Ipam, "the IPAM plugin failed", format!("{}: {why}", self.kind));
         let output = run(&self.program, command, self.input)
             .map_err(|error| failed(format!("{} cannot be run: {error}", self.program.display())))?;
         if output.status.success() {
             return Ok(output.stdout);
         }
-        // A plugin's own words, and only without them ours.
+        // A plugin's own error is passed on unchanged.
         Err(Error::read(&output.stdout).unwrap_or_else(|| {
             let said = String::from_utf8_lossy(&output.stdout);
             failed(format!("{}: {}", output.status, said.trim()))
@@ -92,25 +91,25 @@ impl<'a> Ipam<'a> {
     }
 }
 
-/// The program of a plugin.
+/// Searches the folders of `path` for a plugin's program.
 pub(super) fn find(kind: &str, path: &[PathBuf]) -> Result<PathBuf, Error> {
     let mut programs = path.iter().map(|folder| folder.join(kind));
     programs.find(|program| program.is_file()).ok_or_else(|| {
         let folders: Vec<_> = path.iter().map(|folder| folder.display().to_string()).collect();
-        let searched = if folders.is_empty() { "which is empty".to_owned() } else { folders.join(", ") };
-        let remedy = "install it there, or name another one in ipam.type";
-        Error::environment(format!("CNI_PATH: the IPAM plugin `{kind}` is not in it: {searched}; {remedy}"))
+        let searched = if folders.is_empty() { "it is empty".to_owned() } else { folders.join(", ") };
+        let remedy = "install the plugin there, or name another one in ipam.type";
+        Error::environment(format!("CNI_PATH: it does not contain the IPAM plugin `{kind}`: {searched}; {remedy}"))
     })
 }
 
-/// Runs a plugin with this environment but for the command.
+/// Runs a plugin with this process's environment and another `CNI_COMMAND`.
 pub(super) fn run(program: &Path, command: Command, input: &[u8]) -> std::io::Result<Output> {
     let mut process = Process::new(program);
     process.env("CNI_COMMAND", command.name()).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
     let mut child = process.spawn()?;
     if let Some(mut stdin) = child.stdin.take() {
         match stdin.write_all(input) {
-            // It did not want to know.
+            // The plugin did not read its input.
             Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
             written => written?,
         }

@@ -1,8 +1,9 @@
-//! The CNI plugin: how a container runtime has pods wired to the vswitch.
+//! The CNI plugin, which connects the pods of a container runtime to the vswitch.
 //!
-//! **Purpose.** One run is one command of the specification (<https://www.cni.dev/docs/spec/>, 0.4.0 to 1.1.0): the runtime says which in the
-//! environment, writes the network configuration to standard input, and reads a result or an error from standard output.
-//! **Not its purpose:** judging packets, knowing policy, or remembering anything but what the vswitch was not there to be told.
+//! **Purpose.** Each run executes one command of the CNI specification (<https://www.cni.dev/docs/spec/>, 0.4.0 to 1.1.0). The runtime
+//! passes the command in the environment and the network configuration on standard input. It reads a result or an error from standard
+//! output.
+//! **Not its purpose:** judging packets, knowing policy, or keeping state. Only removals that an absent vswitch has missed are kept.
 //!
 //! ```text
 //!   containerd --CNI_COMMAND=ADD, configuration--> bulkhead-cni --ADD--> host-local (addresses)
@@ -10,10 +11,10 @@
 //!                                                       `--add_port--> vswitch: attaches, sets bh.... up, opens the port
 //! ```
 //!
-//! It starts no asynchronous runtime and no thread but the one that enters the container's namespace: a pod waits for it.
+//! The plugin starts no asynchronous runtime, and one thread at most, to enter the container's namespace: a pod waits for the result.
 //!
-//! **Invariant.** An `ADD` that returns a result has an open port with the pod's policy in force, and one that fails leaves nothing behind.
-//! A `DEL` finds everything by the container's ID and the interface's name alone.
+//! **Invariant.** When `ADD` returns a result, the pod's port is open and its policy is in force. When `ADD` fails, nothing remains.
+//! `DEL` needs only the container's ID and the interface's name.
 
 #![forbid(unsafe_code)]
 
@@ -33,6 +34,7 @@ mod mac;
 mod missed;
 mod netconf;
 mod netlink;
+mod port;
 mod remove;
 mod result;
 mod sandbox;
@@ -56,37 +58,36 @@ use version::Version;
 
 use bulkhead_observe::admin::{Missed, PortKey};
 
-/// The name by which runtimes run the plugin.
+/// File name under which runtimes run the plugin.
 pub const NAME: &str = "bulkhead-cni";
 
-/// A configuration is some hundred bytes, with what earlier plugins have made some thousand, with a node's attachments some ten thousand.
+/// Upper bound of the network configuration, in bytes. With a node's attachments a real one has some ten thousand.
 const LONGEST: u64 = 1 << 24;
 
-/// The words of the command line that are meant; none where the program was started as the plugin, by its name.
+/// Returns the command line's words, with `bulkhead-cni ARGS` rewritten to `bulkhead cni ARGS`. `None` if a runtime started the program as
+/// the plugin: by its name and without arguments.
 pub fn words(mut words: Vec<OsString>) -> Option<Vec<OsString>> {
     if words.first().is_some_and(|program| Path::new(program).file_name() == Some(OsStr::new(NAME))) {
         if words.len() == 1 {
             return None;
         }
-        // `bulkhead-cni install` is `bulkhead cni install`.
         words.splice(..1, ["bulkhead".into(), "cni".into()]);
     }
     Some(words)
 }
 
-/// Carries a command out, as the environment and standard input say. Returns the exit code: 0 ok, 1 an error, which is on standard
-/// output.
+/// Runs the command that the environment and standard input describe. Returns exit code 0, or 1 with an error on standard output.
 pub fn run() -> ExitCode {
     let (text, code) = match answer() {
         Ok(text) => (text, ExitCode::SUCCESS),
         Err((version, error)) => (Some(error.to_json(version)), ExitCode::FAILURE),
     };
     let printed = text.map_or(Ok(()), |text| writeln!(io::stdout().lock(), "{text}"));
-    // Without its result the runtime knows of no success.
+    // The runtime takes a missing result for a failure, so a failed write is one.
     if printed.is_ok() { code } else { ExitCode::FAILURE }
 }
 
-/// What is printed, or the error and the version that it is written in.
+/// Returns the text for standard output, or an error and the CNI version to write it in.
 fn answer() -> Result<Option<String>, (Version, Error)> {
     let newest = |error| (Version::NEWEST, error);
     let environment = Environment::read(|name| std::env::var_os(name)).map_err(newest)?;
@@ -98,14 +99,14 @@ fn answer() -> Result<Option<String>, (Version, Error)> {
     read.map_err(|error| {
         newest(Error::new(Code::Io, "the network configuration cannot be read", format!("standard input: {error}")))
     })?;
-    // As far as it is known, so that the runtime can read it.
-    let version = serde_json::from_slice(&input).ok().and_then(|value| Version::of(&value).ok());
+    // An error is written in the version of the configuration, if that is known, so that the runtime can read it.
+    let version = serde_json::from_slice(&input).ok().and_then(|value| netconf::version_of(&value).ok());
     let version = version.unwrap_or(Version::NEWEST);
     let call = NetConf::read(input).map(|conf| Call::new(environment, conf)).map_err(|error| (version, error))?;
     call.carry_out().map_err(|error| (version, error))
 }
 
-/// A command with its configuration.
+/// A command and its network configuration.
 #[derive(Debug)]
 struct Call {
     environment: Environment,
@@ -135,7 +136,7 @@ impl Call {
             Command::Check => check::check(self).map(|()| None),
             Command::Gc => remove::gc(self).map(|()| None),
             Command::Status => check::status(self).map(|()| None),
-            // It has no configuration.
+            // `answer` has handled this command, which has no configuration.
             Command::Version => Ok(None),
         }
     }
@@ -148,18 +149,18 @@ impl Call {
         Missed::of(&self.conf.socket)
     }
 
-    /// Has the vswitch forget the port, now or when it is there again.
+    /// Removes the port at the vswitch. If the vswitch does not answer, records the removal for later.
     fn forget(&self) -> Result<(), Error> {
         let (daemon, missed) = (self.daemon(), self.missed());
         match daemon.remove_port(PortKey::from(&self.attachment)) {
             Ok(()) => {
-                // Others can wait for the next one.
+                // Missed removals of other ports may fail here: the next command retries them.
                 let _ = missed::make_up(&missed, daemon);
                 Ok(())
             }
             Err(away) => missed.keep(&self.attachment.node_end(), PortKey::from(&self.attachment)).map_err(|error| {
                 let details = format!(
-                    "the port cannot be removed: {}; nor can that be kept for later: {error}",
+                    "the port cannot be removed: {}; the removal cannot be recorded for later either: {error}",
                     daemon::away(&away)
                 );
                 Error::new(Code::TryAgain, "the vswitch does not answer", details)

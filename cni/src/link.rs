@@ -1,4 +1,4 @@
-//! Interfaces: made, found, set up and removed by rtnetlink.
+//! Network interfaces over rtnetlink: create, find, configure, delete.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -10,7 +10,7 @@ use netlink_packet_route::link::{InfoData, InfoKind, InfoVeth, LinkAttribute, Li
 use super::mac::Mac;
 use super::netlink::Netlink;
 
-/// An interface as the kernel tells it.
+/// An interface as the kernel reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Link {
     pub(super) index: u32,
@@ -18,11 +18,11 @@ pub(super) struct Link {
     pub(super) mac: Option<Mac>,
     pub(super) mtu: u32,
     pub(super) is_up: bool,
-    /// Whether it sends: it is up, and so is the other end, and the kernel has taken notice of that.
+    /// Whether the kernel sends on the interface: both ends are up, and the kernel has propagated the carrier.
     pub(super) is_running: bool,
     pub(super) alias: Option<String>,
     pub(super) is_veth: bool,
-    /// The number of the other end of a veth, in whichever namespace that is.
+    /// For a veth, the index of its peer in the peer's own namespace.
     pub(super) peer: Option<u32>,
 }
 
@@ -55,12 +55,12 @@ impl Link {
     }
 }
 
-/// The two ends of a veth that is to be made.
+/// The two ends of a new veth.
 #[derive(Debug)]
 pub(super) struct Veth<'a> {
-    /// Names, of the node's end and of the container's.
+    /// Names: of the node's end, of the container's end.
     pub(super) names: [&'a str; 2],
-    /// MAC addresses, likewise.
+    /// MAC addresses, in the same order.
     pub(super) macs: [Mac; 2],
     pub(super) mtu: u32,
     /// The container's network namespace.
@@ -68,7 +68,7 @@ pub(super) struct Veth<'a> {
 }
 
 impl Netlink {
-    /// Makes a veth with one end here and the other one in the container, both down.
+    /// Creates a veth with one end here and the other in the container. Both are down.
     pub(super) fn make_veth(&mut self, veth: &Veth<'_>) -> io::Result<()> {
         let end = |at: usize| {
             let mut message = LinkMessage::default();
@@ -86,14 +86,14 @@ impl Netlink {
         self.change(RouteNetlinkMessage::NewLink(node), NLM_F_CREATE | NLM_F_EXCL)
     }
 
-    /// The interface of this name, none when there is none.
+    /// Returns the interface with this name. `None` if it does not exist.
     pub(super) fn link(&mut self, name: &str) -> io::Result<Option<Link>> {
         let mut message = LinkMessage::default();
         message.attributes.push(LinkAttribute::IfName(name.to_owned()));
         self.one_link(message)
     }
 
-    /// The interface of this number, none when there is none.
+    /// Returns the interface with this index. `None` if it does not exist.
     pub(super) fn link_numbered(&mut self, index: u32) -> io::Result<Option<Link>> {
         let mut message = LinkMessage::default();
         message.header.index = index;
@@ -108,13 +108,11 @@ impl Netlink {
         }
     }
 
-    /// All interfaces.
     pub(super) fn links(&mut self) -> io::Result<Vec<Link>> {
         let answers = self.list(RouteNetlinkMessage::GetLink(LinkMessage::default()))?;
         Ok(answers.into_iter().filter_map(Link::of).collect())
     }
 
-    /// Gives an interface a text beside its name.
     pub(super) fn set_alias(&mut self, index: u32, alias: &str) -> io::Result<()> {
         let mut message = LinkMessage::default();
         message.header.index = index;
@@ -122,7 +120,6 @@ impl Netlink {
         self.change(RouteNetlinkMessage::SetLink(message), 0)
     }
 
-    /// Sets an interface up or down.
     pub(super) fn set_up(&mut self, index: u32, up: bool) -> io::Result<()> {
         let mut message = LinkMessage::default();
         message.header.index = index;
@@ -131,7 +128,7 @@ impl Netlink {
         self.change(RouteNetlinkMessage::SetLink(message), 0)
     }
 
-    /// Removes an interface, and a veth's other end with it. Whether there was one.
+    /// Deletes an interface, and a veth's peer with it. Returns false if it does not exist.
     pub(super) fn delete_link(&mut self, index: u32) -> io::Result<bool> {
         let mut message = LinkMessage::default();
         message.header.index = index;
@@ -143,7 +140,6 @@ impl Netlink {
     }
 }
 
-/// Whether the kernel says that there is no such interface.
 fn is_missing(error: &io::Error) -> bool {
     error.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error())
 }

@@ -3,12 +3,12 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// A MAC address that a station can have.
+/// A unicast MAC address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Mac(pub(super) [u8; 6]);
 
 impl Mac {
-    /// A locally administered address of these bytes (IEEE 802: bit 1 of the first byte is set, and bit 0, which is for groups, is not).
+    /// Makes a locally administered unicast address of the bytes (IEEE 802: sets bit 1 of the first byte, clears the group bit 0).
     pub(super) const fn local(mut bytes: [u8; 6]) -> Self {
         bytes[0] = bytes[0] & 0xfc | 0x02;
         Self(bytes)
@@ -26,7 +26,7 @@ impl FromStr for Mac {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let malformed = || format!("`{text}` is not a MAC address of a station, such as 02:00:0a:f4:01:04");
+        let malformed = || format!("`{text}` is not a unicast MAC address such as 02:00:0a:f4:01:04");
         let (mut bytes, mut parts) = ([0; 6], text.split(':'));
         for byte in &mut bytes {
             let is_hex = |part: &&str| part.len() == 2 && part.bytes().all(|byte| byte.is_ascii_hexdigit());

@@ -1,20 +1,20 @@
-//! What the vswitch was not there to be told, as the plugin makes up for it: by asking.
+//! Removals that the vswitch has missed while it was down, and that a later command delivers.
 
 use super::daemon::{Daemon, failure};
 use super::error::Code;
 use bulkhead_answers::output;
 use bulkhead_observe::admin::{AskError, Missed};
 
-/// Tells the vswitch what it has missed.
+/// Delivers the recorded removals to the vswitch.
 ///
 /// # Errors
-/// When it does not answer: what it was not told stays.
+/// [`AskError`] if the vswitch does not answer. Undelivered removals stay recorded.
 pub(super) fn make_up(missed: &Missed, daemon: Daemon<'_>) -> Result<(), AskError> {
     let remove = |key| match daemon.remove_port(key) {
         Err(error) if failure(&error).code == Code::TryAgain => Err(error),
-        // To ask again would not help.
+        // A retry would fail again.
         Err(error) => {
-            output::warn(&format!("a port that was to be removed is forgotten: {error}"));
+            output::warn(&format!("the vswitch refused to remove a port, and the removal is not retried: {error}"));
             Ok(())
         }
         Ok(()) => Ok(()),

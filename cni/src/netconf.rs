@@ -1,6 +1,6 @@
-//! The network configuration that the runtime writes to standard input.
+//! The network configuration, which the runtime writes to standard input.
 //!
-//! Fields that are not the plugin's are accepted, as the specification demands: other plugins are given the same configuration.
+//! The plugin ignores unknown fields, as the specification demands: all plugins of a chain get the same configuration.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,43 +15,41 @@ use super::result::Outcome;
 use super::version::Version;
 use bulkhead_observe::admin::DEFAULT_SOCKET;
 
-/// How long `ADD` waits for the port when nothing else is said: long enough for a pod's object that comes late, far shorter than
+/// Default of `timeout_seconds`, how long `ADD` waits for the port. Long enough for a pod object that arrives late, far shorter than
 /// runtimes wait for a plugin (two minutes).
 const PATIENCE: u64 = 20;
-/// The longest that may be said.
+/// Upper bound of `timeout_seconds`.
 const LONGEST_PATIENCE: u64 = 110;
-/// IPv6 needs no less (RFC 8200 §5).
+/// The minimum MTU of IPv6 (RFC 8200 §5), in bytes.
 const SMALLEST_MTU: u32 = 1280;
-/// A veth carries no more.
+/// The maximum MTU of a veth, in bytes.
 const LARGEST_MTU: u32 = 65_535;
 
-/// The configuration as the plugin uses it.
 #[derive(Clone, Debug)]
 pub(super) struct NetConf {
     pub(super) version: Version,
-    /// The network's name.
     pub(super) network: String,
-    /// Where the vswitch is asked.
+    /// The vswitch's admin socket.
     pub(super) socket: PathBuf,
-    /// The MTU of pods' interfaces; none is that of the node's way out.
+    /// The MTU of pods' interfaces, in bytes. `None` for the default route's MTU.
     pub(super) mtu: Option<u32>,
-    /// The plugin that gives addresses.
+    /// The name of the IPAM plugin. `None` behind a plugin that assigns the addresses.
     pub(super) ipam: Option<String>,
-    /// What the result says of DNS; none is what the IPAM plugin says.
+    /// The result's `dns` field. `None` for the IPAM plugin's answer.
     pub(super) dns: Option<Value>,
-    /// How long `ADD` waits for the port.
+    /// How long `ADD` waits for the port to open.
     pub(super) patience: Duration,
-    /// The MAC address that the runtime wants the container's end to have.
+    /// The MAC address that the runtime requests for the container's end.
     pub(super) mac: Option<Mac>,
-    /// `prevResult`, as it is.
+    /// `prevResult`, unparsed.
     previous: Option<Value>,
-    /// `cni.dev/valid-attachments`.
+    /// `cni.dev/valid-attachments`. `None` if the field is missing.
     attachments: Option<Vec<Attached>>,
-    /// All of it, for other plugins.
+    /// The whole text, for the IPAM plugin.
     pub(super) text: Vec<u8>,
 }
 
-/// An attachment that is still valid.
+/// An entry of `cni.dev/valid-attachments`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub(super) struct Attached {
     #[serde(rename = "containerID")]
@@ -60,7 +58,7 @@ pub(super) struct Attached {
     pub(super) interface: String,
 }
 
-/// The fields that the plugin looks at.
+/// The fields that the plugin reads.
 #[derive(Debug, Deserialize)]
 struct Fields {
     name: Option<String>,
@@ -81,26 +79,26 @@ struct Ipam {
     kind: Option<String>,
 }
 
-/// What the runtime adds for capabilities that the configuration declares.
+/// `runtimeConfig`: values for the capabilities that the configuration declares.
 #[derive(Debug, Deserialize)]
 struct Runtime {
     mac: Option<String>,
 }
 
 impl NetConf {
-    /// Reads the configuration.
+    /// Parses and checks the configuration.
     ///
     /// # Errors
-    /// When it is no JSON, of a version that the plugin does not speak, or when a field makes no sense: which, and why.
+    /// [`Error`] if the text is not JSON, its version is not supported, or a field is invalid.
     pub(super) fn read(text: Vec<u8>) -> Result<Self, Error> {
         let malformed = |why: &dyn std::fmt::Display| {
-            Error::new(Code::Decoding, "the network configuration is not understood", format!("standard input: {why}"))
+            Error::new(Code::Decoding, "the network configuration is malformed", format!("standard input: {why}"))
         };
         let value: Value = serde_json::from_slice(&text).map_err(|error| malformed(&error))?;
         if !value.is_object() {
-            return Err(malformed(&"it is no JSON object"));
+            return Err(malformed(&"it is not a JSON object"));
         }
-        let version = Version::of(&value)?;
+        let version = version_of(&value)?;
         let attachments = attachments(&value)?;
         let fields: Fields = serde_path_to_error::deserialize(value)
             .map_err(|error| Error::configuration(format!("{}: {}", error.path(), error.inner())))?;
@@ -113,13 +111,13 @@ impl NetConf {
         if let Some(mtu) = fields.mtu.filter(|mtu| !(SMALLEST_MTU..=LARGEST_MTU).contains(mtu)) {
             let range = format!("{SMALLEST_MTU} to {LARGEST_MTU}");
             return Err(Error::configuration(format!(
-                "mtu: {mtu} is not from {range}; leave it out for that of the node's way out"
+                "mtu: {mtu} is not in the range {range}; remove the field to use the MTU of the node's default route"
             )));
         }
         let patience = fields.timeout_seconds.unwrap_or(PATIENCE);
         if !(1..=LONGEST_PATIENCE).contains(&patience) {
             return Err(Error::configuration(format!(
-                "timeout_seconds: {patience} is not from 1 to {LONGEST_PATIENCE}"
+                "timeout_seconds: {patience} is not in the range 1 to {LONGEST_PATIENCE}"
             )));
         }
         let ipam = fields.ipam.and_then(|ipam| ipam.kind).filter(|kind| !kind.is_empty());
@@ -143,10 +141,10 @@ impl NetConf {
         })
     }
 
-    /// What the plugins before this one have made, and the same as it is written; none when this is the first one.
+    /// Returns the previous plugins' result, parsed and raw. `None` for the first plugin of a chain.
     ///
     /// # Errors
-    /// When it is not understood.
+    /// [`Error`] if `prevResult` is malformed.
     pub(super) fn previous(&self) -> Result<Option<(Outcome, &Value)>, Error> {
         let Some(value) = &self.previous else { return Ok(None) };
         let outcome = serde_path_to_error::deserialize(value)
@@ -154,20 +152,20 @@ impl NetConf {
         Ok(Some((outcome, value)))
     }
 
-    /// The attachments that are still valid.
+    /// Returns the attachments that are still valid, for `GC`.
     ///
     /// # Errors
-    /// When there is no list: all would go.
+    /// [`Error`] if the field is missing: `GC` would otherwise remove everything.
     pub(super) fn attachments(&self) -> Result<&[Attached], Error> {
-        self.attachments
-            .as_deref()
-            .ok_or_else(|| Error::configuration(format!("{ATTACHMENTS}: it is missing, so what is stale is not known")))
+        self.attachments.as_deref().ok_or_else(|| {
+            Error::configuration(format!("{ATTACHMENTS}: missing; GC needs the list of valid attachments"))
+        })
     }
 }
 
 const ATTACHMENTS: &str = "cni.dev/valid-attachments";
 
-/// None when there is no such field; an empty list for `null`, which is how an empty one comes from a runtime written in Go.
+/// Returns `None` if the field is missing. `null` is an empty list, since runtimes written in Go encode empty lists so.
 fn attachments(value: &Value) -> Result<Option<Vec<Attached>>, Error> {
     match value.get(ATTACHMENTS) {
         None => Ok(None),
@@ -175,6 +173,26 @@ fn attachments(value: &Value) -> Result<Option<Vec<Attached>>, Error> {
         Some(list) => serde_path_to_error::deserialize(list)
             .map(Some)
             .map_err(|error| Error::configuration(format!("{ATTACHMENTS}{}: {}", error.path(), error.inner()))),
+    }
+}
+
+/// Returns the version that a network configuration names.
+///
+/// # Errors
+/// [`Code::IncompatibleVersion`] if the field is missing or the plugin does not support the version.
+pub(super) fn version_of(configuration: &Value) -> Result<Version, Error> {
+    let names = Version::ALL.map(Version::name).join(", ");
+    let incompatible = |says: &str| {
+        let details = format!("cniVersion: {says}; this plugin supports {names}");
+        Error::new(Code::IncompatibleVersion, "incompatible CNI versions", details)
+    };
+    match configuration.get("cniVersion") {
+        Some(Value::String(name)) => {
+            Version::named(name).ok_or_else(|| incompatible(&format!("`{name}` is not supported")))
+        }
+        Some(other) => Err(incompatible(&format!("{other} is not a version"))),
+        // Configurations before version 0.2.0 have no `cniVersion`.
+        None => Err(incompatible("missing")),
     }
 }
 
@@ -196,6 +214,22 @@ mod tests {
         let error = read(fields).unwrap_err();
         assert_eq!(error.code, Code::InvalidConfiguration, "{error}");
         error.details
+    }
+
+    #[test]
+    fn a_configuration_is_taken_in_the_versions_that_the_plugin_speaks_and_no_other() {
+        for version in Version::ALL {
+            assert_eq!(version_of(&json!({"cniVersion": version.name()})), Ok(version));
+        }
+        for (other, says) in [
+            (json!({}), "missing"),
+            (json!({"cniVersion": "0.3.1"}), "`0.3.1`"),
+            (json!({"cniVersion": 1}), "1 is not a version"),
+        ] {
+            let error = version_of(&other).unwrap_err();
+            assert_eq!(error.code, Code::IncompatibleVersion);
+            assert!(error.details.contains(says) && error.details.contains("0.4.0, 1.0.0, 1.1.0"), "{error}");
+        }
     }
 
     #[test]
@@ -224,11 +258,11 @@ mod tests {
     #[test]
     fn a_value_that_makes_no_sense_is_an_error_that_names_the_field() {
         for (fields, says) in [
-            (json!({"mtu": 0}), "mtu: 0 is not from 1280 to 65535"),
+            (json!({"mtu": 0}), "mtu: 0 is not in the range 1280 to 65535"),
             (json!({"mtu": "1500"}), "mtu: invalid type: string"),
             (json!({"socket": "admin.sock"}), "socket: admin.sock is not an absolute path"),
             (json!({"socket": 7}), "socket: invalid type"),
-            (json!({"timeout_seconds": 0}), "timeout_seconds: 0 is not from 1 to 110"),
+            (json!({"timeout_seconds": 0}), "timeout_seconds: 0 is not in the range 1 to 110"),
             (json!({"timeout_seconds": -1}), "timeout_seconds: invalid value"),
             (json!({"ipam": "host-local"}), "ipam: invalid type"),
             (json!({"ipam": {"type": 1}}), "ipam.type: invalid type"),

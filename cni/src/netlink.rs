@@ -1,7 +1,7 @@
-//! One question after another to the kernel, and its answers: rtnetlink(7).
+//! Synchronous rtnetlink(7) requests.
 //!
-//! The messages are those of `netlink-packet-route`. `rtnetlink`, which is built on it, needs an asynchronous runtime, which takes longer to
-//! start than everything that a plugin asks.
+//! Message types come from `netlink-packet-route`. The `rtnetlink` crate needs an asynchronous runtime, whose start takes longer than all
+//! requests of a command.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -10,12 +10,12 @@ use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, N
 use netlink_packet_route::RouteNetlinkMessage;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with};
 
-/// The kernel fills 32 KiB at most for a reader that does not say more.
+/// Receive buffer, in bytes. The kernel fills at most 32 KiB.
 const BUFFER: usize = 1 << 16;
 /// Bytes of `struct nlmsghdr`.
 const HEADER: usize = 16;
 
-/// A conversation with the kernel about the network namespace in which it was opened.
+/// A netlink socket, bound to the network namespace in which it was opened.
 #[derive(Debug)]
 pub(super) struct Netlink {
     socket: OwnedFd,
@@ -24,37 +24,37 @@ pub(super) struct Netlink {
 }
 
 impl Netlink {
-    /// In the calling thread's network namespace.
+    /// Opens a socket in the calling thread's network namespace.
     ///
     /// # Errors
-    /// When the process has too many descriptors.
+    /// If the process has too many open files.
     pub(super) fn open() -> io::Result<Self> {
-        // NETLINK_ROUTE is the protocol of number 0.
+        // Protocol 0 is NETLINK_ROUTE.
         let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
         Ok(Self { socket, sequence: 0, buffer: vec![0; BUFFER] })
     }
 
-    /// Has the kernel change something.
+    /// Sends a request that changes something, and waits for the acknowledgement.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub(super) fn change(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
         self.request(message, NLM_F_ACK | flags).map(drop)
     }
 
-    /// Asks for one thing.
+    /// Requests one object.
     ///
     /// # Errors
-    /// What the kernel says: that there is none, for one.
+    /// The kernel's error, such as `ENODEV` if the interface does not exist.
     pub(super) fn get(&mut self, message: RouteNetlinkMessage) -> io::Result<RouteNetlinkMessage> {
-        // Without the acknowledgement one would not know where the answer ends when there is none.
+        // The acknowledgement marks the end of an empty answer.
         self.request(message, NLM_F_ACK)?.pop().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// Asks for everything of a kind.
+    /// Requests all objects of a type.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub(super) fn list(&mut self, message: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
         self.request(message, NLM_F_DUMP)
     }
@@ -82,12 +82,12 @@ impl Netlink {
     }
 }
 
-/// The messages of a part of an answer. Whether it was the last part.
+/// Parses one datagram of an answer into `answers`. Returns true if it ends the answer.
 fn take(mut part: &[u8], sequence: u32, answers: &mut Vec<RouteNetlinkMessage>) -> io::Result<bool> {
     while let Some(length) = part.first_chunk().map(|length| u32::from_ne_bytes(*length) as usize) {
         let message = part.get(..length).filter(|_| length >= HEADER).ok_or(io::ErrorKind::InvalidData)?;
         part = part.get(length.next_multiple_of(4)..).unwrap_or_default();
-        // What cannot be read, such as an interface of a kind that only a newer kernel has, is none of the plugin's.
+        // Unparsable messages, such as link types of newer kernels, are irrelevant here.
         let Ok(message) = NetlinkMessage::<RouteNetlinkMessage>::deserialize(message) else { continue };
         if message.header.sequence_number != sequence {
             continue;

@@ -1,7 +1,7 @@
-//! `DEL` and `GC`: what was added goes.
+//! `DEL` and `GC`: remove attachments.
 //!
-//! Everything is tried, whatever fails, and what failed first is told. The interface goes first: between the end of its port and its own
-//! nobody would judge its packets.
+//! Every step runs even if an earlier one fails; the first error is returned. The interface goes first: after its port is removed, its
+//! packets would bypass the vswitch.
 
 use std::collections::HashSet;
 
@@ -17,19 +17,19 @@ use super::netlink::Netlink;
 use super::sandbox::Sandbox;
 use bulkhead_observe::admin::PortKey;
 
-/// Removes an attachment, or what is there of it.
+/// Removes what exists of an attachment.
 ///
 /// # Errors
-/// When something could be neither removed nor kept for later.
+/// [`Error`] if something can neither be removed nor recorded for later.
 pub(super) fn del(call: &Call) -> Result<(), Error> {
     let Call { environment, conf, attachment } = call;
     let interface = Netlink::open()
-        .map_err(|error| Error::kernel(format!("open a netlink socket: {error}")))
+        .map_err(|error| Error::kernel(format!("cannot open a netlink socket: {error}")))
         .and_then(|mut kernel| node_end(&mut kernel, attachment));
     if conf.ipam.is_none()
         && let Ok(sandbox) = Sandbox::open(environment)
     {
-        // Without an IPAM plugin it is another plugin's interface, which removes it after us. There may be none any more.
+        // Without IPAM the interface belongs to a previous plugin, whose `DEL` comes later. It may be gone already.
         let _ = chain::cut_off(&sandbox, &environment.interface);
     }
     let port = call.forget();
@@ -37,10 +37,10 @@ pub(super) fn del(call: &Call) -> Result<(), Error> {
     interface.and(port).and(addresses)
 }
 
-/// Removes what belongs to no attachment that the runtime knows.
+/// Removes all attachments that the runtime does not list as valid.
 ///
 /// # Errors
-/// What could not be removed.
+/// [`Error`] with the first removal that failed.
 pub(super) fn gc(call: &Call) -> Result<(), Error> {
     let Call { conf, .. } = call;
     let valid = conf.attachments()?;
@@ -60,7 +60,7 @@ pub(super) fn gc(call: &Call) -> Result<(), Error> {
     interfaces.and(ports).and(addresses)
 }
 
-/// Tells the IPAM plugin, if there is one.
+/// Runs the command of the IPAM plugin, if the configuration names one.
 fn delegate(call: &Call, command: Command) -> Result<(), Error> {
     match Ipam::find(&call.conf, &call.environment)? {
         Some(ipam) => ipam.tell(command),
@@ -68,9 +68,9 @@ fn delegate(call: &Call, command: Command) -> Result<(), Error> {
     }
 }
 
-/// Removes the veths of a network that the plugin has made and that are none of the valid attachments'.
+/// Removes this plugin's veths of a network that belong to no valid attachment.
 fn remove_stale(network: &str, valid: &[Attachment]) -> Result<(), Error> {
-    let refused = |error: std::io::Error| Error::kernel(format!("find stale interfaces: {error}"));
+    let refused = |error: std::io::Error| Error::kernel(format!("cannot remove stale interfaces: {error}"));
     let valid: HashSet<&Attachment> = valid.iter().collect();
     let mut outcome = Ok(());
     let mut kernel = Netlink::open().map_err(refused)?;
@@ -84,16 +84,18 @@ fn remove_stale(network: &str, valid: &[Attachment]) -> Result<(), Error> {
     outcome
 }
 
-/// Removes the node's end of an attachment's veth, and the other end with it, when there is one.
+/// Removes the veth of an attachment if it exists.
 ///
 /// # Errors
-/// When the kernel refuses, or when the interface is somebody else's.
+/// [`Error`] if the kernel refuses, or if the interface is not a veth.
 pub(super) fn node_end(kernel: &mut Netlink, attachment: &Attachment) -> Result<(), Error> {
     let name = attachment.node_end();
-    let refused = |error: std::io::Error| Error::kernel(format!("{name}: remove it: {error}"));
+    let refused = |error: std::io::Error| Error::kernel(format!("cannot remove {name}: {error}"));
     match kernel.link(&name).map_err(refused)? {
         Some(link) if link.is_veth => kernel.delete_link(link.index).map(drop).map_err(refused),
-        Some(_) => Err(Error::kernel(format!("{name}: it is no veth, so this plugin has not made it"))),
+        Some(_) => {
+            Err(Error::kernel(format!("{name} is not a veth, so this plugin did not create it; remove or rename it")))
+        }
         None => Ok(()),
     }
 }

@@ -1,4 +1,4 @@
-//! What `ADD` has made, as the runtime and other plugins read it: section 5 of the specification.
+//! The result of `ADD`: section 5 of the specification.
 
 use std::net::IpAddr;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::version::Version;
 
-/// A result: what plugins tell each other and the runtime.
+/// A CNI result, which plugins pass to each other and to the runtime.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Outcome {
     #[serde(rename = "cniVersion", default)]
@@ -23,42 +23,40 @@ pub(super) struct Outcome {
     pub(super) dns: Option<Value>,
 }
 
-/// An interface, of the node or of a container.
+/// An interface of the node or of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Interface {
     pub(super) name: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) mac: Option<String>,
-    /// Since 1.1.0.
+    /// In bytes. Since version 1.1.0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) mtu: Option<u32>,
-    /// The container's network namespace; none is the node's.
+    /// Path of the container's network namespace. `None` for the node's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) sandbox: Option<String>,
 }
 
 impl Interface {
-    /// Whether it is the node's.
+    /// Whether the interface is in the node's namespace.
     pub(super) fn is_nodes(&self) -> bool {
         self.sandbox.as_ref().is_none_or(String::is_empty)
     }
 }
 
-/// An address.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Ip {
-    /// `4` or `6`; until 0.4.0.
+    /// `4` or `6`. Only in version 0.4.0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) version: Option<String>,
     pub(super) address: IpNet,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) gateway: Option<IpAddr>,
-    /// Which of the interfaces has it.
+    /// Index in the list of interfaces.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) interface: Option<usize>,
 }
 
-/// A route of the container.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Route {
     pub(super) dst: IpNet,
@@ -67,7 +65,7 @@ pub(super) struct Route {
 }
 
 impl Outcome {
-    /// The text for the runtime, in a version of the specification.
+    /// Returns the result as JSON of a CNI version.
     pub(super) fn into_json(mut self, version: Version) -> String {
         self.version = version.name().to_owned();
         for ip in &mut self.ips {
@@ -80,12 +78,12 @@ impl Outcome {
         serde_json::to_string_pretty(&self).expect("all keys are strings")
     }
 
-    /// The container's interface of this name, and its place in the list.
+    /// Returns the container's interface with this name, and its index.
     pub(super) fn container(&self, name: &str) -> Option<(usize, &Interface)> {
         self.interfaces.iter().enumerate().find(|(_, interface)| interface.name == name && !interface.is_nodes())
     }
 
-    /// The addresses of an interface. Those that do not say whose they are are the container's.
+    /// Returns an interface's addresses. Addresses without an interface belong to the container's.
     pub(super) fn addresses(&self, interface: usize) -> Vec<IpNet> {
         let of = |ip: &&Ip| ip.interface.is_none_or(|at| at == interface);
         self.ips.iter().filter(of).map(|ip| ip.address).collect()

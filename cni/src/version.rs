@@ -1,28 +1,25 @@
-//! The versions of the specification that the plugin speaks.
+//! Supported versions of the CNI specification.
 
 use serde_json::{Value, json};
 
-use super::error::{Code, Error};
-
-/// A version of the specification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Version {
-    /// `CHECK`; addresses of results say of which family they are.
+    /// Has `CHECK`. Addresses in results name their family.
     V0_4,
-    /// Addresses no longer say so.
+    /// Addresses no longer name their family.
     V1_0,
-    /// `GC` and `STATUS`; interfaces of results have an MTU.
+    /// Has `GC` and `STATUS`. Interfaces in results have an MTU.
     V1_1,
 }
 
 impl Version {
-    /// All of them, the newest last.
+    /// All versions, the newest last.
     pub(super) const ALL: [Self; 3] = [Self::V0_4, Self::V1_0, Self::V1_1];
 
-    /// The newest one, for errors of which nobody knows the version.
+    /// The newest version: used for errors if the configuration's is unknown.
     pub(super) const NEWEST: Self = Self::V1_1;
 
-    /// As configurations have it.
+    /// Returns the version as `cniVersion` spells it.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::V0_4 => "0.4.0",
@@ -31,30 +28,12 @@ impl Version {
         }
     }
 
-    /// The version of this name.
+    /// Parses a `cniVersion`. `None` if the version is not supported.
     pub(super) fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|version| version.name() == name)
     }
 
-    /// The version of a network configuration.
-    ///
-    /// # Errors
-    /// When the plugin does not speak it.
-    pub(super) fn of(configuration: &Value) -> Result<Self, Error> {
-        let names = Self::ALL.map(Self::name).join(", ");
-        let incompatible = |says: &str| {
-            let details = format!("cniVersion: {says}; this plugin speaks {names}");
-            Error::new(Code::IncompatibleVersion, "incompatible CNI versions", details)
-        };
-        match configuration.get("cniVersion") {
-            Some(Value::String(name)) => Self::named(name).ok_or_else(|| incompatible(&format!("it is `{name}`"))),
-            Some(other) => Err(incompatible(&format!("it is {other} and not a version"))),
-            // Before 0.2.0 there was no such field.
-            None => Err(incompatible("there is none")),
-        }
-    }
-
-    /// The answer to `VERSION`. `input` is what the runtime has written, which names the version that it wants to be answered in.
+    /// Returns the answer to `VERSION`, in the version that `input`, the runtime's request, names.
     pub(super) fn answer(input: &[u8]) -> String {
         let wanted = serde_json::from_slice::<Value>(input).ok();
         let wanted = wanted.as_ref().and_then(|input| input.get("cniVersion")?.as_str());
@@ -69,22 +48,6 @@ impl Version {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_configuration_is_taken_in_the_versions_that_the_plugin_speaks_and_no_other() {
-        for version in Version::ALL {
-            assert_eq!(Version::of(&json!({"cniVersion": version.name()})), Ok(version));
-        }
-        for (other, says) in [
-            (json!({}), "there is none"),
-            (json!({"cniVersion": "0.3.1"}), "`0.3.1`"),
-            (json!({"cniVersion": 1}), "is 1"),
-        ] {
-            let error = Version::of(&other).unwrap_err();
-            assert_eq!(error.code, Code::IncompatibleVersion);
-            assert!(error.details.contains(says) && error.details.contains("0.4.0, 1.0.0, 1.1.0"), "{error}");
-        }
-    }
 
     #[test]
     fn versions_are_told_in_the_version_that_was_asked_in() {

@@ -122,11 +122,11 @@ fn what_is_missing_or_malformed_is_an_error_on_standard_output_with_its_code() {
     let place = Place::new("malformed");
     let conf = place.conf(json!({}));
     for (output, code, says) in [
-        (run(&["cni"], &[], b""), 4, "CNI_COMMAND: it is missing"),
+        (run(&["cni"], &[], b""), 4, "CNI_COMMAND: missing"),
         (
             place.plugin("UPDATE", &conf, &[]),
             4,
-            "CNI_COMMAND: `UPDATE` is none of ADD, DEL, CHECK, GC, STATUS, VERSION",
+            "CNI_COMMAND: `UPDATE` is not one of ADD, DEL, CHECK, GC, STATUS, VERSION",
         ),
         (
             place.plugin("ADD", &conf, &[("CNI_CONTAINERID", ""), ("CNI_IFNAME", "")]),
@@ -139,13 +139,17 @@ fn what_is_missing_or_malformed_is_an_error_on_standard_output_with_its_code() {
             "CNI_ARGS: K8S_POD_NAMESPACE and K8S_POD_NAME",
         ),
         (place.plugin("ADD", &conf, &[("CNI_NETNS", "/no/such/netns")]), 3, "CNI_NETNS: /no/such/netns"),
-        (place.plugin("ADD", &conf, &[("CNI_NETNS", "/proc/self/ns/net")]), 4, "it is the node's own namespace"),
+        (place.plugin("ADD", &conf, &[("CNI_NETNS", "/proc/self/ns/net")]), 4, "this is the node's own namespace"),
         (run(&["cni"], &[("CNI_COMMAND", "STATUS")], b"{"), 6, "standard input: EOF"),
-        (place.plugin("ADD", &json!([]), &[]), 6, "standard input: it is no JSON object"),
-        (place.plugin("ADD", &place.conf(json!({"cniVersion": "0.3.1"})), &[]), 1, "cniVersion: it is `0.3.1`"),
-        (place.plugin("ADD", &place.conf(json!({"mtu": 1})), &[]), 7, "mtu: 1 is not from 1280"),
-        (place.plugin("CHECK", &conf, &[]), 7, "prevResult: it is missing"),
-        (place.plugin("GC", &conf, &[]), 7, "cni.dev/valid-attachments: it is missing"),
+        (place.plugin("ADD", &json!([]), &[]), 6, "standard input: it is not a JSON object"),
+        (
+            place.plugin("ADD", &place.conf(json!({"cniVersion": "0.3.1"})), &[]),
+            1,
+            "cniVersion: `0.3.1` is not supported",
+        ),
+        (place.plugin("ADD", &place.conf(json!({"mtu": 1})), &[]), 7, "mtu: 1 is not in the range 1280"),
+        (place.plugin("CHECK", &conf, &[]), 7, "prevResult: missing"),
+        (place.plugin("GC", &conf, &[]), 7, "cni.dev/valid-attachments: missing"),
         (place.plugin("GC", &place.conf(json!({"cniVersion": "1.0.0"})), &[]), 1, "cniVersion: 1.0.0 has no GC"),
     ] {
         let (found, details) = error(&output);
@@ -164,7 +168,7 @@ fn without_a_vswitch_a_pod_may_be_added_later_and_its_end_is_made_up_for() {
     let conf = place.conf(json!({"ipam": {"type": "fake-ipam"}}));
     let (code, details) = error(&place.plugin("ADD", &conf, &[]));
     assert_eq!(code, 11, "{details}");
-    assert!(details.contains(place.socket().to_str().unwrap()) && details.contains("none runs here"), "{details}");
+    assert!(details.contains(place.socket().to_str().unwrap()) && details.contains("start the vswitch"), "{details}");
     assert!(!place.path("calls").exists(), "no address is taken for nothing");
     assert_eq!(error(&place.plugin("STATUS", &conf, &[])).0, 51);
 
@@ -191,7 +195,7 @@ fn an_end_that_can_be_neither_told_nor_kept_is_tried_again() {
     let place = Place::new("nowhere");
     let conf = place.conf(json!({"socket": "/dev/null/admin.sock"}));
     let (code, details) = error(&place.plugin("DEL", &conf, &[]));
-    assert!(code == 11 && details.contains("nor can that be kept for later"), "{details}");
+    assert!(code == 11 && details.contains("the removal cannot be recorded for later"), "{details}");
 }
 
 #[test]
@@ -251,8 +255,8 @@ fn another_plugin_is_run_with_the_same_environment_and_configuration() {
     place.ipam("echo oops; exit 3");
     assert_eq!(error(&place.plugin("DEL", &conf, &[])), (103, "fake-ipam: exit status: 3: oops".to_owned()));
     let (code, details) = error(&place.plugin("DEL", &place.conf(json!({"ipam": {"type": "none"}})), &[]));
-    assert!(code == 4 && details.starts_with("CNI_PATH: the IPAM plugin `none` is not in it: /"), "{details}");
-    assert!(details.ends_with("; install it there, or name another one in ipam.type"), "{details}");
+    assert!(code == 4 && details.starts_with("CNI_PATH: it does not contain the IPAM plugin `none`: /"), "{details}");
+    assert!(details.ends_with("; install the plugin there, or name another one in ipam.type"), "{details}");
 }
 
 #[test]
@@ -293,7 +297,7 @@ fn an_init_container_has_the_api_server_tell_the_nodes_blocks() {
     let unknown = install("node-3");
     let told = String::from_utf8_lossy(&unknown.stderr).into_owned();
     assert!(
-        unknown.status.code() == Some(2) && told.contains("the API server does not tell") && told.contains("--range"),
+        unknown.status.code() == Some(2) && told.contains("the API server did not report") && told.contains("--range"),
         "{told}"
     );
     assert!(!place.path("net.d").exists(), "nothing is installed that cannot work");
@@ -334,7 +338,10 @@ fn it_is_installed_and_removed_without_a_trace() {
     assert!(names("bin").is_empty() && names("net.d") == ["10-other.conflist"]);
     let other = [&["cni", "uninstall"][..], &places, &["--conflist-name", "10-other.conflist"]].concat();
     let output = bulkhead(&other);
-    assert!(output.status.code() == Some(2) && String::from_utf8_lossy(&output.stderr).contains("not of this plugin"));
+    assert!(
+        output.status.code() == Some(2)
+            && String::from_utf8_lossy(&output.stderr).contains("belongs to another plugin")
+    );
     assert_eq!(names("net.d"), ["10-other.conflist"]);
 }
 
@@ -345,18 +352,13 @@ fn what_cannot_be_installed_is_told_with_its_place_and_the_remedy() {
     let (good, bad) = (place.text("folder"), place.text("file/folder"));
     for (bin, conf, more, says) in [
         // Where a file is in the way nobody can write, root included.
-        (&bad, &good, [""; 2], ["file/folder/bulkhead-cni: Not a directory", "of the node with --bin-dir that"]),
-        (
-            &good,
-            &bad,
-            [""; 2],
-            ["file/folder/05-bulkhead.conflist: Not a directory", "of the node with --conf-dir that"],
-        ),
+        (&bad, &good, [""; 2], ["file/folder/bulkhead-cni: Not a directory", "of the node with --bin-dir"]),
+        (&good, &bad, [""; 2], ["file/folder/05-bulkhead.conflist: Not a directory", "of the node with --conf-dir"]),
         (
             &good,
             &good,
             ["--socket", "admin.sock"],
-            ["--socket: admin.sock is not an absolute path", "help: such as /run"],
+            ["--socket: admin.sock is not an absolute path", "help: give a path such as /run"],
         ),
         (&good, &good, ["--conflist-name", "a.conf"], ["--conflist-name: `a.conf` is not", "ends in .conflist"]),
     ] {
@@ -383,14 +385,16 @@ fn the_vswitch_is_asked_where_pods_of_the_node_have_their_addresses() {
     let output = bulkhead(&words);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
-        output.status.code() == Some(2) && said.contains("no vswitch runs here") && said.contains("help: say --range"),
+        output.status.code() == Some(2)
+            && said.contains("no vswitch runs here")
+            && said.contains("help: give the pods' address ranges with --range"),
         "{said}"
     );
     assert!(!place.path("net.d").exists() && !place.path("bin").exists(), "nothing is installed that cannot work");
     let knows = |networks: Value| move |_: &Value| json!({"answer": {"node": "node-1", "ready": true, "denying": false, "pod_networks": networks}});
     let vswitch = FakeVswitch::start(&place.socket(), knows(json!([])));
     let output = bulkhead(&words);
-    assert!(String::from_utf8_lossy(&output.stderr).contains("it does not know a Node node-1 with podCIDRs"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("it has no Node node-1 with podCIDRs"));
     drop(vswitch);
     // The newest version that the IPAM plugin speaks as well.
     place.ipam(r#"echo '{"cniVersion":"1.0.0","supportedVersions":["0.4.0","1.0.0","1.1.0","2.0.0"]}'"#);

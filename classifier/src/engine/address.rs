@@ -1,15 +1,14 @@
-//! What the engine needs of a number that stands for an address: IPv4 as `u32`, IPv6 as `u128`.
+//! Operations on addresses as numbers: IPv4 as `u32`, IPv6 as `u128`.
 
 use std::fmt::Debug;
 use std::hash::Hash;
 use std::ops::{BitAnd, BitXor, Not};
 
-use super::projection::{Points, Side};
 use crate::PartedSet;
-use crate::addresses::{AddressSet, Point};
+use crate::address_set::{AddressSet, Point};
 use crate::simd::{NODE, Node, Simd};
 
-/// An address, or any other field that is searched as a 32-bit number.
+/// An address, or another field that is searched as a 32-bit number.
 pub(crate) trait Address:
     Point
     + From<u32>
@@ -22,56 +21,51 @@ pub(crate) trait Address:
     + Not<Output = Self>
     + 'static
 {
-    /// The lowest.
+    /// The lowest address.
     const ZERO: Self;
-    /// The highest.
+    /// The highest address.
     const LAST: Self;
-    /// The length of the longest prefix.
+    /// The longest prefix length.
     const BITS: u8;
-    /// One interval of every address.
+    /// The interval of all addresses.
     const EVERY: &'static [(Self, Self)];
 
-    /// From a key's two halves, high half first.
+    /// Makes an address of a key's two halves, high half first.
     fn from_halves(halves: [u64; 2]) -> Self;
 
-    /// The members of this family.
+    /// Returns the set's members of this family.
     fn intervals(set: &AddressSet) -> &[(Self, Self)];
 
-    /// Whether the address is a member.
     fn is_in(set: &PartedSet, point: Self) -> bool;
 
-    /// Which of a few addresses are members, as intervals that neither overlap nor touch.
+    /// Returns the members among a few addresses, as intervals that neither overlap nor touch.
     fn among(set: &PartedSet, few: &[(Self, Self)]) -> Vec<(Self, Self)>;
 
-    /// The points of this family.
-    fn points(side: &Side) -> &Points<Self>;
-
-    /// The mask of a prefix length up to [`Address::BITS`].
+    /// Returns the mask of a prefix length, at most [`Address::BITS`].
     fn mask(length: u8) -> Self;
 
-    /// How many zero bits the number ends with.
     fn trailing_zeros(self) -> u32;
 
-    /// A hash of two addresses and a number, good in its high bits.
+    /// Hashes two addresses and a number. The high bits have the best quality.
     fn mix(src: Self, dst: Self, more: u32, seed: u64) -> u64;
 
-    /// A search node.
+    /// Makes a search node.
     fn node(separators: [Self; NODE]) -> Node<Self>;
 
-    /// One of a node's separators.
+    /// Returns one of a node's separators.
     fn separator(node: &Node<Self>, at: usize) -> Self;
 
-    /// How many of the ascending separators are below the point.
+    /// Returns how many of the ascending separators are below the point.
     fn rank<S: Simd>(simd: S, node: &Node<Self>, point: Self) -> u32;
 
-    /// The child of a branch that holds the point.
+    /// Returns the index of a branch's child for the point.
     fn child<S: Simd>(simd: S, node: &Node<Self>, point: Self) -> u32;
 
-    /// Whether the packet's fields lie in the four intervals.
+    /// Whether the packet's fields are in the four intervals.
     fn within<S: Simd>(simd: S, first: &Fields<Self>, width: &Fields<Self>, packet: &Fields<Self>) -> bool;
 }
 
-/// A number per field: those of one packet, or one end of a rule's intervals.
+/// One number per field: the fields of a packet, or one end of a rule's intervals.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fields<A> {
@@ -81,7 +75,7 @@ pub(crate) struct Fields<A> {
     pub(crate) src_port: u32,
 }
 
-/// Multiplies to 128 bits and folds: each input bit reaches every output bit. The construction of wyhash and ahash.
+/// Multiplies to 128 bits and folds the halves, so that each input bit affects every output bit. As in wyhash and ahash.
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, reason = "the two halves of the product")]
 fn fold(a: u64, b: u64) -> u64 {
@@ -89,7 +83,7 @@ fn fold(a: u64, b: u64) -> u64 {
     (product >> 64) as u64 ^ product as u64
 }
 
-/// What both families do alike.
+/// The parts that are the same for both families.
 macro_rules! alike {
     ($bits:literal, $family:ident, $intervals:ident) => {
         const ZERO: Self = 0;
@@ -108,11 +102,6 @@ macro_rules! alike {
 
         fn among(set: &PartedSet, few: &[(Self, Self)]) -> Vec<(Self, Self)> {
             set.$family().among(few)
-        }
-
-        #[inline(always)]
-        fn points(side: &Side) -> &Points<Self> {
-            &side.$family
         }
 
         fn mask(length: u8) -> Self {

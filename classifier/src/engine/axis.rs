@@ -1,53 +1,50 @@
-//! One field of the key: from a point to the class of points that no rule tells apart.
+//! A search tree over one field of the key: maps a point to its class. No rule distinguishes points of one class.
 //!
-//! An axis (source address, destination address, service, source port) is cut ([`super::sweep`]) at every point where the set of
-//! candidates that cover it changes. A candidate is one bit: a rule, or a tuple of rules. Neighbouring pieces with the
-//! same set are one piece, and pieces with the same set anywhere share one class, whose set is the class's **row**.
+//! An axis is a source address, destination address, service or source port. It is cut ([`super::sweep`]) at every point where the set of
+//! candidates changes that cover it. A candidate is a rule or a tuple of rules, and has one bit. Neighbouring pieces with the same set are
+//! joined. All pieces with the same set share one class, and the set is the class's **row**.
 //!
 //! ```text
 //!   point --search tree--> piece --class_of--> class --row--> bits of the candidates that cover the point
 //! ```
 //!
-//! The search tree is a static 17-ary tree in an array: a node is 16 separators on one cache line, one comparison of
-//! 16 lanes ranks a point in it, and no pointer is followed. 4,624 pieces are three levels, 78,608 are four; the
-//! depth is the logarithm of the number of pieces whatever the rules, which a multi-bit trie with path compression
-//! (measured alternative in the engine's doc) cannot promise for ranges.
+//! The search tree is a static 17-ary tree in an array. A node has 16 separators on one cache line; one comparison of 16 lanes ranks a
+//! point, and no pointer is followed. 4,624 pieces take three levels, 78,608 take four. The depth is logarithmic in the number of pieces
+//! for any rules. A multi-bit trie with path compression cannot guarantee that for ranges (measurements in the engine's documentation).
 
 use super::address::Address;
 use crate::simd::{Kernel, NODE, Node, Scalar, Simd};
 
-/// Children of an inner node.
 const FANOUT: usize = NODE + 1;
 
-/// The same and [`NODE`] as the numbers that places are computed with.
+/// [`FANOUT`] and [`NODE`] as `u32`, for computing indices.
 const INNER: u32 = 17;
 const LEAF: u32 = 16;
 const _: () = assert!(INNER as usize == FANOUT && LEAF as usize == NODE);
 
-/// Deep enough for 2^32 pieces: 16 * 17^7 is more.
+/// Enough for 2^32 pieces: 16 * 17^7 is more.
 const MAX_DEPTH: usize = 8;
 
-/// From a point to its class.
+/// Maps points to classes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Axis<A> {
     nodes: Vec<Node<A>>,
-    /// Where each level begins in `nodes`, root first; `depth` of them are used.
+    /// Index of each level's first node, the root's first. Only the first `depth` elements are used.
     levels: [usize; MAX_DEPTH],
     depth: usize,
     /// The class of each piece.
     class_of: Vec<u32>,
 }
 
-/// The pieces of an axis and their classes.
 #[derive(Clone, Debug)]
 pub(crate) struct Classed<A> {
-    /// Where each piece ends, ascending; the last piece ends at the axis's end and is not named.
+    /// The last point of each piece, ascending, without that of the last piece.
     pub(crate) lasts: Vec<A>,
     pub(crate) class_of: Vec<u32>,
 }
 
 impl<A: Address> Axis<A> {
-    /// The tree over the pieces.
+    /// Builds the tree over the pieces.
     pub(crate) fn new(Classed { lasts, class_of }: Classed<A>) -> Self {
         debug_assert_eq!(lasts.len() + 1, class_of.len());
         let mut axis = Self { nodes: Vec::new(), levels: [0; MAX_DEPTH], depth: 0, class_of };
@@ -62,11 +59,11 @@ impl<A: Address> Axis<A> {
         for level in 0..axis.depth {
             axis.levels[level] = axis.nodes.len();
             let height = axis.depth - 1 - level;
-            // How many pieces one child of a node at this height spans; a separator of a leaf is one piece's end.
+            // The number of pieces below one child of a node at this height. A leaf's separator is the end of one piece.
             let span = if height == 0 { 1 } else { NODE * FANOUT.pow(u32::try_from(height - 1).expect("below 8")) };
             let children = if height == 0 { NODE } else { FANOUT };
             for node in 0..widths[height] {
-                // The end of each child but the last; where there is no further child, a separator that no point passes.
+                // The last point of each child but the last. Without a further child, a separator that no point exceeds.
                 let separator = |at: usize| {
                     let end = (node * children + at + 1) * span;
                     let below = if height == 0 { end <= lasts.len() } else { end < lasts.len() };
@@ -78,18 +75,18 @@ impl<A: Address> Axis<A> {
         axis
     }
 
-    /// Replaces every class by a number derived from it (its place in a table).
+    /// Replaces the class numbers, for example by indices into a table.
     pub(crate) fn renumber(&mut self, number: impl Fn(u32) -> u32) {
         self.class_of.iter_mut().for_each(|class| *class = number(*class));
     }
 
-    /// The class of one point.
+    /// Returns the class of a point.
     #[inline(always)]
     pub(crate) fn class<S: Simd>(&self, simd: S, point: A) -> u32 {
         self.class_of[self.piece(simd, point)]
     }
 
-    /// The piece that holds a point, by its place.
+    /// Returns the index of the piece that contains a point.
     #[inline(always)]
     pub(crate) fn piece<S: Simd>(&self, simd: S, point: A) -> usize {
         let mut at = 0;
@@ -100,17 +97,16 @@ impl<A: Address> Axis<A> {
         at as usize
     }
 
-    /// The pieces, ascending: where each ends, and its class.
+    /// Returns the pieces, ascending: each one's last point and class.
     pub(crate) fn ends(&self) -> impl Iterator<Item = (A, u32)> + '_ {
         self.class_of.iter().enumerate().map(|(piece, &class)| (self.last(piece), class))
     }
 
-    /// How many pieces there are.
     pub(crate) fn pieces(&self) -> usize {
         self.class_of.len()
     }
 
-    /// The last point of a piece.
+    /// Returns the last point of a piece.
     pub(crate) fn last(&self, piece: usize) -> A {
         if piece + 1 == self.class_of.len() {
             return A::LAST;
@@ -119,17 +115,17 @@ impl<A: Address> Axis<A> {
         A::separator(&leaves[piece / NODE], piece % NODE)
     }
 
-    /// Whether pieces end at all of these points.
+    /// Whether a piece ends at each of these points.
     pub(super) fn ends_at(&self, points: &[A]) -> bool {
         points.iter().all(|&point| self.last(self.piece(Scalar, point)) == point)
     }
 
-    /// The axis with pieces that end at these points, which ascend, and at others only where the class changes.
+    /// Returns the axis with pieces that end at these ascending points, and elsewhere only where the class changes.
     pub(super) fn cut_at(&self, points: &[A]) -> Self {
         let mut cut = Classed { lasts: Vec::with_capacity(self.pieces() + points.len()), class_of: Vec::new() };
         cut.class_of.reserve_exact(self.pieces() + points.len());
         let mut points = points.iter().copied().peekable();
-        // Whether the piece before ends where one has to.
+        // Whether the previous piece must end where it does.
         let mut stays = true;
         let mut push = |last: A, class: u32, wanted: bool| {
             if !std::mem::replace(&mut stays, wanted) && cut.class_of.last() == Some(&class) {
@@ -150,8 +146,8 @@ impl<A: Address> Axis<A> {
         Self::new(cut)
     }
 
-    /// Replaces the classes of the pieces between two points, the first of a piece and the last of one, as long as there is a
-    /// class. Whether there was one for all.
+    /// Replaces the classes of the pieces from `first` to `last`, which must be a piece's first and last point. Stops and returns false if
+    /// `class` returns `None`.
     pub(super) fn replace(&mut self, (first, last): (A, A), mut class: impl FnMut(u32) -> Option<u32>) -> bool {
         let from = self.piece(Scalar, first);
         for piece in from..self.class_of.len() {
@@ -164,18 +160,17 @@ impl<A: Address> Axis<A> {
         true
     }
 
-    /// How many nodes a search visits.
+    /// Returns the number of nodes that a search visits.
     pub(crate) fn depth(&self) -> usize {
         self.depth
     }
 
-    /// Heap bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.nodes.capacity() * size_of::<Node<A>>() + self.class_of.capacity() * size_of::<u32>()
     }
 }
 
-/// Finds the class of each point. Level by level, so that the cache misses of one level overlap.
+/// Maps points to classes level by level, so that the cache misses of one level overlap.
 pub(crate) struct Search<'a, A> {
     pub(crate) axis: &'a Axis<A>,
     pub(crate) points: &'a [A],
@@ -190,14 +185,13 @@ impl<A: Address> Kernel for Search<'_, A> {
             classes.fill(axis.class_of[0]);
             return;
         };
-        // Per point, not 16 points at a time with the root in a register: that is a chain of five steps that nothing
-        // overlaps, and was 4 to 8 % slower.
+        // One point at a time. Comparing 16 points with the root in a register is a chain of five dependent steps, and was 4 to 8 % slower.
         for (class, &point) in classes.iter_mut().zip(points) {
             *class = A::rank(simd, root, point);
         }
         for level in 1..axis.depth {
             let nodes = &axis.nodes[axis.levels[level]..];
-            // Two loops, because the factors are then constants: a shift and an addition.
+            // Two loops, so that the factors are constants: a shift and an addition.
             if level + 1 < axis.depth {
                 descend::<A, S, INNER>(simd, nodes, points, classes);
             } else {
@@ -211,11 +205,11 @@ impl<A: Address> Kernel for Search<'_, A> {
     }
 }
 
-/// From the nodes of one level to their children (the leaves': pieces) that hold the points.
+/// Moves from nodes of one level to the children that contain the points, or from leaves to pieces.
 #[inline(always)]
 fn descend<A: Address, S: Simd, const CHILDREN: u32>(simd: S, nodes: &[Node<A>], points: &[A], at: &mut [u32]) {
     let step = |at: &mut u32, point| *at = *at * CHILDREN + A::rank(simd, &nodes[*at as usize], point);
-    // Eight at a time: the loop's own instructions were a fifth of it.
+    // Unrolled by eight: the loop overhead was a fifth of the time.
     let ((points, points_left), (eights, left)) = (points.as_chunks::<8>(), at.as_chunks_mut::<8>());
     for (eight, points) in eights.iter_mut().zip(points) {
         for lane in 0..8 {

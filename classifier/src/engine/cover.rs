@@ -1,12 +1,11 @@
-//! What candidates cover on an axis, cut ([`super::sweep`]) to classes, each with its row of bits or its list.
+//! Collects what candidates cover on an axis, and cuts it ([`super::sweep`]) into classes, each with a row of bits or a list.
 //!
 //! ```text
 //!   candidate's intervals --group of equal ones--> events --sweep--> pieces, classes --members of the groups--> rows, lists
 //! ```
 //!
-//! Rows are for structures that intersect bits, lists for those that look at each class by itself: where few of many rules
-//! cover a point, lists are smaller by orders of magnitude. 250 pods with 800 rules each are 200,000 numbers, or 251 rows of
-//! 200,000 bits.
+//! Structures that intersect bits use rows; those that search each class separately use lists. If few of many rules cover a point, lists
+//! are orders of magnitude smaller: 250 pods with 800 rules each take 200,000 numbers, or 251 rows of 200,000 bits.
 
 use std::collections::HashMap;
 
@@ -22,7 +21,7 @@ use super::sweep::{Bounds, Covering, Event, Lists, Pieces, Sets, Sweep};
 use crate::simd::Chunk;
 use crate::{BuildError, BuildOptions};
 
-/// The rows of an axis: `words` words per class.
+/// The rows of an axis, `words` words per class.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rows {
     pub(crate) words: usize,
@@ -30,19 +29,18 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
-    /// How many classes there are.
     pub(crate) fn classes(&self) -> usize {
         self.bits.len() / self.words
     }
 
-    /// The rows of the four axes behind each other, in chunks.
+    /// Returns the rows of the four axes one after the other, in chunks.
     pub(crate) fn chunks(all: &[Self; 4]) -> Vec<Chunk> {
         let chunk = |words: &[u64]| Chunk(words.try_into().expect("chunks of eight"));
         all.iter().flat_map(|rows| rows.bits.chunks_exact(8)).map(chunk).collect()
     }
 
-    /// Numbers each class by where its row begins, when the rows of the four axes lie behind each other and each takes so
-    /// many chunks.
+    /// Renumbers each class to the index of its row's first chunk, if the rows of the four axes follow each other with `chunks` chunks
+    /// each.
     pub(crate) fn number<A: Address>(all: &[Self; 4], axes: &mut Axes<A>, chunks: usize) {
         let number = |count: usize| u32::try_from(count).expect("the bounds on bytes keep it small");
         let mut next = 0;
@@ -54,7 +52,6 @@ impl Rows {
         axes.renumber(begins.map(|begin| move |class| begin + class * chunks));
     }
 
-    /// The row of a class.
     pub(crate) fn row(&self, class: usize) -> &[u64] {
         &self.bits[class * self.words..][..self.words]
     }
@@ -62,15 +59,15 @@ impl Rows {
 
 /// The candidates of each group, ascending.
 struct Members {
-    /// Where the members of each group begin in `candidates`, and where the last ones end.
+    /// Index of each group's first member in `candidates`, and the end of the last group.
     starts: Vec<usize>,
     candidates: Vec<u32>,
-    /// Whether each candidate is a group of its own, and has its number.
+    /// Whether each candidate is its own group with the same number.
     is_each: bool,
 }
 
 impl Members {
-    /// From pairs of a group and a candidate.
+    /// Sorts pairs of a group and a candidate.
     fn new(groups: usize, mut members: Vec<(u32, u32)>) -> Self {
         members.sort_unstable();
         let mut starts = vec![0; groups + 1];
@@ -87,7 +84,7 @@ impl Members {
     }
 }
 
-/// Writes the row of each different set.
+/// Writes the row of each distinct set.
 struct ToRows {
     rows: Rows,
     members: Members,
@@ -114,7 +111,7 @@ impl Sets for ToRows {
     }
 }
 
-/// Writes the list of each different set.
+/// Writes the list of each distinct set.
 struct ToLists {
     lists: Lists,
     members: Members,
@@ -132,41 +129,38 @@ impl Sets for ToLists {
     }
 }
 
-/// The cover of an axis by candidates, collected before it is cut.
+/// What candidates cover on an axis.
 ///
-/// Candidates that share their intervals are one while it is cut: a hundred rules about the same 100,000 pods cost as
-/// much as one.
+/// Candidates with the same intervals form one group: a hundred rules about the same 100,000 pods cost as much as one.
 #[derive(Clone, Debug)]
 pub(crate) struct Cover<A> {
     events: Vec<Event<A>>,
-    /// Of each candidate: its group and its number.
+    /// The group and the number of each candidate.
     members: Vec<(u32, u32)>,
-    /// The group of what was added before.
+    /// The group of each set of intervals added so far.
     groups: HashMap<Shared<A>, u32, RandomState>,
-    /// How many groups there are.
     count: u32,
-    /// Groups that cover the whole axis.
+    /// The groups that cover the whole axis.
     always: Vec<u32>,
 }
 
-/// What candidates share.
+/// What the candidates of a group have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Shared<A> {
-    /// A slice of intervals, by where it is in memory.
+    /// The address and length of a slice of intervals.
     Slice(usize, usize),
     Interval(A, A),
-    /// A tuple's number, whose intervals come one by one.
+    /// A tuple's number. Its intervals are added one by one.
     Tuple(u32),
 }
 
 impl<A: Address> Cover<A> {
-    /// No candidate covers anything yet.
     pub(crate) fn new() -> Self {
         let (events, members, always) = (Vec::new(), Vec::new(), Vec::new());
         Self { events, members, groups: HashMap::default(), count: 0, always }
     }
 
-    /// The candidate covers these intervals, which neither overlap nor touch. The slice must live until the axis is cut.
+    /// Adds a candidate that covers these intervals, which neither overlap nor touch. The slice must stay in memory until the axis is cut.
     pub(crate) fn add_set(&mut self, candidate: u32, intervals: &[(A, A)]) {
         let group = match intervals {
             &[(first, last)] => self.group(Shared::Interval(first, last)),
@@ -178,7 +172,7 @@ impl<A: Address> Cover<A> {
         self.members.push((group.0, candidate));
     }
 
-    /// The candidate covers an interval and maybe others, which may overlap.
+    /// Adds an interval of a candidate. Its intervals may overlap.
     pub(crate) fn add(&mut self, candidate: u32, first: A, last: A) {
         let (group, is_new) = self.group(Shared::Tuple(candidate));
         if is_new {
@@ -187,7 +181,7 @@ impl<A: Address> Cover<A> {
         self.cover(group, (first, last));
     }
 
-    /// The group, and whether it is new.
+    /// Returns the group, and whether it is new.
     fn group(&mut self, shared: Shared<A>) -> (u32, bool) {
         let group = *self.groups.entry(shared).or_insert(self.count);
         let is_new = group == self.count;
@@ -215,7 +209,7 @@ impl<A: Address> Cover<A> {
         Ok(is_whole.then(|| (pieces, sweep.into_sets())))
     }
 
-    /// The pieces and the row of each class; none when there are more classes than there may be.
+    /// Returns the pieces and the row of each class. `None` if there are more classes than `max_classes`.
     pub(crate) fn rows(
         self,
         words: usize,
@@ -226,7 +220,7 @@ impl<A: Address> Cover<A> {
         Ok(self.cut(to_rows, options)?.map(|(pieces, sets)| (pieces.classed(), sets.rows)))
     }
 
-    /// The pieces and the candidates of each class; none when the lists would take more than the bounds.
+    /// Returns the pieces and each class's candidates. `None` if the lists exceed the bounds.
     pub(crate) fn lists(
         self,
         bounds: Bounds,
@@ -279,8 +273,8 @@ impl<A: Address> Covers<A> {
         self.src_port.add(bit, first, last);
     }
 
-    /// The axes and their rows; none when an axis has more classes than `max_classes`, or all have more combinations
-    /// than `max_cells`.
+    /// Returns the axes and their rows. `None` if an axis has more classes than `max_classes`, or the classes have more combinations than
+    /// `max_cells`.
     pub(crate) fn cut(
         self,
         max_classes: usize,

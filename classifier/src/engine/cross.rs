@@ -1,11 +1,11 @@
-//! The answer to every combination of classes, written down.
+//! The cross product: a table of the first matching rule for every combination of classes.
 //!
-//! Where the classes of the four axes multiply to few combinations (one pod's table: sources times services), the
-//! table of all of them is the fastest structure there is: one load after the four searches. It also is the answer to
-//! tuple space explosion by nested prefixes and ranges: 8,193 rules of 8,192 masks have 9,537 combinations.
+//! If the classes of the four axes have few combinations (one pod's table: sources times services), this is the fastest structure: one load
+//! after the four searches. It also withstands tuple space explosion by nested prefixes and ranges: 8,193 rules with 8,192 masks have 9,537
+//! combinations.
 //!
-//! The rows that the table was made from are kept, a bit for each rule and class: they say what a combination becomes when a
-//! rule leaves the list ([`super::removal`]), and which class an address is in when it enters or leaves sets ([`super::moves`]).
+//! The rows of the table, with a bit for each rule and class, are kept for changes. They give the next rule of a combination when a rule is
+//! removed ([`super::removal`]), and the class of an address that enters or leaves sets ([`super::moves`]).
 
 use std::sync::Arc;
 
@@ -15,40 +15,35 @@ use super::rules::LiveRules;
 use super::{Axes, Classes};
 use crate::{BuildError, BuildOptions};
 
-/// The most combinations that are written down: a megabyte of 16-bit numbers, the cache nearest to a core (L2) on the
-/// machine that this was measured on, and the bound on one pod's table.
-pub(crate) const MAX_CELLS: usize = 1 << 19;
-
-/// Lists that are tried: a cell is 16 bits. As many mask shapes as an attacker can nest around one packet, 33 times 33
-/// prefix lengths and 60 ranges, are few combinations and would be too many for everything else.
+/// Longest list that is tried, since a cell has 16 bits. All mask shapes that an attacker can nest around one packet, 33 times 33 prefix
+/// lengths and 60 ranges, have few combinations, but would be too many for the other structures.
 const MAX_RULES: usize = u16::MAX as usize;
 
-/// Classes per axis that are tried: with [`MAX_RULES`] a bound of 64 MiB on the rows.
+/// Maximum of classes per axis. With [`MAX_RULES`] it bounds the rows to 64 MiB.
 const MAX_CLASSES: usize = 1 << 13;
 
-/// The most 64-bit words of all rows that are kept, 4 MiB. A list of 100 rules takes some KiB, one of 5,000 some hundred. A list whose
-/// rows take more is compiled anew when it changes.
+/// Maximum of 64-bit words in all rows that are kept: 4 MiB. A list of 100 rules takes some KiB, one of 5,000 some hundred KiB. A list with
+/// more is recompiled when it changes.
 const MAX_ROWS: usize = 1 << 19;
 
-/// The first rule of every combination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Cross {
-    /// Positions in `codes`: half the size of the codes themselves, which are few and stay in the L1 cache.
+    /// Indices into `codes`, for half the memory. `codes` has few elements and stays in the L1 cache.
     pub(super) cells: Vec<u16>,
-    /// One per rule, and one for "no rule".
+    /// One code per rule, and a last one for "no rule".
     pub(super) codes: Vec<u32>,
-    /// How many classes each axis has.
+    /// The number of classes of each axis.
     pub(super) classes: [usize; 4],
-    /// Which rules cover each class of the four axes, by their positions in `codes`; none where that is too much to be kept.
+    /// The rules that cover each class of the four axes, by their index in `codes`. `None` if the rows are too large to keep.
     pub(super) rows: Option<Arc<[Rows; 4]>>,
-    /// A bit for each rule that has not left the list.
+    /// One bit per rule that has not been removed.
     pub(super) live: Vec<u64>,
-    /// Classes that have been added since the build.
+    /// The number of classes added since the build.
     pub(super) added: usize,
 }
 
 impl Cross {
-    /// The axes, whose classes are numbered as addends of the cell's index; none when there are too many cells.
+    /// Returns the axes, with classes renumbered to summands of a cell's index. `None` if there are too many cells.
     pub(crate) fn build<A: Address>(
         live: &LiveRules<'_, A>,
         options: &BuildOptions<'_>,
@@ -104,7 +99,7 @@ impl Cross {
     }
 }
 
-/// The first live bit in the intersection of the rows, or `none`, for every combination.
+/// Returns for every combination the first live bit in the intersection of the rows, or `none`.
 fn fill(rows: &[Rows; 4], live: &[u64], none: usize, options: &BuildOptions<'_>) -> Result<Vec<u16>, BuildError> {
     let [a, b, c, d] = rows.each_ref().map(Rows::classes);
     let mut cells = Vec::with_capacity(a * b * c * d);
@@ -116,12 +111,12 @@ fn fill(rows: &[Rows; 4], live: &[u64], none: usize, options: &BuildOptions<'_>)
     Ok(cells)
 }
 
-/// Writes the cells of one class of sources and one of destinations after the other.
+/// Computes the cells of pairs of a source and a destination class.
 pub(super) struct Pairs<'a> {
     rows: &'a [Rows; 4],
     live: &'a [u64],
     none: usize,
-    /// The words of both classes that are not empty, and their bits: most classes are covered by few rules.
+    /// The nonzero words of the pair's intersection: most classes are covered by few rules.
     some: Vec<(usize, u64)>,
 }
 

@@ -1,22 +1,20 @@
-//! Addresses that entered or left a set since the list was compiled.
+//! Addresses that entered or left a set after the list was compiled.
 //!
 //! ```text
 //!   key --source, destination--> class of changed addresses --> the rules that name it now, in order --verify--> verdict
 //!                            `-> none of them: what was compiled is right
 //! ```
 //!
-//! A set of 100,000 pods changes with every pod, and compiling it takes milliseconds. But a packet neither of whose
-//! addresses has changed sets matches the rules that it matched before: the compiled form is still right for it. For the
-//! others the rules that name the changed address are verified one by one, until the list is compiled again. So a change costs
-//! as much as finding what changed, and who names it.
+//! A set of 100,000 pods changes with every pod, and compiling it takes milliseconds. A packet without a changed address matches the same
+//! rules as before, so the compiled form stays valid for it. For other packets, the rules that name the changed address are verified one by
+//! one until the list is recompiled. So a change costs as much as finding the changed addresses and the rules that name them.
 //!
-//! **Bounds.** At most [`MOST`] changed addresses or small blocks of a family and a side, and at most [`CANDIDATES`] rules for
-//! each. What exceeds them is compiled at once.
+//! **Bounds.** At most [`MOST`] changed addresses or small blocks per family and side, and at most [`CANDIDATES`] rules for each. Beyond
+//! that the list is recompiled at once.
 //!
-//! **What lost.** Scanning the whole list for such a packet, as it was before: that has no bound. Refusing to follow changes
-//! of long lists, so that the scan is short: a node's exit with thousands of rules would be compiled with each pod of the
-//! cluster. A compiled form per set that generations share, which leaves the axis: which *combination* of sets holds an address
-//! has to be found out again for all pieces, or at each lookup for all sets.
+//! **Alternatives that lost.** Scanning the whole list for such a packet has no bound. Limiting that to short lists would recompile a
+//! node's exit of thousands of rules with every pod of the cluster. One compiled form per set, shared between versions, leaves the question
+//! which *combination* of sets has an address: for all pieces after each change, or for all sets in each lookup.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -27,24 +25,25 @@ use super::address::Address;
 use super::axis::{Axis, Classed};
 use super::cover::Cover;
 use super::sweep::{Bounds, Lists};
-use crate::addresses::{Place, interval_among};
+use crate::address_set::interval_among;
+use crate::addresses::Place;
 use crate::simd::Simd;
 use crate::{AddressSet, Addresses, BuildOptions, Key, Rule, RuleList};
 
-/// The most changed addresses or small blocks of one family and side: two nodes are searched.
+/// Maximum of changed addresses or small blocks of one family and side. Searching them takes two nodes.
 const MOST: usize = 128;
 
-/// The most addresses of one changed block. Larger ones are edits of policies, not pods that come and go; verifying rules for
-/// so much traffic would cost more than compiling.
+/// Maximum of addresses in a changed block. Larger blocks come from policy edits, not from pods; verifying rules for all their traffic
+/// would cost more than compiling.
 const LARGEST: u128 = 256;
 
-/// The most rules that may name a changed address: what 64 probes of 16 entries are, the bound on every other lookup.
+/// Maximum of rules that name a changed address: as many as 64 probes of 16 entries, the bound of any other lookup.
 const CANDIDATES: usize = 1024;
 
-/// Rules that name changed addresses, of all of them: a megabyte.
+/// Maximum of entries in all lists of rules: a megabyte.
 const ALL_CANDIDATES: usize = 1 << 18;
 
-/// Addresses that entered or left sets of sources, and those that entered or left sets of destinations.
+/// Addresses that entered or left sources, and addresses that entered or left destinations.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Changed {
     pub(crate) src: AddressSet,
@@ -56,23 +55,23 @@ impl Changed {
         self.src.is_empty() && self.dst.is_empty()
     }
 
-    /// How many addresses or blocks there are.
+    /// Returns the number of addresses or blocks.
     pub(crate) fn intervals(&self) -> usize {
         let Self { src, dst } = self;
         [src, dst].iter().map(|set| set.v4_intervals().len() + set.v6_intervals().len()).sum()
     }
 }
 
-/// See the module.
+/// The changed addresses of a list, with the rules that name them.
 #[derive(Clone, Debug)]
 pub(crate) struct Exceptions {
     changed: Changed,
-    /// None where nothing has changed.
+    /// `None` without changes.
     src: Option<Arc<Side>>,
     dst: Option<Arc<Side>>,
 }
 
-/// The changed addresses on one side of the rules, of both families.
+/// The changed addresses of one side, for both families.
 #[derive(Debug)]
 struct Side {
     v4: Named<u32>,
@@ -82,7 +81,7 @@ struct Side {
 /// The rules that name changed addresses of one family.
 #[derive(Debug)]
 struct Named<A> {
-    /// From an address to the number of its list, [`UNCHANGED`] for one that has none.
+    /// Maps an address to its list's number, or to [`UNCHANGED`].
     axis: Axis<A>,
     lists: Lists,
 }
@@ -94,7 +93,7 @@ impl Exceptions {
         Self { changed: Changed::default(), src: None, dst: None }
     }
 
-    /// These and more, before [`Exceptions::find`]; none when that is more than may be.
+    /// Returns the exceptions with more addresses, before [`Exceptions::find`]. `None` if there would be too many.
     pub(crate) fn with(&self, more: &Changed) -> Option<Self> {
         let changed =
             Changed { src: united(&self.changed.src, &more.src)?, dst: united(&self.changed.dst, &more.dst)? };
@@ -105,9 +104,9 @@ impl Exceptions {
         self.changed.is_empty()
     }
 
-    /// Finds the rules of the present list that name the addresses. Whether they are few enough.
+    /// Finds the rules of the present list that name the addresses. Returns false if there are too many.
     ///
-    /// A build is not asked whether it goes on, because this is none: the addresses are few.
+    /// Not cancellable, since it takes little time.
     pub(crate) fn find(&mut self, rules: &RuleList) -> bool {
         let Changed { src, dst } = &self.changed;
         self.src = (!src.is_empty()).then(|| Side::new(src, rules, |rule| &rule.src)).flatten().map(Arc::new);
@@ -115,7 +114,7 @@ impl Exceptions {
         src.is_empty() == self.src.is_none() && dst.is_empty() == self.dst.is_none()
     }
 
-    /// The positions of the rules that may match the key, in order, where one of its addresses has changed sets.
+    /// Returns the positions of the rules that may match the key, in order. `None` if neither address is an exception.
     #[inline(always)]
     pub(crate) fn candidates<S: Simd>(&self, simd: S, key: &Key) -> Option<&[u32]> {
         let (src, dst) = key.bits();
@@ -123,13 +122,13 @@ impl Exceptions {
         let by_src = by_src.and_then(|side| side.rules(simd, key.family(), src));
         let by_dst = by_dst.and_then(|side| side.rules(simd, key.family(), dst));
         match (by_src, by_dst) {
-            // Each of them has all that match.
+            // Each list contains all rules that match.
             (Some(a), Some(b)) => Some(if b.len() < a.len() { b } else { a }),
             (a, b) => a.or(b),
         }
     }
 
-    /// The most rules that are verified for one key.
+    /// Returns the maximum number of rules verified for one key.
     pub(crate) fn longest(&self) -> usize {
         self.src
             .iter()
@@ -139,13 +138,13 @@ impl Exceptions {
             .unwrap_or(0)
     }
 
-    /// How many addresses or blocks there are.
+    /// Returns the number of addresses or blocks.
     pub(crate) fn len(&self) -> usize {
         self.changed.intervals()
     }
 }
 
-/// Both; none when they are too many.
+/// Returns the union. `None` if it has too many intervals, or if a block of `more` is too large.
 fn united(before: &AddressSet, more: &AddressSet) -> Option<AddressSet> {
     if more.subtract(before).is_empty() {
         return Some(before.clone());
@@ -169,7 +168,7 @@ impl Side {
         match family {
             Key::V4 => self.v4.rules(simd, address),
             Key::V6 => self.v6.rules(simd, address),
-            // The engine does not answer for such a key anyway.
+            // The engine does not look up such keys.
             _ => None,
         }
     }
@@ -182,7 +181,7 @@ impl<A: Address> Named<A> {
             let nothing = Classed { lasts: Vec::new(), class_of: vec![UNCHANGED] };
             return Some(Self { axis: Axis::new(nothing), lists: Lists::new(Bounds { longest: 0, items: 0 }) });
         }
-        // The members of each set among the changed addresses. Sets are shared by many rules, mostly by neighbours.
+        // The changed addresses in each set. Many rules share a set, mostly neighbours.
         let mut sets: Vec<(Place, Vec<(A, A)>)> = Vec::new();
         let mut places: HashMap<Place, usize, RandomState> = HashMap::default();
         let (mut cover, mut at) = (Cover::new(), 0);
@@ -216,7 +215,7 @@ impl<A: Address> Named<A> {
     }
 }
 
-/// Which of a few addresses are members.
+/// Returns the members among a few addresses.
 fn members<A: Address>(addresses: &Addresses, few: &[(A, A)]) -> Vec<(A, A)> {
     match addresses {
         Addresses::Any => few.to_vec(),
@@ -225,7 +224,7 @@ fn members<A: Address>(addresses: &Addresses, few: &[(A, A)]) -> Vec<(A, A)> {
     }
 }
 
-/// The pieces inside the intervals with their classes, and those outside with [`UNCHANGED`].
+/// Returns the pieces inside the intervals with their classes, and [`UNCHANGED`] outside.
 fn only<A: Address>(intervals: &[(A, A)], pieces: &Classed<A>) -> Classed<A> {
     let mut only = Classed { lasts: Vec::new(), class_of: Vec::new() };
     let ends = pieces.lasts.iter().copied().chain([A::LAST]);

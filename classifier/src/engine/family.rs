@@ -1,11 +1,11 @@
-//! A compiled list of one family: which structure it became, and which of its rules were taken out since.
+//! The compiled list of one family: its structure, and the rules removed since.
 
 use std::sync::Arc;
 
 use super::address::{Address, Fields};
-use super::cross::{self, Cross};
+use super::choice::Choice;
+use super::cross::Cross;
 use super::moves::Move;
-use super::plan;
 use super::pruning::Pruned;
 use super::rules::{LiveRules, Protocols};
 use super::segments::{self, Segments};
@@ -14,24 +14,24 @@ use super::{Axes, Block, Cost};
 use crate::simd::{Chunk, Simd};
 use crate::{BuildError, BuildOptions, Rule};
 
-/// The rules of one family, compiled. A copy shares everything but what was taken out since.
+/// The compiled rules of one family. Clones share everything but the removals.
 #[derive(Clone, Debug)]
 pub(crate) struct Family<A> {
     matcher: Arc<Matcher<A>>,
     retracted: Retracted,
 }
 
-/// Rules that were taken out after the build.
+/// Rules removed after the build.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Retracted {
-    /// The bits of the candidates that are left, chunk by chunk.
+    /// Bits of the candidates that are not removed, chunk by chunk.
     live: Vec<Chunk>,
-    /// The codes that no longer count, ascending.
+    /// The codes of removed rules, ascending.
     codes: Vec<u32>,
 }
 
 impl Retracted {
-    /// Clears the bits of direct rules, which `place` finds: a chunk and a place in that.
+    /// Clears the bits of removed direct rules. `place` returns a rule's chunk and bit.
     fn clear(&mut self, codes: &[u32], place: impl Fn(u32) -> Option<(usize, usize)>) {
         for (chunk, at) in codes.iter().filter_map(|&code| place(code)) {
             self.live[chunk].0[at / 64] &= !(1 << (at % 64));
@@ -45,38 +45,6 @@ enum Matcher<A> {
     Pruned(Pruned<A>),
     Vectors(Axes<A>, Vectors<A>),
     Segments(Segments<A>),
-}
-
-/// What the compiler may choose from. Tests forbid structures to see the others work.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Choice {
-    /// The most cells of a cross product.
-    pub(crate) cells: usize,
-    /// Whether each class of an address may have a tree of its own.
-    pub(crate) pruned: bool,
-    /// The longest list whose rules are all direct.
-    pub(crate) all_direct: usize,
-    /// The most bits that small tuples are dissolved into.
-    pub(crate) dissolved: usize,
-    /// Forces segments of so many rules.
-    pub(crate) segment: Option<usize>,
-}
-
-impl Choice {
-    /// One bit for each of at most 64 rules.
-    pub(crate) const BITS: Self = Self { cells: 0, pruned: false, all_direct: 64, dissolved: 0, segment: None };
-}
-
-impl Default for Choice {
-    fn default() -> Self {
-        Self {
-            cells: cross::MAX_CELLS,
-            pruned: true,
-            all_direct: plan::ALL_DIRECT,
-            dissolved: plan::DISSOLVED,
-            segment: None,
-        }
-    }
 }
 
 impl<A: Address> Family<A> {
@@ -108,7 +76,7 @@ impl<A: Address> Family<A> {
         Self { matcher: Arc::new(matcher), retracted: Retracted { live, codes: Vec::new() } }
     }
 
-    /// The whole list in one structure.
+    /// Compiles the whole list into one structure.
     fn whole(live: &LiveRules<'_, A>, options: &BuildOptions<'_>, choice: Choice) -> Result<Self, BuildError> {
         let family = if let Some((axes, cross)) = Cross::build(live, options, choice.cells)? {
             Self::new(Matcher::Cross(axes, cross), 0)
@@ -123,7 +91,7 @@ impl<A: Address> Family<A> {
         if family.bytes() > max_bytes { Err(BuildError::TooLarge { max_bytes }) } else { Ok(family) }
     }
 
-    /// The same rules without those of these codes, and after these moves; none when only another build can do that.
+    /// Returns the list without the rules of these codes, after these moves. `None` if only a full build can apply the changes.
     pub(crate) fn changed(&self, moves: &[Move], gone: &[u32]) -> Option<Self> {
         let mut family = self.clone();
         match &*self.matcher {
@@ -143,7 +111,7 @@ impl<A: Address> Family<A> {
         Some(family)
     }
 
-    /// The pieces of both address axes where addresses can move from class to class; none where they cannot.
+    /// Returns the number of address pieces if addresses can move between classes. `None` if the structure does not support moves.
     pub(crate) fn movable(&self) -> Option<usize> {
         match &*self.matcher {
             Matcher::Cross(axes, cross) => cross.rows.is_some().then(|| axes.src.pieces() + axes.dst.pieces()),
@@ -151,7 +119,7 @@ impl<A: Address> Family<A> {
         }
     }
 
-    /// The verdict codes of a block.
+    /// Looks up a block. Returns the verdict codes.
     #[inline(always)]
     pub(crate) fn decide<S: Simd, const N: usize>(&self, simd: S, block: &Block<A, N>) -> [u32; N] {
         match &*self.matcher {
@@ -165,8 +133,8 @@ impl<A: Address> Family<A> {
         }
     }
 
-    /// The verdict code of one packet. Not a block of one: what goes through an array in memory has to be stored before
-    /// it is loaded, which took half of the time.
+    /// Looks up one packet. A block of one would be slower: values in arrays in memory are stored before they are loaded, which took half
+    /// of the time.
     #[inline(always)]
     pub(crate) fn decide_one<S: Simd>(&self, simd: S, packet: &Fields<A>) -> u32 {
         match &*self.matcher {
@@ -180,7 +148,7 @@ impl<A: Address> Family<A> {
         }
     }
 
-    /// What one packet costs.
+    /// Returns the cost of one lookup.
     pub(crate) fn cost<S: Simd>(&self, simd: S, packet: &Fields<A>) -> Cost {
         match &*self.matcher {
             Matcher::Cross(axes, _) => Cost { steps: axes.depth(), ..Cost::default() },
@@ -192,7 +160,7 @@ impl<A: Address> Family<A> {
         }
     }
 
-    /// The most that a packet costs.
+    /// Returns the maximum cost of any lookup.
     pub(crate) fn worst_case(&self) -> Cost {
         match &*self.matcher {
             Matcher::Cross(axes, _) => Cost { steps: axes.depth(), ..Cost::default() },

@@ -1,4 +1,4 @@
-//! The engine: one family's rules (IPv4 or IPv6), compiled.
+//! The engine: compiles the rules of one family (IPv4 or IPv6) and looks up keys.
 //!
 //! ```text
 //!                 point -> class           row: class -> bits
@@ -12,30 +12,32 @@
 //!   or, where all of that is too much:           the same for 1,024 rules after the other
 //! ```
 //!
-//! Five structures share the search ([`axis`], [`ports`], cut by [`cover`] and [`sweep`]). The compiler takes the first that
-//! fits: the **cross product** of the classes ([`cross`]) if it fits a cache; **set pruning** ([`pruning`]) if no rule looks
-//! at source ports and the classes share few rules; **bit vectors** ([`vectors`]) whose bits are rules, up to 1,024 of
-//! them; for longer lists bit vectors some of whose bits are **tuples** of rules ([`plan`], [`tuples`]); and **segments**
-//! ([`segments`]), bit vectors of 1,024 rules after the other. Keys are worked on in blocks of [`BLOCK`], stage by stage, with
-//! as few branches as can be: a wrongly predicted one costs as much as intersecting ten rows.
+//! Five structures share the search ([`axis`], [`ports`], cut by [`cover`] and [`sweep`]). The compiler takes the first that fits:
 //!
-//! **Invariant.** A row's bit of a direct rule is exact; a tuple's bit may be set in vain but never missing. So the
-//! smallest code among the direct bits left and the entries verified is the first rule that matches. A pruned list
-//! holds every rule of its class and piece, in order; a segment's rules come before those of the next.
+//! * the **cross product** of the classes ([`cross`]), if it fits a cache;
+//! * **set pruning** ([`pruning`]), if no rule restricts source ports and classes share few rules;
+//! * **bit vectors** ([`vectors`]) with one bit per rule, up to 1,024 rules;
+//! * bit vectors some of whose bits are **tuples** of rules ([`plan`], [`tuples`]), for longer lists;
+//! * **segments** ([`segments`]): bit vectors of 1,024 rules each, searched one after the other.
 //!
-//! **Bounds, whatever the rules** (asserted by counters in the tests): 4 searches of at most 8 nodes, 32 chunks of 4
-//! rows, 64 probes, 16 entries verified per probe; or a piece whose list has 32 services; or 64 segments of 4 searches and 2
-//! chunks each. A list that does not fit them, or its memory bound, is an error. Beside them, [`Exceptions`] say for which
-//! addresses the compiled form is out of date, and which rules, at most 1,024, decide about them. In front of a list that names
-//! very large sets a [`Projection`] asks at most 4 of them a side whether the address is a member, and searches once more.
+//! Keys are looked up in blocks of [`BLOCK`], stage by stage, with few branches: a misprediction costs as much as intersecting ten rows.
 //!
-//! **After the build** a cross product follows its list: addresses enter and leave sets ([`moves`]), rules leave
-//! ([`removal`]). From the other structures rules are taken out by a mark.
+//! **Invariant.** A direct rule's bit in a row is exact. A tuple's bit may be set needlessly but is never missing. So the smallest code
+//! among the remaining direct bits and the verified entries belongs to the first rule that matches. A pruned list has every rule of its
+//! class and piece, in order. A segment's rules precede those of the next.
 //!
-//! # What lost, by how much
+//! **Bounds for any rules** (tests count the steps): 4 searches of at most 8 nodes, 32 chunks of 4 rows, 64 probes, and 16 entries verified
+//! per probe; or a pruned list of 32 services; or 64 segments of 4 searches and 2 chunks each. A list that exceeds these bounds or its
+//! memory limit is an error. In addition, [`Exceptions`] list the addresses for which the compiled form is out of date, with at most 1,024
+//! rules to verify. For very large sets, a [`Projection`] tests the membership in at most 4 sets per side, and searches once more.
 //!
-//! Nanoseconds per key, burst 32, uniform traces, one thread of a shared machine: about the best of many passes. Runs
-//! differ by a tenth, and by a third for lists beyond the caches. An alternative's figure is from when it lost.
+//! **After the build** a cross product follows its list: addresses enter and leave sets ([`moves`]), and rules are removed ([`removal`]).
+//! In the other structures, removed rules are marked.
+//!
+//! # Alternatives that lost
+//!
+//! Nanoseconds per key at burst 32, uniform traces, one thread of a shared machine, best of many passes. Runs differ by a tenth, and by a
+//! third for lists that exceed the caches. Each alternative was measured when it lost.
 //!
 //! | shape | taken | against |
 //! |---|---|---|
@@ -49,28 +51,29 @@
 //! | ipc1, 10k rules | vectors and tuples 31 (burst 1: 64) | class pairs 20 (burst 1: 38); vectors alone 70 |
 //! | 40,000 rules of crossing ranges of both ports | segments 4,000 (burst 1: 12,000) | a scan 280,000 |
 //!
-//! Of the 31 ns of ipc1.10k with tuples 17 are their 1.9 probes and 3.7 verified rules, 6 the search, 4 the rows. **Class
-//! pairs** lost although they took two thirds of that: the 1,024 widest rules as bits, and for each pair of a source's and a
-//! destination's class a short list of the others, with source ports. Only lists with source ports came to them, which
-//! no policy has. Of those that were measured they served one; the other list made by the same seed (pub_ipc_10k) exceeded their
-//! bounds, like all fw1 and the other ipc1 lists, and took two to five times as long to compile for having been tried.
-//! Without them ipc1.10k is still 1.2 times as fast as rte_acl, and 2.2 times at burst 1. Set pruning of source ports too would
-//! be 1.5 million lines, 97 MB.
+//! The 31 ns of ipc1.10k with tuples are 17 for 1.9 probes and 3.7 verified rules, 6 for the search and 4 for the rows. **Class pairs**
+//! took two thirds of that time but lost. They had the 1,024 widest rules as bits, and for each pair of a source and a destination class a
+//! short list of the others, with source ports. They applied only to lists with source ports, which no policy has. Of the measured lists
+//! they fitted only one. The other list of the same seed (pub_ipc_10k), all fw1 lists and the other ipc1 lists exceeded their bounds, and
+//! compiled two to five times as long because of the attempt. Without class pairs, ipc1.10k is still 1.2 times as fast as rte_acl, and 2.2
+//! times at burst 1. Set pruning with source ports would take 1.5 million lines, 97 MB.
 //!
-//! Parts that were changed, by what the same lists took before: services and ports in tables instead of search trees,
-//! 10 to 15 % less on lists of 1k rules and 8 % on a pod's; the root of a tree compared with one point at a time
-//! instead of 16 in registers, 4 to 8 %; the line of a pruned list asked for as soon as it is known, 10 to 25 %. The
-//! same for the nodes and numbers before it was no clear gain, nor for rows of bits: up to a tenth on fw1.100k, 3 % lost
-//! on lists of 1k rules. IPv6 nodes that keep the halves of their addresses apart: 1.4 to 2.2 times the time of IPv4
-//! (2.4 to 3.6 on acl1.100k, whose nodes are four times as large as IPv4's), where a binary search took 2.4 to 3.8.
+//! Changes within the structures, compared with the time before:
 //!
-//! Also tried: loosening the tuples' intervals by joining those up to 256 or 4,096 addresses apart, for a smaller
-//! search tree: within 5 % on node-exit lists, 17 % slower on acl1.10k and up to 41 % on ipc1.10k, because rows let
-//! more probes through. Plain tuple space search without rows has to probe 5 to 21 merged tuples per key on the same
-//! lists; rows leave 1.0 to 2.0.
+//! * Services and ports in tables instead of search trees: 10 to 15 % faster on lists of 1k rules, 8 % on a pod's list.
+//! * The tree's root compared with one point at a time instead of 16 in registers: 4 to 8 % faster.
+//! * Prefetching the line of a pruned list as soon as it is known: 10 to 25 % faster. Prefetching the nodes and numbers before it was no
+//!   clear gain. Prefetching rows of bits gained up to a tenth on fw1.100k and lost 3 % on lists of 1k rules.
+//! * IPv6 nodes with separate halves of the addresses: 1.4 to 2.2 times the time of IPv4 (2.4 to 3.6 on acl1.100k, whose nodes are four
+//!   times as large). A binary search took 2.4 to 3.8 times.
+//!
+//! Also tried: merging the tuples' intervals that are up to 256 or 4,096 addresses apart, for a smaller search tree. Node-exit lists
+//! changed by less than 5 %; acl1.10k was 17 % slower and ipc1.10k up to 41 %, because rows allow more probes. Plain tuple space search
+//! without rows probes 5 to 21 merged tuples per key on the same lists; with rows it is 1.0 to 2.0.
 
 pub(crate) mod address;
 mod axis;
+mod choice;
 mod cover;
 mod cross;
 mod exceptions;
@@ -92,19 +95,20 @@ use std::ops::Add;
 use address::{Address, Fields};
 use axis::Search;
 pub(crate) use axis::{Axis, Classed};
+pub(crate) use choice::Choice;
 pub(crate) use exceptions::{Changed, Exceptions};
-pub(crate) use family::{Choice, Family};
+pub(crate) use family::Family;
 pub(crate) use moves::Move;
 use ports::Ports;
-pub(crate) use projection::{Projection, Reference, Replacements};
+pub(crate) use projection::{FamilyProjection, Projection, Reference, Replacements};
 pub(crate) use rules::Protocols;
 
 use crate::simd::Simd;
 
-/// Keys that are searched together. 32 is the burst of AF_XDP and DPDK drivers; the misses of 32 keys overlap.
+/// Keys looked up together. 32 is the burst of AF_XDP and DPDK drivers; the cache misses of 32 keys overlap.
 pub(crate) const BLOCK: usize = 32;
 
-/// Up to `N` keys of one family, field by field.
+/// Up to `N` keys of one family, stored by field.
 #[derive(Clone, Debug)]
 pub(crate) struct Block<A, const N: usize> {
     len: usize,
@@ -136,7 +140,7 @@ impl<A: Address, const N: usize> Block<A, N> {
     }
 }
 
-/// The four axes of a family.
+/// The four axes of one family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Axes<A> {
     src: Axis<A>,
@@ -149,7 +153,7 @@ pub(crate) struct Axes<A> {
 pub(crate) type Classes<const N: usize> = [[u32; N]; 4];
 
 impl<A: Address> Axes<A> {
-    /// The classes of one packet.
+    /// Returns the classes of one packet.
     #[inline(always)]
     fn classes_of<S: Simd>(&self, simd: S, packet: &Fields<A>) -> [u32; 4] {
         [
@@ -160,7 +164,7 @@ impl<A: Address> Axes<A> {
         ]
     }
 
-    /// The classes of each packet of a block.
+    /// Returns the classes of each packet of a block.
     #[inline(always)]
     fn classes<S: Simd, const N: usize>(&self, simd: S, block: &Block<A, N>) -> Classes<N> {
         let mut classes = [[0; N]; 4];
@@ -177,7 +181,7 @@ impl<A: Address> Axes<A> {
         classes
     }
 
-    /// Replaces the classes of each axis by numbers derived from them.
+    /// Replaces the class numbers of each axis.
     fn renumber(&mut self, [src, dst, service, src_port]: [impl Fn(u32) -> u32; 4]) {
         self.src.renumber(src);
         self.dst.renumber(dst);
@@ -194,7 +198,7 @@ impl<A: Address> Axes<A> {
     }
 }
 
-/// What the lookup of one key costs at most, counted and not timed.
+/// The cost of a lookup, in counted steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
     /// Search nodes visited on the four axes.

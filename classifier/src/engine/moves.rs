@@ -1,4 +1,4 @@
-//! Follows addresses that enter or leave the sets of rules of a cross product: they move to other classes.
+//! Moves addresses that enter or leave the sets of rules to other classes of a cross product.
 //!
 //! ```text
 //!   rules whose sets an address has entered or left --their bits turned over in the row of its class--> another row
@@ -6,40 +6,40 @@
 //!              `--no---------------> a new class, with its cells
 //! ```
 //!
-//! The result is what a build of the changed list would give, up to the numbers of the classes, and lookups cost the same. A pod's
-//! table of 1,000 members follows ten of them in 15 us, where a build takes 80; a node's exit of 85,000 members follows a thousand in
-//! 1.5 ms, where a build takes 6. What is left of it is to copy the search tree. So a single address in a large table is an exception
-//! first ([`Exceptions`](super::Exceptions)); but each lookup of an exception verifies rules, and there may be 128 of them.
+//! The result equals a build of the changed list, except for class numbers, and lookups cost the same. A pod's table of 1,000 members
+//! applies ten moves in 15 us, where a build takes 80 us. A node's exit of 85,000 members applies a thousand in 1.5 ms, where a build takes
+//! 6 ms. Most of the time is copying the search tree. So a single address in a large table is an exception first
+//! ([`Exceptions`](super::Exceptions)). Lookups of exceptions verify rules one by one, and there can be 128 of them.
 //!
-//! Pieces and classes that no address is in any more stay until the axis is cut again or the list is built.
+//! Pieces and classes without addresses remain until the axis is cut again or the list is rebuilt.
 //!
-//! What lost: to compile rules whose sets have changed for themselves, beside the others (40 % of a batch of 1,000 pods, and
-//! lookups searched twice); more exceptions than 128 (each of 250 tables looks up again which rules name them, with every event).
+//! **Alternatives that lost.** Compiling the changed rules separately: it took 40 % of a batch of 1,000 pods, and lookups searched twice.
+//! More exceptions than 128: each of 250 tables would search the rules that name them after every event.
 
 use std::sync::Arc;
 
 use super::address::Address;
 use super::axis::Axis;
+use super::choice::MAX_CELLS;
 use super::cover::Rows;
-use super::cross::{Cross, MAX_CELLS, Pairs};
+use super::cross::{Cross, Pairs};
 use super::{Axes, Changed};
 use crate::AddressSet;
 
-/// The most classes that are added before the next build: those that nothing is in any more take cells, too.
+/// Maximum of classes added before the next build. Unused classes take cells too.
 const MOST_ADDED: usize = 256;
 
-/// The most rows that are compared: about a millisecond.
+/// Maximum of rows compared: about a millisecond.
 const MOST_COMPARED: usize = 1 << 19;
 
 /// Addresses that entered or left the sets of one compiled rule.
 #[derive(Clone, Debug)]
 pub(crate) struct Move {
-    /// The rule's code.
     pub(crate) code: u32,
     pub(crate) changed: Changed,
 }
 
-/// From this point on a rule covers an axis where it did not, and the other way round.
+/// A point from which on the rule's coverage of the axis is inverted.
 #[derive(Clone, Copy, Debug)]
 struct Toggle<A> {
     point: A,
@@ -47,7 +47,7 @@ struct Toggle<A> {
 }
 
 impl Cross {
-    /// Follows the moves. The axes as they are then; none when only a build can do that, and then the table is of no use any more.
+    /// Applies the moves. Returns the changed axes. `None` if only a build can apply them; the table is then unusable.
     pub(super) fn follow<A: Address>(&mut self, axes: &Axes<A>, moves: &[Move]) -> Option<Axes<A>> {
         let src = self.toggles::<A>(moves, |changed| &changed.src)?;
         let dst = self.toggles::<A>(moves, |changed| &changed.dst)?;
@@ -60,7 +60,7 @@ impl Cross {
         let [srcs, dsts, services, src_ports] = self.classes;
         let cells_of_pair = services * src_ports;
         let mut left = (MOST_ADDED.saturating_sub(self.added), MOST_COMPARED);
-        // Classes are numbered by where their cells begin.
+        // Class numbers are the indices of the classes' first cells.
         turn(&mut axes.dst, &dst, &mut rows[1], cells_of_pair, &mut left)?;
         let of_source = |dsts: usize| u32::try_from(dsts * cells_of_pair).ok();
         let (before, after) = (of_source(dsts)?, of_source(rows[1].classes())?);
@@ -81,7 +81,7 @@ impl Cross {
         Some(axes)
     }
 
-    /// Where rules begin and cease to cover what they did not, ascending; none when a rule is not in the table.
+    /// Returns the points at which the coverage changes, ascending. `None` if a rule is not in the table.
     fn toggles<A: Address>(&self, moves: &[Move], of: fn(&Changed) -> &AddressSet) -> Option<Vec<Toggle<A>>> {
         let mut toggles = Vec::new();
         for Move { code, changed } in moves {
@@ -99,7 +99,7 @@ impl Cross {
         Some(toggles)
     }
 
-    /// Writes the cells of classes that the rows have and the table does not.
+    /// Adds the cells of new classes.
     fn extend(&mut self, rows: &[Rows; 4], [srcs, dsts]: [usize; 2]) {
         let [old_srcs, old_dsts, services, src_ports] = self.classes;
         let each = services * src_ports;
@@ -114,8 +114,8 @@ impl Cross {
     }
 }
 
-/// Gives the pieces between toggles the classes of their new rows. `factor` is what the numbers of classes are multiples of; `left` is
-/// how many classes may be added, and how many rows compared. None when that is too few.
+/// Moves the pieces between toggles to the classes of their new rows. Class numbers are multiples of `factor`. `left` limits the number of
+/// new classes and of compared rows. `None` if a limit is exceeded.
 fn turn<A: Address>(
     axis: &mut Axis<A>,
     toggles: &[Toggle<A>],
@@ -131,7 +131,7 @@ fn turn<A: Address>(
     if !axis.ends_at(&ends) {
         *axis = axis.cut_at(&ends);
     }
-    // The rules that are turned over at the present point.
+    // The rules whose coverage is inverted at the present point.
     let (mut turned, mut count) = (vec![0u64; rows.words], 0);
     let mut toggles = toggles.iter().peekable();
     while let Some(&&Toggle { point: first, .. }) = toggles.peek() {
@@ -154,7 +154,8 @@ fn turn<A: Address>(
     Some(())
 }
 
-/// The class of the row of another class with some bits turned over, which is added where there is none.
+/// Returns the class whose row is that of `class` with the bits in `turned` inverted. Adds the class if it does not exist. `None` if a
+/// limit is exceeded.
 fn class_of(rows: &mut Rows, class: usize, turned: &[u64], left: &mut (usize, usize)) -> Option<usize> {
     let row: Vec<u64> = rows.row(class).iter().zip(turned).map(|(word, turned)| word ^ turned).collect();
     let classes = rows.classes();

@@ -1,67 +1,53 @@
-//! The choice: which rules get a bit of their own in every row, and which are reached through a tuple.
+//! Plans bit vectors: which rules get their own bit in every row, and which are reached through a tuple.
 //!
-//! A **direct** rule is one bit: it costs nothing per lookup but lengthens every row. A **tuple** is one bit for all
-//! rules whose prefixes have at least its two lengths; when the rows say that it may match, one hash probe finds the
-//! few rules to verify. Rows prune tuples so well (1.0 to 2.3 probes per uniform ClassBench packet, unmerged) that
-//! the number of tuples matters only through the width of a row; merging is what fits them into one word.
+//! A **direct** rule has its own bit. It costs nothing per lookup but lengthens every row. A **tuple** is one bit for all rules whose
+//! prefixes have at least its two lengths. If the rows show that it may match, one hash probe finds the few rules to verify. Rows prune
+//! tuples well (1.0 to 2.3 probes per uniform ClassBench packet without merging). So the number of tuples matters only for the row's width,
+//! and merging reduces it to one word.
 //!
-//! 1. Short lists are direct throughout.
-//! 2. Tuples of short prefixes are dissolved into direct bits: they would be probed by every packet. So are those that
-//!    spare the most probes per bit, tried on sampled packets, as long as a row stays one chunk.
+//! 1. In short lists all rules are direct.
+//! 2. Tuples of short prefixes are dissolved into direct bits, because every packet would probe them. So are the tuples that save the most
+//!    probes per bit, measured on sampled packets, while a row stays one chunk.
 //! 3. The smallest tuples are merged into their nearest neighbours until [`MERGED_TUPLES`] are left.
-//! 4. Rules that share one tuple's bucket with too many others move to a tuple that hashes the service too, or become
-//!    direct. So a probe verifies at most [`MAX_RUN`] rules whatever the list: the bound on tuple space explosion.
+//! 4. Rules that share a bucket with too many others move to a tuple that also hashes the service, or become direct. So a probe verifies at
+//!    most [`MAX_RUN`] rules for any list, which bounds tuple space explosion.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 
 use ahash::RandomState;
 
-use super::Choice;
 use super::address::Address;
+use super::choice::{CHUNK_BITS, Choice, DISSOLVED, MAX_TUPLES};
 use super::rules::{LiveRules, prefixes};
-use crate::simd::Chunk;
 use crate::{BuildError, BuildOptions};
 
-/// Tuples of a table; their bits fill the first word of a row.
-pub(crate) const MAX_TUPLES: usize = 64;
-
-/// Tuples after merging. The rest of the word is for tuples that hash the service, made in the fourth step.
+/// Tuples after merging. The rest of the word is for tuples that hash the service (step 4).
 const MERGED_TUPLES: usize = 40;
 
-/// The most rules that one probe verifies. TupleMerge allows 10 to 40; 16 packed rules are eight cache lines.
+/// Maximum of rules verified per probe. TupleMerge allows 10 to 40; 16 packed rules fill eight cache lines.
 pub(crate) const MAX_RUN: usize = 16;
 
-/// The most rules of one key, so that a bucket also has room for keys that collide.
+/// Maximum of rules with the same key, so that a bucket has room for colliding keys.
 const MAX_SHARING: usize = 8;
 
-/// Lists up to this length are all direct: two chunks per row. Measured on the 1k sets against tuples of the same
-/// rules: see the engine's doc.
-pub(crate) const ALL_DIRECT: usize = 1024;
-
-/// Direct rules that small tuples are dissolved into: as many as fit into one chunk beside the tuples.
-pub(crate) const DISSOLVED: usize = CHUNK_BITS - MAX_TUPLES;
-
-/// No larger shape is ever dissolved.
+/// Larger shapes are never dissolved.
 const MAX_DISSOLVED: usize = DISSOLVED;
 
-/// Packets that the choice is tried on. It decides which rules are quick, not what is right; a hundred tell a shape
-/// that every tenth packet reaches from one that none does.
+/// Number of sampled packets. They affect only speed. A hundred distinguish a shape that every tenth packet reaches from one that none
+/// does.
 const SAMPLES: usize = 128;
 
-/// Bits of a row of one chunk.
-const CHUNK_BITS: usize = size_of::<Chunk>() * 8;
-
-/// Room for what a second choice changes beside the number of dissolved rules: a few tuples.
+/// Allowance for a few more tuples in a second plan with fewer dissolved rules.
 const SLACK: usize = 16;
 
-/// A rule that is reached through a tuple is copied once per pair of prefixes and service; beyond this it is direct.
+/// Maximum of copies of a rule behind tuples, one per pair of prefixes and service. Beyond that a rule is direct.
 const MAX_ENTRIES: usize = 16;
 
-/// About what a copy takes in the end: itself and its buckets.
+/// Approximate memory of a copy with its buckets, in bytes.
 const ENTRY_BYTES: usize = 48;
 
-/// One copy of a rule behind a tuple.
+/// A copy of a rule behind a tuple.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry<A> {
     pub(crate) code: u32,
@@ -70,11 +56,11 @@ pub(crate) struct Entry<A> {
     pub(crate) dst: (A, u8),
     pub(crate) service: (u32, u32),
     pub(crate) src_ports: (u32, u32),
-    /// The rule's position among the live ones.
+    /// The rule's position among the live rules.
     pub(super) rule: u32,
 }
 
-/// What a tuple hashes.
+/// The fields that a tuple hashes: prefix lengths, and whether the service is included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Shape {
     pub(crate) src: u8,
@@ -82,10 +68,9 @@ pub(crate) struct Shape {
     pub(crate) service: bool,
 }
 
-/// The choice made.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan<A> {
-    /// Direct rules by their position among the live ones, ascending.
+    /// Positions of the direct rules among the live rules, ascending.
     pub(crate) direct: Vec<u32>,
     pub(crate) tuples: Vec<Shape>,
     pub(crate) entries: Vec<Entry<A>>,
@@ -100,8 +85,8 @@ impl<A: Address> Plan<A> {
         let mut expanded = Self { direct: Vec::new(), tuples: Vec::new(), entries: Vec::new() };
         expanded.expand(live, options)?;
         let plan = expanded.clone().choose(choice.dissolved);
-        // How many rules the buckets cannot take is known at the end only. If they make rows of a second chunk, which
-        // doubles what is fetched per key, as many less are dissolved.
+        // How many rules overflow their buckets is known only now. If they extend the rows to a second chunk, which doubles the memory
+        // accesses per key, that many fewer are dissolved.
         let beyond = plan.bits().saturating_sub(CHUNK_BITS);
         if beyond == 0 || beyond + SLACK >= choice.dissolved {
             return Ok(plan);
@@ -110,7 +95,7 @@ impl<A: Address> Plan<A> {
         Ok(if smaller.bits() <= CHUNK_BITS { smaller } else { plan })
     }
 
-    /// Parts the expanded rules into direct ones and tuples.
+    /// Divides the expanded rules into direct ones and tuples.
     fn choose(mut self, dissolved: usize) -> Self {
         let mut shapes = Shapes::new::<A>(&self.entries);
         shapes.dissolve(A::BITS, self.direct.len(), dissolved);
@@ -123,7 +108,7 @@ impl<A: Address> Plan<A> {
         self
     }
 
-    /// Bits of a row.
+    /// Returns the number of bits in a row.
     fn bits(&self) -> usize {
         self.direct.len() + self.tuples.len()
     }
@@ -141,7 +126,7 @@ impl<A: Address> Plan<A> {
         self.direct.dedup();
     }
 
-    /// Copies every rule per pair of prefixes and service; a rule of too many copies is direct.
+    /// Copies every rule for each pair of prefixes and service. Rules of too many copies become direct.
     fn expand(&mut self, live: &LiveRules<'_, A>, options: &BuildOptions<'_>) -> Result<(), BuildError> {
         for (at, rule) in (0u32..).zip(&live.rules) {
             if self.entries.len() > options.max_bytes / ENTRY_BYTES {
@@ -180,7 +165,7 @@ impl<A: Address> Plan<A> {
         Ok(())
     }
 
-    /// Gives each entry its tuple; entries of dissolved shapes become direct rules.
+    /// Assigns each entry its tuple. Entries of dissolved shapes become direct rules.
     fn assign(&mut self, shapes: &Shapes) {
         let mut number = HashMap::new();
         let mut kept = Vec::with_capacity(self.entries.len());
@@ -200,7 +185,7 @@ impl<A: Address> Plan<A> {
         self.entries = kept;
     }
 
-    /// Empties buckets that hold more than [`MAX_SHARING`] entries of one key.
+    /// Relieves buckets with more than [`MAX_SHARING`] entries of one key.
     fn relieve(&mut self) {
         let mut with_service: HashMap<u32, u32> = HashMap::new();
         for _ in 0..2 {
@@ -221,7 +206,7 @@ impl<A: Address> Plan<A> {
         }
     }
 
-    /// The entries whose key in their tuple is shared by more than [`MAX_SHARING`].
+    /// Returns the entries that share their key in a tuple with more than [`MAX_SHARING`].
     fn overfull(&self) -> Vec<usize> {
         let key = |entry: &Entry<A>| {
             let shape = self.tuples[entry.tuple as usize];
@@ -236,7 +221,7 @@ impl<A: Address> Plan<A> {
         (0..self.entries.len()).filter(|&at| sharing[&key(&self.entries[at])] > MAX_SHARING).collect()
     }
 
-    /// Drops tuples that lost all entries and numbers the others by their best rule, so that early bits are good rules.
+    /// Removes empty tuples and renumbers the others by their first rule, so that early bits are early rules.
     fn number(&mut self) {
         let mut best = vec![u32::MAX; self.tuples.len()];
         for entry in &self.entries {
@@ -254,8 +239,8 @@ impl<A: Address> Plan<A> {
     }
 }
 
-/// How many of [`SAMPLES`] packets, one inside each of as many rules, are in the reach of each small shape: a prefix
-/// of the shape holds the source, and one the destination.
+/// Counts, for each small shape, how many of [`SAMPLES`] packets it matches. Each packet is inside a different rule. A shape matches if a
+/// source prefix and a destination prefix of it contain the packet's addresses.
 fn reached<A: Address>(entries: &[Entry<A>], population: &HashMap<(u8, u8), usize>) -> HashMap<(u8, u8), usize> {
     let small = |shape: &(u8, u8)| population[shape] <= MAX_DISSOLVED;
     let mut prefixes: HashSet<((u8, u8), bool, A), RandomState> = HashSet::default();
@@ -276,10 +261,10 @@ fn reached<A: Address>(entries: &[Entry<A>], population: &HashMap<(u8, u8), usiz
     reached
 }
 
-/// The pairs of prefix lengths that occur, how many entries each has, and where they end up.
+/// The pairs of prefix lengths, their numbers of entries, and where these move.
 struct Shapes {
     population: HashMap<(u8, u8), usize>,
-    /// How many of the sampled packets have to look into a shape; of shapes that are small enough to be dissolved.
+    /// The number of sampled packets that probe each shape, for shapes that are small enough to dissolve.
     reached: HashMap<(u8, u8), usize>,
     moved: HashMap<(u8, u8), Option<(u8, u8)>>,
 }
@@ -294,7 +279,7 @@ impl Shapes {
         Self { population, reached, moved: HashMap::new() }
     }
 
-    /// Turns shapes into direct rules: those of short prefixes up to two chunks, then the smallest up to one.
+    /// Dissolves shapes into direct rules: first those of short prefixes up to two chunks, then the most valuable up to one.
     fn dissolve(&mut self, bits: u8, mut direct: usize, most: usize) {
         let mut shapes: Vec<_> = self.population.iter().map(|(&shape, &count)| (shape, count)).collect();
         shapes.sort_unstable_by_key(|&((src, dst), count)| (u16::from(src) + u16::from(dst), count));
@@ -306,7 +291,7 @@ impl Shapes {
                 self.moved.insert((src, dst), None);
             }
         }
-        // Then what spares the most probes per bit: a pod's own "deny the rest" is in the reach of all its packets.
+        // Value: probes saved per bit. All packets of a pod reach its own "deny the rest", for example.
         let value = |shape, count| (self.reached.get(&shape).unwrap_or(&0) + 1) * SAMPLES * MAX_DISSOLVED / count;
         shapes.sort_unstable_by_key(|&(shape, count)| (Reverse(value(shape, count)), shape));
         for ((src, dst), count) in shapes {
@@ -317,7 +302,7 @@ impl Shapes {
         }
     }
 
-    /// Joins the smallest shape with the one that loses the fewest bits by it, until `most` are left.
+    /// Merges the smallest shape with the one that loses the fewest prefix bits, until `most` are left.
     fn merge(&mut self, most: usize) {
         while self.population.len() > most {
             let (&small, &count) =
@@ -339,13 +324,13 @@ impl Shapes {
                     self.moved.insert(from, Some(joined));
                 }
                 *self.population.entry(joined).or_insert(0) += population;
-                // A shape that was emptied before is in use again.
+                // A shape that was emptied before is used again.
                 self.moved.remove(&joined);
             }
         }
     }
 
-    /// Where entries of these lengths live; none when they are direct.
+    /// Returns the shape that entries of these lengths move to. `None` if they become direct.
     fn home(&self, src: u8, dst: u8) -> Option<(u8, u8)> {
         let mut at = (src, dst);
         while let Some(&next) = self.moved.get(&at) {

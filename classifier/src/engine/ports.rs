@@ -1,40 +1,40 @@
-//! The class of a port, or of a service (a protocol's class and a port): a table of two levels.
+//! Maps a port, or a service (a protocol's class and a port), to its class: a table of two levels.
 //!
 //! ```text
 //!   point --upper bits--> block --lowest bits--> class
 //! ```
 //!
-//! Ports are so few that no search is needed: most blocks of neighbouring ports are of one class, and share what they
-//! have. Two loads that depend on nothing else, where the search tree takes two nodes and a class, or three.
+//! Ports are few enough to need no search: most blocks of neighbouring ports have one class and share memory. The table takes two
+//! independent loads, where the search tree takes two or three nodes and a class.
 
 use super::axis::Classed;
 
-/// 64 ports share a block. Blocks of 16 and 32 make the upper table of a protocol 16 and 8 KiB instead of 4, which is
-/// what random ports touch: 3 to 5 % slower on lists of 1k rules.
+/// 64 ports per block. With blocks of 16 and 32, the upper table of a protocol takes 16 and 8 KiB instead of 4. Random ports touch that
+/// table: 3 to 5 % slower on lists of 1k rules.
 const BLOCK_BITS: u32 = 6;
 const BLOCK: usize = 1 << BLOCK_BITS;
 
-/// From a point below a bound to its class.
+/// Maps points below a bound to their class.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ports {
-    /// [`BLOCK_BITS`]; where there is one class only, more than a point has.
+    /// [`BLOCK_BITS`], or more bits than a point has if there is only one class.
     shift: u32,
-    /// The points of a block less one.
+    /// Mask of a point's index in its block.
     low: u32,
-    /// Where each block begins in `classes`.
+    /// Index of each block's first element in `classes`.
     blocks: Vec<u32>,
     classes: Vec<u32>,
 }
 
 impl Ports {
-    /// The table of the points up to `last`, which ends a block, from the pieces of an axis.
+    /// Builds the table for points up to `last`, which must end a block, from the pieces of an axis.
     pub(crate) fn new(pieces: &Classed<u32>, last: u32) -> Self {
         if let [class] = pieces.class_of[..] {
             return Self { shift: u32::BITS - 1, low: 0, blocks: vec![0; 2], classes: vec![class] };
         }
         let count = (last >> BLOCK_BITS) as usize + 1;
         let (mut blocks, mut classes) = (Vec::with_capacity(count), Vec::new());
-        // The block of each class that fills whole blocks.
+        // The shared block of each class that fills whole blocks.
         let mut whole = vec![u32::MAX; pieces.class_of.iter().map(|&class| class as usize + 1).max().unwrap_or(0)];
         let offset = |classes: &Vec<u32>| u32::try_from(classes.len()).expect("at most 2^24 points");
         let mut ends = pieces.lasts.iter().copied().chain([u32::MAX]).zip(&pieces.class_of).peekable();
@@ -42,7 +42,7 @@ impl Ports {
             let first = u32::try_from(blocks.len()).expect("at most 2^20 blocks") << BLOCK_BITS;
             while ends.next_if(|&(end, _)| end < first).is_some() {}
             let &(end, &class) = ends.peek().expect("the last piece ends at the end of the axis");
-            // Blocks up to here end inside the piece.
+            // The blocks before this one end inside the piece.
             let inside = if end >= last { count } else { (end as usize + 1) >> BLOCK_BITS };
             if inside > blocks.len() {
                 let whole = &mut whole[class as usize];
@@ -62,23 +62,22 @@ impl Ports {
         Self { shift: BLOCK_BITS, low: (1 << BLOCK_BITS) - 1, blocks, classes }
     }
 
-    /// The class of a point.
+    /// Returns the class of a point.
     #[inline(always)]
     pub(crate) fn class(&self, point: u32) -> u32 {
         self.classes[(self.blocks[(point >> self.shift) as usize] + (point & self.low)) as usize]
     }
 
-    /// Replaces every class by a number derived from it.
+    /// Replaces the class numbers.
     pub(crate) fn renumber(&mut self, number: impl Fn(u32) -> u32) {
         self.classes.iter_mut().for_each(|class| *class = number(*class));
     }
 
-    /// How many tables are looked at before the classes.
+    /// Returns the number of tables read before the class.
     pub(crate) fn depth(&self) -> usize {
         usize::from(self.low != 0)
     }
 
-    /// Heap bytes.
     pub(crate) fn bytes(&self) -> usize {
         size_of_val(&self.blocks[..]) + size_of_val(&self.classes[..])
     }

@@ -1,17 +1,16 @@
-//! Tables that refer to very large sets instead of being compiled for their members.
+//! The projection: tables refer to very large sets instead of being compiled for their members.
 //!
 //! ```text
 //!   address --search tree of the other sets' borders--> piece  -.
 //!          `--member of large set 0, 1, ...?----------> bits   -+--> bits * pieces + piece: a point of a small axis,
 //!                                                                     which is what the list is compiled for
 //! ```
-//! No rule tells two addresses with the same point apart, so the engine compiles a list in which points stand for addresses. What
-//! enters or leaves a large set changes which point an address has, and nothing of what was compiled: another version of the set is
-//! put in the place of the one before. A list of 100 rules that names 100,000 pods is as small as one that names none.
+//! No rule distinguishes two addresses with the same point, so the engine compiles a list of points instead of addresses. An address that
+//! enters or leaves a large set gets another point, but the compiled list stays valid: only the reference to the set changes to its new
+//! version. A list of 100 rules that names 100,000 pods is as small as one that names none.
 //!
-//! What it costs is a second search for each lookup, a binary one in the set that all tables share. (A search tree for the
-//! addresses of each table is quicker for one table alone; a hundred of them are 200 MB, which no cache holds and every event
-//! rebuilds.)
+//! The price is a second search per lookup: a binary search in the set, which all tables share. A search tree per table lost: it is faster
+//! for a single table, but a hundred of them take 200 MB, exceed all caches and are rebuilt with every event.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,24 +23,24 @@ use crate::addresses::Place;
 use crate::simd::Simd;
 use crate::{AddressSet, Addresses, PartedSet, Rule};
 
-/// The most large sets of one axis that are referred to; further ones are compiled like small ones. Each is another search, and
-/// doubles the points.
+/// Maximum of large sets per axis that are referred to; others are compiled like small ones. Each set takes another search and doubles the
+/// points.
 const MAX_SETS: usize = 4;
 
-/// The most intervals of points that a list's sets may become on one axis. With more, what the list is compiled for is no
-/// smaller than the addresses that the large sets would add: the tables of a busy node's exit.
+/// Maximum of intervals of points per axis. With more, the compiled list would not be smaller than with the large sets' addresses, as in
+/// the tables of a busy node's exit.
 const MAX_INTERVALS: usize = 1 << 13;
 
-/// The points of one axis of one family.
+/// Maps addresses to points, for one axis of one family.
 #[derive(Clone, Debug)]
 pub(crate) struct Points<A> {
-    /// From an address to its piece among the borders of the other sets.
+    /// Maps an address to its piece between the borders of the other sets.
     axis: Arc<Axis<A>>,
     pieces: u32,
 }
 
 impl<A: Address> Points<A> {
-    /// The pieces that these sets cut the addresses into.
+    /// Cuts the addresses into the pieces of these sets.
     fn new<'a>(sets: impl Iterator<Item = &'a [(A, A)]>) -> (Self, Vec<A>)
     where
         A: 'a,
@@ -68,7 +67,7 @@ impl<A: Address> Points<A> {
         A::from(bits * self.pieces + piece)
     }
 
-    /// The points of a set whose borders were cut at these places.
+    /// Returns the points of a set whose borders are among `lasts`.
     fn of_set(&self, lasts: &[A], intervals: &[(A, A)], sets: usize) -> Vec<(A, A)> {
         let piece = |point: A| u32::try_from(lasts.partition_point(|&last| last < point)).expect("fewer than pieces");
         let pieces: Vec<_> = intervals.iter().map(|&(first, last)| (piece(first), piece(last))).collect();
@@ -79,27 +78,27 @@ impl<A: Address> Points<A> {
         (0..1 << sets).flat_map(each).collect()
     }
 
-    /// The points of the large set number `at`.
+    /// Returns the points of large set number `at`.
     fn of_large(&self, at: usize, sets: usize) -> Vec<(A, A)> {
         let with = (0..1u32 << sets).filter(|bits| bits >> at & 1 != 0);
         with.map(|bits| (A::from(bits * self.pieces), A::from(bits * self.pieces + (self.pieces - 1)))).collect()
     }
 }
 
-/// Something for each set of some rules, by where the set is.
+/// Values by the memory address of a set.
 type ByPlace<T> = HashMap<Place, T, RandomState>;
 
-/// One axis: the large sets that are referred to, and the points of both families.
+/// The projection of one axis: the large sets, and the points of both families.
 #[derive(Clone, Debug)]
 pub(crate) struct Side {
     sets: Vec<Arc<PartedSet>>,
-    pub(super) v4: Points<u32>,
-    pub(super) v6: Points<u128>,
+    v4: Points<u32>,
+    v6: Points<u128>,
 }
 
 impl Side {
-    /// The axis that one address field of the rules needs, and the points of each of its sets by where that is; none when it names
-    /// no large set, or so many others that it is not worth it.
+    /// Builds the projection of one address field, and the points of each of its sets. `None` if the field names no large set, or too many
+    /// others to be worthwhile.
     fn new(rules: &[Rule], field: fn(&Rule) -> &Addresses) -> Option<(Self, ByPlace<Addresses>)> {
         let mut sets: Vec<Arc<PartedSet>> = Vec::new();
         let mut others: ByPlace<&AddressSet> = HashMap::default();
@@ -131,9 +130,19 @@ impl Side {
         }
         Some((Self { sets, v4, v6 }, points))
     }
+
+    #[inline(always)]
+    fn v4(&self) -> FamilySide<'_, u32> {
+        FamilySide { sets: &self.sets, points: &self.v4 }
+    }
+
+    #[inline(always)]
+    fn v6(&self) -> FamilySide<'_, u128> {
+        FamilySide { sets: &self.sets, points: &self.v6 }
+    }
 }
 
-/// What turns addresses into points.
+/// Translates addresses to points.
 #[derive(Clone, Debug)]
 pub(crate) struct Projection {
     src: Option<Side>,
@@ -141,8 +150,7 @@ pub(crate) struct Projection {
 }
 
 impl Projection {
-    /// The projection that a list needs, and the list in points; none when it names no large set, or when it is compiled for
-    /// the addresses themselves.
+    /// Returns the projection of a list, and the list in points. `None` if the list is to be compiled for addresses.
     pub(crate) fn of(rules: &[Rule]) -> Option<(Self, Vec<Rule>)> {
         let large = |addresses: &Addresses| matches!(addresses, Addresses::Parted(_));
         if !rules.iter().any(|rule| large(&rule.src) || large(&rule.dst)) {
@@ -165,16 +173,17 @@ impl Projection {
         Some((Self { src: src.map(|(side, _)| side), dst: dst.map(|(side, _)| side) }, projected))
     }
 
-    /// The points of a packet's source and destination.
     #[inline(always)]
-    pub(crate) fn points<A: Address, S: Simd>(&self, simd: S, src: A, dst: A) -> (A, A) {
-        let point = |side: &Option<Side>, address| {
-            side.as_ref().map_or(address, |side| A::points(side).point(simd, &side.sets, address))
-        };
-        (point(&self.src, src), point(&self.dst, dst))
+    pub(crate) fn v4(&self) -> FamilyProjection<'_, u32> {
+        FamilyProjection { src: self.src.as_ref().map(Side::v4), dst: self.dst.as_ref().map(Side::v4) }
     }
 
-    /// The most search steps that a packet costs beside those of the compiled list: of the trees, and halvings of the sets.
+    #[inline(always)]
+    pub(crate) fn v6(&self) -> FamilyProjection<'_, u128> {
+        FamilyProjection { src: self.src.as_ref().map(Side::v6), dst: self.dst.as_ref().map(Side::v6) }
+    }
+
+    /// Returns the maximum of additional search steps per packet: nodes of the trees, and halvings of the sets.
     pub(crate) fn steps(&self) -> usize {
         let halvings = |set: &Arc<PartedSet>| (usize::BITS - set.intervals().leading_zeros()) as usize;
         let side = |side: &Side| {
@@ -183,12 +192,12 @@ impl Projection {
         self.src.iter().chain(&self.dst).map(side).sum()
     }
 
-    /// Heap bytes, without the large sets.
+    /// Heap bytes without the large sets.
     pub(crate) fn bytes(&self) -> usize {
         self.src.iter().chain(&self.dst).map(|side| side.v4.axis.bytes() + side.v6.axis.bytes()).sum()
     }
 
-    /// What becomes of a compiled rule that names other addresses on an axis (0 for sources, 1 for destinations).
+    /// Compares the sets that a compiled rule names before and after a change, on an axis (0 for sources, 1 for destinations).
     pub(crate) fn reference<'a>(&self, axis: usize, old: &'a Addresses, new: &'a Addresses) -> Reference<'a> {
         match (old, new) {
             (Addresses::Parted(old), Addresses::Parted(new)) if Arc::ptr_eq(old, new) => Reference::Unchanged,
@@ -199,31 +208,56 @@ impl Projection {
         }
     }
 
-    /// Whether the set is one of those that are referred to on an axis.
+    /// Whether the projection refers to the set on an axis.
     fn refers(&self, axis: usize, set: &Arc<PartedSet>) -> bool {
         let side = [&self.src, &self.dst][axis].as_ref();
         side.is_some_and(|side| side.sets.iter().any(|known| Arc::ptr_eq(known, set)))
     }
 }
 
-/// Whether a compiled rule refers to the same large set as before.
+/// One side of a [`FamilyProjection`].
+#[derive(Clone, Copy, Debug)]
+struct FamilySide<'a, A> {
+    sets: &'a [Arc<PartedSet>],
+    points: &'a Points<A>,
+}
+
+/// Translates the addresses of one family to points. A side without a projection keeps its addresses.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FamilyProjection<'a, A> {
+    src: Option<FamilySide<'a, A>>,
+    dst: Option<FamilySide<'a, A>>,
+}
+
+impl<A: Address> FamilyProjection<'_, A> {
+    /// Returns the points of a packet's source and destination.
+    #[inline(always)]
+    pub(crate) fn points<S: Simd>(self, simd: S, src: A, dst: A) -> (A, A) {
+        let point = |side: Option<FamilySide<'_, A>>, address| {
+            side.map_or(address, |FamilySide { sets, points }| points.point(simd, sets, address))
+        };
+        (point(self.src, src), point(self.dst, dst))
+    }
+}
+
+/// How a compiled rule's reference to a large set changes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Reference<'a> {
-    /// It does, or it refers to none.
+    /// The same reference, or none before and after.
     Unchanged,
-    /// It referred to the first set, in whose place the second may be put for all rules.
+    /// From the first set to the second. Allowed if all rules make the same change.
     Version(&'a Arc<PartedSet>, &'a Arc<PartedSet>),
-    /// It was not compiled for what it names now.
+    /// The rule was not compiled for the set that it names now.
     Another,
 }
 
-/// Large sets that are replaced by other versions.
+/// New versions of large sets.
 ///
-/// **Invariant.** A compiled rule that names a set which the projection refers to was compiled for that set. So a rule must not come to
-/// name such a set otherwise: neither by its own change nor by that of the set.
+/// **Invariant.** A compiled rule that names a set of the projection was compiled for that set. So neither a rule's own change nor a set's
+/// change may make another rule name such a set.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Replacements {
-    /// By axis.
+    /// Indexed by axis.
     all: [Vec<Replacement>; 2],
 }
 
@@ -231,18 +265,17 @@ pub(crate) struct Replacements {
 struct Replacement {
     old: Arc<PartedSet>,
     new: Arc<PartedSet>,
-    /// How many compiled rules name the new one instead of the old one.
+    /// The number of compiled rules that name `new` instead of `old`.
     rules: usize,
 }
 
 impl Replacements {
-    /// Whether nothing is replaced.
     pub(crate) fn is_empty(&self) -> bool {
         self.all.iter().all(Vec::is_empty)
     }
 
-    /// Notes that a compiled rule names `new` on an axis instead of `old`, which the projection refers to. Returns false when
-    /// another rule says otherwise.
+    /// Records that a compiled rule names `new` on an axis instead of `old`, to which the projection refers. Returns false if another rule
+    /// replaces `old` by a different set.
     pub(crate) fn note(&mut self, axis: usize, old: &Arc<PartedSet>, new: &Arc<PartedSet>) -> bool {
         let known = self.all[axis].iter_mut().find(|known| Arc::ptr_eq(&known.old, old));
         match known {
@@ -258,7 +291,7 @@ impl Replacements {
         }
     }
 
-    /// Notes that a rule is taken out, which may be one of those that were noted.
+    /// Records that a rule was removed, which may be one of the recorded ones.
     pub(crate) fn remove(&mut self, rule: &Rule) {
         for (all, addresses) in self.all.iter_mut().zip([&rule.src, &rule.dst]) {
             let Addresses::Parted(set) = addresses else { continue };
@@ -267,8 +300,8 @@ impl Replacements {
         }
     }
 
-    /// The projection with the new versions. None when a rule of the changed list does not agree: one that still names an old one,
-    /// or one that names a new one and was not compiled for the old one.
+    /// Returns the projection with the new versions. `None` if a rule of the changed list still names an old version, or names a new one
+    /// without being compiled for the old one.
     pub(crate) fn apply<'a>(
         self,
         projection: &Projection,

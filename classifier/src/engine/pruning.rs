@@ -1,63 +1,62 @@
-//! Set pruning: every class of one address has a search tree of its own over the other address, and every leaf of that
-//! the few rules that are left, in order.
+//! Set pruning: each class of one address has its own search tree over the other address. Each leaf lists the few remaining rules in order.
 //!
 //! ```text
 //!   source --search tree--> class --its own search tree--> destination's piece --> list: service -> rule
 //! ```
 //!
-//! A node's exit table is made for it: a rule names one pod or a few, so the lists of all pods together are hardly
-//! longer than the list of rules. Neither rows nor tuples are looked at, and no service is searched: one line holds
-//! four rules' services and codes. Rules that many classes share are copied to each of them, so this is tried within
-//! bounds: a list of firewall rules with wildcards on either side is left to the bit vectors.
+//! Designed for a node's exit table: a rule names one pod or a few, so the lists of all pods together are hardly longer than the rule list.
+//! A lookup reads no rows or tuples and searches no service: one cache line has the services and codes of four rules. Rules of several
+//! classes are copied to each, within bounds. Firewall lists with wildcards on either side exceed the bounds and use bit vectors.
 //!
 //! Source: set-pruning tries, Decasper et al., "Router Plugins", 1998, with classes for trie paths.
 
 use super::address::{Address, Fields};
 use super::axis::Axis;
+use super::choice::Choice;
 use super::cover::Cover;
 use super::rules::{Live, LiveRules};
 use super::sweep::{Bounds, Event, Lists, Pieces, Sweep};
-use super::{Block, Choice, Cost};
+use super::{Block, Cost};
 use crate::simd::{BRANCHES, CONTINUED, Kernel, List, Node, Services, Simd, prefetch};
 use crate::{BuildError, BuildOptions, PortRange};
 
-/// The most services of rules that one packet can make a lookup compare: eight lines.
+/// Maximum of services compared in one lookup: eight lines.
 const LONGEST: usize = 32;
 
-/// Copies of rules and pieces per rule. The lists that this is for have 1 to 2, acl1.10k has 7 and 12.
+/// Maximum of copies and pieces per rule. Suitable lists have 1 to 2; acl1.10k has 7 and 12.
 const COPIES: usize = 16;
 
-/// And for short lists: half a megabyte of separators and numbers.
+/// Minimum of that bound for short lists: half a megabyte of separators and numbers.
 const FEW: usize = 1 << 16;
 
-/// Beyond these it is two per rule: room for acl1.100k (1.3 million), which takes 12 ns per key alone on a core against
-/// 22 with bit vectors, for five times the memory (39 MB) and three times the build. Where others use the last cache
-/// level too, the gain shrinks to a tenth.
+/// Above this, the bound is two per rule. It admits acl1.100k (1.3 million pieces), which takes 12 ns per key alone on a core instead of 22
+/// with bit vectors, at five times the memory (39 MB) and three times the build time. If other programs share the last-level cache, the
+/// gain shrinks to a tenth.
 const MANY: usize = 1 << 21;
 
-/// Bytes per rule at most, or as for this many rules: 45 MB for 100,000, within the 64 MB that such a list may take.
+/// Maximum of bytes per rule, counting at least `BYTES_RULES` rules: 45 MB for 100,000, within the 64 MB that such a list may take.
 const BYTES: usize = 448;
 const BYTES_RULES: usize = 1 << 12;
 
-/// Every class's tree over the second address, and their leaves.
+/// The trees of all classes over the second address, and their leaves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pruned<A> {
-    /// Whether the destination is searched first.
+    /// Whether the first address is the destination.
     destination_first: bool,
-    /// From the first address to the root of its class's tree.
+    /// Maps the first address to the root of its class's tree.
     first: Axis<A>,
-    /// Level by level, the roots first. The last number of a node says where its children begin.
+    /// Nodes level by level, the roots first. A node's last number is the index of its first child.
     nodes: Vec<Node<A>>,
-    /// Of every tree, so that no branch depends on the class.
+    /// The depth of every tree, so that no branch depends on the class.
     depth: usize,
-    /// The line of each leaf.
+    /// The index of each leaf's first line.
     lines: Vec<u32>,
     services: Vec<Services>,
     longest: usize,
 }
 
 impl<A: Address> Pruned<A> {
-    /// None when the list is not for this: rules look at source ports, or too many classes share too many rules.
+    /// Returns `None` if the list is unsuitable: rules restrict source ports, or too many classes share too many rules.
     pub(crate) fn build(
         live: &LiveRules<'_, A>,
         options: &BuildOptions<'_>,
@@ -79,12 +78,12 @@ impl<A: Address> Pruned<A> {
     }
 }
 
-/// The trees before they are laid out.
+/// The trees before their layout in memory.
 struct Trees<A> {
     destination_first: bool,
     first: Pieces<A>,
     second: Pieces<A>,
-    /// Where each class's pieces begin in `second`, and where the last's end.
+    /// Index of each class's first piece in `second`, and the end of the last class.
     starts: Vec<usize>,
     lists: Lists,
 }
@@ -144,7 +143,7 @@ impl<A: Address> Trees<A> {
     }
 }
 
-/// Appends the lines of a list of rules. How many services it has.
+/// Appends the lines of a list of rules. Returns the number of services.
 fn write<A: Address>(list: &[u32], live: &LiveRules<'_, A>, lines: &mut Vec<Services>) -> usize {
     let rules = list.iter().map(|&at| &live.rules[at as usize]);
     let all: Vec<((u32, u32), u32)> =
@@ -161,7 +160,7 @@ fn write<A: Address>(list: &[u32], live: &LiveRules<'_, A>, lines: &mut Vec<Serv
     }
 }
 
-/// Trees of the same depth over the pieces of each class, level by level.
+/// Builds trees of equal depth over the pieces of each class, level by level. Returns the nodes and the depth.
 fn forest<A: Address>(lasts: &[A], starts: &[usize]) -> (Vec<Node<A>>, usize) {
     let classes = || starts.windows(2).map(|pair| (pair[0], pair[1] - pair[0]));
     let most = classes().map(|(_, count)| count).max().unwrap_or(1);
@@ -171,10 +170,10 @@ fn forest<A: Address>(lasts: &[A], starts: &[usize]) -> (Vec<Node<A>>, usize) {
     }
     let mut nodes = Vec::new();
     for level in 0..depth {
-        // Pieces under one child, and under one node.
+        // The number of pieces below a child, and below a node.
         let child = BRANCHES.pow(depth - 1 - level);
         let span = child * BRANCHES;
-        // Behind this level's nodes come the next one's, or it is the leaves'.
+        // The next level's nodes follow this level's. At the last level, children are leaves.
         let mut children =
             if child == 1 { 0 } else { nodes.len() + classes().map(|(_, count)| count.div_ceil(span)).sum::<usize>() };
         for (start, count) in classes() {
@@ -195,7 +194,7 @@ fn forest<A: Address>(lasts: &[A], starts: &[usize]) -> (Vec<Node<A>>, usize) {
 }
 
 impl<A: Address> Pruned<A> {
-    /// The address that is searched first, and the other.
+    /// Returns the address that is searched first, then the other.
     #[inline(always)]
     fn order<T>(&self, src: T, dst: T) -> (T, T) {
         if self.destination_first { (dst, src) } else { (src, dst) }
@@ -232,7 +231,7 @@ impl<A: Address> Pruned<A> {
         if !gone.is_empty() && gone.binary_search(&code).is_ok() { self.left(line, packet.service, gone) } else { code }
     }
 
-    /// The first line of a packet's list.
+    /// Returns the first line of a packet's list.
     #[inline(always)]
     fn line<S: Simd>(&self, simd: S, packet: &Fields<A>) -> u32 {
         let (first, second) = self.order(packet.src, packet.dst);
@@ -243,7 +242,7 @@ impl<A: Address> Pruned<A> {
         self.lines[at as usize]
     }
 
-    /// The code of the first rule of a list that is not gone.
+    /// Returns the code of the list's first matching rule that was not removed.
     #[cold]
     fn left(&self, line: u32, service: u32, gone: &[u32]) -> u32 {
         self.list(line)
@@ -253,24 +252,23 @@ impl<A: Address> Pruned<A> {
             .unwrap_or(u32::MAX)
     }
 
-    /// The services of a list's lines and their codes.
+    /// Returns the first service, width and code of each rule in a list.
     fn list(&self, line: u32) -> impl Iterator<Item = (u32, u32, u32)> + '_ {
         let next = |line: &u32| self.services[*line as usize].next();
         std::iter::successors(Some(line), next).flat_map(|line| self.services[line as usize].rules())
     }
 
-    /// What one packet costs.
+    /// Returns the cost of one lookup.
     pub(crate) fn cost<S: Simd>(&self, simd: S, packet: &Fields<A>) -> Cost {
         let entries = self.list(self.line(simd, packet)).count();
         Cost { entries, ..self.worst_case() }
     }
 
-    /// The most that a packet costs.
+    /// Returns the maximum cost of any lookup.
     pub(crate) fn worst_case(&self) -> Cost {
         Cost { steps: self.first.depth() + self.depth, chunks: 0, probes: 0, entries: self.longest }
     }
 
-    /// Heap bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.first.bytes()
             + size_of_val(&self.nodes[..])
@@ -291,7 +289,7 @@ impl<A: Address> Pruned<A> {
     }
 }
 
-/// From the roots of the classes' trees to the first lines of the lists.
+/// Maps roots of the classes' trees to the first lines of lists.
 struct Descend<'a, A> {
     pruned: &'a Pruned<A>,
     points: &'a [A],
@@ -310,13 +308,13 @@ impl<A: Address> Kernel for Descend<'_, A> {
         }
         for at in at {
             *at = pruned.lines[*at as usize];
-            // The largest part, and the one that no cache holds: a tenth to a quarter of a lookup.
+            // The largest part, which exceeds the caches: prefetching it saves a tenth to a quarter of a lookup.
             prefetch(&pruned.services, *at as usize);
         }
     }
 }
 
-/// From the lines to the codes.
+/// Maps lines to codes.
 struct Pick<'a> {
     lines: &'a [Services],
     at: &'a [u32],
@@ -324,14 +322,14 @@ struct Pick<'a> {
     codes: &'a mut [u32],
 }
 
-/// Keys of a block whose lists go on, and room for one more.
+/// Keys of a block whose lists continue, and one spare element.
 const CONTINUING: usize = super::BLOCK + 1;
 
 impl Kernel for Pick<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let Self { lines, at, services, codes } = self;
-        // Which lists go on past the first line is what no predictor knows.
+        // Branch prediction cannot guess which lists continue after the first line.
         let mut more = List::<CONTINUING>::new();
         for (key, ((&at, &service), code)) in (0u32..).zip(at.iter().zip(services).zip(&mut *codes)) {
             *code = simd.pick(&lines[at as usize], service);
@@ -349,7 +347,7 @@ impl Kernel for Pick<'_> {
     }
 }
 
-/// Whether what was picked is another line.
+/// Whether the picked code is the index of another line.
 #[inline(always)]
 fn goes_on(code: u32) -> bool {
     code >= CONTINUED && code != u32::MAX

@@ -1,19 +1,19 @@
-//! Takes rules out of a cross product: the combinations that they decided get the next rule that matches.
+//! Removes rules from a cross product: the combinations that they decided get the next matching rule.
 //!
 //! ```text
 //!   cells of the rules --rows of their classes--> the next bit that all four have, of a rule that stays --> the same table, these cells changed
 //! ```
 //!
-//! Cells, mostly some hundred kilobytes, are copied, so a removal costs a lookup nothing afterwards. An alternative lost: a mark instead
-//! of the rule, and a list of what it hid, is a branch and a search in each lookup.
+//! The cells, some hundred kilobytes, are copied, so a removal does not slow down lookups. The alternative lost: marking removed rules,
+//! with a list of what each hid, adds a branch and a search to each lookup.
 
 use super::cross::Cross;
 
-/// The most words of rows that are looked at for all cells of the rules: about a millisecond. Building a cross product takes up to four.
+/// Maximum of row words read for all affected cells: about a millisecond. Building a cross product takes up to four.
 const MOST_WORDS: usize = 1 << 20;
 
 impl Cross {
-    /// Takes out the rules of these codes. Whether it could: not when they decide too many combinations, or when rows were not kept.
+    /// Removes the rules of these codes. Returns false if they decide too many combinations, or if the rows were not kept.
     pub(super) fn take_out(&mut self, codes: &[u32]) -> bool {
         let gone: Vec<usize> = codes.iter().filter_map(|code| self.codes.binary_search(code).ok()).collect();
         if gone.is_empty() {
@@ -33,7 +33,7 @@ impl Cross {
             let (pair, rest) = (at / (services * src_ports), at % (services * src_ports));
             let classes = [pair / dsts, pair % dsts, rest / src_ports, rest % src_ports];
             let [a, b, c, d] = [0, 1, 2, 3].map(|axis: usize| rows[axis].row(classes[axis]));
-            // No rule before the one that decided matches.
+            // No earlier rule matches this combination.
             let next = (decided / 64..words).find_map(|at| {
                 left = left.saturating_sub(1);
                 let met = a[at] & b[at] & c[at] & d[at] & live[at];

@@ -1,4 +1,4 @@
-//! The rules as the compiler sees them: one family, every field as intervals of numbers.
+//! The rules of one family in the compiler's form: every field as intervals of numbers.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,8 +8,8 @@ use ahash::RandomState;
 use super::address::Address;
 use crate::{Addresses, Rule, Services, Verdict};
 
-/// The protocol numbers that no rule tells apart, numbered in order. A service is the number of its protocol's class
-/// and its port, `class << 16 | port`; so "every protocol, port 80" is a handful of intervals instead of 256.
+/// Classes of protocol numbers that no rule distinguishes, numbered in order. A service is `class << 16 | port`, so "every protocol, port
+/// 80" is a handful of intervals instead of 256.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Protocols {
     pub(crate) class_of: [u8; 256],
@@ -33,13 +33,13 @@ impl Protocols {
         Self { class_of }
     }
 
-    /// The service of a packet as a point of the service axis.
+    /// Returns a packet's service as a point of the service axis.
     #[inline(always)]
     pub(crate) fn point(&self, protocol: u8, port: u16) -> u32 {
         u32::from(self.class_of[usize::from(protocol)]) << 16 | u32::from(port)
     }
 
-    /// The services of a rule as intervals of points; adds them to `into`.
+    /// Appends a rule's services to `into`, as intervals of points.
     fn intervals(&self, services: &Services, into: &mut Vec<(u32, u32)>) {
         let Services::Set(set) = services else {
             into.push((0, u32::MAX));
@@ -49,7 +49,7 @@ impl Protocols {
             let (first, last) = service.protocols;
             let (low, high) = (self.point(first, service.ports.first), self.point(last, service.ports.last));
             if service.ports == crate::PortRange::ALL {
-                // The axis goes on above the last class; no packet is there.
+                // The axis extends above the last class; no packet is there.
                 into.push((low, if last == u8::MAX { u32::MAX } else { high }));
             } else {
                 let (first, last) = (low >> 16, high >> 16);
@@ -62,16 +62,16 @@ impl Protocols {
 /// A rule that some packet of the family can match.
 #[derive(Clone, Debug)]
 pub(crate) struct Live<'a, A> {
-    /// The verdict's code, ascending in the rule's position.
+    /// The verdict's code, ascending with the rule's position.
     pub(crate) code: u32,
     pub(crate) src: &'a [(A, A)],
     pub(crate) dst: &'a [(A, A)],
     pub(crate) src_ports: (u32, u32),
-    /// Where its services are in [`LiveRules::services`].
+    /// Range of the rule's services in [`LiveRules::services`].
     services: (u32, u32),
 }
 
-/// The rules of one family in their order, up to and with the first that matches every packet.
+/// The rules of one family in order, up to the first that matches every packet.
 #[derive(Clone, Debug)]
 pub(crate) struct LiveRules<'a, A> {
     pub(crate) rules: Vec<Live<'a, A>>,
@@ -84,7 +84,7 @@ impl<'a, A: Address> LiveRules<'a, A> {
     pub(crate) fn new(rules: &'a [Rule], protocols: &Protocols) -> Self {
         let last_service = protocols.point(u8::MAX, u16::MAX);
         let (mut live, mut all) = (Vec::new(), Vec::new());
-        // The same set of services is taken apart once, so that rules that share it also share its intervals.
+        // Each set of services is expanded once, so that rules that share it also share the intervals.
         let mut known: HashMap<Option<usize>, (u32, u32), RandomState> = HashMap::default();
         for (at, rule) in (0u32..).zip(rules) {
             let (src, dst) = (intervals(&rule.src), intervals(&rule.dst));
@@ -114,12 +114,12 @@ impl<'a, A: Address> LiveRules<'a, A> {
         Self { rules: live, services: all.into(), last_service }
     }
 
-    /// Some of the rules.
+    /// Returns the same context with some of the rules.
     pub(crate) fn with(&self, rules: &[Live<'a, A>]) -> Self {
         Self { rules: rules.to_vec(), services: self.services.clone(), last_service: self.last_service }
     }
 
-    /// The services of a rule as intervals of points.
+    /// Returns the services of a rule as intervals of points.
     pub(crate) fn services(&self, rule: &Live<'_, A>) -> &[(u32, u32)] {
         &self.services[rule.services.0 as usize..rule.services.1 as usize]
     }
@@ -133,12 +133,12 @@ fn intervals<A: Address>(addresses: &Addresses) -> &[(A, A)] {
     }
 }
 
-/// The source ports of a rule as an interval of the axis, which goes on above the last port.
+/// Returns a rule's source ports as an interval of the axis, which extends above the last port.
 pub(crate) fn port_interval((first, last): (u32, u32)) -> (u32, u32) {
     (first, if last == u32::from(u16::MAX) { u32::MAX } else { last })
 }
 
-/// Calls `take` with the prefixes that cover the interval, ascending: the first address and the length.
+/// Calls `take` with each prefix of the interval, ascending: its first address and length.
 pub(crate) fn prefixes<A: Address>((mut first, last): (A, A), mut take: impl FnMut(A, u8)) {
     loop {
         let aligned = u8::try_from(first.trailing_zeros()).expect("at most 128").min(A::BITS);

@@ -1,36 +1,36 @@
-//! A list in segments, for lists that no structure holds whole: one lookup after the other, until a segment decides.
+//! Segments, for lists that fit no structure as a whole: parts that are searched one after the other until one decides.
 //!
 //! ```text
 //!   rules 0..1023 --bit vectors--> a rule decides: done
 //!                 `-> none: rules 1024..2047 --bit vectors--> ...   at most 64 of them
 //! ```
 //!
-//! A list is too complex where the whole of it would take too many bits in a row, or too many bytes. A segment is short enough
-//! that each of its rules has a bit of its own, whatever the rules are; so a lookup's work is bounded by the number of segments,
-//! and the rows take linear space, because those of a segment have a thousand bits and not as many as the list. Verdicts
+//! A list is too complex if its rows would have too many bits or bytes. In a segment every rule has its own bit, for any rules. So the
+//! number of segments bounds a lookup, and rows take linear space: a row has a thousand bits instead of one per rule of the list. Verdicts
 //! are exact: the first segment with a match has the first match.
 //!
-//! **What lost.** Tuple space search over all rules: rules that share their prefixes and differ in ranges fall into one bucket,
-//! and those are what makes a list too complex, so that the work per probe would be the list again, or rules would have to be
-//! left out. A tree that cuts the fields (HiCuts and its successors): a rule with wildcards is copied to both sides of each
-//! cut, so that bounding the leaves takes unbounded memory, and bounding the memory unbounded leaves.
+//! **Alternatives that lost.** Tuple space search over all rules: rules with equal prefixes and different ranges share a bucket. These are
+//! the rules that make a list too complex, so a probe would verify the whole list. A tree that cuts the fields (HiCuts and its successors):
+//! rules with wildcards are copied to both sides of each cut. Bounded leaves then take unbounded memory, and bounded memory has unbounded
+//! leaves.
 
 use super::address::{Address, Fields};
+use super::choice::{ALL_DIRECT, Choice};
 use super::rules::LiveRules;
 use super::vectors::Vectors;
-use super::{Axes, Block, Choice, Cost};
+use super::{Axes, Block, Cost};
 use crate::simd::{Chunk, Kernel, Simd};
 use crate::{BuildError, BuildOptions};
 
-/// Rules of a segment: rows of two chunks, which a lookup intersects in one go. Longer segments would be fewer, with rows that
-/// take as much more memory.
-pub(crate) const SEGMENT: usize = super::plan::ALL_DIRECT;
+/// Rules per segment: rows of two chunks, which a lookup intersects at once. Longer segments would be fewer but take proportionally more
+/// memory.
+pub(crate) const SEGMENT: usize = ALL_DIRECT;
 
-/// As many segments as there may be tuples. A lookup that passes 40 of them takes 4 us in a burst and 12 alone, where the scan of
-/// these 40,000 rules takes 280. A longer list is refused.
+/// Maximum of segments. Passing 40 of them takes 4 us per key in a burst and 12 us alone, where scanning these 40,000 rules takes 280 us.
+/// Longer lists are refused.
 const MOST: usize = 64;
 
-/// Chunks of a segment's row, and at most that of the last.
+/// Maximum of chunks in a segment's row. Only the last segment may have fewer.
 const CHUNKS: usize = 2;
 
 #[derive(Clone, Debug)]
@@ -39,17 +39,17 @@ struct Segment<A> {
     vectors: Vectors<A>,
 }
 
-/// See the module.
+/// A list as consecutive segments.
 #[derive(Clone, Debug)]
 pub(crate) struct Segments<A> {
     segments: Vec<Segment<A>>,
 }
 
 impl<A: Address> Segments<A> {
-    /// Of so many rules each, at most [`SEGMENT`].
+    /// Compiles a list into segments of `each` rules, at most [`SEGMENT`].
     ///
     /// # Errors
-    /// [`BuildError::TooComplex`] of a list of too many segments.
+    /// [`BuildError::TooComplex`] if the list has more than [`MOST`] segments.
     pub(crate) fn build(live: &LiveRules<'_, A>, options: &BuildOptions<'_>, each: usize) -> Result<Self, BuildError> {
         if live.rules.len() > MOST * each {
             return Err(BuildError::TooComplex);
@@ -58,7 +58,7 @@ impl<A: Address> Segments<A> {
         let (mut segments, mut left) = (Vec::new(), options.max_bytes);
         let too_large = || BuildError::TooLarge { max_bytes: options.max_bytes };
         for rules in live.rules.chunks(each) {
-            // What the segments before have taken is not there for the others.
+            // Earlier segments have used up part of the memory limit.
             let options = BuildOptions { max_bytes: left, ..*options };
             let (axes, vectors) = match Vectors::build(&live.with(rules), &options, choice) {
                 Err(BuildError::TooLarge { .. }) => return Err(too_large()),
@@ -70,7 +70,7 @@ impl<A: Address> Segments<A> {
         Ok(Self { segments })
     }
 
-    /// Chunks that say which candidates of all segments are left.
+    /// Returns the number of chunks for the candidates of all segments.
     pub(crate) fn chunks(&self) -> usize {
         self.segments.len() * CHUNKS
     }
@@ -78,7 +78,7 @@ impl<A: Address> Segments<A> {
     #[inline(always)]
     pub(crate) fn decide<S: Simd, const N: usize>(&self, simd: S, block: &Block<A, N>, live: &[Chunk]) -> [u32; N] {
         let mut codes = [u32::MAX; N];
-        // A function of its own: the structures that lists have otherwise should not share their registers with this one.
+        // A separate function, so that the other structures' code does not share its registers.
         simd.call(Decide { segments: self, block, live, codes: &mut codes });
         codes
     }
@@ -91,7 +91,7 @@ impl<A: Address> Segments<A> {
         decided.into_iter().find(|&code| code != u32::MAX).unwrap_or(u32::MAX)
     }
 
-    /// What one packet costs.
+    /// Returns the cost of one lookup.
     pub(crate) fn cost<S: Simd>(&self, simd: S, packet: &Fields<A>, live: &[Chunk]) -> Cost {
         let mut cost = Cost::default();
         for (Segment { axes, vectors }, live) in self.segments.iter().zip(live.chunks(CHUNKS)) {
@@ -104,13 +104,13 @@ impl<A: Address> Segments<A> {
         cost
     }
 
-    /// The most that a packet costs.
+    /// Returns the maximum cost of any lookup.
     pub(crate) fn worst_case(&self) -> Cost {
         let cost = |Segment { axes, vectors }: &Segment<A>| Cost { steps: axes.depth(), ..vectors.worst_case() };
         self.segments.iter().map(cost).fold(Cost::default(), |sum, cost| sum + cost)
     }
 
-    /// The place of a rule's bit among the chunks of all segments.
+    /// Returns the chunk and bit of a direct rule among the chunks of all segments.
     pub(crate) fn place(&self, code: u32) -> Option<(usize, usize)> {
         let place = |(at, segment): (usize, &Segment<A>)| {
             segment.vectors.place(code).map(|(chunk, place)| (at * CHUNKS + chunk, place))
@@ -127,7 +127,7 @@ impl<A: Address> Segments<A> {
     }
 }
 
-/// Asks one segment after the other about the keys that are left.
+/// Searches one segment after the other for the undecided keys.
 struct Decide<'a, A, const N: usize> {
     segments: &'a Segments<A>,
     block: &'a Block<A, N>,
@@ -139,7 +139,7 @@ impl<A: Address, const N: usize> Kernel for Decide<'_, A, N> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let mut block = self.block.clone();
-        // Where each key of the block stood at first.
+        // The index of each remaining key in the original block.
         let mut places: [usize; N] = std::array::from_fn(|at| at);
         for (Segment { axes, vectors }, live) in self.segments.segments.iter().zip(self.live.chunks(CHUNKS)) {
             let decided = vectors.decide(simd, &axes.classes(simd, &block), &block, live, &[]);

@@ -1,19 +1,19 @@
-//! Cuts an axis where the set of items that cover it changes, and numbers the different sets.
+//! Cuts an axis at the points where the set of covering items changes, and numbers the distinct sets.
 //!
 //! ```text
 //!   intervals of items --sort--> events --sweep--> pieces --hash of what covers them--> class --> row of bits, or list
 //!                                             `--now and then--> shall the build go on?
 //! ```
 //!
-//! An item is a rule, a tuple of rules, or a group of rules that share their intervals. An event costs the same however many
-//! items cover its point: it turns one bit of a hierarchy of words, and one number of a hash. A set is written out once, where
-//! the sweep meets it first. So a cut takes n log n steps for n intervals, for sorting, and as many as the different sets have
-//! members or words; those are what the callers bound.
+//! An item is a rule, a tuple of rules, or a group of rules with the same intervals. An event takes constant time, however many items cover
+//! its point: it changes one bit in a hierarchy of words, and one number of a hash. Each distinct set is written once, where the sweep
+//! first meets it. So cutting n intervals takes n log n steps for sorting, plus the members or words of the distinct sets, which the
+//! callers bound.
 //!
-//! **Equal hashes are equal sets.** The hash is the XOR of a random number of 128 bits for each item (Zobrist, "A New Hashing
-//! Method with Application for Game Playing", 1970). Two different sets share one with a probability of 2^-128, whatever the
-//! sets are, because the numbers are drawn anew for each build and never leave it. The alternative lost: comparing the
-//! sets costs each piece as many steps as items cover it, which is the square of the rules where they are nested.
+//! **Equal hashes are equal sets.** The hash is the XOR of a random 128-bit number for each item (Zobrist, "A New Hashing Method with
+//! Application for Game Playing", 1970). Two different sets have the same hash with a probability of 2^-128, for any sets: the numbers are
+//! random in each build and secret. Comparing the sets lost: each piece would take as many steps as items cover it, quadratic in the number
+//! of nested rules.
 
 use std::collections::HashMap;
 
@@ -23,10 +23,10 @@ use super::address::Address;
 use super::axis::Classed;
 use crate::{BuildError, BuildOptions};
 
-/// Steps between two questions whether the build shall go on: less than a millisecond.
+/// Steps between two checks for cancellation: less than a millisecond.
 const PROCEED_EVERY: usize = 4096;
 
-/// "The item covers the points from here on", or no longer.
+/// A point from which on an item covers the axis, or no longer does.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Event<A> {
     point: A,
@@ -35,19 +35,19 @@ pub(crate) struct Event<A> {
 }
 
 impl<A: Address> Event<A> {
-    /// The events of an item's interval.
+    /// Returns the events of an item's interval.
     pub(crate) fn of(item: u32, (first, last): (A, A)) -> impl Iterator<Item = Self> {
         let begin = Self { point: first, item, begins: true };
         std::iter::once(begin).chain(last.next().map(|point| Self { point, item, begins: false }))
     }
 }
 
-/// Neighbouring pieces of an axis that different sets of items cover.
+/// Neighbouring pieces of an axis, each with a different set than the one before.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pieces<A> {
-    /// The end of each piece.
+    /// The last point of each piece.
     pub(crate) lasts: Vec<A>,
-    /// The class of each piece: which of the different sets covers it.
+    /// The class of each piece, the number of the set that covers it.
     pub(crate) classes: Vec<u32>,
 }
 
@@ -56,19 +56,19 @@ impl<A> Pieces<A> {
         Self { lasts: Vec::new(), classes: Vec::new() }
     }
 
-    /// The pieces of a whole axis, the last of which ends where the axis does.
+    /// Returns the pieces of a whole axis.
     pub(crate) fn classed(mut self) -> Classed<A> {
         self.lasts.pop();
         Classed { lasts: self.lasts, class_of: self.classes }
     }
 }
 
-/// The items that cover the sweep's point.
+/// The items that cover the sweep's present point.
 #[derive(Clone, Debug)]
 pub(crate) struct Covering {
-    /// A bit for each item; above them, a bit for each word below that is not empty, up to a single word.
+    /// The lowest level has a bit for each item. Each higher one has a bit for each nonzero word below, up to a single word.
     levels: Vec<Vec<u64>>,
-    /// How many intervals of each item cover the point; those of a tuple may overlap.
+    /// The number of each item's intervals that cover the point. Those of a tuple may overlap.
     depth: Vec<u32>,
     count: usize,
 }
@@ -82,17 +82,16 @@ impl Covering {
         Self { levels, depth: vec![0; items], count: 0 }
     }
 
-    /// How many there are.
     pub(crate) const fn len(&self) -> usize {
         self.count
     }
 
-    /// A bit for each item.
+    /// Returns a bit for each item.
     pub(crate) fn words(&self) -> &[u64] {
         &self.levels[0]
     }
 
-    /// Calls `take` with the items, ascending.
+    /// Calls `take` with each item, ascending.
     pub(crate) fn each(&self, mut take: impl FnMut(u32)) {
         self.each_below(self.levels.len() - 1, 0, &mut take);
     }
@@ -110,10 +109,10 @@ impl Covering {
         }
     }
 
-    /// One interval of the item more or less. Whether the item covers the point now and did not, or the other way round.
+    /// Begins or ends an interval of an item. Returns true if that changes whether the item covers the point.
     fn apply(&mut self, item: u32, begins: bool) -> bool {
         let depth = &mut self.depth[item as usize];
-        // Events of one point come in any order, but an interval never ends where it begins: no count passes zero.
+        // Events of one point come in any order, but an interval never ends where it begins, so no count becomes negative.
         *depth = if begins { *depth + 1 } else { *depth - 1 };
         let turned = *depth == u32::from(begins);
         if turned {
@@ -128,7 +127,7 @@ impl Covering {
             let word = &mut level[at / 64];
             let before = *word;
             *word = before & !(1 << (at % 64)) | u64::from(on) << (at % 64);
-            // The level above knows only whether there is any.
+            // The level above records only whether the word is zero.
             if (before == 0) == (*word == 0) {
                 break;
             }
@@ -146,13 +145,13 @@ impl Covering {
     }
 }
 
-/// What becomes of the different sets that a sweep meets.
+/// Receiver of the distinct sets that a sweep finds.
 pub(crate) trait Sets {
-    /// Keeps one more; none when it would be more than may be kept.
+    /// Keeps another set. `None` if a bound is exceeded.
     fn keep(&mut self, covering: &Covering) -> Option<()>;
 }
 
-/// See the module. Axes that are cut one after the other share the classes.
+/// A sweep over one or more axes, which share the numbering of sets.
 pub(crate) struct Sweep<S> {
     covering: Covering,
     /// The random number of each item.
@@ -160,12 +159,12 @@ pub(crate) struct Sweep<S> {
     hash: u128,
     class_of_hash: HashMap<u128, u32, RandomState>,
     sets: S,
-    /// Since the last question whether to go on.
+    /// Steps since the last check for cancellation.
     steps: usize,
 }
 
 impl<S: Sets> Sweep<S> {
-    /// Of items that are numbered from 0 on.
+    /// Starts a sweep over items numbered from 0.
     pub(crate) fn new(items: usize, sets: S) -> Self {
         let keyed = [RandomState::new(), RandomState::new()];
         let number = |item| u128::from(keyed[0].hash_one(item)) << 64 | u128::from(keyed[1].hash_one(item));
@@ -179,16 +178,16 @@ impl<S: Sets> Sweep<S> {
         }
     }
 
-    /// The sets by the numbers of their classes.
+    /// Returns the sets, numbered by class.
     pub(crate) fn into_sets(self) -> S {
         self.sets
     }
 
-    /// Appends the pieces that the events cut an axis into, which `always` cover from end to end. Whether all sets could be
-    /// kept; if not, the sweep is of no use any more.
+    /// Appends the pieces that the events cut an axis into. The items of `always` cover the whole axis. Returns false if a bound is
+    /// exceeded; the sweep is then unusable.
     ///
     /// # Errors
-    /// When the build shall not go on.
+    /// [`BuildError::Cancelled`] if the build was cancelled.
     pub(crate) fn cut<A: Address>(
         &mut self,
         always: &[u32],
@@ -196,13 +195,13 @@ impl<S: Sets> Sweep<S> {
         pieces: &mut Pieces<A>,
         options: &BuildOptions<'_>,
     ) -> Result<bool, BuildError> {
-        // The stable sort, because it merges what is in order already: the intervals of each set are.
+        // The stable sort merges sorted runs, such as the intervals of each set.
         events.sort_by_key(|event| event.point);
         always.iter().for_each(|&item| self.apply(item, true));
         let first = pieces.classes.len();
         let mut left = &*events;
         loop {
-            // The piece that ends before the next event.
+            // Writes the piece that ends before the next event.
             let end = left.first().map(|event| event.point);
             if end != Some(A::ZERO) {
                 let Some(class) = self.class() else { return Ok(false) };
@@ -235,7 +234,7 @@ impl<S: Sets> Sweep<S> {
         }
     }
 
-    /// The class of what covers the point, none when it would be one too many.
+    /// Returns the class of the present set. `None` if a bound is exceeded.
     fn class(&mut self) -> Option<u32> {
         if let Some(&class) = self.class_of_hash.get(&self.hash) {
             return Some(class);
@@ -248,21 +247,21 @@ impl<S: Sets> Sweep<S> {
     }
 }
 
-/// Lists of items, each numbered.
+/// Numbered lists of items.
 #[derive(Clone, Debug)]
 pub(crate) struct Lists {
-    /// Where each list begins in `items`, and where the last ends.
+    /// Index of each list's first element in `items`, and the end of the last list.
     starts: Vec<usize>,
     items: Vec<u32>,
     bounds: Bounds,
 }
 
-/// What lists may take. A cut that takes more is given up.
+/// Limits of lists. A cut that exceeds them is given up.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
-    /// Items of one list.
+    /// Maximum of items in one list.
     pub(crate) longest: usize,
-    /// Items of all lists.
+    /// Maximum of items in all lists.
     pub(crate) items: usize,
 }
 
@@ -271,23 +270,22 @@ impl Lists {
         Self { starts: vec![0], items: Vec::new(), bounds }
     }
 
-    /// How many there are.
     pub(crate) fn len(&self) -> usize {
         self.starts.len() - 1
     }
 
-    /// How many items the longest has.
+    /// Returns the length of the longest list.
     pub(crate) fn longest(&self) -> usize {
         self.starts.windows(2).map(|list| list[1] - list[0]).max().unwrap_or(0)
     }
 
-    /// The items of a list, ascending.
+    /// Returns a list's items, ascending.
     #[inline]
     pub(crate) fn get(&self, list: usize) -> &[u32] {
         &self.items[self.starts[list]..self.starts[list + 1]]
     }
 
-    /// Adds a list of so many items; `write` appends them. None when that would be more than the bounds allow.
+    /// Adds a list of `len` items, which `write` appends. `None` if a limit is exceeded.
     pub(crate) fn add(&mut self, len: usize, write: impl FnOnce(&mut Vec<u32>)) -> Option<()> {
         if len > self.bounds.longest || self.items.len() + len > self.bounds.items {
             return None;

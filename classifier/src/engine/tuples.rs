@@ -1,12 +1,11 @@
-//! The rules behind tuples: one hash probe finds the few that may match.
+//! Hash tables of the rules behind tuples: one probe finds the few rules that may match.
 //!
 //! ```text
 //!   tuple --mask, hash--> heads[h] .. heads[h + 1] --> entries, best first
 //! ```
 //!
-//! Entries lie in the order of their buckets, so a bucket is two neighbouring numbers and a run of neighbouring
-//! entries: no chain is followed. There is no fingerprint: the rows let a probe through only when it finds something
-//! in more than nine of ten cases (measured on every set), so a filter before the entries would be paid for nothing.
+//! Entries are sorted by bucket, so a bucket is two neighbouring numbers and a run of entries; no chain is followed. Fingerprints are not
+//! worthwhile: thanks to the rows, more than nine of ten probes find a rule (measured on every set).
 
 use ahash::RandomState;
 
@@ -14,10 +13,10 @@ use super::address::{Address, Fields};
 use super::plan::{Entry, MAX_RUN, Shape};
 use crate::simd::{Simd, prefetch};
 
-/// A rule as it is verified: 32 bytes for IPv4, two to a cache line. A prefix is an interval like any other.
+/// A packed rule to verify: 32 bytes for IPv4, two per cache line. A prefix is stored as an interval.
 ///
-/// The service and the source port are in the high bits of their lanes. The low bits of `first` hold the rule's code,
-/// which costs no further line that way; as the packet's low bits are ones, they do not change a comparison.
+/// Service and source port are in the high bits of their fields. The low bits of `first` hold the rule's code, which saves a cache line.
+/// The packet's low bits are ones, so they do not affect the comparison.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Packed<A> {
@@ -25,27 +24,27 @@ struct Packed<A> {
     width: Fields<A>,
 }
 
-/// Half of the buckets and more stay empty, so that few keys share one: a bucket is 4 bytes, an entry in vain is more
-/// work than the bucket's cache line.
+/// At least half of the buckets stay empty, so that few keys share one. A bucket takes 4 bytes; a needless entry costs more than the
+/// bucket's cache line.
 const BUCKETS_PER_ENTRY: usize = 4;
 
-/// Bits below the service and the source port: what 32 leave beside 24 and 16.
+/// Bits below the 24-bit service and the 16-bit source port in 32 bits.
 const SERVICE_SHIFT: u32 = 8;
 const PORT_SHIFT: u32 = 16;
 
-/// Ones in the low bits.
+/// Returns a mask of the low bits.
 const fn low_ones(bits: u32) -> u32 {
     (1 << bits) - 1
 }
 
-/// A packet's fields as [`Tuples::verify`] wants them.
+/// Returns a packet's fields in the form for [`Tuples::verify`].
 #[inline(always)]
 pub(crate) fn lanes<A: Address>(packet: Fields<A>) -> Fields<A> {
     let service = packet.service << SERVICE_SHIFT | low_ones(SERVICE_SHIFT);
     Fields { service, src_port: packet.src_port << PORT_SHIFT | low_ones(PORT_SHIFT), ..packet }
 }
 
-/// What a tuple hashes, and where its buckets are.
+/// The fields that a tuple hashes, and its range of buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Tuple<A> {
     src_mask: A,
@@ -55,7 +54,7 @@ struct Tuple<A> {
     base: u32,
 }
 
-/// Every tuple's buckets.
+/// The buckets of all tuples.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Tuples<A> {
     tuples: Vec<Tuple<A>>,
@@ -66,8 +65,7 @@ pub(crate) struct Tuples<A> {
 }
 
 impl<A: Address> Tuples<A> {
-    /// Places the entries. Those that did not find room in a bucket of [`MAX_RUN`] come back as an error, as the
-    /// codes of their rules.
+    /// Places the entries. Returns as an error the codes of rules that found no room in a bucket of [`MAX_RUN`].
     pub(crate) fn new(shapes: &[Shape], entries: &[Entry<A>]) -> Result<Self, Vec<u32>> {
         let keyed = RandomState::new();
         let mut by_tuple = vec![0usize; shapes.len()];
@@ -79,8 +77,8 @@ impl<A: Address> Tuples<A> {
             if homeless.is_empty() {
                 return Ok(placed);
             }
-            // A bucket holds keys that differ: more buckets part them. At 8 per bucket and two buckets per entry the
-            // first try fails for about one list in a thousand.
+            // More buckets separate the different keys of a bucket. At 8 entries per bucket and two buckets per entry, the first try fails
+            // for about one list in a thousand.
             doubling *= 2;
             if doubling > 8 {
                 return Err(homeless);
@@ -123,7 +121,7 @@ impl<A: Address> Tuples<A> {
         placed
     }
 
-    /// The longest run of each tuple.
+    /// Returns the longest run of each tuple.
     fn runs(&self) -> Vec<u32> {
         let ends = self
             .tuples
@@ -140,14 +138,14 @@ impl<A: Address> Tuples<A> {
             .collect()
     }
 
-    /// The codes of the entries beyond the bound of their bucket.
+    /// Returns the codes of entries beyond [`MAX_RUN`] in a bucket.
     fn homeless(&self) -> Vec<u32> {
         let beyond =
             |run: &[u32]| self.entries[run[0] as usize..run[1] as usize].iter().skip(MAX_RUN).map(Packed::code);
         self.heads.windows(2).flat_map(beyond).collect()
     }
 
-    /// The bucket of a packet in a tuple: where its run is in `heads`.
+    /// Returns a packet's bucket in a tuple, as an index into `heads`.
     #[inline(always)]
     #[expect(clippy::cast_possible_truncation, reason = "the shift leaves as many bits as the tuple has buckets")]
     pub(crate) fn bucket(&self, tuple: u32, fields: &Fields<A>) -> u32 {
@@ -161,27 +159,27 @@ impl<A: Address> Tuples<A> {
         at.base + (hash >> at.shift) as u32
     }
 
-    /// Asks for the line that holds the bucket's run.
+    /// Prefetches the bucket.
     #[inline(always)]
     pub(crate) fn prefetch_bucket(&self, bucket: u32) {
         prefetch(&self.heads, bucket as usize);
     }
 
-    /// The bucket's run of entries.
+    /// Returns the bucket's range of entries.
     #[inline(always)]
     pub(crate) fn run(&self, bucket: u32) -> (u32, u32) {
         let bucket = bucket as usize;
         (self.heads[bucket], self.heads[bucket + 1])
     }
 
-    /// Asks for the first and the last line of a run.
+    /// Prefetches the first and last cache line of a range of entries.
     #[inline(always)]
     pub(crate) fn prefetch_run(&self, (first, end): (u32, u32)) {
         prefetch(&self.entries, first as usize);
         prefetch(&self.entries, (end as usize).wrapping_sub(1));
     }
 
-    /// The entry's code, or `u32::MAX` when it does not match or is gone. An OR instead of a choice, which would be a branch.
+    /// Returns the entry's code, or `u32::MAX` if it does not match or was removed. Uses OR to avoid a branch.
     #[inline(always)]
     pub(crate) fn verify<S: Simd>(&self, simd: S, entry: u32, lanes: &Fields<A>, gone: &[u32]) -> u32 {
         let entry = &self.entries[entry as usize];
@@ -189,12 +187,11 @@ impl<A: Address> Tuples<A> {
         if !gone.is_empty() && gone.binary_search(&code).is_ok() { u32::MAX } else { code }
     }
 
-    /// The most entries that one packet can make a lookup verify.
+    /// Returns the maximum number of entries that one lookup verifies.
     pub(crate) fn worst_case(&self) -> u32 {
         self.longest_runs.iter().sum()
     }
 
-    /// Heap bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.tuples.capacity() * size_of::<Tuple<A>>()
             + self.heads.capacity() * size_of::<u32>()

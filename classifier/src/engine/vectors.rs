@@ -1,37 +1,34 @@
-//! Bit vectors: the rows of the four classes are intersected; what is left are direct rules that match and tuples
-//! that may.
+//! Bit vectors: intersecting the rows of the four classes leaves the direct rules that match, and the tuples that may match.
 
 use super::address::{Address, Fields};
+use super::choice::{CHUNK_BITS, Choice};
 use super::cover::{self, Covers};
 use super::plan::{MAX_RUN, Plan, Shape};
 use super::rules::LiveRules;
 use super::tuples::{Tuples, lanes};
-use super::{Axes, Block, Choice, Classes, Cost};
+use super::{Axes, Block, Classes, Cost};
 use crate::simd::{Chunk, Kernel, List, NO_BIT, Simd};
 use crate::{BuildError, BuildOptions};
 
-/// Bits of a row. More make rows that no cache holds.
+/// Maximum of bits in a row. Longer rows exceed the caches.
 const MAX_BITS: usize = 1 << 14;
 
-/// Bits of a chunk.
-const CHUNK_BITS: usize = size_of::<Chunk>() * 8;
-
-/// Codes of a chunk: one per bit, and more up to the place that stands for none.
+/// Codes per chunk: one per bit, and further ones up to [`NO_BIT`].
 const CHUNK_CODES: usize = NO_BIT + 1;
 
-/// Probes that wait for their cache lines together: four per key of a block, and room for a key that has 64.
+/// Probes whose cache misses overlap: four per key of a block, and room for a key with 64.
 const PROBES: usize = 192;
 
-/// Entries that are verified together.
+/// Entries verified together.
 const ENTRIES: usize = 256;
 
-/// The rows of one family and what their bits mean.
+/// The rows of one family, and the meaning of their bits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Vectors<A> {
     rows: Rows,
-    /// The code of each bit, [`CHUNK_CODES`] per chunk; `u32::MAX` for a tuple's and for [`NO_BIT`].
+    /// The code of each bit, [`CHUNK_CODES`] per chunk. `u32::MAX` for tuples and [`NO_BIT`].
     codes: Vec<u32>,
-    /// The tuples' bits, all in the first word.
+    /// Mask of the tuples' bits in the first word.
     tuple_bits: u64,
     tuples: Tuples<A>,
     shapes: Vec<Shape>,
@@ -43,7 +40,7 @@ pub(crate) struct Vectors<A> {
 enum Rows {
     /// One word per class.
     Words(Vec<u64>),
-    /// A number of chunks per class.
+    /// `each` chunks per class.
     Chunks { rows: Vec<Chunk>, each: usize },
 }
 
@@ -128,7 +125,7 @@ impl<A: Address> Vectors<A> {
         best
     }
 
-    /// The code of one packet.
+    /// Looks up one packet. Returns its code.
     #[inline(always)]
     pub(crate) fn decide_one<S: Simd>(
         &self,
@@ -161,7 +158,7 @@ impl<A: Address> Vectors<A> {
         }
         if let Rows::Chunks { rows, each } = &self.rows {
             for chunk in 1..*each {
-                // Bits are in the order of their rules. A second chunk alone is cheaper than a guess whether it counts.
+                // Bits are in the order of rules. With only two chunks, reading the second is cheaper than a mispredicted branch.
                 if *each > 2 && best < self.codes[chunk * CHUNK_CODES] {
                     break;
                 }
@@ -173,7 +170,7 @@ impl<A: Address> Vectors<A> {
         best
     }
 
-    /// What one packet costs beside the search.
+    /// Returns the cost of one lookup, without the search.
     pub(crate) fn cost(&self, classes: [u32; 4], packet: &Fields<A>) -> Cost {
         let row = |class: u32| match &self.rows {
             Rows::Words(rows) => rows[class as usize],
@@ -185,13 +182,13 @@ impl<A: Address> Vectors<A> {
         Cost { steps: 0, chunks: self.chunks(), probes: tuples.count_ones() as usize, entries }
     }
 
-    /// The most that a packet costs beside the search.
+    /// Returns the maximum cost of any lookup, without the search.
     pub(crate) fn worst_case(&self) -> Cost {
         let entries = self.tuples.worst_case() as usize;
         Cost { steps: 0, chunks: self.chunks(), probes: self.shapes.len(), entries }
     }
 
-    /// Chunks per row; a row of one word counts as one.
+    /// Returns the number of chunks per row, 1 for rows of one word.
     pub(crate) fn chunks(&self) -> usize {
         match &self.rows {
             Rows::Words(_) => 1,
@@ -199,7 +196,7 @@ impl<A: Address> Vectors<A> {
         }
     }
 
-    /// Where the bit of a direct rule is: its chunk and its place in that.
+    /// Returns the chunk and bit of a direct rule. `None` if the code is not a direct rule's.
     pub(crate) fn place(&self, code: u32) -> Option<(usize, usize)> {
         place(&self.codes, code)
     }
@@ -223,7 +220,7 @@ impl<A: Address> Vectors<A> {
     }
 }
 
-/// The codes of the bits of so many chunks, [`CHUNK_CODES`] for each.
+/// Distributes the codes of bits over chunks of [`CHUNK_CODES`] each.
 fn by_place(codes: &[u32], chunks: usize) -> Vec<u32> {
     let mut placed = vec![u32::MAX; chunks * CHUNK_CODES];
     for (placed, codes) in placed.chunks_exact_mut(CHUNK_CODES).zip(codes.chunks(CHUNK_BITS)) {
@@ -232,13 +229,13 @@ fn by_place(codes: &[u32], chunks: usize) -> Vec<u32> {
     placed
 }
 
-/// Where a code is among those of all chunks' bits: the chunk and the place in that.
+/// Returns the chunk and bit of a code.
 fn place(codes: &[u32], code: u32) -> Option<(usize, usize)> {
     let at = codes.iter().position(|&direct| direct == code)?;
     Some((at / CHUNK_CODES, at % CHUNK_CODES))
 }
 
-/// What is intersected for each key of a block: the rows of its classes, and the bits of the rules that are left.
+/// The operands of a block's intersections: rows, and the bits of the rules not removed.
 #[derive(Clone, Copy)]
 struct Lines<'a, const N: usize> {
     rows: &'a [Chunk],
@@ -248,8 +245,8 @@ struct Lines<'a, const N: usize> {
     classes: &'a Classes<N>,
 }
 
-/// Intersects the first `CHUNKS` (1 or 2) chunks of each key: the best direct rule, and the tuples that may have a
-/// better one. Both chunks always, because whether the first has a rule is not predictable.
+/// Intersects the first `CHUNKS` (1 or 2) chunks of each key. Returns the first direct rule, and the tuples that may have an earlier one.
+/// Always reads both chunks, since branch prediction cannot guess whether the first decides.
 struct Meet<'a, const N: usize, const CHUNKS: usize> {
     lines: Lines<'a, N>,
     aside: u64,
@@ -278,7 +275,7 @@ impl<const N: usize, const CHUNKS: usize> Kernel for Meet<'_, N, CHUNKS> {
     }
 }
 
-/// Intersects the chunks after the first, as long as they can hold a better rule.
+/// Intersects further chunks as long as they can have an earlier rule.
 struct MeetRest<'a, const N: usize> {
     lines: Lines<'a, N>,
     each: usize,
@@ -292,7 +289,7 @@ impl<const N: usize> Kernel for MeetRest<'_, N> {
         for (at, best) in self.best.iter_mut().enumerate() {
             for chunk in 1..self.each {
                 let codes = &codes[chunk * CHUNK_CODES..][..CHUNK_CODES];
-                // Bits are in the order of their rules.
+                // Bits are in the order of rules.
                 if *best < codes[0] {
                     break;
                 }
@@ -303,7 +300,7 @@ impl<const N: usize> Kernel for MeetRest<'_, N> {
     }
 }
 
-/// Looks into the buckets of each key's tuples.
+/// Probes the buckets of each key's tuples.
 struct Probe<'a, A, const N: usize> {
     tables: &'a Tuples<A>,
     gone: &'a [u32],
@@ -316,8 +313,8 @@ impl<A: Address, const N: usize> Kernel for Probe<'_, A, N> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let Self { tables, gone, tuples, block, best } = self;
-        // How many tuples a key has and how many entries a bucket has is what no predictor knows. So both are
-        // written into lists, a few items at once whether they exist or not, and the lists are worked off.
+        // Branch prediction cannot guess the number of a key's tuples and of a bucket's entries. So both are written to lists, a few items
+        // at once whether they exist or not, and then processed.
         let mut keys = [lanes(block.packet(0)); N];
         let mut probes = List::<PROBES>::new();
         for (at, &tuples) in (0u32..).zip(tuples) {
@@ -335,7 +332,7 @@ impl<A: Address, const N: usize> Kernel for Probe<'_, A, N> {
     }
 }
 
-/// Looks into the buckets of (key, tuple) pairs, in rounds so that the misses of each round overlap.
+/// Probes (key, tuple) pairs in rounds, so that the cache misses of a round overlap.
 #[inline(always)]
 fn probe<A: Address, S: Simd, const N: usize>(
     simd: S,
@@ -383,7 +380,7 @@ fn verify<A: Address, S: Simd, const N: usize>(
     entries.clear();
 }
 
-/// The places of the bits that are set.
+/// Returns the positions of the set bits.
 #[inline(always)]
 fn bits(mut left: u64) -> impl Iterator<Item = u32> {
     std::iter::from_fn(move || {

@@ -1,4 +1,4 @@
-//! The ipcache: who has an address.
+//! The ipcache, which maps addresses to numbers.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ use crate::AddressSet;
 use crate::engine::address::Address;
 use crate::simd::Scalar;
 
-/// The ipcache: from each address to a number. Addresses that nobody has told anything of have the number 0.
+/// The ipcache: maps each address to a number. Unknown addresses have number 0.
 #[derive(Clone, Debug)]
 pub struct IpCache {
     pub(super) v4: Ranges<u32>,
@@ -24,7 +24,7 @@ impl Default for IpCache {
 }
 
 impl IpCache {
-    /// The number of an address.
+    /// Returns the number of an address.
     pub fn get(&self, address: IpAddr) -> u32 {
         match address {
             IpAddr::V4(v4) => self.v4.get(Scalar, v4.into()),
@@ -32,8 +32,8 @@ impl IpCache {
         }
     }
 
-    /// The ipcache after changes. `next` gives an address' number from the one before and from the positions, ascending, of those of
-    /// `changes` that the address is in. It is asked for addresses that are in one of them.
+    /// Returns the ipcache with changes. For each address in one of `changes`, `next` returns the new number. Its arguments are the old
+    /// number and the positions of the changes that contain the address, ascending.
     #[must_use]
     pub fn changed(&self, changes: &[&AddressSet], mut next: impl FnMut(u32, &[usize]) -> u32) -> Self {
         let (v4, v4_groups) = cuts(changes.iter().map(|set| set.v4_intervals()));
@@ -51,20 +51,19 @@ impl IpCache {
         Self { v4, v6 }
     }
 
-    /// The same addresses with other numbers.
+    /// Returns the ipcache with each number replaced.
     #[must_use]
     pub fn renumbered(&self, number: impl Fn(u32) -> u32) -> Self {
         Self { v4: self.v4.renumbered(&number), v6: self.v6.renumbered(&number) }
     }
 
-    /// The numbers that addresses have.
+    /// Returns all numbers in use.
     pub fn numbers(&self) -> AHashSet<u32> {
         let (v4, v6) = (self.v4.all_pieces(), self.v6.all_pieces());
         v4.iter().map(|&(_, number)| number).chain(v6.iter().map(|&(_, number)| number)).collect()
     }
 
-    /// Which addresses have which number, as the fewest prefixes, ascending, IPv4 first. Those that nobody has told anything of are left
-    /// out.
+    /// Returns the known addresses as the fewest prefixes with their numbers, ascending, IPv4 first.
     pub fn entries(&self) -> Vec<(IpNet, u32)> {
         fn told<A: Address>(pieces: &[(A, u32)]) -> impl Iterator<Item = (A, A, u32)> + '_ {
             let firsts = std::iter::once(A::ZERO).chain(pieces.iter().filter_map(|(last, _)| last.next()));
@@ -81,12 +80,12 @@ impl IpCache {
         entries
     }
 
-    /// Pieces of the address space that it tells apart.
+    /// Returns the number of pieces of the address space.
     pub fn len(&self) -> usize {
         self.v4.len() + self.v6.len()
     }
 
-    /// Whether nothing was told of any address.
+    /// Whether no address has a number other than 0.
     pub fn is_empty(&self) -> bool {
         self.entries().is_empty()
     }
@@ -97,9 +96,9 @@ impl IpCache {
     }
 }
 
-/// The places where something changes, each with the number of a group of changes, and the groups.
+/// Cuts the address space where the set of changes differs. Returns the cuts, each with a group number, and the changes of each group.
 fn cuts<'a, A: Address>(changes: impl Iterator<Item = &'a [(A, A)]>) -> (Vec<Cut<A>>, Vec<Vec<usize>>) {
-    // By point: the change begins there, or has ended before it.
+    // Sorted by point: the point, whether the change begins there or has ended before, and the change.
     let mut events: Vec<(A, bool, usize)> = Vec::new();
     for (change, intervals) in changes.enumerate() {
         for &(first, last) in intervals {

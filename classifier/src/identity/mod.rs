@@ -1,18 +1,19 @@
-//! Identities: who has an address first, what that one may do second.
+//! Identity tables: look up the identity of each address, then what that identity may do.
 //!
 //! ```text
 //!   source address      --ipcache--> party: identity 17, endpoint 3 --egress map of 3----> row of the  --> protocol, port --> verdict
 //!   destination address --ipcache--> party: identity 4, no endpoint --(no ingress map)     other's identity
 //! ```
-//! **Purpose.** The other form of [`Tables`](crate::Tables): where a compiled rule list holds the addresses of all sets that its rules
-//! name, a [`PolicyMap`] holds numbers of identities, and one [`IpCache`] for the whole node says which address has which. An address
-//! that gets a known identity is one piece of the ipcache and changes no map.
+//! **Purpose.** An alternative form of [`Tables`](crate::Tables). A compiled rule list contains the addresses of all sets that its rules
+//! name. Here a [`PolicyMap`] contains identity numbers, and one [`IpCache`] per node maps addresses to identities. A new address with a
+//! known identity changes one piece of the ipcache and no map.
 //!
-//! **Not its purpose.** What an identity is: whoever fills the ipcache knows. Here it is a position, and rows of maps are by position.
+//! **Not its purpose.** It does not define identities. An identity is a number that the caller fills into the ipcache, and rows of maps are
+//! looked up by it.
 //!
-//! **Invariant.** Only numbers that were told have a row of their own; everybody else has the row of the unknown, the first one. Versions
-//! share what has not changed, and within one [`lineage`](IdentityTables::new) a number means the same in all of them, so that two
-//! versions tell by comparison which endpoints' verdicts may differ.
+//! **Invariant.** Only the identities that a map names have rows of their own; all others use the first row. Versions share unchanged
+//! parts. Within one [`lineage`](IdentityTables::new) numbers keep their meaning, so comparing two versions tells which endpoints' verdicts
+//! may differ.
 
 mod ipcache;
 mod policy_map;
@@ -30,44 +31,44 @@ use crate::rule_list::RuleList;
 use crate::simd::{Kernel, Simd};
 use crate::{Action, Key, OriginId, Rule, Verdict};
 
-/// Who has addresses of one number: an identity and, for a pod that policy is enforced for, the position of its maps.
+/// The owner of an address: its identity and, for a pod with enforced policy, its endpoint index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Party {
-    /// The identity, as the maps of others know it.
+    /// The identity's number in policy maps.
     pub identity: u32,
-    /// The position among the endpoints; none for everybody else.
+    /// The index among the endpoints. `None` if no policy is enforced for the address.
     pub endpoint: Option<u32>,
 }
 
-/// The two maps of an endpoint.
+/// The two policy maps of an endpoint.
 #[derive(Clone, Debug)]
 pub struct EndpointMaps {
-    /// Who may send to it.
+    /// What may be sent to the endpoint.
     pub ingress: Arc<PolicyMap>,
-    /// To whom it may send.
+    /// What the endpoint may send.
     pub egress: Arc<PolicyMap>,
 }
 
-/// Who is who on a node, and what the node's endpoints may do.
+/// The identities of a node's addresses, and the policy of its endpoints.
 #[derive(Clone, Debug)]
 pub struct IdentityTables {
     lineage: u64,
     cache: Arc<IpCache>,
-    /// By the ipcache's number, which is below their count.
+    /// Indexed by the ipcache's numbers.
     parties: Arc<[Party]>,
     endpoints: Arc<[EndpointMaps]>,
-    /// The verdict on traffic between two that are no endpoints.
+    /// The verdict on traffic in which neither side is an endpoint.
     others: Verdict,
-    /// A rule for each decision, whose action and origin it has.
+    /// One rule per decision, with its action and origin.
     decisions: RuleList,
 }
 
 impl IdentityTables {
-    /// Puts the parts together. The verdicts of maps are positions in `decisions`, made by [`IdentityTables::verdict`]. Within one
-    /// `lineage` the numbers of parties and identities never get another meaning.
+    /// Combines the parts. Verdicts in maps are positions in `decisions`, made by [`IdentityTables::verdict`]. Within one `lineage` the
+    /// numbers of parties and identities must keep their meaning.
     ///
     /// # Panics
-    /// When a party has an endpoint that is not there. Lookups do where the ipcache has the number of no party.
+    /// If a party's endpoint index is out of range. Lookups panic if the ipcache contains a number without a party.
     pub fn new(
         lineage: u64,
         cache: Arc<IpCache>,
@@ -81,17 +82,17 @@ impl IdentityTables {
         Self { lineage, cache, parties, endpoints, others, decisions }
     }
 
-    /// The verdict of the decision at a position.
+    /// Returns the verdict of the decision at a position.
     pub const fn verdict(action: Action, position: u32) -> Verdict {
         Verdict::by(action, position)
     }
 
-    /// A decision as the list of decisions has it.
+    /// Returns a rule for the list of decisions.
     pub const fn decision(action: Action, origin: OriginId) -> Rule {
         Rule::any(action, origin)
     }
 
-    /// The decisions. They have no order: a verdict names one of them.
+    /// Returns the decisions. They are not in order: a verdict names one.
     pub(crate) fn decisions(&self) -> &RuleList {
         &self.decisions
     }
@@ -101,17 +102,17 @@ impl IdentityTables {
         &self.cache
     }
 
-    /// The party behind a number of the ipcache.
+    /// Returns the party of an ipcache number. `None` if the number is out of range.
     pub fn party(&self, number: u32) -> Option<Party> {
         self.parties.get(number as usize).copied()
     }
 
-    /// The maps of an endpoint.
+    /// Returns an endpoint's maps. `None` if the index is out of range.
     pub fn endpoint(&self, at: u32) -> Option<&EndpointMaps> {
         self.endpoints.get(at as usize)
     }
 
-    /// Heap bytes, maps that endpoints share counted once.
+    /// Returns the heap bytes. Maps that endpoints share count once.
     pub fn bytes(&self) -> usize {
         let mut seen = AHashSet::new();
         let maps = self.endpoints.iter().flat_map(|maps| [&maps.ingress, &maps.egress]);
@@ -120,7 +121,7 @@ impl IdentityTables {
         self.cache.bytes() + maps + fixed
     }
 
-    /// For people.
+    /// Describes the tables, for people.
     pub(crate) fn describe(&self) -> String {
         let (pieces, parties) = (self.cache.len(), self.parties.len());
         format!("identities: {pieces} pieces of the ipcache, {parties} parties, {} endpoints", self.endpoints.len())
@@ -157,7 +158,7 @@ impl IdentityTables {
     }
 }
 
-/// A burst of keys.
+/// Looks up a burst of keys.
 pub(crate) struct Judge<'a> {
     pub(crate) tables: &'a IdentityTables,
     pub(crate) keys: &'a [Key],
@@ -173,18 +174,19 @@ impl Kernel for Judge<'_> {
     }
 }
 
-/// More changed parties than this are not compared with each endpoint's maps: 1,000 pairs and 250 endpoints take some 10 ms.
+/// Maximum of changed pairs of identities that are compared with each endpoint's maps: 1,000 pairs and 250 endpoints would take about 10
+/// ms.
 const MOST_CHANGED: usize = 256;
 
-/// What differs between two versions of a node's identities.
+/// The difference between two versions of a node's identities.
 #[derive(Clone, Debug)]
 pub struct Difference {
-    /// The identities before and after of addresses that have changed theirs; none for too many, or for numbers of another lineage.
+    /// Pairs of the old and new identity of addresses. `None` if there are too many, or if the lineages differ.
     identities: Option<Vec<(u32, u32)>>,
 }
 
 impl Difference {
-    /// What differs in `new`.
+    /// Compares two versions.
     pub fn between(old: &IdentityTables, new: &IdentityTables) -> Self {
         if old.lineage != new.lineage {
             return Self { identities: None };
@@ -204,8 +206,8 @@ impl Difference {
         Self { identities: (pairs.len() <= MOST_CHANGED).then(|| pairs.into_iter().collect()) }
     }
 
-    /// Whether all verdicts on traffic from and to the endpoints that have these addresses, as far as their own maps give them, are the
-    /// same. Nothing depends on addresses that no endpoint has.
+    /// Whether the verdicts of the endpoints' own maps are unchanged for all traffic from and to these addresses. Addresses without an
+    /// endpoint do not matter.
     pub fn leaves_alone(&self, old: &IdentityTables, new: &IdentityTables, addresses: &[IpAddr]) -> bool {
         let Some(pairs) = &self.identities else { return false };
         addresses.iter().all(|&address| {

@@ -4,21 +4,20 @@ use crate::engine::{Axis, Classed};
 use crate::simd::{Scalar, Simd};
 use crate::{Service, ServiceSet, Verdict};
 
-/// What one identity may do: services that do not overlap, with the position of a decision each. Services that are in none are denied
-/// without a reason.
+/// The policy for one identity: disjoint sets of services, each with a verdict. Other services are denied without a reason.
 pub type Row = Vec<(ServiceSet, Verdict)>;
 
-/// What every identity may do in one direction of an endpoint.
+/// The policy of one direction of an endpoint, for every identity.
 #[derive(Clone, Debug)]
 pub struct PolicyMap {
-    /// From an identity to a row.
+    /// Maps an identity to a row.
     identities: Axis<u32>,
-    /// From a protocol and a port to a verdict.
+    /// Maps a protocol and port to a verdict code.
     rows: Vec<Axis<u32>>,
 }
 
 impl PolicyMap {
-    /// The map of these rows, of which there is at least one: `identities` are those, ascending, that have another than the first.
+    /// Makes a map of at least one row. `identities`, ascending, lists those that do not use the first row.
     pub fn new(identities: &[(u32, usize)], rows: &[Row]) -> Self {
         let mut of = Classed { lasts: Vec::new(), class_of: Vec::new() };
         let mut push = |first: u32, row: u32| match of.class_of.last() {
@@ -46,7 +45,7 @@ impl PolicyMap {
         Self { identities: Axis::new(of), rows: rows.iter().map(services).collect() }
     }
 
-    /// The verdict on traffic with an identity.
+    /// Returns the verdict on traffic with an identity.
     pub fn verdict(&self, identity: u32, protocol: u8, port: u16) -> Verdict {
         Verdict::from_code(self.code(Scalar, identity, u32::from(protocol) << 16 | u32::from(port)))
     }
@@ -56,14 +55,14 @@ impl PolicyMap {
         self.rows[self.identities.class(simd, identity) as usize].class(simd, service)
     }
 
-    /// Whether both have the same verdicts on traffic with two identities.
+    /// Whether the verdicts on traffic with two identities are the same.
     pub(super) fn says_the_same_of(&self, one: u32, other: u32) -> bool {
         let row = |identity| self.identities.class(Scalar, identity) as usize;
         let (one, other) = (row(one), row(other));
         one == other || self.rows[one] == self.rows[other]
     }
 
-    /// How many rows there are.
+    /// Returns the number of rows.
     pub fn rows(&self) -> usize {
         self.rows.len()
     }
@@ -75,7 +74,7 @@ impl PolicyMap {
     }
 }
 
-/// A row as a tree over protocol and port.
+/// Compiles a row to a search tree over protocol and port.
 fn services(row: &Row) -> Axis<u32> {
     let mut pieces: Vec<(u32, u32, u32)> = Vec::new();
     for (set, verdict) in row {
@@ -107,7 +106,7 @@ fn services(row: &Row) -> Axis<u32> {
         push(first, code);
         next = last + 1;
     }
-    // Services end with the last protocol.
+    // The point after the last protocol ends the axis.
     if next < 1 << 24 {
         push(next, u32::MAX);
     }

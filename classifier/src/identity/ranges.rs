@@ -1,4 +1,4 @@
-//! From each address of a family to a number: pieces of the address space in parts that versions share.
+//! Maps the addresses of one family to numbers: pieces of the address space, in parts that versions share.
 //!
 //! ```text
 //!  address --search tree--> part --search tree--> piece -> number
@@ -12,22 +12,22 @@ use crate::engine::address::Address;
 use crate::engine::{Axis, Classed};
 use crate::simd::Simd;
 
-/// Pieces of a part at most. A change writes one part, 2 us for so many, and counts a reference for each: with 200,000 pieces, those of
-/// 100,000 pods that are no neighbours, 200 to 400 of them, 1 us.
+/// Maximum of pieces in a part. A change rewrites one part, 2 us at this size, and counts a reference to every other part. The 200,000
+/// pieces of 100,000 pods without neighbours are 200 to 400 parts, 1 us.
 const MOST: usize = 1_024;
 
-/// The address space of one family, cut into pieces with a number each.
+/// The address space of one family, cut into pieces that have a number each.
 #[derive(Clone, Debug)]
 pub(super) struct Ranges<A> {
-    /// Which part has an address.
+    /// Maps an address to its part.
     top: Arc<Axis<A>>,
     parts: Vec<Arc<Axis<A>>>,
 }
 
-/// A piece that changes: its first and last address, and what happens there.
+/// A changed piece: its first and last address, and the number of its group of changes.
 pub(super) type Cut<A> = (A, A, usize);
 
-/// Pieces in the making, ascending.
+/// Pieces under construction, ascending. Equal neighbours are joined.
 struct Pieces<A>(Vec<(A, u32)>);
 
 impl<A: Address> Pieces<A> {
@@ -39,21 +39,20 @@ impl<A: Address> Pieces<A> {
     }
 }
 
-/// The parts of a version in the making.
+/// The parts of a version under construction.
 struct Parts<A> {
     lasts: Vec<A>,
     parts: Vec<Arc<Axis<A>>>,
 }
 
 impl<A: Address> Parts<A> {
-    /// Takes over a part as it is.
+    /// Shares an unchanged part.
     fn keep(&mut self, last: A, part: &Arc<Axis<A>>) {
         self.lasts.push(last);
         self.parts.push(part.clone());
     }
 
-    /// Writes these pieces as one part, or as some. Joins them to the part before where both are small, so that parts do not become
-    /// more and more as addresses come and go.
+    /// Writes pieces as one or more parts. Joins them with the previous part if both are small, so that changes do not fragment the parts.
     fn write(&mut self, mut pieces: Vec<(A, u32)>) {
         if let Some(before) = self.parts.last().filter(|before| before.pieces() + pieces.len() <= MOST / 2) {
             let end = self.lasts.pop().expect("a part ends somewhere");
@@ -83,49 +82,46 @@ impl<A: Address> Parts<A> {
 }
 
 impl<A: Address> Ranges<A> {
-    /// One piece with this number.
+    /// Maps all addresses to one number.
     pub(super) fn all(number: u32) -> Self {
         let axis = |number| Arc::new(Axis::new(Classed { lasts: Vec::new(), class_of: vec![number] }));
         Self { top: axis(0), parts: vec![axis(number)] }
     }
 
-    /// The number of an address.
     #[inline(always)]
     pub(super) fn get<S: Simd>(&self, simd: S, address: A) -> u32 {
         self.parts[self.top.class(simd, address) as usize].class(simd, address)
     }
 
-    /// The pieces of a part, ascending. The last ends where the part does.
+    /// Returns the pieces of a part, ascending. The last ends where the part ends.
     fn pieces(&self, part: usize) -> impl Iterator<Item = (A, u32)> + '_ {
         let end = self.top.last(part);
         self.parts[part].ends().map(move |(last, number)| (last.min(end), number))
     }
 
-    /// All pieces, ascending: where each ends, and its number. Neighbours differ.
+    /// Returns all pieces, ascending: each piece's last address and number. Neighbours differ.
     pub(super) fn all_pieces(&self) -> Vec<(A, u32)> {
         let mut all = Pieces(Vec::new());
         (0..self.parts.len()).flat_map(|part| self.pieces(part)).for_each(|(last, number)| all.push(last, number));
         all.0
     }
 
-    /// How many pieces there are.
+    /// Returns the number of pieces.
     pub(super) fn len(&self) -> usize {
         self.parts.iter().map(|part| part.pieces()).sum()
     }
 
-    /// The parts.
     #[cfg(test)]
     pub(super) fn parts_of_tests(&self) -> &[Arc<Axis<A>>] {
         &self.parts
     }
 
-    /// Heap bytes.
     pub(super) fn bytes(&self) -> usize {
         self.parts.iter().map(|part| part.bytes() + size_of::<Axis<A>>()).sum::<usize>() + self.top.bytes()
     }
 
-    /// The ranges after changes. `cuts` ascend and do not overlap; `next` gives the number of a piece from the one before and from what
-    /// happens there.
+    /// Returns the ranges with changes. `cuts` ascend and do not overlap. `next` returns a piece's new number from its old one and the
+    /// cut's group.
     pub(super) fn changed(&self, cuts: &[Cut<A>], next: &mut dyn FnMut(u32, usize) -> u32) -> Self {
         let mut parts = Parts { lasts: Vec::new(), parts: Vec::with_capacity(self.parts.len() + 1) };
         let mut cuts = cuts.iter().copied().peekable();
@@ -164,7 +160,7 @@ impl<A: Address> Ranges<A> {
         parts.finish()
     }
 
-    /// The ranges with other numbers. Only parts in which one changes are written.
+    /// Returns the ranges with each number replaced. Parts without a change stay shared.
     pub(super) fn renumbered(&self, number: &dyn Fn(u32) -> u32) -> Self {
         let mut parts = Parts { lasts: Vec::new(), parts: Vec::with_capacity(self.parts.len()) };
         for (at, part) in self.parts.iter().enumerate() {
@@ -179,7 +175,7 @@ impl<A: Address> Ranges<A> {
         parts.finish()
     }
 
-    /// Tells each pair of different numbers that some address has here and in another version. Looks at parts that are not shared.
+    /// Reports each pair of different numbers that an address has in the two versions. Reads only parts that are not shared.
     pub(super) fn differences(&self, other: &Self, tell: &mut dyn FnMut(u32, u32)) {
         let (mut own, mut others) = (0, 0);
         while own < self.parts.len() && others < other.parts.len() {
@@ -189,7 +185,7 @@ impl<A: Address> Ranges<A> {
                 others += 1;
                 continue;
             }
-            // Up to where parts of both end.
+            // Advances to the next point where parts of both versions end.
             let (mut mine, mut theirs) = (own + 1, others + 1);
             while self.top.last(mine - 1) != other.top.last(theirs - 1) {
                 if self.top.last(mine - 1) < other.top.last(theirs - 1) { mine += 1 } else { theirs += 1 }

@@ -9,7 +9,7 @@ use super::{Chunk, Kernel, NO_BIT, NODE, Node, Services, Simd};
 pub(crate) struct Avx2(());
 
 impl Avx2 {
-    /// The level, none when the CPU lacks it.
+    /// Detects the level. `None` if the CPU does not support it.
     pub(crate) fn new() -> Option<Self> {
         let all = is_x86_feature_detected!("avx2")
             && is_x86_feature_detected!("bmi1")
@@ -21,18 +21,18 @@ impl Avx2 {
 }
 
 impl Avx2 {
-    /// Two bits per separator that is below the point.
+    /// Returns two bits per separator that is below the point.
     #[inline(always)]
     fn below(self, node: &Node<u32>, point: u32) -> i32 {
         let line = (&raw const node.0).cast::<__m256i>();
         // SAFETY: an Avx2 exists, so the CPU has the features; a node is 64 readable bytes aligned to 64.
         unsafe {
-            // AVX2 compares signed numbers only: with the top bit turned, signed order is unsigned order.
+            // AVX2 compares only signed numbers. Flipping the top bit makes signed order equal unsigned order.
             let turn = _mm256_set1_epi32(i32::MIN);
             let point = _mm256_xor_si256(_mm256_set1_epi32(point.cast_signed()), turn);
             let low = _mm256_cmpgt_epi32(point, _mm256_xor_si256(_mm256_load_si256(line), turn));
             let high = _mm256_cmpgt_epi32(point, _mm256_xor_si256(_mm256_load_si256(line.add(1)), turn));
-            // Each lane below the point is -1; packing keeps one byte pair per lane, the last lane's on top.
+            // Lanes below the point are -1. Packing keeps a pair of bytes per lane, with the last lane's at the top.
             _mm256_movemask_epi8(_mm256_packs_epi32(low, high))
         }
     }
@@ -57,7 +57,7 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     fn child(self, node: &Node<u32>, point: u32) -> u32 {
-        // The last lane's pair of bits is the highest.
+        // The highest pair of bits belongs to the last lane.
         (self.below(node, point) & 0x3fff_ffff).count_ones() / 2 + node.0[NODE - 1]
     }
 
@@ -68,7 +68,7 @@ impl Simd for Avx2 {
         let (high, low) = ((point >> 64) as u64, point as u64);
         // SAFETY: an Avx2 exists, so the CPU has the features; a node is 256 readable bytes aligned to 64.
         unsafe {
-            // As in `below`: signed comparisons of numbers whose top bit is turned.
+            // Flips the top bits for signed comparison, as in `below`.
             let turn = _mm256_set1_epi64x(i64::MIN);
             let turned = |number: u64| _mm256_xor_si256(_mm256_set1_epi64x(number.cast_signed()), turn);
             let (high, low) = (turned(high), turned(low));
@@ -90,7 +90,7 @@ impl Simd for Avx2 {
         let inside = unsafe {
             let load = |numbers: &[u32; 4]| _mm_loadu_si128((&raw const *numbers).cast());
             let above = _mm_sub_epi32(_mm_set1_epi32(service.cast_signed()), load(&line.first));
-            // Unsigned `above <= width` where the smaller of both is `above`.
+            // Unsigned `above <= width` holds if `above` is the minimum of both.
             let inside = _mm_cmpeq_epi32(_mm_min_epu32(above, load(&line.width)), above);
             _mm_movemask_ps(_mm_castsi128_ps(inside))
         };
@@ -103,7 +103,7 @@ impl Simd for Avx2 {
         unsafe {
             let load = |numbers: &[u32; 4]| _mm_loadu_si128((&raw const *numbers).cast());
             let (above, width) = (_mm_sub_epi32(load(&points), load(&first)), load(&width));
-            // Unsigned `above <= width` where the smaller of both is `above`.
+            // Unsigned `above <= width` holds if `above` is the minimum of both.
             _mm_movemask_epi8(_mm_cmpeq_epi32(_mm_min_epu32(above, width), above)) == 0xffff
         }
     }

@@ -4,12 +4,12 @@ use std::arch::x86_64::*;
 
 use super::{Avx2, Chunk, Kernel, NODE, Node, Services, Simd};
 
-/// Proof that the CPU has AVX-512 F, BW, DQ and VL beside what [`Avx2`] proves.
+/// Proof that the CPU has AVX-512 F, BW, DQ and VL, and the features of [`Avx2`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Avx512(());
 
 impl Avx512 {
-    /// The level, none when the CPU lacks it.
+    /// Detects the level. `None` if the CPU does not support it.
     pub(crate) fn new() -> Option<Self> {
         let all = Avx2::new().is_some()
             && is_x86_feature_detected!("avx512f")
@@ -90,8 +90,7 @@ impl Simd for Avx512 {
         }
     }
 
-    /// The first word that is not empty comes out of a register by compression; through memory, as on AVX2, it would
-    /// have to wait for the store.
+    /// The first nonzero word is extracted by compressing the register. Going through memory, as on AVX2, would wait for the store.
     #[inline(always)]
     fn meet(self, [a, b, c, d, e]: [&Chunk; 5], aside: u64) -> (u64, usize) {
         // SAFETY: an Avx512 exists; chunks are 64 readable bytes aligned to 64.
@@ -103,7 +102,7 @@ impl Simd for Avx512 {
             let rest = _mm512_andnot_si512(_mm512_maskz_set1_epi64(1, aside.cast_signed()), met);
             let occupied = _mm512_test_epi64_mask(rest, rest);
             let word = _mm_cvtsi128_si64(_mm512_castsi512_si128(_mm512_maskz_compress_epi64(occupied, rest)));
-            // With nothing occupied: word 8, and 64 bits of zero.
+            // If no word is set: word 8, and a word of 64 zero bits.
             let at = (u32::from(occupied) | 0x100).trailing_zeros() as usize;
             (first, at * 64 + word.trailing_zeros() as usize)
         }

@@ -1,9 +1,8 @@
-//! A short list on the stack that is not cleared before it is used: clearing 4 KiB per burst of 32 packets was 4 % of
-//! a lookup.
+//! A short list on the stack without initialisation: clearing 4 KiB per burst of 32 packets took 4 % of a lookup.
 
 use std::mem::MaybeUninit;
 
-/// Up to `CAP` pairs of a key's place in its block and something to look at.
+/// Up to `CAP` pairs: a key's index in its block, and a number.
 pub(crate) struct List<const CAP: usize> {
     /// The first `len` are initialised.
     items: [MaybeUninit<(u32, u32)>; CAP],
@@ -33,17 +32,17 @@ impl<const CAP: usize> List<CAP> {
     }
 
     /// # Panics
-    /// When the list is full.
+    /// If the list is full.
     #[inline(always)]
     pub(crate) fn push(&mut self, item: (u32, u32)) {
         self.items[self.len].write(item);
         self.len += 1;
     }
 
-    /// Appends the first `count` of the items, or all of them if `count` is more. All are written in any case.
+    /// Appends the first `count` items, at most all. Writes all items in any case.
     ///
     /// # Panics
-    /// When the list has no room for all of them.
+    /// If the list has no room for all items.
     #[inline(always)]
     pub(crate) fn push_some<const SOME: usize>(&mut self, some: [(u32, u32); SOME], count: u32) {
         for (slot, item) in self.items[self.len..][..SOME].iter_mut().zip(some) {

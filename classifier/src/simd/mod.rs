@@ -1,15 +1,14 @@
-//! The three machine-dependent steps of a lookup, and the only place of the crate with `unsafe`.
+//! The machine-dependent steps of a lookup, and the crate's only `unsafe` code.
 //!
-//! A level of the CPU is a value ([`Scalar`], [`Avx2`], [`Avx512`]) that exists only if the running CPU has the
-//! features: its constructor is the proof that the instructions may be used, so its methods are safe to call. The
-//! engine is written once, generic over [`Simd`], and is compiled once per level: [`Simd::call`] enters a function
-//! with the level's target features, into which everything below is inlined.
+//! A CPU level is a value ([`Scalar`], [`Avx2`], [`Avx512`]) that exists only if the running CPU supports it. The constructor proves that
+//! the instructions may be used, so the methods are safe. The engine is generic over [`Simd`] and compiled once per level: [`Simd::call`]
+//! enters a function with the level's target features, and all code below is inlined into it.
 //!
 //! ```text
 //!   Level::detect() --> Level --dispatch--> simd.call(kernel) --#[target_feature]--> kernel.run(simd)
 //! ```
 //!
-//! The invariant: every level gives the same answer to every step; `tests` holds each against plain loops.
+//! **Invariant.** Every level gives the same result for every step; `tests` compares each with plain loops.
 
 #![allow(unsafe_code, reason = "CPU intrinsics; every block states what makes it sound")]
 
@@ -31,26 +30,26 @@ pub(crate) use list::List;
 pub(crate) use scalar::Scalar;
 pub(crate) use services::{CONTINUED, Services};
 
-/// How many separators a search node holds: 16 of 32 bits are one cache line and one AVX-512 register.
+/// Separators of a search node: 16 of 32 bits fill one cache line and one AVX-512 register.
 pub(crate) const NODE: usize = 16;
 
-/// Children of a branch: the last number of its node says where they begin, the others part them.
+/// Children of a branch node. Its last number is the index of the first child; the others separate the children.
 pub(crate) const BRANCHES: usize = NODE;
 
-/// The place of the first bit of a chunk that has none: all of its eight words are passed, and all 64 bits of a ninth.
+/// Position of the first bit of an empty chunk: behind its eight words and the 64 bits of a ninth.
 pub(crate) const NO_BIT: usize = 576;
 
-/// No packet's service: those are below 2^24, the class of a protocol and a port.
+/// A service that no packet has. Packets' services, a protocol class and a port, are below 2^24.
 const NO_SERVICE: u32 = u32::MAX;
 
-/// 512 bits of a row: one cache line, one AVX-512 register.
+/// 512 bits of a row: one cache line, and one AVX-512 register.
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Chunk(pub(crate) [u64; 8]);
 
-/// The separators of one search node, ascending, on cache lines of their own.
+/// The ascending separators of one search node, aligned to cache lines.
 ///
-/// Those of 128 bits lie in halves, so that one comparison takes eight of a kind: the high halves first.
+/// 128-bit separators are stored in halves, all high halves first, so that one comparison handles eight of them.
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Node<A>([A; NODE]);
@@ -60,7 +59,7 @@ impl Node<u32> {
         Self(separators)
     }
 
-    /// The separator at a place.
+    /// Returns one separator.
     pub(crate) fn number(&self, at: usize) -> u32 {
         self.0[at]
     }
@@ -76,7 +75,7 @@ impl Node<u128> {
         Self(std::array::from_fn(|at| u128::from(half(2 * at)) | u128::from(half(2 * at + 1)) << 64))
     }
 
-    /// The separator at a place.
+    /// Returns one separator.
     #[inline(always)]
     pub(crate) fn separator(&self, at: usize) -> u128 {
         let half = |at: usize| self.0[at / 2 % NODE] >> (at % 2 * 64);
@@ -84,26 +83,25 @@ impl Node<u128> {
     }
 }
 
-/// Work that is compiled once per level.
+/// Code that is compiled once per level.
 pub(crate) trait Kernel {
-    /// Does the work. Must be `#[inline(always)]`, or it is compiled without the level's features.
+    /// Runs the code. Must be `#[inline(always)]`, or it is compiled without the level's features.
     fn run<S: Simd>(self, simd: S);
 }
 
 /// The steps that differ between levels.
 pub(crate) trait Simd: Copy {
-    /// Runs the kernel with this level's instructions, as a function of its own: stages that are inlined into one
-    /// large function fight for registers (measured: half of the time of a lookup was spills).
+    /// Runs the kernel with this level's instructions, in a separate function. Inlining all stages into one function caused register
+    /// spills, half of a lookup's time.
     fn call<K: Kernel>(self, kernel: K);
 
-    /// How many of the ascending separators are below the point.
+    /// Returns how many of the ascending separators are below the point.
     fn rank(self, node: &Node<u32>, point: u32) -> u32;
 
-    /// The child of a branch that holds the point: the node's last number and how many of the others, which are
-    /// ascending, are below the point.
+    /// Returns the index of a branch's child for the point: the node's last number plus how many of the others are below the point.
     fn child(self, node: &Node<u32>, point: u32) -> u32;
 
-    /// Which of the separators of 128 bits are below the point, a bit each.
+    /// Returns a bit for each 128-bit separator that is below the point.
     fn below_wide(self, node: &Node<u128>, point: u128) -> u32;
 
     /// [`Simd::rank`] for 128 bits.
@@ -120,18 +118,18 @@ pub(crate) trait Simd: Copy {
         (self.below_wide(node, point) & others).count_ones() + node.separator(NODE - 1) as u32
     }
 
-    /// The code of the first of the line's rules that holds the service, the line's last number when none does.
+    /// Returns the code of the line's first rule that has the service. If none has, returns the line's last code.
     fn pick(self, line: &Services, service: u32) -> u32;
 
-    /// Whether each of four points lies in its interval, given by its first number and its length less one.
+    /// Whether each of four points is in its interval, given by its first number and its length minus one.
     fn within(self, first: [u32; 4], width: [u32; 4], points: [u32; 4]) -> bool;
 
-    /// The intersection of five chunks: those of its bits in the first word that `aside` has, and the place of its
-    /// first other bit, [`NO_BIT`] when there is none.
+    /// Intersects five chunks. Returns the bits of the first word that `aside` selects, and the position of the first other bit, or
+    /// [`NO_BIT`].
     fn meet(self, rows: [&Chunk; 5], aside: u64) -> (u64, usize);
 }
 
-/// A level that this CPU has.
+/// A level that the CPU supports.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Level {
     /// Plain Rust.
@@ -139,18 +137,18 @@ pub(crate) enum Level {
     /// AVX2, BMI and POPCNT.
     #[cfg(target_arch = "x86_64")]
     Avx2(Avx2),
-    /// AVX-512 F, BW, DQ and VL beside the former.
+    /// AVX-512 F, BW, DQ and VL, in addition to AVX2.
     #[cfg(target_arch = "x86_64")]
     Avx512(Avx512),
 }
 
 impl Level {
-    /// The best level of the running CPU.
+    /// Returns the CPU's best level.
     pub(crate) fn detect() -> Self {
         Self::available().pop().unwrap_or(Self::Scalar(Scalar))
     }
 
-    /// Every level of the running CPU, the best one last.
+    /// Returns all levels of the CPU, the best last.
     pub(crate) fn available() -> Vec<Self> {
         #[allow(unused_mut, reason = "nothing is added on other architectures")]
         let mut levels = vec![Self::Scalar(Scalar)];
@@ -159,7 +157,7 @@ impl Level {
             levels.extend(Avx2::new().map(Self::Avx2));
             levels.extend(Avx512::new().map(Self::Avx512));
         }
-        // So that tests see what a CPU without the others does.
+        // Tests of this crate can select levels.
         #[cfg(test)]
         if let Ok(asked) = std::env::var("BULKHEAD_LEVELS") {
             levels.retain(|level| asked.split(',').any(|name| name == level.name()));
@@ -167,7 +165,6 @@ impl Level {
         levels
     }
 
-    /// The level's name in statistics.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Scalar(_) => "scalar",
@@ -178,7 +175,6 @@ impl Level {
         }
     }
 
-    /// Runs the kernel with this level's instructions.
     #[inline]
     pub(crate) fn call<K: Kernel>(self, kernel: K) {
         match self {
@@ -191,7 +187,7 @@ impl Level {
     }
 }
 
-/// Asks for the cache line of `slice[at]`; an index out of bounds does nothing harmful.
+/// Prefetches the cache line of `slice[at]`. An index out of bounds is harmless.
 #[inline(always)]
 pub(crate) fn prefetch<T>(slice: &[T], at: usize) {
     #[cfg(target_arch = "x86_64")]

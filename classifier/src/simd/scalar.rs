@@ -1,8 +1,8 @@
-//! The level that every CPU has.
+//! The level for every CPU.
 
 use super::{Chunk, Kernel, NO_BIT, NODE, Node, Services, Simd};
 
-/// Plain Rust. The compiler may still use what the target guarantees (SSE2 on x86-64).
+/// Plain Rust. The compiler may use what the target guarantees (SSE2 on x86-64).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scalar;
 
@@ -24,8 +24,8 @@ impl Simd for Scalar {
         first + separators.iter().map(|&separator| u32::from(separator < point)).sum::<u32>()
     }
 
-    /// A binary search, because a comparison of 128 bits is two instructions. The separators ascend, except that the
-    /// last one of a branch is a number: the search leaves it to the end, where it adds a bit and moves none.
+    /// A binary search, since comparing 128 bits takes two instructions. The separators ascend, except that a branch's last one is an
+    /// index: the search reaches it last, where it only adds a bit.
     #[inline(always)]
     fn below_wide(self, node: &Node<u128>, point: u128) -> u32 {
         let mut rank = 0;
@@ -45,7 +45,7 @@ impl Simd for Scalar {
 
     #[inline(always)]
     fn within(self, first: [u32; 4], width: [u32; 4], points: [u32; 4]) -> bool {
-        // No short cut: a branch per field is mispredicted more often than it saves work.
+        // Without short-circuiting: a branch per field costs more in mispredictions than it saves.
         (0..4).fold(true, |all, at| all & (points[at].wrapping_sub(first[at]) <= width[at]))
     }
 

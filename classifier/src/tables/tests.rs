@@ -1,6 +1,7 @@
 //! The engines against the scan, and what the interface promises.
 
 use super::*;
+use crate::Change;
 use crate::{Addresses, OriginId, PortRange, Service, Services, protocol};
 
 pub(super) fn key(src: &str, port: u16) -> Key {
@@ -415,7 +416,7 @@ fn a_changed_member_of_a_long_lists_sets_costs_the_rules_that_name_it_and_no_mor
     let rules = list(&pods);
     let after = before.changed_to(&rules, &BuildOptions::default()).unwrap();
     assert!(after.compiled.as_ref().unwrap().is(before.compiled.as_ref().unwrap()), "compiled anew");
-    assert!(after.describe().contains("other sets: 1, rules verified for one: at most 51"), "{}", after.describe());
+    assert!(after.describe().contains("exceptions: 1 addresses, at most 51 rules verified for one"), "{}", after.describe());
     let to = |src: u32, dst: u32, port: u16| {
         let address = |bits: u32| std::net::IpAddr::from(bits.to_be_bytes());
         Key::new(address(0xac10_0000 + src), address(dst), protocol::TCP, 1, port)

@@ -1,88 +1,62 @@
-//! How tables follow the changes of their list.
+//! Updates tables after changes of their list.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use super::{MAX_RULES, Tables};
+use super::Tables;
+use crate::build::{BuildError, BuildOptions, MAX_RULES};
 use crate::compiled::Compiled;
 use crate::delta::Delta;
-use crate::difference::{self, Differences};
+use crate::difference::{self, Change, Differences};
 use crate::engine::{Changed, Reference, Replacements};
-use crate::{Addresses, BuildError, BuildOptions, Rule, RuleList, Verdict};
+use crate::{Addresses, Rule, RuleList, Verdict};
 
-/// Shorter lists are compiled anew when they change: that takes less than a millisecond, and lookups stay single.
+/// Shorter lists are recompiled after a change: that takes less than a millisecond, and lookups search one list only.
 const MIN_SHARED: usize = 1 << 10;
 
-/// The part of a list's intervals that rules which took the place of others may have at once: where a batch has changed most sets
-/// by more than exceptions hold, compiling these rules for themselves takes as long as compiling all, and lookups then pay for both.
+/// Share of a list's intervals above which replaced rules cause a recompile (one in `REWRITTEN`). Compiling these rules separately would
+/// then take as long as compiling all, and lookups would search both.
 const REWRITTEN: usize = 4;
 
-/// The most pieces of the address axes that are copied with each change: 20 us. Where there are more, changed addresses are exceptions
+/// Maximum of address pieces that are copied with each change, which takes 20 us. In larger tables, changed addresses become exceptions
 /// first.
 const MAX_COPIED: usize = 1 << 12;
 
-/// A rule with more changed intervals than this, and than a quarter of what it has, is another rule: an edit of a policy.
+/// A rule with more changed intervals than this, and than a quarter of its own, is treated as a new rule: someone has edited the policy.
 const FEW_MOVED: usize = 16;
 
-/// One change of a list. Positions count in the list as the changes before this one have left it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
-    /// Puts a rule at a position up to the list's length; the rules from there on move one further.
-    Insert {
-        /// The position that the rule will have.
-        at: usize,
-        /// The rule.
-        rule: Rule,
-    },
-    /// Takes the rule at a position out.
-    Remove {
-        /// Its position.
-        at: usize,
-    },
-    /// Puts a rule in the place of another. Where only a few addresses have entered or left its sets, this is quick
-    /// however large the sets are.
-    Replace {
-        /// The position.
-        at: usize,
-        /// The rule.
-        rule: Rule,
-    },
-}
-
 impl Tables {
-    /// The tables of the changed list. These tables stay as they are and share what did not change.
+    /// Returns the tables of the changed list. `self` stays unchanged and shares what did not change.
     ///
-    /// In a long list a change costs some tens of microseconds, and lookups in the result cost one small lookup more.
-    /// [`Change::Replace`] of a rule by one with a few other addresses in its sets takes as long as finding what changed, and where
-    /// the list was compiled to a cross product, lookups cost what they did before. In very large tables, and other
-    /// structures, lookups of just those addresses verify the rules that name them one by one from then on, at most 1,024, until 128
-    /// addresses have changed.
+    /// In a long list a change costs some tens of microseconds, and later lookups search one more small list. [`Change::Replace`] with a
+    /// few other addresses takes as long as finding the difference. If the list is a cross product, later lookups cost the same as before.
+    /// In very large tables and other structures, lookups of the changed addresses verify the rules that name them one by one, at most
+    /// 1,024. That lasts until 128 addresses have changed.
     ///
-    /// A rule that names another version of a set which the tables refer to ([`Addresses::Parted`]) costs
-    /// neither, where all rules that named the set before name the new version.
+    /// A new version of a set that the tables refer to ([`Addresses::Parted`]) costs nothing extra, if all rules that named the old version
+    /// name the new one.
     ///
-    /// Short lists of few addresses are compiled anew, and so are long ones
+    /// Short lists of few addresses are recompiled after any change, and long lists
     ///
     /// * after 64 insertions or removals;
-    /// * when a rule for everything leaves that had others behind it;
-    /// * when more rules than that name a changed address;
-    /// * when replaced rules that differ in more addresses than that have a quarter of all intervals;
-    /// * when rules leave a cross product (up to 65,535 rules, some milliseconds) where they decided in very many combinations.
+    /// * if a rule that matches everything is removed and other rules follow it;
+    /// * if more than 1,024 rules name a changed address;
+    /// * if replaced rules that differ in more addresses than that have a quarter of all intervals;
+    /// * if removed rules decided very many combinations of a cross product (up to 65,535 rules, some milliseconds).
     ///
     /// # Errors
     /// [`BuildError`] as for [`Tables::build_with`].
     ///
     /// # Panics
-    /// When a change names a position that the list does not have. In debug builds for tables of identities, which have no list.
+    /// If a change names a position beyond the list. In debug builds also for identity tables, which have no list.
     pub fn update(&self, changes: &[Change], options: &BuildOptions<'_>) -> Result<Self, BuildError> {
         self.update_as(changes, options, MIN_SHARED)
     }
 
-    /// The tables of another list, which is mostly the same: [`Tables::update`] by what differs.
+    /// Returns the tables of another list, which is similar to this one: [`Tables::update`] with the difference.
     ///
-    /// Rules whose sets are shared with these tables (the same `Arc`) are compared in no time, so sets that did not
-    /// change should be kept. A list that differs in more than these tables can follow is compiled as soon as that is
-    /// known.
+    /// Rules that share their sets with these tables (the same `Arc`) are compared in constant time, so callers should keep unchanged sets.
+    /// If the lists differ too much, the new one is compiled as soon as that is known.
     ///
     /// # Errors
     /// [`BuildError`] as for [`Tables::build_with`].
@@ -133,7 +107,7 @@ impl Tables {
         if !replaced.is_empty() {
             delta.replace_versions();
         }
-        // What is copied for other reasons takes the moves with it.
+        // Pending moves are applied whenever the base is copied anyway.
         let moves = match movable {
             Some(pieces) if overflowed || pieces <= MAX_COPIED || !gone.is_empty() => delta.take_moves(),
             _ => Vec::new(),
@@ -162,7 +136,7 @@ impl Tables {
     }
 }
 
-/// Intervals of a list's sets: what compiling takes, beside the rules themselves. With a projection it is not asked about large
+/// Returns the number of intervals in a list's sets, a measure for the cost of compiling. Tables with a projection do not compile large
 /// sets.
 fn intervals(rules: &RuleList, with_large: bool) -> usize {
     let intervals = |addresses: &Addresses| match addresses {
@@ -172,26 +146,26 @@ fn intervals(rules: &RuleList, with_large: bool) -> usize {
     rules.iter().map(|rule| intervals(&rule.src) + intervals(&rule.dst)).sum()
 }
 
-/// Tables that are being changed.
+/// Tables during a change.
 struct Update {
     rules: RuleList,
     delta: Delta,
-    /// None when only another build gives what the changes ask for. Then only the list follows them: a delta of 100,000
-    /// changes takes seconds, and would not be used.
+    /// `None` if the changes need a full build. Then only the list is updated: a delta of 100,000 changes would take seconds and be
+    /// discarded.
     compiled: Option<Compiled>,
     differences: Differences,
-    /// Large sets that the compiled rules refer to, and that have other versions now.
+    /// Large sets of the compiled rules that have new versions.
     replaced: Replacements,
-    /// Whether no rule has changed otherwise.
+    /// Whether no rule has changed except for versions of large sets.
     only_versions: bool,
-    /// Intervals of the rules that took the place of others, and how many of them are worth compiling for themselves.
+    /// Intervals of replaced rules, and the number above which a recompile is cheaper (computed once).
     rewritten: usize,
     most_rewritten: Option<usize>,
-    /// The codes of the rules of the base that were taken out. All at once, because one costs as much as all.
+    /// Codes of rules removed from the base. They are removed together, since one costs as much as all.
     gone: Vec<u32>,
-    /// What [`Compiled::movable`] says.
+    /// See [`Compiled::movable`].
     movable: Option<usize>,
-    /// Whether more addresses have changed than exceptions hold.
+    /// Whether more addresses have changed than exceptions can hold.
     overflowed: bool,
 }
 
@@ -233,19 +207,19 @@ impl Update {
     fn has_rewritten_much(&mut self) -> bool {
         let rules = &self.rules;
         let intervals = || rules.iter().map(|rule| rule.src.intervals() + rule.dst.intervals()).sum::<usize>();
-        // Few intervals are not worth the look at all rules.
+        // For few intervals, counting those of all rules is not worth the time.
         self.rewritten > MIN_SHARED
             && self.rewritten > *self.most_rewritten.get_or_insert_with(|| intervals() / REWRITTEN)
     }
 
-    /// Whether the rule differs from the one at a position by a few addresses. These move in the compiled list, or are exceptions from
-    /// now on.
+    /// Follows a replaced rule that differs by a few addresses: they move in the compiled list, or become exceptions. Returns false if that
+    /// is not possible.
     fn follows(&mut self, at: usize, rule: &Rule) -> bool {
         let before = &self.rules[at];
         if !difference::same_but_addresses(before, rule) {
             return false;
         }
-        // Added rules are compiled by themselves.
+        // Added rules are recompiled anyway.
         let compiled = self.compiled.as_ref().filter(|_| !self.delta.has_added(position(at)));
         let projection = compiled.and_then(Compiled::projection);
         let mut changed = Changed::default();
@@ -291,7 +265,7 @@ impl Update {
         self.rules.remove(at);
         let Some(compiled) = self.compiled.take() else { return };
         let base = self.delta.remove(position(at));
-        // Rules behind one for everything were not compiled.
+        // Rules after one that matches everything were not compiled.
         let uncovers = base.is_some() && is_any && at < self.rules.len();
         self.compiled = (!uncovers).then_some(compiled);
         self.gone.extend(base.map(|base| Verdict::by(action, base).code()));

@@ -1,4 +1,4 @@
-//! Exec plugins: programs that say who asks. Source: Kubernetes, "client-go credential plugins", `client.authentication.k8s.io`.
+//! Exec plugins: programs that return credentials. Source: Kubernetes, "client-go credential plugins", `client.authentication.k8s.io`.
 
 use std::io::{self, ErrorKind, IsTerminal, Read};
 use std::path::Path;
@@ -9,27 +9,28 @@ use std::time::{Duration, Instant, SystemTime};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::config::{Authorization, Credential, Unusable, bearer};
+use super::credential::{Authorization, Credential, bearer};
 use super::tls::Identity;
+use super::unusable::Unusable;
 use crate::errors::bounded;
 
-/// The versions whose answers are understood. They say the same in the same fields.
+/// Supported API versions. All have the same fields.
 const VERSIONS: [&str; 3] = [
     "client.authentication.k8s.io/v1",
     "client.authentication.k8s.io/v1beta1",
     "client.authentication.k8s.io/v1alpha1",
 ];
 
-/// How long a plugin may take. It asks a server of its own, or a person.
+/// Timeout of a plugin, which may ask a server or a person.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// How often a plugin that runs is looked at.
+/// Interval at which the running plugin is polled.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// The longest answer of a plugin: a chain of certificates and a key have some ten thousand bytes.
+/// Upper bound of a plugin's output, in bytes. A certificate chain and a key have some ten thousand.
 const MAX_ANSWER: u64 = 1 << 20;
 
-/// What a kubeconfig says of a plugin. Its environment may be secret: it has no `Debug`.
+/// The `exec` section of a kubeconfig user. Its environment may be secret, so it has no `Debug`.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Plugin {
@@ -64,17 +65,17 @@ struct Status {
 }
 
 impl Plugin {
-    /// Whether the plugin gets the cluster's server and certificate authority in `KUBERNETES_EXEC_INFO` (`provideClusterInfo`).
+    /// Whether the plugin asks for the cluster's server and authority in `KUBERNETES_EXEC_INFO` (`provideClusterInfo`).
     pub(super) const fn wants_cluster(&self) -> bool {
         self.provide_cluster_info
     }
 
-    /// Runs it. A command with a slash is relative to `folder`. `cluster` is what it is given of the cluster, if it wants that.
+    /// Runs the plugin. A command with a slash is relative to `folder`. `cluster` is what the plugin gets if it asks for the cluster.
     pub(super) fn run(&self, folder: &Path, cluster: Option<Value>) -> Result<Credential, Unusable> {
         let version = self.api_version.as_deref().unwrap_or_default();
         if !VERSIONS.contains(&version) {
-            let help = format!("write `apiVersion: {}`, or the version that the plugin speaks", VERSIONS[0]);
-            return Err(Unusable::with_help(format!("apiVersion {version:?} is not known"), help));
+            let help = format!("write `apiVersion: {}`, or the version that the plugin supports", VERSIONS[0]);
+            return Err(Unusable::with_help(format!("apiVersion {version:?} is not supported"), help));
         }
         let name = self.command.as_deref().filter(|name| !name.is_empty());
         let name = name.ok_or_else(|| Unusable::with_help("it has no command", "write the program's name"))?;
@@ -91,22 +92,22 @@ impl Plugin {
         command.stdin(if is_interactive { Stdio::inherit() } else { Stdio::null() });
         command.stderr(if is_interactive { Stdio::inherit() } else { Stdio::piped() });
         let (status, answer, said) =
-            output(command, LIMIT).map_err(|error| self.unusable(format!("{name} cannot be run: {error}")))?;
+            output(command, LIMIT).map_err(|error| self.unusable(format!("cannot run {name}: {error}")))?;
         if !status.success() {
-            // What it has answered may be secret.
+            // The output may contain secrets, so only the standard error is shown.
             let said = bounded(String::from_utf8_lossy(&said).trim());
-            return Err(self.unusable(format!("{name} has failed, {status}: {said}")));
+            return Err(self.unusable(format!("{name} failed, {status}: {said}")));
         }
-        credential(&answer).map_err(|error| error.of(&format!("what {name} answers")))
+        credential(&answer).map_err(|error| error.of(&format!("the answer of {name}")))
     }
 
-    /// Whether it may ask a person.
+    /// Whether the plugin may prompt the user.
     fn is_interactive(&self) -> Result<bool, Unusable> {
         let is_terminal = io::stdin().is_terminal();
         match self.interactive_mode.as_deref() {
             Some("Never") => Ok(false),
             Some("Always") if !is_terminal => {
-                let help = "have it work without a person, and write `interactiveMode: Never`";
+                let help = "configure the plugin to work without a prompt, and write `interactiveMode: Never`";
                 Err(Unusable::with_help("interactiveMode is Always, and there is no terminal", help))
             }
             _ => Ok(is_terminal),
@@ -118,18 +119,18 @@ impl Plugin {
     }
 }
 
-/// Runs a program. Returns how it has ended, and what it has written to its output and to its errors.
+/// Runs a program. Returns its exit status, standard output and standard error.
 pub(super) fn output(mut command: Command, limit: Duration) -> io::Result<(ExitStatus, Vec<u8>, Vec<u8>)> {
     let mut child = command.stdout(Stdio::piped()).spawn()?;
     let end = Instant::now() + limit;
     let (stdout, stderr) = (child.stdout.take().map(collect), child.stderr.take().map(collect));
     let ended = wait(&mut child, end);
     if ended.is_err() {
-        // It may have ended by itself.
+        // The program may have ended by itself.
         child.kill().ok();
         child.wait()?;
     }
-    // Programs that it leaves behind may keep the pipes open.
+    // Child processes that outlive the program may keep the pipes open.
     let collected = |pipe: Option<Receiver<Vec<u8>>>| {
         let wait = end.saturating_duration_since(Instant::now());
         pipe.map_or_else(Vec::new, |pipe| pipe.recv_timeout(wait).unwrap_or_default())
@@ -143,7 +144,7 @@ fn wait(child: &mut Child, end: Instant) -> io::Result<ExitStatus> {
             return Ok(status);
         }
         if Instant::now() >= end {
-            return Err(io::Error::new(ErrorKind::TimedOut, "it does not end"));
+            return Err(io::Error::new(ErrorKind::TimedOut, "it did not end within the time limit"));
         }
         std::thread::sleep(LOOK);
     }
@@ -153,7 +154,7 @@ fn collect(pipe: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
     let (send, collected) = channel();
     std::thread::spawn(move || {
         let mut text = Vec::new();
-        // What has come until it breaks is what there is.
+        // A broken pipe ends the output; what was read before is used.
         pipe.take(MAX_ANSWER).read_to_end(&mut text).ok();
         send.send(text).ok();
     });
@@ -161,16 +162,16 @@ fn collect(pipe: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
 }
 
 fn credential(answer: &[u8]) -> Result<Credential, Unusable> {
-    let help =
-        "an ExecCredential with status.token, or status.clientCertificateData and status.clientKeyData, is expected";
+    let help = "the plugin must print an ExecCredential with status.token, or with status.clientCertificateData and status.clientKeyData";
     let wrong = |problem: &str| Unusable::with_help(problem, help);
-    // JSON is YAML, and some plugins write that. An error may repeat pieces of the answer, which are secret.
-    let text = std::str::from_utf8(answer).map_err(|_| wrong("it is no text"))?;
-    let read: Answer = serde_saphyr::from_str(text).map_err(|_| wrong("it is no ExecCredential"))?;
+    // The output may be YAML, of which JSON is a part. Parse errors would quote secrets, so they are not shown.
+    let text = std::str::from_utf8(answer).map_err(|_| wrong("it is not UTF-8 text"))?;
+    let read: Answer = serde_saphyr::from_str(text).map_err(|_| wrong("it is not an ExecCredential"))?;
     let status = read.status.ok_or_else(|| wrong("it has no status"))?;
     let Status { token, client_certificate_data, client_key_data, expiration_timestamp } = status;
     let end = expiration_timestamp.as_deref().filter(|text| !text.is_empty());
-    let end = end.map(|text| time(text).ok_or_else(|| wrong("status.expirationTimestamp is no time"))).transpose()?;
+    let end =
+        end.map(|text| time(text).ok_or_else(|| wrong("status.expirationTimestamp is not a time"))).transpose()?;
     let identity = match (client_certificate_data, client_key_data) {
         (Some(certificate), Some(key)) => {
             let chain = Identity::chain(certificate.as_bytes()).map_err(|error| error.of("clientCertificateData"))?;
@@ -188,7 +189,7 @@ fn credential(answer: &[u8]) -> Result<Credential, Unusable> {
     Ok(Credential { authorization: token.map_or(Authorization::None, Authorization::Fixed), identity, end })
 }
 
-/// A time as RFC 3339 has it, with any offset from UTC.
+/// Parses an RFC 3339 time with any UTC offset.
 pub(super) fn time(text: &str) -> Option<SystemTime> {
     let (local, offset) = match text.len().checked_sub(6).and_then(|at| text.split_at_checked(at)) {
         Some((local, offset)) if offset.starts_with(['+', '-']) => (format!("{local}Z"), offset),

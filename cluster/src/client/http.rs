@@ -1,4 +1,4 @@
-//! Requests and their answers.
+//! HTTP requests and answers.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -13,39 +13,40 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use serde::Deserialize;
 
-use super::config::{Authorization, Config};
+use super::config::Config;
+use super::credential::Authorization;
 use crate::errors::{bounded, chain};
 
-/// The longest line of a watch: several times what etcd keeps of one object (1.5 MiB).
+/// Longest line of a watch, in bytes: several times etcd's limit of an object (1.5 MiB).
 const MAX_LINE: usize = 16 << 20;
 
-/// How much of an answer that is an error is read: a `Status` has less, and an error page is no message.
+/// Bytes read of an error's body. A `Status` is shorter; a proxy's error page is not useful.
 const MAX_ERROR: usize = 64 << 10;
 
-/// How often a request is sent again to a server that is busy or has just started, before that is an error.
+/// Repetitions of a request to a server that is busy or starting.
 const TRIES: u32 = 3;
 
-/// How long after its first answer such a server is asked again unless it says itself; doubled for each further one.
+/// Pause before the first repetition unless the server sends `Retry-After`. Doubles with each repetition.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 
-/// The longest such pause. Servers ask for one second.
+/// Longest pause before a repetition. Servers ask for one second.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
-/// What a request came to that did not succeed.
+/// Why a request failed.
 #[derive(Debug)]
 pub(crate) enum Error {
-    /// The server's answer.
+    /// The server answered with an error.
     Status {
-        /// As HTTP has it.
+        /// HTTP status code.
         code: u16,
-        /// What the server says.
+        /// The server's message, truncated.
         message: String,
     },
-    /// No answer, or half of one.
+    /// No answer, or an incomplete one.
     Lost(String),
 }
 
-/// See the module. Copies share their connections.
+/// A client of one server. Clones share their connections.
 #[derive(Clone)]
 pub(crate) struct Client {
     inner: Arc<Inner>,
@@ -60,7 +61,7 @@ struct Inner {
 }
 
 impl Client {
-    /// A client that waits this long for a connection.
+    /// Creates a client. `patience` is the timeout of a TCP connection.
     pub(crate) fn new(config: Config, patience: Duration) -> Self {
         let Config { server, server_name, tls, authorization, impersonation, end } = config;
         let mut tcp = HttpConnector::new();
@@ -76,19 +77,19 @@ impl Client {
         Self { inner: Arc::new(Inner { http, server, authorization, impersonation, end }) }
     }
 
-    /// Whether another one is to be made, since what says who asks is out of date, or soon is.
+    /// Whether the credential has expired or expires soon, so that a new client is needed.
     pub(crate) fn is_ending(&self) -> bool {
         Config::is_ending(self.inner.end)
     }
 
-    /// The whole answer.
+    /// Returns the body of an answer.
     pub(crate) async fn text(&self, path: &str) -> Result<String, Error> {
         let body = self.send(path).await?.into_body().collect().await.map_err(|error| broken(&error))?;
         let text = String::from_utf8(body.to_bytes().into());
-        text.map_err(|_| Error::Lost("the server's answer is no text".to_owned()))
+        text.map_err(|_| Error::Lost("the server's answer is not UTF-8 text".to_owned()))
     }
 
-    /// An answer that goes on, line by line.
+    /// Returns a streaming answer, to be read line by line.
     pub(crate) async fn lines(&self, path: &str) -> Result<Lines, Error> {
         Ok(Lines { body: self.send(path).await?.into_body(), rest: Bytes::new() })
     }
@@ -107,11 +108,11 @@ impl Client {
         let Inner { http, server, authorization, impersonation, .. } = &*self.inner;
         let mut request = Request::new(Empty::new());
         let uri = format!("{server}{path}").parse();
-        *request.uri_mut() = uri.map_err(|error| Error::Lost(format!("{server}{path} is no URL: {error}")))?;
+        *request.uri_mut() = uri.map_err(|error| Error::Lost(format!("{server}{path} is not a valid URL: {error}")))?;
         let headers = request.headers_mut();
         *headers = impersonation.clone();
         headers.insert(ACCEPT, "application/json".parse().expect("it is a value"));
-        // As it is: of a compressed watch an event comes when a block is full.
+        // Without compression: it would delay events until a block is full.
         headers.insert(ACCEPT_ENCODING, "identity".parse().expect("it is a value"));
         match authorization {
             Authorization::None => None,
@@ -122,7 +123,7 @@ impl Client {
     }
 }
 
-/// How long to wait before the request is sent again; `None` if the answer counts.
+/// Returns how long to wait before the request is repeated. `None` if the answer is final.
 fn pause<B>(answer: &Response<B>, tried: u32) -> Option<Duration> {
     let is_busy = matches!(
         answer.status(),
@@ -133,7 +134,7 @@ fn pause<B>(answer: &Response<B>, tried: u32) -> Option<Duration> {
     (is_busy && tried < TRIES).then(|| pause.min(LONGEST_PAUSE))
 }
 
-/// The parts of a Kubernetes `Status` that error messages show.
+/// The field of a Kubernetes `Status` that error messages show.
 #[derive(Deserialize)]
 struct Status {
     message: String,
@@ -144,7 +145,7 @@ async fn successful(answer: Response<Incoming>) -> Result<Response<Incoming>, Er
     if status.is_success() {
         return Ok(answer);
     }
-    // An error whose text does not come is an error all the same.
+    // If the body cannot be read, the status code alone is the error.
     let body =
         Limited::new(answer.into_body(), MAX_ERROR).collect().await.map(|body| body.to_bytes()).unwrap_or_default();
     let message = match serde_json::from_slice(&body) {
@@ -155,21 +156,21 @@ async fn successful(answer: Response<Incoming>) -> Result<Response<Incoming>, Er
 }
 
 fn broken(error: &hyper::Error) -> Error {
-    Error::Lost(format!("the connection has broken: {}", chain(error)))
+    Error::Lost(format!("the connection broke: {}", chain(error)))
 }
 
-/// An answer that goes on.
+/// A streaming answer, read line by line.
 pub(crate) struct Lines {
     body: Incoming,
-    /// What has come of later lines.
+    /// Received bytes of later lines.
     rest: Bytes,
 }
 
 impl Lines {
-    /// Reads a line, without its end, into `line`. Returns whether there was one: what an answer ends with is no line, but the half of one.
+    /// Reads a line, without its line break, into `line`. Returns false at the end of the answer; an incomplete last line is discarded.
     ///
     /// # Errors
-    /// When the connection breaks, or the line has no end.
+    /// [`Error::Lost`] if the connection breaks or the line exceeds [`MAX_LINE`].
     pub(crate) async fn next(&mut self, line: &mut Vec<u8>) -> Result<bool, Error> {
         line.clear();
         loop {
@@ -180,7 +181,9 @@ impl Lines {
             }
             line.extend_from_slice(&std::mem::take(&mut self.rest));
             if line.len() > MAX_LINE {
-                return Err(Error::Lost("the connection has broken: a line without an end".to_owned()));
+                return Err(Error::Lost(
+                    "the connection was closed: the server sent a line of more than 16 MiB".to_owned(),
+                ));
             }
             match self.body.frame().await {
                 None => return Ok(false),

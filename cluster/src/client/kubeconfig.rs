@@ -1,6 +1,6 @@
-//! Kubeconfigs: a file as `kubectl` has it. Source: Kubernetes, "kubeconfig (v1)".
+//! Kubeconfig files, as `kubectl` reads them. Source: Kubernetes, "kubeconfig (v1)".
 //!
-//! The structures have secrets in them, and so no `Debug`.
+//! The structures contain secrets and so have no `Debug`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,11 +12,13 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use tokio_rustls::rustls::pki_types::ServerName;
 
-use super::config::{Authorization, Config, Credential, TokenFile, Unusable, bearer, contents, sensitive, server};
+use super::config::{Config, server};
+use super::credential::{Authorization, Credential, TokenFile, bearer, sensitive};
 use super::exec::Plugin;
 use super::tls::{self, Identity, Roots};
+use super::unusable::{Unusable, contents};
 
-/// The extension of a cluster that its exec plugins are given.
+/// The cluster extension that is passed to exec plugins.
 const PLUGIN_EXTENSION: &str = "client.authentication.k8s.io/exec";
 
 #[derive(Deserialize)]
@@ -91,17 +93,17 @@ struct User {
     exec: Option<Plugin>,
 }
 
-/// Reads a file. Its paths are relative to its folder.
+/// Reads a kubeconfig. Relative paths in it start at its folder. `context` is `None` for `current-context`.
 pub(super) fn read(path: &Path, context: Option<&str>) -> Result<Config, Unusable> {
-    let text = String::from_utf8(contents(path)?).map_err(|_| Unusable::new("it is no text in UTF-8"))?;
+    let text = String::from_utf8(contents(path)?).map_err(|_| Unusable::new("it is not UTF-8 text"))?;
     let documents: Vec<Document> = serde_saphyr::from_multiple(text.trim_start_matches('\u{feff}'))
-        // Pieces of the file may be secrets.
-        .map_err(|error| Unusable::new(format!("it is no kubeconfig: {}", error.without_snippet())))?;
+        // The error must not quote the file, which contains secrets.
+        .map_err(|error| Unusable::new(format!("it is not a kubeconfig: {}", error.without_snippet())))?;
     let folder = path.parent().unwrap_or(Path::new("."));
     let wanted = documents.iter().find_map(|document| given(document.current_context.as_ref()));
     let name = context.or(wanted).ok_or_else(|| {
-        let help = "name one in state.kubernetes.context, or have `kubectl config use-context` name it in the file";
-        Unusable::with_help("it says no current-context", help)
+        let help = "set state.kubernetes.context, or run `kubectl config use-context`";
+        Unusable::with_help("it has no current-context", help)
     })?;
     let contexts = || documents.iter().flat_map(|document| document.contexts.iter().flatten());
     let context = contexts().find(|named| named.name == name).and_then(|named| named.context.as_ref());
@@ -114,10 +116,10 @@ pub(super) fn read(path: &Path, context: Option<&str>) -> Result<Config, Unusabl
     let wanted = given(context.cluster.as_ref()).unwrap_or_default();
     let mut clusters = clusters.filter(|named| named.name == wanted);
     let cluster = clusters.next().and_then(|named| named.cluster.as_ref()).ok_or_else(|| {
-        let help = "have the context name one of `clusters`";
-        Unusable::with_help(format!("context {name}: there is no cluster {wanted}"), help)
+        let help = "set the context's cluster to one of `clusters`";
+        Unusable::with_help(format!("context {name} names the cluster {wanted}, which does not exist"), help)
     })?;
-    // As with `kubectl`, a context may have no user, and one that is not listed is none.
+    // As in `kubectl`, a context without a user, or with an unlisted one, has no credentials.
     let users = documents.iter().flat_map(|document| document.users.iter().flatten());
     let none = User::default();
     let user = users.filter(|named| named.name == asker).find_map(|named| named.user.as_ref()).unwrap_or(&none);
@@ -130,19 +132,19 @@ pub(super) fn read(path: &Path, context: Option<&str>) -> Result<Config, Unusabl
     Ok(Config { server, server_name, tls, authorization, impersonation, end })
 }
 
-/// What is known without the user.
+/// The part of the configuration that does not depend on the user.
 struct Target {
     server: String,
     server_name: Option<ServerName<'static>>,
     roots: Roots,
 }
 
-/// A text that is not empty.
+/// Returns the text unless it is empty.
 fn given(text: Option<&String>) -> Option<&str> {
     text.map(String::as_str).filter(|text| !text.is_empty())
 }
 
-/// What `NAME-data` has in base64, or what is in the file that `NAME` names.
+/// Decodes `NAME-data` (base64), or reads the file that `NAME` names. `None` if neither is set.
 fn data(name: &str, data: Option<&String>, file: Option<&String>, folder: &Path) -> Result<Option<Vec<u8>>, Unusable> {
     if let Some(data) = given(data) {
         let text: String = data.split_ascii_whitespace().collect();
@@ -157,17 +159,18 @@ fn data(name: &str, data: Option<&String>, file: Option<&String>, folder: &Path)
 impl Cluster {
     fn target(&self, folder: &Path) -> Result<Target, Unusable> {
         if let Some(proxy) = given(self.proxy_url.as_ref()) {
-            let help = "leave proxy-url out and have the server reached directly, or name a server that forwards to it";
-            return Err(Unusable::with_help(format!("proxy-url: {proxy}: proxies are not used"), help));
+            let help =
+                "remove proxy-url if the server can be reached directly, or set `server` to one that forwards to it";
+            return Err(Unusable::with_help(format!("proxy-url: {proxy}: proxies are not supported"), help));
         }
         let url = given(self.server.as_ref()).ok_or_else(|| {
-            Unusable::with_help("it has no server", "write for example `server: https://192.0.2.1:6443`")
+            Unusable::with_help("it has no server", "write a URL such as `server: https://192.0.2.1:6443`")
         })?;
         let name = given(self.tls_server_name.as_ref());
         let named = |name: &str| {
             ServerName::try_from(name.to_owned()).map_err(|_| {
-                let help = "write a name or an address of the server's certificate";
-                Unusable::with_help(format!("tls-server-name: {name:?} is no name"), help)
+                let help = "write a DNS name or an address that the server's certificate contains";
+                Unusable::with_help(format!("tls-server-name: {name:?} is not a valid name"), help)
             })
         };
         let server_name = name.map(named).transpose()?;
@@ -184,7 +187,7 @@ impl Cluster {
         data("certificate-authority", text, file, folder)
     }
 
-    /// What an exec plugin is given that asks for it. Source: Kubernetes, `ExecCredential`, "Cluster".
+    /// Returns the cluster description for exec plugins. Source: Kubernetes, `ExecCredential`, "Cluster".
     fn told(&self, folder: &Path) -> Result<Value, Unusable> {
         let mut told = Map::new();
         let mut tell = |name: &str, value: Option<Value>| {
@@ -202,11 +205,11 @@ impl Cluster {
 }
 
 impl User {
-    /// Who asks.
+    /// Returns the user's credential. Runs the exec plugin if the user has one.
     fn credential(&self, cluster: &Cluster, folder: &Path) -> Result<Credential, Unusable> {
         if let Some(provider) = &self.auth_provider {
             let name = provider.get("name").and_then(Value::as_str).unwrap_or_default();
-            let help = "Kubernetes 1.26 has removed auth-provider: have the provider's own program write the user again, with `exec` \
+            let help = "Kubernetes 1.26 has removed auth-provider: rewrite the user with the provider's own program, which uses `exec` \
                         (kubelogin, gke-gcloud-auth-plugin, aws eks update-kubeconfig)";
             return Err(Unusable::with_help(format!("auth-provider: {name} is not supported"), help));
         }
@@ -250,11 +253,12 @@ impl User {
         }
     }
 
-    /// Source: Kubernetes, "User impersonation".
+    /// Returns the impersonation headers. Source: Kubernetes, "User impersonation".
     fn impersonation(&self) -> Result<HeaderMap, Unusable> {
         let mut headers = HeaderMap::new();
         let mut add = |field: &str, name: &str, text: &str| {
-            let wrong = || Unusable::new(format!("{field}: {text:?} has characters that no header has"));
+            let wrong =
+                || Unusable::new(format!("{field}: {text:?} contains characters that HTTP headers cannot have"));
             let name: HeaderName = name.parse().map_err(|_| wrong())?;
             headers.append(name, HeaderValue::from_str(text).map_err(|_| wrong())?);
             Ok::<(), Unusable>(())
@@ -274,7 +278,7 @@ impl User {
     }
 }
 
-/// A byte as it may be in a header's name, where `%` is no letter of the key.
+/// Percent-encodes a byte that header names cannot have, and `%` itself.
 fn escaped(byte: u8) -> String {
     if byte.is_ascii_alphanumeric() || b"!#$&'*+-.^_`|~".contains(&byte) {
         char::from(byte).to_string()

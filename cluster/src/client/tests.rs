@@ -15,7 +15,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 
-use super::{Access, Client, Config, Error};
+use super::config::Config;
+use super::{Access, Client, Error};
 
 /// A folder that is removed when this is dropped.
 pub(crate) struct Scratch(PathBuf);
@@ -63,7 +64,7 @@ pub(crate) fn kubeconfig(cluster: &str, user: &str) -> String {
 }
 
 fn read(path: &Path) -> Result<Config, String> {
-    Config::read(&Access::Kubeconfig { path: path.to_owned(), context: None })
+    super::read(&Access::Kubeconfig { path: path.to_owned(), context: None })
 }
 
 /// A client of a server, as this user.

@@ -1,4 +1,4 @@
-//! Secure connections: whom a client trusts, and the certificate that it shows.
+//! TLS: trusted authorities and the client's certificate.
 
 use std::sync::Arc;
 
@@ -9,20 +9,20 @@ use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use tokio_rustls::rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 
-use super::config::Unusable;
+use super::unusable::Unusable;
 
-/// Whom a server's certificate has to be of.
+/// Which certificates of servers the client accepts.
 pub(super) enum Roots {
-    /// One of those whom this machine trusts.
+    /// Those of authorities that the operating system trusts.
     System,
-    /// One of these.
+    /// Those of these authorities.
     Given(RootCertStore),
-    /// Accepts any certificate: a machine on the path can pose as the server.
+    /// Any: a machine on the path can impersonate the server.
     Unchecked,
 }
 
 impl Roots {
-    /// Reads the certificates of authorities.
+    /// Parses the certificates of authorities from PEM.
     pub(super) fn from_pem(text: &[u8]) -> Result<Self, Unusable> {
         let mut roots = RootCertStore::empty();
         for (at, certificate) in certificates(text)?.into_iter().enumerate() {
@@ -33,24 +33,24 @@ impl Roots {
     }
 }
 
-/// A certificate with those that vouch for it, and its key.
+/// A client certificate with its chain, and its private key.
 pub(super) struct Identity {
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
 }
 
 impl Identity {
-    /// Reads a client's certificate.
+    /// Parses a certificate chain from PEM.
     pub(super) fn chain(text: &[u8]) -> Result<Vec<CertificateDer<'static>>, Unusable> {
         certificates(text)
     }
 
-    /// Reads a client's key.
+    /// Parses a private key from PEM.
     pub(super) fn key(text: &[u8]) -> Result<PrivateKeyDer<'static>, Unusable> {
         PrivateKeyDer::from_pem_slice(text).map_err(|error| {
             let help = "write the private key as PEM without a passphrase: it begins with -----BEGIN PRIVATE KEY-----";
             let problem = match error {
-                pem::Error::NoItemsFound => "it has no private key, or one with a passphrase".to_owned(),
+                pem::Error::NoItemsFound => "it has no private key, or its key has a passphrase".to_owned(),
                 _ => "it is not PEM".to_owned(),
             };
             Unusable::with_help(problem, help)
@@ -72,18 +72,18 @@ fn certificates(text: &[u8]) -> Result<Vec<CertificateDer<'static>>, Unusable> {
     Ok(read)
 }
 
-/// What connections are secured with.
+/// Returns the TLS configuration of a client.
 ///
 /// # Errors
-/// When this machine trusts nobody, or the key is not that of the certificate.
+/// If the system's authorities cannot be read, or the key does not belong to the certificate.
 pub(super) fn config(roots: Roots, identity: Option<Identity>) -> Result<ClientConfig, Unusable> {
     let provider = Arc::new(ring::default_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions();
     let builder = builder.expect("ring has suites of these versions");
     let builder = match roots {
-        Roots::System => builder.with_native_roots().map_err(|error| {
-            Unusable::new(format!("the certificates that this machine trusts cannot be read: {error}"))
-        })?,
+        Roots::System => builder
+            .with_native_roots()
+            .map_err(|error| Unusable::new(format!("the system's trusted certificates cannot be read: {error}")))?,
         Roots::Given(roots) => builder.with_root_certificates(roots),
         Roots::Unchecked => builder.dangerous().with_custom_certificate_verifier(Arc::new(Unchecked { provider })),
     };
@@ -95,7 +95,7 @@ pub(super) fn config(roots: Roots, identity: Option<Identity>) -> Result<ClientC
     }
 }
 
-/// Takes any certificate, as `insecure-skip-tls-verify` asks for. That the server has the certificate's key is still checked.
+/// Accepts any certificate, for `insecure-skip-tls-verify`. Still verifies that the server owns the certificate's key.
 #[derive(Debug)]
 struct Unchecked {
     provider: Arc<CryptoProvider>,

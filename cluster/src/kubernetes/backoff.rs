@@ -1,10 +1,11 @@
-//! How long to wait after a failure.
+//! Pauses after failures.
 
 use std::time::Duration;
 
 use super::settings::Timing;
 
-/// Pauses that double, each shortened by up to a half at random: clients that have lost a server together do not return together.
+/// Exponential backoff with jitter: pauses double, and each is shortened at random by up to a half. So clients that lost a server together
+/// do not return together.
 #[derive(Debug)]
 pub(super) struct Backoff {
     first: Duration,
@@ -19,16 +20,16 @@ impl Backoff {
         Self { first, longest, failures: 0, random: ahash::RandomState::new() }
     }
 
-    /// It works again.
+    /// Starts again with the first pause, after a success.
     pub(super) const fn reset(&mut self) {
         self.failures = 0;
     }
 
-    /// The pause after one more failure.
+    /// Returns the pause after another failure.
     pub(super) fn next(&mut self) -> Duration {
         let pause = self.first.saturating_mul(1_u32.checked_shl(self.failures).unwrap_or(u32::MAX)).min(self.longest);
         self.failures = self.failures.saturating_add(1);
-        // 128 to 255 of 256.
+        // A random share between 128/256 and 255/256.
         let share = 128 + u32::try_from(self.random.hash_one(self.failures) % 128).unwrap_or_default();
         pause * share / 256
     }

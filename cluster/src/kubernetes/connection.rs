@@ -1,4 +1,4 @@
-//! The client, and what its failures mean.
+//! The connection to the API server, and the meaning of its errors.
 
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
@@ -6,21 +6,21 @@ use std::time::{Duration, Instant};
 
 use super::kinds::{Kind, Purpose};
 use super::settings::Timing;
-use crate::client::{Access, Client, Config, Error, Lines};
+use crate::client::{self, Access, Client, Error, Lines};
 use crate::errors::bounded;
 
-/// What has gone wrong. None of it is final: the server may be mended.
+/// Why a request failed. No fault is final: a later request may succeed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// The server does not know any more what has changed since (410).
+    /// 410: the server no longer has the history after the requested version.
     Expired,
-    /// There is no such thing (404).
+    /// 404: the resource does not exist.
     Absent,
-    /// The server does not know who asks (401): a token is out of date.
+    /// 401: the server rejects the credential, such as an expired token.
     Unauthorized,
-    /// The asker may not (403).
+    /// 403: the user has no right to the resource.
     Forbidden,
-    /// Anything else: no connection, no answer, an error, nonsense.
+    /// Anything else: no connection, no answer, another error, or a malformed answer.
     Other(String),
 }
 
@@ -29,38 +29,40 @@ impl Fault {
         Self::Other(bounded(&error.to_string()))
     }
 
-    /// What this means for the objects of a kind, with the remedy.
+    /// Returns an error for the user: what the fault means for a kind, and the remedy.
     pub(super) fn told(&self, kind: Kind) -> String {
         let (resource, group) = (kind.resource(), kind.group());
         let rule = format!("apiGroups: [\"{group}\"], resources: [{resource}], verbs: [list, watch]");
         match self {
-            Self::Expired => format!("{resource}: the server has forgotten what has changed; they are listed anew"),
+            Self::Expired => {
+                format!("the server no longer has the recent changes of {resource}; bulkhead lists them again")
+            }
             Self::Absent if kind.purpose() == Purpose::Services => format!(
                 "the server has no {resource} of {}\n  \
-                 help: Services are followed from Kubernetes 1.21 on; `services: off` leaves them to the node's kernel",
+                 help: Services need Kubernetes 1.21 or later; `services: off` leaves Services to the node's kernel",
                 kind.api_version()
             ),
             Self::Absent => format!("the server has no {resource} of {}", kind.api_version()),
             Self::Unauthorized => UNAUTHORIZED.to_owned(),
             Self::Forbidden if kind.is_optional() => format!(
-                "the server has {resource} and does not let them be read: what they deny would pass\n  \
+                "the server has {resource} but bulkhead has no right to read them, so traffic that they deny would pass\n  \
                  help: add the rule {{{rule}}} to the ClusterRole, or name {kind} in state.ignore"
             ),
             Self::Forbidden if kind.purpose() == Purpose::Services => format!(
-                "the server does not let {resource} be read\n  \
+                "bulkhead has no right to read {resource}\n  \
                  help: add the rule {{{rule}}} to the ClusterRole; or `services: off` leaves Services to the node's kernel"
             ),
-            Self::Forbidden => format!(
-                "the server does not let {resource} be read\n  help: add the rule {{{rule}}} to the ClusterRole"
-            ),
+            Self::Forbidden => {
+                format!("bulkhead has no right to read {resource}\n  help: add the rule {{{rule}}} to the ClusterRole")
+            }
             Self::Other(text) => text.clone(),
         }
     }
 }
 
-/// What a request without a valid identity means.
-pub(super) const UNAUTHORIZED: &str = "the server does not know who asks (401)\n  \
-                                       help: is the token out of date, or that of another cluster?";
+/// The error for a request that the server does not authenticate.
+pub(super) const UNAUTHORIZED: &str = "the server rejects the credential (401)\n  \
+                                       help: check whether the token has expired or belongs to another cluster";
 
 impl From<Error> for Fault {
     fn from(error: Error) -> Self {
@@ -69,18 +71,18 @@ impl From<Error> for Fault {
             Error::Status { code: 403, .. } => Self::Forbidden,
             Error::Status { code: 404, .. } => Self::Absent,
             Error::Status { code: 410, .. } => Self::Expired,
-            Error::Status { code, message } => Self::other(&format_args!("the server answers {code}: {message}")),
+            Error::Status { code, message } => Self::other(&format_args!("the server answered {code}: {message}")),
             Error::Lost(text) => Self::other(&text),
         }
     }
 }
 
-/// See the module.
+/// Creates the client on demand and renews it when its credential expires.
 pub(super) struct Connection {
     access: Access,
     timing: Timing,
     client: Mutex<Option<Client>>,
-    /// Held while the configuration is read, which may take a program's time. What was wrong last, and when, for those who have waited.
+    /// The last failure and its time, for tasks that waited. Locked while the configuration is read, which may run an exec plugin.
     failed: tokio::sync::Mutex<Option<(Instant, Fault)>>,
 }
 
@@ -89,17 +91,17 @@ impl Connection {
         Self { access, timing, client: Mutex::default(), failed: tokio::sync::Mutex::default() }
     }
 
-    /// Forgets the client: the next request reads configuration, token and certificates again, and connects again.
+    /// Drops the client. The next request reads the configuration, token and certificates again.
     pub(super) fn renew(&self) {
         *self.client.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// The body of a short answer.
+    /// Returns the body of a short answer.
     pub(super) async fn answer(&self, path: &str) -> Result<String, Fault> {
         self.text(path, self.timing.answer).await
     }
 
-    /// The body of a page.
+    /// Returns the body of a page of a list.
     pub(super) async fn page(&self, path: &str) -> Result<String, Fault> {
         self.text(path, self.timing.page).await
     }
@@ -109,20 +111,19 @@ impl Connection {
         self.judged(tokio::time::timeout(limit, client.text(path)).await, limit)
     }
 
-    /// An answer that goes on.
+    /// Returns a streaming answer.
     pub(super) async fn lines(&self, path: &str) -> Result<Lines, Fault> {
         let (client, limit) = (self.client().await?, self.timing.answer);
         self.judged(tokio::time::timeout(limit, client.lines(path)).await, limit)
     }
 
-    /// Has the configuration read again where the server does not know who asks, or is not there as the configuration has it: its
-    /// certificate may be of a new authority.
+    /// Translates a failed request. Drops the client after 401 and lost connections: the server may have a new authority, address or token.
     fn judged<T>(
         &self,
         answer: Result<Result<T, Error>, tokio::time::error::Elapsed>,
         limit: Duration,
     ) -> Result<T, Fault> {
-        let late = |_| Err(Error::Lost(format!("the server does not answer within {limit:?}")));
+        let late = |_| Err(Error::Lost(format!("the server did not answer within {limit:?}")));
         let answer = answer.unwrap_or_else(late);
         if let Err(Error::Status { code: 401, .. } | Error::Lost(_)) = answer {
             self.renew();
@@ -156,8 +157,8 @@ impl Connection {
 
     async fn read(&self) -> Result<Client, Fault> {
         let (access, patience) = (self.access.clone(), self.timing.answer);
-        // Disks and programs take their time, and other kinds are followed meanwhile.
-        let read = move || Config::read(&access).map(|config| Client::new(config, patience));
+        // On a thread for blocking work: reading files and running a plugin takes time, and the other kinds' tasks continue.
+        let read = move || client::read(&access).map(|config| Client::new(config, patience));
         let read = tokio::task::spawn_blocking(read).await;
         read.unwrap_or_else(|error| Err(error.to_string())).map_err(Fault::Other)
     }

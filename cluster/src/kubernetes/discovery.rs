@@ -1,4 +1,4 @@
-//! Which kinds the server has, asked again and again; which also tells whether the server is there.
+//! Polls which optional kinds the server has. The poll also detects when the server is down and when it is back.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -7,10 +7,10 @@ use serde::Deserialize;
 
 use super::backoff::Backoff;
 use super::connection::{Fault, UNAUTHORIZED};
-use super::follow::Shared;
 use super::kinds::{CLUSTER_POLICY_GROUP, Kind};
+use super::shared::Shared;
 
-/// How often in a row a kind has to be missing before its objects are gone: a server that has just started may not know all yet.
+/// How many consecutive polls must miss a kind before its objects are removed: a server that has just started may not list all kinds yet.
 const MISSES: u32 = 2;
 
 #[derive(Deserialize)]
@@ -34,7 +34,7 @@ struct Resource {
     name: String,
 }
 
-/// Asks, for ever.
+/// Polls forever.
 pub(super) async fn follow(shared: &Arc<Shared>) {
     let timing = shared.settings.timing;
     let mut backoff = Backoff::new(&timing);
@@ -48,14 +48,14 @@ pub(super) async fn follow(shared: &Arc<Shared>) {
                     let misses = &mut misses[kind.index()];
                     *misses = if found.contains(&kind) { 0 } else { *misses + 1 };
                     let was_served = shared.served.borrow()[kind.index()];
-                    // The first answer counts at once: nothing is in force yet that could be lost.
+                    // The first answer takes effect at once: no policy is in force yet that could be lost.
                     let is_served = *misses == 0 || (was_served == Some(true) && *misses < MISSES);
                     if was_served != Some(is_served) {
                         shared.served.send_modify(|served| served[kind.index()] = Some(is_served));
                     }
                 }
                 if std::mem::take(&mut was_lost) {
-                    // Connections may be dead without anybody having been told.
+                    // Connections may be dead without an error, so all watches reconnect.
                     shared.reconnect.send_modify(|count| *count += 1);
                 }
                 shared.up(None);
@@ -74,15 +74,15 @@ pub(super) async fn follow(shared: &Arc<Shared>) {
 fn told(fault: &Fault) -> String {
     match fault {
         Fault::Unauthorized => UNAUTHORIZED.to_owned(),
-        Fault::Forbidden => "the server does not say which kinds it has\n  \
-                             help: bind the ClusterRole system:discovery, which all users have by default"
+        Fault::Forbidden => "the server did not list its API resources\n  \
+                             help: bind the ClusterRole system:discovery to bulkhead's user; by default all authenticated users have it"
             .to_owned(),
-        Fault::Absent | Fault::Expired => "the server does not say which kinds it has".to_owned(),
+        Fault::Absent | Fault::Expired => "the server did not list its API resources".to_owned(),
         Fault::Other(text) => text.clone(),
     }
 }
 
-/// The kinds that the server has, of those that it may be without.
+/// Returns the optional kinds that the server has.
 async fn discover(shared: &Shared) -> Result<BTreeSet<Kind>, Fault> {
     let root = format!("/apis/{CLUSTER_POLICY_GROUP}");
     let Some(group) = asked::<Group>(shared, &root).await? else { return Ok(BTreeSet::new()) };
@@ -90,7 +90,7 @@ async fn discover(shared: &Shared) -> Result<BTreeSet<Kind>, Fault> {
     let wanted: BTreeSet<&str> =
         shared.settings.kinds().filter(|kind| kind.is_optional()).map(Kind::api_version).collect();
     for version in wanted.into_iter().filter(|wanted| group.versions.iter().any(|has| has.group_version == *wanted)) {
-        // A version that has gone since the group was asked for has no kinds.
+        // The version was removed after the group was listed.
         let Some(has) = asked::<Resources>(shared, &format!("/apis/{version}")).await? else { continue };
         let is_there =
             |kind: &Kind| kind.api_version() == version && has.resources.iter().any(|has| has.name == kind.resource());
@@ -99,7 +99,7 @@ async fn discover(shared: &Shared) -> Result<BTreeSet<Kind>, Fault> {
     Ok(found)
 }
 
-/// What the server says there; none where it has nothing.
+/// Requests a document. `None` if the server does not have it (404).
 async fn asked<T: for<'de> Deserialize<'de>>(shared: &Shared, path: &str) -> Result<Option<T>, Fault> {
     let text = match shared.connection.answer(path).await {
         Ok(text) => text,
@@ -107,5 +107,5 @@ async fn asked<T: for<'de> Deserialize<'de>>(shared: &Shared, path: &str) -> Res
         Err(fault) => return Err(fault),
     };
     let parsed = serde_json::from_str(&text);
-    parsed.map(Some).map_err(|_| Fault::Other("what the server says of its kinds cannot be read".to_owned()))
+    parsed.map(Some).map_err(|_| Fault::Other("the server's list of API resources is malformed".to_owned()))
 }

@@ -1,60 +1,60 @@
-//! How well the server is heard.
+//! Health of the connection to the API server.
 
 use std::time::{Duration, Instant};
 
 use super::kinds::{Kind, Purpose};
 
-/// How well the server is heard. A copy: it does not change.
+/// Health of the connection to the API server, as a snapshot.
 #[derive(Clone, Debug)]
 pub struct SourceHealth {
-    /// Whether all kinds that policy depends on are being watched and the server answers.
+    /// Whether the server answers and all policy kinds are being watched.
     pub is_connected: bool,
-    /// Since when that is so.
+    /// When `is_connected` last changed.
     pub since: Instant,
-    /// Whether the first lists of all kinds that policy depends on are whole. Before that there is no state.
+    /// Whether the first lists of all policy kinds are complete. Without them there is no state.
     pub is_synced: bool,
-    /// When everything that policy depends on was last known to be what the server has; none before it ever was.
+    /// When all policy objects were last known to be current. `None` before the first time.
     pub last_contact: Option<Instant>,
-    /// What went wrong last with policy, of what still does.
+    /// The last error about policy kinds that is not resolved yet.
     pub last_error: Option<String>,
-    /// How well Services are heard; none where they are not followed.
+    /// Health of the Services' watches. `None` if Services are not followed.
     pub services: Option<ServicesHealth>,
-    /// How many objects there are of each kind; none of one that the server does not have.
+    /// The number of objects of each kind. `None` for a kind that the server does not have.
     pub objects: Vec<(Kind, Option<usize>)>,
-    /// How many lists were read to the end.
+    /// The number of completed lists.
     pub lists: u64,
-    /// How many lists and watches have failed.
+    /// The number of failed lists and watches.
     pub failures: u64,
 }
 
 impl SourceHealth {
-    /// How old what is known may be.
+    /// Returns the greatest possible age of the policy objects. `None` before the first complete lists.
     pub fn age(&self) -> Option<Duration> {
         self.last_contact.map(|at| at.elapsed())
     }
 }
 
-/// How well Services and endpoint slices are heard.
+/// Health of the watches of Services and endpoint slices.
 #[derive(Clone, Debug)]
 pub struct ServicesHealth {
-    /// Whether both are being watched.
+    /// Whether both kinds are being watched.
     pub is_connected: bool,
-    /// Whether the first lists of both are whole, and that of nodes. Before that no Service can be resolved.
+    /// Whether the first lists of both kinds and of nodes are complete. Without them no Service can be resolved.
     pub is_listed: bool,
-    /// When both were last known to be what the server has; none before they ever were.
+    /// When both kinds were last known to be current. `None` before the first time.
     pub last_contact: Option<Instant>,
-    /// What went wrong last, of what still does.
+    /// The last error that is not resolved yet.
     pub last_error: Option<String>,
 }
 
 impl ServicesHealth {
-    /// How old what is known may be.
+    /// Returns the greatest possible age of the objects. `None` before the first complete lists.
     pub fn age(&self) -> Option<Duration> {
         self.last_contact.map(|at| at.elapsed())
     }
 }
 
-/// What is heard of one kind.
+/// State of the watch of one kind, or of discovery.
 #[derive(Clone, Debug, Default)]
 struct Line {
     is_up: bool,
@@ -62,20 +62,20 @@ struct Line {
     error: Option<String>,
 }
 
-/// Whether everything of a purpose works, and since when that is so.
+/// Whether all watches of a purpose work, and since when.
 #[derive(Clone, Copy, Debug)]
 struct Standing {
     is_connected: bool,
     since: Instant,
 }
 
-/// What the tasks say about their connections.
+/// State of all watches, as the tasks report it.
 #[derive(Debug)]
 pub(super) struct Lines {
-    /// None of a kind that is not followed.
+    /// `None` for a kind that is not followed.
     kinds: [Option<Line>; Kind::ALL.len()],
     discovery: Line,
-    /// By purpose.
+    /// Indexed by purpose.
     standings: [Standing; Purpose::ALL.len()],
     pub(super) lists: u64,
     pub(super) failures: u64,
@@ -96,13 +96,13 @@ impl Lines {
         lines
     }
 
-    /// The server has the kind: it is to be heard of. Returns as [`Self::up`].
+    /// Adds a kind that the server has. Returns as [`Self::up`].
     pub(super) fn expect(&mut self, kind: Kind) -> bool {
         self.kinds[kind.index()].get_or_insert_default();
         self.settle(kind.purpose())
     }
 
-    /// The server does not have the kind. Returns as [`Self::up`].
+    /// Removes a kind that the server does not have. Returns as [`Self::up`].
     pub(super) fn forget(&mut self, kind: Kind) -> bool {
         self.kinds[kind.index()] = None;
         self.settle(kind.purpose())
@@ -115,19 +115,19 @@ impl Lines {
         }
     }
 
-    /// The server has spoken of a kind, or of which kinds there are. Returns whether everything of the kind's purpose works again that did
-    /// not; which kinds there are matters to policy.
+    /// Records a sign of life: of a kind, or of discovery if `kind` is `None`. Returns true if everything of the kind's purpose works
+    /// again. Discovery counts for policy.
     pub(super) fn up(&mut self, kind: Option<Kind>) -> bool {
         let now = Instant::now();
         *self.line(kind) = Line { is_up: true, contact: Some(now), error: None };
         if kind.is_none() {
-            // It is there, so what is being watched is what it has.
+            // The server answers, so the objects of all running watches are current.
             self.kinds.iter_mut().flatten().filter(|line| line.is_up).for_each(|line| line.contact = Some(now));
         }
         self.settle(purpose_of(kind))
     }
 
-    /// Something is wrong with a kind, or with knowing which there are.
+    /// Records a failure: of a kind, or of discovery if `kind` is `None`.
     pub(super) fn down(&mut self, kind: Option<Kind>, error: Option<&str>) {
         let line = self.line(kind);
         line.is_up = false;
@@ -138,7 +138,7 @@ impl Lines {
         self.settle(purpose_of(kind));
     }
 
-    /// Takes note of whether everything works. Returns whether that is new.
+    /// Updates whether everything of the purpose works. Returns true if that has just become so.
     fn settle(&mut self, purpose: Purpose) -> bool {
         let is_connected = self.of(purpose).all(|line| line.is_up);
         let standing = &mut self.standings[purpose.index()];
@@ -163,7 +163,7 @@ impl Lines {
         self.of(purpose).filter(|line| !line.is_up).find_map(|line| line.error.clone())
     }
 
-    /// `is_known` tells of which purposes the first lists are whole.
+    /// Composes the health. `is_known` tells whether the first lists of a purpose are complete.
     pub(super) fn health(
         &self,
         is_known: impl Fn(Purpose) -> bool,
@@ -189,7 +189,7 @@ impl Lines {
     }
 }
 
-/// What a line matters to; none for that of which kinds there are.
+/// Returns the purpose of a watch. Discovery (`None`) serves policy.
 fn purpose_of(kind: Option<Kind>) -> Purpose {
     kind.map_or(Purpose::Policy, Kind::purpose)
 }

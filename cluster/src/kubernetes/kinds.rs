@@ -1,16 +1,16 @@
-//! The kinds that are followed.
+//! The kinds of objects that are followed.
 
 use std::fmt;
 
-/// The group of the cluster policies.
+/// API group of the cluster-wide policies.
 pub(super) const CLUSTER_POLICY_GROUP: &str = "policy.networking.k8s.io";
 
-/// What kinds are followed for. What there is of one purpose neither waits for the other nor goes with it.
+/// What a kind is followed for. The two purposes are independent: neither waits for the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Purpose {
-    /// Policy depends on them.
+    /// Computing policy.
     Policy,
-    /// The resolver of Services does.
+    /// Resolving Services.
     Services,
 }
 
@@ -33,20 +33,20 @@ pub enum Kind {
     Pod,
     /// `networking.k8s.io/v1`.
     NetworkPolicy,
-    /// `policy.networking.k8s.io/v1alpha2`, where the server has it.
+    /// `policy.networking.k8s.io/v1alpha2`, if the server has it.
     ClusterNetworkPolicy,
-    /// `policy.networking.k8s.io/v1alpha1`, where the server has it.
+    /// `policy.networking.k8s.io/v1alpha1`, if the server has it.
     AdminNetworkPolicy,
-    /// `policy.networking.k8s.io/v1alpha1`, where the server has it.
+    /// `policy.networking.k8s.io/v1alpha1`, if the server has it.
     BaselineAdminNetworkPolicy,
-    /// `v1`, where Services are wanted.
+    /// `v1`, if Services are followed.
     Service,
-    /// `discovery.k8s.io/v1`, where Services are wanted.
+    /// `discovery.k8s.io/v1`, if Services are followed.
     EndpointSlice,
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 9] = [
         Self::Namespace,
         Self::Node,
@@ -59,7 +59,7 @@ impl Kind {
         Self::EndpointSlice,
     ];
 
-    /// As Kubernetes writes it.
+    /// The kind's name in Kubernetes.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Namespace => "Namespace",
@@ -74,7 +74,7 @@ impl Kind {
         }
     }
 
-    /// As addresses and rights name its objects.
+    /// The resource's name in URLs and RBAC rules.
     pub const fn resource(self) -> &'static str {
         match self {
             Self::Namespace => "namespaces",
@@ -89,7 +89,7 @@ impl Kind {
         }
     }
 
-    /// The version in which it is read.
+    /// The API version in which the kind is read.
     pub const fn api_version(self) -> &'static str {
         match self {
             Self::Namespace | Self::Node | Self::Pod | Self::Service => "v1",
@@ -100,18 +100,18 @@ impl Kind {
         }
     }
 
-    /// Its group; empty for Kubernetes' core.
+    /// The API group. Empty for Kubernetes' core.
     pub(super) fn group(self) -> &'static str {
         self.api_version().split_once('/').map_or("", |(group, _)| group)
     }
 
-    /// Where all its objects are.
+    /// The URL path of all objects of the kind.
     pub(super) fn path(self) -> String {
         let root = if self.group().is_empty() { "/api" } else { "/apis" };
         format!("{root}/{}/{}", self.api_version(), self.resource())
     }
 
-    /// What it is followed for. Nodes serve both.
+    /// What the kind is followed for. Nodes serve Services too.
     pub const fn purpose(self) -> Purpose {
         match self {
             Self::Service | Self::EndpointSlice => Purpose::Services,
@@ -119,7 +119,7 @@ impl Kind {
         }
     }
 
-    /// Whether a server may be without it, and policy is whole all the same.
+    /// Whether policy is complete on a server without this kind.
     pub(super) const fn is_optional(self) -> bool {
         matches!(self, Self::ClusterNetworkPolicy | Self::AdminNetworkPolicy | Self::BaselineAdminNetworkPolicy)
     }

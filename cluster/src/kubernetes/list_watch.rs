@@ -1,31 +1,31 @@
-//! One kind: list it, watch it from there, and list it again when the watch has lost its place.
+//! Follows one kind: lists it, watches it from there, and lists it again when the server no longer has the history.
 //!
-//! Lists are those that servers answer by default, consistent and in pages. The alternative, a watch that begins with what there is
-//! (`sendInitialEvents`), fails for ever on servers before 1.32 and on new servers with an old etcd.
+//! Lists are consistent and paged, as servers answer by default. A watch that starts with the existing objects (`sendInitialEvents`) lost:
+//! it fails on servers before 1.32, and on later ones with an old etcd.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::backoff::Backoff;
 use super::connection::Fault;
-use super::follow::Shared;
 use super::kinds::Kind;
 use super::page::{self, Line};
+use super::shared::Shared;
 use super::store::Listing;
 
-/// A watch that was silent all the while it lasted, and lasted less, has served for nothing.
+/// A watch that ends within this time without an event counts as useless and causes a pause.
 const SHORT: Duration = Duration::from_secs(1);
 
-/// Where a watch goes on.
+/// The resource version from which a watch continues.
 #[derive(Clone, Debug, Default)]
 struct Place {
     /// As the server writes it.
     version: String,
-    /// The number that it is, where it is one.
+    /// As a number. `None` if the server's versions are not numeric.
     number: Option<u64>,
 }
 
-/// Follows a kind, for ever.
+/// Follows a kind forever.
 pub(super) async fn follow(kind: Kind, shared: &Arc<Shared>) {
     let mut backoff = Backoff::new(&shared.settings.timing);
     let mut place: Option<Place> = None;
@@ -40,7 +40,7 @@ pub(super) async fn follow(kind: Kind, shared: &Arc<Shared>) {
             },
             Some(from) => match watch(kind, shared, from, &mut backoff).await {
                 Ok(true) => continue,
-                // Nothing is wrong, but a server that does this all the time must not be asked all the time.
+                // Not an error, but a server that ends watches immediately must not be asked without pauses.
                 Ok(false) => {
                     shared.pause(backoff.next()).await;
                     continue;
@@ -59,7 +59,7 @@ pub(super) async fn follow(kind: Kind, shared: &Arc<Shared>) {
     }
 }
 
-/// Reads all pages, and makes them what there is. A list that breaks off changes nothing.
+/// Reads all pages of a list, then replaces the objects of the kind. An incomplete list changes nothing.
 async fn list(kind: Kind, shared: &Shared) -> Result<Place, Fault> {
     let size = shared.settings.timing.page_size;
     let mut listing = Listing::new(kind);
@@ -73,7 +73,7 @@ async fn list(kind: Kind, shared: &Shared) -> Result<Place, Fault> {
         let text = shared.connection.page(&path).await?;
         let page = page::page(kind, &text).map_err(Fault::Other)?;
         drop(text);
-        // A watch from the first page on misses nothing, should the server give later ones another version.
+        // The watch starts at the first page's version, so it misses nothing even if later pages have newer ones.
         place.get_or_insert_with(|| Place { number: page.version.parse().ok(), version: page.version });
         shared.store().add(&mut listing, page.items);
         next = page.next;
@@ -86,10 +86,10 @@ async fn list(kind: Kind, shared: &Shared) -> Result<Place, Fault> {
     Ok(place.unwrap_or_default())
 }
 
-/// Takes in changes until the server ends the watch. Returns whether it has served for something.
+/// Applies changes until the server ends the watch. Returns false if the watch was useless.
 ///
 /// # Errors
-/// When the watch has broken. `place` is where it goes on, but for [`Fault::Expired`].
+/// If the watch broke. It continues from `place`, except after [`Fault::Expired`].
 async fn watch(kind: Kind, shared: &Shared, place: &mut Place, backoff: &mut Backoff) -> Result<bool, Fault> {
     let timing = &shared.settings.timing;
     let mut reconnect = shared.reconnect.subscribe();
@@ -114,7 +114,7 @@ async fn watch(kind: Kind, shared: &Shared, place: &mut Place, backoff: &mut Bac
         }
         let (line, version) = page::line(kind, &text).map_err(Fault::Other)?;
         text.clear();
-        // Whoever sends the past again has lost its place, and what was between may be missing.
+        // The server repeats older versions: it has lost its position, and events may be missing.
         if line.version().zip(place.number).is_some_and(|(version, place)| version < place) {
             return Err(Fault::Expired);
         }
@@ -125,7 +125,7 @@ async fn watch(kind: Kind, shared: &Shared, place: &mut Place, backoff: &mut Bac
             Line::Bookmark { .. } => {}
             Line::Failed { code: 410, .. } => return Err(Fault::Expired),
             Line::Failed { code, message } => {
-                return Err(Fault::other(&format_args!("the server ends the watch, {code}: {message}")));
+                return Err(Fault::other(&format_args!("the server ended the watch with {code}: {message}")));
             }
         }
         *place = Place { version, number };
@@ -135,7 +135,7 @@ async fn watch(kind: Kind, shared: &Shared, place: &mut Place, backoff: &mut Bac
     }
 }
 
-/// A byte as it may be in an address.
+/// Percent-encodes a byte for a URL.
 pub(super) fn escaped(byte: u8) -> String {
     match byte {
         b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => char::from(byte).to_string(),

@@ -1,4 +1,4 @@
-//! The blocks of one node's pods, asked of the server once.
+//! Asks the API server once for a node's podCIDRs.
 
 use bulkhead_control::object::Object;
 use ipnet::IpNet;
@@ -10,17 +10,16 @@ use super::page;
 use super::settings::Timing;
 use crate::client::Access;
 
-/// `spec.podCIDRs` of this node; none where the server does not have the node, or it has none yet.
+/// Returns `spec.podCIDRs` of a node. Empty if the server does not have the node, or the node has no podCIDRs yet.
 ///
 /// # Errors
-/// What is wrong with the server or with the way to it, with the remedy where one is known; or that the system refuses what it takes to
-/// ask.
+/// The server's or the connection's problem, with its remedy, as text for the user.
 pub fn node_blocks(access: Access, node: &str) -> Result<Vec<IpNet>, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
     let connection = Connection::new(access, Timing::default());
     let name: String = node.bytes().map(escaped).collect();
-    // A list, though it is of one: the right to list is the one that the vswitch has.
+    // A list of one object, because the vswitch's RBAC rules grant `list` and not `get`.
     let path = format!("{}?fieldSelector=metadata.name%3D{name}", Kind::Node.path());
     let told = |fault: Fault| fault.told(Kind::Node);
     let text = runtime.block_on(connection.page(&path)).map_err(told)?;

@@ -1,6 +1,6 @@
-//! What the server says: pages of lists, and lines of watches.
+//! Parses pages of lists and lines of watches.
 //!
-//! Objects are read one by one as their text is parsed, since the untyped tree of a page is several times as large as its text.
+//! Objects are parsed one by one: an untyped tree of a whole page takes several times the memory of its text.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::kinds::Kind;
 use super::pruned::Pruned;
 
-/// An object as it was read.
+/// A parsed object.
 pub(super) struct Item {
     pub(super) key: Key,
     pub(super) read: Single,
@@ -26,27 +26,27 @@ pub(super) struct Item {
 #[derive(Default)]
 pub(super) struct Page {
     pub(super) items: Vec<Item>,
-    /// Where a watch goes on from here.
+    /// The resource version from which a watch can start.
     pub(super) version: String,
-    /// What asks for the next page; none on the last one.
+    /// The token of the next page. `None` on the last one.
     pub(super) next: Option<String>,
 }
 
 /// A line of a watch.
 #[expect(clippy::large_enum_variant, reason = "there is one at a time, and it is taken apart at once")]
 pub(super) enum Line {
-    /// The object is there, new or changed.
+    /// The object was added or changed.
     Applied(Item),
-    /// The object is gone.
+    /// The object was deleted.
     Deleted { key: Key, version: Option<u64> },
-    /// Nothing has changed up to here.
+    /// No change up to this version.
     Bookmark { version: Option<u64> },
-    /// The watch is over, for a reason that has a code of HTTP.
+    /// The server ended the watch, with an HTTP status code.
     Failed { code: u16, message: String },
 }
 
 impl Line {
-    /// What orders it among others; none where the server's versions are no numbers.
+    /// Returns the version as a number, for ordering. `None` if the server's versions are not numeric.
     pub(super) const fn version(&self) -> Option<u64> {
         match self {
             Self::Applied(Item { version, .. }) | Self::Deleted { version, .. } | Self::Bookmark { version } => {
@@ -57,24 +57,25 @@ impl Line {
     }
 }
 
-/// Reads a page of a list of this kind.
+/// Parses a page of a list.
 ///
 /// # Errors
-/// When it is none: then nothing of it counts.
+/// If any part of the page is malformed.
 pub(super) fn page(kind: Kind, text: &str) -> Result<Page, String> {
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let page = PageSeed(kind).deserialize(&mut deserializer);
     let page = page.and_then(|page| deserializer.end().map(|()| page));
-    page.map_err(|error| format!("the server's list of {} cannot be read: {}", kind.resource(), shown(&error)))
+    page.map_err(|error| format!("the server's list of {} is malformed: {}", kind.resource(), shown(&error)))
 }
 
-/// Reads a line of a watch of this kind. Also returns its version as the server writes it.
+/// Parses a line of a watch. Also returns its version as the server writes it.
 ///
 /// # Errors
-/// When it is none: then what the server wanted to say is not known.
+/// If the line is malformed, so that the change is unknown.
 pub(super) fn line(kind: Kind, text: &[u8]) -> Result<(Line, String), String> {
-    let unreadable =
-        |error: &dyn fmt::Display| format!("a change of {} cannot be read: {}", kind.resource(), shown(error));
+    let unreadable = |error: &dyn fmt::Display| {
+        format!("the server sent a malformed change of {}: {}", kind.resource(), shown(error))
+    };
     let mut deserializer = serde_json::Deserializer::from_slice(text);
     let event = EventSeed(kind).deserialize(&mut deserializer);
     let event = event.and_then(|event| deserializer.end().map(|()| event));
@@ -105,7 +106,7 @@ struct Event {
 
 const NAMELESS: &str = "an object without a name";
 
-/// The start of what is wrong: it may repeat pieces of what was sent.
+/// Truncates an error, which may quote the server's text.
 fn shown(error: &dyn fmt::Display) -> String {
     escaped(&error.to_string()).chars().take(200).collect()
 }
@@ -114,7 +115,7 @@ fn version_of(value: &Value) -> Option<&str> {
     value.pointer("/metadata/resourceVersion").and_then(Value::as_str).filter(|version| !version.is_empty())
 }
 
-/// Reads an object as if a file held it.
+/// Parses an object with the code that reads files.
 fn item(kind: Kind, value: Value) -> Result<Item, String> {
     check_kind(kind, &value)?;
     let (key, version) = (key_of(kind, &value), version_of(&value).and_then(|version| version.parse().ok()));
@@ -122,15 +123,15 @@ fn item(kind: Kind, value: Value) -> Result<Item, String> {
     let read = single::read(value, kind.api_version(), kind.name());
     let mut read = read.ok_or("an object of another kind")?;
     if let Some(Object::Pod(pod)) = &mut read.object {
-        // No verdict depends on it, and a large cluster's would take megabytes.
+        // Verdicts do not depend on the owner, which would take megabytes in a large cluster.
         pod.owner = None;
     }
-    // Shares the texts of the object.
+    // The key shares the object's strings.
     let key = read.object.as_ref().map_or(key, Key::of);
     Ok(Item { key, read, version })
 }
 
-/// Items of lists need not say their kind. What says another one is nonsense, or of another list.
+/// Checks `apiVersion` and `kind`, which items of lists may omit.
 fn check_kind(kind: Kind, value: &Value) -> Result<(), String> {
     for (field, expected) in [("apiVersion", kind.api_version()), ("kind", kind.name())] {
         match value.get(field) {
@@ -238,7 +239,7 @@ impl<'de> Visitor<'de> for PageSeed {
         }
         let expected = format!("{}List", self.0.name());
         if kind.as_deref() != Some(&*expected) {
-            return Err(A::Error::custom(format_args!("it is no {expected}")));
+            return Err(A::Error::custom(format_args!("it is not a {expected}")));
         }
         if !has_items || page.version.is_empty() {
             return Err(A::Error::custom("it has no items or no metadata.resourceVersion"));
@@ -264,7 +265,7 @@ impl<'de> Visitor<'de> for ItemsSeed {
         f.write_str("the objects of a list")
     }
 
-    /// As programs in Go write an empty list.
+    /// Programs in Go write `null` for an empty list.
     fn visit_unit<E>(self) -> Result<Vec<Item>, E> {
         Ok(Vec::new())
     }

@@ -1,9 +1,8 @@
-//! Objects as the server writes them, without what nobody here reads.
+//! Objects of the server without the fields that no code here reads.
 //!
-//! Most of a Pod's text is what others need: how its containers run, and who has set which field. A Node lists the images that it has.
-//! To build a tree of that, for each event and each object of a list, costs more than all the rest of reading it. So it is passed over
-//! while the text is parsed. So is what an endpoint slice tells of pods, and what a Service tells of its load balancer. A policy is kept
-//! whole, but for who has set its fields: a field that is not understood matters there.
+//! Most of a Pod's text concerns others: how containers run, and which client set which field. A Node lists its images. Building a tree of
+//! all that, for each event and object, would cost more than the rest of parsing. So these fields are skipped during parsing, as are parts
+//! of endpoint slices and Services. Policies are kept whole except `managedFields`, because an unknown field matters there.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -14,12 +13,12 @@ use serde_json::{Map, Value};
 
 use super::kinds::Kind;
 
-/// What is kept of a value. What is said of a list holds for each of its elements.
+/// The part of a value to keep. Applies to each element of a list.
 #[derive(Clone, Copy, Debug)]
 enum Keep {
     Nothing,
     Whole,
-    /// Of the fields with these names this, and of the others all or nothing.
+    /// For the named fields as given. Other fields are kept or dropped as a whole.
     Fields {
         named: &'static [(&'static str, Keep)],
         keeps_others: bool,
@@ -33,7 +32,7 @@ const fn only(named: &'static [(&'static str, Keep)]) -> Keep {
 const METADATA: Keep = Keep::Fields { named: &[("managedFields", Keep::Nothing)], keeps_others: true };
 const OBJECT: Keep = Keep::Fields { named: &[("metadata", METADATA)], keeps_others: true };
 
-/// What `RawService` and `RawSlice` read of the metadata: annotations of Services are long, and for others.
+/// Metadata that `RawService` and `RawSlice` read. Annotations of Services are long and unused.
 const NAMED: Keep = only(&[
     ("name", Keep::Whole),
     ("namespace", Keep::Whole),
@@ -42,9 +41,9 @@ const NAMED: Keep = only(&[
     ("labels", Keep::Whole),
 ]);
 
-/// What `RawContainer` reads.
+/// Fields that `RawContainer` reads.
 const CONTAINERS: Keep = only(&[("restartPolicy", Keep::Whole), ("ports", Keep::Whole)]);
-/// What `RawPod` reads, and of the `Status` in its place with which a watch fails.
+/// Fields that `RawPod` reads, and those of the `Status` with which a watch fails.
 const POD: Keep = only(&[
     ("apiVersion", Keep::Whole),
     ("kind", Keep::Whole),
@@ -65,13 +64,13 @@ const POD: Keep = only(&[
         only(&[("phase", Keep::Whole), ("startTime", Keep::Whole), ("podIP", Keep::Whole), ("podIPs", Keep::Whole)]),
     ),
 ]);
-/// What `RawNode` reads.
+/// Fields that `RawNode` reads.
 const NODE: Keep = Keep::Fields {
     named: &[("metadata", METADATA), ("status", only(&[("addresses", Keep::Whole)]))],
     keeps_others: true,
 };
 
-/// What `RawService` reads, and of the `Status` in its place with which a watch fails.
+/// Fields that `RawService` reads, and those of the `Status` with which a watch fails.
 const SERVICE: Keep = only(&[
     ("apiVersion", Keep::Whole),
     ("kind", Keep::Whole),
@@ -96,7 +95,7 @@ const SERVICE: Keep = only(&[
     ),
     ("status", only(&[("loadBalancer", Keep::Whole)])),
 ]);
-/// What `RawSlice` reads, and of the `Status` in its place with which a watch fails.
+/// Fields that `RawSlice` reads, and those of the `Status` with which a watch fails.
 const SLICE: Keep = only(&[
     ("apiVersion", Keep::Whole),
     ("kind", Keep::Whole),
@@ -116,7 +115,7 @@ const SLICE: Keep = only(&[
     ),
 ]);
 
-/// Reads an object of this kind from the server's text.
+/// Deserializes an object of a kind, without the fields to skip.
 pub(super) struct Pruned(pub(super) Kind);
 
 impl<'de> DeserializeSeed<'de> for Pruned {
@@ -146,8 +145,8 @@ impl<'de> DeserializeSeed<'de> for Keep {
     }
 }
 
-/// Keeps some fields of a mapping, or of each mapping of a list. Anything else is kept as it is: it is not what it should be, and
-/// whoever reads it says so.
+/// Keeps some fields of a mapping, or of each mapping of a list. Values of other types are kept: the code that reads the object reports
+/// them.
 #[derive(Clone, Copy)]
 struct Fields {
     named: &'static [(&'static str, Keep)],

@@ -1,4 +1,4 @@
-//! Which server is followed, and how patiently.
+//! Which server is followed, which kinds, and the timeouts.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -8,21 +8,21 @@ use bulkhead_control::source::{KindName, ServiceKinds};
 use super::kinds::{Kind, Purpose};
 use crate::client::Access;
 
-/// What is followed.
+/// What the follower follows.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// How the server is reached.
+    /// Access to the API server.
     pub access: Access,
-    /// Kinds that are passed over though they restrict traffic. Only those that a server may be without can be.
+    /// Policy kinds to ignore. Only optional kinds can be ignored.
     pub ignored: BTreeSet<KindName>,
     /// Whether Services and endpoint slices are followed.
     pub services: ServiceKinds,
-    /// How patiently.
+    /// Timeouts and pauses.
     pub timing: Timing,
 }
 
 impl Settings {
-    /// The kinds that are followed, where the server has them.
+    /// Returns the kinds to follow, including optional ones.
     pub(super) fn kinds(&self) -> impl Iterator<Item = Kind> + use<'_> {
         let is_ignored =
             |kind: Kind| kind.is_optional() && self.ignored.iter().any(|name| name.is(kind.group(), kind.name()));
@@ -34,29 +34,29 @@ impl Settings {
     }
 }
 
-/// How patiently a server is followed. Tests are less patient than the default.
+/// Timeouts and pauses. Tests use shorter ones than the default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// How long after the first change of a batch it is handed over. What comes meanwhile, and until it is taken, joins it. Short
-    /// beside the 50 ms within which a policy has to be enforced, long beside the distance of events in a burst.
+    /// How long changes are gathered before a batch is announced. Later changes join the batch until it is taken. Short against the 50 ms
+    /// within which a policy has to be enforced, long against the distance of events in a burst.
     pub gather: Duration,
-    /// The pause after the first failure. It doubles from failure to failure.
+    /// Pause after the first failure. Doubles with each further one.
     pub first_pause: Duration,
-    /// The longest pause after a failure: what a server that is back is waited for at most.
+    /// Longest pause after a failure, which bounds the delay once the server is back.
     pub longest_pause: Duration,
-    /// How often the server is asked which kinds it has, which also tells whether it is there. A server has thousands of such
-    /// clients: their kubelets ask three times as often.
+    /// Interval of discovery, which also detects whether the server is up. A server has thousands of such clients; kubelets poll three
+    /// times as often.
     pub contact: Duration,
-    /// How long an answer that is short may take.
+    /// Timeout of a short answer.
     pub answer: Duration,
-    /// How long one page of a list may take. Servers that have just started take long.
+    /// Timeout of one page of a list. A server that has just started is slow.
     pub page: Duration,
-    /// How many objects a page has at most. Source: client-go, `pager`'s default.
+    /// Maximum number of objects on a page. Source: client-go, `pager`'s default.
     pub page_size: u32,
-    /// After how long the server ends a watch by itself, in seconds. Source: Kubernetes API concepts, "timeoutSeconds"; below the
-    /// five minutes after which proxies like to.
+    /// After how many seconds the server ends a watch. Source: Kubernetes API concepts, "timeoutSeconds". Below five minutes, a common
+    /// timeout of proxies.
     pub watch_seconds: u32,
-    /// How long a watch may be silent. Servers send a bookmark every minute: two that are missed are a dead connection.
+    /// Longest silence of a watch. Servers send a bookmark every minute: after two missed ones the connection is dead.
     pub silence: Duration,
 }
 

@@ -1,10 +1,11 @@
-//! What the server has, as far as it has been heard, and what of it has not been taken yet.
+//! The objects of the server as far as they are known, and the changes that are not taken yet.
 //!
 //! ```text
 //!   list of a kind --Listing: what differs, which names--> settle --.
 //!   line of a watch ---------------------------------------put------+--> objects, changed names --take--> batch of events
 //! ```
-//! What changes again before it is taken is taken once, as it is then: a burst costs as much as the objects that it is about.
+//! An object that changes several times before a batch is taken occurs once, in its latest state. So a burst costs as much as its distinct
+//! objects.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,71 +21,70 @@ use bulkhead_control::texts::Texts;
 use super::kinds::{Kind, Purpose};
 use super::page::Item;
 
-/// What messages name in the place of a file.
+/// The source that messages name instead of a file.
 const PLACE: &str = "kubernetes";
 
-/// A batch: what has changed of the kinds of one purpose since the one before. That of Services has nodes as well.
+/// A batch: the changes of one purpose since the previous batch. Batches of Services include nodes.
 #[derive(Clone, Debug, Default)]
 pub struct Changes {
-    /// Whether it is the first one, and so everything that there is.
+    /// Whether this is the first batch, which has all objects.
     pub is_whole: bool,
-    /// When the first change of the batch was heard; none where that was no change of something that was known, but a part of the first
-    /// lists.
+    /// When the batch's first change arrived. `None` for the first batch.
     pub heard: Option<Instant>,
-    /// What has changed, what is gone first.
+    /// The changes, removals first.
     pub events: Vec<Event>,
-    /// How many objects are not understood, of all that there are.
+    /// The number of malformed objects among all known ones.
     pub faulty: usize,
-    /// What is wrong with them, and what deserves a look.
+    /// Problems of these objects, and warnings.
     pub warnings: SourceErrors,
 }
 
-/// What has changed of the kinds of a purpose and was not taken yet.
+/// The changes of a purpose that are not taken yet.
 #[derive(Debug, Default)]
 struct Pending {
     changed: BTreeSet<Key>,
-    /// Since when there is something to take.
+    /// When the first of these changes arrived. `None` without changes.
     since: Option<Instant>,
     was_taken: bool,
 }
 
-/// What of an object was told before, and its faults.
+/// An object as received, and its faults. `None` for an object that cannot be used.
 type Before = (Option<Box<Object>>, Option<Box<Faults>>);
 
-/// How far a kind is known.
+/// What is known of a kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Known {
-    /// Nothing was heard of it.
+    /// No list is complete yet.
     #[default]
     Nothing,
-    /// The server does not have it.
+    /// The server does not have the kind.
     Absent,
-    /// Its first list is whole.
+    /// The first list is complete.
     Listed,
-    /// It is not to be followed.
+    /// The kind is not followed.
     Ignored,
 }
 
-/// See the module.
+/// All known objects, their faults, and pending changes.
 pub(super) struct Store {
-    /// None of an object for which nothing stands. Boxed, since a tree is about half empty and objects are large.
+    /// `None` for an object that cannot be used. Boxed, because objects are large and tree nodes about half empty.
     objects: BTreeMap<Key, Option<Box<Object>>>,
-    /// Of the few objects that are not in order.
+    /// Faults of the objects that have any.
     faults: BTreeMap<Key, Box<Faults>>,
     texts: Texts,
     counts: [usize; Kind::ALL.len()],
-    /// By purpose.
+    /// Indexed by purpose.
     pending: [Pending; Purpose::ALL.len()],
     known: [Known; Kind::ALL.len()],
-    /// The namespaces whose labels could not be read, when a batch was taken last.
+    /// Namespaces with unreadable labels, as of the last batch.
     excluded: BTreeSet<Arc<str>>,
 }
 
-/// A list that is being read.
+/// A list in progress.
 pub(super) struct Listing {
     kind: Kind,
     names: BTreeSet<Key>,
-    /// What is not as the store has it.
+    /// Objects that differ from the store's.
     different: BTreeMap<Key, Before>,
 }
 
@@ -109,7 +109,7 @@ impl Store {
         }
     }
 
-    /// Whether the first lists of all kinds of the purpose are whole.
+    /// Whether the first lists of all kinds of the purpose are complete.
     pub(super) fn is_known(&self, purpose: Purpose) -> bool {
         let known = |kind: Kind| self.known[kind.index()];
         match purpose {
@@ -122,13 +122,13 @@ impl Store {
         }
     }
 
-    /// Whether there is something to take.
+    /// Whether a batch can be taken.
     pub(super) fn has_changed(&self, purpose: Purpose) -> bool {
         let Pending { changed, was_taken, .. } = &self.pending[purpose.index()];
         self.is_known(purpose) && (!was_taken || !changed.is_empty())
     }
 
-    /// How many objects there are of each kind.
+    /// Returns the number of objects of each kind. `None` for a kind that is absent or not followed.
     pub(super) fn counts(&self) -> Vec<(Kind, Option<usize>)> {
         let count = |kind: Kind| {
             let is_there = matches!(self.known[kind.index()], Known::Listed | Known::Nothing);
@@ -137,7 +137,7 @@ impl Store {
         Kind::ALL.into_iter().map(count).collect()
     }
 
-    /// Adds a page to a list. Of an object that is in it twice the later one counts.
+    /// Adds a page to a list. If an object occurs twice, the later one counts.
     pub(super) fn add(&mut self, listing: &mut Listing, items: Vec<Item>) {
         for item in items {
             let (key, object, faults) = parts(item, &mut self.texts);
@@ -150,7 +150,7 @@ impl Store {
         }
     }
 
-    /// The list is whole: it is what there is of the kind.
+    /// Completes a list: replaces the objects of the kind.
     pub(super) fn settle(&mut self, listing: Listing) {
         let Listing { kind, names, different } = listing;
         let is_gone = |key: &&Key| kind_of(key) == kind && !names.contains(key);
@@ -162,13 +162,13 @@ impl Store {
         self.known[kind.index()] = Known::Listed;
     }
 
-    /// The server does not have the kind, and so none of its objects.
+    /// Records that the server does not have the kind. Removes its objects.
     pub(super) fn set_absent(&mut self, kind: Kind) {
         self.settle(Listing::new(kind));
         self.known[kind.index()] = Known::Absent;
     }
 
-    /// The object is there.
+    /// Adds or replaces an object.
     pub(super) fn put(&mut self, item: Item) {
         let (key, object, faults) = parts(item, &mut self.texts);
         if !self.has(&key, object.as_deref(), faults.as_deref()) {
@@ -176,7 +176,7 @@ impl Store {
         }
     }
 
-    /// The object is not there any more.
+    /// Removes an object.
     pub(super) fn delete(&mut self, key: Key) {
         if self.objects.remove(&key).is_some() {
             self.counts[kind_of(&key).index()] -= 1;
@@ -187,7 +187,7 @@ impl Store {
 
     fn note(&mut self, key: Key) {
         let (kind, follows_services) = (kind_of(&key), self.known[Kind::Service.index()] != Known::Ignored);
-        // A node's zone and addresses tell which endpoints are near it.
+        // A node's zone and addresses determine which endpoints are near.
         if kind == Kind::Node && follows_services {
             self.pending[Purpose::Services.index()].note(key.clone());
         }
@@ -211,7 +211,8 @@ impl Store {
         }
     }
 
-    /// All objects, when those that policy depends on are those of the batch that was taken last; Services when a batch of them was taken.
+    /// Returns all objects of the batches taken so far. `None` if policy objects have changed since. Includes Services once a batch of them
+    /// was taken.
     pub(super) fn taken(&self) -> Option<impl Iterator<Item = &Object>> {
         let [policy, services] = &self.pending;
         let is_wanted = |key: &Key| services.was_taken || kind_of(key).purpose() != Purpose::Services;
@@ -220,10 +221,10 @@ impl Store {
         (policy.was_taken && policy.changed.is_empty()).then_some(objects)
     }
 
-    /// What has changed of this purpose since the last time; none where nothing has, or not everything is known yet.
+    /// Returns the changes of a purpose since the last call. `None` without changes, or before the first lists are complete.
     ///
     /// # Errors
-    /// When something that is about policy is not understood, and nothing can stand for it. What has changed stays to be taken.
+    /// If an object that affects policy is malformed and no safe substitute exists. The changes stay pending.
     pub(super) fn take(&mut self, purpose: Purpose) -> Option<Result<Changes, SourceErrors>> {
         if !self.has_changed(purpose) {
             return None;
@@ -251,10 +252,10 @@ impl Store {
         Some(Ok(Changes { is_whole, heard, events, faulty, warnings }))
     }
 
-    /// Takes note of which namespaces' labels are known, which changes what some policies mean.
+    /// Determines which namespaces have readable labels. Marks the policies whose meaning that changes.
     ///
     /// # Errors
-    /// When something is not understood that nothing can stand for.
+    /// If a malformed object has no safe substitute.
     fn understand_policy(&mut self) -> Result<(), SourceErrors> {
         let unknown = self.unknown();
         let mut errors = SourceErrors::default();
@@ -275,7 +276,7 @@ impl Store {
         Ok(())
     }
 
-    /// The object as it counts beside those that are not understood.
+    /// Returns the object without the namespaces whose labels are unreadable.
     fn meant(&self, object: &Object) -> Object {
         let mut object = object.clone();
         if let Object::Policy(policy) = &mut object {
@@ -312,7 +313,6 @@ fn parts(item: Item, texts: &mut Texts) -> (Key, Option<Box<Object>>, Option<Box
     (Key::of(read), object.map(Box::new), faults)
 }
 
-/// The kind of a followed object.
 fn kind_of(key: &Key) -> Kind {
     match key {
         Key::Service(_) => Kind::Service,
@@ -329,7 +329,7 @@ fn kind_of(key: &Key) -> Kind {
     }
 }
 
-/// Whether what the object means depends on which namespaces' labels are known.
+/// Whether the object's meaning depends on namespaces' labels.
 fn asks_for_labels(object: Option<&Object>) -> bool {
     let Some(Object::Policy(Policy { ingress, egress, .. })) = object else { return false };
     let peers = ingress.iter().chain(egress).flatten().filter_map(|rule| rule.peers.as_ref()).flatten();

@@ -1,4 +1,4 @@
-//! Sends a plan's requests, each until it is done: what was done already is done.
+//! Sends a plan's requests. Each is idempotent: repeating it after an interruption does no harm.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,37 +11,37 @@ use serde_json::Value;
 
 use super::client::{Client, told};
 
-/// See the module.
+/// Sends the requests of a plan.
 pub struct Apply<'a> {
     client: &'a Client,
     desired: &'a Desired,
     owner: &'a str,
-    /// By their tags.
+    /// IDs of groups by tag.
     ids: BTreeMap<String, String>,
-    /// Rules that the server has put into a new group and that are wanted there.
+    /// Rules that the server created in new groups by default and that the plan wants.
     made: BTreeSet<(Arc<str>, SecurityRule)>,
-    /// How many requests changed something.
+    /// The number of requests that changed something.
     pub sent: usize,
-    /// What was other than planned.
+    /// Differences from the plan, for the user.
     pub notes: Vec<String>,
 }
 
 impl<'a> Apply<'a> {
-    /// Nothing is sent yet.
+    /// Creates a run that has sent nothing yet.
     pub fn new(client: &'a Client, desired: &'a Desired, owner: &'a str) -> Self {
         let (ids, made, notes) = (BTreeMap::new(), BTreeSet::new(), Vec::new());
         Self { client, desired, owner, ids, made, sent: 0, notes }
     }
 
-    /// Takes in the IDs of groups that there are.
+    /// Sets the IDs of existing groups.
     pub fn know(&mut self, ids: &BTreeMap<String, String>) {
         self.ids.clone_from(ids);
     }
 
-    /// Sends a request.
+    /// Sends a request of the plan.
     ///
     /// # Errors
-    /// When the server refuses it, or does not answer as often as it is repeated.
+    /// If the server refuses the request, or all retries failed.
     pub async fn send(&mut self, request: &Request) -> anyhow::Result<()> {
         match request {
             Request::CreateGroup { tag } => return self.create_group(tag).await,
@@ -65,29 +65,32 @@ impl<'a> Apply<'a> {
                 self.sent += 1;
                 Ok(answer)
             }
-            // It was done, and the answer was lost; or somebody else has done it.
+            // An earlier attempt succeeded but its answer was lost, or another client did the same.
             Err(fault) if method == Method::DELETE && fault.is(StatusCode::NOT_FOUND, "") => Ok(Value::Null),
             Err(fault) if fault.is(StatusCode::CONFLICT, "SecurityGroupRuleExists") => Ok(Value::Null),
-            // Not to be deleted while a port is in it; nor is that urgent.
+            // The server keeps a group while a port uses it. That is harmless.
             Err(fault) if fault.is(StatusCode::CONFLICT, "SecurityGroupInUse") => {
-                self.notes.push(format!("{about} stays: a port is in it that it was not in before"));
+                self.notes.push(format!("{about} was not deleted: a port has joined it since the plan was made"));
                 Ok(Value::Null)
             }
-            // Its pod has ended.
+            // The port's pod has ended.
             Err(fault) if fault.is(StatusCode::NOT_FOUND, "PortNotFound") => {
-                self.notes.push(format!("the port of {about} is gone"));
+                self.notes.push(format!("the port of {about} no longer exists"));
                 Ok(Value::Null)
             }
             Err(fault) => Err(told(&format!("{method} {path} ({about})"), fault)),
         }
     }
 
-    /// Creates a group, tags it, and takes out the rules that the server has put into it.
+    /// Creates and tags a group. Deletes the server's default rules that the plan does not want.
     async fn create_group(&mut self, tag: &Arc<str>) -> anyhow::Result<()> {
         let (desired, owner) = (self.desired, self.owner);
-        let wanted = desired.groups.get(tag).context("a group is created that is wanted")?;
+        let wanted = desired.groups.get(tag).context("the plan creates only desired groups")?;
         let made = self.post_group(tag).await?;
-        let id = made["id"].as_str().with_context(|| format!("the server gives group {tag} no ID"))?.to_owned();
+        let id = made["id"]
+            .as_str()
+            .with_context(|| format!("the server returned no ID for the new group {tag}"))?
+            .to_owned();
         self.ids.insert(tag.to_string(), id);
         self.sent += 1;
         let tags = Request::SetTags { tag: tag.clone() };
@@ -108,7 +111,7 @@ impl<'a> Apply<'a> {
         Ok(())
     }
 
-    /// A group is not created twice when an answer is lost: before the request is repeated, the group is looked for.
+    /// Creates a group. Before a retry it looks for the group, so that a lost answer does not create a second one.
     async fn post_group(&self, tag: &Arc<str>) -> anyhow::Result<Value> {
         let wanted = &self.desired.groups[tag];
         let (path, body) = ("/v2.0/security-groups", wanted.body(self.owner));

@@ -1,4 +1,4 @@
-//! The connection to a Neutron server: requests with a token, repeated where that may help, and lists page by page.
+//! A client of a Neutron server: authenticated requests with retries, and paged lists.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,30 +19,30 @@ use serde_json::Value;
 
 use crate::errors::{bounded, chain};
 
-/// How long an answer may take: Neutron itself gives its backends 30 s, and a page of ports takes some seconds.
+/// Timeout of an answer. Neutron gives its backends 30 s; a page of ports takes a few seconds.
 const ANSWER: Duration = Duration::from_secs(60);
 
-/// Before the first repetition; each further one waits twice as long, up to [`LONGEST`].
+/// Pause before the first retry. Doubles with each retry, up to [`LONGEST`].
 const FIRST_WAIT: Duration = Duration::from_millis(200);
 
-/// The longest wait, also where the server asks for more.
+/// Longest pause before a retry, even if the server asks for more.
 const LONGEST: Duration = Duration::from_secs(20);
 
-/// Elements of a page: 500 ports are some 1 MB of JSON. The server may give fewer.
+/// Elements per page: 500 ports are about 1 MB of JSON. The server may return fewer.
 const PAGE: usize = 500;
 
-/// The longest answer, ten times a page of ports.
+/// Maximum size of an answer, in bytes: ten times a page of ports.
 const MAX_ANSWER: usize = 10 << 20;
 
-/// What a request came to that did not succeed.
+/// Why a request failed.
 #[derive(Debug)]
 pub(super) enum Fault {
-    /// No answer: it is not known whether it was done.
+    /// No answer, so the request may have been carried out.
     Lost(String),
-    /// The server's answer.
+    /// The server answered with an error.
     Refused {
         status: StatusCode,
-        /// The error's name, empty where there is none.
+        /// The error's type. Empty if the server names none.
         kind: String,
         message: String,
         retry_after: Option<Duration>,
@@ -61,7 +61,7 @@ impl fmt::Display for Fault {
 impl std::error::Error for Fault {}
 
 impl Fault {
-    /// Whether the same request may succeed later.
+    /// Whether a retry may succeed.
     fn may_pass(&self) -> bool {
         match self {
             Self::Lost(_) => true,
@@ -69,7 +69,7 @@ impl Fault {
         }
     }
 
-    /// Whether the server may have done what it was asked for.
+    /// Whether the server may have carried out the request.
     pub(super) fn is_uncertain(&self) -> bool {
         match self {
             Self::Lost(_) => true,
@@ -82,7 +82,7 @@ impl Fault {
     }
 }
 
-/// See the module.
+/// A client of one Neutron server.
 pub struct Client {
     http: legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
     base: String,
@@ -92,26 +92,28 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client of the server at `endpoint`, with or without the version at its end. It repeats a request up to `retries` times.
+    /// Creates a client of the server at `endpoint`, with or without `/v2.0`. It retries a request up to `retries` times.
     ///
     /// # Errors
-    /// When the endpoint is no URL, the token has characters that no token has, or this machine's certificates cannot be read.
+    /// If the endpoint is not a URL, the token contains invalid characters, or the system's trusted certificates cannot be read.
     pub fn new(endpoint: &str, token: &str, retries: u32) -> anyhow::Result<Self> {
-        let help = "write for example --endpoint https://neutron.example:9696";
+        let help = "give a URL such as --endpoint https://neutron.example:9696";
         let uri: Uri =
-            endpoint.parse().with_context(|| format!("--endpoint {endpoint:?} is no URL\n  help: {help}"))?;
+            endpoint.parse().with_context(|| format!("--endpoint {endpoint:?} is not a URL\n  help: {help}"))?;
         let (Some(scheme @ ("http" | "https")), Some(host)) = (uri.scheme_str(), uri.host()) else {
-            bail!("--endpoint {endpoint:?} is no http or https URL\n  help: {help}");
+            bail!("--endpoint {endpoint:?} is not an http or https URL\n  help: {help}");
         };
         let is_here = host == "localhost"
             || host.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback());
         let is_overheard = scheme == "http" && !is_here;
         let base = endpoint.trim_end_matches('/').trim_end_matches("/v2.0").trim_end_matches('/').to_owned();
-        let mut token =
-            HeaderValue::from_str(token).ok().context("the token in OS_TOKEN has characters that no token has")?;
+        let mut token = HeaderValue::from_str(token)
+            .ok()
+            .context("the token in OS_TOKEN contains characters that tokens cannot have")?;
         token.set_sensitive(true);
-        let tls =
-            HttpsConnectorBuilder::new().with_native_roots().context("this machine's certificates cannot be read")?;
+        let tls = HttpsConnectorBuilder::new()
+            .with_native_roots()
+            .context("the system's trusted certificates cannot be read")?;
         let connector = tls.https_or_http().enable_http1().build();
         Ok(Self {
             http: legacy::Client::builder(TokioExecutor::new()).build(connector),
@@ -122,12 +124,12 @@ impl Client {
         })
     }
 
-    /// Whether the token is readable on the way: it is sent without TLS, and leaves this machine.
+    /// Whether the token travels unencrypted: the endpoint is http and not on this machine.
     pub const fn is_overheard(&self) -> bool {
         self.is_overheard
     }
 
-    /// Sends a request once.
+    /// Sends a request without retries.
     pub(super) async fn once(&self, method: &Method, path: &str, body: Option<&Value>) -> Result<Value, Fault> {
         let lost = |error: &dyn std::error::Error| Fault::Lost(chain(error));
         let request = Request::builder().method(method).uri(format!("{}{path}", self.base));
@@ -162,7 +164,7 @@ impl Client {
         })
     }
 
-    /// Waits before the repetition number `tried`, from 0, after this fault; false where it is of no use.
+    /// Pauses before retry number `tried`, counted from 0. Returns false if a retry is useless or the limit is reached.
     pub(super) async fn wait(&self, fault: &Fault, tried: u32) -> bool {
         if !fault.may_pass() || tried >= self.retries {
             return false;
@@ -176,7 +178,7 @@ impl Client {
         true
     }
 
-    /// Sends a request that may be sent twice.
+    /// Sends an idempotent request, with retries.
     pub(super) async fn send(&self, method: &Method, path: &str, body: Option<&Value>) -> Result<Value, Fault> {
         let mut tried = 0;
         loop {
@@ -187,8 +189,8 @@ impl Client {
         }
     }
 
-    /// All elements of a list. Pages are asked for by the last element's ID and not by the link to the next page, which may name a host
-    /// that only the server knows, and that is not to have the token.
+    /// Returns all elements of a list. Pages continue after the last element's ID. The server's link to the next page may name another
+    /// host, which must not get the token.
     async fn list(&self, resource: &str, filter: &str) -> anyhow::Result<Vec<Value>> {
         let key = resource.replace('-', "_");
         let (mut all, mut marker) = (Vec::new(), String::new());
@@ -197,7 +199,7 @@ impl Client {
             let mut answer =
                 self.send(&Method::GET, &path, None).await.map_err(|fault| told(&format!("GET {path}"), fault))?;
             let Some(Value::Array(page)) = answer.get_mut(&key).map(Value::take) else {
-                bail!("GET {path}: the answer has no {key}\n  help: is this the endpoint of `network`?");
+                bail!("GET {path}: the answer has no {key}\n  help: give the endpoint of the `network` service");
             };
             let links = answer.get(format!("{key}_links")).and_then(Value::as_array).into_iter().flatten();
             let is_last = !links.into_iter().any(|link| link["rel"] == "next");
@@ -210,15 +212,15 @@ impl Client {
         }
     }
 
-    /// The groups that are ours: those with our tag, and those that were left without any.
+    /// Returns this owner's groups: tagged ones, and untagged ones of an interrupted run.
     async fn groups(&self, owner: &str) -> anyhow::Result<Vec<Value>> {
         let mut groups = self.list("security-groups", &format!("&tags={owner}")).await?;
         groups.extend(self.untagged(owner).await?);
         Ok(groups)
     }
 
-    /// Groups that were created and not tagged, because the run ended or an answer was lost. Whoever copies one of our descriptions has
-    /// not copied the name as well.
+    /// Returns groups that were created but not tagged, because the run was interrupted or an answer was lost. The name is checked too,
+    /// since a user may have copied the description.
     async fn untagged(&self, owner: &str) -> anyhow::Result<Vec<Value>> {
         let mut described = self.list("security-groups", &format!("&description={owner}")).await?;
         described.retain(|group| {
@@ -228,10 +230,10 @@ impl Client {
         Ok(described)
     }
 
-    /// The groups and ports of the server that concern us: of one network's ports, or of all.
+    /// Returns this owner's groups and the server's ports, of one network or of all.
     ///
     /// # Errors
-    /// When the server refuses a request, or does not answer as often as it is repeated.
+    /// If the server refuses a request, or all retries failed.
     pub async fn listed(&self, owner: &str, network: Option<&str>) -> anyhow::Result<Listed> {
         let groups = self.groups(owner).await?;
         let network = network.map(|id| format!("&network_id={id}")).unwrap_or_default();
@@ -244,7 +246,7 @@ impl Client {
         })
     }
 
-    /// The IDs of our groups by their tags; of two with one tag the first, as the plan has it.
+    /// Returns the IDs of this owner's groups by tag. If two groups share a tag, the lower ID counts, as in the plan.
     ///
     /// # Errors
     /// As [`Self::listed`].
@@ -262,23 +264,23 @@ impl Client {
         Ok(ids)
     }
 
-    /// The first of our groups of this name that has no tags yet.
+    /// Returns this owner's first untagged group of this name. `None` if it does not exist.
     pub(super) async fn left_over(&self, owner: &str, name: &str) -> anyhow::Result<Option<Value>> {
         Ok(self.untagged(owner).await?.into_iter().find(|group| group["name"] == name))
     }
 }
 
-/// The error for the user.
+/// Returns the error for the user, with a remedy if one is known.
 pub(super) fn told(what: &str, fault: Fault) -> anyhow::Error {
     let help = if fault.is(StatusCode::UNAUTHORIZED, "") {
-        "the token is not valid any more: OS_TOKEN=$(openstack token issue -f value -c id)"
+        "the token has expired; get a new one: OS_TOKEN=$(openstack token issue -f value -c id)"
     } else if fault.is(StatusCode::FORBIDDEN, "") {
-        "the token's user needs a role that may change ports and security groups of the project"
+        "give the token's user a role that may change ports and security groups of the project"
     } else if fault.is(StatusCode::CONFLICT, "OverQuota") {
         "raise the quota (openstack quota set --secgroups N --secgroup-rules N PROJECT), or write the policies with fewer rules; \
-         `--dry-run` shows how many are missing. Ports keep the groups that they have"
+         `--dry-run` shows how many are missing. Ports keep their present groups"
     } else if matches!(fault, Fault::Lost(_)) {
-        "is the endpoint right, and does the server run?"
+        "check that the endpoint is right and the server is running"
     } else {
         return anyhow::Error::new(fault).context(what.to_owned());
     };

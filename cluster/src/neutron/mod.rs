@@ -4,8 +4,8 @@
 //!  plan --apply--> requests --client--> server
 //!  listed <---------lists-----'
 //! ```
-//! **Invariant.** It may be ended and started again at any point: what is sent next follows from what the server lists. The token goes to
-//! the endpoint that was given and to nobody else.
+//! **Invariant.** A run can be interrupted and repeated at any point: the next requests follow from what the server lists. The token is
+//! sent only to the given endpoint.
 
 mod apply;
 mod client;

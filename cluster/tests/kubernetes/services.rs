@@ -151,7 +151,12 @@ fn a_server_that_does_not_show_services_takes_no_policy_away_and_says_what_to_do
             "{apiGroups: [\"discovery.k8s.io\"], resources: [endpointslices], verbs: [list, watch]}",
         ),
         (83, "Service", forbid, "{apiGroups: [\"\"], resources: [services], verbs: [list, watch]}"),
-        (84, "EndpointSlice", withdraw, "no endpointslices of discovery.k8s.io/v1\n  help: Services are followed from"),
+        (
+            84,
+            "EndpointSlice",
+            withdraw,
+            "no endpointslices of discovery.k8s.io/v1\n  help: Services need Kubernetes 1.21",
+        ),
     ] {
         let server = server(seed);
         take_away(&server, kind, true);

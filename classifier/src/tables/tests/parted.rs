@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
+use crate::Change;
 use crate::{AddressSet, PartedSet};
 
 /// A large set: its members by number, of both families.

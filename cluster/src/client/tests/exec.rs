@@ -1,7 +1,7 @@
 use std::time::{Duration, SystemTime};
 
 use super::*;
-use crate::client::config::Authorization;
+use crate::client::credential::Authorization;
 use crate::client::exec::time;
 
 const VERSION: &str = "apiVersion: client.authentication.k8s.io/v1";
@@ -70,18 +70,18 @@ fn a_plugin_that_fails_is_told_with_what_it_says_and_how_to_install_it_and_witho
         error
     };
     let told = refused("echo hush\necho 'not logged in' >&2\nexit 3", ", installHint: log in with x");
-    assert!(told.contains("./plugin has failed, exit status: 3: not logged in\n  help: log in with x"), "{told}");
+    assert!(told.contains("./plugin failed, exit status: 3: not logged in\n  help: log in with x"), "{told}");
     let told = refused("exit 1", "");
-    assert!(told.contains("help: name a file that `kubectl --kubeconfig` can use"), "{told}");
+    assert!(told.contains("help: name a kubeconfig file that works with `kubectl --kubeconfig`"), "{told}");
     for (script, says) in [
-        ("echo hush", "it is no ExecCredential"),
+        ("echo hush", "it is not an ExecCredential"),
         ("echo '{}'", "it has no status"),
         ("echo '{\"status\": {}}'", "it has neither a token nor a certificate"),
         (
             "echo '{\"status\": {\"token\": \"hush\", \"expirationTimestamp\": \"soon\"}}'",
-            "expirationTimestamp is no time",
+            "expirationTimestamp is not a time",
         ),
-        (r#"printf %s '{"status": {"token": "hush\nhush"}}'"#, "status.token: it has characters"),
+        (r#"printf %s '{"status": {"token": "hush\nhush"}}'"#, "status.token: it contains characters"),
         ("echo '{\"status\": {\"clientKeyData\": \"hush\"}}'", "a key without a certificate"),
         (
             "echo '{\"status\": {\"clientKeyData\": \"hush\", \"clientCertificateData\": \"x\"}}'",
@@ -89,14 +89,11 @@ fn a_plugin_that_fails_is_told_with_what_it_says_and_how_to_install_it_and_witho
         ),
     ] {
         let told = refused(script, "");
-        assert!(told.contains("what ./plugin answers: ") && told.contains(says), "{says}: {told}");
+        assert!(told.contains("the answer of ./plugin: ") && told.contains(says), "{says}: {told}");
     }
     let missing = with(&scratch, cluster, &format!("{VERSION}, command: bulkhead-no-such-plugin, installHint: get it"));
     let missing = missing.err().unwrap();
-    assert!(
-        missing.contains("bulkhead-no-such-plugin cannot be run: ") && missing.contains("help: get it"),
-        "{missing}"
-    );
+    assert!(missing.contains("cannot run bulkhead-no-such-plugin: ") && missing.contains("help: get it"), "{missing}");
 }
 
 #[test]

@@ -1,7 +1,9 @@
 use std::time::Duration;
 
 use super::*;
-use crate::client::config::{Authorization, TokenFile, in_cluster, server};
+use crate::client::access::in_cluster;
+use crate::client::config::server;
+use crate::client::credential::{Authorization, TokenFile};
 
 const CLUSTER: &str = "{server: 'https://192.0.2.1:6443'}";
 
@@ -32,7 +34,7 @@ fn a_context_is_the_one_that_is_named_or_the_files_own() {
                 users:\n- {name: u, user: {token: t}}\n";
     let path = scratch.write("kubeconfig", text);
     let with = |context: Option<&str>| {
-        Config::read(&Access::Kubeconfig { path: path.clone(), context: context.map(str::to_owned) })
+        crate::client::read(&Access::Kubeconfig { path: path.clone(), context: context.map(str::to_owned) })
     };
     let of = |context: Option<&str>| with(context).map(|config| (config.server.clone(), fixed(&config)));
     assert_eq!(of(None), Ok(("https://a/p".to_owned(), Some("Bearer t".to_owned()))));
@@ -78,32 +80,35 @@ fn what_is_wrong_is_told_with_file_part_and_remedy_and_without_secrets() {
     let of_cluster = |fields: &str| kubeconfig(&format!("{{server: 'https://a', {fields}}}"), "{}");
     let of_user = |fields: &str| kubeconfig(CLUSTER, &format!("{{{fields}}}"));
     for (text, says) in [
-        (String::new(), "it says no current-context\n  help: name one in state.kubernetes.context"),
-        ("{".to_owned(), "it is no kubeconfig: "),
-        ("users: [{name: u, user: {token: hush, exec: [}}]".to_owned(), "it is no kubeconfig: "),
-        ("clusters: 7".to_owned(), "it is no kubeconfig: "),
+        (String::new(), "it has no current-context\n  help: set state.kubernetes.context"),
+        ("{".to_owned(), "it is not a kubeconfig: "),
+        ("users: [{name: u, user: {token: hush, exec: [}}]".to_owned(), "it is not a kubeconfig: "),
+        ("clusters: 7".to_owned(), "it is not a kubeconfig: "),
         ("{current-context: x}".to_owned(), "it has no context x"),
-        (kubeconfig(CLUSTER, "{}").replace("cluster: c,", "cluster: d,"), "context it: there is no cluster d"),
+        (
+            kubeconfig(CLUSTER, "{}").replace("cluster: c,", "cluster: d,"),
+            "context it names the cluster d, which does not exist",
+        ),
         (kubeconfig("{}", "{}"), "cluster c: it has no server"),
-        (kubeconfig("{server: 'ftp://a'}", "{}"), "cluster c: server: \"ftp://a\" is no http or https URL"),
+        (kubeconfig("{server: 'ftp://a'}", "{}"), "cluster c: server: \"ftp://a\" is not an http or https URL"),
         (of_cluster("certificate-authority: missing"), "cluster c: certificate-authority: "),
         (of_cluster("certificate-authority: empty"), "cluster c: certificate-authority: it has no certificate"),
         (of_cluster("certificate-authority-data: '%'"), "cluster c: certificate-authority-data: it is not base64"),
-        (of_cluster("tls-server-name: 'a b'"), "cluster c: tls-server-name: \"a b\" is no name"),
-        (of_cluster("proxy-url: 'http://p'"), "cluster c: proxy-url: http://p: proxies are not used"),
+        (of_cluster("tls-server-name: 'a b'"), "cluster c: tls-server-name: \"a b\" is not a valid name"),
+        (of_cluster("proxy-url: 'http://p'"), "cluster c: proxy-url: http://p: proxies are not supported"),
         (of_user("tokenFile: missing"), "user u: tokenFile: "),
         (of_user("tokenFile: empty"), "it is empty"),
-        (of_user("token: \"hush\\nhush\""), "user u: token: it has characters that no token has"),
+        (of_user("token: \"hush\\nhush\""), "user u: token: it contains characters that tokens cannot have"),
         (of_user("client-certificate: text"), "user u: client-certificate: it has no key"),
         (of_user("client-key: text"), "user u: client-key: it has no certificate"),
         (of_user("client-certificate: text, client-key: text"), "user u: client-certificate: it has no certificate"),
         (of_user("client-key-data: hush=x"), "user u: client-key-data: it is not base64"),
-        (of_user("as: \"a\\nb\""), "user u: as: \"a\\nb\" has characters"),
+        (of_user("as: \"a\\nb\""), "user u: as: \"a\\nb\" contains characters"),
         (
             of_user("auth-provider: {name: gcp, config: {access-token: hush}}"),
             "user u: auth-provider: gcp is not supported",
         ),
-        (of_user("exec: {apiVersion: v7, command: x}"), "user u: exec: apiVersion \"v7\" is not known"),
+        (of_user("exec: {apiVersion: v7, command: x}"), "user u: exec: apiVersion \"v7\" is not supported"),
         (of_user("exec: {apiVersion: client.authentication.k8s.io/v1}"), "user u: exec: it has no command"),
     ] {
         let told = refused(&scratch, &text);
@@ -155,7 +160,7 @@ fn a_pod_is_told_its_server_by_variables_and_who_it_is_by_files() {
     };
     let wrong = |host: &str, port: &str| with(host, port).err().unwrap();
     assert_eq!(wrong("", "443"), "KUBERNETES_SERVICE_HOST is not set");
-    assert!(wrong("10.96.0.1", "tcp://x").contains("which is no port"));
+    assert!(wrong("10.96.0.1", "tcp://x").contains("not a port number"));
     assert!(wrong("10.96.0.1", "443").contains("ca.crt cannot be read"));
     if tls::Authority::new(&scratch, "ca").is_none() {
         return;

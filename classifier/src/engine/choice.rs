@@ -1,0 +1,45 @@
+//! Limits of the structures that the compiler chooses from.
+
+use crate::simd::Chunk;
+
+/// Bits of a chunk, the unit of a row.
+pub(super) const CHUNK_BITS: usize = size_of::<Chunk>() * 8;
+
+/// Maximum of cells in a cross product: a megabyte of 16-bit numbers. That fits the L2 cache of the machine where it was measured, and
+/// bounds the memory of one pod's table.
+pub(crate) const MAX_CELLS: usize = 1 << 19;
+
+/// Maximum of tuples in a table. Their bits fill the first word of a row.
+pub(crate) const MAX_TUPLES: usize = 64;
+
+/// Longest list in which all rules are direct: two chunks per row. Measured on the 1k sets against tuples, see the engine's documentation.
+pub(crate) const ALL_DIRECT: usize = 1024;
+
+/// Maximum of direct rules from dissolved tuples: as many as fit one chunk beside the tuples.
+pub(crate) const DISSOLVED: usize = CHUNK_BITS - MAX_TUPLES;
+
+/// Limits of one build. Tests disable structures to reach the others.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Choice {
+    /// Maximum of cells in a cross product. 0 disables it.
+    pub(crate) cells: usize,
+    /// Whether set pruning is allowed.
+    pub(crate) pruned: bool,
+    /// The longest list in which all rules are direct.
+    pub(crate) all_direct: usize,
+    /// Maximum of bits that small tuples are dissolved into.
+    pub(crate) dissolved: usize,
+    /// Forces segments of this many rules.
+    pub(crate) segment: Option<usize>,
+}
+
+impl Choice {
+    /// Forces bit vectors with one bit for each of at most 64 rules.
+    pub(crate) const BITS: Self = Self { cells: 0, pruned: false, all_direct: 64, dissolved: 0, segment: None };
+}
+
+impl Default for Choice {
+    fn default() -> Self {
+        Self { cells: MAX_CELLS, pruned: true, all_direct: ALL_DIRECT, dissolved: DISSOLVED, segment: None }
+    }
+}

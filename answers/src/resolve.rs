@@ -59,7 +59,7 @@ pub fn run(args: &Resolve) -> anyhow::Result<ExitCode> {
 /// The pods among these objects.
 pub fn pods<'a>(objects: impl IntoIterator<Item = &'a Object>) -> impl Iterator<Item = &'a Pod> {
     objects.into_iter().filter_map(|object| match object {
-        Object::Pod(pod) => Some(pod),
+        Object::Pod(pod) => Some(&**pod),
         _ => None,
     })
 }

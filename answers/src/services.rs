@@ -103,7 +103,7 @@ impl Adapter {
         let (mut pods, mut others) = (Vec::new(), Vec::new());
         for object in objects {
             match object {
-                Object::Pod(pod) => pods.push(pod),
+                Object::Pod(pod) => pods.push(&**pod),
                 other => others.push(other),
             }
         }
@@ -350,7 +350,7 @@ pub fn of_node(pipeline: &Pipeline, objects: &[Object], settings: &Settings, nod
 pub fn nodes_and_host_ports(pipeline: &Pipeline) -> Vec<Object> {
     let nodes = pipeline.cache().nodes().values().map(|node| Object::Node((**node).clone()));
     let pods = pipeline.cache().pods().map(|(_, pod)| pod).filter(|pod| !pod.host_ports.is_empty());
-    nodes.chain(pods.map(|pod| Object::Pod((**pod).clone()))).collect()
+    nodes.chain(pods.map(|pod| Object::Pod(pod.clone()))).collect()
 }
 
 /// Notes where a node's pods have their addresses. Returns whether that has changed.

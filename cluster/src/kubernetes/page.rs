@@ -123,7 +123,7 @@ fn item(kind: Kind, value: Value) -> Result<Item, String> {
     let mut read = read.ok_or("an object of another kind")?;
     if let Some(Object::Pod(pod)) = &mut read.object {
         // No verdict depends on it, and a large cluster's would take megabytes.
-        pod.owner = None;
+        std::sync::Arc::make_mut(pod).owner = None;
     }
     // Shares the texts of the object.
     let key = read.object.as_ref().map_or(key, Key::of);

@@ -142,7 +142,7 @@ fn dead() -> Vec<Duration> {
         .step_by(10)
         .map(|policy| {
             let name = ObjectName::new(policy.name.namespace.clone(), format!("{}-again", policy.name.name));
-            Object::Policy(Policy { name, ..policy })
+            Object::from(Policy { name, ..Policy::clone(&policy) })
         })
         .collect();
     let names: Vec<ObjectName> = objects
@@ -184,12 +184,12 @@ fn difference() -> Vec<Duration> {
     let changed = |(at, object): (usize, &Object)| match object {
         Object::Policy(_) if at % 10 == 0 => None,
         Object::Policy(policy) if at % 10 == 1 => {
-            let mut policy = policy.clone();
+            let mut policy = Policy::clone(policy);
             for rule in policy.ingress.iter_mut().flatten() {
                 let port = PolicyPort::Range { transport: Transport::Tcp, first: 7_000, last: 7_010 };
                 rule.ports.iter_mut().for_each(|ports| ports.push(port.clone()));
             }
-            Some(Object::Policy(policy))
+            Some(policy.into())
         }
         object => Some(object.clone()),
     };
@@ -253,7 +253,7 @@ fn remote_pod(shape: Shape) -> Vec<Duration> {
         check_broad(&mut pipeline, &pod(shape, shape.pods - 1), 0);
     }
     let remote = (0..EVENTS).map(|at| pod(shape, shape.pods - 1 - at % (shape.pods - shape.pods_per_node)));
-    let events = remote.flat_map(|pod| [Event::DeletePod(pod.name.clone()), Event::Apply(Object::Pod(pod))]);
+    let events = remote.flat_map(|pod| [Event::DeletePod(pod.name.clone()), Event::Apply(pod.into())]);
     timed(events, &mut pipeline)
 }
 
@@ -264,8 +264,7 @@ fn same_affected(pods: u32, broad: u32) -> Vec<Duration> {
     if broad > 0 {
         check_broad(&mut pipeline, &remote, 0);
     }
-    let events =
-        (0..EVENTS).flat_map(|_| [Event::DeletePod(remote.name.clone()), Event::Apply(Object::Pod(remote.clone()))]);
+    let events = (0..EVENTS).flat_map(|_| [Event::DeletePod(remote.name.clone()), Event::Apply(remote.clone().into())]);
     timed(events, &mut pipeline)
 }
 
@@ -287,15 +286,14 @@ fn check_broad(pipeline: &mut Pipeline, remote: &Pod, local: u32) {
     assert_eq!(verdicts(pipeline), [true, true, false, false], "the pod is there");
     pipeline.apply(Event::DeletePod(remote.name.clone())).unwrap();
     assert_eq!(verdicts(pipeline), [false; 4], "the pod is gone");
-    pipeline.apply(Event::Apply(Object::Pod(remote.clone()))).unwrap();
+    pipeline.apply(Event::Apply(remote.clone().into())).unwrap();
     assert_eq!(verdicts(pipeline), [true, true, false, false], "the pod is back");
 }
 
 fn policy_changes(shape: Shape) -> Vec<Duration> {
     let mut pipeline = compiled(cluster(shape));
     let mut random = Random(7);
-    let events =
-        (0..EVENTS).map(|at| Event::Apply(Object::Policy(policy(shape, at * 7 % shape.policies, &mut random))));
+    let events = (0..EVENTS).map(|at| Event::Apply(policy(shape, at * 7 % shape.policies, &mut random).into()));
     timed(events.collect::<Vec<_>>().into_iter(), &mut pipeline)
 }
 
@@ -306,7 +304,7 @@ fn batch_of_pods() -> Vec<Duration> {
         let pods = (0..1_000).map(|of| pod(LARGE, LARGE.pods - 1 - (at / 2 * 1_000 + of) * 7 % 90_000));
         let event = |pod: Pod| match at % 2 {
             0 => Event::DeletePod(pod.name),
-            _ => Event::Apply(Object::Pod(pod)),
+            _ => Event::Apply(pod.into()),
         };
         pods.map(event).collect::<Vec<_>>()
     });
@@ -330,7 +328,7 @@ fn all_pods_named(policies: u32) -> Vec<Duration> {
     objects.extend((0..policies).map(|at| naming_all(at, LARGE)));
     let mut pipeline = compiled(objects);
     let remote = (0..EVENTS).map(|at| pod(LARGE, LARGE.pods - 1 - at % (LARGE.pods - LARGE.pods_per_node)));
-    let events = remote.flat_map(|pod| [Event::DeletePod(pod.name.clone()), Event::Apply(Object::Pod(pod))]);
+    let events = remote.flat_map(|pod| [Event::DeletePod(pod.name.clone()), Event::Apply(pod.into())]);
     timed(events, &mut pipeline)
 }
 
@@ -338,7 +336,7 @@ fn all_pods_named(policies: u32) -> Vec<Duration> {
 fn local_pod() -> Vec<Duration> {
     let mut pipeline = compiled(cluster(LARGE));
     let local = (0..EVENTS).map(|at| pod(LARGE, at % LARGE.pods_per_node));
-    let events = local.flat_map(|pod| [Event::DeletePod(pod.name.clone()), Event::Apply(Object::Pod(pod))]);
+    let events = local.flat_map(|pod| [Event::DeletePod(pod.name.clone()), Event::Apply(pod.into())]);
     timed(events, &mut pipeline)
 }
 

@@ -55,7 +55,7 @@ fn events(criterion: &mut Criterion) {
         group.bench_function(format!("remote-pod-goes-and-comes/{name}"), |bencher| {
             bencher.iter(|| {
                 pipeline.apply(Event::DeletePod(remote.name.clone())).expect("compiles");
-                pipeline.apply(Event::Apply(Object::Pod(remote.clone()))).expect("compiles");
+                pipeline.apply(Event::Apply(remote.clone().into())).expect("compiles");
             });
         });
         let mut random = Random(1);
@@ -64,7 +64,7 @@ fn events(criterion: &mut Criterion) {
         group.bench_function(format!("policy-changes/{name}"), |bencher| {
             bencher.iter(|| {
                 turn += 1;
-                pipeline.apply(Event::Apply(Object::Policy(versions[turn % 2].clone()))).expect("compiles");
+                pipeline.apply(Event::Apply(versions[turn % 2].clone().into())).expect("compiles");
             });
         });
         group.bench_function(format!("namespace-changes-team/{name}"), |bencher| {
@@ -94,11 +94,11 @@ fn at_source(criterion: &mut Criterion) {
         let gone = requests(&pipeline) - start;
         println!("{name}: {rules} session rules, {start} requests from scratch, {gone} for a remote pod that goes");
         assert!(rules > 1_000 && gone < start / 10);
-        pipeline.apply(Event::Apply(Object::Pod(remote.clone()))).expect("compiles");
+        pipeline.apply(Event::Apply(remote.clone().into())).expect("compiles");
         group.bench_function(format!("remote-pod-goes-and-comes/{name}"), |bencher| {
             bencher.iter(|| {
                 pipeline.apply(Event::DeletePod(remote.name.clone())).expect("compiles");
-                pipeline.apply(Event::Apply(Object::Pod(remote.clone()))).expect("compiles");
+                pipeline.apply(Event::Apply(remote.clone().into())).expect("compiles");
             });
         });
         black_box(&pipeline);

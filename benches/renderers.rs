@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use bulkhead_classifier::OriginId;
 use bulkhead_control::cache::Event;
 use bulkhead_control::contract::Transaction;
-use bulkhead_control::object::{Object, PodName};
+use bulkhead_control::object::PodName;
 use bulkhead_control::origin::Origins;
 use bulkhead_control::pipeline::Pipeline;
 use bulkhead_control::processor::Scope;
@@ -221,7 +221,7 @@ fn measure((name, stack, make): (&str, Stack, Make)) {
         for at in pods {
             let pod = pod(shape, at);
             pipeline.apply(Event::DeletePod(pod.name.clone())).unwrap();
-            pipeline.apply(Event::Apply(Object::Pod(pod))).unwrap();
+            pipeline.apply(Event::Apply(pod.into())).unwrap();
         }
         let mut took = std::mem::take(&mut *took.lock().unwrap());
         assert!(took.len() >= 10, "{name}: the events change something");

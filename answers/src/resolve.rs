@@ -55,7 +55,7 @@ pub fn run(args: &Resolve) -> anyhow::Result<ExitCode> {
 /// Returns the pods among these objects.
 pub fn pods<'a>(objects: impl IntoIterator<Item = &'a Object>) -> impl Iterator<Item = &'a Pod> {
     objects.into_iter().filter_map(|object| match object {
-        Object::Pod(pod) => Some(pod),
+        Object::Pod(pod) => Some(&**pod),
         _ => None,
     })
 }

@@ -103,7 +103,7 @@ impl Adapter {
         let (mut pods, mut others) = (Vec::new(), Vec::new());
         for object in objects {
             match object {
-                Object::Pod(pod) => pods.push(pod),
+                Object::Pod(pod) => pods.push(&**pod),
                 other => others.push(other),
             }
         }

@@ -60,8 +60,8 @@ pub(crate) fn cluster(shape: Shape) -> Vec<Object> {
             terminating: false,
         }));
     }
-    objects.extend((0..shape.pods).map(|at| Object::Pod(pod(shape, at))));
-    objects.extend((0..shape.policies).map(|at| Object::Policy(policy(shape, at, &mut random))));
+    objects.extend((0..shape.pods).map(|at| Object::from(pod(shape, at))));
+    objects.extend((0..shape.policies).map(|at| Object::from(policy(shape, at, &mut random))));
     let subject = one("app", "a0");
     objects.extend((0..shape.broad).flat_map(|at| broad(at, &namespace_name(at % shape.namespaces), &subject)));
     objects
@@ -173,7 +173,7 @@ pub(crate) fn broad(at: u32, namespace: &Arc<str>, subject: &Selector) -> [Objec
     let http = PolicyPort::Named { transport: Transport::Tcp, name: "http".into() };
     let block = Peer::Block(IpBlock { cidr: "10.0.0.0/8".parse().unwrap(), except: vec![] });
     let policy = |name: &str, ingress, egress| {
-        Object::Policy(Policy {
+        Object::from(Policy {
             name: ObjectName::new(namespace.clone(), format!("{name}-{at}")),
             subject: subject.clone(),
             ingress,
@@ -213,7 +213,7 @@ fn named_both_ways(name: &str, at: u32, shape: Shape, peer: &PodPeer) -> Object 
         vec![PolicyRule { peers: Some(vec![Peer::Pods(peer.clone())]), ports: Some(vec![port]) }]
     };
     let port = 1_000 + u16::try_from(at).expect("few policies");
-    Object::Policy(Policy {
+    Object::from(Policy {
         name: ObjectName::new(namespace_name(at % shape.namespaces), format!("{name}-{at}")),
         subject: one("app", "a0"),
         ingress: Some(rule(port)),
@@ -239,13 +239,13 @@ pub(crate) fn local_shape(pods: u32, broad_policies: u32) -> (Vec<Object>, Pod) 
         }
     };
     let mut objects = vec![Object::Namespace(namespace(0, 0)), Object::Namespace(namespace(1, 1))];
-    objects.extend((0..25).map(|at| Object::Pod(named(at, 0, 0, "server"))));
-    objects.extend((25..35).map(|at| Object::Pod(named(at, 1, 1, "client"))));
-    objects.extend((35..pods).map(|at| Object::Pod(named(at, 2 + at / 250, 2 + at % 1_000, "other"))));
+    objects.extend((0..25).map(|at| Object::from(named(at, 0, 0, "server"))));
+    objects.extend((25..35).map(|at| Object::from(named(at, 1, 1, "client"))));
+    objects.extend((35..pods).map(|at| Object::from(named(at, 2 + at / 250, 2 + at % 1_000, "other"))));
     let namespaces = NamespaceScope::Selected(one("team", "t1"));
     let peer = Peer::Pods(PodPeer { namespaces, pods: one("app", "client") });
     let web = PolicyPort::Named { transport: Transport::Tcp, name: "http".into() };
-    objects.push(Object::Policy(Policy {
+    objects.push(Object::from(Policy {
         name: ObjectName::new(namespace_name(0), "servers"),
         subject: one("app", "server"),
         ingress: Some(vec![PolicyRule { peers: Some(vec![peer.clone()]), ports: Some(vec![web]) }]),
@@ -277,7 +277,7 @@ pub(crate) fn stress() -> Vec<Object> {
     let mut policy = policy(shape, 0, &mut Random(0));
     policy.ingress = Some(vec![rule.clone()]);
     policy.egress = Some(vec![rule]);
-    vec![Object::Namespace(namespace(0, 0)), Object::Pod(pod(shape, 0)), Object::Policy(policy)]
+    vec![Object::Namespace(namespace(0, 0)), Object::from(pod(shape, 0)), Object::from(policy)]
 }
 
 fn one(key: &str, value: &str) -> Selector {

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use bulkhead_classifier::{Key, Verdict, protocol};
 use bulkhead_control::cache::Event;
-use bulkhead_control::object::{IngressIsolation, Object};
+use bulkhead_control::object::IngressIsolation;
 use bulkhead_control::pipeline::{Engine, Pipeline};
 use bulkhead_control::processor::Scope;
 use bulkhead_control::renderer::acl::{Attachment, NodeTables};
@@ -107,7 +107,7 @@ fn measure(pods: u32, engine: Engine, is_broad: bool) {
     let mut events: Vec<Duration> = Vec::new();
     for at in 0..EVENTS {
         let remote = pod(shape, pods - 1 - at % (pods - LOCAL));
-        for event in [Event::DeletePod(remote.name.clone()), Event::Apply(Object::Pod(remote))] {
+        for event in [Event::DeletePod(remote.name.clone()), Event::Apply(remote.into())] {
             let started = Instant::now();
             pipeline.apply(event).unwrap();
             events.push(started.elapsed());

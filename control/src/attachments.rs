@@ -62,7 +62,7 @@ pub(crate) struct Attachments(BTreeMap<PodName, Attached>);
 struct Attached {
     attachment: Attachment,
     /// The pod as its object is, none without one.
-    said: Option<Pod>,
+    said: Option<Arc<Pod>>,
     /// The addresses that the object had told before the pod was attached.
     outdated: Vec<IpAddr>,
 }
@@ -114,7 +114,7 @@ impl Attachments {
                 Some(attached) => {
                     let complete = attached.complete(&pod);
                     attached.said = Some(pod);
-                    Event::Apply(Object::Pod(complete))
+                    Event::Apply(complete.into())
                 }
                 None => Event::Apply(Object::Pod(pod)),
             },
@@ -133,7 +133,7 @@ impl Attachments {
     pub(crate) fn replace(
         &mut self,
         new: BTreeMap<PodName, Attachment>,
-        said: impl Fn(&PodName) -> Option<Pod>,
+        said: impl Fn(&PodName) -> Option<Arc<Pod>>,
     ) -> Vec<Event> {
         let mut before = std::mem::take(&mut self.0);
         let mut events = Vec::new();
@@ -151,7 +151,7 @@ impl Attachments {
                 if attached.is_meant(&pod) {
                     attached.outdated.clone_from(&pod.addresses);
                 }
-                events.push(Event::Apply(Object::Pod(attached.complete(&pod))));
+                events.push(Event::Apply(attached.complete(&pod).into()));
             }
             self.0.insert(name, attached);
         }
@@ -185,7 +185,7 @@ mod tests {
 
     fn with_uid(object: Object, uid: &str) -> Event {
         let Object::Pod(pod) = object else { unreachable!() };
-        Event::Apply(Object::Pod(Pod { uid: Uid::of(uid), ..pod }))
+        Event::Apply(Pod { uid: Uid::of(uid), ..Arc::unwrap_or_clone(pod) }.into())
     }
 
     struct State(Pipeline);
@@ -285,7 +285,7 @@ mod tests {
         state.apply(Event::Apply(pod("x/a", "", "n", "")));
         state.attach(&[("x/a", attachment("", &["10.0.0.1"], 1))]);
         assert_eq!((state.has("x/old").len(), state.has("x/a")), (0, vec!["10.0.0.1".into()]), "its object is late");
-        state.apply(Event::Apply(Object::Pod(Pod { finished: true, ..ended })));
+        state.apply(Event::Apply(Pod { finished: true, ..Arc::unwrap_or_clone(ended) }.into()));
         assert_eq!((state.has("x/a"), state.0.contests().len()), (vec!["10.0.0.1".into()], 0));
         state.apply(Event::DeletePod(name("x/old")));
         assert_eq!(state.has("x/a"), ["10.0.0.1"]);
@@ -304,8 +304,8 @@ mod tests {
             _ => unreachable!(),
         };
         state.apply(Event::Apply(pod("x/a", "", "other", "")));
-        state.apply(Event::Apply(Object::Pod(Pod { host_network: true, ..plain("x/b") })));
-        state.apply(Event::Apply(Object::Pod(Pod { finished: true, ..plain("x/c") })));
+        state.apply(Event::Apply(Pod { host_network: true, ..Arc::unwrap_or_clone(plain("x/b")) }.into()));
+        state.apply(Event::Apply(Pod { finished: true, ..Arc::unwrap_or_clone(plain("x/c")) }.into()));
         state.apply(Event::Apply(Object::Pod(plain("x/d"))));
         state.apply(Event::Apply(Object::Pod(plain("x/e"))));
         let expected = [

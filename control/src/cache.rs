@@ -69,9 +69,8 @@ impl Cache {
             Event::Apply(Object::Namespace(Namespace { name, .. })) | Event::DeleteNamespace(name) => {
                 Some((name.clone(), false))
             }
-            Event::Apply(Object::Pod(Pod { name, .. })) | Event::DeletePod(name) => {
-                Some((name.namespace.clone(), true))
-            }
+            Event::Apply(Object::Pod(pod)) => Some((pod.name.namespace.clone(), true)),
+            Event::DeletePod(name) => Some((name.namespace.clone(), true)),
             _ => None,
         };
         self.free_keys();
@@ -89,14 +88,14 @@ impl Cache {
                 let name = namespace.name.clone();
                 self.set_namespace(name, Some(Arc::new(namespace)))
             }
-            Event::Apply(Object::Pod(pod)) => self.set_pod(&pod.name.clone(), Some(Arc::new(pod))),
+            Event::Apply(Object::Pod(pod)) => self.set_pod(&pod.name.clone(), Some(pod)),
             Event::Apply(Object::Node(node)) => {
                 let name = node.name.clone();
                 self.set_node(&name, Some(Arc::new(node)))
             }
             Event::Apply(Object::Policy(policy)) => {
                 let name = policy.name.clone();
-                self.set_policy(name, Some(Arc::new(policy)))
+                self.set_policy(name, Some(policy))
             }
             Event::Apply(Object::ClusterPolicy(policy)) => {
                 let name = policy.rank.name.clone();

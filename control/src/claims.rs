@@ -51,7 +51,7 @@ pub enum Holder {
 #[derive(Debug, Default)]
 pub(crate) struct Claims {
     /// Pods that do not have all addresses of their objects, as their objects are. All others are in the cache as they are.
-    short: BTreeMap<PodName, Pod>,
+    short: BTreeMap<PodName, Arc<Pod>>,
     /// Those pods by the addresses that they do not have.
     missed: BTreeMap<IpAddr, BTreeSet<PodName>>,
     /// How many nodes have an address in their objects.
@@ -117,11 +117,11 @@ impl Claims {
         &old ^ &new
     }
 
-    fn pod(&mut self, cache: &Cache, name: &PodName, new: Option<Pod>) -> Vec<Event> {
+    fn pod(&mut self, cache: &Cache, name: &PodName, new: Option<Arc<Pod>>) -> Vec<Event> {
         let said = self.said(cache, name);
         let touched: Vec<IpAddr> = said.into_iter().chain(&new).flat_map(|pod| pod.addresses.iter().copied()).collect();
         self.forget(name);
-        let event = |new: Option<Pod>| match new {
+        let event = |new: Option<Arc<Pod>>| match new {
             Some(pod) => Event::Apply(Object::Pod(pod)),
             None => Event::DeletePod(name.clone()),
         };
@@ -133,11 +133,13 @@ impl Claims {
             return vec![event(new)];
         }
         let touched = touched.into_iter().collect();
-        let subject = Subject { name, pod: new.as_ref() };
+        let subject = Subject { name, pod: new.as_deref() };
         let mut own = new.clone();
         if let Some(own) = own.as_mut().filter(|own| own.is_endpoint()) {
             let has = |address: &IpAddr| self.holder(cache, *address, Some(&subject)).as_ref() == Some(name);
-            own.addresses.retain(has);
+            if !own.addresses.iter().all(has) {
+                Arc::make_mut(own).addresses.retain(has);
+            }
         }
         let events = self.with_others(cache, event(own.clone()), &touched, Some(&subject));
         if let (Some(said), Some(own)) = (new, own) {
@@ -162,9 +164,9 @@ impl Claims {
         let (mut losing, mut getting) = (Vec::new(), Vec::new());
         for name in others.into_iter().filter(|name| subject.is_none_or(|subject| subject.name != name)) {
             let Some(known) = cache.pod_key(&name).and_then(|key| cache.pod(key)) else { continue };
-            let mut pod = self.short.get(&name).cloned().unwrap_or_else(|| Pod::clone(known));
-            let said = pod.clone();
-            pod.addresses.retain(|address| match holders.get(address) {
+            let mut pod = self.short.get(&name).cloned().unwrap_or_else(|| Arc::clone(known));
+            let said = Arc::clone(&pod);
+            Arc::make_mut(&mut pod).addresses.retain(|address| match holders.get(address) {
                 Some(holder) => holder.as_ref() == Some(&name),
                 None => known.addresses.contains(address),
             });
@@ -186,8 +188,9 @@ impl Claims {
         }
         let is_other = |pod: &&Pod| subject.is_none_or(|subject| *subject.name != pod.name);
         let having = cache.pods_at(address).map(|(_, pod)| &**pod).filter(|pod| !self.short.contains_key(&pod.name));
-        let short = cache.pods_at(address).filter_map(|(_, pod)| self.short.get(&pod.name));
-        let missing = self.missed.get(&address).into_iter().flatten().filter_map(|name| self.short.get(name));
+        let short = cache.pods_at(address).filter_map(|(_, pod)| self.short.get(&pod.name)).map(|pod| &**pod);
+        let missing =
+            self.missed.get(&address).into_iter().flatten().filter_map(|name| self.short.get(name)).map(|pod| &**pod);
         let own = subject.and_then(|subject| subject.pod).filter(|pod| pod.addresses.contains(&address));
         let claimants: Vec<&Pod> =
             having.chain(short).chain(missing).filter(is_other).chain(own).filter(|pod| pod.is_endpoint()).collect();
@@ -213,13 +216,13 @@ impl Claims {
     }
 
     /// The pod with all addresses that it says are its own.
-    pub(crate) fn said<'a>(&'a self, cache: &'a Cache, name: &PodName) -> Option<&'a Pod> {
-        let known = || cache.pod_key(name).and_then(|key| cache.pod(key)).map(|pod| &**pod);
+    pub(crate) fn said<'a>(&'a self, cache: &'a Cache, name: &PodName) -> Option<&'a Arc<Pod>> {
+        let known = || cache.pod_key(name).and_then(|key| cache.pod(key));
         self.short.get(name).or_else(known)
     }
 
     /// Keeps what a pod's object says where the pod has less.
-    fn remember(&mut self, said: Pod, has: &Pod) {
+    fn remember(&mut self, said: Arc<Pod>, has: &Pod) {
         let missed: Vec<IpAddr> =
             said.addresses.iter().copied().filter(|address| !has.addresses.contains(address)).collect();
         if missed.is_empty() {
@@ -233,11 +236,11 @@ impl Claims {
 
     fn forget(&mut self, name: &PodName) {
         let Some(said) = self.short.remove(name) else { return };
-        for address in said.addresses {
-            if let Some(names) = self.missed.get_mut(&address) {
+        for address in &said.addresses {
+            if let Some(names) = self.missed.get_mut(address) {
                 names.remove(name);
                 if names.is_empty() {
-                    self.missed.remove(&address);
+                    self.missed.remove(address);
                 }
             }
         }
@@ -293,7 +296,7 @@ mod tests {
         let Object::Pod(pod) = pod(text, addresses, "n", "") else { unreachable!() };
         let started = Timestamp::parse(&format!("2026-01-01T00:00:{second:02}Z"));
         assert!(started.is_some());
-        Object::Pod(Pod { lifetime: Lifetime { running: true, started, ..Lifetime::default() }, ..pod })
+        Pod { lifetime: Lifetime { running: true, started, ..Lifetime::default() }, ..Arc::unwrap_or_clone(pod) }.into()
     }
 
     #[test]
@@ -325,7 +328,7 @@ mod tests {
         assert_eq!(state.contests()[0].others, [name("x/a"), name("x/b")]);
         // One of them ends.
         let Object::Pod(ended) = started("x/a", "10.0.0.1", 1) else { unreachable!() };
-        state.apply(Event::Apply(Object::Pod(Pod { finished: true, ..ended })));
+        state.apply(Event::Apply(Pod { finished: true, ..Arc::unwrap_or_clone(ended) }.into()));
         assert_eq!(state.has("x/b"), ["10.0.0.1"]);
         assert!(state.contests().is_empty());
     }
@@ -335,7 +338,7 @@ mod tests {
         let attached = |text: &str, number: u64| {
             let Object::Pod(pod) = started(text, "10.0.0.1", 1) else { unreachable!() };
             let lifetime = Lifetime { running: false, attached: Some(number), ..pod.lifetime };
-            Event::Apply(Object::Pod(Pod { lifetime, ..pod }))
+            Event::Apply(Pod { lifetime, ..Arc::unwrap_or_clone(pod) }.into())
         };
         let mut state = State::default();
         // Its container has ended and its address was given away; its object tells that later.
@@ -347,7 +350,9 @@ mod tests {
         // A pod of another node: it cannot be told whose the address is.
         let Object::Pod(elsewhere) = started("x/c", "10.0.0.1", 1) else { unreachable!() };
         let running = Lifetime { running: true, ..elsewhere.lifetime };
-        state.apply(Event::Apply(Object::Pod(Pod { node: Some("m".into()), lifetime: running, ..elsewhere })));
+        state.apply(Event::Apply(
+            Pod { node: Some("m".into()), lifetime: running, ..Arc::unwrap_or_clone(elsewhere) }.into(),
+        ));
         assert_eq!((state.has("x/b").len(), state.has("x/c").len()), (0, 0), "x/c beats x/b, and x/old x/c");
         state.apply(Event::DeletePod(name("x/c")));
         assert_eq!(state.has("x/b").len(), 1);
@@ -365,7 +370,7 @@ mod tests {
         state.apply(Event::Apply(node("m", "10.0.0.2")));
         assert_eq!(state.has("x/a"), ["10.0.0.1"]);
         let Object::Pod(shares) = started("x/b", "10.0.0.1", 9) else { unreachable!() };
-        state.apply(Event::Apply(Object::Pod(Pod { host_network: true, ..shares })));
+        state.apply(Event::Apply(Pod { host_network: true, ..Arc::unwrap_or_clone(shares) }.into()));
         assert_eq!((state.has("x/a").len(), state.has("x/b").len()), (0, 1));
         state.apply(Event::DeletePod(name("x/b")));
         assert_eq!(state.has("x/a"), ["10.0.0.1"]);

@@ -221,7 +221,8 @@ mod tests {
     use crate::object::{ContainerPort, Object};
 
     fn pod_with_port(number: u16, transport: Transport) -> Pod {
-        let Object::Pod(mut pod) = fixtures::pod("x/a", "10.0.0.1", "n", "") else { unreachable!() };
+        let Object::Pod(pod) = fixtures::pod("x/a", "10.0.0.1", "n", "") else { unreachable!() };
+        let mut pod = Arc::unwrap_or_clone(pod);
         pod.ports.push(ContainerPort { name: "web".into(), transport, port: number });
         pod
     }

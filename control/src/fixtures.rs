@@ -62,7 +62,7 @@ pub(crate) fn node(name: &str, address: &str) -> Object {
 }
 
 pub(crate) fn pod(text: &str, addresses: &str, node: &str, label_text: &str) -> Object {
-    Object::Pod(Pod {
+    Object::from(Pod {
         name: name(text),
         labels: labels(label_text),
         node: Some(node.into()),
@@ -85,7 +85,7 @@ pub(crate) fn policy(
     ingress: Option<Vec<PolicyRule>>,
     egress: Option<Vec<PolicyRule>>,
 ) -> Object {
-    Object::Policy(Policy {
+    Object::from(Policy {
         name: name(text),
         subject: selector(subject),
         ingress,

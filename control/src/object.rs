@@ -357,18 +357,30 @@ pub enum PolicyPort {
 pub enum Object {
     /// A namespace.
     Namespace(Namespace),
-    /// A pod.
-    Pod(Pod),
+    /// A pod. Shared, as all kinds of which there are many: a source, the cache and the workers' tables keep the same one.
+    Pod(Arc<Pod>),
     /// A node.
     Node(Node),
     /// A NetworkPolicy.
-    Policy(Policy),
+    Policy(Arc<Policy>),
     /// A policy of the tiers around NetworkPolicy.
     ClusterPolicy(ClusterPolicy),
-    /// A Service. Shared, as the next one: there are many, and several parts of a program keep them.
+    /// A Service.
     Service(Arc<ClusterService>),
     /// Endpoints of a Service.
     EndpointSlice(Arc<EndpointSlice>),
+}
+
+impl From<Pod> for Object {
+    fn from(pod: Pod) -> Self {
+        Self::Pod(Arc::new(pod))
+    }
+}
+
+impl From<Policy> for Object {
+    fn from(policy: Policy) -> Self {
+        Self::Policy(Arc::new(policy))
+    }
 }
 
 #[cfg(test)]

@@ -21,8 +21,8 @@ impl Texts {
     /// Has the object share its texts with others, where it is of a kind of which there are many.
     pub fn share(&mut self, object: &mut Object) {
         match object {
-            Object::Pod(pod) => self.share_pod(pod),
-            // Whoever shares the object already has it as it is.
+            // One that is shared already stays as it is.
+            Object::Pod(pod) => Arc::get_mut(pod).into_iter().for_each(|one| self.share_pod(one)),
             Object::Service(service) => Arc::get_mut(service).into_iter().for_each(|one| self.share_service(one)),
             Object::EndpointSlice(slice) => Arc::get_mut(slice).into_iter().for_each(|one| self.share_slice(one)),
             Object::Namespace(_) | Object::Node(_) | Object::Policy(_) | Object::ClusterPolicy(_) => return,

@@ -35,7 +35,7 @@ fn annotated(rng: &mut Rng, step: Step) -> Step {
             namespace.terminating = false;
             namespace.enforcement = says(rng);
         }
-        Object::Policy(policy) => policy.enforcement = says(rng),
+        Object::Policy(policy) => Arc::make_mut(policy).enforcement = says(rng),
         Object::ClusterPolicy(policy) => policy.enforcement = says(rng),
         _ => {}
     }

@@ -16,7 +16,7 @@ use crate::random::{History, Probes, Rng, Step, history, objects, shuffled};
 use crate::vswitch::{Hop, Vswitches};
 use bulkhead_classifier::Action;
 use bulkhead_control::cache::Event;
-use bulkhead_control::object::{IngressIsolation, Object, Pod, Policy, PolicyName, PolicyRule, Tier};
+use bulkhead_control::object::{IngressIsolation, Pod, Policy, PolicyName, PolicyRule, Tier};
 use bulkhead_control::origin::{Direction, Origin};
 
 /// Flows of a normal run: what CI is to check, and a quarter more.
@@ -527,7 +527,7 @@ fn split_policy(policy: &Policy) -> Vec<Policy> {
 fn with_policies(state: &State, change: impl Fn(&Policy) -> Vec<Policy>) -> State {
     let mut changed = State { policies: BTreeMap::new(), ..state.clone() };
     for policy in state.policies.values().flat_map(change) {
-        changed.apply(&Event::Apply(Object::Policy(policy)));
+        changed.apply(&Event::Apply(policy.into()));
     }
     changed
 }
@@ -560,7 +560,7 @@ fn a_pod_that_comes_or_goes_changes_no_verdict_between_others() {
         stranger.addresses = vec!["10.77.0.1".parse().unwrap(), "fd77::1".parse().unwrap()];
         stranger.host_network = false;
         let goes = Event::DeletePod(stranger.name.clone());
-        let comes = Event::Apply(Object::Pod(stranger));
+        let comes = Event::Apply(stranger.into());
         more.apply(&comes);
         vswitches.apply(&comes);
         compared += same_verdicts(&mut rng, &state, &before, (&more, &vswitches), &format!("history {seed}, comes"));

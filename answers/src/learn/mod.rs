@@ -166,8 +166,8 @@ fn reachability(pipeline: &Pipeline, isolation: IngressIsolation) -> anyhow::Res
     let own = cache.policies().values().filter(|policy| policy.version != PolicyVersion::NamespaceIsolation);
     let objects = (cache.namespaces().values().map(|of| Object::Namespace((**of).clone())))
         .chain(cache.nodes().values().map(|of| Object::Node((**of).clone())))
-        .chain(cache.pods().map(|(_, of)| Object::Pod((**of).clone())))
-        .chain(own.map(|of| Object::Policy((**of).clone())))
+        .chain(cache.pods().map(|(_, of)| Object::Pod(Arc::clone(of))))
+        .chain(own.map(|of| Object::Policy(Arc::clone(of))))
         .chain(cache.cluster_policies().values().map(|of| Object::ClusterPolicy((**of).clone())));
     let mut sets = Pipeline::without_tables(isolation);
     sets.resync(objects).context("the state does not compile")?;

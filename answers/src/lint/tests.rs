@@ -31,6 +31,7 @@ fn without(objects: &[Object], (name, direction, rule): &RuleKey) -> Vec<Object>
     for object in &mut objects {
         let Object::Policy(policy) = object else { continue };
         if policy.name == *name {
+            let policy = std::sync::Arc::make_mut(policy);
             let rules = if *direction == Direction::Ingress { &mut policy.ingress } else { &mut policy.egress };
             drop(rules.as_mut().unwrap().remove(*rule));
         }

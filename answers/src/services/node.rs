@@ -24,5 +24,5 @@ pub fn of_node(pipeline: &Pipeline, objects: &[Object], settings: &Settings, nod
 pub fn nodes_and_host_ports(pipeline: &Pipeline) -> Vec<Object> {
     let nodes = pipeline.cache().nodes().values().map(|node| Object::Node((**node).clone()));
     let pods = pipeline.cache().pods().map(|(_, pod)| pod).filter(|pod| !pod.host_ports.is_empty());
-    nodes.chain(pods.map(|pod| Object::Pod((**pod).clone()))).collect()
+    nodes.chain(pods.map(|pod| Object::Pod(pod.clone()))).collect()
 }

@@ -124,7 +124,7 @@ fn item(kind: Kind, value: Value) -> Result<Item, String> {
     let mut read = read.ok_or("an object of another kind")?;
     if let Some(Object::Pod(pod)) = &mut read.object {
         // Verdicts do not depend on the owner, which would take megabytes in a large cluster.
-        pod.owner = None;
+        std::sync::Arc::make_mut(pod).owner = None;
     }
     // The key shares the object's strings.
     let key = read.object.as_ref().map_or(key, Key::of);

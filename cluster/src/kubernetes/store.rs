@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use bulkhead_control::cache::Event;
 use bulkhead_control::inventory::Key;
-use bulkhead_control::object::{ClusterPolicyKind, NAMESPACE_NAME_LABEL, NamespaceScope, Object, Peer, Policy};
+use bulkhead_control::object::{ClusterPolicyKind, NAMESPACE_NAME_LABEL, NamespaceScope, Object, Peer};
 use bulkhead_control::source::SourceErrors;
 use bulkhead_control::source::single::{Faults, Single, Unknown, exclude_namespaces, needs_labels};
 use bulkhead_control::texts::Texts;
@@ -279,8 +279,10 @@ impl Store {
     /// Returns the object without the namespaces whose labels are unreadable.
     fn meant(&self, object: &Object) -> Object {
         let mut object = object.clone();
-        if let Object::Policy(policy) = &mut object {
-            exclude_namespaces(policy, &self.excluded);
+        if let Object::Policy(policy) = &mut object
+            && !self.excluded.is_empty()
+        {
+            exclude_namespaces(Arc::make_mut(policy), &self.excluded);
         }
         object
     }
@@ -331,8 +333,8 @@ fn kind_of(key: &Key) -> Kind {
 
 /// Whether the object's meaning depends on namespaces' labels.
 fn asks_for_labels(object: Option<&Object>) -> bool {
-    let Some(Object::Policy(Policy { ingress, egress, .. })) = object else { return false };
-    let peers = ingress.iter().chain(egress).flatten().filter_map(|rule| rule.peers.as_ref()).flatten();
+    let Some(Object::Policy(policy)) = object else { return false };
+    let peers = policy.ingress.iter().chain(&policy.egress).flatten().filter_map(|rule| rule.peers.as_ref()).flatten();
     peers.into_iter().any(|peer| match peer {
         Peer::Pods(peer) => match &peer.namespaces {
             NamespaceScope::Selected(selector) => {

@@ -229,7 +229,7 @@ fn events_that_concern_nobody_publish_nothing() {
     let before = generation(&pipeline);
     let Object::Policy(mut elsewhere) = allow_backend() else { unreachable!() };
     let place = Position { file: "moved.yaml".into(), document: 1, line: 9, path: "".into() };
-    elsewhere.position = Some(place);
+    Arc::make_mut(&mut elsewhere).position = Some(place);
     let elsewhere = Object::Policy(elsewhere);
     for event in [
         Event::Apply(allow_backend()),
@@ -249,9 +249,9 @@ fn events_that_concern_nobody_publish_nothing() {
 #[test]
 fn host_network_pods_are_the_node_and_finished_pods_are_nobody() {
     let Object::Pod(mut on_host) = pod("default/agent", "192.168.0.1", "n1", "role=backend") else { unreachable!() };
-    on_host.host_network = true;
+    Arc::make_mut(&mut on_host).host_network = true;
     let Object::Pod(mut ended) = pod("default/job", "10.244.1.7", "n1", "role=backend") else { unreachable!() };
-    ended.finished = true;
+    Arc::make_mut(&mut ended).finished = true;
     let mut objects = redis();
     objects.extend([Object::Pod(on_host), Object::Pod(ended), allow_backend(), deny_all("default/deny")]);
     let pipeline = cluster(objects);

@@ -212,7 +212,8 @@ fn a_host_port_is_its_pods_at_every_address_of_the_node_and_behind_all_but_exter
         terminating: false,
     };
     let Object::Pod(mut pod) = crate::fixtures::pod("x/p", "10.0.0.1,fd00::1", "n", "") else { unreachable!() };
-    pod.host_ports = [HostPort { address: None, transport: Transport::Tcp, number: 80, port: 8080 }].into();
+    Arc::make_mut(&mut pod).host_ports =
+        [HostPort { address: None, transport: Transport::Tcp, number: 80, port: 8080 }].into();
     let mut resolver = Resolver::new("n".into(), Settings { masquerade_all: true, ..Settings::default() });
     let with = |resolver: &mut Resolver, pod: &Pod| resolver.set_host_ports([(pod, &*pod.addresses)]);
     assert!(with(&mut resolver, &pod).is_empty(), "nothing is listed");
@@ -241,7 +242,7 @@ fn a_host_port_is_its_pods_at_every_address_of_the_node_and_behind_all_but_exter
     resolver.apply(Event::DeleteService(name("x/a")));
     let (id, _) = resolver.vip(&vip("192.0.2.1:80")).unwrap();
     assert!(with(&mut resolver, &pod).is_empty(), "the same again");
-    let ended = Pod { finished: true, ..pod };
+    let ended = Pod { finished: true, ..Pod::clone(&pod) };
     assert!(with(&mut resolver, &ended).ports.contains(&id));
     assert_eq!((resolver.vips().count(), resolver.ports().count(), resolver.backend_count()), (0, 0, 0));
 }

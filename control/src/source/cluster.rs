@@ -40,7 +40,7 @@ pub(super) const POD_KIND: &str = "Pod";
 
 /// Reads a pod.
 pub(super) fn pod(value: &Value) -> Read {
-    read(POD_KIND, true, value, |raw, findings| checked_pod(raw, findings).map(Object::Pod), fallback::pod)
+    read(POD_KIND, true, value, |raw, findings| checked_pod(raw, findings).map(Object::from), fallback::pod)
 }
 
 /// The pod, none when anything of it is not understood.

@@ -94,7 +94,7 @@ pub(super) fn pod(value: &Value) -> Outcome {
         metadata.remove("annotations");
     }
     match whole_pod(&rest) {
-        Some(pod) => Outcome::Closed(Object::Pod(pod)),
+        Some(pod) => Outcome::Closed(pod.into()),
         None => Outcome::Nothing,
     }
 }

@@ -102,7 +102,7 @@ impl Loader {
         let mut objects: Vec<_> = self.slots.into_iter().filter_map(|slot| slot.object).collect();
         for object in &mut objects {
             if let Object::Policy(policy) = object {
-                exclude_namespaces(policy, &self.unknown.namespaces);
+                exclude_namespaces(Arc::make_mut(policy), &self.unknown.namespaces);
             }
         }
         if let Templates::Read(blocks) = &self.options.templates {
@@ -227,7 +227,7 @@ impl Loader {
             Outcome::Closed(_) | Outcome::Nothing | Outcome::Unreadable => None,
         };
         let position = match &mut object {
-            Some(Object::Policy(policy)) => Some(&mut policy.position),
+            Some(Object::Policy(policy)) => Some(&mut Arc::make_mut(policy).position),
             Some(Object::ClusterPolicy(policy)) => Some(&mut policy.position),
             _ => None,
         };
@@ -236,7 +236,7 @@ impl Loader {
         }
         let key = match (read.key, &mut object) {
             (Some(key), _) => key,
-            (None, Some(Object::Policy(policy))) => self.name_by_place(policy),
+            (None, Some(Object::Policy(policy))) => self.name_by_place(Arc::make_mut(policy)),
             (None, Some(Object::Namespace(namespace))) => {
                 ObjectKey { kind: "Namespace", namespace: "".into(), name: Arc::clone(&namespace.name) }
             }

@@ -63,7 +63,7 @@ pub(super) fn add(objects: &mut Vec<Object>, templates: Vec<Placed>, blocks: &[I
         pod.addresses.is_empty() && !pod.host_network && !has_begun
     };
     objects.iter_mut().filter_map(pod_mut).filter(|pod| is_manifest(pod)).for_each(|pod| pod.planned = true);
-    objects.extend(made.into_iter().map(Object::Pod));
+    objects.extend(made.into_iter().map(Object::from));
     // One on the host network has its node's addresses, and no node.
     let is_addressed = |pod: &Pod| pod.planned && !pod.host_network;
     if !objects.iter().filter_map(pod_of).any(is_addressed) {
@@ -87,7 +87,7 @@ fn pod_of(object: &Object) -> Option<&Pod> {
 
 fn pod_mut(object: &mut Object) -> Option<&mut Pod> {
     match object {
-        Object::Pod(pod) => Some(pod),
+        Object::Pod(pod) => Some(Arc::make_mut(pod)),
         _ => None,
     }
 }

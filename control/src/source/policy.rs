@@ -17,8 +17,8 @@ use super::names;
 use super::path::FieldPath;
 use super::raw::{self, List, Mapping, PortRef, RawBlock, RawPeer, RawPort, RawSelector, RawSpec};
 use crate::object::{
-    IpBlock, NamespaceScope, Object, Peer, PodPeer, Policy, PolicyIdentity, PolicyName, PolicyPort, PolicyRule,
-    PolicyVersion, Transport,
+    IpBlock, NamespaceScope, Peer, PodPeer, Policy, PolicyIdentity, PolicyName, PolicyPort, PolicyRule, PolicyVersion,
+    Transport,
 };
 use crate::selector::Selector;
 
@@ -38,15 +38,13 @@ pub(super) fn read(value: &Value, version: PolicyVersion, fault: Option<Problem>
     let whole = name.clone().map(|name| PolicyName { namespace: namespace.clone(), name });
     let policy = whole.as_ref().zip(spec).and_then(|(name, spec)| checked(name, &spec, version, &mut findings));
     let outcome = match (policy, findings.problems.first()) {
-        (Some(policy), None) => {
-            Outcome::Object(Object::Policy(Policy { identity: identity(value), enforcement, ..policy }))
-        }
+        (Some(policy), None) => Outcome::Object(Policy { identity: identity(value), enforcement, ..policy }.into()),
         (_, first) => {
             let fault = first.map_or_else(|| "not understood".to_owned(), Problem::to_string);
             // Without a name it is given one by its place.
             let name = PolicyName { namespace, name: name.unwrap_or_default() };
             let closed = closed(name, value, fault.into());
-            Outcome::Closed(Object::Policy(Policy { identity: identity(value), enforcement, ..closed }))
+            Outcome::Closed(Policy { identity: identity(value), enforcement, ..closed }.into())
         }
     };
     let key = whole.map(|name| ObjectKey { kind: KIND, namespace: name.namespace, name: name.name });

@@ -28,7 +28,7 @@ pub(super) fn policies(loaded: &Loaded) -> Vec<&Policy> {
     let mut policies = Vec::new();
     for object in &loaded.objects {
         if let Object::Policy(policy) = object {
-            policies.push(policy);
+            policies.push(&**policy);
         }
     }
     policies

@@ -51,7 +51,7 @@ fn only_namespace(text: &str) -> Namespace {
 
 fn only_pod(text: &str) -> Pod {
     match &lenient(text).objects[..] {
-        [Object::Pod(pod)] => pod.clone(),
+        [Object::Pod(pod)] => Pod::clone(pod),
         other => panic!("one pod expected: {other:?}"),
     }
 }
@@ -81,8 +81,8 @@ fn assert_lets_in(text: &str, expected: bool) {
         // Each once more with a change and back, as an event about what stands already is no event.
         for object in &rotated {
             if let Object::Pod(pod) = object {
-                let elsewhere = Pod { mac: Some([2; 6]), labels: Labels::default(), ..pod.clone() };
-                running.apply(Event::Apply(Object::Pod(elsewhere))).unwrap();
+                let elsewhere = Pod { mac: Some([2; 6]), labels: Labels::default(), ..Pod::clone(pod) };
+                running.apply(Event::Apply(elsewhere.into())).unwrap();
                 running.apply(Event::Apply(object.clone())).unwrap();
                 assert_eq!(lets_in(&running, "10.0.0.2", "10.0.0.1"), expected, "{rotated:#?}");
             }

@@ -4,7 +4,6 @@ use std::fs;
 
 use super::tests::{errors, lenient, messages, policies, policy_text, strict};
 use super::*;
-use crate::object::Policy;
 
 /// A directory of its own for a test, gone afterwards.
 pub(super) struct Scratch(PathBuf);
@@ -43,7 +42,7 @@ fn names(loaded: &Loaded) -> Vec<String> {
         Object::ClusterPolicy(policy) => policy.rank.name.to_string(),
         Object::Service(service) => service.name.to_string(),
         Object::EndpointSlice(slice) => slice.name.to_string(),
-        Object::Policy(Policy { name, .. }) => name.to_string(),
+        Object::Policy(policy) => policy.name.to_string(),
     };
     loaded.objects.iter().map(name).collect()
 }

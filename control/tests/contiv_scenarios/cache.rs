@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use bulkhead_control::cache::{Cache, CacheChange, Event};
-use bulkhead_control::object::{Object, Peer, PodPeer, Policy};
+use bulkhead_control::object::{Object, Peer, PodPeer};
 
 use super::manifest::{name, namespace, object, objects, pod, policy};
 
@@ -32,8 +32,8 @@ fn cache() -> Cache {
 /// The peer that a policy of the namespace `dev` names so.
 fn peer(selectors: &str) -> PodPeer {
     let spec = format!("podSelector: {{}}, policyTypes: [Ingress], ingress: [{{from: [{{{selectors}}}]}}]");
-    let Object::Policy(Policy { ingress: Some(rules), .. }) = object(&policy("dev/p", &spec)) else { panic!("{spec}") };
-    match &rules[0].peers.as_ref().unwrap()[0] {
+    let Object::Policy(policy) = object(&policy("dev/p", &spec)) else { panic!("{spec}") };
+    match &policy.ingress.as_ref().unwrap()[0].peers.as_ref().unwrap()[0] {
         Peer::Pods(peer) => peer.clone(),
         other => panic!("{other:?}"),
     }

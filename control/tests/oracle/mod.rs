@@ -168,13 +168,13 @@ impl State {
                 self.namespaces.insert(namespace.name.clone(), namespace);
             }
             Event::Apply(Object::Pod(pod)) => {
-                self.pods.insert(pod.name.clone(), pod);
+                self.pods.insert(pod.name.clone(), Arc::unwrap_or_clone(pod));
             }
             Event::Apply(Object::Node(node)) => {
                 self.nodes.insert(node.name.clone(), node);
             }
             Event::Apply(Object::Policy(policy)) => {
-                self.policies.insert(policy.name.clone(), policy);
+                self.policies.insert(policy.name.clone(), Arc::unwrap_or_clone(policy));
             }
             Event::Apply(Object::ClusterPolicy(policy)) => {
                 self.cluster_policies.insert(policy.rank.name.clone(), policy);
@@ -201,8 +201,8 @@ impl State {
     pub(crate) fn objects(&self) -> Vec<Object> {
         let namespaces = self.namespaces.values().cloned().map(Object::Namespace);
         let nodes = self.nodes.values().cloned().map(Object::Node);
-        let pods = self.pods.values().cloned().map(Object::Pod);
-        let policies = self.policies.values().cloned().map(Object::Policy);
+        let pods = self.pods.values().cloned().map(Object::from);
+        let policies = self.policies.values().cloned().map(Object::from);
         let cluster_policies = self.cluster_policies.values().cloned().map(Object::ClusterPolicy);
         namespaces.chain(nodes).chain(pods).chain(policies).chain(cluster_policies).collect()
     }

@@ -41,8 +41,9 @@ impl Step {
         };
         match self {
             Self::Event(Event::Apply(Object::Policy(mut policy))) => {
-                narrow(&mut policy.ingress);
-                narrow(&mut policy.egress);
+                let narrower = Arc::make_mut(&mut policy);
+                narrow(&mut narrower.ingress);
+                narrow(&mut narrower.egress);
                 Self::Event(Event::Apply(Object::Policy(policy)))
             }
             other => other,
@@ -74,10 +75,10 @@ pub(crate) fn history(rng: &mut Rng) -> History {
     }
     for _ in 0..6 + rng.below(8) {
         let name = objects::pod_name(rng);
-        first.push(Object::Pod(objects::pod(rng, &name)));
+        first.push(Object::from(objects::pod(rng, &name)));
     }
     for _ in 0..1 + rng.below(7) {
-        first.push(Object::Policy(objects::policy(rng)));
+        first.push(Object::from(objects::policy(rng)));
     }
     // Most clusters have NetworkPolicies alone.
     let tiers = rng.chance(40);
@@ -121,18 +122,18 @@ fn change(rng: &mut Rng, state: &State, past: &[Step]) -> Vec<Step> {
     match rng.below(100) {
         0..30 if !names.is_empty() => {
             let name = (rng.pick(&names)).clone();
-            apply(Object::Pod(objects::changed_pod(rng, &state.pods[&name])))
+            apply(Object::from(objects::changed_pod(rng, &state.pods[&name])))
         }
         0..38 => {
             let name = objects::pod_name(rng);
-            apply(Object::Pod(objects::pod(rng, &name)))
+            apply(Object::from(objects::pod(rng, &name)))
         }
         38..44 => vec![Step::Event(Event::DeletePod(objects::pod_name(rng)))],
         44..52 if !names.is_empty() => {
             let name = (rng.pick(&names)).clone();
             hand_over(rng, state, &name)
         }
-        44..68 => apply(Object::Policy(objects::policy(rng))),
+        44..68 => apply(Object::from(objects::policy(rng))),
         68..74 => vec![Step::Event(Event::DeletePolicy(objects::policy_name(rng)))],
         74..82 => {
             let name = rng.pick(&objects::NAMESPACES);
@@ -183,11 +184,11 @@ fn hand_over(rng: &mut Rng, state: &State, from: &PodName) -> Vec<Step> {
     let end = if rng.chance(50) {
         let mut ended = old;
         ended.finished = true;
-        Event::Apply(Object::Pod(ended))
+        Event::Apply(ended.into())
     } else {
         Event::DeletePod(from.clone())
     };
-    let mut steps = vec![Step::Event(end), Step::Event(Event::Apply(Object::Pod(new)))];
+    let mut steps = vec![Step::Event(end), Step::Event(Event::Apply(new.into()))];
     rng.shuffle(&mut steps);
     steps
 }

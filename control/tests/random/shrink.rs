@@ -40,13 +40,13 @@ fn simpler(step: &Step) -> Vec<Step> {
     let apply = |object| Step::Event(Event::Apply(object));
     match step {
         Step::Event(Event::Apply(Object::Policy(policy))) => {
-            smaller_policies(policy).into_iter().map(|policy| apply(Object::Policy(policy))).collect()
+            smaller_policies(policy).into_iter().map(|policy| apply(policy.into())).collect()
         }
         Step::Event(Event::Apply(Object::ClusterPolicy(policy))) => {
             smaller_cluster_policies(policy).into_iter().map(|policy| apply(Object::ClusterPolicy(policy))).collect()
         }
         Step::Event(Event::Apply(Object::Pod(pod))) => {
-            smaller_pods(pod).into_iter().map(|pod| apply(Object::Pod(pod))).collect()
+            smaller_pods(pod).into_iter().map(|pod| apply(pod.into())).collect()
         }
         _ => Vec::new(),
     }

@@ -68,6 +68,7 @@ fn without(objects: &[Object], gone: &[Rule], policies: &[PolicyName]) -> Vec<Ob
         let Some(name) = name else { return Some(object) };
         match &mut object {
             Object::Policy(policy) => {
+                let policy = std::sync::Arc::make_mut(policy);
                 policy.ingress.iter_mut().for_each(|rules| keep(rules, |at| stays(&name, Direction::Ingress, at)));
                 policy.egress.iter_mut().for_each(|rules| keep(rules, |at| stays(&name, Direction::Egress, at)));
             }

@@ -77,7 +77,11 @@ fn faults(line: &str) -> Vec<String> {
         .map(|(phrase, remedy)| format!("`{phrase}` ({remedy})"))
         .collect();
     let comment = line.trim_start().starts_with("//");
-    if comment && line.split_whitespace().any(|word| word.trim_matches(|c: char| c.is_ascii_punctuation() && c != '`') == "None") {
+    if comment
+        && line
+            .split_whitespace()
+            .any(|word| word.trim_matches(|c: char| c.is_ascii_punctuation() && c != '`') == "None")
+    {
         faults.push("None without backticks".to_owned());
     }
     faults

@@ -86,10 +86,11 @@ fn any_richer_event() -> impl Strategy<Value = Event> {
     let pods = (ns(), 0u8..5, addresses, prop_oneof![Just("n1"), Just("n2")], role(), ports, 0u8..12);
     let pods = pods.prop_map(|(ns, number, addresses, node, role, port, ended)| {
         let Object::Pod(mut pod) = pod(&format!("{ns}/p{number}"), &addresses, node, role) else { unreachable!() };
+        let pod = Arc::make_mut(&mut pod);
         pod.ports.extend(port.map(|port| ContainerPort { name: "http".into(), transport: Transport::Tcp, port }));
         pod.finished = ended == 0;
         pod.host_network = ended == 1;
-        Event::Apply(Object::Pod(pod))
+        Event::Apply(pod.clone().into())
     });
     let peer = prop_oneof![
         3 => (ns(), role()).prop_map(|(ns, role)| Peer::Pods(PodPeer {

@@ -106,7 +106,7 @@ fn where_there_is_one_form_of_tables_nothing_is_chosen() {
 #[test]
 fn what_is_audited_is_told_by_the_engine_that_is_in_force() {
     let Object::Policy(strict) = policy("default/strict", "role=backend", Some(Vec::new()), None) else { panic!() };
-    let audited = Object::Policy(Policy { enforcement: Some(Enforcement::Audit), ..strict });
+    let audited = Object::from(Policy { enforcement: Some(Enforcement::Audit), ..Arc::unwrap_or_clone(strict) });
     let mut pipeline = Pipeline::new(Scope::Node("n1".into())).auditing(Enforcement::Enforce);
     pipeline.choose(Choice::Auto).unwrap();
     pipeline.resync(redis().into_iter().chain([allow_backend(), audited.clone()])).unwrap();

@@ -79,13 +79,14 @@ impl Churn {
                 let address = Ipv4Addr::from(0x0a00_0001 + at / 2 * 2 + self.random.below(2)).to_string();
                 let node = format!("n{}", self.random.below(2));
                 let app = self.one_of(&["app=a", "app=b", "app=c,tier=x"]);
-                let Object::Pod(mut pod) = pod(&name, &address, &node, app) else { unreachable!() };
+                let Object::Pod(pod) = pod(&name, &address, &node, app) else { unreachable!() };
+                let mut pod = Arc::unwrap_or_clone(pod);
                 let port = 8_000 + u16::try_from(self.random.below(3)).unwrap();
                 pod.ports.push(ContainerPort { name: "web".into(), transport: Transport::Tcp, port });
                 pod.host_network = self.random.below(30) == 0;
                 pod.finished = self.random.below(30) == 0;
                 let gone = self.pods[place].replace(Event::DeletePod(pod.name.clone()));
-                gone.into_iter().chain([Event::Apply(Object::Pod(pod))]).collect()
+                gone.into_iter().chain([Event::Apply(pod.into())]).collect()
             }
             12..16 => {
                 let place = self.random.below(POLICIES) as usize;

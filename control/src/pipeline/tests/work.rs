@@ -17,7 +17,7 @@ fn address(at: u32) -> String {
 
 fn with_port(at: u32, number: u16) -> Object {
     let Object::Pod(mut pod) = pod(&format!("n{}/p{at}", at % 100), &address(at), "other", "") else { unreachable!() };
-    pod.ports.push(ContainerPort { name: "http".into(), transport: Transport::Tcp, port: number });
+    Arc::make_mut(&mut pod).ports.push(ContainerPort { name: "http".into(), transport: Transport::Tcp, port: number });
     Object::Pod(pod)
 }
 
@@ -115,7 +115,7 @@ fn a_pod_that_no_group_has_costs_nothing_but_the_look_at_it() {
     let rule = PolicyRule { peers: all_pods(), ports: None };
     let mut pipeline = large(vec![policy("x/p", "", Some(vec![rule]), None)]);
     let Object::Pod(mut waiting) = with_port(PODS, 1) else { unreachable!() };
-    waiting.addresses.clear();
+    Arc::make_mut(&mut waiting).addresses.clear();
     let work = cost(&mut pipeline, Event::Apply(Object::Pod(waiting)));
     assert_eq!(work, Work { pods: 1, intervals: 0, policies: 0 });
 }

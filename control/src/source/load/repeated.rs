@@ -26,13 +26,15 @@ impl Loader {
             self.unknown.is_node |= matches!(object, Object::Node(_));
         }
         slot.object = match (slot.object.take(), object) {
-            (Some(Object::Policy(one)), Some(Object::Policy(other))) => Some(Object::Policy(either(one, other, &text))),
+            (Some(Object::Policy(one)), Some(Object::Policy(other))) => {
+                Some(either(Arc::unwrap_or_clone(one), Arc::unwrap_or_clone(other), &text).into())
+            }
             (Some(one), Some(other)) if one == other => Some(one),
             (Some(Object::Namespace(one)), Some(Object::Namespace(other))) => {
                 self.unknown.namespaces.insert(Arc::clone(&one.name));
                 Some(Object::Namespace(either_namespace(&one, &other)))
             }
-            (Some(Object::Pod(one)), Some(Object::Pod(other))) => either_pod(&one, &other).map(Object::Pod),
+            (Some(Object::Pod(one)), Some(Object::Pod(other))) => either_pod(&one, &other).map(Object::from),
             _ => None,
         };
         let (severity, consequence) = match (self.options.strictness, &slot.object) {

@@ -1,4 +1,4 @@
-//! What the table holds: entries, and what is known of one before it is made.
+//! Entries of the session table, and the data from which they are created.
 
 mod rewritten;
 
@@ -15,44 +15,43 @@ use super::{Key, Rewrite, Rewritten};
 use crate::packet::{SeqSpan, TcpFlags};
 use crate::{Decision, DropReason, PortId, PortKind};
 
-/// An entry's place in the slab.
+/// Index of an entry in the table's columns.
 pub(crate) type Slot = u32;
 
-/// No slot: the end of a list.
+/// No slot, as at the end of a list.
 pub(crate) const NONE: Slot = Slot::MAX;
 
-/// The port of entries whose ports are not known yet: no snapshot has one with this number.
+/// The port of adopted entries until their ports are known. No snapshot has this id.
 pub(super) const NOWHERE: PortId = PortId(u16::MAX);
 
-/// When a packet came. Its number orders what its time does not, and lets packets that waited for the classifier take
-/// the place that they would have had.
+/// A packet's time and number. The number orders packets of the same time, and packets that waited for the classifier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Moment {
-    /// Nanoseconds since 1970. Never less than that of a packet with a lower number.
+    /// Nanoseconds since 1970. Does not decrease with increasing numbers.
     pub(crate) time: u64,
-    /// Counts all packets of the worker.
+    /// Number of the packet among all packets of the worker.
     pub(crate) number: u64,
 }
 
-/// The part of a session, or of a refusal, that every packet reads: one cache line. All zeros is a free place.
+/// The part of a session or refusal that every packet reads: one cache line. All zeros mark a free slot.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct Entry {
     key: EntryKey,
-    /// When the last packet came.
+    /// Time of the last packet, in nanoseconds.
     pub(super) seen_at: u64,
-    /// The epoch of the tables that allowed it.
+    /// Epoch of the tables that allowed the session.
     pub(crate) epoch: u32,
-    /// The origin of the rule that allowed it, `u32::MAX` for none; the rest of the decision is in [`Links`](super::links::Links).
+    /// Origin of the rule that allowed the session, or `u32::MAX`. The rest of the decision is in [`Links`](super::links::Links).
     pub(crate) origin: u32,
-    /// The in-port and the out-port.
+    /// In-port and out-port of the forward direction.
     ports: [u16; 2],
     pub(super) seen: SeenFlags,
-    /// The [`Class`]; of a refusal that was a session, that one's in the upper half, plus one.
+    /// The [`Class`]. For a refusal that was a session, the upper half has the former class plus one.
     class: u8,
-    /// [`state`].
+    /// Bits of [`state`].
     state: u8,
-    /// Why it is a refusal and no session: the reason's index plus one.
+    /// Index of the refusal's reason plus one. 0 for a session.
     refused: u8,
 }
 
@@ -62,28 +61,28 @@ const CUT_SHIFT: u32 = 4;
 /// Bits of [`Entry::state`].
 mod state {
     pub(super) const FROM_LOW: u8 = 1;
-    /// What kind of port the in-port is: ids may change from generation to generation, uplink and host do not.
+    /// Kind of the in-port. Port ids may change between generations, uplink and host do not.
     pub(super) const IN_KIND: u8 = 0b11 << 1;
     pub(super) const IN_KIND_SHIFT: u32 = 1;
-    /// Never set for what is no session.
+    /// Only set for sessions.
     pub(super) const FORWARD_PLAIN: u8 = 1 << PLAIN_SHIFT;
     pub(super) const REPLY_PLAIN: u8 = 2 << PLAIN_SHIFT;
     pub(super) const PLAIN_SHIFT: u32 = 3;
-    /// It is a session to a Service's address and has a [`Rewrite`](super::super::Rewrite).
+    /// The session is translated and has a [`Rewrite`](super::super::Rewrite).
     pub(super) const TRANSLATED: u8 = 1 << 5;
-    /// For those the bits of plain directions lie here, so that what does not know of rewrites never takes one for plain.
+    /// Translated entries have their plain bits here, so that code without translation never treats them as plain.
     pub(super) const TRANSLATED_PLAIN_SHIFT: u32 = 6;
     pub(super) const ALL_PLAIN: u8 = FORWARD_PLAIN | REPLY_PLAIN | 0b11 << TRANSLATED_PLAIN_SHIFT;
 }
 
-/// What the worker knows of a session that it wants to create.
+/// Data of a session to be created.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NewSession {
     pub(crate) key: Key,
     pub(crate) hash: u64,
-    /// The hash of the packet's own key: another one for a connection to a Service's address.
+    /// Hash of the packet's own key. Differs from `hash` for a translated connection.
     pub(crate) wire_hash: u64,
-    /// Whether the forward direction goes from the key's lower endpoint to the higher.
+    /// Whether the forward direction goes from the key's lower endpoint to the higher one.
     pub(crate) from_low: bool,
     pub(crate) flags: Option<TcpFlags>,
     pub(crate) epoch: u32,
@@ -91,16 +90,16 @@ pub(crate) struct NewSession {
     pub(crate) in_port: PortId,
     pub(crate) in_kind: PortKind,
     pub(crate) out_port: PortId,
-    /// Which way the packet goes that asks for it.
+    /// Direction of the packet that creates the session.
     pub(crate) direction: Direction,
-    /// Where that packet lies, for TCP.
+    /// The TCP packet's sequence range.
     pub(crate) span: Option<SeqSpan>,
-    /// For a connection to a Service's address.
+    /// `None` for a connection that is not translated.
     pub(crate) rewrite: Option<Rewrite>,
 }
 
 impl NewSession {
-    /// What becomes of the addresses of the packet that asks for it, for a connection to a Service's address.
+    /// Returns the translation of the packet that creates the session. `None` if it is not translated.
     pub(crate) fn rewritten(&self) -> Option<Rewritten> {
         let rewrite = self.rewrite?;
         Some(Entry::new(self, Class::New, None, 0).rewritten(&rewrite, self.direction))
@@ -145,7 +144,7 @@ impl Entry {
         entry
     }
 
-    /// Whether it is not in use. One that was just being written is neither.
+    /// Whether the slot is free. An entry that is being written is neither free nor in use.
     pub(super) const fn is_free(&self) -> bool {
         self.key.is_unused()
     }

@@ -1,14 +1,13 @@
-//! ICMP errors about packets that cannot go on: to their senders, in the node's name.
+//! ICMP errors to the senders of dropped packets, from the node's address.
 //!
-//! Which drops are told: no route, a TTL that is used up, a packet that is too big, a next hop that nobody answers for; and, as
-//! [refusals](super::refusal), a Service that nobody serves.
-//! What policy denies is dropped silently by default, as users of NetworkPolicy expect it (a client runs into its time-out,
-//! and a scanner learns nothing); see [refusals](super::refusal) for the exception. Too big is what may not be cut into
-//! [fragments](super::fragmentation): IPv6, and IPv4 with "don't fragment".
+//! Reported drops: no route, TTL exceeded, packet too big, unreachable next hop, and as [refusals](super::refusal) Services without
+//! endpoints. Drops by policy are silent by default, as users of NetworkPolicy expect: a client times out, and a scanner learns nothing.
+//! [Refusals](super::refusal) are the exception. A packet is too big if it must not be [fragmented](super::fragmentation): IPv6, and IPv4
+//! with "don't fragment".
 //!
-//! **Invariant.** Never about an ICMP error, a fragment but the first, or anything to or from a group or from nobody
-//! (RFC 1812 §4.3.2.7, RFC 4443 §2.4(e)); never more than the [limits](super::limits) per port and per destination allow;
-//! and never an answer that is longer than what it answers by more than its own headers.
+//! **Invariant.** No errors about ICMP errors, later fragments, or packets to or from group or unspecified addresses (RFC 1812 §4.3.2.7,
+//! RFC 4443 §2.4(e)). No more than the [limits](super::limits) per port and per destination. No answer exceeds the packet by more than its
+//! own headers.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -20,38 +19,37 @@ use crate::wire::ethernet::{self, Mac, ethertype};
 use crate::wire::{icmpv4, icmpv6, ipv4, ipv6, protocol};
 use crate::{DropReason, LinkType, Packet, PortId, PortKind, Snapshot};
 
-/// The longest error, in bytes.
+/// Maximum length of an error, in bytes.
 pub const ERROR_MAX: usize = ethernet::HEADER_LEN + V6_MAX;
 
-/// RFC 1812 §4.3.2.3: as much of the packet as fits into 576 bytes.
+/// RFC 1812 §4.3.2.3: quote as much as fits into 576 bytes.
 const V4_MAX: usize = 576;
-/// RFC 4443 §2.4(c): as much of the packet as fits into the least MTU of IPv6.
+/// RFC 4443 §2.4(c): quote as much as fits into IPv6's minimum MTU.
 const V6_MAX: usize = ipv6::MIN_MTU;
-/// What Linux sends with; RFC 1700's default.
+/// The TTL of Linux, and RFC 1700's default.
 pub(super) const HOP_LIMIT: u8 = 64;
-/// Internetwork control: RFC 1812 §4.3.2.5 wants it for errors.
+/// Internetwork control, as RFC 1812 §4.3.2.5 recommends for errors.
 const PRECEDENCE: u8 = 0xc0;
 
-/// What an error says.
+/// The content of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
     /// No route: net unreachable.
     Net,
-    /// Nobody answers for the next hop: host (address) unreachable.
+    /// Unreachable next hop: host (address) unreachable.
     Host,
     /// Time exceeded.
     Time,
     /// Fragmentation needed, packet too big.
     Size,
-    /// Policy does not allow it, and the sender is to know: communication administratively prohibited.
+    /// Denied by policy, with notification of the sender: communication administratively prohibited.
     Denied,
-    /// Nobody serves the port of a Service: port unreachable, in the name of the Service's address.
+    /// No endpoint for a Service's port: port unreachable, from the Service's address.
     Port,
 }
 
 impl Cause {
-    /// What is said about a drop; none for those that are silent. What policy denies is said only
-    /// [where it is wanted](super::refusal).
+    /// Returns the error for a drop. `None` for silent drops. Drops by policy are only reported [on request](super::refusal).
     pub(super) const fn of(reason: DropReason) -> Option<Self> {
         Some(match reason {
             DropReason::NoRoute => Self::Net,
@@ -64,7 +62,7 @@ impl Cause {
         })
     }
 
-    /// Type and code. RFC 792, RFC 1191; RFC 1812 §5.2.7.1 for what is denied.
+    /// Type and code. RFC 792, RFC 1191; RFC 1812 §5.2.7.1 for denials.
     const fn v4(self) -> (u8, u8) {
         use icmpv4::{kind, unreachable};
         match self {
@@ -91,18 +89,18 @@ impl Cause {
     }
 }
 
-/// A packet whose sender may be told what became of it.
+/// A packet whose sender may be notified.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Subject<'a> {
-    /// What the packet is.
+    /// The parsed packet.
     pub(super) ip: Ip,
-    /// The packet without its Ethernet header, as far as it is there, and without padding.
+    /// The packet's available bytes without Ethernet header and padding.
     pub(super) bytes: &'a [u8],
-    /// The way to the sender.
+    /// The link to the sender.
     pub(super) link: Link,
 }
 
-/// From the vswitch to a machine on a port's link.
+/// MAC addresses from the vswitch to a host on a port's link.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Link {
     destination: Mac,
@@ -110,14 +108,14 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Writes the Ethernet header. Returns the bytes behind it.
+    /// Writes the Ethernet header. Returns the bytes after it.
     pub(super) fn emit<'a>(&self, ethertype: u16, frame: &'a mut [u8]) -> &'a mut [u8] {
         ethernet::Repr { destination: self.destination, source: self.source, ethertype }.emit(frame)
     }
 }
 
 impl<'a> Subject<'a> {
-    /// The packet, unless nothing may be said about it.
+    /// Returns the packet, or `None` if no error may be sent about it.
     pub(super) fn new(snapshot: &Snapshot, side: &Side, packet: &Packet<'a>) -> Option<Self> {
         let (destination, source) = (fields::destination_mac(packet.frame)?, fields::source_mac(packet.frame)?);
         if !side.has_link() || ethernet::is_group(destination) || !ethernet::is_station(source) {
@@ -136,13 +134,13 @@ impl<'a> Subject<'a> {
     }
 }
 
-/// An error that may be sent.
+/// An error to be sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Report<'a> {
     cause: Cause,
-    /// Who speaks, the node or who was called, and whom the error is for.
+    /// Source (the node, or the called address) and destination of the error.
     addresses: Addresses,
-    /// The packet that it is about, as far as it is there.
+    /// The available bytes of the quoted packet.
     quoted: &'a [u8],
     link: Link,
 }
@@ -154,14 +152,14 @@ enum Addresses {
 }
 
 impl<'a> Report<'a> {
-    /// The error about a packet; none when there is no address to send it from.
+    /// Creates the error about a packet. `None` if there is no address to send it from.
     pub(super) fn new(snapshot: &Snapshot, subject: &Subject<'a>, cause: Cause) -> Option<Self> {
         let flow = &subject.ip.flow;
         let speaker = match (cause, node_address(snapshot, flow.src)) {
-            // The sender knows the Service, not the node behind it.
+            // The sender knows the Service, not the node.
             (Cause::Port, _) => flow.dst,
             (_, Some(node)) => node,
-            // As bridges refuse: in the name of the one who was called.
+            // As bridges do: from the called address.
             (Cause::Denied, None) => flow.dst,
             (_, None) => return None,
         };

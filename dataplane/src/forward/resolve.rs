@@ -107,8 +107,8 @@ impl<T> Forwarder<T> {
         self.pending.len() + self.released.len()
     }
 
-    /// Repeats requests, and releases packets whose neighbours are resolved and those that waited in vain. To be called once
-    /// per burst, and some ten times a second when there are no packets.
+    /// Repeats requests, and releases packets whose neighbours were resolved or timed out. Call it once per burst, and about ten times a
+    /// second without packets.
     pub fn tick(&mut self, snapshot: &Snapshot) {
         if self.has_news {
             self.has_news = false;
@@ -127,7 +127,7 @@ impl<T> Forwarder<T> {
         }
     }
 
-    /// The next packet that is held no longer; to be asked until there is none.
+    /// Returns the next released packet. Call it until it returns `None`.
     pub fn next_released(&mut self) -> Option<Released<T>> {
         self.released.pop_front()
     }
@@ -142,7 +142,7 @@ impl<T> Forwarder<T> {
         }
     }
 
-    /// What came of the request for a neighbour; none while it is open.
+    /// Returns the result of requesting a neighbour. `None` while the request is open.
     pub(super) fn resolution(&mut self, neighbour: &NeighbourId) -> Option<Result<[u8; 12], DropReason>> {
         let Some(side) = self.sides.get(neighbour.port.index()).filter(|side| side.has_link()) else {
             return Some(Err(DropReason::PortDown));
@@ -160,8 +160,8 @@ impl<T> Forwarder<T> {
     }
 }
 
-/// The neighbour that a packet goes to: the gateway of its route, or whoever has the address. On pods' and host ports
-/// there is one machine, which answers for its own addresses only.
+/// Returns the neighbour that a packet goes to: the route's gateway or the destination. A pod's or the host's port has one peer, which only
+/// answers for its own addresses.
 fn next_hop(snapshot: &Snapshot, kind: PortKind, out: PortId, destination: IpAddr) -> IpAddr {
     if fields::is_link_local(destination) {
         return destination;

@@ -171,12 +171,12 @@ impl<'a> Report<'a> {
         Some(Self { cause, addresses, quoted: subject.bytes, link: subject.link })
     }
 
-    /// What the error counts as where errors are limited.
+    /// The rate limit that applies.
     pub(super) fn class(&self) -> ErrorClass {
         if self.cause == Cause::Size { ErrorClass::TooBig } else { ErrorClass::Other }
     }
 
-    /// Whom the error is for.
+    /// The error's destination.
     pub(super) fn destination(&self) -> IpAddr {
         match self.addresses {
             Addresses::V4(_, sender) => sender.into(),
@@ -184,7 +184,7 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Writes the frame; `mtu` is that of the link which the packet is too big for. None when `into` is shorter than
+    /// Writes the frame. `mtu` is that of the link for which the packet is too big. Returns the length. `None` if `into` is shorter than
     /// [`ERROR_MAX`].
     pub(super) fn write(&self, mtu: usize, into: &mut [u8]) -> Option<usize> {
         let frame = into.get_mut(..ERROR_MAX)?;
@@ -195,7 +195,7 @@ impl<'a> Report<'a> {
         Some(ethernet::HEADER_LEN + len)
     }
 
-    /// Writes the packet and answers its length.
+    /// Writes the packet and returns its length.
     fn write_v4(&self, source: Ipv4Addr, destination: Ipv4Addr, mtu: usize, into: &mut [u8]) -> usize {
         let quoted = self.quoted(V4_MAX - ipv4::MIN_HEADER_LEN);
         let payload_len = icmpv4::HEADER_LEN + quoted.len();
@@ -215,7 +215,7 @@ impl<'a> Report<'a> {
         ipv4::MIN_HEADER_LEN + payload_len
     }
 
-    /// Writes the packet and answers its length.
+    /// Writes the packet and returns its length.
     fn write_v6(&self, source: Ipv6Addr, destination: Ipv6Addr, mtu: usize, into: &mut [u8]) -> usize {
         let quoted = self.quoted(V6_MAX - ipv6::HEADER_LEN);
         let payload_len = icmpv6::HEADER_LEN + quoted.len();
@@ -223,19 +223,19 @@ impl<'a> Report<'a> {
         let message = &mut ip.emit(into)[..payload_len];
         message[icmpv6::HEADER_LEN..].copy_from_slice(quoted);
         let (kind, code) = self.cause.v6();
-        // RFC 8200 §5: no link of IPv6 has a lower MTU, and no sender believes one.
+        // RFC 8200 §5: no IPv6 link has a lower MTU, and senders ignore a lower value.
         let told = if self.cause == Cause::Size { u32::try_from(mtu.max(V6_MAX)).unwrap_or(u32::MAX) } else { 0 };
         icmpv6::Repr { kind, code, rest: told }.emit(source, destination, message);
         ipv6::HEADER_LEN + payload_len
     }
 
-    /// As much of the packet as fits into a message of `room` bytes.
+    /// Returns as much of the packet as fits into a message of `room` bytes.
     fn quoted(&self, room: usize) -> &'a [u8] {
         &self.quoted[..self.quoted.len().min(room - icmpv4::HEADER_LEN)]
     }
 }
 
-/// RFC 1812 §4.3.2.7 and RFC 4443 §2.4(e): what no error is sent about.
+/// Whether errors may be sent about the packet (RFC 1812 §4.3.2.7, RFC 4443 §2.4(e)).
 fn is_worth_an_error(ip: &Ip) -> bool {
     let answers_nothing = match ip.transport {
         Transport::IcmpError(_) | Transport::IcmpRedirect | Transport::Neighbour(_) | Transport::LaterFragment => true,
@@ -244,8 +244,8 @@ fn is_worth_an_error(ip: &Ip) -> bool {
     !answers_nothing && fields::is_routable(ip.flow.src) && fields::is_routable(ip.flow.dst)
 }
 
-/// Whether the sender may have that address. The engine has checked it for all drops that are told today; an error to
-/// somebody who sent nothing would be worse than one too few.
+/// Whether the sender owns its address. The engine has checked it for all reported drops. An error to a host that sent nothing would be
+/// worse than a missing one.
 fn is_honest(snapshot: &Snapshot, in_port: PortId, ip: &Ip) -> bool {
     match snapshot.owner(ip.flow.src) {
         Some(owner) => owner == in_port,
@@ -253,7 +253,7 @@ fn is_honest(snapshot: &Snapshot, in_port: PortId, ip: &Ip) -> bool {
     }
 }
 
-/// How long the packet says that it is.
+/// The packet's length according to its header.
 fn ip_len(bytes: &[u8]) -> Option<usize> {
     match bytes.first()? >> 4 {
         4 => ipv4::Packet::new_checked(bytes).ok().map(|packet| packet.total_len()),
@@ -261,13 +261,13 @@ fn ip_len(bytes: &[u8]) -> Option<usize> {
     }
 }
 
-/// The node's address to speak to `peer` with: of those of the host port, the one that has the most leading bits in
-/// common with it, as the one on the same subnet has. None when the host has no address of the family.
+/// Returns the node's source address for messages to `peer`: of the host port's addresses, the one with the longest common prefix, which is
+/// the one of the same subnet. `None` if the host has no address of the family.
 pub(super) fn node_address(snapshot: &Snapshot, peer: IpAddr) -> Option<IpAddr> {
     let host = snapshot.port(snapshot.host()?)?;
     let usable = host.addresses.iter().filter(|address| match (address, peer) {
         (IpAddr::V4(_), IpAddr::V4(_)) => true,
-        // A link-local address is of use on its own link only.
+        // A link-local address is only valid on its own link.
         (IpAddr::V6(own), IpAddr::V6(peer)) => !own.is_unicast_link_local() || peer.is_unicast_link_local(),
         _ => false,
     });

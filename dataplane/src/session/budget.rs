@@ -1,11 +1,10 @@
-//! How many sessions the node has, and whose they are: one account for the tables of all workers.
+//! The node's session counts and limits, shared by the tables of all workers.
 //!
-//! The capacity and the shares are the node's. Each worker's table could hold all of it, and takes what it uses from here,
-//! so that a pod whose connections all belong to one worker has the same share as on a node with one core.
-//! Dividing everything by the number of workers was what came before: with 16 workers, a quarter of the table was
-//! a sixty-fourth of it to such a pod.
+//! Capacity and shares apply to the node. Each worker's table has room for the whole capacity and takes slots from this budget. So a pod
+//! whose connections all belong to one worker has the same share as on a node with one core. Dividing the limits by the number of workers
+//! would reduce a quarter of the table to a sixty-fourth for such a pod on 16 workers.
 //!
-//! The account is written when an entry is made or ends, and when a connection opens or is over. A hit does not look at it.
+//! The budget is written when an entry is created or ends, and when a connection is established or closed. Hits do not access it.
 //!
 //! ```text
 //!   worker 0: make room -- below the limit? -> take
@@ -15,8 +14,8 @@
 //!                       -- overdrawn by a sixteenth already -> refuse
 //! ```
 //!
-//! Without the overdraft, a flood whose entries all lie with one worker would keep a share full, and other workers, who cannot end
-//! them, would refuse everybody else.
+//! Without the overdraft, a flood whose entries all belong to one worker would keep a share full. Other workers could not evict them and
+//! would refuse all new sessions.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicIsize, AtomicU32, Ordering};

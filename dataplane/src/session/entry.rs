@@ -149,11 +149,11 @@ impl Entry {
         self.key.is_unused()
     }
 
-    /// The entry as another process may go on with it: without epoch and ports. None for a refusal that was no session, and for
-    /// one that was just being changed.
+    /// Returns the entry for adoption by another process: without epoch and ports. `None` for a refusal that was no session, and for an
+    /// entry that was being changed.
     ///
     /// # Errors
-    /// When no process can have written it.
+    /// If the entry is invalid.
     pub(super) fn adoptable(&self) -> Result<Option<Self>, String> {
         let (class, cut) = (usize::from(self.class & CLASS), usize::from(self.class >> CUT_SHIFT));
         let is_known = class < Class::COUNT
@@ -197,18 +197,18 @@ impl Entry {
         self.class = self.class & !CLASS | class as u8;
     }
 
-    /// The class as an index into an array of sixteen.
+    /// The class as an index into an array of sixteen elements.
     #[inline]
     pub(super) const fn class_index(&self) -> usize {
         (self.class & CLASS) as usize
     }
 
-    /// The class of the session that a policy has cut, for a refusal that was one.
+    /// The former class of a session that a policy has cut. `None` otherwise.
     pub(super) fn cut(&self) -> Option<Class> {
         usize::from(self.class >> CUT_SHIFT).checked_sub(1).map(|index| Class::ALL[index])
     }
 
-    /// Whether it is a refusal that was a session.
+    /// Whether the entry is a session that a policy has cut.
     pub(crate) const fn was_session(&self) -> bool {
         self.class >> CUT_SHIFT != 0
     }
@@ -217,7 +217,7 @@ impl Entry {
         self.class = self.class & CLASS | class.map_or(0, |class| class as u8 + 1) << CUT_SHIFT;
     }
 
-    /// Why it is a refusal and no session.
+    /// The reason of a refusal. `None` for a session.
     pub(crate) fn refused(&self) -> Option<DropReason> {
         usize::from(self.refused).checked_sub(1).map(|index| DropReason::ALL[index])
     }
@@ -227,69 +227,67 @@ impl Entry {
         self.refused = reason.map_or(0, index);
     }
 
-    /// Whether it is a session that tables of this epoch have allowed.
+    /// Whether the entry is a session allowed by tables of this epoch.
     #[inline]
     pub(crate) const fn is_session_of(&self, epoch: u32) -> bool {
         self.refused == 0 && self.epoch == epoch
     }
 
-    /// Its key.
     #[inline]
     pub(crate) const fn key(&self) -> Key {
         self.key.key()
     }
 
-    /// Whether it has this key.
     #[inline]
     pub(super) fn has_key(&self, key: &Key) -> bool {
         self.key() == *key
     }
 
-    /// The same, said of no translated entry over IPv4.
+    /// Like [`Entry::has_key`], but false for translated IPv4 entries.
     #[inline(always)]
     pub(super) fn has_key_alone(&self, key: &Key) -> bool {
         self.key.is_just(key)
     }
 
-    /// Without what says that it is in use.
+    /// Returns the entry without its mark of use.
     pub(super) const fn unfinished(&self) -> Self {
         Self { key: self.key.unfinished(), ..*self }
     }
 
-    /// Makes it one in use, when all else of this entry is written.
+    /// Sets the key with its mark of use, after all else was written.
     pub(super) const fn finish(&mut self, entry: &Self) {
         self.key = entry.key;
     }
 
-    /// Makes it one that is not in use, before anything else of it is erased.
+    /// Removes the mark of use, before all else is erased.
     pub(super) const fn unmark(&mut self) {
         self.key.unmark();
     }
 
-    /// Whether it has a [`Rewrite`].
+    /// Whether the entry has a [`Rewrite`].
     #[inline]
     pub(crate) const fn is_translated(&self) -> bool {
         self.state & state::TRANSLATED != 0
     }
 
-    /// Whether the forward direction goes from the key's lower endpoint to the higher.
+    /// Whether the forward direction goes from the key's lower endpoint to the higher one.
     #[inline]
     pub(super) const fn is_from_low(&self) -> bool {
         self.state & state::FROM_LOW != 0
     }
 
-    /// Which way a packet goes whose key has this orientation.
+    /// Returns the direction of a packet. `from_low` tells whether its source is the key's lower endpoint.
     #[inline]
     pub(crate) const fn direction(&self, from_low: bool) -> Direction {
         if (self.state & state::FROM_LOW != 0) == from_low { Direction::Forward } else { Direction::Reply }
     }
 
-    /// The endpoints of a packet of this direction, source first.
+    /// A packet's endpoints in this direction, source first.
     pub(crate) fn endpoints(&self, direction: Direction) -> [(IpAddr, u16); 2] {
         self.key().endpoints((self.state & state::FROM_LOW != 0) == (direction == Direction::Forward))
     }
 
-    /// Whether it is a connection that is over.
+    /// Whether the connection has ended.
     pub(crate) const fn is_closed(&self) -> bool {
         self.seen.is_closed()
     }
@@ -310,7 +308,7 @@ impl Entry {
         self.ports = [ports.0.0, ports.1.0];
     }
 
-    /// Where packets of this direction come in, and where they leave.
+    /// Receiving port and output port of this direction.
     #[inline]
     pub(crate) const fn ports(&self, direction: Direction) -> (PortId, PortId) {
         let [in_port, out_port] = self.ports;
@@ -320,16 +318,15 @@ impl Entry {
         }
     }
 
-    /// The way out of a packet that comes in on this port, of tables of this epoch, whose key has this orientation, when there is
-    /// nothing to ask about its direction: see [`Entry::is_plain`]. In words of one size and without a branch for the direction: this is
-    /// the inner loop of a worker.
+    /// Returns the output port of a packet received on this port, with tables of this epoch, if its direction [is plain](Entry::is_plain).
+    /// Uses words of one size and no branch on the direction, because this is a worker's inner loop.
     #[inline]
     pub(super) fn plain_exit(&self, epoch: u32, in_port: PortId, from_low: bool) -> Option<PortId> {
         let is_reply = usize::from(self.state & state::FROM_LOW) ^ usize::from(from_low);
         self.exit(epoch, in_port, state::PLAIN_SHIFT, is_reply)
     }
 
-    /// The same for an entry with a [`Rewrite`], whose direction the key alone does not tell.
+    /// The same for a translated entry, whose direction the key alone does not determine.
     #[inline]
     pub(super) fn translated_exit(&self, epoch: u32, in_port: PortId, is_reply: bool) -> Option<PortId> {
         self.exit(epoch, in_port, state::TRANSLATED_PLAIN_SHIFT, usize::from(is_reply))
@@ -342,9 +339,8 @@ impl Entry {
         fits.then_some(PortId(self.ports[is_reply ^ 1]))
     }
 
-    /// Whether there is nothing to ask about a packet of this direction that carries on: one has passed the checks of its
-    /// addresses, on the port where such packets come in and in the entry's epoch (the next one has the same addresses), and it
-    /// told what there is to tell of the direction.
+    /// Whether packets of this direction need no further checks: an earlier packet passed the address checks on the right port in the
+    /// entry's epoch, and later ones have the same addresses and nothing new for the session's state.
     #[inline]
     pub(crate) const fn is_plain(&self, direction: Direction) -> bool {
         self.state & self.plain(direction) != 0
@@ -367,7 +363,7 @@ impl Entry {
     }
 }
 
-/// A number that is never the last one, or none.
+/// Encodes an optional number that is never `u32::MAX`.
 pub(super) fn number(number: Option<u32>) -> u32 {
     number.unwrap_or(u32::MAX)
 }

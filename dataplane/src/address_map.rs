@@ -1,4 +1,4 @@
-//! Exact addresses to ports, for the two questions that every packet asks: whose address is this, where does it lead.
+//! Maps exact addresses to ports. Used per packet for the owner of an address and for host routes.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -7,10 +7,9 @@ use ahash::RandomState;
 
 use crate::PortId;
 
-/// A map from single addresses to ports. Packets choose what is looked up, so the hashes are keyed.
+/// A map from addresses to ports. The hashes are keyed, because packets choose the looked-up addresses.
 ///
-/// One map per family: hashing an `IpAddr` takes a tag, a length and the bytes one after the other; hashing the
-/// number takes one step.
+/// Each family has its own map: hashing an `IpAddr` processes a tag, a length and the bytes, hashing a number takes one step.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AddressMap {
     v4: HashMap<u32, PortId, RandomState>,
@@ -18,7 +17,7 @@ pub(crate) struct AddressMap {
 }
 
 impl AddressMap {
-    /// Maps an address to a port; returns the port that it led to before.
+    /// Maps an address to a port. Returns its previous port.
     pub(crate) fn insert(&mut self, address: IpAddr, port: PortId) -> Option<PortId> {
         match address {
             IpAddr::V4(a) => self.v4.insert(a.into(), port),
@@ -26,7 +25,7 @@ impl AddressMap {
         }
     }
 
-    /// The port of an address.
+    /// Returns the port of an address.
     #[inline]
     pub(crate) fn get(&self, address: IpAddr) -> Option<PortId> {
         match address {

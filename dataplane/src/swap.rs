@@ -1,4 +1,4 @@
-//! A value that one thread replaces and many read, with old values freed by the thread that replaces.
+//! A value that one thread replaces and many threads read. The replacing thread frees old values.
 //!
 //! ```text
 //!   Publisher --publish--> [cell: Arc<T>] [version]  <--is it still mine?-- Reader { held: Arc<T>, version }
@@ -6,36 +6,34 @@
 //!       `--> retired: [Arc<T>, ...] --nobody else holds it--> freed here
 //! ```
 //!
-//! A reader keeps an `Arc` of its own and compares one number per load, so readers share no cache line that anybody
-//! writes, until something is published. That it lets go of an old value then frees nothing: the publisher holds it as
-//! well, and lets go last. Freeing a snapshot with its tables takes milliseconds, which on a worker would be
-//! thousands of packets.
+//! A reader keeps its own `Arc` and compares one number per load, so readers share no written cache line until something is published.
+//! Releasing an old value frees nothing, because the publisher also holds it and releases it last. Freeing a snapshot with its tables takes
+//! milliseconds, or thousands of packets on a worker.
 //!
-//! **Invariant.** A value that was replaced is freed by a call of the publisher, never by a reader's. A reader keeps at
-//! most one retired value from being freed, two in the middle of a load. What a reader sees never goes back.
+//! **Invariant.** Replaced values are freed by the publisher's calls, never by readers. A reader keeps at most one retired value alive, two
+//! during a load. A reader never sees an older value after a newer one.
 //!
-//! What lost: `arc_swap::Cache` alone reads as fast, but whoever lets go last frees. An `RwLock` makes a worker wait for
-//! whoever was interrupted while holding it. Epochs (`crossbeam-epoch`) free on the publisher's side as well, but every
-//! reader has to announce each burst with a store and a fence, and they need `unsafe` here. Sending a value to each
-//! worker through a queue of its own makes the workers change one after another and a queue can be full.
+//! Rejected alternatives: `arc_swap::Cache` alone reads as fast, but the last holder frees. An `RwLock` blocks a worker behind a preempted
+//! holder. Epochs (`crossbeam-epoch`) free on the publisher's side, but each reader announces each burst with a store and a fence, and they
+//! need `unsafe` here. A queue per worker changes workers one after another, and may be full.
 //!
-//! A load costs 1.5 ns while nothing changes and 64 ns right after a publish, in the publisher's thread and so without
-//! what it costs to fetch a cache line from another core (`what_a_load_costs` in `snapshot/tests.rs`).
+//! A load costs 1.5 ns while nothing changes, and 64 ns after a publish, measured in the publisher's thread and thus without a transfer of
+//! the cache line (`what_a_load_costs` in `snapshot/tests.rs`).
 
 use crate::sync::{Arc, AtomicU64, Cell, Ordering};
 
-/// What the two sides share.
+/// State shared by publisher and readers.
 #[derive(Debug)]
 struct Shared<T> {
     cell: Cell<T>,
-    /// How many values were published. Raised after the cell has the new one, so that a reader that sees the number
-    /// finds that value or a later one.
+    /// Number of published values. Incremented after the cell has the new value, so a reader that sees the number finds that value or a
+    /// later one.
     version: AtomicU64,
 }
 
-/// The side that replaces. There is one; what it publishes is seen by every load that begins afterwards.
+/// The replacing side. A load that begins after a publish sees its value.
 ///
-/// To be kept until the readers are gone: when it is dropped first, what readers still hold is freed by them.
+/// Keep it until all readers are gone. Readers free what they still hold when it is dropped first.
 #[derive(Debug)]
 pub(crate) struct Publisher<T> {
     shared: Arc<Shared<T>>,
@@ -43,13 +41,13 @@ pub(crate) struct Publisher<T> {
 }
 
 impl<T> Publisher<T> {
-    /// Starts with this value.
+    /// Creates a publisher with this value.
     pub(crate) fn new(first: T) -> Self {
         let shared = Shared { cell: Cell::new(Arc::new(first)), version: AtomicU64::new(0) };
         Self { shared: Arc::new(shared), retired: Vec::new() }
     }
 
-    /// Replaces the value, and frees old ones that no reader holds any more.
+    /// Replaces the value, and frees old ones that no reader holds.
     pub(crate) fn publish(&mut self, next: T) {
         let old = self.shared.cell.swap(Arc::new(next));
         self.shared.version.fetch_add(1, Ordering::Release);
@@ -57,39 +55,38 @@ impl<T> Publisher<T> {
         self.collect();
     }
 
-    /// Frees old values that no reader holds any more. Returns how many are left: a reader lets go of one with its next
-    /// load.
+    /// Frees old values that no reader holds. Returns the number of those left. A reader releases its value with its next load.
     pub(crate) fn collect(&mut self) -> usize {
-        // Nobody can get hold of a retired value but by a clone of another holder's, so 1 stays 1. And a count of 1
-        // says that the others have let go, so ours is the `drop` that frees.
+        // A retired value can only be cloned from another holder, so a count of 1 stays 1. It also proves that the others have released it,
+        // so this drop frees it.
         self.retired.retain(|value| Arc::strong_count(value) > 1);
         self.retired.len()
     }
 
-    /// The value in use.
+    /// The current value.
     pub(crate) fn current(&self) -> Arc<T> {
         self.shared.cell.load()
     }
 
-    /// A side that reads.
+    /// Creates a reader.
     pub(crate) fn reader(&self) -> Reader<T> {
-        // Nothing is published between the two: that would take the publisher for itself.
+        // Nothing is published in between, because publishing needs exclusive access.
         let version = self.shared.version.load(Ordering::Acquire);
         Reader { shared: Arc::clone(&self.shared), held: self.shared.cell.load(), version }
     }
 }
 
-/// A side that reads.
+/// A reading side.
 #[derive(Debug)]
 pub(crate) struct Reader<T> {
     shared: Arc<Shared<T>>,
     held: Arc<T>,
-    /// The value held is of this version or a later one.
+    /// The held value is of this version or later.
     version: u64,
 }
 
 impl<T> Reader<T> {
-    /// The value in use. While nothing is published this is one atomic read.
+    /// Returns the current value. Costs one atomic read while nothing is published.
     #[inline]
     pub(crate) fn load(&mut self) -> &T {
         let version = self.shared.version.load(Ordering::Acquire);
@@ -99,7 +96,7 @@ impl<T> Reader<T> {
         &self.held
     }
 
-    /// Apart, so that the usual way is short enough to be inlined.
+    /// Separate, so that the common path is short enough to be inlined.
     #[cold]
     fn renew(&mut self, version: u64) {
         self.held = self.shared.cell.load();

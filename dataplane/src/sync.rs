@@ -1,12 +1,12 @@
-//! What [`swap`](crate::swap) and the workers' bells are made of. A model checker gives it types of its own under the same names
-//! (`tests/loom_*.rs`), so that what it explores is the code that runs.
+//! The synchronisation types of [`swap`](crate::swap) and of the workers' bells. A model checker substitutes its own types of the same
+//! names (`tests/loom_*.rs`), so that it explores the production code.
 
 pub(crate) use std::sync::Arc;
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
 use arc_swap::ArcSwap;
 
-/// A place for one `Arc` that threads may read and exchange at any time without waiting for each other.
+/// A place for one `Arc`, which threads may read and replace at any time without blocking.
 #[derive(Debug)]
 pub(crate) struct Cell<T>(ArcSwap<T>);
 
@@ -15,13 +15,13 @@ impl<T> Cell<T> {
         Self(ArcSwap::new(value))
     }
 
-    /// What is in it.
+    /// Returns the value.
     pub(crate) fn load(&self) -> Arc<T> {
         self.0.load_full()
     }
 
-    /// Puts another in and gives what was in it. Once this returns, whoever had read the old one counts in its
-    /// `strong_count`: `ArcSwap` settles what readers owe before it gives the old one out.
+    /// Replaces the value and returns the old one. Afterwards the old value's `strong_count` includes all readers: `ArcSwap` settles their
+    /// debts before it returns.
     pub(crate) fn swap(&self, next: Arc<T>) -> Arc<T> {
         self.0.swap(next)
     }

@@ -1,11 +1,11 @@
-//! What is wrong with an expression, and where.
+//! Errors in filter expressions, with their position.
 
 use std::fmt;
 
-/// An expression that is not understood. Displayed, it points at the place:
+/// An error in an expression. Its display marks the position:
 ///
 /// ```text
-/// this filter is not understood: a port is a number from 0 to 65535
+/// cannot parse the filter: a port is a number from 0 to 65535
 ///   tcp port 80808
 ///            ^^^^^
 /// ```
@@ -13,14 +13,14 @@ use std::fmt;
 pub struct FilterError {
     /// What is wrong.
     pub message: String,
-    /// What to do about it; may be empty.
+    /// How to fix it. May be empty.
     pub help: String,
-    /// The first byte of the expression that is wrong, and the one behind the last.
+    /// Byte range of the error in the expression: first byte, and byte after the last.
     pub span: (usize, usize),
     text: Box<str>,
 }
 
-/// Letters of the expression that are shown on either side of the place.
+/// Characters of the expression shown on either side of the error.
 const SHOWN: usize = 60;
 
 impl FilterError {
@@ -32,8 +32,8 @@ impl FilterError {
 impl fmt::Display for FilterError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { message, help, span: (start, end), text } = self;
-        write!(f, "this filter is not understood: {message}")?;
-        // In letters and not in bytes, and nothing that a terminal obeys.
+        write!(f, "cannot parse the filter: {message}")?;
+        // Counts characters instead of bytes, and replaces control characters, which a terminal would interpret.
         let letters = |part: Option<&str>| -> Vec<char> {
             part.unwrap_or_default().chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect()
         };

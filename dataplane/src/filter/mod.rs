@@ -1,21 +1,21 @@
-//! Packet filters in the syntax of `pcap-filter(7)`: the part of it that is about addresses, ports and protocols.
+//! Packet filters in the syntax of `pcap-filter(7)`, limited to addresses, ports and protocols.
 //!
-//! **Purpose.** [`Filter::parse`] makes a program of an expression, and says where an expression is wrong. [`Filter::matches`] runs it.
+//! **Purpose.** [`Filter::parse`] compiles an expression, and reports where an expression is wrong. [`Filter::matches`] evaluates it.
 //!
-//! **Not its purpose.** Everything else of the syntax: link-layer addresses, lengths, bytes at an offset, names of hosts.
+//! **Not its purpose.** The rest of the syntax: link-layer addresses, lengths, bytes at an offset, host names.
 //!
 //! ```text
 //!   text --token--> tokens --parse--> tree --program--> tests with two ways on each: the truth
 //!                                        `---sieve----> what every packet that it selects must have
 //! ```
-//! A packet costs a nanosecond or less while a filter selects nothing: the sieve's first test is asked of a burst in one loop
-//! without branches, over the words that the parser has left behind, and the program only of what passes.
+//! A packet costs a nanosecond or less while a filter selects nothing. The sieve's first test runs over a burst in one loop without
+//! branches, on words prepared by the parser. The program runs only for packets that pass.
 //!
-//! As in libpcap `and` and `or` bind equally and from the left, `not` binds tighter, and a value without a qualifier has those of the
-//! one before it: `port 80 or 443`.
+//! As in libpcap, `and` and `or` have equal precedence and associate to the left, and `not` binds tighter. A value without a qualifier
+//! inherits those of the previous value: `port 80 or 443`.
 //!
-//! **Invariant.** An expression has at most [`LONGEST`] bytes, [`MOST_TESTS`] tests and [`DEEPEST`] parentheses in each other, so that
-//! neither reading nor running it takes long or deep recursion. A program only goes forward.
+//! **Invariant.** An expression has at most [`LONGEST`] bytes, [`MOST_TESTS`] tests and [`DEEPEST`] nested parentheses, so parsing and
+//! evaluation are bounded. A program only jumps forward.
 
 mod error;
 mod parse;

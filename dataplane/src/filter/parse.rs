@@ -1,4 +1,4 @@
-//! From words to a tree.
+//! Parses tokens to a syntax tree.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use super::predicate::{Predicate, Sides};
 use super::token::{Spanned, Token, tokens};
 use super::{DEEPEST, FilterError, MOST_TESTS};
 
-/// What an expression says.
+/// A syntax tree.
 #[derive(Clone, Debug)]
 pub(super) enum Tree {
     Test(Predicate),
@@ -18,7 +18,7 @@ pub(super) enum Tree {
     Any(Vec<Self>),
 }
 
-/// What a value is.
+/// The kind of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Host,
@@ -28,21 +28,21 @@ enum Kind {
     Proto,
 }
 
-/// What stands before a value.
+/// The qualifiers of a value.
 #[derive(Clone, Copy, Debug)]
 struct Qualifiers {
-    /// The family, and the protocol.
+    /// Address family and protocol.
     v6: Option<bool>,
     protocol: Option<u8>,
     sides: Sides,
     kind: Kind,
 }
 
-/// Ports that have a name, as in /etc/services.
+/// Port names, as in /etc/services.
 const NAMED: [(&str, u16); 7] =
     [("http", 80), ("https", 443), ("domain", 53), ("ssh", 22), ("ntp", 123), ("smtp", 25), ("dns", 53)];
 
-/// Words of the syntax that are not understood here.
+/// Keywords of `pcap-filter(7)` that are not supported.
 const OTHERS: [&str; 16] = [
     "ether",
     "arp",
@@ -71,7 +71,7 @@ struct Parser<'a> {
     last: Option<Qualifiers>,
 }
 
-/// The tree of an expression; none of an empty one.
+/// Parses an expression. `None` for an empty one.
 pub(super) fn parse(text: &str) -> Result<Option<Tree>, FilterError> {
     let tokens = tokens(text)?;
     if tokens.is_empty() {
@@ -97,14 +97,14 @@ impl<'a> Parser<'a> {
         token
     }
 
-    /// Something is wrong with the next word, or because there is none.
+    /// Returns an error at the next token, or at the end.
     fn wrong(&self, message: impl Into<String>, help: &str) -> FilterError {
         let end = self.text.len();
         let span = self.tokens.get(self.at).map_or((end, end), |spanned| spanned.span);
         FilterError::new(self.text, span, message, help)
     }
 
-    /// `and` and `or` bind equally, from the left.
+    /// `and` and `or` have equal precedence and associate to the left.
     fn expression(&mut self) -> Result<Tree, FilterError> {
         let mut tree = self.factor()?;
         loop {
@@ -136,7 +136,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// A test or an expression in parentheses, with any number of `not` before it.
+    /// A test or a parenthesised expression, with any number of `not` before it.
     fn factor(&mut self) -> Result<Tree, FilterError> {
         let mut is_turned = false;
         while self.peek() == Some(Token::Not) {
@@ -228,7 +228,7 @@ impl<'a> Parser<'a> {
         let joint = self.peek();
         let second = side(self.tokens.get(self.at + 1).map(|spanned| spanned.token));
         match (joint, second) {
-            // `src and dst host ..`; but of `src 10.0.0.1 and dst ..` the value comes first.
+            // `src and dst host ..`. In `src 10.0.0.1 and dst ..` a value comes first.
             (Some(Token::And | Token::Or), Some(second)) if second != first => {
                 self.at += 2;
                 Ok(Some(if joint == Some(Token::And) { Sides::Both } else { Sides::Either }))
@@ -251,7 +251,7 @@ impl<'a> Parser<'a> {
         Some(kind)
     }
 
-    /// The next word as the value that the qualifiers are about.
+    /// Parses the next token as a value of these qualifiers.
     fn value(&mut self, qualifiers: Qualifiers) -> Result<Tree, FilterError> {
         let Some(Token::Word(word)) = self.peek() else { return Err(self.wrong("a value must be here", "")) };
         let Qualifiers { v6, protocol, sides, kind } = qualifiers;
@@ -292,11 +292,11 @@ fn all(tests: Vec<Predicate>) -> Tree {
 }
 
 fn family_and_protocol(v6: Option<bool>, protocol: Option<u8>) -> Vec<Predicate> {
-    // The protocol first: it is the test that most packets fail.
+    // The protocol comes first, because most packets fail it.
     protocol.map(Predicate::Protocol).into_iter().chain(v6.map(Predicate::Family)).collect()
 }
 
-/// What is wrong with a value, and what to do.
+/// Message and help of an invalid value.
 type Wrong = (String, &'static str);
 
 fn host(word: &str) -> Result<IpNet, Wrong> {
@@ -312,7 +312,7 @@ fn host(word: &str) -> Result<IpNet, Wrong> {
     })
 }
 
-/// `10.0.0.0/8`, `fd00::/8`, and as libpcap has it `10.1` for 10.1.0.0/16.
+/// `10.0.0.0/8`, `fd00::/8`, or as in libpcap `10.1` for 10.1.0.0/16.
 fn net(word: &str) -> Result<IpNet, Wrong> {
     if let Ok(net) = word.parse::<IpNet>() {
         if net.trunc() != net {
@@ -339,7 +339,7 @@ fn net(word: &str) -> Result<IpNet, Wrong> {
     Ipv4Net::new(octets.into(), length).map(IpNet::from).map_err(|_| wrong())
 }
 
-/// Digits and nothing else: `+1` is no number here.
+/// Parses digits only: `+1` is no number.
 fn decimal<T: std::str::FromStr>(word: &str) -> Option<T> {
     word.bytes().all(|byte| byte.is_ascii_digit()).then(|| word.parse().ok()).flatten()
 }

@@ -1,4 +1,4 @@
-//! One question about a packet: its family, its protocol, its ports or its addresses.
+//! A predicate on a packet: its family, protocol, ports or addresses.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -9,7 +9,7 @@ use ipnet::IpNet;
 
 use super::Subject;
 
-/// Which ends of a packet a test is about.
+/// The ends of a packet that a predicate tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sides {
     Source,
@@ -30,13 +30,13 @@ impl Sides {
     }
 }
 
-/// One question about a packet.
+/// A predicate on a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Predicate {
-    /// Whether it is IPv6.
+    /// True for IPv6, false for IPv4.
     Family(bool),
     Protocol(u8),
-    /// Whether ports are in the range, of a protocol that has ports.
+    /// Whether the ports are in this inclusive range. False for protocols without ports.
     Ports(Sides, u16, u16),
     /// Network and mask.
     V4(Sides, u32, u32),
@@ -45,7 +45,7 @@ pub(super) enum Predicate {
 }
 
 impl Predicate {
-    /// Whether addresses are in a network.
+    /// Returns the predicate for addresses in a network.
     pub(super) fn net(sides: Sides, net: IpNet) -> Self {
         match net {
             IpNet::V4(net) => Self::V4(sides, net.network().into(), net.netmask().into()),

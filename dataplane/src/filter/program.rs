@@ -1,23 +1,23 @@
-//! From a tree to tests that each say which one is next.
+//! Compiles a syntax tree to a list of tests. Each names its successors.
 
 use super::Subject;
 use super::parse::Tree;
 use super::predicate::Predicate;
 
-/// The packet matches.
+/// Result: the packet matches.
 const MATCHES: u16 = u16::MAX;
-/// It does not.
+/// Result: the packet does not match.
 const FAILS: u16 = u16::MAX - 1;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Test {
     predicate: Predicate,
-    /// The test that comes next, which stands before this one in the list; or [`MATCHES`] or [`FAILS`].
+    /// The next test if this one holds, an earlier element of the list, or [`MATCHES`] or [`FAILS`].
     holds: u16,
     fails: u16,
 }
 
-/// Tests, the first one last. Without any everything matches.
+/// Tests, in reverse order of evaluation. An empty program matches every packet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Program {
     tests: Vec<Test>,
@@ -31,7 +31,7 @@ impl Program {
         program
     }
 
-    /// The program, if the predicate holds.
+    /// Adds a condition that is tested first.
     pub(super) fn after(mut self, predicate: Predicate) -> Self {
         let holds = if self.is_empty() { MATCHES } else { self.first };
         self.first = self.test(predicate, holds, FAILS);
@@ -48,8 +48,8 @@ impl Program {
         at
     }
 
-    /// Adds a part that goes on at one of two places. Returns where it begins. What comes later is there already: so every way leads
-    /// down the list.
+    /// Adds a subtree with the given successors. Returns its first test. Successors are already in the list, so all jumps lead towards its
+    /// begin.
     fn add(&mut self, tree: &Tree, holds: u16, fails: u16) -> u16 {
         match tree {
             Tree::Test(predicate) => self.test(predicate.clone(), holds, fails),

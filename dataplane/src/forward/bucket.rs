@@ -1,23 +1,23 @@
-//! A token bucket: so many at once, so many per second.
+//! A token bucket.
 
 /// Nanoseconds of a second.
 const SECOND: u64 = 1_000_000_000;
 
-/// How fast a bucket fills and how much it holds.
+/// The fill rate and size of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rate {
     pub(super) per_second: u32,
     pub(super) burst: u32,
 }
 
-/// A bucket, full at first. Kept as the time at which it would be full again: one number, no rounding.
+/// A token bucket, initially full. Stored as the time at which it would be full again: one number, without rounding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Bucket {
     full_at: u64,
 }
 
 impl Bucket {
-    /// Takes a token; false when there is none.
+    /// Takes a token. Returns false if there is none.
     pub(super) fn take(&mut self, rate: Rate, now: u64) -> bool {
         let after = self.after(rate, now);
         if let Some(after) = after {
@@ -26,7 +26,7 @@ impl Bucket {
         after.is_some()
     }
 
-    /// Takes a token from each of two buckets, or from neither.
+    /// Takes a token from both buckets, or from neither.
     pub(super) fn take_both(one: &mut Self, one_rate: Rate, other: &mut Self, other_rate: Rate, now: u64) -> bool {
         match (one.after(one_rate, now), other.after(other_rate, now)) {
             (Some(after), Some(other_after)) => {
@@ -37,7 +37,7 @@ impl Bucket {
         }
     }
 
-    /// The bucket without a token more; none when there is no token.
+    /// Returns the bucket after taking a token. `None` if there is none.
     fn after(self, rate: Rate, now: u64) -> Option<Self> {
         let cost = SECOND / u64::from(rate.per_second.max(1));
         let full_at = self.full_at.max(now).saturating_add(cost);

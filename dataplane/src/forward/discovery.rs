@@ -1,8 +1,7 @@
-//! ARP and neighbour discovery that come in: questions are answered, answers are learned from.
+//! Received ARP and neighbour discovery messages: answers requests and learns from answers.
 //!
-//! The engine has seen them before: nobody speaks for an address that is not theirs, hop limit, lengths and options are
-//! right, pods send no router messages (CVE-2020-10749). What is checked here is what only matters to the one who
-//! answers and learns.
+//! The engine has already checked them: senders own the announced addresses, hop limit, lengths and options are valid, and pods send no
+//! router messages (CVE-2020-10749). This module checks what matters for answering and learning.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -17,7 +16,7 @@ use crate::wire::icmpv6::{self, ndisc};
 use crate::wire::{ipv6, protocol};
 use crate::{DropReason, Flow, LinkType, PortId, PortKind, Snapshot};
 
-/// A question: who asks, from what MAC address, for what.
+/// A request: the asker, its MAC address and the requested address.
 #[derive(Clone, Copy, Debug)]
 struct Question {
     asker: IpAddr,
@@ -25,17 +24,17 @@ struct Question {
     target: IpAddr,
 }
 
-/// Somebody says that they have an address.
+/// An announcement of an address.
 #[derive(Clone, Copy, Debug)]
 struct Claim {
     address: IpAddr,
     mac: Mac,
-    /// Whether it says of itself that it answers a question.
+    /// Whether the message claims to answer a request.
     is_answer: bool,
 }
 
 impl<T> Forwarder<T> {
-    /// Handles ARP and neighbour discovery; none for any other packet.
+    /// Handles an ARP or neighbour discovery message. `None` for any other packet.
     pub(super) fn receive(
         &mut self,
         snapshot: &Snapshot,
@@ -57,10 +56,10 @@ impl<T> Forwarder<T> {
         Ok(Some(Step::Consumed))
     }
 
-    /// Learns the MAC address behind a pod's or the host's port from what came in and may be there.
+    /// Learns the MAC address behind a pod's or the host's port from a received frame.
     ///
     /// # Errors
-    /// [`DropReason::SpoofedSource`] when it is not the pod's.
+    /// [`DropReason::SpoofedSource`] if it is not the pod's MAC address.
     pub(super) fn learn_source(&mut self, in_port: PortId, frame: &[u8]) -> Result<(), DropReason> {
         let side = self.sides.get_mut(in_port.index()).ok_or(DropReason::UnknownPort)?;
         if side.has_sent(frame) {
@@ -71,7 +70,7 @@ impl<T> Forwarder<T> {
             return Err(DropReason::SpoofedSource);
         }
         if side.learns_from(mac) {
-            // A host may get another MAC address while it runs; a pod that says so is another pod.
+            // The host may change its MAC address. A pod may not.
             let known = self.neighbours.learn_peer(in_port, mac, side.kind == PortKind::Host);
             side.know(known);
             self.counters.learned += 1;
@@ -83,14 +82,14 @@ impl<T> Forwarder<T> {
         Ok(())
     }
 
-    /// Queues a question.
+    /// Queues a request.
     pub(super) fn send_request(&mut self, snapshot: &Snapshot, request: Request) {
         let Request { neighbour: NeighbourId { port, address }, to } = request;
         let message = match address {
             IpAddr::V4(target) => {
                 let asker =
                     if snapshot.host() == Some(port) { pod_address(snapshot) } else { node_address(snapshot, address) };
-                // Without an address of its own the vswitch asks as RFC 5227 §2.1 has it, from none.
+                // Without its own address the vswitch sends an ARP probe (RFC 5227 §2.1).
                 let sender = match asker {
                     Some(IpAddr::V4(sender)) => sender,
                     _ => Ipv4Addr::UNSPECIFIED,
@@ -103,7 +102,7 @@ impl<T> Forwarder<T> {
         self.send(port, message);
     }
 
-    /// Queues an answer, unless the port has had too many of late.
+    /// Queues an answer, unless the port exceeds its rate limit.
     fn answer(&mut self, port: PortId, message: Message) -> Result<(), DropReason> {
         if !self.limits.allow_answer(port, self.now) {
             return Err(DropReason::NeighbourRate);
@@ -178,13 +177,13 @@ impl<T> Forwarder<T> {
                 let claim = Claim { address: target.into(), mac: named.unwrap_or(source), is_answer };
                 self.learn_neighbour(snapshot, in_port, claim);
             }
-            // There is no other router that the vswitch would listen to, and none that it would be for others.
+            // Router messages: the vswitch neither uses other routers nor announces itself.
             _ => {}
         }
         Ok(())
     }
 
-    /// Learns from a claim on the uplink if it was asked for, and asks again if it contradicts what is known.
+    /// Learns a neighbour's MAC address if a request was open. Requests it again if an unsolicited claim contradicts the table.
     fn learn_neighbour(&mut self, snapshot: &Snapshot, port: PortId, claim: Claim) {
         let own_mac = self.sides.get(port.index()).map(super::Side::own_mac);
         if !fields::is_routable(claim.address) || !ethernet::is_station(claim.mac) || own_mac == Some(claim.mac) {
@@ -202,9 +201,9 @@ impl<T> Forwarder<T> {
         }
     }
 
-    /// Whether the vswitch answers a question: on the uplink for what is on this node, elsewhere for everything that is
-    /// not the asker's own. A probe (nobody asks) finds out whether an address is free, and is answered only when it is
-    /// known to be another's: a pod's link-local address is known to the pod alone.
+    /// Whether the vswitch answers a request: on the uplink for addresses of this node, on other ports for every address except the asker's
+    /// own. A probe without sender address tests whether an address is free. It is answered only if another owner is known, because a pod's
+    /// link-local address is known to the pod alone.
     fn answers(&self, snapshot: &Snapshot, in_port: PortId, question: &Question) -> bool {
         let &Question { asker, mac, target } = question;
         let (Some(side), Some(port)) = (self.sides.get(in_port.index()), snapshot.port(in_port)) else { return false };
@@ -228,8 +227,8 @@ impl<T> Forwarder<T> {
     }
 }
 
-/// The message of neighbour discovery in a frame. It must stand right behind the IPv6 header: extension headers serve
-/// nobody there but those who hide (RFC 6980 says so of fragments). RFC 4861 §7.1 wants its checksum checked.
+/// Returns the neighbour discovery message in a frame. It must directly follow the IPv6 header: extension headers are only used for evasion
+/// (RFC 6980 prohibits fragments). Its checksum is verified (RFC 4861 §7.1).
 fn checked_message<'a>(frame: &'a [u8], flow: &Flow) -> Result<&'a [u8], DropReason> {
     let (IpAddr::V6(src), IpAddr::V6(dst)) = (flow.src, flow.dst) else { return Err(DropReason::NdMalformed) };
     let bytes = frame.get(ethernet::HEADER_LEN..).ok_or(DropReason::NdMalformed)?;
@@ -240,8 +239,8 @@ fn checked_message<'a>(frame: &'a [u8], flow: &Flow) -> Result<&'a [u8], DropRea
     if is_right { Ok(message) } else { Err(DropReason::NdMalformed) }
 }
 
-/// The IPv4 address of a pod, to ask the node with. The node does not answer what comes from an address of its own; and from none only
-/// for the addresses of that interface, not for those of others such as node-local DNS. Its routes to pods lead back here.
+/// Returns a pod's IPv4 address, as the sender of requests to the node. The node ignores requests from its own addresses. It answers probes
+/// only for that interface's addresses, not for those of other interfaces such as node-local DNS.
 fn pod_address(snapshot: &Snapshot) -> Option<IpAddr> {
     let pods = snapshot.ports().iter().filter(|port| port.kind == PortKind::Pod);
     pods.flat_map(|port| &port.addresses).copied().find(IpAddr::is_ipv4)

@@ -1,4 +1,4 @@
-//! Single fields of frames that may be cut short, read without a parser; and what addresses are.
+//! Reads single fields of possibly truncated frames, and classifies addresses.
 
 use std::net::IpAddr;
 use std::ops::Range;
@@ -7,44 +7,44 @@ use crate::wire::ethernet::{self, Mac, ethertype};
 use crate::wire::icmpv6::kind;
 use crate::wire::{ipv4, ipv6, protocol};
 
-/// Where the IP header begins.
+/// Offset of the IP header.
 const IP: usize = ethernet::HEADER_LEN;
 const DESTINATION_V4: Range<usize> = IP + ipv4::field::DESTINATION.start..IP + ipv4::field::DESTINATION.end;
 const DESTINATION_V6: Range<usize> = IP + ipv6::field::DESTINATION.start..IP + ipv6::field::DESTINATION.end;
 
-/// The type field; none when the header is cut short.
+/// The ethertype. `None` if the header is truncated.
 #[inline]
 pub(super) fn ethertype_of(frame: &[u8]) -> Option<u16> {
     frame.first_chunk::<{ ethernet::HEADER_LEN }>().map(|head| u16::from_be_bytes([head[12], head[13]]))
 }
 
-/// The destination address; none when the header is cut short.
+/// The destination MAC address. `None` if the header is truncated.
 #[inline]
 pub(super) fn destination_mac(frame: &[u8]) -> Option<Mac> {
     frame.first_chunk::<6>().copied()
 }
 
-/// The source address; none when the header is cut short.
+/// The source MAC address. `None` if the header is truncated.
 #[inline]
 pub(super) fn source_mac(frame: &[u8]) -> Option<Mac> {
     frame.get(6..12)?.try_into().ok()
 }
 
-/// The MAC address as a number that is never 0, so that 0 can stand for none. In the byte order in which it is read from a
-/// frame the quickest.
+/// Encodes a MAC address as a non-zero number, so that 0 means none. Uses the byte order that is read fastest from a frame.
 #[inline]
 pub(super) const fn to_number(mac: Mac) -> u64 {
     let [a, b, c, d, e, f] = mac;
     u64::from_le_bytes([a, b, c, d, e, f, 1, 0])
 }
 
-/// The way back.
+/// Decodes a number of [`to_number`]. `None` for 0.
 pub(super) const fn from_number(number: u64) -> Option<Mac> {
     let [a, b, c, d, e, f, ..] = number.to_le_bytes();
     if number == 0 { None } else { Some([a, b, c, d, e, f]) }
 }
 
-/// Multicast, the limited broadcast, unspecified, loopback, "this network": what no packet is routed to or from.
+/// Whether packets may be routed to or from the address. False for multicast, limited broadcast, unspecified, loopback and "this network"
+/// addresses.
 pub(super) fn is_routable(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(a) => !(a.is_multicast() || a.is_broadcast() || a.is_loopback() || a.octets()[0] == 0),
@@ -52,8 +52,7 @@ pub(super) fn is_routable(address: IpAddr) -> bool {
     }
 }
 
-/// Whether the address means something on one link only (RFC 4291 §2.5.6): then no route has a say in it, and the engine
-/// has chosen the link.
+/// Whether the address is only valid on one link (RFC 4291 §2.5.6). Then no route applies, and the engine has chosen the link.
 #[inline]
 pub(super) fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
@@ -64,7 +63,7 @@ pub(super) fn is_link_local(address: IpAddr) -> bool {
 pub(super) fn is_plain(frame: &[u8]) -> bool {
     match ethertype_of(frame) {
         Some(ethertype::IPV4) => true,
-        // Behind an extension header may be anything; those are rare.
+        // Packets with extension headers take the slow path; they are rare.
         Some(ethertype::IPV6) => match frame.get(IP + ipv6::field::NEXT_HEADER) {
             Some(0 | 43 | 44 | 51 | 60) | None => false,
             Some(&protocol::ICMPV6) => frame
@@ -76,7 +75,7 @@ pub(super) fn is_plain(frame: &[u8]) -> bool {
     }
 }
 
-/// The destination of an IP packet; none when it is cut short.
+/// The destination of an IP packet. `None` if the header is truncated.
 #[inline]
 pub(super) fn destination_of(frame: &[u8]) -> Option<IpAddr> {
     match ethertype_of(frame)? {

@@ -1,13 +1,12 @@
-//! Fragmentation: IPv4 packets that are too big for their way out and may be cut (RFC 791 §3.2, RFC 1812 §4.2.2.7).
+//! Fragments IPv4 packets that exceed the MTU (RFC 791 §3.2, RFC 1812 §4.2.2.7).
 //!
-//! Only the headers are made here. Which bytes of the payload go behind each is said as a range, so the caller may have the
-//! packet in as many buffers as it likes.
+//! Only headers are created here. Each fragment's payload is a range of bytes, so the caller may store the packet in any number of buffers.
 //!
-//! A fragment may be cut again: its fragments keep its place in the datagram, and all but those of the last one say that
-//! more follow. Options go into the first fragment as they are, and into the others where their type says so.
+//! A fragment may be fragmented again: its fragments keep its offset, and have the "more fragments" flag except for those at the datagram's
+//! end. All options go into the first fragment. Later ones only have those whose type requires it.
 //!
-//! **Invariant.** Whoever puts the fragments of a packet together again has the packet: every byte of its payload is in
-//! exactly one. No fragment is longer than the MTU, and all but the last have a multiple of 8 bytes of payload.
+//! **Invariant.** Reassembly yields the packet: every byte of its payload is in exactly one fragment. No fragment exceeds the MTU, and all
+//! but the last have a multiple of 8 bytes of payload.
 
 use std::ops::Range;
 
@@ -16,29 +15,29 @@ use crate::wire::ethernet;
 use crate::wire::ipv4::fragment::{DONT_FRAGMENT, MORE_FRAGMENTS, OFFSET, RESERVED, UNIT};
 use crate::wire::ipv4::{self, MAX_HEADER_LEN, MIN_HEADER_LEN, option};
 
-/// The most fragments of a packet: as many as the vswitch remembers of a datagram that comes in, and enough for the largest
-/// datagram over any link that can carry IPv6 too.
+/// Maximum number of fragments: as many as the fragment table stores per datagram, and enough for the largest datagram on any link with an
+/// IPv6 MTU.
 const MAX_FRAGMENTS: usize = 64;
 
-/// How a packet is cut.
+/// How to fragment a packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fragmentation {
     first: Header,
     later: Header,
-    /// Bytes behind the packet's header.
+    /// Bytes after the packet's header.
     payload_len: usize,
-    /// Bytes behind the header of the first fragment, and of the later ones but the last.
+    /// Payload bytes of the first fragment, and of later ones except the last.
     first_len: usize,
     later_len: usize,
-    /// The packet's own word of flags and offset.
+    /// The packet's flags and offset.
     word: u16,
 }
 
-/// One fragment.
+/// A fragment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fragment {
     header: Header,
-    /// Which bytes of the packet's payload follow the header.
+    /// Range of the packet's payload.
     pub(crate) payload: Range<usize>,
 }
 
@@ -49,11 +48,10 @@ struct Header {
 }
 
 impl Fragmentation {
-    /// How to cut a packet for a link of this MTU, in bytes without the Ethernet header. `packet` begins with the IPv4
-    /// header and need not hold more than that. None when it may not be cut, when it is no IPv4 packet, and when the link
-    /// is too narrow for it.
+    /// Returns how to fragment a packet for this MTU in bytes, without the Ethernet header. `packet` begins with the IPv4 header and may
+    /// end after it. `None` if fragmentation is not allowed, if it is no IPv4 packet, or if the MTU is too small.
     pub(crate) fn new(packet: &[u8], mtu: usize) -> Option<Self> {
-        // A fragment lies in one buffer, whatever the link carries.
+        // A fragment is in one buffer, whatever the MTU.
         let mtu = mtu.min(Umem::ROOM - ethernet::HEADER_LEN);
         let packet = ipv4::Packet::new_checked(packet).ok()?;
         let (word, payload_len) = (packet.fragment_word(), packet.payload_len());
@@ -68,17 +66,17 @@ impl Fragmentation {
         (plan.count() <= MAX_FRAGMENTS).then_some(plan)
     }
 
-    /// Bytes of the packet's own header.
+    /// Length of the packet's header in bytes.
     pub(crate) const fn header_len(&self) -> usize {
         self.first.len
     }
 
-    /// How many fragments there are.
+    /// Number of fragments.
     pub(crate) const fn count(&self) -> usize {
         1 + self.payload_len.saturating_sub(self.first_len).div_ceil(self.later_len)
     }
 
-    /// The fragment with this number, from 0.
+    /// Returns the fragment with this number, from 0.
     pub(crate) fn fragment(&self, number: usize) -> Fragment {
         let end_of = |number: usize| (self.first_len + number * self.later_len).min(self.payload_len);
         let (mut header, payload) = match number.checked_sub(1) {
@@ -86,7 +84,7 @@ impl Fragmentation {
             Some(before) => (self.later, end_of(before)..end_of(number)),
         };
         let more = if payload.end < self.payload_len { MORE_FRAGMENTS } else { self.word & MORE_FRAGMENTS };
-        // Within 13 bits: no fragment that reaches past the largest datagram comes in.
+        // Fits 13 bits, because fragments beyond the largest datagram are dropped earlier.
         let offset = u16::try_from(usize::from(self.word & OFFSET) + payload.start / UNIT).unwrap_or(OFFSET) & OFFSET;
         header.finish(payload.len(), self.word & RESERVED | more | offset);
         Fragment { header, payload }
@@ -102,14 +100,14 @@ impl Fragment {
 
 impl Header {
     /// # Panics
-    /// When there are more than [`MAX_HEADER_LEN`] bytes.
+    /// If there are more than [`MAX_HEADER_LEN`] bytes.
     fn new(of: &[u8]) -> Self {
         let mut bytes = [0; MAX_HEADER_LEN];
         bytes[..of.len()].copy_from_slice(of);
         Self { bytes, len: of.len() }
     }
 
-    /// The same with the options only that all fragments have. None when the options contradict themselves.
+    /// Returns the header with only the options of later fragments. `None` if the options are inconsistent.
     fn of_later_fragments(&self) -> Option<Self> {
         let mut later = Self::new(&self.bytes[..MIN_HEADER_LEN]);
         let mut options = &self.bytes[MIN_HEADER_LEN..self.len];
@@ -117,7 +115,7 @@ impl Header {
             let len = match kind {
                 option::END => break,
                 option::NOP => 1,
-                // The length counts the type and itself.
+                // The length includes type and length byte.
                 _ => usize::from(*rest.first()?),
             };
             if len == 0 || len > options.len() || (len == 1 && kind != option::NOP) {
@@ -130,13 +128,13 @@ impl Header {
             }
             options = behind;
         }
-        // What is behind the last option is zeros, the end of options.
+        // Padded with zeros, which end the options.
         later.len = later.len.next_multiple_of(4);
         later.bytes[0] = 0x40 | u8::try_from(later.len / 4).ok()?;
         Some(later)
     }
 
-    /// Fills in what differs from fragment to fragment.
+    /// Sets the fields that differ between fragments.
     fn finish(&mut self, payload_len: usize, word: u16) {
         let total_len = u16::try_from(self.len + payload_len).expect("no longer than the packet");
         if let Ok(mut packet) = ipv4::Packet::new_checked(&mut self.bytes[..self.len]) {

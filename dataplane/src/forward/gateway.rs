@@ -1,8 +1,7 @@
-//! The gateways of the routes, as far as they are resolved: one MAC header each.
+//! The resolved gateways of the routes, with one prepared MAC header each.
 //!
-//! Nearly all packets to the uplink go to one of a few gateways, so a packet's way is a route lookup and an index here. A
-//! cache of headers by destination was measured and not taken: it is no faster, needs memory for each destination, and
-//! is slower where there are more of them than it has room for.
+//! Nearly all packets to the uplink go to a few gateways, so a packet needs a route lookup and an array access. A cache of headers by
+//! destination was measured: it is no faster, needs memory per destination, and is slower if they exceed its size.
 
 use super::neighbour_table::NeighbourId;
 use super::neighbour_table::REACHABLE;
@@ -10,17 +9,17 @@ use super::neighbours::View;
 use super::side::Side;
 use crate::{NextHop, PortId, Snapshot};
 
-/// A gateway, prepared.
+/// A prepared gateway.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Gateway {
     port: PortId,
-    /// Until when it need not be asked whether it is still there, in nanoseconds; 0 when it is not known.
+    /// Time until which the gateway counts as reachable, in nanoseconds. 0 if it is unknown.
     until: u64,
     addresses: [u8; 12],
 }
 
 impl Gateway {
-    /// The start of a frame to it, while it is known and known to be there.
+    /// Returns the MAC addresses of a frame to the gateway. `None` unless it is known to be reachable.
     #[inline]
     pub(super) fn addresses(&self, out: PortId, now: u64) -> Option<&[u8; 12]> {
         (self.port == out && now < self.until).then_some(&self.addresses)
@@ -34,7 +33,7 @@ impl Gateway {
     }
 }
 
-/// The gateways of a snapshot's routes, written over those of an older one.
+/// Replaces the gateways by those of a snapshot's routes.
 pub(super) fn refresh(gateways: &mut Vec<Gateway>, snapshot: &Snapshot, sides: &[Side], view: &View) {
     let unknown = |port| Gateway { port, until: 0, addresses: [0; 12] };
     let all = snapshot.routes().gateways().iter();

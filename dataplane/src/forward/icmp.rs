@@ -1,14 +1,13 @@
-//! ICMP errors about packets that cannot go on: to their senders, in the node's name.
+//! ICMP errors to the senders of dropped packets, from the node's address.
 //!
-//! Which drops are told: no route, a TTL that is used up, a packet that is too big, a next hop that nobody answers for; and, as
-//! [refusals](super::refusal), a Service that nobody serves.
-//! What policy denies is dropped silently by default, as users of NetworkPolicy expect it (a client runs into its time-out,
-//! and a scanner learns nothing); see [refusals](super::refusal) for the exception. Too big is what may not be cut into
-//! [fragments](super::fragmentation): IPv6, and IPv4 with "don't fragment".
+//! Reported drops: no route, TTL exceeded, packet too big, unreachable next hop, and as [refusals](super::refusal) Services without
+//! endpoints. Drops by policy are silent by default, as users of NetworkPolicy expect: a client times out, and a scanner learns nothing.
+//! [Refusals](super::refusal) are the exception. A packet is too big if it must not be [fragmented](super::fragmentation): IPv6, and IPv4
+//! with "don't fragment".
 //!
-//! **Invariant.** Never about an ICMP error, a fragment but the first, or anything to or from a group or from nobody
-//! (RFC 1812 §4.3.2.7, RFC 4443 §2.4(e)); never more than the [limits](super::limits) per port and per destination allow;
-//! and never an answer that is longer than what it answers by more than its own headers.
+//! **Invariant.** No errors about ICMP errors, later fragments, or packets to or from group or unspecified addresses (RFC 1812 §4.3.2.7,
+//! RFC 4443 §2.4(e)). No more than the [limits](super::limits) per port and per destination. No answer exceeds the packet by more than its
+//! own headers.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -20,38 +19,37 @@ use crate::wire::ethernet::{self, Mac, ethertype};
 use crate::wire::{icmpv4, icmpv6, ipv4, ipv6, protocol};
 use crate::{DropReason, LinkType, Packet, PortId, PortKind, Snapshot};
 
-/// The longest error, in bytes.
+/// Maximum length of an error, in bytes.
 pub const ERROR_MAX: usize = ethernet::HEADER_LEN + V6_MAX;
 
-/// RFC 1812 §4.3.2.3: as much of the packet as fits into 576 bytes.
+/// RFC 1812 §4.3.2.3: quote as much as fits into 576 bytes.
 const V4_MAX: usize = 576;
-/// RFC 4443 §2.4(c): as much of the packet as fits into the least MTU of IPv6.
+/// RFC 4443 §2.4(c): quote as much as fits into IPv6's minimum MTU.
 const V6_MAX: usize = ipv6::MIN_MTU;
-/// What Linux sends with; RFC 1700's default.
+/// The TTL of Linux, and RFC 1700's default.
 pub(super) const HOP_LIMIT: u8 = 64;
-/// Internetwork control: RFC 1812 §4.3.2.5 wants it for errors.
+/// Internetwork control, as RFC 1812 §4.3.2.5 recommends for errors.
 const PRECEDENCE: u8 = 0xc0;
 
-/// What an error says.
+/// The content of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
     /// No route: net unreachable.
     Net,
-    /// Nobody answers for the next hop: host (address) unreachable.
+    /// Unreachable next hop: host (address) unreachable.
     Host,
     /// Time exceeded.
     Time,
     /// Fragmentation needed, packet too big.
     Size,
-    /// Policy does not allow it, and the sender is to know: communication administratively prohibited.
+    /// Denied by policy, with notification of the sender: communication administratively prohibited.
     Denied,
-    /// Nobody serves the port of a Service: port unreachable, in the name of the Service's address.
+    /// No endpoint for a Service's port: port unreachable, from the Service's address.
     Port,
 }
 
 impl Cause {
-    /// What is said about a drop; none for those that are silent. What policy denies is said only
-    /// [where it is wanted](super::refusal).
+    /// Returns the error for a drop. `None` for silent drops. Drops by policy are only reported [on request](super::refusal).
     pub(super) const fn of(reason: DropReason) -> Option<Self> {
         Some(match reason {
             DropReason::NoRoute => Self::Net,
@@ -64,7 +62,7 @@ impl Cause {
         })
     }
 
-    /// Type and code. RFC 792, RFC 1191; RFC 1812 §5.2.7.1 for what is denied.
+    /// Type and code. RFC 792, RFC 1191; RFC 1812 §5.2.7.1 for denials.
     const fn v4(self) -> (u8, u8) {
         use icmpv4::{kind, unreachable};
         match self {
@@ -91,18 +89,18 @@ impl Cause {
     }
 }
 
-/// A packet whose sender may be told what became of it.
+/// A packet whose sender may be notified.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Subject<'a> {
-    /// What the packet is.
+    /// The parsed packet.
     pub(super) ip: Ip,
-    /// The packet without its Ethernet header, as far as it is there, and without padding.
+    /// The packet's available bytes without Ethernet header and padding.
     pub(super) bytes: &'a [u8],
-    /// The way to the sender.
+    /// The link to the sender.
     pub(super) link: Link,
 }
 
-/// From the vswitch to a machine on a port's link.
+/// MAC addresses from the vswitch to a host on a port's link.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Link {
     destination: Mac,
@@ -110,14 +108,14 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Writes the Ethernet header. Returns the bytes behind it.
+    /// Writes the Ethernet header. Returns the bytes after it.
     pub(super) fn emit<'a>(&self, ethertype: u16, frame: &'a mut [u8]) -> &'a mut [u8] {
         ethernet::Repr { destination: self.destination, source: self.source, ethertype }.emit(frame)
     }
 }
 
 impl<'a> Subject<'a> {
-    /// The packet, unless nothing may be said about it.
+    /// Returns the packet, or `None` if no error may be sent about it.
     pub(super) fn new(snapshot: &Snapshot, side: &Side, packet: &Packet<'a>) -> Option<Self> {
         let (destination, source) = (fields::destination_mac(packet.frame)?, fields::source_mac(packet.frame)?);
         if !side.has_link() || ethernet::is_group(destination) || !ethernet::is_station(source) {
@@ -136,13 +134,13 @@ impl<'a> Subject<'a> {
     }
 }
 
-/// An error that may be sent.
+/// An error to be sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Report<'a> {
     cause: Cause,
-    /// Who speaks, the node or who was called, and whom the error is for.
+    /// Source (the node, or the called address) and destination of the error.
     addresses: Addresses,
-    /// The packet that it is about, as far as it is there.
+    /// The available bytes of the quoted packet.
     quoted: &'a [u8],
     link: Link,
 }
@@ -154,14 +152,14 @@ enum Addresses {
 }
 
 impl<'a> Report<'a> {
-    /// The error about a packet; none when there is no address to send it from.
+    /// Creates the error about a packet. `None` if there is no address to send it from.
     pub(super) fn new(snapshot: &Snapshot, subject: &Subject<'a>, cause: Cause) -> Option<Self> {
         let flow = &subject.ip.flow;
         let speaker = match (cause, node_address(snapshot, flow.src)) {
-            // The sender knows the Service, not the node behind it.
+            // The sender knows the Service, not the node.
             (Cause::Port, _) => flow.dst,
             (_, Some(node)) => node,
-            // As bridges refuse: in the name of the one who was called.
+            // As bridges do: from the called address.
             (Cause::Denied, None) => flow.dst,
             (_, None) => return None,
         };
@@ -173,12 +171,12 @@ impl<'a> Report<'a> {
         Some(Self { cause, addresses, quoted: subject.bytes, link: subject.link })
     }
 
-    /// What the error counts as where errors are limited.
+    /// The rate limit that applies.
     pub(super) fn class(&self) -> ErrorClass {
         if self.cause == Cause::Size { ErrorClass::TooBig } else { ErrorClass::Other }
     }
 
-    /// Whom the error is for.
+    /// The error's destination.
     pub(super) fn destination(&self) -> IpAddr {
         match self.addresses {
             Addresses::V4(_, sender) => sender.into(),
@@ -186,7 +184,7 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Writes the frame; `mtu` is that of the link which the packet is too big for. None when `into` is shorter than
+    /// Writes the frame. `mtu` is that of the link for which the packet is too big. Returns the length. `None` if `into` is shorter than
     /// [`ERROR_MAX`].
     pub(super) fn write(&self, mtu: usize, into: &mut [u8]) -> Option<usize> {
         let frame = into.get_mut(..ERROR_MAX)?;
@@ -197,7 +195,7 @@ impl<'a> Report<'a> {
         Some(ethernet::HEADER_LEN + len)
     }
 
-    /// Writes the packet and answers its length.
+    /// Writes the packet and returns its length.
     fn write_v4(&self, source: Ipv4Addr, destination: Ipv4Addr, mtu: usize, into: &mut [u8]) -> usize {
         let quoted = self.quoted(V4_MAX - ipv4::MIN_HEADER_LEN);
         let payload_len = icmpv4::HEADER_LEN + quoted.len();
@@ -217,7 +215,7 @@ impl<'a> Report<'a> {
         ipv4::MIN_HEADER_LEN + payload_len
     }
 
-    /// Writes the packet and answers its length.
+    /// Writes the packet and returns its length.
     fn write_v6(&self, source: Ipv6Addr, destination: Ipv6Addr, mtu: usize, into: &mut [u8]) -> usize {
         let quoted = self.quoted(V6_MAX - ipv6::HEADER_LEN);
         let payload_len = icmpv6::HEADER_LEN + quoted.len();
@@ -225,19 +223,19 @@ impl<'a> Report<'a> {
         let message = &mut ip.emit(into)[..payload_len];
         message[icmpv6::HEADER_LEN..].copy_from_slice(quoted);
         let (kind, code) = self.cause.v6();
-        // RFC 8200 §5: no link of IPv6 has a lower MTU, and no sender believes one.
+        // RFC 8200 §5: no IPv6 link has a lower MTU, and senders ignore a lower value.
         let told = if self.cause == Cause::Size { u32::try_from(mtu.max(V6_MAX)).unwrap_or(u32::MAX) } else { 0 };
         icmpv6::Repr { kind, code, rest: told }.emit(source, destination, message);
         ipv6::HEADER_LEN + payload_len
     }
 
-    /// As much of the packet as fits into a message of `room` bytes.
+    /// Returns as much of the packet as fits into a message of `room` bytes.
     fn quoted(&self, room: usize) -> &'a [u8] {
         &self.quoted[..self.quoted.len().min(room - icmpv4::HEADER_LEN)]
     }
 }
 
-/// RFC 1812 §4.3.2.7 and RFC 4443 §2.4(e): what no error is sent about.
+/// Whether errors may be sent about the packet (RFC 1812 §4.3.2.7, RFC 4443 §2.4(e)).
 fn is_worth_an_error(ip: &Ip) -> bool {
     let answers_nothing = match ip.transport {
         Transport::IcmpError(_) | Transport::IcmpRedirect | Transport::Neighbour(_) | Transport::LaterFragment => true,
@@ -246,8 +244,8 @@ fn is_worth_an_error(ip: &Ip) -> bool {
     !answers_nothing && fields::is_routable(ip.flow.src) && fields::is_routable(ip.flow.dst)
 }
 
-/// Whether the sender may have that address. The engine has checked it for all drops that are told today; an error to
-/// somebody who sent nothing would be worse than one too few.
+/// Whether the sender owns its address. The engine has checked it for all reported drops. An error to a host that sent nothing would be
+/// worse than a missing one.
 fn is_honest(snapshot: &Snapshot, in_port: PortId, ip: &Ip) -> bool {
     match snapshot.owner(ip.flow.src) {
         Some(owner) => owner == in_port,
@@ -255,7 +253,7 @@ fn is_honest(snapshot: &Snapshot, in_port: PortId, ip: &Ip) -> bool {
     }
 }
 
-/// How long the packet says that it is.
+/// The packet's length according to its header.
 fn ip_len(bytes: &[u8]) -> Option<usize> {
     match bytes.first()? >> 4 {
         4 => ipv4::Packet::new_checked(bytes).ok().map(|packet| packet.total_len()),
@@ -263,13 +261,13 @@ fn ip_len(bytes: &[u8]) -> Option<usize> {
     }
 }
 
-/// The node's address to speak to `peer` with: of those of the host port, the one that has the most leading bits in
-/// common with it, as the one on the same subnet has. None when the host has no address of the family.
+/// Returns the node's source address for messages to `peer`: of the host port's addresses, the one with the longest common prefix, which is
+/// the one of the same subnet. `None` if the host has no address of the family.
 pub(super) fn node_address(snapshot: &Snapshot, peer: IpAddr) -> Option<IpAddr> {
     let host = snapshot.port(snapshot.host()?)?;
     let usable = host.addresses.iter().filter(|address| match (address, peer) {
         (IpAddr::V4(_), IpAddr::V4(_)) => true,
-        // A link-local address is of use on its own link only.
+        // A link-local address is only valid on its own link.
         (IpAddr::V6(own), IpAddr::V6(peer)) => !own.is_unicast_link_local() || peer.is_unicast_link_local(),
         _ => false,
     });

@@ -1,12 +1,11 @@
-//! How much the vswitch says of its own because of what others send.
+//! Rate limits of the vswitch's own messages.
 //!
-//! An ICMP error must pass two buckets: one for the port that it leaves through, and one for its destination there.
-//! The first bounds the work and the traffic. The second keeps one destination from using up what the port has for all.
-//! "Packet too big" has buckets of its own, because connections hang when it is lost (RFC 2923 §2.1): a flood of packets
-//! whose TTL ends here must not silence it.
+//! An ICMP error must pass two buckets: one for its port, which bounds work and traffic, and one for its destination, which keeps one
+//! destination from using up the port's rate. "Packet too big" has separate buckets, because connections hang if it is lost (RFC 2923
+//! §2.1). A flood of packets with expired TTL must not suppress it.
 //!
-//! Buckets of destinations are found by a keyed hash in a table of fixed size. Two destinations may share a bucket, which
-//! costs them some errors. Nobody can choose with whom to share, as the key is random and secret.
+//! A keyed hash finds a destination's bucket in a table of fixed size. Two destinations may share a bucket, which costs them some errors.
+//! The key is random and secret, so no host can choose with which destination it shares.
 
 use std::net::IpAddr;
 
@@ -15,37 +14,35 @@ use ahash::RandomState;
 use super::bucket::{Bucket, Rate};
 use crate::PortId;
 
-/// "Packet too big" through one port. Linux does not limit these at all; this is what a core writes in a millisecond, and
-/// lets thousands of connections find their MTU at once.
+/// "Packet too big" per port. Linux does not limit it. A core writes this number in a millisecond, and thousands of connections can
+/// discover their MTU at once.
 const TOO_BIG_PER_PORT: Rate = Rate { per_second: 2000, burst: 1000 };
-/// "Packet too big" to one destination: a burst lets as many of its connections find their MTU at once.
+/// "Packet too big" per destination: so many of its connections can discover their MTU at once.
 const TOO_BIG_PER_DESTINATION: Rate = Rate { per_second: 100, burst: 50 };
-/// Other errors through one port. Linux sends 1000 a second in all with a burst of 50 (`icmp_msgs_per_sec`).
+/// Other errors per port. Linux sends 1000 a second in total with a burst of 50 (`icmp_msgs_per_sec`).
 const OTHERS_PER_PORT: Rate = Rate { per_second: 1000, burst: 100 };
-/// Other errors to one destination. Linux sends one a second with a burst of 6 (`icmp_ratelimit`), to which parallel
-/// traceroutes lose hops.
+/// Other errors per destination. Linux sends one a second with a burst of 6 (`icmp_ratelimit`), which makes parallel traceroutes lose hops.
 const OTHERS_PER_DESTINATION: Rate = Rate { per_second: 10, burst: 10 };
-/// Refusals through one port: enough for a pod that tries a hundred denied services at once. For what policy denies, each
-/// costs a lookup in a policy table, which this bounds as well.
+/// Refusals per port: enough for a pod that tries a hundred denied services at once. This also bounds the policy lookups that refusals
+/// need.
 const REFUSALS_PER_PORT: Rate = Rate { per_second: 200, burst: 100 };
-/// How many questions of a port are answered. Linux repeats a question after a second, and asks for each address alone: a
-/// burst answers a host that has just begun and asks for 250 pods. What is above is a flood, which would have as many
-/// answers made and sent to it.
+/// Answered requests per port. Linux repeats a request after a second and asks for each address separately. The burst serves a host that
+/// has just started and asks for 250 pods. More is a flood.
 const ANSWERS_PER_PORT: Rate = Rate { per_second: 1000, burst: 256 };
 
-/// Buckets of destinations in each table: 8 KiB. With 100 destinations at a time, nine in ten have one to themselves.
+/// Destination buckets per table: 8 KiB. With 100 destinations at a time, nine in ten have their own bucket.
 const DESTINATIONS: usize = 1024;
 
-/// What an ICMP error is counted as.
+/// The rate limit that applies to an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ErrorClass {
     /// Packet too big, fragmentation needed.
     TooBig,
-    /// Everything else that is no refusal.
+    /// All other errors except refusals.
     Other,
 }
 
-/// One worker's limits.
+/// The limits of one worker.
 #[derive(Debug)]
 pub(super) struct Limits {
     ports: Vec<PortBuckets>,
@@ -68,19 +65,19 @@ impl Limits {
         Self { ports: Vec::new(), hasher: RandomState::new(), too_big: none(), others: none() }
     }
 
-    /// Makes room for ports with numbers below `ports`.
+    /// Makes room for port ids below `ports`.
     pub(super) fn know_ports(&mut self, ports: usize) {
         if self.ports.len() < ports {
             self.ports.resize(ports, PortBuckets::default());
         }
     }
 
-    /// Whether an ICMP error may be sent to the destination on the port. `now` is in nanoseconds.
+    /// Takes tokens for an ICMP error to the destination on the port. `now` is in nanoseconds.
     pub(super) fn allow_error(&mut self, class: ErrorClass, port: PortId, destination: IpAddr, now: u64) -> bool {
         let at = self.bucket_of(port, destination);
         let Some(buckets) = self.ports.get_mut(port.index()) else { return false };
-        // From both or from neither. Else a destination would use up what its port has for all, and a flood from many
-        // sources would use up the buckets of all destinations, those on other ports included.
+        // From both or neither. Otherwise a destination would use up its port's tokens, and a flood from many sources would use up those of
+        // all destinations.
         match class {
             ErrorClass::TooBig => Bucket::take_both(
                 &mut self.too_big[at],
@@ -99,17 +96,17 @@ impl Limits {
         }
     }
 
-    /// The place of a destination's bucket.
+    /// Returns the index of a destination's bucket.
     fn bucket_of(&self, port: PortId, destination: IpAddr) -> usize {
         (self.hasher.hash_one((port, destination)) >> 32) as usize % DESTINATIONS
     }
 
-    /// Whether a packet may be refused on the port.
+    /// Takes a token for a refusal on the port.
     pub(super) fn allow_refusal(&mut self, port: PortId, now: u64) -> bool {
         self.ports.get_mut(port.index()).is_some_and(|port| port.refusals.take(REFUSALS_PER_PORT, now))
     }
 
-    /// Whether a question of ARP or neighbour discovery may be answered on the port.
+    /// Takes a token for an answer to ARP or neighbour discovery on the port.
     pub(super) fn allow_answer(&mut self, port: PortId, now: u64) -> bool {
         self.ports.get_mut(port.index()).is_some_and(|port| port.answers.take(ANSWERS_PER_PORT, now))
     }

@@ -1,4 +1,4 @@
-//! Requests and answers of ARP (RFC 826) and neighbour discovery (RFC 4861), written as whole frames.
+//! Writes requests and answers of ARP (RFC 826) and neighbour discovery (RFC 4861) as whole frames.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -6,11 +6,11 @@ use crate::wire::ethernet::{self, Mac, ethertype};
 use crate::wire::icmpv6::ndisc;
 use crate::wire::{arp, ipv6, protocol};
 
-/// The longest message, in bytes: neighbour discovery with its one option.
+/// Maximum length of a message in bytes: neighbour discovery with one option.
 pub const MESSAGE_MAX: usize = ethernet::HEADER_LEN + ipv6::HEADER_LEN + ndisc::MESSAGE_LEN;
 
-/// "I am a router": the vswitch is one, and what it says replaces what its own link said before, such as the MAC address of
-/// an interface that is gone.
+/// Router and override flags: the vswitch is a router, and its answers replace earlier ones, such as the MAC address of a removed
+/// interface.
 const FLAGS: u8 = ndisc::flags::ROUTER | ndisc::flags::OVERRIDE;
 
 /// A message to be sent.
@@ -18,17 +18,16 @@ const FLAGS: u8 = ndisc::flags::ROUTER | ndisc::flags::OVERRIDE;
 pub(super) enum Message {
     /// Who has this address?
     ArpRequest { target: Ipv4Addr, sender: Ipv4Addr, to: Option<Mac> },
-    /// The address is here.
+    /// This address is at the vswitch.
     ArpReply { about: Ipv4Addr, asker: Ipv4Addr, to: Mac },
     /// Who has this address?
     Solicitation { target: Ipv6Addr, to: Option<Mac> },
-    /// The address is here. The unspecified asker is one that tests whether an address is free.
+    /// This address is at the vswitch. An unspecified asker is testing whether the address is free.
     Advertisement { about: Ipv6Addr, asker: Ipv6Addr, to: Mac },
 }
 
 impl Message {
-    /// Writes the frame, from the vswitch's own MAC address. Returns its length; none when `into` is shorter than
-    /// [`MESSAGE_MAX`].
+    /// Writes the frame with the vswitch's own MAC address. Returns its length. `None` if `into` is shorter than [`MESSAGE_MAX`].
     pub(super) fn write(self, own: Mac, into: &mut [u8]) -> Option<usize> {
         let frame = into.first_chunk_mut::<MESSAGE_MAX>()?;
         frame.fill(0);
@@ -50,7 +49,7 @@ impl Message {
                 write_nd(frame, own, mac, (ipv6::link_local(own), dst), &message)
             }
             Self::Advertisement { about, asker, .. } if asker.is_unspecified() => {
-                // RFC 4861 §7.2.4: nobody to answer to, so everybody is told.
+                // RFC 4861 §7.2.4: without an asker the answer goes to all nodes.
                 let message = ndisc::Message::Advertisement { flags: FLAGS, target: about, at: own };
                 write_nd(frame, own, ipv6::group_mac(ipv6::ALL_NODES), (about, ipv6::ALL_NODES), &message)
             }

@@ -1,9 +1,9 @@
-//! What the workers know in common about who is on the links.
+//! MAC addresses of neighbours and peers, shared by all workers.
 //!
-//! Reading is one atomic load per burst. Resolved neighbours are an immutable map that is replaced; the MAC addresses of
-//! pods and host, of which there is one per port, are an array of atomics. Requests and answers go through a mutex:
-//! they are rare and bounded ([`super::neighbour_table`]). Per-worker tables were not taken: an answer comes in on whatever worker
-//! the interface's queue belongs to, which need not be the one that asked.
+//! Reading costs one atomic load per burst. Resolved neighbours are in an immutable map that is replaced. MAC addresses of pods and the
+//! host, one per port, are in an array of atomics. Requests and answers take a mutex, because they are rare and bounded
+//! ([`super::neighbour_table`]). Per-worker tables were rejected: an answer arrives at the worker of the interface's queue, which may not
+//! be the one that asked.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,29 +18,29 @@ use crate::PortId;
 use crate::io::FlowCache;
 use crate::wire::ethernet::Mac;
 
-/// The least time between two maps, so that a flood of answers does not make the workers copy maps all the time: at
-/// most 4096 entries, some 50 µs, are copied.
+/// Minimum time between two maps in nanoseconds, so that a flood of answers does not make workers copy maps continuously. A copy of 4096
+/// entries takes about 50 µs.
 const PUBLISH: u64 = 1_000_000;
 
-/// The MAC addresses on the other sides of all ports, shared by the workers.
+/// MAC addresses behind all ports, shared by the workers.
 #[derive(Debug)]
 pub struct Neighbours {
-    /// By port: the MAC address of the pod or of the host, as [`fields::to_number`] has it; 0 when none is known.
+    /// By port: the peer's MAC address as [`fields::to_number`] encodes it. 0 if it is unknown.
     peers: Box<[AtomicU64]>,
-    /// How often `peers` changed.
+    /// Number of changes of `peers`.
     peer_changes: AtomicU64,
     view: Arc<ArcSwap<View>>,
-    /// Whether the table has changes that the view has not.
+    /// Whether the table has changes that are not in the view.
     is_behind: AtomicBool,
     state: Mutex<State>,
-    /// Who keeps flows that go to neighbours.
+    /// The flow cache, which is notified when a neighbour's MAC address changes.
     flow_cache: OnceLock<Arc<dyn FlowCache>>,
 }
 
-/// The resolved neighbours as the packet path sees them.
+/// The resolved neighbours, as the packet path reads them.
 #[derive(Debug, Default)]
 pub(super) struct View {
-    /// Differs from that of every other view.
+    /// Unique for each view.
     pub(super) version: u64,
     resolved: HashMap<NeighbourId, Resolved, RandomState>,
 }
@@ -49,11 +49,11 @@ pub(super) struct View {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Resolved {
     pub(super) mac: Mac,
-    /// When it answered, in nanoseconds.
+    /// Time of the last answer, in nanoseconds.
     pub(super) confirmed: u64,
 }
 
-/// A worker's end of the view.
+/// A worker's reader of the view.
 pub(super) type ViewReader = Cache<Arc<ArcSwap<View>>, Arc<View>>;
 
 #[derive(Debug, Default)]
@@ -70,7 +70,7 @@ impl View {
 }
 
 impl Neighbours {
-    /// Nobody is known. One for all workers of a vswitch.
+    /// Creates an empty value, to be shared by all workers of a vswitch.
     pub fn new() -> Arc<Self> {
         Arc::new(Self {
             peers: (0..=u16::MAX).map(|_| AtomicU64::new(0)).collect(),
@@ -82,13 +82,13 @@ impl Neighbours {
         })
     }
 
-    /// Tells a flow cache from now on when a neighbour has another MAC address. The first one stays.
+    /// Notifies this flow cache of changed MAC addresses. Later calls have no effect.
     pub fn report_moves_to(&self, flow_cache: Arc<dyn FlowCache>) {
         let _ = self.flow_cache.set(flow_cache);
     }
 
-    /// Forgets who is on a port: to be called when its interface goes away, before another takes its place. Until then a
-    /// pod's MAC address, once learned, stays the one that its frames must carry.
+    /// Forgets a port's peer and neighbours. Call it when the port's interface is removed. Until then the first learned MAC address of a
+    /// pod stays, and its frames must carry it.
     pub fn forget(&self, port: PortId) {
         self.peers[port.index()].store(0, Ordering::Release);
         self.peer_changes.fetch_add(1, Ordering::Release);
@@ -97,14 +97,14 @@ impl Neighbours {
         self.replace_view(&mut state);
     }
 
-    /// The neighbours that were asked for and answered, for operators. Pods and the host are not among them.
+    /// Resolved neighbours, without pods and the host, in ascending order.
     pub fn list(&self) -> Vec<(NeighbourId, [u8; 6])> {
         let mut list: Vec<_> = self.lock().table.resolved().map(|(neighbour, mac, _)| (neighbour, mac)).collect();
         list.sort_unstable();
         list
     }
 
-    /// The MAC address of the pod or host behind a port, where it was learned.
+    /// The MAC address of the pod or host behind a port. `None` if it is unknown.
     pub fn peer(&self, port: PortId) -> Option<[u8; 6]> {
         fields::from_number(self.peers[port.index()].load(Ordering::Acquire))
     }
@@ -117,8 +117,7 @@ impl Neighbours {
         Cache::new(Arc::clone(&self.view))
     }
 
-    /// Learns the MAC address behind a port. The first one stays, unless `replace` says otherwise; returns the one that
-    /// is known afterwards.
+    /// Learns the MAC address behind a port. Keeps the first one unless `replace` is set. Returns the address in force.
     pub(super) fn learn_peer(&self, port: PortId, mac: Mac, replace: bool) -> Mac {
         let (slot, number) = (&self.peers[port.index()], fields::to_number(mac));
         let before = if replace {
@@ -131,7 +130,7 @@ impl Neighbours {
         };
         if before != number {
             self.peer_changes.fetch_add(1, Ordering::Release);
-            // Whatever was asked for on this port is answered now.
+            // The peer answers all open requests on this port.
             self.lock().table.remove_port(port);
             if before != 0 {
                 self.report_move(port);
@@ -140,13 +139,12 @@ impl Neighbours {
         mac
     }
 
-    /// Whether the neighbour must be asked for.
+    /// Requests a neighbour unless that is unnecessary.
     pub(super) fn request(&self, neighbour: NeighbourId, now: u64) -> Requested {
         self.lock().table.request(neighbour, now)
     }
 
-    /// Asks again for a neighbour that is known for long. None also when another worker has the table: there will be a
-    /// next packet.
+    /// Requests a neighbour that was confirmed long ago. Also returns `None` if another worker holds the table: a later packet will retry.
     pub(super) fn probe(&self, neighbour: NeighbourId, now: u64) -> Option<Request> {
         match self.try_lock()?.table.request(neighbour, now) {
             Requested::Send(request) => Some(request),
@@ -154,7 +152,7 @@ impl Neighbours {
         }
     }
 
-    /// Somebody answered. True when it was asked for.
+    /// Handles an answer. Returns true if a request was open.
     pub(super) fn confirm(&self, neighbour: &NeighbourId, mac: Mac, now: u64) -> bool {
         let mut state = self.lock();
         let accepted = state.table.confirm(neighbour, mac, now);
@@ -164,18 +162,18 @@ impl Neighbours {
         accepted
     }
 
-    /// Somebody spoke unasked.
+    /// Handles an unsolicited message.
     pub(super) fn reverify(&self, neighbour: NeighbourId, mac: Mac, now: u64) -> Option<Request> {
         self.lock().table.reverify(neighbour, mac, now)
     }
 
-    /// Whether [`Neighbours::maintain`] has something to publish.
+    /// Whether [`Neighbours::maintain`] must publish changes.
     pub(super) fn is_behind(&self) -> bool {
         self.is_behind.load(Ordering::Relaxed)
     }
 
-    /// Repeats requests, gives up on neighbours, publishes what could not be published at once. Does nothing when another worker
-    /// is at it. `interval` is how often the requests are gone through, by whatever worker.
+    /// Repeats requests, removes unreachable neighbours and publishes delayed changes. Does nothing if another worker is doing it.
+    /// `interval` is the time between two passes over the requests, over all workers.
     pub(super) fn maintain(&self, now: u64, interval: u64, send: impl FnMut(Request)) {
         let Some(mut state) = self.try_lock() else { return };
         let mut news = self.is_behind();
@@ -204,7 +202,7 @@ impl Neighbours {
         let before = self.view.load_full();
         let new = Arc::new(View { version: before.version + 1, resolved });
         self.view.store(Arc::clone(&new));
-        // Only now: a flow that is added from here on has the new address.
+        // After publishing, so that flows added from now on have the new address.
         for (neighbour, old) in &before.resolved {
             if new.get(neighbour).is_some_and(|new| new.mac != old.mac) {
                 self.report_move(neighbour.port);
@@ -218,12 +216,12 @@ impl Neighbours {
         }
     }
 
-    /// A resolved neighbour, as of now.
+    /// Returns a resolved neighbour from the current view.
     pub(super) fn resolved(&self, neighbour: &NeighbourId) -> Option<Resolved> {
         self.view.load().get(neighbour)
     }
 
-    /// None when another worker has it.
+    /// Returns `None` if another worker holds the lock.
     fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
         match self.state.try_lock() {
             Ok(state) => Some(state),

@@ -1,7 +1,7 @@
-//! Packets that are held until the MAC address of their next hop is known.
+//! Packets held until the MAC address of their next hop is known.
 //!
-//! Everything is bounded, because packets choose their next hops: a pod that scans a subnet must not have any number of
-//! packets held. What one port may have held is bounded too, so that it cannot fill the queues for all.
+//! All queues are bounded, because packets choose their next hops: a pod that scans a subnet must not hold arbitrary numbers of packets.
+//! Each port has a limit too, so that it cannot fill the queues for others.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -10,23 +10,23 @@ use ahash::RandomState;
 use super::NeighbourId;
 use crate::PortId;
 
-/// The most packets for one neighbour, the oldest of which go first: enough for the first flights of a few connections.
-/// Linux bounds bytes (`unres_qlen_bytes`); 3 packets was its number before.
+/// Maximum number of packets per neighbour. The oldest is dropped first. Enough for the first flights of a few connections. Linux limits
+/// bytes (`unres_qlen_bytes`), formerly 3 packets.
 pub(super) const PER_NEIGHBOUR: usize = 8;
-/// The most packets in all: 4 MiB of packet memory that is out of use.
+/// Maximum number of packets in total: 4 MiB of packet memory.
 pub(super) const TOTAL: usize = 1024;
-/// The most neighbours that packets from one port may be held for: far more than a pod starts to talk to within a round trip,
-/// and not half of all that may be held.
+/// Maximum number of neighbours that packets of one port may wait for: far more than a pod contacts within a round trip, and less than half
+/// of all queues.
 pub(super) const NEIGHBOURS_PER_PORT: usize = 64;
 
 /// The queues.
 #[derive(Debug)]
 pub(super) struct PendingPackets<T> {
     queues: HashMap<NeighbourId, Queue<T>, RandomState>,
-    /// Every queue once, by age. Entries of queues that are gone, or were created again at another time, are skipped.
+    /// Each queue once, by age. Stale elements are skipped.
     order: VecDeque<(NeighbourId, u64)>,
     packets: usize,
-    /// By port: how many queues its packets created.
+    /// By port: number of queues that its packets created.
     created: Vec<usize>,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct PendingPackets<T> {
 pub(super) struct Queue<T> {
     since: u64,
     created_by: PortId,
-    /// The port that each came in on, and the packet; the oldest first.
+    /// Each packet with its receiving port, oldest first.
     pub(super) packets: VecDeque<(PortId, T)>,
 }
 
@@ -44,7 +44,7 @@ impl<T> PendingPackets<T> {
         Self { queues: HashMap::default(), order: VecDeque::new(), packets: 0, created: Vec::new() }
     }
 
-    /// How many packets are held.
+    /// Number of held packets.
     pub(super) const fn len(&self) -> usize {
         self.packets
     }
@@ -53,13 +53,12 @@ impl<T> PendingPackets<T> {
         self.queues.contains_key(neighbour)
     }
 
-    /// Whether a packet from the port may begin a queue.
+    /// Whether a packet of the port may create a queue.
     pub(super) fn may_create(&self, in_port: PortId) -> bool {
         self.created.get(in_port.index()).is_none_or(|&created| created < NEIGHBOURS_PER_PORT)
     }
 
-    /// Appends a packet. Returns the one that had to make room: the oldest for this neighbour, or the oldest of the
-    /// neighbour whose queue is the oldest.
+    /// Appends a packet. Returns a packet that was displaced: the oldest for this neighbour, or the oldest of the oldest queue.
     pub(super) fn push(&mut self, neighbour: NeighbourId, in_port: PortId, packet: T, now: u64) -> Option<T> {
         let own_is_full = self.queues.get(&neighbour).is_some_and(|queue| queue.packets.len() >= PER_NEIGHBOUR);
         let lost = if own_is_full {
@@ -82,7 +81,7 @@ impl<T> PendingPackets<T> {
         lost.map(|(_, packet)| packet)
     }
 
-    /// Takes out everything that is held for the neighbour.
+    /// Removes and returns all packets for the neighbour.
     pub(super) fn take(&mut self, neighbour: &NeighbourId) -> Option<Queue<T>> {
         let queue = self.queues.remove(neighbour)?;
         self.packets -= queue.packets.len();
@@ -92,7 +91,7 @@ impl<T> PendingPackets<T> {
         Some(queue)
     }
 
-    /// Takes out a queue that began at or before `time`; none when there is none left.
+    /// Removes and returns a queue that began at or before `time`. `None` if there is none.
     pub(super) fn take_older(&mut self, time: u64) -> Option<(NeighbourId, Queue<T>)> {
         while let Some(&(neighbour, since)) = self.order.front().filter(|(_, since)| *since <= time) {
             self.order.pop_front();
@@ -103,7 +102,7 @@ impl<T> PendingPackets<T> {
         None
     }
 
-    /// The neighbours that packets are held for.
+    /// The neighbours that packets wait for.
     pub(super) fn neighbours(&self) -> impl Iterator<Item = NeighbourId> + '_ {
         self.queues.keys().copied()
     }
@@ -114,7 +113,7 @@ impl<T> PendingPackets<T> {
         }
         self.created[in_port.index()] += 1;
         self.queues.insert(neighbour, Queue { since: now, created_by: in_port, packets: VecDeque::new() });
-        // Queues that come and go quickly leave their entries behind; twice the most that can be current is enough.
+        // Removes stale elements once the list is twice as long as necessary.
         if self.order.len() >= 2 * TOTAL {
             let queues = &self.queues;
             self.order.retain(|(id, since)| queues.get(id).is_some_and(|queue| queue.since == *since));

@@ -1,4 +1,4 @@
-//! Refusals: telling a sender at once that policy denies what it sent, or that nobody serves the Service that it called.
+//! Refusals: notify a sender at once that policy denies its packet, or that the called Service has no endpoint.
 //!
 //! ```text
 //!                               TCP SYN   everything else           in the name of   told to
@@ -8,16 +8,15 @@
 //!   or such a port
 //! ```
 //!
-//! A client then fails at once instead of after its time-out (130 s for TCP on Linux). A reset always comes from the address
-//! that was called, or else nobody would take it for an answer.
+//! A client then fails at once instead of after its timeout (130 s for TCP on Linux). A reset always comes from the called address, because
+//! otherwise the client would ignore it.
 //!
-//! Policy drops in silence by default. Whether a denial is refused depends on the origin of the rule that denies
-//! ([`Snapshot::refusing`]): the control plane knows whose policy it is. A Service has asked everybody to call, so its clients
-//! on other machines are told as well.
+//! Policy drops silently by default. Whether a denial is refused depends on the origin of the denying rule ([`Snapshot::refusing`]), which
+//! the control plane knows. A Service is open to all callers, so its clients on other machines are notified too.
 //!
-//! **Invariant.** A refusal goes back to where the packet came from. What policy denies is never told out of the uplink:
-//! strangers learn nothing. There is none about resets and other segments without SYN, fragments, ICMP errors, groups, and
-//! senders that do not own their address. A port gets no more than [its limit](super::limits).
+//! **Invariant.** A refusal returns to where the packet came from. Policy denials are never reported to the uplink, so outsiders learn
+//! nothing. No refusals are sent about resets and other segments without SYN, fragments, ICMP errors, group addresses, and senders that do
+//! not own their address. Each port has [a limit](super::limits).
 
 use std::net::IpAddr;
 
@@ -31,8 +30,8 @@ use crate::worker::denied_by;
 use crate::{Packet, PortKind, Snapshot};
 
 impl<T> Forwarder<T> {
-    /// Writes the refusal of a packet, a whole frame for the port that the packet came in on. `cause` is [`Cause::Denied`] or
-    /// [`Cause::Port`]. Returns its length; none when there is to be none, or when `into` is shorter than [`ERROR_MAX`].
+    /// Writes the refusal of a packet as a whole frame for the packet's receiving port. `cause` is [`Cause::Denied`] or [`Cause::Port`].
+    /// Returns its length. `None` if no refusal is sent or `into` is shorter than [`ERROR_MAX`].
     pub(super) fn refuse(
         &mut self,
         snapshot: &Snapshot,
@@ -46,7 +45,7 @@ impl<T> Forwarder<T> {
             return None;
         }
         let subject = Subject::new(snapshot, side, packet).filter(is_refusable)?;
-        // Before the table is asked, so that a flood of packets that are denied in silence costs no lookups either.
+        // Checked before the table, so that a flood of silently denied packets costs no lookups either.
         if !self.limits.allow_refusal(packet.in_port, self.now) {
             self.counters.refusals_suppressed += 1;
             return None;
@@ -63,29 +62,29 @@ impl<T> Forwarder<T> {
     }
 }
 
-/// Whether a packet is one that is refused at all. ICMP errors are no subjects in the first place.
+/// Whether a packet may be refused. ICMP errors are excluded earlier.
 fn is_refusable(subject: &Subject<'_>) -> bool {
     subject.ip.fragment.is_none()
         && match subject.ip.transport {
-            // Segments of a connection that a new policy cuts: it goes on if the policy is taken back in time. Or of one whose
-            // Service has lost its endpoints, and which may have been translated elsewhere.
+            // Other segments belong to a connection that a new policy cuts, which continues if the policy is withdrawn in time, or to one
+            // whose Service has lost its endpoints and which may be translated elsewhere.
             Transport::Tcp(flags) => flags.opens(),
             _ => true,
         }
 }
 
-/// A TCP reset that answers a SYN.
+/// A TCP reset in answer to a SYN.
 #[derive(Clone, Copy, Debug)]
 struct Reset {
-    /// From whom to whom.
+    /// Source and destination.
     addresses: (IpAddr, IpAddr),
     segment: tcp::Repr,
     link: Link,
 }
 
 impl Reset {
-    /// RFC 9293 §3.5.2: a SYN has no acknowledgement, so the reset has sequence number zero and acknowledges the whole
-    /// segment. Linux and others take no other for an answer to their SYN.
+    /// RFC 9293 §3.5.2: a SYN has no acknowledgement, so the reset has sequence number zero and acknowledges the whole segment. Linux and
+    /// others ignore any other reset.
     fn about(subject: &Subject<'_>) -> Option<Self> {
         let flow = &subject.ip.flow;
         let (segment, len) = match flow.src {
@@ -95,7 +94,7 @@ impl Reset {
             }
             IpAddr::V6(_) => {
                 let packet = ipv6::Packet::new_checked(subject.bytes).ok()?;
-                // Behind extension headers nobody looks for the segment; no system sends its SYN behind any.
+                // SYNs behind extension headers are ignored; no system sends them.
                 let segment =
                     subject.bytes.get(ipv6::HEADER_LEN..).filter(|_| packet.next_header() == protocol::TCP)?;
                 (segment, packet.payload_len())
@@ -115,7 +114,7 @@ impl Reset {
         Some(Self { addresses: (flow.dst, flow.src), segment, link: subject.link })
     }
 
-    /// Writes the frame. Returns its length; none when `into` is too short.
+    /// Writes the frame. Returns its length, or `None` if `into` is too short.
     fn write(&self, into: &mut [u8]) -> Option<usize> {
         let frame = into.get_mut(..ethernet::HEADER_LEN + ipv6::HEADER_LEN + tcp::MIN_HEADER_LEN)?;
         frame.fill(0);

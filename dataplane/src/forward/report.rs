@@ -1,4 +1,4 @@
-//! What senders of dropped packets are told, and how often.
+//! Notifies senders of dropped packets, within rate limits.
 
 use super::Forwarder;
 use super::icmp::{Cause, Report, Subject};
@@ -6,8 +6,8 @@ use super::side::Side;
 use crate::{DropReason, Packet, PortId, Snapshot};
 
 impl<T> Forwarder<T> {
-    /// Whether senders are told of such drops at all. Policy's drops are silent unless the snapshot
-    /// [refuses](Snapshot::refusing) some, and nearly all others are. Those of Services that nobody serves never are.
+    /// Whether drops for this reason are reported. Policy drops are silent unless the snapshot [refuses](Snapshot::refusing) some. Most
+    /// other drops are silent too. Drops of Services without endpoints are always reported.
     pub fn reports(snapshot: &Snapshot, reason: DropReason) -> bool {
         match reason {
             DropReason::PolicyDenied => snapshot.refuses_any(),
@@ -15,12 +15,12 @@ impl<T> Forwarder<T> {
         }
     }
 
-    /// Writes what the sender of a dropped packet is told, a whole frame to be sent on the port that the packet came in
-    /// on: an ICMP error, or a TCP reset for a SYN that is refused. Returns its length; none when nothing is to be said
-    /// (see [`Forwarder::reports`]; errors about errors, fragments, groups and strangers; too many errors; no address of
-    /// the node), or when `into` is shorter than [`ERROR_MAX`](super::ERROR_MAX). The packet is as it came in: untranslated.
+    /// Writes the notification of a dropped packet's sender, as a whole frame for the packet's receiving port: an ICMP error, or a TCP
+    /// reset for a refused SYN. Returns its length. `None` if no notification is sent (see [`Forwarder::reports`]; errors about errors,
+    /// fragments, groups and foreign senders; rate limit; no address of the node), or if `into` is shorter than
+    /// [`ERROR_MAX`](super::ERROR_MAX). The packet must be as received, untranslated.
     ///
-    /// `out` is the port that the engine gave the packet: it says what is too big.
+    /// `out` is the packet's output port, whose MTU is reported.
     pub fn report(
         &mut self,
         snapshot: &Snapshot,

@@ -1,4 +1,4 @@
-//! From a next hop to its MAC address: known, or asked for while the packets wait.
+//! Resolves a next hop to its MAC address, and holds packets meanwhile.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -10,29 +10,28 @@ use super::{Forwarder, NeighbourId, Released, fields, is_hop};
 use crate::flow::Translation;
 use crate::{DropReason, PortId, PortKind, Snapshot};
 
-/// How packets leave that go to one machine.
+/// How to send packets to a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Way {
     /// The first 12 bytes of their frames.
     pub(crate) addresses: [u8; 12],
-    /// The longest frame that the link carries, in bytes.
+    /// Maximum frame length of the link, in bytes.
     pub(crate) longest: usize,
-    /// Whether their TTL becomes one less.
+    /// Whether their TTL is decremented.
     pub(crate) is_hop: bool,
-    /// How long this is good, in nanoseconds.
+    /// Validity in nanoseconds.
     pub(crate) good_for: u64,
 }
 
-/// How long a packet is held: as long as its neighbour is asked for.
+/// How long a packet is held: as long as its neighbour is requested.
 const HOLD: u64 = RETRANSMIT * TRIES as u64;
-/// How often requests and held packets are gone through: a tenth of the time that they wait.
+/// Interval of the checks of requests and held packets: a tenth of their waiting time.
 const TICK: u64 = RETRANSMIT / 10;
-/// The least time between two attempts of a worker to probe a stale neighbour: so that it takes the lock for none but one
-/// of a thousand packets.
+/// Minimum time between two probes of stale neighbours by a worker, so that only one in a thousand packets takes the lock.
 pub(super) const PROBE: u64 = 1_000_000;
 
 impl<T> Forwarder<T> {
-    /// The start of a frame to the destination, or the neighbour that is to be resolved first.
+    /// Returns the MAC addresses of a frame to the destination, or the neighbour to be resolved first.
     pub(super) fn find(
         &mut self,
         snapshot: &Snapshot,
@@ -55,8 +54,8 @@ impl<T> Forwarder<T> {
         Ok(addresses)
     }
 
-    /// How packets like this one leave, as far as that holds for the next ones too. None when the MAC addresses are not known, or
-    /// the frame does not have the source that is known. `sent` is what is to be written into it.
+    /// Returns how to send packets like this one, for as long as that is valid. `None` if a MAC address is unknown or the frame's source is
+    /// not the known one. `sent` is the packet's translation.
     pub(crate) fn way(
         &self,
         snapshot: &Snapshot,
@@ -69,7 +68,7 @@ impl<T> Forwarder<T> {
         self.way_to(snapshot, from, out, destination).filter(|_| is_expected)
     }
 
-    /// How packets to this address leave. None when the MAC address is not known.
+    /// Returns how to send packets to this address. `None` if its MAC address is unknown.
     pub(crate) fn way_to(&self, snapshot: &Snapshot, from: PortId, out: PortId, destination: IpAddr) -> Option<Way> {
         let (from, to) = (self.sides.get(from.index())?, self.sides.get(out.index())?);
         let (longest, is_hop) = (to.longest(), is_hop(from.kind, to.kind));
@@ -81,13 +80,13 @@ impl<T> Forwarder<T> {
         }
         let neighbour = NeighbourId { port: out, address: next_hop(snapshot, to.kind, out, destination) };
         let resolved = self.neighbours.resolved(&neighbour)?;
-        // Then a packet comes here again, and the neighbour is asked whether it is still there.
+        // Afterwards a packet comes to the worker, which probes the neighbour.
         let good_for = resolved.confirmed.saturating_add(REACHABLE).saturating_sub(self.now);
         Some(Way { addresses: to.addresses_to(resolved.mac), longest, is_hop, good_for })
     }
 
-    /// Takes a packet whose neighbour is not known, and asks for the neighbour. Returns the packet that had to make room:
-    /// an older one, or the packet itself. It is to be dropped as [`DropReason::NeighbourQueueFull`].
+    /// Holds a packet and requests its neighbour. Returns a displaced packet: an older one, or the packet itself. Drop it as
+    /// [`DropReason::NeighbourQueueFull`].
     pub fn hold(&mut self, snapshot: &Snapshot, neighbour: NeighbourId, in_port: PortId, packet: T) -> Option<T> {
         if !self.pending.contains(&neighbour) {
             if !self.pending.may_create(in_port) {
@@ -95,7 +94,7 @@ impl<T> Forwarder<T> {
             }
             match self.neighbours.request(neighbour, self.now) {
                 Requested::Send(request) => self.send_request(snapshot, request),
-                // Known since a moment ago, or another worker asks.
+                // The neighbour was just resolved, or another worker has requested it.
                 Requested::InProgress => self.has_news = true,
                 Requested::TableFull => return Some(packet),
             }
@@ -108,8 +107,8 @@ impl<T> Forwarder<T> {
         self.pending.len() + self.released.len()
     }
 
-    /// Repeats requests, and releases packets whose neighbours are resolved and those that waited in vain. To be called once
-    /// per burst, and some ten times a second when there are no packets.
+    /// Repeats requests, and releases packets whose neighbours were resolved or timed out. Call it once per burst, and about ten times a
+    /// second without packets.
     pub fn tick(&mut self, snapshot: &Snapshot) {
         if self.has_news {
             self.has_news = false;
@@ -128,7 +127,7 @@ impl<T> Forwarder<T> {
         }
     }
 
-    /// The next packet that is held no longer; to be asked until there is none.
+    /// Returns the next released packet. Call it until it returns `None`.
     pub fn next_released(&mut self) -> Option<Released<T>> {
         self.released.pop_front()
     }
@@ -143,7 +142,7 @@ impl<T> Forwarder<T> {
         }
     }
 
-    /// What came of the request for a neighbour; none while it is open.
+    /// Returns the result of requesting a neighbour. `None` while the request is open.
     pub(super) fn resolution(&mut self, neighbour: &NeighbourId) -> Option<Result<[u8; 12], DropReason>> {
         let Some(side) = self.sides.get(neighbour.port.index()).filter(|side| side.has_link()) else {
             return Some(Err(DropReason::PortDown));
@@ -161,8 +160,8 @@ impl<T> Forwarder<T> {
     }
 }
 
-/// The neighbour that a packet goes to: the gateway of its route, or whoever has the address. On pods' and host ports
-/// there is one machine, which answers for its own addresses only.
+/// Returns the neighbour that a packet goes to: the route's gateway or the destination. A pod's or the host's port has one peer, which only
+/// answers for its own addresses.
 fn next_hop(snapshot: &Snapshot, kind: PortKind, out: PortId, destination: IpAddr) -> IpAddr {
     if fields::is_link_local(destination) {
         return destination;

@@ -1,4 +1,4 @@
-//! What a router does to the bytes of a packet: one hop less, and the MAC addresses of the next link.
+//! Per-hop rewriting of packets: TTL and MAC addresses.
 //!
 //! Plain functions without state, so that a bare forwarder and a benchmark do the same work as the vswitch.
 
@@ -8,8 +8,7 @@ use crate::wire::{ipv4, ipv6};
 
 pub use crate::wire::ethernet::addresses;
 
-/// Writes destination and source MAC address over those of the frame. A frame without room for an Ethernet header
-/// stays as it is.
+/// Writes destination and source MAC address. Leaves a frame that is shorter than an Ethernet header unchanged.
 #[inline]
 pub fn ethernet(frame: &mut [u8], addresses: &[u8; 12]) {
     if let Some(head) = frame.first_chunk_mut::<{ ethernet::HEADER_LEN }>() {
@@ -17,11 +16,11 @@ pub fn ethernet(frame: &mut [u8], addresses: &[u8; 12]) {
     }
 }
 
-/// Takes one off the TTL of an IPv4 packet and updates its checksum. False, and nothing changed, when the TTL does not
-/// allow another hop or there is no whole header.
+/// Decrements the TTL of an IPv4 packet and updates its checksum. Returns false, without changes, if the TTL is too low or the header is
+/// incomplete.
 ///
-/// The checksum is updated by equation 3 of RFC 1624, HC' = ~(~HC + ~m + m'). TTL is the high byte of its word, so
-/// ~m + m' is always ~0x0100. Equation 4 of RFC 1141 would turn 0xfeff into 0xffff, which no receiver computes.
+/// The checksum is updated by equation 3 of RFC 1624, HC' = ~(~HC + ~m + m'). The TTL is the high byte of its word, so ~m + m' is always
+/// ~0x0100. Equation 4 of RFC 1141 would turn 0xfeff into 0xffff, which no receiver computes.
 #[inline]
 pub fn decrement_ttl(packet: &mut [u8]) -> bool {
     let Some(header) = packet.first_chunk_mut::<{ ipv4::MIN_HEADER_LEN }>() else { return false };
@@ -36,8 +35,7 @@ pub fn decrement_ttl(packet: &mut [u8]) -> bool {
     true
 }
 
-/// Takes one off the hop limit of an IPv6 packet. False, and nothing changed, when it does not allow another hop or
-/// there is no whole header.
+/// Decrements the hop limit of an IPv6 packet. Returns false, without changes, if it is too low or the header is incomplete.
 #[inline]
 pub fn decrement_hop_limit(packet: &mut [u8]) -> bool {
     let Some(header) = packet.first_chunk_mut::<{ ipv6::HEADER_LEN }>() else { return false };
@@ -48,8 +46,8 @@ pub fn decrement_hop_limit(packet: &mut [u8]) -> bool {
     true
 }
 
-/// One hop: TTL or hop limit, checksum, MAC addresses. False, and nothing changed, when the frame is neither IPv4 nor
-/// IPv6 or may not go another hop.
+/// Forwards a frame by one hop: TTL or hop limit, checksum, MAC addresses. Returns false, without changes, if the frame is neither IPv4 nor
+/// IPv6, or its TTL or hop limit is too low.
 #[inline]
 pub fn hop(frame: &mut [u8], addresses: &[u8; 12]) -> bool {
     let packet_goes_on = match fields::ethertype_of(frame) {

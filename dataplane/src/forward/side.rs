@@ -1,4 +1,4 @@
-//! What forwarding needs to know of a port, in one small value per port.
+//! The forwarder's view of a port: one small value per port.
 
 use super::fields;
 use super::neighbours::Neighbours;
@@ -6,26 +6,26 @@ use super::rewrite;
 use crate::wire::ethernet::{self, Mac, ethertype};
 use crate::{DropReason, PortConfig, PortId, PortKind, Snapshot};
 
-/// The source MAC address of frames that come in is not checked.
+/// The source MAC address of received frames is not checked.
 const ANY_SOURCE: u64 = 0;
-/// No MAC address has this number: every frame has to be looked at.
+/// No MAC address has this number, so every frame takes the slow path.
 const NO_SOURCE: u64 = u64::MAX;
 
-/// A port, prepared.
+/// A prepared port.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Side {
-    /// The other side's MAC address (zeros when it is not known, or on the uplink) and the vswitch's own.
+    /// The peer's MAC address (zeros if it is unknown, or on the uplink) and the vswitch's own.
     addresses: [u8; 12],
-    /// The longest frame; 0 when there is no link.
+    /// Maximum frame length in bytes. 0 without a link.
     longest: usize,
-    /// The source that incoming frames have, as [`fields::to_number`] has it, [`ANY_SOURCE`] or [`NO_SOURCE`].
+    /// The expected source of received frames, encoded by [`fields::to_number`], or [`ANY_SOURCE`] or [`NO_SOURCE`].
     source: u64,
-    /// The vswitch's own MAC address on the uplink as a number, if that has a link: what frames there are nearly always for.
+    /// The vswitch's own MAC address on the uplink, as a number: the destination of nearly all frames there.
     own: u64,
     pub(super) kind: PortKind,
-    /// Whether the other side's MAC address is known. Never on the uplink, where there are many.
+    /// Whether the peer's MAC address is known. Always false on the uplink, which has many peers.
     pub(super) is_known: bool,
-    /// Whether the control plane says what the MAC address is.
+    /// Whether the control plane has set the MAC address.
     is_configured: bool,
 }
 
@@ -51,26 +51,26 @@ impl Side {
         side
     }
 
-    /// The other side has this MAC address.
+    /// Sets the peer's MAC address.
     pub(super) fn know(&mut self, mac: Mac) {
         self.addresses[..6].copy_from_slice(&mac);
         self.is_known = true;
-        // The node may send as it likes: it is not what policy guards against.
+        // The node may send from any MAC address: policy does not protect against the node.
         let any = self.kind == PortKind::Host && self.is_configured;
         self.source = if any { ANY_SOURCE } else { fields::to_number(mac) };
     }
 
-    /// The start of a frame to the other side; of use only when [`Side::is_known`].
+    /// MAC addresses of a frame to the peer. Only valid if [`Side::is_known`].
     pub(super) const fn addresses(&self) -> &[u8; 12] {
         &self.addresses
     }
 
-    /// The start of a frame to a machine on the link.
+    /// Returns the MAC addresses of a frame to a host on the link.
     pub(super) fn addresses_to(&self, mac: Mac) -> [u8; 12] {
         rewrite::addresses(mac, self.own_mac())
     }
 
-    /// The other side's MAC address.
+    /// The peer's MAC address. `None` if it is unknown.
     pub(super) fn peer(&self) -> Option<Mac> {
         self.is_known.then(|| self.addresses[..6].try_into().expect("six bytes"))
     }
@@ -84,30 +84,29 @@ impl Side {
         self.longest > 0
     }
 
-    /// The longest frame; 0 when there is no link.
+    /// Maximum frame length in bytes. 0 without a link.
     pub(super) const fn longest(&self) -> usize {
         self.longest
     }
 
-    /// The longest packet without its Ethernet header.
+    /// MTU in bytes, without the Ethernet header.
     pub(super) const fn mtu(&self) -> usize {
         self.longest.saturating_sub(ethernet::HEADER_LEN)
     }
 
-    /// Whether a frame of this length fits the link, if there is one.
+    /// Whether a frame of this length fits the link. False without a link.
     #[inline]
     pub(super) const fn fits(&self, frame_len: usize) -> bool {
         frame_len <= self.longest
     }
 
-    /// Whether the frame has the source that is known; then there is nothing to check or learn.
+    /// Whether the frame has the expected source, so that nothing must be checked or learned.
     #[inline]
     pub(super) fn has_sent(&self, frame: &[u8]) -> bool {
         self.source == ANY_SOURCE || fields::source_mac(frame).is_some_and(|mac| fields::to_number(mac) == self.source)
     }
 
-    /// Whether frames with this source may come in: a pod's must have its MAC address where that is known, and one that
-    /// a station can have where it is not.
+    /// Whether frames with this source may come in: it must be the pod's MAC address if that is known, otherwise a valid unicast address.
     pub(super) fn may_send(&self, mac: Mac) -> bool {
         match (self.kind, self.peer()) {
             (PortKind::Pod, Some(peer)) => peer == mac,
@@ -116,7 +115,7 @@ impl Side {
         }
     }
 
-    /// What is to be learned from a frame with this source: nothing where it is configured or known.
+    /// Whether to learn the source of a frame. False if the address is configured or known.
     pub(super) fn learns_from(&self, mac: Mac) -> bool {
         let may_change = match self.kind {
             PortKind::Pod => !self.is_known,
@@ -126,7 +125,7 @@ impl Side {
         may_change && ethernet::is_station(mac) && mac != self.own_mac()
     }
 
-    /// Whether a frame that comes in is for the vswitch and from whom it should be.
+    /// Checks a received frame's destination and source MAC addresses.
     #[inline]
     pub(super) fn admit(&self, frame: &[u8]) -> Result<(), DropReason> {
         let is_usual = match self.kind {
@@ -136,11 +135,11 @@ impl Side {
         if is_usual { Ok(()) } else { self.admit_any(frame) }
     }
 
-    /// Everything but a frame to the vswitch on the uplink, or from whoever is known to be behind the port.
+    /// Handles all frames except those to the vswitch on the uplink or from the known peer.
     #[inline(never)]
     fn admit_any(&self, frame: &[u8]) -> Result<(), DropReason> {
         let (Some(destination), Some(source)) = (fields::destination_mac(frame), fields::source_mac(frame)) else {
-            // The engine says what is wrong with it.
+            // The engine reports the reason.
             return Ok(());
         };
         if !self.may_send(source) {
@@ -152,7 +151,7 @@ impl Side {
         if !ethernet::is_group(destination) {
             return Err(DropReason::OtherHost);
         }
-        // RFC 1812 §5.3.4: what the link broadcasts is not forwarded. ARP and multicast neighbour discovery go on.
+        // RFC 1812 §5.3.4: link broadcasts are not forwarded. ARP and multicast neighbour discovery are handled.
         let is_unicast_inside = match fields::ethertype_of(frame) {
             Some(ethertype::IPV4) => true,
             Some(ethertype::IPV6) => frame.get(38).is_some_and(|&first| first != 0xff),
@@ -162,7 +161,7 @@ impl Side {
     }
 }
 
-/// The sides of all ports of a snapshot, written over those of an older one.
+/// Replaces the sides by those of a snapshot's ports.
 pub(super) fn refresh(sides: &mut Vec<Side>, snapshot: &Snapshot, neighbours: &Neighbours) {
     sides.clear();
     sides.extend(snapshot.ids().zip(snapshot.ports()).map(|(id, port)| Side::new(port, id, neighbours)));

@@ -1,7 +1,7 @@
-//! Translation: other addresses and ports for a packet on its way to a Service, and back.
+//! Translation: writes new addresses and ports into packets to and from Services.
 //!
-//! Plain functions on bytes, as in [`rewrite`](super::rewrite). Which addresses and ports is the engine's to say. An ICMP error
-//! quotes a packet as it was when it could not go on, which is [translated](error) too.
+//! Plain functions on bytes, as in [`rewrite`](super::rewrite). The engine decides the addresses and ports. An ICMP error quotes a packet
+//! as it was when it was dropped, which is [translated](error) too.
 //!
 //! ```text
 //!               address   checksum of the header   ports   checksum of the transport
@@ -12,11 +12,10 @@
 //!   others         x          x (IPv4)
 //! ```
 //!
-//! Of a datagram in fragments the first has the transport header; the others get new addresses only.
+//! The first fragment of a datagram has the transport header. The others only get new addresses.
 //!
-//! **Invariant.** A checksum is as wrong afterwards as it was before: it is updated by what changes (RFC 1624) and never
-//! computed anew, because only its receiver may find that a packet was damaged. A function that answers false has changed
-//! nothing.
+//! **Invariant.** A wrong checksum stays equally wrong: checksums are updated by the change (RFC 1624) and never recomputed, so that the
+//! receiver still detects damaged packets. A function that returns false has changed nothing.
 
 mod error;
 mod layout;
@@ -35,24 +34,24 @@ use crate::wire::ethernet::{self, ethertype};
 use crate::wire::{checksum, ipv4, ipv6, set_word, tcp, udp, word};
 use layout::{Addresses, Layout};
 
-/// Where the IP header begins.
+/// Offset of the IP header.
 const IP: usize = ethernet::HEADER_LEN;
-/// Both ports, the source first, as TCP, UDP and SCTP begin with them.
+/// Both ports, source first, at the start of TCP, UDP and SCTP headers.
 const PORTS_LEN: usize = 4;
 
-/// Writes other addresses and ports into a packet and updates its checksums. An ICMP echo has its identifier in the place of
-/// the source port. Protocols without ports get other addresses. False, and nothing changed, when the addresses are not of the
-/// packet's family, when the headers are not all there or contradict each other, and for other ports of SCTP in a fragment:
-/// what its checksum changes by depends on the length of the whole, which no fragment tells.
+/// Writes new addresses and ports into a packet and updates its checksums. For an ICMP echo the source port is the identifier. Packets of
+/// protocols without ports only get new addresses. Returns false, without changes, if the addresses are of another family, if headers are
+/// incomplete or inconsistent, or if ports of SCTP in a fragment would change: the change of its CRC depends on the length of the whole
+/// packet, which fragments do not contain.
 ///
-/// `frame` is the packet's first part, beginning with the Ethernet header. `wire_len` is the length of the whole in bytes,
-/// Ethernet header included.
+/// `frame` is the packet's first frame from the Ethernet header on. `wire_len` is the length of the whole packet in bytes with its Ethernet
+/// header.
 pub fn translate(frame: &mut [u8], wire_len: usize, to: &Translation) -> bool {
     Ends::of(to).is_some_and(|to| write_ends(frame, wire_len, &to, false))
 }
 
-/// [`translate`] to what is there in words. `is_plain` says that the packet was parsed and found to be [plain](crate::packet::Plain)
-/// and of the addresses' family, so that its headers need not be looked at again.
+/// [`translate`] to addresses given as words. `is_plain` tells that the packet was parsed as [plain](crate::packet::Plain) and is of the
+/// addresses' family, so its headers need not be checked again.
 #[inline]
 pub(crate) fn write_ends(frame: &mut [u8], wire_len: usize, to: &Ends, is_plain: bool) -> bool {
     let ports = to.ports();
@@ -64,8 +63,8 @@ pub(crate) fn write_ends(frame: &mut [u8], wire_len: usize, to: &Ends, is_plain:
     is_done || translate_any(frame, wire_len, &to.translation())
 }
 
-/// [`translate`] for a packet that was parsed and found to be plain, where what it changes is known. False, and nothing changed, when
-/// something lies between its Ethernet and its IP header.
+/// [`translate`] for a plain packet with precomputed checksum changes. Returns false, without changes, if the IP header does not directly
+/// follow the Ethernet header.
 #[inline(always)]
 pub(crate) fn write_plain_v4(frame: &mut [u8], to: &PlainV4) -> bool {
     const TRANSPORT: usize = IP + ipv4::MIN_HEADER_LEN;
@@ -101,7 +100,7 @@ pub(crate) fn write_plain_v4(frame: &mut [u8], to: &PlainV4) -> bool {
     true
 }
 
-/// The common case over IPv4: no options, TCP or UDP. False, and nothing changed, for all others.
+/// The fast path over IPv4: TCP or UDP without options. Returns false, without changes, for other packets.
 #[inline]
 fn translate_plain_v4(
     frame: &mut [u8],
@@ -113,7 +112,7 @@ fn translate_plain_v4(
     let wire_len = wire_len.max(frame.len());
     let Some((head, payload)) = frame.split_first_chunk_mut::<{ IP + ipv4::MIN_HEADER_LEN }>() else { return false };
     let total_len = usize::from(word(head, IP + ipv4::field::TOTAL_LEN));
-    // A packet that is known to be plain may have a tag before it.
+    // A plain packet may have a VLAN tag.
     let is_plain = word(head, ethernet::field::ETHERTYPE) == ethertype::IPV4
         && (is_plain
             || head[IP + ipv4::field::VERSION_LEN] == 0x45
@@ -128,7 +127,7 @@ fn translate_plain_v4(
     true
 }
 
-/// The common case over IPv6: no extension headers, TCP or UDP. False, and nothing changed, for all others.
+/// The fast path over IPv6: TCP or UDP without extension headers. Returns false, without changes, for other packets.
 #[inline]
 fn translate_plain_v6(
     frame: &mut [u8],
@@ -151,7 +150,7 @@ fn translate_plain_v6(
     true
 }
 
-/// What a translation changes of a TCP or UDP header.
+/// The parts of a TCP or UDP header that a translation changes.
 struct Ported<'a> {
     ports: &'a mut [u8; PORTS_LEN],
     checksum: &'a mut [u8; 2],
@@ -159,8 +158,7 @@ struct Ported<'a> {
 }
 
 impl<'a> Ported<'a> {
-    /// None for other protocols, and when the header is not all there. `len` is the payload's length as the IP header says
-    /// it.
+    /// `None` for other protocols and for an incomplete header. `len` is the payload's length according to the IP header.
     #[inline]
     fn new(protocol: u8, payload: &'a mut [u8], len: usize) -> Option<Self> {
         let (header_len, checksum) = match protocol {
@@ -174,7 +172,7 @@ impl<'a> Ported<'a> {
         Some(Self { ports, checksum, protocol })
     }
 
-    /// `change` is what the addresses change a checksum by.
+    /// `change` is the checksum change of the addresses.
     #[inline]
     fn translate(self, ports: [u8; PORTS_LEN], change: u64) {
         let change = change + checksum::change(self.ports, &ports);
@@ -183,8 +181,8 @@ impl<'a> Ported<'a> {
     }
 }
 
-/// The checksum of a transport header when what it is over has changed. UDP's 0 says that there is none, over IPv6 too (RFC
-/// 6935), so it stays, and one that becomes 0 is written as 0xffff (RFC 768).
+/// Updates a transport checksum. UDP's 0 means no checksum, over IPv6 too (RFC 6935), so it stays. A result of 0 is written as 0xffff (RFC
+/// 768).
 #[inline]
 fn updated(protocol: u8, checksum: u16, change: u64) -> u16 {
     match checksum::updated(checksum, change) {
@@ -194,7 +192,7 @@ fn updated(protocol: u8, checksum: u16, change: u64) -> u16 {
     }
 }
 
-/// [`translate`] for everything but the common cases.
+/// [`translate`] for packets that miss the fast path.
 #[cold]
 #[inline(never)]
 fn translate_any(frame: &mut [u8], wire_len: usize, to: &Translation) -> bool {
@@ -209,8 +207,8 @@ fn translate_any(frame: &mut [u8], wire_len: usize, to: &Translation) -> bool {
     true
 }
 
-/// The IP packet in a frame, as far as it is there and without padding, if it is of the address's family and no longer than
-/// the frame.
+/// Returns the available bytes of the IP packet in a frame, without padding. `None` if it is of another family than the address or longer
+/// than the frame.
 fn packet_of(frame: &mut [u8], wire_len: usize, family: IpAddr) -> Option<&mut [u8]> {
     let room = wire_len.max(frame.len()).checked_sub(IP)?;
     let ethertype = fields::ethertype_of(frame)?;
@@ -224,13 +222,13 @@ fn packet_of(frame: &mut [u8], wire_len: usize, family: IpAddr) -> Option<&mut [
     packet.get_mut(..seen).filter(|_| total_len <= room)
 }
 
-/// The ports as a transport header begins with them.
+/// The ports as bytes of a transport header.
 #[inline]
 fn ports_of(to: &Translation) -> [u8; PORTS_LEN] {
     (u32::from(to.sport) << 16 | u32::from(to.dport)).to_be_bytes()
 }
 
-/// Writes `new` into `bytes` from `at` on. Returns what that [changes](checksum::change) a checksum over them by.
+/// Writes `new` into `bytes` at `at`. Returns the [change](checksum::change) of a checksum over them.
 #[inline]
 fn replace(bytes: &mut [u8], at: usize, new: &[u8]) -> u64 {
     let old = &mut bytes[at..at + new.len()];

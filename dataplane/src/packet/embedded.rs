@@ -1,4 +1,4 @@
-//! The packets that ICMP errors of both families embed.
+//! Parses the packets quoted in ICMP errors of both families.
 
 use bulkhead_classifier::protocol;
 
@@ -7,11 +7,11 @@ use super::{Bytes, ipv4_header, ipv6_headers};
 use crate::wire::icmpv4::kind;
 use crate::wire::{icmpv6, ipv6};
 
-/// Reads the packet in an ICMPv4 error. It is cut short by design (RFC 792: the header and 8 bytes), so its lengths
-/// are not held against anything; what is missing makes it none.
+/// Parses the packet in an ICMPv4 error. It is truncated by design (RFC 792: the header and 8 bytes), so its lengths are not checked
+/// against the bytes. `None` if required fields are missing.
 pub(super) fn embedded_v4(bytes: &[u8]) -> Option<Embedded> {
     let header = ipv4_header::header(bytes)?;
-    // A later fragment has no ports. A total length below the header's is no packet that anybody sent.
+    // A later fragment has no ports. A total length below the header length is invalid.
     if header.fragment_offset != 0 || header.total_len < header.header_len {
         return None;
     }
@@ -19,11 +19,11 @@ pub(super) fn embedded_v4(bytes: &[u8]) -> Option<Embedded> {
     Some(Embedded { src: header.src.into(), dst: header.dst.into(), protocol: header.protocol, ports })
 }
 
-/// Reads the packet in an ICMPv6 error.
+/// Parses the packet in an ICMPv6 error. `None` if required fields are missing.
 pub(super) fn embedded_v6(bytes: &[u8]) -> Option<Embedded> {
     let header = ipv6_headers::header(bytes)?;
     let rest = bytes.get(ipv6::HEADER_LEN..)?;
-    // The packet was longer than what the error holds of it.
+    // The error may contain only the packet's beginning.
     let payload = Bytes::new(rest, header.payload_len);
     let chain = ipv6_headers::walk(header.next_header, payload).ok()?;
     if chain.fragment.is_some_and(|part| !part.is_first()) {
@@ -33,8 +33,8 @@ pub(super) fn embedded_v6(bytes: &[u8]) -> Option<Embedded> {
     Some(Embedded { src: header.src.into(), dst: header.dst.into(), protocol: chain.protocol, ports })
 }
 
-/// The ports of an embedded packet: its first four bytes, or type and identifier of an echo. `icmp` is the ICMP of
-/// the packet's own family.
+/// Reads the ports of a quoted packet from its first four bytes, or the identifier of an echo. `icmp` is the ICMP protocol of the packet's
+/// family.
 fn embedded_ports(number: u8, header: &[u8], icmp: u8) -> Option<Ports> {
     match number {
         protocol::TCP | protocol::UDP | protocol::SCTP => {
@@ -48,7 +48,7 @@ fn embedded_ports(number: u8, header: &[u8], icmp: u8) -> Option<Ports> {
                 protocol::ICMP => (kind::ECHO_REQUEST, kind::ECHO_REPLY),
                 _ => (icmpv6::kind::ECHO_REQUEST, icmpv6::kind::ECHO_REPLY),
             };
-            // Other messages: an error about an error must not be sent (RFC 1122 §3.2.2), and the rest needs none.
+            // No ICMP error may be sent about an error (RFC 1122 §3.2.2). Other messages have no sessions.
             match message {
                 _ if message == request => Some(Ports::EchoRequest(id)),
                 _ if message == reply => Some(Ports::EchoReply(id)),

@@ -1,16 +1,15 @@
-//! How a frame begins.
+//! Link-layer header types.
 
 use std::fmt;
 
-/// The link layers that are understood, by their LINKTYPE registry entries.
-/// Source: tcpdump.org "Link-layer header types".
+/// The supported link layers, by their LINKTYPE registry entries. Source: tcpdump.org "Link-layer header types".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum LinkType {
     /// LINKTYPE_NULL (0): BSD loopback, the address family in the byte order of the capturing host.
     Null,
     /// LINKTYPE_ETHERNET (1).
     Ethernet,
-    /// LINKTYPE_RAW (101; 12 and 14 in older files): IPv4 or IPv6, told by the version field.
+    /// LINKTYPE_RAW (101; 12 and 14 in older files): IPv4 or IPv6, by the version field.
     Raw,
     /// LINKTYPE_LOOP (108): OpenBSD loopback, the address family in network byte order.
     Loop,
@@ -20,7 +19,7 @@ pub enum LinkType {
     Ipv4,
     /// LINKTYPE_IPV6 (229).
     Ipv6,
-    /// LINKTYPE_LINUX_SLL2 (276): `tcpdump -i any`, newer.
+    /// LINKTYPE_LINUX_SLL2 (276): newer `tcpdump -i any`.
     LinuxSll2,
 }
 
@@ -29,12 +28,12 @@ impl LinkType {
     pub const ALL: [Self; 8] =
         [Self::Null, Self::Ethernet, Self::Raw, Self::Loop, Self::LinuxSll, Self::Ipv4, Self::Ipv6, Self::LinuxSll2];
 
-    /// The link type with this registry number, none when it is not understood.
+    /// Returns the link type with this registry number. `None` if it is not supported.
     pub const fn from_code(code: u32) -> Option<Self> {
         Some(match code {
             0 => Self::Null,
             1 => Self::Ethernet,
-            // 12 and 14 are what DLT_RAW was on BSD systems before it got a number of its own.
+            // 12 and 14 were DLT_RAW on BSD systems before its own number was assigned.
             12 | 14 | 101 => Self::Raw,
             108 => Self::Loop,
             113 => Self::LinuxSll,

@@ -1,7 +1,7 @@
-//! Parsing: bytes in, a small value that says what the pipeline must know out.
+//! Parsing: extracts from a frame what the pipeline needs.
 //!
-//! One file per protocol, all of one shape: the lengths and field positions as constants, a `parse` that takes the
-//! header's bytes, tests on byte arrays. Nothing is copied but the few fields that forwarding and policy look at.
+//! Each protocol has a file with lengths and offsets as constants, a `parse` function over the header's bytes, and tests on byte arrays.
+//! Only the fields that forwarding and policy need are copied.
 //!
 //! ```text
 //!   link (ethernet, cooked, loopback, none) -> arp
@@ -9,13 +9,12 @@
 //!                                                                 tcp · udp · sctp · icmp · icmpv6 -> neighbour
 //! ```
 //!
-//! **Contract.** No parser panics on any input and none reads outside the bytes that it is given. What is not there
-//! or contradicts itself is a [`DropReason`], never a default value: a packet that is not understood does not pass.
-//! Parsing verifies no checksums: captures hold packets from before an interface filled them in, and a wrong checksum is
-//! the receiver's to find. Only a packet that would change a session's state is looked at once more ([`Payload`]).
+//! **Contract.** No parser panics on any input or reads outside of its bytes. A missing or inconsistent field yields a [`DropReason`],
+//! never a default value. Parsing verifies no checksums: captures contain packets from before checksum offload, and receivers check them
+//! anyway. Only packets that would change a session's state are verified ([`Payload`]).
 //!
-//! A capture may have cut the frame. So two lengths go along: the bytes that are there, and how many there were on the
-//! wire. Lengths in headers are held against the wire, fields are read from the bytes.
+//! A capture may have truncated a frame, so two lengths are kept: the captured bytes and the length on the wire. Lengths in headers are
+//! checked against the wire length. Fields are read from the captured bytes.
 
 mod arp;
 mod cooked;
@@ -56,19 +55,19 @@ pub(crate) use transport::{Embedded, Ports, Transport};
 use crate::wire::ethernet::ethertype;
 use crate::{DropReason, Flow};
 
-/// What the pipeline knows about a frame.
+/// A parsed frame.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Parsed {
-    /// The sender's MAC address, where the link layer has one.
+    /// The source MAC address. `None` if the link layer has none.
     pub(crate) source_mac: Option<[u8; 6]>,
-    /// Who talks to whom; also there when parsing failed later on.
+    /// Addresses, protocol and ports, as far as they were parsed. `None` if the IP header is invalid.
     pub(crate) flow: Option<Flow>,
-    /// What it is.
+    /// The content, or the reason to drop the frame.
     pub(crate) body: Result<Body, DropReason>,
 }
 
 impl Parsed {
-    /// The control bits of a TCP segment.
+    /// TCP control bits. `None` for other protocols.
     pub(crate) fn tcp_flags(&self) -> Option<TcpFlags> {
         match &self.body {
             Ok(Body::Ip(ip)) => ip.transport.flags().filter(|_| ip.flow.protocol == protocol::TCP),
@@ -77,10 +76,10 @@ impl Parsed {
     }
 }
 
-/// A frame that was understood.
+/// The content of a valid frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Body {
-    /// Address resolution for IPv4.
+    /// ARP.
     Arp(Arp),
     /// IPv4 or IPv6.
     Ip(Ip),
@@ -89,64 +88,64 @@ pub(crate) enum Body {
 /// An IP packet, whole or a fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ip {
-    /// Who talks to whom.
+    /// Addresses, protocol and ports.
     pub(crate) flow: Flow,
     /// TTL or hop limit.
     pub(crate) hop_limit: u8,
-    /// Which part of a datagram it is; none for a whole one (an atomic fragment is whole, RFC 6946).
+    /// The packet's part of a datagram. `None` for a whole datagram, including an atomic fragment (RFC 6946).
     pub(crate) fragment: Option<Fragment>,
-    /// What it carries.
+    /// The payload.
     pub(crate) transport: Transport,
 }
 
-/// A part of a datagram. Positions are bytes in the datagram's payload.
+/// A fragment of a datagram. Positions are bytes in the datagram's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fragment {
-    /// The identification that all fragments of the datagram share.
+    /// The datagram's identification.
     pub(crate) id: u32,
-    /// The first byte.
+    /// Position of the first byte.
     pub(crate) start: u32,
-    /// The byte after the last.
+    /// Position after the last byte.
     pub(crate) end: u32,
     /// Whether more fragments follow.
     pub(crate) more: bool,
 }
 
 impl Fragment {
-    /// Whether this is the part that holds the transport header.
+    /// Whether this is the fragment with the transport header.
     pub(crate) const fn is_first(self) -> bool {
         self.start == 0
     }
 }
 
-/// Bytes of a packet from some header on: those that were captured, and how many there were on the wire.
+/// Bytes of a packet from some header on, with their length on the wire.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bytes<'a> {
-    /// The bytes that are there; never more than there were on the wire.
+    /// The captured bytes, at most `wire_len`.
     pub(crate) seen: &'a [u8],
-    /// How many there were on the wire.
+    /// Length on the wire.
     pub(crate) wire_len: usize,
 }
 
 impl<'a> Bytes<'a> {
-    /// All bytes of a frame. A wire length below the bytes that are there is a capture's mistake and counts as those.
+    /// All bytes of a frame. A wire length below the captured length is corrected to it.
     pub(crate) fn new(seen: &'a [u8], wire_len: usize) -> Self {
         Self { seen, wire_len: wire_len.max(seen.len()) }
     }
 
-    /// What follows the first `count` bytes; none when the wire did not have that many.
+    /// Returns the bytes after the first `count`. `None` if the wire length is shorter.
     pub(crate) fn skip(self, count: usize) -> Option<Self> {
         let wire_len = self.wire_len.checked_sub(count)?;
         Some(Self { seen: self.seen.get(count..).unwrap_or_default(), wire_len })
     }
 
-    /// The first `count` bytes; none when the wire did not have that many.
+    /// Returns the first `count` bytes. `None` if the wire length is shorter.
     pub(crate) fn take(self, count: usize) -> Option<Self> {
         (count <= self.wire_len).then(|| Self { seen: &self.seen[..count.min(self.seen.len())], wire_len: count })
     }
 }
 
-/// What follows a link header.
+/// The protocol after the link header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Network {
     Ipv4,
@@ -155,7 +154,7 @@ enum Network {
 }
 
 impl Network {
-    /// From an [ethertype].
+    /// Returns the protocol of an [ethertype].
     fn from_ethertype(ethertype: u16) -> Result<Self, DropReason> {
         match ethertype {
             ethertype::IPV4 => Ok(Self::Ipv4),
@@ -166,7 +165,7 @@ impl Network {
         }
     }
 
-    /// From the version field of a packet without a link header.
+    /// Returns the protocol from the version field, for packets without a link header.
     fn from_version(packet: &[u8]) -> Result<Self, DropReason> {
         match packet.first().map(|byte| byte >> 4) {
             Some(4) => Ok(Self::Ipv4),
@@ -177,15 +176,15 @@ impl Network {
     }
 }
 
-/// What a quick look at the link header finds.
+/// The result of the fast path's look at the link header.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Inner<'a> {
     V4(Bytes<'a>),
     V6(Bytes<'a>),
 }
 
-/// The first step of the quick way: the IP packet and its sender's MAC address. A part of the loop that parses a burst:
-/// called, its answer goes through memory.
+/// The first step of the fast path: returns the IP packet and its source MAC address. Inlined into the loop over a burst, because a call
+/// would return through memory.
 #[inline(always)]
 pub(crate) fn open(link: LinkType, frame: &[u8], wire_len: usize) -> Option<(Inner<'_>, Option<[u8; 6]>)> {
     let mut source_mac = None;
@@ -208,7 +207,7 @@ pub(crate) fn parse(link: LinkType, frame: &[u8], wire_len: usize) -> Parsed {
     parsed
 }
 
-/// Takes the link header off. The source MAC is told even when the rest of the frame is not understood.
+/// Removes the link header. The source MAC address is returned even if the rest is invalid.
 #[inline(always)]
 fn parse_link<'a>(
     link: LinkType,
@@ -228,19 +227,19 @@ fn parse_link<'a>(
     Ok((network, frame.skip(header_len).ok_or(DropReason::LinkTruncated)?))
 }
 
-/// What tells who sent a captured frame.
+/// Evidence of a captured frame's sender.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sender {
-    /// The source of the link layer.
+    /// The link-layer source. `None` if the link layer has none.
     pub(crate) mac: Option<[u8; 6]>,
-    /// The source of the packet, or the sender of the ARP message.
+    /// The packet's source, or the sender of the ARP message.
     pub(crate) address: Option<IpAddr>,
-    /// Whether the packet is as its first sender sent it: ARP, or a hop limit that systems begin with. Then MAC and
-    /// address belong together; behind a router the MAC would be the router's.
+    /// Whether no router has forwarded the packet: ARP, or a hop limit with an initial value. Then MAC and IP address belong to the same
+    /// host.
     pub(crate) is_unrouted: bool,
 }
 
-/// Reads who sent a frame.
+/// Reads a frame's sender.
 pub(crate) fn sender(link: LinkType, frame: &[u8], wire_len: usize) -> Sender {
     let Parsed { source_mac: mac, flow, body } = parse(link, frame, wire_len);
     let (address, is_unrouted) = match body {

@@ -1,4 +1,4 @@
-//! Parses what an IP packet carries, by its protocol.
+//! Parses the payload of an IP packet by its protocol.
 
 use bulkhead_classifier::protocol;
 
@@ -6,7 +6,7 @@ use super::transport::{Segment, Transport};
 use super::{icmp, icmpv6, sctp, tcp, udp};
 use crate::{DropReason, Flow};
 
-/// What an IPv4 packet carries. Fills in the flow's ports or ICMP type.
+/// Parses the payload of an IPv4 packet and sets the flow's ports or ICMP type.
 pub(super) fn parse_v4(segment: Segment<'_>, flow: &mut Flow) -> Result<Transport, DropReason> {
     let parsed = match flow.protocol {
         protocol::ICMP => icmp::parse(segment.bytes, flow),
@@ -15,7 +15,7 @@ pub(super) fn parse_v4(segment: Segment<'_>, flow: &mut Flow) -> Result<Transpor
     parsed.map_err(|reason| segment.blame(reason))
 }
 
-/// What an IPv6 packet carries. Fills in the flow's ports or ICMP type.
+/// Parses the payload of an IPv6 packet and sets the flow's ports or ICMP type.
 pub(super) fn parse_v6(
     segment: Segment<'_>,
     has_fragment_header: bool,
@@ -28,7 +28,7 @@ pub(super) fn parse_v6(
     parsed.map_err(|reason| segment.blame(reason))
 }
 
-/// ICMP of the other family is a protocol like any other here: it has no meaning, and policy decides by its number.
+/// ICMP of the other address family has no ports. Policy judges it by its protocol number.
 fn parse_ported(segment: Segment<'_>, flow: &mut Flow) -> Result<Transport, DropReason> {
     let transport = match flow.protocol {
         protocol::TCP => {
@@ -52,7 +52,7 @@ fn parse_ported(segment: Segment<'_>, flow: &mut Flow) -> Result<Transport, Drop
 }
 
 impl Segment<'_> {
-    /// A header that is cut short in a first fragment is an attempt to hide it from filters (RFC 1858).
+    /// A first fragment with an incomplete transport header tries to evade filters (RFC 1858).
     fn blame(&self, reason: DropReason) -> DropReason {
         if !self.whole && reason == DropReason::L4Truncated { DropReason::FragmentTiny } else { reason }
     }

@@ -1,4 +1,4 @@
-//! What an IP packet carries, and which of its numbers count as ports.
+//! The parsed payload of an IP packet, and its ports.
 
 use std::net::IpAddr;
 
@@ -6,23 +6,22 @@ use super::neighbour::Neighbour;
 use super::{Bytes, TcpFlags};
 use crate::Flow;
 
-/// The payload of a packet, as the pipeline sees it.
+/// The parsed payload of an IP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Transport {
     /// A TCP segment.
     Tcp(TcpFlags),
     /// A UDP datagram.
     Udp,
-    /// An SCTP packet, with the TCP flags that mean what its first chunk says.
+    /// An SCTP packet, with the TCP flags that correspond to its first chunk.
     Sctp(TcpFlags),
     /// An ICMP echo request or reply with its identifier.
     Echo {
-        /// What ties a reply to its request.
+        /// The identifier, which a reply shares with its request.
         id: u16,
-        /// Whether it is the request.
         request: bool,
     },
-    /// An ICMP error; none when the packet in it could not have had a session (cut short, a later fragment).
+    /// An ICMP error. `None` if the quoted packet cannot belong to a session (cut short, a later fragment).
     IcmpError(Option<Embedded>),
     /// An ICMP redirect or a source quench.
     IcmpRedirect,
@@ -30,27 +29,27 @@ pub(crate) enum Transport {
     Neighbour(Neighbour),
     /// Any other protocol, and ICMP messages that are neither echo nor error.
     Other,
-    /// The middle or the end of a datagram: there is no header to look at.
+    /// A later fragment, which has no transport header.
     LaterFragment,
 }
 
-/// The packet that an ICMP error is about, as far as its session can be told.
+/// The packet quoted in an ICMP error, as far as its session key needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Embedded {
-    /// Who sent it: the error goes back there.
+    /// Its source, to which the error is sent.
     pub(crate) src: IpAddr,
-    /// Where it was going.
+    /// Its destination.
     pub(crate) dst: IpAddr,
-    /// Its protocol.
+    /// IANA protocol number.
     pub(crate) protocol: u8,
     /// Its ports or echo identifier.
     pub(crate) ports: Ports,
 }
 
-/// What tells apart the conversations between two addresses.
+/// The part of a session key that distinguishes conversations between two addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Ports {
-    /// Nothing: the protocol has no ports.
+    /// The protocol has no ports.
     None,
     /// Source and destination port.
     Pair(u16, u16),
@@ -60,17 +59,17 @@ pub(crate) enum Ports {
     EchoReply(u16),
 }
 
-/// A transport header and what follows it.
+/// A transport header and the bytes that follow it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Segment<'a> {
     pub(super) bytes: Bytes<'a>,
     pub(super) hop_limit: u8,
-    /// Whether the packet is not a first fragment.
+    /// False for a first fragment.
     pub(super) whole: bool,
 }
 
 impl Transport {
-    /// Whether the packet says of itself that it begins a conversation. UDP and most protocols do not say.
+    /// Whether the packet opens a conversation. False for protocols that do not mark opening packets, such as UDP.
     pub(crate) const fn opens(&self) -> bool {
         match *self {
             Self::Tcp(flags) | Self::Sctp(flags) => flags.opens(),
@@ -79,7 +78,7 @@ impl Transport {
         }
     }
 
-    /// What the packet says about how far its connection is.
+    /// TCP flags, or their SCTP equivalents. `None` for other protocols.
     pub(crate) const fn flags(&self) -> Option<TcpFlags> {
         match *self {
             Self::Tcp(flags) | Self::Sctp(flags) => Some(flags),
@@ -87,7 +86,7 @@ impl Transport {
         }
     }
 
-    /// What tells this conversation apart from others between the same addresses.
+    /// Returns the ports or echo identifier.
     pub(crate) const fn ports(&self, flow: &Flow) -> Ports {
         match *self {
             Self::Tcp(_) | Self::Udp | Self::Sctp(_) => Ports::Pair(flow.sport, flow.dport),

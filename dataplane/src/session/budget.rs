@@ -1,11 +1,10 @@
-//! How many sessions the node has, and whose they are: one account for the tables of all workers.
+//! The node's session counts and limits, shared by the tables of all workers.
 //!
-//! The capacity and the shares are the node's. Each worker's table could hold all of it, and takes what it uses from here,
-//! so that a pod whose connections all belong to one worker has the same share as on a node with one core.
-//! Dividing everything by the number of workers was what came before: with 16 workers, a quarter of the table was
-//! a sixty-fourth of it to such a pod.
+//! Capacity and shares apply to the node. Each worker's table has room for the whole capacity and takes slots from this budget. So a pod
+//! whose connections all belong to one worker has the same share as on a node with one core. Dividing the limits by the number of workers
+//! would reduce a quarter of the table to a sixty-fourth for such a pod on 16 workers.
 //!
-//! The account is written when an entry is made or ends, and when a connection opens or is over. A hit does not look at it.
+//! The budget is written when an entry is created or ends, and when a connection is established or closed. Hits do not access it.
 //!
 //! ```text
 //!   worker 0: make room -- below the limit? -> take
@@ -15,8 +14,8 @@
 //!                       -- overdrawn by a sixteenth already -> refuse
 //! ```
 //!
-//! Without the overdraft, a flood whose entries all lie with one worker would keep a share full, and other workers, who cannot end
-//! them, would refuse everybody else.
+//! Without the overdraft, a flood whose entries all belong to one worker would keep a share full. Other workers could not evict them and
+//! would refuse all new sessions.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicIsize, AtomicU32, Ordering};
@@ -26,22 +25,22 @@ use super::class::Class;
 use super::entry::NOWHERE;
 use crate::{PortId, PortKind};
 
-/// The part of a limit by which it may be overdrawn until other workers have ended entries. They do so in their next
-/// burst, at the latest when they have slept for 150 ms; a sixteenth of a quarter of 500,000 is 52,000 new sessions a second.
+/// The fraction (1/n) by which a limit may be overdrawn until other workers have evicted entries. They do so in their next burst, after a
+/// sleep of at most 150 ms. A sixteenth of a quarter of 500,000 covers 52,000 new sessions a second.
 const OVERDRAFT: usize = 16;
 
-/// The most entries of one table, 7 GiB of memory. Slots would allow more; nothing needs it.
+/// Maximum number of entries of a table: 7 GiB of memory. Slot numbers would allow more.
 pub(super) const MAX_CAPACITY: usize = 1 << 26;
 
-/// Ports in a page of accounts. A page is made when a snapshot has such a port.
+/// Ports per page of accounts. A page is allocated when a snapshot has such a port.
 const PAGE: usize = 256;
 
-/// Which end of a session a port is.
+/// A port's role in a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
-    /// Its first packet came in here.
+    /// The session's first packet came in on the port.
     Starter,
-    /// Its first packet left here.
+    /// The session's first packet left through the port.
     Destination,
 }
 
@@ -49,35 +48,35 @@ impl Side {
     pub(super) const BOTH: [Self; 2] = [Self::Starter, Self::Destination];
 }
 
-/// What a new entry may take.
+/// Whether a new entry may be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Room {
-    /// There is some.
+    /// The limit allows it.
     Free,
-    /// There is none; if this table has nothing to end, the limit may be overdrawn.
+    /// The limit is reached, but may be overdrawn if this table has no entry to evict.
     Overdraft,
-    /// There is none.
+    /// The limit and its overdraft are reached.
     None,
 }
 
-/// Entries of one port, of all workers. Signed, and below zero as good as zero: a worker that is restarted after a fault gives back
-/// what its table holds, which may be one entry more than it took.
+/// Entries of one port over all workers. Signed, and negative values count as zero: a worker that restarts after a panic may return one
+/// entry more than it took.
 #[derive(Debug, Default)]
 struct Account {
     started: AtomicIsize,
     reached: AtomicIsize,
 }
 
-/// How many sessions have a port at one of their ends. One that it has with itself counts for both.
+/// Sessions of a port by its role. A session of a port with itself counts twice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortSessions {
-    /// Whose first packet came in there.
+    /// Sessions whose first packet came in on the port.
     pub started: u64,
-    /// Whose first packet left there.
+    /// Sessions whose first packet left through the port.
     pub reached: u64,
 }
 
-/// The account.
+/// Counts of the node's sessions, and their limits.
 #[derive(Debug)]
 pub(crate) struct Budget {
     capacity: usize,
@@ -88,12 +87,12 @@ pub(crate) struct Budget {
     used: AtomicIsize,
     half_open: AtomicIsize,
     ports: Box<[OnceLock<Box<[Account; PAGE]>>]>,
-    /// How often somebody has overdrawn or was refused.
+    /// Number of calls to evict entries, made when a limit was overdrawn or reached.
     calls: AtomicU32,
 }
 
 impl Budget {
-    /// For so many workers.
+    /// Creates the budget of this many workers.
     pub(crate) fn new(config: &SessionConfig, workers: usize) -> Self {
         let capacity = config.capacity.min(MAX_CAPACITY);
         Self {
@@ -109,7 +108,7 @@ impl Budget {
         }
     }
 
-    /// The most entries of one table: more than the capacity, as far as that can be overdrawn.
+    /// Maximum number of entries of one table: the capacity, and with several workers also its overdraft.
     pub(crate) const fn slots(&self) -> usize {
         if self.is_shared { self.overdrawn(self.capacity) } else { self.capacity }
     }
@@ -118,7 +117,7 @@ impl Budget {
         (0..ports.div_ceil(PAGE)).for_each(|page| self.make_page(page));
     }
 
-    /// Makes the account of entries whose ports are not known yet.
+    /// Allocates the account of adopted entries, whose ports are not known yet.
     pub(super) fn know_nowhere(&self) {
         self.make_page(NOWHERE.index() / PAGE);
     }
@@ -127,14 +126,14 @@ impl Budget {
         self.ports[page].get_or_init(|| Box::new(std::array::from_fn(|_| Account::default())));
     }
 
-    /// An entry is made.
+    /// Counts a new entry.
     pub(super) fn enter(&self, ports: (PortId, PortId), class: Class) {
         self.add(&self.used, 1);
         self.enter_ports(ports);
         self.change(class.is_half_open(), 1);
     }
 
-    /// An entry ends.
+    /// Counts an ended entry.
     pub(super) fn leave(&self, ports: (PortId, PortId), class: Class) {
         self.add(&self.used, -1);
         self.leave_ports(ports);
@@ -151,7 +150,7 @@ impl Budget {
         self.add(&self.account(ports.1).reached, -1);
     }
 
-    /// An entry is of another class now.
+    /// Counts a change of class.
     pub(super) fn turn(&self, from: Class, to: Class) {
         if from.is_half_open() != to.is_half_open() {
             self.change(true, if to.is_half_open() { 1 } else { -1 });
@@ -164,7 +163,7 @@ impl Budget {
         }
     }
 
-    /// A worker that is alone needs no locked instruction, some 5 ns each, of which a session in its life takes eight.
+    /// A single worker avoids atomic read-modify-writes, which cost about 5 ns each and eight per session.
     fn add(&self, number: &AtomicIsize, by: isize) {
         if self.is_shared {
             number.fetch_add(by, Ordering::Relaxed);
@@ -173,7 +172,7 @@ impl Budget {
         }
     }
 
-    /// The sessions of each port that has some, by their ids. Whoever asks holds nobody back.
+    /// Returns the session counts of all ports that have sessions, by port id. Does not block workers.
     pub(crate) fn ports(&self) -> Vec<(PortId, PortSessions)> {
         let pages = self.ports.iter().enumerate().filter_map(|(page, accounts)| Some((page * PAGE, accounts.get()?)));
         let accounts = pages.flat_map(|(first, accounts)| (first..).zip(accounts.iter()));
@@ -193,22 +192,22 @@ impl Budget {
         usize::try_from(self.half_open.load(Ordering::Relaxed)).unwrap_or(0)
     }
 
-    /// How many more entries fit.
+    /// Number of entries below the capacity.
     pub(super) fn free(&self) -> usize {
         self.capacity.saturating_sub(self.used())
     }
 
-    /// How many more connections fit that are not established.
+    /// Number of connections below the limit of half-open ones.
     pub(super) fn free_half_open(&self) -> usize {
         self.half_open_limit.saturating_sub(self.half_open())
     }
 
-    /// How many more entries fit of which the port is this end. What many are behind is not limited as a destination.
+    /// Number of entries below the port's limit in this role. Uplink and host are not limited as destinations.
     pub(super) fn free_of(&self, side: Side, port: PortId, kind: PortKind) -> usize {
         self.limit(side, kind).saturating_sub(self.held(side, port))
     }
 
-    /// How many entries there are of which the port is this end.
+    /// Number of entries of the port in this role.
     pub(super) fn held(&self, side: Side, port: PortId) -> usize {
         let account = self.account(port);
         let held = match side {
@@ -246,12 +245,12 @@ impl Budget {
         self.within(self.held(side, port), self.limit(side, kind))
     }
 
-    /// Calls the other workers to end what they can of what is over a limit.
+    /// Calls other workers to evict entries over a limit.
     pub(super) fn call(&self) {
         self.calls.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How often they were called.
+    /// Number of calls so far.
     pub(super) fn calls(&self) -> u32 {
         self.calls.load(Ordering::Relaxed)
     }
@@ -270,7 +269,7 @@ impl Budget {
         limit.saturating_add(limit / OVERDRAFT + 1)
     }
 
-    /// Its page was made when the port became known.
+    /// The page was allocated when the port became known.
     fn account(&self, port: PortId) -> &Account {
         let page = self.ports[port.index() / PAGE].get().expect("no session is about a port that was not made known");
         &page[port.index() % PAGE]

@@ -1,27 +1,27 @@
-//! The states of entries, by which the table ends them: each has its timeout and its list.
+//! States of entries. Each has its timeout and its list.
 
-/// The state of an entry: what decides how long it lives, and whether it may be ended for a new one.
+/// An entry's state, which determines its timeout and whether it may be evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
-    /// No session: what was refused, or cut by a policy.
+    /// No session: a refusal, or a session cut by a policy.
     Refused,
-    /// UDP and other protocols without a handshake; nothing came back yet.
+    /// UDP and other protocols without a handshake, not answered yet.
     Unreplied,
-    /// TCP or SCTP that is not established.
+    /// TCP or SCTP before it is established.
     New,
-    /// TCP or SCTP that is over.
+    /// TCP or SCTP after its end.
     Closed,
-    /// Ping.
+    /// ICMP echo.
     Echo,
-    /// TCP about which a reset came that lies where none can be expected.
+    /// TCP after a reset outside of the sequence window.
     Doubtful,
-    /// TCP or SCTP that one side has finished.
+    /// TCP or SCTP that one side has closed.
     HalfClosed,
     /// TCP that both sides have acknowledged.
     Established,
-    /// UDP that both sides send.
+    /// UDP that both sides have sent.
     Stream,
-    /// SCTP that is established, and what else was answered.
+    /// Established SCTP, and other protocols after an answer.
     Idle,
 }
 
@@ -40,7 +40,7 @@ impl Class {
         Self::Idle,
     ];
 
-    /// As it is written in answers.
+    /// The name in listings.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Refused => "refused",
@@ -56,7 +56,7 @@ impl Class {
         }
     }
 
-    /// Whether it is a connection that is not established or that is over.
+    /// Whether the connection is not established or has ended.
     pub(super) const fn is_half_open(self) -> bool {
         matches!(self, Self::New | Self::Closed)
     }

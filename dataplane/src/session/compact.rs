@@ -1,4 +1,4 @@
-//! The [`Rewrite`] of a session over IPv4, in the three words of the key that IPv4 leaves free.
+//! The [`Rewrite`] of an IPv4 session, stored in the three words of the key that IPv4 does not use.
 //!
 //! ```text
 //!   Key of IPv6     low            low            high           high          ports and kind
@@ -6,8 +6,8 @@
 //!   EntryKey        low | high     alias:         alias's ports  checked |     ports and kind
 //!                                  low | high     | changes      marks
 //! ```
-//! So a packet of such a session reads no line but those of its bucket and its entry, as every other one. A record beside the entry, as
-//! sessions over IPv6 have it, is one more cache miss for each packet.
+//! So a packet of a translated session reads only its bucket and its entry, like any other packet. A separate record, as over IPv6, would
+//! cost one more cache miss per packet.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -16,20 +16,20 @@ use super::key::kind;
 use super::rewrite::Rewrite;
 use crate::translations::Changes;
 
-/// A [`Rewrite`] over IPv4. All zeros is none.
+/// A [`Rewrite`] over IPv4. All zeros mean none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(super) struct CompactRewrite {
-    /// Of the alias, lower one first.
+    /// Addresses of the alias, lower endpoint first.
     addresses: u64,
-    /// The same.
+    /// Ports of the alias, lower endpoint first.
     ports: u32,
-    /// What it changes the checksums of a client's packets by: [`Changes`].
+    /// [`Changes`] to the checksums of the client's packets.
     changed_by_addresses: u16,
     changed_by_all: u16,
-    /// As in [`Rewrite`].
+    /// See [`Rewrite`].
     checked: u32,
-    /// [`mark`].
+    /// Bits of [`mark`].
     marks: u32,
 }
 
@@ -39,14 +39,14 @@ mod mark {
 
     /// Whether the client is the alias's lower endpoint.
     pub(super) const CLIENT_IS_LOW: u32 = 1;
-    /// Who pings: the bits that the alias itself has for it.
+    /// Which endpoint sends pings, with the same bits as in the alias.
     pub(super) const PINGS: u32 = 0b110;
     const _: () = assert!(PINGS as u64 == kind::PINGS);
     pub(super) const ALL: u32 = CLIENT_IS_LOW | PINGS;
 }
 
 impl CompactRewrite {
-    /// That of an entry with this key; none over IPv6. The changes are worked out anew, so that no file is believed.
+    /// Creates the rewrite of an entry with this key. `None` over IPv6. The changes are computed, not read from a file.
     #[expect(clippy::cast_possible_truncation, reason = "each number is taken from its bits of a word")]
     pub(super) fn new(rewrite: &Rewrite, key: &Key, forward_is_from_low: bool) -> Option<Self> {
         if key.is_v6() {
@@ -65,11 +65,11 @@ impl CompactRewrite {
         })
     }
 
-    /// Nothing, as an entry of a file has it where all records are beside the entries.
+    /// No rewrite, as in entries of old files, which keep all rewrites separately.
     const NONE: Self =
         Self { addresses: 0, ports: 0, changed_by_addresses: 0, changed_by_all: 0, checked: 0, marks: 0 };
 
-    /// The whole record of an entry with this key; none where there is none, and for marks that do not exist.
+    /// Returns the whole rewrite of an entry with this key. `None` if there is none or its marks are invalid.
     pub(super) fn rewrite(&self, key: &Key) -> Option<Rewrite> {
         if *self == Self::NONE || self.marks & !mark::ALL != 0 {
             return None;
@@ -85,28 +85,28 @@ impl CompactRewrite {
         self.marks & mark::CLIENT_IS_LOW != 0
     }
 
-    /// Whether a plain packet over IPv4 with this key has the alias of the entry whose key ends with `rest`.
+    /// Whether the key of a plain IPv4 packet is the alias of the entry with this last word.
     #[inline(always)]
     pub(super) const fn is_alias(&self, rest: u64, packet: &Key) -> bool {
-        // Without pings, the alias has the kind and the protocol of the key.
+        // Except for pings, the alias has the key's kind and protocol.
         let alias = (self.ports as u64) << 32 | rest & 0xffff_ffff;
         (self.addresses == packet.addresses[0]) & (alias == packet.rest)
     }
 
-    /// The alias's addresses and ports, source first, of a packet that goes from the lower endpoint to the higher one or back.
+    /// Addresses and ports of the alias, source first, for a packet from the lower endpoint or from the higher one.
     #[inline(always)]
     pub(super) const fn ends(&self, from_low: bool) -> (u64, u32) {
         let turned = !from_low as u32;
         (self.addresses.rotate_left(32 * turned), self.ports.rotate_left(16 * turned))
     }
 
-    /// What is changed by what is written into packets of the client, or into those for him.
+    /// Changes to the checksums of packets from the client, or of packets to the client.
     #[inline(always)]
     pub(super) const fn changes(&self, is_clients: bool) -> Changes {
         Changes { addresses: self.changed_by_addresses, all: self.changed_by_all }.turned_if(!is_clients)
     }
 
-    /// The epoch of the Services by which the backend was last found to answer.
+    /// Epoch of the Services that last confirmed the backend.
     #[inline(always)]
     pub(super) const fn checked(&self) -> u32 {
         self.checked
@@ -117,21 +117,21 @@ impl CompactRewrite {
     }
 }
 
-/// The key of an entry, and its [`CompactRewrite`] if it has one.
+/// An entry's key, with its [`CompactRewrite`] over IPv4.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(super) struct EntryKey {
     first: u64,
-    /// Of IPv6 a part of the key.
+    /// Over IPv6 a part of the key.
     compact: CompactRewrite,
     rest: u64,
 }
 
 impl EntryKey {
-    /// What an entry that is not in use has.
+    /// The key of a free slot.
     pub(super) const UNUSED: Self = Self::of_words(&Key::UNUSED);
 
-    /// Without a rewrite.
+    /// Creates a key without a rewrite.
     pub(super) const fn new(key: &Key) -> Self {
         Self::of_words(key)
     }
@@ -145,22 +145,21 @@ impl EntryKey {
         zerocopy::transmute_ref!(self)
     }
 
-    /// The key.
     #[inline]
     pub(super) const fn key(&self) -> Key {
         let Key { addresses: [a, b, c, d], rest } = *self.words();
-        // Not asked where it would be foretold wrongly: other words than those of the key count for nothing.
+        // Without a branch, which would be mispredicted: words outside of an IPv4 key are masked.
         let mask = 0u64.wrapping_sub(self.words().is_v6() as u64);
         Key { addresses: [a, b & mask, c & mask, d & mask], rest }
     }
 
-    /// Whether it is this key, and there is no rewrite beside it.
+    /// Whether this is the given key, without a rewrite.
     #[inline(always)]
     pub(super) fn is_just(&self, key: &Key) -> bool {
         self.words() == key
     }
 
-    /// Whether it is the key of an entry over IPv4, for a packet over IPv4.
+    /// Whether this is the given IPv4 key. The entry must be over IPv4.
     #[inline(always)]
     pub(super) const fn is_v4(&self, key: &Key) -> bool {
         (self.first == key.addresses[0]) & (self.rest == key.rest)
@@ -170,17 +169,17 @@ impl EntryKey {
         self.words().is_unused()
     }
 
-    /// Without the part that says that it is one. What is written with it is free until the whole key is there.
+    /// Returns the key without its mark of use. A slot written with it is free until the whole key is written.
     pub(super) const fn unfinished(&self) -> Self {
         Self { rest: 0, ..*self }
     }
 
-    /// Takes the part away that says that it is one, and touches nothing else.
+    /// Removes the mark of use only.
     pub(super) const fn unmark(&mut self) {
         self.rest = 0;
     }
 
-    /// As [`Key::ends_v4`].
+    /// Like [`Key::ends_v4`].
     #[inline(always)]
     pub(super) const fn ends_v4(&self, from_low: bool) -> (u64, u32) {
         self.words().ends_v4(from_low)
@@ -192,7 +191,7 @@ impl EntryKey {
         self.rest
     }
 
-    /// The rewrite; without meaning for an entry over IPv6 and for one that has none.
+    /// The rewrite. Meaningless over IPv6 and for an entry without one.
     #[inline(always)]
     pub(super) const fn compact(&self) -> &CompactRewrite {
         &self.compact
@@ -202,7 +201,7 @@ impl EntryKey {
         &mut self.compact
     }
 
-    /// Writes a rewrite beside a key of IPv4.
+    /// Stores a rewrite beside an IPv4 key.
     pub(super) fn set_compact(&mut self, compact: CompactRewrite) {
         debug_assert!(!self.words().is_v6(), "the words are not free");
         self.compact = compact;

@@ -1,10 +1,10 @@
 //! The two directions of a session.
 
-/// Which way a packet of a session goes.
+/// The direction of a packet in its session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
-    /// As the packet that created the session.
+    /// The direction of the packet that created the session.
     Forward,
-    /// The other way.
+    /// The opposite direction.
     Reply,
 }

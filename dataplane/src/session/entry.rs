@@ -1,4 +1,4 @@
-//! What the table holds: entries, and what is known of one before it is made.
+//! Entries of the session table, and the data from which they are created.
 
 mod rewritten;
 
@@ -15,44 +15,43 @@ use super::{Key, Rewrite, Rewritten};
 use crate::packet::{SeqSpan, TcpFlags};
 use crate::{Decision, DropReason, PortId, PortKind};
 
-/// An entry's place in the slab.
+/// Index of an entry in the table's columns.
 pub(crate) type Slot = u32;
 
-/// No slot: the end of a list.
+/// No slot, as at the end of a list.
 pub(crate) const NONE: Slot = Slot::MAX;
 
-/// The port of entries whose ports are not known yet: no snapshot has one with this number.
+/// The port of adopted entries until their ports are known. No snapshot has this id.
 pub(super) const NOWHERE: PortId = PortId(u16::MAX);
 
-/// When a packet came. Its number orders what its time does not, and lets packets that waited for the classifier take
-/// the place that they would have had.
+/// A packet's time and number. The number orders packets of the same time, and packets that waited for the classifier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Moment {
-    /// Nanoseconds since 1970. Never less than that of a packet with a lower number.
+    /// Nanoseconds since 1970. Does not decrease with increasing numbers.
     pub(crate) time: u64,
-    /// Counts all packets of the worker.
+    /// Number of the packet among all packets of the worker.
     pub(crate) number: u64,
 }
 
-/// The part of a session, or of a refusal, that every packet reads: one cache line. All zeros is a free place.
+/// The part of a session or refusal that every packet reads: one cache line. All zeros mark a free slot.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct Entry {
     key: EntryKey,
-    /// When the last packet came.
+    /// Time of the last packet, in nanoseconds.
     pub(super) seen_at: u64,
-    /// The epoch of the tables that allowed it.
+    /// Epoch of the tables that allowed the session.
     pub(crate) epoch: u32,
-    /// The origin of the rule that allowed it, `u32::MAX` for none; the rest of the decision is in [`Links`](super::links::Links).
+    /// Origin of the rule that allowed the session, or `u32::MAX`. The rest of the decision is in [`Links`](super::links::Links).
     pub(crate) origin: u32,
-    /// The in-port and the out-port.
+    /// In-port and out-port of the forward direction.
     ports: [u16; 2],
     pub(super) seen: SeenFlags,
-    /// The [`Class`]; of a refusal that was a session, that one's in the upper half, plus one.
+    /// The [`Class`]. For a refusal that was a session, the upper half has the former class plus one.
     class: u8,
-    /// [`state`].
+    /// Bits of [`state`].
     state: u8,
-    /// Why it is a refusal and no session: the reason's index plus one.
+    /// Index of the refusal's reason plus one. 0 for a session.
     refused: u8,
 }
 
@@ -62,28 +61,28 @@ const CUT_SHIFT: u32 = 4;
 /// Bits of [`Entry::state`].
 mod state {
     pub(super) const FROM_LOW: u8 = 1;
-    /// What kind of port the in-port is: ids may change from generation to generation, uplink and host do not.
+    /// Kind of the in-port. Port ids may change between generations, uplink and host do not.
     pub(super) const IN_KIND: u8 = 0b11 << 1;
     pub(super) const IN_KIND_SHIFT: u32 = 1;
-    /// Never set for what is no session.
+    /// Only set for sessions.
     pub(super) const FORWARD_PLAIN: u8 = 1 << PLAIN_SHIFT;
     pub(super) const REPLY_PLAIN: u8 = 2 << PLAIN_SHIFT;
     pub(super) const PLAIN_SHIFT: u32 = 3;
-    /// It is a session to a Service's address and has a [`Rewrite`](super::super::Rewrite).
+    /// The session is translated and has a [`Rewrite`](super::super::Rewrite).
     pub(super) const TRANSLATED: u8 = 1 << 5;
-    /// For those the bits of plain directions lie here, so that what does not know of rewrites never takes one for plain.
+    /// Translated entries have their plain bits here, so that code without translation never treats them as plain.
     pub(super) const TRANSLATED_PLAIN_SHIFT: u32 = 6;
     pub(super) const ALL_PLAIN: u8 = FORWARD_PLAIN | REPLY_PLAIN | 0b11 << TRANSLATED_PLAIN_SHIFT;
 }
 
-/// What the worker knows of a session that it wants to create.
+/// Data of a session to be created.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NewSession {
     pub(crate) key: Key,
     pub(crate) hash: u64,
-    /// The hash of the packet's own key: another one for a connection to a Service's address.
+    /// Hash of the packet's own key. Differs from `hash` for a translated connection.
     pub(crate) wire_hash: u64,
-    /// Whether the forward direction goes from the key's lower endpoint to the higher.
+    /// Whether the forward direction goes from the key's lower endpoint to the higher one.
     pub(crate) from_low: bool,
     pub(crate) flags: Option<TcpFlags>,
     pub(crate) epoch: u32,
@@ -91,16 +90,16 @@ pub(crate) struct NewSession {
     pub(crate) in_port: PortId,
     pub(crate) in_kind: PortKind,
     pub(crate) out_port: PortId,
-    /// Which way the packet goes that asks for it.
+    /// Direction of the packet that creates the session.
     pub(crate) direction: Direction,
-    /// Where that packet lies, for TCP.
+    /// The TCP packet's sequence range.
     pub(crate) span: Option<SeqSpan>,
-    /// For a connection to a Service's address.
+    /// `None` for a connection that is not translated.
     pub(crate) rewrite: Option<Rewrite>,
 }
 
 impl NewSession {
-    /// What becomes of the addresses of the packet that asks for it, for a connection to a Service's address.
+    /// Returns the translation of the packet that creates the session. `None` if it is not translated.
     pub(crate) fn rewritten(&self) -> Option<Rewritten> {
         let rewrite = self.rewrite?;
         Some(Entry::new(self, Class::New, None, 0).rewritten(&rewrite, self.direction))
@@ -145,16 +144,16 @@ impl Entry {
         entry
     }
 
-    /// Whether it is not in use. One that was just being written is neither.
+    /// Whether the slot is free. An entry that is being written is neither free nor in use.
     pub(super) const fn is_free(&self) -> bool {
         self.key.is_unused()
     }
 
-    /// The entry as another process may go on with it: without epoch and ports. None for a refusal that was no session, and for
-    /// one that was just being changed.
+    /// Returns the entry for adoption by another process: without epoch and ports. `None` for a refusal that was no session, and for an
+    /// entry that was being changed.
     ///
     /// # Errors
-    /// When no process can have written it.
+    /// If the entry is invalid.
     pub(super) fn adoptable(&self) -> Result<Option<Self>, String> {
         let (class, cut) = (usize::from(self.class & CLASS), usize::from(self.class >> CUT_SHIFT));
         let is_known = class < Class::COUNT
@@ -198,18 +197,18 @@ impl Entry {
         self.class = self.class & !CLASS | class as u8;
     }
 
-    /// The class as an index into an array of sixteen.
+    /// The class as an index into an array of sixteen elements.
     #[inline]
     pub(super) const fn class_index(&self) -> usize {
         (self.class & CLASS) as usize
     }
 
-    /// The class of the session that a policy has cut, for a refusal that was one.
+    /// The former class of a session that a policy has cut. `None` otherwise.
     pub(super) fn cut(&self) -> Option<Class> {
         usize::from(self.class >> CUT_SHIFT).checked_sub(1).map(|index| Class::ALL[index])
     }
 
-    /// Whether it is a refusal that was a session.
+    /// Whether the entry is a session that a policy has cut.
     pub(crate) const fn was_session(&self) -> bool {
         self.class >> CUT_SHIFT != 0
     }
@@ -218,7 +217,7 @@ impl Entry {
         self.class = self.class & CLASS | class.map_or(0, |class| class as u8 + 1) << CUT_SHIFT;
     }
 
-    /// Why it is a refusal and no session.
+    /// The reason of a refusal. `None` for a session.
     pub(crate) fn refused(&self) -> Option<DropReason> {
         usize::from(self.refused).checked_sub(1).map(|index| DropReason::ALL[index])
     }
@@ -228,69 +227,67 @@ impl Entry {
         self.refused = reason.map_or(0, index);
     }
 
-    /// Whether it is a session that tables of this epoch have allowed.
+    /// Whether the entry is a session allowed by tables of this epoch.
     #[inline]
     pub(crate) const fn is_session_of(&self, epoch: u32) -> bool {
         self.refused == 0 && self.epoch == epoch
     }
 
-    /// Its key.
     #[inline]
     pub(crate) const fn key(&self) -> Key {
         self.key.key()
     }
 
-    /// Whether it has this key.
     #[inline]
     pub(super) fn has_key(&self, key: &Key) -> bool {
         self.key() == *key
     }
 
-    /// The same, said of no translated entry over IPv4.
+    /// Like [`Entry::has_key`], but false for translated IPv4 entries.
     #[inline(always)]
     pub(super) fn has_key_alone(&self, key: &Key) -> bool {
         self.key.is_just(key)
     }
 
-    /// Without what says that it is in use.
+    /// Returns the entry without its mark of use.
     pub(super) const fn unfinished(&self) -> Self {
         Self { key: self.key.unfinished(), ..*self }
     }
 
-    /// Makes it one in use, when all else of this entry is written.
+    /// Sets the key with its mark of use, after all else was written.
     pub(super) const fn finish(&mut self, entry: &Self) {
         self.key = entry.key;
     }
 
-    /// Makes it one that is not in use, before anything else of it is erased.
+    /// Removes the mark of use, before all else is erased.
     pub(super) const fn unmark(&mut self) {
         self.key.unmark();
     }
 
-    /// Whether it has a [`Rewrite`].
+    /// Whether the entry has a [`Rewrite`].
     #[inline]
     pub(crate) const fn is_translated(&self) -> bool {
         self.state & state::TRANSLATED != 0
     }
 
-    /// Whether the forward direction goes from the key's lower endpoint to the higher.
+    /// Whether the forward direction goes from the key's lower endpoint to the higher one.
     #[inline]
     pub(super) const fn is_from_low(&self) -> bool {
         self.state & state::FROM_LOW != 0
     }
 
-    /// Which way a packet goes whose key has this orientation.
+    /// Returns the direction of a packet. `from_low` tells whether its source is the key's lower endpoint.
     #[inline]
     pub(crate) const fn direction(&self, from_low: bool) -> Direction {
         if (self.state & state::FROM_LOW != 0) == from_low { Direction::Forward } else { Direction::Reply }
     }
 
-    /// The endpoints of a packet of this direction, source first.
+    /// A packet's endpoints in this direction, source first.
     pub(crate) fn endpoints(&self, direction: Direction) -> [(IpAddr, u16); 2] {
         self.key().endpoints((self.state & state::FROM_LOW != 0) == (direction == Direction::Forward))
     }
 
-    /// Whether it is a connection that is over.
+    /// Whether the connection has ended.
     pub(crate) const fn is_closed(&self) -> bool {
         self.seen.is_closed()
     }
@@ -311,7 +308,7 @@ impl Entry {
         self.ports = [ports.0.0, ports.1.0];
     }
 
-    /// Where packets of this direction come in, and where they leave.
+    /// Receiving port and output port of this direction.
     #[inline]
     pub(crate) const fn ports(&self, direction: Direction) -> (PortId, PortId) {
         let [in_port, out_port] = self.ports;
@@ -321,16 +318,15 @@ impl Entry {
         }
     }
 
-    /// The way out of a packet that comes in on this port, of tables of this epoch, whose key has this orientation, when there is
-    /// nothing to ask about its direction: see [`Entry::is_plain`]. In words of one size and without a branch for the direction: this is
-    /// the inner loop of a worker.
+    /// Returns the output port of a packet received on this port, with tables of this epoch, if its direction [is plain](Entry::is_plain).
+    /// Uses words of one size and no branch on the direction, because this is a worker's inner loop.
     #[inline]
     pub(super) fn plain_exit(&self, epoch: u32, in_port: PortId, from_low: bool) -> Option<PortId> {
         let is_reply = usize::from(self.state & state::FROM_LOW) ^ usize::from(from_low);
         self.exit(epoch, in_port, state::PLAIN_SHIFT, is_reply)
     }
 
-    /// The same for an entry with a [`Rewrite`], whose direction the key alone does not tell.
+    /// The same for a translated entry, whose direction the key alone does not determine.
     #[inline]
     pub(super) fn translated_exit(&self, epoch: u32, in_port: PortId, is_reply: bool) -> Option<PortId> {
         self.exit(epoch, in_port, state::TRANSLATED_PLAIN_SHIFT, usize::from(is_reply))
@@ -343,9 +339,8 @@ impl Entry {
         fits.then_some(PortId(self.ports[is_reply ^ 1]))
     }
 
-    /// Whether there is nothing to ask about a packet of this direction that carries on: one has passed the checks of its
-    /// addresses, on the port where such packets come in and in the entry's epoch (the next one has the same addresses), and it
-    /// told what there is to tell of the direction.
+    /// Whether packets of this direction need no further checks: an earlier packet passed the address checks on the right port in the
+    /// entry's epoch, and later ones have the same addresses and nothing new for the session's state.
     #[inline]
     pub(crate) const fn is_plain(&self, direction: Direction) -> bool {
         self.state & self.plain(direction) != 0
@@ -368,7 +363,7 @@ impl Entry {
     }
 }
 
-/// A number that is never the last one, or none.
+/// Encodes an optional number that is never `u32::MAX`.
 pub(super) fn number(number: Option<u32>) -> u32 {
     number.unwrap_or(u32::MAX)
 }

@@ -1,50 +1,48 @@
-//! From a key's hash to its entry: buckets of one cache line.
+//! Maps a key's hash to its entry, with buckets of one cache line.
 //!
 //! ```text
 //!   hash --upper half--> bucket: 8 tags of 16 bits | 8 slots of 32 bits | how many went on from here
 //!        --lower bits--> tag                                                 `-> the next bucket, at most 8 of them
 //! ```
 //!
-//! A lookup reads one line here and one line of the entry; with the standard library's map it was two dependent lines
-//! here. The array has its final size from the start ([`super::memory`]), twice as many places as sessions, so that
-//! one key in fifty is not in its first bucket. The walk is bounded: no packet reads more than [`PROBES`] buckets,
-//! whatever somebody has put into the table. A key that finds no place in them is not taken; with a full table and
-//! hashes that nobody outside can know, that happens to fewer than one in a million.
+//! A lookup reads one line of the index and one of the entry. The standard library's map needs two dependent lines. The array has its final
+//! size from the start ([`super::memory`]), with twice as many places as sessions, so only one key in fifty is not in its first bucket.
+//! Probing is bounded: no packet reads more than [`PROBES`] buckets, whatever the table contains. A key that finds no place in them is
+//! rejected. With a full table and secret hashes, that affects less than one key in a million.
 //!
-//! Buckets that grow one at a time (linear hashing) were not taken: the walk then needs the sizes of both halves, and
-//! small tables, which are the ones that gain, fit the cache anyway.
+//! Linear hashing was rejected: probing needs the sizes of both halves, and small tables, which would benefit, fit into the cache anyway.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::entry::{NONE, Slot};
 use super::memory::{Column, SessionMemoryError};
 
-/// Entries in a bucket: what fits a cache line of 64 bytes.
+/// Entries per bucket, in a cache line of 64 bytes.
 const WAYS: usize = 8;
 
-/// The most buckets that a key may be in. With half of the places in use, eight neighbouring buckets without a free
-/// place need 64 keys where 32 are expected: once in 10^7.
+/// Maximum number of buckets for a key. With half of the places in use, eight neighbouring full buckets need 64 keys where 32 are expected:
+/// once in 10^7.
 const PROBES: usize = 8;
 
 /// One cache line.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct Bucket {
-    /// Eight tags of 16 bits in two words, so that four are compared in one step: 0 for a free place, others are never 0.
+    /// Eight tags of 16 bits in two words, so that four are compared at once. 0 marks a free place.
     tags: [u64; 2],
     slots: [Slot; WAYS],
-    /// How many keys began their walk here or before and lie behind. 0 ends the walk of a lookup.
+    /// Number of keys that are stored behind this bucket although their home is here or before. 0 ends a lookup.
     passed: u16,
     spare: [u16; 7],
 }
 
-/// Places in a bucket, as bits: place `4 * w + l` is bit `16 * l + w`. The lowest bit of each word's four is right; those
-/// above it may be wrong, so whoever goes on to a second one has to look for himself.
+/// Places in a bucket as bits: place `4 * w + l` is bit `16 * l + w`. In each word's group only the lowest set bit is reliable, so verify
+/// any further one.
 #[derive(Clone, Copy)]
 struct Places(u64);
 
 impl Places {
-    /// Some place, if there is one.
+    /// Returns a place, or `None`.
     #[inline]
     const fn first(self) -> Option<usize> {
         if self.0 == 0 {
@@ -61,32 +59,31 @@ impl Places {
 }
 
 impl Bucket {
-    /// The places with this tag.
+    /// Returns the places with this tag.
     #[inline]
     fn with_tag(&self, tag: u16) -> Places {
         const ONES: u64 = 0x0001_0001_0001_0001;
         const TOPS: u64 = ONES << 15;
         let [low, high] = self.tags.map(|word| {
-            // The lanes that are 0 now are those whose borrow reaches their top bit (Hacker's Delight §6-1).
+            // Lanes that are 0 borrow into their top bit (Hacker's Delight §6-1).
             let differs = word ^ (ONES * u64::from(tag));
             differs.wrapping_sub(ONES) & !differs & TOPS
         });
         Places(low >> 15 | high >> 14)
     }
 
-    /// The slot in a place.
+    /// Returns the slot at a place.
     #[inline]
     const fn slot(&self, place: usize) -> Slot {
         self.slots[place % WAYS]
     }
 
-    /// Whether a place has this tag indeed.
+    /// Whether the place really has this tag.
     #[inline]
     fn has_tag(&self, place: usize, tag: u16) -> bool {
         (self.tags[place / 4] >> (16 * (place % 4))) & 0xffff == u64::from(tag)
     }
 
-    /// Writes a tag into a place.
     fn set_tag(&mut self, place: usize, tag: u16) {
         let shift = 16 * (place % 4);
         let word = &mut self.tags[place / 4];
@@ -98,45 +95,45 @@ impl Bucket {
 #[derive(Debug)]
 pub(super) struct Index {
     buckets: Column<Bucket>,
-    /// How many buckets a key may begin at; a few more lie behind, so that no walk has to turn around.
+    /// Number of home buckets. A few more follow, so that probing never wraps around.
     homes: usize,
     len: usize,
 }
 
 impl Index {
-    /// For this many entries.
+    /// Creates an index for this many entries.
     ///
     /// # Errors
-    /// When there is not so much address space.
+    /// If there is not enough address space.
     pub(super) fn new(capacity: usize) -> Result<Self, SessionMemoryError> {
-        // Half full at capacity. Sessions to Services' addresses have two places: a table of nothing else is full at some nine tenths.
+        // Half full at capacity. Translated sessions have two places: a table with only those is full at about nine tenths.
         let homes = (2 * capacity).div_ceil(WAYS).max(1);
         Ok(Self { buckets: Column::new(homes + PROBES - 1, capacity)?, homes, len: 0 })
     }
 
-    /// How many entries it has.
+    /// Number of entries.
     pub(super) const fn len(&self) -> usize {
         self.len
     }
 
-    /// Bytes of memory, touched or not.
+    /// Memory in bytes, touched or not.
     pub(super) fn bytes(&self) -> usize {
         size_of_val(self.buckets.records())
     }
 
-    /// Where the walk of a hash begins: its upper half as a fraction of the array, so that any size will do.
+    /// Returns a hash's home bucket: its upper half as a fraction of the array, which works with any size.
     #[inline]
     fn home(&self, hash: u64) -> usize {
         (((hash >> 32) * self.homes as u64) >> 32) as usize
     }
 
-    /// What reads buckets ahead.
+    /// Returns a view for prefetching.
     #[inline]
     pub(super) fn prefetch(&self) -> Prefetch<'_> {
         Prefetch { buckets: self.buckets.records(), homes: self.homes as u64 }
     }
 
-    /// The slot under this hash of which `is_it` says yes.
+    /// Returns the slot with this hash for which `is_it` returns true.
     #[inline]
     pub(super) fn find(&self, hash: u64, mut is_it: impl FnMut(Slot) -> bool) -> Option<Slot> {
         let home = self.home(hash);
@@ -155,7 +152,7 @@ impl Index {
         None
     }
 
-    /// Puts a slot in. False when there is no place where it could be found again.
+    /// Adds a slot. Returns false if all buckets of the hash are full.
     pub(super) fn insert(&mut self, hash: u64, slot: Slot) -> bool {
         let home = self.home(hash);
         let walk = &mut self.buckets.records_mut()[home..home + PROBES];
@@ -171,7 +168,7 @@ impl Index {
         false
     }
 
-    /// Takes a slot out that is in under this hash.
+    /// Removes a slot with this hash.
     pub(super) fn remove(&mut self, hash: u64, slot: Slot) {
         let home = self.home(hash);
         for bucket in &mut self.buckets.records_mut()[home..home + PROBES] {
@@ -190,7 +187,7 @@ impl Index {
     }
 }
 
-/// Reads first buckets ahead: what it says is a guess.
+/// Prefetches home buckets. Its answers are guesses.
 #[derive(Clone, Copy)]
 pub(crate) struct Prefetch<'a> {
     buckets: &'a [Bucket],
@@ -203,13 +200,13 @@ impl Prefetch<'_> {
         &self.buckets[(((hash >> 32) * self.homes) >> 32) as usize]
     }
 
-    /// Reads the bucket and nothing else: a loop of these has as many cache misses under way as the CPU can have.
+    /// Only reads the bucket, so that a loop has as many cache misses in flight as the CPU allows.
     #[inline]
     pub(crate) fn touch(&self, hash: u64) -> u16 {
         self.bucket(hash).passed
     }
 
-    /// The slot of a hash, if it is in its first bucket, else `NONE` or a wrong one.
+    /// Returns the slot of a hash if it is in its home bucket, otherwise `NONE` or a wrong slot.
     #[inline]
     pub(crate) fn guess(&self, hash: u64) -> Slot {
         let bucket = self.bucket(hash);
@@ -217,7 +214,7 @@ impl Prefetch<'_> {
     }
 }
 
-/// Never 0, which marks a free place.
+/// Returns a hash's tag. Never 0, which marks a free place.
 #[inline]
 const fn tag(hash: u64) -> u16 {
     (hash & 0xffff) as u16 | 1

@@ -1,4 +1,4 @@
-//! The key under which both directions of a conversation are found, and its hash.
+//! The key that both directions of a conversation share, and its hash.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use crate::filter::Pair;
 use crate::flow::Translation;
 use crate::packet::{Ends, Ports};
 
-/// Two endpoints, lower one first, and what tells their conversations apart. Equal for both directions.
+/// Two endpoints, lower one first, and protocol and kind. Equal for both directions.
 ///
 /// ```text
 ///   IPv4   low << 32 | high    0           0            0         |  ports and kind
@@ -23,15 +23,14 @@ pub(crate) struct Key {
     pub(super) rest: u64,
 }
 
-/// Bits of [`Key::rest`]. An IPv4 address and the IPv6 address that maps it are different endpoints.
+/// Bits of [`Key::rest`]. An IPv4 address and its IPv4-mapped IPv6 address are different endpoints.
 pub(super) mod kind {
     pub(super) const V6: u64 = 1;
-    /// Echo: which endpoint sends the requests. Without it a ping from the other side with the same identifier would
-    /// pass as the reply to this side's ping.
+    /// Echo: the endpoint that sends requests. Otherwise a ping from the other side with the same identifier would pass as a reply.
     pub(super) const LOW_PINGS: u64 = 2;
     pub(super) const HIGH_PINGS: u64 = 4;
     pub(in crate::session) const PINGS: u64 = LOW_PINGS | HIGH_PINGS;
-    /// Every key has it, so that none is the zeros of an entry that is not in use.
+    /// Set in every key, to distinguish it from a free slot.
     pub(in crate::session) const USED: u64 = 8;
     /// The bits of the protocol.
     pub(in crate::session) const OF_PROTOCOL: u64 = 0xff << super::shift::PROTOCOL;
@@ -44,10 +43,10 @@ mod shift {
 }
 
 impl Key {
-    /// What no packet has.
+    /// A key that no packet has.
     pub(crate) const UNUSED: Self = Self { addresses: [0; 4], rest: 0 };
 
-    /// The key of a packet, and whether the packet goes from the lower endpoint to the higher one.
+    /// Returns a packet's key, and whether its source is the lower endpoint.
     pub(crate) fn of(src: IpAddr, dst: IpAddr, protocol: u8, ports: Ports) -> (Self, bool) {
         let (sport, dport) = match ports {
             Ports::Pair(sport, dport) => (sport, dport),
@@ -58,7 +57,7 @@ impl Key {
             (IpAddr::V4(src), IpAddr::V4(dst)) => Self::v4(src.into(), dst.into(), protocol, sport, dport),
             (src, dst) => Self::v6(bits(src), bits(dst), protocol, sport, dport),
         };
-        // A ping to oneself: only the type says which way a packet goes.
+        // A ping to the own address: only the type tells the direction.
         if matches!(ports, Ports::EchoReply(_)) && src == dst {
             from_low = false;
         }
@@ -72,7 +71,7 @@ impl Key {
         (key, from_low)
     }
 
-    /// [`Key::of`] for ports over IPv4.
+    /// Like [`Key::of`], for ports over IPv4.
     #[inline]
     pub(crate) fn v4(src: u32, dst: u32, protocol: u8, sport: u16, dport: u16) -> (Self, bool) {
         let from = u64::from(src) << 16 | u64::from(sport);
@@ -84,7 +83,7 @@ impl Key {
         (Self { addresses, rest }, from <= to)
     }
 
-    /// [`Key::of`] for ports over IPv6; addresses as numbers, high half first.
+    /// Like [`Key::of`], for ports over IPv6. Addresses are numbers, high half first.
     #[inline]
     pub(crate) fn v6(src: [u64; 2], dst: [u64; 2], protocol: u8, sport: u16, dport: u16) -> (Self, bool) {
         let from_low = (src, sport) <= (dst, dport);
@@ -95,14 +94,14 @@ impl Key {
         (Self { addresses: [low[0], low[1], high[0], high[1]], rest }, from_low)
     }
 
-    /// The IANA protocol number.
+    /// IANA protocol number.
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "the field has eight bits")]
     pub(crate) const fn protocol(&self) -> u8 {
         (self.rest >> shift::PROTOCOL) as u8
     }
 
-    /// Whether some packet may have this key, and none may have another one in its place.
+    /// Whether a packet may have this key.
     pub(super) const fn is_sound(&self) -> bool {
         const KNOWN: u64 = kind::V6 | kind::LOW_PINGS | kind::HIGH_PINGS | kind::USED;
         let rest = self.rest;
@@ -118,13 +117,13 @@ impl Key {
         is_ordered && has_known_bits
     }
 
-    /// Whether both are of one address family and protocol.
+    /// Whether both keys have the same address family and protocol.
     pub(super) const fn is_like(&self, other: &Self) -> bool {
         const COMMON: u64 = 0xff << shift::PROTOCOL | kind::V6;
         self.rest & COMMON == other.rest & COMMON
     }
 
-    /// The ports of a packet, source first.
+    /// A packet's ports, source first.
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "the fields have 16 bits")]
     pub(crate) const fn ports(&self, from_low: bool) -> [u16; 2] {
@@ -138,42 +137,42 @@ impl Key {
         self.rest & kind::V6 != 0
     }
 
-    /// The addresses and the ports of a packet over IPv4, each with the source in the upper half.
+    /// A packet's IPv4 addresses and ports, each with the source in the upper half.
     #[inline(always)]
     pub(super) const fn ends_v4(&self, from_low: bool) -> (u64, u32) {
         let turned = !from_low as u32;
         (self.addresses[0].rotate_left(32 * turned), ((self.rest >> shift::HIGH_PORT) as u32).rotate_left(16 * turned))
     }
 
-    /// Whether no packet has it.
+    /// Whether this is [`Key::UNUSED`].
     #[inline]
     pub(crate) const fn is_unused(&self) -> bool {
         self.rest & kind::USED == 0
     }
 
-    /// Whether the conversation is an echo and its replies.
+    /// Whether the conversation is an ICMP echo.
     pub(super) const fn is_echo(&self) -> bool {
         self.rest & kind::PINGS != 0
     }
 
-    /// Both ends as filters test them.
+    /// The endpoints in the form that filters test.
     #[inline(always)]
     pub(crate) const fn pair(&self) -> Pair<'_> {
         Pair { addresses: &self.addresses, rest: self.rest }
     }
 
-    /// The endpoints, source first, of a packet that goes from the lower one to the higher one or the other way.
+    /// A packet's endpoints, source first. `from_low` tells whether the source is the lower endpoint.
     pub(crate) fn endpoints(&self, from_low: bool) -> [(IpAddr, u16); 2] {
         let Translation { src, dst, sport, dport } = self.ends(from_low).translation();
         [(src, sport), (dst, dport)]
     }
 
-    /// The same in words.
+    /// Like [`Key::endpoints`], as words.
     #[inline]
     pub(crate) const fn ends(&self, from_low: bool) -> Ends {
         let ports = (self.rest >> shift::HIGH_PORT) as u32;
         let [a, b, c, d] = self.addresses;
-        // The higher one's comes first where it is the source.
+        // The source's port comes first.
         let ports = ports.rotate_left(if from_low { 0 } else { 16 });
         if self.rest & kind::V6 == 0 {
             Ends::v4(a.rotate_left(if from_low { 0 } else { 32 }), ports)
@@ -185,7 +184,7 @@ impl Key {
     }
 }
 
-/// The address as two halves; families are told apart by [`kind::V6`].
+/// Returns an address as two halves. [`kind::V6`] distinguishes the families.
 fn bits(address: IpAddr) -> [u64; 2] {
     match address {
         IpAddr::V4(a) => [0, u64::from(u32::from(a))],
@@ -197,20 +196,20 @@ fn bits(address: IpAddr) -> [u64; 2] {
     }
 }
 
-/// Hashes keys under a secret, so that nobody outside can choose packets whose hashes collide.
+/// A keyed hash of keys, so that outsiders cannot choose colliding packets.
 ///
-/// Folded multiplications as in wyhash and in ahash's portable version; two for an IPv4 key. ahash itself takes the words one
-/// after the other through its state, which is five dependent steps for each packet.
+/// Folded multiplications as in wyhash and in ahash's portable version, two for an IPv4 key. ahash itself passes the words through its
+/// state one by one, in five dependent steps.
 #[derive(Clone, Debug)]
 pub(crate) struct KeyHasher([u64; 4]);
 
 impl KeyHasher {
-    /// A secret that is drawn from the state's own.
+    /// Derives a secret from the state's keys.
     pub(crate) fn new(state: &RandomState) -> Self {
         Self([0u64, 1, 2, 3].map(|number| state.hash_one(number) | 1))
     }
 
-    /// The hash of a key; all 64 bits are good.
+    /// Returns the hash of a key. All 64 bits are usable.
     #[inline]
     pub(crate) fn hash(&self, key: &Key) -> u64 {
         let [a, b, c, d] = key.addresses;
@@ -223,7 +222,7 @@ impl KeyHasher {
     }
 }
 
-/// The two halves of a product, one upon the other.
+/// XOR of the two halves of a product.
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "the halves are what is wanted")]
 fn fold(a: u64, b: u64) -> u64 {

@@ -1,4 +1,4 @@
-//! What of an entry no packet of an established session reads: its places in the lists, and who decided.
+//! The part of an entry that packets of established sessions do not read: list links and the decision.
 
 use bulkhead_classifier::OriginId;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -6,22 +6,19 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use super::entry::{Entry, NONE, Slot};
 use crate::{Decision, TableId};
 
-/// The part of an entry that is read and written when it is made, moved or ended, and when somebody asks who decided.
-///
-/// A rewrite (a service's address for a backend's, when there are services) would be a third column, touched only for the
-/// sessions that have one.
+/// Read and written when an entry is created, moved or ended, and when its decision is queried.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(super) struct Links {
-    /// Neighbours in the list of all entries of the class, in that of the in-port's, and in that of the out-port's.
+    /// Neighbours in the lists of the class, of the in-port and of the out-port.
     pub(super) of_class: Link,
     pub(super) of_starter: Link,
     pub(super) of_destination: Link,
-    /// The number of the packet for which the entry was last put into its lists.
+    /// Number of the packet for which the entry was last added to its lists.
     pub(super) queued: u64,
     table: u32,
     rule: u32,
-    /// The sequence number that comes next from each side, initiator first, as far as it was looked at; 0 for unknown.
+    /// Next expected sequence number of each side, initiator first, as last sampled. 0 if unknown.
     pub(super) next: [u32; 2],
 }
 
@@ -32,11 +29,11 @@ pub(super) struct Link {
     pub(super) next: Slot,
 }
 
-/// The bit of [`Links::rule`] that marks an audited session. Positions of rules have 24 bits.
+/// The bit of [`Links::rule`] that marks an audited session. Rule positions have 24 bits.
 const AUDITED: u32 = 1 << 31;
-/// No rule, of a session that is not audited.
+/// No rule, for a session without an audit mark.
 const NO_RULE: u32 = u32::MAX;
-/// No rule is known of an audited session: another process has judged it.
+/// No known rule, for an audited session of an earlier process.
 const UNKNOWN_RULE: u32 = u32::MAX - 1;
 
 impl Links {
@@ -66,12 +63,12 @@ impl Links {
         };
     }
 
-    /// Whether the tables of all policies deny the session.
+    /// Whether the session has an audit mark.
     pub(super) const fn is_audited(&self) -> bool {
         self.rule != NO_RULE && self.rule & AUDITED != 0
     }
 
-    /// Marks it so, or not. Another decision takes the mark away.
+    /// Sets or clears the audit mark. A new decision clears it.
     pub(super) const fn set_audited(&mut self, is_audited: bool) {
         self.rule = match (self.rule, is_audited) {
             (NO_RULE | UNKNOWN_RULE, true) => UNKNOWN_RULE,
@@ -81,7 +78,7 @@ impl Links {
         };
     }
 
-    /// The decision, whose origin is in the entry.
+    /// Returns the decision. Its origin is in the entry.
     pub(super) fn decision(&self, entry: &Entry) -> Decision {
         let some = |number: u32| (number != u32::MAX).then_some(number);
         Decision {

@@ -1,9 +1,8 @@
-//! The order in which entries were last used: a list per class, and one per class for what a port has started and for what
-//! was started to it.
+//! Lists of entries by last use: one per class, and one per class, port and role.
 //!
-//! The lists of a class answer what to sweep, those of a port what to take from a pod that has more than its share.
-//! All are threaded through the same records, so that moving an entry touches few cache lines. An entry's place is that
-//! of the packet for which it was last moved, not that of its last packet: see [`super::table`].
+//! The lists of a class determine which entries to sweep, those of a port which entries to evict from a pod over its share. All are linked
+//! through the same records, so moving an entry touches few cache lines. An entry's position is that of the packet for which it was last
+//! moved, not of its last packet: see [`super::table`].
 
 use super::budget::Side;
 use super::class::Class;
@@ -22,7 +21,7 @@ impl List {
     const EMPTY: Self = Self { first: NONE, last: NONE };
 }
 
-/// All lists, and how many entries are in them.
+/// All lists, with their lengths.
 #[derive(Debug)]
 pub(super) struct Lists {
     classes: [List; Class::COUNT],
@@ -30,11 +29,11 @@ pub(super) struct Lists {
     starters: Vec<[List; Class::COUNT]>,
     destinations: Vec<[List; Class::COUNT]>,
     lens: [usize; Class::COUNT],
-    /// Entries that each port has started, by [`place`], a column for each class: the largest is looked for now and then.
+    /// Entries started by each port, by [`place`], one column per class. Searched for the maximum from time to time.
     held: [Vec<u32>; Class::COUNT],
 }
 
-/// One of the three chains that run through the records.
+/// One of the three chains through the records.
 trait Chain {
     fn of(links: &mut Links) -> &mut Link;
 }
@@ -84,7 +83,7 @@ impl Lists {
         }
     }
 
-    /// Empties all lists; the records are the caller's.
+    /// Empties all lists. The caller resets the records.
     pub(super) fn clear(&mut self) {
         self.classes = [List::EMPTY; Class::COUNT];
         self.starters.fill([List::EMPTY; Class::COUNT]);
@@ -93,22 +92,22 @@ impl Lists {
         self.held.iter_mut().for_each(|held| held.fill(0));
     }
 
-    /// How many entries the class has.
+    /// Number of entries in the class.
     pub(super) const fn len(&self, class: Class) -> usize {
         self.lens[class as usize]
     }
 
-    /// How many ports there are lists for.
+    /// Number of ports with lists.
     pub(super) const fn ports(&self) -> usize {
         self.starters.len() - 1
     }
 
-    /// The entry of the class that was moved longest ago, or `NONE`.
+    /// The class's least recently moved entry, or `NONE`.
     pub(super) const fn first(&self, class: Class) -> Slot {
         self.classes[class as usize].first
     }
 
-    /// The same of what has the port at this end.
+    /// Likewise, among entries of the port in this role.
     pub(super) fn first_of(&self, side: Side, port: PortId, class: Class) -> Slot {
         let lists = match side {
             Side::Starter => &self.starters,
@@ -117,8 +116,8 @@ impl Lists {
         lists[place(port)][class as usize].first
     }
 
-    /// The first entry of the class of the port that has started the most of them. Walks a column of numbers, some 20 ns for a
-    /// few hundred ports; a structure that always knows the largest would cost every new session more.
+    /// The first entry of the port that has started the most entries of the class. Scanning the column takes about 20 ns for a few hundred
+    /// ports. A structure that tracks the maximum would cost more per new session.
     pub(super) fn first_of_heaviest(&self, class: Class) -> Slot {
         let held = &self.held[class as usize];
         let most = held.iter().copied().max().unwrap_or(0);
@@ -126,7 +125,7 @@ impl Lists {
         port.map_or(NONE, |port| self.starters[port][class as usize].first)
     }
 
-    /// Puts an entry into its lists, at the place that the packet's number gives it. That is nearly always the end.
+    /// Adds an entry to its lists, ordered by packet number. That is nearly always the end.
     pub(super) fn link(&mut self, links: &mut [Links], slot: Slot, class: Class, ports: (PortId, PortId), number: u64) {
         let (starter, destination) = (place(ports.0), place(ports.1));
         links[slot as usize].queued = number;
@@ -137,7 +136,7 @@ impl Lists {
         self.held[class as usize][starter] += 1;
     }
 
-    /// Takes an entry out.
+    /// Removes an entry from its lists.
     pub(super) fn unlink(&mut self, links: &mut [Links], slot: Slot, class: Class, ports: (PortId, PortId)) {
         let (starter, destination) = (place(ports.0), place(ports.1));
         unlink::<OfClass>(&mut self.classes[class as usize], links, slot);
@@ -148,12 +147,12 @@ impl Lists {
     }
 }
 
-/// Where a port's lists are. Entries whose ports are not known yet come first.
+/// Position of a port's lists. Entries with unknown ports come first.
 fn place(port: PortId) -> usize {
     if port == NOWHERE { 0 } else { port.index() + 1 }
 }
 
-/// Only packets that waited for the classifier come late, behind at most a burst of others.
+/// Only packets that waited for the classifier are inserted before the end, at most a burst away.
 fn link<C: Chain>(list: &mut List, links: &mut [Links], slot: Slot, number: u64) {
     let (mut previous, mut next) = (list.last, NONE);
     for _ in 0..BURST {

@@ -1,12 +1,12 @@
-//! Memory for many small records, reserved at once and touched as it is used.
+//! Memory for many small records, reserved at once and touched on use.
 //!
-//! A table that grows by copying stops the world: moving a million entries takes longer than the ring of an interface
-//! can wait. So each column is reserved for the whole capacity when the worker is made, and the kernel fills in pages
-//! as they are written to. Records are plain integers whose zeros mean "empty", because that is what fresh pages hold.
+//! A table that grows by copying stalls its worker: moving a million entries takes longer than an interface's ring can absorb. So each
+//! column is reserved at full capacity at the start, and the kernel allocates pages when they are written. Records are plain integers for
+//! which zero means empty, because fresh pages are zero.
 //!
-//! Huge pages are not asked for. Measured with `bulkhead-bench pipeline` under a hypervisor, they brought 3 to 5 percent at a
-//! million sessions and nothing at a hundred thousand, since a burst's address translations overlap like its cache misses
-//! do; and the first session on each would wait until two megabytes are cleared, with a burst behind it.
+//! Huge pages are not used. With `bulkhead-bench pipeline` under a hypervisor they gained 3 to 5 percent at a million sessions and nothing
+//! at a hundred thousand, because address translations of a burst overlap like its cache misses. And the first session on each huge page
+//! would wait until two megabytes are cleared.
 
 #[cfg_attr(not(target_os = "linux"), path = "memory/heap.rs")]
 mod mapped;
@@ -18,18 +18,18 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use mapped::Bytes;
 
-/// Memory for the sessions cannot be had.
+/// The memory for sessions could not be reserved.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "cannot reserve {bytes} bytes of address space for {capacity} sessions: {source}\n  help: lower sessions.capacity, or \
      raise the limit on the process's memory (`ulimit -v`; vm.overcommit_memory=2 bounds it too)"
 )]
 pub struct SessionMemoryError {
-    /// How many bytes were asked for at once.
+    /// Size of the failed reservation in bytes.
     pub bytes: usize,
-    /// For how many sessions of one worker.
+    /// Capacity in sessions of one worker.
     pub capacity: usize,
-    /// What the system said.
+    /// The system's error.
     pub source: io::Error,
 }
 
@@ -41,25 +41,22 @@ pub(super) struct Column<T> {
 }
 
 impl<T: FromBytes + IntoBytes + Immutable + KnownLayout> Column<T> {
-    /// Reserves `len` zeroed records (one when that is none), for so many sessions.
+    /// Reserves `len` zeroed records (at least one). `capacity` is for the error message.
     ///
     /// # Errors
-    /// When the process may not have so much address space: a limit of its own, or a machine that counts what is
-    /// reserved (`vm.overcommit_memory=2`).
+    /// If the address space is limited for the process, or by the machine (`vm.overcommit_memory=2`).
     pub(super) fn new(len: usize, capacity: usize) -> Result<Self, SessionMemoryError> {
         let len = len.max(1).saturating_mul(size_of::<T>());
         let bytes = mapped::reserve(len).map_err(|source| SessionMemoryError { bytes: len, capacity, source })?;
         Ok(Self { bytes, records: PhantomData })
     }
 
-    /// All records.
     #[inline]
     pub(super) fn records(&self) -> &[T] {
         <[T]>::ref_from_bytes(&self.bytes)
             .expect("memory begins at a page or a word and are a whole number of records long")
     }
 
-    /// All records, to be changed.
     #[inline]
     pub(super) fn records_mut(&mut self) -> &mut [T] {
         <[T]>::mut_from_bytes(&mut self.bytes)

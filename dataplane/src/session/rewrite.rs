@@ -1,15 +1,15 @@
-//! What a translated session knows besides, to a Service's address or masqueraded. Over IPv4 that is [in the entry](super::compact), over
-//! IPv6 in a third column, touched only for the sessions that have one.
+//! The rewrite of a translated session (to a Service, or masqueraded). Over IPv4 it is [in the entry](super::compact). Over IPv6 it is in a
+//! third column, which only such sessions touch.
 //!
 //! ```text
 //!   on the wire, towards the backend    client:port > vip:port   --rewritten-->  source:port > backend:port
 //!   on the wire, back                   client:port < vip:port   <--rewritten--  source:port < backend:port
 //!                                       `---- the alias ------'                  `----- the key -------'
 //! ```
-//! The entry has the key of what the backend sees. The source is the client, or an address of the node with a port of its own where
-//! the answer would not come back otherwise. With masquerading that is all there is to it, and the VIP is the backend itself. What the
-//! client sends is found by a second place in the index, the *alias*, of which the record here says whether it is the right one. (A
-//! second entry for the client's side was the alternative: its time, its state and its share would have to follow the first one's.)
+//! The entry's key is what the backend sees. The source is the client, or an address and port of the node if answers would otherwise bypass
+//! it. With masquerading the VIP is the destination itself. The client's packets are found by a second index entry, the *alias*, which is
+//! verified against this record. A second session entry for the client's side was rejected: its time, state and share would have to follow
+//! the first one's.
 
 use std::net::IpAddr;
 
@@ -18,46 +18,46 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use super::Key;
 use crate::packet::{Ends, Ports};
 
-/// One record. All zeros is none.
+/// A rewrite. All zeros mean none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct Rewrite {
-    /// The key of the client's packets.
+    /// Key of the client's packets.
     pub(super) alias: Key,
-    /// The epoch of the Services by which the backend was last found to answer; its upper bits do not matter.
+    /// Epoch of the Services that last confirmed the backend. Upper bits are ignored.
     pub(super) checked: u32,
-    /// Whether the client is the alias's lower endpoint: 1 or 0.
+    /// 1 if the client is the alias's lower endpoint, otherwise 0.
     client_is_low: u32,
-    /// A record is one cache line: a part of the next one would be another miss for every other session.
+    /// Pads the record to a cache line. Otherwise every second one would span two lines.
     spare: [u64; 2],
 }
 
 impl Rewrite {
     pub(super) const NONE: Self = Self::of(Key::UNUSED, false, 0);
 
-    /// Of what a client sends to a virtual address of its family, or to the destination itself where only the source is rewritten.
+    /// Creates the rewrite for a client's packets to a VIP of its family, or to the destination if only the source is rewritten.
     pub(crate) fn new(client: IpAddr, vip: IpAddr, protocol: u8, ports: Ports, checked: u32) -> Self {
         let (alias, is_low) = Key::of(client, vip, protocol, ports);
         Self::of(alias, is_low, checked)
     }
 
-    /// Of an alias of which the client is the lower endpoint, or is not.
+    /// Creates a rewrite from its alias.
     pub(super) const fn of(alias: Key, client_is_low: bool, checked: u32) -> Self {
         Self { alias, checked, client_is_low: client_is_low as u32, spare: [0; 2] }
     }
 
-    /// Whether a session with this key may have it.
+    /// Whether the rewrite is valid for a session with this key.
     pub(super) const fn is_sound(&self, key: &Key) -> bool {
         let is_like = self.alias.is_like(key) && self.alias.is_echo() == key.is_echo();
         self.alias.is_sound() && is_like && self.client_is_low <= 1
     }
 
-    /// Who has opened the connection.
+    /// The client's address and port.
     pub(crate) fn client(&self) -> (IpAddr, u16) {
         self.alias.endpoints(self.client_is_low())[0]
     }
 
-    /// What he has opened it to.
+    /// The address and port that the client connected to.
     pub(crate) fn vip(&self) -> (IpAddr, u16) {
         self.alias.endpoints(self.client_is_low())[1]
     }
@@ -67,14 +67,14 @@ impl Rewrite {
         self.client_is_low != 0
     }
 
-    /// What the client's packets have on the wire, and what they leave with. `key` is the entry's, with whether the forward direction goes from its lower endpoint.
+    /// Translation of the client's packets. `key` is the entry's key, and whether the forward direction goes from its lower endpoint.
     pub(super) fn rewritten_forward(&self, key: (Key, bool)) -> Rewritten {
         Rewritten::new((self.alias, self.client_is_low()), key)
     }
 }
 
-/// A packet's addresses and ports, as it came and as it leaves. In words of one size, for it is copied for every packet that is
-/// translated.
+/// A packet's addresses and ports before and after translation. Made of words of one size, because it is copied for every translated
+/// packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rewritten {
     received: Key,
@@ -84,7 +84,7 @@ pub(crate) struct Rewritten {
 
 /// Bits of [`Rewritten::marks`].
 mod mark {
-    /// Whether the packet comes from the key's lower endpoint.
+    /// Whether the source is the key's lower endpoint.
     pub(super) const RECEIVED_FROM_LOW: u64 = 1;
     pub(super) const SENT_FROM_LOW: u64 = 2;
     pub(super) const PLAIN: u64 = 4;
@@ -96,20 +96,20 @@ mod mark {
 }
 
 impl Rewritten {
-    /// Each with whether the packet comes from the key's lower endpoint.
+    /// Each key comes with whether the source is its lower endpoint.
     #[inline]
     pub(super) const fn new((received, received_from_low): (Key, bool), (sent, sent_from_low): (Key, bool)) -> Self {
         Self { received, sent, marks: mark::of(received_from_low, sent_from_low) }
     }
 
-    /// As if it had come as it leaves.
+    /// Swaps before and after.
     pub(super) const fn reversed(&self) -> Self {
         let (received, sent) = (self.marks & mark::RECEIVED_FROM_LOW != 0, self.marks & mark::SENT_FROM_LOW != 0);
         Self::new((self.sent, sent), (self.received, received))
     }
 
-    /// Adds that of a packet that was found to be [plain](crate::packet::Plain), each part copied to its place. One that is made first
-    /// and then moved is read in other pieces than it was just written in, for which the CPU waits.
+    /// Appends the translation of a [plain](crate::packet::Plain) packet, copying each part to its place. Building the value first and
+    /// moving it would cause store-forwarding stalls.
     #[inline(always)]
     pub(super) fn add_of_a_plain_packet(
         all: &mut Vec<Self>,
@@ -129,12 +129,12 @@ impl Rewritten {
         self.marks & mark::PLAIN != 0
     }
 
-    /// As it came.
+    /// Addresses and ports before translation.
     pub(crate) const fn received(&self) -> Ends {
         self.received.ends(self.marks & mark::RECEIVED_FROM_LOW != 0)
     }
 
-    /// As it leaves.
+    /// Addresses and ports after translation.
     #[inline]
     pub(crate) const fn sent(&self) -> Ends {
         self.sent.ends(self.marks & mark::SENT_FROM_LOW != 0)

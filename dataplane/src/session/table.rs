@@ -1,4 +1,4 @@
-//! The table: two columns of entries, a keyed index into them, and lists by last use.
+//! The session table: columns of entries, a keyed index into them, and lists by last use.
 
 #[cfg(target_os = "linux")]
 mod adoption;
@@ -35,65 +35,65 @@ pub use listing::{EndedSessions, SessionInfo, SessionPage, SessionSelector};
 pub(crate) use tracking::{Belief, Evidence};
 pub(crate) use translated::Match;
 
-/// An entry is moved in its lists at most this many times per timeout, so that most hits write to one cache line and not
-/// to its neighbours' links as well. The price: an expired entry is swept up to a sixteenth of its timeout late.
+/// Maximum number of list moves of an entry per timeout. Most hits then write one cache line and not the links of neighbours. In return, an
+/// expired entry is swept up to a sixteenth of its timeout late.
 const MOVES_PER_TIMEOUT: u64 = 16;
 
-/// And no more often than once in 2^33 ns, 8.6 s, or half of its timeout if that is shorter: with a million conversations that
-/// are asked for 30 s, moves every 2 s would be one packet in ten.
+/// Entries also move at most once in 2^33 ns (8.6 s), or in half their timeout if that is shorter. With a million sessions of 30 s, moves
+/// every 2 s would affect one packet in ten.
 const LONGEST_SHORT_PERIOD: u32 = 33;
 
-/// How often a TCP session's sequence numbers are looked at while nothing happens to it: once in 2^33 ns, 8.6 s.
+/// How often the sequence numbers of an idle TCP session are sampled: once in 2^33 ns (8.6 s).
 const SAMPLE_PERIOD: u32 = 33;
 
 /// All sessions of one worker.
 #[derive(Debug)]
 pub(crate) struct SessionTable {
-    /// Keyed at random per table: nobody outside can make keys that collide.
+    /// Keyed at random per table, so that outsiders cannot create colliding keys.
     hasher: KeyHasher,
     index: Index,
-    /// What packets read, and what they do not.
+    /// Data that every packet reads, and data that only new or ending sessions need.
     entries: Column<Entry>,
     links: Column<Links>,
-    /// For entries over IPv6 that are [translated](Entry::is_translated).
+    /// Used by [translated](Entry::is_translated) IPv6 entries.
     rewrites: Column<Rewrite>,
-    /// How many places in the index are aliases of entries, and how many rewrites lie beside their entries.
+    /// Number of aliases in the index, and number of rewrites outside of entries.
     aliases: usize,
     records: usize,
-    /// Where other workers find whose aliases these are, and the worker that this table is of; none for one alone.
+    /// Publishes this worker's aliases to other workers, with this worker's number. `None` for a single worker.
     steering: Option<(Arc<Steering>, usize)>,
-    /// How far both are there, when they lie in a file.
+    /// How much of the file is writable. `None` without a file.
     growth: Option<Growth>,
-    /// Slots from here on were never used.
+    /// The first slot that was never used.
     fresh: Slot,
-    /// The first of those that are free again; they are chained through their links.
+    /// The first free slot. Free slots are chained through their links.
     free: Slot,
     lists: Lists,
     config: SessionConfig,
-    /// What all tables have together.
+    /// The budget shared by all tables.
     budget: Arc<Budget>,
-    /// The calls to end entries that were followed.
+    /// Number of the last call to evict entries that this table has handled.
     followed: u32,
-    /// By port: what kind it is.
+    /// Port kinds by port id.
     kinds: Vec<PortKind>,
-    /// Ports that are no more and whose entries are being ended.
+    /// Removed ports whose entries are being ended.
     leaving: Vec<PortId>,
-    /// Per class; the rest of the sixteen places, which no class has, makes every number of four bits an index.
+    /// Timeouts by class. Unused elements make every 4-bit number a valid index.
     timeouts: [u64; 16],
-    /// Per class: time shifted right by this counts the periods in which an entry is moved once.
+    /// By class: a time shifted right by this number counts periods. An entry moves once per period.
     periods: [u32; 16],
-    /// The same for hits that are to be looked at: where an entry is to be moved, or to be sampled.
+    /// Likewise, for hits that need a closer look: to move or to sample an entry.
     looks: [u32; 16],
     pub(crate) counts: SessionCounters,
-    /// None while nobody listens.
+    /// `None` while no stream is attached.
     endings: Option<Box<endings::Endings>>,
 }
 
 impl SessionTable {
-    /// An empty table that takes what it uses from a budget. Reserves memory for all of that and touches none of it.
+    /// Creates an empty table that takes its slots from a budget. Reserves its memory without touching it.
     ///
     /// # Errors
-    /// When there is not so much address space.
+    /// If there is not enough address space.
     pub(crate) fn new(
         config: SessionConfig,
         budget: Arc<Budget>,
@@ -144,29 +144,28 @@ impl SessionTable {
         })
     }
 
-    /// What it takes room from.
     pub(crate) const fn budget(&self) -> &Arc<Budget> {
         &self.budget
     }
 
-    /// Tells other workers of this one's sessions to Services' addresses. To be called while it has none.
+    /// Publishes this worker's translated sessions to other workers. Call it while the table is empty.
     pub(crate) fn tell(&mut self, steering: Arc<Steering>, worker: usize) {
         self.steering = Some((steering, worker));
     }
 
-    /// Another worker that has the session which a packet with this key belongs to. To be asked when this one has none.
+    /// Returns another worker that owns the session of this key. Ask only if this table has none.
     pub(crate) fn elsewhere(&self, key: &Key) -> Option<usize> {
         let (steering, own) = self.steering.as_ref()?;
         let worker = steering.find(key)?;
         if worker == *own {
-            // What a fault has left behind: two workers would give each other the packet for ever.
+            // Left over after a panic. Otherwise two workers would pass the packet back and forth forever.
             steering.remove(key, *own);
             return None;
         }
         Some(worker)
     }
 
-    /// Learns the ports of a snapshot. No session is about a port that was not made known.
+    /// Sets the ports of a snapshot. Sessions only refer to known ports.
     pub(crate) fn know_ports(&mut self, kinds: impl Iterator<Item = PortKind>) {
         self.kinds.clear();
         self.kinds.extend(kinds);
@@ -174,29 +173,28 @@ impl SessionTable {
         self.budget.know_ports(self.kinds.len());
     }
 
-    /// What kind of port it is. One that is no more is like a pod's, which has the smallest share.
+    /// Returns the port's kind. A removed port counts as a pod's, which has the smallest share.
     fn kind(&self, port: PortId) -> PortKind {
         self.kinds.get(port.index()).copied().unwrap_or(PortKind::Pod)
     }
 
-    /// How many sessions there are, expired ones included that were not swept yet.
+    /// Number of sessions, including expired ones that were not swept yet.
     pub(crate) const fn len(&self) -> usize {
         self.index.len() - self.aliases - self.lists.len(Class::Refused)
     }
 
-    /// How many entries are translated, refusals of connections to Services included.
+    /// Number of translated entries, including refusals.
     pub(crate) const fn translated(&self) -> usize {
         self.aliases
     }
 
-    /// Bytes of memory: of the entries those that were ever used, of the rewrites beside them those that are in use, of the index
-    /// all.
+    /// Memory in bytes: entries that were ever used, rewrites in use, and the whole index.
     pub(crate) fn bytes(&self) -> usize {
         let entries = self.fresh as usize * (size_of::<Entry>() + size_of::<Links>());
         entries + self.records * size_of::<Rewrite>() + self.index.bytes()
     }
 
-    /// Ends all sessions. Costs what was in use, not the capacity; counters stay.
+    /// Ends all sessions. The cost is proportional to the number of sessions. Counters stay.
     pub(crate) fn clear(&mut self) {
         for class in Class::ALL {
             while self.lists.first(class) != NONE {
@@ -213,19 +211,19 @@ impl SessionTable {
         self.hasher.hash(key)
     }
 
-    /// A look at the index, for reading ahead.
+    /// Returns a view of the index for prefetching.
     #[inline]
     pub(crate) fn prefetch(&self) -> Prefetch<'_> {
         self.index.prefetch()
     }
 
-    /// All entries, for reading ahead and for [`SessionTable::hit`].
+    /// All entries, for prefetching and for [`SessionTable::hit`].
     #[inline]
     pub(crate) fn entries(&self) -> &[Entry] {
         self.entries.records()
     }
 
-    /// The session or refusal with this key. One whose time is up ends here, so that it makes no difference when it is swept.
+    /// Returns the session or refusal with this key. Ends it if it has expired, so that the time of the sweep does not matter.
     pub(crate) fn find(&mut self, hash: u64, key: &Key, now: u64) -> Option<Slot> {
         let slot = self.lookup(hash, key)?;
         if self.is_expired(slot, now) {
@@ -240,28 +238,27 @@ impl SessionTable {
         self.index.find(hash, |slot| entries[slot as usize].has_key(key) || self.has_alias(slot, key))
     }
 
-    /// The session with this key, if its packets need not be looked at, and the shortest time that it may live without
-    /// packets, whatever becomes of it. Ends nothing.
+    /// Returns the session with this key and the shortest timeout that it may get. `None` if workers must see its packets. Ends no session.
     pub(crate) fn established(&self, hash: u64, key: &Key) -> Option<(Slot, u64)> {
         let slot = self.lookup(hash, key)?;
         let class = self.entry(slot).class();
         let timeout = |class: Class| self.timeouts[class as usize];
         match class {
             Class::Established if self.config.tcp_window == TcpWindow::Strict => None,
-            // One side may finish, and the other go on to send.
+            // One side may close while the other keeps sending.
             Class::Established => Some((slot, timeout(class).min(timeout(Class::HalfClosed)))),
             Class::Unreplied | Class::Stream | Class::Idle => Some((slot, timeout(class))),
             Class::Refused | Class::New | Class::Closed | Class::Echo | Class::Doubtful | Class::HalfClosed => None,
         }
     }
 
-    /// The session with this key, if it is a TCP connection that is not established, and how long that may last without packets.
+    /// Returns a TCP session that is not established, and its timeout. `None` for any other session.
     pub(crate) fn begun(&self, hash: u64, key: &Key) -> Option<(Slot, u64)> {
         let slot = self.lookup(hash, key)?;
         (self.entry(slot).class() == Class::New).then_some((slot, self.timeouts[Class::New as usize]))
     }
 
-    /// The entry in a slot that [`SessionTable::find`] or [`SessionTable::create`] gave.
+    /// Returns the entry in a slot returned by [`SessionTable::find`] or [`SessionTable::create`].
     pub(crate) fn entry(&self, slot: Slot) -> &Entry {
         &self.entries()[slot as usize]
     }
@@ -270,7 +267,7 @@ impl SessionTable {
         &mut self.entries.records_mut()[slot as usize]
     }
 
-    /// Whether the entry in a slot has this key.
+    /// Whether the entry in a slot has this key or alias.
     pub(crate) fn has_key(&self, slot: Slot, key: &Key) -> bool {
         self.entries().get(slot as usize).is_some_and(|entry| entry.has_key(key)) || self.has_alias_in(slot, key)
     }
@@ -279,17 +276,17 @@ impl SessionTable {
         (slot as usize) < self.entries().len() && self.has_alias(slot, key)
     }
 
-    /// What allowed or refused it.
+    /// The decision that allowed or refused the entry.
     pub(crate) fn decision(&self, slot: Slot) -> Decision {
         self.links.records()[slot as usize].decision(self.entry(slot))
     }
 
-    /// Whether the tables of all policies deny it: see [`crate::Audited`].
+    /// Whether the session has an audit mark: see [`crate::Audited`].
     pub(crate) fn is_audited(&self, slot: Slot) -> bool {
         self.links.records()[slot as usize].is_audited()
     }
 
-    /// Marks it so, or not.
+    /// Sets or clears the audit mark.
     pub(crate) fn set_audited(&mut self, slot: Slot, is_audited: bool) {
         let links = &mut self.links.records_mut()[slot as usize];
         if links.is_audited() != is_audited {
@@ -297,7 +294,7 @@ impl SessionTable {
         }
     }
 
-    /// Puts an entry at the end of the lists of its new class.
+    /// Moves an entry to the end of its new class's lists.
     fn move_to(&mut self, slot: Slot, old: Class, new: Class, now: Moment) {
         let ports = self.entry(slot).ports(Direction::Forward);
         self.lists.unlink(self.links.records_mut(), slot, old, ports);
@@ -305,7 +302,7 @@ impl SessionTable {
         self.budget.turn(old, new);
     }
 
-    /// Whether there is an open session that the other side has begun.
+    /// Whether the opposite side has an open session with this key.
     pub(crate) fn is_open_against(&self, new: &NewSession, now: u64) -> bool {
         self.lookup(new.hash, &new.key).is_some_and(|slot| {
             let entry = self.entry(slot);
@@ -314,13 +311,13 @@ impl SessionTable {
         })
     }
 
-    /// Whether packets that change a session must have right checksums.
+    /// Whether packets that change a session need a correct transport checksum.
     pub(crate) const fn verifies(&self) -> bool {
         self.config.verify_checksums
     }
 }
 
-/// Time shifted right by this counts the periods in which an entry with this timeout is moved once.
+/// Returns the shift that converts time to list periods for this timeout.
 fn period(timeout: u64) -> u32 {
     let log = |time: u64| time.checked_ilog2().unwrap_or(0);
     log(timeout / MOVES_PER_TIMEOUT).max(LONGEST_SHORT_PERIOD.min(log(timeout / 2)))

@@ -1,4 +1,4 @@
-//! How far a TCP connection or an SCTP association is, from the flags that each side has sent.
+//! The state of a TCP connection or SCTP association, derived from the flags that each side has sent.
 
 use bulkhead_classifier::protocol;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -7,13 +7,13 @@ use super::class::Class;
 use super::direction::Direction;
 use crate::packet::TcpFlags;
 
-/// FIN, SYN, RST and ACK that were seen so far, four bits per direction. The union is right for any order and any loss of
-/// packets that a capture may have. SCTP's chunks are taken as the flags that mean the same.
+/// FIN, SYN, RST and ACK seen so far, four bits per direction. The union is correct for any order and any loss of packets in a capture.
+/// SCTP chunks count as the equivalent flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct SeenFlags(u8);
 
-/// The four bits of one direction; the initiator's are the lower ones.
+/// The four bits of one direction. The initiator's are the lower ones.
 mod bit {
     pub(super) const FIN: u8 = 1;
     pub(super) const SYN: u8 = 2;
@@ -25,22 +25,22 @@ mod bit {
 impl SeenFlags {
     pub(super) const NONE: Self = Self(0);
 
-    /// Takes the flags of one more segment in.
+    /// Adds a segment's flags.
     pub(crate) const fn see(&mut self, direction: Direction, flags: TcpFlags) {
         self.0 |= bits(flags) << shift(direction);
     }
 
-    /// Whether a segment with these flags tells nothing new.
+    /// Whether a segment's flags were all seen before.
     pub(crate) const fn knows(self, direction: Direction, flags: TcpFlags) -> bool {
         bits(flags) & !self.of(direction) == 0
     }
 
-    /// Whether this direction has acknowledged something.
+    /// Whether this direction has sent an ACK.
     pub(crate) const fn has_acknowledged(self, direction: Direction) -> bool {
         self.of(direction) & bit::ACK != 0
     }
 
-    /// Whether this direction has said anything.
+    /// Whether this direction has sent any of these flags.
     pub(crate) const fn has_sent(self, direction: Direction) -> bool {
         self.of(direction) != 0
     }
@@ -50,14 +50,13 @@ impl SeenFlags {
         self.of(direction) & bit::SYN != 0
     }
 
-    /// Whether the connection is over: a reset from either side, or both sides have finished.
+    /// Whether the connection has ended: a reset from either side, or a FIN from both.
     pub(crate) const fn is_closed(self) -> bool {
         let (initiator, responder) = (self.of(Direction::Forward), self.of(Direction::Reply));
         (initiator | responder) & bit::RST != 0 || initiator & responder & bit::FIN != 0
     }
 
-    /// The state that these flags are. SCTP's peers send heartbeats every 30 seconds (RFC 9260 §16), so an established
-    /// association is in use or gone.
+    /// Returns the class for these flags. SCTP peers send heartbeats every 30 seconds (RFC 9260 §16), so an idle association has ended.
     pub(super) const fn class(self, protocol: u8) -> Class {
         let (initiator, responder) = (self.of(Direction::Forward), self.of(Direction::Reply));
         let is_established = initiator & responder & bit::ACK != 0;

@@ -1,4 +1,4 @@
-//! Packets that wait to be judged.
+//! Packets waiting to be judged.
 
 use std::vec::Drain;
 
@@ -6,19 +6,19 @@ use super::stream::Mark;
 use crate::io::{Frame, Umem};
 use crate::{PortId, Received};
 
-/// One packet.
+/// A packet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrival {
-    /// The port that it came in on.
+    /// The port that received it.
     pub(super) port: PortId,
-    /// How many frames it has.
+    /// Number of frames.
     pub(super) count: u32,
-    /// Its bytes in all of them, or the most that fits, which no link carries.
+    /// Bytes in all frames, saturated.
     len: u32,
 }
 
 impl Arrival {
-    /// A packet of so many frames and bytes.
+    /// Creates a packet of this many frames and bytes.
     pub(super) fn new(port: PortId, count: usize, len: usize) -> Self {
         let count = u32::try_from(count).expect("a region has fewer chunks");
         Self { port, count, len: u32::try_from(len).unwrap_or(u32::MAX) }
@@ -29,7 +29,7 @@ impl Arrival {
         self.len as usize
     }
 
-    /// How many frames follow the first one.
+    /// Number of frames after the first.
     pub(super) const fn rest(&self) -> usize {
         self.count as usize - 1
     }
@@ -39,34 +39,34 @@ impl Arrival {
     }
 }
 
-/// Packets side by side with their frames, in order. Keeps its memory from burst to burst.
+/// Packets and their frames, in order. Keeps its memory between bursts.
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
     packets: Vec<Arrival>,
     frames: Vec<Frame>,
-    /// The last packet is not whole yet.
+    /// Whether the last packet is incomplete.
     is_open: bool,
 }
 
 impl Arrivals {
-    /// How many packets there are.
+    /// Number of packets.
     pub(super) fn len(&self) -> usize {
         self.packets.len()
     }
 
-    /// Whether the last packet has more frames to come.
+    /// Whether the last packet is incomplete.
     pub(super) const fn is_open(&self) -> bool {
         self.is_open
     }
 
-    /// Where a port puts frames, behind those that are there; then they are to be sorted.
+    /// The list to which a port appends frames. They must then be sorted into packets.
     pub(super) const fn frames(&mut self) -> &mut Vec<Frame> {
         &mut self.frames
     }
 
-    /// Makes packets of the frames from `first` on, which are no packets yet, as long as they are packets of one frame and no copies, and
-    /// `is_mine` wants them. `port_of` says where each came in, counted from `first`. Returns how many these are, and their bytes. What
-    /// is left belongs to `rest`.
+    /// Turns the frames from `first` on into packets while they are single frames, no copies, and accepted by `is_mine`. `port_of` maps an
+    /// index, counted from `first`, to the receiving port. Moves all remaining frames to `rest`. Returns the number of accepted packets and
+    /// their bytes.
     #[inline]
     pub(super) fn accept(
         &mut self,
@@ -87,7 +87,7 @@ impl Arrivals {
         (count, bytes)
     }
 
-    /// Appends a frame: of the last packet when that has more to come, else of a new one.
+    /// Appends a frame to the last packet if that is incomplete, otherwise to a new packet.
     #[inline]
     pub(super) fn push(&mut self, port: PortId, frame: Frame) {
         match self.packets.last_mut().filter(|_| self.is_open) {
@@ -98,14 +98,14 @@ impl Arrivals {
         self.frames.push(frame);
     }
 
-    /// Reads something of every frame from `first` on. Nothing depends on it: frames from another worker have their headers in
-    /// that one's cache, and so the misses overlap; parsing packet by packet, the CPU would see a few at a time.
+    /// Touches every frame from `first` on, so that cache misses overlap. The headers of frames from another worker are in that worker's
+    /// cache. While parsing, the CPU would overlap only a few misses.
     pub(super) fn read_ahead(&self, umem: &Umem, first: usize) {
         let bytes = self.frames[first..].iter().map(|frame| umem.bytes(frame).first().copied().unwrap_or_default());
         std::hint::black_box(bytes.fold(0, |all, byte| all ^ byte));
     }
 
-    /// The packets as the engine wants them.
+    /// The packets in the engine's form.
     pub(super) fn iter<'a>(&'a self, umem: &'a Umem) -> impl ExactSizeIterator<Item = Received<'a>> + Clone {
         let mut first = 0;
         self.packets.iter().map(move |packet| {
@@ -115,20 +115,20 @@ impl Arrivals {
         })
     }
 
-    /// The packets, and their frames, which are as many as the packets say.
+    /// The packets, and the frames of all packets in the same order.
     pub(super) fn parts_mut(&mut self) -> (&[Arrival], &mut [Frame]) {
         (&self.packets, &mut self.frames)
     }
 
-    /// The length of a packet, in bytes.
+    /// Length of a packet in bytes.
     ///
     /// # Panics
-    /// When there are fewer packets.
+    /// If there is no such packet.
     pub(super) fn length(&self, at: usize) -> usize {
         self.packets[at].len()
     }
 
-    /// Marks the first frames of packets, which come in order.
+    /// Marks packets' first frames. The marks must be in ascending order of packets.
     #[cold]
     pub(super) fn mark(&mut self, marks: impl Iterator<Item = (usize, Mark)>) {
         let (mut packet, mut frame) = (0, 0);
@@ -139,12 +139,12 @@ impl Arrivals {
         }
     }
 
-    /// Forgets the packets, whose frames were taken out.
+    /// Forgets the packets. Their frames were already removed.
     pub(super) fn clear(&mut self) {
         self.packets.clear();
     }
 
-    /// Takes the packets out, and their frames, which are as many as the packets say.
+    /// Removes the packets, and the frames of all packets in the same order.
     pub(super) fn drain(&mut self) -> (Drain<'_, Arrival>, Drain<'_, Frame>) {
         (self.packets.drain(..), self.frames.drain(..))
     }

@@ -1,9 +1,9 @@
-//! What time it is: nanoseconds since 1970 that never go back.
+//! The time in nanoseconds since 1970, which never decreases.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// Counts on from the time of day at which it was made, by the monotonic clock. Were the time of day read again, a
-/// correction of it would end all sessions, or none for hours.
+/// Starts with the time of day and follows the monotonic clock. A later correction of the time of day would otherwise end all sessions, or
+/// keep them for hours.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
     started: Instant,

@@ -72,10 +72,10 @@ pub enum VswitchError {
         /// The system's error.
         source: std::io::Error,
     },
+    /// The worker's thread could not be pinned to its core.
     #[error(
         "worker {worker} cannot be pinned to core {core}\n  help: name a core that this process may use (see `nproc --all`, `taskset -p $$`)"
     )]
-    /// The worker's thread could not be pinned to its core.
     Core {
         /// The worker, counted from 0.
         worker: usize,

@@ -1,21 +1,21 @@
-//! What a worker counts, and whom it tells of packets: the one place where a packet ends.
+//! A worker's counters and stream: the one place that accounts for the end of each packet.
 //!
-//! A packet that a tracepoint has selected ends once: it leaves, it was for the vswitch itself, or it is lost. So whoever lets a frame go
-//! says so here, and not only to a counter.
+//! A packet selected by a tracepoint ends exactly once: it is sent, absorbed or lost. Therefore code that releases a frame must report it
+//! here instead of only counting it.
 
 use super::WorkerCounters;
 use super::stream::{Known, Lost, Mark, StreamWriter};
 use crate::io::{Frame, FramePool, Umem};
 use crate::{DropReason, Received};
 
-/// See the module.
+/// A worker's counters and stream.
 #[derive(Debug)]
 pub(super) struct Ledger {
     pub(super) counters: WorkerCounters,
     pub(super) stream: Option<Box<StreamWriter>>,
-    /// Frames of a packet that is being lost and whose last one has not come.
+    /// Frames of a lost packet whose last frame has not come.
     lost: Vec<Frame>,
-    /// Marks of the packets that a port is about to send. Empty but while it does.
+    /// Marks of the packets that a port is sending. Empty at other times.
     leaving: Vec<Mark>,
 }
 
@@ -24,17 +24,17 @@ impl Ledger {
         Self { counters: WorkerCounters::new(), stream: None, lost: Vec::new(), leaving: Vec::new() }
     }
 
-    /// Whether what is known of a packet is worth keeping while it is held.
+    /// Whether to keep a held packet's outcome in case the packet is lost.
     pub(super) fn wants_losses(&self) -> bool {
         self.stream.as_ref().is_some_and(|stream| stream.wants_losses())
     }
 
-    /// Takes a frame of a packet that was let through and is lost: the packet is counted and told with its last frame.
+    /// Drops a frame of a packet that policy allowed. The packet is counted and reported with its last frame.
     pub(super) fn lose(&mut self, frame: Frame, reason: DropReason, pool: &mut FramePool) {
         self.lose_as(frame, reason, pool, Known::LetThrough);
     }
 
-    /// The same of a packet of which this is known.
+    /// Like [`Ledger::lose`], with what is known of the packet.
     #[cold]
     #[inline(never)]
     pub(super) fn lose_as(&mut self, frame: Frame, reason: DropReason, pool: &mut FramePool, known: Known) {
@@ -51,7 +51,7 @@ impl Ledger {
         }
     }
 
-    /// Counts and tells that a packet is dropped before a worker has judged it. Its frames are the caller's to give back.
+    /// Counts and reports a packet dropped before it was judged. The caller releases its frames.
     pub(super) fn tell_arrived(&mut self, packet: &Received<'_>, reason: DropReason) {
         self.counters.drop_packet(reason);
         if let Some(stream) = &mut self.stream {
@@ -60,7 +60,7 @@ impl Ledger {
         }
     }
 
-    /// Counts and tells that a packet is lost. Its frames are the caller's to give back.
+    /// Counts and reports a lost packet. The caller releases its frames.
     pub(super) fn tell_loss(&mut self, umem: &Umem, first: &Frame, len: usize, reason: DropReason, known: Known) {
         self.counters.drop_packet(reason);
         if let Some(stream) = &mut self.stream {
@@ -69,27 +69,27 @@ impl Ledger {
         }
     }
 
-    /// The packet that begins with this frame has left, or was for the vswitch itself.
+    /// Reports that the packet with this first frame was sent or absorbed.
     pub(super) fn leave(&mut self, first: &Frame) {
         if let (Some(mark), Some(stream)) = (Mark::of(first), &mut self.stream) {
             stream.end(mark, None);
         }
     }
 
-    /// Nobody knows what becomes of the packet: the worker has failed.
+    /// Forgets a packet whose fate is unknown because the worker panicked.
     pub(super) fn forget(&mut self, frame: &Frame) {
         if let (Some(mark), Some(stream)) = (Mark::of(frame), &mut self.stream) {
             stream.forget(mark);
         }
     }
 
-    /// The worker has failed in the middle of something.
+    /// Cleans up after a panic of the worker.
     pub(super) fn recover(&mut self, pool: &mut FramePool) {
         pool.give_all(self.lost.drain(..));
         self.leaving.clear();
     }
 
-    /// A port is about to send these packets.
+    /// A port begins to send these frames.
     #[inline]
     pub(super) fn begin_to_send(&mut self, frames: &[Frame]) {
         if self.stream.as_ref().is_some_and(|stream| stream.has_marks()) {
@@ -97,7 +97,7 @@ impl Ledger {
         }
     }
 
-    /// It has sent all but these, which are the last ones.
+    /// The port has sent all frames except these last ones.
     #[inline]
     pub(super) fn end_to_send(&mut self, left: &[Frame]) {
         if self.leaving.is_empty() {
@@ -111,7 +111,7 @@ impl Ledger {
     }
 }
 
-/// How many packets and bytes.
+/// Returns the number of packets and bytes.
 pub(super) fn size(frames: &[Frame]) -> (u64, u64) {
     frames
         .iter()

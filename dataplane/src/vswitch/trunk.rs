@@ -1,12 +1,12 @@
-//! A worker's queue of the trunk: packets of many ports on one wire, told apart by a tag.
+//! A worker's queue of the trunk: one queue for packets of many ports, distinguished by a tag.
 //!
 //! ```text
 //!   destination, source | 88 a8 | slot | type, packet      on the trunk (IEEE 802.1ad)
 //!                 destination, source | type, packet       in the worker: the MAC addresses moved by four bytes
 //! ```
 //!
-//! The tag is the slot of the port where a packet came in, or through which it leaves. A pod's own VLAN tags are behind it. A copy of
-//! a packet that the flow cache has forwarded is marked as drop eligible.
+//! The tag is the slot of the port that received the packet or that sends it. A pod's own VLAN tags follow it. Copies of packets that the
+//! flow cache has forwarded are marked as drop eligible.
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -18,18 +18,18 @@ use crate::wire::ethernet::{ADDRESSES_LEN, ethertype};
 use crate::wire::vlan;
 use crate::{DropReason, PortId};
 
-/// Bytes of a tag, by which a frame grows and shrinks.
+/// Length of a tag in bytes.
 #[expect(clippy::cast_possible_truncation, reason = "it is four")]
 const TAG: u16 = vlan::TAG_LEN as u16;
-/// A frame as far as its tag goes.
+/// Length of the MAC addresses and the tag.
 const TAGGED: usize = ADDRESSES_LEN + vlan::TAG_LEN;
-/// As many slots as a tag can number.
+/// Number of slots that a tag can express.
 const SLOTS: usize = 1 << 12;
 
-/// Where a frame came in whose tag is no port's.
+/// The port of frames with an unassigned tag.
 const NOBODY: PortId = PortId(u16::MAX);
 
-/// See the module.
+/// A worker's queue of the trunk.
 pub(super) struct Trunk {
     queue: Box<dyn Port>,
     umem: Arc<Umem>,
@@ -37,7 +37,7 @@ pub(super) struct Trunk {
     ports: Vec<PortId>,
     /// By port.
     traffic: Vec<PortTraffic>,
-    /// What goes out at the end of the round, with its tags.
+    /// Tagged frames to send at the end of the round.
     transmit: Vec<Frame>,
 }
 
@@ -47,7 +47,7 @@ impl Trunk {
         Self { queue, umem, ports, traffic: Vec::new(), transmit: Vec::new() }
     }
 
-    /// The slot is the port's.
+    /// Assigns a slot to a port.
     pub(super) fn attach(&mut self, id: PortId, slot: FlowSlot) {
         self.detach(id);
         if let Some(port) = self.ports.get_mut(usize::from(slot.0)) {
@@ -58,12 +58,12 @@ impl Trunk {
         }
     }
 
-    /// The port has no slot any more.
+    /// Removes a port's slot.
     pub(super) fn detach(&mut self, id: PortId) {
         self.ports.iter_mut().filter(|port| **port == id).for_each(|port| *port = NOBODY);
     }
 
-    /// Appends what came, without tags, and says in `in_ports` for each frame which port it came in on.
+    /// Appends received frames without their tags, and stores each frame's port in `in_ports`.
     pub(super) fn receive(
         &mut self,
         frames: &mut Vec<Frame>,
@@ -88,7 +88,7 @@ impl Trunk {
         received
     }
 
-    /// Takes the tag off a packet's first frame. What has none is nobody's.
+    /// Removes the tag of a packet's first frame and returns its port. Returns [`NOBODY`] for an unknown or missing tag.
     #[inline]
     fn take_tag(&self, frame: &mut Frame) -> PortId {
         let bytes = self.umem.bytes_mut(frame);
@@ -105,12 +105,12 @@ impl Trunk {
         self.ports[usize::from(tag.id)]
     }
 
-    /// Queues a packet's first frame for the port that has the slot.
+    /// Queues a packet's first frame for the port with this slot.
     #[inline]
     pub(super) fn put(&mut self, slot: FlowSlot, mut frame: Frame) {
         let (len, is_last) = (frame.len(), !frame.has_more());
         self.count_sent(slot, u64::from(is_last), len);
-        // Every packet begins behind a headroom that is longer than a tag.
+        // Every packet has a headroom that is longer than a tag.
         if frame.extend_front(TAG) {
             let bytes = self.umem.bytes_mut(&mut frame);
             let tag = vlan::Repr { protocol: ethertype::SERVICE_VLAN, id: slot.0, priority: 0, drop_eligible: false };
@@ -122,7 +122,7 @@ impl Trunk {
         self.transmit.push(frame);
     }
 
-    /// Queues the other frames of the packet whose first one was put.
+    /// Queues the remaining frames of a packet.
     pub(super) fn put_rest(&mut self, slot: FlowSlot, frames: impl Iterator<Item = Frame>) {
         for frame in frames {
             self.count_sent(slot, u64::from(!frame.has_more()), frame.len());
@@ -130,7 +130,7 @@ impl Trunk {
         }
     }
 
-    /// Counts what leaves through the port that has the slot.
+    /// Counts packets sent through the port with this slot.
     pub(super) fn count_sent(&mut self, slot: FlowSlot, packets: u64, bytes: usize) {
         let port = self.ports.get(usize::from(slot.0)).copied().unwrap_or(NOBODY);
         if let Some(traffic) = self.traffic.get_mut(port.index()) {
@@ -139,7 +139,7 @@ impl Trunk {
         }
     }
 
-    /// Sends what is queued, and does what the queue needs once per round.
+    /// Sends queued frames, and services the queue once per round.
     pub(super) fn flush(&mut self, pool: &mut FramePool, ledger: &mut Ledger) -> Result<(), PortError> {
         if self.transmit.is_empty() {
             return self.queue.service(pool);
@@ -148,7 +148,7 @@ impl Trunk {
         ledger.begin_to_send(&self.transmit);
         let mut sent = self.queue.send(&mut self.transmit).and_then(|()| self.queue.service(pool));
         if sent.is_ok() && !self.transmit.is_empty() {
-            // The kernel has just taken some out of the queue.
+            // The kernel may have taken frames meanwhile.
             sent = self.queue.send(&mut self.transmit).and_then(|()| self.queue.service(pool));
         }
         ledger.end_to_send(&self.transmit);
@@ -184,13 +184,13 @@ impl Trunk {
         self.queue.descriptor()
     }
 
-    /// What went through each port that is or was attached.
+    /// Traffic of each port that is or was attached.
     pub(super) fn traffic(&self) -> impl Iterator<Item = (PortId, PortTraffic)> {
         let ids = (0..).map(PortId);
         ids.zip(self.traffic.iter().copied()).filter(|(_, traffic)| *traffic != PortTraffic::default())
     }
 
-    /// Ends the queue; what is still to be sent is dropped.
+    /// Closes the queue and drops queued frames.
     pub(super) fn close(&mut self, pool: &mut FramePool, ledger: &mut Ledger) {
         self.drop_queued(DropReason::PortDown, pool, ledger);
         self.queue.close(pool);

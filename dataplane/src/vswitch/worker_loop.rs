@@ -1,4 +1,4 @@
-//! What a worker's thread does until it is told to stop.
+//! A worker's thread.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -14,15 +14,15 @@ use crate::forward::Forwarder;
 use crate::io::{FramePool, PollSet, poll};
 use crate::{Reader, Worker};
 
-/// How long an adaptive worker goes on asking before it sleeps. Longer than the pause between two packets of a busy
-/// connection, so that only an idle worker pays for being woken (some 5 us); far shorter than what anybody feels.
+/// How long an adaptive worker polls before it sleeps. Longer than the pause between two packets of a busy connection, so that only idle
+/// workers pay for a wake-up (about 5 µs). Too short to be noticed.
 const PATIENCE: Duration = Duration::from_micros(100);
 
-/// How many rounds pass between two looks at the commands when there is traffic. A command waits well under a
-/// millisecond and the channel's cache line is left alone.
+/// Rounds with traffic between two checks for commands. A command waits well under a millisecond, and the channel's cache line is rarely
+/// read.
 const ROUNDS_PER_LOOK: u32 = 16;
 
-/// What a worker is made of.
+/// The parts of a worker.
 pub(super) struct Parts {
     pub(super) engine: Worker,
     pub(super) forwarder: Forwarder<Chain>,
@@ -33,7 +33,7 @@ pub(super) struct Parts {
     pub(super) poll: PollMode,
 }
 
-/// The loop and what it looks at between rounds.
+/// A worker's loop and its state between rounds.
 pub(super) struct WorkerLoop {
     stage: Stage,
     reader: Reader,
@@ -43,7 +43,7 @@ pub(super) struct WorkerLoop {
     bell: Arc<Bell>,
     sources: PollSet,
     rounds: u32,
-    /// Since when nothing was to do; none while something is.
+    /// Time since which there is no work. `None` while there is work.
     idle_since: Option<Instant>,
 }
 
@@ -56,10 +56,10 @@ impl WorkerLoop {
         Self { stage, reader, commands, clock: Clock::new(), poll, bell, sources, rounds: 0, idle_since: None }
     }
 
-    /// Works until it is told to stop, or until nobody can tell it any more.
+    /// Runs until it receives `Stop` or the channel of commands closes.
     ///
-    /// A panic ends what was just done, not the worker: its ports, its lanes and its sessions are still there, and nobody else could have
-    /// them. So it goes on on its own thread, and the others never notice.
+    /// A panic ends the current round only. Ports, lanes and sessions stay, and no other thread could take them over. So the worker
+    /// continues on its own thread.
     pub(super) fn run(mut self) -> WorkerCounters {
         while let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.work())) {
             self.stage.recover(panic);
@@ -69,13 +69,13 @@ impl WorkerLoop {
 
     fn work(&mut self) {
         while self.listen(self.idle_since.is_some()) {
-            // One look at the clock, whatever the round brings.
+            // Reads the clock once per round.
             let worked = self.round(self.clock.now());
             self.rest(worked);
         }
     }
 
-    /// Looks at the commands now and then, and always when there is nothing else to do. False when the worker is to end.
+    /// Handles commands from time to time, and always if the worker is idle. Returns false to end the worker.
     #[inline]
     pub(super) fn listen(&mut self, is_idle: bool) -> bool {
         let is_time_to_look = is_idle || self.rounds.is_multiple_of(ROUNDS_PER_LOOK);
@@ -83,29 +83,28 @@ impl WorkerLoop {
         !is_time_to_look || self.obey()
     }
 
-    /// One round at this time, with one look at the snapshot. False when there was nothing to do.
+    /// Runs a round at this time and loads the snapshot once. Returns false if there was no work.
     #[inline]
     pub(super) fn round(&mut self, now: u64) -> bool {
         self.stage.begin();
         self.stage.round(self.reader.load(), now)
     }
 
-    /// What was counted so far.
     pub(super) fn counters(&self) -> WorkerCounters {
         self.stage.counters()
     }
 
-    /// Bytes of memory that the sessions take.
+    /// Memory used by sessions, in bytes.
     pub(super) fn session_memory(&self) -> usize {
         self.stage.session_memory()
     }
 
-    /// Ends without having been told.
+    /// Ends the worker without a command.
     pub(super) fn end(self) -> WorkerCounters {
         self.stage.close()
     }
 
-    /// Does what the control thread wants. False when that is to stop.
+    /// Handles the pending commands. Returns false after `Stop`.
     fn obey(&mut self) -> bool {
         loop {
             match self.commands.try_recv() {
@@ -119,16 +118,12 @@ impl WorkerLoop {
                 Ok(Command::Audit(tap)) => self.stage.tell_audits_to(tap),
                 Ok(Command::Halt(done)) => {
                     self.stage.halt();
-                    // Nobody waits any more: not this worker's trouble.
+                    // The control thread may have stopped waiting.
                     let _ = done.send(());
                 }
-                // As above.
                 Ok(Command::Confirm(answer)) => drop(answer.send(())),
-                // As above.
                 Ok(Command::Report(answer)) => drop(answer.send(self.stage.counters())),
-                // As above.
                 Ok(Command::Sessions(from, answer)) => drop(answer.send(self.stage.session_page(from))),
-                // As above.
                 Ok(Command::EndSessions(from, selector, answer)) => {
                     drop(answer.send(self.stage.end_sessions(from, &selector)));
                 }
@@ -150,7 +145,7 @@ impl WorkerLoop {
         }
     }
 
-    /// Sleeps until a port has something, somebody rings the bell, or it is time to look at the time.
+    /// Sleeps until a port has packets, the bell rings or the time limit ends.
     fn sleep(&mut self) {
         self.sources.clear();
         self.sources.add(self.bell.waker().descriptor());
@@ -160,11 +155,11 @@ impl WorkerLoop {
         }
         self.bell.prepare_to_sleep();
         if self.commands.is_empty() && !self.stage.has_mail() {
-            // Refused, it returns at once: the worker spins then, and forwards all the same.
+            // If the system refuses, `poll` returns at once. The worker then spins and keeps forwarding.
             drop(poll(&mut self.sources, self.stage.nap()));
             self.stage.slept();
         }
         self.bell.awake();
-        // Asks once more right after, and sleeps again at once when a wake-up had no cause.
+        // The worker polls once more and sleeps again if the wake-up was spurious.
     }
 }

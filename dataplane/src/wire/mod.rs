@@ -1,17 +1,17 @@
-//! Protocols on the wire: where each header has which field, written once.
+//! Wire formats: the layout of each protocol header, defined once.
 //!
-//! One file per protocol, all of one shape:
+//! Each protocol has a file with:
 //!
-//! * the lengths and numbers of the protocol as constants, the positions of its fields in `mod field`;
-//! * a view (`Frame`, `Packet`, `Segment`, `Datagram`) over bytes: `new_checked` makes sure that the header is there, after
-//!   that a getter reads one field and cannot fail; where the bytes may be changed there are setters;
-//! * `Repr`, a header as a value: `parse` reads it from a view, `emit` writes it and its checksum.
+//! * its lengths and numbers as constants, and the offsets of its fields in `mod field`;
+//! * a view (`Frame`, `Packet`, `Segment`, `Datagram`) over bytes. `new_checked` verifies that the header is complete. Then getters cannot
+//!   fail. Mutable views have setters;
+//! * `Repr`, a header as a value. `parse` reads it from a view, `emit` writes it with its checksum.
 //!
-//! This is for code that builds packets or reads single fields of them. The parser of the fast path uses the same
-//! constants, makes one pass over all headers, and refuses what contradicts itself with a reason.
+//! This module is for code that builds packets or reads single fields. The fast path's parser uses the same constants, but makes one pass
+//! over all headers and returns a drop reason for inconsistent ones.
 //!
-//! Lengths are in bytes, numbers in host byte order. No function panics on what is in a packet; `emit` panics when the
-//! buffer is shorter than `header_len` or `buffer_len` say, which is a fault of the caller.
+//! Lengths are in bytes, numbers in host byte order. Functions never panic because of a packet's content. `emit` panics if the buffer is
+//! shorter than `header_len` or `buffer_len`.
 
 pub mod arp;
 pub(crate) mod checksum;
@@ -36,16 +36,16 @@ pub mod protocol {
     pub const ICMPV6: u8 = 58;
 }
 
-/// Why bytes are no header of a protocol.
+/// The reason why bytes are not a valid header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
-    /// The header is not all there.
+    /// The header is incomplete.
     #[error("the {protocol} header is cut short")]
     Truncated {
         /// The protocol.
         protocol: &'static str,
     },
-    /// A field of the header contradicts the others or the protocol.
+    /// A field contradicts other fields or the protocol.
     #[error("the {protocol} header is malformed")]
     Malformed {
         /// The protocol.
@@ -53,22 +53,22 @@ pub enum WireError {
     },
 }
 
-/// Two bytes of a header. The caller has checked that they are there.
+/// Reads two bytes. The caller has checked the length.
 pub(crate) fn word(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])
 }
 
-/// Four bytes of a header. The caller has checked that they are there.
+/// Reads four bytes. The caller has checked the length.
 fn double_word(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-/// Writes two bytes of a header. The caller has checked that they are there.
+/// Writes two bytes. The caller has checked the length.
 pub(crate) fn set_word(bytes: &mut [u8], at: usize, value: u16) {
     bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
 }
 
-/// Writes four bytes of a header. The caller has checked that they are there.
+/// Writes four bytes. The caller has checked the length.
 fn set_double_word(bytes: &mut [u8], at: usize, value: u32) {
     bytes[at..at + 4].copy_from_slice(&value.to_be_bytes());
 }

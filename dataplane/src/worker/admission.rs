@@ -1,13 +1,13 @@
-//! Who may say what on a port, before any policy is asked.
+//! Checks senders, before any policy is asked.
 //!
-//! Policy and sessions are on addresses. They mean nothing if a pod can send with another pod's address, so a
-//! packet's source is checked against the port that it came in on first.
+//! Policies and sessions are based on addresses, which mean nothing if a pod can forge them. So a packet's source is first checked against
+//! its receiving port.
 
 use std::net::IpAddr;
 
 use crate::{DropReason, Flow, PortConfig, PortId, PortKind, Snapshot};
 
-/// A packet's port of entry, in its snapshot.
+/// A packet's receiving port in its snapshot.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrival<'a> {
     pub(super) snapshot: &'a Snapshot,
@@ -25,12 +25,11 @@ impl<'a> Arrival<'a> {
         self.port.kind == PortKind::Pod
     }
 
-    /// Whether an address may be used by whoever is on the other side of the port: a pod has its own and no others;
-    /// the uplink and the node have every one that is not somebody else's on this node.
+    /// Whether the peer of the port may use an address. A pod may only use its own. The uplink and the node may use every address that is
+    /// not assigned to another port of this node.
     ///
-    /// The node's own addresses are somebody else's on the uplink: the node may reach every pod, so a stranger with
-    /// its address would too. The addresses that the vswitch itself puts into packets of Services' clients are nobody's: packets
-    /// with them go out, and none comes in.
+    /// The node's own addresses are not valid on the uplink: the node may reach every pod, and so could an attacker with its address.
+    /// Source addresses for translated connections are never valid: packets with them are only sent, not received.
     pub(super) fn may_use(&self, address: IpAddr) -> bool {
         match self.snapshot.owner(address) {
             Some(owner) => owner == self.id,
@@ -38,7 +37,7 @@ impl<'a> Arrival<'a> {
         }
     }
 
-    /// A pod's frames carry its own MAC address, where both are known.
+    /// Checks that a pod's frames carry its own MAC address, if both are known.
     pub(super) fn check_mac(&self, source: Option<[u8; 6]>) -> Result<(), DropReason> {
         match (self.port.kind, self.port.mac, source) {
             (PortKind::Pod, Some(own), Some(source)) if own != source => Err(DropReason::SpoofedSource),
@@ -46,8 +45,8 @@ impl<'a> Arrival<'a> {
         }
     }
 
-    /// The addresses of a packet that is to be routed. Multicast comes first: every IPv6 pod reports its groups from its
-    /// link-local address or from none, and "spoofed" or "martian" would be a false alarm.
+    /// Checks the addresses of a packet to be routed. Multicast is checked first: every IPv6 pod reports its groups from its link-local or
+    /// the unspecified address, and "spoofed" or "martian" would be a false alarm.
     pub(super) fn check_addresses(&self, flow: &Flow) -> Result<(), DropReason> {
         if is_group(flow.dst) {
             return Err(DropReason::Multicast);
@@ -62,12 +61,12 @@ impl<'a> Arrival<'a> {
     }
 }
 
-/// Whether a conversation that begins on a port of kind `from` may have this source, if it is link-local. Such an address
-/// means a machine on the uplink's link, and no router forwards from it (RFC 3927 §7, RFC 4291 §2.5.6). Pods are not on
-/// that link. The node is: with its own link-local address it may be spoken to, as routing daemons do.
+/// Checks whether a conversation that begins on a port of kind `from` may have this link-local source. Such an address belongs to a host on
+/// the uplink's link, and routers do not forward from it (RFC 3927 §7, RFC 4291 §2.5.6). Pods are not on that link. The node is, and may be
+/// contacted at its own link-local address, as routing daemons do.
 ///
-/// Replies from link-local addresses belong to conversations that began on this side, and pass: so pods and node reach
-/// the metadata service of a cloud at 169.254.169.254.
+/// Replies from link-local addresses belong to conversations started on this side and pass. So pods and node reach a cloud's metadata
+/// service at 169.254.169.254.
 ///
 /// # Errors
 /// [`DropReason::LinkLocalSource`]
@@ -100,13 +99,13 @@ pub(super) fn is_group(address: IpAddr) -> bool {
     }
 }
 
-/// RFC 1812 §5.3.7 and RFC 4291 §2.5: what no router forwards from. 240.0.0.0/4 is not among them: clusters use it.
+/// Sources that routers do not forward (RFC 1812 §5.3.7, RFC 4291 §2.5). 240.0.0.0/4 is allowed, because clusters use it.
 fn is_martian_source(address: IpAddr) -> bool {
     is_group(address) || is_martian_destination(address)
 }
 
-/// "This network", loopback, unspecified; and IPv4-mapped IPv6, which must not be on a wire (RFC 4942 §2.2) and would
-/// be an IPv4 address that IPv4 rules do not see.
+/// "This network", loopback and unspecified addresses, and IPv4-mapped IPv6 addresses, which must not be on a wire (RFC 4942 §2.2) and
+/// would evade IPv4 rules.
 fn is_martian_destination(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(a) => a.octets()[0] == 0 || a.is_loopback(),

@@ -1,9 +1,8 @@
-//! Which worker a packet belongs to.
+//! Assigns packets to workers.
 //!
-//! Sessions are a worker's own, so both directions of a connection, the fragments of its packets and the ICMP errors about
-//! them must come to one worker. All these share a pair of addresses and nothing more: later fragments have no ports. So the
-//! pair decides, with lower and higher address in place of source and destination. The price: two machines that talk to
-//! each other over many connections keep one worker busy.
+//! Each worker owns its sessions. So both directions of a connection, the fragments of its packets and ICMP errors about them must reach
+//! one worker. They only share the pair of addresses, because later fragments have no ports. The hash therefore uses the pair, with the
+//! lower address first. The drawback: many connections between two hosts load one worker.
 
 use std::net::IpAddr;
 
@@ -16,34 +15,33 @@ use crate::session::Key;
 use crate::wire::ethernet::{self, ethertype};
 use crate::wire::{ipv4, ipv6};
 
-/// The choice of a worker, keyed at random: nobody outside can aim all of its traffic at one. All parts of a process must
-/// use clones of the same one.
+/// The assignment of packets to workers, keyed at random, so that outsiders cannot direct all their traffic to one worker. All parts of a
+/// process must use clones of one value.
 ///
-/// Each address is mixed with two keys, the two results are added, so that their order does not matter, and the sum is mixed
-/// with a third one. Multiplication and shifts only, because the program at the ports' interfaces computes the same with
-/// the kernel's instructions.
+/// Each address is mixed with two keys. The results are added, so that their order does not matter, and the sum is mixed with a third key.
+/// Only multiplications and shifts are used, because the kernel program at the interfaces computes the same function.
 #[derive(Clone, Debug)]
 pub struct Affinity {
     keys: [u64; 3],
 }
 
 impl Affinity {
-    /// New keys.
+    /// Creates new random keys.
     #[expect(clippy::new_without_default, reason = "every call gives another key, which a default should not")]
     pub fn new() -> Self {
         let state = RandomState::new();
-        // Odd numbers, so that multiplying loses nothing.
+        // Odd numbers, so that the multiplication is invertible.
         Self { keys: [1_u8, 2, 3].map(|number| state.hash_one(number) | 1) }
     }
 
-    /// The keys: of an address's first half, of an address, and of the sum.
+    /// The keys: for an address's first half, for an address, and for the sum.
     pub(crate) const fn keys(&self) -> [u64; 3] {
         self.keys
     }
 
-    /// Which of so many workers an Ethernet frame belongs to, from 0: the same one for both directions between two addresses. An
-    /// ICMP error counts as the packet in it; a later fragment of one does not, and is dropped, as errors are not fragmented. 0
-    /// for what is not IP, for neighbour discovery, and for what is not understood.
+    /// Returns the worker, from 0, of an Ethernet frame. Both directions between two addresses have the same worker. An ICMP error counts
+    /// as the quoted packet. Later fragments of an error do not, and are dropped, because errors are not fragmented. Returns 0 for non-IP
+    /// frames, neighbour discovery and invalid frames.
     #[inline]
     pub fn worker(&self, frame: &[u8], workers: usize) -> usize {
         share(self.of(frame), workers)
@@ -54,10 +52,10 @@ impl Affinity {
         self.quick(frame).unwrap_or_else(|| self.thorough(frame))
     }
 
-    /// Where the addresses lie in a frame that is not ICMP and has no extension headers.
+    /// Hashes a frame that is not ICMP and has no extension headers. `None` for other frames.
     #[inline]
     fn quick(&self, frame: &[u8]) -> Option<u32> {
-        /// The frame as far as an IPv4 header without options goes, and as far as IPv6's fixed header.
+        /// Length of a frame's headers with IPv4 without options, and with IPv6's fixed header.
         const V4: usize = ethernet::HEADER_LEN + ipv4::MIN_HEADER_LEN;
         const V6: usize = ethernet::HEADER_LEN + ipv6::HEADER_LEN;
         const IP: usize = ethernet::HEADER_LEN;
@@ -96,23 +94,23 @@ impl Affinity {
         pair.map_or(0, |(src, dst)| self.pair(halves(src), halves(dst)))
     }
 
-    /// The number of the packets of a session.
+    /// Hashes a session's addresses.
     fn of_session(&self, key: &Key) -> u32 {
         let [(src, _), (dst, _)] = key.endpoints(true);
         self.pair(halves(src), halves(dst))
     }
 
-    /// Which of so many workers a session belongs to.
+    /// Returns the worker of a session.
     pub(crate) fn worker_of_session(&self, key: &Key, workers: usize) -> usize {
         share(self.of_session(key), workers)
     }
 
-    /// Which of so many workers packets between two addresses belong to.
+    /// Returns the worker of packets between two addresses.
     pub(crate) fn worker_of_pair(&self, one: IpAddr, other: IpAddr, workers: usize) -> usize {
         share(self.pair(halves(one), halves(other)), workers)
     }
 
-    /// Addresses as two halves of eight bytes in the order of memory; an IPv4 address is in the first half of the first.
+    /// Hashes a pair of addresses, given as two halves of eight bytes in memory order. An IPv4 address is in the first half.
     #[inline]
     fn pair(&self, one: [u64; 2], other: [u64; 2]) -> u32 {
         let [first, both, sum] = self.keys;
@@ -124,8 +122,7 @@ impl Affinity {
     }
 }
 
-/// The share of so many workers that a number belongs to. The upper part of a product is as even as the remainder of a division,
-/// and cheaper.
+/// Maps a hash to a worker. The upper part of the product is as uniform as a remainder, and cheaper.
 const fn share(number: u32, workers: usize) -> usize {
     ((number as u64 * workers as u64) >> 32) as usize
 }

@@ -1,4 +1,4 @@
-//! What a flow cache may be told of a session.
+//! Answers what the flow cache may know of a session.
 
 use super::Worker;
 use crate::packet::{self, Inner, Payload, Plain, TcpFlags};
@@ -7,34 +7,34 @@ use crate::{Flow, LinkType, PortId};
 
 use bulkhead_classifier::{OriginId, protocol};
 
-/// A lease is at most this part of the time that the session lives without packets: its packets are not seen meanwhile.
+/// A lease is at most this fraction (1/n) of the session's timeout, because workers do not see its packets meanwhile.
 const LEASES_PER_TIMEOUT: u64 = 16;
 
-/// A flow whose packets need not be judged one by one.
+/// A flow whose packets need not be judged individually.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cacheable {
     pub(crate) flow: Flow,
-    /// The keyed hash of the session, the same for both directions.
+    /// Keyed hash of the session, equal in both directions.
     pub(crate) hash: u64,
     pub(crate) origin: Option<OriginId>,
-    /// How long the session may go without a packet that the worker sees, in nanoseconds.
+    /// How long the session may live without packets at a worker, in nanoseconds.
     pub(crate) lease: u64,
 }
 
 /// The session of a connection whose SYN-ACK is about to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Opening {
-    /// Who talks to whom in the SYN-ACK as it came in.
+    /// The SYN-ACK's flow, as received.
     pub(crate) flow: Flow,
     pub(crate) session: SessionKey,
     pub(crate) origin: Option<OriginId>,
-    /// How long the session may go without a packet that the worker sees, in nanoseconds, before its handshake has ended.
+    /// Timeout of the session before its handshake has ended, in nanoseconds.
     pub(crate) timeout: u64,
-    /// The acknowledgement number of the segment that ends the handshake.
+    /// Acknowledgement number of the segment that ends the handshake.
     pub(crate) acknowledgement: u32,
 }
 
-/// By what a session is found.
+/// The key and hash that find a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SessionKey {
     key: Key,
@@ -42,7 +42,7 @@ pub(crate) struct SessionKey {
 }
 
 impl Worker {
-    /// The session of a packet that is among [`Worker::openings`], if that is still so. The frame is as it came.
+    /// Returns the session of a packet of [`Worker::openings`], if it still exists. The frame must be unchanged.
     pub(crate) fn opening(&self, frame: &[u8], in_port: PortId) -> Option<Opening> {
         let (key, from_low, _) = plain_key(frame)?;
         let session = SessionKey { key, hash: self.sessions.hash(&key) };
@@ -56,7 +56,7 @@ impl Worker {
         Some(Opening { flow, session, origin, timeout, acknowledgement: span.end })
     }
 
-    /// A connection whose SYN-ACK came at `since` is established, though no worker has seen the segment that ended its handshake.
+    /// Establishes a connection whose SYN-ACK came at `since`, although no worker has seen the segment that ended its handshake.
     pub(crate) fn end_handshake(&mut self, session: &SessionKey, since: u64, now: u64) {
         self.now.time = self.now.time.max(now);
         if let Some(slot) = self.sessions.find(session.hash, &session.key, self.now.time) {
@@ -64,8 +64,8 @@ impl Worker {
         }
     }
 
-    /// The flow of a packet that was judged to be a hit, when the next ones of it will be hits too, whatever they carry: UDP,
-    /// and TCP between its handshake and its end. The snapshot must be the one that the packet was judged by, and the frame is as it came.
+    /// Returns the flow of a hit if its next packets will be hits too, whatever they contain: UDP, and TCP between its handshake and its
+    /// end. The snapshot must be the one that judged the packet, and the frame must be unchanged.
     pub(crate) fn cacheable(&self, frame: &[u8], in_port: PortId) -> Option<Cacheable> {
         let (key, from_low, flags) = plain_key(frame)?;
         let hash = self.sessions.hash(&key);
@@ -82,18 +82,18 @@ impl Worker {
     }
 }
 
-/// As an entry has it.
+/// Decodes an entry's origin.
 fn origin(number: u32) -> Option<OriginId> {
     (number != u32::MAX).then_some(OriginId(number))
 }
 
-/// Who talks to whom.
+/// Returns a key's flow.
 fn flow(key: &Key, from_low: bool) -> Flow {
     let [(src, sport), (dst, dport)] = key.endpoints(from_low);
     Flow { src, dst, protocol: key.protocol(), sport, dport, icmp: None }
 }
 
-/// The key of a plain packet, whether it goes from the lower endpoint to the higher one, and its flags.
+/// Returns a plain packet's key, whether its source is the lower endpoint, and its flags.
 fn plain_key(frame: &[u8]) -> Option<(Key, bool, TcpFlags)> {
     let ((key, from_low), flags) = match packet::open(LinkType::Ethernet, frame, frame.len())?.0 {
         Inner::V4(packet) => {

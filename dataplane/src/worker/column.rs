@@ -11,13 +11,13 @@ use crate::{
 
 use bulkhead_classifier::protocol;
 
-/// What is known of a packet before it is judged: one cache line.
+/// A packet before it is judged: one cache line.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Meta {
-    /// For plain packets; the general ones are in a column of their own.
+    /// The key of a plain packet. General packets are in a separate column.
     pub(super) key: Key,
     pub(super) hash: u64,
-    /// Where its session probably is.
+    /// The probable slot of its session.
     pub(super) guess: Slot,
     pub(super) in_port: PortId,
     /// Position among the general packets, or [`Meta::PLAIN`].
@@ -30,25 +30,25 @@ pub(super) struct Meta {
 impl Meta {
     const PLAIN: u16 = u16::MAX;
 
-    /// The packet's position in [`Columns::parsed`]; none for a plain packet, which is whole here.
+    /// The packet's position in [`Columns::parsed`]. `None` for a plain packet, which is complete here.
     #[inline]
     pub(super) fn general(&self) -> Option<usize> {
         (self.general != Self::PLAIN).then_some(usize::from(self.general))
     }
 
-    /// A plain packet as the session table is asked about it.
+    /// Returns a plain packet as the session table looks it up.
     #[inline]
     pub(super) const fn plain(&self, epoch: u32) -> PlainHit<'_> {
         PlainHit { key: &self.key, from_low: self.from_low, flags: self.flags, in_port: self.in_port, epoch }
     }
 
-    /// Who talks to whom in a plain packet.
+    /// Returns a plain packet's flow.
     pub(super) fn flow(&self) -> Flow {
         let [(src, sport), (dst, dport)] = self.key.endpoints(self.from_low);
         Flow { src, dst, protocol: self.key.protocol(), sport, dport, icmp: None }
     }
 
-    /// A plain packet as the general parser would have given it.
+    /// Returns a plain packet as the general parser would.
     pub(super) fn ip(&self) -> Ip {
         let transport = match self.key.protocol() {
             protocol::TCP => Transport::Tcp(self.flags),
@@ -61,7 +61,7 @@ impl Meta {
 /// What the parser needs to know of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PortFacts {
-    /// The only MAC address that may send here.
+    /// The only MAC address that may send on this port. `None` if any may.
     mac: Option<[u8; 6]>,
 }
 
@@ -71,7 +71,7 @@ impl PortFacts {
     }
 }
 
-/// The decisions of a burst, as far as they were asked for.
+/// The decisions of a burst, as far as they are recorded.
 #[derive(Debug, Default)]
 pub(super) struct Decisions {
     of: Vec<Decision>,
@@ -84,7 +84,7 @@ impl Decisions {
     fn clear(&mut self, len: usize) {
         self.known.clear();
         self.known.resize(len, false);
-        // What is not known is not read, so it need not be cleared.
+        // Unknown decisions are not read, so they need not be cleared.
         if self.of.len() < len {
             self.of.resize(len, Self::NONE);
         }
@@ -100,40 +100,38 @@ impl Decisions {
     }
 }
 
-/// The columns. Kept from burst to burst, so that a packet never allocates.
+/// The columns of a burst. Reused, so that no packet allocates.
 #[derive(Debug, Default)]
 pub(super) struct Columns {
     pub(super) metas: Vec<Meta>,
-    /// The packets that are not plain.
+    /// Packets that are not plain.
     pub(super) parsed: Vec<Parsed>,
     pub(super) judged: Vec<Judged>,
     pub(super) decisions: Decisions,
-    /// The places of the packets that took longer than a plain hit, in order: who looks for sessions that begin and for drops looks
-    /// at these alone.
+    /// Positions of packets that missed the fast path, in order. They include all dropped packets and all that start sessions.
     pub(super) misses: Vec<usize>,
-    /// What is written into packets and into ICMP errors about them, of all bursts since the last
-    /// [`Columns::begin`]. A [`Judged`] names the place.
+    /// Translations of packets and ICMP errors of all bursts since the last [`Columns::begin`]. A [`Judged`] has their position.
     pub(super) translations: Translations,
-    /// The places of the packets that are the first SYN-ACKs of their connections, of the same bursts, and how many packets these
-    /// had before this one.
+    /// Positions of packets that are the first SYN-ACKs of their connections, and the number of packets before this burst, both since the
+    /// last [`Columns::begin`].
     pub(super) openings: Vec<usize>,
     pub(super) before: usize,
 }
 
 impl Columns {
-    /// Nothing is known of any packet.
+    /// Clears everything before a call.
     pub(super) fn begin(&mut self) {
         self.translations.clear();
         self.openings.clear();
         self.before = 0;
     }
 
-    /// Whether there is something to be written.
+    /// Whether there are translations.
     pub(super) const fn translates(&self) -> bool {
         !self.translations.is_empty()
     }
 
-    /// Nothing.
+    /// Clears the burst.
     pub(super) fn clear(&mut self) {
         self.metas.clear();
         self.parsed.clear();
@@ -143,7 +141,7 @@ impl Columns {
         self.metas.len()
     }
 
-    /// Parses a packet. `hash` gives a key's hash.
+    /// Parses a packet. `hash` hashes a key.
     #[inline(always)]
     pub(super) fn push(
         &mut self,
@@ -153,7 +151,7 @@ impl Columns {
         hash: impl Fn(&Key) -> u64,
     ) {
         let facts = ports.get(in_port.index());
-        // An unknown port, a wrong sender and all that is odd go the general way, which finds the reason.
+        // Unknown ports, wrong senders and unusual packets take the general path, which finds the reason.
         let may_send = |mac: Option<[u8; 6]>| match (facts, mac) {
             (Some(PortFacts { mac: Some(own) }), Some(source)) => *own == source,
             (facts, _) => facts.is_some(),
@@ -176,7 +174,7 @@ impl Columns {
         self.push_general(link, frame, wire_len, in_port);
     }
 
-    /// Once for each family, not where they come together: there the key would go through memory.
+    /// Instantiated per address family. Merged, the key would go through memory.
     #[inline(always)]
     fn push_plain<A>(
         &mut self,
@@ -207,13 +205,13 @@ impl Columns {
         });
     }
 
-    /// What is written into a packet.
+    /// Returns a packet's translation.
     #[inline]
     pub(super) fn translated(&self, place: Option<NonZeroU32>) -> Option<Translated<'_>> {
         self.translations.get(place)
     }
 
-    /// Who talks to whom, as far as the packet could be parsed.
+    /// Returns a packet's flow. `None` if it could not be parsed.
     pub(super) fn flow(&self, at: usize) -> Option<Flow> {
         let meta = &self.metas[at];
         match meta.general() {
@@ -222,7 +220,7 @@ impl Columns {
         }
     }
 
-    /// The burst on its way through the stages: every packet begins as a drop.
+    /// Returns the burst for the stages. Every packet begins as a drop.
     pub(super) fn burst<'a>(&'a mut self, snapshot: &'a Snapshot, epochs: (u32, u32), frames: Frames<'a>) -> Burst<'a> {
         self.judged.clear();
         self.judged.resize(self.metas.len(), Judged::UNJUDGED);
@@ -248,7 +246,7 @@ impl Columns {
     }
 }
 
-/// The bytes of a burst, for the few packets that are looked at twice.
+/// The bytes of a burst, for packets that are parsed again.
 #[derive(Clone, Copy)]
 pub(super) enum Frames<'a> {
     /// Live: the first frame of each packet.
@@ -266,12 +264,12 @@ impl<'a> Frames<'a> {
     }
 }
 
-/// A burst on its way through the stages.
+/// A burst in the pipeline.
 pub(super) struct Burst<'a> {
     pub(super) snapshot: &'a Snapshot,
-    /// Stands for the snapshot's generation: see [`super::Worker`].
+    /// Number that represents the snapshot's generation: see [`super::Worker`].
     pub(super) epoch: u32,
-    /// The lower half of the epoch of the snapshot's Services.
+    /// The lower half of the Services' epoch.
     pub(super) services: u32,
     frames: Frames<'a>,
     pub(super) metas: &'a mut [Meta],
@@ -289,7 +287,7 @@ impl Burst<'_> {
         self.metas[at].in_port
     }
 
-    /// What the packet carries, read anew.
+    /// Parses the packet's payload again.
     pub(super) fn payload(&self, at: usize) -> Option<Payload<'_>> {
         match self.frames {
             Frames::Ethernet(frames) => Payload::of(LinkType::Ethernet, frames[at], frames[at].len()),
@@ -297,29 +295,29 @@ impl Burst<'_> {
         }
     }
 
-    /// The packet is of this kind.
+    /// Sets the packet's kind.
     pub(super) fn is(&mut self, at: usize, body: BodyKind) {
         self.judged[at].body = body;
     }
 
-    /// The packet is dropped.
+    /// Drops the packet.
     pub(super) fn drop(&mut self, at: usize, reason: DropReason) {
         self.judged[at].verdict = Verdict::Drop(reason);
     }
 
-    /// The packet passes without policy and without a session.
+    /// Forwards the packet without policy and session.
     pub(super) fn forward(&mut self, at: usize, out: PortId) {
         self.judged[at].verdict = Verdict::Forward(out);
     }
 
-    /// The packet is allowed as part of a session.
+    /// Allows the packet as part of a session.
     pub(super) fn allow(&mut self, at: usize, verdict: Verdict, decision: Decision, session: crate::SessionState) {
         self.judged[at].verdict = verdict;
         self.judged[at].session = Some(session);
         self.decisions.set(at, Some(decision));
     }
 
-    /// Keeps what is to be written into a packet, for when it is allowed.
+    /// Stores a packet's translation for the case that it is allowed. Returns its position.
     pub(super) fn add_translation(&mut self, rewritten: Rewritten) -> Option<NonZeroU32> {
         self.translations.add_packet(|packets| packets.push(rewritten))
     }
@@ -329,31 +327,31 @@ impl Burst<'_> {
         self.translations.add_error(error)
     }
 
-    /// Says what is written into the packet, or would be if it were not dropped.
+    /// Sets the packet's translation, also for a packet that is dropped.
     pub(super) fn translate(&mut self, at: usize, translation: Option<NonZeroU32>) {
         self.judged[at].translation = translation;
     }
 
-    /// The packet is the first SYN-ACK of its connection.
+    /// Marks the packet as the first SYN-ACK of its connection.
     pub(super) fn open(&mut self, at: usize) {
         self.openings.push(self.before + at);
     }
 
-    /// Another worker is to judge the packet.
+    /// Marks the packet for another worker.
     pub(super) fn hand_over(&mut self, at: usize, worker: usize) {
         self.judged[at].elsewhere = u8::try_from(worker + 1).ok().and_then(NonZeroU8::new);
     }
 
-    /// The addresses and ports that are written into the packet; none for an ICMP error.
+    /// Returns the packet's new addresses and ports. `None` for an ICMP error.
     pub(super) fn rewritten(&self, at: usize) -> Option<Rewritten> {
         match self.translations.get(self.judged[at].translation)? {
             Translated::Packet(rewritten) => Some(*rewritten),
-            // What is plain is no fragment, and nobody asks.
+            // Plain packets are no fragments, for which this is called.
             Translated::PlainV4(_) | Translated::Error(_) => None,
         }
     }
 
-    /// Changes who talks to whom, for display.
+    /// Sets the ports of the packet's flow, for display.
     pub(super) fn set_transport_ports(&mut self, at: usize, (sport, dport): (u16, u16)) {
         let general = self.metas[at].general();
         if let Some(flow) = general.and_then(|general| self.parsed[general].flow.as_mut()) {

@@ -1,4 +1,4 @@
-//! Sessions and what comes of them: hit, renewal, start and refusal.
+//! Judges packets of conversations: hits, renewals, new sessions and refusals.
 
 use std::num::NonZeroU32;
 
@@ -14,28 +14,27 @@ use crate::session::{Direction, Key, Match, NewSession, Slot};
 use crate::translations::TranslatedError;
 use crate::{Decision, DropReason, Flow, PortId, PortKind, SessionState, Snapshot, Verdict};
 
-/// Of entries that no table has decided about.
+/// For entries that no table has decided about.
 const NO_DECISION: Decision = Decision { table: None, rule: None, origin: None };
 
-/// A packet that belongs to a session if its ports fit.
+/// A packet that belongs to a session if its ports match.
 pub(super) struct Claim {
     pub(super) slot: Slot,
     pub(super) key: Key,
     pub(super) hash: u64,
-    /// The hash of the packet's own key, or of the quoted packet's.
+    /// Hash of the packet's own key, or of the quoted packet's.
     pub(super) wire_hash: u64,
-    /// Which way the packet goes.
     pub(super) direction: Direction,
-    /// Who talks to whom in the session's forward direction.
+    /// The session's flow in its forward direction.
     pub(super) forward: Flow,
     pub(super) hop_limit: u8,
     pub(super) flags: Option<TcpFlags>,
-    /// For an ICMP error about the session: what is written into it.
+    /// For an ICMP error: its translation. `None` for any other packet.
     pub(super) error: Option<Option<TranslatedError>>,
 }
 
 impl Worker {
-    /// A packet of a conversation: everything but ICMP errors.
+    /// Judges a packet of a conversation, which is anything but an ICMP error.
     pub(super) fn judge_conversation(&mut self, burst: &mut Burst<'_>, at: usize, ip: &Ip) -> Result<(), DropReason> {
         let flow = &ip.flow;
         #[cfg(test)]
@@ -71,12 +70,12 @@ impl Worker {
             let entry = self.sessions.entry(slot);
             let refused = entry.refused();
             let opens_back = direction == Direction::Reply && ip.transport.opens();
-            // A SYN against the direction of an open connection is a connection of its own, or one half of a
-            // simultaneous open (RFC 9293 §3.5), which both tables must allow then.
+            // A SYN against the direction of an open connection opens another connection, or is half of a simultaneous open (RFC 9293
+            // §3.5). Both tables must allow it.
             let starts_anew = flags.is_some_and(TcpFlags::opens) && (entry.is_closed() || opens_back);
             let (was_session, is_translated) = (entry.was_session(), entry.is_translated());
             if starts_anew && matched == Match::Alias(Direction::Forward) {
-                // The client's port is used again. What is over goes, so that the new connection may be given another backend.
+                // The client reuses its port. The ended session is removed, so that the new connection may get another backend.
                 self.sessions.replace(slot);
                 return self.start_any(burst, at, ip, new);
             }
@@ -89,18 +88,18 @@ impl Worker {
                 None => {}
             }
             if is_translated && refused.is_none() && !starts_anew && matched == Match::Key(Direction::Reply) {
-                // Nobody knows now where the client is. A conversation of the backend's own would take the session's place.
+                // The client's location is unknown. A conversation started by the backend would take the session's place.
                 return Err(DropReason::SessionClash);
             }
             if matched == Match::Alias(Direction::Forward) {
-                // The client comes in elsewhere now. A second session with its alias would never be found.
+                // The client now arrives on another port. A second session with its alias would never be found.
                 self.sessions.replace(slot);
             }
         }
         self.start_any(burst, at, ip, new)
     }
 
-    /// The packet belongs to no session: it may start one, translated or not.
+    /// Judges a packet without a session, which may start one, translated or not.
     fn start_any(&mut self, burst: &mut Burst<'_>, at: usize, ip: &Ip, new: NewSession) -> Result<(), DropReason> {
         if let Some(worker) = self.sessions.elsewhere(&new.key) {
             burst.hand_over(at, worker);
@@ -116,7 +115,7 @@ impl Worker {
         }
     }
 
-    /// A packet that may belong to a session.
+    /// Creates the claim of a packet on a session.
     fn claim(&self, slot: Slot, direction: Direction, ip: &Ip, wire_hash: u64) -> Claim {
         let entry = self.sessions.entry(slot);
         let forward = match (self.sessions.true_ends(slot), direction) {
@@ -129,8 +128,8 @@ impl Worker {
         Claim { slot, key, hash, wire_hash, direction, forward, hop_limit: ip.hop_limit, flags, error: None }
     }
 
-    /// A packet of a conversation that was refused, in either direction. Where it came in does not matter: what was
-    /// refused is who talks to whom.
+    /// Judges a packet of a refused conversation, in either direction. Its receiving port does not matter, because the refusal is for the
+    /// flow.
     fn judge_refused(
         &mut self,
         burst: &mut Burst<'_>,
@@ -153,7 +152,7 @@ impl Worker {
                 }
                 return self.start_any(burst, at, ip, new);
             }
-            // The new tables are asked about the direction that was refused; the packet passes as its reply or not at all.
+            // The new tables judge the refused direction. The packet only passes as its reply.
             if let Some((in_port, port)) = self.forward_in_port(burst.snapshot, claim) {
                 let (from_low, direction) = (!new.from_low, Direction::Reply);
                 let rewrite = self.sessions.rewrite(claim.slot);
@@ -161,9 +160,8 @@ impl Worker {
                 return self.start(burst, at, ip, &claim.forward, turned);
             }
         } else if is_forward || (was_session && claim.flags.is_some()) {
-            // A connection that was cut may be tried from either side, and be allowed again. Other replies do not prolong a
-            // refusal: with fixed ports on both sides they may be the other side's own conversation, which must get its turn
-            // some time.
+            // Either side may retry a cut connection, which may be allowed again. Other replies do not extend a refusal: with fixed ports
+            // they may be the other side's own conversation.
             self.sessions.touch(claim.slot, claim.direction, None, self.now);
         }
         let translation = self.translation_of(burst, claim);
@@ -172,14 +170,14 @@ impl Worker {
         Err(reason)
     }
 
-    /// A packet of a session that a policy has cut: newer tables are asked whether it goes on. False when these have cut it.
+    /// Asks newer tables about a session that a policy has cut. Returns false if these tables have cut it.
     fn resume(&mut self, burst: &mut Burst<'_>, at: usize, claim: &Claim) -> Result<bool, DropReason> {
         let is_stale = self.sessions.entry(claim.slot).epoch != burst.epoch;
         Ok(is_stale && self.renew(burst, at, claim)?)
     }
 
-    /// Forwards a packet in its session, or lets it wait for the new generation's word on the session. False when
-    /// the session's ports do not fit: then it is not a packet of the session.
+    /// Forwards a packet in its session, or lets it wait until the new generation has judged the session. Returns false if the session's
+    /// ports do not match, so that the packet is not part of it.
     pub(super) fn follow(&mut self, burst: &mut Burst<'_>, at: usize, claim: &Claim) -> Result<bool, DropReason> {
         let entry = self.sessions.entry(claim.slot);
         if entry.epoch != burst.epoch {
@@ -193,7 +191,7 @@ impl Worker {
         let decision = self.sessions.decision(claim.slot);
         if claim.error.is_none() {
             if let Some(flags) = self.believe(burst, at, claim)? {
-                // What waits found room for itself before this one needed some too.
+                // Waiting packets were checked for room before this packet needs some.
                 let closes = self.sessions.would_close(claim.slot, claim.direction, flags);
                 if closes && self.sessions.half_open_room() <= self.pending.len() {
                     self.settle_pending(burst);
@@ -211,7 +209,7 @@ impl Worker {
         Ok(true)
     }
 
-    /// What is written into a packet of a session, or into an error about one.
+    /// Returns the translation of a session's packet, or of an error about one.
     fn translation_of(&self, burst: &mut Burst<'_>, claim: &Claim) -> Option<NonZeroU32> {
         match claim.error {
             None => burst.add_translation(self.sessions.rewritten(claim.slot, claim.direction)?),
@@ -219,7 +217,7 @@ impl Worker {
         }
     }
 
-    /// The session is of another generation: its forward direction is routed and classified anew.
+    /// Routes and classifies the forward direction of a session of another generation again.
     fn renew(&mut self, burst: &mut Burst<'_>, at: usize, claim: &Claim) -> Result<bool, DropReason> {
         let snapshot = burst.snapshot;
         let arrived = burst.in_port(at);
@@ -268,9 +266,8 @@ impl Worker {
         Ok(true)
     }
 
-    /// The port on which the session's forward direction comes in, in this snapshot, and its kind. Port numbers may have
-    /// changed; what kind of port it is has not, so that a session of the uplink never becomes one of the node.
-    /// None when no port is left for it.
+    /// Returns the port that receives the session's forward direction in this snapshot, and its kind. Port ids may have changed, but not
+    /// the kind, so a session of the uplink never becomes one of the node. `None` if the port no longer exists.
     fn forward_in_port(&self, snapshot: &Snapshot, claim: &Claim) -> Option<(PortId, PortKind)> {
         let same_kind = || match self.sessions.entry(claim.slot).in_kind() {
             PortKind::Pod => None,
@@ -281,7 +278,7 @@ impl Worker {
         Some((port, snapshot.port(port)?.kind))
     }
 
-    /// The packet belongs to no session: may it start one? `forward` is who talks to whom in the new session.
+    /// Starts a session for a packet without one, if that is allowed. `forward` is the session's flow.
     fn start(
         &mut self,
         burst: &mut Burst<'_>,
@@ -296,7 +293,7 @@ impl Worker {
         if let Ok(exit) = &exit {
             new.out_port = exit.port;
         }
-        // When the table is nearly full, who finds room depends on the order: one packet at a time then.
+        // If the table is nearly full, the order decides which packet finds room, so packets are judged one at a time.
         let is_tight = self.sessions.room_for(&new) <= self.pending.len();
         if is_tight {
             self.settle_pending(burst);
@@ -304,7 +301,7 @@ impl Worker {
         let Exit { port, check } = match exit {
             Ok(exit) => exit,
             Err(reason) => {
-                // A closed port must not be opened by an answer either.
+                // An answer must not open a closed port either.
                 if reason == DropReason::TableMissing {
                     self.sessions.refuse(&new, reason, self.now);
                 }
@@ -315,7 +312,7 @@ impl Worker {
         let leaves = match new.direction {
             Direction::Forward => port,
             Direction::Reply if burst.in_port(at) == port => new.in_port,
-            // Not from where the request went.
+            // An answer may not come from the port that the request left through.
             Direction::Reply => {
                 burst.decisions.set(at, Some(new.decision));
                 return Err(DropReason::PolicyDenied);
@@ -342,7 +339,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Packets that are seen to be answers start nothing: their request was refused, or nobody knows of it.
+    /// Rejects packets that are recognisable answers: their request was refused or never seen.
     pub(super) fn check_start(&self, transport: &Transport) -> Result<(), DropReason> {
         match *transport {
             Transport::Tcp(flags) if flags.opens() || (self.tcp_pickup && flags.continues()) => Ok(()),
@@ -354,20 +351,19 @@ impl Worker {
 }
 
 impl Claim {
-    /// Whether a packet of the session that goes this way may come in on `arrived`. Errors may also come from the
-    /// node itself, which is a router on the way.
+    /// Whether a packet of the session may come in on `arrived`. Errors may also come from the node itself, as a router on the path.
     fn fits(&self, snapshot: &Snapshot, arrived: PortId, expected: PortId) -> bool {
         arrived == expected || (self.error.is_some() && snapshot.host() == Some(arrived))
     }
 }
 
-/// What the tables look at. Only protocols with ports have any; an ICMP type or an echo identifier must never match
-/// a rule's port.
+/// Returns the key that the tables judge. Only protocols with ports have ports in it: an ICMP type or echo identifier must never match a
+/// rule's port.
 pub(super) fn policy_key(flow: &Flow) -> PolicyKey {
     PolicyKey::new(flow.src, flow.dst, flow.protocol, flow.sport, flow.dport)
 }
 
-/// The same conversation seen from the other side.
+/// Returns the flow of the opposite direction.
 pub(super) fn turned(flow: &Flow) -> Flow {
     Flow { src: flow.dst, dst: flow.src, sport: flow.dport, dport: flow.sport, ..*flow }
 }

@@ -1,7 +1,7 @@
-//! Which rule denies a packet, asked again after it was dropped.
+//! Finds the rule that denied a packet.
 //!
-//! The pipeline remembers no rule with a live packet's verdict. Only whoever wants to tell the sender needs it, a bounded
-//! number of times a second, so it is looked up once more.
+//! The pipeline does not store the rule with a live packet's verdict. It is only needed to notify senders, which is rate limited, so it is
+//! looked up again.
 
 use bulkhead_classifier::OriginId;
 
@@ -10,8 +10,8 @@ use super::exit::{self, Check};
 use crate::service::{Answer, Client};
 use crate::{Flow, PortId, Snapshot};
 
-/// The origin of the rule that denies the packet as the first one of a conversation. None when it would be allowed, when no
-/// rule decides, and when there is no way out. Sessions are not asked.
+/// Returns the origin of the rule that denies the packet as the first of a conversation. `None` if it would be allowed, if no rule decides,
+/// or if there is no route. Ignores sessions.
 pub(crate) fn denied_by(snapshot: &Snapshot, in_port: PortId, flow: &Flow) -> Option<OriginId> {
     let translated = translated(snapshot, in_port, flow);
     let flow = translated.as_ref().unwrap_or(flow);
@@ -23,8 +23,8 @@ pub(crate) fn denied_by(snapshot: &Snapshot, in_port: PortId, flow: &Flow) -> Op
     (!verdict.is_allow()).then_some(rule.origin)
 }
 
-/// Who talks to whom in truth, when the destination is a Service's. The backend is that of a client who comes for the first time: policy
-/// is seldom another one for the next.
+/// Returns the flow after translation to a Service's backend. The backend is that of a new client, since policy rarely differs between
+/// backends.
 fn translated(snapshot: &Snapshot, in_port: PortId, flow: &Flow) -> Option<Flow> {
     let services = snapshot.services()?;
     let client = Client::new(snapshot.node(), services, snapshot.port(in_port)?.kind, flow.src);

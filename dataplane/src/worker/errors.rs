@@ -8,8 +8,8 @@ use crate::session::{Direction, Key, Match};
 use crate::{DropReason, Flow};
 
 impl Worker {
-    /// An ICMP error passes when the packet in it belongs to a session, and the error goes back to that packet's
-    /// sender (RFC 792, RFC 4443 §2.4). Its own source may be any router on the way.
+    /// Allows an ICMP error if the quoted packet belongs to a session and the error goes to that packet's sender (RFC 792, RFC 4443 §2.4).
+    /// Its source may be any router on the path.
     pub(super) fn judge_error(
         &mut self,
         burst: &mut Burst<'_>,
@@ -35,7 +35,7 @@ impl Worker {
         if self.sessions.entry(slot).refused().is_some() {
             return Err(DropReason::IcmpErrorWithoutSession);
         }
-        // The error goes the other way than the packet that it is about.
+        // The error's direction is opposite to the quoted packet's.
         let matched = self.sessions.matched(slot, &key, from_low);
         let (Match::Key(of) | Match::Alias(of)) = matched;
         let (direction, forward) = match of {

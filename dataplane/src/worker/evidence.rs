@@ -1,4 +1,4 @@
-//! A second look at packets that would change a session: see [`crate::session`] for what is concluded.
+//! Checks packets that would change a session more closely: see [`crate::session`].
 
 use bulkhead_classifier::protocol;
 
@@ -10,7 +10,7 @@ use crate::packet::{Checksum, Payload, TcpFlags};
 use crate::session::{Belief, Direction, Evidence, Match, NewSession, Slot};
 
 impl Worker {
-    /// What the session is to learn from a packet of it; none for nothing, not even that it is in use.
+    /// Returns what the session may learn from its packet. `None` if nothing, not even that it is in use.
     pub(super) fn believe(
         &mut self,
         burst: &Burst<'_>,
@@ -32,7 +32,7 @@ impl Worker {
         }
     }
 
-    /// A second look at a packet of a session.
+    /// Checks a packet of a session.
     fn evidence(
         &self,
         burst: &Burst<'_>,
@@ -56,7 +56,7 @@ impl Worker {
         Evidence { checksum, span, is_bound }
     }
 
-    /// A hit of a session whose sequence numbers have not been looked at for a while.
+    /// Checks a hit whose session was not sampled for a while.
     #[cold]
     #[inline(never)]
     pub(super) fn sample(&mut self, burst: &Burst<'_>, at: usize) {
@@ -70,8 +70,8 @@ impl Worker {
         }
     }
 
-    /// What begins a connection has a right checksum, and says where its sender is. Datagrams are not summed up: until they are
-    /// answered, nobody pays much for them.
+    /// Checks the checksum of a packet that opens a connection, and reads its sequence range. UDP is not checked: an unanswered datagram
+    /// has little effect.
     pub(super) fn check_opening(
         &self,
         burst: &Burst<'_>,

@@ -1,4 +1,4 @@
-//! Where a packet leaves, and what it must pass there.
+//! Finds a packet's output port and the tables that judge it.
 
 use std::net::IpAddr;
 
@@ -6,34 +6,34 @@ use bulkhead_classifier::OriginId;
 
 use crate::{DropReason, PortId, PortKind, Snapshot, TableId, Verdict};
 
-/// The way out of the vswitch.
+/// A packet's output port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Exit {
     pub(super) port: PortId,
     pub(super) check: Check,
 }
 
-/// What decides about a packet on its way out.
+/// What decides about an outgoing packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Check {
-    /// The table that is bound to the port where the packet came in, else to the port where it leaves.
+    /// The table of the receiving port, otherwise that of the output port.
     Table(Bound),
-    /// Nothing: it goes from a port's own address to the port's own address, and the control plane allows that.
+    /// No table: the packet goes from a port's own address to itself, which the control plane allows.
     Hairpin(OriginId),
 }
 
-/// The tables that are bound to the port that judges.
+/// The tables of the port that judges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Bound {
-    /// The one that decides.
+    /// The table in force.
     pub(super) table: TableId,
-    /// The one that says what would be denied: see [`super::audit`].
+    /// The audit table: see [`super::audit`].
     pub(super) audit: Option<TableId>,
 }
 
-/// Finds the way out for a packet that came in on `in_port`.
+/// Finds the output port of a packet received on `in_port`.
 ///
-/// What is translated on its way may go back to where it came from: the client's address is not the one that the backend sees.
+/// A translated packet may return to its receiving port, because the backend does not see the client's address.
 pub(super) fn find(
     snapshot: &Snapshot,
     in_port: PortId,
@@ -56,8 +56,8 @@ pub(super) fn find(
     Ok(Exit { port: out, check: Check::Table(Bound { table, audit: port.audit }) })
 }
 
-/// The port that leads to the destination. Link-local addresses mean something on one link only (RFC 4291 §2.5.6), so
-/// the routes have no say in them: they go to the port that owns them, or between node and uplink, which share one.
+/// Returns the port towards the destination. Link-local addresses are only valid on one link (RFC 4291 §2.5.6), so routes do not apply to
+/// them: they lead to the owning port, or between node and uplink, which share a link.
 pub(super) fn route(snapshot: &Snapshot, in_port: PortId, dst: IpAddr) -> Option<PortId> {
     let IpAddr::V6(v6) = dst else { return snapshot.routes().lookup(dst) };
     if !v6.is_unicast_link_local() {
@@ -71,14 +71,14 @@ pub(super) fn route(snapshot: &Snapshot, in_port: PortId, dst: IpAddr) -> Option
     }
 }
 
-/// What becomes of a packet that policy allows. Policy comes before the hop limit: who is refused learns nothing about
-/// routes, and the node's Time Exceeded about a packet that is allowed belongs to a session.
+/// Returns the verdict for a packet that policy allows. Policy comes before the hop limit: refused senders learn nothing about routes, and
+/// a Time Exceeded about an allowed packet belongs to a session.
 pub(super) fn verdict(snapshot: &Snapshot, hop_limit: u8, in_port: PortId, out: PortId) -> Verdict {
     check_hop_limit(snapshot, hop_limit, in_port, out).map_or_else(Verdict::Drop, |()| Verdict::Forward(out))
 }
 
-/// A packet that goes on to another machine or pod needs a hop more. The node itself is where it begins or ends: vswitch
-/// and host stack are one router ([`is_hop`](crate::forward::is_hop)).
+/// Checks the hop limit of a packet that is forwarded to another machine or pod. Vswitch and host stack are one router, so the node itself
+/// is no hop ([`is_hop`](crate::forward::is_hop)).
 pub(super) fn check_hop_limit(
     snapshot: &Snapshot,
     hop_limit: u8,

@@ -1,4 +1,4 @@
-//! Fragments: the first one is judged, what became of it becomes of the others ([`crate::fragment`]).
+//! Judges fragments: later fragments get the first one's verdict ([`crate::fragment`]).
 
 use super::Worker;
 use super::column::Burst;
@@ -8,7 +8,7 @@ use crate::packet::{Fragment, Ip};
 use crate::{DropReason, SessionState, Verdict};
 
 impl Worker {
-    /// Fragments are judged one at a time: they are rare, and a later one depends on the first.
+    /// Judges one fragment at a time: they are rare, and later ones depend on the first.
     pub(super) fn judge_fragment(
         &mut self,
         burst: &mut Burst<'_>,

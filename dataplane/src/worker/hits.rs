@@ -1,4 +1,4 @@
-//! The short cut: packets of open sessions about which there is nothing to ask.
+//! The fast path: packets of open sessions that need no further checks.
 
 use std::num::NonZeroU32;
 
@@ -8,15 +8,14 @@ use crate::session::{Hit, NONE};
 use crate::{BodyKind, Judged, SessionState, Verdict};
 
 impl Worker {
-    /// Guesses every plain packet's session and reads its entry. Nothing depends on it: it is there so that the cache
-    /// misses of a burst overlap. All buckets are read in one short loop of independent loads and all entries in another,
-    /// which is as good as prefetching; judging packet by packet, the CPU would see two misses at a time.
+    /// Prefetches: guesses the session of every plain packet and reads its entry, so that the cache misses of a burst overlap. One short
+    /// loop reads all buckets and another all entries. While judging packet by packet, the CPU would overlap two misses at a time.
     pub(super) fn read_ahead(&self, metas: &mut [Meta]) {
         let prefetch = self.sessions.prefetch();
         let touched = metas.iter().fold(0, |all, meta| all ^ prefetch.touch(meta.hash));
         std::hint::black_box(touched);
         for meta in metas.iter_mut() {
-            // A packet that is not plain has no hash, and its guess is not used.
+            // Packets that are not plain have no hash, and their guess is not used.
             meta.guess = prefetch.guess(meta.hash);
         }
         let entries = self.sessions.entries();
@@ -29,8 +28,7 @@ impl Worker {
         }
     }
 
-    /// The common case: a plain packet of an open session about which there is nothing to ask. Without `TRANSLATES`, a packet of a session
-    /// to a Service's address is no such case.
+    /// Judges a plain packet of an open session that needs no further checks. Without `TRANSLATES`, translated sessions take the full path.
     #[inline]
     pub(super) fn is_hit<const EXPLAIN: bool, const TRANSLATES: bool>(
         &mut self,
@@ -52,7 +50,7 @@ impl Worker {
         hit.is_some()
     }
 
-    /// The same for a session to a Service's address.
+    /// The same for a translated session.
     #[inline(always)]
     fn is_translated_hit<const EXPLAIN: bool>(&mut self, burst: &mut Burst<'_>, at: usize) -> bool {
         let meta = &burst.metas[at];

@@ -1,4 +1,4 @@
-//! Connections of pods to the world: which of them leave with the node's address.
+//! Decides which connections of pods leave with the node's address.
 
 use std::net::IpAddr;
 
@@ -7,10 +7,10 @@ use crate::masquerade::Masquerade;
 use crate::session::{Direction, Slot};
 use crate::{DropReason, PortId, PortKind, Snapshot};
 
-/// The address with which what comes in so leaves for a destination, where that is the node's; none where the sender's own stays.
+/// Returns the node's address if the connection is masqueraded, otherwise `None`.
 ///
 /// # Errors
-/// When it would have to be the node's, and the node has none of this family.
+/// If the connection must be masqueraded and the node has no address of this family.
 pub(super) fn source(
     snapshot: &Snapshot,
     (in_port, in_kind): (PortId, PortKind),
@@ -26,14 +26,14 @@ pub(super) fn source(
     source.map(|source| Some((source, masquerade))).ok_or(DropReason::NotMasqueraded)
 }
 
-/// Whether answers to this address come to the node.
+/// Whether answers to this address reach the node.
 fn is_hosts(snapshot: &Snapshot, address: IpAddr) -> bool {
     snapshot.owner(address).is_some_and(|owner| Some(owner) == snapshot.host())
 }
 
 impl Worker {
-    /// Whether a pod's session, of tables before these, leaves with an address with which it must not any more: the pod's own, or one
-    /// that the node has lost. So it is with sessions that an earlier process has begun without masquerading.
+    /// Whether a pod's session of an older generation leaves with an address that is no longer valid: the pod's own, or one that the node
+    /// has lost. Sessions that began before masquerading was enabled are an example.
     pub(super) fn is_unmasked(&self, snapshot: &Snapshot, slot: Slot) -> bool {
         let entry = self.sessions.entry(slot);
         if snapshot.masquerade().is_none() || entry.in_kind() != PortKind::Pod {

@@ -1,8 +1,7 @@
-//! Packets that wait for the classifier.
+//! Packets waiting for the classifier.
 //!
-//! A miss costs a table lookup, and lookups are cheaper many at a time. So misses are put aside while the burst goes
-//! on and are classified together, one batch per table. What makes that safe: [`Pending::may_hold`] tells when a
-//! packet comes whose session may be among them; then they are settled first.
+//! A miss needs a table lookup, and lookups are cheaper in batches. So misses are collected during the burst and classified together, one
+//! batch per table. If a later packet may belong to a waiting session ([`Pending::may_hold`]), the waiting packets are classified first.
 
 use std::num::NonZeroU32;
 
@@ -15,38 +14,38 @@ use crate::packet::TcpFlags;
 use crate::session::{Direction, Key, Moment, NewSession, SessionTable, Slot};
 use crate::{BURST, Decision, DropReason, PortId, SessionState, Snapshot, TableId, Verdict};
 
-/// Bits of the filter: 16 per packet of a burst, so that fewer than one packet in 16 settles a burst for nothing.
+/// Bits of the filter: 16 per packet of a burst, so that less than one packet in 16 causes an early classification by chance.
 const FILTER_BITS: usize = 16 * BURST;
 
-/// What to do when policy says yes.
+/// The action if policy allows the packet.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum IfAllowed {
-    /// Start a session. The decision in it is filled in.
+    /// Start this session, with the decision filled in.
     Start(NewSession),
-    /// Keep a session of an older generation.
+    /// Renew a session of an older generation.
     Keep(Renewal),
 }
 
-/// A session of an older generation, and the packet that asks for it.
+/// A session of an older generation, and the packet that belongs to it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Renewal {
     pub(super) key: Key,
     pub(super) hash: u64,
-    /// The hash of the packet's own key.
+    /// Hash of the packet's own key.
     pub(super) wire_hash: u64,
-    /// The new generation's.
+    /// Epoch of the new generation.
     pub(super) epoch: u32,
     /// The session's ports in the new generation, in its forward direction.
     pub(super) ports: (PortId, PortId),
     pub(super) direction: Direction,
-    /// What the session learns from the packet; none for nothing.
+    /// TCP flags to add to the session, or `Some(None)` for other protocols. `None` if the packet changes nothing.
     pub(super) news: Option<Option<TcpFlags>>,
-    /// An ICMP error about the session does not keep it alive.
+    /// Whether the packet is an ICMP error, which does not extend the session's life.
     pub(super) is_error: bool,
 }
 
 impl Renewal {
-    /// The new generation allows the session.
+    /// Renews the session, which the new generation allows.
     pub(super) fn apply(&self, sessions: &mut SessionTable, slot: Slot, decision: Decision, now: Moment) {
         sessions.renew(slot, self.epoch, &decision, self.ports, now);
         if let Some(flags) = self.news {
@@ -58,30 +57,29 @@ impl Renewal {
     }
 }
 
-/// A packet that no session has, and that waits.
+/// A packet without a valid session.
 #[derive(Clone, Copy, Debug)]
 struct Miss {
-    /// The packet's place in the burst.
+    /// Position in the burst.
     at: usize,
     table: TableId,
-    /// The table that says what would be denied, while policies are audited.
+    /// The audit table. `None` if no audited policy matters.
     audit: Option<TableId>,
-    /// What becomes of the packet if policy allows it.
+    /// Verdict if policy allows the packet.
     allowed: Verdict,
-    /// When the packet came.
     now: Moment,
-    /// What is written into the packet then.
+    /// Position of the packet's translation. `None` without one.
     translation: Option<NonZeroU32>,
     if_allowed: IfAllowed,
 }
 
-/// The packets that wait, side by side with their keys.
+/// Waiting packets and their policy keys, in parallel vectors.
 #[derive(Debug)]
 pub(super) struct Pending {
     misses: Vec<Miss>,
     keys: Vec<PolicyKey>,
     verdicts: Vec<PolicyVerdict>,
-    /// Positions by table, and keys and verdicts of one table, when the burst has packets for several.
+    /// Positions sorted by table, and the keys and verdicts of one table, for a burst with several tables.
     order: Vec<usize>,
     gathered: Vec<PolicyKey>,
     answers: Vec<PolicyVerdict>,
@@ -110,7 +108,7 @@ impl Pending {
         self.misses.is_empty()
     }
 
-    /// Whether a session with this hash may be waiting. May say yes by mistake, never no.
+    /// Whether a session with this hash may be waiting. May return true by chance, but never false by mistake.
     pub(super) fn may_hold(&self, hash: u64) -> bool {
         let (word, bit) = filter_bit(hash);
         self.filter[word] & bit != 0
@@ -125,7 +123,7 @@ impl Pending {
         translation: Option<NonZeroU32>,
         if_allowed: IfAllowed,
     ) {
-        // A session to a Service is found by two keys.
+        // A translated session is found by two keys.
         let hashes = match &if_allowed {
             IfAllowed::Start(new) => [new.hash, new.wire_hash],
             IfAllowed::Keep(renewal) => [renewal.hash, renewal.wire_hash],
@@ -138,7 +136,7 @@ impl Pending {
         self.keys.push(key);
     }
 
-    /// Classifies all and acts on the answers in the order of the packets. Notes the connections that pass and are audited.
+    /// Classifies all waiting packets and applies the verdicts in packet order. Appends audited connections to `audits`.
     pub(super) fn settle(&mut self, sessions: &mut SessionTable, burst: &mut Burst<'_>, audits: &mut Vec<Noted>) {
         if self.misses.is_empty() {
             return;
@@ -147,7 +145,7 @@ impl Pending {
         for ((miss, key), verdict) in self.misses.iter().zip(&self.keys).zip(&self.verdicts) {
             let decision = burst.snapshot.decision(miss.table, *verdict);
             burst.decisions.set(miss.at, Some(decision));
-            // A packet that is dropped is told with the backend that it was judged for.
+            // Dropped packets are reported with the backend that policy judged.
             burst.translate(miss.at, miss.translation);
             let denial = match miss.audit {
                 Some(audit) if verdict.is_allow() => audit::denial(burst.snapshot, audit, key),
@@ -168,7 +166,7 @@ impl Pending {
         self.filter.fill(0);
     }
 
-    /// One batch per table that occurs.
+    /// Looks up all keys, one batch per table.
     fn classify(&mut self, snapshot: &Snapshot) {
         let Self { misses, keys, verdicts, order, gathered, answers, .. } = self;
         verdicts.clear();
@@ -198,7 +196,7 @@ impl Pending {
 }
 
 impl Miss {
-    /// Creates, renews or ends the session. Returns besides whether it is news that it is audited.
+    /// Creates, renews or ends the session. Also returns whether the connection is newly audited.
     fn act(
         &self,
         sessions: &mut SessionTable,
@@ -213,7 +211,7 @@ impl Miss {
                     sessions.refuse(&new, DropReason::PolicyDenied, self.now);
                     return Err(DropReason::PolicyDenied);
                 }
-                // The other side's SYN on an open connection: its receiver knows what it means (RFC 5961 §4).
+                // A SYN of the other side on an open connection is left to its receiver (RFC 5961 §4).
                 if new.flags.is_some() && sessions.is_open_against(&new, self.now.time) {
                     return Ok((SessionState::Hit, false));
                 }
@@ -224,7 +222,7 @@ impl Miss {
                 Ok((SessionState::New, is_audited))
             }
             IfAllowed::Keep(renewal) => {
-                // Found again by its key: a slot may have changed hands since.
+                // Looked up again, because the slot may have been reused.
                 let slot = sessions.find(renewal.hash, &renewal.key, self.now.time);
                 if !allowed {
                     let reason = DropReason::PolicyDenied;
@@ -241,7 +239,7 @@ impl Miss {
         }
     }
 
-    /// The connection, which passes and which this denies.
+    /// Returns the audit record of an allowed connection that `denial` would deny.
     #[cold]
     fn audited(&self, key: &PolicyKey, denial: Decision) -> Audited {
         let (in_port, out_port) = match &self.if_allowed {
@@ -254,7 +252,7 @@ impl Miss {
 }
 
 fn filter_bit(hash: u64) -> (usize, u64) {
-    // The index uses the hash's low and highest bits; the filter takes some from between.
+    // The index uses the lowest and highest bits of the hash, so the filter uses bits between them.
     let bit = (hash >> 20) as usize % FILTER_BITS;
     (bit / 64, 1 << (bit % 64))
 }

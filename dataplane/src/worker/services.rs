@@ -1,8 +1,8 @@
-//! Connections that are translated: the backend that one to a Service's address is given, and the source that is seen there.
+//! New translated connections: the choice of a backend and of the source that it sees.
 //!
-//! The order is: the packet's sender is who he says he is; the Service's own limits; a backend; policy on the true client and the
-//! backend; then the rewrite. So no rule knows a virtual address, and the tables are the same as without Services. What a Service
-//! refuses is not remembered: the next packet may find an endpoint.
+//! The order is: check the sender's address, apply the Service's own limits, choose a backend, ask policy about the client and the backend,
+//! then rewrite. So rules never contain virtual addresses, and the tables are the same as without Services. Refusals by a Service are not
+//! stored, because the next packet may find an endpoint.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -15,37 +15,37 @@ use crate::service::{Answer, Backend, Client, Eligible, Remembered, Vip};
 use crate::session::{Direction, Key, Match, NewSession, Rewrite, Slot};
 use crate::{DropReason, Flow, Services, Snapshot};
 
-/// How many source ports are tried before a connection is refused for want of one: with 98 of 100 in use one of them is free seven
-/// times in eight, and a hundred lookups take some microseconds.
+/// Source ports tried before a connection is refused. With 98 of 100 in use, a free one is found seven times in eight. A hundred lookups
+/// take a few microseconds.
 const TRIES: u16 = 100;
 
-/// Ports that a source is given where the client's own is taken: none that a service listens at (RFC 6335 §6).
+/// First source port used if the client's own is taken. Services do not listen below it (RFC 6335 §6).
 const FIRST_SOURCE_PORT: u16 = 1024;
 
-/// Places of the session table that are looked at with each burst after Services have changed: some ten microseconds.
+/// Slots of the session table reviewed per burst after a change of Services: about ten microseconds.
 const REVIEWED: Slot = 512;
 
-/// What a new connection is.
+/// The kind of a new connection.
 #[expect(clippy::large_enum_variant, reason = "it is looked at where it comes from, and a packet must not allocate")]
 pub(super) enum Opening {
-    /// One whose addresses stay.
+    /// Not translated.
     Direct,
-    /// One to a Service's address, or one that is masqueraded: who talks to whom in truth, and the session that it asks for.
+    /// To a Service, or masqueraded: the flow that policy judges, and the session to create.
     Translated(Flow, NewSession),
-    /// One whose session belongs to this worker, from 0.
+    /// Its session belongs to this worker, from 0.
     Elsewhere(usize),
 }
 
-/// The backend of a new connection to a Service's address.
+/// The backend of a new connection.
 #[derive(Clone, Copy)]
 struct Given {
     backend: SocketAddr,
-    /// The source that it sees.
+    /// The source address that the backend sees.
     source: IpAddr,
 }
 
 impl Worker {
-    /// The session or refusal with this key. A UDP session whose backend does not answer any more ends here.
+    /// Returns the session or refusal with this key. Ends a UDP session whose backend no longer serves.
     pub(super) fn find_current(&mut self, burst: &Burst<'_>, hash: u64, key: &Key) -> Option<Slot> {
         let slot = self.sessions.find(hash, key, self.now.time)?;
         if self.sessions.entry(slot).epoch != burst.epoch && self.is_unmasked(burst.snapshot, slot) {
@@ -67,10 +67,11 @@ impl Worker {
         Some(slot)
     }
 
-    /// Which way a packet goes that has a session's key or alias. None for one that is no packet of it and may start its own.
+    /// Returns a packet's direction in the session with its key or alias. `None` if the packet is not part of the session and may start its
+    /// own.
     ///
     /// # Errors
-    /// When it is no packet of it and cannot have its own.
+    /// If the packet is not part of the session and may not start its own.
     pub(super) fn direction_of(
         &self,
         slot: Slot,
@@ -83,13 +84,13 @@ impl Worker {
                 let is_free = entry.refused().is_some() || (entry.is_closed() && transport.opens());
                 if is_free { Ok(None) } else { Err(DropReason::SessionClash) }
             }
-            // Nobody answers in the name of a virtual address but the vswitch.
+            // Only the vswitch sends packets from a virtual address.
             Match::Alias(Direction::Reply) => Err(DropReason::ReplyWithoutSession),
             Match::Key(direction) | Match::Alias(direction) => Ok(Some(direction)),
         }
     }
 
-    /// What becomes of a new connection: it may be one to a Service's address, or one of a pod to the world.
+    /// Classifies a new connection: to a Service, masqueraded, or direct.
     pub(super) fn open(&mut self, burst: &mut Burst<'_>, ip: &Ip, new: NewSession) -> Result<Opening, DropReason> {
         let (snapshot, flow) = (burst.snapshot, &ip.flow);
         let given = self.backend(snapshot, ip, &new)?;
@@ -103,11 +104,11 @@ impl Worker {
         self.check_start(&ip.transport)?;
         let ports = ip.transport.ports(flow);
         if ports == Ports::None {
-            // Nothing would tell its answers from those to the node itself.
+            // Its answers could not be distinguished from those to the node itself.
             return Err(DropReason::NotMasqueraded);
         }
         if let Some(Team { affinity, id, workers }) = &self.team {
-            // Answers come to this one.
+            // The worker that receives the answers.
             let owner = affinity.worker_of_pair(source, dst, *workers);
             if owner != *id {
                 return Ok(Opening::Elsewhere(owner));
@@ -137,7 +138,7 @@ impl Worker {
         Err(DropReason::SourcePortsExhausted)
     }
 
-    /// The backend for a connection to a Service's address, none for any other one.
+    /// Returns the backend for a connection to a Service. `None` for other connections.
     fn backend(&mut self, snapshot: &Snapshot, ip: &Ip, new: &NewSession) -> Result<Option<Given>, DropReason> {
         let Some(services) = snapshot.services().filter(|services| !services.is_empty()) else { return Ok(None) };
         let flow = &ip.flow;
@@ -157,7 +158,7 @@ impl Worker {
         Ok(Some(Given { backend: backend.socket, source }))
     }
 
-    /// The backend for a new connection: the client's last one where the Service wants that and it is still eligible.
+    /// Chooses the backend: the client's last one if the Service has session affinity and it is still eligible.
     fn choose(&mut self, services: &Services, eligible: &Eligible<'_>, flow: &Flow) -> Backend {
         let Some(timeout) = eligible.port.affinity else { return eligible.choose(services, flow) };
         let seconds = self.now.time / 1_000_000_000;
@@ -173,8 +174,8 @@ impl Worker {
         backend
     }
 
-    /// After a change of Services: UDP sessions whose backend does not answer any more end, and so does, but for connections, what was
-    /// begun or refused before its destination was a Service's. Some places with each burst.
+    /// Reviews sessions after a change of Services, some slots per burst. Ends UDP sessions whose backend no longer serves. Also ends
+    /// connectionless sessions and refusals that began before their destination was a Service's.
     pub(super) fn review_sessions(&mut self, snapshot: &Snapshot) {
         let (Some(from), Some(services)) = (self.review_from, snapshot.services()) else { return };
         let is_over = |entry: &crate::session::Entry, rewrite: Option<&Rewrite>| {
@@ -193,20 +194,20 @@ impl Worker {
     }
 }
 
-/// Whether the backend of a virtual address still answers. Where that is none any more, no backend of it does; where it is the backend
-/// itself, it never was one: the connection is masqueraded.
+/// Whether the backend still serves the VIP. False if the VIP no longer exists. True if the VIP is the backend itself: the connection is
+/// masqueraded.
 fn is_serving(services: &Services, vip: (IpAddr, u16), protocol: u8, backend: (IpAddr, u16)) -> bool {
     let known = services.vip(&Vip { address: vip.0, protocol, port: vip.1 });
     known.map_or(vip == backend, |(_, port)| port.is_serving(&backend.into()))
 }
 
-/// Whether the packet's protocol is one that Services know.
+/// Whether Services support the packet's protocol.
 fn has_ports(ip: &Ip) -> bool {
     matches!(ip.flow.protocol, protocol::TCP | protocol::UDP | protocol::SCTP)
         && matches!(ip.transport.ports(&ip.flow), Ports::Pair(..))
 }
 
-/// The client's own port first, then others, in an order that nobody outside can know.
+/// Returns a source port to try: first the client's own, then others in an unpredictable order.
 fn source_port(own: u16, secret: u64, tried: u16) -> u16 {
     let Some(turn) = tried.checked_sub(1) else { return own };
     let range = u32::from(u16::MAX - FIRST_SOURCE_PORT) + 1;

@@ -1,4 +1,4 @@
-//! The stages that a parsed burst goes through: see the picture of [the worker](super).
+//! The pipeline's stages for a parsed burst: see the picture of [the worker](super).
 
 use super::admission::Arrival;
 use super::column::{Burst, Columns, Frames};
@@ -6,11 +6,11 @@ use super::{Worker, neighbours};
 use crate::packet::{Body, Ip, Transport};
 use crate::{BodyKind, DropReason, Packet, Snapshot};
 
-/// The most sessions that are ended per burst because their time is up. Twice what a burst can create, so that the
-/// sweep keeps up, and few enough that no burst waits for it.
+/// Maximum number of expired sessions ended per burst: twice as many as a burst can create, so that the sweep keeps up, and few enough not
+/// to delay the burst.
 const SWEEP: usize = 2 * super::BURST;
 
-/// When the packets of a burst came.
+/// Times of a burst's packets.
 #[derive(Clone, Copy)]
 pub(super) enum Times<'a> {
     One(u64),
@@ -18,7 +18,7 @@ pub(super) enum Times<'a> {
 }
 
 impl Worker {
-    /// Judges a burst that was parsed. `EXPLAIN` says whether decisions are wanted for hits too.
+    /// Judges a parsed burst. `EXPLAIN` also records the decisions of hits.
     pub(super) fn run<const EXPLAIN: bool>(
         &mut self,
         snapshot: &Snapshot,
@@ -37,7 +37,7 @@ impl Worker {
         let epochs = (self.epoch, self.services as u32);
         let mut burst = columns.burst(snapshot, epochs, frames);
         self.read_ahead(burst.metas);
-        // A loop for each kind of node, as one that knows of rewrites has fewer registers for what has none.
+        // Separate loops, because one that handles rewrites has fewer registers.
         match self.sessions.has_rewrites() {
             true => self.judge_each::<EXPLAIN, true>(&mut burst, times),
             false => self.judge_each::<EXPLAIN, false>(&mut burst, times),
@@ -64,7 +64,7 @@ impl Worker {
 
     fn count(&mut self, burst: &Burst<'_>) {
         for (at, (meta, judged)) in burst.metas.iter().zip(burst.judged.iter()).enumerate() {
-            // Whoever judges it counts it.
+            // The worker that judges it counts it.
             if judged.elsewhere.is_some() {
                 continue;
             }
@@ -76,7 +76,7 @@ impl Worker {
         self.counters.sessions = self.sessions.counts;
     }
 
-    /// Everything but a plain hit. Not a part of the loop over the burst, which has registers for hits alone.
+    /// Judges a packet that missed the fast path. Not inlined into the loop over the burst, which needs its registers for hits.
     #[inline(never)]
     fn judge_fully(&mut self, burst: &mut Burst<'_>, at: usize) {
         burst.misses.push(at);
@@ -85,7 +85,7 @@ impl Worker {
         }
     }
 
-    /// Judges one packet, or puts it among the pending ones.
+    /// Judges one packet, or adds it to the pending ones.
     fn judge_one(&mut self, burst: &mut Burst<'_>, at: usize) -> Result<(), DropReason> {
         let meta = burst.metas[at];
         let arrival = Arrival::new(burst.snapshot, meta.in_port)?;
@@ -126,7 +126,7 @@ impl Worker {
         }
     }
 
-    /// Classifies the pending packets and acts on the answers, in the packets' order.
+    /// Classifies the pending packets and applies the verdicts in packet order.
     pub(super) fn settle_pending(&mut self, burst: &mut Burst<'_>) {
         self.pending.settle(&mut self.sessions, burst, &mut self.audits);
     }

@@ -1,4 +1,4 @@
-//! How workers come to be: one alone, several that share the room for sessions, and with what an earlier process has left.
+//! Creates workers: a single one, several that share a session budget, or several with adopted sessions.
 
 #[cfg(target_os = "linux")]
 mod lasting;
@@ -16,28 +16,28 @@ use crate::session::{Budget, Moment, SessionMemoryError, SessionTable, TableFile
 use crate::{BURST, Counters};
 
 impl Worker {
-    /// A worker without sessions. Its hashes are keyed at random.
+    /// Creates a worker without sessions. Its hashes are keyed at random.
     ///
     /// # Panics
-    /// When there is no address space for the sessions, as for any allocation. [`Worker::try_new`] answers that.
+    /// If there is no address space for the sessions. [`Worker::try_new`] returns an error instead.
     pub fn new(config: WorkerConfig) -> Self {
         Self::try_new(config).unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// A worker without sessions. Its hashes are keyed at random.
+    /// Creates a worker without sessions. Its hashes are keyed at random.
     ///
     /// # Errors
-    /// When there is no address space for so many sessions.
+    /// If there is not enough address space for the sessions.
     pub fn try_new(config: WorkerConfig) -> Result<Self, SessionMemoryError> {
         let shared = (&Arc::new(Budget::new(&config.sessions, 1)), &Arc::new(ClientAffinity::new()));
         Self::with_hasher(config, shared, &RandomState::new(), None)
     }
 
-    /// Workers that have the capacity of the sessions, and its shares, together. Their hashes are keyed at random. A packet is to be given
-    /// to the worker that the affinity names.
+    /// Creates workers that share the session capacity and its shares. Their hashes are keyed at random. The affinity selects each packet's
+    /// worker.
     ///
     /// # Errors
-    /// When there is no address space for so many sessions.
+    /// If there is not enough address space for the sessions.
     pub fn team(config: WorkerConfig, workers: usize, affinity: &Affinity) -> Result<Vec<Self>, SessionMemoryError> {
         let (budget, clients) = (Arc::new(Budget::new(&config.sessions, workers)), Arc::new(ClientAffinity::new()));
         let make = |_| Self::with_hasher(config, (&budget, &clients), &RandomState::new(), None);
@@ -45,7 +45,7 @@ impl Worker {
         Ok(Self::acquainted(team, &budget, affinity))
     }
 
-    /// Workers that know of each other's sessions to Services' addresses, if they are several.
+    /// Lets several workers find each other's translated sessions.
     fn acquainted(mut team: Vec<Self>, budget: &Budget, affinity: &Affinity) -> Vec<Self> {
         let workers = team.len();
         if workers > 1 {
@@ -58,7 +58,7 @@ impl Worker {
         team
     }
 
-    /// A worker whose hashes are the same in every run.
+    /// Creates a worker whose hashes are the same in every run.
     #[cfg(test)]
     pub(crate) fn with_fixed_seed(config: WorkerConfig) -> Self {
         let shared = (&Arc::new(Budget::new(&config.sessions, 1)), &Arc::new(ClientAffinity::new()));

@@ -1,6 +1,6 @@
-//! Whoever looks at bursts after they were judged.
+//! Witnesses inspect bursts after they were judged.
 //!
-//! [`Worker::judge`](crate::Worker::judge) is made for each kind of witness anew: with [`Nobody`] nothing is left of it.
+//! [`Worker::judge`](crate::Worker::judge) is compiled for each kind of witness. With [`Nobody`] the inspection compiles to nothing.
 
 use std::net::IpAddr;
 use std::ops::Range;
@@ -13,13 +13,13 @@ use crate::session::{Key, NONE, SessionTable};
 use crate::translations::Translated;
 use crate::{BURST, BodyKind, Flow, Judged, Outcome, SessionState};
 
-/// See the module.
+/// A receiver of judged bursts.
 pub(crate) trait Witness {
-    /// The burst was judged.
+    /// Inspects a judged burst.
     fn see(&mut self, burst: &mut Judgements<'_>);
 }
 
-/// Nobody looks.
+/// A witness that does nothing.
 pub(crate) struct Nobody;
 
 impl Witness for Nobody {
@@ -27,12 +27,12 @@ impl Witness for Nobody {
     fn see(&mut self, _: &mut Judgements<'_>) {}
 }
 
-/// Packets of a burst: a bit for each.
+/// A set of packets of a burst: one bit each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Chosen([u64; BURST / 64]);
 
 impl Chosen {
-    /// None of them.
+    /// The empty set.
     pub(crate) const NONE: Self = Self([0; BURST / 64]);
 
     pub(crate) fn add(&mut self, at: usize) {
@@ -47,7 +47,7 @@ impl Chosen {
         self.0.iter().all(|word| *word == 0)
     }
 
-    /// Gives their places to `each`, in order.
+    /// Calls `each` with the positions in ascending order.
     pub(crate) fn each(&self, mut each: impl FnMut(usize)) {
         for (number, mut word) in self.0.into_iter().enumerate() {
             while word != 0 {
@@ -58,10 +58,10 @@ impl Chosen {
     }
 }
 
-/// Packets that are tested together: when none of them passes, that costs one branch.
+/// Packets tested together. If none passes, the group costs one branch.
 const GROUP: usize = 8;
 
-/// A burst that was judged.
+/// A judged burst.
 pub(crate) struct Judgements<'a> {
     pub(super) generation: u64,
     pub(super) columns: &'a Columns,
@@ -75,27 +75,27 @@ impl Judgements<'_> {
         self.generation
     }
 
-    /// What became of the packets.
+    /// Results of the packets.
     pub(crate) fn judged(&self) -> &[Judged] {
         &self.columns.judged
     }
 
-    /// The places of the packets that took longer than a plain hit, in order: all that begin sessions or are dropped are among them.
+    /// Positions of packets that missed the fast path, in order. They include all dropped packets and all that start sessions.
     pub(crate) fn misses(&self) -> &[usize] {
         &self.columns.misses
     }
 
-    /// The bytes of a packet's first frame.
+    /// Bytes of a packet's first frame.
     pub(crate) fn frame(&self, at: usize) -> &[u8] {
         self.frames.bytes(at)
     }
 
-    /// Everything that the engine knows of a packet's fate.
+    /// The packet's full result.
     pub(crate) fn outcome(&self, at: usize) -> Outcome {
         outcome(self.columns, self.sessions, self.audits, at)
     }
 
-    /// The control bits of a TCP segment.
+    /// TCP control bits. `None` for other protocols.
     pub(crate) fn tcp_flags(&self, at: usize) -> Option<u8> {
         let meta = &self.columns.metas[at];
         let flags = match meta.general() {
@@ -105,11 +105,11 @@ impl Judgements<'_> {
         flags.map(|TcpFlags(bits)| bits)
     }
 
-    /// The packets that a filter selects, as they came in or as they leave: those for which [`is_selected`](Self::is_selected) says so.
+    /// Returns the packets that a filter selects before or after translation, as [`is_selected`](Self::is_selected) does.
     pub(crate) fn select(&self, filter: &Filter) -> Chosen {
         let mut chosen = Chosen::NONE;
         let sieve = filter.sieve();
-        // One loop for each kind of test, without a question per packet which one it is.
+        // One loop per kind of test, without a branch per packet.
         match sieve.first() {
             None => self.look_closely(0..self.columns.metas.len(), filter, &mut chosen),
             Some(Test::Kinds(test)) => self.scan(filter, &mut chosen, |metas| some(metas, |pair| test.passes(pair))),
@@ -124,7 +124,7 @@ impl Judgements<'_> {
         chosen
     }
 
-    /// The same of those that are dropped.
+    /// Returns the dropped packets that a filter selects.
     pub(crate) fn select_dropped(&self, filter: &Filter) -> Chosen {
         let mut chosen = Chosen::NONE;
         for &at in self.misses() {
@@ -136,7 +136,7 @@ impl Judgements<'_> {
         chosen
     }
 
-    /// Looks closely at those packets alone that are beside one that passes a test. The loop has no branch per packet.
+    /// Evaluates the filter only for groups in which a packet passes the test. The loop has no branch per packet.
     #[inline(always)]
     fn scan(&self, filter: &Filter, chosen: &mut Chosen, passes: impl Fn(&[Meta]) -> bool) {
         let has_general = !self.columns.parsed.is_empty();
@@ -153,7 +153,7 @@ impl Judgements<'_> {
         look(groups.len() * GROUP, rest, passes(rest));
     }
 
-    /// As they came in.
+    /// Selects packets before translation.
     #[inline(never)]
     fn look_closely(&self, range: Range<usize>, filter: &Filter, chosen: &mut Chosen) {
         for at in range {
@@ -165,7 +165,7 @@ impl Judgements<'_> {
         }
     }
 
-    /// As they leave, where that is with other addresses.
+    /// Selects packets after translation.
     #[inline(never)]
     fn select_sent(&self, filter: &Filter, chosen: &mut Chosen) {
         for (at, judged) in self.columns.judged.iter().enumerate() {
@@ -184,7 +184,7 @@ impl Judgements<'_> {
         }
     }
 
-    /// Whether a filter selects a packet, as it came in or as it leaves.
+    /// Whether a filter selects a packet before or after translation.
     pub(crate) fn is_selected(&self, at: usize, filter: &Filter) -> bool {
         self.is_selected_as_received(at, filter)
             || (self.columns.judged[at].translation.is_some() && self.is_selected_as_sent(at, filter))
@@ -209,7 +209,7 @@ impl Judgements<'_> {
         })
     }
 
-    /// Counts a packet that was forwarded for its session.
+    /// Counts a forwarded packet for its session.
     pub(crate) fn tally(&mut self, at: usize, bytes: u64) {
         let (meta, judged) = (&self.columns.metas[at], &self.columns.judged[at]);
         let is_of_session = judged.session.is_some() && judged.verdict.out_port().is_some();
@@ -219,7 +219,7 @@ impl Judgements<'_> {
         match meta.general() {
             None => self.sessions.tally(meta.guess, meta.hash, &meta.key, bytes),
             Some(general) => {
-                // Errors and later fragments have no key of their own.
+                // ICMP errors and later fragments have no key of their own.
                 let Ok(Body::Ip(ip)) = &self.columns.parsed[general].body else { return };
                 let (key, _) = Key::of(ip.flow.src, ip.flow.dst, ip.flow.protocol, ip.transport.ports(&ip.flow));
                 let hash = self.sessions.hash(&key);
@@ -229,23 +229,23 @@ impl Judgements<'_> {
     }
 }
 
-/// Both ends of each packet.
+/// The endpoints of each packet.
 #[inline(always)]
 fn pairs(metas: &[Meta]) -> impl Iterator<Item = Pair<'_>> {
     metas.iter().map(|meta| meta.key.pair())
 }
 
-/// Whether one of the packets passes a test. Without a branch for each.
+/// Whether any packet passes a test. Has no branch per packet.
 #[inline(always)]
 fn some(metas: &[Meta], passes: impl Fn(Pair<'_>) -> bool) -> bool {
     pairs(metas).fold(false, |some, pair| some | passes(pair))
 }
 
-/// Everything that the engine knows of the fate of a packet of its last burst.
+/// Returns the full result for a packet of the last burst.
 pub(super) fn outcome(columns: &Columns, sessions: &SessionTable, audits: &[Noted], at: usize) -> Outcome {
     let Judged { verdict, session, translation: place, elsewhere, .. } = columns.judged[at];
     let meta = &columns.metas[at];
-    // The quickest way does not look at who has allowed a session. Another one may have its slot by now.
+    // The fast path does not read the decision. Another session may have reused the slot since.
     let remembered = || {
         let is_hit = session == Some(SessionState::Hit) && meta.guess != NONE && meta.general().is_none();
         let is_there = is_hit && sessions.has_key(meta.guess, &meta.key);
@@ -265,7 +265,7 @@ pub(super) fn outcome(columns: &Columns, sessions: &SessionTable, audits: &[Note
     }
 }
 
-/// A plain packet, of which a filter nearly always asks for the protocol or a port alone.
+/// A plain packet. Filters mostly ask for its protocol or one port.
 struct PlainPacket<'a> {
     key: &'a Key,
     from_low: bool,

@@ -1,9 +1,9 @@
-//! Translation of ICMP errors: of their own addresses, and of the packet that each quotes.
+//! Translates ICMP errors: their own addresses, and the packet that each quotes.
 //!
-//! An error goes back to the sender of the packet that it is about, who knows that packet with other addresses and ports.
+//! An error returns to the sender of the quoted packet, which knows that packet with other addresses and ports.
 //!
-//! **Invariant.** As for all [translations](super): each of the checksums, the quoted ones too, is as wrong as it was. A quoted
-//! packet is cut short by design (RFC 792: 8 bytes behind the IP header), so its checksum is updated where it is there.
+//! **Invariant.** As for all [translations](super), wrong checksums stay equally wrong, including quoted ones. A quoted packet is truncated
+//! by design (RFC 792: 8 bytes after the IP header), so its checksum is only updated if it is there.
 
 use std::net::IpAddr;
 
@@ -14,14 +14,13 @@ use super::{packet_of, ports_of};
 use crate::flow::Translation;
 use crate::wire::{checksum, icmpv4, icmpv6, set_word, word};
 
-/// ICMP and ICMPv6 have their checksum at the same place, and errors of both quote behind the same 8 bytes.
+/// ICMP and ICMPv6 have their checksum at the same offset, and their errors quote after the same 8 bytes.
 const CHECKSUM: usize = icmpv4::field::CHECKSUM;
 const QUOTED: usize = icmpv4::HEADER_LEN;
 
-/// Writes other addresses, source and destination, into an ICMP error, and other addresses and ports into the packet that it
-/// quotes: `quoted` is in the direction in which that one went. Updates the checksums of both. False, and nothing changed,
-/// when the frame is no such error, the addresses are not all of its family, or the quoted packet's headers up to its ports
-/// are not all there.
+/// Writes new addresses, source and destination, into an ICMP error, and new addresses and ports into the quoted packet. `quoted` is in the
+/// quoted packet's direction. Updates the checksums of both. Returns false, without changes, if the frame is no such error, if an address
+/// is of another family, or if the quoted packet's headers up to its ports are incomplete.
 ///
 /// `frame` and `wire_len` are as in [`translate`](super::translate).
 #[cold]
@@ -40,7 +39,7 @@ fn try_translate(frame: &mut [u8], wire_len: usize, (src, dst): (IpAddr, IpAddr)
     let (message, body) = (layout.transport, layout.transport + QUOTED);
     let bytes = packet.get(body..)?;
     let inner = Layout::of(bytes, src).filter(|inner| inner.has_its_ports(bytes))?;
-    // Nothing is in the way any more.
+    // From here on nothing can fail.
     let ports = ports_of(quoted);
     layout.translate(packet, &around, ports);
     let change = inner.translate(&mut packet[body..], &within, ports);
@@ -49,7 +48,7 @@ fn try_translate(frame: &mut [u8], wire_len: usize, (src, dst): (IpAddr, IpAddr)
     Some(())
 }
 
-/// Whether a packet is an ICMP error that quotes another one.
+/// Whether a packet is an ICMP error with a quoted packet.
 fn is_error(layout: &Layout, packet: &[u8]) -> bool {
     use icmpv4::kind::{PARAMETER_PROBLEM, TIME_EXCEEDED, UNREACHABLE};
     packet.get(layout.transport).filter(|_| !layout.is_later).is_some_and(|&kind| match layout.protocol {

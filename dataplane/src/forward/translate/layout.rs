@@ -1,4 +1,4 @@
-//! Where packets have what a translation changes, found by reading all their headers.
+//! Finds the fields that a translation changes, by parsing all headers of a packet.
 
 use std::net::IpAddr;
 
@@ -16,27 +16,27 @@ mod sctp {
     pub(super) const CHECKSUM: usize = 8;
 }
 
-/// What a translation changes of a transport header.
+/// The parts of a transport header that a translation changes.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
-    /// Bytes that have to be there.
+    /// Number of bytes required.
     len: usize,
     numbers: Numbers,
     checksum: Checksum,
 }
 
-/// What tells conversations apart in a transport header.
+/// The port fields of a transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Numbers {
     None,
-    /// Two ports, with which it begins.
+    /// Two ports at the start of the header.
     Ports,
-    /// The identifier of an ICMP echo, which stands in for the source port.
+    /// The identifier of an ICMP echo, used as the source port.
     Identifier,
 }
 
 impl Numbers {
-    /// Where they stand.
+    /// Their byte range in the header.
     const fn range(self) -> std::ops::Range<usize> {
         match self {
             Self::None => 0..0,
@@ -46,19 +46,19 @@ impl Numbers {
     }
 }
 
-/// Where echoes of ICMP and ICMPv6 have their identifier (RFC 792, RFC 4443 §4.1).
+/// Offset of the identifier in ICMP and ICMPv6 echoes (RFC 792, RFC 4443 §4.1).
 const IDENTIFIER: usize = 4;
 
-/// The checksum of a transport header, and where it is.
+/// The checksum of a transport header, with its offset.
 #[derive(Clone, Copy, Debug)]
 enum Checksum {
-    /// None, or one over nothing that changes.
+    /// None, or one over fields that do not change.
     None,
-    /// That of RFC 1071, over pseudo-header and transport packet.
+    /// The checksum of RFC 1071, over pseudo-header and transport packet.
     Sum(usize),
     /// The same without a pseudo-header.
     SumAlone(usize),
-    /// CRC-32C, over the transport packet.
+    /// CRC-32C over the transport packet.
     Crc(usize),
 }
 
@@ -68,7 +68,7 @@ impl Shape {
     const SCTP: Self = Self::new(sctp::HEADER_LEN, Numbers::Ports, Checksum::Crc(sctp::CHECKSUM));
     const ECHO: Self = Self::new(IDENTIFIER + 2, Numbers::Identifier, Checksum::SumAlone(icmpv4::field::CHECKSUM));
     const ECHO_V6: Self = Self::new(IDENTIFIER + 2, Numbers::Identifier, Checksum::Sum(icmpv6::field::CHECKSUM));
-    /// Type, code and checksum: not all messages have more.
+    /// Type, code and checksum: some messages have nothing else.
     const ICMPV6: Self = Self::new(4, Numbers::None, Checksum::Sum(icmpv6::field::CHECKSUM));
     const OPAQUE: Self = Self::new(0, Numbers::None, Checksum::None);
 
@@ -76,8 +76,8 @@ impl Shape {
         Self { len, numbers, checksum }
     }
 
-    /// `kind` is the first byte of the transport packet, which is the type of an ICMP message. One of which that is not there may be an
-    /// echo, whose identifier is not there either.
+    /// `kind` is the first byte of the transport packet, the type of an ICMP message. Without it the packet may be an echo whose identifier
+    /// is missing too.
     fn of(protocol: u8, is_v4: bool, kind: Option<u8>) -> Self {
         use icmpv4::kind::{ECHO_REPLY, ECHO_REQUEST};
         match (protocol, kind) {
@@ -94,23 +94,23 @@ impl Shape {
     }
 }
 
-/// Where a packet has what a translation changes.
+/// Offsets of the fields that a translation changes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Layout {
     pub(super) is_v4: bool,
     pub(super) protocol: u8,
-    /// Whether it is a fragment but the first, without a transport header.
+    /// Whether the packet is a later fragment, without a transport header.
     pub(super) is_later: bool,
-    /// Where the transport header begins, in bytes from the start of the packet.
+    /// Offset of the transport header in bytes.
     pub(super) transport: usize,
-    /// Bytes from there on, as the packet says itself. None in a fragment, which does not tell how long the whole is.
+    /// Length of the transport packet according to its headers. `None` in a fragment, which does not contain the length of the whole.
     transport_len: Option<usize>,
     shape: Shape,
 }
 
 impl Layout {
-    /// The layout of a packet of the address's family. None when the headers before the transport's are not all there or
-    /// contradict each other. The packet itself may be cut short, as one that an ICMP error quotes.
+    /// Returns the layout of a packet of the address's family. `None` if headers before the transport header are incomplete or
+    /// inconsistent. The packet may be truncated, as in an ICMP error.
     pub(super) fn of(packet: &[u8], family: IpAddr) -> Option<Self> {
         let (protocol, transport, total_len, is_later, has_more) = match family {
             IpAddr::V4(_) => {
@@ -135,7 +135,7 @@ impl Layout {
         Some(Self { is_v4, protocol, is_later, transport, transport_len, shape })
     }
 
-    /// Whether all that changes is in `packet`, and is known.
+    /// Whether `packet` contains all changed fields and their new values are computable.
     pub(super) fn is_complete(&self, packet: &[u8], ports: [u8; PORTS_LEN]) -> bool {
         let header = packet.get(self.transport..).and_then(|rest| rest.get(..self.shape.len));
         header.is_some_and(|header| match self.shape.checksum {
@@ -144,13 +144,13 @@ impl Layout {
         })
     }
 
-    /// Whether the ports, or the identifier, are in `packet`, if it has any.
+    /// Whether `packet` contains the ports or the identifier, if it has any.
     pub(super) fn has_its_ports(&self, packet: &[u8]) -> bool {
         self.shape.numbers == Numbers::None || self.transport + self.shape.numbers.range().end <= packet.len()
     }
 
-    /// Writes addresses, ports and checksums, as far as there is room for them in `packet`, which has its addresses at least.
-    /// Returns what that [changes](checksum::change) a checksum over the packet by.
+    /// Writes addresses, ports and checksums as far as `packet` contains them. It must contain the addresses. Returns the
+    /// [change](checksum::change) of a checksum over the packet.
     pub(super) fn translate(&self, packet: &mut [u8], addresses: &Addresses, ports: [u8; PORTS_LEN]) -> u64 {
         let (at, octets) = addresses.in_header();
         let mut covered = replace(packet, at, octets);
@@ -177,15 +177,14 @@ impl Layout {
         }
     }
 
-    /// Updates the checksum that `bytes` begins with, if it is all there. Returns what that changes others by.
+    /// Updates the checksum at the start of `bytes` if it is complete. Returns the change of checksums over it.
     fn update_sum(&self, bytes: &mut [u8], covered: u64) -> u64 {
         let Some(&found) = bytes.first_chunk() else { return 0 };
         let sum = updated(self.protocol, u16::from_be_bytes(found), covered);
         replace(bytes, 0, &sum.to_be_bytes())
     }
 
-    /// As [`Layout::update_sum`], for a CRC, if it is known what that becomes. `difference` is the old ports exclusive-or the
-    /// new ones.
+    /// Like [`Layout::update_sum`], for a CRC, if its change is computable. `difference` is the exclusive-or of old and new ports.
     fn update_crc(&self, bytes: &mut [u8], difference: [u8; PORTS_LEN]) -> u64 {
         let (Some(&found), Some(len)) = (bytes.first_chunk(), self.transport_len) else { return 0 };
         let crc = u32::from_le_bytes(found) ^ checksum::crc32c_change(difference, len);
@@ -193,20 +192,20 @@ impl Layout {
     }
 }
 
-/// Two addresses as they stand in a header, the source first.
+/// Two addresses as bytes of a header, source first.
 pub(super) enum Addresses {
     V4([u8; 8]),
     V6([u8; 32]),
 }
 
 impl Addresses {
-    /// None when they are of two families.
+    /// `None` if they are of different families.
     pub(super) fn new(src: IpAddr, dst: IpAddr) -> Option<Self> {
         let ends = Ends::of(&Translation { src, dst, sport: 0, dport: 0 })?;
         Some(if ends.is_v6() { Self::V6(ends.addresses_v6()) } else { Self::V4(ends.addresses_v4()) })
     }
 
-    /// Where they stand, and their bytes.
+    /// Their offset in the header, and their bytes.
     pub(super) const fn in_header(&self) -> (usize, &[u8]) {
         match self {
             Self::V4(octets) => (ipv4::field::SOURCE.start, octets),

@@ -4,7 +4,8 @@ use super::super::compact::CompactRewrite;
 use super::{Direction, Entry, Key, Rewrite, Rewritten};
 
 impl Entry {
-    /// Its rewrite, if it has one; `record` is what the table has beside the entry, where those over IPv6 are.
+    /// Returns the entry's rewrite. `None` if it is not translated. `record` is the entry's element of the third column, which is used over
+    /// IPv6.
     #[inline]
     pub(in crate::session) fn rewrite(&self, record: &Rewrite) -> Option<Rewrite> {
         if !self.is_translated() {
@@ -15,10 +16,10 @@ impl Entry {
         Some(compact.unwrap_or(*record))
     }
 
-    /// The same of an entry that another process has written.
+    /// Like [`Entry::rewrite`], for an entry written by another process.
     ///
     /// # Errors
-    /// Where it cannot be one.
+    /// If the rewrite is invalid.
     pub(in crate::session) fn sound_rewrite(&self, record: &Rewrite) -> Result<Option<Rewrite>, String> {
         let rewrite = self.rewrite(record);
         if rewrite.is_some_and(|rewrite| !rewrite.is_sound(&self.key())) {
@@ -27,7 +28,7 @@ impl Entry {
         Ok(rewrite)
     }
 
-    /// What packets of this direction have on the wire, and what they leave with. The rewrite is the entry's.
+    /// Translation of the packets of this direction. `rewrite` must be the entry's.
     pub(in crate::session) fn rewritten(&self, rewrite: &Rewrite, direction: Direction) -> Rewritten {
         match direction {
             Direction::Forward => rewrite.rewritten_forward((self.key(), self.is_from_low())),
@@ -38,31 +39,30 @@ impl Entry {
         }
     }
 
-    /// That of an entry that has one, over IPv4.
+    /// The rewrite of a translated IPv4 entry.
     #[inline(always)]
     pub(in crate::session) const fn compact(&self) -> &CompactRewrite {
         self.key.compact()
     }
 
-    /// Which packets over IPv4 with this key are of the entry, which has a rewrite: whether that is the alias, and whether it is the
-    /// entry's own.
+    /// Whether an IPv4 key is the alias, and whether it is the key, of this translated entry.
     #[inline(always)]
     pub(in crate::session) const fn matches_v4(&self, key: &Key) -> (bool, bool) {
         (self.key.compact().is_alias(self.key.rest(), key), self.key.is_v4(key))
     }
 
-    /// The addresses and ports of a packet over IPv4, each with the source in the upper half.
+    /// Addresses and ports of an IPv4 packet, with the source in the upper half.
     #[inline(always)]
     pub(in crate::session) const fn ends_v4(&self, from_low: bool) -> (u64, u32) {
         self.key.ends_v4(from_low)
     }
 
-    /// The backend of a session over IPv4 was found to answer by Services of this epoch.
+    /// Records that Services of this epoch confirmed the backend of an IPv4 session.
     pub(in crate::session) const fn set_compact_checked(&mut self, epoch: u32) {
         self.key.compact_mut().set_checked(epoch);
     }
 
-    /// Writes a rewrite where the entry has room for it, which is over IPv4.
+    /// Stores an IPv4 rewrite in the entry. Returns false for IPv6.
     pub(in crate::session) fn set_compact(&mut self, rewrite: &Rewrite) -> bool {
         let compact = CompactRewrite::new(rewrite, &self.key(), self.is_from_low());
         if let Some(compact) = compact {

@@ -1,4 +1,4 @@
-//! A worker's file: memory of a tmpfs that is had in steps, before anything is written to it.
+//! A worker's file on a tmpfs, whose memory is allocated in steps before use.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -10,7 +10,7 @@ use super::super::rewrite::Rewrite;
 use super::STEP;
 use super::header::{Header, START};
 
-/// A worker's file, mapped.
+/// A worker's mapped file.
 #[derive(Debug)]
 pub(crate) struct TableFile {
     pub(in crate::session) entries: Column<Entry>,
@@ -19,29 +19,29 @@ pub(crate) struct TableFile {
     pub(in crate::session) growth: Growth,
 }
 
-/// How far a file has memory.
+/// The allocated part of a file.
 #[derive(Debug)]
 pub(in crate::session) struct Growth {
     file: File,
     header: Header,
-    /// Entries that can be written.
+    /// Number of writable entries.
     ready: usize,
-    /// By step: whether its rewrites can be written. Those of most nodes' steps never are.
+    /// By step: whether its rewrites are writable. On most nodes they never are.
     rewrites: Vec<bool>,
 }
 
 impl Growth {
-    /// Of a file that nothing was written to but its header.
+    /// For a file with only its header written.
     pub(super) const fn new(file: File, header: Header) -> Self {
         Self { file, header, ready: 0, rewrites: Vec::new() }
     }
 
-    /// Makes sure that an entry can be written. False when there is no memory for it.
+    /// Ensures that an entry is writable. Returns false if memory is short.
     pub(in crate::session) fn reach(&mut self, slot: Slot) -> bool {
         (slot as usize) < self.ready || self.grow()
     }
 
-    /// The same for an entry's rewrite.
+    /// Ensures that an entry's rewrite is writable. Returns false if memory is short.
     pub(in crate::session) fn reach_rewrite(&mut self, slot: Slot) -> bool {
         let step = slot as usize / STEP;
         self.rewrites.get(step).copied().unwrap_or(false) || self.grow_rewrites(step)

@@ -1,4 +1,4 @@
-//! The header of a worker's file, and where its parts lie.
+//! The header of a worker's file, and the offsets of its parts.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -6,30 +6,30 @@ use super::{Entry, Links, Rewrite};
 use crate::DropReason;
 use crate::wire::checksum::crc32c;
 
-/// Changes with the meaning of any byte behind it.
+/// Increase it with any change of the file's layout or meaning.
 const VERSION: u32 = 3;
-/// What an earlier program has left is taken over as well: all rewrites lie beside their entries there.
+/// The oldest supported version, which keeps all rewrites outside of entries.
 const OLDEST: u32 = 2;
 const MAGIC: [u8; 8] = *b"bulksess";
 
-/// Where the entries begin: a page, so that they can be mapped.
+/// Offset of the entries: one page, so that they can be mapped.
 pub(super) const START: u64 = 4096;
 
-/// The first bytes of a file.
+/// The header of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(super) struct Header {
     magic: [u8; 8],
-    /// Bytes of an entry and of its links, and how many reasons of refusals there are: a program that has others is another one.
+    /// Size of an entry and of its links, and the number of drop reasons. Other values mean another program.
     pub(super) entry: u64,
     links: u64,
     pub(super) reasons: u64,
-    /// Entries that the file has room for.
+    /// Capacity in entries.
     pub(super) slots: u64,
-    /// The kernel's number for the time since the machine was started.
+    /// The kernel's boot id.
     pub(super) boot: [u8; 16],
     pub(super) version: u32,
-    /// CRC-32C of what is before it.
+    /// CRC-32C of the bytes before it.
     pub(super) check: u32,
 }
 
@@ -53,12 +53,12 @@ impl Header {
         crc32c(&self.as_bytes()[..std::mem::offset_of!(Self, check)])
     }
 
-    /// Where the links begin.
+    /// Offset of the links.
     pub(super) fn links_start(&self) -> u64 {
         (START + self.slots.saturating_mul(size_of::<Entry>() as u64)).next_multiple_of(START)
     }
 
-    /// Where the rewrites begin.
+    /// Offset of the rewrites.
     pub(super) fn rewrites_start(&self) -> u64 {
         let end = self.links_start().saturating_add(self.slots.saturating_mul(size_of::<Links>() as u64));
         end.saturating_add(START - 1) / START * START
@@ -68,7 +68,7 @@ impl Header {
         self.rewrites_start().saturating_add(self.slots.saturating_mul(size_of::<Rewrite>() as u64))
     }
 
-    /// Why a file with this header is not adopted.
+    /// Returns why a file with this header is rejected, or `None` if it is valid.
     pub(super) fn fault(&self, boot: [u8; 16], len: u64) -> Option<&'static str> {
         let own = Self::new(0, boot);
         if self.magic != MAGIC {

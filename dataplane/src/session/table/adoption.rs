@@ -1,4 +1,4 @@
-//! Entries that were there before the table: those of an earlier process, and those of a worker that has failed.
+//! Adopts entries of an earlier process, or of a worker that panicked.
 
 use super::super::budget::Room;
 use super::super::direction::Direction;
@@ -12,7 +12,7 @@ use super::SessionTable;
 use crate::Decision;
 
 impl SessionTable {
-    /// Takes an entry in; the least recently used one comes first. False when its time is up or when there is no room for it.
+    /// Adopts an entry. Call it in order of last use. Returns false if the entry has expired or there is no room.
     pub(crate) fn adopt(&mut self, stored: &Stored, now: u64) -> bool {
         // The clock may have been set back.
         let mut entry = stored.entry;
@@ -34,16 +34,15 @@ impl SessionTable {
         is_adopted
     }
 
-    /// Whether the time of an entry is up.
+    /// Whether an entry has expired.
     pub(crate) fn is_over(&self, stored: &Stored, now: u64) -> bool {
         now >= stored.entry.seen_at.saturating_add(self.timeouts[stored.entry.class_index()])
     }
 
-    /// Makes the table anew from its entries, after a fault in the middle of a packet: index and lists may be half written. What
-    /// cannot be is left out.
+    /// Rebuilds index and lists from the entries after a panic, because they may be half written. Invalid entries are left out.
     ///
     /// # Errors
-    /// When there is no memory for another index.
+    /// If there is not enough memory for another index.
     pub(crate) fn rebuild(&mut self, now: u64) -> Result<(), SessionMemoryError> {
         let used = self.fresh as usize;
         let index = Index::new(self.budget.slots())?;
@@ -74,7 +73,7 @@ impl SessionTable {
         });
         self.counts = counts;
         if self.endings.is_some() {
-            // What was counted by slot is another session's now.
+            // Counts by slot now belong to other sessions.
             self.listen(true);
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! What happens to an entry between its beginning and its end.
+//! Changes to entries between their creation and their end.
 
 use bulkhead_classifier::protocol;
 
@@ -11,8 +11,7 @@ use crate::packet::TcpFlags;
 use crate::{Decision, DropReason, PortId};
 
 impl SessionTable {
-    /// A packet of the session has passed, or one of the refused direction has not. Flags are those that were
-    /// [believed](SessionTable::assess).
+    /// Records a forwarded packet of the session, or a refused packet. Flags must be [accepted](SessionTable::assess).
     pub(crate) fn touch(&mut self, slot: Slot, direction: Direction, flags: Option<TcpFlags>, now: Moment) {
         let entry = &mut self.entries.records_mut()[slot as usize];
         let (old, last) = (entry.class(), entry.seen_at);
@@ -27,8 +26,8 @@ impl SessionTable {
         }
     }
 
-    /// Whether a packet with these flags, which are [believed](SessionTable::assess), is the first SYN-ACK of a TCP connection: the
-    /// responder has taken the initiator's SYN, and nothing but SYNs has come from the initiator.
+    /// Whether a packet with these [accepted](SessionTable::assess) flags is the first SYN-ACK of a TCP connection: the initiator has only
+    /// sent SYNs so far.
     pub(crate) fn is_first_answer(&self, slot: Slot, direction: Direction, flags: Option<TcpFlags>) -> bool {
         let entry = self.entry(slot);
         let is_answer = flags.is_some_and(|flags| flags.has(TcpFlags::SYN) && flags.has(TcpFlags::ACK));
@@ -38,7 +37,7 @@ impl SessionTable {
         direction == responder && is_answer && is_begun && is_first && self.config.tcp_window != TcpWindow::Strict
     }
 
-    /// The initiator has acknowledged the SYN-ACK, and no worker has seen it. `since` is when the SYN-ACK came.
+    /// Establishes a session whose handshake ended in the kernel's flow cache. `since` is the time of the SYN-ACK.
     pub(crate) fn end_handshake(&mut self, slot: Slot, since: u64, now: Moment) {
         let entry = *self.entry(slot);
         let is_answered = entry.seen.has_acknowledged(Direction::Reply);
@@ -46,20 +45,20 @@ impl SessionTable {
             return;
         }
         self.touch(slot, Direction::Forward, Some(TcpFlags(TcpFlags::ACK)), now);
-        // What came meanwhile was not believed then, perhaps a reset far ahead, behind what the kernel has forwarded.
+        // Segments since then were not accepted, for example a reset beyond what the kernel has forwarded.
         if entry.seen_at > since && self.entry(slot).class() == Class::Established {
             self.doubt(slot, now);
         }
     }
 
-    /// Whether a packet with these flags makes one more connection count as not established.
+    /// Whether these flags make another connection count as half-open.
     pub(crate) fn would_close(&self, slot: Slot, direction: Direction, flags: Option<TcpFlags>) -> bool {
         let entry = self.entry(slot);
         !entry.class().is_half_open() && next_class(entry, direction, flags).is_half_open()
     }
 
-    /// A packet of this direction, on the port where such packets come in, has passed the checks of its addresses. The next
-    /// ones take the quickest way, unless there is something to learn from them.
+    /// Records that a packet of this direction passed the address checks on its port. Later ones take the fast path, unless they may change
+    /// the session.
     pub(crate) fn set_checked(&mut self, slot: Slot, direction: Direction) {
         let is_strict = self.config.tcp_window == TcpWindow::Strict;
         let entry = self.entry_mut(slot);
@@ -75,7 +74,7 @@ impl SessionTable {
         }
     }
 
-    /// Newer tables allow the session too, perhaps through other ports; or again, after others have cut it.
+    /// Records that newer tables allow the session, possibly through other ports, or again after a cut.
     pub(crate) fn renew(&mut self, slot: Slot, epoch: u32, decision: &Decision, ports: (PortId, PortId), now: Moment) {
         let (old, old_ports) = (self.entry(slot).class(), self.entry(slot).ports(Direction::Forward));
         self.set_decision(slot, epoch, decision);
@@ -100,8 +99,7 @@ impl SessionTable {
         }
     }
 
-    /// Newer tables do not allow the session: it becomes a refusal, which remembers what it was. Or they do not allow it
-    /// either, after others have cut it.
+    /// Turns a session that newer tables deny into a refusal that keeps its state, or confirms an earlier cut.
     pub(crate) fn revoke(&mut self, slot: Slot, epoch: u32, decision: &Decision, reason: DropReason, now: Moment) {
         let old = self.entry(slot).class();
         if self.endings.is_some() {
@@ -127,7 +125,7 @@ impl SessionTable {
     }
 }
 
-/// The class of an entry after a packet with these flags.
+/// Returns an entry's class after a packet with these flags.
 fn next_class(entry: &Entry, direction: Direction, flags: Option<TcpFlags>) -> Class {
     match (entry.class(), flags) {
         (Class::Refused, _) => Class::Refused,

@@ -1,4 +1,4 @@
-//! The common case of a packet: one of an open session about which there is nothing to ask.
+//! The fast path: a packet of an open session that needs no further checks.
 
 use super::super::entry::{Entry, Moment, Slot};
 use super::super::key::Key;
@@ -6,7 +6,7 @@ use super::SessionTable;
 use crate::PortId;
 use crate::packet::TcpFlags;
 
-/// A packet that is probably one of a session's.
+/// A plain packet, as the session table looks it up.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PlainHit<'a> {
     pub(crate) key: &'a Key,
@@ -16,19 +16,19 @@ pub(crate) struct PlainHit<'a> {
     pub(crate) epoch: u32,
 }
 
-/// What a session says about one of its packets.
+/// The session's answer about one of its packets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hit {
     pub(crate) leaves: PortId,
-    /// As in [`Entry::origin`].
+    /// See [`Entry::origin`].
     pub(crate) origin: u32,
-    /// Whether the session's sequence numbers are to be looked at, if it has any.
+    /// Whether the session's sequence numbers are due to be sampled.
     pub(crate) is_due: bool,
 }
 
 impl Hit {
-    /// The packet counts as one of the entry's. `look` is how often the entry is looked at, as a shift of the time. Besides, in which
-    /// bits the time of this packet differs from that of the last one.
+    /// Counts the packet for the entry. `look` is the interval of closer looks, as a shift of the time. Also returns the bits in which this
+    /// packet's time differs from the last one's.
     #[inline(always)]
     pub(super) fn of(entry: &mut Entry, leaves: PortId, look: u32, now: Moment) -> (Self, u64) {
         let past = entry.seen_at ^ now.time;
@@ -38,9 +38,8 @@ impl Hit {
 }
 
 impl SessionTable {
-    /// The common case of a hit in one step: the packet's session is in the guessed slot, of this epoch, alive, and open;
-    /// the packet comes in on the right port, its addresses were checked before, and its flags tell nothing new.
-    /// Then the packet is counted as one of the session. Anything else is left to the long way.
+    /// Handles a hit in one step: the session is in the guessed slot, of this epoch, alive and open, the packet is on the right port, its
+    /// addresses were checked before, and its flags change nothing. Counts the packet. Returns `None` if the full path is needed.
     #[inline]
     pub(crate) fn hit(&mut self, guess: Slot, packet: &PlainHit<'_>, now: Moment) -> Option<Hit> {
         let entry = self.entries.records_mut().get_mut(guess as usize)?;
@@ -57,7 +56,7 @@ impl SessionTable {
         Some(hit)
     }
 
-    /// Moves the entry of a hit in its lists, if it is to be looked at and its period is over.
+    /// Moves the entry of a hit in its lists if its period is over.
     #[inline(always)]
     pub(super) fn requeue_hit(&mut self, (hit, past): (Hit, u64), slot: Slot, now: Moment) {
         if hit.is_due {

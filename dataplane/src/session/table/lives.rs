@@ -1,4 +1,4 @@
-//! How entries come into the table, and how they leave it.
+//! Creates and removes entries.
 
 use std::sync::atomic::{Ordering, compiler_fence};
 
@@ -13,9 +13,9 @@ use super::{Key, SessionTable};
 use crate::DropReason;
 
 impl SessionTable {
-    /// Remembers that a conversation was refused. It displaces expired entries and older refusals, and nothing that
-    /// lives: a flood of refused packets must not end sessions, and a packet that is not remembered is dropped too.
-    /// For the same reason an open session between the same endpoints stays.
+    /// Stores a refusal. It may displace expired entries and older refusals, but no sessions: a flood of refused packets must not end
+    /// sessions, and a packet without a stored refusal is dropped too. For the same reason an open session between the same endpoints
+    /// stays.
     pub(crate) fn refuse(&mut self, new: &NewSession, reason: DropReason, now: Moment) {
         if !self.config.remember_refused {
             return;
@@ -34,14 +34,14 @@ impl SessionTable {
         }
     }
 
-    /// Creates a session, in place of one with the same key.
+    /// Creates a session, replacing one with the same key.
     ///
     /// # Errors
-    /// Why there is no room: the port has used up its share, or the table is full, and nothing may be recycled.
+    /// If the port has used its share or the table is full, and no entry may be evicted.
     pub(crate) fn create(&mut self, new: &NewSession, now: Moment) -> Result<Slot, DropReason> {
         let (old, before) = (self.lookup(new.hash, &new.key), self.index.len());
         let made = self.make_room(new, old.is_some(), now.time).and_then(|()| {
-            // Making room may have ended it.
+            // Making room may have ended the old entry.
             let old = if self.index.len() == before { old } else { self.lookup(new.hash, &new.key) };
             if let Some(old) = old {
                 self.counts.replaced += u64::from(self.entry(old).refused().is_none());
@@ -93,7 +93,7 @@ impl SessionTable {
         all[slot as usize] = links;
         self.lists.link(all, slot, class, ports, now.number);
         self.budget.enter(ports, class);
-        // Whoever finds the table in a file when this process is killed here must not take half an entry for one.
+        // If the process is killed here, its successor must not take half an entry for a whole one.
         *self.entry_mut(slot) = entry.unfinished();
         compiler_fence(Ordering::Release);
         self.entry_mut(slot).finish(&entry);
@@ -122,11 +122,11 @@ impl SessionTable {
     }
 }
 
-/// The class that a session begins with.
+/// The initial class of a session.
 pub(super) fn first_class(key: &Key) -> Class {
     match key.protocol() {
         _ if key.is_echo() => Class::Echo,
-        // One packet establishes nothing.
+        // A single packet establishes nothing.
         protocol::TCP | protocol::SCTP => Class::New,
         _ => Class::Unreplied,
     }

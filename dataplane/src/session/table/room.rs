@@ -1,4 +1,4 @@
-//! Room for new entries: limits, what is swept out because its time is up, and what is ended early.
+//! Makes room for new entries: limits, sweeping of expired entries, and eviction.
 
 use super::super::budget::{Room, Side};
 use super::super::class::Class;
@@ -7,32 +7,32 @@ use super::SessionTable;
 use super::lives::first_class;
 use crate::{DropReason, PortId, PortKind};
 
-/// What is ended early for a new session: refusals first, which cost nobody a connection; then UDP that nobody has answered;
-/// connections that are over; those that are not established, so that a flood of SYNs recycles its own and leaves established
-/// ones alone; pings, which lose one reply; and connections that are probably reset.
+/// Classes that may be evicted for a new session, in order: refusals, which cost no connection; unanswered UDP; ended connections;
+/// connections that are not established, so that a SYN flood evicts its own; pings, which lose one reply; connections that were probably
+/// reset.
 const RECYCLED: [Class; 6] =
     [Class::Refused, Class::Unreplied, Class::Closed, Class::New, Class::Echo, Class::Doubtful];
 
-/// What gives way to a connection that is not established, when these have used up their share.
+/// Classes that may be evicted for a connection that is not established, if the half-open share is used.
 const HALF_OPEN: [Class; 2] = [Class::Closed, Class::New];
 
-/// Sessions that are swept out together: enough for their cache misses to overlap.
+/// Sessions swept together, so that their cache misses overlap.
 const SWEPT_TOGETHER: usize = 32;
 
 impl SessionTable {
-    /// How many more entries like this one fit without ending another one.
+    /// Number of entries like this one that fit without eviction.
     pub(crate) fn room_for(&self, new: &NewSession) -> usize {
         let of = |side, port| self.budget.free_of(side, port, self.kind(port));
         let room = self.budget.free().min(of(Side::Starter, new.in_port)).min(of(Side::Destination, new.out_port));
         if first_class(&new.key).is_half_open() { room.min(self.half_open_room()) } else { room }
     }
 
-    /// How many more connections that are not established fit without ending another one.
+    /// Number of connections that are not established and fit without eviction.
     pub(crate) fn half_open_room(&self) -> usize {
         self.budget.free_half_open()
     }
 
-    /// Ends at most `limit` sessions whose time is up or whose port is no more, and what other tables need the room of.
+    /// Ends at most `limit` entries that have expired, whose port was removed, or whose room other tables need.
     pub(crate) fn sweep(&mut self, now: u64, limit: usize) {
         if self.followed != self.budget.calls() {
             self.follow_call(now);
@@ -47,8 +47,8 @@ impl SessionTable {
         }
     }
 
-    /// Ends some sessions of the class whose time is up, and says whether there may be more. Their buckets, of which each
-    /// is a cache miss, are read ahead together.
+    /// Ends some expired sessions of the class and returns whether there may be more. Prefetches their buckets, each of which is a cache
+    /// miss.
     fn end_expired_of(&mut self, class: Class, now: u64, left: &mut usize) -> bool {
         let mut slots = [NONE; SWEPT_TOGETHER];
         let (mut count, mut slot) = (0, self.lists.first(class));
@@ -66,9 +66,8 @@ impl SessionTable {
         count == SWEPT_TOGETHER
     }
 
-    /// Keeps a new session within all limits, by ending what may be ended. A port over its share loses its own: connections that
-    /// are not established beyond their share are taken from the port that has the most of them, so that a pod that
-    /// floods loses its own; a port's share is made up for by the port's own entries.
+    /// Makes room for a new session within all limits. A port over its share evicts its own entries. The half-open share evicts from the
+    /// port with the most half-open connections, so that a flooding pod evicts its own.
     pub(super) fn make_room(&mut self, new: &NewSession, replaces: bool, now: u64) -> Result<(), DropReason> {
         for (side, port) in [(Side::Starter, new.in_port), (Side::Destination, new.out_port)] {
             let room = self.budget.room_of(side, port, self.kind(port));
@@ -83,7 +82,7 @@ impl SessionTable {
             }
         }
         if !replaces && self.budget.room() != Room::Free {
-            // Whatever its class.
+            // Of any class.
             self.sweep(now, 1);
         }
         let room = if replaces { Room::Free } else { self.budget.room() };
@@ -94,7 +93,7 @@ impl SessionTable {
         }
     }
 
-    /// Whether there is room, may be made, or may be had of other tables, which are called then.
+    /// Whether there is room, can be made, or may be overdrawn until the other tables, which are called, have evicted entries.
     fn find_room(&mut self, room: Room, end: impl FnOnce(&mut Self) -> bool) -> bool {
         if room == Room::Free || end(self) {
             return true;
@@ -104,7 +103,7 @@ impl SessionTable {
         room == Room::Overdraft
     }
 
-    /// Another table has no room and nothing to end: ends what is over a limit here.
+    /// Evicts entries over a limit because another table has none to evict.
     #[cold]
     #[inline(never)]
     fn follow_call(&mut self, now: u64) {
@@ -119,7 +118,7 @@ impl SessionTable {
         while self.budget.is_overdrawn() && self.end_one(&RECYCLED, now) {}
     }
 
-    /// Finds room for a refusal: by ending expired entries and other refusals only.
+    /// Makes room for a refusal, by ending only expired entries and other refusals.
     pub(super) fn make_room_for_refusal(&mut self, new: &NewSession, now: u64) -> bool {
         for (side, port) in [(Side::Starter, new.in_port), (Side::Destination, new.out_port)] {
             let is_over = self.budget.room_of(side, port, self.kind(port)) != Room::Free;
@@ -133,8 +132,8 @@ impl SessionTable {
         self.budget.room() == Room::Free || self.end_one(&[Class::Refused], now)
     }
 
-    /// A port is no more: a pod's entries are ended, some with each burst. The uplink and the host speak for others, whose
-    /// connections go on when the interface comes back.
+    /// Removes a port. A pod's entries are ended, some with each burst. Sessions of uplink and host stay, because their clients'
+    /// connections continue when the interface returns.
     pub(crate) fn remove_port(&mut self, port: PortId) {
         let is_pod = self.kind(port) == PortKind::Pod;
         if is_pod && port.index() < self.lists.ports() && !self.leaving.contains(&port) {
@@ -142,7 +141,7 @@ impl SessionTable {
         }
     }
 
-    /// A port is new: what is left of an older one with its number is ended now.
+    /// Adds a port. Remaining entries of an earlier port with the same id are ended now.
     pub(crate) fn add_port(&mut self, port: PortId) {
         while self.leaving.contains(&port) {
             self.end_one_leaving();
@@ -163,8 +162,7 @@ impl SessionTable {
         }
     }
 
-    /// Ends one entry: one whose time is up, else, of the first of these classes that has any, the least recently used
-    /// one of the port that has the most.
+    /// Ends one entry: an expired one, otherwise the least recently used one of the first class that has any, from the port with the most.
     fn end_one(&mut self, classes: &[Class], now: u64) -> bool {
         if classes.iter().any(|&class| self.end_expired(self.lists.first(class), now)) {
             return true;
@@ -173,8 +171,7 @@ impl SessionTable {
         oldest.inspect(|&slot| self.end(slot, now)).is_some()
     }
 
-    /// Ends one entry with the port at this end: one whose time is up, else the least recently used one of the first of these classes
-    /// that has any.
+    /// Ends one entry of the port in this role: an expired one, otherwise the least recently used one of the first class that has any.
     fn end_one_of(&mut self, side: Side, port: PortId, classes: &[Class], now: u64) -> bool {
         if Class::ALL.iter().any(|&class| self.end_expired(self.lists.first_of(side, port, class), now)) {
             return true;
@@ -189,7 +186,7 @@ impl SessionTable {
         now >= entry.seen_at.saturating_add(self.timeouts[entry.class_index()])
     }
 
-    /// Ends an entry if its time is up.
+    /// Ends an entry if it has expired.
     fn end_expired(&mut self, slot: Slot, now: u64) -> bool {
         let is_expired = slot != NONE && self.is_expired(slot, now);
         if is_expired {
@@ -198,7 +195,7 @@ impl SessionTable {
         is_expired
     }
 
-    /// Ends an entry and counts why.
+    /// Ends an entry and counts the reason.
     pub(super) fn end(&mut self, slot: Slot, now: u64) {
         if self.entry(slot).refused().is_none() {
             let is_expired = self.is_expired(slot, now);

@@ -1,28 +1,27 @@
-//! What a packet may change of its session: nothing with a wrong checksum, and nothing that only somebody would send who
-//! does not know the connection.
+//! Decides what a packet may change in its session. A wrong checksum changes nothing, and neither does a packet of an attacker who does not
+//! know the connection.
 //!
-//! **What is believed.** A SYN begins a session and is repeated; no SYN changes an open one, as its receiver does not either
-//! (RFC 5961 §4). An ACK establishes when it acknowledges what the other side has sent. A FIN and a RST count when they
-//! lie within [`WINDOW`] of where their sender is known to be. Everything else passes and changes nothing.
+//! **Accepted changes.** A SYN starts a session and may be repeated, but does not change an open one (RFC 5961 §4). An ACK establishes the
+//! session if it acknowledges what the other side has sent. A FIN or RST counts if it is within [`WINDOW`] of its sender's known position.
+//! Everything else passes without effect.
 //!
-//! **Where a side is.** For each direction the table knows the number that comes next. It learns that from the packets
-//! that change something and from a sample of the others (one in 8.6 s). Only the side whose address is bound to its port says
-//! where the two are: a pod, or the node. What comes through the uplink may have been sent by anybody, so such a packet moves
-//! its side's number only within the window; a stranger cannot first say where the connection is, and then reset it there.
+//! **Positions.** The table stores each direction's next sequence number. It learns them from packets that change the session, and samples
+//! others every 8.6 s. Only the side whose address is bound to its port (a pod, or the node) may set positions. Packets from the uplink may
+//! be forged, so they only move their side's position within the window. Otherwise an attacker could first move the position and then reset
+//! the connection there.
 //!
-//! **Why samples.** The alternative is conntrack's: to follow every segment. It would cost every hit a second cache line,
-//! and it would still not know more where it matters: segments of a busy connection are forwarded in the kernel and come to no
-//! worker for up to ten seconds, in which the sequence numbers may go round. Widening the window with the time since the
-//! last sample lets every guess pass after three seconds of 10 Gb/s. So the window stays narrow: a guess hits it once in 2,048
-//! times, however old the sample is. What is outside of it is left to the receiver, who always knows (RFC 5961 §3): a reset that
-//! it takes ends the connection, and one that it does not take is answered, and the answer comes through here.
+//! **Sampling.** Conntrack tracks every segment instead. That would cost each hit a second cache line. It would also not help: the kernel
+//! forwards busy connections, whose segments may reach no worker for ten seconds, in which sequence numbers may wrap. Widening the window
+//! with the sample's age would accept every guess after three seconds of 10 Gb/s. So the window stays narrow, and a guess hits it once in
+//! 2,048 times. The receiver decides about resets outside of it (RFC 5961 §3): a reset that it accepts ends the connection, and one that it
+//! rejects causes an answer, which passes through here.
 //!
-//! **What that costs.** A true reset of a busy connection may lie outside of the window, and then its session seems to live on.
-//! It becomes [`Class::Doubtful`]: it keeps its time, since it may as well be an idle connection that a stranger has shot at,
-//! and it is one of those that are ended when somebody needs the room. Any other packet of it takes the doubt away.
+//! **Cost.** A genuine reset of a busy connection may be outside of the window, so its session seems to live on. It becomes
+//! [`Class::Doubtful`]: it keeps its timeout, because it may be an idle connection under attack, but may be evicted. Any other packet of
+//! the session removes the doubt.
 //!
-//! [`TcpWindow::Strict`] is the other design, for those who want it: every TCP segment is looked at, no TCP flow is
-//! forwarded in the kernel, and what is outside of the window is dropped.
+//! [`TcpWindow::Strict`] is the alternative: workers see every TCP segment, the kernel forwards no TCP flow, and segments outside of the
+//! window are dropped.
 
 use super::super::TcpWindow;
 use super::super::class::Class;
@@ -32,38 +31,37 @@ use super::SessionTable;
 use crate::DropReason;
 use crate::packet::{Checksum, SeqSpan, TcpFlags};
 
-/// How far a segment may lie from where its sender was last seen: 1 MiB. Between two samples an interactive connection sends
-/// less; a receive window is 64 KiB without scaling and up to 6 MiB on Linux. A reset at a random place is within it once in
-/// 2,048 times.
+/// Maximum distance of a segment from its sender's last known position: 1 MiB. An interactive connection sends less between two samples.
+/// Receive windows are 64 KiB without scaling and up to 6 MiB on Linux. A random reset hits the window once in 2,048 times.
 const WINDOW: u32 = 1 << 20;
 
-/// How much of what the other side has sent the first acknowledgement may cover: 64 KiB, what can be sent before it (RFC 7323
-/// §2.2: the windows of SYN segments are not scaled). A blind one is within it, on either side, once in 32,768 times.
+/// Maximum distance that the first acknowledgement may cover: 64 KiB, the most that can be sent before it (RFC 7323 §2.2: SYN windows are
+/// not scaled). A blind one hits it once in 32,768 times.
 const FIRST_WINDOW: u32 = 1 << 16;
 
-/// What a second look at a packet found.
+/// Result of the closer check of a packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Evidence {
     pub(crate) checksum: Checksum,
-    /// For TCP, where it could be read.
+    /// The TCP sequence range, if it could be read.
     pub(crate) span: Option<SeqSpan>,
-    /// Whether the source address is the port's own, so that nobody else can have sent it.
+    /// Whether the source address belongs to the port, so that it cannot be forged.
     pub(crate) is_bound: bool,
 }
 
-/// What may be concluded from a packet.
+/// The accepted conclusion from a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Belief {
-    /// These flags, as if the packet had no others.
+    /// The packet counts as if it had only these flags.
     Flags(Option<TcpFlags>),
-    /// It is a reset at a place where none can be expected.
+    /// The packet is a reset outside of the window.
     Doubt,
-    /// Nothing: it is not even an answer.
+    /// The packet changes nothing, and is not even an answer.
     Silence,
 }
 
 impl SessionTable {
-    /// Whether a packet of the session may change its state, so that its checksum matters.
+    /// Whether a packet may change the session's state, so that its checksum matters.
     pub(crate) fn is_news(&self, slot: Slot, direction: Direction, flags: Option<TcpFlags>) -> bool {
         let entry = self.entry(slot);
         match flags {
@@ -72,10 +70,10 @@ impl SessionTable {
         }
     }
 
-    /// What is believed of a packet of the session.
+    /// Returns the accepted conclusion from a packet of the session.
     ///
     /// # Errors
-    /// The reason to drop it.
+    /// The reason to drop the packet.
     pub(crate) fn assess(
         &self,
         slot: Slot,
@@ -109,10 +107,10 @@ impl SessionTable {
         Ok(Belief::Flags(Some(if acknowledges { flags } else { TcpFlags(flags.0 & !TcpFlags::ACK) })))
     }
 
-    /// Whether the checksum allows to conclude anything. What cannot be verified is believed in captures alone.
+    /// Whether the checksum allows conclusions. Unverifiable checksums are only accepted in captures.
     ///
     /// # Errors
-    /// When it is wrong: the receiver discards the packet too.
+    /// If the checksum is wrong. The receiver discards the packet too.
     fn verified(&self, evidence: &Evidence) -> Result<bool, DropReason> {
         match evidence.checksum {
             _ if !self.config.verify_checksums => Ok(true),
@@ -122,8 +120,8 @@ impl SessionTable {
         }
     }
 
-    /// Whether a segment lies near to where its sender is known to be. A side that has said nothing yet may also acknowledge
-    /// what the other one has said: so a SYN is refused (RFC 9293 §3.10.7.3).
+    /// Whether a segment is near its sender's known position. A side that has not sent anything may also acknowledge the other side, as
+    /// when it refuses a SYN (RFC 9293 §3.10.7.3).
     fn is_near(&self, slot: Slot, direction: Direction, span: &SeqSpan) -> bool {
         let next = self.links.records()[slot as usize].next[at(direction)];
         let is_within = |number| next != 0 && is_within(number, next, WINDOW);
@@ -131,17 +129,17 @@ impl SessionTable {
         is_within(span.seq) || is_within(span.end) || (may_refuse && self.acknowledges(slot, direction, span))
     }
 
-    /// Whether a segment acknowledges what the other side has said. True when nothing is known of either side.
+    /// Whether a segment acknowledges what the other side has sent. True if nothing is known of either side.
     fn acknowledges(&self, slot: Slot, direction: Direction, span: &SeqSpan) -> bool {
         let next = self.links.records()[slot as usize].next;
         let other = next[at(opposite(direction))];
-        // A connection that was picked up may have more under way.
+        // A connection picked up in the middle may have more data in flight.
         let was_opened = self.entry(slot).seen.has_opened(opposite(direction));
         let window = if was_opened { FIRST_WINDOW } else { WINDOW };
         next == [0; 2] || span.ack.is_some_and(|ack| other != 0 && is_within(ack, other, window))
     }
 
-    /// A segment of the session has passed: where its side is now, and where the other one is by its word.
+    /// Updates both sides' positions from a segment of the session.
     pub(crate) fn track(&mut self, slot: Slot, direction: Direction, flags: TcpFlags, evidence: &Evidence) {
         let Some(span) = evidence.span.filter(|_| !flags.has(TcpFlags::RST)) else { return };
         let is_first = self.links.records()[slot as usize].next[at(direction)] == 0;
@@ -156,7 +154,7 @@ impl SessionTable {
         }
     }
 
-    /// A session was made: the packet that made it says where its sender is.
+    /// Sets the sender's position from the packet that creates the session.
     pub(super) fn begin_tracking(&mut self, slot: Slot, new: &NewSession) {
         let Some(span) = new.span else { return };
         let next = &mut self.links.records_mut()[slot as usize].next;
@@ -164,24 +162,24 @@ impl SessionTable {
         next[at(opposite(new.direction))] = span.ack.map_or(0, known);
     }
 
-    /// A reset came that is not believed.
+    /// Handles a reset outside of the window.
     pub(crate) fn doubt(&mut self, slot: Slot, now: Moment) {
         let old = self.entry(slot).class();
         let entry = self.entry_mut(slot);
         entry.set_class(Class::Doubtful);
-        // Whatever comes next is looked at, and may take the doubt away.
+        // The next packet takes the full path and may remove the doubt.
         entry.forget_plain();
         self.move_to(slot, old, Class::Doubtful, now);
         self.counts.doubted += 1;
     }
 }
 
-/// Whether a sequence number is at most so far from another one, on either side (RFC 9293 §3.4: modulo 2^32).
+/// Whether two sequence numbers differ by at most `distance` (modulo 2^32, RFC 9293 §3.4).
 const fn is_within(number: u32, of: u32, distance: u32) -> bool {
     number.wrapping_sub(of).wrapping_add(distance) <= 2 * distance
 }
 
-/// 0 stands for unknown.
+/// Avoids 0, which means unknown.
 const fn known(number: u32) -> u32 {
     if number == 0 { 1 } else { number }
 }

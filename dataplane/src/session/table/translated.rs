@@ -1,4 +1,4 @@
-//! Sessions to Services' addresses: entries with a rewrite, which are found by two keys.
+//! Translated sessions: entries with a rewrite, found by two keys.
 
 use std::net::IpAddr;
 use std::num::NonZeroU32;
@@ -15,16 +15,16 @@ use crate::service::Steering;
 use crate::session::class::Class;
 use crate::translations::{PlainV4, TranslatedError, Translations};
 
-/// How a packet belongs to an entry.
+/// How a packet matches an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Match {
     /// By the entry's own key.
     Key(Direction),
-    /// By the alias: the packet is between the client and the virtual address.
+    /// By the alias: the packet is between the client and the VIP.
     Alias(Direction),
 }
 
-/// How a packet belongs to an entry with a rewrite, and what the rewrite says of it.
+/// A packet's match with a translated entry, and its translation.
 #[derive(Clone, Copy)]
 struct Sides {
     is_alias: bool,
@@ -34,7 +34,7 @@ struct Sides {
 }
 
 impl Sides {
-    /// Counts the packet as one of the entry's, if there is nothing to ask about it; see [`Hit::of`].
+    /// Counts the packet for the entry if no further checks are needed; see [`Hit::of`].
     #[inline(always)]
     fn hit(
         &self,
@@ -65,26 +65,26 @@ impl SessionTable {
         self.aliases != 0
     }
 
-    /// Whether any rewrite lies beside its entry.
+    /// Whether any rewrite is outside of its entry.
     #[inline]
     pub(crate) const fn has_records(&self) -> bool {
         self.records != 0
     }
 
-    /// Reads a rewrite ahead that lies beside the entry, if it has one.
+    /// Prefetches the guessed entry's rewrite if it is outside of the entry.
     #[inline]
     pub(crate) fn touch_record(&self, guess: Slot) -> u32 {
         let is_translated = self.entries().get(guess as usize).is_some_and(Entry::is_translated);
         if is_translated { self.rewrites.records()[guess as usize].checked } else { 0 }
     }
 
-    /// The rewrite of an entry; none for one that has none.
+    /// Returns an entry's rewrite. `None` if it is not translated.
     #[inline]
     pub(crate) fn rewrite(&self, slot: Slot) -> Option<Rewrite> {
         self.entry(slot).rewrite(&self.rewrites.records()[slot as usize])
     }
 
-    /// How a packet with this key belongs to the entry, which [`SessionTable::find`] gave for it.
+    /// Returns how a packet with this key matches the entry that [`SessionTable::find`] returned for it.
     pub(crate) fn matched(&self, slot: Slot, key: &Key, from_low: bool) -> Match {
         let entry = self.entry(slot);
         match self.rewrite(slot) {
@@ -96,14 +96,13 @@ impl SessionTable {
         }
     }
 
-    /// What becomes of the addresses of a packet of an entry with a rewrite.
+    /// Returns a packet's translation. `None` if the entry is not translated.
     pub(crate) fn rewritten(&self, slot: Slot, direction: Direction) -> Option<Rewritten> {
         let rewrite = self.rewrite(slot)?;
         Some(self.entry(slot).rewritten(&rewrite, direction))
     }
 
-    /// Who talks to whom in truth, client and backend; none for an entry without a rewrite. Echoes have no ports: their identifier is
-    /// none that a rule knows.
+    /// Returns the client and the backend. `None` if the entry is not translated. Echoes have port 0: rules never match their identifier.
     pub(crate) fn true_ends(&self, slot: Slot) -> Option<[(IpAddr, u16); 2]> {
         let rewrite = self.rewrite(slot)?;
         let entry = self.entry(slot);
@@ -111,32 +110,31 @@ impl SessionTable {
         Some(if entry.key().is_echo() { ends.map(|(address, _)| (address, 0)) } else { ends })
     }
 
-    /// What is written into an ICMP error about a packet of the entry; `matched` is how the quoted packet belongs to it, and `error` who
-    /// sends the error to whom. None for an entry without a rewrite, and where the quoted packet has just the addresses that its
-    /// sender knows.
+    /// Returns the translation of an ICMP error about a packet of the entry. `matched` is the quoted packet's match, and `error` the
+    /// error's flow. `None` if the entry is not translated or the quoted packet already has its sender's addresses.
     pub(crate) fn translated_error(&self, slot: Slot, matched: Match, error: &Flow) -> Option<TranslatedError> {
         let direction = match matched {
-            // To the client, about a packet that had gone on to the backend. The backend itself speaks in the VIP's name.
+            // An error to the client about a packet forwarded to the backend. The backend's own errors come from the VIP.
             Match::Key(Direction::Forward) => Direction::Forward,
-            // To the backend, about an answer that had gone on to the client, who speaks in the name of his source.
+            // An error to the backend about an answer forwarded to the client. The client's own errors come from the rewritten source.
             Match::Alias(Direction::Reply) => Direction::Reply,
             Match::Key(Direction::Reply) | Match::Alias(Direction::Forward) => return None,
         };
         let rewritten = self.rewritten(slot, direction)?;
-        // The quoted packet is one that was rewritten, and becomes what it was.
+        // The quoted packet was translated, and gets its original addresses.
         let quoted = rewritten.reversed();
         let (before, after) = (rewritten.received().translation(), rewritten.sent().translation());
         let sender = if error.src == after.dst { before.dst } else { error.src };
         Some(TranslatedError { received: (error.src, error.dst), sent: (sender, before.src), quoted })
     }
 
-    /// An entry that is over, or was refused, gives way to a new connection of the same client.
+    /// Removes an ended or refused entry for a new connection of the same client.
     pub(crate) fn replace(&mut self, slot: Slot) {
         self.counts.replaced += u64::from(self.entry(slot).refused().is_none());
         self.remove(slot);
     }
 
-    /// The backend of the session was found to answer by Services of this epoch.
+    /// Records that Services of this epoch confirmed the session's backend.
     pub(crate) fn set_serving(&mut self, slot: Slot, epoch: u32) {
         let entry = &mut self.entries.records_mut()[slot as usize];
         if entry.key().is_v6() {
@@ -146,15 +144,14 @@ impl SessionTable {
         }
     }
 
-    /// Whether Services of this epoch have still to say whether the backend answers. TCP and SCTP end by themselves.
+    /// Whether the backend must be confirmed for this epoch. TCP and SCTP sessions end by themselves.
     pub(crate) fn may_be_stale(&self, slot: Slot, epoch: u32) -> bool {
         let protocol = self.entry(slot).key().protocol();
         protocol == protocol::UDP && self.rewrite(slot).is_some_and(|rewrite| rewrite.checked != epoch)
     }
 
-    /// [`SessionTable::hit`] for an entry with a rewrite. Adds what is to be written into the packet to `translations`, and returns its
-    /// place. Both directions take the same steps: which one a packet has is as good as random, and a branch for it would be foretold
-    /// wrongly.
+    /// [`SessionTable::hit`] for a translated entry. Adds the packet's translation and returns its position. Both directions take the same
+    /// steps, because a branch on the direction would be mispredicted.
     #[inline(always)]
     pub(crate) fn hit_translated(
         &mut self,
@@ -169,7 +166,7 @@ impl SessionTable {
         }
         let entry = self.entries.records_mut().get_mut(guess as usize)?;
         let compact = *entry.compact();
-        // What the client sends has the alias, and what the backend sends the key.
+        // The client's packets have the alias, the backend's packets have the key.
         let (is_alias, is_key) = entry.matches_v4(packet.key);
         let sides = Sides { is_alias, is_key, client_is_low: compact.client_is_low(), checked: compact.checked() };
         let (hit, past) = sides.hit(entry, packet, services, (&self.timeouts, &self.looks), now)?;
@@ -181,7 +178,7 @@ impl SessionTable {
         Some((hit, place))
     }
 
-    /// The same over IPv6, with the record beside the entry.
+    /// The same over IPv6, with a separate record.
     #[inline(never)]
     fn hit_translated_v6(
         &mut self,
@@ -204,7 +201,7 @@ impl SessionTable {
         Some((hit, place))
     }
 
-    /// Whether the entry in a guessed slot has a rewrite.
+    /// Whether the entry in a guessed slot is translated.
     #[inline]
     pub(crate) fn is_translated(&self, guess: Slot) -> bool {
         self.has_rewrites() && self.entries().get(guess as usize).is_some_and(Entry::is_translated)
@@ -216,8 +213,7 @@ impl SessionTable {
         self.rewrite(slot).is_some_and(|rewrite| rewrite.alias == *key)
     }
 
-    /// Gives an entry its rewrite, in it or beside it, and puts its alias into the index. False when that has no place for it. The entry is
-    /// not in its slot yet.
+    /// Stores an entry's rewrite and adds its alias to the index. Returns false if there is no room. The entry is not in its slot yet.
     pub(super) fn add_alias(&mut self, slot: Slot, entry: &mut Entry, rewrite: &Rewrite) -> bool {
         let alias = &rewrite.alias;
         let is_beside = !entry.set_compact(rewrite);
@@ -246,15 +242,14 @@ impl SessionTable {
         self.records -= usize::from(alias.is_v6());
     }
 
-    /// Other workers do not look for it here any more.
+    /// Removes the alias from the table that other workers search.
     fn forget_alias(&self, alias: &Key) {
         if let Some((steering, own)) = &self.steering {
             steering.remove(alias, *own);
         }
     }
 
-    /// Whether a new connection may have this key: there is no session with it, or one that is over. What was refused is
-    /// no session.
+    /// Whether a new connection may use this key: no session has it, or an ended one. Refusals do not count.
     pub(crate) fn is_available(&self, hash: u64, key: &Key, now: u64) -> bool {
         self.lookup(hash, key).is_none_or(|slot| {
             let entry = self.entry(slot);
@@ -262,8 +257,8 @@ impl SessionTable {
         })
     }
 
-    /// Ends, of so many places from this one on, the sessions that `is_over` says are, and says where to go on. Sessions that a policy
-    /// has cut are looked at too.
+    /// Ends the sessions for which `is_over` returns true, among this many slots from `from` on, including sessions cut by a policy.
+    /// Returns where to continue.
     pub(crate) fn review(
         &mut self,
         from: Slot,

@@ -1,7 +1,7 @@
-//! Copies of packets that the flow cache has forwarded: they are judged as all others, renew their flows, and go nowhere.
+//! Copies of packets that the flow cache has forwarded. They are judged like other packets, renew their flows and are discarded.
 //!
-//! They have arrivals of their own, so that whoever handles a burst need not ask whether a packet is a copy. Their order among the
-//! packets of a burst does not matter: the packet itself has left before.
+//! They have separate arrivals, so that other code need not check for copies. Their order among other packets does not matter, because the
+//! packet itself was already sent.
 
 use super::super::arrivals::Arrival;
 use super::super::caching::About;
@@ -10,7 +10,7 @@ use crate::io::Frame;
 use crate::{Snapshot, Verdict};
 
 impl Stage {
-    /// Judges the copies that wait, and renews their flows.
+    /// Judges the waiting copies and renews their flows.
     #[inline]
     pub(super) fn judge_copies(&mut self, snapshot: &Snapshot) {
         if self.copies.len() > 0 {
@@ -49,7 +49,7 @@ impl Stage {
         (self.copies, self.judged) = (copies, judged);
     }
 
-    /// Counts a packet in the place of the flow cache, which has sent it. The engine has counted one that policy denies by now.
+    /// Counts a packet on behalf of the flow cache, which has sent it. The engine has already counted it if policy denies it now.
     fn end_copy(&mut self, arrival: Arrival, verdict: Verdict, packet: impl Iterator<Item = Frame>) {
         if let Verdict::Forward(out) = verdict {
             self.ports.count_sent(out, arrival.len());

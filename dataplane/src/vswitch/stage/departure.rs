@@ -1,4 +1,4 @@
-//! What becomes of a packet that was judged, and what the vswitch sends of its own.
+//! Executes verdicts, and sends the vswitch's own packets.
 
 mod fragments;
 
@@ -11,20 +11,19 @@ use crate::io::{Frame, Translation};
 use crate::translations::Translated;
 use crate::{DropReason, Judged, LinkType, Outcome, Packet, PortId, Snapshot, Verdict};
 
-/// A packet's frames outside of a burst, while it is held for a neighbour. `rest` is empty, and so not allocated, but
-/// for jumbo packets.
+/// A packet held for a neighbour, outside of a burst. `rest` is empty, and thus not allocated, except for jumbo packets.
 #[derive(Debug)]
 pub(in crate::vswitch) struct Chain {
     first: Frame,
     rest: Vec<Frame>,
-    /// What its sender has addressed it to, for an error that quotes it, where other addresses have been written into it.
+    /// The destination that the sender used, to be quoted in ICMP errors. `None` without translation.
     received: Option<Translation>,
-    /// What was known when it was let through, where somebody wants to know of it when it is lost.
+    /// The outcome, kept if a stream wants to know of its loss.
     outcome: Option<Box<Outcome>>,
 }
 
 impl Chain {
-    /// What is known of it when it is lost.
+    /// What to report if the packet is lost.
     fn known(&self) -> Known {
         self.outcome.as_deref().map_or(Known::LetThrough, |outcome| Known::Judged(*outcome))
     }
@@ -35,7 +34,7 @@ impl Chain {
 }
 
 impl Stage {
-    /// What comes of all packets' verdicts.
+    /// Executes the verdicts of all packets.
     pub(super) fn depart(&mut self, snapshot: &Snapshot, arrivals: &mut Arrivals) {
         let mut judged = std::mem::take(&mut self.judged);
         let ready = if self.engine.translates() {
@@ -54,11 +53,11 @@ impl Stage {
         self.judged = judged;
     }
 
-    /// Makes the first packets ready, up to one that is to be looked at more closely: nearly always all. Returns how many, and into how
-    /// many is written what is translated, which may be one more.
+    /// Prepares packets on the fast path until one needs the slow path. Returns the number of prepared packets, and the number of
+    /// translated packets, which may be one higher.
     ///
-    /// A loop of its own that moves no frames and changes nothing of the stage, as it then has registers enough. It ends at
-    /// the first packet that needs more, because what comes of that one may matter for those behind it.
+    /// A separate loop that moves no frames and does not change the stage, so that it has enough registers. It ends at the first slow
+    /// packet, because that packet may affect later ones.
     #[inline(never)]
     fn make_ready<const TRANSLATES: bool>(
         &self,
@@ -71,7 +70,7 @@ impl Stage {
         let mut ready = 0;
         for ((arrival, frame), judged) in packets.iter().zip(frames).zip(judged) {
             let Verdict::Forward(out) = judged.verdict else { break };
-            // A packet of several frames: those behind it are not beside their frames.
+            // After a packet of several frames, positions of packets and frames differ.
             if arrival.rest() != 0 {
                 break;
             }
@@ -94,7 +93,7 @@ impl Stage {
         (ready, ready)
     }
 
-    /// One packet after the other; the first ones are `ready`.
+    /// Executes verdicts one by one. The first `ready` packets are prepared.
     #[inline(never)]
     fn depart_each(&mut self, snapshot: &Snapshot, arrivals: &mut Arrivals, judged: &[Judged], ready: usize) {
         let (packets, mut frames) = arrivals.drain();
@@ -115,13 +114,13 @@ impl Stage {
         }
     }
 
-    /// Gives a packet to another worker that is to judge it.
+    /// Passes a packet to the worker that must judge it.
     #[inline(never)]
     pub(super) fn hand_over(&mut self, worker: usize, arrival: Arrival, packet: impl Iterator<Item = Frame>) {
         self.ports.hand_over(worker, 1 + arrival.rest(), packet, arrival.port, &mut self.pool, &mut self.ledger);
     }
 
-    /// What comes of the verdict of one packet, the `at`th that was judged. Its frames are the next ones of `frames`.
+    /// Executes the verdict of packet `at`. Its frames are next in `frames`.
     #[inline]
     fn act(
         &mut self,
@@ -144,7 +143,7 @@ impl Stage {
         }
     }
 
-    /// All but the most frequent case.
+    /// Handles all cases but the most frequent one.
     #[inline(never)]
     fn act_on(
         &mut self,
@@ -168,8 +167,7 @@ impl Stage {
                 self.hold(snapshot, neighbour, arrival.port, chain);
             }
             Step::Consumed => {
-                // Without a host port the engine finds no way for a pod's ARP and has counted a drop; it is answered
-                // all the same.
+                // Without a host port the engine drops a pod's ARP as `no_route`, but the vswitch still answers it.
                 self.ledger.counters.absorbed += u64::from(verdict.out_port().is_some());
                 self.ledger.leave(&first);
                 self.pool.give_all(std::iter::once(first).chain(rest));
@@ -188,18 +186,18 @@ impl Stage {
         }
     }
 
-    /// What the engine knows of the `at`th packet that it was last asked about, where somebody wants to know it when the packet is lost.
+    /// Returns the outcome of packet `at` if a stream wants to know of its loss.
     fn outcome(&self, at: usize) -> Option<Box<Outcome>> {
         self.ledger.wants_losses().then(|| self.engine.outcome(at).map(Box::new)).flatten()
     }
 
-    /// Loses a packet that was let through.
+    /// Drops a packet that policy allowed.
     fn lose(&mut self, packet: Chain, reason: DropReason) {
         let known = packet.known();
         packet.into_frames().for_each(|frame| self.ledger.lose_as(frame, reason, &mut self.pool, known));
     }
 
-    /// Queues a packet for its port, or loses it.
+    /// Queues a packet for its port, or drops it.
     fn put(&mut self, out: PortId, count: usize, frames: impl Iterator<Item = Frame>) {
         self.ports.put(out, count, frames, &mut self.pool, &mut self.ledger);
     }
@@ -210,12 +208,12 @@ impl Stage {
         }
     }
 
-    /// Tells the sender of a packet that is dropped, where a router does.
+    /// Notifies the sender of a dropped packet, as a router does.
     fn report(&mut self, snapshot: &Snapshot, first: &Frame, arrival: Arrival, verdict: Verdict, reason: DropReason) {
         if !Forwarder::<Chain>::reports(snapshot, reason) {
             return;
         }
-        // Without a frame there is no report, as with a lost one.
+        // Without a free frame no report is sent.
         let Some(mut fresh) = self.pool.take() else { return };
         fresh.reset(ERROR_MAX);
         let packet = Packet {
@@ -232,20 +230,20 @@ impl Stage {
         }
     }
 
-    /// Sends a packet that the vswitch made itself.
+    /// Sends a packet of the vswitch itself.
     fn originate(&mut self, out: PortId, mut frame: Frame, len: usize) {
         self.ledger.counters.originated += 1;
         frame.shorten(len);
         self.put(out, 1, std::iter::once(frame));
     }
 
-    /// Packets whose next hop is known now, or given up.
+    /// Sends held packets whose next hop was resolved, and drops those whose next hop was given up.
     pub(super) fn send_released(&mut self, snapshot: &Snapshot) {
         while let Some(released) = self.forwarder.next_released() {
             let Chain { mut first, rest, received, outcome } = released.packet;
             let len = first.len() + rest.iter().map(Frame::len).sum::<usize>();
             let addresses = released.addresses.and_then(|addresses| {
-                // The MTU may be another one than when the packet was held.
+                // The MTU may have changed since the packet was held.
                 let fits = self.forwarder.fits(released.out, len);
                 let may_leave = fits || self.forwarder.fragmentation(self.umem.bytes(&first), released.out).is_some();
                 if may_leave { Ok((addresses, fits)) } else { Err(DropReason::PacketTooBig) }
@@ -270,10 +268,10 @@ impl Stage {
         }
     }
 
-    /// ARP and neighbour discovery, answers and questions.
+    /// Sends ARP and neighbour discovery messages.
     pub(super) fn send_messages(&mut self) {
         while self.forwarder.has_messages() {
-            // Without a frame the messages wait for the next round.
+            // Without a free frame the messages wait for the next round.
             let Some(mut frame) = self.pool.take() else { return };
             frame.reset(MESSAGE_MAX);
             match self.forwarder.write_message(self.umem.bytes_mut(&mut frame)) {
@@ -284,7 +282,7 @@ impl Stage {
     }
 }
 
-/// Where all packets go, if that is one port.
+/// Returns the output port if all packets share one.
 fn common_exit(judged: &[Judged]) -> Option<PortId> {
     let first = judged.first()?.verdict;
     if judged.iter().all(|judged| judged.verdict == first) { first.out_port() } else { None }

@@ -1,4 +1,4 @@
-//! What comes in: from the worker's own ports, from its queue of the trunk, and from other workers.
+//! Receives packets from the worker's ports, from the trunk and from other workers.
 
 use std::vec::Drain;
 
@@ -8,18 +8,18 @@ use crate::io::Frame;
 use crate::{Affinity, BURST, PortId, Received, Snapshot};
 
 impl Stage {
-    /// Takes what the ports have. A burst is judged as soon as it is full.
+    /// Receives from all ports. Full bursts are judged at once.
     pub(super) fn receive(&mut self, snapshot: &Snapshot) -> bool {
         let mut worked = false;
         let count = self.ports.len();
-        // Each round begins with another port, so that none is always served before the others.
+        // Each round begins with another port, for fairness.
         self.first_port = if self.first_port + 1 < count { self.first_port + 1 } else { 0 };
         for at in (self.first_port..count).chain(0..self.first_port.min(count)) {
             let frames = self.arrivals.frames();
             let first = frames.len();
             let own = self.ports.get(at);
             let (id, result) = (own.id, own.port.receive(frames, BURST));
-            // Not nearly a burst: a packet of several frames that did not fit is still in the port.
+            // Less than half a burst: a packet of several frames that did not fit may still be in the port.
             self.is_drained &= frames.len() - first < BURST / 2;
             if frames.len() > first {
                 worked = true;
@@ -30,7 +30,7 @@ impl Stage {
             }
             if let Err(error) = result {
                 self.ports.fail(at, error, &mut self.pool, &mut self.ledger);
-                // The others have other places now; they are served in the next round.
+                // Positions of ports have changed. The others are served in the next round.
                 self.is_drained = false;
                 return true;
             }
@@ -38,7 +38,7 @@ impl Stage {
         worked | self.receive_from_trunk(snapshot)
     }
 
-    /// Takes what the trunk has, as [`receive`](Self::receive) does.
+    /// Receives from the trunk, as [`receive`](Self::receive) does.
     fn receive_from_trunk(&mut self, snapshot: &Snapshot) -> bool {
         let Some(trunk) = self.ports.trunk() else { return false };
         let frames = self.arrivals.frames();
@@ -58,7 +58,7 @@ impl Stage {
         count > 0
     }
 
-    /// As [`sort`](Self::sort), for frames that came in on different ports.
+    /// Like [`sort`](Self::sort), for frames of several ports.
     fn sort_from_trunk(&mut self, first: usize) {
         let Self { id, forwarder, affinity, umem, arrivals, bells, in_ports, .. } = self;
         let is_mine = |port: PortId, frame: &Frame| {
@@ -82,8 +82,8 @@ impl Stage {
         self.ledger.counters.received += packets as u64;
     }
 
-    /// Keeps the packets that are this worker's, and sends the others to theirs. The port's frames are those of the arrivals
-    /// from `first` on. They stay where they are while they are this worker's, which nearly always is all of them.
+    /// Keeps this worker's packets and passes the others on. `first` is the port's first frame in the arrivals. Frames stay in place as
+    /// long as they are this worker's, which is nearly always all of them.
     fn sort(&mut self, port: PortId, at: usize, first: usize) {
         let Self { id, forwarder, affinity, umem, arrivals, bells, .. } = self;
         let is_mine = |port: PortId, frame: &Frame| {
@@ -108,7 +108,7 @@ impl Stage {
         traffic.received_bytes += bytes;
     }
 
-    /// Keeps a packet, gives it to the worker whose it is, or drops it. Returns how many bytes it has.
+    /// Keeps a packet, passes it to its worker, or drops it. Returns its length in bytes.
     fn deliver(&mut self, port: PortId, first: Frame, frames: &mut Drain<'_, Frame>) -> u64 {
         let bytes = self.umem.bytes(&first);
         let owner = self.forwarder.admit(port, bytes).map(|()| owner(&self.affinity, self.bells.len(), bytes));
@@ -138,7 +138,7 @@ impl Stage {
         len as u64
     }
 
-    /// Takes what other workers have sent.
+    /// Takes packets from other workers.
     pub(super) fn open_mail(&mut self, snapshot: &Snapshot) -> bool {
         let mut worked = false;
         for at in 0..self.incoming.len() {
@@ -162,7 +162,7 @@ impl Stage {
     }
 }
 
-/// The worker that has a packet's sessions.
+/// Returns the worker that owns a packet's sessions.
 #[inline]
 fn owner(affinity: &Affinity, workers: usize, frame: &[u8]) -> usize {
     match workers {

@@ -1,4 +1,4 @@
-//! Asks the engine about what has come in, and tells those who watch: a stream, a tap, the flow cache.
+//! Judges received packets, and reports them to the stream, the tap and the flow cache.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -9,7 +9,7 @@ use super::Stage;
 use crate::{BodyKind, DropReason, Judged, LinkType, Outcome, Packet, Received, Snapshot};
 
 impl Stage {
-    /// Judges what waits and does what comes of it.
+    /// Judges the waiting packets and executes the verdicts.
     pub(super) fn judge(&mut self, snapshot: &Snapshot) {
         if self.arrivals.len() == 0 {
             return;
@@ -41,7 +41,7 @@ impl Stage {
         self.swept_at = self.now;
     }
 
-    /// The engine's verdicts. A function of its own, as is what comes of them: as one, the two loops have too few registers.
+    /// Calls the engine. Separate from the execution of verdicts, because one function with both loops would run out of registers.
     #[inline(never)]
     fn ask_engine(&mut self, snapshot: &Snapshot, arrivals: &Arrivals) {
         match &self.ledger.stream {
@@ -50,7 +50,7 @@ impl Stage {
         }
     }
 
-    /// The same with a stream.
+    /// Like [`Stage::ask_engine`], with a stream.
     #[inline(never)]
     fn ask_engine_and_tell(&mut self, snapshot: &Snapshot, arrivals: &Arrivals) {
         let Some(stream) = &mut self.ledger.stream else { return };
@@ -58,11 +58,11 @@ impl Stage {
         self.engine.judge_before(snapshot, self.now, packets, &mut self.judged, &mut witness);
     }
 
-    /// The same, and when the engine fails, nobody but these packets suffers. Around [`Stage::ask_engine`] and not in it: what a closure
-    /// has captured is not in registers.
+    /// Like [`Stage::ask_engine`], but a panic only affects these packets. Wraps that function instead of being part of it, because a
+    /// closure's captures are not in registers.
     pub(super) fn ask_engine_safely(&mut self, snapshot: &Snapshot, arrivals: &Arrivals) {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.ask_engine(snapshot, arrivals))) {
-            // What it had counted stands, the rest was judged by nobody.
+            // Packets that the engine has counted keep their result. The others count as unjudged.
             for packet in arrivals.iter(&self.umem).skip(self.judged.len()) {
                 self.ledger.tell_arrived(&packet, DropReason::Unjudged);
             }
@@ -71,7 +71,7 @@ impl Stage {
         }
     }
 
-    /// As the engine's `judge`, and everything that it knows goes to the tap.
+    /// Like the engine's `judge`, and sends all outcomes to the tap.
     #[cold]
     #[inline(never)]
     fn judge_for_tap(&mut self, snapshot: &Snapshot, arrivals: &Arrivals) {
@@ -96,7 +96,7 @@ impl Stage {
                 elsewhere: outcome.elsewhere,
             });
             if outcome.elsewhere.is_some() {
-                // Whoever judges it shows it.
+                // The worker that judges it reports it.
                 continue;
             }
             let Some(tap) = self.tap.as_ref().filter(|tap| tap.has_room()) else {

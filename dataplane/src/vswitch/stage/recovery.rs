@@ -1,4 +1,4 @@
-//! What a worker does after a panic.
+//! Recovery of a worker from a panic.
 
 use std::any::Any;
 use std::panic::resume_unwind;
@@ -6,15 +6,15 @@ use std::panic::resume_unwind;
 use super::super::VswitchEvent;
 use super::Stage;
 
-/// A worker that fails more often than this within [`FAULTS_WITHIN`] ends: a packet that somebody can send again and again
-/// must not look like a vswitch that works.
+/// Maximum number of panics within [`FAULTS_WITHIN`]. Beyond it the worker ends, so that packets that trigger a panic do not leave a
+/// vswitch that only seems to work.
 pub(super) const MAX_FAULTS: usize = 8;
 
-/// A minute in nanoseconds.
+/// One minute, in nanoseconds.
 const FAULTS_WITHIN: u64 = 60_000_000_000;
 
 impl Stage {
-    /// The worker has failed outside of the engine. What it had in its hands is lost, and its frames with it.
+    /// Recovers from a panic outside of the engine. Packets in processing are lost with their frames.
     pub(in crate::vswitch) fn recover(&mut self, panic: Box<dyn Any + Send>) {
         let Self { received, arrivals, copies, pool, ledger, .. } = self;
         received.extend(arrivals.frames().drain(..).chain(copies.frames().drain(..)));
@@ -26,7 +26,7 @@ impl Stage {
         self.go_on_after(panic);
     }
 
-    /// Goes on with the sessions, unless that has been of no use: then the worker ends, which the control thread sees.
+    /// Restarts the engine with its sessions, or ends the worker after too many panics.
     #[cold]
     pub(super) fn go_on_after(&mut self, panic: Box<dyn Any + Send>) {
         let is_hopeless = self.faults[0] != 0 && self.now.saturating_sub(self.faults[0]) < FAULTS_WITHIN;
@@ -36,7 +36,7 @@ impl Stage {
             resume_unwind(panic);
         }
         self.ledger.counters.restarts += 1;
-        // Nobody listens any more when the vswitch ends.
+        // Sending fails only while the vswitch ends.
         let _ = self.events.send(VswitchEvent::WorkerRestarted { worker: self.id });
     }
 }

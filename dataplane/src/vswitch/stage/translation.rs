@@ -1,4 +1,4 @@
-//! Packets of connections to Services: other addresses and ports, and other workers.
+//! Writes translations into packets.
 
 use super::super::arrivals::Arrivals;
 use super::super::stream::Known;
@@ -9,8 +9,8 @@ use crate::translations::Translated;
 use crate::{DropReason, Judged, Verdict};
 
 impl Stage {
-    /// Writes into the packets what the engine has said, from the `done`th on: those before have one frame each and are written. A function
-    /// of its own, and called only where there is something to write.
+    /// Writes the engine's translations into the packets from `done` on. Earlier ones have a single frame and were already written. Not
+    /// inlined, and only called if there are translations.
     #[inline(never)]
     pub(super) fn translate(&mut self, arrivals: &mut Arrivals, judged: &mut [Judged], done: usize) {
         let Self { engine, umem, ledger, .. } = self;
@@ -25,7 +25,7 @@ impl Stage {
             let Some(translated) = engine.translated(judged) else { continue };
             let bytes = umem.bytes_mut(frame);
             if !write_sent(bytes, packet.len(), &translated) {
-                // The ports of a first fragment of SCTP: its checksum covers what is not here.
+                // The first fragment of an SCTP packet: its checksum covers bytes of other fragments.
                 let reason = DropReason::L4Truncated;
                 *judged = Judged { verdict: Verdict::Drop(reason), translation: None, ..*judged };
                 let known = engine.outcome(at).map_or(Known::LetThrough, Known::Judged);
@@ -34,12 +34,12 @@ impl Stage {
         }
     }
 
-    /// What the sender of a packet has addressed it to, where other addresses have been written into it. No error is sent about an error.
+    /// The destination that the sender of a translated packet used. `None` for an ICMP error, about which no error may be sent.
     pub(super) fn received(&self, judged: &Judged) -> Option<Translation> {
         self.engine.translated(judged)?.received()
     }
 
-    /// Gives a packet that goes nowhere the addresses back that its sender knows, for an error that quotes it.
+    /// Restores the original addresses of a dropped packet, for an ICMP error that quotes it.
     pub(super) fn restore(&self, frame: &mut [u8], len: usize, judged: &Judged) {
         if let Some(translated) = self.engine.translated(judged) {
             write(frame, len, &translated, Side::Received);
@@ -47,20 +47,20 @@ impl Stage {
     }
 }
 
-/// Which addresses a packet is given.
+/// Selects the addresses before or after translation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Side {
     Received,
     Sent,
 }
 
-/// Writes what a packet is sent with. False, and nothing changed, when that cannot be.
+/// Writes the addresses after translation. Returns false, without changes, if that is impossible.
 #[inline(never)]
 pub(super) fn write_sent(frame: &mut [u8], wire_len: usize, translated: &Translated<'_>) -> bool {
     write(frame, wire_len, translated, Side::Sent)
 }
 
-/// Writes addresses into a frame. False, and nothing changed, when that cannot be.
+/// Writes addresses into a frame. Returns false, without changes, if that is impossible.
 fn write(frame: &mut [u8], wire_len: usize, translated: &Translated<'_>, side: Side) -> bool {
     match translated {
         Translated::PlainV4(packet) if side == Side::Sent && write_plain_v4(frame, packet) => true,

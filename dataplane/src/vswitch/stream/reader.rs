@@ -1,4 +1,4 @@
-//! The end that reads.
+//! The reading end of a stream.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use rtrb::Consumer;
 use super::traces::Traces;
 use super::{LONGEST_SNAP, LeftOut, Record, SharedLeftOut};
 
-/// One worker's rings.
+/// The rings of one worker.
 #[derive(Debug)]
 pub(super) struct Source {
     records: Consumer<Record>,
@@ -21,8 +21,8 @@ impl Source {
     }
 }
 
-/// What workers tell, for one thread. Dropped, it is as one that never reads: the workers go on to count until there is another stream
-/// or none.
+/// The reading end of a stream, for one thread. Dropping the reader does not stop the workers: they count what they cannot write until
+/// another stream is attached or the stream is closed.
 #[derive(Debug)]
 pub struct StreamReader {
     sources: Vec<Source>,
@@ -35,9 +35,8 @@ impl StreamReader {
         Self { sources, bytes: Vec::with_capacity(LONGEST_SNAP.into()), traces }
     }
 
-    /// Gives what has been told to `each`, at most so many records of each worker: the worker, the record, and the bytes of a
-    /// packet. In the order of time of each worker, but that a packet that was held comes when its end is known. Returns how many
-    /// there were. Waits for nobody.
+    /// Calls `each` with the worker, the record and the packet's bytes, for at most `most` records of each worker. Records of a worker are
+    /// in order of time, except that a held packet is reported when its fate is known. Returns the number of records. Does not block.
     pub fn read(&mut self, most: usize, mut each: impl FnMut(usize, &Record, &[u8])) -> usize {
         let Self { sources, bytes, .. } = self;
         let mut count = 0;
@@ -47,7 +46,7 @@ impl StreamReader {
                 bytes.clear();
                 if let Record::Packet { captured, .. } = record {
                     bytes.resize(captured.into(), 0);
-                    // They were written before the record.
+                    // The writer puts the bytes into the ring before the record.
                     source.bytes.pop_entire_slice(bytes).expect("a packet's bytes come before its record");
                 }
                 each(worker, &record, bytes);
@@ -57,13 +56,13 @@ impl StreamReader {
         count
     }
 
-    /// Packets that tracepoints have selected and whose end is not known yet: they wait for a neighbour, or are between two workers.
-    /// When the workers write to another stream, or to none, nobody tells of them any more.
+    /// Number of packets selected by tracepoints whose fate is unknown: they wait for a neighbour or are between two workers. They are
+    /// never reported if the workers switch to another stream.
     pub fn under_way(&self) -> u64 {
         self.traces.as_ref().map_or(0, |traces| traces.len() as u64)
     }
 
-    /// What was left out so far because rings were full, or because too many packets were under way.
+    /// Records left out so far because a ring was full or too many packets were under way.
     pub fn left_out(&self) -> LeftOut {
         self.sources.iter().map(|source| source.left_out.read()).fold(LeftOut::default(), |sum, one| LeftOut {
             sessions: sum.sessions + one.sessions,

@@ -1,17 +1,17 @@
-//! Which packets of a burst tracepoints select.
+//! Selects packets of a burst by tracepoints.
 
 use super::{MOST_TRACEPOINTS, Tracepoint};
 use crate::worker::{Chosen, Judgements};
 use crate::{BURST, Verdict};
 
-/// The tracepoints of a plan, and room for what they say of a burst.
+/// A plan's tracepoints, with buffers for a burst.
 #[derive(Debug)]
 pub(super) struct Selection {
-    /// Bits of the tracepoints that want forwarded packets alone, or dropped ones.
+    /// Bits of tracepoints that only select forwarded packets, and of those that only select dropped ones.
     forwarded_alone: u64,
     dropped_alone: u64,
     all: u64,
-    /// For each packet a bit for each tracepoint. Zeros between bursts.
+    /// By packet: a bit for each tracepoint. Zeros between bursts.
     selected: Box<[u64; BURST]>,
 }
 
@@ -26,7 +26,7 @@ impl Selection {
         Self { forwarded_alone, dropped_alone, all, selected: Box::new([0; BURST]) }
     }
 
-    /// Those that want packets with such an end.
+    /// Bits of tracepoints that select packets with this verdict.
     pub(super) const fn wanting(&self, end: Verdict) -> u64 {
         match end {
             Verdict::Forward(_) => self.all & !self.dropped_alone,
@@ -34,12 +34,12 @@ impl Selection {
         }
     }
 
-    /// Those that want no packet before it is dropped.
+    /// Bits of tracepoints that only select dropped packets.
     pub(super) const fn dropped_alone(&self) -> u64 {
         self.dropped_alone
     }
 
-    /// Those that want no packet before it is dropped, and this one then.
+    /// Bits of tracepoints that would select this packet if it were dropped.
     fn wanting_if_lost(&self, points: &[Tracepoint], burst: &Judgements<'_>, at: usize) -> u64 {
         let wants = |(bit, point): &(usize, &Tracepoint)| {
             self.dropped_alone >> bit & 1 == 1 && burst.is_selected(at, &point.filter)
@@ -50,12 +50,12 @@ impl Selection {
         points.iter().take(MOST_TRACEPOINTS).enumerate().filter(wants).map(|(bit, _)| 1 << bit).sum()
     }
 
-    /// Gives each packet of a burst that some select to `each`, in order, and which tracepoints these are: of a packet that is
-    /// let through all whose filters select it, as its end is not known yet. Packets that others judge are left out.
+    /// Calls `each` with every selected packet of a burst and its tracepoints, in order. For an allowed packet these are all tracepoints
+    /// whose filters match, because it may still be lost. Packets that another worker judges are skipped.
     pub(super) fn select(&mut self, points: &[Tracepoint], burst: &Judgements<'_>, mut each: impl FnMut(usize, u64)) {
         let mut some = Chosen::NONE;
         for (bit, point) in points.iter().take(MOST_TRACEPOINTS).enumerate() {
-            // What leaves is none of such a one's, and drops are few: so most bursts cost it nothing.
+            // Such a tracepoint selects no forwarded packets, and drops are few, so most bursts cost it nothing.
             let chosen = match point.forwarded {
                 Some(false) => burst.select_dropped(&point.filter),
                 _ => burst.select(&point.filter),
@@ -73,7 +73,7 @@ impl Selection {
             let selected = std::mem::take(&mut self.selected[at]);
             let judged = &burst.judged()[at];
             let wanted = match judged.verdict {
-                // It may be lost yet, and is theirs then.
+                // The packet may still be lost, which these tracepoints select.
                 Verdict::Forward(_) if selected != 0 => selected | self.wanting_if_lost(points, burst, at),
                 Verdict::Forward(_) => 0,
                 Verdict::Drop(_) => selected & !self.forwarded_alone,

@@ -1,4 +1,4 @@
-//! Packets that tracepoints have selected and whose end nobody knows yet.
+//! Packets selected by tracepoints whose fate is not known yet.
 //!
 //! ```text
 //!   judged: selected --> a place here, and its number as a mark on the packet's frame
@@ -6,11 +6,11 @@
 //!   sent, consumed or lost by whichever worker has it --> the true end is written here --> end of the round: that worker's ring
 //! ```
 //!
-//! A record that is written when the packet is judged would call one forwarded that is lost on its way out. Two records, which the
-//! reader puts together, were the alternative: the second one may find the ring full, and then the reader waits for it in vain.
-//! Here a packet is told once, whole, or counted once.
+//! A record written at the verdict would report a packet as forwarded that is lost later. Two records, joined by the reader, were rejected:
+//! the second one may find the ring full, and the reader would wait for it forever. This way a packet is reported once and completely, or
+//! counted once.
 //!
-//! Nobody looks at marks while no packet has one.
+//! Marks cost nothing while no packet has one.
 
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -22,29 +22,29 @@ use super::Judgement;
 use crate::io::Frame;
 use crate::{Outcome, PortId};
 
-/// Packets that may be under way at a time, for each worker: sixteen bursts, more than it takes in a round from one queue for all
-/// ports. With the bytes of long packets they are some 16 MB.
+/// Maximum number of packets under way per worker: sixteen bursts, more than a round receives from one queue for all ports. With long
+/// packets they take about 16 MB.
 const PER_WORKER: usize = 4096;
 
-/// As many places as a mark can number, but for [`Mark::UNTOLD`].
+/// Maximum number of places that a mark can number, without [`Mark::UNTOLD`].
 const MOST: usize = u16::MAX as usize;
 
-/// What a packet's frame is marked with: a place, and the stream that it belongs to.
+/// The mark of a packet's frame: a place and its stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::vswitch) struct Mark(NonZeroU32);
 
 impl Mark {
-    /// The place of a packet that was selected and found none. It is counted already.
+    /// The place of a selected packet that found no free place. It was already counted.
     const UNTOLD: u16 = u16::MAX;
-    /// Streams are told apart by so many numbers: no packet is under way while as many streams are opened.
+    /// Number of stream numbers. No packet stays under way while so many streams are opened.
     const STREAMS: u32 = Frame::LAST_MARK >> 16;
 
     fn new(stream: NonZeroU32, place: u16) -> Self {
-        // The upper half is not 0, and so is the whole.
+        // The upper half is not 0, so the whole is not 0.
         NonZeroU32::new(stream.get() << 16 | u32::from(place)).map(Self).expect("the stream's number is not 0")
     }
 
-    /// The mark of a frame that has one.
+    /// Returns a frame's mark, or `None`.
     #[inline]
     pub(in crate::vswitch) fn of(frame: &Frame) -> Option<Self> {
         frame.mark().map(Self)
@@ -68,23 +68,23 @@ impl Mark {
 /// A selected packet.
 #[derive(Debug)]
 pub(super) struct Trace {
-    /// What the worker that has selected it counts them by.
+    /// Sequence number among the packets selected by the same worker.
     pub(super) number: u64,
-    /// Which tracepoints, by its flow; when its end is known, those alone that want such an end.
+    /// Bits of tracepoints whose filters match. Reduced to those that want the packet's fate once it is known.
     pub(super) tracepoints: u64,
-    /// With the verdict of the tables until the end is known.
+    /// Has the tables' verdict until the fate is known.
     pub(super) judgement: Judgement,
-    /// Where it was to leave, when it was lost on its way.
+    /// Intended output port of a lost packet. `None` otherwise.
     pub(super) meant_for: Option<PortId>,
-    /// As it came in.
+    /// Bytes as received.
     pub(super) bytes: Vec<u8>,
 }
 
-/// See the module. Of all workers.
+/// The places of all workers.
 #[derive(Debug)]
 pub(super) struct Traces {
     stream: NonZeroU32,
-    /// Whoever has a packet has its place; the lock is for the compiler and never waited for.
+    /// The worker with the packet owns its place, so the lock never blocks.
     places: Box<[Mutex<Trace>]>,
     free: ArrayQueue<u16>,
 }
@@ -105,42 +105,42 @@ impl Traces {
         Self { stream: NonZeroU32::MIN.saturating_add(number), places, free }
     }
 
-    /// Whether a packet is under way.
+    /// Whether any packet is under way.
     #[inline]
     pub(super) fn has_some(&self) -> bool {
         !self.free.is_full()
     }
 
-    /// How many packets are under way.
+    /// Number of packets under way.
     pub(super) fn len(&self) -> usize {
         self.places.len() - self.free.len()
     }
 
-    /// A place for a packet; none when all are taken.
+    /// Reserves a place. Returns `None` if all are in use.
     pub(super) fn take(&self) -> Option<u16> {
         self.free.pop()
     }
 
-    /// What is at a place.
+    /// Returns the packet at a place.
     ///
     /// # Panics
-    /// When there is no such place.
+    /// If there is no such place.
     pub(super) fn at(&self, place: u16) -> MutexGuard<'_, Trace> {
-        // A worker that has panicked has left it whole or is about to write it anew.
+        // A worker that panicked left the place complete or will overwrite it.
         self.places[usize::from(place)].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The place is free again.
+    /// Frees a place.
     pub(super) fn give(&self, place: u16) {
         self.free.push(place).expect("no place is given back twice");
     }
 
-    /// The mark of a place, or the one that says that there was none.
+    /// Returns the mark of a place, or [`Mark::UNTOLD`] for `None`.
     pub(super) fn mark(&self, place: Option<u16>) -> Mark {
         Mark::new(self.stream, place.unwrap_or(Mark::UNTOLD))
     }
 
-    /// The place of a mark of this stream.
+    /// Returns the place of a mark of this stream. `None` for other streams.
     pub(super) fn place(&self, mark: Mark) -> Option<u16> {
         (mark.stream() == self.stream.get() && mark.place() != Mark::UNTOLD).then_some(mark.place())
     }

@@ -1,21 +1,21 @@
-//! Who looks for a stream at what was judged.
+//! The witness that feeds a stream.
 
 use super::StreamWriter;
 use crate::vswitch::arrivals::Arrivals;
 use crate::worker::{Judgements, Witness};
 
-/// Sees for a stream what becomes of packets that wait to be judged.
+/// Reports judged packets to a stream.
 pub(crate) struct Watching<'a> {
     writer: &'a mut StreamWriter,
     arrivals: &'a Arrivals,
-    /// How many were judged already.
+    /// Number of packets judged before this burst.
     first: usize,
 }
 
 impl StreamWriter {
-    /// These packets are about to be judged.
+    /// Returns the witness for these packets, which are about to be judged.
     pub(in crate::vswitch) fn watch<'a>(&'a mut self, arrivals: &'a Arrivals) -> Watching<'a> {
-        // Of packets that the engine has failed at.
+        // Left over if the engine panicked.
         self.marks.clear();
         Watching { writer: self, arrivals, first: 0 }
     }

@@ -1,4 +1,4 @@
-//! The end that a worker writes to.
+//! The writing end of a stream, at a worker.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use crate::vswitch::arrivals::Arrivals;
 use crate::worker::{Judgements, Worker};
 use crate::{DropReason, Flow, Outcome, PortId, Received, SessionState, Verdict};
 
-/// The port where a packet came in of which that is not known any more.
+/// The receiving port of packets whose port is no longer known.
 const NOWHERE: PortId = PortId(u16::MAX);
 
-/// See the module above.
+/// The writing end of a stream.
 #[derive(Debug)]
 pub(crate) struct StreamWriter {
     pub(super) plan: StreamPlan,
@@ -26,44 +26,43 @@ pub(crate) struct StreamWriter {
     shared: Arc<SharedLeftOut>,
     now: u64,
     generation: u64,
-    /// How many packets were dropped outside of the engine when that was looked at last, by reason.
+    /// Drops outside of the engine at the last check, by reason.
     dropped: Vec<u64>,
-    /// Those of them that were told one by one since.
+    /// How many of them were reported one by one since then.
     told: Vec<u64>,
     selection: Selection,
-    /// Room for the packets of a burst that tracepoints select.
+    /// Reused for packets of a burst that tracepoints select.
     chosen: Vec<(usize, u64)>,
-    /// Packets that tracepoints have selected, of all workers; none without a tracepoint.
+    /// Packets selected by tracepoints, of all workers. `None` without tracepoints.
     traces: Option<Arc<Traces>>,
-    /// How many this worker has selected.
+    /// Number of packets that this worker has selected.
     selected: u64,
-    /// Those of the packets that were just judged whose frames are to be marked, in order.
+    /// Marks for packets of the burst that was just judged, in order.
     pub(super) marks: Vec<(usize, Mark)>,
-    /// Those whose end is known since the round began: when they were judged, their number there and then, their place.
+    /// Packets of this round whose fate is known: time of the verdict, sequence number, place.
     ended: Vec<(u64, u64, u16)>,
 }
 
 /// What is known of a packet that is lost outside of the engine.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::vswitch) enum Known {
-    /// Where it came in: no worker has judged it.
+    /// The receiving port. The packet was not judged.
     Arrived(PortId),
-    /// That a worker has let it through. Its bytes are as they would have left.
+    /// Policy allowed the packet. Its bytes are already rewritten for the output port.
     LetThrough,
-    /// All that was known when a worker let it through.
+    /// The outcome when policy allowed the packet.
     Judged(Outcome),
 }
 
-/// A packet that is lost.
+/// A lost packet.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::vswitch) struct Lost<'a> {
-    /// The bytes of its first frame. They may have been cut off or rewritten.
+    /// Bytes of its first frame, possibly truncated or rewritten.
     pub(in crate::vswitch) frame: &'a [u8],
-    /// What that frame is marked with.
+    /// The mark of that frame.
     pub(in crate::vswitch) mark: Option<Mark>,
-    /// The packet's length.
+    /// Length of the packet in bytes.
     pub(in crate::vswitch) len: usize,
-    /// Why it is lost.
     pub(in crate::vswitch) reason: DropReason,
 }
 
@@ -94,25 +93,25 @@ impl StreamWriter {
         }
     }
 
-    /// The worker has the stream from now on. `dropped` is what it has dropped outside of the engine.
+    /// Attaches the stream to the worker. `dropped` are its drops outside of the engine so far.
     pub(in crate::vswitch) fn begin(&mut self, engine: &mut Worker, dropped: &[u64]) {
         self.dropped = dropped.to_vec();
         engine.listen(self.plan.endings);
     }
 
-    /// A round begins at this time, by a snapshot of this generation.
+    /// Begins a round with a snapshot of this generation.
     pub(in crate::vswitch) fn begin_round(&mut self, now: u64, generation: u64) {
         (self.now, self.generation) = (now, generation);
     }
 
-    /// Marks the frames of the packets that were just judged and that tracepoints have selected.
+    /// Marks the frames of selected packets after they were judged.
     pub(in crate::vswitch) fn mark(&mut self, arrivals: &mut Arrivals) {
         if !self.marks.is_empty() {
             arrivals.mark(self.marks.drain(..));
         }
     }
 
-    /// Whether packets of this kind are to come to the worker, whatever the flow cache could do.
+    /// Whether a tracepoint keeps this packet's flow out of the flow cache.
     pub(in crate::vswitch) fn keeps_from_cache(&self, packet: &Received<'_>, sent: Option<&Translation>) -> bool {
         let holds = |point: &&Tracepoint| point.keeps_from_cache;
         if !self.plan.tracepoints.iter().any(|point| holds(&point)) {
@@ -120,7 +119,7 @@ impl StreamWriter {
         }
         let flow = packet::parse(LinkType::Ethernet, packet.frame, packet.wire_len).flow;
         let Some(flow) = flow else { return false };
-        // As it came, and as it leaves.
+        // Before and after translation.
         let leaves =
             |sent: &Translation| Flow { src: sent.src, dst: sent.dst, sport: sent.sport, dport: sent.dport, ..flow };
         let flows = [Some(flow), sent.map(leaves)];
@@ -128,8 +127,7 @@ impl StreamWriter {
         self.plan.tracepoints.iter().filter(holds).any(selects)
     }
 
-    /// Whether somebody wants to know of packets that are lost after they were let through, so that what is known of them is worth
-    /// keeping.
+    /// Whether the stream needs the outcomes of allowed packets that are lost later.
     pub(in crate::vswitch) const fn wants_losses(&self) -> bool {
         self.plan.verdicts || self.selection.dropped_alone() != 0
     }
@@ -140,7 +138,7 @@ impl StreamWriter {
         self.traces.as_ref().is_some_and(|traces| traces.has_some())
     }
 
-    /// A packet was lost outside of the engine.
+    /// Reports a packet lost outside of the engine.
     #[cold]
     pub(in crate::vswitch) fn lose(&mut self, lost: &Lost<'_>, known: Known) {
         if let Some(mark) = lost.mark {
@@ -149,7 +147,7 @@ impl StreamWriter {
         let wanted = match known {
             _ if lost.mark.is_some() => 0,
             Known::Arrived(_) => self.selection.wanting(Verdict::Drop(lost.reason)),
-            // All others have not selected it, or have marked it.
+            // Other tracepoints did not select it, or have marked it.
             Known::LetThrough | Known::Judged(_) => self.selection.dropped_alone(),
         };
         if !self.plan.verdicts && wanted == 0 {
@@ -158,7 +156,7 @@ impl StreamWriter {
         let judgement = self.judgement_of_lost(lost, known);
         if self.plan.verdicts {
             self.told[lost.reason.index()] += 1;
-            // Whoever has allowed it has not dropped it.
+            // The allowing decision did not cause the drop.
             let outcome = Outcome { decision: None, session: None, audited: None, ..judgement.outcome };
             self.push(Record::Dropped(Judgement { outcome, ..judgement }), |counts| &mut counts.dropped);
         }
@@ -171,7 +169,7 @@ impl StreamWriter {
         }
     }
 
-    /// Those of these tracepoints whose filters select a packet, as it came in or as it leaves.
+    /// Bits of the given tracepoints whose filters match a packet before or after translation.
     fn wanting_flow(&self, of: u64, outcome: &Outcome) -> u64 {
         let sent = outcome.flow.zip(outcome.translation);
         let sent = sent.map(|(flow, sent)| Flow {
@@ -206,7 +204,7 @@ impl StreamWriter {
         }
     }
 
-    /// A packet with this mark has left, or was for the vswitch itself, or was lost for this reason.
+    /// Reports that the packet with this mark was sent, absorbed, or lost for this reason.
     pub(in crate::vswitch) fn end(&mut self, mark: Mark, lost: Option<DropReason>) {
         let Some(place) = self.traces.as_ref().and_then(|traces| traces.place(mark)) else { return };
         let mut meant_for = None;
@@ -218,7 +216,7 @@ impl StreamWriter {
         self.finish(place, meant_for);
     }
 
-    /// Nobody knows what has become of a packet with this mark: the worker has failed.
+    /// Forgets the packet with this mark: the worker panicked and its fate is unknown.
     pub(in crate::vswitch) fn forget(&mut self, mark: Mark) {
         if let Some(traces) = &self.traces
             && let Some(place) = traces.place(mark)
@@ -228,7 +226,7 @@ impl StreamWriter {
         }
     }
 
-    /// The verdict of the packet at this place is its end.
+    /// Ends the packet at this place with its verdict.
     fn finish(&mut self, place: u16, meant_for: Option<PortId>) {
         let Some(traces) = &self.traces else { return };
         let mut trace = traces.at(place);
@@ -237,8 +235,7 @@ impl StreamWriter {
         self.ended.push((trace.judgement.time, trace.number, place));
     }
 
-    /// A round is over: tells of sessions that have ended, of packets whose end is known now, and of packets that were dropped and that
-    /// nobody has told of.
+    /// Ends a round: reports ended sessions, packets whose fate is known, and drops that were not reported one by one.
     pub(in crate::vswitch) fn end_round(&mut self, engine: &mut Worker, dropped: &[u64]) {
         let now = self.now;
         if self.plan.endings {
@@ -257,7 +254,7 @@ impl StreamWriter {
         self.shared.write(self.counts);
     }
 
-    /// In the order in which they were judged.
+    /// In the order of verdicts.
     fn tell_ended(&mut self) {
         let Some(traces) = self.traces.clone() else { return };
         let mut ended = std::mem::take(&mut self.ended);
@@ -265,7 +262,7 @@ impl StreamWriter {
         for (_, _, place) in ended.drain(..) {
             let trace = traces.at(place);
             if trace.tracepoints != 0 {
-                // Both or none: the reader takes as many bytes as the record says.
+                // Writes both or neither: the reader takes as many bytes as the record says.
                 let has_room = !self.records.is_full() && self.bytes.push_entire_slice(&trace.bytes).is_ok();
                 let captured = u16::try_from(trace.bytes.len()).unwrap_or(LONGEST_SNAP);
                 let (tracepoints, judgement, meant_for) = (trace.tracepoints, trace.judgement, trace.meant_for);
@@ -287,7 +284,7 @@ impl StreamWriter {
         for (&reason, &now) in DropReason::ALL.iter().zip(dropped) {
             let at = reason.index();
             let packets = (now - self.dropped[at]).saturating_sub(self.told[at]);
-            // A packet may be told of before it is counted, in the same round.
+            // A packet may be reported before it is counted, within one round.
             self.told[at] = self.told[at].saturating_sub(now - self.dropped[at]);
             if packets > 0 && self.records.push(Record::Lost { time: self.now, reason, packets }).is_err() {
                 self.counts.dropped += packets;
@@ -300,7 +297,7 @@ impl StreamWriter {
         push(&mut self.records, record, of(&mut self.counts));
     }
 
-    /// Keeps a selected packet until its end is known. Returns its place; none, and it is counted, when too many are under way.
+    /// Keeps a selected packet until its fate is known. Returns its place. Returns `None`, and counts it, if too many are under way.
     fn select(&mut self, tracepoints: u64, judgement: Judgement, frame: &[u8]) -> Option<u16> {
         let wanted = |(at, point): (usize, &Tracepoint)| if tracepoints >> at & 1 == 1 { point.snap } else { 0 };
         let snap = self.plan.tracepoints.iter().take(MOST_TRACEPOINTS).enumerate().map(wanted).max().unwrap_or(0);
@@ -328,11 +325,11 @@ impl StreamWriter {
         }
     }
 
-    /// Tells of sessions that have begun, and of packets that were dropped.
+    /// Reports sessions that began and packets that were dropped.
     pub(super) fn tell_verdicts(&mut self, burst: &Judgements<'_>, length: impl Fn(usize) -> usize) {
         for &at in burst.misses() {
             let judged = &burst.judged()[at];
-            // Whoever judges it tells of it.
+            // The worker that judges it reports it.
             if judged.session == Some(SessionState::Hit) || judged.elsewhere.is_some() {
                 continue;
             }
@@ -350,7 +347,7 @@ impl StreamWriter {
         }
     }
 
-    /// Keeps the packets that tracepoints select: `first` came before this burst.
+    /// Keeps the packets that tracepoints select. `first` is the number of packets before this burst.
     pub(super) fn select_packets(&mut self, burst: &Judgements<'_>, first: usize, length: impl Fn(usize) -> usize) {
         let mut chosen = std::mem::take(&mut self.chosen);
         self.selection.select(&self.plan.tracepoints, burst, |at, tracepoints| chosen.push((at, tracepoints)));

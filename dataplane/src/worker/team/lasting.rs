@@ -1,4 +1,4 @@
-//! Workers whose sessions outlive a process, or a fault.
+//! Workers with sessions that outlive a process or a panic.
 
 use std::sync::Arc;
 
@@ -9,11 +9,11 @@ use crate::session::{Budget, SessionMemoryError};
 use crate::{SessionStore, SessionStoreError};
 
 impl Worker {
-    /// Workers like those of [`Worker::team`], with sessions in files, which go on with those that an earlier process has left there; `now` is the time in nanoseconds
-    /// since 1970. Each worker gets what is its own by the affinity.
+    /// Creates workers like [`Worker::team`], with sessions in files, and adopts the sessions of an earlier process. The affinity assigns
+    /// them to workers. `now` is in nanoseconds since 1970.
     ///
     /// # Errors
-    /// When the files cannot be written, or when there is no address space.
+    /// If the files cannot be written or there is not enough address space.
     pub fn team_in(
         store: &mut SessionStore,
         config: WorkerConfig,
@@ -35,7 +35,7 @@ impl Worker {
         let mut stored = store.take();
         let found = stored.len();
         stored.retain(|stored| team.first().is_some_and(|worker| !worker.sessions.is_over(stored, now)));
-        // Those that were used last, if there is not room for all.
+        // Keeps the most recently used ones if there is not room for all.
         let skipped = stored.len().saturating_sub(config.sessions.capacity);
         let adopted = stored[skipped..].iter().filter(|stored| {
             let owner = affinity.worker_of_session(&stored.key(), workers);
@@ -48,11 +48,10 @@ impl Worker {
         Ok(team)
     }
 
-    /// Goes on after a fault in the middle of a burst, with the same sessions: the tables in force are asked about each anew.
-    /// Fragments are forgotten.
+    /// Restarts after a panic during a burst and keeps the sessions, which the tables in force must allow again. Fragments are forgotten.
     ///
     /// # Errors
-    /// When there is no memory.
+    /// If there is not enough memory.
     pub(crate) fn restart(&mut self) -> Result<(), SessionMemoryError> {
         self.sessions.rebuild(self.now.time)?;
         self.fragments.clear();

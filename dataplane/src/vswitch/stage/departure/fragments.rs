@@ -1,4 +1,4 @@
-//! Packets that leave in fragments.
+//! Sends packets in fragments.
 
 use super::super::super::stream::Mark;
 use super::super::Stage;
@@ -8,13 +8,13 @@ use crate::wire::ethernet;
 use crate::{DropReason, PortId};
 
 impl Stage {
-    /// Sends a packet in fragments that fit the port. Each but one counts as made by the vswitch.
+    /// Sends a packet in fragments that fit the port's MTU. All but one count as created by the vswitch.
     pub(super) fn put_fragments(&mut self, out: PortId, packet: Chain) {
         match self.cut(out, &packet) {
             Ok(mut fragments) => {
                 self.ledger.counters.fragmented += 1;
                 self.ledger.counters.originated += fragments.len() as u64 - 1;
-                // The last one tells the packet's end: where there is no room for one of them, there is none for those behind it.
+                // The last fragment carries the mark: if one fragment finds no room, neither do later ones.
                 if let (Some(mark), Some(last)) = (Mark::of(&packet.first), fragments.last_mut()) {
                     mark.write(last);
                 }
@@ -27,7 +27,7 @@ impl Stage {
         }
     }
 
-    /// A packet's fragments in frames of their own, at least one. All or none: what lacks a fragment is of no use.
+    /// Copies a packet into fragments. Returns all or none, because an incomplete datagram is useless.
     fn cut(&mut self, out: PortId, packet: &Chain) -> Result<Vec<Frame>, DropReason> {
         let Self { umem, pool, forwarder, .. } = self;
         let head = umem.bytes(&packet.first);
@@ -54,7 +54,7 @@ impl Stage {
 }
 
 impl Chain {
-    /// Copies the packet's bytes from `at` on, counted over all its frames, until `into` is full.
+    /// Copies bytes of the packet, from position `at` over all frames, until `into` is full.
     fn copy(&self, umem: &Umem, mut at: usize, mut into: &mut [u8]) {
         for frame in std::iter::once(&self.first).chain(&self.rest) {
             let bytes = umem.bytes(frame);
@@ -64,7 +64,7 @@ impl Chain {
             into = &mut into[len..];
             at = at.saturating_sub(bytes.len());
         }
-        // A packet that says that it is longer than it is does not come this far.
+        // Packets shorter than their headers claim were dropped before.
         into.fill(0);
     }
 }

@@ -9,10 +9,10 @@ use super::protocol::{AuditReport, AuditedConnection, Request};
 use bulkhead_answers::args::Admin;
 use bulkhead_answers::output::{self, Columns, printable};
 
-/// Connections that a person reads; JSON has all of them.
+/// Maximum number of connections printed. JSON has all.
 const MAX_ROWS: usize = 50;
 
-/// Tells what audited policies would have denied. Exit code 1 when that is something.
+/// Prints what the audited policies would have denied. Returns exit code 1 if they would have denied anything.
 pub fn report(args: &Admin) -> anyhow::Result<ExitCode> {
     let report: AuditReport = ask(&args.socket, &Request::AuditReport)?;
     output::answer(args.output, &report, |out| write(out, &report))?;

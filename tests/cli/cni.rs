@@ -383,7 +383,7 @@ fn the_vswitch_is_asked_where_pods_of_the_node_have_their_addresses() {
     let output = bulkhead(&words);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
-        output.status.code() == Some(2) && said.contains("no vswitch runs here") && said.contains("help: say --range"),
+        output.status.code() == Some(2) && said.contains("start the vswitch") && said.contains("help: say --range"),
         "{said}"
     );
     assert!(!place.path("net.d").exists() && !place.path("bin").exists(), "nothing is installed that cannot work");

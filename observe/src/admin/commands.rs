@@ -451,7 +451,7 @@ mod tests {
             "judged: by identity, where packets leave (engine: auto)",
             "generation 7, in force for 5s, which took 12.3 ms; states 2 applied, 1 refused",
             "3 objects could not be parsed",
-            "  load balancers are told: healthy; address [::]:10256, ports 10256\n  not at port 30000: in use",
+            "  health reported to load balancers: healthy; address [::]:10256, ports 10256\n  cannot listen on port 30000: in use",
             "ports: 1 of 2 open; 1 of them were added",
             "x/web (veth1): waits for its interface: there is no veth1",
             "workers: 2; 20 packets in, 16 out; 99 forwarded in the kernel",
@@ -461,13 +461,13 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part} is not in:\n{text}");
         }
-        assert!(text.lines().count() < 24 && !text.contains("does not answer"), "{text}");
+        assert!(text.lines().count() < 24 && !text.contains("does not respond"), "{text}");
         let mut hung = sample();
         hung.workers[1].silent = true;
         let mut text = Vec::new();
         write_status(&mut text, &hung).unwrap();
         let text = String::from_utf8(text).unwrap();
-        assert!(text.contains("\n  worker 1 does not answer: its numbers are those that it told last\n"), "{text}");
+        assert!(text.contains("\n  worker 1 does not respond: its counters are stale\n"), "{text}");
         let source = super::super::protocol::SourceStatus {
             connected: false,
             since_seconds: 400,

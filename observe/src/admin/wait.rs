@@ -119,11 +119,11 @@ mod tests {
         for words in ["", "--generation 3", "--generation 2 --uid u"] {
             assert_eq!(says(words, &in_force()), "", "{words}");
         }
-        assert!(says("--generation 4", &in_force()).contains("knows generation 3, not yet generation 4"));
+        assert!(says("--generation 4", &in_force()).contains("has generation 3, not yet generation 4"));
         assert!(says("--uid v", &in_force()).contains("another policy of this name"));
-        assert!(says("--gone", &in_force()).contains("still knows"));
+        assert!(says("--gone", &in_force()).contains("still has"));
         let none = Enforcement { enforced: true, ..Enforcement::default() };
-        assert!(says("", &none).contains("knows no policy"));
+        assert!(says("", &none).contains("has no policy"));
         assert_eq!(says("--gone", &none), "");
         let unnamed = Enforcement { generation: None, ..in_force() };
         assert!(says("--generation 1", &unnamed).contains("does not say its own"));
@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn a_server_that_is_not_heard_may_have_a_newer_state_unless_the_state_was_named() {
         let stale = Enforcement { stale: true, ..in_force() };
-        assert!(missing(&args(""), &stale).unwrap().contains("not heard"));
+        assert!(missing(&args(""), &stale).unwrap().contains("is lost"));
         assert_eq!(missing(&args("--generation 3"), &stale), None);
     }
 }

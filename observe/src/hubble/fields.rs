@@ -243,9 +243,9 @@ mod tests {
     fn what_a_decoder_would_skip_is_named() {
         // Field 41 of a filter, a text: none has it yet. Field 16 is source_service. Field 3 of a workload does not exist.
         let cases: [(&[u8], &str); 4] = [
-            (&[0xca, 0x02, 1, b'x'], "FlowFilter has a field 41, which this server does not know"),
+            (&[0xca, 0x02, 1, b'x'], "FlowFilter has field 41, which this server does not support"),
             (&[0x82, 0x01, 1, b'x'], "FlowFilter.source_service is not supported"),
-            (&[0xd2, 0x01, 2, 0x18, 1], "Workload has a field 3, which this server does not know"),
+            (&[0xd2, 0x01, 2, 0x18, 1], "Workload has field 3, which this server does not support"),
             (&[0x0a, 9, b'x'], "FlowFilter is not a message of the protocol"),
         ];
         for (filter, expected) in cases {

@@ -111,7 +111,10 @@ fn a_balancer_outside_follows_the_endpoints_of_the_node_and_the_port_goes_with_i
     lab.apply(&service(&lab, "ready: true"));
     becomes(&lab, PORT, "/", Some(200));
     let (_, told) = lab.ask(&["status"]);
-    assert!(told.contains("health reported to load balancers: healthy; address [::]:10256, ports 10256, 32100"), "{told}");
+    assert!(
+        told.contains("health reported to load balancers: healthy; address [::]:10256, ports 10256, 32100"),
+        "{told}"
+    );
     lab.apply("");
     becomes(&lab, PORT, "/", None);
     assert_eq!(status(&lab, PROXY, "/healthz"), Some(200), "the node's own goes on");

@@ -298,7 +298,10 @@ fn nonsense_about_services_is_an_error_with_a_remedy() {
     let from = ["explain", "--from", "shop/cart", "--to"];
     for (to, parts) in [
         ("service/shop/wbe", vec!["no Service shop/wbe in the state", "it has shop/web, shop/shopfront"]),
-        ("service/other/none", vec!["no Service other/none", "no Service in namespace other and no Service named none"]),
+        (
+            "service/other/none",
+            vec!["no Service other/none", "no Service in namespace other and no Service named none"],
+        ),
         ("service/shop/web:https", vec!["Service shop/web has no port https", "it has http (80/TCP)"]),
         ("service/shop/web:80/UDP", vec!["has no port 80/UDP", "it has http (80/TCP)"]),
         ("service/web:80", vec!["write service/NAMESPACE/NAME"]),

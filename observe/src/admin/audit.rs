@@ -129,7 +129,10 @@ mod tests {
         let told = text(&report);
         assert!(told.contains("2 audited policies, not enforced"), "{told}");
         assert!(told.contains("6379/TCP") && told.contains("ingress isolated by x/p"), "{told}");
-        assert!(told.contains("2 connections are not counted above") && told.contains("lost when the vswitch stops"), "{told}");
+        assert!(
+            told.contains("2 connections are not counted above") && told.contains("lost when the vswitch stops"),
+            "{told}"
+        );
         report.policies.clear();
         assert!(text(&report).contains("no policy of its pods is audited: all are enforced"));
     }

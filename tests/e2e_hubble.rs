@@ -329,7 +329,7 @@ fn what_is_not_understood_is_refused_and_others_go_on() {
     let cases: [(Vec<u8>, &str); 9] = [
         (uuid.to_vec(), "FlowFilter.uuid is not supported"),
         (fqdn.to_vec(), "FlowFilter.source_fqdn would show nothing"),
-        (unknown.to_vec(), "FlowFilter has a field 41"),
+        (unknown.to_vec(), "FlowFilter has field 41"),
         (vec![0xff; 40], "GetFlowsRequest is not a message"),
         (vec![0x08], "GetFlowsRequest is not a message"),
         (

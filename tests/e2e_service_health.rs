@@ -111,7 +111,10 @@ fn a_balancer_outside_follows_the_endpoints_of_the_node_and_the_port_goes_with_i
     lab.apply(&service(&lab, "ready: true"));
     becomes(&lab, PORT, "/", Some(200));
     let (_, told) = lab.ask(&["status"]);
-    assert!(told.contains("load balancers are told: healthy; address [::]:10256, ports 10256, 32100"), "{told}");
+    assert!(
+        told.contains("health reported to load balancers: healthy; address [::]:10256, ports 10256, 32100"),
+        "{told}"
+    );
     lab.apply("");
     becomes(&lab, PORT, "/", None);
     assert_eq!(status(&lab, PROXY, "/healthz"), Some(200), "the node's own goes on");
@@ -145,7 +148,7 @@ fn a_node_that_is_being_deleted_is_alive_and_gets_no_new_connections() {
         assert_eq!(status(&lab, PROXY, "/livez"), Some(200), "a kubelet does not restart it for that");
         assert_eq!(status(&lab, PORT, "/"), Some(200), "connections to its endpoints are others' affair");
         let (_, told) = lab.ask(&["status"]);
-        assert!(told.contains("load balancers are told: the node is being deleted"), "{told}");
+        assert!(told.contains("health reported to load balancers: the node is being deleted"), "{told}");
         change_node(&lab, to, from);
         becomes(&lab, PROXY, "/healthz", Some(200));
     }
@@ -180,7 +183,7 @@ fn a_port_that_is_taken_is_told_and_served_as_soon_as_it_is_free() {
         eventually("the log says so", || lab.log().contains(&format!("cannot listen at [::]:{port}: ")));
     }
     let (_, told) = lab.ask(&["status"]);
-    assert!(told.contains("not at port 10256: ") && told.contains("not at port 32100: "), "{told}");
+    assert!(told.contains("cannot listen on port 10256: ") && told.contains("cannot listen on port 32100: "), "{told}");
     let (code, told) = lab.try_run("config.yaml", &["--check"]);
     assert!(
         code.is_some() && told.contains("warning: load balancers cannot be answered at port 32100 of ::"),

@@ -228,7 +228,7 @@ fn options_that_do_not_fit_the_renderer_are_errors() {
     };
     refused(&["--renderer", "neutron", "--node", "node-1"], "about all nodes");
     refused(&[], "--node is missing");
-    refused(&["--node", "node-1", "--before", &path], "--before is about --renderer neutron");
+    refused(&["--node", "node-1", "--before", &path], "--before works only with --renderer neutron");
 }
 
 #[test]
@@ -411,7 +411,7 @@ fn a_run_that_ends_anywhere_is_continued_by_the_next() {
         }
         let error = String::from_utf8(output.stderr).unwrap();
         assert!(
-            error.contains("requests were done; the same command goes on from there") && error.contains("role"),
+            error.contains("requests succeeded; run the same command again to continue") && error.contains("role"),
             "{error}"
         );
     }

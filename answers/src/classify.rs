@@ -1,5 +1,4 @@
-//! `bulkhead classify`: a ClassBench rule set and trace through the classifier: is every answer right, and what does it
-//! cost?
+//! `bulkhead classify`: checks and times the classifier with a ClassBench rule set and trace.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -13,16 +12,16 @@ use serde_json::{Value, json};
 
 use crate::args::{Classify, Format};
 
-/// Long enough that the best of the passes met quiet caches, short enough that a set takes a second.
+/// Measuring time: long enough for a pass with warm caches, short enough to finish a set in a second.
 const TIMED: Duration = Duration::from_millis(300);
 
-/// Enough updates for a rate, and no more where each is a full build.
+/// Maximum number of timed updates: enough for a rate even if each is a full build.
 const MAX_UPDATES: u32 = 1_000;
 
-/// Classifies the trace by the rules and prints speed and differences. Exit code 1 if an answer differs from the trace's.
+/// Classifies the trace and prints speed and errors. Returns exit code 1 if an answer differs from the trace's.
 ///
 /// # Errors
-/// When a file cannot be read or is malformed.
+/// If a file cannot be read or parsed.
 pub fn run(args: &Classify) -> anyhow::Result<ExitCode> {
     let rules = parsed(&args.rules, classbench::parse_rules)?;
     let trace = parsed(&args.trace, classbench::parse_trace)?;
@@ -53,12 +52,12 @@ pub fn run(args: &Classify) -> anyhow::Result<ExitCode> {
     Ok(if mismatches == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
-/// A file, unpacked when it is packed, and parsed.
+/// Reads a file, decompresses it if necessary, and parses it.
 fn parsed<T>(path: &Path, parse: impl FnOnce(&str) -> Result<T, classbench::FormatError>) -> anyhow::Result<T> {
     let name = path.display();
     let bytes = fs::read(path).with_context(|| format!("cannot read {name}"))?;
     let mut text = String::new();
-    // RFC 1952: every gzip member begins so.
+    // Magic number of gzip (RFC 1952).
     if bytes.starts_with(&[0x1f, 0x8b]) {
         let mut unpacked = flate2::read::MultiGzDecoder::new(&bytes[..]);
         unpacked.read_to_string(&mut text).with_context(|| format!("{name} is damaged"))?;
@@ -68,7 +67,7 @@ fn parsed<T>(path: &Path, parse: impl FnOnce(&str) -> Result<T, classbench::Form
     parse(&text).with_context(|| name.to_string())
 }
 
-/// Nanoseconds per lookup of the best of several passes.
+/// Returns the nanoseconds per lookup in the fastest pass.
 fn nanoseconds(tables: &Tables, keys: &[Key], burst: usize) -> f64 {
     let mut verdicts = vec![Verdict::NO_MATCH; keys.len()];
     let (started, mut best) = (Instant::now(), Duration::MAX);
@@ -83,7 +82,7 @@ fn nanoseconds(tables: &Tables, keys: &[Key], burst: usize) -> f64 {
     best.as_secs_f64() * 1e9 / count(keys.len())
 }
 
-/// Updates of one rule per second: the middle rule is taken out and put back in by turns.
+/// Returns rule updates per second, alternately removing and inserting the middle rule.
 fn updates(tables: &Tables) -> anyhow::Result<f64> {
     let at = tables.rules().len() / 2;
     let Some(rule) = tables.rules().get(at).cloned() else { return Ok(0.0) };
@@ -106,9 +105,9 @@ fn count(n: usize) -> f64 {
     n as f64
 }
 
-/// Resets the peak of resident memory; answers what is resident now. None where the kernel does not tell.
+/// Resets the peak of resident memory. Returns the resident bytes, `None` if the kernel does not report them.
 fn reset_peak() -> Option<u64> {
-    // proc(5): writing 5 sets the peak back to the present value.
+    // proc(5): writing 5 resets the peak.
     fs::write("/proc/self/clear_refs", "5").ok()?;
     status("VmRSS:")
 }
@@ -117,7 +116,7 @@ fn peak() -> Option<u64> {
     status("VmHWM:")
 }
 
-/// Bytes of a field of the process's status.
+/// Returns the bytes in a field of /proc/self/status.
 fn status(field: &str) -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix(field))?;

@@ -114,6 +114,7 @@ impl Columns {
         Self { rows: vec![headings.iter().map(ToString::to_string).collect()] }
     }
 
+    /// Adds a row.
     pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
         self.rows.push(cells.into_iter().map(|cell| printable(&cell)).collect());
     }

@@ -1,7 +1,7 @@
-//! `bulkhead replay`: every packet of the captures through a node's tables, with time taken from the captures.
+//! `bulkhead replay`: judges every packet of captures with a node's tables, at the captured times.
 //!
-//! Memory is constant: packets are judged in bursts and forgotten, the flow table of the text form has a fixed number of
-//! rows, and the vswitch's own tables are bounded. Flow logs (`--flows`) hold sessions instead, which the vswitches of all nodes judge.
+//! Memory is bounded: packets are judged in bursts, the flow table has a maximum number of rows, and the vswitch's tables have a capacity.
+//! Flow logs (`--flows`) contain sessions instead of packets, which the vswitches of all nodes judge.
 
 mod flows;
 pub mod logged;
@@ -33,13 +33,13 @@ use crate::args::{Format, Replay};
 use crate::run::{self, Attribution};
 use crate::{bundle, output};
 
-/// The size of the file buffer: large enough that reading is a few system calls per megabyte.
+/// Size of the file buffer in bytes: a few system calls per megabyte.
 const FILE_BUFFER: usize = 1 << 18;
 
-/// Judges the packets of a capture, or the sessions of flow logs, by a state.
+/// Judges the packets of captures and the sessions of flow logs.
 ///
 /// # Errors
-/// When the state or a capture cannot be read, or the state has no such node.
+/// If the state or a capture cannot be read, or the state lacks the node.
 pub fn run(args: &Replay) -> anyhow::Result<ExitCode> {
     if let Some(node) = args.node.as_deref().filter(|_| !args.captures.is_empty()) {
         captures(args, node)?;
@@ -68,27 +68,27 @@ fn captures(args: &Replay, node: &str) -> anyhow::Result<()> {
             break;
         }
     }
-    // What came before a damaged place is judged, shown and counted; the error follows.
+    // Print the results of packets before a damaged place, then the error.
     sink.finish(&worker)?;
-    // To standard error: the answer stays the same from run to run.
+    // On standard error, so that standard output is reproducible.
     output::note(&rate(worker.counters().received(), started.elapsed()));
     outcome
 }
 
-/// What two names of one file have in common.
+/// Returns device and inode, which are equal for all names of a file.
 #[cfg(unix)]
 fn identity(path: &Path) -> Option<(u64, u64)> {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()))
 }
 
-/// What two names of one file have in common, where there are no links.
+/// Systems without these numbers: the path.
 #[cfg(not(unix))]
 fn identity(path: &Path) -> Option<PathBuf> {
     path.exists().then(|| path.to_owned())
 }
 
-/// Opening the output empties it: it must not be one of the files that are still to be read.
+/// Refuses to overwrite an input file: creating the output truncates it.
 fn refuse_to_overwrite_input(args: &Replay) -> anyhow::Result<()> {
     let Some(output) = args.write.as_ref().and_then(|path| Some((path, identity(path)?))) else { return Ok(()) };
     if let Some(input) = args.captures.iter().find(|input| identity(input).as_ref() == Some(&output.1)) {
@@ -113,10 +113,10 @@ fn judge(path: &Path, snapshot: &Snapshot, worker: &mut Worker, sink: &mut Sink<
     }
 }
 
-/// A capture or flow log to read, `-` for standard input, with a bar of how far it is read.
+/// Opens a capture or flow log with a progress bar. `-` is standard input.
 ///
 /// # Errors
-/// When it cannot be opened; the message says what it is.
+/// If the file cannot be opened. `what` names it in the message.
 pub(crate) fn open(path: &Path, what: &str) -> anyhow::Result<BufReader<Progress>> {
     let name = path.display().to_string();
     let (source, length): (Box<dyn Read>, _) = if name == "-" {
@@ -129,7 +129,7 @@ pub(crate) fn open(path: &Path, what: &str) -> anyhow::Result<BufReader<Progress
     Ok(BufReader::with_capacity(FILE_BUFFER, Progress::new(source, &name, length)))
 }
 
-/// Why the judging of a capture stopped.
+/// Why judging a capture stopped.
 enum Stop {
     Capture(CaptureError),
     Output(anyhow::Error),
@@ -141,7 +141,7 @@ impl From<CaptureError> for Stop {
     }
 }
 
-/// Where the outcomes go.
+/// Writes outcomes.
 struct Sink<'a> {
     pipeline: &'a Pipeline,
     snapshot: &'a Snapshot,
@@ -169,7 +169,7 @@ struct Line<'a> {
     #[serde(flatten)]
     attribution: &'a Attribution,
     session: Option<&'static str>,
-    /// Who would deny the connection that begins here if all policies were enforced.
+    /// The audited rule that would deny this new connection.
     #[serde(skip_serializing_if = "Option::is_none")]
     audited_by: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -249,7 +249,7 @@ impl<'a> Sink<'a> {
     }
 }
 
-/// What each origin means, worked out once and not for every packet.
+/// Caches the attribution and text of each origin.
 #[derive(Default)]
 struct Attributions {
     none: Attribution,
@@ -268,7 +268,7 @@ impl Attributions {
     }
 }
 
-/// One line for Wireshark's packet comment: `drop policy_denied: ingress isolated by default/db`.
+/// Returns a one-line packet comment for Wireshark: `drop policy_denied: ingress isolated by default/db`.
 pub fn comment(outcome: &Outcome, words: &str) -> String {
     let mut text = verdict_name(outcome.verdict).to_owned();
     if let Some(reason) = outcome.verdict.drop_reason() {
@@ -308,13 +308,13 @@ fn port_name(snapshot: &Snapshot, port: PortId) -> Option<&str> {
     snapshot.port(port).map(|port| &*port.name)
 }
 
-/// The port that the packet left through; for one that was dropped, the port that it was bound for.
+/// Returns the egress port; for a dropped packet, the port that its destination is routed to.
 fn out_port(snapshot: &Snapshot, outcome: &Outcome) -> Option<PortId> {
     let bound_for = || outcome.flow.and_then(|flow| snapshot.routes().lookup(flow.dst));
     outcome.verdict.out_port().or_else(bound_for)
 }
 
-/// The time as RFC 3339 with nanoseconds. The reader keeps times within the years that this can show.
+/// Formats nanoseconds since 1970 as RFC 3339. The reader rejects times beyond the year 9999.
 pub fn rfc3339(nanoseconds: u64) -> String {
     let time: SystemTime = UNIX_EPOCH + Duration::from_nanos(nanoseconds);
     humantime::format_rfc3339_nanos(time).to_string()
@@ -343,7 +343,7 @@ fn summary(counters: &Counters) -> Value {
     summary
 }
 
-/// Connections that passed because a policy is audited.
+/// Number of connections that passed only because a policy is audited.
 fn audited(counters: &Counters) -> u64 {
     counters.origins().map(|(_, counters)| counters.audited).sum()
 }

@@ -197,6 +197,7 @@ impl Adapter {
         &self.resolver
     }
 
+    /// Returns the numbers of known Services, VIPs and backends.
     pub fn counts(&self) -> Counts {
         let resolver = &self.resolver;
         Counts {

@@ -117,9 +117,11 @@ pub struct Leg {
 /// How many backends policy allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
+    /// All of them.
     All,
     /// At least one, but not all.
     Some,
+    /// None of them.
     None,
 }
 

@@ -1,14 +1,13 @@
-//! The admin socket: what is asked of a running vswitch, and the commands that ask.
+//! The admin socket: its protocol, and the commands that use it.
 //!
 //! ```text
-//!   bulkhead why | bundle, which read the files that they are told of
+//!   bulkhead why | bundle, which read files that the answer names
 //!   bulkhead status | ports | policies | sessions | tables | top | audit report | explain --live | reload --JSON line--> unix socket --> `live::admin` answers
 //!   a CNI plugin: add_port, remove_port, check_port, retain_ports -------'
 //! ```
 //!
-//! The protocol is one JSON object a line each way; `docs/admin.md` describes it. It has a version of its own, which changes
-//! when a field goes or changes its meaning. New fields and requests come without that: whoever reads answers ignores what they do
-//! not know.
+//! Each request and answer is one line of JSON, described in `docs/admin.md`. The protocol's version changes when a field is removed or
+//! changes its meaning. New fields and requests do not change it: clients ignore unknown fields.
 
 #[cfg(target_os = "linux")]
 mod audit;

@@ -1,4 +1,4 @@
-//! `bulkhead bundle`: packs the state, tables, counters and journal of a running vswitch into one file.
+//! `bulkhead bundle`: packs state, tables, counters and journal of a running vswitch into one file.
 
 mod config;
 
@@ -22,10 +22,10 @@ use crate::args::Bundle;
 use crate::journal::{History, Journal};
 use crate::why;
 
-/// Asks the vswitch and writes the bundle.
+/// Queries the vswitch and writes the bundle.
 ///
 /// # Errors
-/// When no vswitch answers, or the file cannot be written.
+/// If no vswitch answers, or the file cannot be written.
 pub fn write(args: &Bundle) -> anyhow::Result<ExitCode> {
     let kept: KeptFiles = ask(&args.socket, &Request::KeptFiles)?;
     let mut members: BTreeMap<&'static str, Vec<u8>> = BTreeMap::new();
@@ -38,7 +38,7 @@ pub fn write(args: &Bundle) -> anyhow::Result<ExitCode> {
     members.insert("tables.json", serde_json::to_vec_pretty(&tables(args)?)?);
     let text = std::fs::read_to_string(&kept.configuration)
         .with_context(|| format!("cannot read the configuration {}", kept.configuration.display()))?;
-    // What has become no YAML since is in force as it was.
+    // The file may have become invalid while the vswitch still uses the old contents.
     let config = config::redacted(&text).unwrap_or_else(|error| Value::String(format!("not valid YAML: {error}")));
     members.insert("config.json", serde_json::to_vec_pretty(&config)?);
     let (mut settings, mut attached) = (None, Vec::new());
@@ -62,11 +62,11 @@ pub fn write(args: &Bundle) -> anyhow::Result<ExitCode> {
         contents.pack(io::stdout().lock())?;
         return Ok(ExitCode::SUCCESS);
     }
-    // Names and addresses of a cluster are nobody else's business.
+    // Names and addresses of the cluster are confidential.
     let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path);
     let file = file.with_context(|| format!("cannot write the bundle {}", path.display()))?;
     if let Err(error) = contents.pack(&file) {
-        // The part would take the last room of a full disk, and nobody can read it.
+        // A partial bundle is useless and may fill the disk.
         if file.metadata().is_ok_and(|about| about.is_file()) {
             let _ = std::fs::remove_file(&path);
         }
@@ -83,12 +83,12 @@ fn named(contents: &Contents) -> PathBuf {
     PathBuf::from(format!("bulkhead-{node}-{time}.tgz"))
 }
 
-/// The tables in force, with their rules.
+/// Returns the tables in force with their rules.
 fn tables(args: &Bundle) -> anyhow::Result<Vec<TableRow>> {
     let ports: Vec<PortRow> = ask(&args.socket, &Request::Ports)?;
     let mut tables = Vec::new();
     for port in ports {
-        // A port of which the state knows no pod has no table, and one may have gone.
+        // A port without a known pod has no table, and the port may have been removed meanwhile.
         tables
             .extend(ask::<Vec<TableRow>>(&args.socket, &Request::Tables { port: Some(port.name) }).unwrap_or_default());
     }
@@ -97,9 +97,9 @@ fn tables(args: &Bundle) -> anyhow::Result<Vec<TableRow>> {
 
 /// The last state of a journal.
 struct State {
-    /// An object a line.
+    /// One object per line.
     lines: Vec<u8>,
-    /// What it was judged by.
+    /// Settings of the state.
     settings: Settings,
     attached: Vec<(PodName, Attachment)>,
 }

@@ -1,4 +1,4 @@
-//! `bulkhead explain --live`: what a running vswitch says of one connection.
+//! `bulkhead explain --live`: a running vswitch explains a connection.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -14,10 +14,10 @@ use bulkhead_answers::explain::service::{Judged, Translated};
 use bulkhead_answers::explain::step::Step;
 use bulkhead_answers::output::{self, printable};
 
-/// Asks the vswitch and prints its answer. Exit code 1 if the connection is denied.
+/// Queries the vswitch and prints its answer. Returns exit code 1 if the connection is denied.
 ///
 /// # Errors
-/// When no vswitch answers, or it refuses the question.
+/// If no vswitch answers, or it rejects the question.
 pub fn run(args: &Explain) -> anyhow::Result<ExitCode> {
     let name = |end: &EndName| match end {
         EndName::Pod(name) => name.to_string(),
@@ -72,7 +72,7 @@ fn write_denying(told: &Explanation, out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
-/// The passes through the vswitch, and what this node cannot know.
+/// Writes the steps, and what this node cannot know.
 fn write_steps<W: Write>(walk: &LiveWalk, out: &mut W) -> io::Result<()> {
     let LiveWalk { judged_elsewhere, seen_as, steps, not_open, .. } = walk;
     for port in not_open {

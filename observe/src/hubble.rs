@@ -1,15 +1,15 @@
-//! What Hubble's clients and this vswitch say to each other: gRPC services `observer.Observer`, `peer.Peer` and `grpc.health.v1.Health`.
+//! Messages of Hubble's API: gRPC services `observer.Observer`, `peer.Peer` and `grpc.health.v1.Health`.
 //!
-//! **Purpose.** The messages with the numbers of their fields, as far as they are sent and read here, and what finds the rest.
+//! **Purpose.** Defines the messages and fields that are used here, and detects others.
 //!
-//! **Not its purpose.** To serve: `live::hubble` does.
+//! **Not its purpose.** Serving: `live::hubble` does that.
 //!
-//! The structs are written by hand. No compiler for protocol buffers is needed to build, and what a reader does not find here is not told.
-//! The numbers are facts of the public protocol (cilium/cilium, `api/v1`, as of 1.19; the health service of grpc/grpc-proto); golden bytes
-//! that another implementation has made pin them.
+//! The structs are handwritten: the build needs no protocol buffer compiler, and unused fields are not sent. Field numbers follow the
+//! public protocol (cilium/cilium, `api/v1`, as of 1.19; the health service of grpc/grpc-proto). Golden bytes of another implementation
+//! verify them.
 //!
-//! **Invariant.** A field of a request that this vswitch does not know is found ([`fields`]) and refused. A decoder skips it, and a filter
-//! that is skipped shows more than was asked for.
+//! **Invariant.** Unknown fields of a request are detected ([`fields`]) and rejected. A decoder would skip them, and a skipped filter would
+//! return more than requested.
 
 pub mod fields;
 pub mod flow;
@@ -20,7 +20,7 @@ pub mod mask;
 pub mod observer;
 pub mod peer;
 
-/// Nanoseconds of a second.
+/// Nanoseconds per second.
 const SECOND: u64 = 1_000_000_000;
 
 /// `google.protobuf.Timestamp`.
@@ -29,20 +29,20 @@ pub struct Timestamp {
     /// Seconds since 1970.
     #[prost(int64, tag = "1")]
     pub seconds: i64,
-    /// And nanoseconds.
+    /// Additional nanoseconds.
     #[prost(int32, tag = "2")]
     pub nanos: i32,
 }
 
 impl Timestamp {
-    /// From nanoseconds since 1970.
+    /// Converts nanoseconds since 1970.
     #[must_use]
     pub fn from_nanoseconds(time: u64) -> Self {
         let seconds = i64::try_from(time / SECOND).unwrap_or(i64::MAX);
         Self { seconds, nanos: i32::try_from(time % SECOND).unwrap_or_default() }
     }
 
-    /// Nanoseconds since 1970. What lies before is 0, and what is too late the last that there is.
+    /// Returns nanoseconds since 1970. Clamps times before 1970 and beyond 64 bits.
     #[must_use]
     pub fn nanoseconds(&self) -> u64 {
         let time = i128::from(self.seconds) * i128::from(SECOND) + i128::from(self.nanos);

@@ -1,30 +1,28 @@
-//! The flight recorder's journal: what the state was, and what became of traffic, on disk in a bounded file.
+//! The flight recorder's journal: history of state and verdicts in a file of bounded size.
 //!
-//! **Purpose.** [`Recorder`] writes object changes, verdicts of sessions and headers of dropped packets into memory that is a mapped file.
-//! [`History`] reads them: the state at any time, what changed since, what was seen. `why` and `bundle` ask it.
+//! **Purpose.** [`Recorder`] writes object changes, verdicts on sessions and headers of dropped packets to a memory-mapped file.
+//! [`History`] returns the state at any time, later changes, and verdicts. `why` and `bundle` use it.
 //!
-//! **Not its purpose.** No thread, file or clock is in here, so that a journal can be read anywhere, the offline page included.
-//! `live::journal` feeds a recorder.
+//! **Not its purpose.** It uses no threads, files or clocks, so that journals can be read anywhere, including in a browser. `live::journal`
+//! feeds a recorder.
 //!
 //! ```text
-//!   file     header | segment | segment | ...                      a ring: the oldest segment is written over
-//!   segment  header | checkpoint | names, changes, verdicts, ...   sequence numbers tell which is the newest
+//!   file     header | segment | segment | ...                      a ring: the oldest segment is overwritten
+//!   segment  header | checkpoint | names, changes, verdicts, ...   sequence numbers identify the newest one
 //!   record   length, CRC | kind | CRC of payload | time | generation | payload
 //! ```
 //!
-//! **A segment can be read alone.** It begins with a checkpoint: all objects as they were, compressed. So the loss of the oldest segment, or of
-//! a damaged one, costs what was in it and nothing else. The design that lost kept one checkpoint file beside a log of changes: smaller,
-//! and every change that was ever lost would have made all later answers wrong, or needed the log to be kept for ever. A state whose
-//! checkpoint takes more than half of a segment is not written in each one ([`Recorder::is_too_large`]); its times can be asked about as
-//! long as the segment with the last whole state is there.
+//! **Segments are independent.** Each starts with a checkpoint: all objects, compressed. Losing the oldest or a damaged segment loses only
+//! its own contents. The rejected alternative was one checkpoint file and a log of changes: smaller, but every lost change would invalidate
+//! all later answers, or the log would grow forever. If a checkpoint exceeds half a segment, it is not written in each one
+//! ([`Recorder::is_too_large`]); answers then reach back to the segment with the last whole state.
 //!
-//! **A torn record is recognised** by its CRCs, whatever part of it got into memory before the process died. What is mapped shared is in
-//! the file when the process is killed; no call to the kernel is made for it. When the machine loses power, the kernel may have written any
-//! pages and not others: a record of which a page is missing fails its CRC and is counted, and the number of each change tells whether one is
-//! missing. A state that would rest on a missing change is an error, never a guess.
+//! **Torn records are detected** by their CRCs, whatever part reached memory before the process died. A shared mapping survives the process
+//! without system calls. After a power failure, any page may be missing: such a record fails its CRC and is counted, and the numbers of
+//! changes reveal missing ones. A state that depends on a missing change is an error, never a guess.
 //!
-//! **Invariant.** What was appended before a crash is read after it. Whatever bytes a file has, reading it neither fails otherwise than by an
-//! error nor takes longer than its length allows.
+//! **Invariant.** Records appended before a crash are readable after it. Reading arbitrary bytes never panics, and takes time proportional
+//! to their length.
 
 mod format;
 mod history;

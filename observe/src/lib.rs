@@ -1,9 +1,9 @@
-//! # What a running vswitch shows
+//! # Queries to a running vswitch
 //!
-//! **Purpose.** The protocol of the admin socket and its client, the commands that print what a vswitch says (`status`, `ports`, `top`,
-//! `monitor`, ...), the flight recorder's journal with the questions about the past (`why`), and the messages of Hubble's API.
+//! **Purpose.** The protocol and client of the admin socket, the commands that print a vswitch's answers (`status`, `ports`, `top`,
+//! `monitor`, ...), the flight recorder's journal and questions about the past (`why`), and the messages of Hubble's API.
 //!
-//! **Not its purpose.** It does not serve: `bulkhead-node` answers at the socket, feeds the journal and streams to Hubble's clients.
+//! **Not its purpose.** Serving: `bulkhead-node` answers at the socket, feeds the journal and streams to Hubble's clients.
 //!
 //! ```text
 //!   status, ports, top, monitor, explain --live, bundle --> admin: one JSON line each way --> unix socket of the vswitch
@@ -11,7 +11,7 @@
 //!   hubble: protobuf messages that the vswitch sends
 //! ```
 //!
-//! **Invariant.** Clients ignore fields that they do not know, so an older client can ask a newer vswitch.
+//! **Invariant.** Clients ignore unknown fields, so that an older client can query a newer vswitch.
 #![forbid(unsafe_code)]
 
 pub mod admin;

@@ -1,4 +1,4 @@
-//! `bulkhead top`: what a running vswitch does, as a live screen, as text, or as lines of JSON.
+//! `bulkhead top`: activity of a running vswitch as a live screen, text or lines of JSON.
 //!
 //! ```text
 //!   admin socket --status, ports, policies--> Sample --[ Tracker: differences by time ]--> Picture --[ view ]--> lines of a screen
@@ -6,15 +6,15 @@
 //!   terminal --bytes--[ keys ]--> Key --[ Choices: order, filter, pause ]----------------------------^
 //! ```
 //!
-//! Samples, pictures, choices and lines are values, and what makes one of the other is a function: only [`terminal`] and [`sample`]
-//! touch anything. [`paint`] makes bytes for a terminal of lines. The vswitch is asked on a thread of its own, because an answer may take seconds when a worker is stuck, and a person
-//! who wants to quit does not wait for that.
+//! Samples, pictures, choices and lines are values, converted by pure functions; only [`terminal`] and [`sample`] have side effects.
+//! [`paint`] converts lines to terminal output. A separate thread queries the vswitch, because an answer may take seconds if a worker is
+//! stuck, and the user must be able to quit meanwhile.
 //!
-//! A terminal library lost: rows of text in six colours need few sequences, and a library's readers of keys do not notice a terminal that
-//! hangs up, or wait for the rest of a sequence while samples and signals wait for them.
+//! No terminal library: lines in six colours need few escape sequences, and the libraries' key readers do not notice a hang-up, or block
+//! other events while waiting for the rest of a sequence.
 //!
-//! **Invariant.** A rate is the difference of two counters of one process, divided by the time between their readings as that process
-//! measured it. Where there is no such difference there is no rate: none is ever negative, or a leap after a restart.
+//! **Invariant.** A rate is the difference of two counters of one process, divided by the time that this process measured between the
+//! readings. Otherwise the rate is unknown: no rate is negative or jumps after a restart.
 
 mod choices;
 mod figures;
@@ -34,10 +34,10 @@ use crate::args;
 use bulkhead_answers::args::Format;
 use choices::Choices;
 
-/// Shows what the vswitch does until somebody has seen enough.
+/// Shows the vswitch's activity until the user quits or the requested number of intervals is reached.
 ///
 /// # Errors
-/// When no vswitch answers, with the remedy, or the terminal cannot be used.
+/// If no vswitch answers, or the terminal cannot be used.
 pub fn run(args: &args::Top) -> anyhow::Result<ExitCode> {
     let first = sample::Sample::take(&args.socket)?;
     let choices = Choices::new(args.sort, &args.port);

@@ -1,17 +1,16 @@
-//! `bulkhead why`: what a vswitch did with a connection at a time in the past, and what has changed since.
+//! `bulkhead why`: explains a past connection, and what has changed since.
 //!
 //! ```text
 //!   journal --state at T--> pipeline --> explain's engine --> verdict then
 //!           --changes after T that may matter--> the same pipeline, step by step --> which of them decide otherwise, verdict now
 //!           --verdicts around T--> those of these ends
 //! ```
-//! The answer for T is the one that `explain` gave at T: the same objects, the same engine, the same words. What is decisive among the changes is
-//! found by asking again after each that may matter, and not by reading policies: so a label of a pod, a namespace or a slice of a Service
-//! that made the difference is named as well.
+//! The answer for T equals that of `explain` at T: same objects, same engine, same text. Decisive changes are found by asking again after
+//! each relevant change, instead of interpreting policies. So a changed label of a pod or namespace, or a Service's EndpointSlice, is named
+//! as well.
 //!
-//! Two sources were compared for a running vswitch's journal: to have it sent over the admin socket, or to read its file. The file won. It
-//! is 64 MB, every record in it is checked by whoever reads it, and so a copy that is made while it is written is as good as one that is left
-//! by a crash.
+//! The journal of a running vswitch is read from its file instead of the admin socket. The file has 64 MB and each record is verified, so a
+//! copy made during a write is as good as one left by a crash.
 
 mod changes;
 mod seen;
@@ -42,13 +41,13 @@ use changes::Changes;
 use seen::Seen;
 use time::{clock, rfc3339};
 
-/// A longer file is no journal. All of it is read into memory.
+/// Maximum size of a journal in bytes. It is read into memory.
 const MOST_BYTES: u64 = (1 << 30) + (1 << 20);
 
-/// Prints what happened to a connection at a time in the past.
+/// Prints what happened to a connection at a past time.
 ///
 /// # Errors
-/// When no journal can be read, or it does not hold that time.
+/// If the journal cannot be read, or does not cover the time.
 pub fn run(args: &Why) -> anyhow::Result<ExitCode> {
     let (bytes, name, now) = match (&args.journal, &args.bundle) {
         (Some(path), _) => (read(path)?, path.display().to_string(), None),
@@ -73,7 +72,7 @@ pub fn run(args: &Why) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(u8::from(!told.then.answer.is_allowed())))
 }
 
-/// The journal of the running vswitch, its file's name, and the time.
+/// Returns the running vswitch's journal, its path, and the current time.
 fn live(args: &Why) -> anyhow::Result<(Vec<u8>, String, Option<u64>)> {
     let kept: KeptFiles = ask(&args.socket, &Request::KeptFiles)?;
     let path = kept.journal.context(
@@ -83,10 +82,10 @@ fn live(args: &Why) -> anyhow::Result<(Vec<u8>, String, Option<u64>)> {
     Ok((read(&path)?, path.display().to_string(), Some(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX))))
 }
 
-/// Reads the file of a journal.
+/// Reads a journal file.
 ///
 /// # Errors
-/// When it cannot be read, or is too long to be one.
+/// If the file cannot be read or is too large.
 pub fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     let name = path.display();
     let file = File::open(path).with_context(|| {
@@ -94,7 +93,7 @@ pub fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
             "cannot open the journal {name}\n  help: if the vswitch runs in a container, copy the file out and pass it with --journal"
         )
     })?;
-    // As long as it is, so that it is not moved while it is read.
+    // Reserve the file's size, to avoid reallocation.
     let length = file.metadata().map_or(0, |about| about.len()).min(MOST_BYTES);
     let mut bytes = Vec::with_capacity(usize::try_from(length).unwrap_or(0) + 1);
     file.take(MOST_BYTES + 1).read_to_end(&mut bytes).with_context(|| format!("cannot read the journal {name}"))?;
@@ -106,12 +105,12 @@ pub fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// What is asked of a state.
+/// Answers the question for a state.
 fn answer(engine: &Engine, state: &StateAt, asked: &Asked) -> anyhow::Result<Answer> {
     engine.answer(&mut services(&engine.pipeline, state), asked)
 }
 
-/// The pipeline of a state, without its Services.
+/// Compiles a state without its Services.
 fn pipeline(state: &StateAt) -> anyhow::Result<Pipeline> {
     let empty = Pipeline::with_default_isolation(Scope::Cluster, state.settings.isolation);
     let mut pipeline = empty.auditing(state.settings.enforcement);
@@ -132,7 +131,7 @@ const fn is_of_services(object: &Object) -> bool {
     matches!(object, Object::Service(_) | Object::EndpointSlice(_))
 }
 
-/// Whether policy does not depend on the object of an event.
+/// Whether policy is independent of the event's object.
 const fn is_event_of_services(event: &Event) -> bool {
     match event {
         Event::Apply(object) => is_of_services(object),
@@ -141,28 +140,28 @@ const fn is_event_of_services(event: &Event) -> bool {
     }
 }
 
-/// What `why` tells.
+/// The answer of `why`.
 #[derive(Serialize)]
 struct Told {
     node: String,
-    /// The time that was asked about.
+    /// The time in question.
     at: String,
     #[serde(skip)]
     time: u64,
     then: Then,
     seen: Seen,
     changes: Changes,
-    /// What is special about the time.
+    /// Notes on the time.
     remarks: Vec<String>,
 }
 
-/// What was so at the time.
+/// The verdict at the time.
 #[derive(Serialize)]
 struct Then {
-    /// Since when the state was in force.
+    /// Start of the state's validity.
     since: String,
     generation: u64,
-    /// Whether there was no state that made sense, so that nothing passed.
+    /// Whether there was no valid state, so that everything was denied.
     denying: bool,
     #[serde(flatten)]
     answer: Answer,
@@ -193,7 +192,7 @@ fn told(history: &History<'_>, args: &Why, (at, now): (u64, Option<u64>), name: 
     Ok(Told { node: history.node().to_owned(), at: rfc3339(at), time: at, then, seen, changes, remarks })
 }
 
-/// Why there is no answer, in words.
+/// Describes why the state is unknown.
 fn refused(error: HistoryError, at: u64, name: &str) -> anyhow::Error {
     let at = rfc3339(at);
     match error {

@@ -121,7 +121,7 @@ fn without_a_word_of_policy_or_namespace_the_argument_decides_and_other_stacks_e
     let warned = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(stdout(&output, 0).contains("isolated by default/network-policy-allow-backend"));
     assert!(
-        warned.contains("taken as enforced, though they are to be audited: default/network-policy-allow-backend"),
+        warned.contains("treats these audited policies as enforced: default/network-policy-allow-backend"),
         "{warned}"
     );
 }

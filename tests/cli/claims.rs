@@ -165,9 +165,9 @@ fn a_claim_about_nobody_is_vacuous_and_fails() {
         ("never: {from: outside, to: {labels: {app: dbb}}}", "`to` selects nobody"),
         ("never: {from: 127.0.0.1, to: shop/db}", "`from` selects nobody"),
         ("only: {from: {labels: {app: x}}, to: shop/db}", "`from` selects nobody"),
-        ("never: {from: shop/db, to: shop/db}", "there is no such connection"),
-        ("never: {from: outside, to: 192.0.2.1}", "there is no such connection"),
-        ("never: {from: shop/web, to: '2001:db8::1'}", "there is no such connection"),
+        ("never: {from: shop/db, to: shop/db}", "no such connection exists"),
+        ("never: {from: outside, to: 192.0.2.1}", "no such connection exists"),
+        ("never: {from: shop/web, to: '2001:db8::1'}", "no such connection exists"),
     ]
     .into_iter()
     .enumerate()
@@ -181,13 +181,13 @@ fn a_claim_about_nobody_is_vacuous_and_fails() {
 #[test]
 fn a_file_that_is_not_understood_is_an_error_with_line_field_and_remedy() {
     for (at, (text, expected)) in [
-        ("claims: []\n", ": the file claims nothing\n  help: write at least one claim"),
+        ("claims: []\n", ": the file contains no claims\n  help: write at least one claim"),
         ("claims: [\n", "\n  help: correct the YAML"),
         ("claims:\n- name: a\n  nver: {from: outside, to: x/a}\n", ":3: claims[0].nver: unknown field `nver`"),
-        ("claims:\n- name: a\n", ":2: claims[0]: a claim says exactly one of never, always and only"),
+        ("claims:\n- name: a\n", ":2: claims[0]: a claim needs exactly one of never, always and only"),
         (
             "claims:\n- name: a\n  never: {from: outside, to: x/a}\n  only: {from: outside, to: x/a}\n",
-            ":2: claims[0]: a claim says exactly one",
+            ":2: claims[0]: a claim needs exactly one",
         ),
         (
             "claims:\n- name: a\n  never:\n    from: outside\n    to: {lables: {a: b}}\n",
@@ -199,21 +199,21 @@ fn a_file_that_is_not_understood_is_an_error_with_line_field_and_remedy() {
         ),
         (
             "claims:\n- name: a\n  never: {from: outside, to: {labels: {a: 1}}}\n",
-            ":3: claims[0].never.to.labels[\"a\"]: the value is not a text",
+            ":3: claims[0].never.to.labels[\"a\"]: the value is not a string",
         ),
-        ("claims:\n- name: a\n  never: {from: outside, to: {}}\n", ":3: claims[0].never.to: this names nobody"),
+        ("claims:\n- name: a\n  never: {from: outside, to: {}}\n", ":3: claims[0].never.to: this selects nothing"),
         ("claims:\n- name: a\n  never: {from: 10.0.0.0/33, to: x/a}\n", ":3: claims[0].never.from: invalid block"),
         (
             "claims:\n- name: a\n  never: {from: outside, to: x/a, ports: [http]}\n",
-            ":3: claims[0].never.ports[0]: \"http\" is no port",
+            ":3: claims[0].never.ports[0]: \"http\" is not a port",
         ),
         (
             "claims:\n- name: a\n  never: {from: outside, to: x/a, ports: []}\n",
-            ":3: claims[0].never.ports: a claim about no port",
+            ":3: claims[0].never.ports: an empty list of ports",
         ),
         (
             "claims:\n- {name: a, never: {from: outside, to: x/a}}\n- {name: a, never: {from: outside, to: x/b}}\n",
-            ":3: claims[1]: a second claim of the name",
+            ":3: claims[1]: the claim name \"a\" is already used",
         ),
     ]
     .into_iter()

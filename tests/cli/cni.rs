@@ -386,7 +386,7 @@ fn the_vswitch_is_asked_where_pods_of_the_node_have_their_addresses() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(
         output.status.code() == Some(2)
-            && said.contains("no vswitch runs here")
+            && said.contains("start the vswitch")
             && said.contains("help: give the pods' address ranges with --range"),
         "{said}"
     );

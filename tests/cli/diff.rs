@@ -267,11 +267,11 @@ fn a_seen_flow_is_cut_opened_as_before_or_unknown_and_never_guessed() {
     let answer = flows("diff-service.log", &service, &old, &all, 1);
     assert_eq!((&answer["changed"][0]["to"], &answer["changed"][0]["after"]), (&"Service a/s".into(), &"deny".into()));
     let answer = flows("diff-service.log", &service, &old, &some, 1);
-    let why = "policy does not treat all endpoints of Service a/s alike, and it is not said which it was given";
+    let why = "policy treats the endpoints of Service a/s differently, and the log does not name the endpoint";
     assert_eq!((answer["changed"].as_array().unwrap().len(), &answer["unknown"][why]), (0, &1.into()), "{answer}");
     // A pod that is gone.
     let answer = flows("diff-gone.log", &line(1000, "10.0.0.77", 80), &old, &all, 1);
-    let why = "10.0.0.77 is an address of the pods of node node-1, and no pod of the state has it";
+    let why = "10.0.0.77 is in a CIDR of the pods of node node-1, but no pod of the state has it";
     assert_eq!(answer["unknown"][why], 1, "{answer}");
     // ICMP has no ports, and an isolated pod loses it.
     let ping =

@@ -409,7 +409,7 @@ fn findings_are_chosen_by_kind_policy_and_namespace() {
     for (wrong, words) in [
         (["--only", "redundant-rules"], "redundant-rule"),
         (["--policy", "a/qq"], "did you mean `a/q`?"),
-        (["--namespace", "aa"], "name a namespace with policies"),
+        (["--namespace", "aa"], "choose a namespace that has policies"),
     ] {
         let message = super::stderr(&["lint", "--state", &path, wrong[0], wrong[1]], 2);
         assert!(message.contains(words), "{message}");

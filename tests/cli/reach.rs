@@ -55,7 +55,7 @@ fn a_focus_is_somebodys_name_and_for_forms_that_have_one() {
     assert!(error.contains("--focus x/wep") && error.contains("did you mean `x/web`?"), "{error}");
     assert!(refused(&path, &["--focus", "x"]).contains("add -o md, csv, dot or mermaid"));
     let to = ["--to", "service/x/web", "-o", "dot"];
-    assert!(refused(&path, &to).contains("text or json"));
+    assert!(refused(&path, &to).contains("text and json"));
 }
 
 #[test]

@@ -161,10 +161,10 @@ fn the_ruleset_of_the_kernel_is_printed_for_interfaces_of_a_map_or_named_after_t
     let script = answer["script"].as_str().unwrap();
     assert!(script.contains("unplaced4 { 10.0.0.1, 10.0.0.2 }"), "pods that are not in the map are closed:\n{script}");
     for (name, text, says) in [
-        ("nobody", "x/nobody: veth1\n", "no pod `x/nobody` on the node"),
-        ("long", "x/web: veth-13dd25c5cb0\n", "is no interface's name"),
+        ("nobody", "x/nobody: veth1\n", "the node has no pod `x/nobody`"),
+        ("long", "x/web: veth-13dd25c5cb0\n", "is not a valid interface name"),
         ("twice", "{x/web: v1, x/a: v1}\n", "have the same interface v1"),
-        ("list", "[]\n", "is no map of interfaces"),
+        ("list", "[]\n", "is not an interface map"),
     ] {
         let map = scratch(&format!("renderers-interfaces-{name}.yaml"), text);
         let output = bulkhead(&[&compile(&path, "nftables")[..], &["--interfaces", &map]].concat());

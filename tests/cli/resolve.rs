@@ -159,7 +159,7 @@ fn nonsense_is_an_error_with_its_place_and_a_remedy() {
     let no_node = with("node-7", good.1, good.2, &[]);
     assert!(no_node.contains("no node `node-7` in the state") && no_node.contains("node-1, node-2"), "{no_node}");
     let families = with(good.0, "fd00::1", good.2, &[]);
-    assert!(families.contains("two families") && families.contains("help: "), "{families}");
+    assert!(families.contains("address families differ") && families.contains("help: "), "{families}");
     for (from, to, part) in [
         ("pod", good.2, "invalid value 'pod' for '--from"),
         (good.1, "10.96.0.20/TCP", "write for example 10.96.0.20:80/TCP"),
@@ -174,7 +174,7 @@ fn nonsense_is_an_error_with_its_place_and_a_remedy() {
     let text = with(good.0, good.1, good.2, &["--settings", &typo]);
     assert!(text.contains("resolve-typo.yaml:2") && text.contains("did you mean `service_cidrs`?"), "{text}");
     let text = with(good.0, good.1, good.2, &["--settings", "absent.yaml"]);
-    assert!(text.contains("absent.yaml") && text.contains("leave --settings out"), "{text}");
+    assert!(text.contains("absent.yaml") && text.contains("omit --settings"), "{text}");
     let faulty = "{apiVersion: v1, kind: Node, metadata: {name: node-1}}\n---\n\
                   {apiVersion: v1, kind: Service, metadata: {name: a}, spec: {clusterIP: 10.0.0.1, ports: [{port: 70000}]}}\n";
     let args = ["resolve", "--state", "-", "--node", "node-1", "--from", "10.0.0.9", "--to", "10.0.0.1:80/TCP"];

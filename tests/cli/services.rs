@@ -160,7 +160,7 @@ fn the_far_node_judges_the_address_of_the_node_that_rewrote_an_outside_clients()
     let nowhere =
         bulkhead(&["explain", "--state", &cluster, "--from", "203.0.113.7", "--to", "service/shop/shopfront"]);
     let text = String::from_utf8(nowhere.stderr).unwrap();
-    assert!(nowhere.status.code() == Some(2) && text.contains("say over which by --node: node-1, node-2"), "{text}");
+    assert!(nowhere.status.code() == Some(2) && text.contains("choose the node with --node: node-1, node-2"), "{text}");
 }
 
 #[test]
@@ -298,7 +298,10 @@ fn nonsense_about_services_is_an_error_with_a_remedy() {
     let from = ["explain", "--from", "shop/cart", "--to"];
     for (to, parts) in [
         ("service/shop/wbe", vec!["no Service shop/wbe in the state", "it has shop/web, shop/shopfront"]),
-        ("service/other/none", vec!["no Service other/none", "none in namespace other and none named none"]),
+        (
+            "service/other/none",
+            vec!["no Service other/none", "no Service in namespace other and no Service named none"],
+        ),
         ("service/shop/web:https", vec!["Service shop/web has no port https", "it has http (80/TCP)"]),
         ("service/shop/web:80/UDP", vec!["has no port 80/UDP", "it has http (80/TCP)"]),
         ("service/web:80", vec!["write service/NAMESPACE/NAME"]),

@@ -1,4 +1,4 @@
-//! The ACL renderer's tables: what `bulkhead run` enforces on the node.
+//! Tables of the ACL renderer, which `bulkhead run` enforces.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -13,10 +13,9 @@ use crate::args::{Compile, Format};
 use crate::output::{Columns, printable};
 use crate::run;
 
-/// The most members of a set that the text form lists; the JSON form lists all.
+/// Maximum number of set members listed as text. JSON lists all.
 const SHOWN_MEMBERS: usize = 6;
 
-/// Writes the node's tables.
 pub(super) fn write(pipeline: &Pipeline, args: &Compile, out: &mut impl Write) -> anyhow::Result<()> {
     let tables = run::node_tables(pipeline, &args.node)?;
     match args.output {
@@ -95,7 +94,7 @@ fn some(members: impl Iterator<Item = String>) -> String {
     }
 }
 
-/// A set of addresses for people.
+/// Formats a set of addresses for people.
 pub fn shown_addresses(addresses: &Addresses) -> String {
     match addresses.members() {
         None => "any".into(),
@@ -103,7 +102,7 @@ pub fn shown_addresses(addresses: &Addresses) -> String {
     }
 }
 
-/// A set of services for people.
+/// Formats a set of services for people.
 pub fn shown_services(services: &Services) -> String {
     match services {
         Services::Any => "any".into(),

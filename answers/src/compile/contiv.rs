@@ -1,4 +1,4 @@
-//! Contiv's rules of a node: each pod's own, as a renderer gets them, and the tables that Contiv's cache combines them to.
+//! Contiv's rules of a node: each pod's rules, and the tables that Contiv's cache builds from them.
 
 use std::io::Write;
 
@@ -12,7 +12,7 @@ use super::{attributions, named, write_json};
 use crate::args::{Compile, Format};
 use crate::output::printable;
 
-/// Writes the rules of the node's pods and its tables in egress orientation, that of ACLs.
+/// Writes the pods' rules and the tables in egress orientation, as ACLs use them.
 pub(super) fn write(pipeline: &mut Pipeline, args: &Compile, out: &mut impl Write) -> anyhow::Result<()> {
     let renderer = ContivRenderer::new(args.node.as_str().into(), Orientation::Egress, PublishedTuples::default());
     let handle = pipeline.register(renderer);
@@ -53,7 +53,7 @@ fn joined(names: impl IntoIterator<Item = impl ToString>) -> String {
     names.into_iter().map(|name| name.to_string()).collect::<Vec<_>>().join(", ")
 }
 
-/// How many rules, and what that means.
+/// Describes the number of rules and its meaning.
 fn counted(rules: &[AttributedTuple], some: &str, none: &str) -> String {
     match rules.len() {
         0 => format!("no rules, {none}"),

@@ -1,4 +1,4 @@
-//! Identities of a node: labels, ipcache and policy maps, as the toy enforcer and Cilium list them.
+//! Identities of a node: labels, ipcache and policy maps, as the test enforcer and Cilium list them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -17,30 +17,29 @@ use super::{attributions, named, write_json};
 use crate::args::{Compile, Format};
 use crate::output::{Columns, printable};
 
-/// One identity as this node's maps know it.
+/// An identity in this node's maps.
 struct Known {
     number: Identity,
     labels: String,
-    /// One of its addresses; none for the world, which is whoever has no entry in the ipcache.
+    /// A sample address. `None` for the world: every address without an ipcache entry.
     address: Option<IpAddr>,
 }
 
-/// What is listed.
+/// The printed lists.
 struct Listing {
     identities: Vec<Known>,
     ipcache: Vec<(IpNet, Identity)>,
     pods: Vec<PodMaps>,
 }
 
-/// A pod's policy maps.
+/// The policy maps of a pod.
 struct PodMaps {
     pod: PodName,
     addresses: Vec<IpAddr>,
-    /// Keys with what happens; the identity 0 stands for everybody who has no key for the service.
+    /// Keys with their actions. Identity 0 applies to all identities without a key for the service.
     maps: [(Direction, Vec<(Identity, Entry)>); 2],
 }
 
-/// Writes the node's identities.
 pub(super) fn write(pipeline: &mut Pipeline, args: &Compile, out: &mut impl Write) -> anyhow::Result<()> {
     let handle = pipeline.register(IdentityRenderer::of_node(args.node.as_str().into(), 0));
     pipeline.render_all()?;
@@ -67,10 +66,10 @@ fn listing(pipeline: &Pipeline, renderer: &IdentityRenderer, node: &str) -> List
     Listing { identities, ipcache, pods }
 }
 
-/// Which addresses have which derived number, and all derived numbers.
+/// Returns the derived identity of each prefix, and all derived identities.
 fn numbered(pipeline: &Pipeline, renderer: &IdentityRenderer) -> (Vec<(IpNet, Identity)>, Vec<Known>) {
     let (mut cluster, mut local) = (Identities::of_cluster(), Identities::of_node());
-    // Which engine numbers the addresses of a label set have: more than one where a block or a port's name tells its pods apart.
+    // Engine numbers of a label set's addresses. Several if a block or a named port distinguishes its pods.
     let mut by_labels: BTreeMap<LabelSet, BTreeMap<u32, Vec<IpAddr>>> = BTreeMap::new();
     let mut whose: BTreeMap<LabelSet, &PodName> = BTreeMap::new();
     let endpoints = || pipeline.cache().pods().map(|(_, pod)| pod).filter(|pod| pod.is_endpoint());
@@ -107,7 +106,7 @@ fn numbered(pipeline: &Pipeline, renderer: &IdentityRenderer) -> (Vec<(IpNet, Id
     let mut others: BTreeMap<u32, Vec<IpNet>> = BTreeMap::new();
     for (prefix, _) in renderer.cache().entries() {
         let engine = renderer.identity_of(prefix.addr());
-        // Neighbours of one identity are one entry of the engine's, and here each pod has its own.
+        // The engine merges neighbours of one identity into one prefix; here each pod has its own entry.
         let size = 1_u128.checked_shl(u32::from(prefix.max_prefix_len() - prefix.prefix_len()));
         let inside = pods.range(prefix.network()..=prefix.broadcast()).count() as u128;
         if size != Some(inside) {
@@ -116,7 +115,7 @@ fn numbered(pipeline: &Pipeline, renderer: &IdentityRenderer) -> (Vec<(IpNet, Id
     }
     let mut ipcache: Vec<(IpNet, Identity)> =
         pods.into_iter().map(|(address, number)| (address.into(), number)).collect();
-    // A number for each part of what has a reserved name, where a block tells its addresses apart: one would have the keys of all.
+    // Split a reserved identity if a block distinguishes its addresses: otherwise one would get the keys of all.
     let mut given = BTreeSet::new();
     for prefixes in others.into_values() {
         let address = prefixes[0].addr();
@@ -144,7 +143,7 @@ fn numbered(pipeline: &Pipeline, renderer: &IdentityRenderer) -> (Vec<(IpNet, Id
     (ipcache, all)
 }
 
-/// The keys of a map: what happens to everybody first, then what happens to some otherwise.
+/// Returns the keys of a map: those of identity 0, then those that differ.
 fn keys(renderer: &IdentityRenderer, pod: &PodName, direction: Direction, all: &[Known]) -> Vec<(Identity, Entry)> {
     let of = |address| renderer.entries(pod, direction, address).unwrap_or_default();
     let everybody = renderer.entries_of_unknown(pod, direction).unwrap_or_default();
@@ -152,7 +151,7 @@ fn keys(renderer: &IdentityRenderer, pod: &PodName, direction: Direction, all: &
     if !renderer.is_open(pod, direction) {
         for (known, address) in all.iter().filter_map(|known| Some((known, known.address?))) {
             let different = of(address).into_iter().filter(|entry| !everybody.contains(entry));
-            // The rest of the services is what everybody has.
+            // The other services equal those of identity 0.
             let told = |(services, action, origin): &Entry| {
                 everybody
                     .iter()
@@ -165,7 +164,7 @@ fn keys(renderer: &IdentityRenderer, pod: &PodName, direction: Direction, all: &
     keys
 }
 
-/// A key as the toy enforcer writes it: identity, protocol, port, direction.
+/// Formats a key like the test enforcer: identity, protocol, port, direction.
 fn key_texts(number: Identity, (services, ..): &Entry, direction: Direction) -> Vec<String> {
     if *services == bulkhead_classifier::ServiceSet::all() {
         return vec![format!("{number}:0:0:{direction}")];

@@ -15,15 +15,15 @@ use crate::args::{Compile, Format, State};
 use crate::output::{self, Columns, printable};
 use crate::run;
 
-/// The tag of all groups of a cluster. Its colon is in no other tag of ours but that of a generation.
+/// Returns the tag of a cluster's groups. No other tag of ours contains a colon, except that of a generation.
 pub fn owner(cluster: &str) -> String {
     format!("bulkhead:{cluster}")
 }
 
-/// What there should be at the server.
+/// Returns the groups and ports that the server should have.
 ///
 /// # Errors
-/// When something cannot be said in security groups, unless the user is `lenient`: it is closed then.
+/// If security groups cannot express a policy, unless `lenient`, which denies that traffic.
 pub fn desired(pipeline: &mut Pipeline, lenient: bool) -> anyhow::Result<Desired> {
     let renderer = pipeline.register(NeutronRenderer::default());
     pipeline.render_all()?;
@@ -40,7 +40,7 @@ pub fn desired(pipeline: &mut Pipeline, lenient: bool) -> anyhow::Result<Desired
     Ok(pipeline.renderer(renderer).desired(identity, pipeline.origins()))
 }
 
-/// Writes the groups; with `--before` the requests that lead from the groups of that state to these.
+/// Writes the groups or, with `--before`, the requests that lead from that state to this one.
 pub(super) fn write(pipeline: &mut Pipeline, args: &Compile, out: &mut impl Write) -> anyhow::Result<()> {
     let (owner, lenient) = (owner("default"), args.state.lenient);
     let now = desired(pipeline, lenient)?;
@@ -114,7 +114,7 @@ fn document(desired: &Desired, owner: &str) -> Value {
     json!({ "renderer": "neutron", "groups": groups.collect::<Vec<_>>(), "ports": ports.collect::<Vec<_>>() })
 }
 
-/// A request for programs.
+/// Returns a request as JSON.
 pub fn call_value(call: &Call) -> Value {
     json!({ "method": call.method, "path": call.path, "body": call.body, "about": call.about })
 }

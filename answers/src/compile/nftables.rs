@@ -1,4 +1,4 @@
-//! The kernel's ruleset of a node, for nft.
+//! The nftables ruleset of a node.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,10 +16,10 @@ use sha2::{Digest, Sha256};
 use super::write_json;
 use crate::args::{Compile, Format};
 
-/// The longest name of an interface, in bytes. Source: Linux, `IFNAMSIZ` is 16 with the end.
+/// Maximum length of an interface name in bytes. Source: Linux, `IFNAMSIZ` is 16 including the terminator.
 const LONGEST: usize = 15;
 
-/// Writes the ruleset of the node as a script that `nft -f` takes.
+/// Writes the ruleset as a script for `nft -f`.
 pub(super) fn write(pipeline: &mut Pipeline, args: &Compile, out: &mut impl Write) -> anyhow::Result<()> {
     let handle = pipeline.register(NftRenderer::of_node(args.node.as_str().into()));
     pipeline.render_all()?;
@@ -29,7 +29,7 @@ pub(super) fn write(pipeline: &mut Pipeline, args: &Compile, out: &mut impl Writ
         None => named_after(&pods),
     };
     pipeline.renderer_mut(handle).set_interfaces(interfaces.clone());
-    // A number of this ruleset's own: what an earlier one has allowed is judged again when this one is loaded.
+    // An epoch that depends on the ruleset: loading it makes the kernel judge earlier connections again.
     let of_none = pipeline.renderer(handle).full(Epoch::any(0), pipeline.origins());
     let epoch = Epoch::any(number(&of_none));
     let script = pipeline.renderer(handle).full(epoch, pipeline.origins()) + &remember(epoch);
@@ -48,12 +48,12 @@ pub(super) fn write(pipeline: &mut Pipeline, args: &Compile, out: &mut impl Writ
     Ok(())
 }
 
-/// A number that is most likely no other text's.
+/// Hashes text to a number.
 fn number(text: &str) -> u64 {
     Sha256::digest(text).iter().take(size_of::<u64>()).fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
-/// Interfaces with the pod's name where that fits one, and no other pod has it; else with a digest of it.
+/// Names interfaces after pods if the name fits and is unique, else with a digest.
 fn named_after(pods: &[PodName]) -> BTreeMap<Arc<str>, Option<PodName>> {
     let fits = |pod: &PodName| {
         let namesakes = pods.iter().filter(|other| other.name == pod.name).count();

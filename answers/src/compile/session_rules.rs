@@ -15,11 +15,10 @@ use super::{attributions, named, write_json};
 use crate::args::{Compile, Format};
 use crate::output::{Columns, printable};
 
-/// The index of the first pod's application namespace: the stack's default namespace has 0.
+/// Application namespace of the first pod. The stack's default namespace is 0.
 const FIRST_NAMESPACE: u32 = 1;
 
-/// A stack without a table of its own. A live one numbers the namespaces of applications as they attach; here the node's pods are
-/// numbered in the order of their names.
+/// A target without existing rules. A real stack numbers namespaces as applications attach; here pods are numbered by name.
 struct Offline {
     namespaces: BTreeMap<PodName, u32>,
 }
@@ -42,7 +41,6 @@ impl SessionTarget for Offline {
     }
 }
 
-/// Writes the session rules of the node.
 pub(super) fn write(pipeline: &mut Pipeline, args: &Compile, out: &mut impl Write) -> anyhow::Result<()> {
     let of_node = pipeline.cache().pods().map(|(_, pod)| pod);
     let of_node = of_node.filter(|pod| pod.is_endpoint() && pod.node.as_deref() == Some(&*args.node));
@@ -134,7 +132,7 @@ const fn name(transport: SessionTransport) -> &'static str {
     }
 }
 
-/// `10.0.0.1/32 port 80`, or `any port`: IPv6 addresses have colons of their own.
+/// `10.0.0.1/32 port 80` or `10.0.0.1/32 any port`, because IPv6 addresses contain colons.
 fn side(side: &SessionSide) -> String {
     match side.port {
         0 => format!("{} any port", side.network),

@@ -1,4 +1,4 @@
-//! Which rules make a difference, and where they are written.
+//! The rules responsible for a change, with file positions.
 
 use std::collections::HashMap;
 
@@ -13,17 +13,17 @@ use super::{ALLOW, DENY};
 use crate::places::{Places, Written};
 use crate::run::{self, Attribution};
 
-/// The ends that say otherwise now.
+/// The decisions of ends that changed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Because {
-    /// What they said.
+    /// In the old state.
     pub(super) before: Vec<Reason>,
-    /// What they say.
+    /// In the new state.
     pub(super) after: Vec<Reason>,
 }
 
 impl Because {
-    /// Why one port changes verdict.
+    /// Returns the responsible rules of both states for one port.
     pub(super) fn of(before: &Verdict, after: &Verdict, reasons: &mut [Reasons<'_>; 2]) -> Self {
         let ends =
             [(Direction::Egress, before.egress, after.egress), (Direction::Ingress, before.ingress, after.ingress)];
@@ -37,17 +37,17 @@ impl Because {
     }
 }
 
-/// What one end says, and why.
+/// The decision at one end.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Reason {
     /// `egress` for the source's rules, `ingress` for the destination's.
     pub(super) direction: &'static str,
     verdict: &'static str,
-    /// The rule, as it is told everywhere.
+    /// Printed rule.
     pub(super) text: String,
     #[serde(flatten)]
     attribution: Attribution,
-    /// Where the rule or the policies are written.
+    /// Positions of the rule or policies.
     pub(super) at: Vec<Place>,
 }
 
@@ -57,11 +57,11 @@ impl PartialEq for Reason {
     }
 }
 
-/// A line of a file.
+/// A line in a file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Place {
     pub(super) file: String,
-    /// From 1.
+    /// Line number, from 1.
     pub(super) line: usize,
 }
 
@@ -74,7 +74,7 @@ impl Reason {
     }
 }
 
-/// Ports of one protocol that change verdict, as they are told.
+/// Changed ports of one protocol, as reported.
 #[derive(Debug)]
 pub(super) struct Telling {
     pub(super) protocol: Protocol,
@@ -83,7 +83,7 @@ pub(super) struct Telling {
     pub(super) because: Because,
 }
 
-/// The tellings of each place in [`Difference::deltas`].
+/// Reports by index in [`Difference::deltas`].
 #[derive(Debug)]
 pub(super) struct Tellings(Vec<Vec<Telling>>);
 
@@ -97,7 +97,7 @@ impl Tellings {
     }
 }
 
-/// One telling for each protocol and verdict.
+/// Returns one report per protocol and verdict.
 fn tellings(deltas: &[Delta], reasons: &mut [Reasons<'_>; 2]) -> Vec<Telling> {
     let mut all: Vec<Telling> = Vec::new();
     for delta in deltas {
@@ -136,7 +136,7 @@ fn add(reasons: &mut Vec<Reason>, reason: Reason) {
     }
 }
 
-/// The reasons of one state, each worked out once: places in files are looked up there.
+/// Caches the reasons of one state, because line lookups read files.
 pub(super) struct Reasons<'a> {
     pipeline: &'a Pipeline,
     places: Places<'a>,

@@ -1,4 +1,4 @@
-//! Changes as a person would say them, where all their ends change alike.
+//! Groups changes whose ends all change alike.
 //!
 //! ```text
 //!  pairs of joints with the same deltas --sources with the same destinations--> rectangles: sources x destinations
@@ -16,13 +16,13 @@ use super::because::Tellings;
 use super::names::{Ends, Names};
 use super::{ALLOW, Change, DENY, Take, family};
 
-/// How a pod's own node is called as the other end.
+/// Name of a pod's own node as the other end.
 const OWN_NODE: &str = "own node";
 
-/// What a rectangle is about: deltas, and whether pods and their own nodes are left out.
+/// What the pairs of a rectangle share: deltas, and whether pods and their own nodes are excluded.
 type About = (usize, bool);
 
-/// Tells the changes by groups.
+/// Reports the changes by groups.
 pub(super) fn each(
     difference: &Difference,
     tellings: &Tellings,
@@ -49,7 +49,7 @@ pub(super) fn each(
     for (((deltas, except), to), from) in &rectangles {
         let except = except.then_some(OWN_NODE);
         let v6 = names.is_v6(from[0]);
-        // All ends of a side in one entry: their product may be a million pairs.
+        // One entry lists all ends of a side: their product may be a million pairs.
         let (from, to) = (names.of_joints(from), names.of_joints(to));
         lines.push(Line { from, to, v6, except, deltas: *deltas });
     }
@@ -70,7 +70,7 @@ pub(super) fn each(
     Ok(())
 }
 
-/// One source and one destination.
+/// A set of sources and a set of destinations with the same change.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Line {
     from: Ends,

@@ -1,4 +1,4 @@
-//! How people call the ends of a change.
+//! Names the ends of a change.
 //!
 //! ```text
 //!  pods: all of both states --> `all pods`; all of a namespace --> `namespace dev`; all of a workload --> `dev/web`; others by name
@@ -19,13 +19,13 @@ use super::ranges::{hull_of, prefixes};
 use super::units::together;
 use crate::output::some_of;
 
-/// Ranges that a person is told are left out of another one.
+/// Maximum number of exceptions named in one range.
 const LEFT_OUT: usize = 4;
 
 /// The ends of one side.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Ends {
-    /// For programs: each is a pod, a workload, a prefix, or one of a few words.
+    /// For programs: pods, workloads, prefixes or fixed words.
     pub(super) exact: Vec<String>,
     /// For people.
     pub(super) told: Vec<String>,
@@ -37,22 +37,23 @@ impl Ends {
     }
 }
 
-/// A compared pod.
+/// A pod that exists in both states.
 struct Known<'a> {
     pod: &'a PodName,
-    /// Places in the lists of its [`Family`].
+    /// Indexes into the lists of its [`Family`].
     namespace: usize,
     workload: usize,
 }
 
-/// The compared pods of one family. Sets of them are places in this list: names are long to compare, and a change may be about all of them.
+/// Compared pods of one address family. Sets of pods are indexes into `pods`, because comparing names is slow and a change may affect all
+/// pods.
 #[derive(Default)]
 struct Family<'a> {
-    /// By name.
+    /// Ordered by name.
     pods: Vec<Known<'a>>,
-    /// Their namespaces, with the number of pods.
+    /// Namespaces with their number of pods.
     namespaces: Vec<(Arc<str>, usize)>,
-    /// Their workloads, as the new state knows them, with the number of pods.
+    /// Workloads according to the new state, with their number of pods.
     workloads: Vec<(Workload, usize)>,
 }
 
@@ -63,7 +64,7 @@ impl<'a> Family<'a> {
         for &pod in pods {
             if family.namespaces.last().is_none_or(|(name, _)| *name != pod.namespace) {
                 family.namespaces.push((pod.namespace.clone(), 0));
-                // Workloads of two namespaces may have one name.
+                // Two namespaces may have workloads of the same name.
                 places.clear();
             }
             let namespace = family.namespaces.len() - 1;
@@ -85,16 +86,16 @@ impl<'a> Family<'a> {
     }
 }
 
-/// Who there is, to tell whether all of them are meant.
+/// All known ends, to recognise complete groups.
 pub(super) struct Names<'a> {
     difference: &'a Difference,
-    /// IPv4, IPv6.
+    /// IPv4, then IPv6.
     families: [Family<'a>; 2],
-    /// The pods of each joint, as places in the list of their family.
+    /// The pods of each joint, as indexes into their family's list.
     places: Vec<Vec<usize>>,
-    /// Names that several workloads of one namespace have, or a workload and a pod of another one.
+    /// Names shared by several workloads of a namespace, or by a workload and a foreign pod.
     ambiguous: BTreeSet<(Arc<str>, Arc<str>)>,
-    /// The names of nodes by address, of the new state where both know it.
+    /// Node names by address. The new state takes precedence.
     nodes: BTreeMap<IpAddr, Arc<str>>,
 }
 
@@ -120,7 +121,7 @@ impl<'a> Names<'a> {
         joint.units.first().map_or_else(|| joint.addresses.v4_intervals().is_empty(), |unit| unit.before.is_ipv6())
     }
 
-    /// The ends of joints of one family.
+    /// Names the ends of joints, which have one family.
     pub(super) fn of_joints(&self, joints: &[usize]) -> Ends {
         let Some(&first) = joints.first() else { return Ends::exactly(Vec::new()) };
         let places = joints.iter().flat_map(|&joint| &self.places[joint]).copied().collect();
@@ -140,7 +141,7 @@ impl<'a> Names<'a> {
         ends
     }
 
-    /// Nodes by name, where the addresses are theirs and nobody else's.
+    /// Returns node names if all addresses belong to nodes.
     fn all_nodes(&self, set: &AddressSet) -> Option<Vec<String>> {
         let node = |prefix: IpNet| {
             (prefix.prefix_len() == prefix.max_prefix_len()).then(|| self.nodes.get(&prefix.addr())).flatten()
@@ -154,7 +155,7 @@ impl<'a> Names<'a> {
         })
     }
 
-    /// Ranges for people: the smallest prefix around all of them with what is left out, where that takes fewer words.
+    /// Returns ranges for people: the smallest enclosing prefix with its exceptions, if that is shorter.
     fn told(&self, set: &AddressSet, exact: &[IpNet]) -> Vec<String> {
         let word = |prefix: &IpNet| {
             let whole = prefix.prefix_len() == prefix.max_prefix_len();
@@ -175,12 +176,12 @@ impl<'a> Names<'a> {
         vec![format!("{hull} except {}", some_of(&words, LEFT_OUT))]
     }
 
-    /// Pods of one family.
+    /// Names pods of one family.
     pub(super) fn of_pods(&self, pods: &BTreeSet<&PodName>, v6: bool) -> Vec<String> {
         self.of_places(pods.iter().filter_map(|pod| self.families[usize::from(v6)].place(pod)).collect(), v6)
     }
 
-    /// Pods by namespace or workload where all of it are meant, and all of them where that is everybody.
+    /// Names pods by namespace or workload if complete, or as `all pods`.
     fn of_places(&self, mut places: Vec<usize>, v6: bool) -> Vec<String> {
         let family = &self.families[usize::from(v6)];
         places.sort_unstable();
@@ -217,7 +218,7 @@ impl<'a> Names<'a> {
         names
     }
 
-    /// `dev/web`; `dev/deployment/web` where something else is called so as well.
+    /// `dev/web`, or `dev/deployment/web` if the name is ambiguous.
     fn of_workload(&self, namespace: &Arc<str>, Workload { kind, name }: &Workload) -> String {
         match self.ambiguous.contains(&(namespace.clone(), name.clone())) {
             true => format!("{namespace}/{}/{name}", kind.to_ascii_lowercase()),
@@ -226,7 +227,7 @@ impl<'a> Names<'a> {
     }
 }
 
-/// Names that mean several workloads of a namespace, or a workload and a pod of another one.
+/// Returns the ambiguous names, see [`Names`].
 fn ambiguous(families: &[Family<'_>; 2]) -> BTreeSet<(Arc<str>, Arc<str>)> {
     let mut meant: BTreeMap<(Arc<str>, Arc<str>), BTreeSet<&Workload>> = BTreeMap::new();
     for family in families {
@@ -240,10 +241,10 @@ fn ambiguous(families: &[Family<'_>; 2]) -> BTreeSet<(Arc<str>, Arc<str>)> {
     meant.into_iter().filter(|(_, of)| of.len() > 1).map(|(name, _)| name).collect()
 }
 
-/// The kind of a pod that nothing has made.
+/// Kind of a pod without an owner.
 const POD: &str = "Pod";
 
-/// What has made a pod, as the new state has it.
+/// Returns the workload of a pod. The new state takes precedence.
 fn workload(states: [&Pipeline; 2], name: &PodName) -> Workload {
     let of = |state: &&Pipeline| state.cache().pod(state.cache().pod_key(name)?).map(|pod| pod.workload());
     states.iter().rev().find_map(of).unwrap_or_else(|| Workload { kind: POD.into(), name: name.name.clone() })

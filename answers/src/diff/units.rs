@@ -1,4 +1,4 @@
-//! Every pair by itself: pods, and ranges of addresses.
+//! Lists every changed pair of pods and address ranges (`--ungrouped`).
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -12,28 +12,28 @@ use super::because::Tellings;
 use super::ranges::prefixes;
 use super::{ALLOW, Change, DENY, Take, family};
 
-/// What differs towards each joint, or from each.
+/// Index into the deltas, by the other end's joint.
 type Row = BTreeMap<usize, usize>;
 
-/// A pod's place: joint and unit.
+/// A pod: its joint, and its index there.
 type Place = (usize, usize);
 
 struct Rows<'a> {
     difference: &'a Difference,
     tellings: &'a Tellings,
-    /// By `from`.
+    /// By source joint.
     out: Vec<Row>,
-    /// By `to`.
+    /// By destination joint.
     into: Vec<Row>,
-    /// By the pod and whether it connects: what differs about each of its own nodes.
+    /// By pod and whether it is the source: deltas with each of its own nodes.
     own: HashMap<(Place, bool), Row>,
-    /// By the node's joint: the pods of which something else differs when they are connected to from there.
+    /// By the node's joint: pods with other deltas for connections from there.
     own_into: HashMap<usize, Vec<&'a OwnNode>>,
-    /// The prefixes of joints' addresses together.
+    /// Cached prefixes of joined joints.
     prefixes: HashMap<Vec<usize>, Rc<[String]>>,
 }
 
-/// Tells every change, by the name of the source, then of the destination.
+/// Reports every change, ordered by source, then destination.
 pub(super) fn each(difference: &Difference, tellings: &Tellings, take: &mut Take<'_>) -> io::Result<()> {
     let mut rows = Rows::new(difference, tellings);
     let mut places: Vec<(&Unit, Place)> = Vec::new();
@@ -69,7 +69,7 @@ impl<'a> Rows<'a> {
         Self { difference, tellings, out, into, own, own_into, prefixes: HashMap::new() }
     }
 
-    /// What differs about a pod, its own nodes included.
+    /// Returns the deltas of a pod, including those with its own nodes.
     fn row(&self, place: Place, outgoing: bool) -> Row {
         let mut row = if outgoing { self.out[place.0].clone() } else { self.into[place.0].clone() };
         row.extend(self.own.get(&(place, outgoing)).into_iter().flatten());
@@ -83,7 +83,7 @@ impl<'a> Rows<'a> {
         let joints = self.difference.joints();
         for (&joint, &deltas) in &row {
             for (at, other) in joints[joint].units.iter().enumerate() {
-                // This pod may be on the other one's own node.
+                // This pod may be on the host network of the other one's node.
                 let own = self.own.get(&((joint, at), false)).and_then(|row| row.get(&place.0));
                 targets.extend(askable(unit, other).then(|| (other.pod.to_string(), own.copied().unwrap_or(deltas))));
             }
@@ -112,7 +112,7 @@ impl<'a> Rows<'a> {
         Ok(())
     }
 
-    /// The addresses of a row's joints as prefixes, each with what differs.
+    /// Returns the external addresses of a row as prefixes, with their deltas.
     fn ranges(&mut self, row: &Row) -> Vec<(String, usize)> {
         let mut by_deltas: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for (&joint, &deltas) in row {
@@ -156,17 +156,17 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// Whether there is anything to ask between two pods: one pod has no way to itself, nor one address.
+/// Whether connections between two pods are possible: they must differ and not share an address.
 fn askable(one: &Unit, other: &Unit) -> bool {
     one.pod != other.pod && one.before != other.before && one.after != other.after
 }
 
-/// The addresses of joints together as prefixes.
+/// Returns the external addresses of these joints as prefixes.
 pub(super) fn shown(difference: &Difference, joints: &[usize]) -> Vec<String> {
     prefixes(&together(difference, joints), difference.pods()).iter().map(ToString::to_string).collect()
 }
 
-/// The addresses of joints together.
+/// Returns the external addresses of these joints.
 pub(super) fn together(difference: &Difference, joints: &[usize]) -> AddressSet {
     let sets = joints.iter().map(|&joint| &difference.joints()[joint].addresses);
     let v4 = |set: &AddressSet| -> Vec<(IpAddr, IpAddr)> {

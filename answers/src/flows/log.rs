@@ -21,6 +21,7 @@ pub enum LogError {
     Read {
         /// Path of the file.
         file: Arc<str>,
+        /// Cause.
         #[source]
         error: io::Error,
     },

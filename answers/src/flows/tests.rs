@@ -134,22 +134,22 @@ fn logs_of_several_tools_may_be_one() {
 #[test]
 fn what_cannot_be_read_names_file_and_line_and_what_is_wrong() {
     for (text, wanted) in [
-        ("\n\nhello\n", "log:3: this is neither a JSON object nor a line of conntrack"),
-        ("{\"flow\":{\"verdict\":\"FORWARDED\"", "log:1: this is no JSON object: EOF"),
-        ("{\"a\":1}", "this JSON object is no flow of Hubble"),
+        ("\n\nhello\n", "log:3: the line is neither a JSON object nor conntrack output"),
+        ("{\"flow\":{\"verdict\":\"FORWARDED\"", "log:1: cannot parse the JSON object: EOF"),
+        ("{\"a\":1}", "the JSON object is neither a Hubble flow"),
         ("[{\"flow\":{}}]", "jq -c '.[]'"),
-        ("{\"flow\":{\"IP\":{\"source\":\"10.0.0.300\"}}}", "`10.0.0.300` is no IP address"),
+        ("{\"flow\":{\"IP\":{\"source\":\"10.0.0.300\"}}}", "`10.0.0.300` is not an IP address"),
         ("{\"flow\":{\"IP\":[]}}", "IP"),
         ("{\"flow\":{\"l4\":{\"TCP\":{\"source_port\":65536}}}}", "l4.TCP.source_port"),
         ("{\"flow\":{\"l4\":{\"TCP\":{\"source_port\":\"80\"}}}}", "l4.TCP.source_port"),
-        ("{\"flow\":{\"time\":\"yesterday\"}}", "`yesterday` is no time"),
-        ("{\"sessions\":[{\"protocol\":\"TCP\"}]}", "this is no list of sessions"),
-        ("tcp 6 120 SYN_SENT src=10.0.0.1 dst=x", "`dst=x` is not understood"),
+        ("{\"flow\":{\"time\":\"yesterday\"}}", "`yesterday` is not an RFC 3339 time"),
+        ("{\"sessions\":[{\"protocol\":\"TCP\"}]}", "cannot parse the session list"),
+        ("tcp 6 120 SYN_SENT src=10.0.0.1 dst=x", "cannot parse `dst=x`"),
         ("tcp 17 120 src=10.0.0.1 dst=10.0.0.2", "neither a JSON object"),
         ("tcp 6 120 src=10.0.0.1", "no dst="),
-        ("tcp 6 120 src=10.0.0.1 dst=fd00::1", "two families"),
+        ("tcp 6 120 src=10.0.0.1 dst=fd00::1", "different families"),
         ("tcp 6 1 src=10.0.0.1 dst=10.0.0.2 sport=99999999999999999999 dport=1", "`sport=99999999999999999999`"),
-        ("[18446744073709551615.0] [NEW] tcp 6 1 src=10.0.0.1 dst=10.0.0.2", "is no time in seconds"),
+        ("[18446744073709551615.0] [NEW] tcp 6 1 src=10.0.0.1 dst=10.0.0.2", "is not a time in seconds"),
         ("udp 17 1 src=::1 dst=::2 src=::2 dst=::1 src=::3 dst=::4", "more than two directions"),
         ("tcp 6 1 src=10.0.0.1 dst=\u{1b}[2J", "\\u{1b}"),
     ] {
@@ -158,7 +158,7 @@ fn what_cannot_be_read_names_file_and_line_and_what_is_wrong() {
         assert!(fault.starts_with("log:") && fault.contains("help: "), "{fault}");
     }
     assert!(fault(b"tcp \xff\n").contains("not UTF-8"));
-    assert!(fault("x".repeat(3 << 20).as_bytes()).contains("more than 1048576 bytes"));
+    assert!(fault("x".repeat(3 << 20).as_bytes()).contains("exceeds 1048576 bytes"));
 }
 
 #[test]

@@ -38,6 +38,7 @@ impl Fate {
 /// A verdict and its origin.
 #[derive(Clone, Debug)]
 pub struct FlowVerdict {
+    /// The verdict.
     pub fate: Fate,
     /// Drop reason. `None` if the flow is not dropped.
     pub reason: Option<DropReason>,

@@ -28,7 +28,9 @@ pub struct Attribution {
 /// A NetworkPolicy or one of its rules.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct PolicyRef {
+    /// Namespace of the policy.
     pub namespace: Arc<str>,
+    /// Name of the policy.
     pub name: Arc<str>,
     /// `ingress` or `egress`.
     pub direction: Cow<'static, str>,

@@ -35,6 +35,7 @@ pub struct VainBlock<'a> {
     /// Name of the policy; the names of cluster policies include their kind.
     pub policy: PolicyName,
     label: String,
+    /// Direction of the rule.
     pub direction: Direction,
     /// Index of the rule in the policy's list, from 0.
     pub rule: usize,

@@ -1,4 +1,4 @@
-//! The side that asks.
+//! Client of the admin socket.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::ops::ControlFlow;
@@ -13,47 +13,46 @@ use serde_json::Value;
 
 use super::protocol::{Answer, Failure, Request, VERSION};
 
-/// How long to wait for an answer. The vswitch asks its workers, which answer in milliseconds; one that is stuck is given two
-/// seconds there.
+/// Timeout for an answer. Workers answer the vswitch within milliseconds; it waits two seconds for a stuck one.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Longer answers are none: all tables of a node with hundreds of pods have some megabytes.
+/// Maximum length of an answer in bytes. The tables of a node with hundreds of pods have some megabytes.
 const LONGEST: u64 = 1 << 28;
 
-/// Why there is no answer.
+/// Why the vswitch did not answer.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
-    /// Nobody listens.
+    /// No process listens at the socket.
     #[error("cannot reach a vswitch at {}: {source}\n  help: {}", socket.display(), help(source))]
     Unreachable {
-        /// Where.
+        /// Path of the socket.
         socket: PathBuf,
-        /// What the kernel says.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// The conversation broke off, or took too long.
+    /// The connection failed or timed out.
     #[error("the vswitch at {} does not respond: {source}", socket.display())]
     Silent {
-        /// Where.
+        /// Path of the socket.
         socket: PathBuf,
-        /// What the kernel says.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// It has ended the conversation.
+    /// The vswitch closed the connection.
     #[error("the vswitch at {} closed the connection without an answer", socket.display())]
     Ended {
-        /// Where.
+        /// Path of the socket.
         socket: PathBuf,
     },
-    /// It speaks otherwise.
+    /// The answer could not be parsed.
     #[error("cannot parse the answer of {}: {source}", socket.display())]
     NotUnderstood {
-        /// Where.
+        /// Path of the socket.
         socket: PathBuf,
-        /// What is wrong with it.
+        /// Parse error.
         source: serde_json::Error,
     },
-    /// It says why it does not do it.
+    /// The vswitch rejected the request.
     #[error("{}{}{}", .0.message, if .0.help.is_empty() { "" } else { "\n  help: " }, .0.help)]
     Failed(Failure),
 }
@@ -68,19 +67,19 @@ fn help(error: &io::Error) -> &'static str {
     }
 }
 
-/// Asks the vswitch at this socket.
+/// Sends a request to the vswitch at this socket and parses its answer.
 ///
 /// # Errors
-/// When none answers, with the remedy; or what it says is wrong.
+/// If no vswitch answers, it rejects the request, or the answer cannot be parsed.
 pub fn ask<T: DeserializeOwned>(socket: &Path, request: &Request) -> anyhow::Result<T> {
     let answer = exchange(socket, request, PATIENCE)?;
     serde_json::from_value(answer).with_context(|| format!("cannot parse the answer of {}", socket.display()))
 }
 
-/// Asks to watch. Gives what comes before the lines, and then each line to `each`, until that says to stop or no more come.
+/// Starts a stream. Calls `begin` with the answer, then `each` with each line until it breaks or the stream ends.
 ///
 /// # Errors
-/// When none answers, with the remedy; what the vswitch says is wrong; or what `each` says.
+/// If no vswitch answers, it rejects the request, an answer cannot be parsed, or a callback fails.
 pub(super) fn watch<T: DeserializeOwned>(
     socket: &Path,
     request: &Request,
@@ -107,7 +106,7 @@ pub(super) fn watch<T: DeserializeOwned>(
         return Err(AskError::Failed(failure).into());
     }
     let answer = serde_json::from_value(answer.answer.unwrap_or_default()).map_err(not_understood)?;
-    // From now on silence means that nothing happens.
+    // From here on, silence means that nothing happens.
     later.set_read_timeout(None).map_err(silent)?;
     begin(answer)?;
     loop {
@@ -122,10 +121,10 @@ pub(super) fn watch<T: DeserializeOwned>(
     }
 }
 
-/// One request and its answer. `patience` is how long each part of it may take.
+/// Sends one request and returns its answer. `patience` is the timeout of each read and write.
 ///
 /// # Errors
-/// Why there is no answer.
+/// If no answer is received.
 pub fn exchange(socket: &Path, request: &impl Serialize, patience: Duration) -> Result<Value, AskError> {
     let place = || socket.to_owned();
     let silent = |source| AskError::Silent { socket: place(), source };
@@ -138,7 +137,7 @@ pub fn exchange(socket: &Path, request: &impl Serialize, patience: Duration) -> 
     writeln!(stream, "{line}").and_then(|()| stream.flush()).map_err(silent)?;
     let mut text = String::new();
     let length = match BufReader::new(stream.take(LONGEST)).read_line(&mut text) {
-        // It has gone while we wrote, with what we wrote unread.
+        // The vswitch closed the connection while we were writing.
         Err(error) if error.kind() == ErrorKind::ConnectionReset => 0,
         read => read.map_err(silent)?,
     };

@@ -21,14 +21,14 @@ use bulkhead_answers::args::{Admin, Format};
 use bulkhead_answers::output::{Columns, printable, some_of};
 use bulkhead_answers::services;
 
-/// How often `--wait` asks.
+/// Polling interval of `--wait`.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// Reasons to drop that `status` shows: it is one screen.
+/// Maximum number of drop reasons in `status`, which should fit a screen.
 const MAX_REASONS: usize = 5;
-/// Ports that are late that `status` shows.
+/// Maximum number of late ports in `status`.
 const MAX_LATE: usize = 10;
 
-/// Shows how the vswitch is. Exit code 1 when it is not ready.
+/// Prints the health of the vswitch. Returns exit code 1 if it is not ready.
 pub fn status(args: &args::Status) -> anyhow::Result<ExitCode> {
     let deadline = args.wait.then(|| Instant::now() + args.timeout);
     loop {
@@ -142,7 +142,7 @@ fn write_status(out: &mut impl Write, status: &Status) -> io::Result<()> {
     }
 }
 
-/// What is audited; nothing where all policies are enforced.
+/// Writes the audit status. Nothing if all policies are enforced.
 fn write_audit(out: &mut impl Write, audit: &AuditStatus) -> io::Result<()> {
     if audit.audited > 0 {
         let names: Vec<&str> = audit.policies.iter().map(|name| &**name).collect();
@@ -163,7 +163,7 @@ fn write_audit(out: &mut impl Write, audit: &AuditStatus) -> io::Result<()> {
     Ok(())
 }
 
-/// What load balancers are told.
+/// Writes the health that load balancers get.
 fn write_health(out: &mut impl Write, health: &ServiceHealth) -> io::Result<()> {
     let how = match (health.healthy, health.leaving) {
         (false, _) => "not healthy",
@@ -213,19 +213,19 @@ pub fn ports(args: &Admin) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// A container as container runtimes show it: the beginning of its ID.
+/// Shortens a container ID.
 fn short(key: &PortKey) -> String {
-    /// As many letters as `crictl` and `docker` show.
+    /// The length that `crictl` and `docker` show.
     const LETTERS: usize = 12;
     key.container.chars().take(LETTERS).collect()
 }
 
-/// Reads the counters of the vswitch whose admin socket is at this path, for `lint --hits`.
+/// Reads the counters of the vswitch at this admin socket, for `lint --hits`.
 ///
 /// # Errors
-/// When no vswitch answers.
+/// If no vswitch answers.
 pub fn counters(socket: &Path) -> anyhow::Result<Running> {
-    /// The part of a status that is used: a vswitch of any version has it.
+    /// Fields of a status that all versions have.
     #[derive(serde::Deserialize)]
     struct Since {
         node: String,
@@ -237,7 +237,7 @@ pub fn counters(socket: &Path) -> anyhow::Result<Running> {
     Ok(Running { node, uptime_seconds, policies })
 }
 
-/// Lists what policies have decided.
+/// Lists the counters of policies.
 pub fn policies(args: &Admin) -> anyhow::Result<ExitCode> {
     show(args, &Request::Policies, |rows: &[PolicyRow], out| {
         if rows.iter().all(|row| !row.not_enforced && row.audited == 0) {
@@ -287,7 +287,7 @@ pub fn tables(args: &args::Tables) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Lists sessions, and the ports that have most of them; or ends those that match.
+/// Lists or ends matching sessions.
 pub fn sessions(args: &args::Sessions) -> anyhow::Result<ExitCode> {
     let filter =
         SessionFilter { port: args.port.clone(), address: args.address, service: args.service, limit: args.limit };
@@ -331,13 +331,13 @@ fn kill(args: &args::Sessions, filter: SessionFilter) -> anyhow::Result<ExitCode
     Ok(ExitCode::SUCCESS)
 }
 
-/// Has the configuration and the state looked at now.
+/// Makes the vswitch re-read its configuration and state.
 pub fn reload(args: &args::Reload) -> anyhow::Result<ExitCode> {
     ask::<Value>(&args.socket, &Request::Reload)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Asks for rows, and prints them.
+/// Requests rows and prints them.
 fn show<T: Serialize + DeserializeOwned>(
     args: &Admin,
     request: &Request,
@@ -451,7 +451,7 @@ mod tests {
             "judged: by identity, where packets leave (engine: auto)",
             "generation 7, in force for 5s, which took 12.3 ms; states 2 applied, 1 refused",
             "3 objects could not be parsed",
-            "  load balancers are told: healthy; address [::]:10256, ports 10256\n  not at port 30000: in use",
+            "  health reported to load balancers: healthy; address [::]:10256, ports 10256\n  cannot listen on port 30000: in use",
             "ports: 1 of 2 open; 1 of them were added",
             "x/web (veth1): waits for its interface: there is no veth1",
             "workers: 2; 20 packets in, 16 out; 99 forwarded in the kernel",
@@ -461,13 +461,13 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part} is not in:\n{text}");
         }
-        assert!(text.lines().count() < 24 && !text.contains("does not answer"), "{text}");
+        assert!(text.lines().count() < 24 && !text.contains("does not respond"), "{text}");
         let mut hung = sample();
         hung.workers[1].silent = true;
         let mut text = Vec::new();
         write_status(&mut text, &hung).unwrap();
         let text = String::from_utf8(text).unwrap();
-        assert!(text.contains("\n  worker 1 does not answer: its numbers are those that it told last\n"), "{text}");
+        assert!(text.contains("\n  worker 1 does not respond: its counters are stale\n"), "{text}");
         let source = super::super::protocol::SourceStatus {
             connected: false,
             since_seconds: 400,

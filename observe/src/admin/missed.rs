@@ -1,16 +1,16 @@
-//! Ports that the vswitch has to forget and was not there to be told.
+//! Port deletions that the CNI plugin could not report because the vswitch was down.
 //!
 //! ```text
 //!   DEL, the vswitch away --> /run/bulkhead/missed-deletions/bh....json --> the vswitch's next start    --> the file is removed
 //!                                                                      `-> the next ADD, DEL or GC ----'
 //! ```
 //!
-//! The CNI plugin writes the files, and the vswitch reads them when it starts. What is written while it starts is told by the plugin's next
-//! run. The folder is beside the vswitch's socket, and gone after a reboot as its ports are.
+//! The CNI plugin writes the files, the vswitch reads them at its start. The plugin's next run reports files written during that start. The
+//! folder is next to the vswitch's socket, and disappears on reboot like the ports.
 //!
-//! **Invariant.** What was missed is made up for before a port is added, so an address that is given to another pod is not still the
-//! old one's, and nobody takes a port away that was added again in the meantime: whoever makes up for something holds the folder's lock,
-//! and `ADD` waits for it. A vswitch that starts has not opened its socket yet.
+//! **Invariant.** Missed deletions are applied before a port is added. A reassigned address thus no longer belongs to the old pod, and no
+//! port is removed that was added again later: the folder is locked meanwhile, and `ADD` waits for the lock. A starting vswitch has not
+//! opened its socket yet.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
@@ -22,22 +22,20 @@ use serde::{Deserialize, Serialize};
 
 use super::PortKey;
 
-/// The folder's name.
 const FOLDER: &str = "missed-deletions";
 
-/// How long the lock is waited for. Who holds it has some requests answered, each in milliseconds; who was stopped in the middle must not
-/// keep a vswitch from starting.
+/// Timeout for the lock. The holder waits for a few requests of milliseconds each; a stopped holder must not block the vswitch's start.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Between two attempts.
+/// Pause between attempts to lock.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// See the module.
+/// The missed deletions of a vswitch.
 #[derive(Debug)]
 pub struct Missed {
     folder: PathBuf,
 }
 
-/// A file.
+/// Content of a file.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Entry {
     version: u32,
@@ -45,19 +43,19 @@ struct Entry {
     container_interface: String,
 }
 
-/// Counts the changes of [`Entry`].
+/// Incremented when [`Entry`] changes incompatibly.
 const VERSION: u32 = 1;
 
 impl Missed {
-    /// What was missed by the vswitch with this socket.
+    /// Returns the missed deletions of the vswitch with this socket.
     pub fn of(socket: &Path) -> Self {
         Self { folder: socket.parent().unwrap_or(Path::new("/")).join(FOLDER) }
     }
 
-    /// Keeps for later that a port is to be removed. `name` is the file's: the same one for the same port.
+    /// Records that a port must be removed. `name` is the file's name, which must be the same for the same port.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    /// If the file cannot be written.
     pub fn keep(&self, name: &str, key: PortKey) -> io::Result<()> {
         let mut folder = fs::DirBuilder::new();
         folder.recursive(true).mode(0o700).create(&self.folder)?;
@@ -69,15 +67,15 @@ impl Missed {
         fs::rename(&new, path.with_extension("json")).inspect_err(|_| drop(fs::remove_file(&new)))
     }
 
-    /// Has all that was missed removed by `remove`, and forgets it then. `warn` is told what cannot be read.
+    /// Calls `remove` for each missed deletion and deletes its file. Calls `warn` for unreadable files.
     ///
     /// # Errors
-    /// The first one of `remove`: that port and those after it are kept.
+    /// The first error of `remove`. The files of this and later ports are kept.
     pub fn make_up<E>(&self, mut remove: impl FnMut(PortKey) -> Result<(), E>, warn: impl Fn(&str)) -> Result<(), E> {
         if self.files().is_empty() {
             return Ok(());
         }
-        // Without a lock it would be made up for twice, which is as good but for the invariant.
+        // Without the lock, a deletion may be applied twice, which violates only the invariant.
         let _lock = self.lock(PATIENCE).inspect_err(|error| warn(&format!("{}: {error}", self.folder.display())));
         for path in self.files() {
             match fs::read(&path).map(|text| serde_json::from_slice::<Entry>(&text)) {
@@ -85,7 +83,7 @@ impl Missed {
                     remove(PortKey { container, container_interface })?;
                 }
                 Ok(Err(error)) => warn(&format!("{}: removed, it is not understood: {error}", path.display())),
-                // Somebody else was quicker.
+                // Another process was faster.
                 Err(_) => continue,
             }
             let _ = fs::remove_file(&path);

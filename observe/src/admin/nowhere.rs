@@ -1,4 +1,4 @@
-//! The side that asks, where no vswitch can be asked because this is not Linux.
+//! Replacement of the admin socket's client on systems other than Linux.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 
 use super::protocol::Request;
 
-/// Asks nobody.
+/// Fails: vswitches run only on Linux.
 ///
 /// # Errors
 /// Always.

@@ -1,4 +1,4 @@
-//! What is asked and answered.
+//! Requests and answers of the admin socket.
 //!
 //! ```text
 //!   {"version":1,"request":"status"}                            {"version":1,"answer":{...}}
@@ -32,98 +32,98 @@ pub use status::{
 
 pub use watching::{Monitor, Trace, WatchedPort, Watching};
 
-/// The version of the protocol.
+/// Version of the protocol.
 pub(super) const VERSION: u64 = 1;
 
-/// What is asked.
+/// A request to the vswitch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", content = "arguments", rename_all = "snake_case")]
 pub enum Request {
-    /// How the vswitch is.
+    /// Health of the vswitch.
     Status,
-    /// Its ports.
+    /// All ports.
     Ports,
-    /// What each policy and rule has decided.
+    /// Counters of each policy and rule.
     Policies,
-    /// The tables in force: of one port, or of all.
+    /// Tables in force, of one port or of all.
     Tables {
-        /// The port.
+        /// Name of the port. `None` for all.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         port: Option<String>,
     },
-    /// What would become of a connection.
+    /// Explains a connection.
     Explain(Connection),
-    /// Whether a policy is in force.
+    /// Whether a policy is enforced.
     Enforcement(PolicyQuestion),
-    /// Sessions, some of them.
+    /// Lists matching sessions.
     Sessions(SessionFilter),
-    /// End the sessions that match; all without a filter. The limit does not count.
+    /// Ends matching sessions, all without a filter. Ignores the limit.
     EndSessions(SessionFilter),
-    /// Verdicts of new sessions and dropped packets, as they come.
+    /// Streams verdicts on new sessions and dropped packets.
     Monitor(Monitor),
-    /// Packets as they come, each with its walk.
+    /// Streams packets, each with its path.
     Trace(Trace),
-    /// What audited policies would deny.
+    /// What audited policies would have denied.
     AuditReport,
-    /// Which files it has, for whoever reads them.
+    /// Paths of the vswitch's files.
     KeptFiles,
-    /// Look at the configuration and the state now.
+    /// Re-reads the configuration and the state.
     Reload,
-    /// Serve a container's interface, and answer when it is served.
+    /// Attaches a container's interface. Answers when it is attached.
     AddPort(AddPort),
-    /// Serve it no more.
+    /// Detaches an added port.
     RemovePort(PortKey),
-    /// How an added port is.
+    /// State of an added port.
     CheckPort(PortKey),
-    /// Remove all added ports, or those of one network, but these.
+    /// Removes all added ports, or those of one network, except these.
     RetainPorts {
-        /// Those that stay.
+        /// Ports to keep.
         keep: Vec<PortKey>,
-        /// The network whose ports are meant; without it, those of all networks and of none.
+        /// Network of the ports to remove. `None` for all added ports.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         network: Option<String>,
     },
 }
 
-/// Which sessions are asked for. What is not said does not matter.
+/// A filter of sessions. `None` matches all.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SessionFilter {
-    /// Of this port, whichever side it is.
+    /// Port on either side.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<String>,
-    /// Of this address.
+    /// Address on either side.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<IpAddr>,
-    /// To this destination port.
+    /// Destination port.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service: Option<u16>,
-    /// The most that are told; 0 is none, only their number.
+    /// Maximum number of listed sessions. 0 returns only the number.
     pub limit: usize,
 }
 
-/// What became of sessions that were to end.
+/// Result of ending sessions.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct EndedSessions {
-    /// How many have ended.
+    /// Number of ended sessions.
     pub ended: usize,
 }
 
-/// The answer, or why there is none.
+/// An answer or a failure.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Answer {
-    /// See [`VERSION`].
+    /// Version of the protocol.
     pub version: u64,
-    /// Exactly one of these is there.
+    /// The answer. `None` if the request failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answer: Option<Value>,
-    /// Why there is no answer.
+    /// The failure. `None` if the request succeeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
 }
 
 impl Answer {
-    /// What was asked for.
+    /// Wraps a result.
     pub fn of(answer: Result<Value, Failure>) -> Self {
         match answer {
             Ok(answer) => Self { version: VERSION, answer: Some(answer), failure: None },
@@ -132,29 +132,29 @@ impl Answer {
     }
 }
 
-/// Why there is no answer.
+/// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// For programs.
+    /// Code for programs.
     pub code: String,
-    /// For people.
+    /// Message for people.
     pub message: String,
-    /// What to do about it; may be empty.
+    /// Remedy. May be empty.
     #[serde(default)]
     pub help: String,
 }
 
 impl Failure {
-    /// A refusal. `help` may be empty.
+    /// Returns a failure. `help` may be empty.
     pub fn new(code: &str, message: impl Into<String>, help: &str) -> Self {
         Self { code: code.to_owned(), message: message.into(), help: help.to_owned() }
     }
 }
 
-/// Reads a line.
+/// Parses a request.
 ///
 /// # Errors
-/// What is wrong with it.
+/// If the line is not a valid request.
 pub fn read_request(line: &[u8]) -> Result<Request, Failure> {
     let malformed = |error: &dyn std::fmt::Display| {
         Failure::new("malformed", format!("cannot parse the request: {error}"), "docs/admin.md describes the requests")
@@ -180,7 +180,7 @@ pub fn read_request(line: &[u8]) -> Result<Request, Failure> {
         Ok(request) => return Ok(request),
         Err(error) => malformed(&error),
     };
-    // Where every argument may be left out, all of them together may.
+    // If all arguments are optional, `arguments` is too.
     if value.get("arguments").is_some() {
         return Err(failure);
     }
@@ -191,13 +191,13 @@ pub fn read_request(line: &[u8]) -> Result<Request, Failure> {
 /// A port.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PortRow {
-    /// Its name: `namespace/pod`, `uplink`, `host`.
+    /// Name: `namespace/pod`, `uplink` or `host`.
     pub name: String,
     /// `pod`, `uplink` or `host`.
     pub kind: String,
-    /// Its interface.
+    /// Name of the interface.
     pub interface: String,
-    /// The container that it was added for; none for a port of the configuration.
+    /// Container that it was added for. `None` for a configured port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<PortKey>,
     /// `open`, `closed`, `absent` or `unprotected`.
@@ -205,44 +205,44 @@ pub struct PortRow {
     /// Why it is not open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// Its addresses.
+    /// Addresses of the port.
     pub addresses: Vec<String>,
-    /// Packets that came in.
+    /// Packets received.
     pub received: u64,
-    /// Their bytes.
+    /// Bytes received.
     pub received_bytes: u64,
-    /// Packets that went out.
+    /// Packets sent.
     pub sent: u64,
-    /// Their bytes.
+    /// Bytes sent.
     pub sent_bytes: u64,
-    /// Dropped, because they were more than `slow_path` allows.
+    /// Packets dropped by the limits of `slow_path`.
     pub limited: u64,
-    /// Dropped, because the node's kernel had sent them past the vswitch.
+    /// Packets dropped because the node's kernel had sent them past the vswitch.
     pub bypassed: u64,
-    /// Packets that came in here and were dropped when they were judged; none where that is not counted.
+    /// Received packets that were dropped when judged. `None` if not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dropped: Option<u64>,
-    /// Sessions whose first packet came in here; none where they are not counted.
+    /// Sessions whose first packet was received here. `None` if not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sessions_started: Option<u64>,
-    /// Sessions whose first packet left here.
+    /// Sessions whose first packet was sent here. `None` if not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sessions_reached: Option<u64>,
-    /// The generation in which something last changed for it.
+    /// Generation of the last change to the port.
     pub epoch: u64,
 }
 
-/// A port's table.
+/// The table of a port.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TableRow {
-    /// The port whose egress table it is: what may be sent to it.
+    /// Name of the port whose egress table it is: what other ports may send to it.
     pub port: String,
-    /// How many rules it has.
+    /// Number of rules.
     pub rules: usize,
-    /// The rules in their order, when one port was asked for.
+    /// The rules in order, if one port was requested.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub list: Vec<String>,
-    /// The audited policies whose enforcement would change the table.
+    /// Audited policies that would change the table if enforced.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub not_enforced: Vec<String>,
 }

@@ -10,11 +10,11 @@ use crate::args;
 use bulkhead_answers::args::Format;
 use bulkhead_answers::output::printable;
 
-/// How often the vswitch is asked. A change is in force within 100 ms of when its file has come to rest.
+/// Polling interval. A change takes effect within 100 ms after its file is complete.
 const INTERVAL: Duration = Duration::from_millis(20);
 
-/// Waits until the policy is in force, or is no more. Exit code 1 when it is not in time. One that is audited is in force when it is
-/// counted what it would deny; that it is not enforced is said.
+/// Waits until the policy is in force, or gone. Returns exit code 1 on timeout. An audited policy is in force when the vswitch counts what
+/// it would deny; the output says that it is not enforced.
 pub fn wait(args: &args::Wait) -> anyhow::Result<ExitCode> {
     let question = PolicyQuestion {
         kind: args.policy.cluster,
@@ -37,7 +37,7 @@ pub fn wait(args: &args::Wait) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// What is still to come; none when what is waited for is so.
+/// Returns what is still missing. `None` if the condition holds.
 fn missing(args: &args::Wait, now: &Enforcement) -> Option<String> {
     let is_named = args.generation.is_some() || args.uid.is_some();
     if args.gone {
@@ -119,11 +119,11 @@ mod tests {
         for words in ["", "--generation 3", "--generation 2 --uid u"] {
             assert_eq!(says(words, &in_force()), "", "{words}");
         }
-        assert!(says("--generation 4", &in_force()).contains("knows generation 3, not yet generation 4"));
+        assert!(says("--generation 4", &in_force()).contains("has generation 3, not yet generation 4"));
         assert!(says("--uid v", &in_force()).contains("another policy of this name"));
-        assert!(says("--gone", &in_force()).contains("still knows"));
+        assert!(says("--gone", &in_force()).contains("still has"));
         let none = Enforcement { enforced: true, ..Enforcement::default() };
-        assert!(says("", &none).contains("knows no policy"));
+        assert!(says("", &none).contains("has no policy"));
         assert_eq!(says("--gone", &none), "");
         let unnamed = Enforcement { generation: None, ..in_force() };
         assert!(says("--generation 1", &unnamed).contains("does not say its own"));
@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn a_server_that_is_not_heard_may_have_a_newer_state_unless_the_state_was_named() {
         let stale = Enforcement { stale: true, ..in_force() };
-        assert!(missing(&args(""), &stale).unwrap().contains("not heard"));
+        assert!(missing(&args(""), &stale).unwrap().contains("is lost"));
         assert_eq!(missing(&args("--generation 3"), &stale), None);
     }
 }

@@ -1,4 +1,4 @@
-//! `bulkhead monitor`, `trace` and `capture`: what a running vswitch does, as it does it.
+//! `bulkhead monitor`, `trace` and `capture`: streams from a running vswitch.
 
 mod files;
 mod text;
@@ -18,7 +18,7 @@ use bulkhead_answers::args::Format;
 use bulkhead_answers::output::note;
 use files::Files;
 
-/// Shows verdicts as they come.
+/// Prints verdicts as they arrive.
 pub fn monitor(args: &args::Monitor) -> anyhow::Result<ExitCode> {
     let asked = Monitor {
         pods: args.ends.pods.clone(),
@@ -56,7 +56,7 @@ fn parsed(line: &str) -> anyhow::Result<Value> {
     serde_json::from_str(line).context("cannot parse the vswitch's event")
 }
 
-/// What is asked for.
+/// Returns the request.
 fn asked(traced: &Traced, snap: u16) -> Trace {
     let verdicts = if traced.dropped_only { vec!["DROPPED".to_owned()] } else { traced.verdicts.clone() };
     Trace {
@@ -81,7 +81,7 @@ fn say(watching: &Watching, traced: &Traced) {
     }
 }
 
-/// Shows packets as they come.
+/// Prints packets as they arrive.
 pub fn trace(args: &args::Trace) -> anyhow::Result<ExitCode> {
     let mut out = io::stdout().lock();
     let begin = |watching: Watching| {
@@ -99,7 +99,7 @@ pub fn trace(args: &args::Trace) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes packets as they come into files.
+/// Writes packets to files as they arrive.
 pub fn capture(args: &args::Capture) -> anyhow::Result<ExitCode> {
     let files = std::cell::RefCell::new(None);
     let begin = |watching: Watching| {

@@ -1,12 +1,12 @@
-//! A configuration without what is secret.
+//! Removes secrets from a configuration.
 
 use serde_json::Value;
 
-/// What keys of secrets are called, or end with. The configuration of today has none; one of tomorrow, or a typing error, may.
+/// Suffixes of keys with secrets. The current configuration has none, but a later one, or a misspelt key, may.
 const SECRET: [&str; 9] =
     ["token", "password", "passwd", "secret", "secrets", "key", "credential", "credentials", "authorization"];
 
-/// What stands in the place of a secret.
+/// Replaces a secret.
 const HIDDEN: &str = "(left out)";
 
 fn is_secret(key: &str) -> bool {
@@ -14,10 +14,10 @@ fn is_secret(key: &str) -> bool {
     SECRET.iter().any(|name| key.ends_with(name))
 }
 
-/// The values of a configuration's text as JSON: comments are gone, and so is what is called like a secret, and who logs in to a URL.
+/// Converts a configuration to JSON, without comments, values of secret keys, and user names and passwords in URLs.
 ///
 /// # Errors
-/// When it is no YAML.
+/// If the text is not valid YAML.
 pub(super) fn redacted(text: &str) -> anyhow::Result<Value> {
     let mut value = serde_saphyr::from_str(text)?;
     redact(&mut value);
@@ -37,7 +37,7 @@ fn redact(value: &mut Value) {
         }
         Value::Array(items) => items.iter_mut().for_each(redact),
         Value::String(text) => {
-            // https://user:password@host, where people may forget to escape an @ of the password.
+            // https://user:password@host, where an @ in the password may be unescaped.
             if let Some((scheme, rest)) = text.split_once("://")
                 && let Some((_, host)) = rest.rsplit_once('@')
             {

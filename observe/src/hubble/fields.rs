@@ -1,50 +1,50 @@
-//! The fields of a message as it came, and those among them that must not be passed over.
+//! Parses the fields of an encoded message, to detect those that must not be ignored.
 //!
-//! A decoder skips what it does not know. That is right where a message tells something, and wrong where it asks for less: a filter that is
-//! skipped shows more than was asked for, and nobody notices.
+//! Decoders skip unknown fields. That is right for information, but wrong for restrictions: a skipped filter silently returns more than
+//! requested.
 
 /// A field of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field<'a> {
-    /// Its number.
+    /// Field number.
     pub number: u32,
-    /// What it holds, where that has a length: a message, a text, packed numbers.
+    /// Content of a length-delimited field: a message, string or packed numbers. `None` for other types.
     pub content: Option<&'a [u8]>,
-    /// All bytes of it.
+    /// All bytes of the field.
     pub whole: &'a [u8],
 }
 
-/// Why a message is refused.
+/// Why a message is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FieldError {
-    /// It is no message.
+    /// The bytes are not a valid message.
     #[error("{0} is not a message of the protocol")]
     Malformed(&'static str),
-    /// The field is new.
+    /// The field is unknown.
     #[error("{message} has field {number}, which this server does not support")]
     Unknown {
-        /// The message.
+        /// Name of the message.
         message: &'static str,
-        /// The number of the field.
+        /// Field number.
         number: u32,
     },
-    /// The field is known, and not done here.
+    /// The field is known but not supported.
     #[error("{message}.{name} is not supported")]
     Unsupported {
-        /// The message.
+        /// Name of the message.
         message: &'static str,
-        /// The name of the field.
+        /// Name of the field.
         name: &'static str,
     },
 }
 
-/// What a message may have.
+/// The fields of a message type.
 #[derive(Debug)]
 pub struct Shape {
     name: &'static str,
-    /// The fields that are read, with the shapes of those that are messages.
+    /// Supported fields, with the shapes of embedded messages.
     read: &'static [(u32, Option<&'static Self>)],
-    /// The fields that the protocol has besides.
+    /// Other fields of the protocol, which are rejected.
     refused: &'static [(u32, &'static str)],
 }
 
@@ -130,10 +130,10 @@ pub const GET_FLOWS: Shape = Shape {
 };
 
 impl Shape {
-    /// Looks for what must not be passed over, in the messages inside as well.
+    /// Checks for unsupported fields, including those of embedded messages.
     ///
     /// # Errors
-    /// The first field that is not read here, or that the bytes are no message.
+    /// The first unsupported field, or an invalid message.
     pub fn check(&self, message: &[u8]) -> Result<(), FieldError> {
         for field in fields(message) {
             let field = field.ok_or(FieldError::Malformed(self.name))?;
@@ -153,7 +153,7 @@ impl Shape {
     }
 }
 
-/// The fields of a message in their order. The last one is none where the bytes are no message.
+/// Iterates over the fields of a message. Ends with `None` if the bytes are invalid.
 pub fn fields(message: &[u8]) -> impl Iterator<Item = Option<Field<'_>>> {
     let mut rest = Some(message);
     std::iter::from_fn(move || {
@@ -164,7 +164,7 @@ pub fn fields(message: &[u8]) -> impl Iterator<Item = Option<Field<'_>>> {
     })
 }
 
-/// The first field. Groups, which proto3 does not have, are none.
+/// Parses the first field. Rejects groups, which proto3 does not have.
 fn field(bytes: &[u8]) -> Option<Field<'_>> {
     let mut rest = bytes;
     let key = varint(&mut rest)?;
@@ -188,7 +188,7 @@ fn field(bytes: &[u8]) -> Option<Field<'_>> {
     Some(Field { number, content, whole: &bytes[..bytes.len() - rest.len()] })
 }
 
-/// A number of at most ten bytes, seven bits in each, the lowest ones first.
+/// Parses a varint: up to ten bytes of seven bits, least significant first.
 fn varint(bytes: &mut &[u8]) -> Option<u64> {
     let mut value = 0;
     for at in 0..10 {
@@ -243,9 +243,9 @@ mod tests {
     fn what_a_decoder_would_skip_is_named() {
         // Field 41 of a filter, a text: none has it yet. Field 16 is source_service. Field 3 of a workload does not exist.
         let cases: [(&[u8], &str); 4] = [
-            (&[0xca, 0x02, 1, b'x'], "FlowFilter has a field 41, which this server does not know"),
+            (&[0xca, 0x02, 1, b'x'], "FlowFilter has field 41, which this server does not support"),
             (&[0x82, 0x01, 1, b'x'], "FlowFilter.source_service is not supported"),
-            (&[0xd2, 0x01, 2, 0x18, 1], "Workload has a field 3, which this server does not know"),
+            (&[0xd2, 0x01, 2, 0x18, 1], "Workload has field 3, which this server does not support"),
             (&[0x0a, 9, b'x'], "FlowFilter is not a message of the protocol"),
         ];
         for (filter, expected) in cases {

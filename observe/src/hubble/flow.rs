@@ -1,4 +1,4 @@
-//! Package `flow`: a flow, and a filter of flows.
+//! Package `flow`: flows and their filters.
 #![allow(
     missing_docs,
     reason = "fields and values have the names of the protocol, whose documentation tells what they are"
@@ -6,14 +6,14 @@
 
 use super::Timestamp;
 
-/// What became of a packet or a session.
+/// Verdict on a packet or session.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Flow {
     #[prost(message, optional, tag = "1")]
     pub time: Option<Timestamp>,
     #[prost(enumeration = "Verdict", tag = "2")]
     pub verdict: i32,
-    /// The number of `drop_reason_desc`.
+    /// Number of `drop_reason_desc`.
     #[prost(uint32, tag = "3")]
     pub drop_reason: u32,
     #[prost(message, optional, tag = "5")]
@@ -32,10 +32,10 @@ pub struct Flow {
     pub event_type: Option<EventType>,
     #[prost(enumeration = "TrafficDirection", tag = "22")]
     pub traffic_direction: i32,
-    /// A number of `flow.DropReason`, of which there are too many to be repeated here.
+    /// A number of `flow.DropReason`, which has too many values to repeat here.
     #[prost(int32, tag = "25")]
     pub drop_reason_desc: i32,
-    /// `google.protobuf.BoolValue`: none where nothing tells.
+    /// `google.protobuf.BoolValue`. `None` if unknown.
     #[prost(message, optional, tag = "26")]
     pub is_reply: Option<bool>,
     #[prost(string, tag = "100000")]
@@ -145,14 +145,14 @@ pub struct TcpFlags {
 }
 
 impl TcpFlags {
-    /// As the header has them: FIN is the lowest bit. NS, the lowest bit of the byte before, is the ninth.
+    /// Returns the flags in the order of the TCP header: FIN is bit 0, NS is bit 8.
     #[must_use]
     pub fn bits(self) -> u16 {
         let flags = [self.fin, self.syn, self.rst, self.psh, self.ack, self.urg, self.ece, self.cwr, self.ns];
         flags.into_iter().enumerate().fold(0, |bits, (at, is_set)| bits | u16::from(is_set) << at)
     }
 
-    /// From the byte of the header.
+    /// Parses the flags byte of a TCP header.
     #[must_use]
     pub fn of(byte: u8) -> Self {
         let [fin, syn, rst, psh, ack, urg, ece, cwr] = std::array::from_fn(|at| byte >> at & 1 == 1);
@@ -160,7 +160,7 @@ impl TcpFlags {
     }
 }
 
-/// Of UDP and SCTP.
+/// Ports of UDP and SCTP.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct Ports {
     #[prost(uint32, tag = "1")]
@@ -169,7 +169,7 @@ pub struct Ports {
     pub destination_port: u32,
 }
 
-/// Of both versions.
+/// ICMP and ICMPv6.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct Icmp {
     #[prost(uint32, tag = "1")]
@@ -219,7 +219,7 @@ pub struct Policy {
     pub kind: String,
 }
 
-/// What somebody did not get.
+/// Events that a client did not get.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct LostEvent {
     #[prost(enumeration = "LostEventSource", tag = "1")]
@@ -236,8 +236,7 @@ pub enum LostEventSource {
     ObserverEventsQueue = 2,
 }
 
-/// Which flows somebody wants: those that have one of the values of each field that has any. Fields that are not here are refused
-/// ([`super::fields`]).
+/// A filter of flows. A flow must match one value of each non-empty field. Other fields are rejected ([`super::fields`]).
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct FlowFilter {
     #[prost(string, repeated, tag = "1")]
@@ -302,7 +301,7 @@ pub struct FlowFilter {
 pub struct EventTypeFilter {
     #[prost(int32, tag = "1")]
     pub r#type: i32,
-    /// Whether `sub_type` matters.
+    /// Whether to compare `sub_type`.
     #[prost(bool, tag = "2")]
     pub match_sub_type: bool,
     #[prost(int32, tag = "3")]

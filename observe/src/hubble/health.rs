@@ -1,13 +1,13 @@
-//! Package `grpc.health.v1`: whether a service is served.
+//! Package `grpc.health.v1`: health of services.
 #![allow(
     missing_docs,
     reason = "fields and values have the names of the protocol, whose documentation tells what they are"
 )]
 
-/// The service's name.
+/// Name of the service.
 pub const NAME: &str = "grpc.health.v1.Health";
 
-/// What Hubble's clients call the observer when they ask whether it is served: another name than that of the service itself.
+/// Name that Hubble's clients use for the observer in health checks. Differs from the service's own name.
 pub const OBSERVER: &str = "hubble.server.Observer";
 
 #[derive(Clone, PartialEq, Eq, prost::Message)]

@@ -1,10 +1,10 @@
-//! Which fields of a flow somebody wants. `hubble observe` asks for those that its output shows.
+//! Field masks of flows. `hubble observe` requests only the fields that its output shows.
 
 use std::collections::BTreeMap;
 
 use super::fields::fields;
 
-/// The fields of `flow.Flow` that are sent, by name.
+/// Fields of `flow.Flow` that are sent.
 const SENT: [(&str, u32); 18] = [
     ("time", 1),
     ("verdict", 2),
@@ -26,7 +26,7 @@ const SENT: [(&str, u32); 18] = [
     ("ingress_denied_by", 21_005),
 ];
 
-/// The others that the protocol has. Whoever asks for them gets none, as from a node that knows nothing of them.
+/// Other fields of the protocol. Requests for them return nothing.
 const NOT_SENT: [&str; 27] = [
     "uuid",
     "emitter",
@@ -60,7 +60,7 @@ const NOT_SENT: [&str; 27] = [
 const SOURCE: (&str, u32) = ("source", 8);
 const DESTINATION: (&str, u32) = ("destination", 9);
 
-/// The fields of `flow.Endpoint`, by name. The first and the last are not sent.
+/// Fields of `flow.Endpoint`. The first and the last are not sent.
 const ENDPOINT: [(&str, u32); 7] = [
     ("ID", 1),
     ("identity", 2),
@@ -71,21 +71,21 @@ const ENDPOINT: [(&str, u32); 7] = [
     ("cluster_name", 7),
 ];
 
-/// Paths of a mask: more than there are fields are nobody's to write.
+/// Maximum number of paths: more than the protocol has fields.
 const MOST: usize = 256;
 
-/// See the module.
+/// A field mask.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mask {
-    /// The fields that are kept; of some not all that is in them.
+    /// Fields to keep. `None` keeps all subfields.
     kept: BTreeMap<u32, Option<Vec<u32>>>,
 }
 
 impl Mask {
-    /// Reads paths: `time`, `source.labels`. Of fields other than `source` and `destination` a path into them keeps all of them.
+    /// Parses paths such as `time` or `source.labels`. A path into another field than `source` or `destination` keeps the whole field.
     ///
     /// # Errors
-    /// The path that leads to no field.
+    /// If a path names no field.
     pub fn new(paths: &[String]) -> Result<Self, String> {
         if paths.len() > MOST {
             return Err(format!("field_mask has more than {MOST} paths"));
@@ -115,7 +115,7 @@ impl Mask {
         Ok(Self { kept })
     }
 
-    /// What is left of an encoded flow.
+    /// Returns an encoded flow reduced to the mask.
     #[must_use]
     pub fn apply(&self, flow: &[u8]) -> Vec<u8> {
         let mut left = Vec::with_capacity(flow.len());
@@ -135,12 +135,12 @@ impl Mask {
     }
 }
 
-/// Writes a field that has a length.
+/// Writes a length-delimited field.
 fn put(number: u32, content: &[u8], into: &mut Vec<u8>) {
-    // A key is a varint as well: the number, and 2 for such a field.
+    // The key is a varint of the field number and the wire type 2.
     let key = usize::try_from(number << 3 | 2).unwrap_or(usize::MAX);
     for varint in [key, content.len()] {
-        // A vector takes all that there is.
+        // Writing to a vector cannot fail.
         let _ = prost::encode_length_delimiter(varint, into);
     }
     into.extend(content);

@@ -1,4 +1,4 @@
-//! Package `observer`: what is asked of a node, and what it answers.
+//! Package `observer`: requests to a node and its answers.
 #![allow(
     missing_docs,
     reason = "fields and values have the names of the protocol, whose documentation tells what they are"
@@ -7,7 +7,7 @@
 use super::Timestamp;
 use super::flow::{Flow, FlowFilter, LostEvent};
 
-/// The service's name.
+/// Name of the service.
 pub const NAME: &str = "observer.Observer";
 
 #[derive(Clone, PartialEq, Eq, prost::Message)]

@@ -1,13 +1,13 @@
-//! Package `peer`: which nodes there are. Hubble's relay asks a node for them.
+//! Package `peer`: the list of nodes, which Hubble Relay requests.
 #![allow(
     missing_docs,
     reason = "fields and values have the names of the protocol, whose documentation tells what they are"
 )]
 
-/// The service's name.
+/// Name of the service.
 pub const NAME: &str = "peer.Peer";
 
-/// A node, and what has become of it. Without TLS there is no `tls`. What a relay cannot reach has no address.
+/// A node and its change. `tls` is `None` without TLS. `address` is empty if the relay cannot reach the node.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct ChangeNotification {
     #[prost(string, tag = "1")]
@@ -20,7 +20,7 @@ pub struct ChangeNotification {
     pub tls: Option<Tls>,
 }
 
-/// How a relay makes sure of a node: the name that its certificate has.
+/// The name in the node's certificate, which the relay verifies.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct Tls {
     #[prost(string, tag = "1")]

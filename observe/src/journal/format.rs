@@ -1,58 +1,57 @@
-//! Where everything is in a journal: the layout, and the heads of the file, of segments and of records.
+//! Layout of a journal: headers of the file, of segments and of records.
 
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-/// Counts the changes of what any byte behind the file's header means.
+/// Incremented when any byte after the file header changes its meaning.
 pub(super) const VERSION: u32 = 1;
 
 const MAGIC: [u8; 8] = *b"bulkjrnl";
 const SEGMENT_MAGIC: [u8; 8] = *b"bulksegm";
 
-/// Segments of a journal. More of them would lose less history when the ring turns (a sixteenth now) and hold more checkpoints, each as
-/// large as the cluster.
+/// Number of segments. More would lose less history when the ring wraps (now a sixteenth), but need more checkpoints, each as large as the
+/// cluster.
 pub(super) const SEGMENTS: usize = 16;
 
-/// What the file's header takes: a page, so that segments begin at one.
+/// Size of the file header in bytes: a page, to align segments.
 pub(super) const HEADER: usize = 4096;
 
-/// The part of the header that its CRC covers.
+/// Bytes of the header covered by its CRC.
 const SUMMED: usize = 288;
-/// The longest name of a node (RFC 1123).
+/// Maximum length of a node name (RFC 1123).
 const LONGEST_NODE: usize = 253;
-/// Where the header says when the recorder was last alive, and the same once more with all bits turned.
+/// Offset of the time at which the recorder was last alive, followed by its complement.
 const ALIVE: usize = 304;
 
-/// What a segment's header takes.
+/// Size of a segment header in bytes.
 pub(super) const SEGMENT_HEAD: usize = 32;
-/// What a record's head takes.
+/// Size of a record header in bytes.
 pub(super) const RECORD_HEAD: usize = 32;
 
-/// The longest name that is kept, in bytes.
+/// Maximum length of a name in bytes. Longer ones are truncated.
 pub(super) const LONGEST_NAME: usize = 1024;
 
-/// The longest payload. A bound, so that a damaged length costs little to find out; what is longer is several records.
+/// Maximum payload in bytes. Limits the cost of a damaged length. Longer data is split into several records.
 pub(super) const LONGEST_PAYLOAD: usize = 60_000;
 
-/// The smallest segment: several records of the longest kind.
+/// Minimum size of a segment in bytes: several records of maximum length.
 const LEAST_SEGMENT: usize = 1 << 18;
-/// The largest file that is read: a bound, as all of it is read into memory.
+/// Maximum size of a journal in bytes, because it is read into memory.
 const MOST_BYTES: usize = 1 << 30;
 
-/// No journal counts as far. A bound, so that whoever adds one to a number of a file, or compares it with the next one, need not think of
-/// hostile ones.
+/// Upper bound of sequence numbers, so that adding one cannot overflow even for hostile files.
 pub(super) const MOST_NUMBER: u64 = 1 << 48;
 
-/// Memory that a journal is in.
+/// The memory of a journal.
 pub trait Memory {
-    /// All of it.
+    /// Returns the whole memory.
     fn bytes(&self) -> &[u8];
 
-    /// Writes. The place is within what was [grown](Memory::grow).
+    /// Writes bytes. The range must have been [grown](Memory::grow).
     fn put(&mut self, at: usize, bytes: &[u8]);
 
-    /// Has this part ready to be written. False where there is no room for it: then it is never touched.
+    /// Makes a range writable. Returns false if there is no room; the range is then not used.
     fn grow(&mut self, part: Range<usize>) -> bool;
 }
 
@@ -70,46 +69,46 @@ impl Memory for Vec<u8> {
     }
 }
 
-/// How large a journal is.
+/// Dimensions of a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Bytes of a segment.
+    /// Size of a segment in bytes.
     pub segment: usize,
-    /// How many there are.
+    /// Number of segments.
     pub segments: usize,
 }
 
 impl Layout {
-    /// The layout of a file of about so many bytes; none where that is too little or too much.
+    /// Returns the layout of a file of about this size. `None` if too small or too large.
     pub fn of_size(bytes: usize) -> Option<Self> {
         let segment = bytes / SEGMENTS / HEADER * HEADER;
         let layout = Self { segment, segments: SEGMENTS };
         (segment >= LEAST_SEGMENT && layout.bytes() <= MOST_BYTES).then_some(layout)
     }
 
-    /// Bytes of the file.
+    /// Size of the file in bytes.
     pub const fn bytes(self) -> usize {
         HEADER + self.segment * self.segments
     }
 
-    /// The bytes of a segment.
+    /// Returns the byte range of a segment.
     pub const fn at(self, segment: usize) -> Range<usize> {
         let start = HEADER + segment * self.segment;
         start..start + self.segment
     }
 }
 
-/// The file's header.
+/// The file header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct FileHead {
     pub(super) layout: Layout,
-    /// Whose journal it is.
+    /// Name of the node.
     pub(super) node: String,
-    /// When it was begun.
+    /// Creation time.
     pub(super) made: u64,
 }
 
-/// Why a file's header is none.
+/// Why a file header is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HeadFault {
     Foreign,
@@ -171,7 +170,7 @@ impl FileHead {
     }
 }
 
-/// When the recorder was last alive, as it is written: where, and what.
+/// Encodes the time at which the recorder was last alive. Returns offset and bytes.
 pub(super) fn alive(time: u64) -> (usize, [u8; 16]) {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&time.to_le_bytes());
@@ -179,18 +178,18 @@ pub(super) fn alive(time: u64) -> (usize, [u8; 16]) {
     (ALIVE, bytes)
 }
 
-/// When the recorder was last alive; none where that is not known.
+/// Returns when the recorder was last alive. `None` if unknown.
 pub(super) fn last_alive(file: &[u8]) -> Option<u64> {
     let time = u64_at(file, ALIVE);
     (u64_at(file, ALIVE + 8) == !time).then_some(time)
 }
 
-/// A segment's header.
+/// A segment header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SegmentHead {
-    /// 1 for the first one that was begun.
+    /// Number of the segment since the journal's creation, from 1.
     pub(super) sequence: u64,
-    /// When it was begun, in nanoseconds since 1970.
+    /// Start of the segment, in nanoseconds since 1970.
     pub(super) time: u64,
 }
 
@@ -205,7 +204,7 @@ impl SegmentHead {
         bytes
     }
 
-    /// None where it is none.
+    /// Parses a header. `None` if invalid.
     pub(super) fn read(segment: &[u8]) -> Option<Self> {
         let bytes = segment.get(..SEGMENT_HEAD)?;
         let is_sound = bytes[..8] == SEGMENT_MAGIC && u32_at(bytes, 28) == crc32fast::hash(&bytes[..28]);
@@ -214,12 +213,12 @@ impl SegmentHead {
     }
 }
 
-/// What a segment's header says that its number is, sound or not.
+/// Returns the sequence number in a header, valid or not.
 pub(super) fn sequence_of(segment: &[u8]) -> Option<u64> {
     (segment.len() >= SEGMENT_HEAD).then(|| u64_at(segment, 8))
 }
 
-/// What a record is about.
+/// Kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Kind {
@@ -227,13 +226,13 @@ pub(super) enum Kind {
     Checkpoint = 1,
     /// A part of a change of the state.
     Change = 2,
-    /// A text that verdicts of the segment name by its number.
+    /// A name, to which verdicts of the segment refer by number.
     Name = 3,
     /// Verdicts.
     Verdicts = 4,
-    /// What was not recorded.
+    /// How much was not recorded.
     LeftOut = 5,
-    /// A vswitch has started, or stopped.
+    /// Start or stop of a vswitch.
     Run = 6,
 }
 
@@ -245,20 +244,20 @@ impl Kind {
     }
 }
 
-/// That a vswitch has started or stopped.
+/// Start or stop of a vswitch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Run {
     pub(super) is_start: bool,
-    /// With a start: when an earlier vswitch was last alive.
+    /// On a start: when the previous vswitch was last alive.
     pub(super) alive: Option<u64>,
 }
 
-/// A record's head.
+/// A record header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RecordHead {
-    /// Bytes of the payload.
+    /// Length of the payload in bytes.
     pub(super) len: usize,
-    /// A [`Kind`], or one of a later version.
+    /// A [`Kind`], possibly of a later version.
     pub(super) kind: u8,
     pub(super) payload_sum: u32,
     pub(super) time: u64,
@@ -266,7 +265,7 @@ pub(super) struct RecordHead {
 }
 
 impl RecordHead {
-    /// Its bytes in a segment of this sequence: a record of what the segment was before is none of it.
+    /// Encodes the header. The CRC includes the segment's sequence number, so that old records of a reused segment are invalid.
     pub(super) fn bytes(self, sequence: u64) -> [u8; RECORD_HEAD] {
         let mut bytes = [0; RECORD_HEAD];
         bytes[..4].copy_from_slice(&small(self.len).to_le_bytes());
@@ -279,7 +278,7 @@ impl RecordHead {
         bytes
     }
 
-    /// None where it is none of a segment of this sequence.
+    /// Parses a header in a segment with this sequence number. `None` if invalid.
     pub(super) fn read(bytes: &[u8], sequence: u64) -> Option<Self> {
         let bytes: &[u8; RECORD_HEAD] = bytes.get(..RECORD_HEAD)?.try_into().ok()?;
         let len = u32_at(bytes, 0) as usize;
@@ -301,13 +300,13 @@ impl RecordHead {
         sum.finalize()
     }
 
-    /// Bytes of the whole record. The next one begins at a multiple of eight.
+    /// Size of the whole record in bytes. Records are aligned to eight bytes.
     pub(super) const fn size(self) -> usize {
         size_of_record(self.len)
     }
 }
 
-/// Bytes that a record with a payload of so many takes.
+/// Size of a record with this payload length, in bytes.
 pub(super) const fn size_of_record(payload: usize) -> usize {
     (RECORD_HEAD + payload).next_multiple_of(8)
 }

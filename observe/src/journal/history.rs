@@ -1,4 +1,4 @@
-//! What a journal says: the state at a time, what came after it, and what was seen.
+//! Reads a journal: the state at a time, later changes, and verdicts.
 
 mod packed;
 mod seen;
@@ -19,81 +19,81 @@ use super::verdict::{LeftOut, Verdict};
 use packed::{Open, Packed, take_part};
 use seen::verdicts;
 
-/// What all changes that are looked at may unpack to, one after the other: a hundred times the largest cluster. A bound on the time that this
-/// takes, because a small file can unpack to anything.
+/// Maximum total size of decompressed changes in bytes: a hundred times the largest cluster. Bounds the time, because a small file can
+/// decompress to any size.
 const MOST_UNPACKED: u64 = 1 << 32;
 
-/// How much of a journal is remembered. Bounds on memory, because a file may be somebody else's or damaged.
+/// Limits of memory use: a file may be damaged or hostile.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// Changes, the newest ones.
+    /// Maximum number of changes; the newest are kept.
     pub(super) changes: usize,
-    /// Starts and stops, the newest ones.
+    /// Maximum number of starts and stops; the newest are kept.
     pub(super) runs: usize,
-    /// What a change, and a state, may weigh.
+    /// Maximum weight of a change and of a state.
     pub(super) weight: u64,
 }
 
 impl Limits {
-    /// A million changes are some 40 MB, and a journal of the usual size has room for less than half as many. So many starts and stops are a
-    /// restart a minute for three weeks.
+    /// A million changes need about 40 MB, and a journal of the default size holds less than half as many. 65,536 starts and stops are a
+    /// restart per minute for three weeks.
     pub(super) const OF_A_VSWITCH: Self = Self { changes: 1 << 20, runs: 1 << 16, weight: MOST_WEIGHT };
 }
 
-/// Why there is no state at a time.
+/// Why the state at a time is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HistoryError {
-    /// No change was recorded at all.
+    /// The journal has no change.
     #[error("the journal holds no state")]
     Empty,
-    /// It begins later.
+    /// The journal starts later.
     #[error("the journal starts later")]
     Before {
-        /// When it begins, in nanoseconds since 1970.
+        /// Start of the journal, in nanoseconds since 1970.
         begins: u64,
     },
-    /// It is larger than any state of a vswitch.
+    /// The state exceeds the maximum weight.
     #[error("the state exceeds the size limit of a vswitch")]
     TooLarge,
-    /// What has changed in this time is lost.
+    /// Changes of this period are lost.
     #[error("the journal lacks changes of this period")]
     Gap(Gap),
 }
 
-/// A time of which changes are lost.
+/// A period with lost changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gap {
-    /// The last change before it, in nanoseconds since 1970.
+    /// Last change before it, in nanoseconds since 1970.
     pub from: u64,
-    /// When the state is known again; none where it is not.
+    /// When the state is known again. `None` if it is not.
     pub until: Option<u64>,
 }
 
-/// A state as it was in force.
+/// A state that was in force.
 #[derive(Clone, Debug)]
 pub struct StateAt {
-    /// Of which of the changes it is.
+    /// Index of its change.
     at: usize,
     number: u64,
-    /// Since when, in nanoseconds since 1970.
+    /// Start of its validity, in nanoseconds since 1970.
     pub since: u64,
-    /// By this generation.
+    /// Generation of its tables.
     pub generation: u64,
     /// All objects.
     pub objects: Inventory,
-    /// The settings that it was judged by.
+    /// Settings of the vswitch.
     pub settings: Settings,
-    /// The attached pods, each with the addresses that it was given.
+    /// Attached pods with their assigned addresses.
     pub attached: BTreeMap<PodName, Attachment>,
-    /// Whether there was no state that made sense: nothing passed.
+    /// Whether there was no valid state, so that everything was denied.
     pub is_denying: bool,
-    /// What each object weighs, and all of them.
+    /// Weight of each object, and of all.
     weights: BTreeMap<Key, u64>,
     weight: u64,
 }
 
 impl StateAt {
-    /// Takes a change in. Returns what it changes, each with what was before; an error where the state is too large with it.
+    /// Applies a change. Returns its effective events, each with the object before. Fails if the state becomes too large.
     fn take(
         &mut self,
         packed: &Packed,
@@ -145,45 +145,45 @@ impl StateAt {
     }
 }
 
-/// What came after a state.
+/// The change from one state to the next.
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// When it was in force, in nanoseconds since 1970.
+    /// When it took effect, in nanoseconds since 1970.
     pub time: u64,
-    /// By this generation.
+    /// Generation of the new tables.
     pub generation: u64,
-    /// Objects that are there, other than before, or gone; each with what it was.
+    /// Events that change objects, each with the object before.
     pub events: Vec<(Event, Option<Object>)>,
-    /// Changes that are told as one, because they came too soon; at least 1.
+    /// Number of changes recorded as one because they followed closely; at least 1.
     pub merged: u64,
-    /// Changes before it that are lost.
+    /// Number of lost changes before it.
     pub missing: u64,
 }
 
-/// See the module.
+/// The contents of a journal.
 #[derive(Debug)]
 pub struct History<'a> {
     journal: Journal<'a>,
     changes: Vec<Packed>,
     runs: Vec<(u64, Run)>,
     damage: Damage,
-    /// Changes that are older than those that are remembered.
+    /// Number of older changes that were dropped.
     passed_over: usize,
     limits: Limits,
-    /// Bytes that may still be unpacked.
+    /// Bytes that may still be decompressed.
     budget: Cell<u64>,
 }
 
 impl<'a> History<'a> {
-    /// What this journal says.
+    /// Reads a journal.
     pub fn of(journal: Journal<'a>) -> Self {
         Self::within(journal, Limits::OF_A_VSWITCH)
     }
 
-    /// The same of a journal of which no more than this is remembered.
+    /// Reads a journal within these limits.
     pub(super) fn within(journal: Journal<'a>, limits: Limits) -> Self {
         let (mut changes, mut runs, mut damage) = (Vec::new(), Vec::new(), journal.damage());
-        // The change whose parts are being read, and the segment of these.
+        // The change whose parts are being read, and their segment.
         let mut open: Option<Open> = None;
         let (mut passed_over, mut forgotten) = (0, 0);
         for record in journal.records() {
@@ -209,7 +209,6 @@ impl<'a> History<'a> {
         Self { journal, changes, runs, damage, passed_over, limits, budget: Cell::new(MOST_UNPACKED) }
     }
 
-    /// Unpacks a change.
     fn unpack(&self, packed: &Packed) -> Result<Unpacked, Unread> {
         let parts = self.journal.records_from(packed.place).filter_map(|record| {
             let is_part = matches!(Kind::of(record.kind), Some(Kind::Change | Kind::Checkpoint));
@@ -218,27 +217,27 @@ impl<'a> History<'a> {
         unpack(parts.take(packed.parts as usize), self.limits.weight, &self.budget)
     }
 
-    /// The node whose journal it is.
+    /// Name of the node.
     pub fn node(&self) -> &str {
         self.journal.node()
     }
 
-    /// What of it cannot be read.
+    /// Damage of the journal.
     pub const fn damage(&self) -> Damage {
         self.damage
     }
 
-    /// How many changes are older than those that are remembered: a journal of the usual size does not hold so many.
+    /// Number of older changes that were dropped. A journal of the default size holds fewer than the limit.
     pub const fn passed_over(&self) -> usize {
         self.passed_over
     }
 
-    /// Since when states are known; none where none is.
+    /// Time of the first known state. `None` if no state is known.
     pub fn begins(&self) -> Option<u64> {
         self.changes.iter().find(|change| change.is_whole).map(|change| change.time)
     }
 
-    /// The last time of which it says anything.
+    /// Time of the last record or sign of life.
     pub fn ends(&self) -> u64 {
         let last = self.journal.records().map(|record| record.time).max();
         self.journal.alive().into_iter().chain(last).max().unwrap_or(0)
@@ -253,26 +252,26 @@ impl<'a> History<'a> {
         self.changes.iter().map(|change| change.number).max().unwrap_or(0)
     }
 
-    /// The last state that is known.
+    /// Returns the last known state.
     ///
     /// # Errors
-    /// When there is none, or changes are lost.
+    /// If the journal has no state, or changes are lost.
     pub fn last_state(&self) -> Result<StateAt, HistoryError> {
         self.state_of(self.changes.len().checked_sub(1).ok_or(HistoryError::Empty)?)
     }
 
-    /// The state that was in force at this time: of the last change that is not later. Where the clock was set back, the last one in the order
-    /// in which they were made.
+    /// Returns the state at this time: that of the last change not later than `time`. If the clock was set back, the last one in recorded
+    /// order.
     ///
     /// # Errors
-    /// When it is not known.
+    /// If the state is unknown.
     pub fn state_at(&self, time: u64) -> Result<StateAt, HistoryError> {
         let begins = self.begins().ok_or(HistoryError::Empty)?;
         let at = self.changes.iter().rposition(|change| change.time <= time);
         let at = at.ok_or(HistoryError::Before { begins })?;
         let (change, next) = (&self.changes[at], self.changes.get(at + 1));
         if next.is_some_and(|next| next.number > change.number + 1) && time > change.time {
-            // The lost one may have been in force by then.
+            // The lost change may have been in force by then.
             return Err(HistoryError::Gap(self.gap(at + 1)));
         }
         self.state_of(at)
@@ -305,14 +304,13 @@ impl<'a> History<'a> {
         Ok(state)
     }
 
-    /// The time around the change at this place, which is not known.
+    /// Returns the unknown period around the change at this index.
     fn gap(&self, place: usize) -> Gap {
         let from = place.checked_sub(1).map_or(0, |before| self.changes[before].time);
         Gap { from, until: self.changes[place..].iter().find(|change| change.is_whole).map(|change| change.time) }
     }
 
-    /// Makes the state the next one. Returns what that changes; none at the end. Where changes are lost, the next one that is known whole
-    /// follows.
+    /// Advances to the next state and returns the change. `None` at the end. Skips lost changes up to the next whole state.
     pub fn follow(&self, state: &mut StateAt) -> Option<Step> {
         loop {
             let at = state.at + 1;
@@ -323,7 +321,7 @@ impl<'a> History<'a> {
             let Some(change) = self.unpack(packed).ok().filter(|_| is_next || packed.is_whole) else { continue };
             let merged = change.change.merged.max(1);
             let (was_denying, before) = (state.is_denying, state.number);
-            // One that is too large with it is the last one that is known.
+            // If the state becomes too large, the previous one is the last known.
             let events = state.take(packed, change, self.limits.weight).ok()?;
             let is_other = !events.is_empty() || was_denying != state.is_denying || missing > 0;
             if is_other || packed.number != before {
@@ -332,17 +330,17 @@ impl<'a> History<'a> {
         }
     }
 
-    /// Whether nothing came after a state that [`follow`](Self::follow) led to and that is lost.
+    /// Whether no later change is lost, after [`follow`](Self::follow) returned `None`.
     pub fn is_last(&self, state: &StateAt) -> bool {
         state.number >= self.last_number()
     }
 
-    /// The verdicts of a time, both ends included, in their order in the journal.
+    /// Calls `each` for the verdicts of a period, ends included, in recorded order.
     pub fn verdicts(&self, from: u64, to: u64, each: impl FnMut(Verdict)) {
         verdicts(&self.journal, from, to, each);
     }
 
-    /// What was not recorded of times that touch this one.
+    /// Returns how much was not recorded in periods that overlap this one.
     pub fn left_out(&self, from: u64, to: u64) -> LeftOut {
         let told = self.journal.records().filter(|record| Kind::of(record.kind) == Some(Kind::LeftOut));
         let of_time = told.filter_map(|record| {
@@ -357,7 +355,7 @@ impl<'a> History<'a> {
         })
     }
 
-    /// When no vswitch ran at this time: since when, and until when, as far as that is known.
+    /// Returns the period around this time in which no vswitch ran. Its end is `None` if unknown.
     pub fn pause_at(&self, time: u64) -> Option<(u64, Option<u64>)> {
         for (at, &(started, run)) in self.runs.iter().enumerate() {
             if run.is_start {
@@ -373,7 +371,7 @@ impl<'a> History<'a> {
     }
 }
 
-/// Keeps the newer half of what are too many.
+/// Drops the older half of a full list.
 fn forget<T>(all: &mut Vec<T>, most: usize, forgotten: &mut usize) {
     if all.len() >= most {
         *forgotten += most / 2;

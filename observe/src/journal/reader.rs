@@ -1,43 +1,43 @@
-//! Finds the records of a journal, whatever its bytes are.
+//! Finds the records of a journal with arbitrary content.
 //!
-//! Nothing is kept of a record: whoever looks at them walks over the segments again. A gigabyte holds 25 million of the shortest ones, and a
-//! list of them would take more memory than the file.
+//! Does not keep records: each query walks over the segments. A gigabyte can hold 25 million records, whose list would need more memory
+//! than the file.
 
 use super::format::{
     FileHead, HeadFault, Layout, RECORD_HEAD, RecordHead, SEGMENT_HEAD, SegmentHead, VERSION, last_alive, sequence_of,
 };
 
-/// Why nothing of a file is read.
+/// Why a file cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JournalError {
-    /// Something else.
+    /// It is not a journal.
     #[error("the file is not a vswitch's journal")]
     Foreign,
-    /// Of another version.
+    /// It has another version.
     #[error("the journal has version {0}, this program reads version {VERSION}")]
     Version(u32),
-    /// Its first page is damaged, without which nothing of the rest is known.
+    /// Its first page is damaged, which describes the rest.
     #[error("the header of the journal is damaged")]
     Damaged,
 }
 
-/// What of a journal could not be read.
+/// Unreadable parts of a journal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Damage {
-    /// Segments without a sound header, though something is there.
+    /// Segments with an invalid header, except empty ones.
     pub segments: usize,
-    /// Places between records where something is that is no record.
+    /// Gaps between records with invalid content.
     pub places: usize,
-    /// Bytes at them.
+    /// Bytes in these gaps.
     pub bytes: usize,
-    /// Records that are whole, and whose content is not understood.
+    /// Valid records whose content could not be parsed.
     pub unknown: usize,
-    /// Whether the last record was being written when the process died, and is no record.
+    /// Whether the process died while writing the last record.
     pub is_torn: bool,
 }
 
 impl Damage {
-    /// Whether something was lost that had been recorded.
+    /// Whether recorded data was lost.
     pub const fn is_loss(self) -> bool {
         self.segments + self.places + self.unknown > 0
     }
@@ -50,12 +50,12 @@ impl std::fmt::Display for Damage {
     }
 }
 
-/// Where a record is.
+/// Position of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
-    /// Which of the segments that are read, the oldest first.
+    /// Index of the readable segment, oldest first.
     segment: u32,
-    /// From the segment's start.
+    /// Offset in the segment.
     at: u32,
 }
 
@@ -63,7 +63,7 @@ pub(super) struct Place {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Record<'a> {
     pub(super) place: Place,
-    /// The segment's.
+    /// Sequence number of the segment.
     pub(super) sequence: u64,
     pub(super) kind: u8,
     pub(super) time: u64,
@@ -71,23 +71,23 @@ pub(super) struct Record<'a> {
     pub(super) payload: &'a [u8],
 }
 
-/// See the module.
+/// A readable journal.
 #[derive(Debug)]
 pub struct Journal<'a> {
     head: FileHead,
     alive: Option<u64>,
-    /// Sequences of the segments and their bytes up to the end of the last record, the oldest first.
+    /// Sequence numbers and contents of the segments up to their last record, oldest first.
     segments: Vec<(u64, &'a [u8])>,
     damage: Damage,
-    /// The newest segment: its place, its sequence, and where its records end.
+    /// The newest segment: index, sequence number, end of its records.
     newest: Option<(usize, u64, usize)>,
 }
 
 impl<'a> Journal<'a> {
-    /// Looks at all records. Takes time in proportion to the bytes, and next to no memory. A file that is too short is read as far as it goes.
+    /// Scans all records. Takes time proportional to the size, and almost no memory. A truncated file is read up to its end.
     ///
     /// # Errors
-    /// When nothing of it can be read.
+    /// If the header cannot be read.
     pub fn open(bytes: &'a [u8]) -> Result<Self, JournalError> {
         let head = FileHead::read(bytes).map_err(|fault| match fault {
             HeadFault::Foreign => JournalError::Foreign,
@@ -110,7 +110,7 @@ impl<'a> Journal<'a> {
         damage.segments += before - segments.len();
         let next = segments.last().map(|&(sequence, ..)| sequence + 1);
         for segment in others {
-            // One that was being begun: what it was is erased from its first byte on, and its new number stands before its first bytes do.
+            // The segment was being started: its old header is erased first, and the new sequence number is written before the magic.
             let is_begun = segment[0] == 0 || (next.is_some() && sequence_of(segment) == next);
             damage.is_torn |= is_begun;
             damage.segments += usize::from(!is_begun);
@@ -127,7 +127,7 @@ impl<'a> Journal<'a> {
         Ok(Self { head, alive: last_alive(bytes), segments: sound, damage, newest })
     }
 
-    /// The node whose journal it is.
+    /// Name of the node.
     pub fn node(&self) -> &str {
         &self.head.node
     }
@@ -141,7 +141,7 @@ impl<'a> Journal<'a> {
         self.alive
     }
 
-    /// What could not be read.
+    /// Unreadable parts.
     pub const fn damage(&self) -> Damage {
         self.damage
     }
@@ -150,14 +150,14 @@ impl<'a> Journal<'a> {
         self.newest
     }
 
-    /// All records, in the order in which they were written.
+    /// Returns all records in recorded order.
     pub(super) fn records(&self) -> impl Iterator<Item = Record<'a>> + use<'_, 'a> {
         (0..)
             .zip(&self.segments)
             .flat_map(|(place, &(sequence, segment))| Walk::new(place, sequence, segment, SEGMENT_HEAD))
     }
 
-    /// The records of a segment from this one on.
+    /// Returns the records of a segment from this one on.
     pub(super) fn records_from(&self, place: Place) -> impl Iterator<Item = Record<'a>> + use<'a> {
         let segment = self.segments.get(place.segment as usize).copied();
         segment
@@ -172,13 +172,13 @@ struct Walk<'a> {
     place: u32,
     sequence: u64,
     segment: &'a [u8],
-    /// Where the next record may begin.
+    /// Where the next record may start.
     at: usize,
-    /// Where the last record has ended.
+    /// End of the last record.
     end: usize,
-    /// Where what is no record begins.
+    /// Start of the current gap.
     skipped: Option<usize>,
-    /// Places between records where something is that is no record, and the bytes at them.
+    /// Gaps between records, and their bytes.
     places: usize,
     bytes: usize,
 }
@@ -188,16 +188,15 @@ impl<'a> Walk<'a> {
         Self { place, sequence, segment, at, end: SEGMENT_HEAD, skipped: None, places: 0, bytes: 0 }
     }
 
-    /// Tells what was no record.
+    /// Adds the gaps to `damage`.
     fn tell_damage(&self, is_newest: bool, damage: &mut Damage) {
         damage.places += self.places;
         damage.bytes += self.bytes;
-        // Behind the last record is a length of 0, and then what the segment had before. A page that was lost is zeros as well, which is why
-        // records are looked for behind it.
+        // A length of 0 follows the last record, then old data. A lost page is zero too, so search for records after it.
         let is_over = self.segment.get(self.end..self.end + 4).is_none_or(|len| len == [0; 4]);
         match self.skipped {
             Some(_) if is_over => {}
-            // Nothing sound is behind it: of the newest segment it is a record that was being written.
+            // No valid record follows. In the newest segment, the record was being written.
             Some(_) if is_newest => damage.is_torn = true,
             Some(start) => {
                 damage.places += 1;
@@ -231,7 +230,7 @@ impl<'a> Iterator for Walk<'a> {
                     let place = Place { segment: self.place, at: u32::try_from(start).unwrap_or(u32::MAX) };
                     return Some(Record { place, sequence: self.sequence, kind, time, generation, payload });
                 }
-                // Its length is sound, so the next one is behind it.
+                // The length is valid, so the next record follows.
                 (Some(head), None) => {
                     self.skipped.get_or_insert(start);
                     self.at += head.size();

@@ -1,4 +1,4 @@
-//! What is written when: records, and a checkpoint at the start of each segment.
+//! Writes records, and a checkpoint at the start of each segment.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,29 +15,29 @@ use super::writer::{Writer, WriterError};
 /// Why something could not be recorded.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// There is no room at all.
+    /// The journal has no room.
     #[error(transparent)]
     Writer(#[from] WriterError),
-    /// A fault of the program.
+    /// An internal error.
     #[error("an object cannot be written: {0}")]
     Object(#[from] serde_json::Error),
-    /// The change alone is larger than the journal's segments.
+    /// The change is larger than a segment.
     #[error("the state of {objects} objects takes {bytes} bytes, more than a segment of the journal has")]
     TooLarge {
-        /// How many there are.
+        /// Number of objects in the state.
         objects: usize,
-        /// Bytes of it.
+        /// Size of the change in bytes.
         bytes: usize,
     },
 }
 
-/// What an earlier recorder has left.
+/// What an earlier recorder left.
 struct Found {
     damage: Damage,
     alive: Option<u64>,
-    /// The last change's.
+    /// Number of the last change.
     number: u64,
-    /// The last one; none where it is not known.
+    /// The last state. `None` if unknown.
     state: Option<StateAt>,
 }
 
@@ -52,30 +52,30 @@ impl Found {
     }
 }
 
-/// See the module.
+/// Records the state and verdicts of a vswitch.
 #[derive(Debug)]
 pub struct Recorder<M> {
     writer: Writer<M>,
     known: Known,
-    /// Whether that is the whole state. It is not when the journal goes on and what it has said last is lost: then there is no checkpoint
-    /// before the whole state is told again, as it would say that what is not known is not there.
+    /// Whether `known` is the whole state. False if the last changes of a continued journal are lost: no checkpoint is written before the
+    /// next whole state, because it would omit unknown objects.
     is_known: bool,
-    /// The number of the last change.
+    /// Number of the last change.
     number: u64,
     generation: u64,
-    /// Numbers of the segment's names.
+    /// Numbers of names in the current segment.
     names: HashMap<Arc<str>, u64>,
     /// Whether the last checkpoint was too large to be written.
     is_too_large: bool,
-    /// Records so far, of this process.
+    /// Number of records written by this process.
     records: u64,
 }
 
 impl<M: Memory> Recorder<M> {
-    /// Goes on with the journal that is in the memory, or begins one. Returns what was found of it.
+    /// Continues the journal in the memory, or creates one. Returns the damage of a continued journal.
     ///
     /// # Errors
-    /// When there is another one, or no room.
+    /// If the memory holds another journal, or has no room.
     pub fn open(memory: M, layout: Layout, node: &str, now: u64) -> Result<(Self, Option<Damage>), WriterError> {
         let (writer, found) = Writer::open(memory, layout, node, now, |journal| Found::of(&History::of(journal)))?;
         let mut recorder = Self {
@@ -95,7 +95,7 @@ impl<M: Memory> Recorder<M> {
         recorder.number = number;
         recorder.is_known = number == 0 || state.is_some();
         if let Some(state) = state {
-            // From now on what differs from it is told.
+            // Later changes are recorded relative to this state.
             let events = state.objects.objects().cloned().map(Event::Apply).collect();
             let (settings, attached) = (Some(state.settings), Some(state.attached));
             let change = Change { is_whole: true, is_denying: state.is_denying, merged: 1, settings, attached, events };
@@ -112,10 +112,10 @@ impl<M: Memory> Recorder<M> {
         })
     }
 
-    /// The vswitch stops in order.
+    /// Records an orderly stop of the vswitch.
     ///
     /// # Errors
-    /// When there is no room.
+    /// If there is no room.
     pub fn stop(&mut self, now: u64) -> Result<(), RecordError> {
         self.alive(now);
         self.run(now, Run { is_start: false, alive: None })
@@ -126,30 +126,30 @@ impl<M: Memory> Recorder<M> {
         self.write(now, &[(Kind::Run, payload)])
     }
 
-    /// Says that the vswitch is alive.
+    /// Updates the time at which the vswitch was last alive.
     pub fn alive(&mut self, now: u64) {
         self.writer.alive(now);
     }
 
-    /// What it writes to.
+    /// The memory that it writes to.
     pub fn memory(&self) -> &M {
         self.writer.memory()
     }
 
-    /// Records that this process has written.
+    /// Number of records written by this process.
     pub const fn records(&self) -> u64 {
         self.records
     }
 
-    /// Whether the state is too large for a checkpoint in each segment; see the module above. Of how many objects it is.
+    /// Returns the number of objects if the state is too large for a checkpoint in each segment; see the module above.
     pub fn is_too_large(&self) -> Option<usize> {
         self.is_too_large.then(|| self.known.len())
     }
 
-    /// A change of the state, which is in force since `time` by this generation.
+    /// Records a change of the state that took effect at `time` with this generation.
     ///
     /// # Errors
-    /// When there is no room for it. It is then part of the next checkpoint.
+    /// If there is no room. The change is then part of the next checkpoint.
     pub fn change(&mut self, time: u64, generation: u64, change: &Change) -> Result<(), RecordError> {
         let (lines, is_whole) = self.known.take(change)?;
         self.is_known |= change.is_whole;
@@ -162,7 +162,7 @@ impl<M: Memory> Recorder<M> {
         if self.writer.fits(payloads.iter().map(Vec::len)) {
             return self.append(time, payloads.into_iter().map(|payload| (kind, payload)));
         }
-        // The checkpoint has it in it.
+        // The checkpoint includes it.
         if self.rotate(time)? {
             return Ok(());
         }
@@ -173,18 +173,18 @@ impl<M: Memory> Recorder<M> {
         self.append(time, payloads.into_iter().map(|payload| (kind, payload)))
     }
 
-    /// What became of traffic.
+    /// Records verdicts.
     ///
     /// # Errors
-    /// When there is no room.
+    /// If there is no room.
     pub fn verdicts(&mut self, time: u64, verdicts: &[Verdict]) -> Result<(), RecordError> {
-        // Each is well below 256 bytes.
+        // Each verdict is well below 256 bytes.
         for verdicts in verdicts.chunks(LONGEST_PAYLOAD / 256) {
             let records = self.encode(time, verdicts);
             if self.writer.fits(records.iter().map(|(_, payload)| payload.len())) {
                 self.append(time, records.into_iter())?;
             } else {
-                // With the names of the next segment, which has none yet.
+                // Encode again, because the new segment has no names yet.
                 self.rotate(time)?;
                 let records = self.encode(time, verdicts);
                 self.append(time, records.into_iter())?;
@@ -193,16 +193,16 @@ impl<M: Memory> Recorder<M> {
         Ok(())
     }
 
-    /// What was not recorded.
+    /// Records how much was not recorded.
     ///
     /// # Errors
-    /// When there is no room.
+    /// If there is no room.
     pub fn left_out(&mut self, time: u64, left_out: LeftOut) -> Result<(), RecordError> {
         let payload = serde_json::to_vec(&left_out)?;
         self.write(time, &[(Kind::LeftOut, payload)])
     }
 
-    /// Names that are new, and the verdicts.
+    /// Encodes new names, then the verdicts.
     fn encode(&mut self, time: u64, verdicts: &[Verdict]) -> Vec<(Kind, Vec<u8>)> {
         let (mut records, mut entries) = (Vec::new(), Vec::new());
         for verdict in verdicts {
@@ -212,7 +212,7 @@ impl<M: Memory> Recorder<M> {
                 }
                 let number = self.names.len() as u64 + 1;
                 let mut payload = number.to_le_bytes().to_vec();
-                // Names of Kubernetes have a few hundred bytes; of an isolation by many policies only the first are told.
+                // Kubernetes names have a few hundred bytes. An isolation by many policies is truncated.
                 let end = (0..=text.len().min(LONGEST_NAME)).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
                 payload.extend_from_slice(&text.as_bytes()[..end]);
                 records.push((Kind::Name, payload));
@@ -242,7 +242,7 @@ impl<M: Memory> Recorder<M> {
         Ok(())
     }
 
-    /// Begins a segment, with a checkpoint where the state is known. Whether there is one.
+    /// Starts a segment, with a checkpoint if the state is known. Returns whether a checkpoint was written.
     fn rotate(&mut self, time: u64) -> Result<bool, RecordError> {
         let is_first = self.writer.is_empty();
         self.writer.rotate(time)?;

@@ -1,11 +1,11 @@
-//! What becomes of the state, as it is written: lines of JSON, packed.
+//! Encodes changes of the state: compressed lines of JSON.
 //!
 //! ```text
 //!   payload  number | part, parts | bytes of deflate( head \n event \n event ... )
 //! ```
-//! The objects are those that the vswitch understands, as it also keeps them for a start without its API server: what no policy depends on,
-//! secrets, environments, annotations, is not in them. A form of our own would be a third smaller packed, and would have to be changed with
-//! each field of an object.
+//! The objects are those that the vswitch parsed, in the form in which it also saves them for a start without API server. Data that no
+//! policy depends on, such as secrets, environment variables and annotations, is not included. A custom format would be a third smaller,
+//! but would have to change with each field of an object.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -23,34 +23,34 @@ use serde::{Deserialize, Serialize};
 
 use super::format::{LONGEST_PAYLOAD, MOST_NUMBER};
 
-/// What stands before a part.
+/// Size of a part's header in bytes.
 pub(super) const PART_HEAD: usize = 16;
-/// Bytes of a part.
+/// Size of a part's content in bytes.
 const PART: usize = LONGEST_PAYLOAD - PART_HEAD;
-/// The [weight] of the largest change that is read, and of the largest state: some 150,000 pods, which is what Kubernetes
-/// promises at most. A bound, because a small record can unpack to anything.
+/// Maximum [weight] of a change and of a state: about 150,000 pods, Kubernetes' documented maximum. A limit, because a small record can
+/// decompress to any size.
 pub(super) const MOST_WEIGHT: u64 = 1 << 29;
-/// The longest line. The largest object that an API server keeps has 1.5 MB.
+/// Maximum length of a line in bytes. API servers limit objects to 1.5 MB.
 const LONGEST_LINE: u64 = 1 << 24;
-/// What an event takes beside its text.
+/// Memory of an event besides its text, in bytes.
 const EVENT: u64 = size_of::<Event>() as u64;
-/// What an item of a list or a map takes beside its text: a label takes two of these.
+/// Memory of a list or map item besides its text, in bytes. A label has two.
 const ITEM: u64 = 64;
 
-/// A change of the state as it was put into force.
+/// A change of the state in force.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Change {
-    /// What came before counts no more: `events` are all objects.
+    /// Whether `events` are all objects, independent of earlier changes.
     pub is_whole: bool,
-    /// No state is in force: nothing passes.
+    /// Whether no state is in force, so that everything is denied.
     pub is_denying: bool,
-    /// Changes that came so soon that they are told together, this one included.
+    /// Number of merged changes, including this one.
     pub merged: u64,
-    /// From now on these count; none for as before.
+    /// New settings. `None` if unchanged.
     pub settings: Option<Settings>,
-    /// These are all pods that are attached; none for as before.
+    /// All attached pods. `None` if unchanged.
     pub attached: Option<BTreeMap<PodName, Attachment>>,
-    /// What became of objects.
+    /// Events of objects.
     pub events: Vec<Event>,
 }
 
@@ -65,10 +65,10 @@ struct Head {
     attached: Option<Vec<(PodName, Attachment)>>,
 }
 
-/// All that is known, as it is written: what a checkpoint is made of.
+/// The current state in encoded form, for checkpoints.
 #[derive(Debug, Default)]
 pub(super) struct Known {
-    /// The line of each object.
+    /// Encoded line of each object.
     objects: BTreeMap<Key, Box<str>>,
     is_denying: bool,
     settings: Option<Settings>,
@@ -80,7 +80,7 @@ impl Known {
         self.objects.len()
     }
 
-    /// Takes a change in. Returns it as lines, and whether they are the whole state: where there was one before, they are what differs.
+    /// Applies a change. Returns its lines, and whether they are the whole state. If a state existed, they are only the difference.
     pub(super) fn take(&mut self, change: &Change) -> Result<(Vec<u8>, bool), serde_json::Error> {
         let mut lines: BTreeMap<Key, Option<Box<str>>> = BTreeMap::new();
         let is_first = self.objects.is_empty() && change.is_whole;
@@ -124,7 +124,7 @@ impl Known {
         Ok((text, is_first))
     }
 
-    /// All of it, as lines.
+    /// Returns the whole state as lines.
     pub(super) fn whole(&self) -> Result<Vec<u8>, serde_json::Error> {
         let attached = self.attached.clone().map(|attached| attached.into_iter().collect());
         let (settings, denying) = (self.settings.clone(), self.is_denying);
@@ -137,10 +137,10 @@ impl Known {
     }
 }
 
-/// Payloads that hold these lines, as change `number`; none where it would be more parts than can be numbered.
+/// Compresses lines into payloads of change `number`. `None` if there are more than 2^32 parts.
 pub(super) fn pack(number: u64, lines: &[u8]) -> Option<Vec<Vec<u8>>> {
     let mut packer = DeflateEncoder::new(Vec::new(), Compression::fast());
-    // It writes to memory.
+    // Writing to memory cannot fail.
     packer.write_all(lines).ok()?;
     let packed = packer.finish().ok()?;
     let parts = u32::try_from(packed.len().div_ceil(PART)).ok()?;
@@ -174,30 +174,30 @@ impl<'a> Part<'a> {
     }
 }
 
-/// What an object takes in memory, at a guess, by its line.
+/// Estimates an object's memory from its line, in bytes.
 fn weight(line: &[u8]) -> u64 {
     let items = line.iter().filter(|byte| matches!(byte, b',' | b':' | b'[' | b'{')).count() as u64;
     line.len() as u64 + EVENT + ITEM * items
 }
 
-/// Why a change is not read.
+/// Why a change cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unread {
-    /// It is not understood.
+    /// It cannot be parsed.
     Foreign,
-    /// It, or all that was read before, is larger than any of a vswitch's.
+    /// It, or the total read so far, exceeds the limit.
     TooLarge,
 }
 
-/// A change that was read.
+/// A decompressed change.
 #[derive(Debug)]
 pub(super) struct Unpacked {
     pub(super) change: Change,
-    /// What each of its events [weighs](weight).
+    /// [Weight](weight) of each event.
     pub(super) weights: Vec<u64>,
 }
 
-/// Parts one behind the other.
+/// Reads parts one after the other.
 struct Joined<'a, I> {
     part: &'a [u8],
     rest: I,
@@ -215,8 +215,8 @@ impl<'a, I: Iterator<Item = &'a [u8]>> Read for Joined<'a, I> {
     }
 }
 
-/// The change that these parts are of, in their order. It is read line by line, so that what is too large is found out before it is in memory.
-/// The budget is what may still be unpacked, in bytes of text and of events.
+/// Decompresses the parts of a change, which are in order. Reads line by line to detect an excessive size early. `budget` is the number of
+/// bytes, of text and events, that may still be decompressed.
 pub(super) fn unpack<'a>(
     parts: impl Iterator<Item = &'a [u8]>,
     most_weight: u64,

@@ -1,7 +1,7 @@
-//! What became of a session's first packet, or of packets that were dropped, as it is written: some 40 bytes for IPv4.
+//! Encodes verdicts on sessions and dropped packets: about 40 bytes for IPv4.
 //!
-//! Names (of ports, tables, reasons, policies) are texts of the segment with numbers from 1; 0 is none. Numbers are as short as they are small.
-//! Reasons are texts as well: their numbers change with the program, their names never do.
+//! Names (of ports, tables, reasons, policies) are numbered per segment from 1; 0 means none. Integers have a variable length. Reasons are
+//! stored by name, because their numbers may change between versions.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -9,74 +9,74 @@ use std::sync::Arc;
 use bulkhead_dataplane::Flow;
 use serde::{Deserialize, Serialize};
 
-/// The addresses and ports that a packet leaves with.
+/// Addresses and ports after translation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Translated {
-    /// The source address.
+    /// Source address.
     pub src: IpAddr,
-    /// The destination address.
+    /// Destination address.
     pub dst: IpAddr,
-    /// The source port.
+    /// Source port.
     pub sport: u16,
-    /// The destination port.
+    /// Destination port.
     pub dport: u16,
 }
 
-/// A session that began, or packets that were dropped.
+/// A new session, or dropped packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// When, in nanoseconds since 1970; microseconds are kept.
+    /// Time in nanoseconds since 1970, with a resolution of microseconds.
     pub time: u64,
-    /// The snapshot that it was judged by.
+    /// Generation of the snapshot.
     pub generation: u64,
-    /// Packets.
+    /// Number of packets.
     pub count: u64,
-    /// The length of the (last) packet in bytes.
+    /// Length of the last packet in bytes.
     pub length: u32,
-    /// The port where it came in.
+    /// Ingress port.
     pub in_port: Option<Arc<str>>,
-    /// The port where it leaves.
+    /// Egress port.
     pub out_port: Option<Arc<str>>,
-    /// Why it was dropped; none for a session.
+    /// Drop reason. `None` for a session.
     pub reason: Option<Arc<str>>,
-    /// Whose, as far as that is known.
+    /// Addresses, ports and protocol. `None` if unknown.
     pub flow: Option<Flow>,
     /// What the packet leaves with. `None` if it is not translated.
     pub translated: Option<Translated>,
-    /// The control bits of a TCP segment.
+    /// TCP flags.
     pub tcp_flags: Option<u8>,
-    /// The table that was asked, by its port.
+    /// The table that decided, by its port.
     pub table: Option<Arc<str>>,
-    /// Its rule, from 0.
+    /// Index of the matching rule, from 0.
     pub rule: Option<u32>,
-    /// Whose that is.
+    /// The policy rule behind it, or the policies that isolate.
     pub origin: Option<Arc<str>>,
-    /// Who would deny it if all policies were enforced.
+    /// Audited policy that would deny it.
     pub audited: Option<Arc<str>>,
 }
 
-/// What was not recorded of a time that ends when this is told.
+/// How much was not recorded in a period, which ends at the time of the record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LeftOut {
-    /// When that time began, in nanoseconds since 1970.
+    /// Start of the period, in nanoseconds since 1970.
     pub since: u64,
-    /// Sessions that were over the journal's rate.
+    /// Sessions above the journal's rate limit.
     pub sessions: u64,
-    /// Dropped packets that were.
+    /// Dropped packets above the journal's rate limit.
     pub dropped: u64,
-    /// Sessions and dropped packets for which the workers had no room, or the recorder no time.
+    /// Sessions and dropped packets lost because the workers' buffers were full, or the recorder was busy.
     pub unheard: u64,
 }
 
 impl LeftOut {
-    /// The sum of all three.
+    /// Returns the sum.
     pub const fn total(&self) -> u64 {
         self.sessions.saturating_add(self.dropped).saturating_add(self.unheard)
     }
 }
 
-/// Bits of an entry.
+/// Flags of an entry.
 mod bit {
     pub(super) const FLOW: u64 = 1;
     pub(super) const V6: u64 = 1 << 1;
@@ -102,7 +102,7 @@ fn address(address: IpAddr, out: &mut Vec<u8>) {
 }
 
 impl Verdict {
-    /// Appends it, in a record of this time, with the numbers of names.
+    /// Appends the encoded verdict to `out`. `base` is the time of the record, `name` returns the number of a name.
     pub(super) fn write(&self, base: u64, mut name: impl FnMut(&Arc<str>) -> u64, out: &mut Vec<u8>) {
         let mut named = |text: &Option<Arc<str>>| text.as_ref().map_or(0, &mut name);
         let names = [&self.in_port, &self.out_port, &self.reason, &self.table, &self.origin, &self.audited];
@@ -124,7 +124,7 @@ impl Verdict {
             bits |= if is_set { bit } else { 0 };
         }
         number(bits, out);
-        // Of several workers, in no order: a difference can be negative, which its lowest bit says.
+        // Verdicts of several workers are unordered, so the difference is signed (zigzag encoding).
         let behind = (i128::from(self.time) - i128::from(base)) / 1000;
         let behind = i64::try_from(behind).unwrap_or(0);
         number(((behind << 1) ^ (behind >> 63)).cast_unsigned(), out);
@@ -152,7 +152,7 @@ impl Verdict {
     }
 }
 
-/// Reads entries.
+/// Decodes entries.
 pub(super) struct Entries<'a> {
     bytes: &'a [u8],
     base: u64,
@@ -163,7 +163,7 @@ impl<'a> Entries<'a> {
         Self { bytes, base }
     }
 
-    /// The next one; none at the end. An error where it is not understood.
+    /// Returns the next entry. `None` at the end, `Some(Err)` if it cannot be decoded.
     pub(super) fn next(&mut self, name: &impl Fn(u64) -> Option<Arc<str>>) -> Option<Result<Verdict, ()>> {
         (!self.bytes.is_empty()).then(|| self.entry(name).ok_or(()))
     }

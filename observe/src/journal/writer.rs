@@ -6,10 +6,10 @@ use super::format::{
 };
 use super::reader::{Journal, JournalError};
 
-/// Why there is nothing to write to.
+/// Why the journal cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub enum WriterError {
-    /// What is there is not this node's journal of this size. The memory is as it was.
+    /// The memory holds something other than this node's journal of this size. It was not changed.
     #[error("{0}")]
     Refused(String),
     /// The file cannot grow.
@@ -17,29 +17,29 @@ pub enum WriterError {
     NoRoom,
 }
 
-/// The record does not fit into the rest of the segment.
+/// The record does not fit into the current segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Full;
 
-/// See the module. The memory is this writer's alone.
+/// Writes records. Needs exclusive access to the memory.
 #[derive(Debug)]
 pub(super) struct Writer<M> {
     memory: M,
     layout: Layout,
-    /// The segment that is written to; none before the first one is begun.
+    /// Current segment. `None` before the first one.
     segment: Option<usize>,
     sequence: u64,
-    /// Where the next record begins, from the segment's start.
+    /// Offset of the next record in the segment.
     at: usize,
-    /// How many segments there are room for.
+    /// Number of segments that have room.
     most: usize,
 }
 
 impl<M: Memory> Writer<M> {
-    /// Goes on with the journal in the memory, of which it returns what `look` makes; or begins one where it is all zeros at its start.
+    /// Continues the journal in the memory, and returns the result of `look`; or creates one if the memory starts with zeros.
     ///
     /// # Errors
-    /// When it is another one, or the memory has no room.
+    /// If the memory holds another journal, or has no room.
     pub(super) fn open<T>(
         memory: M,
         layout: Layout,
@@ -75,12 +75,12 @@ impl<M: Memory> Writer<M> {
         Ok((writer, Some(found)))
     }
 
-    /// What it writes to.
+    /// The memory that it writes to.
     pub(super) fn memory(&self) -> &M {
         &self.memory
     }
 
-    /// Says that the recorder is alive.
+    /// Updates the time at which the recorder was last alive.
     pub(super) fn alive(&mut self, time: u64) {
         let (at, bytes) = alive(time);
         self.memory.put(at, &bytes);
@@ -91,18 +91,18 @@ impl<M: Memory> Writer<M> {
         self.segment.is_none()
     }
 
-    /// Bytes of a segment that records can have.
+    /// Bytes of a segment available for records.
     pub(super) const fn capacity(&self) -> usize {
         self.layout.segment - SEGMENT_HEAD
     }
 
-    /// Whether records with such payloads fit into the rest of the segment.
+    /// Whether records with these payload lengths fit into the current segment.
     pub(super) fn fits(&self, payloads: impl Iterator<Item = usize>) -> bool {
         let size: usize = payloads.map(size_of_record).sum();
         self.segment.is_some() && self.at + size <= self.layout.segment
     }
 
-    /// Appends a record. What is in the journal is not touched before the last bytes of the record are written, which are its length.
+    /// Appends a record. Writes its length last, so that an interrupted write leaves the journal intact.
     pub(super) fn append(&mut self, kind: Kind, time: u64, generation: u64, payload: &[u8]) -> Result<(), Full> {
         debug_assert!((1..=LONGEST_PAYLOAD).contains(&payload.len()));
         let Some(segment) = self.segment.filter(|_| self.fits([payload.len()].into_iter())) else { return Err(Full) };
@@ -118,24 +118,24 @@ impl<M: Memory> Writer<M> {
         Ok(())
     }
 
-    /// Begins the next segment, and forgets what was in it.
+    /// Starts the next segment and discards its old contents.
     ///
     /// # Errors
-    /// When there is no room for any.
+    /// If no segment has room.
     pub(super) fn rotate(&mut self, time: u64) -> Result<(), WriterError> {
         let next = self.segment.map_or(0, |segment| segment + 1);
         let place = if next >= self.most { 0 } else { next };
         let place = match self.memory.grow(self.layout.at(place)) {
             true => place,
             false if place == 0 => return Err(WriterError::NoRoom),
-            // The journal is smaller than it was to be: those that are there are written over in turn.
+            // The file cannot grow to its full size, so reuse the existing segments.
             false => {
                 self.most = place;
                 0
             }
         };
         let start = self.layout.at(place).start;
-        // None of the old ones is read as one of the new.
+        // Invalidate old records first.
         self.memory.put(start, &[0; 8]);
         self.end_at(place, SEGMENT_HEAD);
         self.sequence += 1;
@@ -146,7 +146,7 @@ impl<M: Memory> Writer<M> {
         Ok(())
     }
 
-    /// Has the records end here, from the segment's start.
+    /// Marks the end of the records at this offset.
     fn end_at(&mut self, segment: usize, at: usize) {
         let room = self.layout.at(segment);
         let end = room.start + at;

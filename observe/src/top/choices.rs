@@ -1,4 +1,4 @@
-//! What a person has chosen to see.
+//! The user's choices: order, filter, pause, help and scroll position.
 
 use std::cmp::Ordering;
 
@@ -6,39 +6,37 @@ use super::keys::Key;
 use super::picture::{Picture, PortRates, Traffic};
 use crate::args::PortOrder;
 
-/// Characters of a filter: no name of a port is longer (a namespace and a pod, RFC 1123 labels and a name of 253).
+/// Maximum length of a filter: the longest port name (a namespace, and a pod name of 253 characters, RFC 1123).
 const LONGEST_FILTER: usize = 320;
 
-/// Rows that a page moves the ports by. The screen says how far it can.
+/// Rows per page. The view limits scrolling.
 const PAGE: usize = 10;
 
-/// See the module.
+/// The user's choices.
 #[derive(Clone, Debug)]
 pub(super) struct Choices {
-    /// The order of the ports.
+    /// Order of the ports.
     pub(super) order: PortOrder,
-    /// What is in the names of the ports that are shown.
+    /// Text that the names of shown ports contain.
     pub(super) filter: String,
-    /// Whether the filter is being typed, and what it was before.
+    /// The previous filter while a new one is being typed.
     typing: Option<String>,
-    /// Whether the screen stays as it is.
+    /// Whether the screen is frozen.
     pub(super) is_paused: bool,
-    /// Whether the keys are explained.
+    /// Whether the help is shown.
     pub(super) shows_help: bool,
-    /// The first port that is shown, of those that match.
+    /// Index of the first shown port among those that match.
     pub(super) first: usize,
 }
 
-/// What follows from a key.
+/// What a key causes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
-    /// It is over.
     Quit,
-    /// Something else is to be shown.
+    /// The screen has changed.
     Show,
-    /// All of the screen is to be drawn again: somebody else has written on it.
+    /// The whole screen must be redrawn, because something else wrote to the terminal.
     Redraw,
-    /// Nothing.
     Nothing,
 }
 
@@ -47,12 +45,11 @@ impl Choices {
         Self { order, filter: filter.to_owned(), typing: None, is_paused: false, shows_help: false, first: 0 }
     }
 
-    /// Whether the filter is being typed.
     pub(super) const fn is_typing(&self) -> bool {
         self.typing.is_some()
     }
 
-    /// A key was pressed while `ports` match.
+    /// Handles a key. `ports` is the number of matching ports.
     pub(super) fn press(&mut self, key: Key, ports: usize) -> Effect {
         if key == Key::Interrupt {
             return Effect::Quit;
@@ -63,7 +60,7 @@ impl Choices {
         let before = self.first;
         match key {
             Key::Char('q' | 'Q') => return Effect::Quit,
-            // Whoever looks at the help wants it away, by whatever key.
+            // Any key closes the help.
             _ if self.shows_help => self.shows_help = false,
             Key::Char('?' | 'h') => self.shows_help = true,
             Key::Char('p') => self.arrange(PortOrder::Packets),
@@ -110,7 +107,7 @@ impl Choices {
         }
     }
 
-    /// The ports that match, in order. Equal ones stay in the vswitch's order, so that rows do not change places.
+    /// Returns the matching ports in order. The sort is stable, so that equal rows do not swap.
     pub(super) fn ports<'a>(&self, picture: &'a Picture) -> Vec<&'a PortRates> {
         let mut ports: Vec<&PortRates> =
             picture.ports.iter().filter(|port| port.name.contains(&*self.filter)).collect();
@@ -125,7 +122,7 @@ impl Choices {
     }
 }
 
-/// The most first.
+/// Compares in descending order.
 fn most(of: fn(&Traffic) -> f64) -> impl Fn(&&PortRates, &&PortRates) -> Ordering {
     move |one, other| of(&other.traffic).total_cmp(&of(&one.traffic))
 }

@@ -1,9 +1,9 @@
-//! Figures as a person reads them: three digits and a prefix of the International System of Units.
+//! Formats figures with three digits and an SI prefix.
 
-/// The prefixes, each a thousand times the one before.
+/// SI prefixes in steps of a thousand.
 const PREFIXES: [&str; 7] = ["", "k", "M", "G", "T", "P", "E"];
 
-/// A rate: `0`, `<0.1`, `3.4`, `345`, `12.3k`, `1.20M`; `-` where there is none.
+/// Formats a rate: `0`, `<0.1`, `3.4`, `345`, `12.3k`, `1.20M`, or `-` for `None`.
 pub(super) fn rate(rate: Option<f64>) -> String {
     match rate {
         None => "-".to_owned(),
@@ -13,20 +13,20 @@ pub(super) fn rate(rate: Option<f64>) -> String {
     }
 }
 
-/// A count: all digits as long as they are few, as `bulkhead status` has them, then as a rate.
+/// Formats a count: exact if small, as in `bulkhead status`, else like a rate.
 pub(super) fn count(count: u64) -> String {
-    /// What fits in a narrow column.
+    /// Limit for exact counts, given by the column width.
     const EXACT: u64 = 10_000_000;
     #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
     if count < EXACT { count.to_string() } else { scaled(count as f64) }
 }
 
-/// A share in percent; `-` where there is none.
+/// Formats a share of 0 to 1 in percent, or `-` for `None`.
 pub(super) fn percent(share: Option<f64>) -> String {
     match share {
         None => "-".to_owned(),
         Some(share) if share > 0.0 && share < 0.005 => "<1%".to_owned(),
-        // What is not all is not told as all.
+        // Only a full share is shown as 100%.
         Some(share) if share < 1.0 => format!("{:.0}%", (share * 100.0).min(99.0)),
         Some(share) => format!("{:.0}%", share * 100.0),
     }
@@ -34,7 +34,7 @@ pub(super) fn percent(share: Option<f64>) -> String {
 
 fn scaled(value: f64) -> String {
     let (mut value, mut prefix) = (value, 0);
-    // As it is rounded below: 999.7 is 1.00k.
+    // Same rounding as below: 999.7 is 1.00k.
     while value >= 999.5 && prefix + 1 < PREFIXES.len() {
         (value, prefix) = (value / 1000.0, prefix + 1);
     }

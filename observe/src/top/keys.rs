@@ -1,9 +1,8 @@
-//! From what a terminal sends to keys.
+//! Parses terminal input into keys.
 
-/// A key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Key {
-    /// A character; never a control character.
+    /// A character except control characters.
     Char(char),
     Enter,
     Escape,
@@ -20,8 +19,8 @@ pub(super) enum Key {
     End,
 }
 
-/// The keys in what was read at once. A terminal sends a key's sequence in one piece, so an escape character at the end is the key of
-/// that name. Sequences of keys that nothing is done with, and bytes that are no UTF-8, are passed over.
+/// Parses input from one read. A terminal sends a key's sequence in one piece, so a trailing escape character is the Escape key. Unknown
+/// sequences and invalid UTF-8 are skipped.
 pub(super) fn keys(bytes: &[u8]) -> Vec<Key> {
     let text = String::from_utf8_lossy(bytes);
     let (mut rest, mut keys) = (text.chars().peekable(), Vec::new());
@@ -32,9 +31,9 @@ pub(super) fn keys(bytes: &[u8]) -> Vec<Key> {
                     rest.next();
                     sequence(&mut rest)
                 }
-                // Pressed twice. The second one may begin a sequence.
+                // Pressed twice. The second one may start a sequence.
                 Some('\u{1b}') => Some(Key::Escape),
-                // With Alt, which means nothing here.
+                // A key with Alt, which has no meaning here.
                 Some(_) => {
                     rest.next();
                     None
@@ -54,7 +53,7 @@ pub(super) fn keys(bytes: &[u8]) -> Vec<Key> {
     keys
 }
 
-/// The rest of a control sequence (ECMA-48, section 5.4): parameters, and a letter or `~` that ends it.
+/// Parses the rest of a control sequence (ECMA-48, section 5.4): parameters, then a letter or `~`.
 fn sequence(rest: &mut impl Iterator<Item = char>) -> Option<Key> {
     let mut parameters = String::new();
     let end = loop {

@@ -1,21 +1,21 @@
-//! From lines to what a terminal is sent (ECMA-48), without what it shows already.
+//! Converts lines to terminal output (ECMA-48), only for rows that changed.
 //!
-//! A row that has changed is drawn from its first column. So a terminal that disagrees on a character's width has one wrong row, until that
-//! row changes, and wide characters need no care.
+//! A changed row is redrawn from its first column. If a terminal disagrees about a character's width, only that row is wrong until it
+//! changes.
 
 use std::fmt::Write;
 
 use super::text::{Line, Style};
 
-/// Enters the screen of programs, whose content is not kept, and hides the cursor.
+/// Enters the alternate screen and hides the cursor.
 pub(super) const ENTER: &str = "\x1b[?1049h\x1b[?25l";
-/// Shows the cursor, and leaves for the screen before.
+/// Shows the cursor and leaves the alternate screen.
 pub(super) const LEAVE: &str = "\x1b[0m\x1b[?25h\x1b[?1049l";
 
-/// What a terminal shows.
+/// What the terminal shows.
 #[derive(Debug)]
 pub(super) struct Painter {
-    /// `None` until something is drawn: the terminal may show anything.
+    /// `None` if unknown.
     shown: Option<Vec<Line>>,
     /// Columns and rows.
     size: (u16, u16),
@@ -23,22 +23,21 @@ pub(super) struct Painter {
 }
 
 impl Painter {
-    /// For a terminal of this size. Without colours, text is bold or underlined all the same.
+    /// Returns a painter for a terminal of this size. Without colours, bold and underline are still used.
     pub(super) const fn new(size: (u16, u16), has_colours: bool) -> Self {
         Self { shown: None, size, has_colours }
     }
 
-    /// Columns and rows.
     pub(super) const fn size(&self) -> (u16, u16) {
         self.size
     }
 
-    /// The terminal has this size now, and may show anything.
+    /// Sets the terminal's size, and forgets what it shows.
     pub(super) fn restart(&mut self, size: (u16, u16)) {
         (self.shown, self.size) = (None, size);
     }
 
-    /// What to send so that the terminal shows these lines, of which it has room for `size`.
+    /// Returns the output that makes the terminal show these lines.
     pub(super) fn paint(&mut self, mut lines: Vec<Line>) -> String {
         let (width, height) = (usize::from(self.size.0), usize::from(self.size.1));
         lines.resize(height, Line::default());
@@ -48,7 +47,7 @@ impl Painter {
         }
         let shown = self.shown.take().unwrap_or_else(|| vec![Line::default(); height]);
         for (at, (line, _)) in lines.iter().zip(&shown).enumerate().filter(|(_, (line, before))| line != before) {
-            // Rows are counted from 1.
+            // Rows are numbered from 1.
             let _ = write!(out, "\x1b[{};1H", at + 1);
             self.row(line, width, &mut out);
         }
@@ -69,13 +68,13 @@ impl Painter {
         if style != Style::new() {
             out.push_str("\x1b[0m");
         }
-        // After the last column some terminals would erase that column.
+        // In the last column, some terminals would erase that column.
         if used < width {
             out.push_str("\x1b[K");
         }
     }
 
-    /// The style, whatever it was before.
+    /// Sets the style, independent of the previous one.
     fn set(&self, style: Style, out: &mut String) {
         out.push_str("\x1b[0");
         if style.is_bold {
@@ -85,7 +84,7 @@ impl Painter {
             out.push_str(";4");
         }
         for (which, colour) in [(38, style.fg), (48, style.bg)] {
-            // Numbers of the palette of 256: some terminals make the other eight brighter when they are bold.
+            // 256-colour codes: with the basic ones, some terminals brighten bold text.
             if let Some(colour) = colour.filter(|_| self.has_colours) {
                 let _ = write!(out, ";{which};5;{}", colour as u8);
             }

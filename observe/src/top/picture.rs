@@ -1,4 +1,4 @@
-//! What is shown: rates from samples.
+//! Rates computed from samples.
 
 #[cfg(test)]
 mod tests;
@@ -11,71 +11,69 @@ use serde::Serialize;
 use crate::admin::Condition;
 pub(super) use tracker::Tracker;
 
-/// What the vswitch did in an interval, and what it has counted until its end. Rates are per second; null where there is none to tell.
+/// The vswitch's activity in an interval, and its totals. Rates are per second, `None` (null in JSON) if unknown.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Picture {
-    /// The node whose vswitch it is.
+    /// Name of the node.
     pub(super) node: String,
-    /// The word of `bulkhead status`: `ready`, `starting`, ...
+    /// State as in `bulkhead status`: `ready`, `starting`, ...
     pub(super) condition: Condition,
-    /// Since when it runs.
+    /// Time since the start of the vswitch.
     pub(super) uptime_seconds: u64,
-    /// The snapshot in force.
+    /// Generation of the snapshot in force.
     pub(super) generation: u64,
-    /// What judges packets.
+    /// The engine that judges packets.
     pub(super) judged: Option<String>,
-    /// Whether the node's kernel judges them: then there are no workers, no sessions and no flow cache to tell of.
+    /// Whether the node's kernel judges packets. There are then no workers, sessions and flow cache.
     pub(super) in_kernel: bool,
-    /// How long the interval was; null for the first picture of a process.
+    /// Length of the interval. `None` for the first picture of a process.
     pub(super) seconds: Option<f64>,
-    /// Why there are no rates, where they should be.
+    /// Why rates are missing.
     pub(super) note: Option<&'static str>,
-    /// All packets and bytes, by workers and by the kernel's flow cache.
+    /// All packets and bytes, of workers and of the kernel's flow cache.
     pub(super) total: Traffic,
-    /// The session table.
+    /// Session table.
     pub(super) sessions: SessionRates,
-    /// Who forwards.
+    /// Packets by workers and by the flow cache.
     pub(super) path: PathRates,
-    /// The threads that forward.
+    /// Worker threads.
     pub(super) workers: Vec<WorkerRates>,
-    /// Drops by reason, those of most packets a second first.
+    /// Drops by reason, highest rate first.
     pub(super) dropped: Vec<DropRates>,
-    /// What policy has denied, by who denies it, in the same order.
+    /// Denials by policy, highest rate first.
     pub(super) denied: Vec<DenyRates>,
-    /// The ports, in the vswitch's order.
+    /// Ports, in the vswitch's order.
     pub(super) ports: Vec<PortRates>,
 }
 
-/// What went through a port, or through all of them.
+/// Traffic of a port, or of all ports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Traffic {
-    /// Packets that came in.
+    /// Packets received.
     pub(super) packets_in: Option<f64>,
-    /// Packets that went out.
+    /// Packets sent.
     pub(super) packets_out: Option<f64>,
-    /// Bits that came in.
+    /// Bits received.
     pub(super) bits_in: Option<f64>,
-    /// Bits that went out.
+    /// Bits sent.
     pub(super) bits_out: Option<f64>,
-    /// Packets that were dropped. Of a port those that came in there: when they were judged, as more than `slow_path` allows, or as they had
-    /// bypassed the vswitch.
+    /// Packets dropped. For a port, those it received: dropped when judged, by `slow_path` limits, or because they bypassed the vswitch.
     pub(super) dropped: Option<f64>,
-    /// The same since the start.
+    /// Packets dropped since the start.
     pub(super) dropped_total: u64,
 }
 
 impl Traffic {
-    /// Packets both ways.
+    /// Packets per second, received and sent.
     pub(super) fn packets(&self) -> f64 {
         both(self.packets_in, self.packets_out)
     }
 
-    /// Bits both ways.
+    /// Bits per second, received and sent.
     pub(super) fn bits(&self) -> f64 {
         both(self.bits_in, self.bits_out)
     }
 
-    /// What was dropped.
     pub(super) const fn drops(&self) -> Counted {
         Counted { packets: self.dropped, packets_total: self.dropped_total }
     }
@@ -85,100 +83,96 @@ fn both(one: Option<f64>, other: Option<f64>) -> f64 {
     one.unwrap_or(0.0) + other.unwrap_or(0.0)
 }
 
-/// Packets that had the same fate.
+/// A rate and its total.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Counted {
-    /// How many.
+    /// Packets per second.
     pub(super) packets: Option<f64>,
-    /// The same since the start.
+    /// Packets since the start.
     pub(super) packets_total: u64,
 }
 
 impl Counted {
-    /// The most a second first, then the most of all.
+    /// Compares by rate, then by total, in descending order.
     pub(super) fn most_first(&self, other: &Self) -> Ordering {
         let rate = |counted: &Self| counted.packets.unwrap_or(0.0);
         rate(other).total_cmp(&rate(self)).then(other.packets_total.cmp(&self.packets_total))
     }
 }
 
-/// The session table.
+/// Session table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(super) struct SessionRates {
-    /// In use.
+    /// Sessions in use.
     pub(super) used: u64,
-    /// The most that there can be.
+    /// Maximum number of sessions.
     pub(super) capacity: u64,
-    /// New ones.
+    /// New sessions.
     pub(super) created: Option<f64>,
-    /// Not created, as there was no room.
+    /// Sessions refused because the table was full.
     pub(super) refused: Option<f64>,
 }
 
-/// Who forwards: the workers, which see the first packets of everything, or the kernel by itself.
+/// Packets forwarded by workers, which see the first packets of each flow, and by the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(super) struct PathRates {
-    /// Packets that came to the workers.
+    /// Packets received by workers.
     pub(super) slow: Option<f64>,
-    /// Packets that the kernel's flow cache has forwarded.
+    /// Packets forwarded by the kernel's flow cache.
     pub(super) cached: Option<f64>,
-    /// Which part of all that is, 0 to 1; null while nothing comes.
+    /// Share of the flow cache, 0 to 1. `None` without packets.
     pub(super) cached_share: Option<f64>,
 }
 
-/// A thread that forwards.
+/// A worker thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(super) struct WorkerRates {
-    /// Packets that it took in.
+    /// Packets received from its queues.
     pub(super) received: Option<f64>,
-    /// Packets that it judged, those that others took in for it included.
+    /// Packets judged, including those received by other workers.
     pub(super) judged: Option<f64>,
-    /// Packets that it dropped.
+    /// Packets dropped.
     pub(super) dropped: Option<f64>,
-    /// Nanoseconds of work for each packet that it took in or judged, whichever are more; null while there are none.
+    /// Working time in nanoseconds per received or judged packet, whichever are more. `None` without packets.
     pub(super) ns_per_packet: Option<f64>,
-    /// Which part of the interval it had something to do, 0 to 1.
+    /// Share of the interval spent working, 0 to 1.
     pub(super) busy: Option<f64>,
-    /// Sessions that are its own.
+    /// Sessions owned by the worker.
     pub(super) sessions: u64,
-    /// How often it has failed and gone on.
+    /// Number of restarts after a failure.
     pub(super) restarts: u64,
 }
 
-/// Packets dropped for one reason.
+/// Drops for one reason.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct DropRates {
-    /// Its name, as in `bulkhead status`.
+    /// Name of the reason, as in `bulkhead status`.
     pub(super) reason: String,
-    /// What it means.
+    /// Meaning of the reason.
     pub(super) means: String,
-    /// How many.
     #[serde(flatten)]
     pub(super) counted: Counted,
 }
 
-/// Packets that a policy has denied, or connections that it would deny if it were enforced.
+/// Packets that a policy denied, or connections that an audited policy would deny.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct DenyRates {
-    /// Who denies, as in `bulkhead policies` and `bulkhead monitor`.
+    /// The policy, as in `bulkhead policies` and `bulkhead monitor`.
     pub(super) origin: String,
-    /// How many.
     #[serde(flatten)]
     pub(super) counted: Counted,
-    /// Whether it is audited: nothing of that was denied.
+    /// Whether the policy is audited, so that nothing was denied.
     pub(super) not_enforced: bool,
 }
 
 /// A port.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct PortRates {
-    /// Its name.
     pub(super) name: String,
     /// `open`, `closed`, `absent` or `unprotected`.
     pub(super) state: String,
-    /// What went through it.
     #[serde(flatten)]
     pub(super) traffic: Traffic,
-    /// Sessions that have it at one of their ends.
+    /// Sessions with this port on either side.
     pub(super) sessions: Option<u64>,
 }

@@ -1,4 +1,4 @@
-//! Text and lines of JSON, for where there is no screen.
+//! `bulkhead top` without a screen: text or lines of JSON.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -23,10 +23,10 @@ struct Told<'a> {
     picture: &'a Picture,
 }
 
-/// Tells every interval until there were enough, or for ever.
+/// Prints each interval, until `args.count` is reached if given.
 ///
 /// # Errors
-/// When the last interval that was asked for has no answer, or what is told cannot be written.
+/// If the vswitch does not answer in the last interval, or output cannot be written.
 pub(super) fn run(args: &args::Top, first: Sample, choices: &Choices) -> anyhow::Result<ExitCode> {
     let mut tracker = Tracker::default();
     tracker.next(first);
@@ -38,7 +38,7 @@ pub(super) fn run(args: &args::Top, first: Sample, choices: &Choices) -> anyhow:
         let picture = match Sample::take(&args.socket) {
             Ok(sample) => tracker.next(sample),
             Err(error) if args.count == Some(was_told) => return Err(error),
-            // It may come back.
+            // The vswitch may return.
             Err(error) => {
                 warn(&told(&error));
                 continue;
@@ -58,7 +58,7 @@ fn write(out: &mut impl Write, form: Format, picture: &Picture, choices: &Choice
         return Ok(());
     }
     view::text(picture, choices).iter().try_for_each(|line| writeln!(out, "{line}"))?;
-    // Between two intervals.
+    // An empty line between intervals.
     writeln!(out)?;
     Ok(())
 }

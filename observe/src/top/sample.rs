@@ -1,29 +1,28 @@
-//! What the vswitch has counted until now.
+//! A sample of the vswitch's counters.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::admin::{PolicyRow, PortRow, Request, Status, ask};
 
-/// What the vswitch has counted until now.
+/// A sample of the vswitch's counters.
 #[derive(Clone, Debug)]
 pub(super) struct Sample {
-    /// How it is, with the counters of workers, sessions and drops.
+    /// Counters of workers, sessions and drops, and the health.
     pub(super) status: Status,
-    /// Its ports.
     pub(super) ports: Vec<PortRow>,
-    /// What policies have decided.
+    /// Counters of policies.
     pub(super) policies: Vec<PolicyRow>,
-    /// When it was asked.
+    /// Time of the sample.
     taken: Instant,
 }
 
 impl Sample {
-    /// Asks the vswitch. Its three answers are of one reading of the counters, as it reads them anew only after 100 ms; unless somebody else
-    /// has asked just before: then ports and policies may be so much ahead, and have a rate that is a little high for once.
+    /// Queries the vswitch. The three answers normally share one reading of the counters, which the vswitch caches for 100 ms. If another
+    /// client queried just before, ports and policies may be newer, and their rates slightly too high once.
     ///
     /// # Errors
-    /// When it does not answer, with the remedy.
+    /// If the vswitch does not answer.
     pub(super) fn take(socket: &Path) -> anyhow::Result<Self> {
         let taken = Instant::now();
         let status = ask(socket, &Request::Status)?;
@@ -32,7 +31,7 @@ impl Sample {
         Ok(Self { status, ports, policies, taken })
     }
 
-    /// The time from an earlier sample to this one; none when another process has taken the place of that one.
+    /// Returns the time since an earlier sample. `None` if the vswitch restarted in between.
     pub(super) fn since(&self, earlier: &Self) -> Option<Duration> {
         let (now, before) = (&self.status, &earlier.status);
         if now.instance != before.instance || now.uptime_seconds < before.uptime_seconds {
@@ -40,7 +39,7 @@ impl Sample {
         }
         match (now.uptime_ms, before.uptime_ms) {
             (Some(now), Some(before)) => now.checked_sub(before).map(Duration::from_millis),
-            // Of a vswitch that does not tell the time of its counters.
+            // The vswitch does not report the time of its counters.
             _ => Some(self.taken.saturating_duration_since(earlier.taken)),
         }
     }
@@ -50,7 +49,7 @@ impl Sample {
 pub(super) mod tests {
     use super::*;
 
-    /// A sample of a vswitch that has done nothing for so long.
+    /// Returns a sample of an idle vswitch.
     pub(in crate::top) fn sample(uptime_ms: u64) -> Sample {
         let status = serde_json::json!({
             "program": "0.1.0", "node": "node-1", "ready": true, "denying": false,

@@ -1,4 +1,4 @@
-//! The screen: what touches the terminal, and nothing else.
+//! The terminal of `bulkhead top`.
 //!
 //! ```text
 //!   terminal --bytes, hang-up--.
@@ -6,9 +6,9 @@
 //!   sampling thread: sample ---'
 //! ```
 //!
-//! One thread waits for all three and is the only one that draws. It waits without a time: nothing is done that nobody asked for. A
-//! terminal that is gone is told by the hang-up in what `poll` says, by the end of its input, or by a write that fails: each of them ends
-//! it, with nothing left to restore. The terminal's state is restored at the end, after an error, a signal and a panic.
+//! One thread polls all three sources without a timeout and is the only one that draws. If the terminal is closed, `poll` reports a
+//! hang-up, the input ends, or a write fails; each ends the program. The terminal's settings are restored at the end, and after an error,
+//! signal or panic.
 
 use std::io::{self, ErrorKind, Read, Write, stdin, stdout};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -33,16 +33,16 @@ use super::view::{self, Scene};
 use crate::args;
 use bulkhead_answers::output::{printable, told};
 
-/// The size of a terminal that does not tell its own, as a serial console: what terminals have had for fifty years.
+/// Size of a terminal that does not report one, such as a serial console, in columns and rows.
 const USUAL: (u16, u16) = (80, 24);
 
-/// The terminal's settings before it was set up for a screen. `None` while it is as others need it.
+/// The terminal's original settings. `None` while they are in effect.
 static BEFORE: Mutex<Option<Termios>> = Mutex::new(None);
 
-/// Shows a screen until somebody quits, or the terminal is gone.
+/// Shows the screen until the user quits or the terminal is closed.
 ///
 /// # Errors
-/// When the terminal cannot be used.
+/// If the terminal cannot be used.
 pub(super) fn run(args: &args::Top, first: Sample, choices: Choices) -> anyhow::Result<ExitCode> {
     let waits = Sources::new()?;
     let samples = sample_on(args, waits.sampled()?);
@@ -60,14 +60,14 @@ pub(super) fn run(args: &args::Top, first: Sample, choices: Choices) -> anyhow::
     }
 }
 
-/// What is waited for.
+/// File descriptors to poll.
 struct Sources {
-    /// A byte for each sample that came, and the end that the sampling thread writes to.
+    /// Receives a byte per sample, and the end that the sampling thread writes to.
     sampled: UnixStream,
     tell_sampled: UnixStream,
-    /// A byte for each change of the terminal's size.
+    /// Receives a byte when the terminal's size changes.
     resized: UnixStream,
-    /// A byte when it is to end.
+    /// Receives a byte on a terminating signal.
     ended: UnixStream,
 }
 
@@ -76,7 +76,7 @@ impl Sources {
         let pair = || -> io::Result<(UnixStream, UnixStream)> {
             let (ours, theirs) = UnixStream::pair()?;
             ours.set_nonblocking(true)?;
-            // Whoever tells does not wait: one byte that is there says the same as two.
+            // Writers do not block: one pending byte is enough.
             theirs.set_nonblocking(true)?;
             Ok((ours, theirs))
         };
@@ -93,23 +93,22 @@ impl Sources {
     }
 }
 
-/// Asks the vswitch every interval on a thread of its own, which ends with the process. What it says of a vswitch that does not answer is
-/// what `bulkhead status` would say.
+/// Queries the vswitch at each interval in a separate thread, which ends with the process. Errors read like those of `bulkhead status`.
 fn sample_on(args: &args::Top, mut tell: UnixStream) -> Receiver<Result<Sample, String>> {
-    // One that nobody has taken yet is enough.
+    // One pending sample is enough.
     let (send, samples) = crossbeam_channel::bounded(1);
     let (socket, interval) = (args.socket.clone(), args.delay);
     std::thread::spawn(move || {
         let mut next = Instant::now() + interval;
         loop {
             std::thread::sleep(next.saturating_duration_since(Instant::now()));
-            // After an answer that took long there is no hurry.
+            // After a slow answer, do not catch up.
             next = (next + interval).max(Instant::now());
             let sample = Sample::take(&socket).map_err(|error| told(&error));
             if send.send(sample).is_err() {
                 return;
             }
-            // Refused when there are bytes that nobody has read: they say the same.
+            // Fails if unread bytes are pending, which is equivalent.
             let _ = tell.write(&[0]);
         }
     });
@@ -119,7 +118,7 @@ fn sample_on(args: &args::Top, mut tell: UnixStream) -> Receiver<Result<Sample, 
 struct Screen<'a> {
     painter: Painter,
     tracker: Tracker,
-    /// What is shown; while it is paused, an old one.
+    /// The shown picture. Old while paused.
     picture: Picture,
     choices: Choices,
     away: Option<String>,
@@ -165,7 +164,7 @@ impl Screen<'_> {
         }
     }
 
-    /// Does what the keys say that were pressed. The end of the input is the end.
+    /// Handles pressed keys. The end of input quits.
     fn read_keys(&mut self, input: BorrowedFd<'_>) -> io::Result<Effect> {
         let mut bytes = [0; 1024];
         let length = match rustix::io::read(input, &mut bytes) {
@@ -188,7 +187,7 @@ impl Screen<'_> {
         Ok(all)
     }
 
-    /// Takes the samples that came. False when there is nothing new to show.
+    /// Takes new samples. Returns whether there is something new to show.
     fn take(&mut self, samples: &Receiver<Result<Sample, String>>) -> bool {
         let mut has_changed = false;
         for sample in samples.try_iter() {
@@ -202,7 +201,7 @@ impl Screen<'_> {
                     }
                 }
                 Err(error) => {
-                    // Its first line; the rest is help that whoever looks at a screen has no room for.
+                    // Only the first line: the screen has no room for the help.
                     self.away = Some(printable(error.lines().next().unwrap_or_default()));
                     has_changed = true;
                 }
@@ -223,7 +222,7 @@ impl Screen<'_> {
     }
 }
 
-/// Waits until one of them has something, and says what each has.
+/// Polls the descriptors. Returns the events of each.
 fn wait(sources: [BorrowedFd<'_>; 4]) -> io::Result<[PollFlags; 4]> {
     let mut asked = sources.map(|source| PollFd::from_borrowed_fd(source, PollFlags::IN));
     loop {
@@ -235,7 +234,7 @@ fn wait(sources: [BorrowedFd<'_>; 4]) -> io::Result<[PollFlags; 4]> {
     }
 }
 
-/// Reads what is there.
+/// Discards pending bytes.
 fn empty(mut source: &UnixStream) -> io::Result<()> {
     let mut bytes = [0; 64];
     loop {
@@ -249,26 +248,25 @@ fn empty(mut source: &UnixStream) -> io::Result<()> {
     }
 }
 
-/// Columns and rows of the terminal.
+/// Returns columns and rows of the terminal.
 fn size() -> (u16, u16) {
     let size = tcgetwinsize(stdout()).ok().filter(|size| size.ws_col > 0 && size.ws_row > 0);
     size.map_or(USUAL, |size| (size.ws_col, size.ws_row))
 }
 
-/// Writes to the terminal at once.
 fn write(text: &str) -> io::Result<()> {
     let mut out = stdout().lock();
     out.write_all(text.as_bytes())?;
     out.flush()
 }
 
-/// Whether the error is that there is no terminal any more: it has hung up, or its other side was closed.
+/// Whether the error means that the terminal is closed.
 fn is_gone(error: &io::Error) -> bool {
     let is_io = error.raw_os_error().map(Errno::from_raw_os_error) == Some(Errno::IO);
     is_io || matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset)
 }
 
-/// The terminal, set up for a screen until this is dropped.
+/// The terminal in screen mode. Dropping restores it.
 struct Ours;
 
 impl Ours {
@@ -277,7 +275,7 @@ impl Ours {
         HOOK.call_once(|| {
             let before = std::panic::take_hook();
             std::panic::set_hook(Box::new(move |panic| {
-                // First, or the message is gone with the screen.
+                // Restore first, or the message disappears with the screen.
                 give_back();
                 before(panic);
             }));
@@ -299,7 +297,7 @@ impl Drop for Ours {
     }
 }
 
-/// Restores the terminal, once. Errors are ignored: a terminal that is gone needs nothing.
+/// Restores the terminal once. Ignores errors, which mean that the terminal is closed.
 fn give_back() {
     let before = BEFORE.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some(before) = before {

@@ -1,7 +1,7 @@
-//! Text with colours, and the columns that it takes on a terminal.
+//! Styled text and its width on a terminal.
 //!
 //! A line is a list of spans, a span is text in one style. Text is measured and drawn by grapheme clusters (Unicode Standard Annex 29): an
-//! East Asian character takes two columns, a combining one joins the character before it.
+//! East Asian character takes two columns, a combining character none.
 
 use std::borrow::Cow;
 use std::fmt::{self, Display, Formatter};
@@ -9,7 +9,7 @@ use std::fmt::{self, Display, Formatter};
 use unicode_segmentation::UnicodeSegmentation;
 use unicode_width::UnicodeWidthStr;
 
-/// A colour of the terminal's theme, with its number in the palette.
+/// A colour of the terminal's theme, with its palette number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Color {
@@ -21,7 +21,7 @@ pub(super) enum Color {
     DarkGray = 8,
 }
 
-/// How text looks. A colour is `None` where it is the terminal's own.
+/// A text style. Colours are `None` for the terminal's default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Style {
     pub(super) fg: Option<Color>,
@@ -31,33 +31,29 @@ pub(super) struct Style {
 }
 
 impl Style {
-    /// The style of plain text.
     pub(super) const fn new() -> Self {
         Self { fg: None, bg: None, is_bold: false, is_underlined: false }
     }
 
-    /// This style with letters of this colour.
+    /// Returns this style with a foreground colour.
     pub(super) const fn fg(self, colour: Color) -> Self {
         Self { fg: Some(colour), ..self }
     }
 
-    /// This style on this colour.
+    /// Returns this style with a background colour.
     pub(super) const fn bg(self, colour: Color) -> Self {
         Self { bg: Some(colour), ..self }
     }
 
-    /// This style, bold.
     pub(super) const fn bold(self) -> Self {
         Self { is_bold: true, ..self }
     }
 
-    /// This style, underlined.
     pub(super) const fn underlined(self) -> Self {
         Self { is_underlined: true, ..self }
     }
 }
 
-/// Text in one style.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) content: Cow<'static, str>,
@@ -65,24 +61,22 @@ pub(super) struct Span {
 }
 
 impl Span {
-    /// Plain text.
     pub(super) fn raw(content: impl Into<Cow<'static, str>>) -> Self {
         Self::styled(content, Style::new())
     }
 
-    /// Text in this style.
     pub(super) fn styled(content: impl Into<Cow<'static, str>>, style: Style) -> Self {
         Self { content: content.into(), style }
     }
 
-    /// The grapheme clusters of the text. Control characters are left out: a terminal would obey them.
+    /// Returns the grapheme clusters without control characters, which the terminal would execute.
     pub(super) fn graphemes(&self) -> impl Iterator<Item = Grapheme<'_>> {
         let symbols = self.content.graphemes(true).filter(|symbol| !symbol.contains(char::is_control));
         symbols.map(|symbol| Grapheme { symbol, style: self.style })
     }
 }
 
-/// What a person takes for one character, in its style.
+/// A grapheme cluster with its style.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Grapheme<'a> {
     pub(super) symbol: &'a str,
@@ -90,35 +84,32 @@ pub(super) struct Grapheme<'a> {
 }
 
 impl Grapheme<'_> {
-    /// The columns that it takes: 0 to 2, more for some sequences of emoji.
+    /// Width in columns: 0 to 2, more for some emoji sequences.
     pub(super) fn columns(self) -> usize {
         self.symbol.width()
     }
 
-    /// Whether nothing of it is seen.
+    /// Whether it is invisible.
     pub(super) fn is_whitespace(self) -> bool {
         self.symbol.chars().all(|char| (char.is_whitespace() && char != '\u{a0}') || char == '\u{200b}')
     }
 }
 
-/// A row of a screen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Line {
     pub(super) spans: Vec<Span>,
 }
 
 impl Line {
-    /// A line of plain text.
     pub(super) fn raw(content: impl Into<Cow<'static, str>>) -> Self {
         Self::from(vec![Span::raw(content)])
     }
 
-    /// A line in one style.
     pub(super) fn styled(content: impl Into<Cow<'static, str>>, style: Style) -> Self {
         Self::from(vec![Span::styled(content, style)])
     }
 
-    /// What a terminal of this width shows of the line.
+    /// Returns the graphemes that fit in `width` columns.
     pub(super) fn visible(&self, width: usize) -> impl Iterator<Item = Grapheme<'_>> {
         let mut left = width;
         let seen = self.spans.iter().flat_map(Span::graphemes).filter(|grapheme| grapheme.columns() > 0);
@@ -135,7 +126,7 @@ impl From<Vec<Span>> for Line {
     }
 }
 
-/// The text without its styles.
+/// Writes the text without styles.
 impl Display for Line {
     fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
         self.spans.iter().try_for_each(|span| formatter.write_str(&span.content))

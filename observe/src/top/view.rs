@@ -1,8 +1,8 @@
-//! From a picture to lines.
+//! Draws a picture as lines.
 //!
-//! A screen is a list of lines that has its height, so that all of it can be looked at in tests. From the top: how the vswitch is, its
-//! totals, workers, drops by reason and by policy, ports. What there is no room for is left out from the bottom of each part, and its
-//! heading says how much there is; a line that is too wide ends with a sign. Plain text is the same lines without colours and bounds.
+//! A screen is a list of lines of the screen's height, which tests can check. From the top: health, totals, workers, drops by reason and by
+//! policy, ports. If there is too little room, each part is cut at the bottom and its heading says how many rows there are; a line that is
+//! too wide ends with an ellipsis. Plain text has the same lines without colours and limits.
 
 mod fit;
 mod head;
@@ -24,34 +24,34 @@ use head::{about, banner, totals};
 use keys::{help, last_line};
 use tables::{denied, dropped, port_table, workers};
 
-/// From this width on, drops by reason and by policy stand side by side.
+/// Minimum width in columns to show drops by reason and by policy side by side.
 const WIDE: usize = 120;
-/// From this height on there are empty lines between the parts.
+/// Minimum height in rows for empty lines between parts.
 const TALL: usize = 30;
-/// From this height on there are keys in the last line.
+/// Minimum height in rows for a last line with keys.
 const HAS_KEYS: usize = 8;
-/// Ports in plain text: those that come first in the order that was asked for. JSON has all.
+/// Maximum number of ports in plain text. JSON has all.
 const PLAIN_PORTS: usize = 20;
 
-/// What is shown.
+/// Everything that a screen shows.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scene<'a> {
     pub(super) picture: &'a Picture,
     pub(super) choices: &'a Choices,
-    /// How often there is a new one.
+    /// Refresh interval.
     pub(super) interval: Duration,
-    /// Why the vswitch does not answer, where it does not: then the picture is an old one.
+    /// Why the vswitch does not answer. `None` if it does; otherwise `picture` is old.
     pub(super) away: Option<&'a str>,
 }
 
-/// The lines of a screen of this many columns and rows, cut to its width.
+/// Returns the lines of a screen of this size, cut to its width.
 pub(super) fn draw(scene: Scene<'_>, (width, height): (u16, u16)) -> Vec<Line> {
     let (width, height) = (usize::from(width), usize::from(height));
     let lines = screen(scene, width, height).into_iter().take(height);
     lines.map(|line| fit::without_end(line.spans, width).into()).collect()
 }
 
-/// The lines of a screen of this size.
+/// Returns the lines of a screen of this size, uncut.
 fn screen(scene: Scene<'_>, width: usize, height: usize) -> Vec<Line> {
     let mut lines = vec![banner(scene, width)];
     lines.extend(scene.away.map(|why| Line::styled(format!(" no answer, trying again: {why}"), style::BAD)));
@@ -70,7 +70,7 @@ fn screen(scene: Scene<'_>, width: usize, height: usize) -> Vec<Line> {
     lines
 }
 
-/// The same for where there is no screen: everything, of the ports the first ones.
+/// Returns all lines as plain text, with the first [`PLAIN_PORTS`] ports.
 pub(super) fn text(picture: &Picture, choices: &Choices) -> Vec<String> {
     let scene = Scene { picture, choices, interval: Duration::ZERO, away: None };
     let mut lines = vec![Line::raw(about(picture))];
@@ -91,7 +91,7 @@ pub(super) fn text(picture: &Picture, choices: &Choices) -> Vec<String> {
     lines.iter().map(|line| line.to_string().trim_end().to_owned()).collect()
 }
 
-/// How many rows each part has, of what there is room for.
+/// Number of rows of each part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Shares {
     workers: usize,
@@ -100,10 +100,10 @@ struct Shares {
     ports: usize,
 }
 
-/// Shares `room` out. The ports have what is left, and at least their heading and three rows where there is so much; a part with its
-/// heading alone tells nothing, so that it is left out.
+/// Distributes `room` rows. Ports get the rest, and at least a heading and three rows if possible. A part with room only for its heading is
+/// omitted.
 fn shares(picture: &Picture, ports: usize, room: usize, is_wide: bool, spaces: usize) -> Shares {
-    /// The heading and three ports.
+    /// A heading and three ports.
     const PORTS: usize = 4;
     let mut left = room.saturating_sub(PORTS.min(ports + 1));
     let mut take = |rows: usize, most: usize| {
@@ -128,7 +128,7 @@ fn parts(scene: Scene<'_>, width: usize, room: usize, has_spaces: bool) -> Vec<L
     let ports = scene.choices.ports(picture);
     let (is_wide, spaces) = (width >= WIDE, usize::from(has_spaces));
     let shares = shares(picture, ports.len(), room, is_wide, spaces);
-    // One column at the left stays free.
+    // Keep the leftmost column empty.
     let inner = width.saturating_sub(1);
     let mut lines = Vec::new();
     let mut add = |part: Vec<Line>| {
@@ -163,7 +163,7 @@ fn indented(line: Line) -> Line {
     Line::from(spans)
 }
 
-/// Two parts side by side, the right one from this column on.
+/// Places two parts side by side, the right one from `column` on.
 fn beside(left: Vec<Line>, right: Vec<Line>, column: usize) -> Vec<Line> {
     let rows = left.len().max(right.len());
     let mut right = right.into_iter();

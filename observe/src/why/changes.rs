@@ -1,4 +1,4 @@
-//! What has changed since, as far as it may matter to a connection.
+//! Finds the changes since a time that may affect a connection.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
@@ -18,32 +18,33 @@ use bulkhead_answers::args::{Asked, EndName, Target};
 use bulkhead_answers::explain::{Answer, Engine};
 use bulkhead_answers::output::{printable, some_of};
 
-/// Changes after each of which it is asked again: of more, the last state alone is. Each takes some milliseconds, in a large cluster a second.
+/// Maximum number of changes after which the question is asked again. Each takes milliseconds, in a large cluster up to a second. Beyond
+/// that, only the last state is evaluated.
 const MOST_ASKED: usize = 1000;
 
-/// Changes without effect that are shown one by one.
+/// Maximum number of changes without effect that are printed.
 const MOST_SHOWN: usize = 20;
 
-/// Objects of one change that are named: after a restart one may be of a whole cluster.
+/// Maximum number of objects named per change: a restart may change the whole cluster.
 const MOST_NAMED: usize = 8;
 
-/// What is so while the vswitch has no state that makes sense.
+/// Verdict while the vswitch has no valid state.
 const NOTHING_PASSES: &str = "DENY: no valid state, so nothing passes";
 
-/// What has changed since.
+/// The changes since the time.
 #[derive(Serialize)]
 pub(super) struct Changes {
-    /// Those that decide otherwise than what was so before, in their order.
+    /// Changes that changed the verdict, in order.
     decisive: Vec<Changed>,
-    /// Others that concern the ends.
+    /// Other changes that concern the ends.
     others: Vec<Changed>,
-    /// How many more of these there were.
+    /// Number of such changes that are not listed.
     more: usize,
-    /// How many changes concern nobody of these.
+    /// Number of changes that do not concern the ends.
     elsewhere: usize,
-    /// Changes that the journal has lost or told together: what they did is in the next one.
+    /// Number of changes that were lost or merged. Their effect is part of the next one.
     untold: u64,
-    /// Whether the last state is not known, because changes are lost.
+    /// Whether the last state is unknown because changes are lost.
     is_lost: bool,
     now: Now,
 }
@@ -55,34 +56,33 @@ struct Changed {
     #[serde(skip)]
     at: u64,
     generation: u64,
-    /// The objects: `NetworkPolicy shop/db changed`.
+    /// Descriptions: `NetworkPolicy shop/db changed`.
     objects: Vec<String>,
-    /// Verdict and reason after it; none where it was not asked.
+    /// Verdict and reason after the change. `None` if not evaluated.
     verdict: Option<String>,
 }
 
-/// What is so at the end.
+/// The verdict at the end.
 #[derive(Serialize)]
 struct Now {
     time: String,
     #[serde(skip)]
     at: u64,
     generation: u64,
-    /// `ALLOW` or `DENY` with the reason; or why there is none.
+    /// `ALLOW` or `DENY` with the reason, or why the verdict is unknown.
     verdict: String,
-    /// Whether that is other than it was then.
+    /// Whether it differs from the past verdict.
     differs: bool,
 }
 
-/// Pods that are attached.
 type Attached = BTreeMap<PodName, Attachment>;
 
-/// Whom a connection concerns.
+/// The ends of the connection.
 struct Ends {
     pods: BTreeSet<PodName>,
     namespaces: BTreeSet<String>,
     addresses: BTreeSet<IpAddr>,
-    /// Whether Services may matter.
+    /// Whether Services may affect it.
     is_service: bool,
 }
 
@@ -107,15 +107,15 @@ impl Ends {
         Self { pods, namespaces, addresses, is_service }
     }
 
-    /// Whether a pod may have to do with the connection.
+    /// Whether a pod may affect the connection.
     fn concern_pod<'a>(&self, name: &PodName, mut addresses: impl Iterator<Item = &'a IpAddr>) -> bool {
-        // A backend of a Service may be a pod that was none.
+        // A pod of the namespace may become a backend.
         self.pods.contains(name)
             || (self.is_service && self.namespaces.contains(&*name.namespace))
             || addresses.any(|address| self.addresses.contains(address))
     }
 
-    /// Whether pods that may are attached otherwise than before.
+    /// Whether the attachments of relevant pods differ.
     fn concern_attached(&self, before: &Attached, now: &Attached) -> bool {
         let is_other = |name: &PodName| before.get(name) != now.get(name);
         let addresses =
@@ -123,7 +123,7 @@ impl Ends {
         before.keys().chain(now.keys()).any(|name| is_other(name) && self.concern_pod(name, addresses(name)))
     }
 
-    /// Whether an object may have to do with the connection.
+    /// Whether an object may affect the connection.
     fn concern(&self, event: &Event, before: Option<&Object>) -> bool {
         match Key::of_event(event) {
             Key::Pod(name) => {
@@ -143,7 +143,7 @@ impl Ends {
     }
 }
 
-/// In words: what became of an object.
+/// Describes an event.
 fn became(event: &Event, before: Option<&Object>) -> String {
     let what = match (event, before) {
         (Event::Apply(_), None) => "added",
@@ -153,7 +153,7 @@ fn became(event: &Event, before: Option<&Object>) -> String {
     format!("{} {what}", Key::of_event(event))
 }
 
-/// Follows the state to the end, and asks again after each change that may matter.
+/// Replays the changes to the end, and asks again after each relevant one.
 pub(super) fn find(
     history: &History<'_>,
     (state, mut engine): (&mut StateAt, Engine),
@@ -180,7 +180,7 @@ pub(super) fn find(
         if settings == state.settings {
             let events = step.events.into_iter().map(|(event, _)| event);
             let applied = engine.pipeline.apply_batch(events.filter(|event| !is_event_of_services(event)));
-            // A whole pipeline for each pod that comes or goes would be a second each, in a large cluster.
+            // Attach only if necessary: it recompiles the pipeline, which takes a second in a large cluster.
             let followed = match attached == state.attached {
                 true => applied,
                 false => applied.and_then(|()| engine.pipeline.attach(state.attached.clone())),
@@ -221,7 +221,7 @@ pub(super) fn find(
     Ok(Changes { decisive, others, more, elsewhere, untold, is_lost: !history.is_last(state), now })
 }
 
-/// What is so in this state, in a line. That an end is not there any more is an answer as well.
+/// Returns the verdict in one line. A missing end is also an answer.
 fn verdict(engine: &Engine, state: &StateAt, asked: &Asked) -> String {
     if state.is_denying {
         return NOTHING_PASSES.to_owned();

@@ -1,4 +1,4 @@
-//! What was seen of a connection around a time: sessions, and packets that were dropped.
+//! Finds sessions and dropped packets of a connection around a time.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -15,25 +15,25 @@ use bulkhead_answers::args::EndName;
 use bulkhead_answers::explain::Answer;
 use bulkhead_answers::output::{end, flag_names, printable};
 
-/// Verdicts that are shown one by one: a screen of them.
+/// Maximum number of verdicts printed: about a screen.
 const MOST_SHOWN: usize = 20;
 
-/// What was seen.
+/// The observed traffic.
 #[derive(Serialize)]
 pub(super) struct Seen {
     from: String,
     to: String,
     #[serde(skip)]
     window: (u64, u64),
-    /// Of these ends and this port, the first ones.
+    /// The first verdicts on these ends and this port.
     verdicts: Vec<Row>,
-    /// How many more of them there were.
+    /// Number of such verdicts that are not listed.
     more: usize,
-    /// Sessions of these ends and this port.
+    /// Sessions between these ends at this port.
     sessions: u64,
-    /// Packets of them that were dropped.
+    /// Dropped packets between these ends at this port.
     dropped: u64,
-    /// Packets dropped from the sender's port that may be meant for the other end, or of which nobody knows whose they were.
+    /// Packets dropped from the client's port, or from an unknown one, that may belong to the connection.
     unclear: Vec<Row>,
     more_unclear: usize,
     left_out: LeftOut,
@@ -45,13 +45,13 @@ struct Row {
     time: String,
     #[serde(skip)]
     at: u64,
-    /// `FORWARDED`, `DROPPED` or `AUDIT`, as `monitor` has it.
+    /// `FORWARDED`, `DROPPED` or `AUDIT`, as in `monitor`.
     verdict: &'static str,
     from: Option<String>,
     to: Option<String>,
     /// `TCP SYN`.
     packet: String,
-    /// Its length in bytes.
+    /// Length in bytes.
     length: u32,
     #[serde(rename = "in")]
     in_port: Option<String>,
@@ -62,7 +62,7 @@ struct Row {
     rule: Option<u32>,
     origin: Option<String>,
     audited_by: Option<String>,
-    /// Packets.
+    /// Number of packets.
     count: u64,
     generation: u64,
 }
@@ -72,7 +72,7 @@ impl Row {
         let text = |name: &Option<std::sync::Arc<str>>| name.as_ref().map(ToString::to_string);
         let Verdict { flow, translated, reason, audited, .. } = verdict;
         let reason_of = |name: &str| DropReason::ALL.iter().find(|known| known.name() == name);
-        // Policy is about the endpoint, and not about the Service's address.
+        // Policy applies to the backend, not to the Service's address.
         let to = translated.map(|sent| end(sent.dst, sent.dport)).or(flow.map(|flow| end(flow.dst, flow.dport)));
         Self {
             time: rfc3339(verdict.time),
@@ -120,16 +120,16 @@ impl Row {
     }
 }
 
-/// The first rows by time, as many as are shown: of a gigabyte of verdicts no more are kept.
+/// The earliest rows, up to the printed maximum, because a journal may hold a gigabyte of verdicts.
 #[derive(Default)]
 struct First {
     rows: Vec<Row>,
-    /// Of how many.
+    /// Number of all rows.
     count: usize,
 }
 
 impl First {
-    /// Takes the next one. Workers tell each in their own order, so that it may be the earliest.
+    /// Adds a row. Verdicts of several workers are not in order, so it may be the earliest.
     fn take(&mut self, verdict: &Verdict) {
         self.count += 1;
         let place = self.rows.partition_point(|row| row.at <= verdict.time);
@@ -144,7 +144,7 @@ impl First {
     }
 }
 
-/// What kind of packet it was.
+/// Describes the packet.
 fn packet(flow: Option<&Flow>, tcp_flags: Option<u8>) -> String {
     let Some(flow) = flow else { return "unknown".into() };
     match (flow.protocol, flow.icmp) {
@@ -157,16 +157,16 @@ fn packet(flow: Option<&Flow>, tcp_flags: Option<u8>) -> String {
     }
 }
 
-/// Whom is asked about.
+/// The ends in question.
 struct Ends {
     from: BTreeSet<IpAddr>,
     to: BTreeSet<(IpAddr, u16)>,
     protocol: u8,
-    /// The sender's port of the vswitch.
+    /// The vswitch's port of the client.
     port: Option<String>,
 }
 
-/// How a verdict has to do with what is asked.
+/// How a verdict relates to the question.
 enum Concern {
     It,
     MayBe,
@@ -177,7 +177,7 @@ impl Ends {
     fn concern(&self, verdict: &Verdict) -> Concern {
         let is_senders = self.port.as_deref().is_some_and(|port| verdict.in_port.as_deref() == Some(port));
         let Some(flow) = verdict.flow else {
-            // Of a port that is known, the sender's alone.
+            // If the port is known, only the client's matters.
             return if is_senders || verdict.in_port.is_none() { Concern::MayBe } else { Concern::No };
         };
         let goes_to = |address, port| self.to.contains(&(address, port)) && flow.protocol == self.protocol;
@@ -187,21 +187,20 @@ impl Ends {
         let is_answer = flow.protocol == self.protocol
             && self.to.contains(&(flow.src, flow.sport))
             && self.from.contains(&flow.dst);
-        // A fragment but the first has none, nor has what is cut off before them.
+        // Later fragments and truncated packets have no ports.
         let has_ports = (flow.sport, flow.dport) != (0, 0)
             && matches!(flow.protocol, protocol::TCP | protocol::UDP | protocol::SCTP);
         match verdict.reason.is_some() {
             _ if arrives && is_own => Concern::It,
             true if is_answer => Concern::It,
-            // Spoofed, or of another of its addresses; or of no connection: a ping, a fragment. Its other connections have nothing to do with
-            // this one.
+            // Spoofed, from another of its addresses, or without ports (ping, fragment). Its other connections do not matter.
             true if is_senders && !(is_own && has_ports) => Concern::MayBe,
             _ => Concern::No,
         }
     }
 }
 
-/// Finds what was seen.
+/// Finds the observed traffic.
 pub(super) fn find(history: &History<'_>, args: &Why, answer: &Answer, at: u64) -> Seen {
     let around = u64::try_from(args.around.as_nanos()).unwrap_or(u64::MAX);
     let window = (at.saturating_sub(around), at.saturating_add(around));

@@ -214,8 +214,8 @@ fn the_answer_names_the_rule_then_what_was_seen_and_what_has_changed_since() {
         "00:01:50.000  DROPPED    10.1.0.1:40000 -> 10.1.0.2:5432  TCP SYN  policy_denied  ingress isolated by x/p  x3",
         "12000 sessions and 5 dropped packets over the journal's rate, 1 for which there was no room",
         "00:02:40.000  NetworkPolicy x/q added\n      then ALLOW: ",
-        "without effect on it:\n   00:02:35.000  NetworkPolicy x/idle added",
-        "1 change was of others",
+        "without effect on this connection:\n   00:02:35.000  NetworkPolicy x/idle added",
+        "1 change concerned other objects",
         "Now (00:03:20.000, generation 10): ALLOW: ",
     ] {
         assert!(shown.contains(expected), "{expected}\n{shown}");
@@ -257,15 +257,15 @@ fn a_time_that_is_not_in_the_journal_is_an_error_that_says_where_it_begins() {
     let args = why("--from x/a --to x/b --port 5432 --at now");
     let refused = |at: u64| format!("{:#}", told(&history, &args, (at, None), "journal").err().unwrap());
     let before = refused(99 * SECOND);
-    assert!(before.contains("it begins at 1970-01-01T00:01:40.000Z"), "{before}");
-    assert!(before.contains("help: a larger journal.megabytes"), "the field has another name: {before}");
+    assert!(before.contains("the journal begins at 1970-01-01T00:01:40.000Z"), "{before}");
+    assert!(before.contains("a larger journal.megabytes"), "the field has another name: {before}");
     let after = refused(201 * SECOND);
     assert!(after.contains("ends at 1970-01-01T00:03:20.000Z"), "{after}");
     let nobody = why("--from x/nobody --to x/b --port 5432 --at now");
     let error = format!("{:#}", told(&history, &nobody, (112 * SECOND, None), "journal").err().unwrap());
     assert!(error.contains("by the state of 1970-01-01T00:01:52.000Z: no pod x/nobody"), "{error}");
     let told = told(&history, &args, (200 * SECOND, None), "journal").unwrap();
-    assert!(text(&told).contains("no vswitch ran at that time"), "{}", text(&told));
+    assert!(text(&told).contains("no vswitch was running at that time"), "{}", text(&told));
 }
 
 #[test]
@@ -312,7 +312,7 @@ fn attached_pods_that_are_others_are_no_change_of_a_connection() {
     let args = why("--from x/a --to x/b --port 5432 --at now");
     let told = told(&history, &args, (105 * SECOND, None), "journal").unwrap();
     let shown = text(&told);
-    assert!(shown.contains("1 change was of others"), "{shown}");
+    assert!(shown.contains("1 change concerned other objects"), "{shown}");
     assert_eq!(shown.matches("the addresses of attached pods changed").count(), 1, "{shown}");
     // Followed change by change it is what the state is when it is read at once.
     let state = history.state_at(120 * SECOND).unwrap();
@@ -334,8 +334,8 @@ fn while_no_state_makes_sense_the_connection_is_denied_and_both_ends_of_that_tim
     let args = why("--from x/a --to x/b --port 5432 --at now");
     let before = text(&told(&history, &args, (105 * SECOND, None), "journal").unwrap());
     for expected in [
-        "00:01:50.000  no state that makes sense any more\n      then DENY: there is no state",
-        "00:02:00.000  a state that makes sense again\n      then ALLOW: ",
+        "00:01:50.000  the state became invalid\n      then DENY: no valid state",
+        "00:02:00.000  the state became valid again\n      then ALLOW: ",
         "Still so",
     ] {
         assert!(before.contains(expected), "{expected}\n{before}");
@@ -344,5 +344,5 @@ fn while_no_state_makes_sense_the_connection_is_denied_and_both_ends_of_that_tim
     assert!(!then.then.answer.is_allowed(), "the exit code is of this");
     assert_eq!(serde_json::to_value(&then).unwrap()["then"]["verdict"], "deny");
     let then = text(&then);
-    assert!(then.contains("DENY: there was no state that made sense") && then.contains("Now (00:02:00.000"), "{then}");
+    assert!(then.contains("DENY: the vswitch had no valid state") && then.contains("Now (00:02:00.000"), "{then}");
 }

@@ -1,5 +1,5 @@
-//! Times as people write them. All are UTC unless they say otherwise: so are those that `monitor`, the log and `-o json` tell, and a file from
-//! another machine says nothing of its user's clock.
+//! Parses times. The default zone is UTC, as in `monitor`, the log and `-o json`, because a file from another machine does not contain its
+//! user's zone.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -8,11 +8,10 @@ use anyhow::bail;
 const SECOND: u64 = 1_000_000_000;
 const DAY: u64 = 86_400 * SECOND;
 
-/// The time that is meant, in nanoseconds since 1970. A time of day is the last one that is not later than `now`; so is a length of time
-/// from then.
+/// Parses a time into nanoseconds since 1970. A time of day is its latest occurrence not after `now`; a duration counts back from `now`.
 ///
 /// # Errors
-/// When it is none.
+/// If the text is not a time.
 pub(super) fn parse(text: &str, now: u64) -> anyhow::Result<u64> {
     let text = text.trim();
     if text == "now" {
@@ -35,7 +34,7 @@ pub(super) fn parse(text: &str, now: u64) -> anyhow::Result<u64> {
     )
 }
 
-/// `14:32`, `14:32:07`, `14:32:07.123`, in nanoseconds since midnight.
+/// Parses `14:32`, `14:32:07` or `14:32:07.123` into nanoseconds since midnight.
 fn time_of_day(text: &str) -> Option<u64> {
     let mut parts = text.split(':');
     let (hour, minute, second) = (parts.next()?, parts.next()?, parts.next());
@@ -52,7 +51,7 @@ fn time_of_day(text: &str) -> Option<u64> {
     Some((two(hour, 24)? * 3600 + two(minute, 60)? * 60 + two(whole, 60)?) * SECOND + nanoseconds)
 }
 
-/// RFC 3339, with any offset; without one UTC.
+/// Parses RFC 3339 with any offset. The default is UTC.
 fn date(text: &str) -> Option<u64> {
     let (local, offset) = match text.get(19..) {
         Some(rest) => match rest.find(['+', '-']) {
@@ -68,16 +67,16 @@ fn date(text: &str) -> Option<u64> {
     if offset.starts_with('+') { time.checked_sub(seconds) } else { time.checked_add(seconds) }
 }
 
-/// The last time that the form has: the end of the year 9999.
+/// The last representable second: the end of the year 9999.
 const LAST: u64 = 253_402_300_799;
 
-/// As RFC 3339 has it, with milliseconds.
+/// Formats RFC 3339 with milliseconds.
 pub(super) fn rfc3339(time: u64) -> String {
     let time = Duration::from_nanos(time).min(Duration::from_secs(LAST));
     humantime::format_rfc3339_millis(UNIX_EPOCH + time).to_string()
 }
 
-/// For people, beside an answer about the day of `about`: without the date where that is the same.
+/// Formats a time for people, without the date if it is the day of `about`.
 pub(super) fn clock(time: u64, about: u64) -> String {
     let text = rfc3339(time);
     let (date, clock) = text.trim_end_matches('Z').split_once('T').unwrap_or_default();

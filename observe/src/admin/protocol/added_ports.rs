@@ -1,105 +1,105 @@
-//! Ports that are added at run time: what a CNI plugin asks for.
+//! Ports added at run time by a CNI plugin.
 
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-/// What an added port is known by.
+/// Identifies an added port.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PortKey {
-    /// The container's ID, as the container runtime names it (`CNI_CONTAINERID`).
+    /// ID of the container, from the container runtime (`CNI_CONTAINERID`).
     pub container: String,
-    /// The interface inside it (`CNI_IFNAME`).
+    /// Name of the interface inside the container (`CNI_IFNAME`).
     pub container_interface: String,
 }
 
-/// A container's interface that is to be served.
+/// A request to attach a container's interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AddPort {
-    /// As for [`PortKey`].
+    /// See [`PortKey`].
     pub container: String,
-    /// As for [`PortKey`].
+    /// See [`PortKey`].
     pub container_interface: String,
-    /// The network that it belongs to, as the CNI configuration names it: [`Request::RetainPorts`] may mean that one alone.
+    /// Name of the CNI network. [`Request::RetainPorts`] can be limited to one network.
     ///
     /// [`Request::RetainPorts`]: super::Request::RetainPorts
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<String>,
     /// The pod: `namespace/name`.
     pub pod: String,
-    /// The pod's UID; without it any pod of the name is meant.
+    /// UID of the pod. `None` matches any pod of the name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_uid: Option<String>,
-    /// The node's end of the veth. It is set up when it is held.
+    /// The node's end of the veth pair. The vswitch configures it.
     pub interface: String,
-    /// The container's network namespace: a path, or a name below /run/netns.
+    /// Network namespace of the container: a path, or a name in /run/netns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub netns: Option<String>,
-    /// The MAC address of the container's end; without it, it is learned.
+    /// MAC address of the container's end. `None` to learn it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mac: Option<String>,
-    /// The container's addresses, which count until the pod's object tells its own; at most one of each family.
+    /// Addresses of the container, at most one per family. Valid until the Pod object lists its own.
     #[serde(default)]
     pub addresses: Vec<IpAddr>,
-    /// How long to wait until it is served.
+    /// How long to wait until the port is attached.
     #[serde(default = "default_timeout")]
     pub timeout_seconds: u64,
 }
 
-/// The kubelet gives a plugin two minutes, and a pod whose object is late is usually known within a second.
+/// The kubelet gives plugins two minutes. A late Pod object usually arrives within a second.
 const fn default_timeout() -> u64 {
     20
 }
 
 impl AddPort {
-    /// What it is known by.
+    /// Returns the identification of the port.
     pub fn key(&self) -> PortKey {
         PortKey { container: self.container.clone(), container_interface: self.container_interface.clone() }
     }
 }
 
-/// A port that is served: the first packet of its container is judged, by the policies of its pod.
+/// An attached port. The first packet of its container is judged by its pod's policies.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AddedPort {
-    /// Its name.
+    /// Name of the port.
     pub port: String,
-    /// The node's end.
+    /// The node's end of the veth pair.
     pub interface: String,
     /// `open`.
     pub state: String,
-    /// The snapshot that has its table.
+    /// Generation of the snapshot that has its table.
     pub generation: u64,
-    /// From the request to the answer.
+    /// Time from the request to the answer, in milliseconds.
     pub waited_ms: u64,
 }
 
-/// Whether there was such a port.
+/// Whether the port existed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemovedPort {
-    /// False where there was none.
+    /// False if no such port existed.
     pub removed: bool,
 }
 
-/// The ports that were removed.
+/// Names of the removed ports.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemovedPorts {
-    /// Their names.
+    /// Names of the removed ports.
     pub removed: Vec<String>,
 }
 
-/// How an added port is.
+/// State of an added port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckedPort {
-    /// Its name.
+    /// Name of the port.
     pub port: String,
-    /// The node's end.
+    /// The node's end of the veth pair.
     pub interface: String,
     /// `open`, `closed`, `absent` or `unprotected`.
     pub state: String,
-    /// Why it is not open, or not served though it is.
+    /// Why it is not open, or is open but not attached to a pod.
     pub why: Option<String>,
-    /// The addresses that it has.
+    /// Addresses of the port.
     pub addresses: Vec<String>,
 }

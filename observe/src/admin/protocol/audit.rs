@@ -1,77 +1,77 @@
-//! What audited policies would deny.
+//! The audit report and status.
 
 use serde::{Deserialize, Serialize};
 
-/// What would break if the audited policies were enforced. Times are RFC 3339, in UTC.
+/// What enforcing the audited policies would break. Times are RFC 3339, UTC.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct AuditReport {
-    /// The node whose vswitch has counted.
+    /// Name of the node.
     pub node: String,
-    /// When this was told.
+    /// Time of the report.
     pub at: String,
-    /// Where the counts outlive the process; none where they end with it.
+    /// File that preserves the counts. `None` if they are lost when the process ends.
     pub file: Option<String>,
-    /// The audited policies that select a pod of this node, by name.
+    /// Audited policies that select a pod of this node, ordered by name.
     pub policies: Vec<AuditedPolicyRow>,
-    /// The connections that they would have denied, the most frequent first.
+    /// Connections that they would have denied, most frequent first.
     pub connections: Vec<AuditedConnection>,
-    /// Connections that are counted for their policies and not listed, because there are too many different ones.
+    /// Connections that are counted but not listed, because there are too many distinct ones.
     pub left_out: u64,
-    /// Connections that are in no count of this report, because too many came at once. `bulkhead policies` counts them.
+    /// Connections missing from all counts because of overload. `bulkhead policies` counts them.
     pub untold: u64,
 }
 
-/// A policy that is not enforced.
+/// An audited policy.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct AuditedPolicyRow {
-    /// `namespace/name`, or the kind and name of a cluster policy.
+    /// `namespace/name`, or kind and name of a cluster policy.
     pub policy: String,
-    /// Since when it is audited.
+    /// Start of the audit.
     pub since: String,
     /// Connections that it would have denied since then.
     pub connections: u64,
-    /// When the first of them came; none when there was none.
+    /// Time of the first one. `None` if there was none.
     pub first_seen: Option<String>,
-    /// When the last of them came.
+    /// Time of the last one. `None` if there was none.
     pub last_seen: Option<String>,
-    /// How long ago that was; how long it is audited where there was none.
+    /// Seconds since the last one, or since the start of the audit.
     pub quiet_seconds: u64,
 }
 
-/// Connections that differ in nothing but the client's port.
+/// Connections that differ only in the client's port.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct AuditedConnection {
-    /// Who makes them: a workload or pod, a node, or an address.
+    /// Client: a workload, pod, node or address.
     pub from: String,
-    /// To whom: of a connection to a Service its backend.
+    /// Server. For a connection to a Service, the backend.
     pub to: String,
-    /// `TCP`, `UDP`, `SCTP`, `ICMP`, `ICMPv6`, or the protocol's number.
+    /// `TCP`, `UDP`, `SCTP`, `ICMP`, `ICMPv6`, or the protocol number.
     pub protocol: String,
-    /// The destination port; none where the protocol has none.
+    /// Destination port. `None` for protocols without ports.
     pub port: Option<u16>,
     /// The rule or isolation that would deny them.
     pub denied_by: String,
     /// The audited policies behind it.
     pub policies: Vec<String>,
-    /// How many there were.
+    /// Number of connections.
     pub connections: u64,
-    /// When the first one came.
+    /// Time of the first one.
     pub first_seen: String,
-    /// When the last one came.
+    /// Time of the last one.
     pub last_seen: String,
 }
 
-/// What is audited, in a word.
+/// Summary of the audit.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct AuditStatus {
-    /// The policies that are not enforced, by name: the first ones.
+    /// Names of the first audited policies.
     pub policies: Vec<String>,
-    /// How many there are.
+    /// Number of audited policies.
     pub audited: usize,
-    /// Connections that they would have denied, each counted for each of its policies.
+    /// Connections that they would have denied, counted once per policy.
     pub connections: u64,
-    /// Connections that the report does not know of.
+    /// Connections missing from the report because of overload.
     pub untold: u64,
-    /// Files of earlier counts that could not be used.
+    /// Files of earlier counts that could not be read.
     pub refused_files: u64,
 }

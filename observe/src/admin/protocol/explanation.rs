@@ -1,4 +1,4 @@
-//! What a running vswitch would do with a connection.
+//! Explanations of connections by a running vswitch.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -8,31 +8,31 @@ use serde::{Deserialize, Serialize};
 use bulkhead_answers::explain::service::{Judged, Translated};
 use bulkhead_answers::explain::step::Step;
 
-/// A connection that is asked about.
+/// The connection in question.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Connection {
-    /// Who begins it: `namespace/pod` or an address.
+    /// Client: `namespace/pod` or an address.
     pub from: String,
-    /// With whom: as above, or `service/namespace/name`, perhaps with `:port`.
+    /// Server: like `from`, or `service/namespace/name`, optionally with `:port`.
     pub to: String,
-    /// The destination port and protocol: `80/TCP`. A Service with one port, or with one named in `to`, needs none.
+    /// Destination port and protocol: `80/TCP`. Optional for a Service with one port, or if `to` names the port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<String>,
 }
 
-/// What becomes of its first packet and the reply, for each family of addresses that both ends have.
+/// What happens to the first packet and its reply, for each common address family.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Explanation {
-    /// The node whose vswitch judges.
+    /// Name of the node.
     pub node: Arc<str>,
-    /// The snapshot that it judges by.
+    /// Generation of the snapshot in force.
     pub generation: u64,
-    /// Whether nothing may pass, since there is no state that makes sense.
+    /// Whether everything is denied because there is no valid state.
     pub denying: bool,
-    /// The ways of connections that keep their destination.
+    /// Connections that are not translated.
     pub walks: Vec<LiveWalk>,
-    /// The connections to Services.
+    /// Connections to Services.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub services: Vec<Translated<LiveWalk>>,
 }
@@ -43,37 +43,37 @@ impl Judged for LiveWalk {
     }
 }
 
-/// One connection's way through the node.
+/// The path of a connection through the node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LiveWalk {
-    /// The end as it was asked for, or the port that has its address.
+    /// Client as in the question, or the port with its address.
     pub from: String,
-    /// Its address.
+    /// Address of the client.
     pub from_address: IpAddr,
-    /// As above.
+    /// Server as in the question, or the port with its address.
     pub to: String,
-    /// As above.
+    /// Address of the server.
     pub to_address: IpAddr,
-    /// `allow` when this vswitch lets the first packet and the reply pass, else `deny`.
+    /// `allow` if this vswitch forwards the first packet and the reply, else `deny`.
     pub verdict: String,
-    /// Whether one end is elsewhere, so that the vswitch of its node judges as well where it has one.
+    /// Whether one end is elsewhere, so that another node's vswitch may also judge the connection.
     pub judged_elsewhere: bool,
-    /// Whom the other end sees, where the connection is masqueraded.
+    /// Source address that the other end sees. `None` if not masqueraded.
     #[serde(default)]
     pub seen_as: Option<IpAddr>,
-    /// The passes through this vswitch.
+    /// Processing steps in this vswitch.
     pub steps: Vec<Step>,
-    /// Ports on the way that are not open, so that nothing passes whatever the tables say.
+    /// Ports on the path that are not open: nothing passes, whatever the tables say.
     pub not_open: Vec<NotOpen>,
 }
 
 /// A port that is not open.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NotOpen {
-    /// Its name.
+    /// Name of the port.
     pub port: Arc<str>,
-    /// `closed`, `absent` or `unprotected`; `none` where the node has no such port at all.
+    /// `closed`, `absent` or `unprotected`; `none` if the node has no such port.
     pub state: String,
-    /// Why, with the remedy where one is known.
+    /// The reason, with a remedy if known.
     pub why: Option<String>,
 }

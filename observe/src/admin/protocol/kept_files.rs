@@ -1,4 +1,4 @@
-//! Which files a vswitch has, for commands that read them.
+//! The files of a running vswitch, for commands that read them.
 
 use std::path::PathBuf;
 
@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 /// Files of a running vswitch.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct KeptFiles {
-    /// The node.
+    /// Name of the node.
     pub node: String,
-    /// Its configuration.
+    /// Path of the configuration.
     pub configuration: PathBuf,
-    /// The flight recorder's journal, with all that was told to it until now; none where it is off.
+    /// Path of the flight recorder's journal, flushed before the answer. `None` if disabled.
     pub journal: Option<PathBuf>,
 }

@@ -1,4 +1,4 @@
-//! How the vswitch is: the answer to `status`.
+//! Answer to `status`.
 
 use std::fmt;
 
@@ -8,80 +8,80 @@ use serde::{Deserialize, Serialize};
 use super::{AuditStatus, PortRow};
 use bulkhead_answers::services::Counts;
 
-/// How the vswitch is.
+/// Health of the vswitch.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Status {
-    /// The program's version.
+    /// Version of the program.
     pub program: String,
-    /// The node whose vswitch it is.
+    /// Name of the node.
     pub node: String,
-    /// Where its pods get their addresses from (`spec.podCIDRs` of its Node); none before there is a state.
+    /// Pod CIDRs of the node (`spec.podCIDRs`). Empty before the first state.
     #[serde(default)]
     pub pod_networks: Vec<IpNet>,
-    /// Whether pods are served: ports were opened, and there is a policy to judge by.
+    /// Whether pods are served: ports are open and a policy is in force.
     pub ready: bool,
-    /// Whether nothing may pass, since there is no state that makes sense.
+    /// Whether everything is denied because there is no valid state.
     pub denying: bool,
-    /// What judges packets; null of a program that does not tell.
+    /// The engine that judges packets. `None` from programs that do not report it.
     #[serde(default)]
     pub judging: Option<Judging>,
-    /// Since when it runs.
+    /// Seconds since the start of the process.
     pub uptime_seconds: u64,
-    /// The same in milliseconds, when the counters were read: a rate is the difference of a counter by the difference of this.
+    /// Uptime in milliseconds when the counters were read. Divide differences of counters by its differences to get rates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uptime_ms: Option<u64>,
-    /// A number that every process has of its own. Counters begin anew with another one.
+    /// Differs between processes. Counters restart at zero when it changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance: Option<u64>,
-    /// The number of the snapshot in force.
+    /// Generation of the snapshot in force.
     pub generation: u64,
     /// The policy in force.
     pub policy: PolicyStatus,
-    /// What is audited and not enforced.
+    /// Audited policies.
     #[serde(default)]
     pub audit: AuditStatus,
-    /// How well the API server is heard; null where the state is files.
+    /// Connection to the API server. `None` if the state comes from files.
     #[serde(default)]
     pub source: Option<SourceStatus>,
-    /// How much is known of Services; null where they are off.
+    /// Numbers of Services. `None` if disabled.
     #[serde(default)]
     pub services: Option<Counts>,
-    /// What load balancers are told; null where they are told nothing.
+    /// Health reported to load balancers. `None` if not reported.
     #[serde(default)]
     pub service_health: Option<ServiceHealth>,
-    /// How many ports there are.
+    /// Numbers of ports.
     pub ports: PortTotals,
-    /// Those that are configured and not open, with the reason.
+    /// Configured ports that are not open, with the reason.
     pub late: Vec<PortRow>,
-    /// The threads that forward.
+    /// Worker threads.
     pub workers: Vec<WorkerRow>,
-    /// The session table.
+    /// Session table.
     pub sessions: SessionTotals,
     /// Packets dropped, by reason, most frequent first.
     pub dropped: Vec<DropRow>,
-    /// What the kernel has forwarded by itself.
+    /// Flow cache in the kernel.
     pub flow_cache: FlowCacheRow,
-    /// The last error that was logged.
+    /// The last logged error.
     pub last_error: Option<LastError>,
 }
 
-/// How the vswitch is, in a word.
+/// State of the vswitch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Condition {
-    /// It forwards and enforces.
+    /// It forwards and enforces policy.
     Ready,
-    /// Nothing passes, as there is no state to judge by.
+    /// Everything is denied because there is no valid state.
     Denying,
-    /// Not yet.
+    /// It is starting.
     #[default]
     Starting,
-    /// What is known of the API server is too old.
+    /// The connection to the API server is lost for too long.
     NotReady,
 }
 
 impl Condition {
-    /// The word in JSON and on screens.
+    /// Returns the name in JSON and on screens.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Ready => "ready",
@@ -93,7 +93,7 @@ impl Condition {
 }
 
 impl Status {
-    /// How it is, in a word.
+    /// Returns the state of the vswitch.
     pub fn condition(&self) -> Condition {
         match (self.ready, self.denying) {
             (true, _) => Condition::Ready,
@@ -104,14 +104,14 @@ impl Status {
     }
 }
 
-/// What judges packets.
+/// The engine that judges packets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Judging {
     /// `acl`, `identity`, `session-rules` or `nftables`.
     pub renderer: String,
     /// `destination`, `source` or `kernel`.
     pub place: String,
-    /// Whether the state has chosen the renderer (`engine: auto`).
+    /// Whether the vswitch selected the renderer (`engine: auto`).
     pub automatic: bool,
 }
 
@@ -127,82 +127,82 @@ impl fmt::Display for Judging {
     }
 }
 
-/// What load balancers are told of the node over HTTP.
+/// Health that load balancers query over HTTP.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ServiceHealth {
-    /// The address and port of `/healthz` and `/livez`. The ports of Services are at the same address.
+    /// Address and port of `/healthz` and `/livez`. Services' health check ports use the same address.
     pub listen: String,
-    /// Whether what they send to Services is served.
+    /// Whether traffic to Services is served.
     pub healthy: bool,
     /// Whether the node is being deleted.
     pub leaving: bool,
-    /// The ports at which they are answered.
+    /// Ports that answer health checks.
     pub ports: Vec<u16>,
-    /// Those that cannot be had.
+    /// Ports that could not be opened.
     pub refused: Vec<RefusedPort>,
 }
 
-/// A port that cannot be listened at; it is tried again.
+/// A port that could not be opened. The vswitch retries.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RefusedPort {
-    /// Its number.
+    /// Port number.
     pub port: u16,
-    /// What the system says.
+    /// Error of the operating system.
     pub why: String,
 }
 
 /// The policy in force.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PolicyStatus {
-    /// Since when it is in force, in seconds.
+    /// Seconds since it took effect.
     pub age_seconds: f64,
-    /// From when its change was seen until the workers had it, in seconds.
+    /// Seconds from the change until the workers enforced it.
     pub enforce_seconds: f64,
-    /// Whether a newer one, or other ports, cannot be put into force; it is tried again.
+    /// Whether a newer state, or a change of ports, cannot be applied. The vswitch retries.
     pub refused: bool,
     /// States that took effect.
     pub states_applied: u64,
-    /// States that did not load.
+    /// States that could not be loaded.
     pub states_refused: u64,
-    /// Objects that were not understood.
+    /// Objects that could not be parsed.
     pub faulty_objects: u64,
-    /// Addresses that several pods say are theirs.
+    /// Addresses that several pods claim.
     pub contested_addresses: u64,
-    /// Kinds that restrict traffic and are not enforced.
+    /// Kinds of objects that restrict traffic but are not enforced.
     pub unenforced_kinds: u64,
-    /// Lists and tables that do not fit: what was in force before stays, or nothing passes.
+    /// Tables that exceed a limit: the previous ones stay in force, or nothing passes.
     pub refused_tables: u64,
 }
 
-/// How well the API server is heard.
+/// Connection to the API server.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SourceStatus {
-    /// Whether all kinds are being watched and the server answers.
+    /// Whether all watches are established and the server answers.
     pub connected: bool,
-    /// Since when that is so.
+    /// Seconds since `connected` changed.
     pub since_seconds: u64,
-    /// How old what is known may be; null before the first state.
+    /// Maximum age of the state in seconds. `None` before the first state.
     pub age_seconds: Option<f64>,
-    /// What went wrong last, of what still does.
+    /// The last error that persists.
     pub last_error: Option<String>,
 }
 
-/// How many ports there are.
+/// Numbers of ports.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct PortTotals {
-    /// In the configuration, or added.
+    /// Ports in the configuration plus added ports.
     pub configured: usize,
-    /// Of these, added at this socket.
+    /// Ports added through the admin socket.
     #[serde(default)]
     pub added: usize,
-    /// Of all, open.
+    /// Open ports.
     pub open: usize,
 }
 
-/// A thread that forwards.
+/// A worker thread.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct WorkerRow {
-    /// Packets taken in.
+    /// Packets received.
     pub received: u64,
     /// Packets sent.
     pub sent: u64,
@@ -210,60 +210,60 @@ pub struct WorkerRow {
     pub dropped: u64,
     /// Sessions in use.
     pub sessions: u64,
-    /// How often it failed and went on.
+    /// Number of restarts after a failure.
     pub restarts: u64,
-    /// Packets judged, those that other workers took in for it included.
+    /// Packets judged, including those received by other workers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub judged: Option<u64>,
-    /// Nanoseconds in which it had something to do, the kernel's calls included.
+    /// Nanoseconds spent working, including system calls.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub busy_ns: Option<u64>,
-    /// Whether it has not answered: all its numbers are those that it told last, 0 before it told any.
+    /// Whether it does not respond. Its counters are then the last known ones, or 0.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub silent: bool,
 }
 
-/// The session table.
+/// Session table.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SessionTotals {
-    /// In use.
+    /// Sessions in use.
     pub used: u64,
-    /// The most that there can be.
+    /// Maximum number of sessions.
     pub capacity: u64,
-    /// Not created, because there was no room.
+    /// Sessions refused because the table was full.
     pub refused: u64,
-    /// Created since the start.
+    /// Sessions created since the start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created: Option<u64>,
 }
 
-/// Packets that were dropped for one reason.
+/// Packets dropped for one reason.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DropRow {
-    /// Its name.
+    /// Name of the reason.
     pub reason: String,
-    /// What it means.
+    /// Meaning of the reason.
     pub means: String,
-    /// How many.
+    /// Number of packets.
     pub packets: u64,
 }
 
-/// What the kernel has forwarded by itself.
+/// Flow cache in the kernel.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FlowCacheRow {
-    /// Packets.
+    /// Packets forwarded by the kernel.
     pub forwarded: u64,
-    /// Flows that were added or renewed.
+    /// Flows added or renewed.
     pub added: u64,
     /// Flows that the kernel refused.
     pub refused: u64,
 }
 
-/// An error that was logged.
+/// A logged error.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LastError {
-    /// When, as RFC 3339.
+    /// Time, RFC 3339.
     pub at: String,
-    /// What.
+    /// Text of the error.
     pub text: String,
 }

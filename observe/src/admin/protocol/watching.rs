@@ -1,41 +1,40 @@
-//! What is watched: verdicts as they come, and packets.
+//! Requests to stream verdicts or packets.
 
 use serde::{Deserialize, Serialize};
 
-/// Verdicts of new sessions and dropped packets, as they come. What is not said does not matter; of several values of one kind one is
-/// enough.
+/// Streams verdicts on new sessions and dropped packets. Empty filters match everything; of several values in one filter, one must match.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Monitor {
-    /// One end is a pod whose `namespace/name` begins so.
+    /// Prefixes of `namespace/name` of a pod at either end.
     pub pods: Vec<String>,
-    /// One end is in this namespace.
+    /// Namespaces of a pod at either end.
     pub namespaces: Vec<String>,
-    /// One end has all of these labels: `key=value`, `key`, with commas between them.
+    /// Labels of a pod at either end: `key=value` or `key`, separated by commas, all of which must match.
     pub labels: Vec<String>,
     /// `FORWARDED`, `DROPPED` or `AUDIT`.
     pub verdicts: Vec<String>,
-    /// One end has this port.
+    /// Ports at either end.
     pub ports: Vec<u16>,
-    /// `TCP`, `UDP`, `SCTP`, `ICMP`, `ICMPv6`, or the protocol's number.
+    /// `TCP`, `UDP`, `SCTP`, `ICMP`, `ICMPv6`, or the protocol number.
     pub protocols: Vec<String>,
-    /// So many of the last ones that are remembered come first.
+    /// Number of remembered verdicts to send first.
     pub last: usize,
-    /// Whether nothing but the last ones is wanted.
+    /// Whether to end the stream after the remembered verdicts.
     pub is_over: bool,
-    /// The stream ends after so many.
+    /// Maximum number of verdicts before the stream ends.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
-    /// The most a second; what is more is left out and counted.
+    /// Maximum verdicts per second. The rest is dropped and counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate: Option<u32>,
 }
 
-/// Packets as they come, each with its walk.
+/// Streams packets, each with its path.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Trace {
-    /// An expression of `pcap-filter(7)`: addresses, ports and protocols.
+    /// A `pcap-filter(7)` expression of addresses, ports and protocols.
     pub filter: String,
     /// As in [`Monitor`].
     pub pods: Vec<String>,
@@ -45,38 +44,38 @@ pub struct Trace {
     pub labels: Vec<String>,
     /// As in [`Monitor`].
     pub verdicts: Vec<String>,
-    /// Bytes of each packet that are told.
+    /// Bytes to send of each packet.
     pub snap: u16,
-    /// Whether flows that match come to the workers, which the kernel would forward else.
+    /// Whether to redirect matching flows to the workers instead of the kernel's flow cache.
     pub cached: bool,
-    /// The stream ends after so many.
+    /// Maximum number of packets before the stream ends.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
-    /// The most a second; what is more is left out and counted.
+    /// Maximum packets per second. The rest is dropped and counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate: Option<u32>,
 }
 
-/// The answer, before what is watched.
+/// The answer before the stream.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Watching {
-    /// The node.
+    /// Name of the node.
     pub node: String,
-    /// The generation of the snapshot in force.
+    /// Generation of the snapshot in force.
     pub generation: u64,
-    /// The ports there are: name, kind and addresses.
+    /// All ports.
     pub ports: Vec<WatchedPort>,
-    /// How many verdicts of the past are remembered.
+    /// Number of remembered verdicts.
     pub remembered: usize,
 }
 
 /// A port.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct WatchedPort {
-    /// Its name.
+    /// Name of the port.
     pub name: String,
     /// `pod`, `uplink` or `host`.
     pub kind: String,
-    /// Its addresses.
+    /// Addresses of the port.
     pub addresses: Vec<std::net::IpAddr>,
 }

@@ -1,4 +1,4 @@
-//! The files of a capture: one, or a ring of them.
+//! The file, or ring of files, of `bulkhead capture`.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -13,18 +13,18 @@ use serde_json::Value;
 use super::super::protocol::{WatchedPort, Watching};
 use crate::args::Capture;
 
-/// A megabyte, as `tcpdump -C` has it.
+/// As in `tcpdump -C`.
 const MEGABYTE: u64 = 1_000_000;
 
-/// See the module.
+/// The file, or ring of files, of a capture.
 pub(super) struct Files {
     path: PathBuf,
-    /// How many, and how long each may become; none for one file of any length.
+    /// Number of files and maximum size in bytes. `None` for one file of any size.
     ring: Option<(u32, u64)>,
     number: u32,
     ports: Vec<PortConfig>,
     writer: Option<CaptureWriter<Box<dyn Write>>>,
-    /// Bytes of the present file.
+    /// Bytes in the current file.
     length: u64,
     packets: u64,
 }
@@ -33,13 +33,13 @@ impl Files {
     /// Opens the first file.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// If the file cannot be created.
     pub(super) fn new(args: &Capture, watching: &Watching) -> anyhow::Result<Self> {
         let is_stdout = args.write == Path::new("-");
         if is_stdout && args.file_size.is_some() {
             bail!("standard output cannot be split into several files\n  help: pass a file name, or omit --file-size");
         }
-        // Without a number of files none is written over.
+        // Without --files, no file is overwritten.
         let ring = args.file_size.map(|size| (args.files.unwrap_or(u32::MAX), u64::from(size) * MEGABYTE));
         let ports = watching.ports.iter().map(port).collect();
         let mut files = Self { path: args.write.clone(), ring, number: 0, ports, writer: None, length: 0, packets: 0 };
@@ -47,7 +47,7 @@ impl Files {
         Ok(files)
     }
 
-    /// `web.pcapng`; in a ring `web.3.pcapng`.
+    /// `web.pcapng`, or `web.3.pcapng` in a ring.
     fn name(&self) -> PathBuf {
         match self.ring {
             None => self.path.clone(),
@@ -71,10 +71,10 @@ impl Files {
         Ok(())
     }
 
-    /// Writes a packet as the vswitch tells it.
+    /// Writes a packet from the vswitch's event.
     ///
     /// # Errors
-    /// When it is not understood or cannot be written.
+    /// If the event cannot be parsed, or the file cannot be written.
     pub(super) fn write(&mut self, packet: &Value) -> anyhow::Result<()> {
         let bytes = packet["bytes"].as_str().and_then(bytes).context("the vswitch's event has no packet bytes")?;
         let time = packet["time"].as_str().context("the vswitch's event has no time")?;
@@ -100,10 +100,10 @@ impl Files {
             original_len: packet["length"].as_u64().and_then(|len| usize::try_from(len).ok()).unwrap_or(bytes.len()),
         };
         let comment = comment(packet);
-        // What a packet's block has besides: at most so much, for the size of a file is no promise to the byte.
+        // Upper bound of the block's overhead: the maximum file size is approximate.
         self.length += (bytes.len() + comment.len() + 64) as u64;
         let Some(writer) = &mut self.writer else { return Ok(()) };
-        // A person ends a capture with Ctrl-C: the file is whole then.
+        // Flush each packet, so that the file is complete when the user presses Ctrl-C.
         let whole = writer.write(&captured, in_port, verdict, &comment).and_then(|()| writer.flush());
         whole.with_context(|| format!("cannot write {}", self.path.display()))?;
         match self.ring {
@@ -121,21 +121,21 @@ impl Files {
         writer.finish()?.flush().with_context(|| format!("cannot write {}", self.path.display()))
     }
 
-    /// Writes what is left. Returns how many packets there were.
+    /// Closes the file. Returns the number of packets.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// If the file cannot be written.
     pub(super) fn finish(mut self) -> anyhow::Result<u64> {
         self.close()?;
         Ok(self.packets)
     }
 }
 
-/// As [`bulkhead_answers::replay::comment`] has it.
+/// Same format as [`bulkhead_answers::replay::comment`].
 fn comment(packet: &Value) -> String {
     let walk = &packet["walk"];
     let mut text = walk["verdict"].as_str().unwrap_or_default().to_owned();
-    // Whoever has let a packet through is not why it is lost.
+    // The rule that allowed a packet is not the reason of its loss.
     let before_origin = if packet["meant_for"].is_string() { ", let through: " } else { ": " };
     for (before, part) in [
         (" ", &walk["reason"]),
@@ -163,7 +163,7 @@ fn port(told: &WatchedPort) -> PortConfig {
     PortConfig { addresses: told.addresses.clone(), ..PortConfig::new(told.name.as_str(), kind) }
 }
 
-/// What hexadecimal digits say.
+/// Decodes hexadecimal digits.
 fn bytes(digits: &str) -> Option<Vec<u8>> {
     let digit = |digit: u8| char::from(digit).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
     let pairs = digits.as_bytes().chunks(2);

@@ -1,4 +1,4 @@
-//! What is watched, for people.
+//! Text output of `monitor` and `trace`.
 
 use std::io::{self, Write};
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use bulkhead_answers::output::{note, printable};
 
-/// Columns of a monitor's line: as wide as most of what is in them.
+/// Column widths that fit most values.
 mod width {
     pub(super) const VERDICT: usize = 9;
     pub(super) const END: usize = 32;
@@ -22,7 +22,7 @@ fn clock(time: &Value) -> String {
     text(time).get(11..23).unwrap_or_default().to_owned()
 }
 
-/// An end of a flow: its pod, or what it is, with the port.
+/// Returns an end of a flow: pod, reserved label or address, with the port.
 fn end(flow: &Value, which: &str) -> String {
     let (endpoint, address) = (&flow[which], text(&flow["IP"][which]));
     let port =
@@ -35,7 +35,7 @@ fn end(flow: &Value, which: &str) -> String {
     port.and_then(Value::as_u64).map_or_else(|| name.clone(), |port| format!("{name}:{port}"))
 }
 
-/// A verdict in one line.
+/// Writes a verdict in one line.
 pub(super) fn write_flow(out: &mut impl Write, line: &Value) -> io::Result<()> {
     let Some(flow) = line.get("flow") else {
         note_lost(line);
@@ -75,7 +75,7 @@ pub(super) fn write_flow(out: &mut impl Write, line: &Value) -> io::Result<()> {
     }
 }
 
-/// A packet and its walk.
+/// Writes a packet and its path.
 pub(super) fn write_packet(out: &mut impl Write, line: &Value) -> io::Result<()> {
     let Some(packet) = line.get("packet") else {
         note_lost(line);
@@ -121,7 +121,7 @@ pub(super) fn write_packet(out: &mut impl Write, line: &Value) -> io::Result<()>
     }
 }
 
-/// Says what was left out.
+/// Reports lost events.
 pub(super) fn note_lost(line: &Value) {
     if let Some(lost) = line.get("lost_events") {
         let count = text(&lost["num_events_lost"]);

@@ -1,30 +1,30 @@
-//! Changes as they lie in a journal: each in parts, one after the other.
+//! Changes as stored in a journal: split into consecutive parts.
 
 use super::super::reader::{Place, Record};
 use super::super::state::Part;
 
-/// A change of the state, not unpacked.
+/// A compressed change of the state.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Packed {
     pub(super) number: u64,
     pub(super) time: u64,
     pub(super) generation: u64,
-    /// Of its first part. The others are behind it.
+    /// Position of its first part. The others follow.
     pub(super) place: Place,
     pub(super) parts: u32,
     pub(super) is_whole: bool,
 }
 
-/// A change of which not all parts were read yet.
+/// A change whose parts are not all read yet.
 #[derive(Debug)]
 pub(super) struct Open {
     packed: Packed,
     sequence: u64,
-    /// Parts that were read.
+    /// Number of parts read.
     read: u32,
 }
 
-/// Takes a part of a change. False where one is lost by it.
+/// Adds a part of a change. Returns false if that reveals a lost part.
 pub(super) fn take_part(
     record: &Record<'_>,
     is_whole: bool,
@@ -42,7 +42,7 @@ pub(super) fn take_part(
         {
             (open, true)
         }
-        // One that is begun and not ended is lost, and known by its number.
+        // An unfinished change is lost. The gap in the numbers shows it.
         other => {
             let packed = Packed {
                 number: part.number,

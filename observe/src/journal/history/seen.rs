@@ -1,4 +1,4 @@
-//! What was seen at a time.
+//! Reads the verdicts of a period.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,14 +7,14 @@ use super::super::format::{Kind, LONGEST_NAME};
 use super::super::reader::Journal;
 use super::super::verdict::{Entries, Verdict};
 
-/// A record of verdicts is written within this time of the first of them, in nanoseconds.
+/// Maximum time between the verdicts of a record, in nanoseconds.
 const SPREAD: u64 = 10_000_000_000;
 
-/// Names that a segment may have, and their bytes: of ports, policies and reasons a busy node has some thousands.
+/// Maximum number and total bytes of names in a segment. A busy node has some thousands, of ports, policies and reasons.
 const MOST_NAMES: usize = 1 << 17;
 const MOST_NAME_BYTES: usize = 1 << 25;
 
-/// Gives the verdicts of a time to `each`. Returns how many records are not understood.
+/// Calls `each` for the verdicts of a period. Returns the number of records that could not be parsed.
 pub(super) fn verdicts(journal: &Journal<'_>, from: u64, to: u64, mut each: impl FnMut(Verdict)) -> usize {
     let mut names: HashMap<u64, Arc<str>> = HashMap::new();
     let (mut sequence, mut unknown, mut name_bytes) = (0, 0, 0);
@@ -41,7 +41,7 @@ pub(super) fn verdicts(journal: &Journal<'_>, from: u64, to: u64, mut each: impl
                     match entry {
                         Ok(verdict) if (from..=to).contains(&verdict.time) => each(verdict),
                         Ok(_) => {}
-                        // Where the next one begins is not known.
+                        // The start of the next entry is unknown.
                         Err(()) => {
                             unknown += 1;
                             break;

@@ -105,7 +105,7 @@ fn a_worker_that_falls_silent_and_answers_again_makes_no_leap() {
     silent.status.workers[1] = self::silent();
     let rates = |picture: &Picture| (picture.total.packets_in, picture.path.slow, picture.workers[1].received);
     let picture = tracker.next(silent.clone());
-    assert!(picture.note.unwrap().contains("does not answer"));
+    assert!(picture.note.unwrap().contains("does not respond"));
     assert_eq!(rates(&picture), (None, None, None));
     silent.status.uptime_ms = Some(3_000);
     silent.status.workers[0].received += 50;
@@ -113,7 +113,7 @@ fn a_worker_that_falls_silent_and_answers_again_makes_no_leap() {
     assert_eq!((still.path.slow, still.workers[1].received), (Some(50.0), None), "the others are told");
     let picture = tracker.next(busy(4_000, 1_000_300));
     assert_eq!(rates(&picture), (None, None, None));
-    assert!(picture.note.unwrap().contains("answers again"));
+    assert!(picture.note.unwrap().contains("responds again"));
     assert_eq!(tracker.next(busy(5_000, 1_000_500)).workers[1].received, Some(100.0));
 }
 
@@ -122,9 +122,9 @@ fn a_worker_that_is_silent_from_the_first_sample_on_and_answers_later_makes_no_l
     let mut tracker = Tracker::default();
     let mut first = busy(1_000, 1_000_000);
     first.status.workers[1] = silent();
-    assert!(tracker.next(first).note.unwrap().contains("does not answer"));
+    assert!(tracker.next(first).note.unwrap().contains("does not respond"));
     let picture = tracker.next(busy(2_000, 1_000_100));
-    assert!(picture.note.unwrap().contains("answers again"));
+    assert!(picture.note.unwrap().contains("responds again"));
     assert_eq!((picture.total.packets_in, picture.path.slow, picture.workers[1].received), (None, None, None));
     assert_eq!(tracker.next(busy(3_000, 1_000_300)).workers[1].received, Some(100.0));
 }

@@ -1,4 +1,4 @@
-//! From one sample to the next.
+//! Computes rates between samples.
 
 use std::collections::HashMap;
 
@@ -6,21 +6,21 @@ use super::super::sample::Sample;
 use super::{Counted, DenyRates, DropRates, PathRates, Picture, PortRates, SessionRates, Traffic, WorkerRates};
 use crate::admin::{PortRow, Status, WorkerRow};
 
-/// Remembers what rates are told from.
+/// The previous sample and picture.
 #[derive(Debug, Default)]
 pub(in crate::top) struct Tracker {
     before: Option<Sample>,
     last: Option<Picture>,
 }
 
-/// What two samples differ by.
+/// The interval between two samples.
 struct Interval<'a> {
     before: &'a Sample,
     seconds: f64,
 }
 
 impl Interval<'_> {
-    /// A counter's rate; none when it has gone back, as that of a port does that was removed and added again.
+    /// Returns a counter's rate. `None` if it decreased, as for a port that was removed and added again.
     fn rate(&self, now: u64, before: u64) -> Option<f64> {
         #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
         now.checked_sub(before).map(|count| count as f64 / self.seconds)
@@ -28,7 +28,7 @@ impl Interval<'_> {
 }
 
 impl Tracker {
-    /// What happened since the last sample. One that has the same reading of the counters as the last one gives the same picture.
+    /// Returns the activity since the last sample. A sample with the same reading of the counters returns the same picture.
     pub(in crate::top) fn next(&mut self, sample: Sample) -> Picture {
         let since = self.before.as_ref().map(|before| sample.since(before));
         if let (Some(Some(time)), Some(last)) = (since, &self.last)
@@ -47,7 +47,7 @@ impl Tracker {
         } else {
             None
         };
-        // Sums over other workers than before would leap.
+        // If the set of responding workers changed, sums would jump.
         let is_comparable = !is_restarted && were_silent.is_some_and(|were| were == silent);
         let interval = match (&self.before, since.flatten()) {
             (Some(before), Some(time)) if is_comparable => Some(Interval { before, seconds: time.as_secs_f64() }),
@@ -60,7 +60,7 @@ impl Tracker {
     }
 }
 
-/// Which workers have not answered.
+/// Returns which workers do not respond.
 fn silent(sample: &Sample) -> Vec<bool> {
     sample.status.workers.iter().map(|worker| worker.silent).collect()
 }
@@ -91,7 +91,7 @@ fn picture(sample: &Sample, interval: Option<&Interval<'_>>) -> Picture {
     }
 }
 
-/// The rate of a counter that every sample has.
+/// Returns the rate of a counter that every sample has.
 fn rate(sample: &Sample, interval: Option<&Interval<'_>>, count: impl Fn(&Sample) -> u64) -> Option<f64> {
     interval.and_then(|interval| interval.rate(count(sample), count(interval.before)))
 }
@@ -104,7 +104,7 @@ fn total(sample: &Sample, interval: Option<&Interval<'_>>, in_kernel: bool) -> T
         move |sample: &Sample| sample.status.workers.iter().map(count).sum::<u64>() + cached(sample)
     };
     let dropped = |sample: &Sample| drop_counts(sample).iter().map(|(_, _, packets)| packets).sum::<u64>();
-    // Of bytes there are those of the ports alone. One that was removed takes its own along, and there is no rate for once.
+    // Bytes are counted per port only. A removed port takes its count with it, so this rate is missing once.
     let bits = |count: fn(&PortRow) -> u64| of(&ports(count)).map(|bytes| bytes * 8.0);
     let (packets_in, packets_out) = match in_kernel {
         true => (of(&ports(|port| port.received)), of(&ports(|port| port.sent))),
@@ -159,7 +159,7 @@ fn workers(status: &Status, interval: Option<&Interval<'_>>) -> Vec<WorkerRates>
             judged,
             dropped: interval.rate(now.dropped, before.dropped),
             ns_per_packet: busy.filter(|_| packets > 0.0).map(|busy| busy / packets),
-            // The clocks are read one after the other.
+            // The clocks are not read at the same time.
             busy: busy.map(|busy| (busy / 1e9).min(1.0)),
             ..base
         }
@@ -167,13 +167,13 @@ fn workers(status: &Status, interval: Option<&Interval<'_>>) -> Vec<WorkerRates>
     status.workers.iter().enumerate().map(each).collect()
 }
 
-/// Packets of a row, which is listed from its first packet on.
+/// Returns the rate of a row. A row is listed from its first packet on, so a missing earlier row counts as zero.
 fn counted(interval: Option<&Interval<'_>>, now: u64, before: Option<&u64>) -> Counted {
     let rate = interval.and_then(|interval| interval.rate(now, before.copied().unwrap_or_default()));
     Counted { packets: rate, packets_total: now }
 }
 
-/// Packets that were dropped, by reason, with those that the kernel's program drops before a worker sees them.
+/// Returns drops by reason, including those of the kernel's program before a worker sees the packet.
 fn drop_counts(sample: &Sample) -> Vec<(&str, &str, u64)> {
     let reasons = sample.status.dropped.iter().map(|row| (&*row.reason, &*row.means, row.packets));
     let sum = |count: fn(&PortRow) -> u64| sample.ports.iter().map(count).sum::<u64>();
@@ -198,7 +198,7 @@ fn drops(sample: &Sample, interval: Option<&Interval<'_>>) -> Vec<DropRates> {
     drop_counts(sample).into_iter().map(each).collect()
 }
 
-/// What was denied by each origin; several rules may be told alike.
+/// Sums denials by printed origin, which several rules may share.
 fn deny_counts(sample: &Sample) -> HashMap<(&str, bool), u64> {
     let mut sums = HashMap::new();
     for row in &sample.policies {
@@ -218,7 +218,7 @@ fn denied(sample: &Sample, interval: Option<&Interval<'_>>) -> Vec<DenyRates> {
         not_enforced: key.1,
     };
     let mut rows: Vec<DenyRates> = deny_counts(sample).into_iter().map(each).collect();
-    // The order above keeps this one among equals, so that rows do not change places.
+    // The sort by rate is stable, so this keeps equal rows from swapping.
     rows.sort_by(|one, other| one.origin.cmp(&other.origin));
     rows
 }

@@ -1,18 +1,18 @@
-//! How wide text is on a terminal, and what becomes of text that does not fit.
+//! Measures text in columns and shortens it.
 //!
-//! The widths are those by which [`paint`](super::super::paint) draws text.
+//! Uses the same widths as [`paint`](super::super::paint).
 
 use super::super::text::{Grapheme, Span, Style};
 
-/// What the screen has instead of text that was left out.
+/// Replaces omitted text.
 const SIGN: &str = "…";
 
-/// The columns that text takes.
+/// Returns the width in columns.
 pub(super) fn width(text: &[Span]) -> usize {
     graphemes(text).map(Grapheme::columns).sum()
 }
 
-/// The text, without its end where that does not fit. Spaces at the end need no room.
+/// Shortens text at its end. Trailing spaces need no room.
 pub(super) fn without_end(text: Vec<Span>, room: usize) -> Vec<Span> {
     let all: Vec<_> = graphemes(&text).collect();
     let last = all.iter().rposition(|grapheme| !grapheme.is_whitespace()).map_or(0, |last| last + 1);
@@ -22,7 +22,7 @@ pub(super) fn without_end(text: Vec<Span>, room: usize) -> Vec<Span> {
     shortened(&all[..last], room, 0)
 }
 
-/// The text, without its middle where it does not fit. The beginning stays, and so does the end, which tells pods of one owner apart.
+/// Shortens text in its middle. The end distinguishes pods of one owner.
 pub(super) fn without_middle(text: &[Span], room: usize) -> Vec<Span> {
     if width(text) <= room {
         return text.to_vec();
@@ -31,7 +31,7 @@ pub(super) fn without_middle(text: &[Span], room: usize) -> Vec<Span> {
     shortened(&all, room, room.saturating_sub(1) / 2)
 }
 
-/// What there is room for of what is too wide, `end` columns of it from the end.
+/// Shortens text to `room` columns, with `end` of them for its end.
 fn shortened(all: &[Grapheme<'_>], room: usize, end: usize) -> Vec<Span> {
     let Some(begin) = room.checked_sub(1 + end) else { return Vec::new() };
     let first = fitting(all.iter(), begin);
@@ -48,7 +48,7 @@ fn shortened(all: &[Grapheme<'_>], room: usize, end: usize) -> Vec<Span> {
     spans
 }
 
-/// The first ones, as many as there is room for.
+/// Returns the first graphemes that fit.
 fn fitting<'a>(all: impl Iterator<Item = &'a Grapheme<'a>>, room: usize) -> Vec<Grapheme<'a>> {
     let mut left = room;
     let fits = |grapheme: &Grapheme<'a>| {

@@ -1,4 +1,4 @@
-//! The top of a screen: how the vswitch is, and what it does in all.
+//! The top of the screen: health and totals.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use super::{Scene, fit, style};
 use crate::admin::Condition;
 use bulkhead_answers::output::printable;
 
-/// Characters of a bar.
+/// Width of a bar in columns.
 const BAR: usize = 12;
 
-/// How the vswitch is, in words.
+/// Describes the vswitch in one line.
 pub(super) fn about(picture: &Picture) -> String {
     let judged = picture.judged.as_deref().map(|judged| format!("  judged {judged}")).unwrap_or_default();
     let up = humantime::format_duration(Duration::from_secs(picture.uptime_seconds)).to_string();
-    // The larger two units tell enough.
+    // The two largest units suffice.
     let up: Vec<&str> = up.split(' ').take(2).collect();
     let node = printable(&picture.node);
     format!("{node}  {}  up {}  generation {}{judged}", picture.condition.name(), up.join(" "), picture.generation)
@@ -42,12 +42,11 @@ pub(super) fn banner(scene: Scene<'_>, width: usize) -> Line {
     Line::from(spans)
 }
 
-/// A figure with its unit.
 fn figure(value: String, unit: &str, style: Style) -> [Span; 2] {
     [Span::styled(value, style), Span::styled(format!("{unit}  "), style::DIM)]
 }
 
-/// The style of what should be zero.
+/// Style of a rate that should be zero.
 fn alarm(rate: Option<f64>) -> Style {
     if rate.is_some_and(|rate| rate > 0.0) { style::BAD } else { style::STRONG }
 }
@@ -85,7 +84,7 @@ pub(super) fn totals(picture: &Picture) -> Vec<Line> {
     vec![Line::from(packets), Line::from(used), Line::from(line)]
 }
 
-/// How full or busy something is.
+/// A bar for a share of 0 to 1.
 pub(super) fn bar(share: Option<f64>) -> [Span; 2] {
     let share = share.unwrap_or(0.0).clamp(0.0, 1.0);
     #[expect(

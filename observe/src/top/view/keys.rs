@@ -1,11 +1,11 @@
-//! Keys: the last line of a screen, and the screen that explains them.
+//! The last line of the screen with keys, and the help.
 
 use super::super::choices::Choices;
 use super::super::text::{Line, Span, Style};
 use super::{fit, style};
 use bulkhead_answers::output::printable;
 
-/// Columns that a filter has while it is typed, whatever else there is no room for.
+/// Minimum width of the filter input in columns.
 const FILTER: usize = 10;
 
 pub(super) fn last_line(choices: &Choices, width: usize) -> Line {

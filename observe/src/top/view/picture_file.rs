@@ -1,4 +1,4 @@
-//! The picture in `docs/`: what is drawn, as SVG.
+//! Draws a screen as SVG, for `docs/`.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -9,14 +9,14 @@ use super::tests::{busy, drawn};
 use super::{Choices, Scene};
 use crate::args::PortOrder;
 
-/// The screen of the picture, in columns and rows.
+/// Size of the screen in columns and rows.
 const SIZE: (u16, u16) = (124, 31);
-/// Width and height of a character, in pixels: a monospaced font of 14 pixels.
+/// Width and height of a character in pixels, for a monospaced font of 14 pixels.
 const CELL: (f64, f64) = (8.4, 18.0);
-/// Around the screen.
+/// Margin around the screen in pixels.
 const MARGIN: f64 = 14.0;
 
-/// The colours of a dark theme.
+/// Colours of a dark theme.
 const fn colour(colour: Color) -> &'static str {
     match colour {
         Color::Black => "#1d2021",
@@ -32,7 +32,7 @@ fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// Text beside each other that looks alike, with its first column. No character of the picture is wider than a column.
+/// Splits a line into runs of equal style, with their first column. Assumes characters of one column.
 fn runs(line: &Line) -> Vec<(usize, Style, String)> {
     let mut runs: Vec<(usize, Style, String)> = Vec::new();
     let blank = Grapheme { symbol: " ", style: Style::new() };

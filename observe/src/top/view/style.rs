@@ -1,25 +1,25 @@
-//! Colours: of the sixteen that every terminal has, and that its theme makes readable.
+//! Styles. They use the 16 basic colours, which a terminal's theme keeps readable.
 
 use super::super::text::{Color, Style};
 
-/// What is read first.
+/// Main figures.
 pub(super) const STRONG: Style = Style::new().bold();
-/// Units, and what is zero.
+/// Units and zeros.
 pub(super) const DIM: Style = Style::new().fg(Color::DarkGray);
 /// A table's heading.
 pub(super) const HEADING: Style = Style::new().fg(Color::Cyan).bold();
-/// The heading of the column that rows are ordered by.
+/// Heading of the column that determines the order.
 pub(super) const ORDER: Style = Style::new().fg(Color::Yellow).bold().underlined();
-/// Something is lost, or wrong.
+/// A loss or fault.
 pub(super) const BAD: Style = Style::new().fg(Color::Red).bold();
-/// Something may be wrong.
+/// A possible fault.
 pub(super) const DOUBTFUL: Style = Style::new().fg(Color::Yellow);
-/// All is well.
+/// Healthy.
 pub(super) const GOOD: Style = Style::new().fg(Color::Green);
-/// A key that may be pressed.
+/// A key.
 pub(super) const KEY: Style = Style::new().fg(Color::Black).bg(Color::Cyan);
 
-/// The first line, on this colour.
+/// The first line, with this background.
 pub(super) const fn banner(colour: Color) -> Style {
     Style::new().fg(Color::Black).bg(colour).bold()
 }

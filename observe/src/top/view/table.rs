@@ -1,30 +1,28 @@
-//! Tables that fit in a width: the column of names gives way first, then columns that can be missed.
+//! Tables that fit a width: first shorten names, then drop optional columns.
 
 use super::super::text::{Line, Span};
 
 use super::{fit, style};
 
-/// Between columns.
+/// Spaces between columns.
 const GAP: usize = 2;
-/// Characters of a name below which columns are left out instead: a namespace and the beginning of a name. A heading that is longer keeps
-/// its own length, as it says which rows are shown.
+/// Minimum width of names before columns are dropped: a namespace and the start of a name. A longer heading keeps its width.
 const NAME: usize = 20;
-/// The width of a figure, so that columns stay where they are while figures change.
+/// Width of a figure. Fixed, so that columns do not move when figures change.
 const FIGURE: usize = 7;
 
-/// A column.
 #[derive(Clone, Debug)]
 struct Column {
     heading: String,
-    /// Numbers, to the right.
+    /// Whether it holds numbers, which are right-aligned.
     is_figure: bool,
-    /// Columns with higher ranks are left out first; those of 0 never.
+    /// Columns with a higher rank are dropped first, those with rank 0 never.
     rank: u8,
-    /// Whether the rows are in the order of this one.
+    /// Whether it determines the order of rows.
     is_order: bool,
 }
 
-/// A table whose first column has names.
+/// A table with names in the first column.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Table {
     columns: Vec<Column>,
@@ -32,18 +30,17 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// With this heading of the names.
     pub(super) fn new(heading: impl Into<String>) -> Self {
         let names = Column { heading: heading.into(), is_figure: false, rank: 0, is_order: false };
         Self { columns: vec![names], rows: Vec::new() }
     }
 
-    /// One more column of figures.
+    /// Adds a column of numbers.
     pub(super) fn figures(self, heading: &str, rank: u8) -> Self {
         self.column(heading, true, rank)
     }
 
-    /// One more column of words.
+    /// Adds a column of text.
     pub(super) fn words(self, heading: &str, rank: u8) -> Self {
         self.column(heading, false, rank)
     }
@@ -53,7 +50,7 @@ impl Table {
         self
     }
 
-    /// Marks what the rows are ordered by.
+    /// Marks the columns that determine the order of rows.
     pub(super) fn ordered_by(mut self, headings: &[&str]) -> Self {
         for column in &mut self.columns {
             column.is_order = headings.iter().any(|heading| column.heading.starts_with(heading));
@@ -61,12 +58,12 @@ impl Table {
         self
     }
 
-    /// Adds a row; a cell has several spans where it is of several colours.
+    /// Adds a row. A cell has several spans if it has several colours.
     pub(super) fn row(&mut self, cells: impl IntoIterator<Item = Vec<Span>>) {
         self.rows.push(cells.into_iter().collect());
     }
 
-    /// The heading, and the rows from `first` on: `rows` at most.
+    /// Returns the heading and at most `rows` rows from `first` on.
     pub(super) fn lines(&self, width: usize, first: usize, rows: usize) -> Vec<Line> {
         let mut widths: Vec<Option<usize>> = (0..self.columns.len()).map(|at| Some(self.width(at))).collect();
         let name = self.width(0);

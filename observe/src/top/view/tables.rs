@@ -1,4 +1,4 @@
-//! The tables of a screen: workers, drops, who denies, ports.
+//! The tables of the screen: workers, drops, denials, ports.
 
 use super::super::figures::{count, percent, rate};
 use super::super::picture::{Picture, PortRates, WorkerRates};
@@ -9,7 +9,7 @@ use super::{Scene, style};
 use crate::args::PortOrder;
 use bulkhead_answers::output::printable;
 
-/// A heading that says how many of all rows are there.
+/// Returns a heading, with the number of rows if some are not shown.
 fn of(heading: &str, shown: usize, all: usize) -> String {
     if shown < all { format!("{heading} ({shown} of {all})") } else { heading.to_owned() }
 }
@@ -18,7 +18,7 @@ fn cell(text: impl Into<String>, style: Style) -> Vec<Span> {
     vec![Span::styled(text.into(), style)]
 }
 
-/// A rate; what is nothing stands back.
+/// A cell with a rate. Zero is dimmed.
 fn rate_cell(value: Option<f64>, style: Style) -> Vec<Span> {
     let is_nothing = value.is_none_or(|value| value <= 0.0);
     cell(rate(value), if is_nothing { style::DIM } else { style })
@@ -56,7 +56,7 @@ pub(super) fn workers(picture: &Picture, rows: usize) -> Table {
     table
 }
 
-/// Drops by reason. What each means has a column where there is room for it.
+/// Drops by reason, with a column of meanings if there is room.
 pub(super) fn dropped(picture: &Picture, rows: usize, has_meanings: bool) -> Table {
     let mut table =
         Table::new(of("DROPPED, BY REASON", rows, picture.dropped.len())).figures("/S", 0).figures("TOTAL", 1);
@@ -95,7 +95,7 @@ pub(super) fn denied(picture: &Picture, rows: usize) -> Table {
     table
 }
 
-/// The ports; their heading says which of them are shown.
+/// The ports. The heading says which are shown.
 pub(super) fn port_table(scene: Scene<'_>, ports: &[&PortRates], first: usize, rows: usize) -> Table {
     let (all, last) = (ports.len(), first.saturating_add(rows).min(ports.len()));
     let heading = match all {

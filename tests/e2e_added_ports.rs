@@ -193,7 +193,7 @@ fn the_first_packet_after_the_answer_is_forwarded_and_judged_by_the_policies_of_
     // A reload of the configuration keeps them.
     lab.more_config.push_str("denied: refuse\n");
     lab.write_config();
-    eventually("the configuration is taken over", || lab.count("configuration's ports and routes") > 0);
+    eventually("the configuration is taken over", || lab.count("ports and routes of the configuration") > 0);
     assert_eq!(lab.check("b").unwrap()["state"], "open");
     assert!(lab.pings("b", &to));
     assert!(lab.remove("b") && !lab.remove("b"), "what is not there any more is no failure");
@@ -429,7 +429,7 @@ fn added_ports_and_their_connections_outlive_the_process() {
     lab.stop();
     std::fs::write(&kept, "{\"format\":\"bulkhead-added").unwrap();
     lab.start("");
-    assert_eq!(lab.count("the ports that were added are not known any more"), 1);
+    assert_eq!(lab.count("the added ports are lost"), 1);
     assert_eq!(lab.check("b").unwrap_err().0, "unknown_port");
     assert!(kept.with_extension("json.damaged").exists());
     lab.add("b").unwrap();

@@ -195,7 +195,7 @@ fn a_damaged_file_of_counts_is_refused_whole_told_and_counted() {
     std::fs::write(&file, &whole[..whole.len() / 2]).unwrap();
     lab.start(&annotated(AUDIT));
     assert_eq!(connections(&lab), 0);
-    assert!(lab.log().contains("what was audited before is not known any more"), "{}", lab.log());
+    assert!(lab.log().contains("the earlier audit counts are lost"), "{}", lab.log());
     assert!(metrics(&lab).contains("bulkhead_audit_refused_files_total 1"));
     assert!(file.with_extension("gz.damaged").exists());
     lab.stop();

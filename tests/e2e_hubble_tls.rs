@@ -241,13 +241,13 @@ fn renewed_certificates_are_used_without_a_restart_and_broken_ones_are_told_and_
     mounted("2", &files(&second, &two));
     eventually("the new certificate is shown", || new().is_ok());
     assert!(old().is_err(), "neither the old authority's clients are served nor do they trust");
-    let used = || lab.count("hubble.tls: the files have changed; clients that connect from now on");
+    let used = || lab.count("hubble.tls: the files have changed; new connections");
     eventually("it is told", || used() == 1);
     // The key of another certificate.
     let mut broken = files(&second, &two);
     broken[2].1.clone_from(&one[1]);
     mounted("3", &broken);
-    let told = || lab.count("hubble.tls: the files have changed and are not used");
+    let told = || lab.count("hubble.tls: the changed files cannot be used");
     eventually("the broken files are told", || told() == 1);
     assert_eq!(lab.count("hubble.tls.key: "), 1, "{}", lab.log());
     assert!(new().is_ok(), "those before are used");

@@ -195,7 +195,7 @@ fn a_port_that_is_taken_is_told_and_served_as_soon_as_it_is_free() {
     drop(of_others);
     for (port, path) in [(PROXY, "/healthz"), (PORT, "/")] {
         becomes(&lab, port, path, Some(200));
-        assert_eq!(lab.count(&format!("port {port} is free now")), 1, "{}", lab.log());
+        assert_eq!(lab.count(&format!("port {port} is free again")), 1, "{}", lab.log());
     }
     lab.stop();
 }

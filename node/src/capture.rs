@@ -148,8 +148,8 @@ fn write(
     let mut words: HashMap<u32, String> = HashMap::new();
     let say = |error: &io::Error| {
         log::error(&format!(
-            "the capture {name} cannot be written: {error}; forwarding goes on\n\
-             help: make room and start again with another file: this one ends here"
+            "cannot write the capture {name}: {error}; the capture ends here, and forwarding continues\n\
+             help: free disk space, then restart with another capture file"
         ));
     };
     for captured in packets {

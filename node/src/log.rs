@@ -204,7 +204,7 @@ fn errors() -> &'static Outlet {
     static OUTLET: OnceLock<Outlet> = OnceLock::new();
     OUTLET.get_or_init(|| {
         let missed = |count| {
-            let text = format!("{count} events are not here: they were not read in time");
+            let text = format!("{count} events were lost: standard error was not read in time");
             stamped(Verbosity::Warning, &text, Map::new())
         };
         // When standard error is gone there is nobody to tell.

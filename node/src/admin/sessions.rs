@@ -50,7 +50,7 @@ pub(super) fn end(observer: &Observer, filter: &SessionFilter) -> Result<EndedSe
     let mut ended = 0;
     let answered = observer.end_sessions(&selector, |_| ended += 1);
     if ended > 0 {
-        log::info(&format!("{ended} sessions were ended, as the admin socket asks"));
+        log::info(&format!("ended {ended} sessions, requested at the admin socket"));
     }
     if answered { Ok(EndedSessions { ended }) } else { Err(no_answer()) }
 }

@@ -59,13 +59,13 @@ impl Listener {
         let name = path.display();
         if UnixStream::connect(path).is_ok() {
             log::warn(&format!(
-                "no {what}: another vswitch answers at {name}\nhelp: give each vswitch of a machine one of its own: {field}"
+                "no {what}: another vswitch already answers at {name}\nhelp: give each vswitch on this machine its own path: {field}"
             ));
             return None;
         }
         Self::try_bind(path)
             .inspect_err(|error| {
-                log::warn(&format!("no {what}: {name}: {error}\nhelp: name another place: {field}"));
+                log::warn(&format!("no {what}: cannot create {name}: {error}\nhelp: set another path: {field}"));
             })
             .ok()
     }
@@ -78,7 +78,7 @@ impl Listener {
     /// What connections come from, for as long as this is there. None, which is said, when the system refuses it.
     pub(crate) fn accepting(&self, what: &str) -> Option<tokio::net::UnixListener> {
         let accepting = self.listener.try_clone().and_then(tokio::net::UnixListener::from_std);
-        accepting.inspect_err(|error| log::error(&format!("{what} cannot be served: {error}"))).ok()
+        accepting.inspect_err(|error| log::error(&format!("cannot accept connections at {what}: {error}"))).ok()
     }
 
     fn try_bind(path: &Path) -> io::Result<Self> {

@@ -214,11 +214,11 @@ impl Tls {
             Ok(config) => {
                 self.config.send_replace(Arc::new(config));
                 log::info(
-                    "hubble.tls: the files have changed; clients that connect from now on are served by the new ones",
+                    "hubble.tls: the files have changed; new connections use the new ones",
                 );
             }
             Err(error) => log::error(&format!(
-                "hubble.tls: the files have changed and are not used; clients are served by those that were read before\n{error}"
+                "hubble.tls: the changed files cannot be used; new connections use the previous ones\n{error}"
             )),
         }
     }
@@ -274,8 +274,8 @@ impl Refused {
         };
         self.told = Some(Instant::now());
         log::warn(&format!(
-            "hubble.listen: a client at {client} is refused: {error}{more}\n\
-             help: it needs TLS 1.3, the authority of hubble.tls.certificate, and where there is a hubble.tls.client_ca a certificate of it"
+            "hubble.listen: refused the client at {client}: {error}{more}\n\
+             help: the client needs TLS 1.3, the CA of hubble.tls.certificate and, if hubble.tls.client_ca is set, a certificate of that CA"
         ));
     }
 }

@@ -17,7 +17,7 @@ impl Cause<'_> {
         match self {
             Self::Interface(why) if entry.added.is_some() => log::info(&format!("port {entry} was removed: {why}")),
             Self::Interface(why) | Self::Fault(why) => {
-                log::warn(&format!("port {entry} was removed: {why}; the other ports go on"));
+                log::warn(&format!("port {entry} was removed: {why}; the other ports stay open"));
             }
         }
     }

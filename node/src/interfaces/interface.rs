@@ -354,7 +354,7 @@ impl<A> Interface<A> {
     fn say_unanswered(&mut self, error: &str) {
         if !std::mem::replace(&mut self.is_unanswered, true) {
             log::error(&format!(
-                "port {}: the system does not tell of its interface; it stays as it is\n{error}",
+                "port {}: cannot read the state of its interface from the kernel; the port stays as it is\n{error}",
                 self.entry
             ));
         }
@@ -376,13 +376,13 @@ fn link_of(link: &LinkStatus) -> Link {
 /// An MTU that was changed while the port is open. One that is too large does not close it: the packets that fit go on.
 fn say_mtu(entry: &PortEntry, mtu: u16, largest: u16) {
     if mtu <= largest {
-        log::info(&format!("port {entry}: its interface has an MTU of {mtu} now"));
+        log::info(&format!("port {entry}: the MTU of its interface is now {mtu}"));
         return;
     }
     log::warn(&format!(
-        "port {entry}: its interface has an MTU of {mtu} now, and longer packets than {largest} bytes need several \
-         buffers, which this kernel or driver cannot; they are lost\n\
-         help: ip link set {} mtu {largest} (and the same on the other side), or Linux 6.6 or newer",
+        "port {entry}: the MTU of its interface is now {mtu}, and packets longer than {largest} bytes are lost: they need \
+         several buffers, which this kernel or driver does not support\n\
+         help: run `ip link set {} mtu {largest}`, and the same on the other end, or use Linux 6.6 or newer",
         entry.interface
     ));
 }

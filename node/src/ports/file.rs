@@ -68,12 +68,12 @@ impl PortFile {
         };
         let aside = self.path.with_extension("json.damaged");
         let moved = match fs::rename(&self.path, &aside) {
-            Ok(()) => format!("it is {} now", aside.display()),
-            Err(error) => format!("it cannot be moved aside: {error}"),
+            Ok(()) => format!("the file was moved to {}", aside.display()),
+            Err(error) => format!("the file cannot be moved aside: {error}"),
         };
         log::error(&format!(
-            "the ports that were added are not known any more: {}: {error:#}; {moved}\n\
-             help: restart the pods of this node, or have its CNI plugin add their ports again",
+            "the added ports are lost: {}: {error:#}; {moved}\n\
+             help: restart the pods of this node, or let the CNI plugin add their ports again",
             self.path.display()
         ));
         Vec::new()
@@ -92,7 +92,7 @@ impl PortFile {
         let content: Content = serde_json::from_slice(&text).context("it is damaged")?;
         anyhow::ensure!(*content.node == *self.node, "it is of node `{}`", content.node);
         if content.boot != self.boot {
-            log::info("the ports that were added before the last boot are gone with their containers");
+            log::info("discarded the ports that were added before the last boot: their containers have ended");
             return Ok(Vec::new());
         }
         Ok(content.ports)

@@ -208,12 +208,12 @@ impl Registry {
         let remove = |key| {
             let Some(entry) = self.remove(&key) else { return Ok(()) };
             file.write(self.added())?;
-            log::info(&format!("port {} was removed: its container has ended while no vswitch ran", entry.pod));
+            log::info(&format!("port {} was removed: its container ended while no vswitch was running", entry.pod));
             anyhow::Ok(())
         };
         if let Err(error) = missed.make_up(remove, log::warn) {
             log::error(&format!(
-                "ports of containers that have ended are still kept; the CNI plugin's next run removes them: {error:#}"
+                "cannot remove the stored ports of ended containers; the CNI plugin's next run removes them: {error:#}"
             ));
         }
     }

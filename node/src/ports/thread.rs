@@ -217,7 +217,7 @@ impl Owner {
         if self.registry.add(entry, is_there)? {
             if let Err(error) = self.keep() {
                 self.registry.restore(&key, before);
-                let message = format!("the port cannot be kept over a restart: {error:#}");
+                let message = format!("cannot save the port for the next start: {error:#}");
                 return Err(Failure::new("not_ready", message, "make room there, or name another admin.ports_folder"));
             }
             self.is_changed = true;
@@ -252,7 +252,7 @@ impl Owner {
         if !removed.is_empty() {
             self.is_changed = true;
             if let Err(error) = self.keep() {
-                log::error(&format!("a port that was removed comes back, closed, with the next start: {error:#}"));
+                log::error(&format!("cannot save that a port was removed; after the next start it is back, closed: {error:#}"));
             }
         }
         removed

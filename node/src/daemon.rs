@@ -100,7 +100,9 @@ impl Daemon {
         let config_watch = Watch::every(CONFIG_INTERVAL, std::slice::from_ref(&args.config));
         // Here and not in the thread that follows it: a vswitch that has no state to enforce does not touch the node.
         let addresses = own_addresses::read().unwrap_or_else(|error| {
-            log::error(&format!("cannot read the node's addresses from the kernel; only those in the state are used: {error}"));
+            log::error(&format!(
+                "cannot read the node's addresses from the kernel; only those in the state are used: {error}"
+            ));
             BTreeSet::new()
         });
         let port_file = config.admin.ports_folder.as_deref().map(|folder| PortFile::new(folder, &config.node));
@@ -331,13 +333,18 @@ impl Daemon {
         let config = match config {
             Ok(config) => config,
             Err(errors) => {
-                log::error(&format!("the changed configuration is not applied; the previous one stays in force\n{errors}"));
+                log::error(&format!(
+                    "the changed configuration is not applied; the previous one stays in force\n{errors}"
+                ));
                 return;
             }
         };
         let fields = self.config.needs_restart(&config);
         if !fields.is_empty() {
-            log::warn(&format!("the configuration has changed in {}: restart the vswitch to apply this", fields.join(", ")));
+            log::warn(&format!(
+                "the configuration has changed in {}: restart the vswitch to apply this",
+                fields.join(", ")
+            ));
         }
         if Config::has_other_ports(&fields) {
             return;

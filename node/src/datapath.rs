@@ -317,7 +317,11 @@ impl Datapath for LinuxDatapath {
                 let TcOpening { slot, said } = tc.open(entry, link, attachment)?;
                 (Handover::Tc(slot), u16::MAX, said)
             }
-            _ => return Err(OpenError::Refused("it is attached by another datapath: this is a bug in bulkhead".to_owned())),
+            _ => {
+                return Err(OpenError::Refused(
+                    "it is attached by another datapath: this is a bug in bulkhead".to_owned(),
+                ));
+            }
         };
         self.opened.push(NewPort { name: entry.name.clone(), handover, said });
         Ok(Opening { largest_mtu })

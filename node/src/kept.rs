@@ -23,6 +23,8 @@ pub(super) fn say(adoption: &Adoption) {
     }
     if adoption.adopted + adoption.left_out > 0 {
         let Adoption { adopted, left_out, .. } = adoption;
-        log::info(&format!("adopted {adopted} sessions of the previous process ({left_out} dropped: expired or table full)"));
+        log::info(&format!(
+            "adopted {adopted} sessions of the previous process ({left_out} dropped: expired or table full)"
+        ));
     }
 }

@@ -158,7 +158,9 @@ impl LinkMessages {
                 .spawn(move || while watch.wait().is_ok_and(|events| tell.send(events).is_ok()) {})
         });
         let Err(error) = listen else { return Self { events, is_told: true, pace, readings: 0, said: None } };
-        log::warn(&format!("the kernel does not report new interfaces; the vswitch sees them up to 100 ms later: {error}"));
+        log::warn(&format!(
+            "the kernel does not report new interfaces; the vswitch sees them up to 100 ms later: {error}"
+        ));
         Self { events: never(), is_told: false, pace, readings: 0, said: None }
     }
 
@@ -188,9 +190,7 @@ impl LinkMessages {
                 links.is_whole = false;
                 let error = error.to_string();
                 if self.said.as_ref() != Some(&error) {
-                    log::error(&format!(
-                        "cannot list the interfaces of the node; all ports stay as they are: {error}"
-                    ));
+                    log::error(&format!("cannot list the interfaces of the node; all ports stay as they are: {error}"));
                     self.said = Some(error);
                 }
             }

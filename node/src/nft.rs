@@ -116,7 +116,9 @@ impl Enforcer {
         let ownership = kernel::Ownership::take()?;
         let config_watch = Watch::every(Duration::from_millis(250), std::slice::from_ref(&args.config));
         let addresses = own_addresses::read().unwrap_or_else(|error| {
-            log::error(&format!("cannot read the node's addresses from the kernel; only those in the state are used: {error}"));
+            log::error(&format!(
+                "cannot read the node's addresses from the kernel; only those in the state are used: {error}"
+            ));
             BTreeSet::new()
         });
         let suspects = config.nftables.suspects();
@@ -137,7 +139,8 @@ impl Enforcer {
             LiveState::load(&config.state, None, &config.node, config.judging(), addresses, BTreeMap::new())?;
         // The kernel tells nobody of its verdicts.
         state.record(None, config.enforcement);
-        let handle = state.nft_renderer().context("no renderer of the kernel's ruleset exists: this is a bug in bulkhead")?;
+        let handle =
+            state.nft_renderer().context("no renderer of the kernel's ruleset exists: this is a bug in bulkhead")?;
         let mut told = Told::new(&config, &state);
         // What an earlier process has put into force made sense: without a state it is the last that did.
         told.is_kept = has_earlier && state.is_denying() && config.state.when_refused == WhenRefused::Keep;
@@ -226,7 +229,9 @@ impl Enforcer {
                 default(next) => {}
             }
             if self.lock().has_lost_source() {
-                anyhow::bail!("the kubernetes thread has died: this is a bug in bulkhead; report the panic message above");
+                anyhow::bail!(
+                    "the kubernetes thread has died: this is a bug in bulkhead; report the panic message above"
+                );
             }
         }
         log::info("stopping; the kernel keeps enforcing its ruleset (`bulkhead cleanup` removes it)");
@@ -365,7 +370,10 @@ impl Enforcer {
     fn reconfigure(&mut self) {
         if let Some(path) = self.config_watch.endless().map(Path::to_path_buf) {
             if self.config_watch.was_read() {
-                log::error(&format!("the changed configuration is not applied: {} is no longer a file", path.display()));
+                log::error(&format!(
+                    "the changed configuration is not applied: {} is no longer a file",
+                    path.display()
+                ));
             }
             return;
         }
@@ -374,7 +382,9 @@ impl Enforcer {
             return;
         }
         match config {
-            Err(errors) => log::error(&format!("the changed configuration is not applied; the previous one stays in force\n{errors}")),
+            Err(errors) => log::error(&format!(
+                "the changed configuration is not applied; the previous one stays in force\n{errors}"
+            )),
             Ok(config) => {
                 let fields = self.config.needs_restart(&config);
                 if !fields.is_empty() {

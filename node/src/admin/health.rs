@@ -178,7 +178,10 @@ impl Listeners {
                 let served = http::serve(listener, self.connections.clone(), CONVERSATION, answer);
                 self.open.insert(port, tokio::spawn(served));
                 if self.refused.remove(&port).is_some() {
-                    log::info(&format!("port {port} is free again: the vswitch now answers {} there", self.whose(port)));
+                    log::info(&format!(
+                        "port {port} is free again: the vswitch now answers {} there",
+                        self.whose(port)
+                    ));
                 }
             }
             Err(error) => {

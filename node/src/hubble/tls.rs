@@ -213,9 +213,7 @@ impl Tls {
         match read {
             Ok(config) => {
                 self.config.send_replace(Arc::new(config));
-                log::info(
-                    "hubble.tls: the files have changed; new connections use the new ones",
-                );
+                log::info("hubble.tls: the files have changed; new connections use the new ones");
             }
             Err(error) => log::error(&format!(
                 "hubble.tls: the changed files cannot be used; new connections use the previous ones\n{error}"

@@ -252,7 +252,9 @@ impl Owner {
         if !removed.is_empty() {
             self.is_changed = true;
             if let Err(error) = self.keep() {
-                log::error(&format!("cannot save that a port was removed; after the next start it is back, closed: {error:#}"));
+                log::error(&format!(
+                    "cannot save that a port was removed; after the next start it is back, closed: {error:#}"
+                ));
             }
         }
         removed

@@ -55,7 +55,9 @@ impl LiveState {
         self.addresses = addresses;
         match without_state(&self.node, &self.addresses) {
             Ok(without) => self.without = without,
-            Err(error) => log::error(&format!("cannot compile the node's new addresses into the tables for a node without a state\n{error:#}")),
+            Err(error) => log::error(&format!(
+                "cannot compile the node's new addresses into the tables for a node without a state\n{error:#}"
+            )),
         }
         let has_other_primary = self.find_primary();
         let node = self.own_node();

@@ -292,7 +292,7 @@ fn with_an_api_server_a_pod_is_served_when_the_server_has_told_of_it_and_not_of_
     api.come_back();
     within("the first state", || lab.ask(&["status"]).0 == Some(0));
     let (code, message) = lab.add_with("b", json!({"pod_uid": "3", "timeout_seconds": 1})).unwrap_err();
-    assert!(code == "timeout" && message.contains("of another pod of its name"), "{code} {message}");
+    assert!(code == "timeout" && message.contains("of another pod with the same name"), "{code} {message}");
     std::thread::scope(|scope| {
         let (socket, arguments) = (lab.socket(), changed(lab.arguments("b"), json!({"pod_uid": "3"})));
         let adding = scope.spawn(move || ask(&socket, "add_port", &arguments));

@@ -156,7 +156,7 @@ fn what_is_late_is_told_with_the_reason_until_it_is_there() {
     assert!(code == Some(0) && text.contains("ports: 1 of 2 open"), "{text}");
     let interface = lab.get("b").interface.clone();
     assert!(
-        text.contains(&format!("default/b ({interface}): waits for its interface: there is no {interface}")),
+        text.contains(&format!("default/b ({interface}): waits for its interface: {interface} does not exist")),
         "{text}"
     );
     lab.plug("b");

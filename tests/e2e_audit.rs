@@ -166,7 +166,7 @@ fn where_nothing_can_be_audited_that_is_refused_or_the_policy_is_enforced_and_to
     for words in ["enforce: source", "dataplane: nftables"] {
         let config = format!("node: node-1\nstate: {{paths: [state.yaml]}}\n{words}\nenforcement: audit\nports: []\n");
         let (code, text) = lab.try_config(&config, &["--check"]);
-        let why = format!("`audit` does not go with `{words}`");
+        let why = format!("`audit` cannot be combined with `{words}`");
         assert!(
             code != Some(0) && text.contains("tried.yaml:4: enforcement") && text.contains(&why),
             "{code:?} {text}"

@@ -56,13 +56,13 @@ pub(super) fn end(observer: &Observer, filter: &SessionFilter) -> Result<EndedSe
 }
 
 fn no_answer() -> Failure {
-    Failure::new("no_answer", "a worker does not answer", "bulkhead status tells whether it is alive")
+    Failure::new("no_answer", "a worker does not answer", "`bulkhead status` shows whether the workers answer")
 }
 
 /// Which sessions are meant.
 fn selector(snapshot: &Snapshot, filter: &SessionFilter) -> Result<SessionSelector, Failure> {
     let named = |name: &str| {
-        let help = "bulkhead ports lists them";
+        let help = "`bulkhead ports` lists all ports";
         snapshot.port_named(name).ok_or_else(|| Failure::new("unknown_port", format!("there is no port {name}"), help))
     };
     let port = filter.port.as_deref().map(named).transpose()?;

@@ -212,7 +212,7 @@ fn admits(request: &Request, place: &Place) -> bool {
 fn no_room(request: &Request) -> Failure {
     match request {
         Request::Monitor(_) | Request::Trace(_) => {
-            let message = format!("{} clients watch already, as many as may", CONNECTIONS.watching);
+            let message = format!("{} clients watch already, which is the limit", CONNECTIONS.watching);
             Failure::new("busy", message, "end a monitor, trace or capture that nobody reads")
         }
         _ => Failure::new("not_ready", "too many clients wait for ports", "ask again later"),
@@ -254,7 +254,7 @@ mod tests {
             let Failure { code, message, .. } = no_room(&read_request(text).unwrap());
             format!("{code}: {message}")
         };
-        let watching = "busy: 16 clients watch already, as many as may";
+        let watching = "busy: 16 clients watch already, which is the limit";
         assert_eq!(refused(br#"{"version":1,"request":"monitor"}"#), watching);
         assert_eq!(refused(br#"{"version":1,"request":"trace","arguments":{}}"#), watching);
         let removes =

@@ -429,7 +429,7 @@ fn what_cannot_be_opened_is_closed_and_what_is_down_as_well() {
     assert!(!node.look());
     let counters = node.interfaces.counters;
     assert_eq!((node.attached(), counters.refused, node.interfaces.open_of()), (vec![1, 2], 1, (0, 2)));
-    assert!(node.said("x/a").contains("cut off, not unprotected"));
+    assert!(node.said("x/a").contains("all its packets are dropped"));
     node.fake.attach = present();
     node.set("vc", 3);
     node.configure(&[A, B, C].map(entry));

@@ -81,13 +81,13 @@ impl PortFile {
 
     fn try_read(&self) -> anyhow::Result<Vec<AddedEntry>> {
         match fs::metadata(&self.path) {
-            Ok(file) => anyhow::ensure!(file.is_file() && file.len() <= MAX_LEN, "it is no such file"),
+            Ok(file) => anyhow::ensure!(file.is_file() && file.len() <= MAX_LEN, "it is not a file of added ports"),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(error.into()),
         }
         let text = fs::read(&self.path)?;
         let head: Head = serde_json::from_slice(&text).context("it is damaged")?;
-        anyhow::ensure!(head.format == FORMAT, "it is no such file");
+        anyhow::ensure!(head.format == FORMAT, "it is not a file of added ports");
         anyhow::ensure!(head.version == VERSION, "it is of version {}, not {VERSION}", head.version);
         let content: Content = serde_json::from_slice(&text).context("it is damaged")?;
         anyhow::ensure!(*content.node == *self.node, "it is of node `{}`", content.node);
@@ -112,7 +112,7 @@ impl PortFile {
         };
         let text = serde_json::to_vec(&content)?;
         let folder = self.path.parent().unwrap_or(Path::new("/"));
-        fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
+        fs::create_dir_all(folder).with_context(|| format!("cannot create the folder {}", folder.display()))?;
         let new = self.path.with_extension("json.new");
         let write = || -> std::io::Result<()> {
             let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;

@@ -159,8 +159,8 @@ fn clients_of_hubble_are_served_at_a_socket_or_an_address_that_nobody_else_reach
         ),
         (
             "listen: '[::]:4244', tls: {}",
-            "c.yaml:3: hubble.tls: names no certificate\n  help: name the PEM file of the server's certificate\n\
-             c.yaml:3: hubble.tls: names no key\n  help: name the PEM file of the certificate's private key",
+            "c.yaml:3: hubble.tls: has no certificate\n  help: name the PEM file of the server's certificate\n\
+             c.yaml:3: hubble.tls: has no key\n  help: name the PEM file of the certificate's private key",
         ),
         (
             "listen: '[::]:4244', tls: {certificate: '', key: k, client_ca: ''}",

@@ -1,4 +1,4 @@
-//! The API server as the policy thread sees it: what it has told, and what is kept of it for the next start.
+//! The policy thread's view of the API server: changes to apply, and the last good state saved for the next start.
 
 use std::path::PathBuf;
 use std::sync::Arc;

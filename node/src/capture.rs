@@ -1,4 +1,4 @@
-//! `--capture`: what comes in, with its verdicts, as a pcapng.
+//! `--capture`: writes received packets and their verdicts to a pcapng file.
 //!
 //! The file has the form that `bulkhead replay --write` writes, so that the verdicts of a live vswitch and those of a
 //! replay of its capture can be compared.

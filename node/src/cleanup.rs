@@ -1,4 +1,4 @@
-//! `bulkhead cleanup`: what a vswitch has left in the kernel is removed.
+//! `bulkhead cleanup`: removes everything that a vswitch left in the kernel.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

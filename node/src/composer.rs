@@ -1,4 +1,4 @@
-//! Where policy and ports meet: what each of the threads knows, composed to one snapshot and published.
+//! Composes what the policy thread and the interface thread know into one snapshot and publishes it.
 //!
 //! ```text
 //!   policy thread -----set_policy---> [ tables, peers ]

@@ -1,4 +1,4 @@
-//! The main thread: it starts the others, obeys signals, follows the configuration's file, and tells what was counted.
+//! The main thread: starts the other threads, handles signals, watches the configuration file and prints the summary.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

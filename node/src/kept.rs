@@ -1,4 +1,4 @@
-//! Sessions that outlive the process.
+//! Adopts the sessions of the previous process and logs the result.
 
 use bulkhead_dataplane::{Adoption, SessionStore};
 

@@ -1,4 +1,4 @@
-//! From what is so to what is answered.
+//! Builds the answers of the admin socket from the state of the vswitch.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;

@@ -1,4 +1,4 @@
-//! The sessions that somebody asks for, or wants to end.
+//! Lists and ends sessions for clients of the admin socket.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};

@@ -1,4 +1,4 @@
-//! The admin socket: JSON lines for whoever may open the file.
+//! The admin socket: JSON lines, for users whom the file's mode lets in.
 
 use std::fs::{self, Permissions};
 use std::io;

@@ -1,4 +1,4 @@
-//! The account in a file, so that it outlives the process.
+//! Saves the audit counts in a file, so that they survive a restart.
 //!
 //! ```text
 //!   gzip( {"format": "bulkhead-audit", "version": 1, "node": ...}

@@ -1,4 +1,4 @@
-//! From what is written to what it means.
+//! Checks the parsed configuration file and converts it to settings.
 
 mod judging;
 mod nftables;

@@ -1,4 +1,4 @@
-//! Where Hubble's clients are served.
+//! Address and TLS settings of the Hubble server.
 //!
 //! Nowhere by default: with a server the vswitch watches itself from the start, which costs something, and tells who talks with whom.
 

@@ -1,4 +1,4 @@
-//! The methods: what is asked, and what is answered.
+//! The gRPC methods of the Hubble server.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

@@ -1,4 +1,4 @@
-//! The added ports in a file, so that they outlive the process.
+//! Saves the added ports in a file, so that they survive a restart.
 //!
 //! ```text
 //!   {"format": "bulkhead-added-ports", "version": 1, "node": ..., "boot": ..., "ports": [...]}

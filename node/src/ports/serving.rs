@@ -1,4 +1,4 @@
-//! Whether an added port is served, and what it waits for where it is not.
+//! Tells whether an added port is served, and otherwise what it waits for.
 
 use bulkhead_control::attachments::Standing;
 use bulkhead_dataplane::PortConfig;

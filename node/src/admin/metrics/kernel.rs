@@ -1,4 +1,4 @@
-//! The metrics with `dataplane: nftables`: of the names of the other dataplane those that there is something to say of.
+//! The metrics with `dataplane: nftables`: the subset of the vswitch's metrics that applies to it.
 
 use std::collections::BTreeMap;
 use std::fmt;

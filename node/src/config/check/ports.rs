@@ -1,4 +1,4 @@
-//! Ports and routes.
+//! Checks ports and routes.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -1,4 +1,4 @@
-//! Where policy comes from.
+//! Checks the policy source (`state`).
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 //! Address and TLS settings of the Hubble server.
 //!
-//! Nowhere by default: with a server the vswitch watches itself from the start, which costs something, and tells who talks with whom.
+//! The server is off by default: it costs CPU time from the start, and every client that reaches it can read all flows.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

@@ -125,7 +125,7 @@ fn a_server_that_is_killed_and_a_token_that_is_worth_nothing_any_more_change_not
     api.delete(&account);
     api.create(&account);
     api.kill();
-    within("it is told", || lab.count("the last good state, of ") > 0);
+    within("it is told", || lab.count("the last good state, ") > 0);
     let (client, since) = (lab.get("client").v4.clone(), Instant::now());
     while since.elapsed() < AWAY {
         assert!(!lab.pings("client", &server), "the last good state stays in force");
@@ -299,7 +299,7 @@ fn while_a_real_server_is_away_the_plugin_wires_the_pods_that_it_has_told_of_and
         .map(|(name, role)| Sandbox::of(&node.api.create(&node.pod(name, role))));
     within("it has been told of all", || node.known_pods() == 4);
     node.api.kill();
-    within("it knows that the server is away", || node.lab.count("the last good state, of ") > 0);
+    within("it knows that the server is away", || node.lab.count("the last good state, ") > 0);
 
     node.runtime.add(&mut open);
     node.runtime.add(&mut closed);

@@ -193,7 +193,7 @@ fn the_first_packet_after_the_answer_is_forwarded_and_judged_by_the_policies_of_
     // A reload of the configuration keeps them.
     lab.more_config.push_str("denied: refuse\n");
     lab.write_config();
-    eventually("the configuration is taken over", || lab.count("configuration's ports and routes") > 0);
+    eventually("the configuration is taken over", || lab.count("ports and routes of the configuration") > 0);
     assert_eq!(lab.check("b").unwrap()["state"], "open");
     assert!(lab.pings("b", &to));
     assert!(lab.remove("b") && !lab.remove("b"), "what is not there any more is no failure");
@@ -292,7 +292,7 @@ fn with_an_api_server_a_pod_is_served_when_the_server_has_told_of_it_and_not_of_
     api.come_back();
     within("the first state", || lab.ask(&["status"]).0 == Some(0));
     let (code, message) = lab.add_with("b", json!({"pod_uid": "3", "timeout_seconds": 1})).unwrap_err();
-    assert!(code == "timeout" && message.contains("of another pod of its name"), "{code} {message}");
+    assert!(code == "timeout" && message.contains("of another pod with the same name"), "{code} {message}");
     std::thread::scope(|scope| {
         let (socket, arguments) = (lab.socket(), changed(lab.arguments("b"), json!({"pod_uid": "3"})));
         let adding = scope.spawn(move || ask(&socket, "add_port", &arguments));
@@ -429,7 +429,7 @@ fn added_ports_and_their_connections_outlive_the_process() {
     lab.stop();
     std::fs::write(&kept, "{\"format\":\"bulkhead-added").unwrap();
     lab.start("");
-    assert_eq!(lab.count("the ports that were added are not known any more"), 1);
+    assert_eq!(lab.count("the added ports are lost"), 1);
     assert_eq!(lab.check("b").unwrap_err().0, "unknown_port");
     assert!(kept.with_extension("json.damaged").exists());
     lab.add("b").unwrap();

@@ -89,9 +89,9 @@ fn a_running_vswitch_tells_its_status_ports_policies_and_tables() {
     assert_eq!(sessions["ports"], serde_json::json!([["default/a", 1], ["default/b", 1]]));
     assert_eq!(json(&lab, &["sessions", "--service", "6380"])["matching"], 0);
     drop(client);
-    let before = lab.count("as the admin socket asks");
+    let before = lab.count("requested by the admin socket");
     assert_eq!(lab.ask(&["reload"]).0, Some(0));
-    eventually("it looks at its files", || lab.count("as the admin socket asks") > before);
+    eventually("it looks at its files", || lab.count("requested by the admin socket") > before);
     let mode = std::fs::metadata(lab.path("admin.sock")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600, "only its owner may ask");
     lab.stop();
@@ -156,7 +156,7 @@ fn what_is_late_is_told_with_the_reason_until_it_is_there() {
     assert!(code == Some(0) && text.contains("ports: 1 of 2 open"), "{text}");
     let interface = lab.get("b").interface.clone();
     assert!(
-        text.contains(&format!("default/b ({interface}): waits for its interface: there is no {interface}")),
+        text.contains(&format!("default/b ({interface}): waits for its interface: {interface} does not exist")),
         "{text}"
     );
     lab.plug("b");

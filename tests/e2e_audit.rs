@@ -166,7 +166,7 @@ fn where_nothing_can_be_audited_that_is_refused_or_the_policy_is_enforced_and_to
     for words in ["enforce: source", "dataplane: nftables"] {
         let config = format!("node: node-1\nstate: {{paths: [state.yaml]}}\n{words}\nenforcement: audit\nports: []\n");
         let (code, text) = lab.try_config(&config, &["--check"]);
-        let why = format!("`audit` does not go with `{words}`");
+        let why = format!("`audit` cannot be combined with `{words}`");
         assert!(
             code != Some(0) && text.contains("tried.yaml:4: enforcement") && text.contains(&why),
             "{code:?} {text}"
@@ -195,7 +195,7 @@ fn a_damaged_file_of_counts_is_refused_whole_told_and_counted() {
     std::fs::write(&file, &whole[..whole.len() / 2]).unwrap();
     lab.start(&annotated(AUDIT));
     assert_eq!(connections(&lab), 0);
-    assert!(lab.log().contains("what was audited before is not known any more"), "{}", lab.log());
+    assert!(lab.log().contains("the earlier audit counts are lost"), "{}", lab.log());
     assert!(metrics(&lab).contains("bulkhead_audit_refused_files_total 1"));
     assert!(file.with_extension("gz.damaged").exists());
     lab.stop();

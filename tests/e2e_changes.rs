@@ -144,7 +144,7 @@ fn summaries_that_nobody_reads_keep_no_change_waiting() {
     }
     // It asks to reload, and does not end the vswitch.
     lab.vswitch().signal("HUP");
-    eventually("SIGHUP is obeyed", || lab.count("looking at the files") == 1);
+    eventually("SIGHUP is obeyed", || lab.count("re-reading the configuration and the state") == 1);
     lab.apply(&from("nobody"));
     assert!(!lab.pings("client", &server));
     assert_eq!(lab.stop_with_output().status.code(), Some(0), "{}", lab.log());

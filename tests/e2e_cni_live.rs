@@ -345,7 +345,7 @@ fn pods_of_another_plugin_are_judged_as_well() {
     // The other plugin gives the first address of the block to the node.
     let before = complaints(&cluster);
     assert!(
-        before.iter().any(|line| line.contains("10.244.1.1, with which connections to Services leave")),
+        before.iter().any(|line| line.contains("10.244.1.1, the source address of masqueraded connections to Services")),
         "{before:?}"
     );
     cluster.apply(&policy("closed", "{podSelector: {matchLabels: {app: b}}, policyTypes: [Ingress]}"));
@@ -384,7 +384,7 @@ fn a_pod_for_which_there_are_no_buffers_is_refused_with_the_number_that_is_enoug
     let mut second = Sandbox::new("second");
     let error = cluster.runtime.try_add(&mut second).unwrap_err();
     let details = error["details"].as_str().unwrap();
-    for says in ["it needs 1024 packet buffers", "raise workers.frames to 5120 at least, and by 1024 for each"] {
+    for says in ["it needs 1024 receive buffers", "set workers.frames to at least 5120, plus 1024 for each"] {
         assert!(error["code"] == 11 && details.contains(says), "{error}");
     }
     // What was given back is enough for it.

@@ -169,7 +169,7 @@ fn over_tls_clients_know_the_node_by_the_name_that_it_tells_and_others_are_refus
     // Whatever is read is an alert, which has no text, and then it is over.
     stream.read_to_end(&mut answer).ok();
     assert!(!answer.starts_with(b"HTTP") && answer.len() < 16, "{answer:?}");
-    let told = || lab.count("hubble.listen: a client at 127.0.0.1:");
+    let told = || lab.count("hubble.listen: refused the client at 127.0.0.1:");
     eventually("a refused client is told", || told() > 0);
     assert_eq!(told(), 1, "not each of them: {}", lab.log());
     lab.pings("b", &lab.get("a").v4.clone());
@@ -241,13 +241,13 @@ fn renewed_certificates_are_used_without_a_restart_and_broken_ones_are_told_and_
     mounted("2", &files(&second, &two));
     eventually("the new certificate is shown", || new().is_ok());
     assert!(old().is_err(), "neither the old authority's clients are served nor do they trust");
-    let used = || lab.count("hubble.tls: the files have changed; clients that connect from now on");
+    let used = || lab.count("hubble.tls: the files have changed; new connections");
     eventually("it is told", || used() == 1);
     // The key of another certificate.
     let mut broken = files(&second, &two);
     broken[2].1.clone_from(&one[1]);
     mounted("3", &broken);
-    let told = || lab.count("hubble.tls: the files have changed and are not used");
+    let told = || lab.count("hubble.tls: the changed files cannot be used");
     eventually("the broken files are told", || told() == 1);
     assert_eq!(lab.count("hubble.tls.key: "), 1, "{}", lab.log());
     assert!(new().is_ok(), "those before are used");
@@ -336,7 +336,7 @@ fn what_is_wrong_with_a_file_of_tls_is_told_with_its_name_and_the_remedy_before_
     let client_ca = |file: &str| format!("certificate: server.crt, key: server.key, client_ca: {file}");
     let pem = "write PEM certificates, which begin with -----BEGIN CERTIFICATE-----";
     let locked = "write the private key as PEM without a passphrase: it begins with -----BEGIN PRIVATE KEY-----";
-    let there = "name a file that is there, and that the user of the vswitch may read";
+    let there = "name an existing file that the user of the vswitch may read";
     for (tls, what, help) in [
         (certificate("none"), "certificate: {none}: cannot be read: No such file or directory (os error 2)", there),
         (certificate("."), "certificate: {}: is not a file", "name a PEM file"),
@@ -346,7 +346,7 @@ fn what_is_wrong_with_a_file_of_tls_is_told_with_its_name_and_the_remedy_before_
         (
             certificate("nonsense"),
             "certificate: {nonsense}: its first certificate cannot be read: invalid peer certificate: BadEncoding",
-            "write the server's own certificate first, as its authority has issued it",
+            "put the server's own certificate first in the file",
         ),
         (key("none"), "key: {none}: cannot be read: No such file or directory (os error 2)", there),
         (key("server.crt"), "key: {server.crt}: has no private key, or one with a passphrase", locked),
@@ -366,7 +366,7 @@ fn what_is_wrong_with_a_file_of_tls_is_told_with_its_name_and_the_remedy_before_
         (
             client_ca("nonsense"),
             "client_ca: {nonsense}: certificate 1 cannot be read: invalid peer certificate: BadEncoding",
-            "write the certificates of the authorities, each as it has issued it for itself",
+            "put the self-signed certificates of the CAs into the file",
         ),
     ] {
         let what = what.replace("{}", &path("."));
@@ -397,9 +397,9 @@ fn what_is_wrong_with_a_file_of_tls_is_told_with_its_name_and_the_remedy_before_
     let (code, text) = check(&client_ca("authority.crt"), &["--check"]);
     assert!(code == Some(0) && !text.contains("hubble.tls"), "{text}");
     let (code, text) = check(&key("server.key"), &["--check"]);
-    let asked = "warning: hubble.tls: clients at 0.0.0.0:4244 are not asked who they are\n  \
-                 why: whoever reaches it reads who talks with whom\n  \
-                 help: name in client_ca the authority of the relay's certificate\n";
+    let asked = "warning: hubble.tls: clients at 0.0.0.0:4244 are not authenticated\n  \
+                 why: every client that reaches this address can read all flows\n  \
+                 help: set client_ca to the CA of the relay's certificate\n";
     assert!(code == Some(0) && text.contains(asked), "{text}");
 }
 

@@ -129,7 +129,7 @@ fn with_engine_auto_the_state_chooses_and_status_says_what_it_is() {
             assert!(Instant::now() < deadline, "engine {engine} is not in force\n{}", lab.log());
             std::thread::sleep(Duration::from_millis(50));
         }
-        assert!(lab.log().contains(&format!("engine auto: {engine} makes the tables")), "{}", lab.log());
+        assert!(lab.log().contains(&format!("engine auto uses {engine}")), "{}", lab.log());
         assert_eq!(["frontend", "backend"].map(|pod| pong(&lab, pod)), [false, true], "{engine}");
         assert!(answers(), "{engine}: the connection goes on");
     }

@@ -209,7 +209,7 @@ fn a_restart_without_a_state_keeps_what_an_earlier_process_has_put_into_force() 
     // The state is not there, as that of a server which is away.
     lab.state = "{paths: [late.yaml], when_missing: deny}".to_owned();
     lab.start("");
-    assert!(lab.log().contains("the table of an earlier process stays in force"), "{}", lab.log());
+    assert!(lab.log().contains("the table of the previous process stays in force"), "{}", lab.log());
     assert!(answers(&mut kept) && connect(of(&lab, "a"), &v4).is_some() && connect(of(&lab, "c"), &v4).is_none());
     let (code, status) = lab.ask(&["status", "-o", "json"]);
     let status: serde_json::Value = serde_json::from_str(&status).unwrap();
@@ -251,11 +251,11 @@ fn who_is_not_known_or_speaks_for_others_is_dropped() {
         assert!(status.contains(reason), "{reason}: {status}");
     }
     eventually("its interface is told", || {
-        lab.log().contains(&format!("interface {interface} is closed: it is no pod's"))
+        lab.log().contains(&format!("interface {interface} is closed: it belongs to no pod"))
     });
     let (_, ports) = lab.ask(&["ports"]);
     assert!(ports.contains("no pod of the node is behind it"), "{ports}");
-    assert_eq!(lab.log().matches("is closed: it is no pod's").count(), 1, "{}", lab.log());
+    assert_eq!(lab.log().matches("is closed: it belongs to no pod").count(), 1, "{}", lab.log());
     // As soon as the state knows it.
     lab.hide("d", false);
     lab.write_state("");

@@ -249,7 +249,7 @@ fn a_capture_that_cannot_be_written_is_told_once_and_counted_and_forwarding_goes
     // Opens like any file, and has no room.
     lab.start_with("", &["--capture", "/dev/full"]);
     let b = lab.get("b").v4.clone();
-    let told = || lab.count("the capture /dev/full cannot be written: No space left on device");
+    let told = || lab.count("cannot write the capture /dev/full: No space left on device");
     eventually("the full disk is told", || {
         lab.get("a").netns.exec(&format!("ping -n -q -c 10 -i 0.002 -s 1400 {b}"));
         told() == 1
@@ -345,8 +345,8 @@ fn a_port_for_which_there_are_no_buffers_is_refused_and_not_silently_dead() {
     // Two rings of 1,024, and what is under way.
     lab.more_config = "workers: {frames: 4096}\n".to_owned();
     lab.start("");
-    let refused = "it needs 1024 packet buffers to receive into, and 0 of 4096 are left";
-    assert!(lab.log().contains(refused) && lab.log().contains("raise workers.frames to 5120"), "{}", lab.log());
+    let refused = "it needs 1024 receive buffers, and 0 of 4096 are free";
+    assert!(lab.log().contains(refused) && lab.log().contains("set workers.frames to at least 5120"), "{}", lab.log());
     assert!(lab.pings("a", &lab.get("b").v4) && is_attached(&lab.node, "p4"));
     lab.configure("b", false);
     lab.write_config();

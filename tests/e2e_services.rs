@@ -407,7 +407,7 @@ fn clients_with_affinity_find_their_endpoint_again_after_a_stop_and_after_a_kill
     lab.start(&state);
     assert!(metrics(&lab).contains("bulkhead_service_affinity_clients 10\n"));
     assert_eq!(everybodys(&lab), before, "{}", lab.log());
-    assert_eq!(lab.count("10 clients of Services with affinity keep their backends"), 2, "{}", lab.log());
+    assert_eq!(lab.count("adopted the backends of 10 clients of Services"), 2, "{}", lab.log());
     // Whose endpoint has gone meanwhile is given another one.
     lab.stop();
     let state = web(&lab, &all[2..]);

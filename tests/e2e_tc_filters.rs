@@ -45,7 +45,7 @@ fn filters_open_a_port_and_links_take_their_place_when_the_node_is_quiet() {
     eventually("links have taken the place of filters", || {
         ["a", "b"].iter().all(|pod| !has_clsact(&lab, pod)) && is_attached(&lab.node, &lab.get("a").interface)
     });
-    eventually("that is said", || lab.log().contains("links have taken the place of filters"));
+    eventually("that is said", || lab.log().contains("programs are attached by tcx links"));
     assert!(lab.pings("a", &to));
     lab.stop();
     assert!(!is_attached(&lab.node, &lab.get("a").interface), "nothing stays without pins");
@@ -122,12 +122,12 @@ fn filters_that_somebody_removes_are_attached_again() {
         eventually("both are back", || has_clsact(&lab, "a") && is_back("ingress") && is_back("egress"));
         assert!(lab.pings("a", &to), "{removal}");
     }
-    assert_eq!(lab.count("somebody has removed its programs"), 3, "{}", lab.log());
+    assert_eq!(lab.count("another program removed its tc programs"), 3, "{}", lab.log());
     // Somebody else's queueing discipline is none of our business.
     lab.node.exec(&format!("tc qdisc add dev {a} root pfifo"));
     lab.node.exec(&format!("tc qdisc del dev {a} root"));
     assert!(lab.pings("a", &to));
     let summary = lab.stop();
-    assert_eq!(lab.count("somebody has removed its programs"), 3);
+    assert_eq!(lab.count("another program removed its tc programs"), 3);
     assert_eq!(summary.pointer("/port_changes/opened"), Some(&serde_json::json!(2)), "no port was closed: {summary:#}");
 }

@@ -1,4 +1,4 @@
-//! The API server as the policy thread sees it: what it has told, and what is kept of it for the next start.
+//! The policy thread's view of the API server: changes to apply, and the last good state saved for the next start.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -91,23 +91,23 @@ impl Api {
             Notice::Changed(Purpose::Policy) => self.has_batch = true,
             Notice::Changed(Purpose::Services) => self.has_services = true,
             Notice::Connected(Purpose::Policy) => {
-                log::info("kubernetes: connected, what the server has is known and followed");
+                log::info("kubernetes: connected; all policy objects are listed and watched");
             }
-            Notice::Connected(Purpose::Services) => log::info("kubernetes: Services are known and followed"),
+            Notice::Connected(Purpose::Services) => log::info("kubernetes: all Services are listed and watched"),
             Notice::Trouble(Purpose::Services, text) => {
                 let then = match self.follower.health().services.and_then(|services| services.age()) {
-                    Some(age) => format!("Services stay as they were {} s ago", age.as_secs()),
-                    None => "Services are waited for".to_owned(),
+                    Some(age) => format!("the Services of {} s ago stay in force", age.as_secs()),
+                    None => "waiting for the first complete list of Services".to_owned(),
                 };
-                log::error(&format!("kubernetes: {then}; policy goes on\n{text}"));
+                log::error(&format!("kubernetes: {then}; policy is not affected\n{text}"));
             }
             Notice::Trouble(Purpose::Policy, text) => {
                 let health = self.follower.health();
                 let then = match health.age() {
                     Some(age) if health.is_synced => {
-                        format!("the last good state, of {} s ago, stays in force", age.as_secs())
+                        format!("the last good state, {} s old, stays in force", age.as_secs())
                     }
-                    _ => "the server's state is waited for".to_owned(),
+                    _ => "waiting for the first complete state of the server".to_owned(),
                 };
                 log::error(&format!("kubernetes: {then}\n{text}"));
             }
@@ -161,11 +161,11 @@ impl Api {
         let write = move || {
             let written = text.and_then(|text| last_good::write(&path, &text));
             if let Err(error) = written {
-                log::error(&format!("the last good state is not kept: {}: {error:#}", path.display()));
+                log::error(&format!("cannot save the last good state: {}: {error:#}", path.display()));
             }
         };
         if let Err(error) = std::thread::Builder::new().name("last-good".into()).spawn(write) {
-            log::error(&format!("the last good state is not kept: {error}"));
+            log::error(&format!("cannot save the last good state: no thread could be started: {error}"));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A vswitch that runs, and what it leaves.
+//! Arguments of `bulkhead run` and `bulkhead cleanup`.
 
 use std::path::PathBuf;
 
@@ -10,58 +10,58 @@ use super::Format;
 /// `bulkhead run`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  bulkhead run --config examples/node.yaml --check\n\n\
-    The configuration and the state's files are watched: ports, routes and policy change while it runs.\n\
-    SIGTERM and SIGINT stop it and give the interfaces back; SIGUSR1 prints the summary that also comes at the end;\n\
-    SIGHUP looks at the files at once. A second SIGTERM or SIGINT, a second or more after the first, ends it without waiting.\n\
-    Exit codes: 0 stopped by a signal; with --check 0 it would start, 1 it would not; 2 an error, or a capture that is not\n\
-    whole; 143 or 130 ended by a second SIGTERM or SIGINT.")]
+    The vswitch watches its configuration and state files and applies changes of ports, routes and policy while it runs.\n\
+    SIGTERM and SIGINT stop it and detach it from all interfaces. SIGUSR1 prints the summary that is also printed at exit.\n\
+    SIGHUP re-reads the files at once. A second SIGTERM or SIGINT, at least 1 s after the first, ends it without waiting.\n\
+    Exit codes: 0 stopped by a signal; with --check, 0 it can start, 1 it cannot; 2 an error or an incomplete capture;\n\
+    143 or 130 ended by a second SIGTERM or SIGINT.")]
 pub struct Run {
     /// The configuration; examples/node.yaml shows every field
     #[arg(long, value_name = "FILE")]
     pub config: PathBuf,
-    /// The node's name, instead of the configuration's: where one file is for all nodes of a cluster
+    /// Name of this node, overriding the configuration: for one file shared by all nodes of a cluster
     #[arg(long, value_name = "NAME")]
     pub node: Option<String>,
-    /// Only check whether it would start, and touch nothing
+    /// Check whether the vswitch can start, without changing anything
     #[arg(long)]
     pub check: bool,
-    /// Take an interface even if it carries the node's default route
+    /// Use an interface as a port even if it carries the node's default route
     #[arg(long)]
     pub force: bool,
-    /// How events are written to standard error, instead of as the configuration says (log.format)
+    /// Format of the log on standard error, overriding log.format of the configuration
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub log_format: Option<LogFormat>,
-    /// Write this file when forwarding has started; systemd is told as well (Type=notify)
+    /// Create this file when forwarding has started; systemd is notified too (Type=notify)
     #[arg(long, value_name = "PATH")]
     pub ready_file: Option<PathBuf>,
-    /// Record what comes in, with its verdicts, until the end: for looking, it costs a copy of every packet
+    /// Capture all received packets with their verdicts until exit, for debugging: every packet is copied
     #[arg(long, value_name = "OUT.pcapng")]
     pub capture: Option<PathBuf>,
-    /// The form of the summary and of the findings of --check
+    /// Format of the summary and of the findings of --check
     #[arg(short, long, value_enum, default_value = "text")]
     pub output: Format,
 }
 
-/// How events of a running vswitch are written.
+/// Format of the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// A line for people, more lines indented.
+    /// Text: one line per event, further lines indented.
     #[default]
     Text,
-    /// An object in one line.
+    /// JSON: one object per line.
     Json,
 }
 
 /// `bulkhead cleanup`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  bulkhead cleanup\n  bulkhead cleanup --config node.yaml\n\n\
-    After it nothing of a vswitch is in the kernel of this network namespace; sessions that it had left end at once. Exit code 0 when\n\
-    there is nothing to remove; 2 when a vswitch still runs here. The flight recorder's journal stays, for whoever asks why afterwards: it is a\n\
-    file, `journal-NODE` in journal.folder.")]
+    Removes everything that a vswitch left in the kernel of this network namespace; the sessions it left end at once.\n\
+    The journal (`journal-NODE` in journal.folder) is kept for later investigation.\n\
+    Exit codes: 0 removed, or nothing to remove; 2 an error, or a vswitch still runs here.")]
 pub struct Cleanup {
-    /// The configuration that the vswitch had, for its `pins` and the interfaces that it has had made (`create`); without it pins are
-    /// where they are by default, and no interfaces are removed but the trunk
+    /// The configuration of the vswitch, for its `pins` and the interfaces it created (`create`). Without it, the default
+    /// folder of pins is used, and the only interface removed is the trunk
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 }

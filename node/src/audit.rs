@@ -70,8 +70,8 @@ impl Audit {
             Ok(ledger) => (ledger.unwrap_or_default(), 0),
             Err(error) => {
                 log::error(&format!(
-                    "what was audited before is not known any more: {error:#}\n\
-                     help: counts begin anew; audit for as long again before you enforce"
+                    "the earlier audit counts are lost: {error:#}\n\
+                     help: the counts restart at zero; repeat the audit before you enforce"
                 ));
                 (Ledger::default(), 1)
             }
@@ -268,7 +268,7 @@ fn write(audit: &Audit, failed: &mut Option<String>) {
             audit.lock().keep_changed();
             let why = format!("{error:#}");
             if failed.as_ref() != Some(&why) {
-                log::error(&format!("what is audited will not outlive the process: {why}"));
+                log::error(&format!("cannot save the audit counts, which will be lost when the vswitch stops: {why}"));
             }
             *failed = Some(why);
         }

@@ -1,4 +1,4 @@
-//! `--capture`: what comes in, with its verdicts, as a pcapng.
+//! `--capture`: writes received packets and their verdicts to a pcapng file.
 //!
 //! The file has the form that `bulkhead replay --write` writes, so that the verdicts of a live vswitch and those of a
 //! replay of its capture can be compared.
@@ -148,8 +148,8 @@ fn write(
     let mut words: HashMap<u32, String> = HashMap::new();
     let say = |error: &io::Error| {
         log::error(&format!(
-            "the capture {name} cannot be written: {error}; forwarding goes on\n\
-             help: make room and start again with another file: this one ends here"
+            "cannot write the capture {name}: {error}; the capture ends here, and forwarding continues\n\
+             help: free disk space, then restart with another capture file"
         ));
     };
     for captured in packets {

@@ -1,4 +1,4 @@
-//! `bulkhead cleanup`: what a vswitch has left in the kernel is removed.
+//! `bulkhead cleanup`: removes everything that a vswitch left in the kernel.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -27,7 +27,7 @@ pub fn cleanup(args: &Cleanup) -> anyhow::Result<ExitCode> {
     let mut had = remove_tc_datapath(&TRUNK.map(str::to_owned), pins.as_deref())?;
     had |= nft::cleanup()?;
     had |= config.as_ref().map(host_port::remove).transpose()?.unwrap_or_default();
-    log::info(if had { "removed what a vswitch had left" } else { "there is nothing to remove" });
+    log::info(if had { "removed everything that a vswitch left in the kernel" } else { "found nothing to remove" });
     log::finish();
     Ok(ExitCode::SUCCESS)
 }

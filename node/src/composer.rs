@@ -1,4 +1,4 @@
-//! Where policy and ports meet: what each of the threads knows, composed to one snapshot and published.
+//! Composes what the policy thread and the interface thread know into one snapshot and publishes it.
 //!
 //! ```text
 //!   policy thread -----set_policy---> [ tables, peers ]
@@ -361,7 +361,7 @@ impl Composer {
                 let why = format!("{error:#}");
                 // The same again is no news.
                 if has_changed || before.is_none_or(|refused| refused.why != why) {
-                    log::error(&format!("the change cannot be enforced; what was in force stays\n{why}"));
+                    log::error(&format!("cannot enforce the change; the previous state stays in force\n{why}"));
                 }
                 inner.refused = Some(Refused { why, again: Instant::now() + AGAIN, is_policy });
             }
@@ -377,7 +377,7 @@ impl Composer {
         }
         let snapshot = (*current).clone().with_services(inner.services.clone());
         if let Err(error) = self.publisher.publish(snapshot) {
-            log::error(&format!("Services cannot be put into force; those that were stay: {error}"));
+            log::error(&format!("cannot enforce the new Services; the previous ones stay in force: {error}"));
         }
     }
 

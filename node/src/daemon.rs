@@ -1,4 +1,4 @@
-//! The main thread: it starts the others, obeys signals, follows the configuration's file, and tells what was counted.
+//! The main thread: starts the other threads, handles signals, watches the configuration file and prints the summary.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -100,7 +100,9 @@ impl Daemon {
         let config_watch = Watch::every(CONFIG_INTERVAL, std::slice::from_ref(&args.config));
         // Here and not in the thread that follows it: a vswitch that has no state to enforce does not touch the node.
         let addresses = own_addresses::read().unwrap_or_else(|error| {
-            log::error(&format!("the kernel does not tell the node's addresses; only the state does: {error}"));
+            log::error(&format!(
+                "cannot read the node's addresses from the kernel; only those in the state are used: {error}"
+            ));
             BTreeSet::new()
         });
         let port_file = config.admin.ports_folder.as_deref().map(|folder| PortFile::new(folder, &config.node));
@@ -250,7 +252,7 @@ impl Daemon {
         };
         let stopped = self.stop();
         if let Some(dead) = dead {
-            anyhow::bail!("{dead} died, a fault of the program; the last words are above");
+            anyhow::bail!("{dead} died: this is a bug in bulkhead; report the panic message above");
         }
         stopped?;
         Ok(ExitCode::SUCCESS)
@@ -288,7 +290,7 @@ impl Daemon {
         let announced = signals::announce_ready(self.ready_file.as_deref());
         announced.context("cannot announce that forwarding has started")?;
         let denying = if self.composer.enforced().is_denying {
-            format!("; denying: there is no state, {DENYING}")
+            format!("; denying: no state is loaded, and {DENYING}")
         } else {
             String::new()
         };
@@ -305,7 +307,7 @@ impl Daemon {
 
     /// Has everything looked at now, whenever it would be due.
     fn hurry(&mut self, who: &str) {
-        log::info(&format!("looking at the files, as {who} asks"));
+        log::info(&format!("re-reading the configuration and the state, requested by {who}"));
         self.config_watch.hurry();
         self.policy.look();
         self.interfaces.tell(Command::Look);
@@ -317,7 +319,7 @@ impl Daemon {
         if let Some(path) = self.config_watch.endless().map(Path::to_path_buf) {
             if self.config_watch.was_read() {
                 log::error(&format!(
-                    "the configuration has changed and is not taken over\n{} is not a file any more\n\
+                    "the changed configuration is not applied\n{} is no longer a file\n\
                      help: write a new file and rename it",
                     path.display()
                 ));
@@ -331,13 +333,18 @@ impl Daemon {
         let config = match config {
             Ok(config) => config,
             Err(errors) => {
-                log::error(&format!("the configuration has changed and is not taken over\n{errors}"));
+                log::error(&format!(
+                    "the changed configuration is not applied; the previous one stays in force\n{errors}"
+                ));
                 return;
             }
         };
         let fields = self.config.needs_restart(&config);
         if !fields.is_empty() {
-            log::warn(&format!("the configuration has changed in {}, which needs a restart", fields.join(", ")));
+            log::warn(&format!(
+                "the configuration has changed in {}: restart the vswitch to apply this",
+                fields.join(", ")
+            ));
         }
         if Config::has_other_ports(&fields) {
             return;

@@ -153,12 +153,12 @@ impl LinuxDatapath {
                     }
                 }
                 VswitchEvent::WorkerRestarted { worker } => log::error(&format!(
-                    "worker {worker} has failed and goes on with its sessions: a fault of the program\n\
-                     help: report the message of the panic above it"
+                    "worker {worker} panicked and continues with its sessions: this is a bug in bulkhead\n\
+                     help: report the panic message above this line"
                 )),
                 VswitchEvent::TrunkGone { error } => log::error(&format!(
-                    "the trunk does not work any more, and no new connection passes: {error}\n\
-                     help: restart; nobody but the vswitch may change or remove its trunk"
+                    "the trunk has failed, and no new connection passes: {error}\n\
+                     help: restart the vswitch; no other program may change or remove its trunk interface"
                 )),
             }
         }
@@ -182,7 +182,7 @@ impl LinuxDatapath {
         let mut said = Vec::new();
         for NewPort { name, handover, said: text } in self.opened.drain(..) {
             let Some(id) = self.composer.id_of(&name) else {
-                log::error(&format!("port {name} has no number, a fault of the program; it is not served"));
+                log::error(&format!("port {name} has no number and is not served: this is a bug in bulkhead"));
                 continue;
             };
             match handover {
@@ -317,7 +317,11 @@ impl Datapath for LinuxDatapath {
                 let TcOpening { slot, said } = tc.open(entry, link, attachment)?;
                 (Handover::Tc(slot), u16::MAX, said)
             }
-            _ => return Err(OpenError::Refused("it is attached in another way, a fault of the program".to_owned())),
+            _ => {
+                return Err(OpenError::Refused(
+                    "it is attached by another datapath: this is a bug in bulkhead".to_owned(),
+                ));
+            }
         };
         self.opened.push(NewPort { name: entry.name.clone(), handover, said });
         Ok(Opening { largest_mtu })

@@ -110,7 +110,7 @@ impl HostPort {
         let new: Vec<&str> = refused.iter().filter(|text| !self.refused.contains(text)).map(String::as_str).collect();
         if !new.is_empty() {
             log::error(&format!(
-                "{}\nhelp: remove the other route (`ip route`), or name the networks in ports[].create.networks and \
+                "{}\nhelp: remove the conflicting route (`ip route`), or set the networks in ports[].create.networks and \
                  services.service_cidrs",
                 output::some_of(&new, MAX_NAMED)
             ));

@@ -137,7 +137,7 @@ pub(super) async fn serve(endpoint: Endpoint, observer: Observer, hub: Hub) {
             let service = service(Address::Tcp(address), tls.as_ref().map(Tls::cluster));
             let accepting = match tokio::net::TcpListener::from_std(listener) {
                 Ok(accepting) => accepting,
-                Err(error) => return super::log::error(&format!("Hubble's clients cannot be served: {error}")),
+                Err(error) => return super::log::error(&format!("cannot serve Hubble clients: {error}")),
             };
             let acceptor = tls.as_ref().map(Tls::acceptor);
             if let Some(tls) = tls {

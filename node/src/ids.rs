@@ -1,4 +1,4 @@
-//! Numbers for the ports of a process that lives long.
+//! Assigns port numbers and reuses them in a long-running process.
 
 use std::collections::HashMap;
 use std::sync::Arc;

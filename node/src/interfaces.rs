@@ -165,11 +165,11 @@ impl<D: Datapath> Interfaces<D> {
                     }
                     kept.extend(interface.take());
                     log::info(&if names.contains(&*entry.interface) {
-                        format!("port {entry} is configured differently and is opened anew; until then it is closed")
+                        format!("port {entry} has a new configuration; it is closed until it is open again")
                     } else if entry.added.is_some() {
                         format!("port {entry} was removed")
                     } else {
-                        format!("port {entry} is not configured any more and was closed")
+                        format!("port {entry} was closed: the configuration no longer has it")
                     });
                     changed = true;
                     false

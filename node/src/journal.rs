@@ -205,7 +205,7 @@ impl Journal {
 
 fn say_that_there_is_none(path: &Path, error: &anyhow::Error) {
     log::error(&format!(
-        "there is no journal: {}: {error:#}\nhelp: name another folder, or none: journal: {{folder: PATH}}",
+        "the journal is off: {}: {error:#}\nhelp: set another folder, or none: journal: {{folder: PATH}}",
         path.display()
     ));
 }
@@ -230,13 +230,13 @@ fn open(path: &Path, size: usize, node: &str, started: u64) -> anyhow::Result<Re
             aside.push(".old");
             let aside = PathBuf::from(aside);
             fs::rename(path, &aside)?;
-            log::warn(&format!("the journal begins anew; what was there is {} now: {error:#}", aside.display()));
+            log::warn(&format!("started a new journal and moved the unreadable one to {}: {error:#}", aside.display()));
             begin()?
         }
         opened => opened?,
     };
     if let Some(damage) = damage.filter(|damage| damage.is_loss()) {
-        log::warn(&format!("the journal is damaged, and goes on: {damage}"));
+        log::warn(&format!("the journal is damaged; recording continues: {damage}"));
     }
     Ok(recorder)
 }
@@ -310,8 +310,8 @@ impl Scribe {
         let too_large = self.recorder.is_too_large();
         if let Some(objects) = too_large.filter(|_| !self.is_told) {
             log::warn(&format!(
-                "the state of {objects} objects is too large for the journal to have it in each of its segments: what it tells reaches back \
-                 less far\nhelp: a larger journal.megabytes"
+                "the journal cannot repeat the state of {objects} objects in each segment, because it is too large: the journal reaches back \
+                 less far\nhelp: raise journal.megabytes"
             ));
         }
         self.is_told = too_large.is_some();
@@ -326,7 +326,7 @@ impl Scribe {
         let refused = self.recorder.memory().refused.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
         let why = format!("{error:#}{refused}");
         if self.failed.as_ref() != Some(&why) {
-            log::error(&format!("something is missing in the journal: {why}"));
+            log::error(&format!("the journal is incomplete: {why}"));
         }
         self.failed = Some(why);
     }

@@ -1,4 +1,4 @@
-//! Sessions that outlive the process.
+//! Adopts the sessions of the previous process and logs the result.
 
 use bulkhead_dataplane::{Adoption, SessionStore};
 
@@ -13,16 +13,18 @@ pub(super) fn open(config: &Config) -> anyhow::Result<Option<SessionStore>> {
 /// Says what became of the sessions of an earlier process, if there was one.
 pub(super) fn say(adoption: &Adoption) {
     for file in &adoption.refused {
-        log::warn(&format!("what an earlier process has left is not used: {}: {}", file.path.display(), file.reason));
+        log::warn(&format!("a file of the previous process is not used: {}: {}", file.path.display(), file.reason));
     }
     if adoption.clients > 0 {
         log::info(&format!(
-            "{} clients of Services with affinity keep their backends, if those still serve",
+            "adopted the backends of {} clients of Services with session affinity; each keeps its backend while that backend serves",
             adoption.clients
         ));
     }
     if adoption.adopted + adoption.left_out > 0 {
         let Adoption { adopted, left_out, .. } = adoption;
-        log::info(&format!("{adopted} sessions of an earlier process go on, {left_out} were over or found no room"));
+        log::info(&format!(
+            "adopted {adopted} sessions of the previous process ({left_out} dropped: expired or table full)"
+        ));
     }
 }

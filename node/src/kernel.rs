@@ -56,7 +56,7 @@ impl Kernel {
         let tc = made?;
         match tc.left_open() {
             0 => {}
-            left => log::info(&format!("taking over {left} ports that an earlier process has left open")),
+            left => log::info(&format!("taking over {left} ports that the previous process left open")),
         }
         Ok(Self { tc: Some(tc), flow_cache: None })
     }
@@ -80,8 +80,8 @@ fn flow_cache(config: &Config, captures: bool) -> Option<Arc<KernelFlowCache>> {
     }
     let refused = |error: &std::io::Error| {
         log::warn(&format!(
-            "no flow cache: {error}; all packets go through the workers\n\
-             help: Linux 5.12 or newer and CAP_PERFMON, or flow_cache: false"
+            "the flow cache is off: {error}; the workers forward all packets\n\
+             help: use Linux 5.12 or newer and grant CAP_PERFMON, or set flow_cache: false"
         ));
     };
     KernelFlowCache::new().inspect_err(refused).ok()

@@ -77,7 +77,7 @@ pub(super) fn encode<'a>(node: &str, objects: impl Iterator<Item = &'a Object>) 
 /// When the system refuses; the file is then as it was.
 pub(super) fn write(path: &Path, text: &[u8]) -> anyhow::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("/"));
-    fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
+    fs::create_dir_all(folder).with_context(|| format!("cannot create the folder {}", folder.display()))?;
     let new = path.with_extension("new");
     // Labels and addresses of a cluster are nobody else's business.
     let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new);
@@ -101,14 +101,14 @@ pub(super) fn read(path: &Path, node: &str) -> anyhow::Result<Option<LastGood>> 
     let mut lines = BufReader::new(MultiGzDecoder::new(file).take(MAX_SIZE));
     let mut line = String::new();
     lines.read_line(&mut line).context("it is damaged")?;
-    let header: Header = serde_json::from_str(&line).context("it does not begin as such a file")?;
-    anyhow::ensure!(header.format == FORMAT, "it is no such file");
+    let header: Header = serde_json::from_str(&line).context("its header cannot be read")?;
+    anyhow::ensure!(header.format == FORMAT, "it is not a file of a last good state");
     anyhow::ensure!(header.version == VERSION, "it is of version {}, not {VERSION}", header.version);
     anyhow::ensure!(header.node == node, "it is of node `{}`", header.node);
     let mut objects = Vec::new();
     for line in lines.lines() {
         objects
-            .push(serde_json::from_str(&line.context("it is damaged")?).context("an object of it is not understood")?);
+            .push(serde_json::from_str(&line.context("it is damaged")?).context("one of its objects cannot be read")?);
     }
     anyhow::ensure!(objects.len() == header.objects, "{} of {} objects are missing", header.objects, objects.len());
     let age = SystemTime::now().duration_since(UNIX_EPOCH + Duration::from_secs(header.written)).unwrap_or_default();

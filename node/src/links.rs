@@ -158,13 +158,15 @@ impl LinkMessages {
                 .spawn(move || while watch.wait().is_ok_and(|events| tell.send(events).is_ok()) {})
         });
         let Err(error) = listen else { return Self { events, is_told: true, pace, readings: 0, said: None } };
-        log::warn(&format!("the kernel does not tell of new interfaces, which are seen 100 ms later: {error}"));
+        log::warn(&format!(
+            "the kernel does not report new interfaces; the vswitch sees them up to 100 ms later: {error}"
+        ));
         Self { events: never(), is_told: false, pace, readings: 0, said: None }
     }
 
     /// The kernel tells nothing any more.
     pub(super) fn end(&mut self) {
-        log::warn("the kernel does not tell of new interfaces any more: they are seen 100 ms later");
+        log::warn("the kernel no longer reports new interfaces; the vswitch sees them up to 100 ms later");
         (self.events, self.is_told) = (never(), false);
     }
 
@@ -188,9 +190,7 @@ impl LinkMessages {
                 links.is_whole = false;
                 let error = error.to_string();
                 if self.said.as_ref() != Some(&error) {
-                    log::error(&format!(
-                        "the kernel does not tell which interfaces there are; all stays as it is: {error}"
-                    ));
+                    log::error(&format!("cannot list the interfaces of the node; all ports stay as they are: {error}"));
                     self.said = Some(error);
                 }
             }

@@ -1,16 +1,15 @@
-//! What a running vswitch says: one event per line on standard error, as text or JSON.
+//! The log of a running vswitch: one event per line on standard error, as text or JSON.
 //!
 //! ```text
 //!   info, warn, error, tracing's macros --event--> Sink --a line--> outlet --> standard error
 //!                                                    '--an error: remembered for `bulkhead status`
 //! ```
 //!
-//! Events are [`tracing`]'s, with fields where a program may want to know more than a person: `port`, `generation`. As text an event
-//! is a time, a level and its message, for people; as JSON it is an object, with what an operator should do in `help`. Only the control
-//! threads log; the packet path does not, and the dataplane's crate does not know of this. Events of other crates are left out: a client
-//! library's words about its connections are told by `SourceHealth` in ours.
+//! Events are [`tracing`] events; some carry fields for programs, such as `port` and `generation`. A text event has a time, a level and
+//! a message. A JSON event is an object with the remedy in `help`. Only the control threads log; the packet path never does.
+//! Events of other crates are dropped: `SourceHealth` reports connection errors of client libraries.
 //!
-//! The summaries go to standard output from here as well: neither stream may keep the threads that enforce waiting ([`outlet`]).
+//! This module also prints the summaries to standard output. Neither stream may block the threads that enforce policy ([`outlet`]).
 //!
 //! [`outlet`]: super::outlet
 
@@ -29,40 +28,38 @@ use tracing::{Event, Level, Metadata, Subscriber};
 use super::outlet::{Faults, LAST_WAIT, Outlet};
 use crate::args::LogFormat;
 
-/// Events that wait for a slow reader: an incident's worth, 100 KB or so.
+/// Capacity of the queue of events for a slow reader: enough for one incident, about 100 KB.
 const WAITING_EVENTS: usize = 1024;
 
-/// Summaries that wait for a slow reader. Those of a large node have megabytes.
+/// Capacity of the queue of summaries for a slow reader. A large node's summary has megabytes.
 const WAITING_SUMMARIES: usize = 8;
 
-/// What an event's target begins with when it is ours.
+/// Prefix of the targets of this workspace's events.
 const OWN: &str = "bulkhead";
 
-/// How much is said.
+/// The least severe level that is logged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Verbosity {
-    /// What keeps the vswitch from doing what it was told.
+    /// Only failures to do what the configuration or the state asks for.
     Error,
-    /// And what to look at.
+    /// Also events that an operator should look at.
     Warning,
-    /// And what was meant to happen.
+    /// Also expected events.
     #[default]
     Info,
 }
 
-/// How events are written.
+/// Format and level of the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LogConfig {
-    /// For people or for programs.
     pub format: LogFormat,
-    /// How much is said.
     pub level: Verbosity,
 }
 
-/// Has events written like this from now on. Once in a process; before it, and in tests, nothing is written.
+/// Starts logging with this configuration. Only the first call in a process counts; before it, nothing is logged.
 pub(crate) fn start(config: LogConfig) {
-    // An error means that it was started before, which stays.
+    // An error means that logging had started already; the first configuration stays.
     let _ = CONFIG.set(config);
     let _ = tracing::subscriber::set_global_default(Sink);
 }
@@ -73,22 +70,22 @@ fn config() -> LogConfig {
     CONFIG.get().copied().unwrap_or_default()
 }
 
-/// Something that was meant to happen.
+/// Logs an expected event.
 pub(crate) fn info(text: &(impl Display + ?Sized)) {
     tracing::info!("{text}");
 }
 
-/// Something to look at; the vswitch goes on.
+/// Logs an event that an operator should look at.
 pub(crate) fn warn(text: &(impl Display + ?Sized)) {
     tracing::warn!("{text}");
 }
 
-/// Something that keeps the vswitch from doing what it was told.
+/// Logs a failure to do what the configuration or the state asks for.
 pub(crate) fn error(text: &(impl Display + ?Sized)) {
     tracing::error!("{text}");
 }
 
-/// The last error that was said: when, as RFC 3339, and what.
+/// Returns the time (RFC 3339) and the message of the last logged error. `None` if no error was logged.
 pub(super) fn last_error() -> Option<(String, String)> {
     last_told().clone()
 }
@@ -98,7 +95,7 @@ fn last_told() -> MutexGuard<'static, Option<(String, String)>> {
     LAST.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The error that ends the process: as text in the form that every subcommand has.
+/// Logs the error that ends the process. Text output has the same form as errors of other subcommands.
 pub(crate) fn last(error: &anyhow::Error) {
     let text = bulkhead_answers::output::told(error);
     match config().format {
@@ -107,25 +104,24 @@ pub(crate) fn last(error: &anyhow::Error) {
     }
 }
 
-/// Has a summary printed.
+/// Enqueues a summary for standard output.
 pub(crate) fn print(summary: String) {
     output().put(summary);
 }
 
-/// Waits until everything is printed, but not for a reader that reads nothing.
+/// Waits until both streams are written, at most [`LAST_WAIT`] for each.
 pub(crate) fn finish() {
-    // What cannot be printed is an event.
     if !output().finish(LAST_WAIT) {
         warn("standard output is not read: the summary was not printed");
     }
     errors().finish(LAST_WAIT);
 }
 
-/// Where events go. Spans are ignored: no event of ours is in one.
+/// Subscriber that writes events to standard error. It ignores spans, because this workspace has none.
 struct Sink;
 
 impl Subscriber for Sink {
-    /// Whether it is an event of ours. All that a place in the code decides is in its metadata, so the answer is remembered for each place.
+    /// Returns true for events of this workspace. `tracing` caches the answer per call site.
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         metadata.is_event() && *metadata.level() <= Level::INFO && metadata.target().starts_with(OWN)
     }
@@ -166,7 +162,7 @@ impl Subscriber for Sink {
     }
 }
 
-/// What an event says.
+/// Message and fields of one event.
 #[derive(Default)]
 struct Parts {
     message: String,
@@ -204,10 +200,10 @@ fn errors() -> &'static Outlet {
     static OUTLET: OnceLock<Outlet> = OnceLock::new();
     OUTLET.get_or_init(|| {
         let missed = |count| {
-            let text = format!("{count} events are not here: they were not read in time");
+            let text = format!("{count} events were lost: standard error was not read in time");
             stamped(Verbosity::Warning, &text, Map::new())
         };
-        // When standard error is gone there is nobody to tell.
+        // A failure of standard error itself cannot be logged.
         let faults = Faults { missed, failed: |_| {} };
         Outlet::start("stderr", io::stderr().as_fd().try_clone_to_owned(), WAITING_EVENTS, faults)
     })
@@ -217,11 +213,11 @@ fn output() -> &'static Outlet {
     static OUTLET: OnceLock<Outlet> = OnceLock::new();
     OUTLET.get_or_init(|| {
         let missed = |count| {
-            // Not among the summaries, which are a program's input.
+            // Logged instead of printed, because programs read the summaries.
             warn(&format!("standard output was not read in time: {count} summaries were not printed"));
             String::new()
         };
-        // Whoever reads the output may be gone; that is no reason to stop forwarding.
+        // Forwarding continues if the reader has closed standard output.
         let faults = Faults { missed, failed: |fault| error(&format!("cannot print the summary: {fault}")) };
         Outlet::start("stdout", io::stdout().as_fd().try_clone_to_owned(), WAITING_SUMMARIES, faults)
     })
@@ -243,8 +239,7 @@ const fn name(level: Verbosity) -> &'static str {
     }
 }
 
-/// An event may have several lines: those after the first are indented, so that each event starts with a time. The fields are in
-/// the message, in words.
+/// Formats an event as text, without its fields. Lines after the first are indented, so that a message cannot forge an event.
 fn as_text(time: &impl Display, level: Verbosity, text: &str) -> String {
     let mut lines = text.lines().map(bulkhead_answers::output::printable);
     let mut out = format!("{time} {}: {}\n", name(level), lines.next().unwrap_or_default());
@@ -256,7 +251,7 @@ fn as_text(time: &impl Display, level: Verbosity, text: &str) -> String {
     out
 }
 
-/// One line: `time`, `level`, `message`, then the event's fields, then `help` where the message has some.
+/// Formats an event as one line of JSON: `time`, `level`, `message`, the event's fields, and `help` if the message has remedies.
 fn as_json(time: &impl Display, level: Verbosity, text: &str, fields: Map<String, Value>) -> String {
     let (help, message): (Vec<&str>, Vec<&str>) =
         text.lines().partition(|line| line.trim_start().starts_with("help: "));

@@ -74,10 +74,10 @@ fn warning(peers: &[&Peer]) -> String {
     let told = output::some_of(&told.iter().map(String::as_str).collect::<Vec<_>>(), MAX_NAMED);
     let prefix = peers.first().map_or_else(String::new, |peer| peer.prefix.to_string());
     format!(
-        "pods of other nodes cannot be reached: {told}: the node's address is on no prefix of the uplink's link, where the \
-         vswitch looks for it\nhelp: write the router that leads there: \
+        "pods of other nodes cannot be reached: {told}: the node's address is in no prefix of the uplink's link, so \
+         the vswitch cannot resolve it\nhelp: add a route through the router that leads there: \
          routes: [{{prefix: {prefix}, via: ROUTER, port: uplink}}]\n\
-         help: or, when the address is on the link after all, say so: routes: [{{prefix: ADDRESS/LENGTH, port: uplink}}]"
+         help: or, if the address is on the link, add its prefix: routes: [{{prefix: ADDRESS/LENGTH, port: uplink}}]"
     )
 }
 

@@ -116,14 +116,16 @@ impl Enforcer {
         let ownership = kernel::Ownership::take()?;
         let config_watch = Watch::every(Duration::from_millis(250), std::slice::from_ref(&args.config));
         let addresses = own_addresses::read().unwrap_or_else(|error| {
-            log::error(&format!("the kernel does not tell the node's addresses; only the state does: {error}"));
+            log::error(&format!(
+                "cannot read the node's addresses from the kernel; only those in the state are used: {error}"
+            ));
             BTreeSet::new()
         });
         let suspects = config.nftables.suspects();
         // A connection may carry the epoch of an earlier process; its policy was another.
         let (epoch, has_earlier) = match kernel::epoch()? {
             Some(epoch) => {
-                log::info("taking over the table of an earlier process");
+                log::info("taking over the table of the previous process");
                 (epoch, true)
             }
             None => {
@@ -137,13 +139,14 @@ impl Enforcer {
             LiveState::load(&config.state, None, &config.node, config.judging(), addresses, BTreeMap::new())?;
         // The kernel tells nobody of its verdicts.
         state.record(None, config.enforcement);
-        let handle = state.nft_renderer().context("no renderer of the kernel's ruleset, a fault of the program")?;
+        let handle =
+            state.nft_renderer().context("no renderer of the kernel's ruleset exists: this is a bug in bulkhead")?;
         let mut told = Told::new(&config, &state);
         // What an earlier process has put into force made sense: without a state it is the last that did.
         told.is_kept = has_earlier && state.is_denying() && config.state.when_refused == WhenRefused::Keep;
         if told.is_kept {
             told.is_denying = false;
-            log::warn("the table of an earlier process stays in force until there is a state");
+            log::warn("the table of the previous process stays in force until a state is loaded");
         }
         let settles = told.is_kept.then(Instant::now);
         let told = Arc::new(Mutex::new(told));
@@ -192,7 +195,7 @@ impl Enforcer {
             match places::host_routes() {
                 Ok(routes) => self.routes = routes,
                 // Pods stay where they were: without routes all of them would be closed.
-                Err(error) => log::error(&format!("the kernel does not tell its routes: {error}")),
+                Err(error) => log::error(&format!("cannot read the kernel's routes: {error}")),
             }
             self.look();
             self.enforce(seen);
@@ -226,10 +229,12 @@ impl Enforcer {
                 default(next) => {}
             }
             if self.lock().has_lost_source() {
-                anyhow::bail!("the kubernetes thread has died, a fault of the program; the last words are above");
+                anyhow::bail!(
+                    "the kubernetes thread has died: this is a bug in bulkhead; report the panic message above"
+                );
             }
         }
-        log::info("stopping; the kernel goes on enforcing what it has (`bulkhead cleanup` ends that)");
+        log::info("stopping; the kernel keeps enforcing its ruleset (`bulkhead cleanup` removes it)");
         if let Some(path) = &self.ready_file {
             let _ = std::fs::remove_file(path);
         }
@@ -250,7 +255,7 @@ impl Enforcer {
         match kernel::epoch() {
             Ok(epoch) if epoch == Some(self.epoch) => {}
             Ok(_) => {
-                log::error("somebody has removed or changed the table inet bulkhead: it is made anew");
+                log::error("another program removed or changed the table inet bulkhead; bulkhead loads it again");
                 self.lock().is_kept = false;
                 self.state.nft_taken(self.handle, false);
             }
@@ -271,8 +276,8 @@ impl Enforcer {
         drop(told);
         for interface in new {
             log::warn(&format!(
-                "interface {interface} is closed: it is no pod's of this node, and no port of the configuration\nhelp: where no pod is behind it, \
-                 name it in `ports` with `kind: uplink`, or say in `nftables.pod_interfaces` what the names of pods' interfaces begin with"
+                "interface {interface} is closed: it belongs to no pod of this node and to no port of the configuration\nhelp: if no pod is behind it, \
+                 add it to `ports` with `kind: uplink`, or set `nftables.pod_interfaces` to the prefixes of pod interface names"
             ));
         }
     }
@@ -318,7 +323,7 @@ impl Enforcer {
         self.again = Some(Instant::now() + AGAIN);
         let text = format!("{error:#}");
         if self.failed.as_ref() != Some(&text) {
-            log::error(&format!("the ruleset cannot be put into force; the last one that could stays\n{text}"));
+            log::error(&format!("cannot load the ruleset; the previous one stays in force\n{text}"));
             self.failed = Some(text);
         }
         self.lock().is_refused = true;
@@ -331,8 +336,8 @@ impl Enforcer {
         let unplaced: BTreeSet<String> = pods.map(|(pod, _)| pod.to_string()).collect();
         for pod in unplaced.difference(&self.unplaced) {
             log::warn(&format!(
-                "pod {pod} is closed: no interface of the node is its\nhelp: name its interface in `ports`, or use a network plugin that \
-                 routes to each pod's address (one that bridges has policy pass it by)"
+                "pod {pod} is closed: the node has no interface for it\nhelp: name its interface in `ports`, or use a network plugin that \
+                 routes to each pod's address (packets over a bridge bypass policy)"
             ));
         }
         self.unplaced = unplaced;
@@ -346,17 +351,17 @@ impl Enforcer {
         announced.context("cannot announce that policy is in force")?;
         let told = self.lock();
         let denying = match (told.is_kept, self.state.is_denying()) {
-            (true, _) => "; there is no state, and what an earlier process has put into force stays".to_owned(),
-            (false, true) => format!("; denying: there is no state, {DENYING}"),
+            (true, _) => "; no state is loaded, and the ruleset of the previous process stays in force".to_owned(),
+            (false, true) => format!("; denying: no state is loaded, and {DENYING}"),
             (false, false) => String::new(),
         };
         let pods = told.places.values().flatten().count();
-        log::info(&format!("ready: node {}, the kernel judges {pods} pods{denying}", told.node));
+        log::info(&format!("ready: node {}, the kernel enforces policy for {pods} pods{denying}", told.node));
         Ok(())
     }
 
     fn hurry(&mut self, who: &str) {
-        log::info(&format!("looking at the files, as {who} asks"));
+        log::info(&format!("re-reading the configuration and the state, requested by {who}"));
         self.config_watch.hurry();
         self.state.hurry();
         self.looked = Instant::now().checked_sub(LOOK).unwrap_or(self.looked);
@@ -365,7 +370,10 @@ impl Enforcer {
     fn reconfigure(&mut self) {
         if let Some(path) = self.config_watch.endless().map(Path::to_path_buf) {
             if self.config_watch.was_read() {
-                log::error(&format!("the configuration is not taken over: {} is not a file any more", path.display()));
+                log::error(&format!(
+                    "the changed configuration is not applied: {} is no longer a file",
+                    path.display()
+                ));
             }
             return;
         }
@@ -374,12 +382,14 @@ impl Enforcer {
             return;
         }
         match config {
-            Err(errors) => log::error(&format!("the configuration has changed and is not taken over\n{errors}")),
+            Err(errors) => log::error(&format!(
+                "the changed configuration is not applied; the previous one stays in force\n{errors}"
+            )),
             Ok(config) => {
                 let fields = self.config.needs_restart(&config);
                 if !fields.is_empty() {
                     log::warn(&format!(
-                        "the configuration has changed in {}, which needs a restart",
+                        "the configuration has changed in {}: restart bulkhead to apply this",
                         fields.join(", ")
                     ));
                 }

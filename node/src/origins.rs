@@ -1,5 +1,4 @@
-//! What the numbers in tables mean, for threads that tell it to people: the policy thread keeps this up to date, the capture
-//! and the summary read it.
+//! Maps origin numbers in tables to policies. The policy thread updates the map; the capture and the summary read it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -61,7 +61,7 @@ pub(super) fn changes() -> Receiver<()> {
     match started {
         Ok(_) => told,
         Err(error) => {
-            log::warn(&format!("the kernel does not tell when the node's addresses change: {error}"));
+            log::warn(&format!("the kernel does not report changes of the node's addresses: {error}"));
             never()
         }
     }

@@ -262,7 +262,7 @@ fn follow(mut state: LiveState, composer: &Composer, inbox: &Inbox, notices: &Se
                 return;
             }
             if state.policy().is_told {
-                log::info("the new Services are in force; policy is as it was");
+                log::info("the new Services are in force; policy has not changed");
             }
         }
         state.tell_changes(composer.current().generation(), composer.enforced().is_refused);

@@ -85,8 +85,8 @@ pub(super) fn judge(config: &Config, facts: &Facts, force: bool) -> Vec<Finding>
 }
 
 /// Why a checksum offload matters.
-const OFFLOAD: &str = "packets of TCP and UDP leave it without checksums, which only the kernel's own forwarding completes; \
-    who receives them drops them (ping works all the same)";
+const OFFLOAD: &str = "TCP and UDP packets leave it without checksums, which only the kernel's own forwarding completes; \
+    receivers drop them (ping still works)";
 
 /// What a port's checksum offload means, none when all is well or nothing is known.
 pub(super) fn judge_offload(entry: &PortEntry, offload: &Offload) -> Option<Finding> {
@@ -96,7 +96,7 @@ pub(super) fn judge_offload(entry: &PortEntry, offload: &Offload) -> Option<Find
         Offload::On if entry.fix_offloads => (
             Severity::Note,
             format!("port {port}: {peer} has transmit checksum offload on"),
-            "nothing: it is turned off when the port is opened (fix_offloads)".to_owned(),
+            "nothing: the vswitch turns it off when it opens the port (fix_offloads)".to_owned(),
         ),
         Offload::On => {
             let run = match &entry.netns {
@@ -160,7 +160,7 @@ impl Findings {
             self.add(
                 Severity::Note,
                 format!("the other ends of {ports} have generic receive offload off"),
-                "the flow cache cannot send there: packets to them all go through the workers, which is slower",
+                "the flow cache cannot send to them: the workers forward these packets, which is slower",
                 "at each other end, in the pod's network namespace: ethtool -K eth0 gro on\n\
                 or set netns and fix_offloads: true",
             );
@@ -174,7 +174,7 @@ impl Findings {
 
     /// A port that cannot be opened yet.
     fn add_for_now(&mut self, what: String, remedy: String) {
-        let (severity, why) = (Severity::Warning, "its port stays closed until that has changed".to_owned());
+        let (severity, why) = (Severity::Warning, "its port stays closed until this is fixed".to_owned());
         self.0.push(Finding { severity, what, why, remedy, comes_again: true });
     }
 
@@ -183,8 +183,8 @@ impl Findings {
             self.add(
                 Severity::Error,
                 format!("the kernel is {}", facts.release),
-                "an XDP program that goes with its process (bpf_link) needs Linux 5.9",
-                "run a newer kernel; every distribution since 2021 has one",
+                "XDP programs attached by bpf_link need Linux 5.9",
+                "use a newer kernel; every distribution since 2021 has one",
             );
         }
     }
@@ -194,8 +194,8 @@ impl Findings {
             self.add(
                 Severity::Error,
                 "another vswitch runs in this network namespace",
-                "there is one trunk, and an interface is one vswitch's",
-                "stop it first; sessions go on until this one takes them over",
+                "a network namespace has one trunk, and an interface belongs to one vswitch",
+                "stop it first; its sessions continue until the new vswitch adopts them",
             );
         }
     }
@@ -221,8 +221,8 @@ impl Findings {
             self.add(
                 Severity::Note,
                 "the process lacks CAP_PERFMON",
-                "without it the kernel does not take the flow cache's program: all packets go through the workers",
-                "grant it (cap_perfmon), or write flow_cache: false",
+                "without it the kernel refuses the flow cache's program, and the workers forward all packets",
+                "grant it (cap_perfmon), or set flow_cache: false",
             );
         }
         let needed = u64::from(config.frames()) * buffers::BYTES;
@@ -250,16 +250,16 @@ impl Findings {
             self.add(
                 Severity::Error,
                 format!("workers.cores names core {core}"),
-                "the process may not run there",
-                format!("name cores of: {}", facts::ranges(&facts.cores)),
+                "the process is not allowed to run on this core",
+                format!("choose from these cores: {}", facts::ranges(&facts.cores)),
             );
         }
         if config.workers.poll == Poll::Spin && config.workers.cores.len() >= facts.cores.len() {
             self.add(
                 Severity::Warning,
                 format!("{} workers spin on {} cores", config.workers.cores.len(), facts.cores.len()),
-                "the node's other programs, and the kernel that hands packets over, get what is left",
-                "use fewer workers, or poll: adaptive",
+                "spinning workers take CPU time from the kernel's packet processing and the node's other programs",
+                "use fewer workers, or set poll: adaptive",
             );
         }
     }
@@ -271,22 +271,22 @@ impl Findings {
             self.add(
                 Severity::Error,
                 format!("port {port}: {name} carries the node's default route"),
-                "all its packets would go to the vswitch, and you would lose the way to this machine",
-                "name another interface, or start with --force if the host port takes the node's traffic over",
+                "the vswitch would take all its packets, and you would lose access to this machine",
+                "name another interface, or start with --force if a host port carries the node's traffic",
             );
         }
         match link {
             Some(link) if !link.ethernet => self.add(
                 Severity::Error,
                 format!("port {port}: {name} is not an Ethernet interface"),
-                "AF_XDP gives and takes Ethernet packets, and a tunnel or the loopback interface has none",
+                "AF_XDP needs Ethernet packets, which tunnels and the loopback interface do not carry",
                 "name an Ethernet interface, such as a veth or a network card",
             ),
             // It is made at start.
             None if config.created_host.as_ref().is_some_and(|created| *created.interface == **name) => {}
             None => self.add_for_now(
                 format!("port {port}: there is no interface {name}"),
-                "nothing if it comes later: it is opened then; else check the name with `ip link`".to_owned(),
+                "nothing if it appears later: the vswitch opens it then; otherwise check the name with `ip link`".to_owned(),
             ),
             Some(link) if !link.up => {
                 self.add_for_now(format!("port {port}: {name} is down"), format!("ip link set {name} up"));
@@ -300,8 +300,8 @@ impl Findings {
             self.add(
                 Severity::Error,
                 format!("port {port}: {name} has an XDP program already"),
-                "an interface can have one in each mode, and this one may be a vswitch that runs",
-                format!("stop the program that owns it (`bpftool net`); what was left over goes by: ip link set {name} xdp off"),
+                "an interface has at most one XDP program per mode, and this one may belong to a running vswitch",
+                format!("stop the program that owns it (`bpftool net`); remove a leftover program with: ip link set {name} xdp off"),
             );
         }
     }
@@ -314,7 +314,7 @@ impl Findings {
             self.add(
                 Severity::Error,
                 format!("{workers} workers share {frames} packet buffers"),
-                "each needs some to receive into",
+                "each worker needs receive buffers",
                 format!("workers: {{frames: {needed}}}, or leave frames out"),
             );
         }
@@ -330,7 +330,7 @@ impl Findings {
                     entry.name, entry.interface, facts.release
                 ),
                 "packets in several buffers need Linux 6.6",
-                format!("ip link set {} mtu {ONE_BUFFER_MTU} at both ends, or a newer kernel", entry.interface),
+                format!("ip link set {} mtu {ONE_BUFFER_MTU} at both ends, or use a newer kernel", entry.interface),
             );
         }
     }
@@ -357,14 +357,14 @@ impl Findings {
                 mib(region),
                 mib(notes)
             ),
-            "both are taken as ports are opened, and stay: each queue has all of the memory registered",
-            format!("nothing; {frames} buffers are shared by all ports, and workers.frames says another number"),
+            "both are allocated as ports open and stay allocated: each queue registers all packet memory",
+            format!("nothing; all ports share {frames} buffers, and workers.frames sets another number"),
         );
         if needed > frames {
             self.add(
                 Severity::Warning,
                 format!("{queues} queues share {frames} packet buffers"),
-                "a port is refused when there is nothing left for it to receive into",
+                "the vswitch refuses a port if no receive buffers are left for it",
                 format!("workers: {{frames: {needed}}}"),
             );
         }

@@ -54,7 +54,7 @@ const SETTLING: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// What becomes of packets without a state.
-pub(super) const DENYING: &str = "nothing is forwarded but the node's own traffic to and from the uplink";
+pub(super) const DENYING: &str = "only the node's own traffic to and from the uplink is forwarded";
 
 /// See the module.
 pub(super) struct LiveState {
@@ -191,7 +191,7 @@ impl LiveState {
             (Err(error), WhenMissing::Exit) => return Err(error),
             (Err(error), WhenMissing::Deny) => {
                 state.count(|counts| &counts.refused);
-                log::error(&format!("there is no state yet; {DENYING} until there is\n{error:#}"));
+                log::error(&format!("no state is loaded; {DENYING} until one is\n{error:#}"));
             }
         }
         Ok(state)
@@ -300,7 +300,7 @@ impl LiveState {
             }
             Err(error) => {
                 log::error(&format!(
-                    "the pods that were attached cannot be enforced; what was in force stays\n{error:#}"
+                    "cannot enforce policy for the attached pods; the previous state stays in force\n{error:#}"
                 ));
                 false
             }

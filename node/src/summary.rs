@@ -1,4 +1,4 @@
-//! What a vswitch has done: per port, worker, drop reason and policy.
+//! The summary: counts per port, worker, drop reason and policy.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};

@@ -1,4 +1,4 @@
-//! From what is so to what is answered.
+//! Builds the answers of the admin socket from the state of the vswitch.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -49,7 +49,7 @@ pub(super) async fn reply(request: Request, shared: &Shared) -> Result<Reply, Fa
 async fn answer(request: Request, shared: &Shared) -> Result<Value, Failure> {
     let value = match request {
         Request::Monitor(_) | Request::Trace(_) => {
-            return Err(Failure::new("internal", "a stream is no answer", "report it"));
+            return Err(Failure::new("internal", "a stream was requested as a single answer", "report it"));
         }
         Request::Status => serde_json::to_value(status(&*shared.observe().await, shared)),
         Request::Ports => serde_json::to_value(ports(&*shared.observe().await)),
@@ -337,13 +337,13 @@ fn tables(now: &Observation, wanted: Option<&str>) -> Result<Vec<TableRow>, Fail
         return Ok(snapshot.ids().filter_map(|id| table(now, id, false)).collect());
     };
     let unknown = || {
-        let help = "bulkhead ports lists those of the configuration; a pod that is not this node's has no table here";
+        let help = "`bulkhead ports` lists this node's ports; a pod of another node has no table here";
         Failure::new("unknown_port", format!("there is no port {name}"), help)
     };
     let id = snapshot.port_named(name).ok_or_else(unknown)?;
     let none = || {
-        let help = "the state does not have this pod, or nothing may pass; bulkhead status tells";
-        Failure::new("no_table", format!("port {name} has no table: nothing is let through to it"), help)
+        let help = "the state has no such pod, or pod traffic is denied; `bulkhead status` shows which";
+        Failure::new("no_table", format!("port {name} has no table: all packets to it are denied"), help)
     };
     Ok(vec![table(now, id, true).ok_or_else(none)?])
 }

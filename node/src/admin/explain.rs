@@ -73,7 +73,7 @@ pub(super) fn explain(node: &Node<'_>, asked: &Connection, names: &impl Names) -
     }
     // An address is a Service's for every client of its family, or for none.
     if told.services.is_empty() {
-        let missing = || Failure::new("malformed", "the port is missing", "name one, for example 80/TCP");
+        let missing = || Failure::new("malformed", "the port is missing", "add a port, for example 80/TCP");
         told.walks = node.walks(&sources, &ends(node.snapshot, &asked.to, names)?, port.ok_or_else(missing)?)?;
     }
     Ok(told)
@@ -93,12 +93,12 @@ fn ends(snapshot: &Snapshot, name: &str, names: &impl Names) -> Result<Vec<End>,
                 Some(addresses) if !addresses.is_empty() => Some(addresses),
                 _ => names.addresses_of(&pod)?,
             };
-            let help = "bulkhead ports lists this node's pods; `bulkhead status` tells whether there is a state";
+            let help = "`bulkhead ports` lists this node's pods; `bulkhead status` shows whether a state is loaded";
             let known =
                 known.ok_or_else(|| Failure::new("unknown_pod", format!("the state has no pod {name}"), help))?;
             if known.is_empty() {
                 let help =
-                    "it is starting, or another pod has what its object says; `bulkhead status` counts such pods";
+                    "the pod is starting, or another pod has the address in its object; `bulkhead status` counts such pods";
                 return Err(Failure::new("unknown_pod", format!("pod {name} has no address"), help));
             }
             known
@@ -125,7 +125,7 @@ impl Node<'_> {
         for from in sources {
             for to in destinations.iter().filter(|to| to.address.is_ipv4() == from.address.is_ipv4()) {
                 if from.address == to.address {
-                    let message = format!("{} is both ends", from.address);
+                    let message = format!("{} is both source and destination", from.address);
                     return Err(Failure::new("malformed", message, "such traffic never leaves the pod or node"));
                 }
                 walks.push(self.walk(from, to, port)?);
@@ -160,7 +160,7 @@ impl Node<'_> {
     fn walk(&self, from: &End, to: &End, service: PortProtocol) -> Result<LiveWalk, Failure> {
         if !from.is_here && !to.is_here {
             let message = format!("neither {} nor {} is on node {}", from.name, to.name, self.name);
-            return Err(Failure::new("not_here", message, "ask the vswitch of a node where one of them is"));
+            return Err(Failure::new("not_here", message, "ask the vswitch of the node of one of the two"));
         }
         let mut probe = probe(from.address, to.address, service);
         let not_open: Vec<NotOpen> = [from.port, to.port].into_iter().filter_map(|port| self.not_open(port)).collect();
@@ -234,8 +234,8 @@ impl Node<'_> {
         let port = self.snapshot.port(id)?;
         let Some(status) = self.ports.iter().find(|status| status.name == port.name) else {
             let why = match port.kind {
-                PortKind::Pod => "the configuration has no port for it, and nobody has added one",
-                PortKind::Uplink | PortKind::Host => "the configuration has none",
+                PortKind::Pod => "the configuration has no port for this pod, and none was added at the admin socket",
+                PortKind::Uplink | PortKind::Host => "the configuration has no such port",
             };
             return Some(NotOpen { port: port.name.clone(), state: "none".to_owned(), why: Some(why.to_owned()) });
         };

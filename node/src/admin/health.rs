@@ -137,7 +137,7 @@ impl Listeners {
         let more = services.len().saturating_sub(MOST);
         if more > 0 && !self.has_told_more {
             log::warn(&format!(
-                "{more} health checks of Services are not served: {MOST} are\nhelp: divide the Services up"
+                "{more} health checks of Services are not served: the limit is {MOST}\nhelp: reduce the number of Services with a healthCheckNodePort"
             ));
         }
         self.has_told_more = more > 0;
@@ -178,7 +178,10 @@ impl Listeners {
                 let served = http::serve(listener, self.connections.clone(), CONVERSATION, answer);
                 self.open.insert(port, tokio::spawn(served));
                 if self.refused.remove(&port).is_some() {
-                    log::info(&format!("port {port} is free now: {} are answered there", self.whose(port)));
+                    log::info(&format!(
+                        "port {port} is free again: the vswitch now answers {} there",
+                        self.whose(port)
+                    ));
                 }
             }
             Err(error) => {
@@ -186,8 +189,8 @@ impl Listeners {
                 if self.refused.get(&port) != Some(&why) {
                     let (whose, again) = (self.whose(port), AGAIN.as_secs());
                     log::warn(&format!(
-                        "cannot listen at {address}: {why}; {whose} are not answered there by the vswitch, which tries again every {again} s\n\
-                         help: stop kube-proxy on this node if it still runs, or leave it to that: `admin: {{service_health: none}}`"
+                        "cannot listen at {address}: {why}; the vswitch does not answer {whose} there and retries every {again} s\n\
+                         help: if kube-proxy still runs on this node, stop it, or let it answer: `admin: {{service_health: none}}`"
                     ));
                 }
                 self.refused.insert(port, why);
@@ -198,8 +201,8 @@ impl Listeners {
     /// Whom the port is for.
     fn whose(&self, port: u16) -> String {
         match self.health.known.borrow().checks.get(&port).filter(|_| port != self.health.address.port()) {
-            Some(check) => format!("load balancers of Service {}", check.service),
-            None => "questions about the node's health (/healthz, /livez)".to_owned(),
+            Some(check) => format!("health checks of Service {}", check.service),
+            None => "health checks of the node (/healthz, /livez)".to_owned(),
         }
     }
 }

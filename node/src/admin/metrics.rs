@@ -159,28 +159,28 @@ impl Metrics {
 
     fn add_program(&mut self, now: &Observation) {
         let labels = vec![("version", env!("CARGO_PKG_VERSION").to_owned()), ("node", now.about.node.to_string())];
-        self.add("build_info", "The program, always 1", None, Kind::Gauge, vec![(labels, Value::Count(1))]);
-        self.seconds("process_uptime", "Time since the start", now.uptime);
-        self.gauge("process_ready", "1 when ports are open and there is a policy", now.is_ready().into());
+        self.add("build_info", "Version and node as labels; always 1", None, Kind::Gauge, vec![(labels, Value::Count(1))]);
+        self.seconds("process_uptime", "Time since the process started", now.uptime);
+        self.gauge("process_ready", "1 if ports are open and a policy is in force", now.is_ready().into());
     }
 
     fn add_policy(&mut self, now: &Observation, summary: &Summary<'_>) {
         let (enforced, state) = (now.enforced, now.state);
-        self.gauge("policy_generation", "The snapshot in force", now.snapshot.generation());
+        self.gauge("policy_generation", "Generation of the snapshot in force", now.snapshot.generation());
         self.seconds("policy_age", "Time since the policy in force was published", enforced.since.elapsed());
-        let help = "Time from when the last change of policy was seen until the workers had it";
+        let help = "Time from detecting the last policy change until the workers used it";
         self.seconds("policy_enforce", help, enforced.took);
-        let help = "Time from when an event of the API server, or a change of files, was heard until the workers had what it says";
+        let help = "Time from an API server event or a file change until the workers used it";
         self.histograms.push(("policy_event_to_enforced", help, now.event_to_enforced.clone()));
-        self.gauge("policy_denying", "1 while nothing may pass for lack of a state", enforced.is_denying.into());
-        self.gauge("policy_pending", "1 while a newer state cannot be put into force", enforced.is_refused.into());
+        self.gauge("policy_denying", "1 while pod traffic is denied because no state is loaded", enforced.is_denying.into());
+        self.gauge("policy_pending", "1 while a newer state cannot be enforced", enforced.is_refused.into());
         self.counter("policy_states_applied", "States that took effect", state.applied);
-        self.counter("policy_states_refused", "States that did not load", state.refused);
-        self.gauge("policy_faulty_objects", "Objects that were not understood", state.faulty);
+        self.counter("policy_states_refused", "States that could not be loaded or enforced", state.refused);
+        self.gauge("policy_faulty_objects", "Objects that could not be parsed", state.faulty);
         self.gauge("policy_contested_addresses", "Addresses that several pods claim", state.contested_addresses);
-        let help = "Kinds that restrict traffic and are not enforced";
+        let help = "Kinds of objects that restrict traffic and are not enforced";
         self.gauge("policy_unenforced_kinds", help, state.unenforced_kinds);
-        let help = "Tables that do not fit, whose last ones stay or whose ports are closed";
+        let help = "Tables that are too large: the previous table stays, or the port is closed";
         self.gauge("policy_refused_tables", help, state.refused_tables);
         let decided = by_policy(now, summary);
         let values = |count: fn(&OriginCounters) -> u64| {
@@ -188,8 +188,8 @@ impl Metrics {
             all.filter(|&(_, count)| count > 0).map(|(labels, count)| (labels.clone(), Value::Count(count))).collect()
         };
         let (allowed, denied) = (values(|counters| counters.allowed), values(|counters| counters.denied));
-        self.add("policy_allowed_packets", "Packets forwarded, by who allowed them", None, Kind::Counter, allowed);
-        self.add("policy_denied_packets", "Packets dropped, by who denied them", None, Kind::Counter, denied);
+        self.add("policy_allowed_packets", "Packets forwarded, by the policy that allowed them", None, Kind::Counter, allowed);
+        self.add("policy_denied_packets", "Packets dropped, by the policy that denied them", None, Kind::Counter, denied);
     }
 
     /// What audited policies would have denied, also before the last restart.
@@ -197,7 +197,7 @@ impl Metrics {
         let policies = &now.audit.policies;
         self.gauge(
             "audit_policies",
-            "Policies of this node's pods that are audited, and not enforced",
+            "Policies of this node's pods that are audited instead of enforced",
             policies.len() as u64,
         );
         let mut rows: Vec<(&String, u64)> = policies.iter().map(|(name, &connections)| (name, connections)).collect();
@@ -208,36 +208,36 @@ impl Metrics {
         let value = |name: &str, connections| (vec![("policy", name.to_owned())], Value::Count(connections));
         let mut values: Vec<_> = rows.into_iter().map(|(name, connections)| value(name, connections)).collect();
         values.extend(has_more.then(|| value("others", others)));
-        let help = "Connections that passed and that the policy would have denied, since it is audited";
+        let help = "Connections forwarded that an audited policy would have denied";
         self.add("audit_connections", help, None, Kind::Counter, values);
         let untold = now.counters.sum(|worker| worker.engine.untold_audits());
-        let help = "Audited connections that the report does not know of, because too many came at once";
+        let help = "Audited connections missing from the report, because too many came at once";
         self.counter("audit_untold_connections", help, untold);
-        let help = "Files of earlier audits that were damaged, or of another version";
+        let help = "Audit files that could not be read: damaged or of another version";
         self.counter("audit_refused_files", help, now.audit.refused_files);
     }
 
     /// How well the API server is heard, where there is one.
     fn add_source(&mut self, now: &Observation) {
         let Some(source) = &now.source else { return };
-        self.gauge("source_connected", "1 while the API server is heard", source.is_connected.into());
+        self.gauge("source_connected", "1 while connected to the API server", source.is_connected.into());
         if let Some(age) = source.age() {
-            self.seconds("source_age", "Age of what is known of the API server's objects", age);
+            self.seconds("source_age", "Age of the objects from the API server", age);
         }
         if let Some(services) = &source.services {
-            let help = "1 while the API server's Services and endpoint slices are heard";
+            let help = "1 while Services and endpoint slices are watched at the API server";
             self.gauge("source_services_connected", help, services.is_connected.into());
             if let Some(age) = services.age() {
-                self.seconds("source_services_age", "Age of what is known of Services and endpoint slices", age);
+                self.seconds("source_services_age", "Age of the Services and endpoint slices from the API server", age);
             }
         }
-        self.counter("source_lists", "Lists that were read to the end", source.lists);
-        self.counter("source_failures", "Lists and watches that have failed", source.failures);
+        self.counter("source_lists", "Lists read completely from the API server", source.lists);
+        self.counter("source_failures", "Failed lists and watches of the API server", source.failures);
         let objects = source
             .objects
             .iter()
             .filter_map(|&(kind, count)| Some((vec![("kind", kind.name().to_owned())], Value::Count(count? as u64))));
-        let help = "Objects that are known, by kind";
+        let help = "Objects from the API server, by kind";
         self.add("source_objects", help, None, Kind::Gauge, objects.collect());
     }
 
@@ -245,13 +245,13 @@ impl Metrics {
         let ports = &now.interfaces.ports;
         let open = ports.iter().filter(|port| port.state == PortState::Open).count();
         let added = ports.iter().filter(|port| port.added.is_some()).count();
-        self.gauge("ports_configured", "Ports of the configuration, and added ones", ports.len() as u64);
-        self.gauge("ports_added", "Ports that were added at the admin socket", added as u64);
+        self.gauge("ports_configured", "Ports in the configuration plus added ports", ports.len() as u64);
+        self.gauge("ports_added", "Ports added at the admin socket", added as u64);
         self.gauge("ports_open", "Ports that are open", open as u64);
         let changes = now.interfaces.counters;
-        self.counter("ports_opened", "Ports that were opened, again included", changes.opened);
-        self.counter("ports_removed", "Open ports whose interface went or failed", changes.removed);
-        self.counter("ports_refused", "Attempts to open a port that failed", changes.refused);
+        self.counter("ports_opened", "Port openings, including reopenings", changes.opened);
+        self.counter("ports_removed", "Open ports closed because their interface disappeared or failed", changes.removed);
+        self.counter("ports_refused", "Failed attempts to open a port", changes.refused);
         let mut values: [Vec<(Labels, Value)>; 7] = Default::default();
         for (name, traffic) in summary.ports() {
             let cached = now.interfaces.cached.port(name);
@@ -269,13 +269,13 @@ impl Metrics {
             }
         }
         let names = [
-            ("port_received_packets", "Packets that came in at a port", None),
-            ("port_received", "Bytes that came in at a port", Some(Unit::Bytes)),
-            ("port_sent_packets", "Packets that went out at a port", None),
-            ("port_sent", "Bytes that went out at a port", Some(Unit::Bytes)),
-            ("port_limited_packets", "Packets dropped that were more than slow_path allows", None),
-            ("port_bypassed_packets", "Packets dropped that the node's kernel sent past the vswitch", None),
-            ("port_dropped_packets", "Packets that came in at a port and were dropped when they were judged", None),
+            ("port_received_packets", "Packets received at a port", None),
+            ("port_received", "Bytes received at a port", Some(Unit::Bytes)),
+            ("port_sent_packets", "Packets sent at a port", None),
+            ("port_sent", "Bytes sent at a port", Some(Unit::Bytes)),
+            ("port_limited_packets", "Packets dropped because they exceeded slow_path", None),
+            ("port_bypassed_packets", "Packets dropped because the node's kernel sent them around the vswitch", None),
+            ("port_dropped_packets", "Packets received at a port and dropped by a worker", None),
         ];
         for ((name, help, unit), values) in names.into_iter().zip(values) {
             self.add(name, help, unit, Kind::Counter, values);
@@ -287,24 +287,24 @@ impl Metrics {
         let stream = &now.about.stream;
         let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
         self.gauge("stream_clients", "Clients that watch", count(&stream.clients));
-        let help = "Sessions and packets that clients should have seen and for which the workers had no room";
+        let help = "Sessions and packets not streamed to clients, because a worker's queue was full";
         self.counter("stream_left_out_records", help, count(&stream.left_out));
-        let help = "Sessions and packets that clients did not get, as they were slow or over their rate";
+        let help = "Sessions and packets not sent to clients that were slow or over their rate";
         self.counter("stream_unsent_records", help, count(&stream.unsent));
-        let help = "Clients that were disconnected, as they did not read";
+        let help = "Clients disconnected because they did not read";
         self.counter("stream_disconnected_clients", help, count(&stream.disconnected));
     }
 
     fn add_journal(&mut self, now: &Observation) {
         let Some(journal) = now.about.journal.as_ref().filter(|journal| !journal.has_failed()) else { return };
         let (counts, read) = (journal.counts(), |counter: &AtomicU64| counter.load(Ordering::Relaxed));
-        self.gauge("journal_size_bytes", "What the journal takes at most", journal.size() as u64);
-        self.counter("journal_written_records", "Records in the journal of this process", read(&counts.written));
-        let help = "Sessions and dropped packets that are not in the journal, over its rate or for lack of room";
+        self.gauge("journal_size_bytes", "Maximum size of the journal", journal.size() as u64);
+        self.counter("journal_written_records", "Records this process wrote to the journal", read(&counts.written));
+        let help = "Sessions and dropped packets missing from the journal: over its rate or queue full";
         self.counter("journal_left_out_verdicts", help, read(&counts.left_out));
-        let help = "Changes of the state that are in the journal together with the next one";
+        let help = "State changes that the journal merged with the next one";
         self.counter("journal_merged_changes", help, read(&counts.merged));
-        self.counter("journal_failures", "What could not be written to the journal", read(&counts.failed));
+        self.counter("journal_failures", "Failed writes to the journal", read(&counts.failed));
     }
 
     fn add_workers(&mut self, now: &Observation) {
@@ -313,20 +313,20 @@ impl Metrics {
             let value = |(at, worker): (usize, _)| (vec![("worker", at.to_string())], Value::Count(count(worker)));
             self.add(name, help, None, kind, workers.iter().enumerate().map(value).collect());
         };
-        let help = "1 when a worker answers; of one that does not, all other values are those that it told last";
+        let help = "1 if the worker answers; if not, its other metrics keep their last values";
         each("worker_answering", help, Kind::Gauge, |worker| worker.has_answered.into());
-        each("worker_received_packets", "Packets that a worker took in", Kind::Counter, |worker| worker.received);
-        each("worker_sent_packets", "Packets that a worker sent", Kind::Counter, |worker| worker.sent);
-        each("worker_dropped_packets", "Packets that a worker dropped", Kind::Counter, dropped);
-        each("worker_restarts", "How often a worker failed and went on", Kind::Counter, |worker| worker.restarts);
-        each("worker_busy_rounds", "Rounds with something to do", Kind::Counter, |worker| worker.busy_rounds);
-        each("worker_idle_rounds", "Rounds with nothing to do", Kind::Counter, |worker| worker.idle_rounds);
+        each("worker_received_packets", "Packets a worker received", Kind::Counter, |worker| worker.received);
+        each("worker_sent_packets", "Packets a worker sent", Kind::Counter, |worker| worker.sent);
+        each("worker_dropped_packets", "Packets a worker dropped", Kind::Counter, dropped);
+        each("worker_restarts", "Times a worker panicked and continued", Kind::Counter, |worker| worker.restarts);
+        each("worker_busy_rounds", "Polling rounds with work", Kind::Counter, |worker| worker.busy_rounds);
+        each("worker_idle_rounds", "Polling rounds without work", Kind::Counter, |worker| worker.idle_rounds);
         each("worker_sessions", "Sessions of a worker", Kind::Gauge, |worker| worker.sessions);
         #[expect(clippy::cast_precision_loss, reason = "2^53 ns are 104 days, and then some ns are lost")]
         let busy = |(at, worker): (usize, &bulkhead_dataplane::vswitch::WorkerCounters)| {
             (vec![("worker", at.to_string())], Value::Real(worker.busy_ns as f64 / 1e9))
         };
-        let help = "Time in which a worker had something to do";
+        let help = "Time a worker spent on rounds with work";
         self.add(
             "worker_busy",
             help,
@@ -344,43 +344,43 @@ impl Metrics {
     fn add_sessions(&mut self, now: &Observation, summary: &Summary<'_>) {
         self.gauge("session_used_sessions", "Sessions in use", now.counters.sum(|worker| worker.sessions));
         let most = now.about.session_capacity as u64;
-        self.gauge("session_capacity_sessions", "The most sessions that there can be", most);
+        self.gauge("session_capacity_sessions", "Capacity of the session tables", most);
         let sessions = summary.sessions();
-        self.counter("session_created", "Sessions that were created", sessions.created);
-        self.counter("session_expired", "Sessions that were idle for too long", sessions.expired);
-        self.counter("session_recycled", "Sessions that made room for new ones", sessions.recycled);
-        self.counter("session_refused", "Sessions for which there was no room", sessions.refused);
-        self.counter("session_revoked", "Sessions that a newer policy does not allow", sessions.revoked);
-        self.counter("session_adopted", "Sessions of an earlier process", sessions.adopted);
+        self.counter("session_created", "Sessions created", sessions.created);
+        self.counter("session_expired", "Sessions that expired", sessions.expired);
+        self.counter("session_recycled", "Sessions evicted to make room for new ones", sessions.recycled);
+        self.counter("session_refused", "Sessions refused because the table was full", sessions.refused);
+        self.counter("session_revoked", "Sessions ended because a newer policy denies them", sessions.revoked);
+        self.counter("session_adopted", "Sessions adopted from the previous process", sessions.adopted);
     }
 
     /// How much is known of Services, and what is translated; nothing where they are off.
     fn add_services(&mut self, now: &Observation, summary: &Summary<'_>) {
         let Some(Counts { listed, services, vips, backends }) = now.state.services else { return };
-        let help = "1 when all Services and endpoint slices are listed; before that nothing is translated";
+        let help = "1 if all Services and endpoint slices are listed; until then nothing is translated";
         self.gauge("service_listed", help, listed.into());
-        self.gauge("services", "Services, those that are not translated included", services as u64);
-        self.gauge("service_vips", "Virtual addresses of Services with protocol and port", vips as u64);
+        self.gauge("services", "Services, including those that are not translated", services as u64);
+        self.gauge("service_vips", "Virtual addresses of Services, each with protocol and port", vips as u64);
         self.gauge("service_backends", "Backends of service ports", backends as u64);
         let translated = now.counters.sum(|worker| worker.translated);
         let help =
-            "Connections to Services that are remembered, those that policy denies included, and masqueraded ones";
+            "Tracked connections to Services, including denied ones, and masqueraded connections";
         self.gauge("service_used_sessions", help, translated);
-        let help = "Connections to Services, and masqueraded ones, that were new";
+        let help = "New connections to Services and new masqueraded connections";
         self.counter("service_connections", help, summary.sessions().translated);
         let clients = |count: fn(ClientCounters) -> u64| now.counters.sum(|worker| count(worker.engine.clients()));
-        let help = "Clients whose backend is remembered (sessionAffinity)";
+        let help = "Clients with a stored backend (sessionAffinity)";
         self.gauge("service_affinity_clients", help, clients(|clients| clients.remembered));
-        let help = "The most clients whose backend can be remembered";
+        let help = "Maximum number of clients with a stored backend";
         self.gauge("service_affinity_capacity_clients", help, AFFINITY_CAPACITY as u64);
-        let help = "Clients whose backend was forgotten to make room for another client";
+        let help = "Clients whose stored backend was evicted to make room for another client";
         self.counter("service_affinity_forgotten_clients", help, clients(|clients| clients.forgotten));
     }
 
     fn add_kernel(&mut self, summary: &Summary<'_>) {
         let cached = summary.cached;
         self.counter("flow_cache_forwarded_packets", "Packets forwarded in the kernel", cached.forwarded());
-        self.counter("flow_cache_added_flows", "Flows added to the kernel or renewed", cached.added);
+        self.counter("flow_cache_added_flows", "Flows added to the kernel's flow cache or renewed", cached.added);
         self.counter("flow_cache_refused_flows", "Flows that the kernel refused", cached.refused);
     }
 }

@@ -50,7 +50,7 @@ pub(crate) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>) {
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => listener,
-        Err(error) => return log::error(&format!("metrics cannot be served: {error}")),
+        Err(error) => return log::error(&format!("cannot serve metrics: {error}")),
     };
     let answer = move |request| answer(request, Arc::clone(&shared));
     http::serve(listener, Connections::new(CONNECTIONS), CONVERSATION, answer).await;

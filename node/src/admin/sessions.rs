@@ -1,4 +1,4 @@
-//! The sessions that somebody asks for, or wants to end.
+//! Lists and ends sessions for clients of the admin socket.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -50,19 +50,19 @@ pub(super) fn end(observer: &Observer, filter: &SessionFilter) -> Result<EndedSe
     let mut ended = 0;
     let answered = observer.end_sessions(&selector, |_| ended += 1);
     if ended > 0 {
-        log::info(&format!("{ended} sessions were ended, as the admin socket asks"));
+        log::info(&format!("ended {ended} sessions, requested at the admin socket"));
     }
     if answered { Ok(EndedSessions { ended }) } else { Err(no_answer()) }
 }
 
 fn no_answer() -> Failure {
-    Failure::new("no_answer", "a worker does not answer", "bulkhead status tells whether it is alive")
+    Failure::new("no_answer", "a worker does not answer", "`bulkhead status` shows whether the workers answer")
 }
 
 /// Which sessions are meant.
 fn selector(snapshot: &Snapshot, filter: &SessionFilter) -> Result<SessionSelector, Failure> {
     let named = |name: &str| {
-        let help = "bulkhead ports lists them";
+        let help = "`bulkhead ports` lists all ports";
         snapshot.port_named(name).ok_or_else(|| Failure::new("unknown_port", format!("there is no port {name}"), help))
     };
     let port = filter.port.as_deref().map(named).transpose()?;

@@ -1,4 +1,4 @@
-//! The admin socket: JSON lines for whoever may open the file.
+//! The admin socket: JSON lines, for users whom the file's mode lets in.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -59,13 +59,13 @@ impl Listener {
         let name = path.display();
         if UnixStream::connect(path).is_ok() {
             log::warn(&format!(
-                "no {what}: another vswitch answers at {name}\nhelp: give each vswitch of a machine one of its own: {field}"
+                "no {what}: another vswitch already answers at {name}\nhelp: give each vswitch on this machine its own path: {field}"
             ));
             return None;
         }
         Self::try_bind(path)
             .inspect_err(|error| {
-                log::warn(&format!("no {what}: {name}: {error}\nhelp: name another place: {field}"));
+                log::warn(&format!("no {what}: cannot create {name}: {error}\nhelp: set another path: {field}"));
             })
             .ok()
     }
@@ -78,7 +78,7 @@ impl Listener {
     /// What connections come from, for as long as this is there. None, which is said, when the system refuses it.
     pub(crate) fn accepting(&self, what: &str) -> Option<tokio::net::UnixListener> {
         let accepting = self.listener.try_clone().and_then(tokio::net::UnixListener::from_std);
-        accepting.inspect_err(|error| log::error(&format!("{what} cannot be served: {error}"))).ok()
+        accepting.inspect_err(|error| log::error(&format!("cannot accept connections at {what}: {error}"))).ok()
     }
 
     fn try_bind(path: &Path) -> io::Result<Self> {
@@ -212,7 +212,7 @@ fn admits(request: &Request, place: &Place) -> bool {
 fn no_room(request: &Request) -> Failure {
     match request {
         Request::Monitor(_) | Request::Trace(_) => {
-            let message = format!("{} clients watch already, as many as may", CONNECTIONS.watching);
+            let message = format!("{} clients watch already, which is the limit", CONNECTIONS.watching);
             Failure::new("busy", message, "end a monitor, trace or capture that nobody reads")
         }
         _ => Failure::new("not_ready", "too many clients wait for ports", "ask again later"),
@@ -254,7 +254,7 @@ mod tests {
             let Failure { code, message, .. } = no_room(&read_request(text).unwrap());
             format!("{code}: {message}")
         };
-        let watching = "busy: 16 clients watch already, as many as may";
+        let watching = "busy: 16 clients watch already, which is the limit";
         assert_eq!(refused(br#"{"version":1,"request":"monitor"}"#), watching);
         assert_eq!(refused(br#"{"version":1,"request":"trace","arguments":{}}"#), watching);
         let removes =

@@ -1,4 +1,4 @@
-//! The thread that answers, as others see it.
+//! Handle of the thread that serves the admin socket and the HTTP endpoints.
 
 use std::time::Duration;
 

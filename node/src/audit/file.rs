@@ -1,4 +1,4 @@
-//! The account in a file, so that it outlives the process.
+//! Saves the audit counts in a file, so that they survive a restart.
 //!
 //! ```text
 //!   gzip( {"format": "bulkhead-audit", "version": 1, "node": ...}
@@ -63,8 +63,8 @@ impl AuditFile {
         self.try_read().map_err(|error| {
             let aside = self.path.with_extension("gz.damaged");
             let moved = match fs::rename(&self.path, &aside) {
-                Ok(()) => format!("it is {} now", aside.display()),
-                Err(error) => format!("it cannot be moved aside: {error}"),
+                Ok(()) => format!("the file was moved to {}", aside.display()),
+                Err(error) => format!("the file cannot be moved aside: {error}"),
             };
             anyhow::anyhow!("{}: {error:#}; {moved}", self.path.display())
         })
@@ -79,8 +79,8 @@ impl AuditFile {
         let mut text = BufReader::new(MultiGzDecoder::new(file).take(MAX_SIZE));
         let mut line = String::new();
         text.read_line(&mut line).context("it is damaged")?;
-        let header: Header = serde_json::from_str(&line).context("it does not begin as such a file")?;
-        anyhow::ensure!(header.format == FORMAT, "it is no such file");
+        let header: Header = serde_json::from_str(&line).context("its header cannot be read")?;
+        anyhow::ensure!(header.format == FORMAT, "it is not a file of audit counts");
         anyhow::ensure!(header.version == VERSION, "it is of version {}, not {VERSION}", header.version);
         anyhow::ensure!(*header.node == *self.node, "it is of node `{}`", header.node);
         let mut rest = Vec::new();
@@ -107,7 +107,7 @@ impl AuditFile {
     /// When the system refuses; the file is then as it was.
     pub(super) fn write(&self, text: &[u8]) -> anyhow::Result<()> {
         let folder = self.path.parent().unwrap_or(Path::new("/"));
-        fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
+        fs::create_dir_all(folder).with_context(|| format!("cannot create the folder {}", folder.display()))?;
         let new = self.path.with_extension("gz.new");
         let write = || -> std::io::Result<()> {
             // Who talks to whom is nobody else's business.

@@ -1,4 +1,4 @@
-//! The account of audited connections: bounded, and summed up by who talks to whom.
+//! Bounded counts of audited connections, summed by client and server.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! How many packet buffers there are, and who has them.
+//! Number of packet buffers, and their distribution over ports and workers.
 //!
 //! The kernel pins the whole region, and keeps notes on every buffer for every socket: both at once and not as buffers are
 //! used. So memory and the time to open a port grow with ports times buffers, and with as many buffers per port as a network

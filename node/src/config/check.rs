@@ -1,4 +1,4 @@
-//! From what is written to what it means.
+//! Checks the parsed configuration file and converts it to settings.
 
 mod judging;
 mod nftables;
@@ -132,7 +132,7 @@ fn flow_lease(written: Option<&Spanned<String>>, faults: &mut Faults<'_>) -> Dur
         Ok(time) if (MIN_LEASE..=MAX_LEASE).contains(&time) => time,
         _ => {
             let help = "write a number with its unit, from 1s to 10m: 30s";
-            faults.add(line(text), "flow_lease", format!("`{}` is not such a time", text.value), help);
+            faults.add(line(text), "flow_lease", format!("`{}` is not a valid duration", text.value), help);
             LEASE
         }
     }
@@ -142,11 +142,11 @@ fn big_tcp(written: &File, faults: &mut Faults<'_>) -> Option<u32> {
     let size = written.big_tcp.as_ref()?;
     if !BIG_TCP.contains(&size.value) {
         let [least, most] = [BIG_TCP.start(), BIG_TCP.end()];
-        let help = format!("write bytes from {least} to {most}, such as 196608, or leave it out");
-        faults.add(line(size), "big_tcp", format!("`{}` is no such length", size.value), help);
+        let help = format!("write a number of bytes from {least} to {most}, such as 196608, or remove the field");
+        faults.add(line(size), "big_tcp", format!("`{}` is not a valid packet length", size.value), help);
     }
     if written.attach == Attach::Xdp {
-        let help = "leave it out: with attach: xdp pods send no segments to cut";
+        let help = "remove the field: with attach: xdp pods send no segments longer than the MTU";
         faults.add(line(size), "big_tcp", "is set with attach: xdp", help);
     }
     Some(size.value)
@@ -174,14 +174,14 @@ fn admin(written: &super::file::Admin, folder: &Path, faults: &mut Faults<'_>) -
             if named.value.is_empty() || path.as_os_str().len() > MAX_SOCKET_PATH {
                 let help =
                     format!("write a path of at most {MAX_SOCKET_PATH} bytes, such as {DEFAULT_SOCKET}, or none");
-                faults.add(line(named), "admin.socket", "is not a path that a socket can have", help);
+                faults.add(line(named), "admin.socket", "is not a valid path of a socket", help);
             }
             (named.value != "none").then_some(path)
         }
     };
     let ports_folder = written.ports_folder.as_ref().map(|named| {
         if named.value.is_empty() {
-            let help = "name a folder on a tmpfs, or leave the field out for that of the socket";
+            let help = "name a folder on a tmpfs, or remove the field to use the folder of the socket";
             faults.add(line(named), "admin.ports_folder", "is empty", help);
         }
         folder.join(&named.value)
@@ -193,7 +193,7 @@ fn admin(written: &super::file::Admin, folder: &Path, faults: &mut Faults<'_>) -
         let parsed = named.value.parse().ok();
         if parsed.is_none() {
             let help = "write an address and a port: 127.0.0.1:9965 or [::]:9965";
-            faults.add(line(named), "admin.listen", format!("`{}` is not one", named.value), help);
+            faults.add(line(named), "admin.listen", format!("`{}` is not an address and port", named.value), help);
         }
         parsed
     });
@@ -216,7 +216,7 @@ fn service_health(
     match address {
         None => {
             let help = "write an address and a port, [::]:10256 for all addresses of both families, or none";
-            faults.add(line(named), "admin.service_health", format!("`{}` is not one", named.value), help);
+            faults.add(line(named), "admin.service_health", format!("`{}` is not an address and port", named.value), help);
         }
         Some(address) if listen.is_some_and(|listen| listen.port() == address.port()) => {
             let problem = format!("has the port {} of admin.listen", address.port());
@@ -230,7 +230,7 @@ fn service_health(
 fn slow_path(written: &super::file::SlowPath, faults: &mut Faults<'_>) -> SlowPathConfig {
     let SlowPathLimit { rate, burst } = SlowPathLimit::default();
     if let Some(named) = written.burst.as_ref().filter(|burst| burst.value == 0) {
-        let help = "write 1 at least; packets_per_second: 0 is no limit";
+        let help = "write at least 1; for no limit, set packets_per_second: 0";
         faults.add(line(named), "slow_path.burst", "lets no packet pass", help);
     }
     SlowPathConfig {
@@ -245,10 +245,10 @@ fn workers(written: &super::file::Workers, faults: &mut Faults<'_>) -> WorkersCo
         let mut sorted = named.value.clone();
         sorted.sort_unstable();
         if sorted.windows(2).any(|pair| pair[0] == pair[1]) {
-            faults.add(line(named), "workers.cores", "names a core twice", "give each worker a core of its own");
+            faults.add(line(named), "workers.cores", "names a core twice", "give each worker its own core");
         }
         if sorted.is_empty() {
-            let help = "name one core per worker, or leave the field out for one worker that is not pinned";
+            let help = "name one core per worker, or remove the field for one unpinned worker";
             faults.add(line(named), "workers.cores", "is empty", help);
         }
         cores = named.value.iter().copied().map(Some).collect();
@@ -298,7 +298,7 @@ fn sessions(written: &super::file::Sessions, folder: Option<PathBuf>, faults: &m
             _ => {
                 let field = format!("sessions.timeouts.{name}");
                 let help = "write a number with its unit, at least 1s: 30s, 10m, 24h";
-                faults.add(line(text), field, format!("`{}` is not such a time", text.value), help);
+                faults.add(line(text), field, format!("`{}` is not a valid duration", text.value), help);
                 None
             }
         }

@@ -1,4 +1,4 @@
-//! What is wrong with a configuration, with where it is and the remedy.
+//! Errors of a configuration: file, line, field, problem and remedy.
 
 use std::fmt;
 use std::sync::Arc;

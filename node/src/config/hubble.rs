@@ -1,6 +1,6 @@
-//! Where Hubble's clients are served.
+//! Address and TLS settings of the Hubble server.
 //!
-//! Nowhere by default: with a server the vswitch watches itself from the start, which costs something, and tells who talks with whom.
+//! The server is off by default: it costs CPU time from the start, and every client that reaches it can read all flows.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -78,10 +78,10 @@ pub(super) fn check(written: Option<&Written>, folder: &Path, faults: &mut Fault
     let plaintext = plaintext.as_ref().filter(|plaintext| plaintext.value);
     if let (Some(plaintext), Some(_)) = (plaintext, tls) {
         let help = "keep one of the two: tls, or plaintext: true for clients without it";
-        faults.add(line(plaintext), "hubble.plaintext", "stands beside hubble.tls", help);
+        faults.add(line(plaintext), "hubble.plaintext", "is set together with hubble.tls", help);
     }
     if let (Some(cluster), None) = (cluster, tls) {
-        let help = "remove it, as only nodes' certificates have it in their names; or add hubble.tls";
+        let help = "remove it, because only names in TLS certificates contain it; or add hubble.tls";
         faults.add(line(cluster), "hubble.cluster", "has no effect without hubble.tls", help);
     }
     let cluster = cluster_name(cluster.as_ref(), faults);
@@ -95,10 +95,10 @@ pub(super) fn check(written: Option<&Written>, folder: &Path, faults: &mut Fault
         let whole = folder.join(path);
         if path.is_empty() || whole.as_os_str().len() > MAX_SOCKET_PATH {
             let help = format!("write a path of at most {MAX_SOCKET_PATH} bytes: unix:///run/bulkhead/hubble.sock");
-            wrong("is not a path that a socket can have".to_owned(), &help);
+            wrong("is not a valid path of a socket".to_owned(), &help);
         }
         if let Some(tls) = tls {
-            let help = "remove it, as only the owner of the process may open the socket; or listen at an address";
+            let help = "remove it, because only the process's user may open the socket; or listen at an address";
             faults.add(line(tls), "hubble.tls", "has no effect at a unix socket", help);
         }
         return HubbleConfig::Unix(whole);
@@ -112,7 +112,7 @@ pub(super) fn check(written: Option<&Written>, folder: &Path, faults: &mut Fault
         wrong("has no port".to_owned(), "write the port that clients connect to; Hubble's own is 4244");
     }
     if !address.ip().is_loopback() && plaintext.is_none() && tls.is_none() {
-        let problem = "whoever reaches it reads who talks with whom: it has no TLS and asks nobody who they are";
+        let problem = "has neither TLS nor authentication: every client that reaches it can read all flows";
         let help = "add tls: {certificate: PATH, key: PATH, client_ca: PATH}; or listen at 127.0.0.1 or a unix socket; \
                     or, where only a relay reaches it, add plaintext: true";
         wrong(problem.to_owned(), help);
@@ -130,7 +130,7 @@ fn cluster_name(written: Option<&Spanned<String>>, faults: &mut Faults<'_>) -> S
         && name.bytes().next().is_some_and(is_letter)
         && name.bytes().next_back().is_some_and(is_letter);
     if !is_label {
-        let problem = format!("`{}` is no name of a cluster", printable(name));
+        let problem = format!("`{}` is not a valid cluster name", printable(name));
         let help = format!(
             "write at most {MAX_CLUSTER} lower case letters, digits and inner hyphens, as in cluster.name of Cilium's chart"
         );
@@ -147,7 +147,7 @@ fn tls_files(written: &Spanned<WrittenTls>, cluster: String, folder: &Path, faul
             PathBuf::new()
         }
         None => {
-            faults.add(line(written), "hubble.tls", format!("names no {name}"), help);
+            faults.add(line(written), "hubble.tls", format!("has no {name}"), help);
             PathBuf::new()
         }
     };
@@ -156,7 +156,7 @@ fn tls_files(written: &Spanned<WrittenTls>, cluster: String, folder: &Path, faul
         certificate: path("certificate", certificate.as_ref(), "name the PEM file of the server's certificate"),
         key: path("key", key.as_ref(), "name the PEM file of the certificate's private key"),
         client_ca: client_ca.as_ref().map(|named| {
-            let help = "name the PEM file of the authorities that clients' certificates are of, or remove it";
+            let help = "name the PEM file of the CAs that issue client certificates, or remove it";
             path("client_ca", Some(named), help)
         }),
         cluster,

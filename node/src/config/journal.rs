@@ -1,4 +1,4 @@
-//! Where the flight recorder writes.
+//! Settings of the journal.
 
 use std::path::{Path, PathBuf};
 

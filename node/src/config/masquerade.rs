@@ -77,7 +77,7 @@ pub(super) fn check(written: &Written, faults: &mut Faults<'_>) -> Option<Masque
     for text in &fields.addresses {
         let unusable = |ip: &IpAddr| ip.is_unspecified() || ip.is_multicast() || ip.is_loopback();
         let Some(address) = text.value.parse().ok().filter(|ip| !unusable(ip)) else {
-            let problem = format!("`{}` is no address that a node can have", text.value);
+            let problem = format!("`{}` is not a valid address of a node", text.value);
             faults.add(line(text), "masquerade.addresses", problem, "write addresses of the node, one per family");
             continue;
         };
@@ -101,7 +101,7 @@ pub(super) fn check(written: &Written, faults: &mut Faults<'_>) -> Option<Masque
         let range = range(&text.value);
         if range.is_none() {
             let help = "write the first and the last port, 1024 or more: 61000-65535";
-            faults.add(line(text), "masquerade.ports", format!("`{}` is no range of ports", text.value), help);
+            faults.add(line(text), "masquerade.ports", format!("`{}` is not a range of ports", text.value), help);
         }
         range
     });

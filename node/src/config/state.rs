@@ -1,4 +1,4 @@
-//! Where policy comes from.
+//! Settings of the policy source.
 
 use std::path::PathBuf;
 use std::time::Duration;

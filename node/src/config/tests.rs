@@ -84,8 +84,8 @@ fn load_balancers_are_told_at_kube_proxys_port_unless_it_says_otherwise() {
     assert_eq!(read("service_health: none").unwrap(), None);
     assert_eq!(read("service_health: 192.0.2.1:10300").unwrap(), Some("192.0.2.1:10300".parse().unwrap()));
     for (wrong, why) in [
-        ("service_health: '10256'", "c.yaml:3: admin.service_health: `10256` is not one"),
-        ("service_health: '0.0.0.0:0'", "`0.0.0.0:0` is not one"),
+        ("service_health: '10256'", "c.yaml:3: admin.service_health: `10256` is not an address and port"),
+        ("service_health: '0.0.0.0:0'", "`0.0.0.0:0` is not an address and port"),
         ("listen: '127.0.0.1:9000', service_health: '[::]:9000'", "has the port 9000 of admin.listen"),
     ] {
         let error = read(wrong).unwrap_err().to_string();
@@ -108,7 +108,7 @@ fn the_name_of_hubbles_cluster_is_one_that_a_certificate_can_have() {
     }
     for name in ["''", "East", "a.b", "-a", "a-", "'*'", "ä", &*format!("{longest}0")] {
         let error = read(name, tls).unwrap_err().to_string();
-        assert!(error.contains("c.yaml:3: hubble.cluster: `") && error.contains("is no name of a cluster"), "{error}");
+        assert!(error.contains("c.yaml:3: hubble.cluster: `") && error.contains("is not a valid cluster name"), "{error}");
     }
     let error = read("east", "").unwrap_err().to_string();
     assert!(error.contains("c.yaml:3: hubble.cluster: has no effect without hubble.tls\n  help: remove it"), "{error}");
@@ -145,33 +145,33 @@ fn clients_of_hubble_are_served_at_a_socket_or_an_address_that_nobody_else_reach
     }
     let long = format!("listen: 'unix:///{}'", "x".repeat(200));
     for (wrong, why) in [
-        ("listen: '[::]:4244'", "c.yaml:3: hubble.listen: whoever reaches it reads who talks with whom"),
-        ("listen: '192.0.2.1:4244', plaintext: false", "whoever reaches it reads"),
+        ("listen: '[::]:4244'", "c.yaml:3: hubble.listen: has neither TLS nor authentication"),
+        ("listen: '192.0.2.1:4244', plaintext: false", "every client that reaches it"),
         ("listen: ':4244'", "`:4244` is neither a socket nor an address"),
         ("listen: '127.0.0.1:0'", "has no port"),
-        ("listen: 'unix://'", "is not a path that a socket can have"),
-        (&*long, "is not a path that a socket can have"),
+        ("listen: 'unix://'", "is not a valid path of a socket"),
+        (&*long, "is not a valid path of a socket"),
         ("listen: none, tls: true", "tls: expected fields"),
         (
             "listen: '[::]:4244', tls: {certificate: c, key: k}, plaintext: true",
-            "c.yaml:3: hubble.plaintext: stands beside hubble.tls\n  help: keep one of the two: tls, or plaintext: true for clients \
+            "c.yaml:3: hubble.plaintext: is set together with hubble.tls\n  help: keep one of the two: tls, or plaintext: true for clients \
              without it",
         ),
         (
             "listen: '[::]:4244', tls: {}",
-            "c.yaml:3: hubble.tls: names no certificate\n  help: name the PEM file of the server's certificate\n\
-             c.yaml:3: hubble.tls: names no key\n  help: name the PEM file of the certificate's private key",
+            "c.yaml:3: hubble.tls: has no certificate\n  help: name the PEM file of the server's certificate\n\
+             c.yaml:3: hubble.tls: has no key\n  help: name the PEM file of the certificate's private key",
         ),
         (
             "listen: '[::]:4244', tls: {certificate: '', key: k, client_ca: ''}",
             "c.yaml:3: hubble.tls.certificate: is empty\n  help: name the PEM file of the server's certificate\n\
-             c.yaml:3: hubble.tls.client_ca: is empty\n  help: name the PEM file of the authorities that clients' certificates are of, \
+             c.yaml:3: hubble.tls.client_ca: is empty\n  help: name the PEM file of the CAs that issue client certificates, \
              or remove it",
         ),
         ("listen: '[::]:4244', tls: {certificate: c, key: k, ca: a}", "unknown field `ca`"),
         (
             "listen: 'unix://hubble.sock', tls: {certificate: c, key: k}",
-            "c.yaml:3: hubble.tls: has no effect at a unix socket\n  help: remove it, as only the owner of the process may open the socket; \
+            "c.yaml:3: hubble.tls: has no effect at a unix socket\n  help: remove it, because only the process's user may open the socket; \
              or listen at an address",
         ),
     ] {
@@ -270,17 +270,17 @@ fn an_api_server_takes_the_place_of_files_and_what_is_about_files_is_refused_bes
     for (wrong, told) in [
         ("{}", "c.yaml:2: state: names neither paths nor kubernetes"),
         ("{kubernetes: }", "state: names neither paths nor kubernetes"),
-        ("{paths: [s], kubernetes: {}}", "c.yaml:2: state.kubernetes: stands beside state.paths"),
-        ("{kubernetes: {context: c}}", "c.yaml:2: state.kubernetes.context: is one of no file"),
+        ("{paths: [s], kubernetes: {}}", "c.yaml:2: state.kubernetes: is set together with state.paths"),
+        ("{kubernetes: {context: c}}", "c.yaml:2: state.kubernetes.context: is set without state.kubernetes.kubeconfig"),
         ("{kubernetes: {kubeconfig: ''}}", "state.kubernetes.kubeconfig: is empty"),
-        ("{kubernetes: {stale_after: 5s}}", "state.kubernetes.stale_after: `5s` is not such a time"),
+        ("{kubernetes: {stale_after: 5s}}", "state.kubernetes.stale_after: `5s` is not a valid duration"),
         ("{kubernetes: {folder: ''}}", "state.kubernetes.folder: is empty"),
         ("{kubernetes: {server: x}}", "unknown field `server`"),
         ("{kubernetes: {when_unreachable: open}}", "unknown variant"),
-        ("{kubernetes: {}, lenient: true}", "state.lenient: is about files"),
-        ("{kubernetes: {}, policy_semantics: v1}", "state.policy_semantics: is about files"),
-        ("{kubernetes: {}, when_missing: exit}", "state.when_missing: is about files"),
-        ("{kubernetes: {}, when_refused: keep}", "state.when_refused: is about files"),
+        ("{kubernetes: {}, lenient: true}", "state.lenient: applies to files"),
+        ("{kubernetes: {}, policy_semantics: v1}", "state.policy_semantics: applies to files"),
+        ("{kubernetes: {}, when_missing: exit}", "state.when_missing: applies to files"),
+        ("{kubernetes: {}, when_refused: keep}", "state.when_refused: applies to files"),
     ] {
         let error = state(wrong).unwrap_err();
         assert!(error.contains(told) && error.contains("help: "), "{wrong}: {error}");
@@ -362,9 +362,9 @@ fn a_renderer_names_what_its_three_fields_say_and_no_other_value_stands_beside_i
         ("renderers: [acl, nftables]", "renderers", "name one"),
         ("renderers: [nft]", "renderers[0]", "session-rules"),
         ("renderers: [neutron]", "renderers[0]", "bulkhead sync neutron"),
-        ("renderers: [nftables]\ndataplane: vswitch", "dataplane", "leave one"),
-        ("renderers: [acl]\nenforce: source", "enforce", "leave one"),
-        ("renderers: [acl]\nengine: identity", "engine", "leave one"),
+        ("renderers: [nftables]\ndataplane: vswitch", "dataplane", "remove one"),
+        ("renderers: [acl]\nenforce: source", "enforce", "remove one"),
+        ("renderers: [acl]\nengine: identity", "engine", "remove one"),
     ] {
         let error = parse(&format!("{LEAST}{text}\n")).unwrap_err();
         let line = format!("c.yaml:{}", 3 + text.lines().count());
@@ -423,10 +423,10 @@ fn masquerading_is_off_unless_it_is_said_and_its_settings_are_checked() {
         ("masquerade: nat", vec!["c.yaml:4", "true, false, or an object"]),
         ("masquerade: {expect: []}", vec!["c.yaml:4: expect: unknown field", "did you mean `except`?"]),
         ("masquerade: {addresses: [192.0.2.1, 192.0.2.2]}", vec!["192.0.2.2 is a second address", "keep one"]),
-        ("masquerade: {addresses: ['::']}", vec!["c.yaml:4: masquerade.addresses", "no address that a node can have"]),
+        ("masquerade: {addresses: ['::']}", vec!["c.yaml:4: masquerade.addresses", "not a valid address of a node"]),
         ("masquerade: {except: [192.168.0.0]}", vec!["masquerade.except", "is not a prefix"]),
         ("masquerade: {ports: 61000}", vec!["masquerade.ports", "write the first and the last port"]),
-        ("masquerade: {ports: 900-2000}", vec!["masquerade.ports", "`900-2000` is no range of ports"]),
+        ("masquerade: {ports: 900-2000}", vec!["masquerade.ports", "`900-2000` is not a range of ports"]),
     ] {
         let error = with(wrong).unwrap_err();
         assert!(told.iter().all(|part| error.contains(part)) && error.contains("help: "), "{wrong}: {error}");
@@ -506,7 +506,7 @@ fn the_longest_tcp_packet_is_longer_than_usual_and_for_programs_at_tc() {
     assert_eq!(of("").unwrap().big_tcp, None);
     assert_eq!(of("big_tcp: 196608\n").unwrap().big_tcp, Some(196_608));
     for (text, part) in [
-        ("big_tcp: 1500\n", "big_tcp: `1500` is no such length"),
+        ("big_tcp: 1500\n", "big_tcp: `1500` is not a valid packet length"),
         ("big_tcp: 524281\n", "from 65536 to 524280"),
         ("big_tcp: 131072\nattach: xdp\n", "big_tcp: is set with attach: xdp"),
         ("big_tcp: 131072\ndataplane: nftables\n", "big_tcp: is about the vswitch"),

@@ -49,7 +49,7 @@ impl BigTcp {
         let own = set_longest_tcp_packet(&entry.interface, self.bytes).map_err(|error| error.to_string());
         let lengthened = own.and_then(|()| if entry.kind == PortKind::Pod { self.lengthen(entry) } else { Ok(()) });
         if let Err(why) = lengthened {
-            log::warn(&format!("port {entry}: its TCP packets stay as long as they are, in spite of big_tcp: {why}"));
+            log::warn(&format!("port {entry}: cannot apply big_tcp; the largest TCP packets keep their size: {why}"));
         }
     }
 
@@ -62,10 +62,10 @@ impl BigTcp {
             Err(error) => {
                 self.is_taken = false;
                 log::warn(&format!(
-                    "the uplink does not take what big_tcp asks for. TCP packets of pods that open from now on stay as long as they \
-                     are; longer ones of pods that are open leave slowly, as the kernel cuts them by itself: {error}\n\
-                     help: big_tcp of no more than tso_max_size in `ip -d link show {uplink}`, if that is more than 65536, \
-                     or leave it out"
+                    "the uplink refuses the packet length of big_tcp: {error}. Ports that open from now on keep the default length. \
+                     The kernel segments longer packets of open ports in software, which is slow\n\
+                     help: set big_tcp to at most the tso_max_size of `ip -d link show {uplink}` if that is more than 65536; \
+                     otherwise remove big_tcp"
                 ));
             }
         }

@@ -49,8 +49,8 @@ impl TcOpenable {
             Ok(false) => Ok(()),
             Ok(true) => {
                 log::warn(&format!(
-                    "port {entry}: somebody has removed its programs from tc, and its packets went past the vswitch; they are back\n\
-                     help: find out who runs `tc filter del` or `tc qdisc del` on {}",
+                    "port {entry}: another program removed its tc programs, and packets bypassed the vswitch; the programs are attached again\n\
+                     help: find the program that runs `tc filter del` or `tc qdisc del` on {}",
                     entry.interface
                 ));
                 Ok(())
@@ -65,7 +65,7 @@ impl TcOpenable {
     pub(super) fn settle(&mut self) -> Result<(), String> {
         self.attachment.use_link().map_err(|error| {
             self.has_only_filters = true;
-            format!("its programs stay filters (clsact), which others can remove: {error}")
+            format!("its programs stay attached as clsact filters, which other programs can remove: {error}")
         })
     }
 

@@ -105,7 +105,7 @@ impl XdpDatapath {
             return Err(AttachError::Gone);
         }
         if let Some(refusal) = interface.drv_refusal() {
-            log::info(&format!("port {entry}: mode skb, because the driver refuses XDP: {refusal}"));
+            log::info(&format!("port {entry} uses mode skb, because the driver refuses XDP: {refusal}"));
         }
         Ok(XdpAttachment { interface, open: None, said: None, _counted: Arc::clone(&self.attachments) })
     }
@@ -129,7 +129,7 @@ impl XdpDatapath {
             let before = std::mem::replace(&mut attachment.said, renewed.is_err().then_some(queues));
             if let Some(error) = renewed.err().filter(|_| before != Some(queues)) {
                 log::error(&format!(
-                    "{error}\nits new queues' packets may go to the host's stack, which knows no policy; it is tried again"
+                    "port {entry}: {error}\npackets of its new queues may reach the host's stack without policy; the vswitch retries"
                 ));
             }
         }
@@ -224,11 +224,11 @@ impl XdpDatapath {
             let why = match told {
                 Ok(_) => not_taken(entry).to_owned(),
                 Err(error) => format!(
-                    "the kernel does not tell whether its interface takes them from the flow cache: {error}\n\
-                     help: Linux 6.3 or newer, or mode: skb"
+                    "cannot read from the kernel whether its interface accepts redirected packets: {error}\n\
+                     help: use Linux 6.3 or newer, or set mode: skb"
                 ),
             };
-            log::info(&format!("port {entry}: packets to it all go through the workers: {why}"));
+            log::info(&format!("port {entry}: the workers forward all packets to it, without the flow cache: {why}"));
         }
     }
 }
@@ -255,8 +255,8 @@ fn check_buffers(all: u32, lent: u32, wanted: u32) -> Result<(), String> {
     }
     let left = all.saturating_sub(lent).saturating_sub(buffers::UNDER_WAY);
     Err(format!(
-        "it needs {wanted} packet buffers to receive into, and {left} of {all} are left\n\
-         help: raise workers.frames to {needed} at least, and by {wanted} for each port more that may come; it needs a restart"
+        "it needs {wanted} receive buffers, and {left} of {all} are free\n\
+         help: set workers.frames to at least {needed}, plus {wanted} for each further port, and restart the vswitch"
     ))
 }
 
@@ -265,12 +265,12 @@ fn not_taken(entry: &PortEntry) -> &'static str {
     match entry.fix_offloads {
         // It was turned on when the port was opened, and counts while the other end is up.
         true => {
-            "its other end is down, or somebody has turned its generic receive offload off\n\
-             help: ethtool -K eth0 gro on in the pod, or open the port anew: ip link set its interface down and up"
+            "its other end is down, or another program turned off generic receive offload there\n\
+             help: run `ethtool -K eth0 gro on` in the pod, or reopen the port: set its interface down and up with `ip link`"
         }
         false => {
             "its other end has generic receive offload off\n\
-             help: ethtool -K eth0 gro on in the pod, or netns and fix_offloads: true on the port"
+             help: run `ethtool -K eth0 gro on` in the pod, or set netns and fix_offloads: true on the port"
         }
     }
 }
@@ -283,7 +283,7 @@ fn settle_transmit_offload(entry: &PortEntry) -> Offload {
     }
     match at_peer(entry, || set_transmit_checksum_offload(&entry.peer, false)) {
         Ok(()) => {
-            log::info(&format!("port {entry}: turned the transmit checksum offload of {} off", entry.peer));
+            log::info(&format!("port {entry}: turned off the transmit checksum offload of {}", entry.peer));
             Offload::Off
         }
         Err(error) => Offload::Failed(error.to_string()),
@@ -297,7 +297,7 @@ fn settle_receive_offload(entry: &PortEntry) {
         return;
     }
     if let Err(error) = at_peer(entry, || set_generic_receive_offload(&entry.peer, true)) {
-        log::info(&format!("port {entry}: generic receive offload of {} stays as it is: {error}", entry.peer));
+        log::info(&format!("port {entry}: cannot turn on the generic receive offload of {}: {error}", entry.peer));
     }
 }
 

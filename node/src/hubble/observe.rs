@@ -1,4 +1,4 @@
-//! What one client of Hubble wants to see: flows of the past, flows to come, or both.
+//! One client's `GetFlows` request: past flows, new flows, or both.
 
 use std::sync::Arc;
 

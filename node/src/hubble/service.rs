@@ -1,4 +1,4 @@
-//! The methods: what is asked, and what is answered.
+//! The gRPC methods of the Hubble server.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -101,7 +101,7 @@ impl Service {
             Method::GetNodes => Ok(one(&GetNodesResponse { nodes: vec![self.node(called)] })),
             Method::GetNamespaces => Ok(one(&self.namespaces().await?)),
             Method::Events(name) => {
-                let told = "there are no such events; `bulkhead status` and the log tell what the vswitch does";
+                let told = "the vswitch has no such events; see `bulkhead status` and the log";
                 Err(Status::new(Code::Unimplemented, format!("{name}: {told}")))
             }
             Method::Notify => {

@@ -66,7 +66,7 @@ impl File<'_> {
 
     fn read(self) -> Result<Vec<u8>, TlsError> {
         let unreadable = |error: io::Error| {
-            let help = "name a file that is there, and that the user of the vswitch may read";
+            let help = "name an existing file that the user of the vswitch may read";
             self.error(format!("cannot be read: {error}"), help)
         };
         let file = fs::metadata(self.1).map_err(unreadable)?;
@@ -139,7 +139,7 @@ fn identity(files: &TlsFiles, provider: &CryptoProvider) -> Result<CertifiedKey,
             Err(key.error(problem, "name the key with which the first certificate of that file was requested"))
         }
         Err(error) => {
-            let help = "write the server's own certificate first, as its authority has issued it";
+            let help = "put the server's own certificate first in the file";
             Err(certificate.error(format!("its first certificate cannot be read: {error}"), help))
         }
     }
@@ -147,7 +147,7 @@ fn identity(files: &TlsFiles, provider: &CryptoProvider) -> Result<CertifiedKey,
 
 /// What asks clients for a certificate of one of the authorities.
 fn clients(authorities: File<'_>, provider: Arc<CryptoProvider>) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
-    let help = "write the certificates of the authorities, each as it has issued it for itself";
+    let help = "put the self-signed certificates of the CAs into the file";
     let mut roots = RootCertStore::empty();
     for (at, certificate) in authorities.certificates()?.into_iter().enumerate() {
         let wrong = |error| authorities.error(format!("certificate {} cannot be read: {error}", at + 1), help);
@@ -213,12 +213,10 @@ impl Tls {
         match read {
             Ok(config) => {
                 self.config.send_replace(Arc::new(config));
-                log::info(
-                    "hubble.tls: the files have changed; clients that connect from now on are served by the new ones",
-                );
+                log::info("hubble.tls: the files have changed; new connections use the new ones");
             }
             Err(error) => log::error(&format!(
-                "hubble.tls: the files have changed and are not used; clients are served by those that were read before\n{error}"
+                "hubble.tls: the changed files cannot be used; new connections use the previous ones\n{error}"
             )),
         }
     }
@@ -274,8 +272,8 @@ impl Refused {
         };
         self.told = Some(Instant::now());
         log::warn(&format!(
-            "hubble.listen: a client at {client} is refused: {error}{more}\n\
-             help: it needs TLS 1.3, the authority of hubble.tls.certificate, and where there is a hubble.tls.client_ca a certificate of it"
+            "hubble.listen: refused the client at {client}: {error}{more}\n\
+             help: the client needs TLS 1.3, the CA of hubble.tls.certificate and, if hubble.tls.client_ca is set, a certificate of that CA"
         ));
     }
 }

@@ -1,23 +1,22 @@
-//! Why an open port is closed, and how loudly that is said.
+//! The cause of closing an open port, and the level at which it is logged.
 
 use crate::config::PortEntry;
 use crate::log;
 
-/// See the module.
 pub(super) enum Cause<'a> {
-    /// Its interface has gone or was shut down. That is how a pod ends whose port was added.
+    /// The interface disappeared or was shut down, as happens when a pod with an added port ends.
     Interface(&'a str),
-    /// Anything else.
+    /// Any other cause.
     Fault(&'a str),
 }
 
 impl Cause<'_> {
-    /// Says it: the end of a pod is no warning.
+    /// Logs the cause: as information if a pod with an added port ended, otherwise as a warning.
     pub(super) fn tell(&self, entry: &PortEntry) {
         match self {
             Self::Interface(why) if entry.added.is_some() => log::info(&format!("port {entry} was removed: {why}")),
             Self::Interface(why) | Self::Fault(why) => {
-                log::warn(&format!("port {entry} was removed: {why}; the other ports go on"));
+                log::warn(&format!("port {entry} was removed: {why}; the other ports stay open"));
             }
         }
     }

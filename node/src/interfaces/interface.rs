@@ -85,7 +85,7 @@ impl<A> Interface<A> {
         };
         let link = match link {
             None => {
-                let why = "there is no interface of its name any more";
+                let why = "its interface no longer exists";
                 return self.lose(&Cause::Interface(why), datapath, counters);
             }
             Some(link) if is_other(link) => {
@@ -184,7 +184,7 @@ impl<A> Interface<A> {
     /// There is no interface of its name.
     pub(super) fn wait_for_interface(&mut self) {
         self.state = State::Absent;
-        let what = format!("waits for its interface: there is no {}", self.entry.interface);
+        let what = format!("waits for its interface: {} does not exist", self.entry.interface);
         match self.entry.added {
             // Whoever has added it is told, and removes it.
             Some(_) => self.said = Some(what),
@@ -252,7 +252,7 @@ impl<A> Interface<A> {
                 };
                 self.state = State::Unprotected { index: link.index, counted, again: now + ATTACH_RETRY };
                 self.say(format!(
-                    "cannot be opened: {error}\nits packets go to the host's stack, which knows no policy, until it can"
+                    "cannot be opened: {error}\nuntil it opens, its packets go to the host's stack without policy"
                 ));
             }
         }
@@ -298,7 +298,7 @@ impl<A> Interface<A> {
         *wait = Wait::until(now + RETRY);
         counters.refused += 1;
         self.say(format!(
-            "cannot be opened: {error}\nits packets are dropped until it can: it is cut off, not unprotected"
+            "cannot be opened: {error}\nuntil it opens, all its packets are dropped"
         ));
         false
     }
@@ -336,7 +336,7 @@ impl<A> Interface<A> {
         counters.removed += 1;
         cause.tell(&self.entry);
         // What comes next, that there is no interface, is what was just said.
-        self.said = Some(format!("waits for its interface: there is no {}", self.entry.interface));
+        self.said = Some(format!("waits for its interface: {} does not exist", self.entry.interface));
     }
 
     /// Tries what waits for a time now.
@@ -354,7 +354,7 @@ impl<A> Interface<A> {
     fn say_unanswered(&mut self, error: &str) {
         if !std::mem::replace(&mut self.is_unanswered, true) {
             log::error(&format!(
-                "port {}: the system does not tell of its interface; it stays as it is\n{error}",
+                "port {}: cannot read the state of its interface from the kernel; the port stays as it is\n{error}",
                 self.entry
             ));
         }
@@ -376,13 +376,13 @@ fn link_of(link: &LinkStatus) -> Link {
 /// An MTU that was changed while the port is open. One that is too large does not close it: the packets that fit go on.
 fn say_mtu(entry: &PortEntry, mtu: u16, largest: u16) {
     if mtu <= largest {
-        log::info(&format!("port {entry}: its interface has an MTU of {mtu} now"));
+        log::info(&format!("port {entry}: the MTU of its interface is now {mtu}"));
         return;
     }
     log::warn(&format!(
-        "port {entry}: its interface has an MTU of {mtu} now, and longer packets than {largest} bytes need several \
-         buffers, which this kernel or driver cannot; they are lost\n\
-         help: ip link set {} mtu {largest} (and the same on the other side), or Linux 6.6 or newer",
+        "port {entry}: the MTU of its interface is now {mtu}, and packets longer than {largest} bytes are lost: they need \
+         several buffers, which this kernel or driver does not support\n\
+         help: run `ip link set {} mtu {largest}`, and the same on the other end, or use Linux 6.6 or newer",
         entry.interface
     ));
 }

@@ -362,7 +362,7 @@ fn a_port_that_fails_because_its_interface_was_removed_is_not_tried_again() {
     node.calls();
     assert!(!node.act());
     assert_eq!((node.calls(), node.interfaces.counters.refused), (vec![], 0));
-    assert!(node.said("x/a").contains("there is no va"));
+    assert!(node.said("x/a").contains("va does not exist"));
 }
 
 #[test]
@@ -429,12 +429,12 @@ fn what_cannot_be_opened_is_closed_and_what_is_down_as_well() {
     assert!(!node.look());
     let counters = node.interfaces.counters;
     assert_eq!((node.attached(), counters.refused, node.interfaces.open_of()), (vec![1, 2], 1, (0, 2)));
-    assert!(node.said("x/a").contains("cut off, not unprotected"));
+    assert!(node.said("x/a").contains("all its packets are dropped"));
     node.fake.attach = present();
     node.set("vc", 3);
     node.configure(&[A, B, C].map(entry));
     node.look();
-    assert!(node.said("x/c").contains("the host's stack, which knows no policy"));
+    assert!(node.said("x/c").contains("the host's stack without policy"));
 }
 
 #[test]

@@ -278,7 +278,7 @@ impl Owner {
             self.is_settling = true;
             self.next_settling = Instant::now() + PAUSE;
         } else if std::mem::take(&mut self.is_settling) {
-            log::info("links have taken the place of filters: the vswitch's programs are nobody else's to remove");
+            log::info("the vswitch's programs are attached by tcx links; other programs can no longer remove them");
         }
     }
 
@@ -332,9 +332,9 @@ impl Owner {
                 self.routes = routes;
                 self.changed |= changed;
                 log::info(if changed {
-                    "the configuration's ports and routes were taken over"
+                    "the changed ports and routes of the configuration were applied"
                 } else {
-                    "the configuration's ports and routes are as before"
+                    "the ports and routes of the configuration have not changed"
                 });
             }
             Command::Look => {

@@ -349,8 +349,8 @@ impl Answers {
             },
             // The kernel enforces whatever becomes of this process.
             "/livez" => probes::probe(true, ""),
-            "/readyz" => probes::probe(self.lock().is_ready(), "there is no policy in force, or it is too old"),
-            _ => (StatusCode::NOT_FOUND, "text/plain", "there are /metrics, /livez and /readyz\n".to_owned()),
+            "/readyz" => probes::probe(self.lock().is_ready(), "no policy is in force, or it is too old"),
+            _ => (StatusCode::NOT_FOUND, "text/plain", "not found: use /metrics, /livez or /readyz\n".to_owned()),
         };
         let response = Response::builder().status(status).header(CONTENT_TYPE, kind).body(Full::new(Bytes::from(body)));
         response.expect("a known status and a valid header")

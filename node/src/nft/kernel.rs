@@ -36,7 +36,7 @@ impl Ownership {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
                 bail!("another process enforces policy by nftables in this network namespace\n  help: stop it first")
             }
-            Err(error) => Err(error).context("cannot tell whether another process enforces policy by nftables here"),
+            Err(error) => Err(error).context("cannot check whether another process enforces policy by nftables here"),
         }
     }
 }
@@ -63,7 +63,7 @@ pub(super) fn wait_for_packets() {
     match socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None) {
         Ok(socket) => drop(socket),
         Err(error) => {
-            tracing::debug!("the kernel does not tell when its packets are gone: {error}");
+            tracing::debug!("cannot wait until the kernel has processed its packets: {error}");
             std::thread::sleep(UNTOLD);
         }
     }
@@ -78,7 +78,7 @@ pub(super) fn change(change: &Change, epoch: Epoch) -> anyhow::Result<()> {
         match set_elements::change(sets, epoch) {
             Ok(()) => return Ok(()),
             // More than a message may have, or what only nft can explain.
-            Err(error) => tracing::debug!("the kernel does not take elements without nft: {error}"),
+            Err(error) => tracing::debug!("the kernel refuses set elements over netlink; using nft: {error}"),
         }
     }
     run(&change.script)
@@ -188,7 +188,7 @@ fn nft(words: &[&str], input: &str) -> anyhow::Result<String> {
         let said = String::from_utf8_lossy(&output.stderr);
         let errors: Vec<&str> = said.lines().filter(|line| line.contains("Error:")).collect();
         let told: String = if errors.is_empty() { said.to_string() } else { errors.join("\n") };
-        bail!("nft does not take it: {}", told.chars().take(TOLD).collect::<String>());
+        bail!("nft refuses the ruleset: {}", told.chars().take(TOLD).collect::<String>());
     }
     if !matches!(written, Ok(Ok(()))) {
         bail!("nft has not read all of its script");

@@ -1,4 +1,4 @@
-//! What each worker has told last, for the time in which it does not answer.
+//! The last counters of each worker, reported while it does not answer.
 //!
 //! A counter that falls to 0 is a restart to whoever reads it: Prometheus would add all of it once more when the worker answers again.
 

@@ -1,4 +1,4 @@
-//! The added ports in a file, so that they outlive the process.
+//! Saves the added ports in a file, so that they survive a restart.
 //!
 //! ```text
 //!   {"format": "bulkhead-added-ports", "version": 1, "node": ..., "boot": ..., "ports": [...]}
@@ -68,12 +68,12 @@ impl PortFile {
         };
         let aside = self.path.with_extension("json.damaged");
         let moved = match fs::rename(&self.path, &aside) {
-            Ok(()) => format!("it is {} now", aside.display()),
-            Err(error) => format!("it cannot be moved aside: {error}"),
+            Ok(()) => format!("the file was moved to {}", aside.display()),
+            Err(error) => format!("the file cannot be moved aside: {error}"),
         };
         log::error(&format!(
-            "the ports that were added are not known any more: {}: {error:#}; {moved}\n\
-             help: restart the pods of this node, or have its CNI plugin add their ports again",
+            "the added ports are lost: {}: {error:#}; {moved}\n\
+             help: restart the pods of this node, or let the CNI plugin add their ports again",
             self.path.display()
         ));
         Vec::new()
@@ -81,18 +81,18 @@ impl PortFile {
 
     fn try_read(&self) -> anyhow::Result<Vec<AddedEntry>> {
         match fs::metadata(&self.path) {
-            Ok(file) => anyhow::ensure!(file.is_file() && file.len() <= MAX_LEN, "it is no such file"),
+            Ok(file) => anyhow::ensure!(file.is_file() && file.len() <= MAX_LEN, "it is not a file of added ports"),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(error.into()),
         }
         let text = fs::read(&self.path)?;
         let head: Head = serde_json::from_slice(&text).context("it is damaged")?;
-        anyhow::ensure!(head.format == FORMAT, "it is no such file");
+        anyhow::ensure!(head.format == FORMAT, "it is not a file of added ports");
         anyhow::ensure!(head.version == VERSION, "it is of version {}, not {VERSION}", head.version);
         let content: Content = serde_json::from_slice(&text).context("it is damaged")?;
         anyhow::ensure!(*content.node == *self.node, "it is of node `{}`", content.node);
         if content.boot != self.boot {
-            log::info("the ports that were added before the last boot are gone with their containers");
+            log::info("discarded the ports that were added before the last boot: their containers have ended");
             return Ok(Vec::new());
         }
         Ok(content.ports)
@@ -112,7 +112,7 @@ impl PortFile {
         };
         let text = serde_json::to_vec(&content)?;
         let folder = self.path.parent().unwrap_or(Path::new("/"));
-        fs::create_dir_all(folder).with_context(|| format!("cannot make the folder {}", folder.display()))?;
+        fs::create_dir_all(folder).with_context(|| format!("cannot create the folder {}", folder.display()))?;
         let new = self.path.with_extension("json.new");
         let write = || -> std::io::Result<()> {
             let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;

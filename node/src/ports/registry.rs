@@ -54,13 +54,13 @@ impl AddedEntry {
         let key = asked.key();
         let is_id = |letter: char| letter.is_ascii_alphanumeric() || "-._".contains(letter);
         if key.container.is_empty() || key.container.len() > MAX_CONTAINER_LEN || !key.container.chars().all(is_id) {
-            return refused(format!("container: `{}` is not a container's ID", key.container), "as CNI_CONTAINERID");
+            return refused(format!("container: `{}` is not a container's ID", key.container), "write it as in CNI_CONTAINERID");
         }
         let is_network = |name: &str| name.len() <= MAX_NETWORK_LEN && name.chars().all(is_id);
         if let Some(network) = asked.network.as_deref().filter(|name| !is_network(name)) {
             return refused(
                 format!("network: `{network}` is not a network's name"),
-                "as `name` of the CNI configuration",
+                "write `name` of the CNI configuration",
             );
         }
         for (field, name) in [("container_interface", &key.container_interface), ("interface", &asked.interface)] {
@@ -71,12 +71,12 @@ impl AddedEntry {
         let names = asked.pod.split_once('/');
         let is_name = |name: &str| !name.is_empty() && !name.contains('/');
         let Some((namespace, pod)) = names.filter(|(namespace, pod)| is_name(namespace) && is_name(pod)) else {
-            return refused(format!("pod: `{}` is not namespace/name", asked.pod), "as K8S_POD_NAMESPACE/K8S_POD_NAME");
+            return refused(format!("pod: `{}` is not namespace/name", asked.pod), "write it as K8S_POD_NAMESPACE/K8S_POD_NAME");
         };
         let mac = asked.mac.as_deref().map(|text| parse_mac(text).ok_or(text)).transpose();
         let mac = match mac {
             Ok(mac) => mac,
-            Err(text) => return refused(format!("mac: `{text}` is not a MAC address"), "such as 02:00:0a:f4:01:02"),
+            Err(text) => return refused(format!("mac: `{text}` is not a MAC address"), "write six bytes in hex: 02:00:0a:f4:01:02"),
         };
         let (v4, v6): (Vec<IpAddr>, Vec<IpAddr>) = asked.addresses.iter().partition(|address| address.is_ipv4());
         let unusable = |address: &&IpAddr| address.is_unspecified() || address.is_loopback() || address.is_multicast();
@@ -156,14 +156,14 @@ impl Registry {
         let pod = new.pod.to_string();
         for port in &self.config {
             if port.interface == new.interface {
-                let help = "take the port out of the configuration, or make another interface";
+                let help = "remove the port from the configuration, or create another interface";
                 return Some((
                     format!("{} is the interface of {} in the configuration", new.interface, port.name),
                     help,
                 ));
             }
             if *port.name == *pod {
-                let help = "take the port out of the configuration: a pod is one port";
+                let help = "remove the port from the configuration: a pod has one port";
                 return Some((format!("the configuration has a port for {pod}"), help));
             }
         }
@@ -178,7 +178,7 @@ impl Registry {
             }
             if other.pod == new.pod && *container == new.key.container {
                 let inside = &other.key.container_interface;
-                return Some((format!("{pod} is served at {inside} of the same container"), "a pod is one port"));
+                return Some((format!("{pod} is served at {inside} of the same container"), "a pod has one port"));
             }
             let shared = new.addresses.iter().find(|address| other.addresses.contains(address));
             if let Some(address) = shared.filter(|_| other.pod != new.pod && is_there(&other.key)) {
@@ -187,7 +187,7 @@ impl Registry {
             }
         }
         let is_full = self.added.len() >= MOST && !self.added.contains_key(&new.key);
-        is_full.then(|| (format!("{MOST} ports were added already"), "remove those whose containers are gone"))
+        is_full.then(|| (format!("{MOST} ports were added already"), "remove the ports of ended containers"))
     }
 
     /// Makes the port what it was before it was added.
@@ -208,12 +208,12 @@ impl Registry {
         let remove = |key| {
             let Some(entry) = self.remove(&key) else { return Ok(()) };
             file.write(self.added())?;
-            log::info(&format!("port {} was removed: its container has ended while no vswitch ran", entry.pod));
+            log::info(&format!("port {} was removed: its container ended while no vswitch was running", entry.pod));
             anyhow::Ok(())
         };
         if let Err(error) = missed.make_up(remove, log::warn) {
             log::error(&format!(
-                "ports of containers that have ended are still kept; the CNI plugin's next run removes them: {error:#}"
+                "cannot remove the stored ports of ended containers; the CNI plugin's next run removes them: {error:#}"
             ));
         }
     }
@@ -243,7 +243,7 @@ impl Registry {
             return Some(format!("is closed: the configuration has a port for {pod}").into());
         }
         let is_newest = newest.get(&entry.pod) == Some(&entry.number);
-        (!is_newest).then(|| format!("is closed: a newer container of {pod} has its place").into())
+        (!is_newest).then(|| format!("is closed: a newer container of {pod} has replaced it").into())
     }
 
     /// All ports, those of the configuration first.

@@ -1,4 +1,4 @@
-//! Whether an added port is served, and what it waits for where it is not.
+//! Tells whether an added port is served, and otherwise what it waits for.
 
 use bulkhead_control::attachments::Standing;
 use bulkhead_dataplane::PortConfig;
@@ -52,7 +52,7 @@ impl Facts<'_> {
         let why = why.as_deref();
         match state {
             PortState::Open => None,
-            PortState::Absent => Some(format!("no interface: there is no {interface}")),
+            PortState::Absent => Some(format!("no interface: {interface} does not exist")),
             PortState::Closed | PortState::Unprotected => {
                 Some(format!("not in force: the port {}", why.unwrap_or("is being opened")))
             }
@@ -80,17 +80,17 @@ fn lacking(standing: &Standing) -> Option<String> {
         Standing::Known => return None,
         Standing::Unknown => "the pod's object is not known yet".to_owned(),
         Standing::OtherPod => {
-            "the pod's object is not known yet: the one that is known is of another pod of its name".to_owned()
+            "the pod's object is not known yet: the known object is of another pod with the same name".to_owned()
         }
         Standing::OtherNode(Some(node)) => {
-            format!("the pod's object is not known yet to be on this node, but on {node}")
+            format!("the pod's object does not name this node yet, but {node}")
         }
-        Standing::OtherNode(None) => "the pod's object is not known yet to be on a node".to_owned(),
-        Standing::HostNetwork => "the pod's object says that it is in its node's network".to_owned(),
+        Standing::OtherNode(None) => "the pod's object does not name a node yet".to_owned(),
+        Standing::HostNetwork => "the pod's object says that it uses the host network".to_owned(),
         Standing::Finished => "the pod's object says that it has ended".to_owned(),
         Standing::NoAddress => "the pod's object has no address yet, and none was given".to_owned(),
         Standing::Contested(address) => {
-            format!("{address} is the address of another pod or of a node, by their objects")
+            format!("{address} is the address of another pod or of a node, according to their objects")
         }
     })
 }

@@ -203,8 +203,8 @@ impl Owner {
     fn try_add(&mut self, asked: &AddPort) -> Result<(Arc<PortKey>, u64), Failure> {
         let entry = AddedEntry::read(asked)?;
         if self.others.composer.enforced().is_denying {
-            let help = "bulkhead status tells what is missing";
-            return Err(Failure::new("not_ready", "there is no state to judge by yet", help));
+            let help = "`bulkhead status` shows what is missing";
+            return Err(Failure::new("not_ready", "no state is loaded yet, so policy cannot be enforced", help));
         }
         self.check_addresses(&entry)?;
         let key = entry.key.clone();
@@ -217,8 +217,8 @@ impl Owner {
         if self.registry.add(entry, is_there)? {
             if let Err(error) = self.keep() {
                 self.registry.restore(&key, before);
-                let message = format!("the port cannot be kept over a restart: {error:#}");
-                return Err(Failure::new("not_ready", message, "make room there, or name another admin.ports_folder"));
+                let message = format!("cannot save the port for the next start: {error:#}");
+                return Err(Failure::new("not_ready", message, "free disk space there, or set another admin.ports_folder"));
             }
             self.is_changed = true;
         }
@@ -252,7 +252,9 @@ impl Owner {
         if !removed.is_empty() {
             self.is_changed = true;
             if let Err(error) = self.keep() {
-                log::error(&format!("a port that was removed comes back, closed, with the next start: {error:#}"));
+                log::error(&format!(
+                    "cannot save that a port was removed; after the next start it is back, closed: {error:#}"
+                ));
             }
         }
         removed
@@ -301,7 +303,7 @@ impl Owner {
     /// The answer, if there is one yet.
     fn outcome(&self, waiting: &Waiting, snapshot: &Snapshot, now: Instant) -> Option<Result<Value, Failure>> {
         let Some(entry) = self.registry.get(&waiting.key).filter(|entry| entry.number == waiting.number) else {
-            let message = "the port was removed, or added differently, by another request meanwhile";
+            let message = "another request meanwhile removed the port or added it with other settings";
             return Some(Err(Failure::new("refused", message, "")));
         };
         match self.serving(entry, snapshot, waiting.change) {
@@ -316,7 +318,7 @@ impl Owner {
             Serving::Waits(what) if now >= waiting.until => {
                 let waited = now.duration_since(waiting.since).as_secs();
                 let message = format!("{} is not served after {waited} s: {}", entry.pod, what.join("; "));
-                let help = "it stays added and is served when it can be; ask again, or remove it";
+                let help = "the port stays added and opens as soon as possible; ask again, or remove it";
                 Some(Err(Failure::new("timeout", message, help)))
             }
             Serving::Waits(_) => None,
@@ -339,7 +341,7 @@ impl Owner {
 
     fn check(&self, key: &PortKey) -> Result<CheckedPort, Failure> {
         let unknown = || {
-            let help = "add it; bulkhead ports lists those that there are";
+            let help = "add the port first; `bulkhead ports` lists all ports";
             Failure::new("unknown_port", format!("no port was added for container {}", key.container), help)
         };
         let entry = self.registry.get(key).ok_or_else(unknown)?;

@@ -18,7 +18,7 @@ pub(crate) fn check(config: &HubbleConfig) -> Vec<Finding> {
         let finding = Finding {
             severity: Severity::Error,
             what: format!("{}: {}: {}", error.field, error.path.display(), error.problem),
-            why: "Hubble's clients cannot be served without it".to_owned(),
+            why: "the vswitch cannot serve Hubble clients without it".to_owned(),
             remedy: error.help.to_owned(),
             comes_again: false,
         };
@@ -34,7 +34,7 @@ fn open_key(files: &TlsFiles) -> Option<Finding> {
     (mode & OTHERS_READ != 0).then(|| Finding {
         severity: Severity::Warning,
         what: format!("hubble.tls.key: {path}: every user of this machine may read it (mode {:o})", mode & 0o777),
-        why: "whoever has the key can pretend to be this node to Hubble's clients".to_owned(),
+        why: "a user with the key can impersonate this node to Hubble clients".to_owned(),
         remedy: format!("chmod o= {path}\nor, where it is a Secret's volume, set its defaultMode: 0400"),
         comes_again: false,
     })
@@ -44,9 +44,9 @@ fn open_key(files: &TlsFiles) -> Option<Finding> {
 fn nobody_is_asked(listen: SocketAddr, files: &TlsFiles) -> Option<Finding> {
     (files.client_ca.is_none() && !listen.ip().is_loopback()).then(|| Finding {
         severity: Severity::Warning,
-        what: format!("hubble.tls: clients at {listen} are not asked who they are"),
-        why: "whoever reaches it reads who talks with whom".to_owned(),
-        remedy: "name in client_ca the authority of the relay's certificate".to_owned(),
+        what: format!("hubble.tls: clients at {listen} are not authenticated"),
+        why: "every client that reaches this address can read all flows".to_owned(),
+        remedy: "set client_ca to the CA of the relay's certificate".to_owned(),
         comes_again: false,
     })
 }

@@ -21,12 +21,12 @@ fn of_ports(config: &Config, range: &str, reserved: &str) -> Option<Finding> {
     overlaps.then(|| Finding {
         severity: Severity::Warning,
         what: format!(
-            "masquerade.ports {}-{} are among those of the node's own connections, {first}-{last}",
+            "masquerade.ports {}-{} overlap the node's own ephemeral ports {first}-{last}",
             ports.start(),
             ports.end()
         ),
-        why: "a connection of the node that is given the port of a pod's to the same destination is refused (session_clash)".to_owned(),
-        remedy: format!("sysctl -w net.ipv4.ip_local_reserved_ports={}-{}, or ports beyond that range", ports.start(), ports.end()),
+        why: "a connection of the node with the same port and destination as a masqueraded one is refused (session_clash)".to_owned(),
+        remedy: format!("sysctl -w net.ipv4.ip_local_reserved_ports={}-{}, or set masquerade.ports outside that range", ports.start(), ports.end()),
         comes_again: false,
     })
 }
@@ -41,15 +41,15 @@ pub(crate) fn check(config: &Config) -> Option<Finding> {
             return of_ports(config, &read("ip_local_port_range"), &read("ip_local_reserved_ports"));
         }
         (false, _) => (
-            "masquerade is on, and there is no uplink port",
-            "what pods send to the world goes through the host port to the node's kernel with the pods' addresses, and the vswitch \
-             cannot send it there with the node's own",
-            "let the node's kernel do it, here for pods in 10.244.0.0/16: nft add table ip pods; nft add chain ip pods post '{ type nat \
+            "masquerade is on, but no port of kind uplink is configured",
+            "packets from pods to outside addresses go through the host port to the node's kernel, and the vswitch \
+             cannot masquerade them there",
+            "masquerade in the node's kernel; for pods in 10.244.0.0/16: nft add table ip pods; nft add chain ip pods post '{ type nat \
              hook postrouting priority srcnat; }'; nft add rule ip pods post ip saddr 10.244.0.0/16 ip daddr != 10.244.0.0/16 masquerade",
         ),
         (true, false) => (
-            "masquerade is on, and there is no host port",
-            "the node has no address behind the vswitch, so that pods' packets to the world are dropped (not_masqueraded)",
+            "masquerade is on, but no port of kind host is configured",
+            "the node has no address behind the vswitch, so packets from pods to outside addresses are dropped (not_masqueraded)",
             "add a port of kind host, whose end has the node's addresses",
         ),
     };

@@ -14,20 +14,20 @@ pub(crate) fn check(config: &Config) -> Vec<Finding> {
         findings.push(Finding {
             severity: Severity::Error,
             what: output::told(&error).lines().next().unwrap_or_default().to_owned(),
-            why: "the kernel's ruleset is loaded by it".to_owned(),
+            why: "bulkhead loads the kernel's ruleset with nft".to_owned(),
             remedy: "use Linux 5.14 or newer, install nftables (apt install nftables), and start as root or with CAP_NET_ADMIN"
                 .to_owned(),
             comes_again: true,
         });
     }
     let not_done = [
-        ("masquerade", config.masquerade.is_some(), "the network plugin beside it does, or a rule of your own"),
+        ("masquerade", config.masquerade.is_some(), "leave this to the network plugin or to your own rule"),
         ("routes", !config.routes.is_empty(), "the node's kernel has routes of its own; remove them here"),
-        ("hubble", config.hubble != HubbleConfig::Off, "the kernel tells nobody what it lets through; remove it"),
+        ("hubble", config.hubble != HubbleConfig::Off, "the kernel does not report flows; remove it"),
         (
             "denied: refuse",
             config.denied == Denied::Refuse,
-            "the kernel cannot refuse a packet that it is about to send; what policy denies is dropped",
+            "the kernel cannot reject a packet in this place; denied packets are dropped",
         ),
     ];
     for (field, is_set, remedy) in not_done {

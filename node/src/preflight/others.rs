@@ -38,7 +38,7 @@ impl Findings {
         let Some(first) = interfaces.first() else { return };
         let why = match config.attach {
             Attach::Xdp => {
-                "the vswitch takes packets before these programs and sends past them: what they enforce or count is void"
+                "the vswitch receives packets before these programs and sends without them: they neither enforce nor count anything"
             }
             Attach::Tc => {
                 "of programs at one interface the first one that decides hides the others: either what they enforce is void, or \
@@ -52,8 +52,8 @@ impl Findings {
             format!("{at}: other programs are at tc: {named}"),
             why,
             format!(
-                "let one of the two have the interface; `bpftool net` names who attached them\n\
-                 filters that were left over go by: tc qdisc del dev {first} clsact"
+                "use only one of the two at this interface; `bpftool net` lists the attached programs\n\
+                 remove leftover filters with: tc qdisc del dev {first} clsact"
             ),
         );
     }
@@ -65,7 +65,7 @@ impl Findings {
             self.add(
                 Severity::Warning,
                 "the node's kernel does not forward",
-                "there is no uplink, so pods reach other machines through it",
+                "no uplink is configured, so pods reach other machines through the kernel",
                 "sysctl -w net.ipv4.ip_forward=1 (and net.ipv6.conf.all.forwarding=1)",
             );
         }
@@ -83,8 +83,8 @@ impl Findings {
             self.add(
                 Severity::Warning,
                 format!("{name} seems to run on this node: it has the interfaces {theirs}"),
-                "where two enforce NetworkPolicy, connections need what both allow, and each may take the other's interfaces",
-                format!("turn the policy of one of them off, or stop {name} and remove what it has left"),
+                "if two programs enforce NetworkPolicy, both must allow a connection, and each may take over the other's interfaces",
+                format!("turn off policy in one of them, or stop {name} and remove its interfaces and rules"),
             );
         }
     }
@@ -101,7 +101,7 @@ impl Findings {
                 self.add(
                     Severity::Warning,
                     format!("port {port}: {name} has large receive offload on"),
-                    "its hardware merges packets of a connection, and what is longer than the MTU cannot be forwarded; some \
+                    "the network card merges packets of a connection, and packets longer than the MTU cannot be forwarded; some \
                      drivers refuse XDP for it",
                     format!("ethtool -K {name} lro off"),
                 );
@@ -112,16 +112,16 @@ impl Findings {
                 self.add(
                     severity,
                     format!("port {port}: {name} has generic receive offload on"),
-                    "in mode skb the kernel merges packets of a connection before the vswitch has them, and what is longer than \
+                    "in mode skb the kernel merges packets of a connection before the vswitch receives them, and packets longer than \
                      the MTU cannot be forwarded",
-                    format!("ethtool -K {name} gro off\nor mode: drv, where the driver can"),
+                    format!("ethtool -K {name} gro off\nor set mode: drv, if the driver supports it"),
                 );
             }
             if features.receive_vlan_offload {
                 self.add(
                     Severity::Warning,
                     format!("port {port}: {name} takes VLAN tags out of packets (rxvlan)"),
-                    "the vswitch sees packets of all VLANs as untagged ones",
+                    "packets of all VLANs look untagged to the vswitch",
                     format!("ethtool -K {name} rxvlan off"),
                 );
             }

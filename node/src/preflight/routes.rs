@@ -79,13 +79,13 @@ fn judge(config: &Config, networks: &[IpNet], routes: &[KernelRoute], links: &[L
     };
     let mut remedy: String = found.iter().take(MAX_NAMED).map(delete).collect();
     remedy.push_str(&match host {
-        Some(host) => format!("and lead them over the host port: ip route add PODS via 169.254.1.1 dev {host} onlink"),
+        Some(host) => format!("and route pods over the host port: ip route add PODS via 169.254.1.1 dev {host} onlink"),
         None => "and reach pods from the node over a port of kind host (peer: the node's end)".to_owned(),
     });
     Some(Finding {
         severity: Severity::Warning,
-        what: format!("routes of the node's kernel lead to pods past the vswitch: {told}"),
-        why: "the vswitch does not see packets that take them, and no policy is applied".to_owned(),
+        what: format!("kernel routes of this node reach pods without the vswitch: {told}"),
+        why: "packets on these routes bypass the vswitch and its policy".to_owned(),
         remedy,
         comes_again: false,
     })

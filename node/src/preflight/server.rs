@@ -25,7 +25,7 @@ pub(crate) fn check(config: &Config) -> Option<Finding> {
         // It may come, and is waited for.
         severity: Severity::Warning,
         what,
-        why: "without the API server there is no state, and nothing passes that a policy would have to judge"
+        why: "without the API server no state is loaded, and pod traffic is denied"
             .to_owned(),
         remedy: remedy.to_owned(),
         comes_again: true,
@@ -39,12 +39,12 @@ pub(crate) fn bootstrap(config: &Config, facts: &Facts) -> Option<Finding> {
     let address = cluster_address(|name| std::env::var(name).ok()).filter(|_| is_alone)?;
     Some(Finding {
         severity: Severity::Warning,
-        what: format!("the API server is known by its cluster address {address} alone, and no kube-proxy is seen on this node"),
-        why: "the vswitch translates that address when it knows the Services, which the API server tells it: the first start on a node \
-              waits for ever, and later ones go on with the last good state (when_unreachable: last_good)"
+        what: format!("the API server is configured only by its cluster address {address}, and no kube-proxy is seen on this node"),
+        why: "the vswitch can translate that address only after it has read the Services from the API server: the first start on a node \
+              waits forever, and later starts use the last good state (when_unreachable: last_good)"
             .to_owned(),
-        remedy: "set KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT of the container to an address of the API server itself, or name a \
-                 file in state.kubernetes.kubeconfig"
+        remedy: "set KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT of the container to an address of the API server itself, or set \
+                 state.kubernetes.kubeconfig"
             .to_owned(),
         comes_again: false,
     })
@@ -67,7 +67,7 @@ fn judge(access: &Access, is_set: impl Fn(&str) -> bool, account: &Path) -> Opti
                 Some(name) => format!("state.kubernetes: {name} is not set, so this is not a pod of a cluster"),
                 None => FILES.into_iter().find_map(|name| unreadable(&account.join(name)))?,
             };
-            Some((what, "run it as a pod with a service account, or name a file in state.kubernetes.kubeconfig"))
+            Some((what, "run it as a pod with a service account, or set state.kubernetes.kubeconfig to a file"))
         }
         Access::Kubeconfig { path, .. } => {
             let remedy = "name a file that `kubectl --kubeconfig` can use";

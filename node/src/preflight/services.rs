@@ -17,8 +17,8 @@ pub(crate) fn known(config: &Config) -> Vec<Finding> {
     let counts = adapter.as_ref().map(|adapter| Finding {
         severity: Severity::Note,
         what: format!("the state has {}", adapter.counts()),
-        why: "their addresses are translated by the vswitch".to_owned(),
-        remedy: "nothing; `services: off` leaves them to something in front of the vswitch".to_owned(),
+        why: "the vswitch translates their addresses".to_owned(),
+        remedy: "nothing; with `services: off`, another program must translate them before packets reach the vswitch".to_owned(),
         comes_again: true,
     });
     let mut checks = adapter.and_then(|mut adapter| adapter.take_health()).unwrap_or_default().checks;
@@ -42,9 +42,9 @@ fn health(config: &Config, of_services: &[u16]) -> Vec<Finding> {
     let named = output::some_of(&ports.iter().map(|port| &**port).collect::<Vec<_>>(), MAX_NAMED);
     let told = Finding {
         severity: Severity::Note,
-        what: format!("load balancers are answered at {}, ports {named}", own.ip()),
-        why: "they send nothing to a node that does not say it is healthy (/healthz, healthCheckNodePort)".to_owned(),
-        remedy: "nothing; `admin: {service_health: none}` leaves it to kube-proxy".to_owned(),
+        what: format!("the vswitch answers health checks of load balancers at {}, ports {named}", own.ip()),
+        why: "load balancers send nothing to a node that does not report itself healthy (/healthz, healthCheckNodePort)".to_owned(),
+        remedy: "nothing; `admin: {service_health: none}` lets kube-proxy answer".to_owned(),
         comes_again: true,
     };
     let all = std::iter::once(own.port()).chain(of_services.iter().copied());
@@ -53,9 +53,9 @@ fn health(config: &Config, of_services: &[u16]) -> Vec<Finding> {
         let error = health::listen(std::net::SocketAddr::new(own.ip(), port)).err()?;
         Some(Finding {
             severity: Severity::Warning,
-            what: format!("load balancers cannot be answered at port {port} of {}: {error}", own.ip()),
-            why: "whoever listens there tells them about the node; the vswitch tries again while it runs".to_owned(),
-            remedy: "stop kube-proxy on this node if it still runs, or write `admin: {service_health: none}`"
+            what: format!("the vswitch cannot answer health checks of load balancers at port {port} of {}: {error}", own.ip()),
+            why: "another program listens there and answers instead; the running vswitch retries".to_owned(),
+            remedy: "stop kube-proxy on this node if it still runs, or set `admin: {service_health: none}`"
                 .to_owned(),
             comes_again: true,
         })

@@ -262,8 +262,8 @@ fn masquerading_without_an_uplink_or_a_host_port_is_told_with_what_to_do() {
     let with = |ports: &str| masquerade::check(&config(&format!("{ports}\nmasquerade: true")));
     let host = "ports: [{kind: host, interface: h0, peer: h1}]";
     let finding = with(host).unwrap();
-    assert!(finding.what.contains("no uplink port") && finding.remedy.contains("nft add rule"), "{finding}");
-    assert!(with(PORTS).unwrap().what.contains("no host port"));
+    assert!(finding.what.contains("no port of kind uplink") && finding.remedy.contains("nft add rule"), "{finding}");
+    assert!(with(PORTS).unwrap().what.contains("no port of kind host"));
     let both = PORTS.replace("}]", "}, {kind: host, interface: h0, peer: h1}]");
     assert_eq!((with(&both), masquerade::check(&config(host))), (None, None));
 }

@@ -20,7 +20,7 @@ impl LiveState {
             Ok(has_changed) => {
                 self.is_refused = false;
                 if !has_changed && !self.services.as_ref().is_some_and(Adapter::has_changed) {
-                    log::info("the new state is in force; it changes nothing for this node");
+                    log::info("the new state is in force and changes nothing on this node");
                 }
                 return has_changed;
             }
@@ -30,8 +30,8 @@ impl LiveState {
         self.is_refused = true;
         let was_denied = self.denied;
         self.denied |= self.config.when_refused == WhenRefused::Deny;
-        let then = if self.denied { DENYING } else { "the last good one stays in force" };
-        log::error(&format!("the state has changed and does not load; {then}\n{error:#}"));
+        let then = if self.denied { DENYING } else { "the last good state stays in force" };
+        log::error(&format!("the changed state does not load; {then}\n{error:#}"));
         self.denied != was_denied
     }
 
@@ -65,8 +65,8 @@ impl LiveState {
         });
         if own.is_none() {
             warnings.insert(format!(
-                "the state has no Node object for `{0}`: traffic between its pods and the node, which is always allowed, is that of its \
-                 interfaces' addresses and host-network pods alone\n  help: add the output of `kubectl get nodes -o yaml`",
+                "the state has no Node object for `{0}`: only the addresses of the node's interfaces and host-network pods \
+                 count as the node, whose traffic with its own pods is always allowed\n  help: add the output of `kubectl get nodes -o yaml`",
                 self.node
             ));
         }

@@ -91,7 +91,7 @@ impl LiveState {
             }
             Err(error) => {
                 let name = self.pipeline.engine().name();
-                log::error(&format!("engine {name} cannot be taken; what was in force stays\n{error:#}"));
+                log::error(&format!("cannot switch to engine {name}; the previous tables stay in force\n{error:#}"));
                 false
             }
         }
@@ -104,7 +104,7 @@ impl LiveState {
         if now.is_automatic && before != now {
             let (engine, named) = (now.renderer, self.pipeline.most_named());
             log::info(&format!(
-                "engine auto: {engine} makes the tables; the policies of this node's pods name at most {named} pods each"
+                "engine auto uses {engine}: the policies of this node's pods name at most {named} pods each"
             ));
         }
     }

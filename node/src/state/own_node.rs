@@ -47,7 +47,7 @@ impl LiveState {
             Ok(addresses) => addresses,
             Err(error) => {
                 log::error(&format!(
-                    "the kernel does not tell the node's addresses; those that are known stay: {error}"
+                    "cannot read the node's addresses from the kernel; the known ones stay in use: {error}"
                 ));
                 return false;
             }
@@ -55,7 +55,9 @@ impl LiveState {
         self.addresses = addresses;
         match without_state(&self.node, &self.addresses) {
             Ok(without) => self.without = without,
-            Err(error) => log::error(&format!("the node's new addresses are not known without a state\n{error:#}")),
+            Err(error) => log::error(&format!(
+                "cannot compile the node's new addresses into the tables for a node without a state\n{error:#}"
+            )),
         }
         let has_other_primary = self.find_primary();
         let node = self.own_node();
@@ -91,7 +93,7 @@ impl LiveState {
             }
             Err(error) => {
                 log::error(&format!(
-                    "the node's new addresses cannot be enforced; those that were in force stay\n{error:#}"
+                    "cannot enforce the node's new addresses; the previous ones stay in force\n{error:#}"
                 ));
                 is_masqueraded_otherwise
             }
@@ -104,7 +106,7 @@ pub(super) fn without_state(node: &Arc<str>, addresses: &BTreeSet<IpAddr>) -> an
     let mut pipeline = Pipeline::new(Scope::Node(node.clone()));
     pipeline.resync([Object::Node(with_addresses(&nameless(node), addresses, |_| false))])?;
     let tables = pipeline.node_tables(node);
-    tables.ok_or_else(|| anyhow::anyhow!("no tables for an empty node, a fault of the program"))
+    tables.ok_or_else(|| anyhow::anyhow!("an empty node has no tables: this is a bug in bulkhead"))
 }
 
 /// A node of which nothing is known.

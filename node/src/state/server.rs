@@ -34,19 +34,19 @@ impl LiveState {
                 Ok(_) => {
                     self.follow_kept_services(services);
                     log::warn(&format!(
-                        "the API server is not reached; the last good state is in force, {count} objects of {age} s ago"
+                        "the API server cannot be reached; the last good state is in force: {count} objects, {age} s old"
                     ));
                     return;
                 }
-                Err(error) => log::error(&format!("the last good state is not used\n{error:#}")),
+                Err(error) => log::error(&format!("the last good state cannot be used\n{error:#}")),
             }
         }
         let why = if is_heard {
-            "the state that the API server tells is refused"
+            "the API server's state cannot be enforced"
         } else {
-            "the API server has told no state yet"
+            "the API server has not sent a state yet"
         };
-        log::error(&format!("{why}; {DENYING} until it tells one"));
+        log::error(&format!("{why}; {DENYING} until it sends a valid one"));
     }
 
     /// What the API server is heard with.
@@ -83,8 +83,8 @@ impl LiveState {
             Err(error) => {
                 self.count(|counts| &counts.refused);
                 self.is_refused = true;
-                let then = if self.denied { DENYING } else { "the last good one stays in force" };
-                log::error(&format!("what the API server has changed cannot be enforced; {then}\n{error:#}"));
+                let then = if self.denied { DENYING } else { "the last good state stays in force" };
+                log::error(&format!("cannot enforce the changes of the API server; {then}\n{error:#}"));
                 false
             }
         }

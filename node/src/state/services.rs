@@ -57,9 +57,9 @@ impl LiveState {
         let taken = services::withhold_taken(adapter, &self.pipeline);
         for (address, holder) in taken.iter().filter(|(address, _)| !self.taken_sources.contains_key(*address)) {
             log::warn(&format!(
-                "{address}, with which connections to Services leave where their source has to change, is the address of {holder}: \
-                 outside clients with a backend on another node, and pods that are given themselves, are refused\n  \
-                 help: name an address that nobody has and that is routed to this node in services.source_addresses"
+                "{address}, the source address of masqueraded connections to Services, is also the address of {holder}: \
+                 connections of outside clients to backends on other nodes, and of pods to themselves, are refused\n  \
+                 help: set services.source_addresses to an unassigned address that is routed to this node"
             ));
         }
         self.taken_sources = taken;
@@ -84,7 +84,7 @@ impl LiveState {
                 self.told_of_services = warnings;
                 self.adapt(events);
             }
-            Err(errors) => log::error(&format!("what the API server has changed of Services is not used\n{errors}")),
+            Err(errors) => log::error(&format!("the API server's changes to Services are not applied\n{errors}")),
         }
     }
 

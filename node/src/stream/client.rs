@@ -343,8 +343,8 @@ impl Packets {
         })?;
         let verdicts = wanted::verdicts(&asked.verdicts)?;
         if verdicts.contains(&"AUDIT") {
-            let help = "FORWARDED or DROPPED; bulkhead monitor tells what is audited";
-            return Err(Failure::new("malformed", "AUDIT is no verdict of a packet", help));
+            let help = "write FORWARDED or DROPPED; `bulkhead monitor` shows audited connections";
+            return Err(Failure::new("malformed", "AUDIT is not a verdict of a packet", help));
         }
         let forwarded = match (verdicts.contains(&"FORWARDED"), verdicts.contains(&"DROPPED")) {
             (true, false) => Some(true),

@@ -133,7 +133,7 @@ impl Watcher {
         match Client::new(watch, outlet, &self.observer) {
             Err(failure) => drop(opened.send(Err(failure))),
             Ok(client) if client.is_tracing() && self.tracers() == MOST_TRACEPOINTS => {
-                let message = format!("{MOST_TRACEPOINTS} traces are under way");
+                let message = format!("{MOST_TRACEPOINTS} traces are running, which is the limit");
                 // Whoever has asked may be gone.
                 let _ = opened.send(Err(Failure::new("busy", message, "end one of them")));
             }

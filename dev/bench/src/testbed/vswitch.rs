@@ -76,7 +76,8 @@ impl Vswitch {
     /// Waits, no longer than `patience`, until it has said that links have taken the place of filters: it does that in the background.
     pub(crate) fn wait_for_links(&self, patience: Duration) {
         let (log, started) = (self.folder.path("log"), Instant::now());
-        let has_links = || std::fs::read_to_string(&log).is_ok_and(|log| log.contains("taken the place of filters"));
+        let has_links =
+            || std::fs::read_to_string(&log).is_ok_and(|log| log.contains("programs are attached by tcx links"));
         while !has_links() && started.elapsed() < patience {
             std::thread::sleep(Duration::from_millis(100));
         }

@@ -1,4 +1,4 @@
-//! What is answered, as kube-proxy writes it (kubernetes/kubernetes `pkg/proxy/healthcheck`).
+//! Answers to health checks, in the format of kube-proxy (kubernetes/kubernetes `pkg/proxy/healthcheck`).
 
 use std::sync::PoisonError;
 use std::time::SystemTime;

@@ -30,8 +30,8 @@ pub(super) fn enforcement(
     };
     if let (Enforcement::Audit, Some(instead)) = (said, instead) {
         let problem =
-            format!("`audit` does not go with `{instead}`: nothing would be audited, and everything enforced");
-        faults.add(line(named), "enforcement", problem, "leave one of the two out (docs/audit.md)");
+            format!("`audit` cannot be combined with `{instead}`: policy would be enforced and not audited");
+        faults.add(line(named), "enforcement", problem, "remove one of the two (docs/audit.md)");
     }
     said
 }
@@ -78,8 +78,8 @@ fn renderer(written: &File, faults: &mut Faults<'_>) -> Option<(&'static str, Ju
     let list = written.renderers.as_ref()?;
     let [name] = &*list.value else {
         let help =
-            "name one: acl, identity, session-rules or nftables; `bulkhead compile --renderer` prints what others make";
-        faults.add(line(list), "renderers", "has to have one name: one of them enforces policy on a node", help);
+            "name one: acl, identity, session-rules or nftables; `bulkhead compile --renderer` prints the output of the others";
+        faults.add(line(list), "renderers", "must have exactly one entry: one renderer enforces policy on a node", help);
         return None;
     };
     let found = ENFORCING.iter().find(|(known, _)| *known == name.value);
@@ -104,8 +104,8 @@ fn contradictions(written: &File, said: Judging, (name, named): (&str, Judging),
     ];
     for (field, line, is_same) in fields {
         if let (Some(line), false) = (line, is_same) {
-            let problem = format!("says something else than `renderers: [{name}]`");
-            faults.add(Some(line), field, problem, "leave one of the two out");
+            let problem = format!("contradicts `renderers: [{name}]`");
+            faults.add(Some(line), field, problem, "remove one of the two");
         }
     }
 }
@@ -116,13 +116,13 @@ fn combination(written: &File, said: Judging, faults: &mut Faults<'_>) {
     let is_at_source = said.enforce == EnforcedAt::Source;
     let is_other_engine = said.engine != EngineName::Acl;
     if let (Some(engine), true) = (engine, is_at_source && is_other_engine) {
-        let help = "leave one of the two out: at the source session rules are what makes the tables";
-        let problem = format!("`{}` does not go with `enforce: source`", said.engine.name());
+        let help = "remove one of the two: enforce: source always uses session rules";
+        let problem = format!("`{}` cannot be combined with `enforce: source`", said.engine.name());
         faults.add(line(engine), "engine", problem, help);
     }
     if said.dataplane == Dataplane::Nftables {
-        let problem = "is about the vswitch, and `dataplane: nftables` has none";
-        let help = "leave it out, or leave out `dataplane: nftables`";
+        let problem = "applies to the vswitch, which `dataplane: nftables` does not run";
+        let help = "remove this field, or remove `dataplane: nftables`";
         if let (Some(enforce), true) = (enforce, is_at_source) {
             faults.add(line(enforce), "enforce", problem, help);
         }

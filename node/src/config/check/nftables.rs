@@ -14,8 +14,8 @@ pub(super) fn check(written: &File, faults: &mut Faults<'_>) -> NftablesConfig {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "-._+@=,".contains(c);
         let text = &prefix.value;
         if text.is_empty() || text.len() > MAX_INTERFACE_LEN || !text.chars().all(is_plain) {
-            let help = "write what the names begin with, without a wildcard: cali";
-            let problem = format!("`{text}` is not what names of interfaces begin with");
+            let help = "write the first letters of the names, without a wildcard: cali";
+            let problem = format!("`{text}` is not a valid prefix of interface names");
             faults.add(line(prefix), format!("nftables.pod_interfaces[{at}]"), problem, help);
         }
     }

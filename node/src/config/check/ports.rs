@@ -1,4 +1,4 @@
-//! Ports and routes.
+//! Checks ports and routes.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -31,11 +31,11 @@ pub(super) fn ports(written: &[Spanned<Port>], faults: &mut Faults<'_>) -> Vec<P
         let other = port.label.as_ref().and_then(|label| labels.insert(label.clone(), port.line));
         if let Some(other) = other {
             let problem = format!("is the name of the port on line {other} already");
-            faults.add(Some(port.line), format!("ports[{at}].name"), problem, "give each port a name of its own");
+            faults.add(Some(port.line), format!("ports[{at}].name"), problem, "give each port its own name");
         }
         if let Some(other) = interfaces.insert(port.interface.clone(), port.line) {
             let problem = format!("{} is the interface of the port on line {other} already", port.interface);
-            let help = "an interface is one port; remove one of the two";
+            let help = "an interface can be only one port; remove one of the two";
             faults.add(line(&entry.value.interface), format!("ports[{at}].interface"), problem, help);
         }
         ports.push(port);
@@ -55,8 +55,8 @@ pub(super) fn created_host(written: &[Spanned<Port>], faults: &mut Faults<'_>) -
         let Some(create) = &port.create else { continue };
         let field = |name: &str| format!("ports[{at}].create{name}");
         if port.kind != Kind::Host {
-            let help = "remove it: a pod's interface is made by the CNI plugin, and the uplink is the node's";
-            faults.add(line(create), field(""), "only a port of kind host can be made", help);
+            let help = "remove it: the CNI plugin creates pods' interfaces, and the uplink exists already";
+            faults.add(line(create), field(""), "only a port of kind host can be created", help);
         }
         let Some(peer) = &port.peer else {
             faults.add(line(create), field(""), "is set without a name for the node's end", "add peer: bh-node");
@@ -71,8 +71,8 @@ pub(super) fn created_host(written: &[Spanned<Port>], faults: &mut Faults<'_>) -
             match text.value.parse::<IpNet>() {
                 Ok(network) if network.prefix_len() > 0 => networks.push(network.trunc()),
                 _ => {
-                    let help = "write address/length of the node's pods: 10.244.1.0/24";
-                    faults.add(line(text), field(".networks"), format!("`{}` is no network of pods", text.value), help);
+                    let help = "write the prefix of the node's pods: 10.244.1.0/24";
+                    faults.add(line(text), field(".networks"), format!("`{}` is not a valid pod network", text.value), help);
                 }
             }
         }
@@ -97,7 +97,7 @@ fn port(at: usize, entry: &Spanned<Port>, faults: &mut Faults<'_>) -> Option<Por
     let peer = port.peer.as_ref().map_or(DEFAULT_PEER, |peer| &peer.value);
     if let Some(named) = port.peer.as_ref().filter(|peer| check_interface(&peer.value).is_err()) {
         let help = "write the name of the interface inside the pod as `ip link` shows it there";
-        faults.add(line(named), field("peer"), format!("`{}` cannot be an interface", named.value), help);
+        faults.add(line(named), field("peer"), format!("`{}` is not a valid interface name", named.value), help);
     }
     let mac = port.mac.as_ref().and_then(|text| {
         let mac = parse_mac(&text.value);
@@ -111,7 +111,7 @@ fn port(at: usize, entry: &Spanned<Port>, faults: &mut Faults<'_>) -> Option<Por
     if port.fix_offloads && port.netns.is_none() && !host_peer {
         let help =
             "add netns: the name below /run/netns, or the path, of the pod's network namespace; a host port needs peer";
-        faults.add(line(entry), field("fix_offloads"), "is set without saying where the other end is", help);
+        faults.add(line(entry), field("fix_offloads"), "is set, but the other end of the interface is not configured", help);
     }
     let kind = match port.kind {
         Kind::Pod => PortKind::Pod,
@@ -182,7 +182,7 @@ pub(super) fn routes(
             let via = text.value.parse::<IpAddr>().ok();
             if via.is_none_or(|via| via.is_ipv4() != prefix.addr().is_ipv4() || unusable(via)) {
                 let problem = format!("`{}` is not a gateway of the prefix's family", text.value);
-                faults.add(line(text), field("via"), problem, "write the address of a router on the port's link");
+                faults.add(line(text), field("via"), problem, "write the address of a router on the link of the port");
             }
             via
         });
@@ -192,11 +192,11 @@ pub(super) fn routes(
             let names: Vec<&str> = ports.iter().map(|port| &*port.name).collect();
             let place = route.port.as_ref().and_then(line);
             let help = format!("write one of {}", names.join(", "));
-            faults.add(place, field("port"), format!("there is no port `{port}`"), help);
+            faults.add(place, field("port"), format!("port `{port}` does not exist"), help);
         }
         if enforce == EnforcedAt::Source && known.is_some_and(|known| known.kind == PortKind::Pod) {
             let place = route.port.as_ref().and_then(line);
-            let problem = "leads to a pod's port, and with enforce: source nothing judges packets to other addresses than the pod's there";
+            let problem = "leads to a pod's port; with enforce: source no policy applies there to packets to other addresses than the pod's";
             faults.add(place, field("port"), problem, "remove the route, or write enforce: destination");
         }
         if routes.iter().any(|other| other.prefix.trunc() == prefix.trunc()) {
@@ -220,7 +220,7 @@ fn unusable(via: IpAddr) -> bool {
 pub(crate) fn check_interface(name: &str) -> Result<(), String> {
     let bad = name.is_empty() || name.len() > MAX_INTERFACE_LEN || name == "." || name == "..";
     if bad || name.contains(|c: char| c == '/' || c == ':' || c.is_whitespace() || c.is_control()) {
-        return Err(format!("`{name}` cannot be an interface"));
+        return Err(format!("`{name}` is not a valid interface name"));
     }
     Ok(())
 }

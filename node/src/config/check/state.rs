@@ -1,4 +1,4 @@
-//! Where policy comes from.
+//! Checks the policy source (`state`).
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ pub(super) fn state(
         (None, Some(_)) => refuse_what_files_have(state, faults),
         (Some(_), Some(kubernetes)) => {
             let help = "keep one of the two: files, or the API server";
-            faults.add(line(kubernetes), "state.kubernetes", "stands beside state.paths", help);
+            faults.add(line(kubernetes), "state.kubernetes", "is set together with state.paths", help);
         }
         (None, None) => {
             let help = "write `paths: [FILE]`, or `kubernetes: {}` to follow the API server of the cluster";
@@ -64,28 +64,28 @@ fn check_paths(paths: &Spanned<Vec<String>>, faults: &mut Faults<'_>) {
 
 /// What would have no effect with an API server must not look as if it had.
 fn refuse_what_files_have(state: &State, faults: &mut Faults<'_>) {
-    let unreachable = "remove it; state.kubernetes.when_unreachable says what happens without a server";
+    let unreachable = "remove it; state.kubernetes.when_unreachable sets what happens without a server";
     let written = [
         (
             "lenient",
             state.lenient.as_ref().and_then(line),
-            "remove it; an object that is not understood fails closed alone",
+            "remove it; only traffic of an object that cannot be parsed is denied",
         ),
         (
             "policy_semantics",
             state.policy_semantics.as_ref().and_then(line),
-            "remove it; servers know the model of 2016 no more",
+            "remove it; API servers no longer support v1beta1 policies",
         ),
         (
             "namespace_default",
             state.namespace_default.as_ref().and_then(line),
-            "remove it; servers know the model of 2016 no more",
+            "remove it; API servers no longer support v1beta1 policies",
         ),
         ("when_missing", state.when_missing.as_ref().and_then(line), unreachable),
         ("when_refused", state.when_refused.as_ref().and_then(line), "remove it; the last good state stays in force"),
     ];
     for (field, line, help) in written.into_iter().filter(|(_, line, _)| line.is_some()) {
-        faults.add(line, format!("state.{field}"), "is about files and has no effect with state.kubernetes", help);
+        faults.add(line, format!("state.{field}"), "applies to files and has no effect with state.kubernetes", help);
     }
 }
 
@@ -93,14 +93,14 @@ fn kubernetes(written: &Kubernetes, folder: &Path, faults: &mut Faults<'_>) -> K
     let access = match (&written.kubeconfig, &written.context) {
         (Some(path), context) => {
             if path.value.is_empty() {
-                faults.add(line(path), "state.kubernetes.kubeconfig", "is empty", "name a file as kubectl has it");
+                faults.add(line(path), "state.kubernetes.kubeconfig", "is empty", "name a kubeconfig file");
             }
             let context = context.as_ref().map(|context| context.value.clone());
             Access::Kubeconfig { path: folder.join(&path.value), context }
         }
         (None, Some(context)) => {
-            let help = "name its file in state.kubernetes.kubeconfig";
-            faults.add(line(context), "state.kubernetes.context", "is one of no file", help);
+            let help = "set state.kubernetes.kubeconfig to the file with this context";
+            faults.add(line(context), "state.kubernetes.context", "is set without state.kubernetes.kubeconfig", help);
             Access::InCluster
         }
         (None, None) => Access::InCluster,
@@ -111,11 +111,11 @@ fn kubernetes(written: &Kubernetes, folder: &Path, faults: &mut Faults<'_>) -> K
     let stale_after = written.stale_after.as_ref().map_or(STALE, |text| match humantime::parse_duration(&text.value) {
         Ok(time) if time >= LEAST_STALE => time,
         _ => {
-            let help = "write a number with its unit, 1m or more: the server is heard every 30 s when nothing happens";
+            let help = "write a number with its unit, at least 1m: an idle API server is heard from every 30 s";
             faults.add(
                 line(text),
                 "state.kubernetes.stale_after",
-                format!("`{}` is not such a time", text.value),
+                format!("`{}` is not a valid duration", text.value),
                 help,
             );
             STALE
@@ -135,7 +135,7 @@ fn options(written: &State, faults: &mut Faults<'_>) -> Options {
     let version = written.policy_semantics.as_ref().map(|version| version.value).unwrap_or_default();
     let default = written.namespace_default.as_ref().map(|default| default.value).unwrap_or_default();
     let semantics = args::semantics(version, default).unwrap_or_else(|| {
-        let help = "only with policy_semantics: v1beta1 do namespaces isolate";
+        let help = "remove it; namespaces isolate only with policy_semantics: v1beta1";
         faults.add(written.namespace_default.as_ref().and_then(line), "state.namespace_default", "has no effect", help);
         Semantics::default()
     });

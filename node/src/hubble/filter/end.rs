@@ -1,4 +1,4 @@
-//! What a filter says of one end of a flow: its source, or its destination.
+//! The part of a filter that matches one end of a flow: source or destination.
 
 use std::net::IpAddr;
 

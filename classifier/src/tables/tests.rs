@@ -416,7 +416,11 @@ fn a_changed_member_of_a_long_lists_sets_costs_the_rules_that_name_it_and_no_mor
     let rules = list(&pods);
     let after = before.changed_to(&rules, &BuildOptions::default()).unwrap();
     assert!(after.compiled.as_ref().unwrap().is(before.compiled.as_ref().unwrap()), "compiled anew");
-    assert!(after.describe().contains("exceptions: 1 addresses, at most 51 rules verified for one"), "{}", after.describe());
+    assert!(
+        after.describe().contains("exceptions: 1 addresses, at most 51 rules verified for one"),
+        "{}",
+        after.describe()
+    );
     let to = |src: u32, dst: u32, port: u16| {
         let address = |bits: u32| std::net::IpAddr::from(bits.to_be_bytes());
         Key::new(address(0xac10_0000 + src), address(dst), protocol::TCP, 1, port)

@@ -1,4 +1,4 @@
-//! What the user typed.
+//! Command line of `bulkhead-bench`.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use crate::pipeline::Pipeline;
 use crate::wire::Attach;
 
-/// Measure what the vswitch can do on this machine.
+/// Measure the vswitch on this machine.
 #[derive(Debug, Parser)]
 #[command(name = "bulkhead-bench", version, arg_required_else_help = true)]
 pub(crate) struct Args {
@@ -16,20 +16,19 @@ pub(crate) struct Args {
     pub(crate) work: Work,
 }
 
-/// The subcommands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Work {
-    /// The vswitch between ports in memory, without interfaces: receive, judge, forward, send
+    /// The vswitch between ports in memory, without interfaces: receive, classify, forward, send
     Pipeline(Pipeline),
-    /// Raw frames between two veths, against a bare AF_XDP loop and the kernel (needs root)
+    /// Raw frames between two veths, compared with a bare AF_XDP loop and the kernel (needs root)
     Frames(Frames),
-    /// The program as nodes run it, beside the kernel, with iperf3, redis and sockets (needs root)
+    /// The program as it runs on nodes, compared with the kernel, with iperf3, redis and sockets (needs root)
     Wire(Wire),
     /// The program as a cluster's daemon: policy events, CNI ADD, memory, status (needs root)
     Cluster(Cluster),
 }
 
-/// The form of the answer.
+/// Output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
     /// For people.
@@ -41,31 +40,31 @@ pub(crate) enum Format {
 /// `bulkhead-bench frames`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  bulkhead-bench frames --seconds 3 --rounds 5 -o json\n\n\
-    Without a choice all paths are measured in turns and set into ratios, and TCP as well. It makes namespaces and veths of\n\
-    its own and removes them. Needs root, iproute2, ethtool, nftables and iperf3, and two cores.")]
+    Without options all paths and TCP are measured in turns, and compared as ratios. The benchmark creates namespaces and veths\n\
+    and removes them. Needs root, iproute2, ethtool, nftables and iperf3, and two cores.")]
 pub(crate) struct Frames {
-    /// Only the vswitch with its policy
+    /// Measure only the vswitch with its policy
     #[arg(long)]
     pub(crate) pipeline: bool,
-    /// Only the vswitch with its policy and with its flow cache in the kernel
+    /// Measure only the vswitch with its policy and the flow cache in the kernel
     #[arg(long)]
     pub(crate) flow_cache: bool,
-    /// Only a loop that moves frames between AF_XDP sockets, without any policy
+    /// Measure only a loop that moves frames between AF_XDP sockets, without policy
     #[arg(long)]
     pub(crate) bare: bool,
-    /// Only the kernel's routing with the same policy in nftables and connection tracking
+    /// Measure only the kernel's routing with the same policy in nftables and connection tracking
     #[arg(long)]
     pub(crate) kernel: bool,
-    /// Only TCP, through the vswitch and through a kernel bridge
+    /// Measure only TCP, through the vswitch and through a kernel bridge
     #[arg(long)]
     pub(crate) tcp: bool,
-    /// How long each measurement takes
+    /// Seconds per measurement
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub(crate) seconds: u32,
-    /// How often each path has its turn
+    /// How many times each path is measured
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub(crate) rounds: u32,
-    /// The form of the answer
+    /// Output format
     #[arg(short, long, value_enum, default_value = "text")]
     pub(crate) output: Format,
 }
@@ -77,63 +76,63 @@ pub(crate) enum Row {
     Tcp,
     /// TCP from a pod to a second node
     Node2,
-    /// TCP from the node itself to a pod
+    /// TCP from the node to a pod
     Host,
     /// Small datagrams between two pods
     Udp,
-    /// Requests to redis: how long they take
+    /// Latency of requests to redis
     Redis,
-    /// New connections a second
+    /// New connections per second
     Connect,
     /// TCP and new connections to a Service's cluster address
     Service,
-    /// `attach: xdp` of this build beside another one's (needs --before)
+    /// `attach: xdp` of this build compared with another build (needs --before)
     Xdp,
-    /// Many pods on the node: memory, one more, idle CPU, a restart
+    /// Many pods on the node: memory, time to add a pod, idle CPU, restart
     Pods,
-    /// `kill -9` under connections, and a new process
+    /// `kill -9` with open connections, then a new process
     Restart,
-    /// Connections while two pods flood
+    /// New connections while two pods flood
     Flood,
 }
 
 /// `bulkhead-bench wire`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  bulkhead-bench wire --attach tc --rounds 5 --only tcp --only udp -o json\n\n\
-    Needs root, iproute2, ethtool, nftables, iperf3, redis-server, redis-benchmark and two cores. It makes namespaces of its own\n\
-    and removes them. Exit code 0 whatever was measured: the table says what keeps its promise.")]
+    Needs root, iproute2, ethtool, nftables, iperf3, redis-server, redis-benchmark and two cores. The benchmark creates namespaces\n\
+    and removes them. The exit code is 0 even if a goal is missed: the table shows which goals are met.")]
 pub(crate) struct Wire {
-    /// The program to measure; by default the one beside this
+    /// Program to measure [default: `bulkhead` beside this program]
     #[arg(long, value_name = "PATH")]
     pub(crate) bulkhead: Option<PathBuf>,
-    /// Another build of the program, e.g. of an older version, to compare `attach: xdp` with
+    /// Another build of the program, such as an older version, to compare `attach: xdp` with
     #[arg(long, value_name = "PATH")]
     pub(crate) before: Option<PathBuf>,
-    /// How it takes interfaces
+    /// How the program attaches to interfaces
     #[arg(long, value_enum, default_value = "tc")]
     pub(crate) attach: Attach,
-    /// Only this row; may be repeated
+    /// Measure only this row; repeat for more
     #[arg(long, value_enum, value_name = "ROW")]
     pub(crate) only: Vec<Row>,
-    /// How long each measurement takes
+    /// Seconds per measurement
     #[arg(long, value_name = "N", default_value_t = 3.0, value_parser = seconds)]
     pub(crate) seconds: f64,
-    /// How often each way has its turn
+    /// How many times each alternative is measured
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub(crate) rounds: u32,
-    /// Pods of the row `pods`
+    /// Number of pods in the row `pods`
     #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u16).range(2..=4_000))]
     pub(crate) pods: u16,
-    /// Connections of the row `restart`
+    /// Number of connections in the row `restart`
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u16).range(1..=1_000))]
     pub(crate) connections: u16,
-    /// The cores of the vswitch's workers; by default the first two
+    /// Cores of the vswitch's workers [default: the first two]
     #[arg(long, value_name = "CORE", value_delimiter = ',')]
     pub(crate) worker_cores: Vec<usize>,
-    /// More lines of the vswitch's configuration, e.g. "flow_cache: false"
+    /// Additional lines of the vswitch's configuration, such as "flow_cache: false"
     #[arg(long, value_name = "YAML", default_value = "")]
     pub(crate) config: String,
-    /// The form of the answer
+    /// Output format
     #[arg(short, long, value_enum, default_value = "text")]
     pub(crate) output: Format,
 }
@@ -141,65 +140,69 @@ pub(crate) struct Wire {
 /// The rows of `bulkhead-bench cluster`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ClusterRow {
-    /// From a policy event to all workers enforcing
+    /// Time from a policy event until all workers enforce it
     Policy,
     /// CNI ADD, alone and many at once, and the first packets after it
     Add,
-    /// Memory while a large cluster is followed
+    /// Memory while the program follows a large cluster
     Memory,
-    /// `bulkhead status`, the whole process
+    /// Time of `bulkhead status`, with the start of its process
     Status,
-    /// Requests between two pods while pods of other nodes change by the thousand
+    /// Requests between two pods while thousands of pods of other nodes change
     Events,
 }
 
 /// `bulkhead-bench cluster`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  bulkhead-bench cluster --only policy --changes 400 -o json\n\n\
-    Needs root, iproute2, the CNI plugin host-local (containernetworking-plugins) and two cores. It makes namespaces of its own and\n\
-    removes them. Exit code 0 whatever was measured: the table says what keeps its promise.")]
+    Needs root, iproute2, the CNI plugin host-local (containernetworking-plugins) and two cores. The benchmark creates namespaces\n\
+    and removes them. The exit code is 0 even if a goal is missed: the table shows which goals are met.")]
 pub(crate) struct Cluster {
-    /// The program to measure; by default the one beside this
+    /// Program to measure [default: `bulkhead` beside this program]
     #[arg(long, value_name = "PATH")]
     pub(crate) bulkhead: Option<PathBuf>,
-    /// Only this row; may be repeated
+    /// Measure only this row; repeat for more
     #[arg(long, value_enum, value_name = "ROW")]
     pub(crate) only: Vec<ClusterRow>,
-    /// Pods of other nodes
+    /// Number of pods on other nodes
     #[arg(long, value_name = "N", default_value_t = 5_000)]
     pub(crate) pods: u16,
-    /// Policies
+    /// Number of policies
     #[arg(long, value_name = "N", default_value_t = 1_000)]
     pub(crate) policies: u16,
-    /// Changes of a policy, in the row `policy`
+    /// Number of policy changes in the row `policy`
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u16).range(2..))]
     pub(crate) changes: u16,
-    /// Pods of the node, in the rows `add` (at once) and `status`
+    /// Number of pods on the node in the rows `add` (at once) and `status`
     #[arg(long, value_name = "N", default_value_t = 110, value_parser = clap::value_parser!(u16).range(1..=200))]
     pub(crate) ports: u16,
-    /// Pods of the row `memory`
+    /// Number of pods in the row `memory`
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     pub(crate) many_pods: u32,
-    /// Pod events a second, in the row `events`
+    /// Pod events per second in the row `events`
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub(crate) events: u16,
-    /// How long each measurement of the row `events` takes
+    /// Seconds per measurement of the row `events`
     #[arg(long, value_name = "N", default_value_t = 3.0, value_parser = seconds)]
     pub(crate) seconds: f64,
-    /// How often each way has its turn
+    /// How many times each alternative is measured
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub(crate) rounds: u32,
-    /// The cores of the vswitch's workers; by default the first two
+    /// Cores of the vswitch's workers [default: the first two]
     #[arg(long, value_name = "CORE", value_delimiter = ',')]
     pub(crate) worker_cores: Vec<usize>,
-    /// The form of the answer
+    /// Output format
     #[arg(short, long, value_enum, default_value = "text")]
     pub(crate) output: Format,
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
     let seconds: f64 = text.parse().map_err(|_| format!("`{text}` is not a number"))?;
-    if (0.05..=3600.0).contains(&seconds) { Ok(seconds) } else { Err("from 0.05 to 3600 seconds".to_owned()) }
+    if (0.05..=3600.0).contains(&seconds) {
+        Ok(seconds)
+    } else {
+        Err("give a time from 0.05 to 3600 seconds".to_owned())
+    }
 }
 
 #[cfg(test)]

@@ -1,5 +1,4 @@
-//! `bulkhead-bench cluster`: the program as the daemon of a cluster's node, with an API server, pods that a CNI plugin wires, and the
-//! commands that ask it.
+//! `bulkhead-bench cluster`: the program as the daemon of a cluster's node, with an API server and pods that the CNI plugin attaches.
 //!
 //! ```text
 //!   [ node: bulkhead run <--HTTP over lo-- API server of the tests ]     put, delete by this program
@@ -7,11 +6,11 @@
 //!   [ client ]  [ sink ] ...
 //! ```
 //!
-//! A subcommand of its own and not rows of `wire`: nothing here is compared with the kernel, all rows need what `wire` has no use for (an
-//! API server, plugins, thousands of objects), and the values are promises about one node of a cluster instead of ratios.
+//! This is not part of `wire`: nothing is compared with the kernel, all rows need an API server, plugins and thousands of objects, and the
+//! values are promises about one node instead of ratios.
 //!
-//! The server is the one of the tests. It runs in this process, so that its work (it writes JSON for each event) competes for the same
-//! cores as the vswitch: real ones are elsewhere.
+//! The API server is the one of the tests and runs in this process. Its work, such as writing JSON for each event, competes for the
+//! vswitch's cores. A real one would run elsewhere.
 
 mod add;
 mod events;
@@ -22,7 +21,7 @@ mod policy;
 mod runtime;
 mod status;
 
-/// The server of the tests, as it is: another one would have to be as true to the API.
+/// The tests' API server: another one would have to imitate the API as exactly.
 #[path = "../../../cluster/tests/support/api_server.rs"]
 mod api_server;
 
@@ -38,25 +37,25 @@ use crate::args::{Cluster, ClusterRow};
 use crate::rows::{self, Row};
 use crate::testbed;
 
-/// What all measurements have in common.
+/// Settings of all measurements.
 #[derive(Clone, Debug)]
 struct Bench {
     program: PathBuf,
-    /// Of the workers.
+    /// Cores of the workers.
     cores: Vec<usize>,
-    /// Pods of other nodes, and policies.
+    /// Numbers of pods on other nodes and of policies.
     pods: usize,
     policies: usize,
-    /// Changes of the row `policy`.
+    /// Policy changes in the row `policy`.
     changes: usize,
     /// Pods of this node in the rows `add` and `status`.
     ports: usize,
-    /// Pods of the row `memory`.
+    /// Pods in the row `memory`.
     many_pods: usize,
-    /// A second, of the row `events`.
+    /// Events per second in the row `events`.
     events: usize,
     rounds: usize,
-    /// Of one measurement.
+    /// Duration of one measurement.
     time: Duration,
 }
 

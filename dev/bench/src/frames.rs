@@ -1,24 +1,23 @@
-//! `bulkhead-bench frames`: raw frames through workers that have their sockets on the pods' interfaces (`attach: xdp`), against
-//! what else could forward them, on the same veths.
+//! `bulkhead-bench frames`: raw frames through workers with AF_XDP sockets on the pods' interfaces (`attach: xdp`), compared with other
+//! forwarding paths on the same veths.
 //!
 //! ```text
 //!   [ gen: eth0 ]--[ hA   node: the path that is measured   hB ]--[ sink: eth0 ]     packets counted on arrival
 //!    core 0: generator          core 1: worker
 //! ```
 //!
-//! Four ways through the node, which take turns, a few seconds each, so that what else happens on the machine happens to all of
-//! them:
+//! Four paths through the node are measured in turns of a few seconds, so that other load on the machine affects all of them:
 //!
 //! * `pipeline`: the vswitch, with a policy of 1,000 rules and established sessions;
 //! * `flow_cache`: the same, with packets of established sessions forwarded in the kernel (`flow_cache: true`);
-//! * `bare`: AF_XDP sockets and a loop that moves frames, nothing else;
-//! * `kernel`: routing, with the same policy in nftables and connection tracking; once as it is and once with the
-//!   receiving work given to the worker's core (RPS), and the better of the two counts.
+//! * `bare`: AF_XDP sockets and a loop that moves frames;
+//! * `kernel`: routing, with the same policy in nftables and connection tracking. Measured once as it is and once with receive processing
+//!   on the worker's core (RPS); the faster counts.
 //!
-//! And TCP of one iperf3 flow through the vswitch, the bare loop and a kernel bridge, all offloads the same. There the vswitch has a
-//! worker on each core, as the bridge works on whichever core sends; with one worker (`pipeline_one_worker`, for comparison) its core
-//! does both pods' TCP besides, since what a socket sends is received by the kernel within the call. The answer is ratios: medians
-//! over the rounds' pairs.
+//! TCP is measured with one iperf3 flow through the vswitch, the bare loop and a kernel bridge, with the same offloads. The vswitch has a
+//! worker on each core, because a bridge runs on whichever core sends. With one worker (`pipeline_one_worker`, for comparison), its core
+//! also runs both pods' TCP, since the kernel receives a socket's packets within the send call. Results are ratios: medians over the
+//! rounds' pairs.
 
 mod lab;
 pub(crate) mod packets;
@@ -37,7 +36,7 @@ use crate::policy;
 use lab::Lab;
 use paths::Path;
 
-/// What was measured once: packets per second, or bits per second.
+/// Rates of each path, one per round: packets per second, or bits per second.
 type Rates = Vec<(Path, Vec<f64>)>;
 
 pub(crate) fn run(args: &Frames) -> anyhow::Result<ExitCode> {
@@ -85,7 +84,7 @@ pub(crate) fn run(args: &Frames) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The generator's core and the worker's. With one core nothing that is measured would mean anything.
+/// Returns the cores of the generator and the worker. On a single core the measurement would be meaningless.
 fn cores() -> anyhow::Result<[usize; 2]> {
     match cores::usable().as_slice() {
         [one, other, ..] => Ok([*one, *other]),
@@ -93,7 +92,7 @@ fn cores() -> anyhow::Result<[usize; 2]> {
     }
 }
 
-/// All paths in turn, as often as there are rounds.
+/// Measures all paths in turns, as many times as there are rounds.
 fn measure(paths: &[Path], rounds: u32, mut once: impl FnMut(Path) -> anyhow::Result<f64>) -> anyhow::Result<Rates> {
     let mut rates: Rates = paths.iter().map(|&path| (path, Vec::new())).collect();
     for _ in 0..rounds.max(1) {
@@ -109,8 +108,8 @@ fn medians(rates: &Rates) -> Value {
     Value::Object(named.collect())
 }
 
-/// The pipeline, with a flow cache and without, against each other path: the median of the rounds' ratios. Of the two ways of
-/// the kernel the better one.
+/// Returns the ratios of the pipeline, with and without flow cache, to each other path: medians of the rounds' ratios. The faster of the
+/// two kernel paths counts.
 fn ratios(rates: &Rates) -> Value {
     let of = |wanted: Path| rates.iter().find(|(path, _)| *path == wanted).map(|(_, rates)| rates);
     let kernel = match (of(Path::Kernel), of(Path::KernelRps)) {

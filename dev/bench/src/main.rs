@@ -1,10 +1,10 @@
-//! # bulkhead-bench: what the vswitch can do on this machine
+//! # bulkhead-bench: measures the vswitch on this machine
 //!
-//! **Purpose.** Figures for the promises of `benches/README.md`: ratios between the vswitch and what else could do its work, taken
-//! in turns within one run.
+//! **Purpose.** Measures the values that `benches/README.md` promises. Most are ratios between the vswitch and an alternative, measured in
+//! turns within one run.
 //!
-//! **Not its purpose.** Nothing here decides a test, and nothing here is a part of the vswitch: traffic generators, namespaces
-//! and the kernel's own rules live in this program so that the one that runs on nodes has none of them.
+//! **Not its purpose.** It decides no test and is no part of the vswitch. Traffic generators, namespaces and kernel rules live here, so
+//! that the program on nodes contains none of them.
 //!
 //! | module | measures |
 //! |---|---|
@@ -38,7 +38,7 @@ fn main() -> ExitCode {
         args::Work::Cluster(cluster) => cluster::run(cluster),
     };
     outcome.unwrap_or_else(|error| {
-        // When standard error is gone there is nobody to tell.
+        // Without standard error the message cannot be printed.
         let _ = writeln!(std::io::stderr().lock(), "error: {error:#}");
         ExitCode::from(2)
     })

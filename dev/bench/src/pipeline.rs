@@ -1,21 +1,19 @@
-//! `bulkhead-bench pipeline`: what a packet costs from one port of the vswitch to another, without interfaces.
+//! `bulkhead-bench pipeline`: the cost of a packet between two ports of the vswitch, without interfaces.
 //!
 //! ```text
 //!   generator --> LoopbackPort --> a worker's round: receive -> judge -> forward -> send --> LoopbackPort --> generator
 //! ```
 //!
-//! Packets are real frames in a few hundred buffers that are used again and again, as VPP's packet generator does, so that
-//! packet bytes are in the cache and what is measured is the work and the session table. Generator and worker take turns on
-//! one core, burst by burst, and each part has its own time; only the worker's is shown as the vswitch's. Returns are
-//! checked before anything is timed, and counted afterwards.
+//! Packets are real frames in a few hundred reused buffers, as in VPP's packet generator. So their bytes are in the cache, and the
+//! measurement shows the work and the session table. Generator and worker take turns on one core, burst by burst, and are timed separately;
+//! only the worker's time is reported. Results are checked before timing, and counted afterwards.
 //!
-//! Packets begin at different places of their buffers, as they do in VPP and in the engine's part here, so that their
-//! headers are spread over the sets of the cache. What an AF_XDP socket receives begins at one place of each page: the
-//! same work then takes some 2 ns more per packet, besides what the kernel takes.
+//! Packets start at different offsets of their buffers, as in VPP and in `engine`, so that their headers use all sets of the cache. Packets
+//! of an AF_XDP socket start at one offset of each page: the same work then takes about 2 ns more per packet, in addition to the kernel's
+//! time.
 //!
-//! `--engine` leaves out the vswitch: what `Worker::judge` and the rewrite take of it. `--spread` is for several workers,
-//! and for the question which the vswitch's module answers with this: packets to the worker that has their sessions, or
-//! sessions that all workers share.
+//! `--engine` measures only `Worker::judge` and the rewrite. `--spread` compares designs for several workers: packets handed to the worker
+//! with their sessions, or sessions that all workers share. The vswitch's module documentation uses the result.
 
 mod engine;
 mod measure;
@@ -49,54 +47,53 @@ use traffic::Order;
 /// `bulkhead-bench pipeline`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  bulkhead-bench pipeline --flows 1000000 --rules 1000 -o json\n\n\
-    Times are net of the packet generator, which takes turns with the vswitch and has its own time.")]
+    Times exclude the packet generator, which takes turns with the vswitch and is timed separately.")]
 pub(crate) struct Pipeline {
-    /// Flows, in random order; with --new-sessions, sessions in the table at a time
+    /// Number of flows, in random order; with --new-sessions, the number of sessions in the table at a time
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=4_194_304))]
     pub(crate) flows: u32,
-    /// Rules in the table of the pod that the packets go to; only the last one matches
+    /// Number of rules in the table of the destination pod; only the last one matches
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) rules: u32,
-    /// Bytes of a frame, without its checksum
+    /// Frame size in bytes, without checksum
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(60..=1514))]
     pub(crate) size: u16,
-    /// Workers, one thread each
+    /// Number of workers, each on its own thread
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(crate) workers: u16,
-    /// Which packets come to which of several workers
+    /// How packets are distributed among several workers
     #[arg(long, value_enum, default_value = "own")]
     pub(crate) spread: Spread,
-    /// Only the engine and the rewrite, without ports and the vswitch around them
+    /// Measure only the engine and the rewrite, without ports and vswitch
     #[arg(long)]
     pub(crate) engine: bool,
-    /// Packets are for a Service's address, and the vswitch gives each one the pod's address and port
+    /// Send packets to a Service's address; the vswitch translates them to the pod's address and port
     #[arg(long)]
     pub(crate) translated: bool,
-    /// Every packet starts a session; as many sessions end because their time is up
+    /// Start a session with every packet; as many sessions expire
     #[arg(long)]
     pub(crate) new_sessions: bool,
-    /// What is watched meanwhile: nothing at all, packets of a filter that selects none, or every verdict; a thread reads it as the
-    /// vswitch's does
+    /// What a stream reader watches meanwhile; the reading thread works like the vswitch's
     #[arg(long, value_enum, default_value = "off")]
     pub(crate) watch: Watch,
-    /// How long to measure, in milliseconds
+    /// Duration of the measurement, in milliseconds
     #[arg(long, default_value_t = 2_000, value_name = "MS")]
     pub(crate) duration: u32,
-    /// The form of the answer
+    /// Output format
     #[arg(short, long, value_enum, default_value = "text")]
     pub(crate) output: Format,
 }
 
-/// What is watched.
+/// What a stream reader watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Watch {
-    /// There is no stream
+    /// No stream
     Off,
-    /// A trace whose filter selects no packet
+    /// A trace with a filter that matches no packet
     Nothing,
-    /// Each new session and each dropped packet, as for a monitor
+    /// Each new session and each dropped packet, as for `monitor`
     Verdicts,
-    /// The same, read as seldom as the flight recorder does
+    /// As `verdicts`, but read as rarely as by the journal
     Journal,
 }
 
@@ -110,14 +107,14 @@ impl Watch {
         }
     }
 
-    /// How often it is read: as the vswitch's thread does.
+    /// Interval between reads, as in the vswitch's thread.
     const fn interval(self) -> Duration {
         Duration::from_millis(if matches!(self, Self::Journal) { 50 } else { 10 })
     }
 
-    /// What workers are to tell; none without a stream.
+    /// Returns the plan for workers. `None` without a stream.
     fn plan(self) -> Option<StreamPlan> {
-        // Of the documentation's addresses (RFC 5737): no flow here has it.
+        // A documentation address (RFC 5737), which no flow has.
         let filter = || Filter::parse("host 203.0.113.77").unwrap_or_default();
         let nothing = || Tracepoint { filter: filter(), ..Tracepoint::default() };
         match self {
@@ -128,24 +125,24 @@ impl Watch {
     }
 }
 
-/// How flows are spread over workers.
+/// How flows are distributed among workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Spread {
-    /// Each worker gets packets of its own flows, as from an interface that hashes as the vswitch does
+    /// Each worker receives packets of its own flows, as from an interface with the vswitch's hash
     Own,
-    /// Every worker gets packets of all flows; those of another worker's change hands
+    /// Every worker receives packets of all flows and hands those of others over
     Any,
-    /// As `any`, but nothing changes hands: each hit writes a cache line that all workers share, the least that a session
-    /// table for all of them would cost
+    /// As `any`, but without hand-over: each hit writes a cache line that all workers share, a lower bound for the cost of a shared session
+    /// table
     Shared,
-    /// As `shared`, and each of these lines has a lock
+    /// As `shared`, with a lock in each line
     Locked,
-    /// As `shared`, but each worker has such lines of its own: what to compare the two with
+    /// As `shared`, but each worker has its own lines: the baseline for the two
     Unshared,
 }
 
 impl Spread {
-    /// Whether a worker has only its part of the sessions.
+    /// Whether each worker has only its part of the sessions.
     const fn divides(self) -> bool {
         matches!(self, Self::Own | Self::Any)
     }
@@ -161,27 +158,27 @@ impl Spread {
     }
 }
 
-/// VPP's default capacity, and the default of live workers: a table is not made smaller because there are few flows.
+/// VPP's default capacity, and that of live workers: the table stays this large even for few flows.
 const CAPACITY: usize = 500_000;
 
-/// What all workers have in common.
+/// Settings of all workers.
 #[derive(Clone, Copy, Debug)]
 struct Setup {
     size: usize,
-    /// Of all workers together.
+    /// Flows of all workers together.
     flows: u32,
-    /// Of each worker at a time.
+    /// Sessions of each worker at a time.
     sessions: u32,
     spread: Spread,
     order: Order,
-    /// Of each worker.
+    /// Configuration of each worker.
     engine: WorkerConfig,
-    /// Nanoseconds from burst to burst, as packets tell the time.
+    /// Nanoseconds between bursts, on the packets' clock.
     step: u64,
     watch: Watch,
 }
 
-/// A worker's part of the flows.
+/// A worker's share of the flows.
 #[derive(Clone, Copy, Debug)]
 struct Share {
     number: u16,
@@ -189,27 +186,27 @@ struct Share {
 }
 
 impl Setup {
-    /// When the first burst comes.
+    /// Time of the first burst, in nanoseconds.
     const BEGIN: u64 = 1_000_000_000_000;
 
     fn new(args: &Pipeline) -> Self {
         let parts = if args.spread.divides() { args.workers.into() } else { 1 };
         let flows = args.flows.div_ceil(parts);
         let order = if args.new_sessions { Order::Fresh } else { Order::Random };
-        // A twentieth more than the flows, so that the table is nearly full and nothing is refused. Sessions to a Service's address take
-        // two places of its index, and half of it is to be free.
+        // 5 % more than the flows, so that the table is nearly full but refuses none. Sessions to a Service's address take two slots of the
+        // index, half of which should stay free.
         let spare = if args.translated { 1 } else { 20 };
         let capacity = flows as usize + flows as usize / spare + BURST;
         let sessions = SessionConfig {
-            // All packets come in on the uplink and go to one pod, which may have all of it.
+            // All packets come from the uplink and go to one pod, which may use the whole table.
             outside_share: Percent::ALL,
             pod_share: Percent::ALL,
             ..SessionConfig::live(if args.new_sessions { capacity } else { capacity.max(CAPACITY) })
         };
         let step = match order {
-            // A session's time is up when as many others have come as there are flows. (256 is the burst.)
+            // A session expires after as many others as there are flows have started. (A burst is 256 packets.)
             Order::Fresh => sessions.timeouts.udp_unreplied / u64::from(flows.div_ceil(256)),
-            // 256 packets at 20 million a second.
+            // 256 packets at 20 million per second.
             Order::Random | Order::Each => 12_800,
         };
         let engine = WorkerConfig { sessions, ..WorkerConfig::default() };
@@ -221,14 +218,14 @@ impl Setup {
 pub(crate) fn run(args: &Pipeline) -> anyhow::Result<ExitCode> {
     ensure!(
         args.spread == Spread::Own || !(args.engine || args.new_sessions),
-        "--spread {} is about workers of the vswitch that have sessions: without --engine and --new-sessions",
+        "--spread {} cannot be combined with --engine or --new-sessions",
         args.spread.name()
     );
     ensure!(
         !args.translated || (!args.engine && args.workers == 1),
-        "--translated is about one worker of the vswitch: without --engine, and with --workers 1"
+        "--translated needs --workers 1 and cannot be combined with --engine"
     );
-    ensure!(args.watch == Watch::Off || !args.engine, "--watch is about the vswitch: without --engine");
+    ensure!(args.watch == Watch::Off || !args.engine, "--watch cannot be combined with --engine");
     let (setup, node) = (Setup::new(args), &Node::new(args.rules, args.translated)?);
     let duration = Duration::from_millis(args.duration.into());
     let measured = if args.engine {
@@ -244,10 +241,10 @@ pub(crate) fn run(args: &Pipeline) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The vswitch's workers.
+/// Creates the vswitch's workers.
 fn workers<'a>(args: &Pipeline, setup: &Setup, node: &'a Node) -> anyhow::Result<Vec<Through<'a>>> {
     let apart = |lines: &dyn Fn() -> Lines| {
-        // A vswitch each: nothing is another's.
+        // A separate vswitch for each worker.
         let one = |_| Ok(through::vswitch(setup, node, 1)?.into_iter().map(|worker| worker.with(lines())));
         Ok((0..args.workers).map(one).collect::<anyhow::Result<Vec<_>>>()?.into_iter().flatten().collect())
     };
@@ -262,7 +259,7 @@ fn workers<'a>(args: &Pipeline, setup: &Setup, node: &'a Node) -> anyhow::Result
     }
 }
 
-/// Measures all at the same time, a thread each, and gives them back.
+/// Measures all subjects at the same time, each on its own thread. Returns the results and the subjects.
 fn side_by_side<S: Subject + Send>(
     subjects: Vec<S>,
     setup: &Setup,

@@ -1,24 +1,24 @@
-//! The policy that is measured, in two languages: a NetworkPolicy for the vswitch and nftables for the kernel.
+//! The measured policy, as a NetworkPolicy for the vswitch and as nftables rules for the kernel.
 //!
-//! It isolates one pod, the sink. Of its rules only the last two let anything through: an ipBlock each that has the pods of the
-//! cluster. All others name networks that send nothing, so that whoever looks at rules one by one looks at all of them.
+//! It isolates one pod, the sink. Only its last two rules allow traffic: an ipBlock each with the cluster's pods. All others name networks
+//! that send nothing, so a program that checks rules in order checks all of them.
 
 use std::fmt::Write as _;
 
-/// Rules of the policy: what issue trackers of enforcers call large for one pod, and still a policy that people write.
+/// Number of rules: large for one pod in enforcers' issue trackers, but still a policy that people write.
 pub(crate) const RULES: u16 = 1_000;
-/// The UDP port that the policy opens.
+/// The allowed UDP port.
 pub(crate) const UDP_PORT: u16 = 9_000;
-/// The TCP ports that the policy opens: those of iperf3 (5201), redis (6379) and of our own servers.
+/// The allowed TCP ports: those of iperf3 (5201), redis (6379) and the benchmark's servers.
 pub(crate) const TCP_PORTS: [u16; 2] = [5_000, 9_999];
-/// The pods of the cluster.
+/// The addresses of the cluster's pods.
 pub(crate) const PODS: &str = "10.244.0.0/16";
 
-/// One rule: who may send to which ports.
+/// A rule: an allowed source and its ports.
 struct Rule {
     prefix: String,
     protocol: &'static str,
-    /// First and last, the same where it is one.
+    /// First and last port.
     ports: [u16; 2],
 }
 
@@ -32,7 +32,7 @@ fn rules() -> impl Iterator<Item = Rule> {
     silent.chain(open.map(|(protocol, ports)| Rule { prefix: PODS.to_owned(), protocol, ports }))
 }
 
-/// The policy as a NetworkPolicy of the namespace `x` that isolates the pods with the label `app: sink`.
+/// Returns a NetworkPolicy in namespace `x` that isolates the pods with the label `app: sink`.
 pub(crate) fn network_policy() -> String {
     let mut text =
         "---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: rules, namespace: x}\n\
@@ -49,8 +49,8 @@ pub(crate) fn network_policy() -> String {
     text
 }
 
-/// The same in nftables, for a node that routes to the sink over this interface: a chain for the isolated pod, as enforcers make
-/// them, behind connection tracking.
+/// Returns the same policy as nftables rules, for a node that routes to the sink through this interface. As in other enforcers, the pod has
+/// a chain behind connection tracking.
 pub(crate) fn nftables(interface: &str) -> String {
     let mut text = "table ip bench {\n  chain sink {\n".to_owned();
     for Rule { prefix, protocol, ports: [first, last] } in rules() {

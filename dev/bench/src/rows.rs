@@ -1,4 +1,4 @@
-//! The rows of a subcommand: measured one after another, and printed as one table.
+//! Measures the rows of a subcommand and prints them as one table.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -9,14 +9,14 @@ use crate::args::Format;
 use crate::table::{self, Line};
 use crate::testbed::{self, remains};
 
-/// A row of the command line, its name, and what measures it.
+/// A row's value on the command line, its name, and its measurement.
 pub(crate) type Row<R, B> = (R, &'static str, fn(&B) -> anyhow::Result<Vec<Line>>);
 
-/// Measures the rows that are asked for, all where none is, and prints what came of it. `about` is an object with what programs are
-/// told of the run. A row that cannot be measured says why and holds no other back.
+/// Measures the rows in `only`, or all if it is empty, and prints the results. `about` describes the run in the JSON output. A row that
+/// fails is printed with the reason; the others continue.
 ///
 /// # Errors
-/// When the table cannot be written.
+/// If the table cannot be written.
 pub(crate) fn run<R: PartialEq, B>(
     rows: &[Row<R, B>],
     only: &[R],

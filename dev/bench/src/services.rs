@@ -1,28 +1,27 @@
-//! The Services that are measured, in two languages: Kubernetes objects for the vswitch, and nftables as kube-proxy writes them.
+//! The measured Services, as Kubernetes objects for the vswitch and as nftables rules like kube-proxy's.
 //!
-//! One of them, in the middle, has the sink behind it; all others lead to pods of other nodes. kube-proxy's rules look a Service up
-//! in one map, however many there are, and mark its endpoints' own connections for masquerading.
+//! One Service in the middle leads to the sink, all others to pods of other nodes. kube-proxy's rules find a Service in one map, however
+//! many exist, and mark connections of its own endpoints for masquerading.
 
 use std::fmt::Write as _;
 
-/// A large cluster's, as kube-proxy's own benchmarks have it.
+/// Number of Services: those of a large cluster, as in kube-proxy's own benchmarks.
 pub(crate) const SERVICES: u32 = 10_000;
-/// The one that has the sink behind it.
+/// Number of the Service that leads to the sink.
 const SINKS: u32 = SERVICES / 2;
-/// Of iperf3 and of our own servers: the policy opens both.
+/// Ports of iperf3 and of the benchmark's servers, which the policy allows.
 const PORTS: [u16; 9] = [5_201, 8_000, 8_001, 8_002, 8_003, 8_004, 8_005, 8_006, 8_007];
 
-/// The cluster address of a Service.
 fn address(number: u32) -> String {
     format!("10.96.{}.{}", number / 250, number % 250 + 1)
 }
 
-/// The cluster address behind which the sink is.
+/// Returns the cluster address of the sink's Service.
 pub(crate) fn sink() -> String {
     address(SINKS)
 }
 
-/// The one endpoint of a Service, and whether it is on the node.
+/// Returns a Service's only endpoint, and whether it is on the node.
 fn endpoint(number: u32, sink: &str) -> (String, bool) {
     if number == SINKS {
         (sink.to_owned(), true)
@@ -35,7 +34,7 @@ fn ports(number: u32) -> &'static [u16] {
     if number == SINKS { &PORTS } else { &PORTS[..1] }
 }
 
-/// Services and slices, and the node of the endpoints that are elsewhere. `sink` is the address of the pod.
+/// Returns Services, slices and the node of the other endpoints. `sink` is the pod's address.
 pub(crate) fn objects(sink: &str) -> String {
     let mut text =
         "---\n{apiVersion: v1, kind: Node, metadata: {name: node-2}, spec: {podCIDRs: [10.250.0.0/16]}}\n".to_owned();
@@ -60,7 +59,7 @@ pub(crate) fn objects(sink: &str) -> String {
     text
 }
 
-/// The same in nftables.
+/// Returns the same Services as nftables rules.
 pub(crate) fn nftables(sink: &str) -> String {
     let (mut chains, mut elements) = (String::new(), Vec::new());
     for number in 0..SERVICES {

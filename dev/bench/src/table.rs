@@ -1,11 +1,11 @@
-//! What was measured, beside what was promised.
+//! The table of measured values and goals.
 
 use std::io::{self, Write};
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-/// What was promised.
+/// The promised bound of a value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Goal {
     AtLeast(f64),
@@ -13,7 +13,7 @@ pub(crate) enum Goal {
 }
 
 impl Goal {
-    /// Whether a value keeps the promise.
+    /// Whether a value meets the goal.
     fn holds(self, value: f64) -> bool {
         match self {
             Self::AtLeast(least) => value >= least,
@@ -29,43 +29,43 @@ impl Goal {
     }
 }
 
-/// One line of the table.
+/// A line of the table.
 #[derive(Clone, Debug)]
 pub(crate) struct Line {
     /// The row of the command line (`--only`).
     pub(crate) row: &'static str,
-    /// What was done, and against whom.
+    /// What was measured, and compared with what.
     pub(crate) what: String,
-    /// The value, or why there is none.
+    /// The value, or the reason why it is missing.
     pub(crate) measured: Result<Measured, String>,
 }
 
-/// A value and where it comes from.
+/// A value with its goal and details.
 #[derive(Clone, Debug)]
 pub(crate) struct Measured {
     pub(crate) value: f64,
-    /// `x` for a ratio.
+    /// The unit. `x` for ratios.
     pub(crate) unit: &'static str,
     pub(crate) goal: Goal,
-    /// What it was made of, for programs.
+    /// Details for programs.
     pub(crate) detail: Map<String, Value>,
-    /// The same for people.
+    /// Details for people.
     pub(crate) note: String,
 }
 
 impl Line {
-    /// A line that has a value of its own and is no ratio.
+    /// Makes a line with an absolute value.
     pub(crate) fn value(row: &'static str, what: &str, value: f64, unit: &'static str, goal: Goal) -> Self {
         let measured = Measured { value, unit, goal, detail: Map::new(), note: String::new() };
         Self { row, what: what.to_owned(), measured: Ok(measured) }
     }
 
-    /// A line with the median of the rounds' ratios. `ours` and `other` have a value for each round.
+    /// Makes a line with the median of the rounds' ratios. `ours` and `other` have one value per round.
     pub(crate) fn ratio(row: &'static str, what: String, ours: &[f64], other: &[f64], unit: &str, goal: Goal) -> Self {
         let ratios: Vec<f64> =
             ours.iter().zip(other).filter(|(_, other)| **other > 0.0).map(|(ours, other)| ours / other).collect();
         if ratios.is_empty() {
-            return Self::skipped(row, what, "nothing arrived on the other way".to_owned());
+            return Self::skipped(row, what, "no packets arrived on the alternative path".to_owned());
         }
         let mut detail = Map::new();
         detail.insert("vswitch".into(), json!(digits(median(ours))));
@@ -79,12 +79,12 @@ impl Line {
         Self { row, what, measured: Ok(Measured { value: median(&ratios), unit: "x", goal, detail, note }) }
     }
 
-    /// A line that could not be measured.
+    /// Makes a line without a value.
     pub(crate) const fn skipped(row: &'static str, what: String, why: String) -> Self {
         Self { row, what, measured: Err(why) }
     }
 
-    /// The line with a remark.
+    /// Appends a remark for people.
     pub(crate) fn noted(mut self, note: &str) -> Self {
         if let Ok(measured) = &mut self.measured {
             if !measured.note.is_empty() {
@@ -95,7 +95,7 @@ impl Line {
         self
     }
 
-    /// The line with more detail for programs.
+    /// Adds a detail for programs.
     pub(crate) fn with(mut self, key: &str, value: Value) -> Self {
         if let Ok(measured) = &mut self.measured {
             measured.detail.insert(key.to_owned(), value);
@@ -114,12 +114,12 @@ impl Line {
     }
 }
 
-/// All lines as an array.
+/// Returns all lines as a JSON array.
 pub(crate) fn json(lines: &[Line]) -> Value {
     lines.iter().map(Line::json).collect()
 }
 
-/// Writes the table for people.
+/// Writes the table as text.
 pub(crate) fn write(lines: &[Line], out: &mut dyn Write) -> io::Result<()> {
     let mut cells = vec![["ROW", "WHAT", "VALUE", "GOAL", "MET", "NOTE"].map(str::to_owned)];
     for Line { row, what, measured } in lines {
@@ -146,7 +146,7 @@ pub(crate) fn write(lines: &[Line], out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-/// A value with as many digits as are worth showing: three.
+/// Rounds a value to three significant digits.
 pub(crate) fn digits(value: f64) -> f64 {
     if value == 0.0 || !value.is_finite() {
         return 0.0;
@@ -155,18 +155,17 @@ pub(crate) fn digits(value: f64) -> f64 {
     (value * scale).round() / scale
 }
 
-/// A time in milliseconds.
 pub(crate) fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// The middle value, 0 of none.
+/// Returns the median. 0 for an empty list.
 pub(crate) fn median(values: &[f64]) -> f64 {
     percentile(values, 50.0)
 }
 
-/// The smallest value that so many percent of the values do not exceed; between two of them where 50 percent are asked for and
-/// their number is even. 0 of none.
+/// Returns the smallest value that `percent` of the values do not exceed. For 50 percent of an even number of values, returns the mean of
+/// the middle two. 0 for an empty list.
 pub(crate) fn percentile(values: &[f64], percent: f64) -> f64 {
     let mut values = values.to_vec();
     values.sort_by(f64::total_cmp);

@@ -1,8 +1,8 @@
-//! What a benchmark needs around the vswitch: namespaces, programs, files and sockets, and the vswitch's own process.
+//! Namespaces, programs, files and sockets around the vswitch, and the vswitch's own process.
 //!
-//! **Not its purpose.** How a node is wired: each subcommand has nodes of its own.
+//! **Not its purpose.** The topology of a node: each subcommand has its own.
 //!
-//! **Invariant.** What ends early, in whatever way, takes its namespaces, programs and files with it ([`remains`]).
+//! **Invariant.** However the benchmark ends, its namespaces, programs and files are removed ([`remains`]).
 
 pub(crate) mod folder;
 pub(crate) mod net;
@@ -17,10 +17,10 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 
-/// The program that is measured: the one at this path, or the one that lies beside this one, as cargo builds them.
+/// Returns the program to measure: `path`, or `bulkhead` beside this program, where cargo builds it.
 ///
 /// # Errors
-/// When there is none.
+/// If the program does not exist.
 pub(crate) fn program(path: Option<PathBuf>) -> anyhow::Result<PathBuf> {
     let path = match path {
         Some(path) => path,
@@ -28,12 +28,12 @@ pub(crate) fn program(path: Option<PathBuf>) -> anyhow::Result<PathBuf> {
     };
     path.canonicalize().with_context(|| {
         let path = path.display();
-        format!("no program at {path}; help: `cargo build --release --bin bulkhead`, or --bulkhead PATH")
+        format!("{path} does not exist; help: run `cargo build --release --bin bulkhead`, or name the program with --bulkhead")
     })
 }
 
-/// Says on standard error what is going on: some rows take minutes.
+/// Prints progress on standard error, since some rows take minutes.
 pub(crate) fn progress(text: &str) {
-    // When standard error is gone there is nobody to tell.
+    // Without standard error the message cannot be printed.
     let _ = writeln!(std::io::stderr().lock(), "{text}");
 }

@@ -1,11 +1,10 @@
-//! `bulkhead-bench wire`: the program as nodes run it, beside the kernel, with the traffic of ordinary programs.
+//! `bulkhead-bench wire`: the program as it runs on nodes, compared with the kernel, with traffic of ordinary programs.
 //!
-//! Each line of the table is a ratio between the vswitch and another way through the node, or a value of its own, with what was
-//! promised beside it. The ways take turns, a few seconds each, so that what else happens on the machine happens to all of them;
-//! the ratio is the median of the rounds' ratios. Every turn has a node of its own, made and removed, so that nothing is left of the
-//! one before: no sessions, no connection tracking, no ports in TIME_WAIT.
+//! Each line of the table is a ratio between the vswitch and another path through the node, or an absolute value, beside its goal. Paths
+//! are measured in turns of a few seconds, so that other load on the machine affects all of them. The ratio is the median of the rounds'
+//! ratios. Every turn creates a new node, so that no sessions, connection tracking or ports in TIME_WAIT remain from the one before.
 //!
-//! What ends early, in whatever way, takes its namespaces, programs and files with it ([`crate::testbed`]).
+//! However the benchmark ends, its namespaces, programs and files are removed ([`crate::testbed`]).
 
 mod before;
 mod flood;
@@ -31,32 +30,32 @@ use crate::testbed;
 pub(crate) use node::Attach;
 use node::{Node, Plan, Program, Way};
 
-/// How long the program may take to say that it forwards, with a few ports.
+/// How long the program may take until it forwards, with a few ports.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What all measurements have in common.
+/// Settings of all measurements.
 #[derive(Clone, Debug)]
 struct Bench {
     program: Program,
-    /// Another build of it, with its sockets on the interfaces.
+    /// Another build, attached with AF_XDP sockets.
     before: Option<Program>,
     rounds: u32,
-    /// Of one measurement.
+    /// Duration of one measurement.
     time: Duration,
-    /// The clients' core and the servers'.
+    /// The cores of the clients and of the servers.
     cores: [usize; 2],
-    /// Pods of the row `pods`.
+    /// Number of pods in the row `pods`.
     pods: usize,
-    /// Connections of the row `restart`.
+    /// Number of connections in the row `restart`.
     connections: usize,
 }
 
-/// What was measured in rounds: for each way and round some metrics.
+/// Measured values: for each path and round some metrics.
 #[derive(Debug)]
 struct Rounds(Vec<(Way, Vec<Vec<f64>>)>);
 
 impl Rounds {
-    /// A metric of one way, a value for each round.
+    /// Returns one metric of a path, one value per round.
     fn of(&self, way: Way, metric: usize) -> Vec<f64> {
         let rounds = self.0.iter().filter(|(measured, _)| *measured == way).flat_map(|(_, rounds)| rounds);
         rounds.filter_map(|metrics| metrics.get(metric).copied()).collect()
@@ -64,16 +63,16 @@ impl Rounds {
 }
 
 impl Bench {
-    /// A node for one measurement.
+    /// Creates a node for one measurement.
     fn node(&self, way: Way, plan: Plan) -> anyhow::Result<Node> {
         Node::new(way, &self.program, plan, PATIENCE).with_context(|| format!("cannot set up {}", way.name()))
     }
 
-    /// All ways in turn, as often as there are rounds.
+    /// Measures all paths in turns, as many times as there are rounds.
     fn rounds(&self, ways: &[Way], mut once: impl FnMut(Way) -> anyhow::Result<Vec<f64>>) -> anyhow::Result<Rounds> {
         let mut rounds = Rounds(ways.iter().map(|&way| (way, Vec::new())).collect());
         for round in 0..self.rounds {
-            // There and back, so that no way is always the one after a certain other, and a machine that becomes busier is so for all.
+            // The order alternates, so that no path always follows a certain other, and increasing load affects all paths.
             let order: Vec<usize> = (0..ways.len()).collect();
             let order: Vec<usize> = if round % 2 == 0 { order } else { order.into_iter().rev().collect() };
             for at in order {

@@ -1,7 +1,7 @@
-//! How heavy the project is, against `budgets.tsv`.
+//! Compares the project's dependencies, sizes and times with `budgets.tsv`.
 //!
-//! A change that needs more raises the limit there, and its commit says why. What takes minutes to measure is in the file for people to
-//! compare with; what is cheap is measured here.
+//! A change that needs more raises the limit there, and its commit says why. Values that take minutes to measure are in the file for
+//! comparison by hand; cheap ones are measured here.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,7 +11,7 @@ use std::process::Command;
 use crate::circles;
 use crate::step::root;
 
-/// The arrows that never turn: a crate, and the crates that it never brings.
+/// Forbidden dependencies of each crate, direct or indirect.
 const NEVER: [(&str, &[&str]); 4] = [
     ("bulkhead-answers", &["tokio", "hyper", "rustls", "kube", "prost", "ratatui"]),
     ("bulkhead-control", &["tokio", "hyper", "rustls", "kube", "bulkhead-dataplane"]),
@@ -19,7 +19,7 @@ const NEVER: [(&str, &[&str]); 4] = [
     ("bulkhead-classifier", &["tokio", "bulkhead-control", "bulkhead-dataplane"]),
 ];
 
-/// Prints each budget. Returns whether all are kept.
+/// Prints each budget. Returns whether all limits are kept.
 pub(crate) fn run() -> bool {
     let kept = budgets().and_then(|kept| Ok(arrows()? && kept));
     kept.unwrap_or_else(|error| {
@@ -34,21 +34,22 @@ fn budgets() -> Result<bool, String> {
     let mut kept = true;
     for line in text.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
         let [name, limit, today, ..] = line.split('\t').collect::<Vec<_>>()[..] else {
-            return Err(format!("budgets.tsv: `{line}` has no name, limit and value of today between tabs"));
+            return Err(format!("budgets.tsv: `{line}` lacks a name, a limit or today's value, separated by tabs"));
         };
-        let limit: u64 = limit.parse().map_err(|_| format!("budgets.tsv: `{limit}` is no limit of {name}"))?;
+        let limit: u64 =
+            limit.parse().map_err(|_| format!("budgets.tsv: the limit `{limit}` of {name} is not a number"))?;
         let Some(value) = measured(name)? else {
-            println!("budget: {name}: {today} when it was last measured by hand, at most {limit}");
+            println!("budget: {name}: {today} when last measured by hand, limit {limit}");
             continue;
         };
         let verdict = if value <= limit { "ok" } else { "OVER" };
-        println!("budget: {name}: {value}, at most {limit}: {verdict}");
+        println!("budget: {name}: {value}, limit {limit}: {verdict}");
         kept &= value <= limit;
     }
     Ok(kept)
 }
 
-/// The value now. `None` if it takes minutes to measure, or the program is not built.
+/// Returns the present value. `None` if it takes minutes to measure, or if the program is not built.
 fn measured(name: &str) -> Result<Option<u64>, String> {
     Ok(match name {
         "crates" => Some(tree("bulkhead")?.len() as u64),
@@ -60,7 +61,7 @@ fn measured(name: &str) -> Result<Option<u64>, String> {
     })
 }
 
-/// The packages that a package is linked with on this system, itself included.
+/// Returns the packages that a package is linked with on this system, including itself.
 fn tree(package: &str) -> Result<BTreeSet<String>, String> {
     let args = ["tree", "--offline", "--package", package, "--edges", "normal", "--prefix", "none"];
     let output = Command::new("cargo").args(args).current_dir(root()).output();
@@ -90,7 +91,7 @@ fn arrows() -> Result<bool, String> {
     Ok(kept)
 }
 
-/// The lines of the Rust files below a folder.
+/// Counts the lines of the Rust files below a folder.
 fn lines(folder: &Path) -> std::io::Result<u64> {
     let mut sum = 0;
     for entry in fs::read_dir(folder)? {

@@ -1,8 +1,8 @@
-//! Circles between the modules of one crate: files that use each other's items, directly or by way of others.
+//! Finds circles between the modules of a crate: files that use each other's items, directly or indirectly.
 //!
-//! Reads paths as text: `use` trees and paths with `::`. A name that a module passes on with `use` counts as the module's that defines it,
-//! so that a folder's `mod.rs` may re-export what its files define. A file below a module's folder may use that module's items: it is a
-//! part of it. Tests do not count: they may use everything.
+//! Reads `use` trees and paths with `::` as text. A re-exported name belongs to the module that defines it, so a folder's `mod.rs` may
+//! re-export its files' items. A file below a module's folder is part of that module and may use its items. Tests are ignored: they may use
+//! everything.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,20 +10,20 @@ use std::path::{Path, PathBuf};
 
 use crate::step::root;
 
-/// The crates whose modules are looked at: those that the product is made of.
+/// The crates of the product.
 const CRATES: [&str; 9] = ["src", "answers", "observe", "node", "cni", "cluster", "control", "classifier", "dataplane"];
 
-/// A crate's modules by their paths below the crate's root.
+/// A crate's modules, by path from the crate's root.
 type Modules = BTreeMap<Vec<String>, Module>;
 
 struct Module {
     file: PathBuf,
     tokens: Vec<String>,
-    /// Names that `use` brings in, with the whole path of what each names. `*` lists what is brought in by globs.
+    /// Names that `use` brings in, with the full paths of their items. `*` lists the globs.
     uses: BTreeMap<String, Vec<Vec<String>>>,
 }
 
-/// Prints every circle with what ties it. Returns their number.
+/// Counts the circles. Prints each with the items that cause it if `print` is set.
 pub(crate) fn count(print: bool) -> Result<u64, String> {
     let mut circles = 0;
     for name in CRATES {
@@ -90,7 +90,7 @@ fn list(folder: &Path, files: &mut Vec<PathBuf>) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The words and signs of a source text, without comments, strings and attributes' contents.
+/// Splits a source text into words and signs, without comments and strings.
 fn tokens(text: &str) -> Vec<String> {
     let mut tokens = Vec::new();
     let mut rest = text;
@@ -119,7 +119,7 @@ fn tokens(text: &str) -> Vec<String> {
     tokens
 }
 
-/// The length of the string that a text begins with.
+/// Returns the length of the string literal at the beginning of a text.
 fn string(text: &str) -> usize {
     let mut escaped = false;
     for (at, sign) in text.char_indices().skip(1) {
@@ -133,7 +133,7 @@ fn string(text: &str) -> usize {
     text.len()
 }
 
-/// What the `use` lines and `mod` lines of a module bind.
+/// Returns the names that a module's `use` and `mod` lines bind.
 fn uses(path: &[String], tokens: &[String], known: &BTreeSet<Vec<String>>) -> BTreeMap<String, Vec<Vec<String>>> {
     let mut bound = BTreeMap::<String, Vec<Vec<String>>>::new();
     for (at, token) in tokens.iter().enumerate() {
@@ -157,7 +157,7 @@ fn uses(path: &[String], tokens: &[String], known: &BTreeSet<Vec<String>>) -> BT
     bound
 }
 
-/// Reads one `use` tree. Returns how many tokens it took.
+/// Parses one `use` tree. Returns the number of tokens.
 fn tree(tokens: &[String], mut prefix: Vec<String>, leaves: &mut Vec<(String, Vec<String>)>) -> usize {
     let mut at = 0;
     while let Some(token) = tokens.get(at) {
@@ -167,7 +167,7 @@ fn tree(tokens: &[String], mut prefix: Vec<String>, leaves: &mut Vec<(String, Ve
                 at += 1;
                 while tokens.get(at).is_some_and(|token| token != "}") {
                     at += tree(&tokens[at..], prefix.clone(), leaves);
-                    // Not a tree: the word `use` of a macro or of a text.
+                    // Not a tree: the word `use` in a macro or a text.
                     if tokens.get(at).is_none_or(|token| token == ";") {
                         break;
                     }
@@ -191,13 +191,13 @@ fn tree(tokens: &[String], mut prefix: Vec<String>, leaves: &mut Vec<(String, Ve
     at + if renamed { 2 } else { 0 }
 }
 
-/// A path below the crate's root. `None` if it leads to another crate.
+/// Resolves a path to one from the crate's root. `None` if it leads to another crate.
 fn absolute(path: &[String], at: &[String], known: &BTreeSet<Vec<String>>) -> Option<Vec<String>> {
     let mut from = match path.first()?.as_str() {
         "crate" => Vec::new(),
         "self" => at.to_vec(),
         "super" => at[..at.len().checked_sub(1)?].to_vec(),
-        // Paths of `use` without a prefix: a module below this one.
+        // A path of `use` without a prefix names a module below this one.
         child => {
             let below = [at, &[child.to_owned()]].concat();
             return known.contains(&below).then(|| [at, path].concat());
@@ -213,7 +213,7 @@ fn absolute(path: &[String], at: &[String], known: &BTreeSet<Vec<String>>) -> Op
     Some(from)
 }
 
-/// From each module to those whose items it uses, with the items' names.
+/// The modules whose items each module uses, with the items' names.
 type Arrows = BTreeMap<Vec<String>, BTreeMap<Vec<String>, BTreeSet<String>>>;
 
 fn arrows(modules: &Modules) -> Arrows {
@@ -223,7 +223,7 @@ fn arrows(modules: &Modules) -> Arrows {
         let to = arrows.entry(from.clone()).or_default();
         let mut paths: Vec<Vec<String>> = Vec::new();
         for (name, bound) in &module.uses {
-            // What a module passes on is used by others, not here: unless its own code names it.
+            // A re-export alone is not a use by this module.
             let own = module.tokens.windows(2).filter(|pair| &pair[0] == name && pair[1] != "::").count();
             if own > 1 || name == "*" {
                 paths.extend(bound.iter().cloned());
@@ -241,7 +241,7 @@ fn arrows(modules: &Modules) -> Arrows {
     arrows
 }
 
-/// The paths with `::` in a module's code, outside `use`.
+/// Returns the paths with `::` in a module's code, outside `use`.
 fn spelled(module: &Module, at: &[String], known: &BTreeSet<Vec<String>>) -> Vec<Vec<String>> {
     let (mut paths, tokens, mut index) = (Vec::new(), &module.tokens, 0);
     while index < tokens.len() {
@@ -267,7 +267,7 @@ fn spelled(module: &Module, at: &[String], known: &BTreeSet<Vec<String>>) -> Vec
     paths
 }
 
-/// The module that defines what a path names, and its name. `None` if the path names a module, or leads out of the crate.
+/// Returns the module that defines the item of a path, and the item's name. `None` if the path names a module or leads out of the crate.
 fn owner(path: &[String], modules: &Modules, depth: usize) -> Option<(Vec<String>, String)> {
     let length = (0..=path.len()).rev().find(|&length| modules.contains_key(&path[..length]))?;
     let (at, rest) = path.split_at(length);
@@ -295,7 +295,7 @@ fn defines(module: &Module, name: &str) -> bool {
         || tokens.windows(3).any(|three| three[0] == "macro_rules" && three[2] == name)
 }
 
-/// The largest sets of modules in which each reaches each.
+/// Returns the largest sets of modules that all reach each other.
 fn tied(arrows: &Arrows) -> Vec<BTreeSet<Vec<String>>> {
     let reached = |from: &Vec<String>| {
         let (mut seen, mut open) = (BTreeSet::new(), vec![from.clone()]);

@@ -1,23 +1,23 @@
-//! The tests with a real etcd and kube-apiserver, and with a real kubelet where containerd is installed.
+//! Tests with a real etcd and kube-apiserver, and with a real kubelet if containerd is installed.
 //!
-//! The programs are those that the environment names, or else Debian's `etcd` and `containerd`, and a kube-apiserver and a kubelet that
-//! are built once from Debian's own source package, because Debian has no binary packages of them.
+//! Environment variables can name the programs. By default etcd and containerd are Debian's packages. kube-apiserver and kubelet are built
+//! once from Debian's source package, since Debian has no binary packages of them.
 
 use std::env;
 use std::path::{Path, PathBuf};
 
 use crate::step::{Step, root, tests};
 
-/// Where a program is when the environment does not name another one, or why not.
+/// The path of a program, from the environment or the default.
 struct Program {
     variable: &'static str,
     path: PathBuf,
-    /// Its name where it is one of Kubernetes' own, which are built.
+    /// The name, for a program of Kubernetes that can be built.
     built: Option<&'static str>,
 }
 
 impl Program {
-    /// One of a package of Debian.
+    /// A program of a Debian package.
     fn packaged(variable: &'static str, usual: &str) -> Self {
         Self { variable, path: env::var_os(variable).map_or_else(|| usual.into(), PathBuf::from), built: None }
     }
@@ -30,7 +30,7 @@ impl Program {
     }
 }
 
-/// Runs them. Without the programs and without Debian it says what is missing.
+/// Runs the tests. Without the programs it prints what is missing and fails.
 pub(super) fn run() -> bool {
     let mut programs = vec![
         Program::packaged("BULKHEAD_ETCD", "/usr/bin/etcd"),
@@ -41,7 +41,7 @@ pub(super) fn run() -> bool {
         programs.extend([containerd, Program::of_kubernetes("BULKHEAD_KUBELET", "kubelet")]);
     } else {
         println!(
-            "cluster: no test with a kubelet, {} is not there; install it with runc and busybox-static, or name another one in {}",
+            "cluster: tests with a kubelet are skipped, because {} is missing; install it with runc and busybox-static, or set {}",
             containerd.path.display(),
             containerd.variable
         );
@@ -56,16 +56,16 @@ pub(super) fn run() -> bool {
         }
     }
     if let Some(Program { variable, path, .. }) = programs.iter().find(|program| !program.path.is_file()) {
-        eprintln!("cluster: {} is not there; install it, or name another one in {variable}", path.display());
+        eprintln!("cluster: {} is missing; install it, or set {variable}", path.display());
         return false;
     }
-    // With the features of `test`, so that nothing is built twice. Two at a time, because each mostly waits: for servers that start, for
-    // probes, for a minute without a server.
+    // With the features of `test`, so that nothing is built twice. Two tests at a time, because each mostly waits: for servers, for probes,
+    // for a minute without a server.
     let step = tests(&["--test", "all", "--", "cluster::", "--test-threads", "2", "--show-output"]);
     programs.iter().fold(step, |step, program| step.env(program.variable, text(&program.path))).run()
 }
 
 fn text(path: &Path) -> &str {
-    // The project's folder and the environment are given as text, too.
+    // The paths come from text, so they are UTF-8.
     path.to_str().unwrap_or_default()
 }

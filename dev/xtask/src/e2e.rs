@@ -1,15 +1,15 @@
-//! The end-to-end tests: real programs through the vswitch, in network namespaces of each test's own.
+//! End-to-end tests: real programs through the vswitch, each test in its own network namespaces.
 //!
-//! Most of a test's time is waiting, so several run side by side. Those that measure the machine, or fill it, run alone: flows that
-//! share two cores would only measure each other. A test that fails beside others runs once more, alone: its waiting has bounds, which a busy
-//! machine may miss. If it fails alone, it has failed.
+//! Tests mostly wait, so several run in parallel. Tests that measure or fill the machine run alone: parallel flows on two cores would
+//! measure each other. A test that fails in parallel runs once more, alone, because a busy machine may exceed its time limits. The second
+//! result counts.
 
 use crate::step::tests;
 
-/// Tests at a time: with four, two cores are busy most of the time, and what a test waits for still comes within its margins.
+/// Parallel tests. Four keep two cores busy, and their waits still end within the limits.
 const SIDE_BY_SIDE: &str = "4";
 
-/// Tests that need the machine for themselves. The beginnings of modules' names.
+/// Tests that run alone, as prefixes of module names.
 const ALONE: [&str; 9] = [
     "e2e_attacks",
     "e2e_bench",
@@ -22,7 +22,7 @@ const ALONE: [&str; 9] = [
     "e2e_tc_takeover",
 ];
 
-/// What these tests are about lies beside the attachment: they run with one of them. The beginnings of modules' names.
+/// Tests that do not depend on the attachment and run with one only, as prefixes of module names.
 const ONCE: [&str; 7] = [
     "e2e_identity",
     "e2e_nftables",
@@ -33,8 +33,7 @@ const ONCE: [&str; 7] = [
     "e2e_top",
 ];
 
-/// What these are about lies behind the attachment. Once more with `attach: xdp` they would take `check` some minutes, so that is left
-/// to `cargo xtask e2e`.
+/// Tests of code behind the attachment, which `check` does not repeat with `attach: xdp` to save minutes. `cargo xtask e2e` does.
 const BEHIND: [&str; 20] = [
     "e2e_admin::",
     "e2e_audit::",
@@ -58,17 +57,17 @@ const BEHIND: [&str; 20] = [
     "e2e_why::",
 ];
 
-/// The tests of crates below the vswitch, which know no attachment: they run once.
+/// Tests of crates below the vswitch, which have no attachment and run once.
 const BELOW: [&str; 5] = ["e2e_bench", "e2e_flow_program", "e2e_tc_programs", "e2e_translation", "e2e_xsk"];
 
-/// How much of the end-to-end tests.
+/// Which end-to-end tests to run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Part {
     All,
     Check,
 }
 
-/// Runs what the machine and its user allow; all of it under CI, which sets BULKHEAD_E2E=require. Flows run for `seconds`.
+/// Runs the tests that the machine and the user allow. Under CI, with BULKHEAD_E2E=require, a skipped test fails. Flows run for `seconds`.
 pub(crate) fn run(seconds: &str, part: Part) -> bool {
     if seconds.parse::<u32>().is_err() {
         eprintln!("e2e: `{seconds}` is not a number of seconds");
@@ -78,15 +77,15 @@ pub(crate) fn run(seconds: &str, part: Part) -> bool {
     let skipped = [&ONCE[..], behind, &BELOW].concat();
     let done = [
         both(seconds, &["e2e_"], &[], &[("BULKHEAD_ATTACH", "tc")]),
-        // The vswitch once more as it is with the other attachment.
+        // The vswitch again, with the other attachment.
         both(seconds, &["e2e_"], &skipped, &[("BULKHEAD_ATTACH", "xdp")]),
-        // And what is about tc, as on a kernel without links.
+        // The tests about tc again, as on a kernel without tcx links.
         both(seconds, &["e2e_tc"], &BELOW, &[("BULKHEAD_ATTACH", "tc"), ("BULKHEAD_TCX", "off")]),
     ];
     done.iter().all(|&done| done)
 }
 
-/// Runs those of `wanted` that share the machine side by side, then those that do not, one after the other.
+/// Runs the `wanted` tests that can share the machine in parallel, then the others one by one.
 fn both(seconds: &str, wanted: &[&str], skipped: &[&str], environment: &[(&str, &str)]) -> bool {
     let shared = some(seconds, SIDE_BY_SIDE, wanted, &[skipped, &ALONE].concat(), environment);
     let is_wanted = |name: &&&str| wanted.iter().any(|wanted| name.starts_with(wanted));
@@ -108,7 +107,7 @@ fn some(seconds: &str, threads: &str, wanted: &[&str], skipped: &[&str], environ
     if done || threads == "1" || failed.is_empty() {
         return done;
     }
-    println!("e2e: once more, alone: {}", failed.join(", "));
+    println!("e2e: running the failed tests again, one by one: {}", failed.join(", "));
     let mut again = vec!["--no-fail-fast", "--test", "all", "--", "--test-threads", "1", "--show-output", "--exact"];
     again.extend(failed.iter().map(String::as_str));
     run(&again).0

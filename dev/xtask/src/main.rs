@@ -1,6 +1,6 @@
-//! The project's verbs. `cargo xtask VERB`; CI runs `full`.
+//! The project's tasks: `cargo xtask VERB`. CI runs `full`.
 //!
-//! A small program instead of a justfile: a newcomer has cargo already, so nothing needs to be installed first.
+//! A Rust program instead of a justfile: contributors have cargo already and need to install nothing else.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a task runner talks to the terminal")]
 
 mod budget;
@@ -20,30 +20,30 @@ use step::{Step, cargo, tests};
 const USAGE: &str = "\
 cargo xtask VERB
 
-  quick          formatting, budgets, lints and unit tests of libraries and programs: what to run before each commit
-  check          everything that needs no other build than this workspace's: all lints, documentation, all tests, a short fuzzing
+  quick          formatting, budgets, lints and unit tests of libraries and programs; run it before each commit
+  check          everything that needs only this workspace: all lints, documentation, all tests, short fuzzing
   full           what CI runs: check, the playground, a real API server and kubelet, the SIMD code under valgrind, licences
-  fmt            formatting, changes nothing
-  clippy         lints, warnings are errors
-  doc            documentation, warnings are errors
+  fmt            checks formatting; changes nothing
+  clippy         lints; warnings are errors
+  doc            documentation; warnings are errors
   deny           licences, sources and banned crates (needs cargo-deny)
   test           unit, property, golden, conformance and command-line tests
-  e2e [SECONDS]  real programs through the vswitch, in network namespaces (needs root; flows of 3 seconds); in `check` what lies
-                 behind the attachment runs with one of them only
-  budget         how heavy the project is, against budgets.tsv; changes nothing
-  circles        modules of a crate that use each other's items, and the names that tie them
-  prose          phrases in comments, texts and documents that a reader has to guess at; changes nothing
+  e2e [SECONDS]  real programs through the vswitch, in network namespaces (needs root; flows of 3 seconds); `check` runs tests
+                 that do not depend on the attachment with only one of them
+  budget         compares dependencies, sizes and times with budgets.tsv; changes nothing
+  circles        lists modules of a crate that use each other's items, with the items' names
+  prose          lists unclear phrases in comments, messages and documents
   cluster        a real etcd, kube-apiserver and kubelet, built from Debian's source package on the first run (needs root)
   valgrind       the SIMD code under valgrind
-  golden         compares every case of pcaps/ with its expectations
-  golden bless   rewrites the expectations and shows what changed
-  playground     builds the page with the program inside, runs the golden cases with it and looks at it in a headless Chromium
-  playground build  only builds it: target/playground/index.html
-  reference      rewrites docs/configuration.md from the examples, and what docs/tour.md shows
-  fuzz [SECONDS] random and damaged captures and packets (default 30, 3 in check)
-  growth [EVENTS]  memory of the control plane while everything in a cluster comes and goes (default 10,000,000 events: hours)
-  bench          the benchmarks in memory
-  bench-wire [ARGUMENTS]  the vswitch beside the kernel, in network namespaces (needs root)
+  golden         compares every case in pcaps/ with its expected output
+  golden bless   rewrites the expected output and shows the changes
+  playground     builds the web page, runs the golden cases with it, and tests it in a headless Chromium
+  playground build  only builds the page: target/playground/index.html
+  reference      rewrites docs/configuration.md from the examples, and the output in docs/tour.md
+  fuzz [SECONDS] parses random and damaged captures and packets (default 30 s, 3 s in check)
+  growth [EVENTS]  memory of the control plane under changes of all objects (default 10,000,000 events: hours)
+  bench          in-memory benchmarks
+  bench-wire [ARGUMENTS]  the vswitch compared with the kernel, in network namespaces (needs root)
   bench-cluster [ARGUMENTS]  the vswitch with an API server and a CNI plugin, in network namespaces (needs root)";
 
 fn main() -> ExitCode {
@@ -87,7 +87,7 @@ fn main() -> ExitCode {
 
 type Named = (&'static str, fn() -> bool);
 
-/// Runs parts until one fails, and prints the seconds of each.
+/// Runs parts until one fails, and prints how many seconds each took.
 fn in_turn(what: &str, parts: &[Named]) -> bool {
     let (started, mut took) = (Instant::now(), Vec::new());
     let done = parts.iter().all(|(name, part)| {
@@ -115,13 +115,13 @@ fn check() -> bool {
     in_turn("check", &CHECK)
 }
 
-/// The parts behind `check` need programs that `.ci/run` builds or installs; each of them says what it misses.
+/// The additional parts need programs that `.ci/run` builds or installs. Each part names what is missing.
 fn full() -> bool {
     let behind: [Named; 3] = [("cluster", cluster::run), ("playground", playground::run), ("valgrind", valgrind)];
     in_turn("full", &[&CHECK[..], &behind].concat())
 }
 
-/// Runs a step with what `work` leaves of the machine: end-to-end tests mostly wait.
+/// Runs a step at idle priority beside `work`: end-to-end tests mostly wait.
 fn beside(step: Step, work: impl FnOnce() -> bool) -> bool {
     let Some(running) = step.idle().start() else { return false };
     let done = work();
@@ -132,8 +132,8 @@ fn fmt() -> bool {
     cargo(&["fmt", "--all", "--check"]).run()
 }
 
-/// Compiles everything that `test` and `e2e` run, with the lints as errors, and the benchmarks. One pass of the compiler does both:
-/// `cargo clippy` would read all code once more, with libraries of its own.
+/// Compiles everything that `test` and `e2e` run, and the benchmarks, with lints as errors. One pass does both: `cargo clippy` would check
+/// all code once more, with separate libraries.
 fn build() -> bool {
     step::linted(cargo(&["build", "--workspace", "--all-targets"])).run()
 }
@@ -146,18 +146,20 @@ fn doc() -> Step {
     cargo(&["doc", "--workspace", "--no-deps", "--document-private-items"]).env("RUSTDOCFLAGS", "-D warnings")
 }
 
-/// CI runs it apart, when cargo-deny is built.
+/// CI checks licences in a separate step, once cargo-deny is built.
 fn deny_with_the_rest() -> bool {
     env::var_os("BULKHEAD_DENY").is_some_and(|when| when == "apart") || deny()
 }
 
-/// Optional for a newcomer, required under CI.
+/// Skipped without cargo-deny, except under CI.
 fn deny() -> bool {
     let installed = Command::new("cargo").args(["deny", "--version"]).output().is_ok_and(|out| out.status.success());
     match (installed, env::var_os("CI").is_some()) {
         (true, _) => cargo(&["deny", "--all-features", "check", "bans", "licenses", "sources"]).run(),
         (false, false) => {
-            println!("deny: skipped, cargo-deny is not installed (cargo install --locked cargo-deny)");
+            println!(
+                "deny: skipped, because cargo-deny is missing; install it with `cargo install --locked cargo-deny`"
+            );
             true
         }
         (false, true) => {
@@ -171,19 +173,19 @@ fn unit() -> bool {
     tests(&["--lib", "--bins"]).run()
 }
 
-/// The tests that need root are in here too; without `e2e` they skip, so that nothing runs twice.
+/// Tests that need root are included but skip without `e2e`, so that nothing runs twice.
 fn test() -> bool {
     tests(&["--lib", "--bins", "--tests"]).env("BULKHEAD_E2E", "skip").run()
-        // The examples in comments have a program of their own.
+        // Examples in documentation run in a separate program.
         && tests(&["--doc"]).run()
 }
 
-/// valgrind knows no AVX-512; the tests with guard pages cover that.
+/// Without AVX-512, which valgrind does not support; tests with guard pages cover it.
 fn valgrind() -> bool {
     let has_avx2 = std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| text.contains(" avx2 "));
     let installed = Command::new("valgrind").arg("--version").output().is_ok_and(|out| out.status.success());
     if !has_avx2 || !installed {
-        println!("valgrind: skipped, valgrind or AVX2 is not here");
+        println!("valgrind: skipped, because valgrind or AVX2 is missing");
         return true;
     }
     tests(&["--lib", "simd"])
@@ -197,7 +199,7 @@ fn growth(events: &str) -> bool {
     cargo(&[&test[..], &["--ignored", "--nocapture"]].concat()).env("BULKHEAD_EVENTS", events).run()
 }
 
-/// In two steps: the benchmark starts the program that lies beside it.
+/// Builds the program first, because the benchmark starts it.
 fn bench_program(subcommand: &str, arguments: &[&str]) -> bool {
     let run = [&["run", "--profile", "dist", "-p", "bulkhead-bench", "--", subcommand], arguments].concat();
     cargo(&["build", "--profile", "dist", "--bin", "bulkhead"]).run() && cargo(&run).run()
@@ -214,8 +216,8 @@ fn reference() -> bool {
     [written, pictures].into_iter().all(|test| test.env("BULKHEAD_BLESS", "1").run())
 }
 
-/// The fuzz targets are tests that run for this time instead of a moment. In the profile of the other tests, and with their features: it
-/// is built already, and it checks arithmetic.
+/// Runs the fuzz targets, which are ordinary tests, for `seconds`. Uses the profile and features of the other tests: already built, and
+/// with overflow checks.
 fn fuzz(seconds: &str) -> bool {
     let Ok(seconds) = seconds.parse::<u64>() else {
         eprintln!("fuzz: `{seconds}` is not a number of seconds");

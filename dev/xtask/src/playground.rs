@@ -1,14 +1,13 @@
-//! The playground: a page with the whole program inside, which answers offline (docs/playground.md).
+//! The playground: a web page that contains the whole program and works offline (docs/playground.md).
 //!
 //! ```text
 //!   the program --wasm32-wasip1--> bulkhead.wasm --gzip, base64--.
 //!   dev/playground/page.{html,css,js}, wasi.js, pcaps, examples ------+--> target/playground/index.html --> golden cases under node
 //!                                                                                                  `-> a headless Chromium
 //! ```
-//! The program is the ordinary one without what is Linux's. The page calls its `main` with the words of a command line and with files that
-//! are what the page's fields hold, so an answer is what the command prints, and the golden cases are the same ones. A library with bindings
-//! (`wasm-bindgen`) was the alternative: it would need a second interface for each command, a tool of the version of its crate to build, and
-//! tests of its own; all that it saves is `wasi.js`.
+//! The program is the ordinary one without Linux-specific parts. The page calls its `main` with a command line and with files from the
+//! page's fields, so the answer is what the command prints, and the golden cases apply. A library with bindings (`wasm-bindgen`) lost: it
+//! needs a second interface for each command, a tool of the crate's version for building, and separate tests. It would only save `wasi.js`.
 
 use std::env;
 use std::fs;
@@ -25,15 +24,15 @@ use crate::step::{Step, cargo, root, tests};
 
 const TARGET: &str = "wasm32-wasip1";
 
-/// What builds for [`TARGET`].
+/// The toolchain that builds for [`TARGET`].
 enum Toolchain {
-    /// The one that builds everything else: it has the target's standard library.
+    /// The default toolchain, which has the target's standard library.
     Own,
-    /// Debian's, with the standard library built from its source.
+    /// Debian's, which builds the standard library from source.
     Debian,
 }
 
-/// Debian's packages `cargo-web`, `rustc-web`, `rust-web-src`, `lld` and `wasi-libc` have these.
+/// Files of Debian's packages `cargo-web`, `rustc-web`, `rust-web-src`, `lld` and `wasi-libc`.
 const DEBIAN: [&str; 5] = [
     "/usr/bin/cargo",
     "/usr/bin/rustc",
@@ -42,16 +41,15 @@ const DEBIAN: [&str; 5] = [
     "/usr/lib/wasm32-wasi/libc.a",
 ];
 
-/// Builds the page, and tries it where node and Chromium are.
+/// Builds the page, and tests it if node and Chromium are installed.
 pub(super) fn run() -> bool {
     build() && golden() && browser()
 }
 
-/// Builds the page.
 pub(super) fn build() -> bool {
     let Some(toolchain) = toolchain() else {
         return skip(
-            "no Rust toolchain builds for wasm32-wasip1; `rustup target add wasm32-wasip1`, or install Debian's packages cargo-web, \
+            "no Rust toolchain builds for wasm32-wasip1; run `rustup target add wasm32-wasip1`, or install Debian's packages cargo-web, \
              rustc-web, rust-web-src, lld and wasi-libc",
         );
     };
@@ -70,7 +68,7 @@ pub(super) fn build() -> bool {
     }
 }
 
-/// The golden cases once more, by the program that is in the page.
+/// Runs the golden cases with the page's program.
 fn golden() -> bool {
     if !index().is_file() || !is_there("node") {
         return skip("the golden cases need node");
@@ -80,12 +78,12 @@ fn golden() -> bool {
     tests(&["--test", "all", "--", "golden::"]).env("BULKHEAD_RUNNER", &runner).run()
 }
 
-/// The page in a browser.
+/// Tests the page in a browser.
 fn browser() -> bool {
     let chromium = env::var_os("BULKHEAD_CHROMIUM").map_or_else(|| "/usr/bin/chromium".into(), PathBuf::from);
     if !index().is_file() || !is_there("node") || !chromium.is_file() {
         return skip(
-            "the test in a browser needs node and Chromium; BULKHEAD_CHROMIUM names another one than /usr/bin/chromium",
+            "the browser test needs node and Chromium; BULKHEAD_CHROMIUM names one that is not /usr/bin/chromium",
         );
     }
     let pictures = folder().join("screenshots");
@@ -97,7 +95,7 @@ fn browser() -> bool {
     Step::new("node", &["dev/playground/browser.cjs", &page, &pictures]).run()
 }
 
-/// Optional for a newcomer, required under CI.
+/// Skips a step, which fails under CI.
 fn skip(reason: &str) -> bool {
     if env::var_os("CI").is_some() {
         eprintln!("playground: required under CI: {reason}");
@@ -123,7 +121,7 @@ fn toolchain() -> Option<Toolchain> {
     DEBIAN.iter().all(|path| Path::new(path).exists()).then_some(Toolchain::Debian)
 }
 
-/// Apart from everything else's: the two toolchains would build each other's libraries anew.
+/// A separate folder: the two toolchains would rebuild each other's libraries.
 fn build_folder() -> PathBuf {
     folder().join("build")
 }
@@ -138,12 +136,12 @@ fn compile(toolchain: &Toolchain) -> bool {
             args.extend(["-Zbuild-std=std,panic_abort", "--"]);
             args.push("-Clink-arg=/usr/lib/wasm32-wasi/crt1-command.o");
             args.push("-Clink-arg=--allow-undefined-file=dev/playground/absent-symbols");
-            // Before those of rustup, which only pass a call on.
+            // Before rustup's programs of the same names.
             let path = format!("/usr/bin:{}", env::var("PATH").unwrap_or_default());
             Step::new("/usr/bin/cargo", &args)
                 .env("PATH", &path)
                 .env("RUSTC", "/usr/bin/rustc")
-                // `-Zbuild-std` is for compilers of the nightly channel otherwise.
+                // Lets a stable compiler use `-Zbuild-std`.
                 .env("RUSTC_BOOTSTRAP", "1")
                 .env("CARGO_TARGET_WASM32_WASIP1_RUSTFLAGS", DEBIAN_FLAGS)
                 .run()
@@ -151,10 +149,10 @@ fn compile(toolchain: &Toolchain) -> bool {
     }
 }
 
-/// What Debian's compiler does not know of this target: the linker's name, and where the C library is.
+/// Flags that Debian's compiler needs for this target: the linker, and the path of the C library.
 const DEBIAN_FLAGS: &str = "-C linker=wasm-ld -C link-self-contained=no -L native=/usr/lib/wasm32-wasi";
 
-/// Makes one file of all. Returns the program's size in it and its own, in bytes.
+/// Assembles the page. Returns the bytes of the program and of the page.
 fn assemble() -> io::Result<(usize, usize)> {
     let program = read(&build_folder().join(TARGET).join("playground/bulkhead.wasm"))?;
     let mut packed = GzEncoder::new(Vec::new(), Compression::best());
@@ -177,7 +175,7 @@ fn assemble() -> io::Result<(usize, usize)> {
     Ok((program.len(), page.len()))
 }
 
-/// What can be chosen in the page: these files, which `page.js` puts together. Text as it is, anything else in base64.
+/// The files offered in the page, which `page.js` combines. Text is included as it is, other files in base64.
 const EXAMPLES: [&str; 6] = [
     "pcaps/shop/state.yaml",
     "examples/shop/policies.yaml",
@@ -192,9 +190,9 @@ fn examples() -> io::Result<String> {
     for path in EXAMPLES {
         let is_text = path.ends_with(".yaml");
         let content = if is_text { text(path)? } else { STANDARD.encode(read(&root().join(path))?) };
-        // In a script element nothing may look like its end.
+        // A script element ends at `</`.
         if content.contains("</") {
-            return Err(io::Error::other(format!("{path} has `</` in it, which would end it in the page")));
+            return Err(io::Error::other(format!("{path} contains `</`, which would end its element in the page")));
         }
         all += &format!("<script type=\"text/plain\" class=\"example\" data-path=\"{path}\">{content}</script>\n");
     }

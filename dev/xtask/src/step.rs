@@ -1,4 +1,4 @@
-//! One command of a verb, run from the project's root.
+//! Commands, run from the project's root.
 
 use std::env;
 use std::io::{BufRead, BufReader};
@@ -6,21 +6,21 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-/// A command with its words for the terminal.
+/// A command with its arguments.
 pub(crate) struct Step(Command, String);
 
 pub(crate) fn cargo(args: &[&str]) -> Step {
     Step::new("cargo", args)
 }
 
-/// `cargo test` of the workspace. All of these steps share what `build` has compiled: the same packages, features and compiler.
+/// `cargo test` for the workspace. All such steps share what `build` has compiled: the same packages, features and compiler.
 pub(crate) fn tests(args: &[&str]) -> Step {
     linted(cargo(&[&["test", "--workspace"], args].concat()))
 }
 
-/// Has clippy's driver compile the workspace's own crates, with warnings as errors, as `cargo clippy` has it check them.
+/// Compiles the workspace's crates with clippy's driver, with warnings as errors.
 pub(crate) fn linted(step: Step) -> Step {
-    // How `cargo clippy -- -D warnings` passes its arguments on.
+    // `cargo clippy -- -D warnings` passes its arguments in this form.
     step.env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver")
         .env("CLIPPY_ARGS", "-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__")
 }
@@ -29,8 +29,8 @@ impl Step {
     pub(crate) fn new(program: &str, args: &[&str]) -> Self {
         let mut command = Command::new(program);
         command.args(args).current_dir(root());
-        // What cargo says of this program. Build scripts that look at it (ring's) would run again after each cargo that was not started
-        // here, and all that depends on them would be built once more.
+        // Removes variables that cargo sets for this program. Build scripts that read them (ring's) would otherwise run again whenever
+        // cargo is started elsewhere, and everything that depends on them would be rebuilt.
         let of_this_program = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
         for (name, _) in env::vars_os().filter(|(name, _)| name.to_str().is_some_and(of_this_program)) {
             command.env_remove(name);
@@ -43,7 +43,7 @@ impl Step {
         self
     }
 
-    /// Runs when nothing else wants the processor, where `chrt` is installed.
+    /// Runs the command at idle priority, if `chrt` is installed.
     pub(crate) fn idle(self) -> Self {
         if !Command::new("chrt").arg("--version").output().is_ok_and(|output| output.status.success()) {
             return self;
@@ -59,7 +59,7 @@ impl Step {
         Self(command, self.1)
     }
 
-    /// Starts the command. `None`, with a message, if it cannot be started.
+    /// Starts the command. Prints a message and returns `None` if it cannot be started.
     pub(crate) fn start(mut self) -> Option<Running> {
         println!("+ {}", self.1);
         match self.0.spawn() {
@@ -71,7 +71,7 @@ impl Step {
         }
     }
 
-    /// Runs `cargo test` to its end and passes its output on. Returns whether it succeeded, and the names of the tests that failed.
+    /// Runs `cargo test` and passes its output on. Returns whether it succeeded, and the names of the failed tests.
     pub(crate) fn run_tests(mut self) -> (bool, Vec<String>) {
         self.0.stdout(Stdio::piped());
         let Some(mut running) = self.start() else { return (false, Vec::new()) };
@@ -86,13 +86,13 @@ impl Step {
         (running.finish(), failed)
     }
 
-    /// Runs the command to its end. Returns whether it succeeded.
+    /// Runs the command. Returns whether it succeeded.
     pub(crate) fn run(self) -> bool {
         self.start().is_some_and(Running::finish)
     }
 }
 
-/// A command that runs.
+/// A running command.
 pub(crate) struct Running {
     child: Child,
     words: String,
@@ -119,7 +119,7 @@ impl Running {
     }
 }
 
-/// The project's folder.
+/// Returns the project's folder.
 pub(crate) fn root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.ancestors().find(|folder| folder.join("Cargo.lock").is_file()).unwrap_or(here).to_path_buf()

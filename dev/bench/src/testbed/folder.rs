@@ -1,4 +1,4 @@
-//! Folders for files, gone with the value that stands for them.
+//! Temporary folders, removed with their value.
 
 use std::fs::File;
 use std::io::Write;
@@ -11,16 +11,16 @@ use anyhow::Context;
 use super::programs::run;
 use super::remains::{prefix, remains};
 
-/// A folder for files, gone with this.
+/// A temporary folder, removed on drop.
 #[derive(Debug)]
 pub(crate) struct Folder(PathBuf);
 
-/// File systems that a folder may have.
+/// File systems that can be mounted in a folder.
 const FILE_SYSTEMS: [&str; 2] = ["bpf", "tmpfs"];
 
-/// Removes a folder with what is mounted in it.
+/// Removes a folder and the file systems mounted in it.
 pub(crate) fn remove_folder(folder: &Path) {
-    // Before anything is removed: what is pinned goes with its file system.
+    // Unmounts first: pinned objects go with their file system.
     for mounted in FILE_SYSTEMS.map(|kind| folder.join(kind)).iter().filter(|mounted| mounted.exists()) {
         let _ = Command::new("umount").arg(mounted).stderr(Stdio::null()).status();
     }
@@ -53,7 +53,7 @@ impl Folder {
         Ok(path)
     }
 
-    /// Writes a file, whole and at once.
+    /// Writes a file atomically.
     ///
     /// # Errors
     /// When it cannot be written.

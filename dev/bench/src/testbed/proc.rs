@@ -1,4 +1,4 @@
-//! What the kernel tells of a process, below `/proc`.
+//! Reads a process's values below `/proc`.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub(crate) fn field(file: &str, name: &str) -> anyhow::Result<u64> {
     Ok(number.parse()?)
 }
 
-/// How long all threads of a process have run so far.
+/// Returns the CPU time of all threads of a process.
 ///
 /// # Errors
 /// When there is no such process.

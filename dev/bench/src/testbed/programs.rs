@@ -1,4 +1,4 @@
-//! Programs that run beside the benchmark, gone with the value that stands for them.
+//! Programs that run beside the benchmark, ended with their value.
 
 use std::io::Read;
 use std::process::{Child, Command, Output, Stdio};
@@ -9,7 +9,7 @@ use rustix::process::Signal;
 
 use super::remains::{kill, remains};
 
-/// A program that runs until this is dropped.
+/// A running program, ended on drop.
 #[derive(Debug)]
 pub(crate) struct Running(pub(crate) Child);
 
@@ -17,7 +17,7 @@ impl Running {
     /// # Errors
     /// When it cannot be started.
     pub(crate) fn start(command: &mut Command) -> anyhow::Result<Self> {
-        // Held while it starts, so that an interruption does not miss it.
+        // Locked during the start, so that an interruption does not miss the process.
         let mut remains = remains();
         let child = command.spawn().with_context(|| format!("cannot run {command:?}"))?;
         remains.processes.insert(child.id());
@@ -28,7 +28,7 @@ impl Running {
         self.0.id()
     }
 
-    /// Waits until it ends by itself. Returns what it printed.
+    /// Waits for the program's end. Returns its output.
     ///
     /// # Errors
     /// When its output cannot be read.
@@ -44,7 +44,7 @@ impl Running {
         Ok(Output { status: self.0.wait()?, stdout: text, stderr: errors })
     }
 
-    /// Whether it has ended by itself.
+    /// Whether the program has ended.
     pub(crate) fn has_ended(&mut self) -> bool {
         !matches!(self.0.try_wait(), Ok(None))
     }
@@ -67,7 +67,7 @@ impl Drop for Running {
     }
 }
 
-/// Tries until it holds.
+/// Repeats a check until it succeeds.
 ///
 /// # Errors
 /// The message when it does not hold in time, and those of the question.
@@ -86,7 +86,7 @@ pub(crate) fn until(
     Ok(())
 }
 
-/// Runs a program. Returns what it printed.
+/// Runs a program. Returns its output.
 ///
 /// # Errors
 /// When it fails, with what it said.
@@ -94,7 +94,7 @@ pub(crate) fn run(program: &str, line: &str) -> anyhow::Result<String> {
     output(Command::new(program).args(line.split_whitespace()), &format!("{program} {line}"))
 }
 
-/// Runs a command. Returns what it printed.
+/// Runs a command. Returns its output.
 ///
 /// # Errors
 /// When it fails, with what it said.

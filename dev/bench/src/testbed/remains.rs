@@ -1,4 +1,4 @@
-//! What is to be taken away when the benchmark is interrupted: namespaces, processes, folders.
+//! Cleans up after an interruption: namespaces, processes, folders.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use signal_hook::iterator::Signals;
 use super::folder::remove_folder;
 use super::net::remove_namespaces;
 
-/// What an interrupted benchmark must take away.
+/// What an interrupted benchmark must remove.
 pub(crate) struct Remains {
     pub(crate) namespaces: BTreeSet<String>,
     pub(crate) processes: BTreeSet<u32>,
@@ -22,12 +22,12 @@ pub(crate) struct Remains {
 static REMAINS: Mutex<Remains> =
     Mutex::new(Remains { namespaces: BTreeSet::new(), processes: BTreeSet::new(), folders: BTreeSet::new() });
 
-/// What there is now. Whoever makes more holds it meanwhile, so that an interruption misses nothing.
+/// The objects to remove. Locked while one is created, so that an interruption misses nothing.
 pub(crate) fn remains() -> MutexGuard<'static, Remains> {
     REMAINS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How long programs may take to end when the benchmark is interrupted.
+/// How long programs may take to end after an interruption.
 const LAST_WORDS: Duration = Duration::from_millis(300);
 
 /// From now on SIGINT and SIGTERM end the processes of the benchmark, remove its namespaces and folders, and end it with 130.
@@ -38,9 +38,9 @@ pub(crate) fn clean_up_on_signals() -> anyhow::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     std::thread::spawn(move || {
         if signals.forever().next().is_some() {
-            // Kept locked to the end: nothing new may be made meanwhile.
+            // Stays locked to the end: nothing may be created meanwhile.
             let remains = remains();
-            // First SIGTERM, which `timeout` hands on to what it runs.
+            // SIGTERM first, which `timeout` forwards to its child.
             for signal in [Signal::TERM, Signal::KILL] {
                 remains.processes.iter().for_each(|&id| kill(id, signal));
                 std::thread::sleep(LAST_WORDS);
@@ -56,12 +56,12 @@ pub(crate) fn clean_up_on_signals() -> anyhow::Result<()> {
 /// Sends a process a signal, if it is still there.
 pub(crate) fn kill(id: u32, signal: Signal) {
     if let Some(pid) = i32::try_from(id).ok().and_then(Pid::from_raw) {
-        // It may have ended.
+        // The process may have ended.
         let _ = kill_process(pid, signal);
     }
 }
 
-/// What makes the names of one run its own: several may run side by side.
+/// Returns a name unique to this run, since several may run in parallel.
 pub(crate) fn prefix() -> String {
     format!("bhb{}-", std::process::id())
 }

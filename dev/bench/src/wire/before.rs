@@ -1,4 +1,4 @@
-//! Another build of the program, each with its sockets on the interfaces: that `attach: xdp` stays as fast as it was.
+//! Compares `attach: xdp` with another build of the program, to detect a slowdown.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use crate::table::{Goal, Line};
 use crate::testbed::net::Netns;
 use crate::testbed::traffic::{UdpServer, pin, reach};
 
-/// What is measured, in this order.
+/// The measurements, in order.
 const WORK: [(&str, &str); 5] = [
     ("TCP pod to pod, 1 flow", "Gb/s"),
     ("TCP pod to pod, 8 flows", "Gb/s"),
@@ -53,11 +53,11 @@ pub(super) fn xdp(bench: &Bench) -> anyhow::Result<Vec<Line>> {
     Ok(WORK.into_iter().enumerate().map(line).collect())
 }
 
-/// Thousands of raw frames a second that arrive at the sink, of flows that were answered once.
+/// Returns thousands of raw frames per second that arrive at the sink, of established flows.
 fn frames(bench: &Bench, node: &Node) -> anyhow::Result<f64> {
     let (client, sink) = (node.pod(CLIENT), node.pod(SINK));
     reach(&client.netns, &sink.address)?;
-    // Somebody must have the port open, or the sink's kernel refuses every packet.
+    // The port must be open, or the sink's kernel rejects every packet.
     let _receiver = UdpServer::start(&sink.netns, UDP_PORT, Some(bench.cores[1]))?;
     let [from_client, to_client] = ends(&client.netns, &node.netns, &client.interface)?;
     let [from_sink, to_sink] = ends(&sink.netns, &node.netns, &sink.interface)?;
@@ -85,12 +85,12 @@ fn frames(bench: &Bench, node: &Node) -> anyhow::Result<f64> {
     })
 }
 
-/// The MAC addresses of a pod and of the node's end of its veth.
+/// Returns the MAC addresses of a pod and of the node's end of its veth.
 fn ends(pod: &Netns, node: &Netns, interface: &str) -> anyhow::Result<[[u8; 6]; 2]> {
     Ok([pod.inside(|| Ok(LinkInfo::read("eth0")?.mac))?, node.inside(|| Ok(LinkInfo::read(interface)?.mac))?])
 }
 
-/// Thousands of packets a second that a pod receives.
+/// Returns thousands of packets per second that a pod receives.
 fn count(pod: &Netns, time: Duration) -> anyhow::Result<f64> {
     let (before, started) = (pod.received("eth0")?, Instant::now());
     std::thread::sleep(time);

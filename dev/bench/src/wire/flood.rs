@@ -1,4 +1,4 @@
-//! Two pods send what no flow cache can keep, while a third opens connections.
+//! New connections while two pods flood the node with packets that no flow cache can hold.
 
 use std::io::IoSlice;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -21,11 +21,11 @@ use crate::table::{Goal, Line, digits, median, milliseconds, percentile};
 use crate::testbed::net::Netns;
 use crate::testbed::traffic::{TcpServer, UdpServer, exchange, pin, prepare_client, reach, server};
 
-/// The pods that flood.
+/// The flooding pods.
 const FLOODERS: [&str; 2] = ["flood1", "flood2"];
-/// Packets of one system call.
+/// Packets per system call.
 const BURST: usize = 32;
-/// Pause between connections: some hundreds in a few seconds, enough for a 99th percentile.
+/// Pause between connections: a few seconds give some hundreds, enough for a 99th percentile.
 const PAUSE: Duration = Duration::from_millis(4);
 
 pub(super) fn flood(bench: &Bench) -> anyhow::Result<Vec<Line>> {
@@ -58,8 +58,8 @@ pub(super) fn flood(bench: &Bench) -> anyhow::Result<Vec<Line>> {
     ])
 }
 
-/// With the flood: the 99th percentile of opening a connection in milliseconds, how many failed, and thousands of packets a second that
-/// were sent; the 99th percentile without it; and how many connections there were.
+/// Returns, under flood: the 99th percentile of connection times in milliseconds, the number of failed connections, and thousands of
+/// packets sent per second. Then the 99th percentile without flood, and the number of connections.
 fn under_flood(bench: &Bench, node: &Node) -> anyhow::Result<Vec<f64>> {
     let (client, sink) = (node.pod(CLIENT), node.pod(SINK));
     reach(&client.netns, &sink.address)?;
@@ -90,7 +90,7 @@ fn under_flood(bench: &Bench, node: &Node) -> anyhow::Result<Vec<f64>> {
     Ok(vec![percentile(&times, 99.0), failed, rate, percentile(&calm, 99.0), count])
 }
 
-/// Opens connections one after another for so long. Returns how many milliseconds each took until it was open, and how many failed.
+/// Opens connections one after another for `time`. Returns each one's connection time in milliseconds, and the number of failed ones.
 fn connections(from: &Netns, servers: &TcpServer, address: &str, time: Duration) -> anyhow::Result<(Vec<f64>, f64)> {
     let targets = (0..8).map(|number| server(address, servers.port(number))).collect::<Result<Vec<_>, _>>()?;
     from.inside(|| {
@@ -110,7 +110,7 @@ fn connections(from: &Netns, servers: &TcpServer, address: &str, time: Duration)
     })
 }
 
-/// A socket that sends IPv4 packets with the header that it is given.
+/// Opens a socket that sends IPv4 packets with a given header.
 fn raw_socket(netns: &Netns) -> anyhow::Result<OwnedFd> {
     /// `IPPROTO_RAW`.
     const RAW: NonZeroU32 = NonZeroU32::new(255).expect("not zero");
@@ -119,14 +119,14 @@ fn raw_socket(netns: &Netns) -> anyhow::Result<OwnedFd> {
     })
 }
 
-/// Sends packets of flows that begin and never go on, pings, and a protocol that does not exist, in turn.
+/// Sends UDP packets of new flows, pings, and packets of an unassigned protocol in turns.
 fn send_garbage(socket: &OwnedFd, target: Ipv4Addr, seed: u32, stop: &AtomicBool, sent: &AtomicU64) {
     let address = SocketAddrV4::new(target, 0).as_any();
     let mut random = seed.wrapping_mul(0x9e37_79b9);
     while !stop.load(Ordering::Relaxed) {
         let packets: Vec<Vec<u8>> = (0..BURST)
             .map(|number| {
-                // A linear congruential generator (Numerical Recipes): ports need to differ, nothing more.
+                // A linear congruential generator (Numerical Recipes): the ports only need to differ.
                 random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
                 garbage(number, random.to_be_bytes(), target)
             })
@@ -141,13 +141,13 @@ fn send_burst(socket: &OwnedFd, address: &SocketAddrAny, packets: &[Vec<u8>]) ->
         packets.iter().map(|_| SendAncillaryBuffer::default()).collect();
     let mut messages: Vec<MMsgHdr<'_>> =
         parts.iter().zip(&mut controls).map(|(part, control)| MMsgHdr::new_with_addr(address, part, control)).collect();
-    // What the kernel does not take, because its queues are full, is not sent: a flood does not wait.
+    // Packets that do not fit the kernel's queues are not sent: a flood does not wait.
     sendmmsg(socket, &mut messages, SendFlags::empty()).unwrap_or_default()
 }
 
-/// A packet of 46 bytes; the kernel adds source, length and checksum of the header.
+/// Makes a packet of 46 bytes. The kernel adds source, length and checksum of the header.
 fn garbage(number: usize, random: [u8; 4], target: Ipv4Addr) -> Vec<u8> {
-    /// The first number that RFC 3692 leaves to experiments.
+    /// The first protocol number that RFC 3692 reserves for experiments.
     const EXPERIMENT: u8 = 253;
     let [udp_high, udp_low] = UDP_PORT.to_be_bytes();
     let (protocol, payload) = match number % 3 {

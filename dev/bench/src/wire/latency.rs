@@ -1,4 +1,4 @@
-//! Requests and new connections: how long they take, and how many there are in a second.
+//! Latency of requests, and rate of new connections.
 
 use std::sync::Mutex;
 use std::time::Instant;
@@ -12,11 +12,11 @@ use crate::testbed::folder::Folder;
 use crate::testbed::net::Netns;
 use crate::testbed::traffic::{TcpServer, exchange, prepare_client, reach, server};
 
-/// Clients of redis-benchmark, and requests that they make in a second or so: enough for a 99th percentile.
+/// Clients of redis-benchmark, and their requests in about a second: enough for a 99th percentile.
 const CLIENTS: [(u32, u64); 2] = [(1, 15_000), (32, 50_000)];
-/// Connections that are under way at a time.
+/// Connections open at a time.
 const IN_FLIGHT: usize = 16;
-/// The first TCP port of our own servers.
+/// First TCP port of the benchmark's servers.
 pub(super) const PORT: u16 = 8_000;
 
 /// GET requests to redis.
@@ -45,7 +45,7 @@ pub(super) fn redis(bench: &Bench) -> anyhow::Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// The 50th and 99th percentile in milliseconds, as redis-benchmark says.
+/// Returns the 50th and 99th percentile in milliseconds, as redis-benchmark reports them.
 fn get(from: &Netns, core: usize, address: &str, clients: u32, requests: u64) -> anyhow::Result<[f64; 2]> {
     let line =
         format!("timeout 60 taskset -c {core} redis-benchmark -h {address} -t get -c {clients} -n {requests} --csv");
@@ -59,7 +59,7 @@ fn get(from: &Netns, core: usize, address: &str, clients: u32, requests: u64) ->
     Ok([of("p50_latency_ms")?, of("p99_latency_ms")?])
 }
 
-/// New TCP connections, a byte each way.
+/// New TCP connections with a byte each way.
 pub(super) fn connections(bench: &Bench) -> anyhow::Result<Vec<Line>> {
     let rounds = bench.rounds(&[Way::Vswitch, Way::Policy], |way| connect(bench, &bench.node(way, Plan::pair())?))?;
     let [ours, other] = [Way::Vswitch, Way::Policy].map(|way| rounds.of(way, 0));
@@ -75,13 +75,13 @@ pub(super) fn connections(bench: &Bench) -> anyhow::Result<Vec<Line>> {
     Ok(vec![line.with("failed", failed.to_vec().into()).with("sent_again", repeated.to_vec().into())])
 }
 
-/// Thousands of connections a second that were opened, answered and closed; the 99th percentile of one in milliseconds; and how
-/// many failed.
+/// Returns thousands of connections per second that were opened, answered and closed, the 99th percentile of the connection time in
+/// milliseconds, and the number of failed ones.
 pub(super) fn connect(bench: &Bench, node: &Node) -> anyhow::Result<Vec<f64>> {
     connect_to(bench, node, &node.pod(SINK).address)
 }
 
-/// The same to this address of the sink.
+/// As [`connect`], to this address of the sink.
 pub(super) fn connect_to(bench: &Bench, node: &Node, address: &str) -> anyhow::Result<Vec<f64>> {
     let (client, sink) = (node.pod(CLIENT), node.pod(SINK));
     reach(&client.netns, &sink.address)?;
@@ -106,7 +106,7 @@ pub(super) fn connect_to(bench: &Bench, node: &Node, address: &str) -> anyhow::R
                             Err(_) => own_failed += 1.0,
                         }
                     }
-                    // Poisoned only when another thread has panicked, which the scope tells.
+                    // The lock is poisoned only if another thread has panicked, which the scope reports.
                     if let (Ok(mut times), Ok(mut failed)) = (times.lock(), failed.lock()) {
                         times.extend(own);
                         *failed += own_failed;

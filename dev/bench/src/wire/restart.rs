@@ -1,4 +1,4 @@
-//! `kill -9` under connections that are in use, and a new process.
+//! `kill -9` while connections are in use, followed by a new process.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -15,32 +15,32 @@ use crate::table::{Goal, Line, digits};
 use crate::testbed::programs::until;
 use crate::testbed::traffic::{TcpServer, reach, server};
 
-/// Of all connections these send without a pause but for [`BULK_PAUSE`]; the others ask and are answered.
+/// Number of connections that send continuously, with pauses of [`BULK_PAUSE`]. The others send requests and wait for answers.
 const BULK: usize = 4;
-/// The port of those.
+/// Port of the sending connections.
 const BULK_PORT: u16 = 7_000;
 const BULK_BYTES: usize = 64 << 10;
 const BULK_PAUSE: Duration = Duration::from_millis(5);
-/// Questions per second of all connections that ask: enough to notice a gap in each, little enough to leave the cores time.
+/// Requests per second of all connections together: enough to detect a gap in each, few enough not to load the cores.
 const QUESTIONS: u32 = 5_000;
-/// How long the process is gone. Well within the lease, and longer than any hesitation of TCP.
+/// How long the process is down: well within the lease, and longer than any delay of TCP itself.
 const GONE: Duration = Duration::from_secs(1);
-/// How long connections may take to go on after that; the pauses of TCP's retransmissions double.
+/// Time limit for connections to recover. TCP's retransmission timeouts double.
 const RECOVERY: Duration = Duration::from_secs(10);
-/// What a connection waits for an answer before it counts as lost.
+/// Time without an answer after which a connection counts as lost.
 const SILENCE: Duration = Duration::from_secs(20);
 
-/// What became of one connection.
+/// The record of one connection.
 #[derive(Debug, Default)]
 struct Record {
-    /// Nanoseconds since the beginning, when it last moved.
+    /// When the connection last made progress, in nanoseconds since the start.
     moved: AtomicU64,
-    /// The longest it did not, in nanoseconds: before the kill and after.
+    /// The longest gap, in nanoseconds: before and after the kill.
     gaps: [AtomicU64; 2],
     failed: AtomicBool,
 }
 
-/// What all connections have in common.
+/// State shared by all connections.
 #[derive(Debug)]
 struct Run {
     started: Instant,
@@ -55,7 +55,7 @@ impl Run {
         u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// The connection has moved, which it was to do since this time.
+    /// Records progress of a connection, which was due since `since`.
     fn moved(&self, record: &Record, since: u64) {
         let now = self.now();
         record.gaps[self.phase.load(Ordering::Relaxed)].fetch_max(now - since, Ordering::Relaxed);
@@ -66,14 +66,14 @@ impl Run {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// The longest gap of a phase, in milliseconds.
+    /// Returns the longest gap of a phase, in milliseconds.
     #[expect(clippy::cast_precision_loss, reason = "milliseconds are shown with three digits")]
     fn longest(&self, phase: usize) -> f64 {
         let gaps = self.records.iter().map(|record| record.gaps[phase].load(Ordering::Relaxed));
         gaps.max().unwrap_or_default() as f64 / 1e6
     }
 
-    /// How many have failed or have not moved since this time.
+    /// Counts connections that failed or made no progress since this time.
     fn lost(&self, since: u64) -> usize {
         let dead = |record: &&Arc<Record>| {
             record.failed.load(Ordering::Relaxed) || record.moved.load(Ordering::Relaxed) < since
@@ -82,7 +82,7 @@ impl Run {
     }
 }
 
-/// The worst of all rounds.
+/// Returns the worst values of all rounds.
 pub(super) fn killed(bench: &Bench) -> anyhow::Result<Vec<Line>> {
     let rounds = (0..bench.rounds).map(|_| once(bench)).collect::<anyhow::Result<Vec<_>>>()?;
     let worst = |of: fn(&Outcome) -> f64| rounds.iter().map(of).fold(0.0, f64::max);
@@ -99,8 +99,7 @@ pub(super) fn killed(bench: &Bench) -> anyhow::Result<Vec<Line>> {
     ])
 }
 
-/// What one round has brought: connections, milliseconds, milliseconds before the kill, and seconds until the new process said
-/// that it forwards.
+/// Results of a round: lost connections, longest gap in milliseconds after and before the kill, and seconds until the new process forwards.
 #[derive(Clone, Copy, Debug)]
 struct Outcome {
     lost: f64,
@@ -149,7 +148,7 @@ fn once(bench: &Bench) -> anyhow::Result<Outcome> {
     })
 }
 
-/// How many connections were lost, and how long the new process took until it said that it forwards.
+/// Returns the number of lost connections, and the time until the new process forwards.
 fn kill_and_restart(bench: &Bench, node: &mut super::node::Node, run: &Run) -> anyhow::Result<(usize, Duration)> {
     std::thread::sleep(bench.time);
     until("not all connections work before anything is killed", RECOVERY, || Ok(run.lost(1) == 0))?;
@@ -165,7 +164,7 @@ fn kill_and_restart(bench: &Bench, node: &mut super::node::Node, run: &Run) -> a
     while run.lost(ready) > 0 && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(50));
     }
-    // What stands still now has no gap yet that was measured to its end.
+    // Stalled connections have a gap that is not recorded yet.
     for record in &run.records {
         let moved = record.moved.load(Ordering::Relaxed);
         if moved < ready {
@@ -183,7 +182,7 @@ fn connect(client: &super::node::Pod, target: SocketAddr) -> anyhow::Result<TcpS
     Ok(stream)
 }
 
-/// Asks, and waits for the answer.
+/// Sends requests and waits for answers.
 fn ask(mut stream: TcpStream, pause: Duration, run: &Run, record: &Record) {
     let mut bytes = [1; 64];
     while !run.stops() {
@@ -199,7 +198,7 @@ fn ask(mut stream: TcpStream, pause: Duration, run: &Run, record: &Record) {
 
 fn send(mut stream: TcpStream, run: &Run) {
     let bytes = vec![2; BULK_BYTES];
-    // The receiver notices when it ends.
+    // The receiver notices the end.
     while !run.stops() && stream.write_all(&bytes).is_ok() {
         std::thread::sleep(BULK_PAUSE);
     }

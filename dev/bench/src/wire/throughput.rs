@@ -1,4 +1,4 @@
-//! TCP of iperf3 and UDP of ordinary sockets: how much arrives.
+//! Throughput: TCP of iperf3, and UDP of ordinary sockets.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -12,18 +12,18 @@ use crate::table::{Goal, Line, digits, median};
 use crate::testbed::net::Netns;
 use crate::testbed::traffic::{UdpServer, open_flow, pin, reach, send_many, server};
 
-/// Flows of the second measurement of TCP.
+/// Flows of the second TCP measurement.
 const FLOWS: u32 = 8;
-/// Sockets that take turns in sending UDP.
+/// Sockets that send UDP in turns.
 const SOCKETS: usize = 8;
-/// Datagrams of one system call.
+/// Datagrams per system call.
 const BURST: usize = 32;
-/// Payload, which makes a frame of 60 bytes, the smallest without its checksum.
+/// Payload of a 60-byte frame, the smallest without its checksum.
 const PAYLOAD: [u8; 18] = [0; 18];
-/// Time for caches and sessions before packets are counted.
+/// Warm-up of caches and sessions before packets are counted.
 pub(super) const WARM_UP: Duration = Duration::from_millis(300);
 
-/// TCP between two pods of the node, against all others.
+/// TCP between two pods of the node, compared with all alternatives.
 pub(super) fn pods(bench: &Bench) -> anyhow::Result<Vec<Line>> {
     let others =
         [(Way::Policy, Goal::AtLeast(1.1)), (Way::Routing, Goal::AtLeast(1.0)), (Way::Bridge, Goal::AtLeast(0.9))];
@@ -63,7 +63,7 @@ pub(super) fn second_node(bench: &Bench) -> anyhow::Result<Vec<Line>> {
     Ok(lines_of("node2", "pod to a second node", &rounds, Way::Routing, Goal::AtLeast(0.9)).into())
 }
 
-/// TCP from the node itself to a pod.
+/// TCP from the node to a pod.
 pub(super) fn host(bench: &Bench) -> anyhow::Result<Vec<Line>> {
     let rounds = bench.rounds(&[Way::Vswitch, Way::Routing], |way| {
         let node = bench.node(way, Plan { host: true, ..Plan::pair() })?;
@@ -74,14 +74,14 @@ pub(super) fn host(bench: &Bench) -> anyhow::Result<Vec<Line>> {
     Ok(lines_of("host", "host to pod", &rounds, Way::Routing, Goal::AtLeast(0.9)).into())
 }
 
-/// Gb/s that arrive, the client on one core and the server on the other.
+/// Returns the received Gb/s, with client and server on separate cores.
 pub(super) fn iperf(bench: &Bench, from: &Netns, to: &Netns, address: &str, flows: u32) -> anyhow::Result<f64> {
     let [client, sink] = bench.cores;
     let _server = to.serve(&format!("taskset -c {sink} iperf3 -s -1"), 5201)?;
     let seconds = bench.time.as_secs();
-    // It takes whole seconds only. What is shorter is a trial, for which some packets are enough.
+    // iperf3 accepts only whole seconds. Shorter runs are trials, for which some packets suffice.
     let length = if seconds == 0 { "-n 20M".to_owned() } else { format!("-t {seconds}") };
-    // Longer than any run of it: a connection that stands still must not stop the benchmark.
+    // Longer than any run, so that a stalled connection does not block the benchmark.
     let most = seconds + 15;
     let line = format!("timeout {most} taskset -c {client} iperf3 -J -c {address} -P {flows} {length}");
     let report: serde_json::Value = serde_json::from_str(&from.run(&line)?)?;
@@ -101,7 +101,7 @@ pub(super) fn udp(bench: &Bench) -> anyhow::Result<Vec<Line>> {
     Ok(vec![line.noted(&note).with("sent", sent.to_vec().into()).with("taken", taken.to_vec().into())])
 }
 
-/// Thousands of datagrams a second that arrive, that were sent, and that the receiving program took.
+/// Returns thousands of datagrams per second: received by the node, sent, and read by the receiving program.
 pub(super) fn datagrams(bench: &Bench, node: &Node) -> anyhow::Result<Vec<f64>> {
     let (client, sink) = (node.pod(CLIENT), node.pod(SINK));
     reach(&client.netns, &sink.address)?;
@@ -134,8 +134,8 @@ pub(super) fn datagrams(bench: &Bench, node: &Node) -> anyhow::Result<Vec<f64>> 
     })
 }
 
-/// Datagrams that have come to the sockets of a namespace, those included for which a socket had no room because its program
-/// was not scheduled in time: they have passed the node.
+/// Returns the datagrams delivered to the sockets of a namespace. Includes those dropped for a full socket buffer, because they have passed
+/// the node.
 fn arrived(netns: &Netns) -> anyhow::Result<u64> {
     Ok(netns.counter("Udp", "InDatagrams")? + netns.counter("Udp", "RcvbufErrors")?)
 }

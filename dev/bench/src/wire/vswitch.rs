@@ -1,4 +1,4 @@
-//! The program's configuration, and what it knows of it.
+//! Writes the program's configuration and state, and detects which configuration keys it supports.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::testbed::folder::Folder;
 use crate::testbed::vswitch::Vswitch;
 use crate::{policy, services};
 
-/// A port of the configuration.
+/// A port in the configuration.
 #[derive(Clone, Debug)]
 pub(super) enum Port {
     Pod { name: String, interface: String, netns: String },
@@ -19,11 +19,11 @@ pub(super) enum Port {
     Host,
 }
 
-/// Writes the configuration and the state of the program. `pods` are names and addresses; `has_services` says whether one of them, the
-/// sink, is behind a Service.
+/// Writes the configuration and state of the program. `pods` has names and addresses. `has_services` adds Services, one of which leads to
+/// the sink.
 ///
 /// # Errors
-/// When they cannot be written.
+/// If a file cannot be written.
 pub(super) fn configure(
     program: &Program,
     ports: &[Port],
@@ -36,7 +36,7 @@ pub(super) fn configure(
         objects.push_str(&services::objects(sink));
     }
     folder.write("state.yaml", &objects)?;
-    // Sessions and pins of its own for each node, or the next one would go on with what this one leaves.
+    // Each node has its own sessions and pins, so that nothing of a previous node is adopted.
     let mut own = String::new();
     if program.known.pins && program.attach == Attach::Tc {
         let _ = writeln!(own, "pins: {}", folder.mount("bpf")?.join("pins").display());
@@ -48,7 +48,7 @@ pub(super) fn configure(
     Ok(Vswitch::new(program.path.clone(), folder))
 }
 
-/// The cluster: the node, its pods and the policy of the sink.
+/// Returns the cluster's objects: the node, its pods and the sink's policy.
 fn state(pods: &[(String, String)]) -> String {
     let mut text = format!(
         "apiVersion: v1\nkind: Namespace\nmetadata: {{name: x}}\n---\napiVersion: v1\nkind: Node\n\
@@ -96,21 +96,21 @@ fn configuration(program: &Program, own: &str, ports: &[Port]) -> String {
     text
 }
 
-/// Keys of the configuration that a program may know.
+/// Configuration keys that the program may support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Known {
-    /// How interfaces are attached. A program that does not know the key knows AF_XDP sockets on the interfaces only.
+    /// How interfaces are attached. A program without this key attaches AF_XDP sockets only.
     attach: bool,
-    /// Where links and maps are pinned.
+    /// The folder of pinned links and maps.
     pins: bool,
-    /// Where sessions outlive the process.
+    /// The file of sessions that survive a restart.
     session_folder: bool,
 }
 
-/// What the configuration of the program at this path may say.
+/// Detects which configuration keys the program supports.
 ///
 /// # Errors
-/// When the program cannot be run, or does not know this way of attaching.
+/// If the program cannot be run, or does not support this attachment.
 pub(super) fn known(path: &Path, attach: Attach) -> anyhow::Result<Known> {
     let said = complaints(path, &format!("attach: {}", attach.name()))?;
     let refuses = |what: &str| said.contains(what) && said.contains("attach");

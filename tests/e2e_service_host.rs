@@ -276,7 +276,7 @@ fn routes_to_services_follow_the_state_and_the_settings_and_leave_those_of_other
         assert!(told.contains(&format!("{v6} via fe80::1 dev bh-node src {}", NODE[1])), "{told}");
     }
     assert!(!told.contains("10.96.0.30") && told.contains("fd96::30"), "{told}");
-    assert!(lab.log().contains("10.96.0.30/32 over bh-node: the kernel has another route there"), "{}", lab.log());
+    assert!(lab.log().contains("10.96.0.30/32 over bh-node: the kernel has another route to it"), "{}", lab.log());
     assert_seen(lab, &lab.node, LOCAL[0], NODE[0]);
     // What is refused is tried again. A Service that goes takes its route along, and one that comes has one.
     lab.node.ip("route del 10.96.0.30/32");

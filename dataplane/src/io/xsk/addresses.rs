@@ -1,8 +1,7 @@
-//! The addresses of the interfaces of a network namespace, and being told when they change: rtnetlink.
+//! Lists and watches the addresses of a network namespace's interfaces with rtnetlink.
 //! Source: `include/uapi/linux/{rtnetlink,if_addr}.h`, rtnetlink(7).
 //!
-//! What has changed is not read from the messages, which may be lost: whoever is told reads all addresses anew. A node has some
-//! dozens.
+//! The watch ignores the messages' contents, as messages can be lost. Its user lists all addresses again; a node has dozens.
 
 use std::io;
 use std::net::IpAddr;
@@ -16,25 +15,25 @@ use super::wait::{PollSet, poll};
 const ADDRESSES: u32 = 0x10 | 0x100;
 /// Bytes of `struct ifaddrmsg`.
 const ADDRESS: usize = 8;
-/// `IFA_ADDRESS`, `IFA_LOCAL`: of a point-to-point link the first one is the other end's.
+/// `IFA_ADDRESS`, `IFA_LOCAL`: on a point-to-point link, the first is the peer's address.
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
-/// `IFA_F_DADFAILED`: somebody else on the link has it.
+/// `IFA_F_DADFAILED`: another host on the link has the address.
 const IFA_F_DADFAILED: u8 = 0x08;
 
 /// An address of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct InterfaceAddress {
-    /// The interface's number.
+    /// The interface's index.
     pub interface: u32,
     /// The address.
     pub address: IpAddr,
 }
 
-/// The addresses of all interfaces of the calling thread's network namespace, loopback and link-local ones included.
+/// Returns the addresses of all interfaces of the calling thread's network namespace, including loopback and link-local ones.
 ///
 /// # Errors
-/// When the kernel does not answer.
+/// If the netlink request fails.
 pub fn addresses() -> io::Result<Vec<InterfaceAddress>> {
     let mut found = Vec::new();
     ask(libc::RTM_GETADDR, true, &[0; ADDRESS], |message| found.extend(InterfaceAddress::of(message)))?;
@@ -67,25 +66,25 @@ fn ip(family: u8, value: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// Tells when an address comes or goes.
+/// Reports changes of addresses in one network namespace.
 #[derive(Debug)]
 pub struct AddressWatch {
     socket: OwnedFd,
 }
 
 impl AddressWatch {
-    /// Watches the addresses of the calling thread's network namespace, from now on and from whichever thread.
+    /// Starts watching the calling thread's network namespace. Any thread can use the watch.
     ///
     /// # Errors
-    /// When the process has too many descriptors, or the kernel refuses.
+    /// If the process has too many open descriptors, or the kernel refuses.
     pub fn new() -> io::Result<Self> {
         Ok(Self { socket: link_watch::listen(ADDRESSES)? })
     }
 
-    /// Waits until an address may have come or gone.
+    /// Waits until an address may have been added or removed.
     ///
     /// # Errors
-    /// When the kernel refuses, and would do so again.
+    /// If the socket fails permanently.
     pub fn wait(&self) -> io::Result<()> {
         let mut told = 0;
         while told == 0 {

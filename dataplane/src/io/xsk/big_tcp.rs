@@ -1,11 +1,11 @@
-//! How long the packets are in which an interface sends TCP ("BIG TCP", Linux 6.3).
+//! Sets an interface's maximum length of unsegmented TCP packets ("BIG TCP", Linux 6.3).
 //! Source: `include/uapi/linux/if_link.h`; <https://lwn.net/Articles/920018/>.
 //!
-//! The kernel sends TCP in packets that only the last interface of their way cuts into segments. They have up to 64 KiB unless the
-//! interface allows more. Everything on the way is done once a packet, so that longer ones make bulk TCP cheaper for the sender. An
-//! interface on their way that does not allow as much cuts them as if it could do nothing itself.
+//! The kernel sends TCP in long packets, which the last interface on the path cuts into segments. The limit is 64 KiB unless the interface
+//! allows more. The path's cost is per packet, so longer packets make bulk TCP cheaper. An interface on the path with a lower limit segments
+//! the packets in software.
 //!
-//! IPv4 only: with IPv6, kernels of today put another header into such packets, and the flow cache's programs do not read it.
+//! IPv4 only: for IPv6, current kernels insert another header, which the flow cache's programs do not parse.
 
 use std::io;
 
@@ -17,17 +17,17 @@ use super::{XskError, netlink};
 /// `IFLA_GSO_IPV4_MAX_SIZE`.
 const SENT: u16 = 63;
 
-/// Lets an interface of the calling thread's network namespace send TCP over IPv4 in packets of up to so many bytes. Connections
-/// that exist stay as they are.
+/// Sets the maximum length in bytes of unsegmented TCP packets over IPv4 on an interface of the calling thread's network namespace. Affects
+/// only new connections.
 ///
 /// # Errors
-/// [`XskError`] when there is no such interface, the kernel is older than 6.3, or its driver does not take packets of this size
-/// (a veth takes up to 524,280 bytes).
+/// [`XskError`] if there is no such interface, the kernel is older than 6.3, or the driver supports no packets of this length (a veth
+/// supports up to 524,280 bytes).
 pub fn set_longest_tcp_packet(interface: &str, bytes: u32) -> Result<(), XskError> {
-    let failed = |source| XskError::system(interface, "change how long its TCP packets are", source);
+    let failed = |source| XskError::system(interface, "set the maximum length of its TCP packets", source);
     let index = LinkInfo::read(interface)?.index;
     set_number(index, SENT, bytes).map_err(failed)?;
-    // Older kernels pass over what they do not know.
+    // Older kernels ignore the unknown attribute.
     match longest_sent(index).map_err(failed)? {
         Some(now) if now == bytes => Ok(()),
         _ => Err(failed(io::Error::new(io::ErrorKind::Unsupported, "the kernel is older than 6.3"))),

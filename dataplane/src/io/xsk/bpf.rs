@@ -1,7 +1,7 @@
-//! bpf(2): maps, programs, links. Source: `include/uapi/linux/bpf.h`.
+//! bpf(2): programs, links and pins. Source: `include/uapi/linux/bpf.h`.
 //!
-//! Only what a few programs of some hundred instructions need. The alternative, a loader such as libbpf or aya with programs
-//! compiled by clang, would make libelf or clang a condition of building.
+//! Implements only the needs of a few programs of some hundred instructions. The alternative, libbpf or aya with programs compiled by clang,
+//! would make libelf or clang a build requirement.
 
 #[cfg(feature = "bench")]
 mod test_run;
@@ -18,16 +18,16 @@ pub(super) use test_run::{TestRun, test_run, test_run_tc};
 use super::instruction::Instruction;
 use super::small_size;
 
-/// `BPF_F_XDP_HAS_FRAGS`: the program does not mind packets in several buffers.
+/// `BPF_F_XDP_HAS_FRAGS`: the program supports multi-buffer packets.
 pub(super) const HAS_FRAGS: u32 = 1 << 5;
-/// What a program is attached to.
+/// The hook that a program is attached to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hook {
     /// XDP.
     Xdp,
-    /// tc ingress (tcx, Linux 6.6): what an interface has received, before the network stack sees it.
+    /// tc ingress: packets that an interface has received, before the network stack.
     TcIngress,
-    /// tc egress (tcx, Linux 6.6): what the network stack sends out of an interface.
+    /// tc egress: packets that the network stack sends out of an interface.
     TcEgress,
 }
 
@@ -50,10 +50,10 @@ impl Hook {
     }
 }
 
-/// `BPF_F_BEFORE`, for tc hooks: before all programs that are there.
+/// `BPF_F_BEFORE`, for tc hooks: run before all attached programs.
 pub(super) const BEFORE: u32 = 1 << 3;
 
-/// How much of the verifier's words is kept: its verdict is at the end, behind the instructions that led to it.
+/// Size of the verifier's log in bytes. The verdict is at its end, after the instructions.
 const LOG: usize = 1 << 20;
 
 const PROG_LOAD: c_long = 5;
@@ -65,18 +65,18 @@ const LINK_CREATE: c_long = 28;
 const LINK_UPDATE: c_long = 29;
 const LINK_DETACH: c_long = 34;
 
-/// Loads a program. The name is for `bpftool`.
+/// Loads a program. `bpftool` displays the name.
 pub(super) fn load_program(hook: Hook, name: &str, instructions: &[Instruction], flags: u32) -> io::Result<OwnedFd> {
     load(hook, name, instructions, flags, &mut [])
 }
 
-/// Why the kernel's verifier refuses a program: the last lines of what it says.
+/// Loads a rejected program again and returns the last lines of the verifier's log.
 pub(super) fn refusal(hook: Hook, instructions: &[Instruction], flags: u32) -> String {
-    /// The verdict and what the registers were.
+    /// Enough for the verdict and the registers.
     const LINES: usize = 4;
     let mut log = vec![0; LOG];
     match load(hook, "bulkhead_why", instructions, flags, &mut log) {
-        Ok(_) => "it takes it now".to_owned(),
+        Ok(_) => "the verifier accepted the program on the second try".to_owned(),
         Err(_) => {
             let text = String::from_utf8_lossy(&log);
             let lines: Vec<&str> = text.trim_end_matches('\0').trim().lines().collect();
@@ -116,16 +116,15 @@ fn load(hook: Hook, name: &str, instructions: &[Instruction], flags: u32, log: &
         interface: 0,
         attach_type: if hook == Hook::Xdp { hook.attach_type() } else { 0 },
     };
-    // SAFETY: the attributes of this command; the pointers are to memory that outlives the call, and the kernel writes
-    // within the log only.
+    // SAFETY: the attributes of this command. The pointers are to memory that outlives the call, and the kernel writes only
+    // within the log.
     owned(unsafe { bpf(PROG_LOAD, attributes) }?)
 }
 
-/// Attaches a program to an interface for as long as the descriptor that is returned is open, or the link is pinned: the
-/// kernel detaches it when the process dies, however it dies. The alternative, attaching by netlink, leaves it behind
-/// after `kill -9`.
+/// Attaches a program to an interface while the returned descriptor is open or the link is pinned. So the kernel detaches an unpinned link
+/// when the process dies. The alternative, attaching by netlink, keeps the program after `kill -9`.
 pub(super) fn attach(hook: Hook, program: BorrowedFd<'_>, interface: u32, flags: u32) -> io::Result<OwnedFd> {
-    /// `struct bpf_attr`, `link_create`; the last two are of tc hooks, 0 for "relative to nothing".
+    /// `struct bpf_attr`, `link_create`. The last two belong to tc hooks; 0 means not relative to another program.
     #[repr(C)]
     struct Attributes {
         program: u32,
@@ -142,7 +141,7 @@ pub(super) fn attach(hook: Hook, program: BorrowedFd<'_>, interface: u32, flags:
     owned(unsafe { bpf(LINK_CREATE, attributes) }?)
 }
 
-/// Puts another program in the place of a link's, with no moment in between.
+/// Atomically replaces a link's program.
 pub(super) fn replace(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
     #[repr(C)]
     struct Attributes {
@@ -156,20 +155,18 @@ pub(super) fn replace(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Resu
     unsafe { bpf(LINK_UPDATE, Attributes { link, program, flags: 0, old_program: 0 }) }.map(drop)
 }
 
-/// Detaches the program of a link at once. Closing the descriptor does so as well, but only when no child process has
-/// a copy of it, which each has for a moment before it runs its program.
+/// Detaches a link's program immediately. Closing the descriptor does not while a child process has a copy, as between `fork` and `exec`.
 pub(super) fn detach(link: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: the attribute of this command, without pointers.
     unsafe { bpf(LINK_DETACH, link.as_raw_fd()) }.map(drop)
 }
 
-/// The interface that a program is attached to by this link, XDP or tc, 0 when the interface is no more; and the program's
-/// number.
+/// Returns the index of the interface that an XDP or tcx link is attached to, and the program's id. The index is 0 if the interface is gone.
 pub(super) fn attached_to(link: BorrowedFd<'_>) -> io::Result<(u32, u32)> {
     link_info(link).map(|info| (info.interface, info.program))
 }
 
-/// `struct bpf_link_info` as far as it concerns XDP and tcx links, which begin alike.
+/// The start of `struct bpf_link_info`, which XDP and tcx links share.
 #[derive(Default)]
 #[repr(C)]
 struct LinkInfo {
@@ -188,10 +185,10 @@ fn link_info(link: BorrowedFd<'_>) -> io::Result<LinkInfo> {
     Ok(info)
 }
 
-/// Has the kernel tell of a map, program or link.
+/// Reads the information about a map, program or link to the address `info`.
 ///
 /// # Safety
-/// There must be `length` bytes to write to at the address, for any content.
+/// `length` bytes at the address must be writable with any content.
 pub(super) unsafe fn info_of(object: BorrowedFd<'_>, info: u64, length: u32) -> io::Result<()> {
     #[repr(C)]
     struct Attributes {
@@ -200,11 +197,11 @@ pub(super) unsafe fn info_of(object: BorrowedFd<'_>, info: u64, length: u32) -> 
         info: u64,
     }
     let attributes = Attributes { descriptor: object.as_raw_fd().cast_unsigned(), info_len: length, info };
-    // SAFETY: the attributes of this command, with memory that the caller answers for.
+    // SAFETY: the attributes of this command, with memory that the caller guarantees.
     unsafe { bpf(OBJ_GET_INFO_BY_FD, attributes) }.map(drop)
 }
 
-/// What the commands on pinned objects are told.
+/// `struct bpf_attr` of the commands on pinned objects.
 #[repr(C)]
 struct Pinned {
     path: u64,
@@ -212,7 +209,7 @@ struct Pinned {
     flags: u32,
 }
 
-/// Gives a map or a link a name in a BPF file system, where it lives on when no process has it any more.
+/// Pins a map or link in a BPF file system, so that it outlives the process.
 pub(super) fn pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     let descriptor = object.as_raw_fd().cast_unsigned();
@@ -220,7 +217,7 @@ pub(super) fn pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     unsafe { bpf(OBJ_PIN, Pinned { path: address(path.as_ptr()), descriptor, flags: 0 }) }.map(drop)
 }
 
-/// The kind of file system that a path is in, as `statfs` tells it.
+/// Returns the type of a path's file system, by `statfs`.
 pub(super) fn file_system(path: &Path) -> io::Result<i64> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: a structure of numbers, for which zeros are values.
@@ -232,21 +229,21 @@ pub(super) fn file_system(path: &Path) -> io::Result<i64> {
     Ok(told.f_type)
 }
 
-/// The map or link that has this name.
+/// Opens a pinned map or link.
 pub(super) fn pinned(path: &Path) -> io::Result<OwnedFd> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: as above.
     owned(unsafe { bpf(OBJ_GET, Pinned { path: address(path.as_ptr()), descriptor: 0, flags: 0 }) }?)
 }
 
-/// The number of a link.
+/// Returns a link's id.
 pub(super) fn link_id(link: BorrowedFd<'_>) -> io::Result<u32> {
     link_info(link).map(|info| info.id)
 }
 
-/// The number of a program.
+/// Returns a program's id.
 pub(super) fn program_id(program: BorrowedFd<'_>) -> io::Result<u32> {
-    /// `struct bpf_prog_info` as far as the number.
+    /// `struct bpf_prog_info` up to the id.
     #[derive(Default)]
     #[repr(C)]
     struct ProgramInfo {
@@ -259,8 +256,7 @@ pub(super) fn program_id(program: BorrowedFd<'_>) -> io::Result<u32> {
     Ok(info.id)
 }
 
-/// The numbers of the links at a tc hook of an interface of the calling thread's network namespace, in the order in which
-/// their programs run (Linux 6.6).
+/// Returns the ids of the links at a tc hook of an interface in the calling thread's network namespace, in execution order (Linux 6.6).
 pub(super) fn links_of(hook: Hook, interface: u32) -> io::Result<Vec<u32>> {
     /// `struct bpf_attr`, `query`.
     #[repr(C)]
@@ -294,8 +290,8 @@ pub(super) fn links_of(hook: Hook, interface: u32) -> io::Result<Vec<u32>> {
         revision: 0,
     };
     let len = size_of::<Attributes>();
-    // SAFETY: the attributes of this command, which the kernel writes the count to; there is room for as many numbers as it
-    // ever has.
+    // SAFETY: the attributes of this command, to which the kernel writes the count. The arrays have room for the kernel's
+    // maximum of ids.
     let result = unsafe { libc::syscall(libc::SYS_bpf, PROG_QUERY, &raw mut attributes, len) };
     if result < 0 {
         return Err(io::Error::last_os_error());
@@ -303,7 +299,7 @@ pub(super) fn links_of(hook: Hook, interface: u32) -> io::Result<Vec<u32>> {
     Ok(links[..(attributes.count as usize).min(MOST)].to_vec())
 }
 
-/// A name as the kernel wants it: zeros behind, at least one.
+/// A name of 15 bytes at most, padded with zeros to 16.
 pub(super) fn padded(name: &str) -> [u8; 16] {
     let mut padded = [0; 16];
     padded.iter_mut().take(15).zip(name.bytes()).for_each(|(to, from)| *to = from);
@@ -316,14 +312,16 @@ pub(super) fn address<T>(pointer: *const T) -> u64 {
 
 pub(super) fn owned(descriptor: c_long) -> io::Result<OwnedFd> {
     let descriptor = i32::try_from(descriptor).map_err(|_| io::Error::from_raw_os_error(libc::EBADF))?;
-    // SAFETY: bpf(2) has just made it for us, and nobody else knows of it. It is closed on exec by itself.
+    // SAFETY: bpf(2) has just created it, and nothing else owns it. The kernel sets close-on-exec.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
+/// Calls bpf(2). Retries `EAGAIN`.
+///
 /// # Safety
 /// The attributes must be those of the command, with pointers to memory of the sizes that the kernel reads and writes.
 pub(super) unsafe fn bpf<A>(command: c_long, mut attributes: A) -> io::Result<c_long> {
-    /// The verifier gives up when a signal is pending. libbpf tries five times as well.
+    /// The verifier returns `EAGAIN` if a signal is pending. libbpf tries five times too.
     const TRIES: u32 = 5;
     let mut tries = 0;
     loop {

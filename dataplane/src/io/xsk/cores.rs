@@ -1,11 +1,11 @@
-//! The cores that threads run on.
+//! CPU affinity of threads.
 
 use std::mem::size_of;
 
-/// Bits of the kernel's set of cores: the size that the C library's own has.
+/// Bits of a `cpu_set_t`.
 const MOST: usize = libc::CPU_SETSIZE as usize;
 
-/// The numbers of the cores that the calling thread may run on, in ascending order. Empty if the kernel numbers more than 1024.
+/// Returns the cores that the calling thread may run on, in ascending order. Empty if the kernel supports more than 1024 cores.
 pub fn usable() -> Vec<usize> {
     // SAFETY: a set of cores is plain bits, for which all zeros are the empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
@@ -17,9 +17,9 @@ pub fn usable() -> Vec<usize> {
     (0..MOST).filter(|&core| unsafe { libc::CPU_ISSET(core, &set) }).collect()
 }
 
-/// Binds the calling thread to a core. Returns false, and changes nothing, if the thread may not run there.
+/// Pins the calling thread to a core. Returns false, and changes nothing, if the core is not [`usable`].
 pub fn pin(core: usize) -> bool {
-    // The kernel lets a thread leave the cores that it was started with (`taskset`).
+    // The kernel itself would allow cores outside of an inherited affinity (`taskset`).
     if !usable().contains(&core) {
         return false;
     }

@@ -1,4 +1,4 @@
-//! What an interface can do with XDP, by the kernel's netdev family of generic netlink (Linux 6.3).
+//! Reads an interface's XDP features from the generic netlink family `netdev` (Linux 6.3).
 //! Source: `include/uapi/linux/{genetlink,netdev}.h`, `Documentation/netlink/specs/netdev.yaml`.
 
 use std::io;
@@ -7,11 +7,11 @@ use std::sync::OnceLock;
 use super::generic::{Family, HEADER, request};
 use super::netlink::{ask_of, attributes};
 
-/// Whether an interface of the calling thread's network namespace takes packets from an XDP program in driver mode that
-/// sends them there. For a veth that is so while its other end has generic receive offload on or an XDP program.
+/// Whether an interface of the calling thread's network namespace accepts packets redirected by an XDP program in driver mode. A veth does
+/// while its peer has generic receive offload on, or an XDP program.
 ///
 /// # Errors
-/// When there is no such interface, or the kernel does not tell: it is older than 6.3.
+/// If there is no such interface, or the kernel is older than 6.3.
 pub fn takes_xdp_frames(interface: u32) -> io::Result<bool> {
     /// `NETDEV_CMD_DEV_GET`, `NETDEV_A_DEV_IFINDEX`, `NETDEV_A_DEV_XDP_FEATURES`.
     const DEV_GET: u8 = 1;
@@ -22,14 +22,14 @@ pub fn takes_xdp_frames(interface: u32) -> io::Result<bool> {
     let mut features = None;
     ask_of(libc::NETLINK_GENERIC, family()?, false, &request(DEV_GET, IFINDEX, &interface.to_ne_bytes()), |message| {
         let found = attributes(message.get(HEADER..).unwrap_or_default()).find(|&(kind, _)| kind == XDP_FEATURES);
-        // 64 bits, of which the lower half is in use.
+        // A 64-bit mask, of which the kernel uses the lower half.
         features = found.and_then(|(_, value)| Some(u64::from_ne_bytes(*value.first_chunk()?)));
     })?;
     let features = features.ok_or(io::ErrorKind::InvalidData)?;
     Ok(features & u64::from(TRANSMIT) != 0)
 }
 
-/// The number of the family, which stays the same while the machine runs.
+/// Returns the family's id, which is constant until a reboot.
 fn family() -> io::Result<u16> {
     static KNOWN: OnceLock<u16> = OnceLock::new();
     match KNOWN.get() {

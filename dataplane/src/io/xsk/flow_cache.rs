@@ -1,13 +1,13 @@
-//! The flow cache in the kernel: maps that the XDP programs of all ports share.
+//! The XDP flow cache: kernel maps that the XDP programs of all ports share.
 //!
-//! What a packet costs is then one program on the sender's core and the way into the receiving pod; no copy into our memory,
-//! no worker, no system call. What is in the maps is the workers' to say, and theirs to repeat: see [`FlowCache`](crate::io::FlowCache).
+//! A cached packet costs one program run on the sender's core and the delivery to the receiving pod: no copy to packet memory, no worker, no
+//! system call. Workers add and renew the flows, see [`FlowCache`](crate::io::FlowCache).
 //!
-//! An XDP program in driver mode can only send to interfaces that take such packets. A veth does so as long as its other
-//! end has generic receive offload on (`ethtool -K eth0 gro on` in the pod) or an XDP program; otherwise the kernel drops
-//! what is sent there, and says nothing. So a port is only sent to while [`takes_xdp_frames`](super::takes_xdp_frames) says
-//! so, or in generic mode, where any interface will do. A packet for which the other end has no room just then is lost, as with
-//! any veth, and was counted as sent; and so is one that is sent before the next look at an interface that takes none any more.
+//! An XDP program in driver mode can send only to interfaces that accept redirected packets. A veth does while its peer has generic receive
+//! offload on (`ethtool -K eth0 gro on` in the pod) or an XDP program; otherwise the kernel silently drops the packets. So the cache sends
+//! to a port only while [`takes_xdp_frames`](super::takes_xdp_frames) returns true, or in generic mode, which works with every interface.
+//! Two kinds of packets are counted as sent but lost: those that find the peer's queue full, as with any veth, and those sent between a
+//! change of the peer and the next check.
 
 use std::io;
 use std::sync::Arc;
@@ -22,29 +22,29 @@ use super::map::{MAP_INTERFACES, MAP_XSK, Map};
 use super::{flow_program, small_size};
 use crate::io::FlowSlot;
 
-/// See the module. Shared by the interfaces and workers of a vswitch; the kernel forgets it with the last of them.
+/// The XDP flow cache, shared by a vswitch's interfaces and workers. The kernel frees the maps after the last owner.
 #[derive(Debug)]
 pub struct KernelFlowCache {
     table: FlowTable,
     interfaces: Map,
-    /// By slot: whether the port can be sent to.
+    /// By slot: whether the cache can send to the port.
     reached: Vec<AtomicBool>,
-    /// Whether its programs are for packets in several buffers.
+    /// Whether its programs support multi-buffer packets.
     pub(super) frags: bool,
 }
 
 impl KernelFlowCache {
-    /// An empty cache, in which all ports are closed.
+    /// Creates an empty cache with all ports closed.
     ///
     /// # Errors
-    /// When the kernel refuses: it is older than 5.12, or the process lacks `CAP_BPF` or `CAP_PERFMON`.
+    /// If the kernel is older than 5.12, or the process lacks `CAP_BPF` or `CAP_PERFMON`.
     pub fn new() -> io::Result<Arc<Self>> {
         let slots = cells::SLOTS.cast_unsigned();
         let interfaces = Map::new(MAP_INTERFACES, "bulkhead_ports", small_size::<u32>(), slots)?;
         let reached = (0..slots).map(|_| AtomicBool::new(false)).collect();
         let cache = Self { table: FlowTable::new(None)?, interfaces, reached, frags: false };
-        // Whether this kernel takes the program is better known now than when a port is opened. The first one decides whether
-        // programs that share a map of interfaces are for packets in several buffers: the kernel refuses all others.
+        // Probes the program now, before any port needs it. The first program fixes whether all programs of a shared device map
+        // support multi-buffer packets; the kernel refuses others.
         let sockets = Map::new(MAP_XSK, "bulkhead_probe", small_size::<u32>(), 1)?;
         let load = |flags| bpf::load_program(Hook::Xdp, "bulkhead_probe", &cache.program(&sockets, FlowSlot(0)), flags);
         let frags = match load(HAS_FRAGS) {
@@ -55,10 +55,10 @@ impl KernelFlowCache {
         Ok(Arc::new(Self { frags, ..cache }))
     }
 
-    /// Lets packets be sent out of a port, or not any more. The interface is one of the calling thread's network namespace.
+    /// Enables sending to a port through an interface of the calling thread's network namespace. `None` disables it.
     ///
     /// # Errors
-    /// When the kernel refuses; then nothing is sent there.
+    /// If the kernel refuses. Sending to the port is then disabled.
     pub fn reach(&self, slot: FlowSlot, interface: Option<u32>) -> io::Result<()> {
         let at = u32::from(slot.0);
         let set = match interface {
@@ -69,7 +69,7 @@ impl KernelFlowCache {
         set
     }
 
-    /// The program of the port in a slot.
+    /// Builds the program of the port in a slot.
     pub(super) fn program(&self, sockets: &Map, slot: FlowSlot) -> Vec<Instruction> {
         let Self { table, interfaces, .. } = self;
         flow_program::instructions(flow_program::Maps { sockets, interfaces, table }, slot)
@@ -86,7 +86,7 @@ impl HasFlows for KernelFlowCache {
     }
 }
 
-/// A slot that an interface has, until it is dropped.
+/// A slot of the cache that an interface holds until this is dropped.
 #[derive(Debug)]
 pub(super) struct HeldSlot {
     pub(super) cache: Arc<KernelFlowCache>,
@@ -94,7 +94,7 @@ pub(super) struct HeldSlot {
 }
 
 impl HeldSlot {
-    /// None when all are in use.
+    /// Takes a free slot. `None` if all are in use.
     pub(super) fn take(cache: &Arc<KernelFlowCache>) -> Option<Self> {
         Some(Self { slot: cache.table.take_slot()?, cache: Arc::clone(cache) })
     }
@@ -102,7 +102,7 @@ impl HeldSlot {
 
 impl Drop for HeldSlot {
     fn drop(&mut self) {
-        // Fails when the interface is gone, and then the kernel has removed it.
+        // Fails only if the interface is gone, and then the kernel has removed the entry.
         let _ = self.cache.reach(self.slot, None);
         self.cache.table.give_slot(self.slot);
     }

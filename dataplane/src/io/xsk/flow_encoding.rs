@@ -1,4 +1,4 @@
-//! A flow as the flow cache's map stores it.
+//! Encodes flows as the flow cache's map stores them.
 
 use std::net::IpAddr;
 
@@ -8,16 +8,15 @@ use super::flow_layout::{FlowKey, FlowValue, action, decisions, key, put, value}
 use super::flow_translation;
 use crate::io::{CachedFlow, FlowStart, Initiator, RENEWED_IN_LAST};
 
-/// The lower bits of an epoch in the cells count how often a neighbour behind the port has moved; the rest is the
-/// snapshot's epoch.
+/// Lower bits of an epoch cell, which count [`FlowCache::moved`](crate::io::FlowCache::moved); the rest is the snapshot's epoch.
 pub(super) const MOVES: u32 = 16;
 
-/// The epoch of a port's flows as the programs compare it.
+/// The epoch of a port's flows in the form of the epoch cells.
 const fn epoch(snapshot: u64, moves: u16) -> u64 {
     snapshot << MOVES | moves as u64
 }
 
-/// A flow as the map has it. None for what the program does not know.
+/// Encodes a flow at the coarse time `now`. `None` if the programs cannot forward it.
 pub(super) fn encode(flow: &CachedFlow, now: u64) -> Option<(FlowKey, FlowValue)> {
     let CachedFlow { from, to, ports, epochs, moves, flow: who, received, sent, longest, origin, lease, start, .. } =
         flow;
@@ -69,7 +68,7 @@ pub(super) fn encode(flow: &CachedFlow, now: u64) -> Option<(FlowKey, FlowValue)
     Some((key, value))
 }
 
-/// Where the packets of an origin are counted; 0 for none. Those that have no place of their own share the last one.
+/// The counter of an origin: 0 for no origin. Late origins share the last counter.
 pub(super) fn origin_number(origin: Option<OriginId>) -> i32 {
     const SHARED: i32 = decisions::ORIGINS - 1;
     let number = |origin: OriginId| i32::try_from(origin.0).unwrap_or(SHARED).saturating_add(1).min(SHARED);

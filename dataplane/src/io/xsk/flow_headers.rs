@@ -1,16 +1,16 @@
-//! The part that the flow cache's programs share: from a packet's headers to the key of its flow.
+//! Program steps that all flow cache programs share: from a packet's headers to its flow's key, and rewriting headers.
 //!
 //! ```text
 //!   key = zeros, slot
 //!   IPv4: key.source, key.destination = the packet's        IPv6: the same, 16 bytes each
 //!   IPv4 without options, no fragment, or IPv6 without extension headers; another hop allowed     | else: miss
-//!   all of it there by the IP header's length, or more than that can tell (BIG TCP)               | else: miss
+//!   the packet is as long as its IP header says, or longer than 65,535 bytes (BIG TCP)            | else: miss
 //!   UDP: its length is not more than the packet's and holds its header                            | else: miss
 //!   TCP: its header is in the packet; ACK, and no SYN, FIN or RST                                 | else: miss
 //!   key.kind, key.ports = the packet's
 //! ```
 //!
-//! Every line is what the worker's own quick way asks, or stricter.
+//! Every check equals one of the worker's fast path, or is stricter.
 
 use super::flow_layout::{action, key, value};
 use super::flow_stack::{ACKNOWLEDGEMENT, AT, CONTEXT, DATA, DATA_END, HEADERS, KEY, LENGTH, STACK};
@@ -19,11 +19,11 @@ use super::instruction::Test::{Differs, Equal, Greater, Less, Shares};
 use super::instruction::Width::{Byte, Double, Short, Word};
 use super::instruction::{Assembler, Instruction};
 
-/// The places that programs with a flow cache jump to.
+/// Jump labels of flow cache programs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Place {
     V6,
-    /// The IP length is known.
+    /// The IP header's length is in a register.
     Told,
     Datagram,
     Segment,
@@ -36,22 +36,22 @@ pub(super) enum Place {
     Open,
     HopV6,
     TranslateV6,
-    /// The transport has no checksum.
+    /// The packet has no transport checksum.
     WithoutChecksum,
-    /// The sum over the whole packet is that of its transport's new checksum.
+    /// The sum over the whole packet matches the new transport checksum.
     Summed,
-    /// The transport has a checksum.
+    /// The packet has a transport checksum.
     HasChecksum,
-    /// It can be written as it is.
+    /// The new checksum needs no replacement of 0.
     Checksum,
-    /// It is right for the new addresses and ports.
+    /// The checksum matches the new addresses and ports.
     Finished,
-    /// Addresses and ports are those that the packet leaves with.
+    /// Addresses and ports are translated.
     Translated,
     Rewrite,
-    /// The packet is the worker's.
+    /// The packet goes to a worker.
     Miss,
-    /// The same, when the program has named another way in the meantime.
+    /// The packet goes to a worker, after the program had selected another destination.
     MissAgain,
     End,
     /// The headers are in the packet's linear part.
@@ -69,12 +69,12 @@ pub(super) enum Place {
     Unlimited,
     Counted,
     Pull,
-    /// As [`Recent`](Self::Recent) and [`Unlimited`](Self::Unlimited), for a copy.
+    /// [`Recent`](Self::Recent) and [`Unlimited`](Self::Unlimited), for a copy.
     CopyRecent,
     CopyUnlimited,
-    /// The packet has the port's tag no more, or never had it.
+    /// The packet has no tag of its port.
     WithoutTag,
-    /// The packet is the program's to count, and no worker's.
+    /// The program counts the packet, not a worker.
     Uncounted,
 }
 use Place::{Datagram, Known, Miss, Segment, Told, V6};
@@ -83,26 +83,26 @@ use Place::{Datagram, Known, Miss, Segment, Told, V6};
 pub(super) const ETHERNET: i32 = 14;
 pub(super) const IPV4: i32 = 20;
 pub(super) const IPV6: i32 = 40;
-/// Where the IP header is.
+/// Offset of the IP header in the frame.
 pub(super) const HEADER: i16 = 14;
-/// UDP's header, and TCP's without options.
+/// Bytes of the UDP header, and of the TCP header without options.
 const UDP: i32 = 8;
 const TCP: i32 = 20;
-/// The least that a packet of a flow has: Ethernet, IPv4 and UDP headers.
+/// The shortest packet of a flow: Ethernet, IPv4 and UDP headers.
 pub(super) const SHORTEST: i32 = ETHERNET + IPV4 + UDP;
-/// The longest packet of an XDP program. Longer ones are in several buffers. Must be low enough for the kernel's verifier.
+/// The longest packet that an XDP program forwards; longer ones have several buffers. Low enough for the kernel's verifier.
 const LONGEST: i32 = 16_000;
 
-/// What says whether a packet is all there.
+/// How a program determines the packet's extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extent {
-    /// The end of its bytes: all of it lies in one buffer.
+    /// By the end of the buffer, which holds the whole packet.
     Buffer,
-    /// `__sk_buff.len` and `__sk_buff.gso_size`, which are at these offsets: what the program cannot see is there as well.
+    /// By `__sk_buff.len` and `__sk_buff.gso_size` at these offsets, which include bytes that the program cannot access.
     Context { len: i16, gso_size: i16 },
 }
 
-/// All zeros but for the slot in this register, which is not 1. Nothing is acknowledged yet.
+/// Clears key and acknowledgement number, and stores the slot of register `slot` in the key. `slot` must not be 1.
 pub(super) fn clear_key(program: &mut Assembler<Place>, slot: u8) {
     program.push([Instruction::set(1, 0)]);
     for at in (0..key::LEN).step_by(8) {
@@ -112,14 +112,14 @@ pub(super) fn clear_key(program: &mut Assembler<Place>, slot: u8) {
     program.store(Word, STACK, slot, KEY + key::SLOT);
 }
 
-/// Goes on only when so many bytes behind `from` are there.
+/// Jumps to `Miss` unless the packet has `bytes` bytes after `from`.
 pub(super) fn need(program: &mut Assembler<Place>, from: u8, bytes: i32) {
     program.push([Instruction::copy(2, from)]);
     program.apply(Add, 2, bytes);
     program.jump_if_register(2, Greater, DATA_END, Miss);
 }
 
-/// Reads the headers into the key. The length by the IP header and where the headers end come to the stack.
+/// Parses the headers into the key. Stores the frame's length by the IP header and the end of the headers on the stack.
 pub(super) fn parse(program: &mut Assembler<Place>, extent: Extent) {
     const ETHERTYPE: i16 = 12;
     need(program, DATA, SHORTEST);
@@ -135,7 +135,7 @@ pub(super) fn parse(program: &mut Assembler<Place>, extent: Extent) {
 }
 
 fn parse_v4(program: &mut Assembler<Place>, extent: Extent) {
-    // The addresses come first: they choose the worker of a packet that is no flow's, too.
+    // Addresses first, as they also select the worker of other packets.
     for (from, to) in [(12, key::SOURCE), (16, key::DESTINATION)] {
         program.load(Word, 3, DATA, HEADER + from);
         program.store(Word, STACK, 3, KEY + to);
@@ -158,9 +158,9 @@ fn parse_v4(program: &mut Assembler<Place>, extent: Extent) {
     choose(program, IPV4, 4);
 }
 
-/// The kernel sends TCP in packets longer than the 65,535 bytes that an IPv4 header can tell where an interface allows it ("BIG TCP",
-/// Linux 6.3, `gso_ipv4_max_size`). Such a packet is in segments and has the length 0. Register 3, the length by the header, becomes
-/// what the kernel's `iph_totlen` takes it for. The protocol is in register 4.
+/// Computes the length of a "BIG TCP" packet, which exceeds the 65,535 bytes of an IPv4 header (Linux 6.3, `gso_ipv4_max_size`). Such a packet
+/// has segments and a header length of 0. Register 3, the header's length, becomes the result of the kernel's `iph_totlen`. Register 4 has
+/// the protocol.
 fn find_big_length(program: &mut Assembler<Place>, len: i16, gso_size: i16) {
     const LONGEST_TOLD: i32 = 65_535;
     program.jump_if(3, Differs, 0, Told);
@@ -194,7 +194,7 @@ fn parse_v6(program: &mut Assembler<Place>, extent: Extent) {
     choose(program, IPV6, 6);
 }
 
-/// Makes the IP length in register 3 the frame's, remembers it, and goes on only when so much is there.
+/// Converts the IP length in register 3 to the frame's length and stores it. Jumps to `Miss` if the packet is shorter.
 fn take_length(program: &mut Assembler<Place>, extent: Extent) {
     program.apply(Add, 3, ETHERNET);
     program.store(Double, STACK, 3, LENGTH);
@@ -212,8 +212,8 @@ fn take_length(program: &mut Assembler<Place>, extent: Extent) {
     }
 }
 
-/// Goes on behind an IP header of this length and version by the protocol in register 4. Register 3 is the frame's length and
-/// becomes the transport's; [`AT`] is where that is.
+/// Dispatches by the protocol in register 4, after an IP header of this length and version. Register 3 changes from the frame's length to the
+/// transport's; [`AT`] becomes the transport header's address.
 fn choose(program: &mut Assembler<Place>, header: i32, version: i32) {
     program.apply(Add, 3, -(ETHERNET + header));
     program.push([Instruction::set(5, ETHERNET + header)]);
@@ -230,14 +230,14 @@ fn choose(program: &mut Assembler<Place>, header: i32, version: i32) {
     program.jump(Miss);
 }
 
-/// The transport header ends so many bytes (register 4) behind its start.
+/// Stores the end of the headers. Register 4 has the transport header's length.
 fn end_headers(program: &mut Assembler<Place>) {
     program.load(Double, 5, STACK, HEADERS);
     program.apply_register(Add, 5, 4);
     program.store(Double, STACK, 5, HEADERS);
 }
 
-/// The length of a UDP datagram is not more than the packet's and holds its header.
+/// Checks that a UDP datagram's length holds its header and does not exceed the packet.
 fn datagram(program: &mut Assembler<Place>) {
     program.place(Datagram);
     program.load(Short, 4, AT, 4);
@@ -249,7 +249,7 @@ fn datagram(program: &mut Assembler<Place>) {
     program.jump(Known);
 }
 
-/// A TCP segment's header is in the packet, and its flags tell nothing new of an established connection.
+/// Checks that a TCP header is in the packet, with ACK and without SYN, FIN and RST.
 fn segment(program: &mut Assembler<Place>) {
     const FIN_SYN_RST: i32 = 0x07;
     const ACK: i32 = 0x10;
@@ -270,8 +270,8 @@ fn segment(program: &mut Assembler<Place>) {
     program.place(Known);
 }
 
-/// One hop less, where the flow's value at this place on the stack says so, and its new MAC addresses, as `forward::rewrite` does.
-/// `v6` is what else IPv6 needs.
+/// Decrements the hop limit if the flow at this stack offset requires it, and sets the new MAC addresses, like `forward::rewrite`. `v6` emits
+/// additional steps for IPv6.
 pub(super) fn rewrite(program: &mut Assembler<Place>, flow: i16, v6: impl FnOnce(&mut Assembler<Place>)) {
     program.load(Short, 3, STACK, flow + value::ACTIONS);
     program.apply(And, 3, action::HOP.into());

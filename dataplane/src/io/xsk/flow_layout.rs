@@ -1,136 +1,136 @@
-//! Where things are in the memory that the programs of a flow cache and the process share.
+//! The layout of the memory that a flow cache's programs and the process share.
 
-/// A flow's key in the map: 48 bytes.
+/// Offsets in a flow's key, 48 bytes.
 pub(super) mod key {
-    /// The slot of the port where its packets come in, 4 bytes.
+    /// The ingress port's slot, 4 bytes.
     pub(in crate::io::xsk) const SLOT: i16 = 0;
-    /// Protocol and 256 times the IP version, 4 bytes.
+    /// Protocol plus 256 times the IP version, 4 bytes.
     pub(in crate::io::xsk) const KIND: i16 = 4;
-    /// Source and destination port, in the network's order.
+    /// Source and destination port, in network order.
     pub(in crate::io::xsk) const PORTS: i16 = 8;
-    /// Source address; an IPv4 address in the first four bytes.
+    /// Source address. An IPv4 address uses the first four bytes.
     pub(in crate::io::xsk) const SOURCE: i16 = 16;
     pub(in crate::io::xsk) const DESTINATION: i16 = 32;
     pub(in crate::io::xsk) const LEN: i16 = 48;
 }
 
-/// What the map has for a flow: 72 bytes, and 48 that only translated flows use. Numbers are in the machine's order.
+/// Offsets in a flow's value: 72 bytes, and 48 that only translated flows use. Numbers are in host order.
 pub(super) mod value {
-    /// The epoch of the port where its packets come in.
+    /// The ingress port's epoch.
     pub(in crate::io::xsk) const FROM_EPOCH: i16 = 0;
-    /// On `CLOCK_MONOTONIC_COARSE`, in nanoseconds.
+    /// End of the lease on `CLOCK_MONOTONIC_COARSE`, in nanoseconds.
     pub(in crate::io::xsk) const EXPIRES: i16 = 8;
-    /// The slot of the port where they leave.
+    /// The egress port's slot.
     pub(in crate::io::xsk) const OUT: i16 = 16;
-    /// The origin's number plus one, 2 bytes; 0 for none.
+    /// The origin's number plus one, 2 bytes; 0 for no origin.
     pub(in crate::io::xsk) const ORIGIN: i16 = 20;
-    /// What is done with its packets, 2 bytes: the bits of [`action`](super::action).
+    /// The bits of [`action`](super::action), 2 bytes.
     pub(in crate::io::xsk) const ACTIONS: i16 = 22;
-    /// MAC addresses as they come, destination first.
+    /// MAC addresses of received packets, destination first.
     pub(in crate::io::xsk) const RECEIVED: i16 = 24;
-    /// The longest frame that the way out carries.
+    /// The longest frame that the egress port can send, in bytes.
     pub(in crate::io::xsk) const LONGEST: i16 = 36;
-    /// The number of the port where its packets come in, 2 bytes.
+    /// The ingress port's number, 2 bytes.
     pub(in crate::io::xsk) const FROM: i16 = 38;
-    /// MAC addresses as they leave.
+    /// MAC addresses of sent packets, destination first.
     pub(in crate::io::xsk) const SENT: i16 = 40;
-    /// The latch's number, or that of the handshake, 2 bytes.
+    /// The number of the latch or handshake, 2 bytes.
     pub(in crate::io::xsk) const LATCH: i16 = 52;
-    /// The number of the port where they leave, 2 bytes.
+    /// The egress port's number, 2 bytes.
     pub(in crate::io::xsk) const TO: i16 = 54;
-    /// The epoch of that port.
+    /// The egress port's epoch.
     pub(in crate::io::xsk) const TO_EPOCH: i16 = 56;
-    /// From when on a copy of a packet goes to the workers, on the clock of [`EXPIRES`]: they renew the flow then. Programs move it on.
+    /// Time after which the program sends a copy of a packet to a worker for renewal, on the clock of [`EXPIRES`]. The program postpones it.
     pub(in crate::io::xsk) const RENEW: i16 = 64;
-    /// Where the part for translated flows begins. In others it is 0, and programs do not read it.
+    /// Start of the part for translated flows. Zeros in other flows, where programs do not read it.
     pub(in crate::io::xsk) const TRANSLATION: i16 = 72;
-    /// The addresses that packets leave with; an IPv4 address in the first four bytes.
+    /// The translated source address. An IPv4 address uses the first four bytes.
     pub(in crate::io::xsk) const SOURCE: i16 = 72;
     pub(in crate::io::xsk) const DESTINATION: i16 = 88;
-    /// Source and destination port that they leave with, in the network's order.
+    /// The translated source and destination port, in network order.
     pub(in crate::io::xsk) const PORTS: i16 = 104;
-    /// What a checksum changes by when the addresses and when the ports do, 2 bytes each, in the network's order: the ones'
-    /// complement sum of the new words and of the complements of the old ones (RFC 1624).
+    /// Checksum differences for the new addresses and ports, 2 bytes each in network order: the ones' complement sum of the new words and
+    /// the complements of the old ones (RFC 1624).
     pub(in crate::io::xsk) const ADDRESSES_CHANGE: i16 = 108;
     pub(in crate::io::xsk) const PORTS_CHANGE: i16 = 110;
-    /// Where the transport's checksum is in the frame, 2 bytes.
+    /// Offset of the transport's checksum in the frame, 2 bytes.
     pub(in crate::io::xsk) const CHECKSUM_AT: i16 = 112;
-    /// `BPF_F_MARK_MANGLED_0` for UDP, whose checksum 0 says that there is none, 2 bytes; else 0.
+    /// `BPF_F_MARK_MANGLED_0` for UDP, whose checksum 0 means none, 2 bytes; else 0.
     pub(in crate::io::xsk) const CHECKSUM_FLAGS: i16 = 114;
     pub(in crate::io::xsk) const LEN: i16 = 120;
 }
 
-/// What is done with a flow's packets.
+/// Bits for the treatment of a flow's packets.
 pub(super) mod action {
-    /// Their TTL or hop limit becomes one less.
+    /// Decrement TTL or hop limit.
     pub(in crate::io::xsk) const HOP: u16 = 1;
-    /// They leave with other addresses and ports.
+    /// Translate addresses and ports.
     pub(in crate::io::xsk) const TRANSLATE: u16 = 2;
-    /// Instead of a latch the flow has a handshake, behind which its packets are forwarded.
+    /// The flow has a handshake instead of a latch; forward packets after its end.
     pub(in crate::io::xsk) const HANDSHAKE: u16 = 4;
-    /// Its packets may end that handshake.
+    /// The flow's packets come from the initiator and may end the handshake.
     pub(in crate::io::xsk) const INITIATOR: u16 = 8;
-    /// It has neither: its handshake ended before it was renewed.
+    /// The flow has neither, because its handshake ended before a renewal.
     pub(in crate::io::xsk) const BEGUN: u16 = 16;
 }
 
-/// What programs and process share: one value of an array, mapped into the process.
+/// Offsets in the cells: one array value that programs and process share, mapped into the process.
 pub(super) mod cells {
-    /// Of tc programs: the trunk's interface, 4 bytes, and the number of workers, 4 bytes.
+    /// tc programs only: the trunk's interface index and the number of workers, 4 bytes each.
     pub(in crate::io::xsk) const TRUNK: i32 = 0;
     pub(in crate::io::xsk) const WORKERS: i32 = 4;
-    /// Of tc programs: three keys of the hash that chooses a worker.
+    /// tc programs only: three keys of the hash that selects a worker.
     pub(in crate::io::xsk) const HASH: i32 = 8;
-    /// Of tc programs: what a segment on the slow path costs a port, in nanoseconds of its time, and how many it may have saved.
+    /// tc programs only: the slow path limit's cost per segment and its saved maximum, in nanoseconds of the port's time.
     pub(in crate::io::xsk) const COST: i32 = 32;
     pub(in crate::io::xsk) const SAVED: i32 = 40;
-    /// Per slot: where packets leave (interface and how, 4 bytes each), and until when a port's time on the slow path is used.
+    /// Per slot: the egress (interface index and `how`, 4 bytes each), and the time until which the port's slow path limit is used.
     pub(in crate::io::xsk) const SLOT: i32 = 64;
-    /// A cache line, since different cores write them.
+    /// One cache line per slot, as different cores write them.
     pub(in crate::io::xsk) const SLOT_LEN: i32 = 64;
     pub(in crate::io::xsk) const WAY: i16 = 0;
     pub(in crate::io::xsk) const HOW: i16 = 4;
     pub(in crate::io::xsk) const USED: i16 = 8;
-    /// Ports at a time; as many as an 802.1Q tag can number, which is more than a node has pods.
+    /// Maximum open ports: the range of a VLAN tag, which exceeds a node's pods.
     pub(in crate::io::xsk) const SLOTS: i32 = 4096;
-    /// Per port number: the epoch.
+    /// One epoch per port number.
     pub(in crate::io::xsk) const EPOCHS: i32 = SLOT + SLOTS * SLOT_LEN;
-    /// As many as a port number can say.
+    /// The range of a port number.
     pub(in crate::io::xsk) const EPOCH_COUNT: i32 = 1 << 16;
-    /// Latches, each a count of packets that found it closed, and a bit that says that it is open.
+    /// Latches: each counts the packets that found it closed, with a bit for open.
     pub(in crate::io::xsk) const LATCHES: i32 = EPOCHS + EPOCH_COUNT * 8;
-    /// As many as flows: few share one. A flow's number for it has 16 bits.
+    /// As many as flows, so that few share one. Flows number them with 16 bits.
     pub(in crate::io::xsk) const LATCH_COUNT: i32 = 1 << 16;
-    /// Counting does not reach it.
+    /// Too high for the count to reach.
     pub(in crate::io::xsk) const OPEN_BIT: u32 = 62;
-    /// Handshakes: the acknowledgement number that ends it, 4 bytes in the network's order, and whether it has ended, 4 bytes.
+    /// Handshakes: the acknowledgement number that ends each (4 bytes, network order), and whether it has ended (4 bytes).
     pub(in crate::io::xsk) const HANDSHAKES: i32 = LATCHES + LATCH_COUNT * 8;
     pub(in crate::io::xsk) const HAS_ENDED: i16 = 4;
     pub(in crate::io::xsk) const LEN: i32 = HANDSHAKES + crate::io::HANDSHAKES.cast_signed() * 8;
 }
 
-/// What is counted per slot, by each core for itself: 8 bytes each.
+/// Offsets of per-slot, per-core counters, 8 bytes each.
 pub(super) mod traffic {
-    /// Packets and bytes of flows that came in.
+    /// Packets and bytes forwarded from the port.
     pub(in crate::io::xsk) const RECEIVED: i16 = 0;
     pub(in crate::io::xsk) const RECEIVED_BYTES: i16 = 8;
-    /// Packets and bytes of flows that left.
+    /// Packets and bytes forwarded to the port.
     pub(in crate::io::xsk) const SENT: i16 = 16;
     pub(in crate::io::xsk) const SENT_BYTES: i16 = 24;
-    /// Of tc programs: segments dropped because the port has used up its time on the slow path.
+    /// tc programs only: segments dropped by the slow path limit.
     pub(in crate::io::xsk) const LIMITED: i16 = 32;
-    /// Of tc programs: packets dropped that the node's kernel sent to the port past the vswitch.
+    /// tc programs only: packets dropped because the node's kernel sent them to the port without the vswitch.
     pub(in crate::io::xsk) const BYPASSED: i16 = 40;
-    /// Of tc programs, in slot 0: packets dropped because their interface's port is closed.
+    /// tc programs only, in slot 0: packets dropped because their interface's port is closed.
     pub(in crate::io::xsk) const CLOSED: i16 = 48;
     pub(in crate::io::xsk) const LEN: i16 = 64;
 }
 
-/// Packets per origin, by each core for itself.
+/// Packet counters per origin and core.
 pub(super) mod decisions {
-    /// Counters in one value of the map: the kernel allots up to 32 KiB at once per core.
+    /// Counters per map value. The kernel allocates up to 32 KiB per core and value.
     pub(in crate::io::xsk) const PER_VALUE: i32 = 1 << 12;
-    /// Origins that are counted: 512 KiB of counters per core. Later ones share the last counter.
+    /// Number of origin counters: 512 KiB per core. Later origins share the last counter.
     pub(in crate::io::xsk) const ORIGINS: i32 = 1 << 16;
 }
 

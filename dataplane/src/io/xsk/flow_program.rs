@@ -1,4 +1,4 @@
-//! The XDP program with a flow cache in front of the sockets.
+//! The XDP program with a flow cache before the sockets.
 //!
 //! ```text
 //!   no socket for the queue: drop, as without a cache
@@ -12,9 +12,9 @@
 //!   addresses, send
 //! ```
 //!
-//! Every line is what the worker's own quick way asks, or stricter; what is odd in any way goes to the worker. So the
-//! program drops nothing that the worker would pass, and passes nothing that the worker would not have passed when it added
-//! the flow. A session that has ended since goes on for the rest of the lease, under the same tables.
+//! Every check equals one of the worker's fast path, or is stricter; unusual packets go to the worker. So the program drops no packet that the
+//! worker would forward, and forwards only packets that the worker would have forwarded when it added the flow. After a session ends,
+//! its flow continues for the rest of the lease, under the same tables.
 
 use super::flow_headers::Place::{self, Drop, End, Miss, MissAgain};
 use super::flow_headers::{Extent, clear_key, parse, rewrite};
@@ -37,7 +37,7 @@ mod context {
     pub(super) const RX_QUEUE_INDEX: i16 = 16;
 }
 
-/// Functions of the kernel.
+/// Helper functions.
 mod function {
     pub(super) const REDIRECT_MAP: i32 = 51;
 }
@@ -47,7 +47,7 @@ const DROP: i32 = 1;
 /// `XDP_REDIRECT`.
 const REDIRECT: i32 = 4;
 
-/// The maps that a program with a cache uses.
+/// The maps of a program with a flow cache.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Maps<'a> {
     pub(super) sockets: &'a Map,
@@ -55,7 +55,7 @@ pub(super) struct Maps<'a> {
     pub(super) table: &'a FlowTable,
 }
 
-/// The program of the port in this slot.
+/// Builds the program of the port in this slot.
 pub(super) fn instructions(maps: Maps<'_>, slot: FlowSlot) -> Vec<Instruction> {
     let mut program = Assembler::new();
     program.push([Instruction::copy(CONTEXT, 1)]);
@@ -90,14 +90,14 @@ pub(super) fn instructions(maps: Maps<'_>, slot: FlowSlot) -> Vec<Instruction> {
     program.finish()
 }
 
-/// The socket of the packet's queue is where it goes, unless something else is said later; a drop when there is none.
+/// Selects the queue's socket as destination, or a drop without one. A later selection replaces it.
 fn name_socket(program: &mut Assembler<Place>, sockets: &Map) {
     program.load(Word, 2, CONTEXT, context::RX_QUEUE_INDEX);
     program.push(Instruction::map(1, sockets));
     program.push([Instruction::set(3, DROP), Instruction::call(function::REDIRECT_MAP)]);
 }
 
-/// Goes on when the way out carries the frame as it is, with what the link layer has added behind the packet.
+/// Jumps to `Miss` unless the egress port can send the frame, including link-layer padding.
 fn fit(program: &mut Assembler<Place>) {
     program.load(Short, 1, STACK, VALUE + value::LONGEST);
     program.push([Instruction::copy(2, DATA)]);
@@ -105,7 +105,7 @@ fn fit(program: &mut Assembler<Place>) {
     program.jump_if_register(DATA_END, Greater, 2, Miss);
 }
 
-/// The interface where the flow's packets leave is where the packet goes, if it can be sent to.
+/// Selects the flow's egress interface as destination. Jumps to `MissAgain` if it is closed.
 fn name_way_out(program: &mut Assembler<Place>, interfaces: &Map) {
     program.push(Instruction::map(1, interfaces));
     program.load(Word, 2, STACK, VALUE + value::OUT);

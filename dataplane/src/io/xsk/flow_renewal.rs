@@ -1,19 +1,18 @@
-//! A new lease for a flow that is in force.
+//! Renews the lease of a valid flow.
 //!
-//! A flow that is added begins behind a latch, because packets of it may be under way through a worker. No packet of a flow that is in
-//! force is, so a new lease changes nothing else of it. Only the map knows whether the flow is still in force: a port's epoch may have
-//! ended it since the copy was sent that asks for the renewal, and then some of its packets wait behind that copy.
+//! An added flow starts behind a latch, because a worker may still hold its packets. No worker holds packets of a valid flow, so a renewal
+//! changes only the lease. Only the map shows whether the flow is still valid: an epoch may have ended it after the copy that requested
+//! the renewal, and then a worker holds packets behind that copy.
 
 use super::flow_layout::{FlowValue, action, place, put, value};
 use crate::io::FlowHandshake;
 
-/// Where flows that go the same way may differ: in their times, and in how they have begun.
+/// The action bits for the start of forwarding, in which otherwise equal flows may differ.
 const BEGINNING: u16 = action::HANDSHAKE | action::INITIATOR | action::BEGUN;
 
-/// The flow that the map has as `current`, with the lease of `new`. None when its time is up, or the two differ in more than that.
+/// Returns the map's flow `current` with the lease of `new`. `None` if the lease is over, or the flows differ in more than times and start.
 ///
-/// A latch and its state stay. A handshake must have ended, and the flow does without it from now on, because its number may soon be
-/// another connection's.
+/// A latch stays. A handshake must have ended, and the renewed flow no longer refers to it, because its number will be reused.
 pub(super) fn renewed(
     current: &FlowValue,
     new: &FlowValue,
@@ -36,7 +35,7 @@ pub(super) fn renewed(
     Some(renewed)
 }
 
-/// All of a flow but its times and how it has begun.
+/// A flow without its times and start, for comparison.
 fn way(flow: &FlowValue) -> FlowValue {
     let mut way = *flow;
     put(&mut way, value::EXPIRES, &[0; 8]);
@@ -47,7 +46,7 @@ fn way(flow: &FlowValue) -> FlowValue {
     way
 }
 
-/// A number of the flow.
+/// Reads a number at an offset of the flow's value.
 fn part<const N: usize>(flow: &FlowValue, offset: i16) -> [u8; N] {
     *flow[place(offset.into())..].first_chunk().expect("it is part of a value")
 }

@@ -1,8 +1,8 @@
-//! The steps that the flow cache's programs share, from a flow's key on.
+//! Program steps that all flow cache programs share: from a flow's key to the counters.
 //!
 //! ```text
 //!   value = copy of flows[key], with the translation only when there is one
-//!   flows[key] is still the same place                                      | else: miss
+//!   flows[key] is still the same entry                                      | else: miss
 //!   epochs[value.from] = value.from_epoch, epochs[value.to] = value.to_epoch | else: miss
 //!   the frame's MAC addresses = value.received                              | else: miss
 //!   coarse time < value.expires                                             | else: miss
@@ -15,8 +15,8 @@
 //!   count for the slot where it came in, the slot where it leaves, and the rule
 //! ```
 //!
-//! The map gives the place of a flow that it drops to another one at once, perhaps while the program still reads it. So the
-//! program takes what it needs first, and then asks whether the flow is still there.
+//! The map may evict a flow and reuse its entry while the program reads it. So the program first copies the value, then looks the flow up
+//! again and compares the entry's address.
 
 use std::ops::Range;
 
@@ -30,14 +30,14 @@ use super::instruction::Width::{Double, Short, Word};
 use super::instruction::{Assembler, Instruction};
 use super::map::Map;
 
-/// Functions of the kernel.
+/// Helper functions.
 mod function {
     pub(super) const MAP_LOOKUP: i32 = 1;
-    /// `bpf_ktime_get_coarse_ns` (Linux 5.11): `CLOCK_MONOTONIC_COARSE`, a few nanoseconds where the exact clock takes 20.
+    /// `bpf_ktime_get_coarse_ns` (Linux 5.11): `CLOCK_MONOTONIC_COARSE`. Takes a few nanoseconds, the exact clock 20.
     pub(super) const COARSE_TIME: i32 = 160;
 }
 
-/// Register 0 is where the map has the value of a key on the stack, or 0.
+/// Looks a key on the stack up. Register 0 becomes the value's address, or 0.
 pub(super) fn look_up(program: &mut Assembler<Place>, map: &Map, key: i16) {
     program.push(Instruction::map(1, map));
     program.push([Instruction::copy(2, STACK)]);
@@ -45,12 +45,12 @@ pub(super) fn look_up(program: &mut Assembler<Place>, map: &Map, key: i16) {
     program.push([Instruction::call(function::MAP_LOOKUP)]);
 }
 
-/// Register 0 is the coarse time in nanoseconds.
+/// Register 0 becomes the coarse time in nanoseconds.
 pub(super) fn ask_time(program: &mut Assembler<Place>) {
     program.push([Instruction::call(function::COARSE_TIME)]);
 }
 
-/// Copies the flow to the stack, and asks whether its packets may still go this way, but for their length.
+/// Copies the flow to the stack and checks epochs, MAC addresses and lease. Jumps to `Miss` on failure.
 pub(super) fn find(program: &mut Assembler<Place>, table: &FlowTable) {
     look_up(program, &table.flows, KEY);
     program.jump_if(0, Equal, 0, Miss);
@@ -86,7 +86,7 @@ pub(super) fn find(program: &mut Assembler<Place>, table: &FlowTable) {
     program.store(Double, STACK, 0, NOW);
 }
 
-/// Copies a part of the flow in the map to the stack.
+/// Copies a part of the flow's value from the map to the stack.
 fn copy(program: &mut Assembler<Place>, part: Range<i16>) {
     for at in part.step_by(8) {
         program.load(Double, 1, AT, at);
@@ -94,13 +94,13 @@ fn copy(program: &mut Assembler<Place>, part: Range<i16>) {
     }
 }
 
-/// Goes on when the flow is still where it was copied from.
+/// Jumps to `Miss` unless the flow's entry is unchanged.
 fn still_there(program: &mut Assembler<Place>, table: &FlowTable) {
     look_up(program, &table.flows, KEY);
     program.jump_if_register(0, Differs, AT, Miss);
 }
 
-/// Goes on when the flow's packets may begin to be forwarded.
+/// Jumps to `Miss` unless the latch is open or the handshake has ended.
 pub(super) fn begin(program: &mut Assembler<Place>, table: &FlowTable) {
     program.load(Short, 3, STACK, VALUE + value::ACTIONS);
     program.jump_if(3, Shares, action::BEGUN.into(), Open);
@@ -113,7 +113,7 @@ pub(super) fn begin(program: &mut Assembler<Place>, table: &FlowTable) {
     program.place(Open);
 }
 
-/// Goes on when the handshake has ended, or ends with this packet. The flow's actions are in register 3.
+/// Jumps to `Miss` unless the handshake has ended or ends with this packet. Register 3 has the flow's actions.
 fn end_handshake(program: &mut Assembler<Place>, table: &FlowTable) {
     numbered_cell(program, table, cells::HANDSHAKES);
     program.load(Word, 2, 1, cells::HAS_ENDED);
@@ -128,7 +128,7 @@ fn end_handshake(program: &mut Assembler<Place>, table: &FlowTable) {
     program.jump(Open);
 }
 
-/// Register 1 is where the cells from this offset on have the flow's latch or handshake.
+/// Register 1 becomes the address of the flow's latch or handshake in the cells from offset `first`.
 fn numbered_cell(program: &mut Assembler<Place>, table: &FlowTable, first: i32) {
     program.load(Short, 2, STACK, VALUE + value::LATCH);
     program.apply(ShiftLeft, 2, 3);
@@ -136,8 +136,8 @@ fn numbered_cell(program: &mut Assembler<Place>, table: &FlowTable, first: i32) 
     program.apply_register(Add, 1, 2);
 }
 
-/// Goes on when the latch is open. Counting and the look at the bit are one step: a packet that has found the latch closed is
-/// counted before it can be opened.
+/// Jumps to `Miss` unless the latch is open. One atomic operation counts and reads the bit, so a packet that finds the latch closed is counted
+/// before a worker can open it.
 fn pass_latch(program: &mut Assembler<Place>, table: &FlowTable) {
     const OPEN_BIT: i32 = cells::OPEN_BIT.cast_signed();
     numbered_cell(program, table, cells::LATCHES);
@@ -150,8 +150,7 @@ fn pass_latch(program: &mut Assembler<Place>, table: &FlowTable) {
     program.jump_if(2, Equal, 0, Miss);
 }
 
-/// Counts the packet, whose bytes are in [`LENGTH`] and whose number of packets is in [`PACKETS`]. The counters are each
-/// core's own, so that cores do not wait for each other.
+/// Adds [`LENGTH`] bytes and [`PACKETS`] packets to the counters of both slots and the origin. Counters are per core, to avoid contention.
 pub(super) fn count(program: &mut Assembler<Place>, table: &FlowTable) {
     let ways = [
         (KEY + key::SLOT, [traffic::RECEIVED, traffic::RECEIVED_BYTES]),
@@ -159,7 +158,7 @@ pub(super) fn count(program: &mut Assembler<Place>, table: &FlowTable) {
     ];
     for (slot, counters) in ways {
         look_up(program, &table.traffic, slot);
-        // Never so; the verifier cannot know.
+        // Never taken; the verifier requires the check.
         program.jump_if(0, Equal, 0, Counted);
         for (amount, counter) in [PACKETS, LENGTH].into_iter().zip(counters) {
             program.load(Double, 2, STACK, amount);

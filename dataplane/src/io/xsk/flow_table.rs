@@ -1,7 +1,7 @@
-//! The maps behind a flow cache in the kernel, and the process's side of them.
+//! The maps of a flow cache in the kernel, and the process's access to them.
 //!
-//! Both kinds of programs use them: XDP programs on the ports' own interfaces ([`super::flow_cache`]) and tc programs
-//! ([`super::tc`]). What is in them is the workers' to say, and theirs to repeat: see [`FlowCache`](crate::io::FlowCache).
+//! Two kinds of programs use the maps: XDP programs on ports' interfaces ([`super::flow_cache`]) and tc programs ([`super::tc`]). Workers add
+//! and renew the flows, see [`FlowCache`](crate::io::FlowCache).
 
 use std::io;
 use std::os::fd::AsFd;
@@ -19,20 +19,19 @@ use super::{flow_renewal, small_size};
 use crate::io::{CachedFlow, CachedTraffic, FlowHandshake, FlowLatch, FlowSlot, FlowStart};
 use crate::{PortId, Snapshot};
 
-/// Flows that the kernel keeps, 15 MB of its memory when all are used. Two for each of 32,000 busy connections; what
-/// finds no room goes through the workers.
+/// Maximum flows in the kernel, 15 MB of its memory: two for each of 32,000 busy connections. Packets of evicted flows go to the workers.
 pub(super) const FLOWS: u32 = 1 << 16;
 
-/// A map that the process maps takes whole pages, of 4 KiB at least.
+/// The page size in bytes, to which a mapped map's size is rounded.
 const PAGE: usize = 4096;
 
-/// A latch that is open.
+/// The bit of an open latch.
 const OPEN: u64 = 1 << cells::OPEN_BIT;
 
-/// The epoch of a port that is closed. No flow has it.
+/// The epoch of a closed port, which no flow has.
 const CLOSED: u64 = u64::MAX;
 
-/// See the module.
+/// The maps of a flow cache.
 #[derive(Debug)]
 pub(super) struct FlowTable {
     pub(super) flows: Map,
@@ -41,16 +40,15 @@ pub(super) struct FlowTable {
     pub(super) decisions: Map,
     mapped: Mapping,
     slots: Mutex<Slots>,
-    /// Cores that this kernel may have, for which per-core maps have values.
+    /// Number of possible cores, each of which has a value in per-core maps.
     cores: usize,
     added: AtomicU64,
     failed: AtomicU64,
-    /// How often a port's cell was written.
+    /// Number of writes to epoch cells.
     endings: AtomicU64,
 }
 
-/// Which slots are in use. One that was given back is given out again after all others, so that nothing that is still
-/// under way for the old port meets a new one. Slot 0 is nobody's.
+/// The slots in use. A returned slot is reused last, so that packets in flight for the old port do not reach a new one. No port gets slot 0.
 #[derive(Debug)]
 struct Slots {
     used: Vec<bool>,
@@ -74,11 +72,11 @@ impl Slots {
 }
 
 impl FlowTable {
-    /// The maps that are pinned in a folder, as a process has left them there; without a folder, and where there are none, empty
-    /// ones, and all ports are closed.
+    /// Opens the maps that are pinned in a folder with their contents. Creates missing maps empty, with all ports closed. Without a folder, the
+    /// maps are not pinned.
     ///
     /// # Errors
-    /// When the kernel refuses: it is older than 5.12, or the process lacks `CAP_BPF` or `CAP_PERFMON`.
+    /// If the kernel is older than 5.12, or the process lacks `CAP_BPF` or `CAP_PERFMON`.
     pub(super) fn new(pins: Option<&Path>) -> io::Result<Self> {
         let place_of = |name: &str| pins.map(|pins| pins.join(name));
         let make = |kind: &MapKind<'_>| Map::at(kind, place_of(kind.name).as_deref());
@@ -130,21 +128,21 @@ impl FlowTable {
         (0..cells::EPOCH_COUNT).map(|at| self.cell(cells::EPOCHS + at * 8))
     }
 
-    /// A generation that no flow in the maps has, nor any that follows it.
+    /// Returns a generation higher than that of every flow in the maps.
     pub(super) fn next_generation(&self) -> u64 {
         let known = self.epochs().map(|epoch| epoch.load(Ordering::SeqCst)).filter(|&epoch| epoch != CLOSED);
         known.map(|epoch| epoch >> MOVES).max().unwrap_or(0) + 1
     }
 
-    /// The slot is somebody's already.
+    /// Marks the slot as in use.
     pub(super) fn keep_slot(&self, slot: FlowSlot) {
         if let Some(used) = self.slots().used.get_mut(usize::from(slot.0)) {
             *used = true;
         }
     }
 
-    /// Ends the flows of all ports whose epochs the snapshot changes. To be called before the snapshot is published: what
-    /// workers add by the old one then is not used any more.
+    /// Ends the flows of all ports whose epochs the snapshot changes. Must be called before publishing the snapshot, so that flows added by
+    /// the old snapshot stay unused.
     pub(super) fn enter(&self, snapshot: &Snapshot) {
         for id in snapshot.ids() {
             let (cell, epoch) = (self.epoch_cell(id), snapshot.epoch(id));
@@ -155,33 +153,33 @@ impl FlowTable {
         self.endings.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Ends all flows from and to a port until the next [`enter`](Self::enter) with another epoch.
+    /// Ends all flows from and to a port until [`enter`](Self::enter) sees another epoch of it.
     pub(super) fn leave(&self, port: PortId) {
         self.epoch_cell(port).store(CLOSED, Ordering::SeqCst);
     }
 
-    /// How often flows of a port were ended in its epoch, to be asked before a round reads its snapshot and looks at neighbours.
+    /// Calls of [`moved`](Self::moved) for a port in its current epoch. Must be read before the snapshot and the neighbours.
     pub(super) fn moves(&self, port: PortId) -> u16 {
         (self.epoch_cell(port).load(Ordering::SeqCst) & ((1 << MOVES) - 1)) as u16
     }
 
-    /// Ends the flows of a port.
+    /// Ends all flows from and to a port.
     pub(super) fn moved(&self, port: PortId) {
         let next = |epoch: u64| (epoch != CLOSED).then(|| epoch + 1);
-        // A count that overflows makes it the epoch of a later snapshot, of which there are no flows yet.
+        // If the count overflows, the cell has a later snapshot's epoch, which no flow has yet.
         let _ = self.epoch_cell(port).fetch_update(Ordering::SeqCst, Ordering::SeqCst, next);
-        // Behind it: whoever sees this number sees the cell.
+        // After the cell, so that a reader of the new number sees the new cell.
         self.endings.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// How often what [`moves`](Self::moves) says may have changed.
+    /// A counter that increases whenever [`moves`](Self::moves) of any port may have changed.
     pub(super) fn endings(&self) -> u64 {
         self.endings.load(Ordering::SeqCst)
     }
 
     pub(super) fn add(&self, flow: &CachedFlow) {
         let Some((key, value)) = encode(flow, coarse_time()) else { return };
-        // Before the program can find the flow.
+        // Must precede the insertion, after which programs find the flow.
         if let FlowStart::Latch(latch) = flow.start {
             self.latch(latch).store(0, Ordering::SeqCst);
         }
@@ -191,7 +189,7 @@ impl FlowTable {
         };
     }
 
-    /// Gives a flow that is in force a new lease, and changes nothing else of it. False when there is none that goes this way.
+    /// Renews the lease of a valid flow. Returns false, and changes nothing, if there is no such flow or it differs.
     pub(super) fn renew(&self, flow: &CachedFlow) -> bool {
         let now = coarse_time();
         let Some((key, value)) = encode(flow, now) else { return false };
@@ -233,13 +231,13 @@ impl FlowTable {
         }
     }
 
-    /// What programs have counted for a slot since the maps were made, all cores together, by [`traffic`]'s offsets.
+    /// A slot's counter at one of [`traffic`]'s offsets, summed over all cores, since the slot was taken.
     pub(super) fn counted(&self, slot: FlowSlot, offset: i16) -> u64 {
         let values = self.traffic.of_each_core(&u32::from(slot.0).to_ne_bytes(), self.cores).unwrap_or_default();
         sum(&values, place(traffic::LEN.into()), place(offset.into()))
     }
 
-    /// What was forwarded from and to the port that has the slot.
+    /// The slot's traffic since it was taken.
     pub(super) fn traffic_of(&self, slot: FlowSlot) -> CachedTraffic {
         let values = self.traffic.of_each_core(&u32::from(slot.0).to_ne_bytes(), self.cores).unwrap_or_default();
         let count = |offset: i16| sum(&values, place(traffic::LEN.into()), place(offset.into()));
@@ -253,8 +251,7 @@ impl FlowTable {
         }
     }
 
-    /// Packets of sessions that the rule with this origin has allowed. Of origins beyond the first 65,534 of a process, which
-    /// is days of new policies at ten a minute, it does not know.
+    /// Forwarded packets of sessions allowed by this origin's rule. Always 0 for origins after a process's first 65,534.
     pub(super) fn allowed_by(&self, origin: OriginId) -> u64 {
         let number = origin_number(Some(origin));
         if number == decisions::ORIGINS - 1 {
@@ -265,32 +262,32 @@ impl FlowTable {
         sum(&values, place(decisions::PER_VALUE * 8), place(at * 8))
     }
 
-    /// How many times a flow was added or renewed.
+    /// Number of flows added or renewed.
     pub(super) fn added(&self) -> u64 {
         self.added.load(Ordering::Relaxed)
     }
 
-    /// How many times the kernel refused one; its packets go through the workers.
+    /// Number of flows that the kernel refused.
     pub(super) fn failed(&self) -> u64 {
         self.failed.load(Ordering::Relaxed)
     }
 
-    /// A slot that nobody has; none when all are in use.
+    /// Takes a free slot and clears its counters. `None` if all are in use.
     pub(super) fn take_slot(&self) -> Option<FlowSlot> {
         let slot = self.slots().take()?;
         let zeros = vec![0; place(traffic::LEN.into()) * self.cores];
-        // Fails for no key of the map.
+        // Does not fail for a valid key.
         let _ = self.traffic.set_each_core(&u32::from(slot.0).to_ne_bytes(), &zeros);
         Some(slot)
     }
 
-    /// The slot is nobody's any more.
+    /// Returns a slot.
     pub(super) fn give_slot(&self, slot: FlowSlot) {
         self.slots().used[usize::from(slot.0)] = false;
     }
 
     fn slots(&self) -> MutexGuard<'_, Slots> {
-        // A panic cannot leave it half changed.
+        // Every change is atomic with respect to panics.
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -306,7 +303,10 @@ impl FlowTable {
         self.cell(cells::HANDSHAKES + i32::from(handshake.0) * 8)
     }
 
-    /// Eight bytes of the cells.
+    /// The eight bytes at an offset of the cells.
+    ///
+    /// # Panics
+    /// If the offset is unaligned or outside of the map.
     pub(super) fn cell(&self, offset: i32) -> &AtomicU64 {
         let offset = place(offset);
         assert!(offset.is_multiple_of(8) && offset + 8 <= self.mapped.len(), "a cell is in the map");
@@ -315,7 +315,10 @@ impl FlowTable {
         unsafe { self.mapped.start().add(offset).cast::<AtomicU64>().as_ref() }
     }
 
-    /// Four bytes of the cells.
+    /// The four bytes at an offset of the cells.
+    ///
+    /// # Panics
+    /// If the offset is unaligned or outside of the map.
     pub(super) fn half_cell(&self, offset: i32) -> &AtomicU32 {
         let offset = place(offset);
         assert!(offset.is_multiple_of(4) && offset + 4 <= self.mapped.len(), "a cell is in the map");
@@ -324,20 +327,20 @@ impl FlowTable {
     }
 }
 
-/// The sum of what all cores have at an offset of their values.
+/// Sums the number at `offset` of all cores' values, each of `size` bytes.
 fn sum(values: &[u8], size: usize, offset: usize) -> u64 {
     let count = |value: &[u8]| value.get(offset..)?.first_chunk().map(|bytes| u64::from_ne_bytes(*bytes));
     values.chunks_exact(size).filter_map(count).sum()
 }
 
-/// How many cores this kernel may have: `/sys/devices/system/cpu/possible`, such as `0-63`.
+/// Reads the number of possible cores from `/sys/devices/system/cpu/possible`, such as `0-63`.
 fn possible_cores() -> io::Result<usize> {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
     let last = text.trim().rsplit(['-', ',']).next().and_then(|last| last.parse::<usize>().ok());
     last.map(|last| last + 1).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// `CLOCK_MONOTONIC_COARSE` in nanoseconds, the program's clock.
+/// `CLOCK_MONOTONIC_COARSE` in nanoseconds, which the programs use too.
 fn coarse_time() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes the time and touches no other memory.

@@ -1,24 +1,24 @@
-//! Other addresses and ports for the packets of a flow: how the map has them, and the steps of the programs.
+//! Address translation of flows: its encoding in the map, and the program steps.
 //!
 //! ```text
 //!   the flow has no translation                                           | done
-//!   the transport's checksum becomes right                                  (each program in its own way)
-//!   IPv4: header's checksum = changed by flow.addresses_change
+//!   correct the transport's checksum                                        (XDP and tc programs differ)
+//!   IPv4: add flow.addresses_change to the header's checksum
 //!   the packet's addresses and ports = flow.source, flow.destination, flow.ports
 //! ```
 //!
-//! An XDP program has the whole packet as it was on a wire, and computes the transport's checksum itself:
+//! An XDP program sees the whole packet as on a wire, and updates the transport's checksum itself:
 //!
 //! ```text
 //!   UDP, checksum 0: there is none                                        | done
-//!   checksum = changed by flow.addresses_change and flow.ports_change
+//!   add flow.addresses_change and flow.ports_change to the checksum
 //!   UDP, checksum became 0: checksum = 0xffff
 //! ```
 //!
-//! A tc program may have a packet whose checksum is unfinished; see `tc/checksum.rs`.
+//! A tc program may see an unfinished checksum; see `tc/checksum.rs`.
 //!
-//! What a checksum changes by is the same for all packets of a flow, so it is computed once, when the flow is added. Both addresses
-//! and both ports are always written; one that stays is the packet's own.
+//! The checksum difference is equal for all packets of a flow, so the process computes it when it adds the flow. The programs always write
+//! both addresses and both ports, also unchanged ones.
 
 use std::net::IpAddr;
 
@@ -34,20 +34,20 @@ use crate::Flow;
 use crate::io::Translation;
 use crate::wire::checksum;
 
-/// `BPF_F_MARK_MANGLED_0`: a checksum of 0 is none and stays so, and one that becomes 0 is written as 0xffff (RFC 768).
+/// `BPF_F_MARK_MANGLED_0`: a checksum of 0 means none and stays 0; one that becomes 0 is written as 0xffff (RFC 768).
 const MANGLED_ZERO: u16 = 1 << 5;
-/// Where the checksum is in the headers of UDP and TCP.
+/// Offset of the checksum in the UDP and TCP headers.
 const UDP_CHECKSUM: i32 = 6;
 const TCP_CHECKSUM: i32 = 16;
-/// Source and destination port, in bytes.
+/// Bytes of source and destination port.
 const PORTS: i32 = 4;
-/// More than where the checksum of any flow is in its frames; a bound that the verifier can see.
+/// An upper bound of the checksum's offset in a frame, for the verifier.
 const PLACES: i32 = 128;
 
 const LEN: usize = (value::LEN - value::TRANSLATION).cast_unsigned() as usize;
 
-/// The translation as the map has it, from [`value::TRANSLATION`] on. None when the programs cannot do it: between families, and
-/// for what is neither TCP nor UDP.
+/// Encodes the translation part of a flow's value, from [`value::TRANSLATION`] on. `None` between address families, and for protocols other than
+/// TCP and UDP.
 pub(super) fn encode(flow: &Flow, translation: &Translation) -> Option<[u8; LEN]> {
     let Translation { src, dst, sport, dport } = *translation;
     let addresses = [flow.src, flow.dst, src, dst];
@@ -76,7 +76,7 @@ pub(super) fn encode(flow: &Flow, translation: &Translation) -> Option<[u8; LEN]
     Some(bytes)
 }
 
-/// An IPv4 address in the first four bytes.
+/// Encodes an address; an IPv4 address uses the first four bytes.
 fn octets(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(address) => {
@@ -88,15 +88,14 @@ fn octets(address: IpAddr) -> [u8; 16] {
     }
 }
 
-/// What a checksum over `old` changes by when that becomes `new`: ~m + m' of RFC 1624. In the network's order: programs load it
-/// and the checksum alike, and a ones' complement sum does not mind in which order both are (RFC 1071 §2).
+/// The checksum difference from `old` to `new`: ~m + m' of RFC 1624, in network order. Programs load it and the checksum in the same way, and a
+/// ones' complement sum is independent of byte order (RFC 1071 §2).
 fn change(old: &[u8], new: &[u8]) -> [u8; 2] {
     let old = checksum::fold(checksum::sum(old));
     checksum::fold(checksum::sum(new) + u64::from(!old)).to_be_bytes()
 }
 
-/// Gives the packet the addresses and ports that the flow on the stack says, if it says any. `transport` makes the transport's
-/// checksum right.
+/// Translates the packet if the flow on the stack has a translation. `transport` emits the correction of the transport's checksum.
 pub(super) fn translate(program: &mut Assembler<Place>, transport: impl FnOnce(&mut Assembler<Place>)) {
     program.jump_if(IS_TRANSLATED, Equal, 0, Translated);
     transport(program);
@@ -124,14 +123,14 @@ pub(super) fn translate(program: &mut Assembler<Place>, transport: impl FnOnce(&
     program.place(Translated);
 }
 
-/// Register 3 is the flow's IP version.
+/// Register 3 becomes the flow's IP version.
 pub(super) fn load_version(program: &mut Assembler<Place>) {
     program.load(Word, 3, STACK, KEY + key::KIND);
     program.apply(ShiftRight, 3, 8);
 }
 
-/// Register 3 is where the transport's checksum is, register 4 what it is, and register 5 the flow's flags for it. Goes to `none`
-/// when the packet has none.
+/// Registers 3, 4 and 5 become the transport checksum's address, its value, and the flow's checksum flags. Jumps to `none` if the packet has no
+/// checksum.
 pub(super) fn load_checksum(program: &mut Assembler<Place>, none: Place) {
     program.load(Short, 2, STACK, VALUE + value::CHECKSUM_AT);
     program.apply(And, 2, PLACES - 1);
@@ -145,7 +144,7 @@ pub(super) fn load_checksum(program: &mut Assembler<Place>, none: Place) {
     program.place(HasChecksum);
 }
 
-/// Makes the transport's checksum right in a packet that is as it was on a wire.
+/// Corrects the transport's checksum of a packet with a finished checksum.
 pub(super) fn change_checksum(program: &mut Assembler<Place>) {
     load_checksum(program, Finished);
     change_by(program, &[value::ADDRESSES_CHANGE, value::PORTS_CHANGE]);
@@ -157,14 +156,14 @@ pub(super) fn change_checksum(program: &mut Assembler<Place>) {
     program.place(Finished);
 }
 
-/// Changes the checksum in register 4 by what the flow has there: ~(~HC + ~m + m') of RFC 1624.
+/// Adds the flow's differences at these offsets to the checksum in register 4: ~(~HC + ~m + m') of RFC 1624.
 fn change_by(program: &mut Assembler<Place>, changes: &[i16]) {
     program.apply(Xor, 4, 0xffff);
     for change in changes {
         program.load(Short, 1, STACK, VALUE + change);
         program.apply_register(Add, 4, 1);
     }
-    // The carries, and what they carry over again.
+    // Folds the carries, twice as the first fold may carry.
     for _ in 0..2 {
         program.push([Instruction::copy(1, 4)]);
         program.apply(ShiftRight, 1, 16);
@@ -174,7 +173,7 @@ fn change_by(program: &mut Assembler<Place>, changes: &[i16]) {
     program.apply(Xor, 4, 0xffff);
 }
 
-/// So many bytes behind `from` are there. Always so; the verifier cannot know.
+/// Checks that `bytes` bytes after `from` are in the packet. Always true; the verifier requires the check.
 fn have(program: &mut Assembler<Place>, from: u8, bytes: i32) {
     program.push([Instruction::copy(2, from)]);
     program.apply(Add, 2, bytes);

@@ -1,9 +1,8 @@
-//! A packet generator for benchmarks and tests, behind the cargo feature `bench`. No part of the vswitch uses it.
+//! A packet generator for benchmarks and tests, behind the cargo feature `bench`. The vswitch does not use it.
 //!
-//! The kernel runs an XDP program on a packet of its own and does with it what the program says
-//! (`BPF_F_TEST_XDP_LIVE_FRAMES`, Linux 5.18); the program here says: send it out of this interface. That takes about
-//! 150 ns per packet, where a packet socket takes more than a microsecond, so the generator's core is not what is
-//! measured. Source: `Documentation/bpf/bpf_prog_run.rst` of the kernel.
+//! The kernel runs an XDP program on a generated packet and performs the returned action (`BPF_F_TEST_XDP_LIVE_FRAMES`, Linux 5.18). The
+//! program here redirects the packet to an interface. That takes about 150 ns per packet, a packet socket more than a microsecond, so
+//! the generator is not the bottleneck. Source: `Documentation/bpf/bpf_prog_run.rst` of the kernel.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,46 +14,44 @@ use super::instruction::{Assembler, Instruction, Operation, Test, Width};
 use super::link::LinkInfo;
 use super::map::{MAP_ARRAY, Map};
 
-/// Threads that call the kernel. A call takes about 30 ms to set up and to end, in which nothing is sent; the second
-/// one sends meanwhile.
+/// Threads that call the kernel. Starting and ending a call takes about 30 ms, during which the other thread sends.
 const THREADS: usize = 2;
 
-/// Packets per call to the kernel, of all threads: many times longer than the 30 ms, and `stop` is still seen within
-/// half a second or so.
+/// Packets per call: enough to outweigh the 30 ms, and few enough to notice `stop` within about half a second.
 const PER_CALL: usize = 1 << 18;
 
-/// Packets that the kernel makes and sends at once, of at most 256: what a NAPI poll of a driver takes.
+/// Packets that the kernel creates and sends at once, at most 256. Equal to a driver's NAPI poll.
 const BATCH: u32 = 64;
 
-/// Sends given frames in turn, as fast as one core can.
+/// Sends given frames repeatedly, as fast as one core can.
 #[derive(Debug)]
 pub struct Generator {
     interface: String,
     groups: Vec<Group>,
-    /// How many frames it was given.
+    /// Number of given frames.
     frames: usize,
 }
 
-/// Frames of one length: the program copies a number of bytes that it knows beforehand.
+/// Frames of one length, as the program copies a constant number of bytes.
 #[derive(Debug)]
 struct Group {
     program: OwnedFd,
-    /// Any of the frames, for its length.
+    /// One of the frames, for its length.
     frame: Vec<u8>,
     count: usize,
 }
 
 impl Generator {
-    /// Prepares frames (whole, from the Ethernet header on, without checksum at the end; 14 to 3,500 bytes each) to be
-    /// sent out of an interface of the calling thread's network namespace. On a veth they arrive at the other end,
-    /// which must have an XDP program in driver mode, or GRO on: else the kernel discards them.
+    /// Prepares frames for sending out of an interface of the calling thread's network namespace. Each frame starts with the Ethernet header,
+    /// has no frame check sequence, and has 14 to 3,500 bytes. A veth's peer must have an XDP program in driver mode or GRO on, otherwise the
+    /// kernel drops the packets.
     ///
     /// # Errors
-    /// [`XskError`] when there is no such interface, the kernel is older than 5.18 or the process may not.
+    /// [`XskError`] if there is no such interface, the kernel is older than 5.18, or the process lacks the capabilities.
     pub fn new(interface: &str, frames: &[Vec<u8>]) -> Result<Self, XskError> {
         let index = LinkInfo::read(interface)?.index;
         let mut by_length: Vec<&Vec<u8>> = frames.iter().collect();
-        // Stable: frames of one length stay in their order.
+        // The sort is stable, so frames of one length keep their order.
         by_length.sort_by_key(|frame| frame.len());
         let groups = by_length.chunk_by(|one, other| one.len() == other.len()).map(|frames| Group::new(frames, index));
         let groups = groups
@@ -63,15 +60,15 @@ impl Generator {
         Ok(Self { interface: interface.to_owned(), groups, frames: frames.len() })
     }
 
-    /// Sends until `stop` is set; how many packets. Must be called in the interface's network namespace, and on the core
-    /// that is to send: the threads that it starts inherit both. Packets that the interface did not take, because it or
-    /// the other end of a veth had no room, count as sent: what arrives is to be counted where it arrives.
+    /// Sends until `stop` is set. Returns the number of packets, including those that the interface or a veth's peer dropped for lack of room;
+    /// count arrivals at the receiver. Must be called in the interface's network namespace and on the sending core, which its threads
+    /// inherit.
     ///
     /// # Errors
-    /// [`XskError`] when the kernel refuses.
+    /// [`XskError`] if the kernel refuses.
     ///
     /// # Panics
-    /// When no thread can be started.
+    /// If a thread cannot be started.
     pub fn run(&self, stop: &AtomicBool) -> Result<u64, XskError> {
         let send = || {
             let mut sent = 0;
@@ -89,11 +86,10 @@ impl Generator {
         })
     }
 
-    /// Sends every frame `rounds` times; how many packets that is. Frames of one length are sent in turn; a length
-    /// after another.
+    /// Sends every frame `rounds` times, in turn within each length and one length after another. Returns the number of packets.
     ///
     /// # Errors
-    /// As [`run`](Self::run).
+    /// As for [`run`](Self::run).
     pub fn send(&self, rounds: usize) -> Result<u64, XskError> {
         let mut sent = 0;
         for group in &self.groups {
@@ -144,11 +140,11 @@ fn instructions(contents: &Map, next: &Map, count: u32, len: u32, interface: u32
     const REDIRECT: i32 = 23;
     const XDP_STORE_BYTES: i32 = 190;
     const STACK: u8 = 10;
-    /// Where on the stack the key is.
+    /// Stack offset of the key.
     const KEY: i16 = -4;
     let number = |value: u32| value.cast_signed();
     let mut program = Assembler::new();
-    // The verifier cannot know that a key is there. Without it the program ends, with 0 (XDP_ABORTED).
+    // The verifier requires the check for a missing key. The program would end with 0 (XDP_ABORTED).
     let look_up = |program: &mut Assembler<&str>, map| {
         program.push(Instruction::map(1, map));
         program.push([Instruction::copy(2, STACK)]);

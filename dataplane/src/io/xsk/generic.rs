@@ -1,4 +1,4 @@
-//! Families of generic netlink: their numbers, and what two of them tell about interfaces unasked.
+//! Generic netlink families: lookup of their ids, and notifications of `ethtool` and `netdev` about interfaces.
 //! Source: `include/uapi/linux/{genetlink,ethtool_netlink,netdev}.h`, `Documentation/netlink/specs/{ethtool,netdev}.yaml`.
 
 use std::io;
@@ -10,20 +10,20 @@ use super::small_size;
 
 /// Bytes of `struct genlmsghdr`.
 pub(super) const HEADER: usize = 4;
-/// `GENL_ID_CTRL`: where the numbers of families are asked for.
+/// `GENL_ID_CTRL`: the family that resolves the ids of families.
 const CONTROL: u16 = 0x10;
 
-/// The numbers of a family and of one of its multicast groups.
+/// The ids of a family and of one of its multicast groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Family {
-    /// What its messages have as their type.
+    /// The type of its messages.
     pub(super) id: u16,
-    /// The group, when it has one of that name.
+    /// The group's id. `None` if the family has no group of that name.
     pub(super) group: Option<u32>,
 }
 
 impl Family {
-    /// Asks for a family by name. The name of the group ends with a zero byte as well.
+    /// Resolves a family and a group by name. Both names end with a zero byte.
     pub(super) fn ask(name: &[u8], group: &[u8]) -> io::Result<Self> {
         /// `CTRL_CMD_GETFAMILY`, `CTRL_ATTR_FAMILY_ID`, `CTRL_ATTR_FAMILY_NAME`.
         const GET_FAMILY: u8 = 3;
@@ -50,10 +50,10 @@ fn group_of(body: &[u8], wanted: &[u8]) -> Option<u32> {
     attributes(group).find(|&(kind, _)| kind == ID).and_then(|(_, value)| number(value, 0))
 }
 
-/// A command with one attribute.
+/// Builds a command with one attribute.
 pub(super) fn request(command: u8, kind: u16, value: &[u8]) -> Vec<u8> {
     let length = u16::try_from(HEADER + value.len()).expect("names and numbers are short");
-    // Version 1 of the command; two bytes that are reserved.
+    // Version 1; two reserved bytes.
     let mut bytes = vec![command, 1, 0, 0];
     bytes.extend(length.to_ne_bytes());
     bytes.extend(kind.to_ne_bytes());
@@ -62,17 +62,17 @@ pub(super) fn request(command: u8, kind: u16, value: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Listens to what `ethtool` and `netdev` tell about interfaces.
+/// Receives notifications of `ethtool` and `netdev` about interfaces.
 #[derive(Debug)]
 pub(super) struct Monitor {
     socket: OwnedFd,
-    /// The numbers of the families; none for one that this kernel lacks.
+    /// The families' ids. `None` if the kernel lacks the family.
     ethtool: Option<u16>,
     netdev: Option<u16>,
 }
 
 impl Monitor {
-    /// Listens from now on.
+    /// Opens the socket and joins the groups.
     pub(super) fn new() -> io::Result<Self> {
         let socket = socket(libc::NETLINK_GENERIC)?;
         let join = |name: &[u8], group: &[u8]| {
@@ -97,15 +97,15 @@ impl Monitor {
         self.socket.as_raw_fd()
     }
 
-    /// What a message of this type says.
+    /// Parses a message of this type. `None` if it is not about an interface's features.
     pub(super) fn event(&self, kind: u16, body: &[u8]) -> Option<LinkEvent> {
-        /// All notifications of `ethtool` have its header first, with the interface's number: `ETHTOOL_A_HEADER_DEV_INDEX`.
+        /// `ETHTOOL_A_HEADER_DEV_INDEX`, the interface index in the header that starts all notifications of `ethtool`.
         const HEADER_INDEX: u16 = 1;
         let (_, first) = attributes(body.get(HEADER..)?).find(|&(kind, _)| kind == 1)?;
         let index = if Some(kind) == self.ethtool {
             attributes(first).find(|&(kind, _)| kind == HEADER_INDEX).and_then(|(_, value)| number(value, 0))
         } else if Some(kind) == self.netdev {
-            // `NETDEV_A_DEV_IFINDEX`. The family's messages about queues and pools have another first attribute.
+            // `NETDEV_A_DEV_IFINDEX`. The family's messages about queues and pools start with another attribute.
             number(first, 0)
         } else {
             None

@@ -1,5 +1,5 @@
-//! Which programs see an interface's packets at traffic control (tc): by links and netlink-free attachment (tcx, Linux 6.6), and
-//! as filters of the `clsact` queueing discipline.
+//! Lists the programs at an interface's traffic control (tc) hooks: tcx programs (Linux 6.6) and filters of the `clsact` queueing
+//! discipline.
 //! Source: `include/uapi/linux/{bpf,rtnetlink,pkt_sched,pkt_cls}.h`.
 
 use std::ffi::c_long;
@@ -9,31 +9,31 @@ use std::os::fd::AsRawFd;
 use super::netlink::{ask, attributes};
 use super::{bpf, small_size};
 
-/// Where at an interface a program sees packets, from the node's point of view.
+/// A tc hook of an interface, from the node's point of view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TcHook {
-    /// What comes in through the interface.
+    /// Packets that the interface receives.
     Ingress,
-    /// What leaves through it.
+    /// Packets that the node sends out of the interface.
     Egress,
 }
 
 /// A program at tc.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TcProgram {
-    /// Where it is.
+    /// The program's hook.
     pub hook: TcHook,
-    /// What it calls itself, for people; its number where it has no name, or where the process may not know.
+    /// The program's name for display, or its id if it has no name or the process may not read it.
     pub name: String,
 }
 
-/// The most programs that are told of one hook: the kernel allows 64.
+/// Maximum programs listed per hook. The kernel's limit is 64.
 const MOST: usize = 64;
 
-/// The programs at tc of an interface of the calling thread's network namespace. Filters that are no programs are left out.
+/// Returns the tc programs of an interface in the calling thread's network namespace, without filters of other kinds.
 ///
 /// # Errors
-/// When the kernel does not answer. One that does not know tcx has none of these.
+/// If the kernel refuses. A kernel without tcx is no error.
 pub fn tc_programs(interface: u32) -> io::Result<Vec<TcProgram>> {
     let mut found = Vec::new();
     for (hook, attach_type, parent) in [
@@ -49,7 +49,7 @@ pub fn tc_programs(interface: u32) -> io::Result<Vec<TcProgram>> {
         });
         match asked {
             Ok(()) => found.extend(filters.into_iter().map(|name| TcProgram { hook, name })),
-            // There is no such queueing discipline, or the kernel has none at all.
+            // The interface has no clsact, or the kernel has no queueing disciplines.
             Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP | libc::ENOENT)) => {}
             Err(error) => return Err(error),
         }
@@ -57,7 +57,7 @@ pub fn tc_programs(interface: u32) -> io::Result<Vec<TcProgram>> {
     Ok(found)
 }
 
-/// The numbers of the tcx programs at an interface.
+/// Returns the ids of the tcx programs at an interface.
 fn query(interface: u32, attach_type: u32) -> io::Result<Vec<u32>> {
     /// `BPF_PROG_QUERY`.
     const PROG_QUERY: c_long = 16;
@@ -95,7 +95,7 @@ fn query(interface: u32, attach_type: u32) -> io::Result<Vec<u32>> {
     let result = unsafe { libc::syscall(libc::SYS_bpf, PROG_QUERY, &raw mut attributes, len) };
     if result < 0 {
         let error = io::Error::last_os_error();
-        // EINVAL: a kernel without tcx. ENOENT: nothing was ever attached.
+        // EINVAL: the kernel has no tcx. ENOENT: no program was ever attached.
         return match error.raw_os_error() {
             Some(libc::EINVAL | libc::ENOENT | libc::EOPNOTSUPP) => Ok(Vec::new()),
             _ => Err(error),
@@ -104,7 +104,7 @@ fn query(interface: u32, attach_type: u32) -> io::Result<Vec<u32>> {
     Ok(programs.into_iter().take(attributes.count as usize).collect())
 }
 
-/// What a program calls itself.
+/// Returns a program's name, or its id if it has none.
 fn name(id: u32) -> io::Result<String> {
     /// `BPF_PROG_GET_FD_BY_ID`, `BPF_OBJ_GET_INFO_BY_FD`.
     const GET_FD_BY_ID: c_long = 13;
@@ -121,7 +121,7 @@ fn name(id: u32) -> io::Result<String> {
         info_len: u32,
         info: u64,
     }
-    /// `struct bpf_prog_info` as far as the name.
+    /// `struct bpf_prog_info` up to the name.
     #[derive(Default)]
     #[repr(C)]
     struct Info {
@@ -144,7 +144,7 @@ fn name(id: u32) -> io::Result<String> {
     if name.is_empty() { Ok(format!("{id}")) } else { Ok(name) }
 }
 
-/// `struct tcmsg`: all filters of an interface below this parent.
+/// Builds a `struct tcmsg` that requests all filters of an interface below this parent.
 fn filter_request(interface: u32, parent: u32) -> [u8; 20] {
     let mut body = [0; 20];
     body[4..8].copy_from_slice(&interface.to_ne_bytes());
@@ -152,7 +152,7 @@ fn filter_request(interface: u32, parent: u32) -> [u8; 20] {
     body
 }
 
-/// The name of a filter that is a program. The kernel also tells of the chains that filters are in, which have no options.
+/// Returns the name of a filter that is a program. `None` for other filters and for chains, which the kernel lists too.
 fn filter(message: &[u8]) -> Option<String> {
     /// `TCA_KIND`, `TCA_OPTIONS`, `TCA_BPF_NAME`.
     const KIND: u16 = 1;
@@ -161,7 +161,7 @@ fn filter(message: &[u8]) -> Option<String> {
     let body = message.get(20..)?;
     let is_program = attributes(body).any(|(kind, value)| kind == KIND && value.starts_with(b"bpf\0"));
     let (_, options) = attributes(body).find(|&(kind, _)| kind == OPTIONS).filter(|_| is_program)?;
-    // Programs in classic BPF have no name.
+    // Classic BPF programs have no name.
     let name = attributes(options).find(|&(kind, _)| kind == NAME).map_or(&b"bpf"[..], |(_, name)| name);
     Some(String::from_utf8_lossy(name.strip_suffix(&[0]).unwrap_or(name)).into_owned())
 }

@@ -1,17 +1,17 @@
-//! The veth pair between the vswitch and its node's kernel, where the vswitch makes it: a port of the vswitch at one end, routes of the
-//! kernel over the other.
+//! The veth pair between the vswitch and its node's kernel, if the vswitch creates it. One end is a port of the vswitch; the kernel
+//! routes to pods over the other.
 //!
 //! ```text
 //!   vswitch --[ first ~~ veth ~~ second ]-- the node's kernel: NETWORK via 169.254.1.1 dev second onlink
 //!                                                              NETWORK via fe80::1    dev second
 //! ```
 //!
-//! The second end has no address: the kernel takes one of the node's other addresses as the source of what it sends to pods, and that
-//! is one by which policy knows the node. A route may name which one. The gateway is nobody's address; the vswitch answers for it, as it
-//! does for pods.
+//! The second end has no address, so the kernel sends to pods from one of the node's other addresses, which policy knows as the node's.
+//! A route may select the address. The gateway address belongs to no host; the vswitch answers ARP and neighbour discovery for it, as
+//! it does for pods.
 //!
-//! The pair outlives the process, as sessions between the node and its pods do. Routes that the vswitch adds are marked by their
-//! protocol, so that those of other programs stay.
+//! The pair outlives the process, so that sessions between the node and its pods continue. The vswitch marks its routes with a protocol
+//! number and leaves other routes alone.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -24,49 +24,50 @@ use super::kernel_routes::{KernelRoute, kernel_routes};
 use super::link_status::{LinkStatus, links};
 use super::netlink_write::{attribute, change, delete_link, make_veth, set_mtu, start};
 
-/// `rtm_protocol` of our routes: none of `include/uapi/linux/rtnetlink.h`, nor of iproute2's `rt_protos`.
+/// `rtm_protocol` of the vswitch's routes. Unused in `include/uapi/linux/rtnetlink.h` and iproute2's `rt_protos`.
 const PROTOCOL: u8 = 98;
 /// `RT_TABLE_MAIN`.
 const MAIN: u8 = 254;
-/// What pods have as their router as well; the vswitch answers for it.
+/// The gateways of the routes, which are also the pods' default gateways.
 const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
 const GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
 
 /// A route of the node's kernel over the pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HostRoute {
-    /// Where to; bits after the prefix are ignored.
+    /// The destination prefix; host bits are ignored.
     pub destination: IpNet,
-    /// Which of the node's addresses the kernel takes for what the node sends there; none where the kernel chooses.
+    /// The node's source address for this destination. `None` if the kernel chooses it.
     pub source: Option<IpAddr>,
 }
 
 impl HostRoute {
-    /// One for which the kernel chooses the source.
+    /// Creates a route without a source address.
     pub const fn to(destination: IpNet) -> Self {
         Self { destination, source: None }
     }
 }
 
-/// See the module.
+/// The veth pair between the vswitch and the node's kernel.
 #[derive(Debug)]
 pub struct HostPair {
-    /// The number of the kernel's end.
+    /// The index of the kernel's end.
     second: u32,
     name: String,
 }
 
 impl HostPair {
-    /// Takes over the pair of these names, the vswitch's end first, or makes it; in the calling thread's network namespace.
+    /// Takes over or creates the pair in the calling thread's network namespace. The first name is the vswitch's end.
     ///
     /// # Errors
-    /// When there is something else of one of the names, or the kernel refuses.
+    /// If another interface has one of the names, or the kernel refuses.
     pub fn ensure(names: [&str; 2], mtu: u32) -> Result<Self, XskError> {
         let [first, second] = names;
         let failed = |operation| move |source| XskError::system(second, operation, source);
         if find(names)?.is_none() {
             make_veth(names, 0, 1, mtu).map_err(failed("make the host port's interfaces"))?;
-            // A node without IPv6 has no such file. In a container it is read-only, and what the kernel says at this end is dropped there.
+            // Fails without IPv6, and in a container, where the file is read-only; the vswitch then drops the kernel's IPv6 packets
+            // of this end.
             let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{first}/disable_ipv6"), "1");
         }
         let Some([near, far]) = find(names)? else {
@@ -81,41 +82,40 @@ impl HostPair {
         Ok(Self { second: far.index, name: second.to_owned() })
     }
 
-    /// Has the kernel take these routes over the pair, and no others of those that it was told before. Returns what could not be done,
-    /// for people.
+    /// Replaces the vswitch's routes over the pair by these. Returns a message per failure, for the log.
     pub fn lead(&self, routes: impl IntoIterator<Item = HostRoute>) -> Vec<String> {
         let known = match self.routes() {
             Ok(known) => known,
-            Err(error) => return vec![format!("the kernel does not tell its routes: {error}")],
+            Err(error) => return vec![format!("cannot read the kernel's routes: {error}")],
         };
         let trunc = |route: HostRoute| HostRoute { destination: route.destination.trunc(), ..route };
         let wanted: BTreeSet<HostRoute> = routes.into_iter().map(trunc).collect();
         let mut failed = Vec::new();
-        // The old ones first: one with another source is in the way of its successor.
+        // Deletes first, as an old route with another source blocks its successor.
         for route in known.difference(&wanted) {
             if let Err(error) = self.change(libc::RTM_DELROUTE, 0, route) {
-                failed.push(format!("the route to {} over {} stays: {error}", route.destination, self.name));
+                failed.push(format!("cannot delete the route to {} over {}: {error}", route.destination, self.name));
             }
         }
         for route in wanted.difference(&known) {
             if let Err(error) = self.change(libc::RTM_NEWROUTE, libc::NLM_F_CREATE | libc::NLM_F_EXCL, route) {
                 let why = match (error.raw_os_error(), route.source) {
-                    (Some(libc::EEXIST), _) => "the kernel has another route there".to_owned(),
+                    (Some(libc::EEXIST), _) => "the kernel has another route to it; delete that route".to_owned(),
                     (Some(libc::EINVAL), Some(source)) => {
-                        format!("the kernel does not take {source} as the source ({error})")
+                        format!("the kernel refuses the source address {source}; it must be an address of the node ({error})")
                     }
                     _ => error.to_string(),
                 };
-                failed.push(format!("the node does not reach {} over {}: {why}", route.destination, self.name));
+                failed.push(format!("cannot add the route to {} over {}: {why}", route.destination, self.name));
             }
         }
         failed
     }
 
-    /// The routes that the kernel was told, by this process or an earlier one.
+    /// Returns the routes over the pair that this process or a previous one added.
     ///
     /// # Errors
-    /// When the kernel does not answer.
+    /// If the netlink request fails.
     pub fn routes(&self) -> io::Result<BTreeSet<HostRoute>> {
         let is_ours = |route: &KernelRoute| route.protocol == PROTOCOL && route.interfaces == [self.second];
         let route = |route: KernelRoute| HostRoute { destination: route.destination, source: route.source };
@@ -126,10 +126,10 @@ impl HostPair {
         change(kind, flags, &route(of, self.second))
     }
 
-    /// Removes the pair of these names, with its routes. Returns whether there was one.
+    /// Removes the pair with its routes. Returns whether it existed.
     ///
     /// # Errors
-    /// When there is something else of one of the names, or the kernel refuses.
+    /// If another interface has one of the names, or the kernel refuses.
     pub fn remove(names: [&str; 2]) -> Result<bool, XskError> {
         let Some([near, _]) = find(names)? else { return Ok(false) };
         let removed = delete_link(near.index);
@@ -137,7 +137,7 @@ impl HostPair {
     }
 }
 
-/// The pair, if there is one.
+/// Finds the pair. `None` if no interface has one of the names.
 fn find(names: [&str; 2]) -> Result<Option<[LinkStatus; 2]>, XskError> {
     let all = links().map_err(|source| XskError::system(names[0], "list the interfaces", source))?;
     let named = |name: &str| all.iter().find(|link| link.names.iter().any(|known| known == name)).cloned();
@@ -146,15 +146,15 @@ fn find(names: [&str; 2]) -> Result<Option<[LinkStatus; 2]>, XskError> {
         [Some(first), Some(second)] if first.related == Some(second.index) => Ok(Some([first, second])),
         [first, _] => {
             let name = if first.is_some() { names[0] } else { names[1] };
-            let other = io::Error::other("there is another interface of this name, which was not made for it");
-            Err(XskError::system(name, "take it for the host port", other))
+            let other = io::Error::other("another interface has this name; rename or delete it");
+            Err(XskError::system(name, "use it for the host port", other))
         }
     }
 }
 
 /// `struct rtmsg` with its attributes.
 fn route(of: &HostRoute, interface: u32) -> Vec<u8> {
-    /// `RTNH_F_ONLINK`: the gateway is there although no address says so.
+    /// `RTNH_F_ONLINK`: the gateway is on the link although no address covers it.
     const ONLINK: u32 = 4;
     let network = of.destination.trunc();
     let (family, gateway) = match network {

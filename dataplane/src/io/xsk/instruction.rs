@@ -1,4 +1,4 @@
-//! Instructions of BPF programs, and jumps to places that have names. Source: RFC 9669.
+//! BPF instructions and an assembler with jump labels. Source: RFC 9669.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -13,7 +13,7 @@ pub(super) struct Instruction {
 }
 
 impl Instruction {
-    /// Any instruction, by its operation code.
+    /// Any instruction, by its opcode.
     pub(super) const fn new(code: u8, destination: u8, source: u8, offset: i16, immediate: i32) -> Self {
         Self { code, registers: source << 4 | destination, offset, immediate }
     }
@@ -28,17 +28,17 @@ impl Instruction {
         Self::new(0xbf, destination, source, 0, 0)
     }
 
-    /// Calls a function of the kernel: arguments in registers 1 to 5, the answer in 0.
+    /// Calls a helper function: arguments in registers 1 to 5, result in register 0.
     pub(super) const fn call(function: i32) -> Self {
         Self::new(0x85, 0, 0, 0, function)
     }
 
-    /// Ends the program with what is in register 0.
+    /// Ends the program. Register 0 is the return code.
     pub(super) const fn exit() -> Self {
         Self::new(0x95, 0, 0, 0, 0)
     }
 
-    /// `destination = map`: two instructions' space.
+    /// `destination = map`. Occupies two instructions.
     pub(super) fn map(destination: u8, map: &impl AsFd) -> [Self; 2] {
         const PSEUDO_MAP_FD: u8 = 1;
         [
@@ -48,14 +48,14 @@ impl Instruction {
         ]
     }
 
-    /// `destination = &map[0] + offset`, of an array with one value: two instructions' space.
+    /// `destination = &map[0] + offset`, of an array map with one value. Occupies two instructions.
     pub(super) fn value(destination: u8, map: &impl AsFd, offset: i32) -> [Self; 2] {
         const PSEUDO_MAP_VALUE: u8 = 2;
         [Self::new(0x18, destination, PSEUDO_MAP_VALUE, 0, map.as_fd().as_raw_fd()), Self::new(0, 0, 0, 0, offset)]
     }
 }
 
-/// How many bytes an instruction reads or writes.
+/// The width of a load or store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Width {
@@ -65,14 +65,14 @@ pub(super) enum Width {
     Double = 0x18,
 }
 
-/// A comparison of two registers or of a register and a number, unsigned.
+/// An unsigned comparison of two registers, or of a register and a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Test {
     Equal = 0x10,
     Greater = 0x20,
     AtLeast = 0x30,
-    /// A bit of the one is set in the other.
+    /// The operands share a set bit.
     Shares = 0x40,
     Differs = 0x50,
     Less = 0xa0,
@@ -94,7 +94,7 @@ pub(super) enum Operation {
     Xor = 0xa0,
 }
 
-/// A program that is being written. `L` names the places that it jumps to.
+/// Assembles a program. `L` is the type of jump labels.
 #[derive(Clone, Debug)]
 pub(super) struct Assembler<L> {
     instructions: Vec<Instruction>,
@@ -108,29 +108,29 @@ impl<L: Copy + PartialEq + std::fmt::Debug> Assembler<L> {
         Self { instructions: Vec::new(), jumps: Vec::new(), places: Vec::new() }
     }
 
-    /// Any instructions that do not jump.
+    /// Appends instructions without jumps.
     pub(super) fn push(&mut self, instructions: impl IntoIterator<Item = Instruction>) {
         self.instructions.extend(instructions);
     }
 
-    /// What follows has this name.
+    /// Places a label before the next instruction.
     pub(super) fn place(&mut self, name: L) {
         self.places.push((name, self.instructions.len()));
     }
 
-    /// Jumps there when the register and the number are so.
+    /// Jumps to the label if the test of register and number is true.
     pub(super) fn jump_if(&mut self, register: u8, test: Test, number: i32, to: L) {
         self.jumps.push((self.instructions.len(), to));
         self.push([Instruction::new(0x05 | test as u8, register, 0, 0, number)]);
     }
 
-    /// Jumps there when the two registers are so.
+    /// Jumps to the label if the test of both registers is true.
     pub(super) fn jump_if_register(&mut self, register: u8, test: Test, other: u8, to: L) {
         self.jumps.push((self.instructions.len(), to));
         self.push([Instruction::new(0x0d | test as u8, register, other, 0, 0)]);
     }
 
-    /// Jumps there.
+    /// Jumps to the label.
     pub(super) fn jump(&mut self, to: L) {
         self.jumps.push((self.instructions.len(), to));
         self.push([Instruction::new(0x05, 0, 0, 0, 0)]);
@@ -146,14 +146,13 @@ impl<L: Copy + PartialEq + std::fmt::Debug> Assembler<L> {
         self.push([Instruction::new(0x63 | width as u8, destination, register, offset, 0)]);
     }
 
-    /// `*(u64 *)(destination + offset) += register`, at once for all cores; the register becomes what was there before (Linux
-    /// 5.12).
+    /// Atomic `*(u64 *)(destination + offset) += register`. The register becomes the previous value (Linux 5.12).
     pub(super) fn count_before(&mut self, destination: u8, register: u8, offset: i16) {
         const FETCH: i32 = 1;
         self.push([Instruction::new(0xdb, destination, register, offset, FETCH)]);
     }
 
-    /// `*(u64 *)(base + offset) += register`, for counters that no other core touches. Register `scratch` is lost.
+    /// Non-atomic `*(u64 *)(base + offset) += register`, for per-core counters. Overwrites register `scratch`.
     pub(super) fn add_to(&mut self, base: u8, register: u8, offset: i16, scratch: u8) {
         self.load(Width::Double, scratch, base, offset);
         self.apply_register(Operation::Add, scratch, register);
@@ -170,19 +169,19 @@ impl<L: Copy + PartialEq + std::fmt::Debug> Assembler<L> {
         self.push([Instruction::new(0x0f | operation as u8, register, other, 0, 0)]);
     }
 
-    /// The lower 16 bits of the register, from the network's order to the machine's or back.
+    /// Converts the register's lower 16 bits between network and host order.
     pub(super) fn swap_short(&mut self, register: u8) {
         self.push([Instruction::new(0xdc, register, 0, 0, 16)]);
     }
 
-    /// The program.
+    /// Resolves the jumps and returns the program.
     ///
     /// # Panics
-    /// When it jumps to a place that it does not have, or too far.
+    /// If a label is missing or a jump is too long.
     pub(super) fn finish(mut self) -> Vec<Instruction> {
         for (at, to) in self.jumps {
             let place = self.places.iter().find(|(name, _)| *name == to).map(|&(_, place)| place);
-            let place = place.unwrap_or_else(|| panic!("there is no place {to:?}"));
+            let place = place.unwrap_or_else(|| panic!("the program has no label {to:?}"));
             let distance = place.cast_signed() - at.cast_signed() - 1;
             self.instructions[at].offset = i16::try_from(distance).expect("programs are short");
         }

@@ -1,4 +1,4 @@
-//! An interface that this process has taken over.
+//! Attaches the XDP program to an interface and opens its queues.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,36 +23,34 @@ const SKB_MODE: u32 = 1 << 1;
 /// `XDP_FLAGS_DRV_MODE`.
 const DRV_MODE: u32 = 1 << 2;
 
-/// Ethernet header with one VLAN tag, in bytes: what a packet has beside its MTU.
+/// Bytes of a frame beyond the MTU: Ethernet header and one VLAN tag.
 const LINK_HEADER: u32 = 18;
 
-/// An interface whose packets all go to AF_XDP sockets of this process, or nowhere: from `open` or `hold` on, until it
-/// is dropped or the process ends, in whatever way.
+/// An attached interface. All its packets go to this process's AF_XDP sockets, or are dropped, until the value is dropped or the process
+/// ends.
 ///
-/// It must outlive its ports if no packet may reach the host's stack in between. Ports may be closed and opened again
-/// as often as wanted meanwhile; a queue without one drops.
+/// Keep the value longer than its ports, so that no packet reaches the host's stack. Ports may be closed and reopened; a queue without
+/// a port drops its packets.
 #[derive(Debug)]
 pub struct Interface {
     info: LinkInfo,
     mode: XdpMode,
     refusal: Option<io::Error>,
     program: Program,
-    /// Closing it detaches the program, whatever the process died of.
+    /// The descriptor that attaches the program. The kernel closes it when the process dies, which detaches the program.
     link: OwnedFd,
-    /// Where the interface's number means it.
+    /// The network namespace of the interface's index.
     namespace: Option<u64>,
 }
 
 impl Interface {
-    /// The largest MTU, in bytes, that a port without packets of several frames
-    /// ([`XskPort::takes_chains`]) can carry.
+    /// The largest MTU in bytes for a port without multi-frame packets ([`XskPort::takes_chains`]).
     pub const PLAIN_MTU: u32 = ROOM as u32 - LINK_HEADER;
 
-    /// Takes an interface of the calling thread's network namespace over. Its packets are dropped until its queues
-    /// have ports.
+    /// Attaches to an interface of the calling thread's network namespace. A queue drops its packets until it has a port.
     ///
     /// # Errors
-    /// [`XskError`] when it is not there, down, taken already, or the kernel or the driver cannot.
+    /// [`XskError`] if the interface is missing, down or in use, or the kernel or driver lacks support.
     pub fn open(name: &str, mode: XdpMode) -> Result<Self, XskError> {
         let info = LinkInfo::read(name)?;
         if !info.up {
@@ -61,10 +59,10 @@ impl Interface {
         Self::take(info, mode, None)
     }
 
-    /// As [`open`](Self::open), whether it is up or not. What is held while it is down gives no packet away when it
-    /// comes up; its ports can be opened then.
+    /// Like [`open`](Self::open), but also attaches to an interface that is down, so that no packet passes when it comes up. Its ports can
+    /// be opened then.
     ///
-    /// With a flow cache, packets of the flows in it do not come to the ports; without a free place in the cache all do.
+    /// With a flow cache, packets of cached flows bypass the ports. If the cache has no free slot, all packets go to the ports.
     ///
     /// # Errors
     /// As for [`open`](Self::open).
@@ -78,7 +76,7 @@ impl Interface {
         }
         raise_limits();
         let failed = |source| XskError::system(&info.name, "load the XDP program", source);
-        // Room for every queue that it can be given, so that the program need not be replaced then.
+        // Sized for the maximum number of queues, so that adding queues needs no new program.
         let slot = cache.and_then(HeldSlot::take).map(Arc::new);
         let program = Program::load(info.most_queues, slot.as_ref()).map_err(failed)?;
         let (program, link, used, refusal) = match mode {
@@ -99,11 +97,11 @@ impl Interface {
         Ok(Self { info, mode: used, refusal, program, link, namespace: namespace::current() })
     }
 
-    /// Opens one of its queues; the packets on it go to the port from then on. Must be called in the interface's
-    /// network namespace. When the queue was just closed it takes up to two seconds for the kernel to let go of it.
+    /// Opens a queue, whose packets go to the returned port. Must be called in the interface's network namespace. Waits up to two
+    /// seconds for the kernel to release a recently closed queue.
     ///
     /// # Errors
-    /// [`XskError`] when there is no such queue, it is in use, or there is no memory for it.
+    /// [`XskError`] if the queue does not exist or is in use, or memory is short.
     pub fn port(&self, queue: u32, umem: &Arc<Umem>, config: QueueConfig) -> Result<XskPort, XskError> {
         self.bind(queue, umem, config, true)
     }
@@ -114,8 +112,8 @@ impl Interface {
             return Err(XskError::NoQueue { interface: interface(), queue, queues: self.info.queues });
         }
         if self.namespace != namespace::current() {
-            // Its number may be another interface's here.
-            let source = io::Error::other("the calling thread is in another network namespace than the interface");
+            // The index may belong to another interface in this namespace.
+            let source = io::Error::other("the calling thread and the interface are in different network namespaces");
             return Err(XskError::System { interface: interface(), operation: "open a queue", source });
         }
         if self.info.queues > self.info.transmit_queues {
@@ -125,7 +123,7 @@ impl Interface {
         let place = Queue { interface: &self.info.name, index: self.info.index, queue, wait };
         let mut port = XskPort::open(place, umem, config, self.program.frags)?;
         port.set_slot(self.slot());
-        // The program may take chains where the socket cannot (Linux 5.18 to 6.5).
+        // Linux 5.18 to 6.5 support multi-buffer packets in programs but not in sockets.
         if self.info.mtu > Self::PLAIN_MTU && !port.takes_chains() {
             return Err(XskError::MtuTooLarge { interface: interface(), mtu: self.info.mtu, most: Self::PLAIN_MTU });
         }
@@ -136,21 +134,19 @@ impl Interface {
         Ok(port)
     }
 
-    /// Opens all its queues, in order.
+    /// Opens all queues, in order.
     ///
     /// # Errors
-    /// As for one; none stays open then.
+    /// As for [`port`](Self::port). No queue stays open after an error.
     pub fn ports(&self, umem: &Arc<Umem>, config: QueueConfig) -> Result<Vec<XskPort>, XskError> {
         (0..self.info.queues).map(|queue| self.port(queue, umem, config)).collect()
     }
 
-    /// Takes a changed number of queues over. On a veth (seen with Linux 6.18) the XDP program does not run on queues that
-    /// were added while it is attached: their packets go to the host's stack until the program is put in place again, and
-    /// that is what this does. Sockets stay where they are.
+    /// Attaches the program again after the number of queues has changed. On a veth (seen with Linux 6.18) the attached XDP program does not
+    /// run on added queues, and their packets reach the host's stack. Sockets stay bound.
     ///
     /// # Errors
-    /// [`XskError`] when the interface is gone or the kernel refuses. The number is as before then, so that the caller
-    /// sees that it is to be tried again.
+    /// [`XskError`] if the interface is gone or the kernel refuses. [`info`](Self::info) keeps the old number, so that the caller retries.
     pub fn renew(&mut self, queues: u32) -> Result<(), XskError> {
         let renewed = self.program.renew(self.link.as_fd());
         renewed.map_err(|source| XskError::system(&self.info.name, "attach the XDP program to new queues", source))?;
@@ -158,12 +154,12 @@ impl Interface {
         Ok(())
     }
 
-    /// Opens all its queues as they are now, in order, without waiting for one that is busy. `name` is how it is called
-    /// now, which may be another name than when it was taken.
+    /// Opens all current queues, in order, without waiting for busy ones. `name` is the interface's current name, which may have changed
+    /// since attaching.
     ///
     /// # Errors
-    /// As for [`port`](Self::port), [`XskError::QueueBusy`] at once, and [`XskError::NoInterface`] when the name is
-    /// another interface's; none stays open then.
+    /// As for [`port`](Self::port), [`XskError::QueueBusy`] immediately, and [`XskError::NoInterface`] if the name belongs to another
+    /// interface. No queue stays open after an error.
     pub fn try_ports(&mut self, name: &str, umem: &Arc<Umem>, config: QueueConfig) -> Result<Vec<XskPort>, XskError> {
         let info = LinkInfo::read(name)?;
         if self.index().is_none_or(|index| index != info.index) {
@@ -176,42 +172,40 @@ impl Interface {
         (0..self.info.queues).map(|queue| self.bind(queue, umem, config, false)).collect()
     }
 
-    /// What it was like when it was opened, or when [`try_ports`](Self::try_ports) was called last.
+    /// The interface's state at attaching, or at the last [`try_ports`](Self::try_ports).
     pub const fn info(&self) -> &LinkInfo {
         &self.info
     }
 
-    /// The mode in use, [`XdpMode::Drv`] or [`XdpMode::Skb`].
+    /// The active mode, [`XdpMode::Drv`] or [`XdpMode::Skb`].
     pub const fn mode(&self) -> XdpMode {
         self.mode
     }
 
-    /// Why the driver's mode is not in use, when [`XdpMode::Auto`] was asked for and `Skb` is what came of it.
+    /// The driver's error if [`XdpMode::Auto`] fell back to `Skb`, else `None`.
     pub const fn drv_refusal(&self) -> Option<&io::Error> {
         self.refusal.as_ref()
     }
 
-    /// Its place in the flow cache, when it has one.
+    /// The interface's slot in the flow cache. `None` without a cache or a free slot.
     pub fn slot(&self) -> Option<FlowSlot> {
         self.program.slot.as_ref().map(|held| held.slot)
     }
 
-    /// Whether the interface is still there, under whatever name and in whatever namespace. Asks the kernel (about a
-    /// microsecond); can be called from any thread and namespace.
+    /// Whether the interface still exists, under any name and in any namespace. One system call (about 1 µs), valid from any thread and
+    /// namespace.
     pub fn is_alive(&self) -> bool {
         self.index().is_some()
     }
 
-    /// The interface's number now, in the namespace where it is now; none when it was removed. Asks the kernel as
-    /// [`is_alive`](Self::is_alive) does.
+    /// The interface's current index in its current namespace. `None` if it was removed. One system call.
     pub fn index(&self) -> Option<u32> {
-        // The link knows its interface and forgets it when that is unregistered. A name could be another interface's by
-        // now, and the number changes when the interface is moved to another namespace.
+        // The link tracks its interface across renames and moves between namespaces; name and index do not.
         bpf::attached_to(self.link.as_fd()).ok().map(|(index, _)| index).filter(|&index| index != 0)
     }
 
-    /// Whether it is the interface of this number in the calling thread's namespace. Asks for the program that is on
-    /// that one, since an interface that was moved to another namespace may have the same number there.
+    /// Whether the interface has this index in the calling thread's namespace. Also compares the attached program, since a moved interface
+    /// may have the same index in another namespace.
     pub fn is_here_as(&self, index: u32) -> bool {
         bpf::attached_to(self.link.as_fd()).is_ok_and(|(at, program)| {
             at == index && netlink::xdp_programs(index).is_ok_and(|programs| programs.contains(&program))
@@ -221,13 +215,12 @@ impl Interface {
 
 impl Drop for Interface {
     fn drop(&mut self) {
-        // Fails when the interface is gone, and then there is nothing to detach from.
+        // Fails only if the interface is gone, and then the program is detached.
         drop(bpf::detach(self.link.as_fd()));
     }
 }
 
-/// Attaches a program in driver or generic mode. When the driver does not take the program for packets in several
-/// buffers, one for whole packets is tried.
+/// Attaches a program in driver or generic mode. If the driver refuses a multi-buffer program, tries one without.
 fn attach(program: Program, info: &LinkInfo, mode: XdpMode) -> Result<(Program, OwnedFd), XskError> {
     let flags = if mode == XdpMode::Skb { SKB_MODE } else { DRV_MODE };
     let failed = |source: io::Error| {
@@ -235,7 +228,7 @@ fn attach(program: Program, info: &LinkInfo, mode: XdpMode) -> Result<(Program, 
         match source.raw_os_error() {
             // EBUSY for a program in the same mode, EEXIST for one in the other.
             Some(libc::EBUSY | libc::EEXIST) => XskError::ProgramPresent { interface },
-            // A driver says by one of these that it cannot; ERANGE is veth's for an MTU that needs several buffers.
+            // A driver's refusals. veth returns ERANGE if the MTU needs several buffers.
             Some(libc::EOPNOTSUPP | libc::EINVAL | libc::ERANGE | libc::ENOSPC | libc::E2BIG | libc::ENOMEM) => {
                 XskError::ModeRefused { interface, mode, source }
             }
@@ -257,11 +250,11 @@ fn attach(program: Program, info: &LinkInfo, mode: XdpMode) -> Result<(Program, 
     }
 }
 
-/// Packet memory counts as locked memory unless the process has `CAP_IPC_LOCK`. Raising the limit needs
-/// `CAP_SYS_RESOURCE`; without either, registering the memory fails later, with an error that says so.
+/// Raises the process's limits on locked memory and open files.
 ///
-/// An interface takes three descriptors, and one for each queue: the usual 1,024 are not enough for a node of 250 pods,
-/// and the hard limit is far above.
+/// Packet memory counts as locked memory unless the process has `CAP_IPC_LOCK`. Raising that limit needs `CAP_SYS_RESOURCE`; without
+/// both, registering the memory fails later with its own error. An interface needs three descriptors plus one per queue, so the usual
+/// limit of 1,024 is too low for 250 pods; the hard limit is far higher.
 pub(super) fn raise_limits() {
     let limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
     // SAFETY: reads the limit and touches no other memory.

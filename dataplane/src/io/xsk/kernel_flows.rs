@@ -1,4 +1,4 @@
-//! A table of flows in the kernel as a [`FlowCache`], whichever programs read it.
+//! Implements [`FlowCache`] for both owners of a [`FlowTable`]: the XDP flow cache and the tc data path.
 
 use std::fmt::Debug;
 
@@ -8,11 +8,11 @@ use super::flow_table::FlowTable;
 use crate::io::{CachedFlow, CachedTraffic, FlowCache, FlowHandshake, FlowLatch, FlowSlot, KernelFlows};
 use crate::{PortId, Snapshot};
 
-/// What has a table of flows, and programs that send packets of these flows.
+/// An owner of a flow table and of programs that forward its flows.
 pub(super) trait HasFlows: Debug + Send + Sync {
     fn table(&self) -> &FlowTable;
 
-    /// Whether the programs can send packets out of the port in this slot.
+    /// Whether the programs can send out of the port in this slot.
     fn sends_out_of(&self, out: FlowSlot) -> bool;
 }
 

@@ -1,4 +1,4 @@
-//! The routes of the node's kernel. Source: `include/uapi/linux/rtnetlink.h`.
+//! Lists the kernel's routes. Source: `include/uapi/linux/rtnetlink.h`.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -10,25 +10,25 @@ use super::netlink::{ask, attributes, next_hops, number};
 /// Bytes of `struct rtmsg`.
 const ROUTE: usize = 12;
 
-/// A route that leads somewhere, of any routing table but the one of the node's own addresses.
+/// A unicast route of any routing table except `local`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelRoute {
-    /// The destinations.
+    /// The destination prefix.
     pub destination: IpNet,
-    /// The number of its table.
+    /// The routing table's number.
     pub table: u32,
-    /// Who has added it, as `rtm_protocol` has it.
+    /// `rtm_protocol`: the number of the program that added the route.
     pub protocol: u8,
-    /// The interfaces that it leads over, by number: one, or several for several next hops.
+    /// The interface indexes of its next hops.
     pub interfaces: Vec<u32>,
-    /// The source address of what the node itself sends over it; none where the kernel chooses one.
+    /// The source address of the node's own packets on this route. `None` if the kernel chooses it.
     pub source: Option<IpAddr>,
 }
 
-/// The routes of the calling thread's network namespace.
+/// Returns the unicast routes of the calling thread's network namespace.
 ///
 /// # Errors
-/// When the kernel does not answer.
+/// If the netlink request fails.
 pub fn kernel_routes() -> io::Result<Vec<KernelRoute>> {
     let mut found = Vec::new();
     for family in [libc::AF_INET, libc::AF_INET6] {
@@ -40,11 +40,11 @@ pub fn kernel_routes() -> io::Result<Vec<KernelRoute>> {
 }
 
 impl KernelRoute {
-    /// None for what leads nowhere, and for what is no route of a table.
+    /// Parses an rtnetlink message. `None` for other route types, cached routes and table `local`.
     fn of(message: &[u8]) -> Option<Self> {
-        /// `RTM_F_CLONED`: what a packet has found, and not what somebody has configured.
+        /// `RTM_F_CLONED`: a cached lookup result, not a configured route.
         const CLONED: u32 = 0x200;
-        /// `RTA_TABLE`; one byte of the header is not enough for all numbers.
+        /// `RTA_TABLE`: the full table number, as the header has only 8 bits.
         const RTA_TABLE: u16 = 15;
         let &[family, length, _, _, table, protocol, _, kind] = message.first_chunk()?;
         let is_v4 = i32::from(family) == libc::AF_INET;
@@ -71,7 +71,7 @@ impl KernelRoute {
     }
 }
 
-/// An address as the kernel writes it: four bytes or sixteen.
+/// Parses an address of four or sixteen bytes.
 fn ip(bytes: &[u8]) -> Option<IpAddr> {
     let v4 = || <[u8; 4]>::try_from(bytes).ok().map(IpAddr::from);
     v4().or_else(|| <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from))

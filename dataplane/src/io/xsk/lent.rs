@@ -1,14 +1,13 @@
-//! What the kernel has of a region's chunks.
+//! Records the chunks that a socket has lent to the kernel.
 
 use std::sync::Arc;
 
 use super::umem::{CHUNK, Frame, Umem};
 
-/// The chunks that one socket's kernel side has: one bit per chunk of the region.
+/// The chunks lent to one socket's kernel side: one bit per chunk of the region.
 ///
-/// The kernel names chunks by number, in rings that it writes. Making a frame of whatever number comes back would be
-/// trusting it not to name one twice; the bit costs about a nanosecond, makes it impossible, and tells at the end
-/// what to take back. The alternative, a count, would not tell which.
+/// The kernel returns chunks by number. Without the bit, a number returned twice would create two frames of one chunk. A check costs about a
+/// nanosecond, and the bits show which chunks to take back at the end; a mere count would not.
 #[derive(Debug)]
 pub(super) struct Lent {
     umem: Arc<Umem>,
@@ -21,10 +20,10 @@ impl Lent {
         Self { umem, bits }
     }
 
-    /// Lends a frame's chunk: the descriptor by which the kernel knows it.
+    /// Lends a frame's chunk and returns its descriptor for a ring.
     ///
     /// # Panics
-    /// For a frame of another region.
+    /// If the frame belongs to another region.
     pub(super) fn lend(&mut self, frame: Frame) -> libc::xdp_desc {
         let (chunk, offset, len, more) = frame.into_parts(&self.umem);
         self.bits[(chunk / u64::BITS) as usize] |= 1 << (chunk % u64::BITS);
@@ -32,10 +31,10 @@ impl Lent {
         libc::xdp_desc { addr: u64::from(chunk) * u64::from(CHUNK) + u64::from(offset), len: u32::from(len), options }
     }
 
-    /// Takes back the chunk that a descriptor is about, with the packet that it describes. None for one that was not
-    /// lent or that reaches beyond its chunk: then it stays with the kernel.
+    /// Takes back a descriptor's chunk as a frame with the described packet. `None`, without taking it back, if the chunk is not lent or the
+    /// packet exceeds it.
     pub(super) fn take(&mut self, descriptor: libc::xdp_desc) -> Option<Frame> {
-        // The kernel's addresses point to the packet, anywhere in the chunk.
+        // The address points to the packet, anywhere in the chunk.
         let chunk = u32::try_from(descriptor.addr / u64::from(CHUNK)).ok()?;
         let offset = u16::try_from(descriptor.addr % u64::from(CHUNK)).ok()?;
         let len = u16::try_from(descriptor.len).ok()?;
@@ -54,10 +53,10 @@ impl Lent {
         Some(unsafe { Frame::from_parts(&self.umem, chunk, offset, len, more) })
     }
 
-    /// Takes everything back, as empty frames.
+    /// Takes all lent chunks back as empty frames.
     ///
     /// # Safety
-    /// The socket must be closed: nobody may write to the chunks any more.
+    /// The socket must be closed, so that the kernel no longer writes to the chunks.
     pub(super) unsafe fn take_all(&mut self) -> impl Iterator<Item = Frame> {
         let umem = &*self.umem;
         self.bits.iter_mut().zip(0u32..).flat_map(move |(word, at)| {

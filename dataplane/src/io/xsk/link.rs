@@ -1,7 +1,7 @@
-//! What the kernel tells about an interface, and the offloads that decide whether its packets are whole.
+//! Reads an interface's properties by ioctl, and reads and changes its offloads.
 //!
-//! By ioctl and not by `/sys/class/net`: sysfs shows the namespace that it was mounted in, an ioctl asks the one that
-//! the calling thread is in, such as a pod's.
+//! The alternative, `/sys/class/net`, shows the namespace in which sysfs was mounted. An ioctl uses the calling thread's namespace, such as
+//! a pod's.
 
 use std::ffi::CString;
 use std::io;
@@ -9,34 +9,34 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use super::error::XskError;
 
-/// An interface of the calling thread's network namespace, as it is now.
+/// Properties of an interface at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkInfo {
-    /// Its name.
+    /// The interface's name.
     pub name: String,
-    /// Its number in the namespace; a new interface of the same name has another one.
+    /// Interface index in the namespace. A new interface of the same name has another index.
     pub index: u32,
-    /// Its own address.
+    /// MAC address.
     pub mac: [u8; 6],
-    /// The most bytes of a packet after its Ethernet header.
+    /// MTU: maximum bytes of a packet after its Ethernet header.
     pub mtu: u32,
-    /// Whether it is an Ethernet interface: AF_XDP gives and takes Ethernet packets, and a tunnel or `lo` has none.
+    /// Whether the interface carries Ethernet frames, which AF_XDP requires. Tunnels and `lo` do not.
     pub ethernet: bool,
-    /// Whether it is administratively up.
+    /// Whether the interface is administratively up.
     pub up: bool,
-    /// How many receive queues it has; each wants a socket of its own.
+    /// Number of receive queues. Each needs one socket.
     pub queues: u32,
-    /// How many transmit queues it has.
+    /// Number of transmit queues.
     pub transmit_queues: u32,
-    /// How many receive queues it can be given while it exists (`ethtool -L`).
+    /// Maximum number of receive queues (`ethtool -L`).
     pub most_queues: u32,
 }
 
 impl LinkInfo {
-    /// Asks about an interface.
+    /// Reads an interface of the calling thread's network namespace.
     ///
     /// # Errors
-    /// [`XskError`] when there is none of this name or the kernel does not answer.
+    /// [`XskError`] if the interface does not exist or an ioctl fails.
     pub fn read(name: &str) -> Result<Self, XskError> {
         let failed = |operation| move |source| XskError::system(name, operation, source);
         let request = Request::new(name)?;
@@ -62,11 +62,11 @@ impl LinkInfo {
     }
 }
 
-/// Whether the interface leaves transmit checksums to hardware that a veth does not have. Its packets then reach an
-/// AF_XDP socket without checksums, and whoever receives them in the end drops them.
+/// Whether the interface leaves transmit checksums to hardware, which a veth lacks. Its packets then reach an AF_XDP socket with wrong
+/// checksums, and their receiver drops them.
 ///
 /// # Errors
-/// [`XskError`] when there is no such interface in the calling thread's namespace or the kernel does not answer.
+/// [`XskError`] if the calling thread's namespace has no such interface or an ioctl fails.
 pub fn transmit_checksum_offload(interface: &str) -> Result<bool, XskError> {
     let mut value = Value { command: ETHTOOL_GTXCSUM, data: 0 };
     Request::new(interface)?
@@ -75,11 +75,10 @@ pub fn transmit_checksum_offload(interface: &str) -> Result<bool, XskError> {
     Ok(value.data != 0)
 }
 
-/// Turns the offload on or off, as `ethtool -K INTERFACE tx off` does; off also ends segmentation offload, which needs
-/// it.
+/// Turns transmit checksum offload on or off, like `ethtool -K INTERFACE tx off`. Off also disables segmentation offload.
 ///
 /// # Errors
-/// [`XskError`] as above, and without `CAP_NET_ADMIN`.
+/// [`XskError`] if there is no such interface, an ioctl fails, or the process lacks `CAP_NET_ADMIN`.
 pub fn set_transmit_checksum_offload(interface: &str, on: bool) -> Result<(), XskError> {
     let mut value = Value { command: ETHTOOL_STXCSUM, data: u32::from(on) };
     Request::new(interface)?
@@ -87,11 +86,11 @@ pub fn set_transmit_checksum_offload(interface: &str, on: bool) -> Result<(), Xs
         .map_err(|source| XskError::system(interface, "change the checksum offload", source))
 }
 
-/// Turns generic receive offload on or off, as `ethtool -K INTERFACE gro on` does. A veth on which it is on takes packets from
-/// an XDP program at its other end ([`takes_xdp_frames`](super::takes_xdp_frames)).
+/// Turns generic receive offload on or off, like `ethtool -K INTERFACE gro on`. A veth with it accepts packets that an XDP program sends
+/// at its peer ([`takes_xdp_frames`](super::takes_xdp_frames)).
 ///
 /// # Errors
-/// As above.
+/// As for [`set_transmit_checksum_offload`].
 pub fn set_generic_receive_offload(interface: &str, on: bool) -> Result<(), XskError> {
     let mut value = Value { command: ETHTOOL_SGRO, data: u32::from(on) };
     Request::new(interface)?
@@ -99,11 +98,10 @@ pub fn set_generic_receive_offload(interface: &str, on: bool) -> Result<(), XskE
         .map_err(|source| XskError::system(interface, "change generic receive offload", source))
 }
 
-/// Turns features of an interface off by their names, as `ethtool -k` shows them with their dashes. A feature that it does not
-/// have stays so.
+/// Turns off features by their names in `ethtool -k`. Ignores features that the interface does not have.
 ///
 /// # Errors
-/// [`XskError`] as above, and when a feature cannot be turned off.
+/// As for [`set_transmit_checksum_offload`], and if a feature is fixed.
 pub(super) fn turn_off(interface: &str, features: &[&str]) -> Result<(), XskError> {
     /// `ETHTOOL_GSSET_INFO`, `ETHTOOL_GSTRINGS`, `ETHTOOL_SFEATURES`, `ETH_SS_FEATURES`.
     const GET_SET_INFO: u32 = 0x37;
@@ -121,7 +119,7 @@ pub(super) fn turn_off(interface: &str, features: &[&str]) -> Result<(), XskErro
     let mut strings = vec![0; 3 + count * STRING];
     strings[..3].copy_from_slice(&[GET_STRINGS, FEATURES, info[4]]);
     request.ethtool_words(&mut strings).map_err(failed)?;
-    // Command, number of blocks, and for each block which bits are meant and what they shall be.
+    // Command, number of blocks, and per block a mask of the bits to change and their new values.
     let blocks = count.div_ceil(32);
     let mut change = vec![0; 2 + 2 * blocks];
     change[..2].copy_from_slice(&[SET_FEATURES, u32::try_from(blocks).unwrap_or(0)]);
@@ -134,24 +132,24 @@ pub(super) fn turn_off(interface: &str, features: &[&str]) -> Result<(), XskErro
     request.ethtool_words(&mut change).map_err(failed)
 }
 
-/// Features of an interface that change what packets look like before an AF_XDP socket has them.
+/// Features that modify packets before an AF_XDP socket receives them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LinkFeatures {
-    /// The driver, such as `veth` or `ixgbe`; empty where the kernel does not say.
+    /// Driver name, such as `veth` or `ixgbe`. Empty if the kernel does not report it.
     pub driver: String,
     /// Generic receive offload: the kernel merges packets of a connection.
     pub generic_receive_offload: bool,
-    /// Large receive offload: the hardware does, and the originals cannot be had back.
+    /// Large receive offload: the hardware merges packets of a connection, irreversibly.
     pub large_receive_offload: bool,
-    /// The hardware takes VLAN tags out of packets (`rxvlan`): what reads only the packet sees it untagged.
+    /// VLAN offload (`rxvlan`): the hardware removes VLAN tags from packets, so an XDP program sees them untagged.
     pub receive_vlan_offload: bool,
 }
 
 impl LinkFeatures {
-    /// Asks about an interface. What its driver does not know is off.
+    /// Reads an interface's features. Features unknown to the driver are reported as off.
     ///
     /// # Errors
-    /// [`XskError`] when there is none of this name in the calling thread's namespace.
+    /// [`XskError`] if the calling thread's namespace has no such interface.
     pub fn read(interface: &str) -> Result<Self, XskError> {
         /// `ETHTOOL_GDRVINFO`, `ETHTOOL_GFLAGS`, `ETHTOOL_GGRO`.
         const DRIVER: u32 = 0x03;
@@ -223,7 +221,7 @@ struct Channels {
     combined: u32,
 }
 
-/// Questions about one interface.
+/// A socket for ioctls about one interface.
 struct Request {
     socket: OwnedFd,
     name: CString,
@@ -236,7 +234,7 @@ impl Request {
         if name.is_empty() || name.as_bytes().len() >= libc::IFNAMSIZ {
             return Err(no_interface());
         }
-        // Any socket will do; this one works without IPv4.
+        // Any socket type works; a Unix socket does not need IPv4.
         // SAFETY: makes a descriptor and touches no memory.
         let socket = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
         if socket < 0 {
@@ -254,7 +252,7 @@ impl Request {
         request
     }
 
-    /// One question of the `SIOCGIF…` kind, which is answered in the request.
+    /// Performs a `SIOCGIF…` ioctl and returns the request with the answer.
     fn ask(&self, code: libc::c_ulong) -> io::Result<libc::ifreq> {
         let mut request = self.request();
         // SAFETY: these ioctls read the name and write within the request.
@@ -262,12 +260,12 @@ impl Request {
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(request) }
     }
 
-    /// As [`ethtool`](Self::ethtool), for a structure without a fixed length.
+    /// Like [`ethtool`](Self::ethtool), for a structure of variable length.
     fn ethtool_words(&self, words: &mut [u32]) -> io::Result<()> {
         self.ethtool_at(words.as_mut_ptr().cast())
     }
 
-    /// One question of ethtool's. The command is the first member of `value`, and says how long it is.
+    /// Performs an ethtool ioctl. The command in the first member of `value` determines the structure's length.
     fn ethtool<T>(&self, value: &mut T) -> io::Result<()> {
         self.ethtool_at((&raw mut *value).cast())
     }
@@ -281,7 +279,7 @@ impl Request {
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// How many receive and transmit queues there are, and how many receive queues there can be.
+    /// Returns the numbers of receive and transmit queues and the maximum number of receive queues.
     fn queues(&self) -> io::Result<[u32; 3]> {
         let mut channels = Channels { command: ETHTOOL_GCHANNELS, ..Channels::default() };
         match self.ethtool(&mut channels) {
@@ -291,8 +289,7 @@ impl Request {
                 let most = channels.most_receive.saturating_add(channels.most_combined).max(queues);
                 Ok([queues, transmit, most])
             }
-            // A driver that cannot say has one, with few exceptions; packets on a queue that nobody asked for are
-            // dropped.
+            // Drivers without this command have one queue, with few exceptions. Packets on other queues are dropped.
             Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOTTY | libc::EINVAL)) => {
                 Ok([1, 1, 1])
             }

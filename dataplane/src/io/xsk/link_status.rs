@@ -1,4 +1,4 @@
-//! The interfaces of a network namespace, as rtnetlink reports them.
+//! The interfaces of a network namespace as rtnetlink reports them.
 //! Source: `include/uapi/linux/{rtnetlink,if_link}.h`.
 
 use std::io;
@@ -10,49 +10,48 @@ const LINK: usize = 16;
 /// `IFLA_PROP_LIST`, `IFLA_ALT_IFNAME`.
 pub(super) const IFLA_PROP_LIST: u16 = 52;
 pub(super) const IFLA_ALT_IFNAME: u16 = 53;
-/// `IFLA_LINK_NETNSID`: what `IFLA_LINK` numbers is in another namespace.
+/// `IFLA_LINK_NETNSID`: the interface in `IFLA_LINK` belongs to another namespace.
 pub(super) const IFLA_LINK_NETNSID: u16 = 37;
 
-/// An interface of a network namespace, as rtnetlink tells it.
+/// The state of one interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LinkStatus {
-    /// Its number in the namespace; a new interface of the same name has another one.
+    /// Interface index in the namespace. A new interface of the same name has another index.
     pub index: u32,
-    /// Its name, then its alternative names.
+    /// The interface's name, then its alternative names.
     pub names: Vec<String>,
-    /// Its own address; zeros when it has none of six bytes.
+    /// MAC address. Zeros if the interface has no address of six bytes.
     pub mac: [u8; 6],
-    /// The most bytes of a packet after its Ethernet header.
+    /// MTU: maximum bytes of a packet after its Ethernet header.
     pub mtu: u32,
-    /// Whether it is administratively up.
+    /// Whether the interface is administratively up.
     pub up: bool,
-    /// Whether it has a carrier on which the kernel has not acted yet. Until it has, either end of a veth loses what is sent there: both
-    /// get their queueing discipline then (`net/core/link_watch.c`).
+    /// Whether the interface has a carrier that the kernel has not processed yet. Until then, both ends of a veth drop sent packets,
+    /// because they have no queueing discipline (`net/core/link_watch.c`).
     pub settling: bool,
-    /// The number of the interface that it belongs to in this namespace: a veth's other end, or what a VLAN is on.
+    /// Index of the related interface: a veth's peer, or a VLAN's lower interface. `None` if there is none in this namespace.
     pub related: Option<u32>,
-    /// Whether it is an end of a veth that is not behind a bridge or a bond: packets that the kernel routes have it as their interface.
+    /// Whether the interface is a veth end without a bridge or bond as master, so that the kernel routes its packets directly.
     pub is_routed_veth: bool,
 }
 
-/// What the kernel tells.
+/// A notification from the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LinkEvent {
-    /// An interface came, or is like this now.
+    /// An interface appeared or changed; this is its current state.
     Changed(LinkStatus),
-    /// The interface of this number was removed, or moved to another namespace.
+    /// The interface with this index was removed or moved to another namespace.
     Removed(u32),
-    /// The interface of this number has other queues or other XDP features than before, or a filter or a queueing discipline was
-    /// removed from it.
+    /// The interface with this index changed its queues or XDP features, or lost a filter or queueing discipline.
     Features(u32),
-    /// Messages were left out: [`links`] tells what is so now.
+    /// The kernel dropped notifications. The reader must call [`links`].
     Lost,
 }
 
-/// All interfaces of the calling thread's network namespace.
+/// Returns all interfaces of the calling thread's network namespace.
 ///
 /// # Errors
-/// When the kernel does not answer.
+/// If the netlink request fails.
 pub fn links() -> io::Result<Vec<LinkStatus>> {
     let mut found = Vec::new();
     ask(libc::RTM_GETLINK, true, &all_links(), |message| found.extend(LinkStatus::of(message)))?;
@@ -60,14 +59,14 @@ pub fn links() -> io::Result<Vec<LinkStatus>> {
 }
 
 impl LinkStatus {
-    /// None for a message that does not say all of it, such as those of the wireless extensions.
+    /// Parses an rtnetlink message. `None` if the message is incomplete, as those of the wireless extensions are.
     pub(super) fn of(message: &[u8]) -> Option<Self> {
         /// `IFF_UP`, `IFF_LOWER_UP`.
         const UP: u32 = 1;
         const CARRIER: u32 = 1 << 16;
-        /// `IF_OPER_DORMANT`, the least of the states that is not that of before. Source: RFC 2863, `include/uapi/linux/if.h`.
+        /// `IF_OPER_DORMANT`: lower states mean that the kernel has not processed the carrier. Source: RFC 2863, `include/uapi/linux/if.h`.
         const DORMANT: u8 = 5;
-        // Bridges tell of their ports by messages of the same kind and of their own family.
+        // Bridges report their ports with the same message type and another family.
         if i32::from(*message.first()?) != libc::AF_UNSPEC {
             return None;
         }

@@ -1,12 +1,11 @@
-//! The interfaces of a network namespace, and being told when one comes, goes or changes: rtnetlink.
+//! Watches the interfaces of a network namespace with rtnetlink.
 //! Source: `include/uapi/linux/{netlink,rtnetlink,if_link,ethtool_netlink,netdev}.h`, netlink(7).
 //!
-//! The kernel's messages say what an interface is like, so a reader need not ask again. Messages can be lost: when many come
-//! at once the kernel leaves some out and says so ([`LinkEvent::Lost`]); then [`links`](super::links) tells how things are.
+//! The kernel's messages contain an interface's state, so a reader need not query it. In a storm the kernel drops messages and
+//! reports that ([`LinkEvent::Lost`]); the reader then calls [`links`](super::links).
 //!
-//! Two facts are not in rtnetlink's messages: the number of queues and what an interface takes from XDP programs. The
-//! families `ethtool` and `netdev` of generic netlink say when those change, and so they are listened to as well, where the
-//! kernel has them ([`LinkEvent::Features`]).
+//! rtnetlink does not report changes of queues and XDP features. The generic netlink families `ethtool` and `netdev` do, if the kernel has
+//! them ([`LinkEvent::Features`]).
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -20,14 +19,14 @@ use super::{generic, small_size};
 const GROUPS: u32 = 1 | 1 << 3;
 /// Bytes of `struct nlmsghdr`.
 const HEADER: usize = 16;
-/// A message about an interface with many virtual functions can have tens of KiB.
+/// Receive buffer in bytes. A message about an interface with many virtual functions can have tens of KiB.
 const BUFFER: usize = 1 << 16;
-/// Bytes that may wait to be read: some hundred interfaces that come at once. The kernel's default is for about 100 messages.
+/// Socket buffer in bytes, for several hundred interfaces that appear at once. The kernel's default holds about 100 messages.
 const WAITING: i32 = 4 << 20;
-/// Messages that one call of [`LinkWatch::wait`] takes, so that a storm does not keep the reader from acting.
+/// Maximum messages per call of [`LinkWatch::wait`], so that the reader can act during a storm.
 const MOST: usize = 4096;
 
-/// See the module.
+/// Receives [`LinkEvent`]s of one network namespace.
 #[derive(Debug)]
 pub struct LinkWatch {
     links: OwnedFd,
@@ -35,20 +34,20 @@ pub struct LinkWatch {
 }
 
 impl LinkWatch {
-    /// Watches the interfaces of the calling thread's network namespace, from now on and from whichever thread.
+    /// Starts watching the calling thread's network namespace. Any thread can use the watch.
     ///
     /// # Errors
-    /// When the process has too many descriptors, or the kernel refuses.
+    /// If the process has too many open descriptors, or the kernel refuses.
     pub fn new() -> io::Result<Self> {
         let socket = listen(GROUPS)?;
-        // An older kernel has neither family; a reader that looks from time to time sees what they would tell.
+        // Old kernels lack the generic netlink families; a reader that polls periodically still sees those changes.
         Ok(Self { links: socket, features: generic::Monitor::new().ok() })
     }
 
-    /// Waits until the kernel tells something, and answers all that it has told until then, in order.
+    /// Waits for events and returns all pending ones, in order.
     ///
     /// # Errors
-    /// When the kernel refuses, and would do so again.
+    /// If the socket fails permanently.
     pub fn wait(&self) -> io::Result<Vec<LinkEvent>> {
         let mut events = Vec::new();
         while events.is_empty() {
@@ -61,7 +60,7 @@ impl LinkWatch {
         Ok(events)
     }
 
-    /// What the kernel has told so far. Does not wait.
+    /// Returns the pending events without waiting.
     ///
     /// # Errors
     /// As for [`wait`](Self::wait).
@@ -81,11 +80,11 @@ impl LinkWatch {
     }
 }
 
-/// A socket to which rtnetlink tells what changes in these groups, in the calling thread's network namespace.
+/// Opens a socket that receives rtnetlink's multicast groups of the calling thread's network namespace.
 pub(super) fn listen(groups: u32) -> io::Result<OwnedFd> {
     let socket = netlink::socket(libc::NETLINK_ROUTE)?;
     let size = WAITING;
-    // SAFETY: the kernel reads a number of that size. Without CAP_NET_ADMIN it refuses, and its default stays.
+    // SAFETY: the kernel reads a number of that size. Without CAP_NET_ADMIN it keeps its default size.
     unsafe {
         let value = (&raw const size).cast();
         libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, value, small_size::<i32>());
@@ -103,7 +102,7 @@ pub(super) fn listen(groups: u32) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Takes all that a socket was told so far, unread. Returns how much that was.
+/// Discards all pending messages of a socket. Returns their number.
 pub(super) fn drain(socket: &OwnedFd) -> io::Result<usize> {
     let (mut events, mut buffer, mut told) = (Vec::new(), vec![0; BUFFER], 0);
     while told < MOST && take(socket, &mut buffer, &mut events, |_, _| None)? {
@@ -112,7 +111,7 @@ pub(super) fn drain(socket: &OwnedFd) -> io::Result<usize> {
     Ok(told)
 }
 
-/// Takes one datagram, or what stands for those that were left out. Whether there was one.
+/// Receives one datagram, or the report that the kernel dropped some. Returns false if nothing is pending.
 fn take(
     socket: &OwnedFd,
     buffer: &mut [u8],
@@ -134,14 +133,14 @@ fn take(
         };
         match buffer.get(..length) {
             Some(datagram) => events.extend(messages(datagram).filter_map(|(kind, body)| event(kind, body))),
-            // `MSG_TRUNC` answers the length of a datagram that did not fit.
+            // With `MSG_TRUNC` the length exceeds the buffer if the datagram did not fit.
             None => events.push(LinkEvent::Lost),
         }
         return Ok(true);
     }
 }
 
-/// The messages of a datagram: their types and bodies.
+/// Iterates over the types and bodies of a datagram's messages.
 fn messages(mut datagram: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let (length, kind) = (number(datagram, 0)? as usize, short(datagram, 4)?);
@@ -154,7 +153,7 @@ fn messages(mut datagram: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
 fn rtnetlink_event(kind: u16, body: &[u8]) -> Option<LinkEvent> {
     match kind {
         libc::RTM_NEWLINK => LinkStatus::of(body).map(LinkEvent::Changed),
-        // As above: a bridge that lets a port go is no interface that goes.
+        // A bridge reports a released port with the same type and another family.
         libc::RTM_DELLINK if body.first().is_some_and(|&family| i32::from(family) == libc::AF_UNSPEC) => {
             number(body, 4).map(LinkEvent::Removed)
         }

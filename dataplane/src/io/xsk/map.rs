@@ -1,4 +1,4 @@
-//! bpf(2): maps, whose contents programs and process share. Source: `include/uapi/linux/bpf.h`.
+//! BPF maps, whose contents programs and process share. Source: `include/uapi/linux/bpf.h`.
 
 use std::ffi::c_long;
 use std::io;
@@ -12,11 +12,11 @@ use super::small_size;
 pub(super) const MAP_HASH: u32 = 1;
 /// `BPF_MAP_TYPE_ARRAY`.
 pub(super) const MAP_ARRAY: u32 = 2;
-/// `BPF_MAP_TYPE_PERCPU_ARRAY`: each core has values of its own.
+/// `BPF_MAP_TYPE_PERCPU_ARRAY`: one value per core.
 pub(super) const MAP_PERCPU_ARRAY: u32 = 6;
-/// `BPF_MAP_TYPE_LRU_HASH`: when it is full, the least recently used entries make room.
+/// `BPF_MAP_TYPE_LRU_HASH`: a full map evicts the least recently used entries.
 pub(super) const MAP_LRU_HASH: u32 = 9;
-/// `BPF_MAP_TYPE_DEVMAP`: interfaces to send to, by number.
+/// `BPF_MAP_TYPE_DEVMAP`: target interfaces of redirects, by key.
 pub(super) const MAP_INTERFACES: u32 = 14;
 /// `BPF_MAP_TYPE_XSKMAP`.
 pub(super) const MAP_XSK: u32 = 17;
@@ -29,18 +29,18 @@ const MAP_UPDATE_ELEM: c_long = 2;
 const MAP_DELETE_ELEM: c_long = 3;
 const MAP_GET_NEXT_KEY: c_long = 4;
 
-/// How a map is made.
+/// A map's type and sizes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MapKind<'a> {
     /// `BPF_MAP_TYPE_*`.
     pub(super) kind: u32,
-    /// For `bpftool`.
+    /// The name that `bpftool` displays, also the name of a pin.
     pub(super) name: &'a str,
     /// Bytes of a key.
     pub(super) key_size: u32,
     /// Bytes of a value.
     pub(super) value_size: u32,
-    /// How many there may be.
+    /// Maximum entries.
     pub(super) entries: u32,
     /// `BPF_F_*`.
     pub(super) flags: u32,
@@ -54,7 +54,7 @@ pub(super) struct Map {
     value_size: usize,
 }
 
-/// What the commands on a map's elements are told.
+/// `struct bpf_attr` of the commands on a map's elements.
 #[repr(C)]
 struct Element {
     map: u32,
@@ -65,12 +65,12 @@ struct Element {
 }
 
 impl Map {
-    /// A map whose keys are the numbers from 0.
+    /// Creates a map with keys of four bytes.
     pub(super) fn new(kind: u32, name: &str, value_size: u32, entries: u32) -> io::Result<Self> {
         Self::of(&MapKind { kind, name, key_size: 4, value_size, entries, flags: 0 })
     }
 
-    /// Any map.
+    /// Creates a map.
     pub(super) fn of(wanted: &MapKind<'_>) -> io::Result<Self> {
         #[repr(C)]
         struct Attributes {
@@ -91,10 +91,10 @@ impl Map {
         Ok(Self { descriptor, key_size: key_size as usize, value_size: value_size as usize })
     }
 
-    /// The map that is pinned there, when it is one of this kind.
+    /// Opens a pinned map of this kind.
     ///
     /// # Errors
-    /// The kernel's; `InvalidData` for another kind of map, or no map.
+    /// `InvalidData` if the pin is another kind of map or no map, else the kernel's error.
     pub(super) fn pinned(wanted: &MapKind<'_>, path: &Path) -> io::Result<Self> {
         /// `struct bpf_map_info` up to its flags.
         #[derive(Default)]
@@ -120,13 +120,13 @@ impl Map {
         Ok(Self { descriptor, key_size: key_size as usize, value_size: value_size as usize })
     }
 
-    /// Makes the map, or takes the one that is pinned there; then it is pinned there.
+    /// Opens the map pinned at `path`, or creates and pins it. Without `path` the new map is not pinned.
     pub(super) fn at(wanted: &MapKind<'_>, path: Option<&Path>) -> io::Result<Self> {
         let Some(path) = path else { return Self::of(wanted) };
         match Self::pinned(wanted, path) {
             Ok(map) => return Ok(map),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            // Something else has the name: it is of no use to anybody.
+            // The pin is another object, which nothing uses.
             Err(_) => std::fs::remove_file(path)?,
         }
         let map = Self::of(wanted)?;
@@ -134,7 +134,7 @@ impl Map {
         Ok(map)
     }
 
-    /// All keys, with their values, as they are while this goes through them.
+    /// Returns all keys and values. Not a consistent snapshot if the map changes meanwhile.
     pub(super) fn entries(&self) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
         let mut all = Vec::new();
         let mut last: Option<Vec<u8>> = None;
@@ -163,10 +163,10 @@ impl Map {
         }
     }
 
-    /// Sets the value of a number.
+    /// Sets the value of a numeric key.
     ///
     /// # Panics
-    /// When key or value do not have the size of the map's.
+    /// If the size of key or value is not the map's.
     pub(super) fn set(&self, key: u32, value: &[u8]) -> io::Result<()> {
         self.insert(&key.to_ne_bytes(), value)
     }
@@ -174,7 +174,7 @@ impl Map {
     /// Sets the value of a key.
     ///
     /// # Panics
-    /// When key or value do not have the size of the map's.
+    /// If the size of key or value is not the map's.
     pub(super) fn insert(&self, key: &[u8], value: &[u8]) -> io::Result<()> {
         assert_eq!(value.len(), self.value_size, "the map has values of another size");
         let element = self.element(key, address(value.as_ptr()));
@@ -185,10 +185,10 @@ impl Map {
     /// Reads the value of a key.
     ///
     /// # Errors
-    /// `ENOENT` when there is none.
+    /// `ENOENT` if the key is missing.
     ///
     /// # Panics
-    /// When key or value do not have the size of the map's.
+    /// If the size of key or value is not the map's.
     pub(super) fn look_up(&self, key: &[u8], value: &mut [u8]) -> io::Result<()> {
         assert_eq!(value.len(), self.value_size, "the map has values of another size");
         let element = self.element(key, address(value.as_mut_ptr()));
@@ -197,11 +197,10 @@ impl Map {
         unsafe { bpf(MAP_LOOKUP_ELEM, element) }.map(drop)
     }
 
-    /// The value of a key in a map whose values are each core's own: those of all cores, one behind the other, each
-    /// rounded up to 8 bytes.
+    /// Returns a key's values of all cores in a per-core map, consecutive and each padded to 8 bytes.
     ///
     /// # Panics
-    /// When the key does not have the size of the map's keys.
+    /// If the key's size is not the map's.
     pub(super) fn of_each_core(&self, key: &[u8], cores: usize) -> io::Result<Vec<u8>> {
         let mut values = vec![0; self.value_size.next_multiple_of(8) * cores];
         let element = self.element(key, address(values.as_mut_ptr()));
@@ -211,10 +210,10 @@ impl Map {
         Ok(values)
     }
 
-    /// Sets the values of all cores of a key: as many as [`of_each_core`](Self::of_each_core) tells.
+    /// Sets a key's values of all cores, in the format of [`of_each_core`](Self::of_each_core).
     ///
     /// # Panics
-    /// When the key does not have the size of the map's keys, or the values that of one core at least.
+    /// If the key's size is not the map's, or the values are shorter than one.
     pub(super) fn set_each_core(&self, key: &[u8], values: &[u8]) -> io::Result<()> {
         assert!(values.len() >= self.value_size, "values are missing");
         let element = self.element(key, address(values.as_ptr()));
@@ -222,10 +221,10 @@ impl Map {
         unsafe { bpf(MAP_UPDATE_ELEM, element) }.map(drop)
     }
 
-    /// Removes a key, which need not be there.
+    /// Removes a key. A missing key is no error.
     ///
     /// # Panics
-    /// When it does not have the size of the map's keys.
+    /// If the key's size is not the map's.
     pub(super) fn remove(&self, key: &[u8]) -> io::Result<()> {
         // SAFETY: the attributes of this command; the key has the size which the map was made with.
         match unsafe { bpf(MAP_DELETE_ELEM, self.element(key, 0)) } {

@@ -1,4 +1,4 @@
-//! Memory from `mmap`, unmapped when nobody has it any more.
+//! Memory mapped with `mmap`, unmapped when its owner is dropped.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
@@ -11,35 +11,32 @@ use std::sync::atomic::AtomicU64;
 
 use memmap2::{MmapMut, MmapOptions, MmapRaw};
 
-/// Maps a part of a file, shared: what is written there is in the file, whatever becomes of the process. `start` is a multiple
-/// of the page size.
+/// Maps a part of a file, shared: written bytes reach the file even if the process crashes. `start` must be a multiple of the page size.
 ///
-/// The file must be the caller's own: nobody else writes to it or makes it shorter while it is mapped. Nothing here can make sure of that,
-/// and nothing less than another process with the same rights can break it; whoever reads what an earlier process has left
-/// must expect any bytes.
+/// The caller must own the file: no other process may write to or truncate it while it is mapped. This function cannot verify that. Readers
+/// of a previous process's file must expect any bytes.
 ///
 /// # Errors
-/// Those of `mmap`.
+/// If `mmap` fails.
 pub(crate) fn map_file(file: &File, start: u64, len: usize) -> io::Result<MmapMut> {
     // SAFETY: the mapping is private to the caller as long as the file is, which the caller promises: it lies in a folder of mode 0700
     // that is locked against other processes of this program.
     unsafe { MmapOptions::new().offset(start).len(len).map_mut(file) }
 }
 
-/// Words of a file that several threads read and write, shared with the file as [`map_file`] shares it.
+/// 64-bit words of a mapped file, which several threads read and write. Shared like [`map_file`].
 #[derive(Debug)]
 pub(crate) struct FileWords(MmapRaw);
 
 impl FileWords {
-    /// Maps so many words from a byte of the file on, which is a multiple of the page size. The file is as [`map_file`] wants it.
+    /// Maps `words` words from byte `start`, a multiple of the page size. The requirements of [`map_file`] apply.
     ///
     /// # Errors
-    /// Those of `mmap`.
+    /// If `mmap` fails.
     pub(crate) fn map(file: &File, start: u64, words: usize) -> io::Result<Self> {
         MmapOptions::new().offset(start).len(words * size_of::<AtomicU64>()).map_raw(file).map(Self)
     }
 
-    /// The words.
     pub(crate) fn words(&self) -> &[AtomicU64] {
         let words = self.0.as_mut_ptr().cast::<AtomicU64>();
         // SAFETY: the mapping begins at a page, is this long, can be written, and stays as long as `self`. Any bytes are a word. Nobody has
@@ -48,22 +45,21 @@ impl FileWords {
     }
 }
 
-/// A whole file that this process alone has, mapped and shared: what is written to the memory is in the file, whatever becomes of the process.
+/// A whole file, locked by this process and mapped shared: written bytes reach the file even if the process crashes.
 ///
-/// A page that the file system has no room for would be a signal when it is touched. So nothing is to be written to what was not
-/// [reserved](Self::reserve).
+/// Touching a page for which the file system has no space raises a signal. So [reserve](Self::reserve) a part before writing to it.
 #[derive(Debug)]
 pub struct MappedFile {
-    /// Locked as long as the memory is mapped.
+    /// Holds the lock while the memory is mapped.
     file: File,
     bytes: MmapMut,
 }
 
 impl MappedFile {
-    /// Maps a file of this length. One that is there keeps its bytes; one that is not is made, for its owner alone, all zeros.
+    /// Maps a file of this length in bytes. Keeps an existing file's bytes; creates a missing file with zeros and mode 0600.
     ///
     /// # Errors
-    /// `ResourceBusy` when another process has it, `InvalidData` when it is there with another length; else those of the system.
+    /// `ResourceBusy` if another process has locked the file, `InvalidData` if it has another length, or a system error.
     pub fn open(path: &Path, len: usize) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
         file.try_lock().map_err(|error| match error {
@@ -74,17 +70,17 @@ impl MappedFile {
         if found == 0 {
             file.set_len(wanted)?;
         } else if found != wanted {
-            let why = format!("it has {found} bytes, not {wanted}");
+            let why = format!("the file has {found} bytes instead of {wanted}");
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
         }
         let bytes = map_file(&file, 0, len)?;
         Ok(Self { file, bytes })
     }
 
-    /// Has the file system keep room for a part of it.
+    /// Allocates the file system's space for a part of the file.
     ///
     /// # Errors
-    /// When it has none.
+    /// If the file system is full.
     pub fn reserve(&self, part: Range<usize>) -> io::Result<()> {
         let small = |number: usize| libc::off_t::try_from(number).map_err(io::Error::other);
         let (start, len) = (small(part.start)?, small(part.len())?);
@@ -93,18 +89,18 @@ impl MappedFile {
         if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(error)) }
     }
 
-    /// Its bytes.
+    /// The file's bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Its bytes, to be written.
+    /// The file's mutable bytes.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes
     }
 }
 
-/// A mapped range. It says nothing about who may touch the bytes: that is up to whoever maps it.
+/// A mapped memory range. Its owner decides who may access the bytes.
 #[derive(Debug)]
 pub(super) struct Mapping {
     start: NonNull<u8>,
@@ -118,14 +114,14 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Fresh memory, all zeros.
+    /// Maps zeroed memory.
     pub(super) fn anonymous(len: usize) -> io::Result<Self> {
         Self::map(len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
     }
 
-    /// Memory that is shared with whoever made the descriptor; here always the kernel.
+    /// Maps the memory of a kernel object: a socket's ring or a BPF map.
     pub(super) fn of(descriptor: BorrowedFd<'_>, offset: libc::off_t, len: usize) -> io::Result<Self> {
-        // Populate: the kernel's half of a ring never faults, ours should not do so on the first burst.
+        // MAP_POPULATE avoids page faults on the first burst.
         Self::map(len, libc::MAP_SHARED | libc::MAP_POPULATE, descriptor.as_raw_fd(), offset)
     }
 
@@ -148,14 +144,13 @@ impl Mapping {
         self.len
     }
 
-    /// Keeps the memory out of child processes. The kernel copies memory that it has pinned when a process forks, and
-    /// this may be a gigabyte.
+    /// Excludes the memory from child processes. Otherwise the kernel copies pinned memory at `fork`, up to gigabytes.
     pub(super) fn keep_from_children(&self) {
         // SAFETY: the range is mapped, and children of this process do not use it.
         unsafe { libc::madvise(self.start.as_ptr().cast(), self.len, libc::MADV_DONTFORK) };
     }
 
-    /// Asks for pages of 2 MiB. A hint only; without them everything works as well.
+    /// Requests huge pages of 2 MiB. Only a hint.
     pub(super) fn prefer_huge_pages(&self) {
         // SAFETY: the range is mapped, and the hint changes no bytes.
         unsafe { libc::madvise(self.start.as_ptr().cast(), self.len, libc::MADV_HUGEPAGE) };

@@ -1,23 +1,23 @@
-//! AF_XDP sockets over `libc`: packets between the kernel and our memory, past the kernel's own stack.
+//! AF_XDP sockets and tc programs over `libc`: packets move between the kernel and the vswitch's memory, past the kernel's stack.
 //!
-//! **Purpose.** [`Interface`] takes an interface over; [`XskPort`] is one queue of it as a [`Port`](super::Port).
-//! **Not its purpose:** looking into packets, or knowing what a worker is.
+//! [`Interface`] attaches to an interface; [`XskPort`] is one of its queues as a [`Port`](super::Port). The module neither inspects packets
+//! nor depends on workers.
 //!
 //! # The four rings
 //!
-//! A socket has four rings in memory that it shares with the kernel. Entries are chunk addresses in the region of
-//! packet memory ([`Umem`]) that is registered with the socket, in two of the rings with a length and flags. Each ring
-//! has one producer and one consumer ([`ring`]):
+//! A socket shares four rings in memory with the kernel. Entries are chunk addresses in the packet memory ([`Umem`]) that is registered
+//! with the socket. Entries of the receive and transmit ring also have a length and flags. Each ring has one producer and one
+//! consumer ([`ring`]):
 //!
 //! | ring       | written by | read by | an entry says                                            |
 //! |------------|------------|---------|----------------------------------------------------------|
-//! | fill       | us         | kernel  | "receive into this chunk"                                |
-//! | receive    | kernel     | us      | "a packet, or a part of one, is here"                    |
-//! | transmit   | us         | kernel  | "send the packet, or a part of one, that is here"        |
-//! | completion | kernel     | us      | "this one is sent, the chunk is yours again"             |
+//! | fill       | vswitch    | kernel  | "receive into this chunk"                                |
+//! | receive    | kernel     | vswitch | "a packet, or a part of one, is here"                    |
+//! | transmit   | vswitch    | kernel  | "send the packet, or a part of one, that is here"        |
+//! | completion | kernel     | vswitch | "this one is sent, the chunk is free again"              |
 //!
-//! Receiving. The XDP program ([`program`]) runs where the packet comes in, on the *sender's* core for a veth, and
-//! names the socket; the kernel copies the packet into the next chunk of the fill ring:
+//! Receiving: the XDP program ([`program`]) runs on the receiving core, which for a veth is the *sender's* core. It selects the socket,
+//! and the kernel copies the packet into the next chunk of the fill ring:
 //!
 //! ```text
 //!               FramePool --take--> Frame
@@ -31,8 +31,8 @@
 //!                               +-----------+
 //! ```
 //!
-//! Sending. The kernel looks at the transmit ring when it is told to (a *kick*: `sendto` without bytes), copies the
-//! packet and hands it to the driver; when the copy is freed, the chunk comes back:
+//! Sending: the kernel reads the transmit ring after a *kick* (`sendto` without bytes), copies the packet and passes the copy to the
+//! driver. When the copy is freed, the chunk returns:
 //!
 //! ```text
 //!               worker --lend-->+-----------+      kernel
@@ -43,33 +43,31 @@
 //!                               +-----------+
 //! ```
 //!
-//! The life of a frame: `FramePool` - fill ring - kernel - receive ring - worker - *another port's* transmit ring -
-//! kernel - that port's completion ring - that worker's `FramePool`. Every socket has registered the same region, so
-//! between ports 16 bytes move and no packet does.
+//! A frame's life cycle: `FramePool` - fill ring - kernel - receive ring - worker - *another port's* transmit ring -
+//! kernel - that port's completion ring - that worker's `FramePool`. All sockets register the same region, so forwarding
+//! between ports moves 16 bytes and copies no packet.
 //!
-//! # What has to be known
+//! # Properties of the kernel, and consequences
 //!
-//! * **Who owns a chunk** is a bit per chunk and port ([`lent`]): a [`Frame`] is consumed when its chunk is lent to the
-//!   kernel and made again when the kernel names it in a ring. When the port is closed, what is still lent is taken
-//!   back; when the kernel names what it does not have, nothing happens but a count.
-//! * **One kick is not enough.** In copy mode the kernel sends 32 packets per call and says `EAGAIN`; the port repeats
-//!   it until the transmit ring is empty. Without that, the rest would wait for the next burst, which may never come.
-//! * **Nothing wakes a receiver** on a veth but the fill ring, which the kernel looks at by itself: only drivers that
-//!   set the "need wakeup" flag are called. A worker that wants to sleep polls the descriptor ([`poll`]). A packet
-//!   wakes it; an interface that is removed does not, so it must not sleep for ever.
-//! * **Packets of several frames** (jumbo) have `XDP_PKT_CONTD` on all descriptors but the last. The kernel gives them
-//!   whole or not at all, and so do we.
-//! * **A chunk that the kernel refuses to send is lost**: a descriptor that it takes for wrong is counted and does not
-//!   come back. So the port sends none of those: no empty frame, no chain that is too long.
-//! * **Checksums.** A veth's sender leaves TCP and UDP checksums to hardware that is not there, and the mark that says
-//!   so is lost on the way to a socket. [`set_transmit_checksum_offload`] turns that off on the sender's end. ICMP is
-//!   not concerned, so ping works either way and tests nothing.
-//! * **Not every packet comes here.** With a flow cache the program itself sends packets of flows that a worker has added
-//!   ([`flow_cache`]); what it does not send comes through the rings as ever.
-//! * **Ports need no sockets of their own** where they are attached at their tc hooks: then the sockets are at one end of a trunk that
-//!   all ports share ([`tc`]).
-//! * **The program goes with the process**, since it is attached by a descriptor (`bpf_link`): after `kill -9` the
-//!   interface is as before. A socket may be bound for some more milliseconds; binding again waits for that.
+//! * **Chunk ownership** is one bit per chunk and port ([`lent`]). Lending a chunk to the kernel consumes its [`Frame`]; a ring entry
+//!   from the kernel creates it again. Closing the port takes back all lent chunks. A ring entry for a chunk that is not lent is only
+//!   counted.
+//! * **One kick is not enough.** In copy mode the kernel sends 32 packets per call and returns `EAGAIN`. The port repeats the call until
+//!   the transmit ring is empty; otherwise the rest waits for a next burst, which may never come.
+//! * **Receiving on a veth needs no system call**: the kernel reads the fill ring by itself. Only drivers that set the "need wakeup" flag
+//!   need a call. An idle worker sleeps in [`poll`] on the descriptor. A packet wakes it, but removal of the interface does not, so
+//!   its sleep needs a timeout.
+//! * **Packets of several frames** (jumbo) have `XDP_PKT_CONTD` set in all descriptors but the last. The kernel and the port pass them only
+//!   whole.
+//! * **The kernel never returns a chunk that it refuses to send**; it only counts the descriptor as invalid. So the port sends no empty
+//!   frames and no chains that are too long.
+//! * **Checksums.** A veth's sender leaves TCP and UDP checksums to absent hardware, and AF_XDP drops the mark that says so.
+//!   [`set_transmit_checksum_offload`] turns the offload off at the sender. ICMP is unaffected, so a working ping proves nothing.
+//! * **Flow cache.** With a flow cache ([`flow_cache`]), the XDP program itself forwards packets of flows that a worker has added. All other
+//!   packets use the rings.
+//! * **Ports attached at tc hooks have no sockets.** All ports share a trunk ([`tc`]) that ends at the workers' sockets.
+//! * **The XDP program ends with the process**, because a descriptor (`bpf_link`) attaches it: `kill -9` restores the interface. A socket may
+//!   stay bound for some milliseconds; binding again waits for that.
 #![expect(
     unsafe_code,
     reason = "memory that is shared with the kernel, and system calls that libc has no safe form of"
@@ -149,7 +147,7 @@ pub use umem::{Frame, Umem, UmemError};
 pub use wait::{PollSet, Waker, poll};
 pub use xdp_mode::XdpMode;
 
-/// The size of a structure of the kernel's interfaces, as these take it.
+/// The size of a kernel structure in bytes, as system calls take it.
 #[expect(clippy::cast_possible_truncation, reason = "asked at compile time")]
 const fn small_size<T>() -> u32 {
     const { assert!(size_of::<T>() < 4096) };

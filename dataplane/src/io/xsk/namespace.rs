@@ -1,4 +1,4 @@
-//! Doing something inside another network namespace.
+//! Runs code in another network namespace.
 
 use std::fs::File;
 use std::io;
@@ -7,21 +7,20 @@ use std::path::Path;
 
 use super::error::XskError;
 
-/// Calls `inside` on a thread of its own that is in the network namespace at `path` (`/run/netns/NAME`,
-/// `/proc/PID/ns/net`), and waits for it. What it opens there stays in that namespace and can be used from any thread.
-///
-/// A thread of its own, because a thread that cannot get back to its namespace would go on in the wrong one.
+/// Calls `inside` on a new thread in the network namespace at `path` (`/run/netns/NAME`, `/proc/PID/ns/net`) and waits for its result.
+/// Sockets that it opens stay in that namespace; any thread can use them. The thread is new because an existing thread might fail to
+/// return to its namespace.
 ///
 /// # Errors
-/// [`XskError::Namespace`] when it cannot be entered.
+/// [`XskError::Namespace`] if the thread cannot enter the namespace.
 ///
 /// # Panics
-/// When `inside` does.
+/// If `inside` panics.
 pub fn in_namespace<T: Send>(path: &Path, inside: impl FnOnce() -> T + Send) -> Result<T, XskError> {
     let enter = || {
-        // To open a named pipe would wait for its writer, for ever.
+        // Opening a named pipe would wait forever for its writer.
         if !std::fs::metadata(path)?.is_file() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a network namespace"));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the path is not a network namespace"));
         }
         let namespace = File::open(path)?;
         // SAFETY: changes what network this thread sees, and no memory.
@@ -35,7 +34,7 @@ pub fn in_namespace<T: Send>(path: &Path, inside: impl FnOnce() -> T + Send) -> 
     std::thread::scope(|scope| scope.spawn(scratch).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Which network namespace the calling thread is in; none without `/proc`.
+/// Returns the inode number of the calling thread's network namespace. `None` without `/proc`.
 pub(super) fn current() -> Option<u64> {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata("/proc/thread-self/ns/net").ok().map(|namespace| namespace.ino())

@@ -1,16 +1,15 @@
-//! What nf_tables has, asked by name: whose rules are in the kernel. Source: `include/uapi/linux/netfilter/{nfnetlink,nf_tables}.h`.
+//! Looks up nf_tables' tables and chains by name. Source: `include/uapi/linux/netfilter/{nfnetlink,nf_tables}.h`.
 
 use std::io;
 
 use super::netlink::ask_of;
 use super::netlink_write::attribute;
 
-/// Whether nf_tables has a table of this name for IPv4 or IPv6, or a chain in it where one is named, in the calling thread's network
-/// namespace. Asked by name, so that it takes some microseconds however many rules there are. Tables of `iptables` are here too, unless it
-/// is the legacy one.
+/// Whether nf_tables has this IPv4 or IPv6 table in the calling thread's network namespace, and in it the chain if one is given. A lookup
+/// takes microseconds, independent of the number of rules. Includes tables of `iptables-nft`, but not of legacy `iptables`.
 ///
 /// # Errors
-/// When the kernel does not answer, as without `CAP_NET_ADMIN`.
+/// If the kernel refuses, for example without `CAP_NET_ADMIN`.
 pub fn has_nft_rules(table: &str, chain: Option<&str>) -> io::Result<bool> {
     /// `NFPROTO_IPV4`, `NFPROTO_IPV6`.
     const FAMILIES: [u8; 2] = [2, 10];
@@ -31,12 +30,12 @@ pub fn has_nft_rules(table: &str, chain: Option<&str>) -> io::Result<bool> {
     Ok(false)
 }
 
-/// `struct nfgenmsg`, and the names.
+/// Builds a `struct nfgenmsg` with the names.
 fn body(family: u8, table: &str, chain: Option<&str>) -> Vec<u8> {
     /// `NFTA_TABLE_NAME` and `NFTA_CHAIN_TABLE`; `NFTA_CHAIN_NAME`.
     const TABLE: u16 = 1;
     const CHAIN: u16 = 3;
-    // Its version, and no particular resource.
+    // Family, version 0, resource 0.
     let mut body = vec![family, 0, 0, 0];
     let name = |name: &str| [name.as_bytes(), b"\0"].concat();
     attribute(&mut body, TABLE, &name(table));

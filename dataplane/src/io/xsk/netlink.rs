@@ -1,9 +1,7 @@
-//! What the kernel tells about routes and interfaces by rtnetlink: dumps that are read once. What is changed by it is in
-//! [`super::netlink_write`].
+//! Netlink requests, and queries of routes and interfaces with rtnetlink. [`super::netlink_write`] has the changes.
 //! Source: `include/uapi/linux/{netlink,rtnetlink,if_link}.h`.
 //!
-//! `/proc/net/route` was the alternative: it has the main table only, of a route with several next hops only the first,
-//! and nothing about bridges and bonds.
+//! The alternative, `/proc/net/route`, contains only the main table, only the first next hop, and no bridges and bonds.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -15,12 +13,12 @@ const HEADER: usize = 16;
 const ROUTE: usize = 12;
 /// Bytes of `struct ifinfomsg`.
 pub(super) const LINK: usize = 16;
-/// The kernel fills 32 KiB at most for a reader that does not say more.
+/// Receive buffer in bytes. The kernel sends at most 32 KiB per message batch.
 const BUFFER: usize = 1 << 16;
-/// A dump that the tables changed under is asked for again this often; then what was seen must do.
+/// Tries to get a consistent dump. After that, a dump interrupted by changes is accepted.
 const TRIES: u32 = 5;
 
-/// `IFLA_LINK_NETNSID`: what `IFLA_LINK` numbers is in another namespace.
+/// `IFLA_LINK_NETNSID`: the interface in `IFLA_LINK` belongs to another namespace.
 const IFLA_LINK_NETNSID: u16 = 37;
 /// `IFLA_XDP`.
 const IFLA_XDP: u16 = 43;
@@ -29,12 +27,12 @@ const PROGRAM_IDS: std::ops::RangeInclusive<u16> = 4..=6;
 /// `IFLA_INFO_KIND`.
 pub(super) const IFLA_INFO_KIND: u16 = 1;
 
-/// The interfaces that a default route of the calling thread's network namespace needs, by number: of every table, with
-/// all its next hops, and with the interfaces below those (ports of a bridge, members of a bond, what a VLAN is on). The
-/// halves of a default route (`0.0.0.0/1`, `128.0.0.0/1`, `::/1`, `8000::/1`) count as one.
+/// Returns the indexes of all interfaces that default routes of the calling thread's network namespace use: in all tables, with all next hops
+/// and their lower interfaces (bridge ports, bond members, a VLAN's parent). Halves of a default route (`0.0.0.0/1`, `128.0.0.0/1`,
+/// `::/1`, `8000::/1`) count too.
 ///
 /// # Errors
-/// When the kernel does not answer.
+/// If a netlink request fails.
 pub fn default_route_interfaces() -> io::Result<BTreeSet<u32>> {
     let mut found = BTreeSet::new();
     for family in [libc::AF_INET, libc::AF_INET6] {
@@ -42,7 +40,7 @@ pub fn default_route_interfaces() -> io::Result<BTreeSet<u32>> {
         body[0] = u8::try_from(family).map_err(io::Error::other)?;
         ask(libc::RTM_GETROUTE, true, &body, |message| found.extend(way_out(message)))?;
     }
-    // All interfaces of the node, some thousand on a large one: only where there is something to be below of.
+    // Lists all interfaces, thousands on a large node, so only if there is a default route.
     if !found.is_empty() {
         let mut links = Vec::new();
         ask(libc::RTM_GETLINK, true, &all_links(), |message| links.extend(Relation::of(message)))?;
@@ -51,7 +49,7 @@ pub fn default_route_interfaces() -> io::Result<BTreeSet<u32>> {
     Ok(found)
 }
 
-/// `struct ifinfomsg` that asks for all interfaces without their counters, which are most of a message.
+/// Builds a `struct ifinfomsg` that requests all interfaces without counters, which are most of a message.
 pub(super) fn all_links() -> Vec<u8> {
     /// `IFLA_EXT_MASK`, `RTEXT_FILTER_SKIP_STATS`.
     const EXT_MASK: u16 = 29;
@@ -63,10 +61,10 @@ pub(super) fn all_links() -> Vec<u8> {
     body
 }
 
-/// The numbers of the XDP programs on an interface of the calling thread's network namespace.
+/// Returns the ids of the XDP programs on an interface of the calling thread's network namespace.
 ///
 /// # Errors
-/// When there is no such interface, or the kernel does not answer.
+/// If there is no such interface, or the netlink request fails.
 pub fn xdp_programs(interface: u32) -> io::Result<Vec<u32>> {
     let mut body = [0; LINK];
     body[4..8].copy_from_slice(&interface.to_ne_bytes());
@@ -80,11 +78,10 @@ pub fn xdp_programs(interface: u32) -> io::Result<Vec<u32>> {
     Ok(programs)
 }
 
-/// Whether an interface of the calling thread's network namespace is one end of a veth whose other end is in another
-/// namespace.
+/// Whether an interface of the calling thread's network namespace is a veth whose peer is in another namespace.
 ///
 /// # Errors
-/// When there is no such interface, or the kernel does not answer.
+/// If there is no such interface, or the netlink request fails.
 pub(super) fn has_peer_elsewhere(interface: u32) -> io::Result<bool> {
     let body = link(interface);
     let (mut is_veth, mut is_elsewhere) = (false, false);
@@ -100,19 +97,19 @@ pub(super) fn has_peer_elsewhere(interface: u32) -> io::Result<bool> {
     Ok(is_veth && is_elsewhere)
 }
 
-/// `struct ifinfomsg`: an interface by its number.
+/// Builds a `struct ifinfomsg` for an interface index.
 pub(super) fn link(interface: u32) -> [u8; LINK] {
     let mut body = [0; LINK];
     body[4..8].copy_from_slice(&interface.to_ne_bytes());
     body
 }
 
-/// Whether `IFLA_LINKINFO` is that of a veth.
+/// Whether `IFLA_LINKINFO` describes a veth.
 pub(super) fn is_veth_info(info: &[u8]) -> bool {
     attributes(info).any(|(kind, value)| kind == IFLA_INFO_KIND && value.starts_with(b"veth"))
 }
 
-/// The interfaces of a route, when it is a default route that leads somewhere.
+/// Returns the interfaces of a unicast default route, or of its half. Empty for other routes.
 fn way_out(message: &[u8]) -> Vec<u32> {
     let Some((&[family, length, _, _, _, _, _, kind], rest)) = message.split_first_chunk::<8>() else {
         return Vec::new();
@@ -124,14 +121,14 @@ fn way_out(message: &[u8]) -> Vec<u32> {
     next_hops(rest.get(ROUTE - 8..).unwrap_or_default())
 }
 
-/// The interfaces of a route's next hops.
+/// Returns the interface indexes of a route's next hops.
 pub(super) fn next_hops(route: &[u8]) -> Vec<u32> {
     let mut found = Vec::new();
     for (kind, value) in attributes(route) {
         match kind {
             libc::RTA_OIF => found.extend(number(value, 0)),
             libc::RTA_MULTIPATH => {
-                // `struct rtnexthop`: length (16 bits), flags, hops, interface; then attributes of its own.
+                // `struct rtnexthop`: length (16 bits), flags, hops, interface; then attributes.
                 let mut hops = value;
                 while let (Some(length), Some(interface)) = (short(hops, 0), number(hops, 4)) {
                     found.push(interface);
@@ -144,13 +141,13 @@ pub(super) fn next_hops(route: &[u8]) -> Vec<u32> {
     found
 }
 
-/// What an interface is above or below of, by number.
+/// An interface's relation to upper and lower interfaces, by index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Relation {
     interface: u32,
-    /// The bridge or bond that it is a port of.
+    /// The bridge or bond with the interface as port.
     master: Option<u32>,
-    /// The interface that it is on, as a VLAN is.
+    /// The lower interface, as of a VLAN.
     lower: Option<u32>,
 }
 
@@ -163,7 +160,7 @@ impl Relation {
                 libc::IFLA_MASTER => relation.master = number(value, 0),
                 libc::IFLA_LINK => relation.lower = number(value, 0),
                 IFLA_LINK_NETNSID => is_below = false,
-                // There it is the other end.
+                // A veth's `IFLA_LINK` is its peer.
                 libc::IFLA_LINKINFO => is_below &= !is_veth_info(value),
                 _ => {}
             }
@@ -190,24 +187,24 @@ fn add_lower(found: &mut BTreeSet<u32>, links: &[Relation]) {
     }
 }
 
-/// Asks rtnetlink once and calls `each` with the bodies of the answers.
+/// Sends one rtnetlink request and calls `each` with the body of every answer.
 pub(super) fn ask(kind: u16, is_dump: bool, body: &[u8], each: impl FnMut(&[u8])) -> io::Result<()> {
     ask_of(libc::NETLINK_ROUTE, kind, is_dump, body, each)
 }
 
-/// Asks a part of the kernel once and calls `each` with the bodies of the answers.
+/// Sends one request to a netlink protocol and calls `each` with the body of every answer.
 pub(super) fn ask_of(part: i32, kind: u16, is_dump: bool, body: &[u8], each: impl FnMut(&[u8])) -> io::Result<()> {
     let flags = libc::NLM_F_REQUEST | if is_dump { libc::NLM_F_DUMP } else { 0 };
     request(part, kind, flags, body, each)
 }
 
-/// Sends a request with these flags and calls `each` with the bodies of the answers, until the last one.
+/// Sends a request with these flags and calls `each` with the body of every answer.
 pub(super) fn request(part: i32, kind: u16, flags: i32, body: &[u8], mut each: impl FnMut(&[u8])) -> io::Result<()> {
     let mut request = Vec::with_capacity(HEADER + body.len());
     request.extend(u32::try_from(HEADER + body.len()).map_err(io::Error::other)?.to_ne_bytes());
     request.extend(kind.to_ne_bytes());
     request.extend(u16::try_from(flags).map_err(io::Error::other)?.to_ne_bytes());
-    // Sequence number and sender: the socket asks only once.
+    // Sequence number and sender are 0, as each socket sends one request.
     request.extend([0; 8]);
     request.extend(body);
     for _ in 0..TRIES {
@@ -218,7 +215,7 @@ pub(super) fn request(part: i32, kind: u16, flags: i32, body: &[u8], mut each: i
     Ok(())
 }
 
-/// A socket to a part of the kernel, in the calling thread's network namespace.
+/// Opens a socket of a netlink protocol in the calling thread's network namespace.
 pub(super) fn socket(part: i32) -> io::Result<OwnedFd> {
     // SAFETY: makes a descriptor and touches no memory.
     let socket = unsafe { libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, part) };
@@ -253,7 +250,7 @@ fn exchange(part: i32, request: &[u8], each: &mut impl FnMut(&[u8])) -> io::Resu
     }
 }
 
-/// The messages of one answer. Whether they are the last ones.
+/// Parses the messages of one datagram. Returns whether it ends the answer. Clears `whole` if changes interrupted a dump.
 fn take(mut answer: &[u8], each: &mut impl FnMut(&[u8]), whole: &mut bool) -> io::Result<bool> {
     /// `NLM_F_MULTI`, `NLM_F_DUMP_INTR`.
     const MULTI: u16 = 2;
@@ -281,7 +278,7 @@ fn take(mut answer: &[u8], each: &mut impl FnMut(&[u8]), whole: &mut bool) -> io
     Ok(is_last)
 }
 
-/// Attributes by type. What is cut off is left out.
+/// Iterates over attributes: type and value. Stops at a truncated one.
 pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     /// The upper two bits are flags.
     const TYPE: u16 = 0x3fff;

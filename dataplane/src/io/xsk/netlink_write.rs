@@ -1,4 +1,4 @@
-//! What is changed by rtnetlink: making, setting up and removing veth pairs, routes, and filters.
+//! Changes by rtnetlink: veth pairs, interface flags, routes and filters.
 //! Source: `include/uapi/linux/{rtnetlink,if_link,veth,pkt_sched}.h`.
 
 use std::ffi::CStr;
@@ -6,8 +6,8 @@ use std::io;
 
 use super::netlink::{IFLA_INFO_KIND, aligned, link, request};
 
-/// Makes a pair of veths with these names, down, with so many queues in each direction at each end. The first one gets this
-/// number.
+/// Creates a veth pair with these names, administratively down, with `queues` queues per direction and end. The first end gets the index
+/// `number`; 0 lets the kernel choose.
 pub(super) fn make_veth([first, second]: [&str; 2], number: u32, queues: u32, mtu: u32) -> io::Result<()> {
     /// `IFLA_NUM_TX_QUEUES`, `IFLA_NUM_RX_QUEUES`, `IFLA_INFO_DATA`, `VETH_INFO_PEER`.
     const TRANSMIT_QUEUES: u16 = 31;
@@ -31,15 +31,15 @@ pub(super) fn make_veth([first, second]: [&str; 2], number: u32, queues: u32, mt
     change(libc::RTM_NEWLINK, libc::NLM_F_CREATE | libc::NLM_F_EXCL, &body)
 }
 
-/// Sets an interface up. It asks nobody for neighbours.
+/// Sets an interface up without neighbour resolution.
 pub(super) fn set_up(interface: u32) -> io::Result<()> {
     set_flags(interface, libc::IFF_UP | libc::IFF_NOARP)
 }
 
-/// Sets the interface of this number of the calling thread's network namespace up.
+/// Sets the interface with this index up, in the calling thread's network namespace.
 ///
 /// # Errors
-/// When there is none any more, or the kernel refuses.
+/// If the interface does not exist or the kernel refuses.
 pub fn set_link_up(interface: u32) -> io::Result<()> {
     set_flags(interface, libc::IFF_UP)
 }
@@ -47,12 +47,12 @@ pub fn set_link_up(interface: u32) -> io::Result<()> {
 fn set_flags(interface: u32, flags: i32) -> io::Result<()> {
     let mut body = link(interface);
     body[8..12].copy_from_slice(&flags.to_ne_bytes());
-    // Which of them are meant.
+    // The mask of the flags to change.
     body[12..16].copy_from_slice(&flags.to_ne_bytes());
     change(libc::RTM_NEWLINK, 0, &body)
 }
 
-/// Sets an interface up that has neighbours.
+/// Sets an interface up with neighbour resolution.
 pub(super) fn start(interface: u32) -> io::Result<()> {
     let mut body = link(interface);
     body[8..12].copy_from_slice(&libc::IFF_UP.to_ne_bytes());
@@ -60,24 +60,24 @@ pub(super) fn start(interface: u32) -> io::Result<()> {
     change(libc::RTM_NEWLINK, 0, &body)
 }
 
-/// Sets how many bytes a packet of an interface has at most.
+/// Sets an interface's MTU in bytes.
 pub(super) fn set_mtu(interface: u32, mtu: u32) -> io::Result<()> {
     set_number(interface, libc::IFLA_MTU, mtu)
 }
 
-/// Sets an attribute of an interface that is a number.
+/// Sets a numeric attribute of an interface.
 pub(super) fn set_number(interface: u32, kind: u16, value: u32) -> io::Result<()> {
     let mut body = link(interface).to_vec();
     attribute(&mut body, kind, &value.to_ne_bytes());
     change(libc::RTM_NEWLINK, 0, &body)
 }
 
-/// Removes an interface, and a veth's other end with it.
+/// Removes an interface, and a veth's peer with it.
 pub(super) fn delete_link(interface: u32) -> io::Result<()> {
     change(libc::RTM_DELLINK, 0, &link(interface))
 }
 
-/// Puts a qdisc of this kind at the root of an interface.
+/// Sets an interface's root qdisc.
 pub(super) fn set_root_qdisc(interface: u32, kind: &CStr) -> io::Result<()> {
     /// `1:`, and `TC_H_ROOT`.
     const HANDLE: u32 = 1 << 16;
@@ -89,7 +89,7 @@ pub(super) fn set_root_qdisc(interface: u32, kind: &CStr) -> io::Result<()> {
     change(libc::RTM_NEWQDISC, libc::NLM_F_CREATE | libc::NLM_F_REPLACE, &body)
 }
 
-/// `struct tcmsg`: a queueing discipline or a filter of an interface.
+/// Builds a `struct tcmsg` for a queueing discipline or filter of an interface.
 pub(super) fn traffic_control(interface: u32, handle: u32, parent: u32, info: u32) -> Vec<u8> {
     // Family and padding.
     let mut body = vec![0; 4];
@@ -99,7 +99,7 @@ pub(super) fn traffic_control(interface: u32, handle: u32, parent: u32, info: u3
     body
 }
 
-/// Asks for a change and waits for the answer.
+/// Requests a change and waits for the acknowledgement.
 pub(super) fn change(kind: u16, flags: i32, body: &[u8]) -> io::Result<()> {
     request(libc::NETLINK_ROUTE, kind, libc::NLM_F_REQUEST | libc::NLM_F_ACK | flags, body, |_| {})
 }

@@ -1,4 +1,4 @@
-//! A queue of an interface as a [`Port`].
+//! An AF_XDP queue as a [`Port`].
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
@@ -11,49 +11,47 @@ use super::socket::{LONGEST_CHAIN, Queue, Socket};
 use super::umem::{Frame, Umem};
 use crate::io::{FlowSlot, FramePool, Port, PortError, PortStatistics};
 
-/// Frames for receiving are handed over this many at once, as long as that is no more than a quarter of all: the fill
-/// ring's index, a cache line that the sender's core reads, is written once for them.
+/// Batch size of refilling the fill ring, at most a quarter of its frames. One batch writes the ring's index, a cache line that the
+/// sender's core reads, once.
 const FILL_BATCH: u32 = 32;
 
-/// The kernel sends at least this many per call (32 in Linux 6.18; half of it to be careful). Bounds the calls per
-/// burst together with the ring's size.
+/// Assumed packets sent per kick: half of Linux 6.18's 32, as a margin. With the ring's size this bounds the kicks per burst.
 const SENT_PER_KICK: u32 = 16;
 
-/// Calls that move nothing before the rest is left for the next burst: the first may find the device's queue full and
-/// the second find it emptied; a third in a row would only burn time that receiving needs.
+/// Consecutive kicks without progress before the rest waits for the next burst. The first may find the device's queue full and the second
+/// empty; more would waste receiving time.
 const IDLE_KICKS: u32 = 3;
 
-/// A port that only listens finds out that its interface is gone by asking: the kernel wakes nobody for it. Once per
-/// this many bursts, since the question takes 100 ns.
+/// Bursts between two checks that the interface still exists. The kernel does not report its removal to a receiver. One check takes 100 ns.
 const PROBE_EVERY: u32 = 1024;
 
-/// A burst without a packet counts for this many: then there is time to ask, and a worker that sleeps between bursts
-/// comes by seldom.
+/// Weight of an empty burst towards [`PROBE_EVERY`]: an idle worker has time, and polls less often.
 const IDLE_BURST: u32 = 64;
 
 /// One queue of one interface.
 ///
-/// A port that is dropped without [`close`](Port::close) takes the frames that the kernel has with it.
+/// Dropping a port without [`close`](Port::close) loses the frames lent to the kernel.
 #[derive(Debug)]
 pub struct XskPort {
-    /// None after `close`.
+    /// `None` after `close`.
     socket: Option<Socket>,
     lent: Lent,
-    /// How many frames the kernel may have for receiving.
+    /// Maximum frames lent to the kernel for receiving.
     target: u32,
-    /// How many it has: in the fill ring, or received and not yet taken.
+    /// Frames lent for receiving: in the fill ring, or received and not yet taken.
     filled: u32,
-    /// How many it has for sending: in the transmit ring, in flight, or in the completion ring.
+    /// Frames lent for sending: in the transmit ring, in flight, or in the completion ring.
     sending: u32,
+    /// Maximum kicks per burst.
     kicks: u32,
     until_probe: u32,
-    /// Whether packets came or went since the last `service`.
+    /// Whether the port received or sent since the last `service`.
     busy: bool,
-    /// Frames that go to the pool with the next `service`.
+    /// Frames that the next `service` returns to the pool.
     spare: Vec<Frame>,
-    /// Descriptors that made no sense, counted here.
+    /// Invalid descriptors that the port has refused.
     refused: u64,
-    /// The kernel's numbers at the end.
+    /// The kernel's counters at `close`.
     last: PortStatistics,
     slot: Option<FlowSlot>,
 }
@@ -66,7 +64,7 @@ impl XskPort {
         Ok(Self::new(socket, umem, receive, transmit))
     }
 
-    /// A port of a socket whose rings have these sizes and are empty.
+    /// Creates a port over a socket with empty rings of these sizes.
     fn new(socket: Socket, umem: &Arc<Umem>, receive: u32, transmit: u32) -> Self {
         Self {
             socket: Some(socket),
@@ -92,18 +90,17 @@ impl XskPort {
         self.socket.as_ref()
     }
 
-    /// Whether packets of several frames can be received and sent.
+    /// Whether the port receives and sends packets of several frames.
     pub fn takes_chains(&self) -> bool {
         self.socket.as_ref().is_some_and(|socket| socket.frags)
     }
 
-    /// How many frames the kernel has.
+    /// Number of frames lent to the kernel.
     pub const fn lent(&self) -> u32 {
         self.filled + self.sending
     }
 
-    /// Takes one packet of `count` frames out of the receive ring, `at` entries ahead. A packet with a descriptor that
-    /// makes no sense is no packet.
+    /// Takes the packet of `count` frames that begins `at` entries ahead in the receive ring. Drops a packet with an invalid descriptor.
     fn take_packet(&mut self, at: u32, count: u32, frames: &mut Vec<Frame>) {
         let Some(socket) = &self.socket else { return };
         let start = frames.len();
@@ -123,7 +120,7 @@ impl XskPort {
         }
     }
 
-    /// Gives frames whose packets are sent to the pool.
+    /// Returns the frames of sent packets to the pool.
     fn reap(&mut self, pool: &mut FramePool) {
         let Some(socket) = self.socket.as_mut().filter(|_| self.sending > 0) else { return };
         let count = socket.completion.available(self.sending);
@@ -142,7 +139,7 @@ impl XskPort {
         }
     }
 
-    /// Wakes the kernel until it has taken all packets out of the transmit ring.
+    /// Kicks the kernel until the transmit ring is empty, or without progress.
     fn kick(&mut self, pool: &mut FramePool) -> Result<(), PortError> {
         if self.sending == 0 {
             return Ok(());
@@ -159,7 +156,7 @@ impl XskPort {
                 try_again(error)?;
             }
             idle = if socket.transmit.pending() == pending { idle + 1 } else { 0 };
-            // The kernel does not send what it has no room to tell about.
+            // Makes room in the completion ring, without which the kernel does not send.
             self.reap(pool);
             if idle == IDLE_KICKS {
                 break;
@@ -168,7 +165,7 @@ impl XskPort {
         Ok(())
     }
 
-    /// Gives the kernel frames to receive into.
+    /// Lends frames to the kernel for receiving.
     fn refill(&mut self, pool: &mut FramePool) {
         let Some(socket) = &mut self.socket else { return };
         let wanted = self.target - self.filled;
@@ -188,7 +185,7 @@ impl XskPort {
         }
     }
 
-    /// Wakes a driver that waits for frames, and asks once in a while whether the interface is still there.
+    /// Wakes a driver that waits for frames, and periodically checks that the interface exists.
     fn probe(&mut self) -> Result<(), PortError> {
         let Some(socket) = &self.socket else { return Ok(()) };
         let bursts = if std::mem::take(&mut self.busy) { 1 } else { IDLE_BURST };
@@ -205,7 +202,7 @@ impl XskPort {
         Some(PortStatistics {
             receive_ring_full: counted.rx_ring_full,
             fill_ring_empty: counted.rx_fill_ring_empty_descs,
-            // The kernel counts packets that found no memory here as well.
+            // The kernel's `rx_dropped` includes packets that found the fill ring empty.
             receive_dropped: counted.rx_dropped.saturating_sub(counted.rx_fill_ring_empty_descs),
             invalid_descriptors: counted.rx_invalid_descs + counted.tx_invalid_descs,
         })
@@ -216,8 +213,8 @@ impl Port for XskPort {
     fn receive(&mut self, frames: &mut Vec<Frame>, limit: usize) -> Result<(), PortError> {
         let Some(socket) = &mut self.socket else { return Ok(()) };
         let limit = u32::try_from(limit).unwrap_or(u32::MAX).max(1);
-        // Every packet that the kernel has told of lies whole in the ring, so a packet that begins within the limit
-        // and ends behind it is seen by looking at a chain's length more.
+        // The kernel publishes whole packets. Looking ahead by the longest chain finds the end of a packet that begins
+        // within the limit.
         let available = socket.receive.available(limit.saturating_add(LONGEST_CHAIN));
         self.busy |= available > 0;
         let mut taken = 0;
@@ -238,7 +235,7 @@ impl Port for XskPort {
     fn send(&mut self, frames: &mut Vec<Frame>) -> Result<(), PortError> {
         let Some(socket) = &mut self.socket else { return Ok(()) };
         let room = socket.transmit.room(u32::try_from(frames.len()).unwrap_or(u32::MAX));
-        // How many frames make whole packets that fit.
+        // Counts the frames of whole packets that fit.
         let (mut whole, mut begins, mut sendable) = (0, 0, true);
         let longest = if socket.frags { LONGEST_CHAIN } else { 1 };
         for (frame, count) in frames.iter().zip(1..=room) {
@@ -272,12 +269,11 @@ impl Port for XskPort {
     }
 
     fn close(&mut self, pool: &mut FramePool) {
-        // What was accepted for sending is sent if the kernel can; when it cannot, it is too late to complain.
+        // Tries to send the accepted packets. `close` cannot report an error.
         drop(self.kick(pool));
         self.last = self.read_statistics().unwrap_or_default();
-        // The kernel stops using the packet memory before this returns: it unbinds the socket and waits for whoever is
-        // receiving. Packets that a device has not sent yet were copied, or (drivers that say IFF_TX_SKB_NO_LINEAR)
-        // are still read from their chunks; those may go out with other bytes than were meant.
+        // The kernel unbinds the socket and waits for receivers before this returns, so it no longer writes to the packet memory.
+        // Unsent packets were copied, except with IFF_TX_SKB_NO_LINEAR drivers, which may send later contents of the chunks.
         drop(self.socket.take());
         // SAFETY: the socket is closed.
         pool.give_all(unsafe { self.lent.take_all() });
@@ -305,8 +301,8 @@ impl Port for XskPort {
 }
 
 impl XskPort {
-    /// Sends the packets of the first `whole` frames but those which the kernel would refuse and whose chunks it would
-    /// keep: packets with an empty frame, or of more frames than it takes.
+    /// Sends the packets of the first `whole` frames, except those with an empty frame or too many frames. The kernel would refuse those and
+    /// keep their chunks.
     fn send_some(&mut self, frames: &mut Vec<Frame>, whole: u32, longest: u32) {
         let Some(socket) = &mut self.socket else { return };
         let mut packet: Vec<Frame> = Vec::new();
@@ -329,13 +325,13 @@ impl XskPort {
     }
 }
 
-/// How many frames the packet has which begins at an entry of the receive ring; none when it is not there to its end.
+/// Number of frames of the packet that begins at entry `at` of the receive ring. `None` if its end is missing.
 fn packet_at(socket: Option<&Socket>, at: u32, available: u32) -> Option<u32> {
     let goes_on = |ahead| socket.is_some_and(|socket| socket.receive.peek(ahead).options & libc::XDP_PKT_CONTD != 0);
     (at..available).find(|&ahead| !goes_on(ahead)).map(|last| last - at + 1)
 }
 
-/// What a failed call to the kernel means for the port; nothing, when it is worth another try.
+/// Classifies the error of a kick: `Ok` if a later kick can succeed.
 fn try_again(source: io::Error) -> Result<(), PortError> {
     match source.raw_os_error() {
         Some(libc::EAGAIN | libc::EBUSY | libc::ENOBUFS | libc::ENOMEM | libc::EINTR) => Ok(()),

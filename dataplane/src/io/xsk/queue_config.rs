@@ -2,14 +2,13 @@
 
 use super::socket::LONGEST_CHAIN;
 
-/// How much a queue holds.
+/// The capacity of an interface queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueConfig {
-    /// Frames that the kernel has to receive into. They are the queue's own for as long as it is open, 4 KiB each. The
-    /// default of 1,024 lasts a millisecond at a million packets per second, and four megabytes per port let a node
-    /// have hundreds.
+    /// Frames reserved for receiving, 4 KiB each, while the queue is open. The default of 1,024 holds one millisecond at a million
+    /// packets per second. Its 4 MiB per port allow hundreds of ports.
     pub receive: u32,
-    /// Frames that can wait to be sent. The default of 1,024 is four bursts.
+    /// Frames that can wait for sending. The default of 1,024 holds four bursts.
     pub transmit: u32,
 }
 
@@ -20,11 +19,11 @@ impl Default for QueueConfig {
 }
 
 impl QueueConfig {
-    /// Entries of the receive and transmit rings: powers of two, as the kernel wants them.
+    /// Entries of the receive and transmit ring, rounded up to powers of two as the kernel requires.
     pub(super) fn ring_sizes(self) -> (u32, u32) {
-        /// More than a burst's time at any rate; and the kernel allocates the rings.
+        /// Maximum entries, as the kernel allocates the rings. Longer than a burst at any packet rate.
         const MOST: u32 = 1 << 16;
-        // A packet that is longer than the ring could never be sent.
+        // A ring must hold the longest packet, or that packet could never be sent.
         let size = |wanted: u32| wanted.clamp(LONGEST_CHAIN, MOST).next_power_of_two();
         (size(self.receive), size(self.transmit))
     }

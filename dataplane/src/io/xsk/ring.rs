@@ -1,16 +1,16 @@
-//! The two ends of a ring: one side writes entries and moves the producer index, the other reads them and moves the
-//! consumer index. Who is which side is in the [module's manual](super).
+//! The two ends of an AF_XDP ring. The producer writes entries and advances the producer index; the consumer reads them and advances
+//! the consumer index. The [parent module](super) lists the ends of each ring.
 //!
 //! ```text
 //!              consumer            producer
 //!                 v                   v
 //!   | free | free | entry | entry | entry | free | ...      indices only grow, modulo 2^32;
-//!                 '---- the reader's ----'                  an entry's place is index & (size - 1)
+//!                 '---- the reader's ----'                  an entry's slot is index & (size - 1)
 //! ```
 //!
-//! Each end keeps its own index to itself until a batch is done, and remembers the other's: the shared cache lines
-//! are touched once per burst and not per entry. An entry is written before the producer index says so (release) and
-//! read after it was seen (acquire); the same holds for the consumer index and the entry's reuse.
+//! Each end publishes its index once per batch and caches the other end's index, so the shared cache lines are accessed once per burst. An
+//! entry is written before the producer index is stored (release) and read after it is loaded (acquire). The same holds for the consumer
+//! index and the reuse of an entry.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::mapping::Mapping;
 
-/// What a ring is made of.
+/// An entry of a ring.
 ///
 /// # Safety
-/// Every bit pattern must be a value: entries are read as the other side left them.
+/// Every bit pattern must be a value, as the other end may write any bytes.
 pub(super) unsafe trait Entry: Copy {}
 
 // SAFETY: an integer.
@@ -29,26 +29,26 @@ unsafe impl Entry for u64 {}
 // SAFETY: three integers without padding.
 unsafe impl Entry for libc::xdp_desc {}
 
-/// A ring in memory that both sides see.
+/// A ring in shared memory.
 #[derive(Debug)]
 struct Shared<T> {
     producer: NonNull<AtomicU32>,
     consumer: NonNull<AtomicU32>,
     flags: NonNull<AtomicU32>,
     entries: NonNull<T>,
-    /// How many entries; a power of two.
+    /// Number of entries, a power of two.
     size: u32,
-    /// Keeps the memory that the pointers point into.
+    /// Owns the memory of the pointers.
     _memory: Arc<Mapping>,
 }
 
-// SAFETY: the pointers point into the mapping that it keeps. The indices are atomics, and `Producer::new` and
-// `Consumer::new` ask that entries are only touched by whose turn it is.
+// SAFETY: the pointers point into the mapping that it owns. The indices are atomics, and `Producer::new` and
+// `Consumer::new` require that only the end whose turn it is accesses an entry.
 unsafe impl<T: Entry> Send for Shared<T> {}
 
 impl<T: Entry> Shared<T> {
     /// # Panics
-    /// When the ring does not lie within the memory, or its size is not a power of two: the kernel's fault or ours.
+    /// If the ring exceeds the memory, or its size is not a power of two. Both are bugs of the kernel or the vswitch.
     fn new(memory: Arc<Mapping>, offsets: libc::xdp_ring_offset, size: u32) -> Self {
         assert!(size.is_power_of_two(), "the kernel rounds ring sizes up to powers of two");
         let index = |offset| Self::place::<AtomicU32>(&memory, offset, 1);
@@ -89,107 +89,106 @@ impl<T: Entry> Shared<T> {
     }
 }
 
-/// The end that writes.
+/// The writing end of a ring.
 #[derive(Debug)]
 pub(super) struct Producer<T> {
     ring: Shared<T>,
-    /// The next entry to write. Ahead of the shared index until `publish`.
+    /// Index of the next entry to write. Ahead of the shared index until `publish`.
     next: u32,
-    /// The consumer index when it was last looked at, plus the size: `next` may grow up to here.
+    /// The last loaded consumer index plus the size, which bounds `next`.
     end: u32,
 }
 
 impl<T: Entry> Producer<T> {
     /// # Safety
-    /// Nobody else may write entries or the producer index, and the reader may only read what is published and not
-    /// yet consumed.
+    /// Only this end may write entries or the producer index. The reader may only read entries that are published and not consumed.
     pub(super) unsafe fn new(memory: Arc<Mapping>, offsets: libc::xdp_ring_offset, size: u32) -> Self {
         let ring = Shared::new(memory, offsets, size);
         let next = ring.producer().load(Ordering::Relaxed);
-        // As if the ring were full: the first `room` looks.
+        // As if the ring were full, so that the first `room` loads the consumer index.
         Self { ring, next, end: next }
     }
 
-    /// How many entries could be written now, and at most `wanted` matters: the shared index is only looked at when
-    /// fewer are known to be free.
+    /// Number of free entries. Loads the shared index only if fewer than `wanted` are known to be free, so the result may be too low
+    /// above `wanted`.
     pub(super) fn room(&mut self, wanted: u32) -> u32 {
         if self.end.wrapping_sub(self.next) < wanted {
             let consumer = self.ring.consumer().load(Ordering::Acquire);
             self.end = consumer.wrapping_add(self.ring.size);
         }
-        // A consumer ahead of the producer would be a broken reader; there is never more room than the ring has.
+        // A broken reader may report a consumer index ahead of the producer's; the room never exceeds the ring.
         self.end.wrapping_sub(self.next).min(self.ring.size)
     }
 
-    /// Writes an entry, for the reader to see after `publish`.
+    /// Writes an entry, which the reader sees after `publish`.
     ///
     /// # Panics
-    /// When there is no room.
+    /// If the last [`room`](Self::room) is used up.
     pub(super) fn push(&mut self, entry: T) {
         assert!(self.end != self.next, "the ring is full");
-        // SAFETY: the reader has consumed this place (`end`) and does not look at it before it is published again.
+        // SAFETY: the reader has consumed this entry (`end`) and does not read it before it is published again.
         unsafe { self.ring.entry(self.next).write(entry) };
         self.next = self.next.wrapping_add(1);
     }
 
-    /// Lets the reader see what was written.
+    /// Publishes the written entries to the reader.
     pub(super) fn publish(&mut self) {
         self.ring.producer().store(self.next, Ordering::Release);
     }
 
-    /// How many entries the reader has not consumed yet.
+    /// Number of entries that the reader has not consumed.
     pub(super) fn pending(&self) -> u32 {
         self.next.wrapping_sub(self.ring.consumer().load(Ordering::Acquire))
     }
 
-    /// Whether the reader sleeps until it is woken by a system call.
+    /// Whether the kernel needs a system call to read this ring.
     pub(super) fn needs_wakeup(&self) -> bool {
         self.ring.needs_wakeup()
     }
 }
 
-/// The end that reads.
+/// The reading end of a ring.
 #[derive(Debug)]
 pub(super) struct Consumer<T> {
     ring: Shared<T>,
-    /// The next entry to read. Same as the shared index.
+    /// Index of the next entry to read, equal to the shared index.
     next: u32,
-    /// The producer index when it was last looked at.
+    /// The last loaded producer index.
     end: u32,
 }
 
 impl<T: Entry> Consumer<T> {
     /// # Safety
-    /// Nobody else may move the consumer index, and the writer may only write what is consumed or was never published.
+    /// Only this end may write the consumer index. The writer may only write entries that are consumed or were never published.
     pub(super) unsafe fn new(memory: Arc<Mapping>, offsets: libc::xdp_ring_offset, size: u32) -> Self {
         let ring = Shared::new(memory, offsets, size);
         let next = ring.consumer().load(Ordering::Relaxed);
         Self { ring, next, end: next }
     }
 
-    /// How many entries could be read now, and at most `wanted` matters.
+    /// Number of readable entries. Loads the shared index only if fewer than `wanted` are known.
     pub(super) fn available(&mut self, wanted: u32) -> u32 {
         if self.end.wrapping_sub(self.next) < wanted {
             self.end = self.ring.producer().load(Ordering::Acquire);
         }
-        // A writer that is ahead by more than the size is broken; the ring does not hold more.
+        // A broken writer may be ahead by more than the size; the result never exceeds the ring.
         self.end.wrapping_sub(self.next).min(self.ring.size)
     }
 
-    /// The entry which is `ahead` of the next one.
+    /// Reads the entry `ahead` entries after the next one.
     ///
     /// # Panics
-    /// When it is not known to be [`available`](Self::available).
+    /// If the last [`available`](Self::available) does not include it.
     pub(super) fn peek(&self, ahead: u32) -> T {
         assert!(ahead < self.end.wrapping_sub(self.next), "the ring has no such entry");
-        // SAFETY: published (`end` was loaded with acquire) and not consumed, so the writer leaves it alone.
+        // SAFETY: published (`end` was loaded with acquire) and not consumed, so the writer does not write it.
         unsafe { self.ring.entry(self.next.wrapping_add(ahead)).read() }
     }
 
-    /// Gives the places of the first `count` entries back to the writer.
+    /// Returns the first `count` entries to the writer.
     ///
     /// # Panics
-    /// When there are not that many.
+    /// If fewer are available.
     pub(super) fn release(&mut self, count: u32) {
         assert!(count <= self.end.wrapping_sub(self.next), "more entries released than there are");
         self.next = self.next.wrapping_add(count);

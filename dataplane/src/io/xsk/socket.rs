@@ -12,29 +12,28 @@ use super::ring::{Consumer, Entry, Producer};
 use super::small_size;
 use super::umem::{CHUNK, Umem};
 
-/// The most frames of one packet: `MAX_SKB_FRAGS` + 1 (Linux's default). The kernel refuses a longer chain and never
-/// gives its chunks back.
+/// Maximum frames of one packet: `MAX_SKB_FRAGS` + 1 (Linux's default). The kernel refuses longer chains and never returns their chunks.
 pub(super) const LONGEST_CHAIN: u32 = 18;
 
-/// A queue that was just closed, by us or by a process that was killed, is busy until the kernel has let go of the last
-/// packet that it was sending.
+/// Wait between two tries to bind. A queue stays busy after closing until the kernel has sent its last packet.
 const BUSY_STEP: Duration = Duration::from_millis(20);
-/// Two seconds in all: far longer than was ever seen (40 ms), and short enough for somebody who waits for an error.
+/// Maximum tries: two seconds in total. The longest busy time seen was 40 ms.
 const BUSY_STEPS: u32 = 100;
 
-/// Which queue of which interface.
+/// A queue of an interface.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Queue<'a> {
     /// The interface's name, for errors.
     pub(super) interface: &'a str,
+    /// The interface's index.
     pub(super) index: u32,
     pub(super) queue: u32,
-    /// Whether to wait while the queue is busy.
+    /// Whether to wait for a busy queue.
     pub(super) wait: bool,
 }
 
-/// The socket with our ends of its rings. The fields are in the order in which they must go: mapped rings keep the
-/// kernel's socket alive, so that closing the descriptor before would leave it bound.
+/// A socket with the vswitch's ends of its rings. Field order is drop order: mapped rings keep the kernel's socket alive, so closing the
+/// descriptor first would leave it bound.
 #[derive(Debug)]
 pub(super) struct Socket {
     pub(super) fill: Producer<u64>,
@@ -42,14 +41,13 @@ pub(super) struct Socket {
     pub(super) transmit: Producer<libc::xdp_desc>,
     pub(super) completion: Consumer<u64>,
     pub(super) descriptor: OwnedFd,
-    /// Whether packets may lie in several buffers.
+    /// Whether the socket supports packets of several frames.
     pub(super) frags: bool,
 }
 
 impl Socket {
-    /// Opens a socket on a queue. Ring sizes are powers of two; the fill ring has as many entries as the receive ring,
-    /// so that the receive ring cannot overflow, and the completion ring as many as the transmit ring, so that every
-    /// packet that is sent can be told.
+    /// Opens a socket on a queue. Ring sizes must be powers of two. The fill ring is as large as the receive ring, so that the receive ring
+    /// cannot overflow. The completion ring is as large as the transmit ring, so that it has room for every sent packet.
     pub(super) fn open(
         queue: Queue<'_>,
         umem: &Umem,
@@ -93,14 +91,14 @@ impl Socket {
         Ok(Self { fill, receive, transmit, completion, descriptor, frags })
     }
 
-    /// Lets the kernel send. It sends some (32 in Linux 6.18) and says `EAGAIN` when there are more.
+    /// Makes the kernel send packets of the transmit ring. It sends up to 32 (Linux 6.18) and returns `EAGAIN` if more remain.
     pub(super) fn kick_transmit(&self) -> io::Result<()> {
         // SAFETY: no bytes are passed.
         let sent = unsafe { libc::sendto(self.raw(), std::ptr::null(), 0, libc::MSG_DONTWAIT, std::ptr::null(), 0) };
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Lets a driver that sleeps look at the fill ring; fails when the interface is gone or down.
+    /// Wakes a sleeping driver to read the fill ring. Fails if the interface is removed or down.
     pub(super) fn kick_receive(&self) -> io::Result<()> {
         let none = std::ptr::null_mut();
         // SAFETY: no bytes and no address are asked for.
@@ -108,7 +106,7 @@ impl Socket {
         if received < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// What the kernel counted since the socket was bound.
+    /// Returns the kernel's counters since the socket was bound.
     pub(super) fn statistics(&self) -> io::Result<libc::xdp_statistics> {
         let mut statistics = libc::xdp_statistics {
             rx_dropped: 0,
@@ -134,12 +132,12 @@ impl AsFd for Socket {
     }
 }
 
-/// The address family in the type that addresses have it in.
+/// The address family in the type of `sockaddr_xdp`.
 #[expect(clippy::cast_possible_truncation, reason = "it is 44")]
 const FAMILY: u16 = libc::AF_XDP as u16;
-/// Where the fill ring is to be mapped from.
+/// The `mmap` offset of the fill ring.
 const FILL: libc::off_t = libc::XDP_UMEM_PGOFF_FILL_RING as libc::off_t;
-/// Where the completion ring is to be mapped from.
+/// The `mmap` offset of the completion ring.
 const COMPLETION: libc::off_t = libc::XDP_UMEM_PGOFF_COMPLETION_RING as libc::off_t;
 
 fn create() -> io::Result<OwnedFd> {
@@ -152,11 +150,10 @@ fn create() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
-/// Registers the whole region with this socket. Every socket registers it, instead of sharing the registration of a
-/// first one (`XDP_SHARED_UMEM`): no socket has to be bound before the others and to outlive them. The price is the time to
-/// pin the region for each socket, and that it counts once per socket against the limit of locked memory for a process
-/// without `CAP_IPC_LOCK`. The memory that the kernel needs for it, about 170 bytes per chunk and socket, sharing would not
-/// save: most of it is the buffer pool, which each queue has of its own (`xp_create_and_assign_umem`).
+/// Registers the packet memory with this socket. The alternative, sharing a first socket's registration (`XDP_SHARED_UMEM`), would require
+/// one socket to outlive all others. The price: each socket pins the region, which counts once per socket against the locked memory limit of
+/// a process without `CAP_IPC_LOCK`. Sharing would not save the kernel's 170 bytes per chunk and socket, mostly the per-queue buffer
+/// pool (`xp_create_and_assign_umem`).
 fn register(socket: BorrowedFd<'_>, umem: &Umem) -> io::Result<()> {
     let memory = umem.memory();
     let region = libc::xdp_umem_reg {
@@ -188,10 +185,9 @@ fn ring<T: Entry>(
     Mapping::of(socket, place, start + size as usize * size_of::<T>()).map(Arc::new)
 }
 
-/// Binds to the queue; whether packets may lie in several buffers is the answer.
+/// Binds the socket to the queue. Returns whether it supports packets of several frames.
 fn bind(socket: BorrowedFd<'_>, queue: Queue<'_>, frags: bool) -> Result<bool, XskError> {
-    // Copy mode is said outright: a driver's zero-copy mode gives the interface's whole queue memory to the socket and
-    // was not tried with this program. veth has none.
+    // Forces copy mode. Zero-copy mode replaces the queue's memory by the socket's and is untested with this program; veth has none.
     let mut flags = libc::XDP_COPY | libc::XDP_USE_NEED_WAKEUP | if frags { libc::XDP_USE_SG } else { 0 };
     let mut steps = 0;
     loop {

@@ -1,9 +1,8 @@
 //! Packet memory: one region of equal chunks that all ports share.
 //!
-//! A [`Frame`] is the right to use one chunk. There is exactly one per chunk: they are made with the region, move from
-//! port to worker to port, and cannot be copied. So forwarding a packet moves 16 bytes, and two owners of one chunk
-//! cannot be written down without `unsafe`. The alternative, addresses as plain numbers as in the kernel's rings, makes
-//! every access to packet bytes `unsafe`.
+//! A [`Frame`] owns one chunk. The region creates exactly one frame per chunk; frames move from port to worker to port and cannot be copied.
+//! Forwarding a packet moves 16 bytes, and safe code cannot create two owners of a chunk. The alternative, plain addresses as in the
+//! kernel's rings, would make every access to packet bytes `unsafe`.
 
 use std::fmt;
 use std::num::{NonZeroU32, NonZeroU64};
@@ -12,90 +11,86 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::mapping::Mapping;
 
-/// Bytes of one chunk. The kernel asks for a power of two of at most a page; with 2048 a frame of 1514 bytes would fit
-/// but jumbo frames would need twice as many descriptors.
+/// Bytes of one chunk. The kernel requires a power of two up to a page. With 2048, jumbo frames would need twice as many descriptors.
 pub(super) const CHUNK: u16 = 4096;
 
-/// Bytes before a packet that the kernel keeps free (`XDP_PACKET_HEADROOM`).
+/// Bytes that the kernel keeps free before a packet (`XDP_PACKET_HEADROOM`).
 const HEADROOM: u16 = 256;
 
-/// Bytes of a packet in one chunk.
+/// Maximum bytes of a packet in one chunk.
 pub(super) const ROOM: u16 = CHUNK - HEADROOM;
 
-/// The number of places in their chunks where packets begin that are not written by the kernel, and the bytes from one
-/// to the next: a cache line. Were there one place, headers would be 4096 bytes apart, and a burst's would all fall into
-/// the same set of the first cache (8 or 12 lines) and into the same few of the second one: every look at a header would
-/// miss. `bulkhead-bench pipeline` took 2 to 3 ns more per packet so. What the kernel receives begins where the kernel
-/// wants it.
+/// Number of start offsets for packets that the vswitch writes, one cache line apart. With one offset, a burst's headers would be 4096 bytes
+/// apart and share one set of the L1 cache (8 or 12 lines), so every header access would miss. That cost 2 to 3 ns per packet in
+/// `bulkhead-bench pipeline`. The kernel chooses the offset of packets that it receives.
 const PLACES: u32 = 32;
 const PLACE: u16 = 64;
 
-/// The longest packet that fits wherever it begins. Longer ones begin at the first place.
+/// The longest packet that fits at every start offset. Longer ones use the first offset.
 const LONGEST_PLACED: usize = ROOM as usize - (PLACES as usize - 1) * PLACE as usize;
 
-/// The most chunks of a region: 16 GiB, far above what a node needs, so that `chunk * CHUNK` never comes near overflow.
+/// Maximum chunks of a region: 16 GiB, far above a node's need, so that `chunk * CHUNK` cannot overflow.
 const MAX_CHUNKS: u32 = 1 << 22;
 
-/// Packet memory cannot be had.
+/// An error of allocating packet memory.
 #[derive(Debug, thiserror::Error)]
 pub enum UmemError {
-    /// None, or more than a region may have.
-    #[error("{chunks} packet buffers; there must be 1 to {MAX_CHUNKS}")]
+    /// The number of chunks is out of range.
+    #[error("{chunks} packet buffers are out of range; configure 1 to {MAX_CHUNKS}")]
     Chunks {
-        /// How many were asked for.
+        /// The requested number.
         chunks: u32,
     },
-    /// The kernel has no memory for it.
+    /// The kernel cannot map the memory.
     #[error("cannot map {bytes} bytes of packet memory: {source}\n  help: lower the number of packet buffers")]
     Map {
-        /// How many bytes were asked for.
+        /// The requested size in bytes.
         bytes: usize,
-        /// What the kernel said.
+        /// The kernel's error.
         source: std::io::Error,
     },
 }
 
-/// The region.
+/// A region of packet memory.
 pub struct Umem {
     memory: Mapping,
     chunks: u32,
-    /// Tells regions apart, so that a frame of another one is found out.
+    /// The region's identity, which detects frames of other regions.
     id: NonZeroU32,
 }
 
-/// The right to one chunk, and where in it the packet is. To be given back to a pool or a port: one that is dropped is
-/// a chunk that nobody can use again.
+/// The owner of one chunk, with the packet's position in it. Return it to a pool or port; dropping it loses the chunk.
 ///
-/// Two words, so that it moves in two registers, an `Option` of it as well. As five fields of 13 bytes it moved field by
-/// field, over the stack, and a packet moves half a dozen times on its way.
+/// It and its `Option` have two words, so they move in two registers. As five fields of 13 bytes it moved field by field over the stack,
+/// half a dozen times per packet.
 #[must_use = "a frame that is dropped is a chunk lost"]
 pub struct Frame {
     /// The region in the upper half, never 0; the chunk in the lower.
     place: NonZeroU64,
-    /// From the lowest bit: offset (16 bits), length (16 bits), whether there is more (1 bit), whether it is a copy (1 bit),
-    /// [mark](Frame::mark) (30 bits).
+    /// From the lowest bit: offset (16 bits), length (16 bits), [`has_more`](Frame::has_more), [`is_copy`](Frame::is_copy),
+    /// [`mark`](Frame::mark) (30 bits).
     extent: u64,
 }
 
 impl Umem {
-    /// The most bytes of a packet in one frame, 3840. Longer packets lie in several.
+    /// Maximum bytes of a packet in one frame, 3840. Longer packets use several frames.
     pub const ROOM: usize = ROOM as usize;
 
-    /// Maps a region and makes its frames, all empty.
+    /// Maps a region and creates its empty frames.
     ///
     /// # Errors
-    /// [`UmemError`] for a number of chunks that cannot be, or when there is no memory.
+    /// [`UmemError`] if the number of chunks is out of range or memory is short.
     pub fn new(chunks: u32) -> Result<(Arc<Self>, Vec<Frame>), UmemError> {
-        /// Numbers are not used again; a process makes a handful of regions.
+        /// The next region's identity, never reused.
         static NEXT: AtomicU32 = AtomicU32::new(1);
         if chunks == 0 || chunks > MAX_CHUNKS {
             return Err(UmemError::Chunks { chunks });
         }
         let bytes = chunks as usize * usize::from(CHUNK);
         let id = NEXT.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |id| id.checked_add(1));
-        let id = id.ok().and_then(NonZeroU32::new).expect("nobody makes four thousand million regions");
+        let id = id.ok().and_then(NonZeroU32::new).expect("fewer than 2^32 regions per process");
         let memory = Mapping::anonymous(bytes).map_err(|source| UmemError::Map { bytes, source })?;
-        // The address translation of a few thousand chunks then stays cached.
+        // Keeps the address translations of thousands of chunks in the TLB.
         memory.prefer_huge_pages();
         memory.keep_from_children();
         let umem = Self { memory, chunks, id };
@@ -103,10 +98,10 @@ impl Umem {
         Ok((Arc::new(umem), frames.collect()))
     }
 
-    /// The packet's bytes in this frame.
+    /// The bytes of the packet in this frame.
     ///
     /// # Panics
-    /// For a frame of another region.
+    /// If the frame belongs to another region.
     #[inline]
     pub fn bytes<'a>(&'a self, frame: &'a Frame) -> &'a [u8] {
         let at = self.check(frame);
@@ -115,10 +110,10 @@ impl Umem {
         unsafe { std::slice::from_raw_parts(self.memory.start().as_ptr().add(at), frame.len()) }
     }
 
-    /// The packet's bytes in this frame, to be changed.
+    /// The mutable bytes of the packet in this frame.
     ///
     /// # Panics
-    /// For a frame of another region.
+    /// If the frame belongs to another region.
     #[inline]
     pub fn bytes_mut<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8] {
         let at = self.check(frame);
@@ -126,21 +121,21 @@ impl Umem {
         unsafe { std::slice::from_raw_parts_mut(self.memory.start().as_ptr().add(at), frame.len()) }
     }
 
-    /// How many chunks there are.
+    /// Number of chunks.
     pub const fn chunks(&self) -> u32 {
         self.chunks
     }
 
-    /// The region as the kernel is told of it: address and length.
+    /// The mapped memory.
     pub(super) const fn memory(&self) -> &Mapping {
         &self.memory
     }
 
-    /// Where a frame's bytes begin, in bytes from the start of the region.
+    /// Offset of a frame's bytes in the region.
     fn check(&self, frame: &Frame) -> usize {
-        // Not `assert_eq!`, which would write both numbers to memory for its message, packet by packet.
+        // `assert_eq!` would store both numbers in memory for its message, for every packet.
         assert!(frame.region() == self.id.get(), "a frame of another region");
-        // Frames are made in `new` and `from_parts` only, with a chunk below `chunks` and offset + len within a chunk.
+        // Only `new` and `from_parts` create frames, with a chunk below `chunks` and offset + len within a chunk.
         frame.chunk() as usize * usize::from(CHUNK) + usize::from(frame.offset())
     }
 }
@@ -150,7 +145,7 @@ impl Frame {
     const MORE: u64 = 1 << 32;
     const COPY: u64 = 1 << 33;
     const MARK: u32 = 34;
-    /// The largest mark.
+    /// The largest value of a [`mark`](Self::mark).
     pub(crate) const LAST_MARK: u32 = u32::MAX >> 2;
 
     #[inline]
@@ -164,21 +159,20 @@ impl Frame {
         offset as u64 | (len as u64) << Self::LEN | if more { Self::MORE } else { 0 }
     }
 
-    /// Ends the right to the chunk: its number, where in it the packet is, its length, and whether it goes on.
+    /// Gives up the chunk. Returns its number, the packet's offset and length, and [`has_more`](Self::has_more).
     ///
     /// # Panics
-    /// For a frame of another region.
+    /// If the frame belongs to another region.
     #[expect(clippy::cast_possible_truncation, reason = "the length has 16 bits")]
     pub(super) fn into_parts(self, umem: &Umem) -> (u32, u16, u16, bool) {
         assert_eq!(self.region(), umem.id.get(), "a frame of another region");
         (self.chunk(), self.offset(), self.len() as u16, self.has_more())
     }
 
-    /// Makes the right to a chunk again.
+    /// Creates the frame of a chunk.
     ///
     /// # Safety
-    /// The chunk must be one of the region and have no other frame, nobody else (the kernel) may use it, and the
-    /// packet must lie within it.
+    /// The chunk must belong to the region, have no other frame and not be lent to the kernel. The packet must lie within it.
     pub(super) unsafe fn from_parts(umem: &Umem, chunk: u32, offset: u16, len: u16, more: bool) -> Self {
         debug_assert!(chunk < umem.chunks && u32::from(offset) + u32::from(len) <= u32::from(CHUNK));
         Self::new(umem.id, chunk, offset, len, more)
@@ -198,51 +192,51 @@ impl Frame {
         self.extent as u16
     }
 
-    /// How many bytes of a packet are in it.
+    /// Bytes of the packet in this frame.
     #[inline]
     pub const fn len(&self) -> usize {
         (self.extent >> Self::LEN) as usize & 0xffff
     }
 
-    /// Whether there are none.
+    /// Whether the frame holds no bytes.
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether the packet goes on in the next frame.
+    /// Whether the packet continues in the next frame.
     #[inline]
     pub const fn has_more(&self) -> bool {
         self.extent & Self::MORE != 0
     }
 
-    /// Says whether the packet goes on in the next frame.
+    /// Sets whether the packet continues in the next frame.
     #[inline]
     pub const fn set_more(&mut self, more: bool) {
         self.extent = self.extent & !Self::MORE | if more { Self::MORE } else { 0 };
     }
 
-    /// Whether the packet is a copy of one that the flow cache has forwarded: it is judged, and not sent again.
+    /// Whether the packet copies one that the flow cache has forwarded. The worker judges a copy and does not send it.
     #[inline]
     pub(crate) const fn is_copy(&self) -> bool {
         self.extent & Self::COPY != 0
     }
 
-    /// Whether it is all of a packet that is no copy.
+    /// Whether the frame holds a whole packet that is no copy.
     #[inline]
     pub(crate) const fn is_plain(&self) -> bool {
         self.extent & (Self::MORE | Self::COPY) == 0
     }
 
-    /// Says that the packet is a copy.
+    /// Marks the packet as a copy.
     pub(crate) const fn set_copy(&mut self) {
         self.extent |= Self::COPY;
     }
 
-    /// Makes it a frame for a new packet of `len` bytes. The bytes are whatever was in the chunk before. Where in the chunk
-    /// they begin is not the same for all frames, so that the headers of a burst share the cache.
+    /// Prepares the frame for a new packet of `len` bytes with unspecified contents. The start offset varies between frames, so that the
+    /// headers of a burst use different cache sets.
     ///
     /// # Panics
-    /// When `len` is more than [`Umem::ROOM`].
+    /// If `len` is more than [`Umem::ROOM`].
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "asked just before")]
     pub const fn reset(&mut self, len: usize) {
@@ -252,8 +246,7 @@ impl Frame {
         self.extent = Self::extent(beginning, len as u16, false);
     }
 
-    /// Makes room for `count` bytes in front of the packet, which stays where it is. False, and nothing changed, when there is
-    /// none in the chunk.
+    /// Adds `count` bytes in front of the packet without moving it. Returns false, and changes nothing, if the chunk has no room.
     #[inline]
     pub(crate) const fn extend_front(&mut self, count: u16) -> bool {
         if self.offset() < count {
@@ -263,42 +256,41 @@ impl Frame {
         true
     }
 
-    /// Cuts the first `count` bytes off the packet, the rest of which stays where it is.
+    /// Removes the packet's first `count` bytes without moving the rest.
     ///
     /// # Panics
-    /// When it has fewer.
+    /// If the packet has fewer bytes.
     #[inline]
     pub(crate) const fn shorten_front(&mut self, count: u16) {
         assert!(count as usize <= self.len(), "the packet is shorter");
         self.extent = self.extent + count as u64 - ((count as u64) << Self::LEN);
     }
 
-    /// Cuts the packet to its first `len` bytes, which stay where they are.
+    /// Cuts the packet to its first `len` bytes.
     ///
     /// # Panics
-    /// When it has fewer.
+    /// If the packet has fewer bytes.
     pub const fn shorten(&mut self, len: usize) {
         assert!(len <= self.len(), "the packet is shorter");
         self.extent = self.extent & !(0xffff << Self::LEN) | (len as u64) << Self::LEN;
     }
 
-    /// Whatever somebody has marked the packet with; none for nearly all. It goes where the frame goes, and ends when the frame
-    /// is sent, given back or [reset](Self::reset).
+    /// The packet's mark, `None` for most packets. Sending, returning or [resetting](Self::reset) the frame clears it.
     #[inline]
     pub(crate) const fn mark(&self) -> Option<NonZeroU32> {
         NonZeroU32::new((self.extent >> Self::MARK) as u32)
     }
 
-    /// The frame without a mark.
+    /// Clears the mark.
     pub(crate) const fn unmarked(mut self) -> Self {
         self.extent &= (1 << Self::MARK) - 1;
         self
     }
 
-    /// Marks the packet.
+    /// Sets the packet's mark.
     ///
     /// # Panics
-    /// When the mark is larger than [`Frame::LAST_MARK`].
+    /// If the mark is larger than [`Frame::LAST_MARK`].
     pub(crate) const fn set_mark(&mut self, mark: NonZeroU32) {
         assert!(mark.get() <= Self::LAST_MARK, "a mark has 30 bits");
         self.extent = self.extent & ((1 << Self::MARK) - 1) | (mark.get() as u64) << Self::MARK;

@@ -1,20 +1,20 @@
-//! How a worker that has nothing to do sleeps, and how others wake it.
+//! Sleeping and waking of idle workers.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 
-/// Wakes a worker that sleeps in [`poll`]: an eventfd. Shared by reference between threads.
+/// An eventfd that wakes a worker from [`poll`]. Threads share it by reference.
 #[derive(Debug)]
 pub struct Waker {
     event: File,
 }
 
 impl Waker {
-    /// Makes one that nobody has woken yet.
+    /// Creates a waker without pending wakes.
     ///
     /// # Errors
-    /// When the process has too many descriptors.
+    /// If the process has too many open descriptors.
     pub fn new() -> io::Result<Self> {
         // SAFETY: makes a descriptor and touches no memory.
         let descriptor = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
@@ -25,52 +25,52 @@ impl Waker {
         Ok(Self { event: unsafe { File::from_raw_fd(descriptor) } })
     }
 
-    /// Lets the next [`poll`], or the one that goes on, return. Several wakes before it count as one.
+    /// Makes the current or next [`poll`] return. Several wakes before a [`drain`](Self::drain) count as one.
     pub fn wake(&self) {
-        // Fails only when the count is at its maximum, and then it is awake.
+        // Fails only if the count is at its maximum, and then a wake is pending.
         drop((&self.event).write(&1u64.to_ne_bytes()));
     }
 
-    /// Forgets all wakes so far; to be called after [`poll`] and before looking for what they were about.
+    /// Clears pending wakes. Call it after [`poll`] and before checking for work.
     pub fn drain(&self) {
-        // Fails only when nobody has woken it.
+        // Fails only without a pending wake.
         drop((&self.event).read(&mut [0; 8]));
     }
 
-    /// What to [`poll`].
+    /// The descriptor for [`poll`].
     pub fn descriptor(&self) -> RawFd {
         self.event.as_raw_fd()
     }
 }
 
-/// Descriptors to wait on, so that [`poll`] does not allocate.
+/// Descriptors for [`poll`], kept to avoid an allocation per call.
 #[derive(Clone, Debug, Default)]
 pub struct PollSet {
     entries: Vec<libc::pollfd>,
 }
 
 impl PollSet {
-    /// None yet.
+    /// Creates an empty set.
     pub const fn new() -> Self {
         Self { entries: Vec::new() }
     }
 
-    /// Adds a descriptor, which must stay open for as long as it is in here; one that was closed wakes at once.
+    /// Adds a descriptor. It must stay open while it is in the set; [`poll`] returns immediately for a closed one.
     pub fn add(&mut self, descriptor: RawFd) {
         self.entries.push(libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 });
     }
 
-    /// Removes all.
+    /// Removes all descriptors.
     pub fn clear(&mut self) {
         self.entries.clear();
     }
 }
 
-/// Sleeps until one of the descriptors has something to read or has failed, or `timeout_ms` milliseconds have passed.
-/// Whether one has. A signal ends it early, as if the time had passed.
+/// Sleeps until a descriptor is readable or has failed, for at most `timeout_ms` milliseconds. Returns whether a descriptor is ready;
+/// false after the timeout or a signal.
 ///
 /// # Errors
-/// When the kernel refuses.
+/// If the kernel refuses.
 pub fn poll(set: &mut PollSet, timeout_ms: u32) -> io::Result<bool> {
     let count = set.entries.len() as libc::nfds_t;
     let timeout = i32::try_from(timeout_ms).unwrap_or(i32::MAX);

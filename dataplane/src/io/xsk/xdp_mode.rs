@@ -1,16 +1,16 @@
-//! Where an XDP program runs.
+//! XDP modes.
 
 use std::fmt;
 
-/// Where in the kernel packets are taken.
+/// Where in the kernel the XDP program runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum XdpMode {
-    /// `Drv` where the driver can, else `Skb`.
+    /// `Drv` if the driver supports it, else `Skb`.
     #[default]
     Auto,
-    /// In the driver, before the kernel makes a packet of its own of it.
+    /// Driver mode: before the kernel allocates an `sk_buff`.
     Drv,
-    /// After that; works with every driver.
+    /// Generic mode: after the kernel has allocated an `sk_buff`. Works with every driver.
     Skb,
 }
 

@@ -1,4 +1,4 @@
-//! Runs of programs on packets that nobody has sent (`BPF_PROG_TEST_RUN`), for benches and tests.
+//! Runs programs on synthetic packets (`BPF_PROG_TEST_RUN`), for benches and tests.
 
 use std::ffi::c_long;
 use std::io;
@@ -8,14 +8,14 @@ use super::address;
 
 const PROG_TEST_RUN: c_long = 10;
 
-/// What a run of a program on a packet is asked for: `struct bpf_attr`, `test`.
+/// Settings of a test run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::io::xsk) struct TestRun {
-    /// How many times.
+    /// Number of runs.
     pub(in crate::io::xsk) repeat: u32,
-    /// `BPF_F_TEST_XDP_LIVE_FRAMES`: do with the packets what the program says.
+    /// `BPF_F_TEST_XDP_LIVE_FRAMES`: perform the program's action on the packets.
     pub(in crate::io::xsk) live: bool,
-    /// Live frames at once.
+    /// Live frames per batch.
     pub(in crate::io::xsk) batch: u32,
 }
 
@@ -45,12 +45,12 @@ struct TestAttributes {
 /// The attributes must be those of the command, with pointers to memory of the sizes that are in them.
 unsafe fn run_test(mut attributes: TestAttributes) -> io::Result<TestAttributes> {
     let len = size_of::<TestAttributes>();
-    // SAFETY: the caller's; the kernel writes what it returned into the attributes, which are exclusively borrowed.
+    // SAFETY: the caller's. The kernel writes results into the attributes, which are exclusively borrowed.
     let result = unsafe { libc::syscall(libc::SYS_bpf, PROG_TEST_RUN, &raw mut attributes, len) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(attributes) }
 }
 
-/// Runs a program on a packet; the answer is what it returned, for live frames 0.
+/// Runs a program on a packet. Returns its return code, or 0 for live frames.
 pub(in crate::io::xsk) fn test_run(program: BorrowedFd<'_>, packet: &[u8], run: TestRun) -> io::Result<u32> {
     const LIVE_FRAMES: u32 = 1 << 1;
     let attributes = TestAttributes {
@@ -66,11 +66,11 @@ pub(in crate::io::xsk) fn test_run(program: BorrowedFd<'_>, packet: &[u8], run: 
     unsafe { run_test(attributes) }.map(|attributes| attributes.returned)
 }
 
-/// Runs a tc program once on a packet that an interface of the calling thread's network namespace has received. Returns what
-/// the program answered, and the packet as it is then. With `is_summed` the sum over the packet comes with it (Linux 6.13).
+/// Runs a tc program once on a packet as if `interface` of the calling thread's network namespace had received it. Returns the return code and
+/// the modified packet. With `is_summed`, the kernel provides the sum over the packet (Linux 6.13).
 ///
 /// # Errors
-/// `EBADMSG` when that sum is wrong behind the program.
+/// `EBADMSG` if that sum is wrong after the program.
 pub(in crate::io::xsk) fn test_run_tc(
     program: BorrowedFd<'_>,
     packet: &[u8],
@@ -79,7 +79,7 @@ pub(in crate::io::xsk) fn test_run_tc(
 ) -> io::Result<(u32, Vec<u8>)> {
     /// `BPF_F_TEST_SKB_CHECKSUM_COMPLETE`.
     const SUMMED: u32 = 1 << 2;
-    /// A tag more than there was.
+    /// Room for an added tag.
     const ROOM: usize = 64;
     /// `ifindex` of `struct __sk_buff`, in words; what is behind it is 0.
     const INTERFACE: usize = 10;

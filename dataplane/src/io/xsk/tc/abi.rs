@@ -20,7 +20,7 @@ pub(super) mod context {
     pub(in crate::io::xsk::tc) const GSO_SIZE: i16 = 176;
 }
 
-/// Functions of the kernel.
+/// Helper functions.
 pub(super) mod function {
     pub(in crate::io::xsk::tc) const L4_CSUM_REPLACE: i32 = 11;
     pub(in crate::io::xsk::tc) const CLONE_REDIRECT: i32 = 13;
@@ -37,10 +37,10 @@ pub(super) mod function {
 /// `TC_ACT_SHOT`.
 pub(super) const SHOT: i32 = 2;
 
-/// 802.1ad, as `__sk_buff` and the functions have it: in the network's order.
+/// The 802.1ad EtherType in network order, as `__sk_buff` and the helpers use it.
 pub(super) const SERVICE_TAG: i32 = 0x88a8_u16.to_be() as i32;
 
-/// Where the linear part begins and ends, which may be elsewhere after each function that changes the packet.
+/// Loads the ends of the linear part, which may move with every helper that changes the packet.
 pub(super) fn load_ends(program: &mut Assembler<Place>) {
     program.load(Word, DATA, CONTEXT, context::DATA);
     program.load(Word, DATA_END, CONTEXT, context::DATA_END);

@@ -1,11 +1,11 @@
-//! A program at a tc hook of one interface, by a filter or by a link.
+//! Attaches a program to a tc hook of one interface, by a filter or a link.
 //!
 //! ```text
-//!   nothing --(below 1 ms)--> Filter --(Linux 6.6, some 10 ms, when there is time)--> Link
+//!   nothing --(below 1 ms)--> Filter --(Linux 6.6, about 10 ms, in the background)--> Link
 //! ```
 //!
-//! Both see each packet. See [`filter`] for what is better about which. While both are there, the link's program runs first; both have
-//! the same maps, so that the second one agrees.
+//! Filter and link both see every packet; [`filter`] compares them. While both are attached, the link's program runs first; both use the
+//! same maps, so they agree.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,7 +15,7 @@ use super::pins::Pins;
 use super::{Programs, TcDatapath, name_of};
 use crate::io::xsk::bpf::{self, Hook};
 
-/// See the module. To drop it detaches a link that is not pinned, and leaves a filter.
+/// An attached program. Dropping this detaches an unpinned link and keeps a filter.
 #[derive(Debug)]
 pub(super) enum Attached {
     Filter(Filter),
@@ -23,10 +23,10 @@ pub(super) enum Attached {
 }
 
 impl Attached {
-    /// Attaches the program for this hook, by what an earlier process has left, as a filter, or by a link where filters are refused.
+    /// Attaches the program for this hook: by adopting a previous process's attachment, else as a filter, else by a link.
     ///
     /// # Errors
-    /// Why the filter was refused, when there are no links either.
+    /// The filter's error if links are unavailable too.
     pub(super) fn new(datapath: &TcDatapath, hook: Hook, interface: u32) -> io::Result<Self> {
         if let Some(left) = Self::take_over(datapath, hook, interface) {
             return Ok(left);
@@ -38,11 +38,11 @@ impl Attached {
         }
     }
 
-    /// What an earlier process has left at the hook, with our program in it from now on.
+    /// Adopts a previous process's attachment at the hook and installs this process's program. `None` if there is none.
     pub(super) fn take_over(datapath: &TcDatapath, hook: Hook, interface: u32) -> Option<Self> {
         let (program, name) = datapath.programs.of(hook);
         if let Some(link) = datapath.pins.as_ref().and_then(|pins| pins.take(hook, interface, program)) {
-            // It died between the two.
+            // The previous process may have died while replacing the filter by the link.
             filter::remove_left(hook, interface, name, &[]);
             return Some(Self::Link(link));
         }
@@ -51,11 +51,11 @@ impl Attached {
         filter?.ok().map(Self::Filter)
     }
 
-    /// Attaches the program at the trunk's first end: in the link that an earlier process has left, by a new one if links are wanted and
-    /// the kernel has them, or as a filter, in the place of an earlier process's.
+    /// Attaches the program at the trunk's first end: by adopting a previous process's link, else by a new link if wanted and supported, else
+    /// as a filter that replaces a previous process's.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// If the kernel refuses.
     pub(super) fn to_trunk(
         pins: Option<&Pins>,
         wants_link: bool,
@@ -69,17 +69,17 @@ impl Attached {
                 filter::remove_left(Hook::TcIngress, interface, super::DELIVER, &[]);
                 Ok(Self::Link(link))
             }
-            // The kernel is older than 6.6.
+            // EINVAL: the kernel is older than 6.6.
             Some(Err(error)) if error.raw_os_error() != Some(libc::EINVAL) => Err(error),
             _ => Filter::attach(Hook::TcIngress, program, super::DELIVER, interface).map(Self::Filter),
         }
     }
 
-    /// Attaches the program again if somebody has removed the filter from an interface of the calling thread's network namespace that is
-    /// still there. Returns whether it was so.
+    /// Attaches the filter again if another program has removed it from the interface in the calling thread's network namespace. Returns
+    /// whether it was missing.
     ///
     /// # Errors
-    /// When the kernel refuses, for one because the interface is gone.
+    /// If the kernel refuses, for example because the interface is gone.
     pub(super) fn restore(&mut self, datapath: &TcDatapath, hook: Hook) -> io::Result<bool> {
         let Self::Filter(filter) = self else { return Ok(false) };
         if filter.interface().is_some() {
@@ -90,10 +90,10 @@ impl Attached {
         Ok(true)
     }
 
-    /// Puts a link in the place of a filter, where the kernel has links. The interface must be in the calling thread's network namespace.
+    /// Replaces a filter by a link if links are available. The interface must be in the calling thread's network namespace.
     ///
     /// # Errors
-    /// When the kernel refuses; then all stays as it is.
+    /// If the kernel refuses. The filter stays.
     pub(super) fn use_link(&mut self, datapath: &TcDatapath, hook: Hook) -> io::Result<()> {
         let Self::Filter(filter) = self else { return Ok(()) };
         let interface = filter.interface().ok_or(io::ErrorKind::NotFound)?;
@@ -104,7 +104,7 @@ impl Attached {
         Ok(())
     }
 
-    /// Whichever of a port's two filters is detached last takes the queueing discipline with it, if it was made for them.
+    /// Records that both filters of a port share a queueing discipline, so that detaching the last one removes it.
     pub(super) const fn share_qdisc(&mut self, other: &Self) {
         if let (Self::Filter(own), Self::Filter(other)) = (self, other) {
             own.share_qdisc(other);
@@ -115,8 +115,7 @@ impl Attached {
         matches!(self, Self::Link(_))
     }
 
-    /// The interface's number, in the namespace where it is now; none when it was removed. A filter does not go with an interface that is
-    /// moved to another namespace.
+    /// The interface's current index in its current namespace. `None` if the interface was removed, or moved away from a filter.
     pub(super) fn interface(&self) -> Option<u32> {
         match self {
             Self::Filter(filter) => filter.interface(),
@@ -124,7 +123,7 @@ impl Attached {
         }
     }
 
-    /// Whether it is at the interface of this number in the calling thread's network namespace.
+    /// Whether the program is attached to the interface with this index in the calling thread's network namespace.
     pub(super) fn is_here_as(&self, hook: Hook, interface: u32) -> bool {
         self.interface() == Some(interface)
             && match self {
@@ -134,7 +133,7 @@ impl Attached {
             }
     }
 
-    /// Detaches it. Nothing happens when the interface is gone.
+    /// Detaches the program. Does nothing if the interface is gone.
     pub(super) fn detach(&self) {
         match self {
             Self::Filter(filter) => filter.detach(),
@@ -143,7 +142,7 @@ impl Attached {
     }
 }
 
-/// A link with the program for this hook; none where links are not to be had or not wanted.
+/// Attaches the program for this hook by a link. `None` if links are unsupported or not wanted.
 fn link(datapath: &TcDatapath, hook: Hook, interface: u32) -> io::Result<Option<Attached>> {
     if !datapath.has_links() {
         return Ok(None);
@@ -153,7 +152,7 @@ fn link(datapath: &TcDatapath, hook: Hook, interface: u32) -> io::Result<Option<
 }
 
 impl Programs {
-    /// The program for this hook of a port's interface, and its name.
+    /// Returns the program for this hook of a port's interface, and its name.
     pub(super) fn of(&self, hook: Hook) -> (BorrowedFd<'_>, &'static str) {
         let program = if hook == Hook::TcEgress { &self.guard } else { &self.ingress };
         (program.as_fd(), name_of(hook))

@@ -1,4 +1,4 @@
-//! One interface whose packets come to the tc data path.
+//! Attaches an interface to the tc data path.
 
 use std::io;
 use std::sync::Arc;
@@ -12,34 +12,34 @@ use crate::io::xsk::error::XskError;
 use crate::io::xsk::link::LinkInfo;
 use crate::io::xsk::{namespace, netlink};
 
-/// An interface whose packets all come to the data path or are dropped: from `new` on, until it is dropped or the process
-/// ends, in whatever way. They are dropped while the port is closed, which it is at first.
+/// An interface attached to the data path, until this is dropped or the process ends. The port is closed at first; a closed port drops all
+/// packets.
 #[derive(Debug)]
 pub struct TcAttachment {
     datapath: Arc<TcDatapath>,
     ingress: Attached,
-    /// What drops packets that the node's kernel sends to a pod.
+    /// Drops packets that the node's kernel sends directly to a pod. `None` if the port needs no guard.
     guard: Option<Attached>,
     slot: FlowSlot,
     how: u32,
-    /// The interface's number while the port is open.
+    /// The interface's index while the port is open.
     open_as: Option<u32>,
 }
 
 impl TcAttachment {
-    /// Attaches the programs to an interface of the calling thread's network namespace, whether it is up or not.
+    /// Attaches the programs to an interface of the calling thread's network namespace, whether it is up or down.
     ///
     /// # Errors
-    /// [`XskError`] when it is not there, is no Ethernet interface, all slots are in use, or the kernel refuses.
+    /// [`XskError`] if the interface is missing or not Ethernet, all slots are in use, or the kernel refuses.
     pub fn new(datapath: &Arc<TcDatapath>, name: &str, kind: PortKind) -> Result<Self, XskError> {
         let info = LinkInfo::read(name)?;
         if !info.ethernet {
             return Err(XskError::NotEthernet { interface: info.name });
         }
         let failed = |operation| move |source| XskError::system(name, operation, source);
-        let is_apart = netlink::has_peer_elsewhere(info.index).map_err(failed("ask for the other end"))?;
+        let is_apart = netlink::has_peer_elsewhere(info.index).map_err(failed("read the veth's peer"))?;
         let how = if kind == PortKind::Pod && is_apart { how::PEER } else { how::OUT };
-        // A pod that is reached by `bpf_redirect` is reached the way that the node's kernel would take.
+        // No guard with `bpf_redirect`: those packets pass the egress hook like the node kernel's.
         let is_guarded = how == how::PEER;
         if let Some(slot) = datapath.left().remove(&info.index) {
             if let Some((ingress, guard)) = take_over(datapath, info.index, is_guarded) {
@@ -59,14 +59,14 @@ impl TcAttachment {
         Ok(Self { datapath: Arc::clone(datapath), ingress, guard, slot, how, open_as: None })
     }
 
-    /// Lets its packets come to the workers, and packets leave through it. Must be called in the interface's network namespace.
+    /// Opens the port in both directions. Must be called in the interface's network namespace.
     ///
     /// # Errors
-    /// When the interface is gone or the kernel refuses; the port stays closed.
+    /// If the interface is gone or the kernel refuses. The port stays closed.
     pub fn open(&mut self) -> io::Result<()> {
         let index = self.index().ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))?;
         if namespace::current() != self.datapath.namespace {
-            return Err(io::Error::other("the calling thread is in another network namespace than the data path"));
+            return Err(io::Error::other("the calling thread and the data path are in different network namespaces"));
         }
         if self.open_as != Some(index) {
             self.close();
@@ -77,52 +77,52 @@ impl TcAttachment {
         Ok(())
     }
 
-    /// Drops its packets and those that would leave through it.
+    /// Closes the port. The programs then drop its packets in both directions.
     pub fn close(&mut self) {
         self.datapath.set_way(self.slot, 0, how::CLOSED);
         if let Some(index) = self.open_as.take() {
-            // Fails when it is not there any more, which is as well.
+            // Fails only if the entry is already gone.
             let _ = self.datapath.close_port(index);
         }
     }
 
-    /// Its place in the data path, and the tag of its packets on the trunk.
+    /// The port's slot, which is also the VLAN tag of its packets on the trunk.
     pub const fn slot(&self) -> FlowSlot {
         self.slot
     }
 
-    /// The interface's number now, in the namespace where it is now; none when it was removed. Asks the kernel.
+    /// The interface's current index in its current namespace. `None` if it was removed. One system call.
     pub fn index(&self) -> Option<u32> {
         self.ingress.interface()
     }
 
-    /// Whether it is the interface of this number in the calling thread's namespace. Asks for the links that are on that
-    /// one, since an interface that was moved to another namespace may have the same number there.
+    /// Whether the interface has this index in the calling thread's namespace. Also compares the attached links, since a moved interface may
+    /// have the same index in another namespace.
     pub fn is_here_as(&self, index: u32) -> bool {
         self.ingress.is_here_as(Hook::TcIngress, index)
     }
 
-    /// Attaches filters again that somebody has removed. To be called for an interface that is known to be still the same, in its network
-    /// namespace. Returns whether any was gone: its packets went past the vswitch since.
+    /// Attaches filters again that another program has removed. Must be called in the interface's network namespace, and only for the same
+    /// interface. Returns true if a filter was missing, so that packets have bypassed the vswitch.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// If the kernel refuses.
     pub fn restore(&mut self) -> io::Result<bool> {
         let ingress = self.ingress.restore(&self.datapath, Hook::TcIngress)?;
         let guard = self.guard.as_mut().map(|guard| guard.restore(&self.datapath, Hook::TcEgress)).transpose()?;
         Ok(ingress | guard.unwrap_or(false))
     }
 
-    /// Whether filters are left that links can take the place of.
+    /// Whether filters remain that links can replace.
     pub fn wants_links(&self) -> bool {
         self.datapath.has_links() && !(self.ingress.is_link() && self.guard.as_ref().is_none_or(Attached::is_link))
     }
 
-    /// Puts a link in the place of one filter, which takes some ten milliseconds. The programs see each packet meanwhile. Must be called
-    /// in the interface's network namespace.
+    /// Replaces one filter by a link, which takes about 10 ms. The program sees every packet meanwhile. Must be called in the interface's
+    /// network namespace.
     ///
     /// # Errors
-    /// When the interface is gone or the kernel refuses; the filter stays.
+    /// If the interface is gone or the kernel refuses. The filter stays.
     pub fn use_link(&mut self) -> io::Result<()> {
         if !self.ingress.is_link() {
             return self.ingress.use_link(&self.datapath, Hook::TcIngress);
@@ -131,7 +131,7 @@ impl TcAttachment {
     }
 }
 
-/// What an earlier process has left at an interface, with our programs in it.
+/// Adopts a previous process's attachments at an interface, with this process's programs. `None` if they are incomplete.
 fn take_over(datapath: &TcDatapath, interface: u32, is_guarded: bool) -> Option<(Attached, Option<Attached>)> {
     let ingress = Attached::take_over(datapath, Hook::TcIngress, interface)?;
     let guard = is_guarded.then(|| Attached::take_over(datapath, Hook::TcEgress, interface));
@@ -166,7 +166,7 @@ impl Drop for TcAttachment {
         if let Some((pins, interface)) = self.datapath.pins.as_ref().zip(interface) {
             pins.forget(interface);
         }
-        // The second one takes the queueing discipline with it.
+        // Detaching the last filter also removes the queueing discipline.
         [self.guard.as_ref(), Some(&self.ingress)].into_iter().flatten().for_each(Attached::detach);
         self.datapath.table.give_slot(self.slot);
     }

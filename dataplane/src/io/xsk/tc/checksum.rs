@@ -1,4 +1,4 @@
-//! The transport's checksum of a packet that gets other addresses and ports in a tc program.
+//! Corrects the transport's checksum of a packet that a tc program translates.
 //!
 //! ```text
 //!   UDP, checksum 0: bpf_csum_update(flow.ports_change)
@@ -8,17 +8,16 @@
 //!   data, data_end = ctx.data, ctx.data_end
 //! ```
 //!
-//! The kernel's function does it, and no arithmetic as in an XDP program: only the kernel knows whether the checksum is finished, and
-//! a program cannot ask. Local sockets send packets with unfinished ones (`CHECKSUM_PARTIAL`), and every packet in segments has one.
-//! It is the sum over the pseudo-header, not complemented; whoever sends the packet on a wire adds the rest. So it changes with the
-//! addresses, and not with the ports. A program that takes it for a finished one spoils it, which nobody sees until somebody finishes
-//! it. `BPF_F_PSEUDO_HDR` says that the change is the pseudo-header's, and the ports' change goes without it. The packet stays whole.
+//! A helper function updates the checksum, unlike in XDP programs, because only the kernel knows whether the checksum is finished. Local
+//! sockets send unfinished checksums (`CHECKSUM_PARTIAL`), as do all packets in segments. An unfinished checksum is the uncomplemented sum
+//! over the pseudo-header; the sender on the wire adds the rest. So it depends on the addresses but not on the ports, and treating it as
+//! finished would corrupt it. `BPF_F_PSEUDO_HDR` marks the addresses' change as the pseudo-header's; the ports' change lacks the flag.
 //! `BPF_F_MARK_MANGLED_0` keeps a UDP checksum of 0, and writes one that becomes 0 as 0xffff.
 //!
-//! Some network cards tell the sum over the whole packet (`CHECKSUM_COMPLETE`). It stays the same when a field and a checksum over
-//! that field change together. The function takes the pseudo-header's change out of it once more, because with IPv4 two checksums make
-//! up for it: the transport's and the header's. IPv6 has only the one, so there the change is added again. (The flag `BPF_F_IPV6` of
-//! Linux 6.16 does the same; earlier kernels refuse it.) In a datagram without a checksum nothing makes up for the ports.
+//! Some network cards provide the sum over the whole packet (`CHECKSUM_COMPLETE`). It stays constant if a field and a checksum over that field
+//! change together. The helper subtracts the pseudo-header's change once, because IPv4 has two compensating checksums: the transport's and
+//! the header's. IPv6 has only one, so the program adds the change again. (`BPF_F_IPV6` of Linux 6.16 does the same; earlier kernels refuse
+//! it.) In a datagram without a checksum, nothing compensates the ports' change.
 
 use super::super::flow_headers::Place::{self, Drop, Finished, WithoutChecksum};
 use super::super::flow_layout::value;
@@ -30,7 +29,7 @@ use super::super::instruction::Width::Short;
 use super::super::instruction::{Assembler, Instruction};
 use super::abi::{function, load_ends};
 
-/// Makes the transport's checksum right for the flow's addresses and ports.
+/// Corrects the transport's checksum for the flow's translation.
 pub(super) fn change(program: &mut Assembler<Place>) {
     load_checksum(program, WithoutChecksum);
     replace(program, value::ADDRESSES_CHANGE, true);
@@ -58,11 +57,11 @@ fn replace(program: &mut Assembler<Place>, change: i16, is_pseudo_header: bool) 
         program.apply(Or, 5, PSEUDO_HEADER);
     }
     program.push([Instruction::call(function::L4_CSUM_REPLACE)]);
-    // The kernel has no memory for a header of the packet's own.
+    // Fails if the kernel has no memory to unshare the header.
     program.jump_if(0, Differs, 0, Drop);
 }
 
-/// Changes the sum over the whole packet, if there is one.
+/// Adds a change to the sum over the whole packet, if the packet has one.
 fn add_to_sum(program: &mut Assembler<Place>, change: i16) {
     program.push([Instruction::copy(1, CONTEXT)]);
     program.load(Short, 2, STACK, VALUE + change);

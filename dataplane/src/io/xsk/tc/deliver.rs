@@ -1,13 +1,13 @@
-//! The programs at the trunk's first end and at the pods' ends: what workers send reaches its port, and nothing else does.
+//! The programs that deliver packets from workers to ports, and that keep all other packets from pods.
 //!
 //! Tc ingress of the trunk's first end:
 //!
 //! ```text
-//!   an 802.1ad tag beside the packet             | else: drop
-//!   slots[tag] has a way                         | else: drop
-//!   take the tag off
-//!   for another machine: make it this machine's, as the MAC address is the port's and not the trunk's
-//!   the way is a pod's: return bpf_redirect_peer(way), else: return bpf_redirect(way)
+//!   an 802.1ad tag in the metadata               | else: drop
+//!   slots[tag] is open                           | else: drop
+//!   pop the tag
+//!   PACKET_OTHERHOST: set PACKET_HOST, as the MAC address is the port's and not the trunk's
+//!   to a pod: return bpf_redirect_peer(way), else: return bpf_redirect(way)
 //! ```
 //!
 //! Tc egress of a pod's interface, on the node:
@@ -16,7 +16,7 @@
 //!   count for the interface's port, drop
 //! ```
 //!
-//! Only the node's own kernel sends there: packets of workers and of flows enter the pod at the other end of its veth.
+//! Only the node's kernel sends there. Packets of workers and of cached flows enter the pod at the veth's other end.
 
 use super::super::flow_headers::Place::{self, Drop, End, Known};
 use super::super::flow_layout::{cells, traffic};
@@ -32,7 +32,7 @@ use super::abi::{SERVICE_TAG, SHOT, context, function};
 use super::how;
 use super::ingress::hand_over;
 
-/// The way out, 8 bytes on the stack.
+/// The egress interface and `how`, 8 bytes on the stack.
 const WAY: i16 = -8;
 /// Keys of maps, 8 bytes.
 const SCRATCH: i16 = -16;
@@ -49,7 +49,7 @@ pub(super) fn to_ports(table: &FlowTable) -> Vec<Instruction> {
     program.load(Word, 1, CONTEXT, context::VLAN_PROTO);
     program.jump_if(1, Differs, SERVICE_TAG, Drop);
     program.load(Word, 2, CONTEXT, context::VLAN_TCI);
-    // The other bits are priorities.
+    // The other bits are priority and "drop eligible".
     program.apply(And, 2, cells::SLOTS - 1);
     program.apply(ShiftLeft, 2, cells::SLOT_LEN.ilog2().cast_signed());
     program.push(Instruction::value(1, &table.cells, cells::SLOT));

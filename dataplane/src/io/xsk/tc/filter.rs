@@ -1,12 +1,12 @@
-//! A program at a tc hook as a filter of the `clsact` queueing discipline.
+//! Attaches a program to a tc hook as a filter of the `clsact` queueing discipline.
 //! Source: `include/uapi/linux/{rtnetlink,pkt_sched,pkt_cls}.h`, `net/sched/cls_bpf.c`.
 //!
-//! A filter takes well below a millisecond to attach. A link (tcx, Linux 6.6) takes some ten: the kernel waits for an RCU grace
-//! period with the lock of all interfaces held. On the other hand nobody but its owner can remove a link, and its program runs before
-//! every filter. So a port begins with filters, and [`Attached`](super::attached::Attached) puts links in their place later.
+//! Attaching a filter takes well below a millisecond. Attaching a link (tcx, Linux 6.6) takes about ten, as the kernel waits for an RCU
+//! grace period while holding the lock of all interfaces. But only its owner can remove a link, and its program runs before all filters.
+//! So a port starts with filters, and [`Attached`](super::attached::Attached) replaces them by links later.
 //!
-//! A filter belongs to its interface: it stays when the process dies, so packets are dropped and not let past policy, and it goes when the
-//! interface is removed or moved to another network namespace.
+//! A filter belongs to its interface. It stays when the process dies, so that packets are dropped instead of bypassing policy. The kernel
+//! removes it with the interface, and when the interface moves to another network namespace.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -26,34 +26,34 @@ const NAME: u16 = 7;
 const FLAGS: u16 = 8;
 const PROGRAM_ID: u16 = 11;
 
-/// The number of our filter among those of one preference. Drawn once, so that it is nobody else's.
+/// The handle of the vswitch's filters, a fixed random number that no other program uses.
 const HANDLE: u32 = 0xb01c_4ead;
-/// The preference, the lower the earlier, and `ETH_P_ALL` in network order. 1 is the first that can be had.
+/// The preference 1, which runs first, and `ETH_P_ALL` in network order.
 const INFO: u32 = 1 << 16 | (libc::ETH_P_ALL as u32).to_be() >> 16;
 
-/// See the module. Dropping it leaves the filter where it is.
+/// An attached filter. Dropping this keeps the filter.
 #[derive(Debug)]
 pub(super) struct Filter {
     hook: Hook,
     interface: u32,
     program: u32,
-    /// Whether the queueing discipline was made for it, or for the other filter of its port.
+    /// Whether the vswitch created the queueing discipline, for this filter or the port's other one.
     owns_qdisc: bool,
 }
 
 impl Filter {
-    /// Attaches a program to an interface of the calling thread's network namespace, in the place of one that an earlier process has
-    /// left, with no moment in between. The name is for `tc filter show`.
+    /// Attaches a program to an interface of the calling thread's network namespace. Atomically replaces a previous process's filter.
+    /// `tc filter show` displays the name.
     ///
     /// # Errors
-    /// When the kernel refuses; `AlreadyExists` when the interface has an `ingress` queueing discipline, which knows no egress.
+    /// If the kernel refuses. `AlreadyExists` if the interface has an `ingress` queueing discipline, which has no egress.
     pub(super) fn attach(hook: Hook, program: BorrowedFd<'_>, name: &str, interface: u32) -> io::Result<Self> {
         let owns_qdisc = make_qdisc(interface)?;
         let filter = Self { hook, interface, program: bpf::program_id(program)?, owns_qdisc };
         let mut options = Vec::new();
         attribute(&mut options, PROGRAM, &program.as_raw_fd().cast_unsigned().to_ne_bytes());
         attribute(&mut options, NAME, &[name.as_bytes(), b"\0"].concat());
-        /// `TCA_BPF_FLAG_ACT_DIRECT`: what the program returns is what happens to the packet.
+        /// `TCA_BPF_FLAG_ACT_DIRECT`: the program's return code is the action.
         const DIRECT: u32 = 1;
         attribute(&mut options, FLAGS, &DIRECT.to_ne_bytes());
         let mut body = filter.message();
@@ -63,59 +63,58 @@ impl Filter {
         Ok(filter)
     }
 
-    /// The queueing discipline was made for another filter of the same port.
+    /// Shares ownership of the queueing discipline with the port's other filter.
     pub(super) const fn share_qdisc(&mut self, other: &Self) {
         self.owns_qdisc |= other.owns_qdisc;
     }
 
-    /// The number of the interface that it was attached to.
+    /// The index of the interface at attaching.
     pub(super) const fn was_at(&self) -> u32 {
         self.interface
     }
 
-    /// The interface's number, if the filter is still there with this program.
+    /// The interface's index. `None` if the filter is gone or has another program.
     pub(super) fn interface(&self) -> Option<u32> {
         left(self.hook, self.interface).filter(|&(_, program)| program == self.program).map(|_| self.interface)
     }
 
-    /// Removes it, and the queueing discipline if that was made for it and has no other filter.
+    /// Removes the filter. Also removes the queueing discipline if the vswitch created it and it has no other filter.
     pub(super) fn detach(&self) {
-        // Fails when it is not there any more.
+        // Fails only if the filter is already gone.
         let _ = change(libc::RTM_DELTFILTER, 0, &[self.message(), kind(b"bpf\0")].concat());
         if self.owns_qdisc {
             remove_empty_qdisc(self.interface);
         }
     }
 
-    /// `struct tcmsg` with which the filter is found.
+    /// Builds the `struct tcmsg` that identifies the filter.
     fn message(&self) -> Vec<u8> {
         traffic_control(self.interface, HANDLE, parent(self.hook), INFO)
     }
 }
 
-/// Whether an earlier process has left a filter of this name at a hook of an interface of the calling thread's network namespace.
+/// Whether a previous process left a filter of this name at the hook, in the calling thread's network namespace.
 pub(super) fn is_left(hook: Hook, interface: u32, name: &str) -> bool {
     left(hook, interface).is_some_and(|(left, _)| left == name.as_bytes())
 }
 
-/// Removes the filter of this name that an earlier process has left at a hook, but not one with a program of this process, whose numbers
-/// are `own`. Returns whether there was one.
+/// Removes a previous process's filter of this name at a hook, except one with a program id in `own`. Returns whether there was one.
 pub(super) fn remove_left(hook: Hook, interface: u32, name: &str, own: &[u32]) -> bool {
     let program = left(hook, interface).filter(|(left, program)| left == name.as_bytes() && !own.contains(program));
     program.map(|(_, program)| Filter { hook, interface, program, owns_qdisc: true }.detach()).is_some()
 }
 
-/// The name of our filter at this hook, and the number of its program, whichever process has attached it.
+/// Returns the name and program id of the vswitch's filter at this hook, attached by any process. `None` if there is none.
 fn left(hook: Hook, interface: u32) -> Option<(Vec<u8>, u32)> {
     let mut found = None;
-    // Fails when there is no such interface, queueing discipline or filter.
+    // Fails if the interface, queueing discipline or filter does not exist.
     let asked = get(libc::RTM_GETTFILTER, &traffic_control(interface, HANDLE, parent(hook), INFO), |message| {
         found = program_of(message);
     });
     found.filter(|_| asked.is_ok())
 }
 
-/// Makes the `clsact` queueing discipline, which does nothing but carry filters. Whether it was not there.
+/// Creates the `clsact` queueing discipline, which only carries filters. Returns false if it already exists.
 fn make_qdisc(interface: u32) -> io::Result<bool> {
     let flags = libc::NLM_F_CREATE | libc::NLM_F_EXCL;
     match change(libc::RTM_NEWQDISC, flags, &[qdisc(interface), kind(b"clsact\0")].concat()) {
@@ -125,7 +124,7 @@ fn make_qdisc(interface: u32) -> io::Result<bool> {
     }
 }
 
-/// Whether what is at the place of `clsact` is one: `ingress` has the same place.
+/// Whether the queueing discipline at `clsact`'s handle is one. `ingress` uses the same handle.
 fn has_clsact(interface: u32) -> io::Result<bool> {
     let mut is_clsact = false;
     get(libc::RTM_GETQDISC, &qdisc(interface), |message| {
@@ -146,7 +145,7 @@ fn remove_empty_qdisc(interface: u32) {
     }
 }
 
-/// Asks for one queueing discipline or filter. The kernel tells the asker only if that is to hear of it as well (`NLM_F_ECHO`).
+/// Requests one queueing discipline or filter. The kernel answers the requester only with `NLM_F_ECHO`.
 fn get(kind: u16, body: &[u8], each: impl FnMut(&[u8])) -> io::Result<()> {
     request(libc::NETLINK_ROUTE, kind, libc::NLM_F_REQUEST | libc::NLM_F_ECHO, body, each)
 }
@@ -169,7 +168,7 @@ fn kind(name: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The name of a filter that is a program, and the number of the program.
+/// Returns the name and program id of a filter that is a program.
 fn program_of(message: &[u8]) -> Option<(Vec<u8>, u32)> {
     let (_, options) = attributes(message.get(HEADER..)?).find(|&(kind, _)| kind == OPTIONS)?;
     let told = |wanted| attributes(options).find(move |&(kind, _)| kind == wanted).map(|(_, value)| value);

@@ -1,17 +1,17 @@
-//! The program at tc ingress of every port's interface: flows that the workers know go on in the kernel, everything else goes
-//! to the workers over the trunk.
+//! The program at tc ingress of every port's interface: it forwards cached flows in the kernel and sends all other packets over the trunk
+//! to the workers.
 //!
 //! ```text
 //!   port = ports[ctx.ifindex]                                                        | else: count, drop
-//!   no VLAN tag beside the packet, headers in its linear part                        | else: miss
+//!   no VLAN tag in the metadata, headers in the linear part                          | else: miss
 //!   parse -> key (flow_headers)                                                      | miss
 //!   find the flow, its epochs, its MAC addresses, its lease (flow_steps)             | miss
-//!   in segments: gso_size + headers, else: length <= what the way out carries        | else: miss
+//!   segment length, or length, <= the egress port's longest frame                    | else: miss
 //!   the latch is open, or the handshake has ended or ends with this packet            | else: miss
-//!   slots[flow.out] has a way                                                        | else: miss
-//!   a copy to a worker when the flow is to be renewed (renewal)
-//!   count; other addresses and ports if the flow says so (flow_translation); one hop less, new MAC addresses
-//!   the way is a pod's: return bpf_redirect_peer(way), else: return bpf_redirect(way)
+//!   slots[flow.out] is open                                                          | else: miss
+//!   send a copy to a worker if a renewal is due (renewal)
+//!   count; translate (flow_translation); decrement the hop limit; set MAC addresses
+//!   to a pod: return bpf_redirect_peer(way), else: return bpf_redirect(way)
 //!
 //! miss:
 //!   used = max(slots[port].used, now - saved) + cost * segments;  more than now      | count, drop
@@ -20,17 +20,16 @@
 //!   return bpf_redirect(trunk)
 //! ```
 //!
-//! Packets of a flow are handed over as they are: a segment of 64 KiB stays one, and its checksum unfinished. What the trunk
-//! carries is segmented and completed by the kernel, because the trunk's first end has no offloads.
+//! The program redirects a flow's packets unchanged: a packet of 64 KiB is not segmented, and its checksum stays unfinished. The kernel
+//! segments and completes packets on the trunk, because the trunk's first end has no offloads.
 //!
-//! The limit comes before the trunk, because the trunk is one queue for all ports. It counts segments, since one packet of 64 KiB
-//! is 45 of them behind the trunk. Two cores that run the program for one port at once may let a few more pass.
+//! The limit applies before the trunk, whose queues all ports share. It counts segments, as one packet of 64 KiB is 45 frames behind the
+//! trunk. Two cores that run the program for one port at once may exceed the limit by a few packets.
 //!
-//! A link stays with an interface that is moved to another network namespace, and there the numbers in the maps would be other
-//! interfaces'. What goes to the trunk is lost there, since the trunk's number is drawn at random from those that the kernel does
-//! not give by itself. Flows end when the process detaches the link, which the kernel's message of the move has it do, and with
-//! their lease in any case. A program cannot ask for its namespace: `bpf_get_netns_cookie` tells that of the packet's socket, and
-//! the functions that look an interface up without sending are for programs under the GPL only.
+//! A link follows an interface to another network namespace, where the maps' interface indexes mean other interfaces. Packets to the trunk are
+//! lost there, since the trunk has a random index that the kernel does not assign. Forwarding of flows stops when the process detaches
+//! the link after the kernel's notification of the move, at the latest at the end of their lease. A program cannot read its namespace:
+//! `bpf_get_netns_cookie` returns that of the packet's socket, and helpers that look an interface up are restricted to GPL programs.
 
 use super::super::flow_headers::Place::{
     self, Closed, Compare, Drop, End, Limited, Linear, Miss, Peer, Recent, Segments, Unlimited,
@@ -50,11 +49,10 @@ use super::abi::{SHOT, context, function, load_ends};
 use super::slow_path::{choose_worker, limit, send_to_worker, slot_cell};
 use super::{checksum, how, renewal};
 
-/// Headers of TCP over IPv6 without options, in bytes: as much as is asked for when even those of UDP are not in the linear
-/// part, as with some network cards' drivers.
+/// Bytes of TCP over IPv6 headers without options. The program pulls as much if the linear part lacks UDP headers, as with some drivers.
 const PULLED: i32 = 74;
 
-/// The program.
+/// Builds the program.
 pub(super) fn instructions(table: &FlowTable, ports: &Map) -> Vec<Instruction> {
     let mut program = Assembler::new();
     program.push([Instruction::copy(CONTEXT, 1)]);
@@ -94,7 +92,7 @@ pub(super) fn instructions(table: &FlowTable, ports: &Map) -> Vec<Instruction> {
     program.finish()
 }
 
-/// The slot of the interface's port comes to the stack.
+/// Stores the slot of the interface's port. Jumps to `Closed` if the interface has no open port.
 fn find_port(program: &mut Assembler<Place>, ports: &Map) {
     program.load(Word, 1, CONTEXT, context::IFINDEX);
     program.store(Word, STACK, 1, SCRATCH);
@@ -104,7 +102,7 @@ fn find_port(program: &mut Assembler<Place>, ports: &Map) {
     program.store(Double, STACK, 1, SLOT);
 }
 
-/// How many packets this one is on a wire comes to the stack.
+/// Stores the number of packets that this packet has on a wire.
 fn count_segments(program: &mut Assembler<Place>) {
     program.load(Word, 1, CONTEXT, context::GSO_SEGS);
     program.jump_if(1, Differs, 0, Segments);
@@ -113,7 +111,7 @@ fn count_segments(program: &mut Assembler<Place>) {
     program.store(Double, STACK, 1, PACKETS);
 }
 
-/// Where the packet's linear part begins and ends, with the headers in it where they can be.
+/// Loads the ends of the packet's linear part, after pulling headers into it.
 fn find_headers(program: &mut Assembler<Place>) {
     load_ends(program);
     program.push([Instruction::copy(2, DATA)]);
@@ -129,7 +127,7 @@ fn find_headers(program: &mut Assembler<Place>) {
     program.place(Linear);
 }
 
-/// Goes on when the way out carries the packet, or each of its segments. What it does not carry is the worker's to refuse.
+/// Jumps to `Miss` unless the egress port can send the packet, or each of its segments. The worker refuses longer packets.
 fn fit(program: &mut Assembler<Place>) {
     program.load(Word, 1, CONTEXT, context::LEN);
     program.store(Double, STACK, 1, LENGTH);
@@ -142,7 +140,7 @@ fn fit(program: &mut Assembler<Place>) {
     program.jump_if_register(1, Greater, 2, Miss);
 }
 
-/// The way out of the flow's packets comes to the stack.
+/// Stores the flow's egress interface and `how`. Jumps to `Miss` if the egress port is closed.
 fn find_way(program: &mut Assembler<Place>, table: &FlowTable) {
     program.load(Word, 2, STACK, VALUE + value::OUT);
     slot_cell(program, table);
@@ -152,8 +150,8 @@ fn find_way(program: &mut Assembler<Place>, table: &FlowTable) {
     program.jump_if(2, Equal, how::CLOSED.cast_signed(), Miss);
 }
 
-/// Some network cards tell the sum over the whole packet (`CHECKSUM_COMPLETE`), and an IPv6 header has no checksum of its own to make up for
-/// a changed hop limit. One less in the lower byte of a word is as much as 0xfffe more.
+/// Updates the sum over the whole packet that some network cards provide (`CHECKSUM_COMPLETE`). An IPv6 header has no checksum to compensate a
+/// changed hop limit. Decrementing a word's lower byte equals adding 0xfffe.
 fn adjust_checksum(program: &mut Assembler<Place>) {
     program.push([
         Instruction::copy(1, CONTEXT),
@@ -162,7 +160,7 @@ fn adjust_checksum(program: &mut Assembler<Place>) {
     ]);
 }
 
-/// Hands a packet that is ready to the way out that is at this place on the stack.
+/// Redirects the packet to the interface and `how` at this stack offset.
 pub(super) fn hand_over(program: &mut Assembler<Place>, way: i16) {
     program.load(Word, 1, STACK, way);
     program.load(Word, 3, STACK, way + cells::HOW);
@@ -175,7 +173,7 @@ pub(super) fn hand_over(program: &mut Assembler<Place>, way: i16) {
     program.jump(End);
 }
 
-/// Counts what is dropped for the slot on the stack.
+/// Counts the packet for the slot on the stack and drops it.
 fn count_drop(program: &mut Assembler<Place>, table: &FlowTable, counter: i16) {
     look_up(program, &table.traffic, SLOT);
     program.jump_if(0, Equal, 0, Drop);

@@ -1,5 +1,5 @@
-//! The tc data path: established flows go from interface to interface in the kernel with their offloads kept, everything else
-//! comes to the workers over one wire.
+//! The tc data path: the kernel forwards established flows between interfaces with their offloads kept. All other packets go to the
+//! workers over a trunk.
 //!
 //! ```text
 //!   pod eth0 ~ veth --> tc ingress [ingress]: flow known, leased, this epoch? --yes--> rewritten, to the other port's interface
@@ -10,16 +10,15 @@
 //!   worker --> bh1 ~ bh0 --> tc ingress [deliver]: take the tag off --> the port's interface
 //! ```
 //!
-//! **Purpose.** [`TcDatapath`] has the maps, the programs and the trunk; a [`TcAttachment`] is one interface whose packets come
-//! here. **Not its purpose:** deciding anything. The programs hold flows that workers have added, and no policy.
+//! [`TcDatapath`] owns the maps, the programs and the trunk; a [`TcAttachment`] is one attached interface. The programs contain no policy,
+//! only flows that workers have added.
 //!
-//! The other attachment, AF_XDP sockets on the interface itself ([`super::Interface`]), takes segmentation and checksum offload
-//! away from a pod, needs packet memory and sockets for each port, and is faster for single frames that were never the
-//! kernel's packets. Here opening a port is attaching a filter and filling in two values; an idle port costs nothing.
+//! The other attachment, AF_XDP sockets on each interface ([`super::Interface`]), disables a pod's segmentation and checksum offload and needs
+//! packet memory and sockets per port. It is faster for single frames that are not the kernel's packets. Here, opening a port attaches a
+//! filter and writes two values; an idle port costs nothing.
 //!
-//! **Invariant.** A packet of an attached interface reaches the node's own network stack never: the program sends it on or drops
-//! it. While the port is closed, it drops all. What leaves is judged by a worker, or belongs to a flow that a worker has added
-//! for a lease and for the epochs of both ports.
+//! **Invariant.** A packet of an attached interface never reaches the node's network stack: the program redirects or drops it. A closed port
+//! drops all packets. A worker has judged every forwarded packet, or has added its flow for a lease and the epochs of both ports.
 
 mod abi;
 mod attached;
@@ -58,90 +57,89 @@ use crate::io::FlowSlot;
 use pins::Pins;
 use trunk::Trunk;
 
-/// How packets leave through an interface.
+/// How the programs send packets out of an interface.
 mod how {
-    /// Not at all.
+    /// The port is closed; the programs send it no packets.
     pub(super) const CLOSED: u32 = 0;
-    /// `bpf_redirect_peer`: into the network namespace of a veth's other end.
+    /// `bpf_redirect_peer`: into the network namespace of the veth's peer.
     pub(super) const PEER: u32 = 1;
     /// `bpf_redirect`: out of the interface.
     pub(super) const OUT: u32 = 2;
 }
 
-/// What the programs of ports are called.
+/// Names of the programs at ports' interfaces.
 const INGRESS: &str = "bulkhead_in";
 const GUARD: &str = "bulkhead_guard";
-/// What the program at the trunk is called.
+/// Name of the program at the trunk.
 const DELIVER: &str = "bulkhead_out";
 
-/// What the program for this hook of a port's interface is called.
+/// Returns the name of the program for this hook of a port's interface.
 fn name_of(hook: Hook) -> &'static str {
     if hook == Hook::TcEgress { GUARD } else { INGRESS }
 }
 
-/// What the data path is made with.
+/// Settings of the data path.
 #[derive(Clone, Debug)]
 pub struct TcConfig {
-    /// The names of the trunk's two ends. The first is where programs send to, the second has the workers' sockets.
+    /// The names of the trunk's ends. Programs send to the first; the second has the workers' sockets.
     pub trunk: [String; 2],
-    /// How the workers of the vswitch share packets out among them; the same one as theirs.
+    /// The hash that assigns packets to workers. Must equal the workers'.
     pub affinity: Affinity,
-    /// How many workers there are; each has a queue of the trunk.
+    /// Number of workers. Each has one queue of the trunk.
     pub workers: u32,
-    /// What a port may send to the workers.
+    /// Each port's limit of packets to the workers.
     pub slow_path: SlowPathLimit,
-    /// Whether links (tcx) take the place of filters, where the kernel has them.
+    /// Whether to replace filters by links (tcx, Linux 6.6).
     pub links: bool,
-    /// Where maps and links get names, in a BPF file system, by which they outlive the process; none when they shall not.
+    /// Folder in a BPF file system where maps and links are pinned, so that they outlive the process. `None` to pin nothing.
     pub pins: Option<PathBuf>,
 }
 
-/// What one port may send to the workers, counted in packets as they are on a wire.
+/// A port's limit of packets to the workers. A packet in segments counts as its number of segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlowPathLimit {
-    /// Packets a second; 0 is no limit.
+    /// Packets per second; 0 for no limit.
     pub rate: u32,
-    /// How many it may send at once after a pause.
+    /// Packets that the port may send at once after a pause.
     pub burst: u32,
 }
 
 impl Default for SlowPathLimit {
-    /// A worker takes some 400,000 packets a second off the trunk, so that three ports that flood at once leave room for others.
-    /// The burst is a tenth of a second of it: a TCP flow of 1 Gb/s that comes back to the workers after a change of policy loses
-    /// nothing until it is in the kernel again.
+    /// A worker receives about 400,000 packets per second from the trunk, so three flooding ports leave room for others. The burst is a
+    /// tenth of a second: a TCP flow of 1 Gb/s that returns to the workers after a policy change loses no packets until it is cached again.
     fn default() -> Self {
         Self { rate: 100_000, burst: 10_000 }
     }
 }
 
-/// See the module. Shared by the attachments and the workers of a vswitch; the kernel forgets it with the last of them.
+/// The tc data path, shared by a vswitch's attachments and workers. The kernel frees unpinned maps after the last owner.
 pub struct TcDatapath {
     table: FlowTable,
     ports: Map,
     programs: Programs,
     trunk: Trunk,
-    /// The network namespace in which all this is.
+    /// The network namespace of the trunk and the ports.
     namespace: Option<u64>,
     pins: Option<Pins>,
-    /// Interfaces that an earlier process has left open and that nobody has taken over yet, with their slots.
+    /// Slots of the interfaces that a previous process left open and no attachment has adopted yet, by interface index.
     left: Mutex<HashMap<u32, FlowSlot>>,
-    /// Whether everything stays as it is when the process ends.
+    /// Whether dropping keeps maps, links and trunk for the next process.
     stays: AtomicBool,
 }
 
 /// The programs at ports' interfaces.
 struct Programs {
     ingress: OwnedFd,
-    /// What drops packets that the node's kernel sends to a pod.
+    /// Drops packets that the node's kernel sends directly to a pod.
     guard: OwnedFd,
 }
 
 impl TcDatapath {
-    /// Makes the maps and the trunk in the calling thread's network namespace, and loads the programs.
+    /// Creates or adopts the maps and the trunk in the calling thread's network namespace, and loads the programs.
     ///
     /// # Errors
-    /// [`XskError`] when the kernel is too old, the process lacks `CAP_BPF`, `CAP_PERFMON` or `CAP_NET_ADMIN`, or
-    /// another vswitch runs in the namespace.
+    /// [`XskError`] if the kernel is too old, the process lacks `CAP_BPF`, `CAP_PERFMON` or `CAP_NET_ADMIN`, or another vswitch runs in
+    /// the namespace.
     pub fn new(config: &TcConfig) -> Result<Arc<Self>, XskError> {
         let name = &config.trunk[0];
         let failed = |operation| move |source| XskError::system(name, operation, source);
@@ -174,22 +172,22 @@ impl TcDatapath {
         Ok(Arc::new(datapath))
     }
 
-    /// A generation for the first snapshot: no flow that was taken over has it, nor one that follows.
+    /// Returns a generation for the first snapshot, higher than that of every adopted flow.
     pub fn next_generation(&self) -> u64 {
         self.table.next_generation()
     }
 
-    /// How many interfaces an earlier process has left open that nobody has attached to yet.
+    /// Number of interfaces that a previous process left open and no attachment has adopted yet.
     pub fn left_open(&self) -> usize {
         self.left().len()
     }
 
-    /// Closes what an earlier process has left open and nobody has attached to, and detaches what processes with another layout of
-    /// the maps have left: to be called when all ports are attached.
+    /// Closes the interfaces that a previous process left open and no attachment has adopted, and detaches programs of processes with another
+    /// map layout. Call it after attaching all ports.
     pub fn close_left(&self) {
         for (interface, slot) in self.left().drain() {
             self.set_way(slot, 0, how::CLOSED);
-            // Fails for no key.
+            // Removing a key of this map does not fail.
             let _ = self.close_port(interface);
             if let Some(pins) = &self.pins {
                 pins.detach(interface);
@@ -197,23 +195,23 @@ impl TcDatapath {
             self.table.give_slot(slot);
         }
         if let Some(pins) = &self.pins {
-            // Fails when the kernel does not answer; what is left goes on to drop packets then.
+            // If this fails, leftover programs keep dropping packets.
             let _ = pins.remove_other_layouts();
         }
         let own = [&self.programs.ingress, &self.programs.guard].map(|program| bpf::program_id(program.as_fd()));
         if let [Ok(ingress), Ok(guard)] = own {
-            // Fails when the kernel does not answer; what is left goes on to drop packets then.
+            // If this fails, leftover programs keep dropping packets.
             let _ = remove_filters(&[ingress, guard]);
         }
     }
 
-    /// Whether the kernel has links, and they are wanted: as for the trunk, so for the ports.
+    /// Whether to use links: the kernel has them and the settings want them, as for the trunk.
     const fn has_links(&self) -> bool {
         self.trunk.has_link()
     }
 
-    /// Leaves maps, links and trunk to the next process when this one ends, if they have names: flows go on until their leases end,
-    /// and nothing else passes.
+    /// Keeps pinned maps, links and the trunk for the next process when this one ends. Cached flows then continue until their leases end; all
+    /// other packets are dropped. Does nothing without pins.
     pub fn stay(&self) {
         if self.pins.is_some() {
             self.stays.store(true, Ordering::SeqCst);
@@ -230,7 +228,7 @@ impl TcDatapath {
         self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells the programs what they are made with.
+    /// Writes the settings to the cells that the programs read.
     fn configure(&self, config: &TcConfig) {
         const SECOND: u64 = 1_000_000_000;
         let store = |offset: i32, value: u64| self.table.cell(offset).store(value, Ordering::SeqCst);
@@ -244,37 +242,36 @@ impl TcDatapath {
         store(cells::COST, cost);
     }
 
-    /// Opens the trunk's queues, one for each worker, in their order.
+    /// Opens the trunk's queues, one per worker, in order.
     ///
     /// # Errors
-    /// [`XskError`] when there is no memory for them.
+    /// [`XskError`] if memory is short.
     pub fn trunk_ports(&self, umem: &Arc<Umem>, config: QueueConfig) -> Result<Vec<XskPort>, XskError> {
         self.trunk.ports(umem, config)
     }
 
-    /// Runs the program of ports once on a packet, as if an interface of the calling thread's network namespace had received it, and
-    /// sends nothing. Returns the packet as it would be sent: to another port, or into the trunk with a tag beside it. With
-    /// `is_summed` the sum over the packet comes with it, as from some network cards.
+    /// Runs the ingress program once on a packet as if `interface` of the calling thread's network namespace had received it, without sending.
+    /// Returns the packet as the program would send it. With `is_summed`, the kernel provides the sum over the packet (`CHECKSUM_COMPLETE`).
     ///
     /// # Errors
-    /// `EBADMSG` when that sum is wrong behind the program, `EINVAL` for `is_summed` before Linux 6.13; another error when the program
-    /// drops the packet.
+    /// `EBADMSG` if that sum is wrong after the program, `EINVAL` for `is_summed` before Linux 6.13, another error if the program drops the
+    /// packet.
     #[cfg(feature = "bench")]
     pub fn run(&self, interface: u32, packet: &[u8], is_summed: bool) -> io::Result<Vec<u8>> {
         /// `TC_ACT_REDIRECT`.
         const REDIRECT: u32 = 7;
         match bpf::test_run_tc(self.programs.ingress.as_fd(), packet, interface, is_summed)? {
             (REDIRECT, packet) => Ok(packet),
-            (action, _) => Err(io::Error::other(format!("the program's answer is {action}"))),
+            (action, _) => Err(io::Error::other(format!("the program returned {action} instead of TC_ACT_REDIRECT (7)"))),
         }
     }
 
-    /// Packets that interfaces sent whose ports were closed.
+    /// Packets dropped because their interface's port was closed.
     pub fn closed_drops(&self) -> u64 {
         self.table.counted(FlowSlot(0), traffic::CLOSED)
     }
 
-    /// Where a slot's packets leave.
+    /// Sets the egress interface of a slot.
     fn set_way(&self, slot: FlowSlot, interface: u32, how: u32) {
         const { assert!(cells::WAY == 0 && cells::HOW == 4) };
         let way = [interface.to_ne_bytes(), how.to_ne_bytes()].concat();
@@ -288,7 +285,7 @@ impl TcDatapath {
         self.table.half_cell(offset).load(Ordering::SeqCst) != how::CLOSED
     }
 
-    /// Packets of an interface of the calling thread's network namespace are the port's that has the slot.
+    /// Assigns packets of an interface of the calling thread's network namespace to a slot.
     fn open_port(&self, interface: u32, slot: FlowSlot) -> io::Result<()> {
         self.ports.insert(&interface.to_ne_bytes(), &u32::from(slot.0).to_ne_bytes())
     }
@@ -304,11 +301,11 @@ impl fmt::Debug for TcDatapath {
     }
 }
 
-/// Removes what vswitches of the calling thread's network namespace have left: links and maps below `pins`, filters, and the trunk. Returns
-/// whether there was something.
+/// Removes all remains of vswitches in the calling thread's network namespace: links and maps below `pins`, filters, and the trunk. Returns
+/// whether it removed any.
 ///
 /// # Errors
-/// [`XskError`] when a vswitch runs in the namespace, or the kernel refuses.
+/// [`XskError`] if a vswitch runs in the namespace, or the kernel refuses.
 pub fn remove_tc_datapath(trunk: &[String; 2], pins: Option<&Path>) -> Result<bool, XskError> {
     let failed = |operation| move |source| XskError::system(&trunk[0], operation, source);
     let _claim = trunk::claim(&trunk[0])?;
@@ -318,20 +315,20 @@ pub fn remove_tc_datapath(trunk: &[String; 2], pins: Option<&Path>) -> Result<bo
     Ok(links + filters > 0 || had_trunk)
 }
 
-/// Removes the filters of earlier processes from all interfaces of the calling thread's network namespace, but for those with the
-/// programs of this one. Returns how many there were.
+/// Removes filters of previous processes from all interfaces of the calling thread's network namespace, except those with program ids in
+/// `own`. Returns their number.
 fn remove_filters(own: &[u32]) -> io::Result<usize> {
     let links = super::links()?;
     let hooks = links.iter().flat_map(|link| [Hook::TcIngress, Hook::TcEgress].map(|hook| (hook, link.index)));
     Ok(hooks.filter(|&(hook, interface)| filter::remove_left(hook, interface, name_of(hook), own)).count())
 }
 
-/// Whether a vswitch of the calling thread's network namespace has the trunk with this first end.
+/// Whether a running vswitch of the calling thread's network namespace owns the trunk with this first end.
 pub fn is_trunk_in_use(first: &str) -> bool {
     trunk::is_claimed(first)
 }
 
-/// Which interfaces are open in the map, with their slots.
+/// Returns the slots of the open interfaces in the map, by interface index.
 fn left_open(ports: &Map) -> io::Result<HashMap<u32, FlowSlot>> {
     let number = |bytes: &[u8]| bytes.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes));
     let of = |(key, value): (Vec<u8>, Vec<u8>)| Some((number(&key)?, FlowSlot(u16::try_from(number(&value)?).ok()?)));

@@ -1,16 +1,15 @@
-//! Maps and links that outlive the process: names in a BPF file system.
+//! Pins maps and links in a BPF file system, so that they outlive the process.
 //!
 //! ```text
-//!   PATH/v3-NAMESPACE/   bulkhead_flows, bulkhead_cells, ...   maps
-//!                        in-INDEX, guard-INDEX                 links at the tc hooks of the interface with this number
-//!                        out                                   link at the trunk's first end
+//!   PATH/vLAYOUT-NAMESPACE/   bulkhead_flows, bulkhead_cells, ...   maps
+//!                             in-INDEX, guard-INDEX                 links at the tc hooks of the interface with this index
+//!                             out                                   link at the trunk's first end
 //! ```
 //!
-//! When the process ends, in whatever way, flows go on until their leases end. Everything else is sent into the trunk, where
-//! nobody is: nothing is opened. The next process takes maps and links over, and puts its own programs in the place of the old ones
-//! without a moment in between. The version is that of the maps' layout: a process with another one finds nothing to take over. When
-//! it has attached to all ports, it detaches what is left. Until then the old programs may run before its own, and drop what is no
-//! flow of theirs.
+//! After the process ends, the kernel forwards cached flows until their leases end. Other packets go into the trunk, which nobody reads.
+//! The next process adopts maps and links and atomically replaces the programs. LAYOUT is the version of the maps' layout; a process with
+//! another layout adopts nothing. It detaches the old links after it has attached all ports. Until then, the old programs may run before its
+//! own and drop packets of uncached flows.
 
 use std::fs;
 use std::io;
@@ -21,24 +20,24 @@ use crate::io::xsk::bpf::{self, BEFORE, Hook};
 use crate::io::xsk::error::XskError;
 use crate::io::xsk::namespace;
 
-/// The version of what is in `flow_layout.rs`, and of the map of ports. To be counted up with each change of them.
+/// The version of the layout in `flow_layout.rs` and of the map of ports. Increment it with each change.
 const LAYOUT: u32 = 4;
 
-/// See the module.
+/// The folder of pins of one network namespace.
 #[derive(Debug)]
 pub(super) struct Pins {
     folder: PathBuf,
 }
 
 impl Pins {
-    /// The folder of the calling thread's network namespace below `path`, made where it is not there.
+    /// Opens or creates the folder of the calling thread's network namespace below `path`.
     ///
     /// # Errors
-    /// [`XskError::NoBpfFileSystem`] when `path` does not lie in one.
+    /// [`XskError::NoBpfFileSystem`] if `path` is not in a BPF file system.
     pub(super) fn new(path: &Path) -> Result<Self, XskError> {
         let failed = |source| XskError::NoBpfFileSystem { path: path.to_owned(), source };
         if !is_bpf(path).map_err(failed)? {
-            return Err(failed(io::Error::other("it is not in a BPF file system")));
+            return Err(failed(io::Error::other("the path is not in a BPF file system")));
         }
         let folder = Self::folder(path).ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
         fs::create_dir_all(&folder).map_err(failed)?;
@@ -49,22 +48,22 @@ impl Pins {
         Some(path.join(format!("v{LAYOUT}-{}", namespace::current()?)))
     }
 
-    /// Detaches all links that are pinned below `path` for the calling thread's network namespace, and removes the pins, of all
-    /// layouts, and `path` when nothing is left in it. Returns how many links there were.
+    /// Detaches all links pinned below `path` for the calling thread's network namespace and removes the pins of all layouts. Removes `path` if
+    /// it is then empty. Returns the number of links.
     pub(super) fn remove_all(path: &Path) -> io::Result<usize> {
         let detached = folders(path)?.iter().map(|folder| remove(folder)).sum::<io::Result<usize>>()?;
-        // Fails when a vswitch of another network namespace has pins there, and on the file system's own root.
+        // Fails if another network namespace has pins there, and for the file system's root.
         let _ = fs::remove_dir(path);
         Ok(detached)
     }
 
-    /// As [`remove_all`](Self::remove_all), but keeps what has this layout.
+    /// Like [`remove_all`](Self::remove_all), but keeps this layout's pins.
     pub(super) fn remove_other_layouts(&self) -> io::Result<usize> {
         let path = self.folder.parent().ok_or(io::ErrorKind::NotFound)?;
         folders(path)?.iter().filter(|folder| **folder != self.folder).map(|folder| remove(folder)).sum()
     }
 
-    /// Where the maps are.
+    /// The folder.
     pub(super) fn path(&self) -> &Path {
         &self.folder
     }
@@ -74,19 +73,19 @@ impl Pins {
         self.folder.join(format!("{kind}-{interface}"))
     }
 
-    /// The link of an interface, with this program in it from now on. None when there is none, or it is another interface's.
+    /// Adopts an interface's pinned link and installs this program. `None` if there is no pin, or the link belongs to another interface.
     pub(super) fn take(&self, hook: Hook, interface: u32, program: BorrowedFd<'_>) -> Option<OwnedFd> {
         self.take_from(&self.of(hook, interface), hook, interface, program)
     }
 
-    /// As [`take`](Self::take), of the trunk.
+    /// Like [`take`](Self::take), for the trunk.
     pub(super) fn take_trunk(pins: Option<&Self>, interface: u32, program: BorrowedFd<'_>) -> Option<OwnedFd> {
         pins.and_then(|pins| pins.take_from(&pins.folder.join("out"), Hook::TcIngress, interface, program))
     }
 
     fn take_from(&self, path: &Path, hook: Hook, interface: u32, program: BorrowedFd<'_>) -> Option<OwnedFd> {
         let link = bpf::pinned(path).ok()?;
-        // The link of an interface that went has the number 0, and one of an interface that was moved is not here.
+        // The link of a removed interface reports index 0. The link of a moved interface is not attached here.
         let is_here = bpf::attached_to(link.as_fd()).is_ok_and(|(index, _)| index == interface)
             && bpf::link_id(link.as_fd())
                 .is_ok_and(|id| bpf::links_of(hook, interface).is_ok_and(|links| links.contains(&id)));
@@ -98,7 +97,7 @@ impl Pins {
         None
     }
 
-    /// Attaches a program to an interface and pins the link, where there is a folder.
+    /// Attaches a program to an interface and pins the link if `pins` is `Some`.
     pub(super) fn attach(
         pins: Option<&Self>,
         hook: Hook,
@@ -108,7 +107,7 @@ impl Pins {
         Self::attach_at(pins.map(|pins| pins.of(hook, interface)), hook, program, interface)
     }
 
-    /// As [`attach`](Self::attach), of the trunk.
+    /// Like [`attach`](Self::attach), for the trunk.
     pub(super) fn attach_trunk(pins: Option<&Self>, program: BorrowedFd<'_>, interface: u32) -> io::Result<OwnedFd> {
         Self::attach_at(pins.map(|pins| pins.folder.join("out")), Hook::TcIngress, program, interface)
     }
@@ -116,21 +115,21 @@ impl Pins {
     fn attach_at(path: Option<PathBuf>, hook: Hook, program: BorrowedFd<'_>, interface: u32) -> io::Result<OwnedFd> {
         let link = bpf::attach(hook, program, interface, BEFORE)?;
         if let Some(path) = path {
-            // Left by an interface that had the number before.
+            // A pin of a previous interface with the same index.
             let _ = fs::remove_file(&path);
             bpf::pin(link.as_fd(), &path)?;
         }
         Ok(link)
     }
 
-    /// The interface's links are not to outlive the process.
+    /// Removes the pins of an interface's links.
     pub(super) fn forget(&self, interface: u32) {
         for hook in [Hook::TcIngress, Hook::TcEgress] {
             let _ = fs::remove_file(self.of(hook, interface));
         }
     }
 
-    /// Detaches and forgets links of an interface that no port has any more.
+    /// Detaches the links of an interface that no port uses, and removes their pins.
     pub(super) fn detach(&self, interface: u32) {
         for hook in [Hook::TcIngress, Hook::TcEgress] {
             if let Ok(link) = bpf::pinned(&self.of(hook, interface)) {
@@ -141,7 +140,7 @@ impl Pins {
     }
 }
 
-/// The folders of the calling thread's network namespace, of whatever layout.
+/// Returns the folders of the calling thread's network namespace, of all layouts.
 fn folders(path: &Path) -> io::Result<Vec<PathBuf>> {
     let Some(namespace) = namespace::current().filter(|_| path.exists()) else { return Ok(Vec::new()) };
     let is_ours = |folder: &PathBuf| {
@@ -154,7 +153,7 @@ fn folders(path: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(all.into_iter().filter(is_ours).collect())
 }
 
-/// Detaches the links in a folder and removes it. Returns how many there were.
+/// Detaches the links in a folder and removes the folder. Returns the number of links.
 fn remove(folder: &Path) -> io::Result<usize> {
     let mut detached = 0;
     for entry in fs::read_dir(folder)? {
@@ -163,7 +162,7 @@ fn remove(folder: &Path) -> io::Result<usize> {
         if !name.starts_with("bulkhead_")
             && let Ok(link) = bpf::pinned(&path)
         {
-            // Fails when the interface is gone.
+            // Fails only if the interface is gone.
             let _ = bpf::detach(link.as_fd());
             detached += 1;
         }
@@ -173,7 +172,7 @@ fn remove(folder: &Path) -> io::Result<usize> {
     Ok(detached)
 }
 
-/// Whether a path, or the folder in which it is to be made, lies in a BPF file system.
+/// Whether a path, or its closest existing parent, is in a BPF file system.
 fn is_bpf(path: &Path) -> io::Result<bool> {
     /// `BPF_FS_MAGIC`.
     const MAGIC: i64 = 0xcafe_4a11;

@@ -1,25 +1,24 @@
-//! A flow that is in use is renewed before its lease ends, and never leaves the kernel for it.
+//! Renews a used flow before its lease ends, so that the flow never leaves the kernel.
 //!
 //! ```text
 //!   now < flow.renew                                                              | count, done
-//!   flows[key].renew = in the middle between now and the end of the lease
-//!   the port has time left on the slow path                                       | else: count, done
-//!   queue = as for a miss
+//!   flows[key].renew = middle between now and the end of the lease
+//!   the port is within its slow path limit                                        | else: count, done
+//!   select the queue as for a miss
 //!   push an 802.1ad tag with the port's slot, and drop eligible
 //!   bpf_clone_redirect(trunk)
-//!   take the tag off; queue = as it was
+//!   pop the tag; restore the queue
 //!   the copy was sent                                                             | done, else: count, done
 //! ```
 //!
-//! The worker judges the copy as it does any packet, renews the flow, and sends nothing. It counts the packet in the program's place.
-//! Without an answer the program asks again, each time after half of what is left of the lease. At its end the flow ends, and its packets
-//! come to the worker.
+//! The worker judges the copy like any packet, counts it instead of the program, renews the flow, and sends nothing. Without a renewal, the
+//! program sends another copy after half of the remaining lease. After the lease the flow ends, and its packets go to the worker.
 //!
-//! Why copies: a flow that comes back to the worker has a latch, which takes up to 5 ms to open. What a bulk connection sends
-//! meanwhile is more than a port may send to the workers, and more than a worker forwards.
+//! Why copies: a flow that returns to the worker gets a latch, which takes up to 5 ms to open. Meanwhile a bulk connection would exceed the
+//! port's limit and the worker's capacity.
 //!
-//! What they cost: the tag lies beside the packet, so that the packet is not moved for it. The trunk cuts a copy of 64 KiB into
-//! segments before the packet goes on, and the port pays for all of them with its time on the slow path, as for those of a miss.
+//! Cost: the tag is metadata, so the packet is not moved. The trunk segments a copy of 64 KiB before the program continues. The port's slow
+//! path limit counts all these segments, as for a miss.
 
 use super::super::flow_headers::Place::{self, CopyRecent, CopyUnlimited, Counted, Drop, Uncounted, WithoutTag};
 use super::super::flow_headers::{SHORTEST, need};
@@ -34,14 +33,14 @@ use super::super::instruction::{Assembler, Instruction};
 use super::abi::{context, function, load_ends};
 use super::slow_path::{choose_worker, limit, push_tag};
 
-/// Drop eligible, in a tag's control word: says that a packet is a copy.
+/// The "drop eligible" bit of a tag's control word, which marks a copy.
 const IS_COPY: i32 = 0x1000;
 
-/// What `bpf_clone_redirect` says, 0 when the copy was sent, and the packet's queue, 4 bytes each on the stack.
+/// The result of `bpf_clone_redirect` (0 if the copy was sent), and the packet's queue mapping, 4 bytes each on the stack.
 const SENT: i16 = WAY - 8;
 const QUEUE: i16 = SENT + 4;
 
-/// Asks the worker to renew the flow on the stack when it is time. Goes on at [`Counted`] when the worker counts the packet.
+/// Requests a renewal of the flow on the stack if it is due. Jumps to [`Counted`] if the worker counts the packet.
 pub(super) fn ask(program: &mut Assembler<Place>, table: &FlowTable) {
     program.load(Double, 1, STACK, NOW);
     program.load(Double, 2, STACK, VALUE + value::RENEW);
@@ -60,15 +59,15 @@ pub(super) fn ask(program: &mut Assembler<Place>, table: &FlowTable) {
     program.load(Word, 1, STACK, QUEUE);
     program.store(Word, CONTEXT, 1, context::QUEUE_MAPPING);
     load_ends(program);
-    // Always so; the verifier cannot know.
+    // Always true; the verifier requires the check.
     need(program, DATA, SHORTEST);
     program.load(Word, 1, STACK, SENT);
     program.jump_if(1, Equal, 0, Counted);
     program.place(Uncounted);
 }
 
-/// The flow, whose place in the map is in register 0, asks again after half of what is left of its lease. In the meantime the place may
-/// be another flow's, which then asks later or once more.
+/// Postpones the next request of the flow, whose value's address is in register 0, by half of the remaining lease. If the map has reused the
+/// entry, another flow requests its renewal later or once more.
 fn put_off(program: &mut Assembler<Place>) {
     program.load(Double, 1, STACK, NOW);
     program.load(Double, 2, STACK, VALUE + value::EXPIRES);
@@ -78,7 +77,7 @@ fn put_off(program: &mut Assembler<Place>) {
     program.store(Double, 0, 1, value::RENEW);
 }
 
-/// Sends a copy into the trunk, with the port's slot as a tag.
+/// Sends a copy to the trunk, with the port's slot as VLAN tag.
 fn send_copy(program: &mut Assembler<Place>, table: &FlowTable) {
     push_tag(program, IS_COPY, WithoutTag);
     program.push(Instruction::value(1, &table.cells, cells::TRUNK));

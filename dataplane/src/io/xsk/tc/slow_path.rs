@@ -1,4 +1,4 @@
-//! The way of a packet from a port to a worker: the port's limit, the worker's queue, the trunk.
+//! Program steps that send a packet to a worker: the port's limit, the worker's queue, the trunk.
 
 use super::super::flow_headers::Place::{self, Drop, End};
 use super::super::flow_layout::{cells, key};
@@ -11,16 +11,16 @@ use super::super::instruction::Width::{Double, Word};
 use super::super::instruction::{Assembler, Instruction};
 use super::abi::{SERVICE_TAG, context, function};
 
-/// Register 1 is where the cells of the slot in register 2 are.
+/// Register 1 becomes the address of the cells of the slot in register 2.
 pub(super) fn slot_cell(program: &mut Assembler<Place>, table: &FlowTable) {
-    // Always so; the verifier cannot know.
+    // Never taken; the verifier requires the check.
     program.jump_if(2, AtLeast, cells::SLOTS, Drop);
     program.apply(ShiftLeft, 2, cells::SLOT_LEN.ilog2().cast_signed());
     program.push(Instruction::value(1, &table.cells, cells::SLOT));
     program.apply_register(Add, 1, 2);
 }
 
-/// Goes on when the port has time left on the slow path, else at `over`. No cost is no limit. The names of two places are this use's own.
+/// Jumps to `over` if the port has exceeded its slow path limit. A cost of 0 means no limit. Each use needs its own two labels.
 pub(super) fn limit(program: &mut Assembler<Place>, table: &FlowTable, over: Place, [recent, unlimited]: [Place; 2]) {
     const { assert!(cells::SAVED == cells::COST + 8) };
     program.push(Instruction::value(1, &table.cells, cells::COST));
@@ -48,14 +48,14 @@ pub(super) fn limit(program: &mut Assembler<Place>, table: &FlowTable, over: Pla
     program.place(unlimited);
 }
 
-/// The queue of the trunk is that of the worker that has both directions' sessions, as `Affinity` computes it. What has no
-/// addresses that the program knows goes to any worker, which hands it on.
+/// Selects the trunk's queue of the worker that owns the session, with the hash of `Affinity`. Packets whose addresses the program does not know
+/// go to any worker, which passes them on.
 pub(super) fn choose_worker(program: &mut Assembler<Place>, table: &FlowTable) {
     program.push(Instruction::value(1, &table.cells, cells::HASH));
     for (at, register) in [(0, 2), (8, 3)] {
         program.load(Double, register, 1, at);
     }
-    // Register 0 is the sum over both addresses of the first half times one key plus the second half, times the other key.
+    // Register 0 becomes the sum over both addresses of (first half * one key + second half) * other key, folded.
     for (first, result) in [(key::SOURCE, 4), (key::DESTINATION, 0)] {
         program.load(Double, result, STACK, KEY + first);
         program.apply_register(Multiply, result, 2);
@@ -74,12 +74,12 @@ pub(super) fn choose_worker(program: &mut Assembler<Place>, table: &FlowTable) {
     program.load(Word, 2, 1, 0);
     program.apply_register(Multiply, 0, 2);
     program.apply(ShiftRight, 0, 32);
-    // 0 would leave the choice to the kernel.
+    // Queue mapping 0 would let the kernel choose.
     program.apply(Add, 0, 1);
     program.store(Word, CONTEXT, 0, context::QUEUE_MAPPING);
 }
 
-/// Sends the packet into the trunk, with the port's slot as a tag.
+/// Redirects the packet to the trunk, with the port's slot as VLAN tag.
 pub(super) fn send_to_worker(program: &mut Assembler<Place>, table: &FlowTable) {
     push_tag(program, 0, Drop);
     program.push(Instruction::value(1, &table.cells, cells::TRUNK));
@@ -88,7 +88,7 @@ pub(super) fn send_to_worker(program: &mut Assembler<Place>, table: &FlowTable) 
     program.jump(End);
 }
 
-/// Gives the packet a tag with the port's slot and these other bits of its control word. Goes to `failed` when the kernel refuses.
+/// Pushes a VLAN tag with the port's slot and these bits of the control word. Jumps to `failed` if the kernel refuses.
 pub(super) fn push_tag(program: &mut Assembler<Place>, bits: i32, failed: Place) {
     program.load(Word, 3, STACK, SLOT);
     program.apply(Or, 3, bits);

@@ -6,10 +6,10 @@
 //!   first end, tc ingress <-- what workers send
 //! ```
 //!
-//! The first end has no transmit checksum offload: so the kernel finishes checksums and cuts segments before packets reach the
-//! sockets, which know neither. It inserts no VLAN tags either, as a tag beside a packet would not reach a socket.
+//! The first end has no transmit checksum offload, so the kernel completes checksums and segments packets before they reach the sockets,
+//! which support neither. It has no VLAN offload, as a tag outside of the packet data would not reach a socket.
 //!
-//! Without a qdisc, a ring of 256 frames is all that is between the two ends, and one packet of 64 KiB is 45 frames.
+//! Without a qdisc, only a ring of 256 frames buffers packets, and one packet of 64 KiB has 45 frames.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -29,28 +29,28 @@ use crate::io::xsk::port::XskPort;
 use crate::io::xsk::umem::Umem;
 use crate::io::xsk::{Interface, QueueConfig, XdpMode, netlink_write, set_transmit_checksum_offload};
 
-/// The most that a veth carries: the ports' MTUs decide, and one tag more than the ports' own must fit.
+/// A veth's maximum MTU. The ports' MTUs are the limit, and packets carry one additional tag.
 const MTU: u32 = 65_535;
 
-/// The offloads of the first end that would keep tags beside packets.
+/// The offloads of the first end that would keep VLAN tags outside of the packet data.
 const TAG_OFFLOADS: [&str; 2] = ["tx-vlan-hw-insert", "tx-vlan-stag-hw-insert"];
 
-/// See the module. Gone when it is dropped.
+/// The trunk. Dropping it removes the veth pair, unless [`stay`](Self::stay) was called.
 #[derive(Debug)]
 pub(super) struct Trunk {
     first: LinkInfo,
-    /// The sockets' end. None while this is dropped.
+    /// The sockets' end. `None` only during `drop`.
     second: Option<Interface>,
     deliver: Attached,
-    /// Says that this namespace has a vswitch: a name that goes with the process.
+    /// An abstract socket name, which ends with the process, as the claim that a vswitch runs in this namespace.
     _claim: UnixListener,
-    /// Whether the pair is left to the next process.
+    /// Whether dropping keeps the pair for the next process.
     stays: AtomicBool,
 }
 
 impl Trunk {
-    /// Takes over the pair that an earlier process has left with the number `known`, or makes it in the calling thread's network
-    /// namespace in place of what has its name.
+    /// Adopts a previous process's pair whose first end has the index `known`. Otherwise creates the pair in the calling thread's network
+    /// namespace, and removes an interface of the same name first.
     pub(super) fn new(
         config: &TcConfig,
         deliver: BorrowedFd<'_>,
@@ -75,7 +75,7 @@ impl Trunk {
         Ok(Self { first: info, second: Some(second), deliver, _claim: claim, stays })
     }
 
-    /// None when there is no pair that fits.
+    /// Adopts an existing pair. `None` if there is none or it does not fit the settings.
     fn take_over(
         config: &TcConfig,
         deliver: BorrowedFd<'_>,
@@ -101,7 +101,7 @@ impl Trunk {
         let TcConfig { trunk: [first, second], workers, links, .. } = config;
         let failed = |operation| move |source| XskError::system(first, operation, source);
         for name in [first, second] {
-            // A node without IPv6 has no such file, and then nothing speaks.
+            // Fails without IPv6, and then the kernel sends no IPv6 packets.
             let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "1");
         }
         set_transmit_checksum_offload(first, false)?;
@@ -118,22 +118,22 @@ impl Trunk {
         Ok((LinkInfo::read(first)?, interface, deliver))
     }
 
-    /// Leaves the pair to the next process.
+    /// Keeps the pair for the next process.
     pub(super) fn stay(&self) {
         self.stays.store(true, Ordering::SeqCst);
     }
 
-    /// Whether its program is attached by a link: the kernel has links, and they are wanted.
+    /// Whether a link attaches the program: the kernel has links, and the settings want them.
     pub(super) const fn has_link(&self) -> bool {
         self.deliver.is_link()
     }
 
-    /// The number of the end that programs send to.
+    /// The index of the end that programs send to.
     pub(super) const fn first(&self) -> u32 {
         self.first.index
     }
 
-    /// Opens the queues of the other end.
+    /// Opens the queues of the second end.
     pub(super) fn ports(&self, umem: &Arc<Umem>, config: QueueConfig) -> Result<Vec<XskPort>, XskError> {
         self.second.as_ref().map_or_else(|| Ok(Vec::new()), |second| second.ports(umem, config))
     }
@@ -141,7 +141,7 @@ impl Trunk {
 
 impl Drop for Trunk {
     fn drop(&mut self) {
-        // First the program, then the interface that it is on.
+        // Detaches the program before removing its interface.
         drop(self.second.take());
         if !self.stays.load(Ordering::SeqCst) {
             let _ = netlink_write::delete_link(self.first.index);
@@ -149,7 +149,7 @@ impl Drop for Trunk {
     }
 }
 
-/// Removes the pair whose first end has this name. Whether there was one.
+/// Removes the pair whose first end has this name. Returns whether it existed.
 pub(super) fn remove(first: &str) -> Result<bool, XskError> {
     match LinkInfo::read(first) {
         Ok(left) => {
@@ -161,7 +161,8 @@ pub(super) fn remove(first: &str) -> Result<bool, XskError> {
     }
 }
 
-/// A number for the trunk's first end that no interface of any other namespace is likely to have: the kernel counts up from 1.
+/// Draws a random index for the trunk's first end, far above those that the kernel assigns from 1. So no interface of another namespace is
+/// likely to have it.
 fn draw_number() -> u32 {
     const LOWEST: u32 = 1 << 30;
     #[expect(clippy::cast_possible_truncation, reason = "any 30 bits of it are as random")]
@@ -169,7 +170,7 @@ fn draw_number() -> u32 {
     LOWEST | random & (LOWEST - 1)
 }
 
-/// Whether a process of the calling thread's network namespace has the trunk.
+/// Whether a process in the calling thread's network namespace has claimed the trunk.
 pub(super) fn is_claimed(trunk: &str) -> bool {
     name_of(trunk).is_ok_and(|name| UnixStream::connect_addr(&name).is_ok())
 }
@@ -178,7 +179,7 @@ fn name_of(trunk: &str) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("bulkhead/{trunk}"))
 }
 
-/// Takes a name that one process of a network namespace can have at a time.
+/// Claims the trunk: binds an abstract socket name, which only one process per network namespace can.
 pub(super) fn claim(trunk: &str) -> Result<UnixListener, XskError> {
     let failed = |source: io::Error| XskError::system(trunk, "claim the trunk", source);
     let address = name_of(trunk).map_err(failed)?;

@@ -101,7 +101,8 @@ fn filters_of_others_stay_and_an_ingress_qdisc_is_told_with_the_remedy() {
     lab.stop();
     let text = lab.log();
     assert!(
-        text.contains("another qdisc or filter occupies the tc hook") && text.contains(&format!("tc qdisc show dev {b}")),
+        text.contains("another qdisc or filter occupies the tc hook")
+            && text.contains(&format!("tc qdisc show dev {b}")),
         "{text}"
     );
     assert!(filters(&lab, "a", "ingress").contains("pref 7 bpf"), "somebody else's filter stays: {text}");

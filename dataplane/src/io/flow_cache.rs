@@ -20,8 +20,8 @@
 //! starts behind a closed latch: its packets still go to the worker, and the latch counts them. The worker opens the latch after it has
 //! sent all received packets, unless the latch has counted another packet since.
 //!
-//! A TCP connection needs no latch if both directions are added before its SYN-ACK is sent, as no packet is in flight. The cache
-//! then forwards from the segment that ends the handshake, which no worker sees. The cache records that segment ([`FlowHandshake`]), and the
+//! A TCP connection needs no latch if both directions are added before its SYN-ACK is sent, as no packet is in flight. The cache then
+//! forwards from the segment that ends the handshake, which no worker sees. The cache records that segment ([`FlowHandshake`]), and the
 //! worker reads the record before the session's handshake timeout.
 
 use std::net::IpAddr;

@@ -201,7 +201,10 @@ impl PcapngReader {
     fn timed_packet(&self, body: &[u8], number: usize) -> Result<Record, &'static str> {
         const DATA: usize = 20;
         let word = |at: usize| self.order.u32_at(body, at).ok_or(TOO_SHORT);
-        let interface = self.interfaces.get(number).ok_or("the packet refers to an interface that the section does not describe")?;
+        let interface = self
+            .interfaces
+            .get(number)
+            .ok_or("the packet refers to an interface that the section does not describe")?;
         let units = u64::from(word(4)?) << 32 | u64::from(word(8)?);
         let (len, original_len) = (word(12)? as usize, word(16)?);
         if len > MAX_PACKET_LEN || body.len() - DATA < len {
@@ -228,7 +231,8 @@ impl PcapngReader {
     /// Parses a simple packet block (§4.4), which has no time and belongs to the first interface.
     fn simple_packet(&self, body: &[u8]) -> Result<Record, &'static str> {
         const DATA: usize = 4;
-        let interface = self.interfaces.first().ok_or("the packet refers to an interface that the section does not describe")?;
+        let interface =
+            self.interfaces.first().ok_or("the packet refers to an interface that the section does not describe")?;
         let original_len = self.order.u32_at(body, 0).ok_or(TOO_SHORT)?;
         let limit = if interface.snap_len == 0 { u32::MAX } else { interface.snap_len };
         let len = original_len.min(limit) as usize;

@@ -210,7 +210,9 @@ fn packets_before_a_fault_are_delivered_and_the_fault_says_where_it_is() {
 
     let mut trailer = [BOTH[0].section(), BOTH[0].interface(1, 0, &[])].concat();
     *trailer.last_mut().unwrap() ^= 1;
-    assert!(error_of(&trailer).contains("byte 28, after packet 0, is damaged: the two length fields of the block differ"));
+    assert!(
+        error_of(&trailer).contains("byte 28, after packet 0, is damaged: the two length fields of the block differ")
+    );
     let lie = [BOTH[0].section(), BOTH[0].u32(6).to_vec(), BOTH[0].u32(0xffff_fffc).to_vec()].concat();
     assert!(error_of(&lie).contains("512 KiB"));
     let unknown_and_huge = [BOTH[0].section(), BOTH[0].u32(99).to_vec(), BOTH[0].u32(0xffff_fffc).to_vec()].concat();

@@ -2,8 +2,8 @@
 //! Source: `include/uapi/linux/if_link.h`; <https://lwn.net/Articles/920018/>.
 //!
 //! The kernel sends TCP in long packets, which the last interface on the path cuts into segments. The limit is 64 KiB unless the interface
-//! allows more. The path's cost is per packet, so longer packets make bulk TCP cheaper. An interface on the path with a lower limit segments
-//! the packets in software.
+//! allows more. The path's cost is per packet, so longer packets make bulk TCP cheaper. An interface on the path with a lower limit
+//! segments the packets in software.
 //!
 //! IPv4 only: for IPv6, current kernels insert another header, which the flow cache's programs do not parse.
 

@@ -1,7 +1,7 @@
 //! bpf(2): programs, links and pins. Source: `include/uapi/linux/bpf.h`.
 //!
-//! Implements only the needs of a few programs of some hundred instructions. The alternative, libbpf or aya with programs compiled by clang,
-//! would make libelf or clang a build requirement.
+//! Implements only the needs of a few programs of some hundred instructions. The alternative, libbpf or aya with programs compiled by
+//! clang, would make libelf or clang a build requirement.
 
 #[cfg(feature = "bench")]
 mod test_run;
@@ -161,7 +161,8 @@ pub(super) fn detach(link: BorrowedFd<'_>) -> io::Result<()> {
     unsafe { bpf(LINK_DETACH, link.as_raw_fd()) }.map(drop)
 }
 
-/// Returns the index of the interface that an XDP or tcx link is attached to, and the program's id. The index is 0 if the interface is gone.
+/// Returns the index of the interface that an XDP or tcx link is attached to, and the program's id. The index is 0 if the interface is
+/// gone.
 pub(super) fn attached_to(link: BorrowedFd<'_>) -> io::Result<(u32, u32)> {
     link_info(link).map(|info| (info.interface, info.program))
 }

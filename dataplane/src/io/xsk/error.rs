@@ -174,7 +174,9 @@ pub enum XskError {
         source: io::Error,
     },
     /// All 4,095 slots are in use; a VLAN tag on the trunk cannot number more.
-    #[error("{interface}: cannot open the port: 4,095 ports are open, the most that the trunk can number\n  help: close a port first")]
+    #[error(
+        "{interface}: cannot open the port: 4,095 ports are open, the most that the trunk can number\n  help: close a port first"
+    )]
     NoSlot {
         /// The interface's name.
         interface: String,

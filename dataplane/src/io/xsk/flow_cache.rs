@@ -1,7 +1,7 @@
 //! The XDP flow cache: kernel maps that the XDP programs of all ports share.
 //!
-//! A cached packet costs one program run on the sender's core and the delivery to the receiving pod: no copy to packet memory, no worker, no
-//! system call. Workers add and renew the flows, see [`FlowCache`](crate::io::FlowCache).
+//! A cached packet costs one program run on the sender's core and the delivery to the receiving pod: no copy to packet memory, no worker,
+//! no system call. Workers add and renew the flows, see [`FlowCache`](crate::io::FlowCache).
 //!
 //! An XDP program in driver mode can send only to interfaces that accept redirected packets. A veth does while its peer has generic receive
 //! offload on (`ethtool -K eth0 gro on` in the pod) or an XDP program; otherwise the kernel silently drops the packets. So the cache sends

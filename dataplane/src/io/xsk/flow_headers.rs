@@ -158,9 +158,9 @@ fn parse_v4(program: &mut Assembler<Place>, extent: Extent) {
     choose(program, IPV4, 4);
 }
 
-/// Computes the length of a "BIG TCP" packet, which exceeds the 65,535 bytes of an IPv4 header (Linux 6.3, `gso_ipv4_max_size`). Such a packet
-/// has segments and a header length of 0. Register 3, the header's length, becomes the result of the kernel's `iph_totlen`. Register 4 has
-/// the protocol.
+/// Computes the length of a "BIG TCP" packet, which exceeds the 65,535 bytes of an IPv4 header (Linux 6.3, `gso_ipv4_max_size`). Such a
+/// packet has segments and a header length of 0. Register 3, the header's length, becomes the result of the kernel's `iph_totlen`. Register
+/// 4 has the protocol.
 fn find_big_length(program: &mut Assembler<Place>, len: i16, gso_size: i16) {
     const LONGEST_TOLD: i32 = 65_535;
     program.jump_if(3, Differs, 0, Told);
@@ -212,8 +212,8 @@ fn take_length(program: &mut Assembler<Place>, extent: Extent) {
     }
 }
 
-/// Dispatches by the protocol in register 4, after an IP header of this length and version. Register 3 changes from the frame's length to the
-/// transport's; [`AT`] becomes the transport header's address.
+/// Dispatches by the protocol in register 4, after an IP header of this length and version. Register 3 changes from the frame's length to
+/// the transport's; [`AT`] becomes the transport header's address.
 fn choose(program: &mut Assembler<Place>, header: i32, version: i32) {
     program.apply(Add, 3, -(ETHERNET + header));
     program.push([Instruction::set(5, ETHERNET + header)]);
@@ -270,8 +270,8 @@ fn segment(program: &mut Assembler<Place>) {
     program.place(Known);
 }
 
-/// Decrements the hop limit if the flow at this stack offset requires it, and sets the new MAC addresses, like `forward::rewrite`. `v6` emits
-/// additional steps for IPv6.
+/// Decrements the hop limit if the flow at this stack offset requires it, and sets the new MAC addresses, like `forward::rewrite`. `v6`
+/// emits additional steps for IPv6.
 pub(super) fn rewrite(program: &mut Assembler<Place>, flow: i16, v6: impl FnOnce(&mut Assembler<Place>)) {
     program.load(Short, 3, STACK, flow + value::ACTIONS);
     program.apply(And, 3, action::HOP.into());

@@ -40,7 +40,8 @@ pub(super) mod value {
     pub(in crate::io::xsk) const TO: i16 = 54;
     /// The egress port's epoch.
     pub(in crate::io::xsk) const TO_EPOCH: i16 = 56;
-    /// Time after which the program sends a copy of a packet to a worker for renewal, on the clock of [`EXPIRES`]. The program postpones it.
+    /// Time after which the program sends a copy of a packet to a worker for renewal, on the clock of [`EXPIRES`]. The program postpones
+    /// it.
     pub(in crate::io::xsk) const RENEW: i16 = 64;
     /// Start of the part for translated flows. Zeros in other flows, where programs do not read it.
     pub(in crate::io::xsk) const TRANSLATION: i16 = 72;

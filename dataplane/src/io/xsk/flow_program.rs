@@ -12,8 +12,8 @@
 //!   addresses, send
 //! ```
 //!
-//! Every check equals one of the worker's fast path, or is stricter; unusual packets go to the worker. So the program drops no packet that the
-//! worker would forward, and forwards only packets that the worker would have forwarded when it added the flow. After a session ends,
+//! Every check equals one of the worker's fast path, or is stricter; unusual packets go to the worker. So the program drops no packet that
+//! the worker would forward, and forwards only packets that the worker would have forwarded when it added the flow. After a session ends,
 //! its flow continues for the rest of the lease, under the same tables.
 
 use super::flow_headers::Place::{self, Drop, End, Miss, MissAgain};

@@ -8,8 +8,8 @@ pub(super) const DATA: u8 = 7;
 pub(super) const DATA_END: u8 = 8;
 /// Address of the transport header, later of the flow's value in the map.
 pub(super) const AT: u8 = 9;
-/// The same register after the flow is copied to the stack: 0 if the flow has no translation. A register instead of a bit of the flow lets the
-/// verifier know on which paths the translation was copied.
+/// The same register after the flow is copied to the stack: 0 if the flow has no translation. A register instead of a bit of the flow lets
+/// the verifier know on which paths the translation was copied.
 pub(super) const IS_TRANSLATED: u8 = AT;
 pub(super) const STACK: u8 = 10;
 

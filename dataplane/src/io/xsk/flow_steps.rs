@@ -136,8 +136,8 @@ fn numbered_cell(program: &mut Assembler<Place>, table: &FlowTable, first: i32) 
     program.apply_register(Add, 1, 2);
 }
 
-/// Jumps to `Miss` unless the latch is open. One atomic operation counts and reads the bit, so a packet that finds the latch closed is counted
-/// before a worker can open it.
+/// Jumps to `Miss` unless the latch is open. One atomic operation counts and reads the bit, so a packet that finds the latch closed is
+/// counted before a worker can open it.
 fn pass_latch(program: &mut Assembler<Place>, table: &FlowTable) {
     const OPEN_BIT: i32 = cells::OPEN_BIT.cast_signed();
     numbered_cell(program, table, cells::LATCHES);

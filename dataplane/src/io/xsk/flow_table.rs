@@ -1,7 +1,7 @@
 //! The maps of a flow cache in the kernel, and the process's access to them.
 //!
-//! Two kinds of programs use the maps: XDP programs on ports' interfaces ([`super::flow_cache`]) and tc programs ([`super::tc`]). Workers add
-//! and renew the flows, see [`FlowCache`](crate::io::FlowCache).
+//! Two kinds of programs use the maps: XDP programs on ports' interfaces ([`super::flow_cache`]) and tc programs ([`super::tc`]). Workers
+//! add and renew the flows, see [`FlowCache`](crate::io::FlowCache).
 
 use std::io;
 use std::os::fd::AsFd;
@@ -48,7 +48,8 @@ pub(super) struct FlowTable {
     endings: AtomicU64,
 }
 
-/// The slots in use. A returned slot is reused last, so that packets in flight for the old port do not reach a new one. No port gets slot 0.
+/// The slots in use. A returned slot is reused last, so that packets in flight for the old port do not reach a new one. No port gets slot
+/// 0.
 #[derive(Debug)]
 struct Slots {
     used: Vec<bool>,
@@ -72,8 +73,8 @@ impl Slots {
 }
 
 impl FlowTable {
-    /// Opens the maps that are pinned in a folder with their contents. Creates missing maps empty, with all ports closed. Without a folder, the
-    /// maps are not pinned.
+    /// Opens the maps that are pinned in a folder with their contents. Creates missing maps empty, with all ports closed. Without a folder,
+    /// the maps are not pinned.
     ///
     /// # Errors
     /// If the kernel is older than 5.12, or the process lacks `CAP_BPF` or `CAP_PERFMON`.

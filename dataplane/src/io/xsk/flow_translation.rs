@@ -46,8 +46,8 @@ const PLACES: i32 = 128;
 
 const LEN: usize = (value::LEN - value::TRANSLATION).cast_unsigned() as usize;
 
-/// Encodes the translation part of a flow's value, from [`value::TRANSLATION`] on. `None` between address families, and for protocols other than
-/// TCP and UDP.
+/// Encodes the translation part of a flow's value, from [`value::TRANSLATION`] on. `None` between address families, and for protocols other
+/// than TCP and UDP.
 pub(super) fn encode(flow: &Flow, translation: &Translation) -> Option<[u8; LEN]> {
     let Translation { src, dst, sport, dport } = *translation;
     let addresses = [flow.src, flow.dst, src, dst];
@@ -88,8 +88,8 @@ fn octets(address: IpAddr) -> [u8; 16] {
     }
 }
 
-/// The checksum difference from `old` to `new`: ~m + m' of RFC 1624, in network order. Programs load it and the checksum in the same way, and a
-/// ones' complement sum is independent of byte order (RFC 1071 §2).
+/// The checksum difference from `old` to `new`: ~m + m' of RFC 1624, in network order. Programs load it and the checksum in the same way,
+/// and a ones' complement sum is independent of byte order (RFC 1071 §2).
 fn change(old: &[u8], new: &[u8]) -> [u8; 2] {
     let old = checksum::fold(checksum::sum(old));
     checksum::fold(checksum::sum(new) + u64::from(!old)).to_be_bytes()
@@ -129,8 +129,8 @@ pub(super) fn load_version(program: &mut Assembler<Place>) {
     program.apply(ShiftRight, 3, 8);
 }
 
-/// Registers 3, 4 and 5 become the transport checksum's address, its value, and the flow's checksum flags. Jumps to `none` if the packet has no
-/// checksum.
+/// Registers 3, 4 and 5 become the transport checksum's address, its value, and the flow's checksum flags. Jumps to `none` if the packet
+/// has no checksum.
 pub(super) fn load_checksum(program: &mut Assembler<Place>, none: Place) {
     program.load(Short, 2, STACK, VALUE + value::CHECKSUM_AT);
     program.apply(And, 2, PLACES - 1);

@@ -42,9 +42,9 @@ struct Group {
 }
 
 impl Generator {
-    /// Prepares frames for sending out of an interface of the calling thread's network namespace. Each frame starts with the Ethernet header,
-    /// has no frame check sequence, and has 14 to 3,500 bytes. A veth's peer must have an XDP program in driver mode or GRO on, otherwise the
-    /// kernel drops the packets.
+    /// Prepares frames for sending out of an interface of the calling thread's network namespace. Each frame starts with the Ethernet
+    /// header, has no frame check sequence, and has 14 to 3,500 bytes. A veth's peer must have an XDP program in driver mode or GRO on,
+    /// otherwise the kernel drops the packets.
     ///
     /// # Errors
     /// [`XskError`] if there is no such interface, the kernel is older than 5.18, or the process lacks the capabilities.
@@ -60,8 +60,8 @@ impl Generator {
         Ok(Self { interface: interface.to_owned(), groups, frames: frames.len() })
     }
 
-    /// Sends until `stop` is set. Returns the number of packets, including those that the interface or a veth's peer dropped for lack of room;
-    /// count arrivals at the receiver. Must be called in the interface's network namespace and on the sending core, which its threads
+    /// Sends until `stop` is set. Returns the number of packets, including those that the interface or a veth's peer dropped for lack of
+    /// room; count arrivals at the receiver. Must be called in the interface's network namespace and on the sending core, which its threads
     /// inherit.
     ///
     /// # Errors

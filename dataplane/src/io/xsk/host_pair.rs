@@ -102,7 +102,9 @@ impl HostPair {
                 let why = match (error.raw_os_error(), route.source) {
                     (Some(libc::EEXIST), _) => "the kernel has another route to it; delete that route".to_owned(),
                     (Some(libc::EINVAL), Some(source)) => {
-                        format!("the kernel refuses the source address {source}; it must be an address of the node ({error})")
+                        format!(
+                            "the kernel refuses the source address {source}; it must be an address of the node ({error})"
+                        )
                     }
                     _ => error.to_string(),
                 };

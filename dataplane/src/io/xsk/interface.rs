@@ -142,8 +142,8 @@ impl Interface {
         (0..self.info.queues).map(|queue| self.port(queue, umem, config)).collect()
     }
 
-    /// Attaches the program again after the number of queues has changed. On a veth (seen with Linux 6.18) the attached XDP program does not
-    /// run on added queues, and their packets reach the host's stack. Sockets stay bound.
+    /// Attaches the program again after the number of queues has changed. On a veth (seen with Linux 6.18) the attached XDP program does
+    /// not run on added queues, and their packets reach the host's stack. Sockets stay bound.
     ///
     /// # Errors
     /// [`XskError`] if the interface is gone or the kernel refuses. [`info`](Self::info) keeps the old number, so that the caller retries.

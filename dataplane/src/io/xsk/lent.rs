@@ -6,8 +6,8 @@ use super::umem::{CHUNK, Frame, Umem};
 
 /// The chunks lent to one socket's kernel side: one bit per chunk of the region.
 ///
-/// The kernel returns chunks by number. Without the bit, a number returned twice would create two frames of one chunk. A check costs about a
-/// nanosecond, and the bits show which chunks to take back at the end; a mere count would not.
+/// The kernel returns chunks by number. Without the bit, a number returned twice would create two frames of one chunk. A check costs about
+/// a nanosecond, and the bits show which chunks to take back at the end; a mere count would not.
 #[derive(Debug)]
 pub(super) struct Lent {
     umem: Arc<Umem>,
@@ -31,8 +31,8 @@ impl Lent {
         libc::xdp_desc { addr: u64::from(chunk) * u64::from(CHUNK) + u64::from(offset), len: u32::from(len), options }
     }
 
-    /// Takes back a descriptor's chunk as a frame with the described packet. `None`, without taking it back, if the chunk is not lent or the
-    /// packet exceeds it.
+    /// Takes back a descriptor's chunk as a frame with the described packet. `None`, without taking it back, if the chunk is not lent or
+    /// the packet exceeds it.
     pub(super) fn take(&mut self, descriptor: libc::xdp_desc) -> Option<Frame> {
         // The address points to the packet, anywhere in the chunk.
         let chunk = u32::try_from(descriptor.addr / u64::from(CHUNK)).ok()?;

@@ -240,7 +240,7 @@ impl Request {
         if socket < 0 {
             return Err(XskError::system(interface, "open a socket to ask with", io::Error::last_os_error()));
         }
-        // SAFETY: just made, and nobody else knows of it.
+        // SAFETY: just created, and nothing else owns it.
         Ok(Self { socket: unsafe { OwnedFd::from_raw_fd(socket) }, name })
     }
 

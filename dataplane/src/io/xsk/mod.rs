@@ -27,7 +27,7 @@
 //!                  |            |   fill    | ------------> chunk
 //!                  |            +-----------+                 | copy of the packet
 //!                  |            +-----------+                 v
-//!               worker <--take--|  receive  | <------------ address, length, "goes on"
+//!               worker <--take--|  receive  | <------------ address, length, "more"   
 //!                               +-----------+
 //! ```
 //!
@@ -63,11 +63,11 @@
 //!   frames and no chains that are too long.
 //! * **Checksums.** A veth's sender leaves TCP and UDP checksums to absent hardware, and AF_XDP drops the mark that says so.
 //!   [`set_transmit_checksum_offload`] turns the offload off at the sender. ICMP is unaffected, so a working ping proves nothing.
-//! * **Flow cache.** With a flow cache ([`flow_cache`]), the XDP program itself forwards packets of flows that a worker has added. All other
-//!   packets use the rings.
+//! * **Flow cache.** With a flow cache ([`flow_cache`]), the XDP program itself forwards packets of flows that a worker has added. All
+//!   other packets use the rings.
 //! * **Ports attached at tc hooks have no sockets.** All ports share a trunk ([`tc`]) that ends at the workers' sockets.
-//! * **The XDP program ends with the process**, because a descriptor (`bpf_link`) attaches it: `kill -9` restores the interface. A socket may
-//!   stay bound for some milliseconds; binding again waits for that.
+//! * **The XDP program ends with the process**, because a descriptor (`bpf_link`) attaches it: `kill -9` restores the interface. A socket
+//!   may stay bound for some milliseconds; binding again waits for that.
 #![expect(
     unsafe_code,
     reason = "memory that is shared with the kernel, and system calls that libc has no safe form of"

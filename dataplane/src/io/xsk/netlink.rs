@@ -27,8 +27,8 @@ const PROGRAM_IDS: std::ops::RangeInclusive<u16> = 4..=6;
 /// `IFLA_INFO_KIND`.
 pub(super) const IFLA_INFO_KIND: u16 = 1;
 
-/// Returns the indexes of all interfaces that default routes of the calling thread's network namespace use: in all tables, with all next hops
-/// and their lower interfaces (bridge ports, bond members, a VLAN's parent). Halves of a default route (`0.0.0.0/1`, `128.0.0.0/1`,
+/// Returns the indexes of all interfaces that default routes of the calling thread's network namespace use: in all tables, with all next
+/// hops and their lower interfaces (bridge ports, bond members, a VLAN's parent). Halves of a default route (`0.0.0.0/1`, `128.0.0.0/1`,
 /// `::/1`, `8000::/1`) count too.
 ///
 /// # Errors
@@ -222,7 +222,7 @@ pub(super) fn socket(part: i32) -> io::Result<OwnedFd> {
     if socket < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: just made, and nobody else knows of it.
+    // SAFETY: just created, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(socket) })
 }
 

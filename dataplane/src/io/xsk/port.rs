@@ -301,8 +301,8 @@ impl Port for XskPort {
 }
 
 impl XskPort {
-    /// Sends the packets of the first `whole` frames, except those with an empty frame or too many frames. The kernel would refuse those and
-    /// keep their chunks.
+    /// Sends the packets of the first `whole` frames, except those with an empty frame or too many frames. The kernel would refuse those
+    /// and keep their chunks.
     fn send_some(&mut self, frames: &mut Vec<Frame>, whole: u32, longest: u32) {
         let Some(socket) = &mut self.socket else { return };
         let mut packet: Vec<Frame> = Vec::new();

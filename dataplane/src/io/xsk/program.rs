@@ -57,8 +57,8 @@ impl Program {
         Ok(Self { descriptor: load(&sockets, slot.as_deref(), frags)?, sockets, frags, slot })
     }
 
-    /// Replaces the program by a copy with the same map, so that the driver reconfigures its queues. The kernel ignores a replacement by the
-    /// same program.
+    /// Replaces the program by a copy with the same map, so that the driver reconfigures its queues. The kernel ignores a replacement by
+    /// the same program.
     pub(super) fn renew(&mut self, link: BorrowedFd<'_>) -> io::Result<()> {
         let copy = load(&self.sockets, self.slot.as_deref(), self.frags)?;
         bpf::replace(link, copy.as_fd())?;

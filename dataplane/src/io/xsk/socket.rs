@@ -146,13 +146,13 @@ fn create() -> io::Result<OwnedFd> {
     if descriptor < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: just made, and nobody else knows of it.
+    // SAFETY: just created, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
 /// Registers the packet memory with this socket. The alternative, sharing a first socket's registration (`XDP_SHARED_UMEM`), would require
-/// one socket to outlive all others. The price: each socket pins the region, which counts once per socket against the locked memory limit of
-/// a process without `CAP_IPC_LOCK`. Sharing would not save the kernel's 170 bytes per chunk and socket, mostly the per-queue buffer
+/// one socket to outlive all others. The price: each socket pins the region, which counts once per socket against the locked memory limit
+/// of a process without `CAP_IPC_LOCK`. Sharing would not save the kernel's 170 bytes per chunk and socket, mostly the per-queue buffer
 /// pool (`xp_create_and_assign_umem`).
 fn register(socket: BorrowedFd<'_>, umem: &Umem) -> io::Result<()> {
     let memory = umem.memory();

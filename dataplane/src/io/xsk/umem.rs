@@ -1,8 +1,8 @@
 //! Packet memory: one region of equal chunks that all ports share.
 //!
-//! A [`Frame`] owns one chunk. The region creates exactly one frame per chunk; frames move from port to worker to port and cannot be copied.
-//! Forwarding a packet moves 16 bytes, and safe code cannot create two owners of a chunk. The alternative, plain addresses as in the
-//! kernel's rings, would make every access to packet bytes `unsafe`.
+//! A [`Frame`] owns one chunk. The region creates exactly one frame per chunk; frames move from port to worker to port and cannot be
+//! copied. Forwarding a packet moves 16 bytes, and safe code cannot create two owners of a chunk. The alternative, plain addresses as in
+//! the kernel's rings, would make every access to packet bytes `unsafe`.
 
 use std::fmt;
 use std::num::{NonZeroU32, NonZeroU64};
@@ -20,8 +20,8 @@ const HEADROOM: u16 = 256;
 /// Maximum bytes of a packet in one chunk.
 pub(super) const ROOM: u16 = CHUNK - HEADROOM;
 
-/// Number of start offsets for packets that the vswitch writes, one cache line apart. With one offset, a burst's headers would be 4096 bytes
-/// apart and share one set of the L1 cache (8 or 12 lines), so every header access would miss. That cost 2 to 3 ns per packet in
+/// Number of start offsets for packets that the vswitch writes, one cache line apart. With one offset, a burst's headers would be 4096
+/// bytes apart and share one set of the L1 cache (8 or 12 lines), so every header access would miss. That cost 2 to 3 ns per packet in
 /// `bulkhead-bench pipeline`. The kernel chooses the offset of packets that it receives.
 const PLACES: u32 = 32;
 const PLACE: u16 = 64;

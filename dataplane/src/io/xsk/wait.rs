@@ -21,7 +21,7 @@ impl Waker {
         if descriptor < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: just made, and nobody else knows of it.
+        // SAFETY: just created, and nothing else owns it.
         Ok(Self { event: unsafe { File::from_raw_fd(descriptor) } })
     }
 

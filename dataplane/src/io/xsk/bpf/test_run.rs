@@ -66,8 +66,8 @@ pub(in crate::io::xsk) fn test_run(program: BorrowedFd<'_>, packet: &[u8], run: 
     unsafe { run_test(attributes) }.map(|attributes| attributes.returned)
 }
 
-/// Runs a tc program once on a packet as if `interface` of the calling thread's network namespace had received it. Returns the return code and
-/// the modified packet. With `is_summed`, the kernel provides the sum over the packet (Linux 6.13).
+/// Runs a tc program once on a packet as if `interface` of the calling thread's network namespace had received it. Returns the return code
+/// and the modified packet. With `is_summed`, the kernel provides the sum over the packet (Linux 6.13).
 ///
 /// # Errors
 /// `EBADMSG` if that sum is wrong after the program.

@@ -51,8 +51,8 @@ impl Attached {
         filter?.ok().map(Self::Filter)
     }
 
-    /// Attaches the program at the trunk's first end: by adopting a previous process's link, else by a new link if wanted and supported, else
-    /// as a filter that replaces a previous process's.
+    /// Attaches the program at the trunk's first end: by adopting a previous process's link, else by a new link if wanted and supported,
+    /// else as a filter that replaces a previous process's.
     ///
     /// # Errors
     /// If the kernel refuses.

@@ -96,8 +96,8 @@ impl TcAttachment {
         self.ingress.interface()
     }
 
-    /// Whether the interface has this index in the calling thread's namespace. Also compares the attached links, since a moved interface may
-    /// have the same index in another namespace.
+    /// Whether the interface has this index in the calling thread's namespace. Also compares the attached links, since a moved interface
+    /// may have the same index in another namespace.
     pub fn is_here_as(&self, index: u32) -> bool {
         self.ingress.is_here_as(Hook::TcIngress, index)
     }

@@ -14,10 +14,10 @@
 //! finished would corrupt it. `BPF_F_PSEUDO_HDR` marks the addresses' change as the pseudo-header's; the ports' change lacks the flag.
 //! `BPF_F_MARK_MANGLED_0` keeps a UDP checksum of 0, and writes one that becomes 0 as 0xffff.
 //!
-//! Some network cards provide the sum over the whole packet (`CHECKSUM_COMPLETE`). It stays constant if a field and a checksum over that field
-//! change together. The helper subtracts the pseudo-header's change once, because IPv4 has two compensating checksums: the transport's and
-//! the header's. IPv6 has only one, so the program adds the change again. (`BPF_F_IPV6` of Linux 6.16 does the same; earlier kernels refuse
-//! it.) In a datagram without a checksum, nothing compensates the ports' change.
+//! Some network cards provide the sum over the whole packet (`CHECKSUM_COMPLETE`). It stays constant if a field and a checksum over that
+//! field change together. The helper subtracts the pseudo-header's change once, because IPv4 has two compensating checksums: the
+//! transport's and the header's. IPv6 has only one, so the program adds the change again. (`BPF_F_IPV6` of Linux 6.16 does the same;
+//! earlier kernels refuse it.) In a datagram without a checksum, nothing compensates the ports' change.
 
 use super::super::flow_headers::Place::{self, Drop, Finished, WithoutChecksum};
 use super::super::flow_layout::value;

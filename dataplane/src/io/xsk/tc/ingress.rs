@@ -26,8 +26,8 @@
 //! The limit applies before the trunk, whose queues all ports share. It counts segments, as one packet of 64 KiB is 45 frames behind the
 //! trunk. Two cores that run the program for one port at once may exceed the limit by a few packets.
 //!
-//! A link follows an interface to another network namespace, where the maps' interface indexes mean other interfaces. Packets to the trunk are
-//! lost there, since the trunk has a random index that the kernel does not assign. Forwarding of flows stops when the process detaches
+//! A link follows an interface to another network namespace, where the maps' interface indexes mean other interfaces. Packets to the trunk
+//! are lost there, since the trunk has a random index that the kernel does not assign. Forwarding of flows stops when the process detaches
 //! the link after the kernel's notification of the move, at the latest at the end of their lease. A program cannot read its namespace:
 //! `bpf_get_netns_cookie` returns that of the packet's socket, and helpers that look an interface up are restricted to GPL programs.
 
@@ -150,8 +150,8 @@ fn find_way(program: &mut Assembler<Place>, table: &FlowTable) {
     program.jump_if(2, Equal, how::CLOSED.cast_signed(), Miss);
 }
 
-/// Updates the sum over the whole packet that some network cards provide (`CHECKSUM_COMPLETE`). An IPv6 header has no checksum to compensate a
-/// changed hop limit. Decrementing a word's lower byte equals adding 0xfffe.
+/// Updates the sum over the whole packet that some network cards provide (`CHECKSUM_COMPLETE`). An IPv6 header has no checksum to
+/// compensate a changed hop limit. Decrementing a word's lower byte equals adding 0xfffe.
 fn adjust_checksum(program: &mut Assembler<Place>) {
     program.push([
         Instruction::copy(1, CONTEXT),

@@ -13,12 +13,12 @@
 //! [`TcDatapath`] owns the maps, the programs and the trunk; a [`TcAttachment`] is one attached interface. The programs contain no policy,
 //! only flows that workers have added.
 //!
-//! The other attachment, AF_XDP sockets on each interface ([`super::Interface`]), disables a pod's segmentation and checksum offload and needs
-//! packet memory and sockets per port. It is faster for single frames that are not the kernel's packets. Here, opening a port attaches a
-//! filter and writes two values; an idle port costs nothing.
+//! The other attachment, AF_XDP sockets on each interface ([`super::Interface`]), disables a pod's segmentation and checksum offload and
+//! needs packet memory and sockets per port. It is faster for single frames that are not the kernel's packets. Here, opening a port
+//! attaches a filter and writes two values; an idle port costs nothing.
 //!
-//! **Invariant.** A packet of an attached interface never reaches the node's network stack: the program redirects or drops it. A closed port
-//! drops all packets. A worker has judged every forwarded packet, or has added its flow for a lease and the epochs of both ports.
+//! **Invariant.** A packet of an attached interface never reaches the node's network stack: the program redirects or drops it. A closed
+//! port drops all packets. A worker has judged every forwarded packet, or has added its flow for a lease and the epochs of both ports.
 
 mod abi;
 mod attached;
@@ -182,8 +182,8 @@ impl TcDatapath {
         self.left().len()
     }
 
-    /// Closes the interfaces that a previous process left open and no attachment has adopted, and detaches programs of processes with another
-    /// map layout. Call it after attaching all ports.
+    /// Closes the interfaces that a previous process left open and no attachment has adopted, and detaches programs of processes with
+    /// another map layout. Call it after attaching all ports.
     pub fn close_left(&self) {
         for (interface, slot) in self.left().drain() {
             self.set_way(slot, 0, how::CLOSED);
@@ -210,8 +210,8 @@ impl TcDatapath {
         self.trunk.has_link()
     }
 
-    /// Keeps pinned maps, links and the trunk for the next process when this one ends. Cached flows then continue until their leases end; all
-    /// other packets are dropped. Does nothing without pins.
+    /// Keeps pinned maps, links and the trunk for the next process when this one ends. Cached flows then continue until their leases end;
+    /// all other packets are dropped. Does nothing without pins.
     pub fn stay(&self) {
         if self.pins.is_some() {
             self.stays.store(true, Ordering::SeqCst);
@@ -250,8 +250,9 @@ impl TcDatapath {
         self.trunk.ports(umem, config)
     }
 
-    /// Runs the ingress program once on a packet as if `interface` of the calling thread's network namespace had received it, without sending.
-    /// Returns the packet as the program would send it. With `is_summed`, the kernel provides the sum over the packet (`CHECKSUM_COMPLETE`).
+    /// Runs the ingress program once on a packet as if `interface` of the calling thread's network namespace had received it, without
+    /// sending. Returns the packet as the program would send it. With `is_summed`, the kernel provides the sum over the packet
+    /// (`CHECKSUM_COMPLETE`).
     ///
     /// # Errors
     /// `EBADMSG` if that sum is wrong after the program, `EINVAL` for `is_summed` before Linux 6.13, another error if the program drops the
@@ -262,7 +263,9 @@ impl TcDatapath {
         const REDIRECT: u32 = 7;
         match bpf::test_run_tc(self.programs.ingress.as_fd(), packet, interface, is_summed)? {
             (REDIRECT, packet) => Ok(packet),
-            (action, _) => Err(io::Error::other(format!("the program returned {action} instead of TC_ACT_REDIRECT (7)"))),
+            (action, _) => {
+                Err(io::Error::other(format!("the program returned {action} instead of TC_ACT_REDIRECT (7)")))
+            }
         }
     }
 

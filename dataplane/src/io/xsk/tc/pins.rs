@@ -8,8 +8,8 @@
 //!
 //! After the process ends, the kernel forwards cached flows until their leases end. Other packets go into the trunk, which nobody reads.
 //! The next process adopts maps and links and atomically replaces the programs. LAYOUT is the version of the maps' layout; a process with
-//! another layout adopts nothing. It detaches the old links after it has attached all ports. Until then, the old programs may run before its
-//! own and drop packets of uncached flows.
+//! another layout adopts nothing. It detaches the old links after it has attached all ports. Until then, the old programs may run before
+//! its own and drop packets of uncached flows.
 
 use std::fs;
 use std::io;
@@ -48,8 +48,8 @@ impl Pins {
         Some(path.join(format!("v{LAYOUT}-{}", namespace::current()?)))
     }
 
-    /// Detaches all links pinned below `path` for the calling thread's network namespace and removes the pins of all layouts. Removes `path` if
-    /// it is then empty. Returns the number of links.
+    /// Detaches all links pinned below `path` for the calling thread's network namespace and removes the pins of all layouts. Removes
+    /// `path` if it is then empty. Returns the number of links.
     pub(super) fn remove_all(path: &Path) -> io::Result<usize> {
         let detached = folders(path)?.iter().map(|folder| remove(folder)).sum::<io::Result<usize>>()?;
         // Fails if another network namespace has pins there, and for the file system's root.

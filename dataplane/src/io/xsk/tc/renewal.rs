@@ -66,8 +66,8 @@ pub(super) fn ask(program: &mut Assembler<Place>, table: &FlowTable) {
     program.place(Uncounted);
 }
 
-/// Postpones the next request of the flow, whose value's address is in register 0, by half of the remaining lease. If the map has reused the
-/// entry, another flow requests its renewal later or once more.
+/// Postpones the next request of the flow, whose value's address is in register 0, by half of the remaining lease. If the map has reused
+/// the entry, another flow requests its renewal later or once more.
 fn put_off(program: &mut Assembler<Place>) {
     program.load(Double, 1, STACK, NOW);
     program.load(Double, 2, STACK, VALUE + value::EXPIRES);

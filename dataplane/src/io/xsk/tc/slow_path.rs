@@ -48,8 +48,8 @@ pub(super) fn limit(program: &mut Assembler<Place>, table: &FlowTable, over: Pla
     program.place(unlimited);
 }
 
-/// Selects the trunk's queue of the worker that owns the session, with the hash of `Affinity`. Packets whose addresses the program does not know
-/// go to any worker, which passes them on.
+/// Selects the trunk's queue of the worker that owns the session, with the hash of `Affinity`. Packets whose addresses the program does not
+/// know go to any worker, which passes them on.
 pub(super) fn choose_worker(program: &mut Assembler<Place>, table: &FlowTable) {
     program.push(Instruction::value(1, &table.cells, cells::HASH));
     for (at, register) in [(0, 2), (8, 3)] {

@@ -88,7 +88,7 @@ fn frames_that_are_not_ethernet_are_refused_with_what_to_do() {
     let error = open(&file).unwrap_err().to_string();
     assert_eq!(
         error,
-        "x.pcap: packet 1 has link type 101, and a port takes only Ethernet (1); capture on one interface and not on \
+        "x.pcap: packet 1 has link type 101, but a port accepts only Ethernet (1); capture on one interface, not on \
          `any`"
     );
     assert!(matches!(open(b"no capture"), Err(CapturePortError::Capture(CaptureError::UnknownFormat { .. }))));

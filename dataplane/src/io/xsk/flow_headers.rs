@@ -3,7 +3,7 @@
 //! ```text
 //!   key = zeros, slot
 //!   IPv4: key.source, key.destination = the packet's        IPv6: the same, 16 bytes each
-//!   IPv4 without options, no fragment, or IPv6 without extension headers; another hop allowed     | else: miss
+//!   IPv4 without options, no fragment, or IPv6 without extension headers; hop limit above 1       | else: miss
 //!   the packet is as long as its IP header says, or longer than 65,535 bytes (BIG TCP)            | else: miss
 //!   UDP: its length is not more than the packet's and holds its header                            | else: miss
 //!   TCP: its header is in the packet; ACK, and no SYN, FIN or RST                                 | else: miss

@@ -2,14 +2,13 @@
 //!
 //! ```text
 //!   no socket for the queue: drop, as without a cache
-//!   whole TCP or UDP packet, IPv4 without options or IPv6 without extension headers, all there, another hop allowed;
+//!   complete TCP or UDP packet, IPv4 without options or IPv6 without extension headers, hop limit above 1;
 //!   no SYN, FIN or RST                                              | no: to the socket
 //!   in the map of flows, with the epochs of its two ports           | no: to the socket
-//!   the MAC addresses are those that the flow came with             | no: to the socket
-//!   not longer than what the way out carries, lease not over        | no: to the socket
+//!   the flow's received MAC addresses                               | no: to the socket
+//!   not longer than the egress port's longest frame, lease valid    | no: to the socket
 //!   the latch is open, or the handshake has ended                    | no: counted there, to the socket
-//!   the way out is open: count; other addresses and ports if the flow says so (flow_translation); one hop less, new MAC
-//!   addresses, send
+//!   the egress port is open: count, translate (flow_translation), decrement the hop limit, set MAC addresses, send
 //! ```
 //!
 //! Every check equals one of the worker's fast path, or is stricter; unusual packets go to the worker. So the program drops no packet that

@@ -1,7 +1,7 @@
 //! Program steps that all flow cache programs share: from a flow's key to the counters.
 //!
 //! ```text
-//!   value = copy of flows[key], with the translation only when there is one
+//!   value = copy of flows[key], with the translation only if it has one
 //!   flows[key] is still the same entry                                      | else: miss
 //!   epochs[value.from] = value.from_epoch, epochs[value.to] = value.to_epoch | else: miss
 //!   the frame's MAC addresses = value.received                              | else: miss
@@ -9,10 +9,10 @@
 //!   value has begun before                                                    | done
 //!   value has a handshake:
 //!     handshakes[value.latch].has_ended                                       | else:
-//!       the packet comes from the initiator, and acknowledges what ends it    | else: miss
+//!       the packet comes from the initiator, with the awaited acknowledgement | else: miss
 //!       handshakes[value.latch].has_ended = true
 //!   else: latches[value.latch] is open                                        | else: counted there, miss
-//!   count for the slot where it came in, the slot where it leaves, and the rule
+//!   count for the ingress slot, the egress slot, and the rule
 //! ```
 //!
 //! The map may evict a flow and reuse its entry while the program reads it. So the program first copies the value, then looks the flow up

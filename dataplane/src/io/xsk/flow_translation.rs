@@ -10,7 +10,7 @@
 //! An XDP program sees the whole packet as on a wire, and updates the transport's checksum itself:
 //!
 //! ```text
-//!   UDP, checksum 0: there is none                                        | done
+//!   UDP, checksum 0 (none)                                                | done
 //!   add flow.addresses_change and flow.ports_change to the checksum
 //!   UDP, checksum became 0: checksum = 0xffff
 //! ```

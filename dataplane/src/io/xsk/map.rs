@@ -193,7 +193,7 @@ impl Map {
         assert_eq!(value.len(), self.value_size, "the map has values of another size");
         let element = self.element(key, address(value.as_mut_ptr()));
         // SAFETY: the attributes of this command; key and value have the sizes which the map was made with, and the kernel writes
-        // the value where it lies.
+        // into the value only.
         unsafe { bpf(MAP_LOOKUP_ELEM, element) }.map(drop)
     }
 

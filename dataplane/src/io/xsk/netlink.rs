@@ -226,7 +226,7 @@ pub(super) fn socket(part: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(socket) })
 }
 
-/// One request and its answers. False when the tables changed while they were told.
+/// Sends one request and receives its answers. Returns false if changes interrupted a dump.
 fn exchange(part: i32, request: &[u8], each: &mut impl FnMut(&[u8])) -> io::Result<bool> {
     let socket = socket(part)?;
     // SAFETY: the bytes of the request, which outlive the call. Without an address it goes to the kernel.

@@ -81,7 +81,7 @@ pub(in crate::io::xsk) fn test_run_tc(
     const SUMMED: u32 = 1 << 2;
     /// Room for an added tag.
     const ROOM: usize = 64;
-    /// `ifindex` of `struct __sk_buff`, in words; what is behind it is 0.
+    /// `ifindex` of `struct __sk_buff`, in words. The following members are 0.
     const INTERFACE: usize = 10;
     let mut context = [0_u32; INTERFACE + 1];
     context[INTERFACE] = interface;

@@ -5,9 +5,9 @@
 //!   pod eth0 ~ veth --> tc ingress [ingress]: flow known, leased, this epoch? --yes--> rewritten, to the other port's interface
 //!                                                 `no--> tag with the port's slot
 //!                                                          |
-//!                                             bh0 ~ bh1 (the trunk) --> XDP --> AF_XDP socket of the worker that the hash names
+//!                                             bh0 ~ bh1 (the trunk) --> XDP --> AF_XDP socket of the worker by hash
 //!
-//!   worker --> bh1 ~ bh0 --> tc ingress [deliver]: take the tag off --> the port's interface
+//!   worker --> bh1 ~ bh0 --> tc ingress [deliver]: pop the tag --> the port's interface
 //! ```
 //!
 //! [`TcDatapath`] owns the maps, the programs and the trunk; a [`TcAttachment`] is one attached interface. The programs contain no policy,
@@ -224,7 +224,7 @@ impl TcDatapath {
     }
 
     fn left(&self) -> MutexGuard<'_, HashMap<u32, FlowSlot>> {
-        // A panic cannot leave it half changed.
+        // Every change is atomic with respect to panics.
         self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -1,9 +1,9 @@
 //! The trunk: a veth pair between the tc programs and the workers.
 //!
 //! ```text
-//!   programs --> first end: a queue per worker, a qdisc that keeps what does not fit a ring, no offloads
+//!   programs --> first end: a queue per worker, a qdisc that buffers behind a full ring, no offloads
 //!                   ~ second end: XDP program, an AF_XDP socket per queue
-//!   first end, tc ingress <-- what workers send
+//!   first end, tc ingress <-- packets from workers
 //! ```
 //!
 //! The first end has no transmit checksum offload, so the kernel completes checksums and segments packets before they reach the sockets,

@@ -345,7 +345,9 @@ fn pods_of_another_plugin_are_judged_as_well() {
     // The other plugin gives the first address of the block to the node.
     let before = complaints(&cluster);
     assert!(
-        before.iter().any(|line| line.contains("10.244.1.1, the source address of masqueraded connections to Services")),
+        before
+            .iter()
+            .any(|line| line.contains("10.244.1.1, the source address of masqueraded connections to Services")),
         "{before:?}"
     );
     cluster.apply(&policy("closed", "{podSelector: {matchLabels: {app: b}}, policyTypes: [Ingress]}"));

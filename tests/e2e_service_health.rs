@@ -186,7 +186,8 @@ fn a_port_that_is_taken_is_told_and_served_as_soon_as_it_is_free() {
     assert!(told.contains("cannot listen on port 10256: ") && told.contains("cannot listen on port 32100: "), "{told}");
     let (code, told) = lab.try_run("config.yaml", &["--check"]);
     assert!(
-        code.is_some() && told.contains("warning: the vswitch cannot answer health checks of load balancers at port 32100 of ::"),
+        code.is_some()
+            && told.contains("warning: the vswitch cannot answer health checks of load balancers at port 32100 of ::"),
         "{told}"
     );
     // Changes of other Services do not have it tried more often, nor told.

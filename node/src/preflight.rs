@@ -286,7 +286,8 @@ impl Findings {
             None if config.created_host.as_ref().is_some_and(|created| *created.interface == **name) => {}
             None => self.add_for_now(
                 format!("port {port}: there is no interface {name}"),
-                "nothing if it appears later: the vswitch opens it then; otherwise check the name with `ip link`".to_owned(),
+                "nothing if it appears later: the vswitch opens it then; otherwise check the name with `ip link`"
+                    .to_owned(),
             ),
             Some(link) if !link.up => {
                 self.add_for_now(format!("port {port}: {name} is down"), format!("ip link set {name} up"));

@@ -44,6 +44,7 @@ type Read1 = Result<(), String>;
 /// One end of a flow, as the source describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SeenEnd {
+    /// IPv4 or IPv6 address, if the source gives it.
     pub address: Option<IpAddr>,
     /// The pod's name, if the source gives it.
     pub pod: Option<PodName>,

@@ -97,8 +97,7 @@ fn ends(snapshot: &Snapshot, name: &str, names: &impl Names) -> Result<Vec<End>,
             let known =
                 known.ok_or_else(|| Failure::new("unknown_pod", format!("the state has no pod {name}"), help))?;
             if known.is_empty() {
-                let help =
-                    "the pod is starting, or another pod has the address in its object; `bulkhead status` counts such pods";
+                let help = "the pod is starting, or another pod has the address in its object; `bulkhead status` counts such pods";
                 return Err(Failure::new("unknown_pod", format!("pod {name} has no address"), help));
             }
             known

@@ -159,7 +159,13 @@ impl Metrics {
 
     fn add_program(&mut self, now: &Observation) {
         let labels = vec![("version", env!("CARGO_PKG_VERSION").to_owned()), ("node", now.about.node.to_string())];
-        self.add("build_info", "Version and node as labels; always 1", None, Kind::Gauge, vec![(labels, Value::Count(1))]);
+        self.add(
+            "build_info",
+            "Version and node as labels; always 1",
+            None,
+            Kind::Gauge,
+            vec![(labels, Value::Count(1))],
+        );
         self.seconds("process_uptime", "Time since the process started", now.uptime);
         self.gauge("process_ready", "1 if ports are open and a policy is in force", now.is_ready().into());
     }
@@ -172,7 +178,11 @@ impl Metrics {
         self.seconds("policy_enforce", help, enforced.took);
         let help = "Time from an API server event or a file change until the workers used it";
         self.histograms.push(("policy_event_to_enforced", help, now.event_to_enforced.clone()));
-        self.gauge("policy_denying", "1 while pod traffic is denied because no state is loaded", enforced.is_denying.into());
+        self.gauge(
+            "policy_denying",
+            "1 while pod traffic is denied because no state is loaded",
+            enforced.is_denying.into(),
+        );
         self.gauge("policy_pending", "1 while a newer state cannot be enforced", enforced.is_refused.into());
         self.counter("policy_states_applied", "States that took effect", state.applied);
         self.counter("policy_states_refused", "States that could not be loaded or enforced", state.refused);
@@ -188,8 +198,20 @@ impl Metrics {
             all.filter(|&(_, count)| count > 0).map(|(labels, count)| (labels.clone(), Value::Count(count))).collect()
         };
         let (allowed, denied) = (values(|counters| counters.allowed), values(|counters| counters.denied));
-        self.add("policy_allowed_packets", "Packets forwarded, by the policy that allowed them", None, Kind::Counter, allowed);
-        self.add("policy_denied_packets", "Packets dropped, by the policy that denied them", None, Kind::Counter, denied);
+        self.add(
+            "policy_allowed_packets",
+            "Packets forwarded, by the policy that allowed them",
+            None,
+            Kind::Counter,
+            allowed,
+        );
+        self.add(
+            "policy_denied_packets",
+            "Packets dropped, by the policy that denied them",
+            None,
+            Kind::Counter,
+            denied,
+        );
     }
 
     /// What audited policies would have denied, also before the last restart.
@@ -250,7 +272,11 @@ impl Metrics {
         self.gauge("ports_open", "Ports that are open", open as u64);
         let changes = now.interfaces.counters;
         self.counter("ports_opened", "Port openings, including reopenings", changes.opened);
-        self.counter("ports_removed", "Open ports closed because their interface disappeared or failed", changes.removed);
+        self.counter(
+            "ports_removed",
+            "Open ports closed because their interface disappeared or failed",
+            changes.removed,
+        );
         self.counter("ports_refused", "Failed attempts to open a port", changes.refused);
         let mut values: [Vec<(Labels, Value)>; 7] = Default::default();
         for (name, traffic) in summary.ports() {
@@ -363,8 +389,7 @@ impl Metrics {
         self.gauge("service_vips", "Virtual addresses of Services, each with protocol and port", vips as u64);
         self.gauge("service_backends", "Backends of service ports", backends as u64);
         let translated = now.counters.sum(|worker| worker.translated);
-        let help =
-            "Tracked connections to Services, including denied ones, and masqueraded connections";
+        let help = "Tracked connections to Services, including denied ones, and masqueraded connections";
         self.gauge("service_used_sessions", help, translated);
         let help = "New connections to Services and new masqueraded connections";
         self.counter("service_connections", help, summary.sessions().translated);

@@ -216,7 +216,12 @@ fn service_health(
     match address {
         None => {
             let help = "write an address and a port, [::]:10256 for all addresses of both families, or none";
-            faults.add(line(named), "admin.service_health", format!("`{}` is not an address and port", named.value), help);
+            faults.add(
+                line(named),
+                "admin.service_health",
+                format!("`{}` is not an address and port", named.value),
+                help,
+            );
         }
         Some(address) if listen.is_some_and(|listen| listen.port() == address.port()) => {
             let problem = format!("has the port {} of admin.listen", address.port());

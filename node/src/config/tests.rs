@@ -108,7 +108,10 @@ fn the_name_of_hubbles_cluster_is_one_that_a_certificate_can_have() {
     }
     for name in ["''", "East", "a.b", "-a", "a-", "'*'", "ä", &*format!("{longest}0")] {
         let error = read(name, tls).unwrap_err().to_string();
-        assert!(error.contains("c.yaml:3: hubble.cluster: `") && error.contains("is not a valid cluster name"), "{error}");
+        assert!(
+            error.contains("c.yaml:3: hubble.cluster: `") && error.contains("is not a valid cluster name"),
+            "{error}"
+        );
     }
     let error = read("east", "").unwrap_err().to_string();
     assert!(error.contains("c.yaml:3: hubble.cluster: has no effect without hubble.tls\n  help: remove it"), "{error}");
@@ -271,7 +274,10 @@ fn an_api_server_takes_the_place_of_files_and_what_is_about_files_is_refused_bes
         ("{}", "c.yaml:2: state: names neither paths nor kubernetes"),
         ("{kubernetes: }", "state: names neither paths nor kubernetes"),
         ("{paths: [s], kubernetes: {}}", "c.yaml:2: state.kubernetes: is set together with state.paths"),
-        ("{kubernetes: {context: c}}", "c.yaml:2: state.kubernetes.context: is set without state.kubernetes.kubeconfig"),
+        (
+            "{kubernetes: {context: c}}",
+            "c.yaml:2: state.kubernetes.context: is set without state.kubernetes.kubeconfig",
+        ),
         ("{kubernetes: {kubeconfig: ''}}", "state.kubernetes.kubeconfig: is empty"),
         ("{kubernetes: {stale_after: 5s}}", "state.kubernetes.stale_after: `5s` is not a valid duration"),
         ("{kubernetes: {folder: ''}}", "state.kubernetes.folder: is empty"),

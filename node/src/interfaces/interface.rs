@@ -297,9 +297,7 @@ impl<A> Interface<A> {
         };
         *wait = Wait::until(now + RETRY);
         counters.refused += 1;
-        self.say(format!(
-            "cannot be opened: {error}\nuntil it opens, all its packets are dropped"
-        ));
+        self.say(format!("cannot be opened: {error}\nuntil it opens, all its packets are dropped"));
         false
     }
 

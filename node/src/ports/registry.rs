@@ -54,7 +54,10 @@ impl AddedEntry {
         let key = asked.key();
         let is_id = |letter: char| letter.is_ascii_alphanumeric() || "-._".contains(letter);
         if key.container.is_empty() || key.container.len() > MAX_CONTAINER_LEN || !key.container.chars().all(is_id) {
-            return refused(format!("container: `{}` is not a container's ID", key.container), "write it as in CNI_CONTAINERID");
+            return refused(
+                format!("container: `{}` is not a container's ID", key.container),
+                "write it as in CNI_CONTAINERID",
+            );
         }
         let is_network = |name: &str| name.len() <= MAX_NETWORK_LEN && name.chars().all(is_id);
         if let Some(network) = asked.network.as_deref().filter(|name| !is_network(name)) {
@@ -71,12 +74,20 @@ impl AddedEntry {
         let names = asked.pod.split_once('/');
         let is_name = |name: &str| !name.is_empty() && !name.contains('/');
         let Some((namespace, pod)) = names.filter(|(namespace, pod)| is_name(namespace) && is_name(pod)) else {
-            return refused(format!("pod: `{}` is not namespace/name", asked.pod), "write it as K8S_POD_NAMESPACE/K8S_POD_NAME");
+            return refused(
+                format!("pod: `{}` is not namespace/name", asked.pod),
+                "write it as K8S_POD_NAMESPACE/K8S_POD_NAME",
+            );
         };
         let mac = asked.mac.as_deref().map(|text| parse_mac(text).ok_or(text)).transpose();
         let mac = match mac {
             Ok(mac) => mac,
-            Err(text) => return refused(format!("mac: `{text}` is not a MAC address"), "write six bytes in hex: 02:00:0a:f4:01:02"),
+            Err(text) => {
+                return refused(
+                    format!("mac: `{text}` is not a MAC address"),
+                    "write six bytes in hex: 02:00:0a:f4:01:02",
+                );
+            }
         };
         let (v4, v6): (Vec<IpAddr>, Vec<IpAddr>) = asked.addresses.iter().partition(|address| address.is_ipv4());
         let unusable = |address: &&IpAddr| address.is_unspecified() || address.is_loopback() || address.is_multicast();

@@ -218,7 +218,11 @@ impl Owner {
             if let Err(error) = self.keep() {
                 self.registry.restore(&key, before);
                 let message = format!("cannot save the port for the next start: {error:#}");
-                return Err(Failure::new("not_ready", message, "free disk space there, or set another admin.ports_folder"));
+                return Err(Failure::new(
+                    "not_ready",
+                    message,
+                    "free disk space there, or set another admin.ports_folder",
+                ));
             }
             self.is_changed = true;
         }

@@ -25,8 +25,7 @@ pub(crate) fn check(config: &Config) -> Option<Finding> {
         // It may come, and is waited for.
         severity: Severity::Warning,
         what,
-        why: "without the API server no state is loaded, and pod traffic is denied"
-            .to_owned(),
+        why: "without the API server no state is loaded, and pod traffic is denied".to_owned(),
         remedy: remedy.to_owned(),
         comes_again: true,
     })

@@ -18,7 +18,8 @@ pub(crate) fn known(config: &Config) -> Vec<Finding> {
         severity: Severity::Note,
         what: format!("the state has {}", adapter.counts()),
         why: "the vswitch translates their addresses".to_owned(),
-        remedy: "nothing; with `services: off`, another program must translate them before packets reach the vswitch".to_owned(),
+        remedy: "nothing; with `services: off`, another program must translate them before packets reach the vswitch"
+            .to_owned(),
         comes_again: true,
     });
     let mut checks = adapter.and_then(|mut adapter| adapter.take_health()).unwrap_or_default().checks;
@@ -43,7 +44,9 @@ fn health(config: &Config, of_services: &[u16]) -> Vec<Finding> {
     let told = Finding {
         severity: Severity::Note,
         what: format!("the vswitch answers health checks of load balancers at {}, ports {named}", own.ip()),
-        why: "load balancers send nothing to a node that does not report itself healthy (/healthz, healthCheckNodePort)".to_owned(),
+        why:
+            "load balancers send nothing to a node that does not report itself healthy (/healthz, healthCheckNodePort)"
+                .to_owned(),
         remedy: "nothing; `admin: {service_health: none}` lets kube-proxy answer".to_owned(),
         comes_again: true,
     };
@@ -53,10 +56,12 @@ fn health(config: &Config, of_services: &[u16]) -> Vec<Finding> {
         let error = health::listen(std::net::SocketAddr::new(own.ip(), port)).err()?;
         Some(Finding {
             severity: Severity::Warning,
-            what: format!("the vswitch cannot answer health checks of load balancers at port {port} of {}: {error}", own.ip()),
+            what: format!(
+                "the vswitch cannot answer health checks of load balancers at port {port} of {}: {error}",
+                own.ip()
+            ),
             why: "another program listens there and answers instead; the running vswitch retries".to_owned(),
-            remedy: "stop kube-proxy on this node if it still runs, or set `admin: {service_health: none}`"
-                .to_owned(),
+            remedy: "stop kube-proxy on this node if it still runs, or set `admin: {service_health: none}`".to_owned(),
             comes_again: true,
         })
     });

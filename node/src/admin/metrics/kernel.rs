@@ -41,7 +41,13 @@ pub(crate) fn render_kernel(told: &Told, counters: &[Counter]) -> Result<String,
 
 fn add_program(metrics: &mut Metrics, told: &Told) {
     let labels = vec![("version", env!("CARGO_PKG_VERSION").to_owned()), ("node", told.node.to_string())];
-    metrics.add("build_info", "Version and node as labels; always 1", None, Kind::Gauge, vec![(labels, Value::Count(1))]);
+    metrics.add(
+        "build_info",
+        "Version and node as labels; always 1",
+        None,
+        Kind::Gauge,
+        vec![(labels, Value::Count(1))],
+    );
     metrics.seconds("process_uptime", "Time since the process started", told.started.elapsed());
     metrics.gauge("process_ready", "1 if a policy is in force and not too old", told.is_ready().into());
     let state = told.state.read();
@@ -71,8 +77,7 @@ fn add_decided(metrics: &mut Metrics, told: &Told, counters: &[Counter]) {
         let all = decided.iter().map(|(labels, counters)| (labels.clone(), count(counters)));
         all.filter(|&(_, count)| count > 0).map(|(labels, count)| (labels, Value::Count(count))).collect()
     };
-    let help =
-        "Allowed packets that were classified, by policy: one per connection after each change";
+    let help = "Allowed packets that were classified, by policy: one per connection after each change";
     metrics.add("policy_allowed_packets", help, None, Kind::Counter, values(|counters| counters.allowed));
     let help = "Packets dropped, by the policy that denied them";
     metrics.add("policy_denied_packets", help, None, Kind::Counter, values(|counters| counters.denied));

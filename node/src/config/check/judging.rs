@@ -29,8 +29,7 @@ pub(super) fn enforcement(
         (Dataplane::Nftables, _) => Some("dataplane: nftables"),
     };
     if let (Enforcement::Audit, Some(instead)) = (said, instead) {
-        let problem =
-            format!("`audit` cannot be combined with `{instead}`: policy would be enforced and not audited");
+        let problem = format!("`audit` cannot be combined with `{instead}`: policy would be enforced and not audited");
         faults.add(line(named), "enforcement", problem, "remove one of the two (docs/audit.md)");
     }
     said
@@ -77,9 +76,13 @@ fn one_by_one(written: &File) -> Judging {
 fn renderer(written: &File, faults: &mut Faults<'_>) -> Option<(&'static str, Judging)> {
     let list = written.renderers.as_ref()?;
     let [name] = &*list.value else {
-        let help =
-            "name one: acl, identity, session-rules or nftables; `bulkhead compile --renderer` prints the output of the others";
-        faults.add(line(list), "renderers", "must have exactly one entry: one renderer enforces policy on a node", help);
+        let help = "name one: acl, identity, session-rules or nftables; `bulkhead compile --renderer` prints the output of the others";
+        faults.add(
+            line(list),
+            "renderers",
+            "must have exactly one entry: one renderer enforces policy on a node",
+            help,
+        );
         return None;
     };
     let found = ENFORCING.iter().find(|(known, _)| *known == name.value);

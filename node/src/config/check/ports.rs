@@ -72,7 +72,12 @@ pub(super) fn created_host(written: &[Spanned<Port>], faults: &mut Faults<'_>) -
                 Ok(network) if network.prefix_len() > 0 => networks.push(network.trunc()),
                 _ => {
                     let help = "write the prefix of the node's pods: 10.244.1.0/24";
-                    faults.add(line(text), field(".networks"), format!("`{}` is not a valid pod network", text.value), help);
+                    faults.add(
+                        line(text),
+                        field(".networks"),
+                        format!("`{}` is not a valid pod network", text.value),
+                        help,
+                    );
                 }
             }
         }
@@ -111,7 +116,12 @@ fn port(at: usize, entry: &Spanned<Port>, faults: &mut Faults<'_>) -> Option<Por
     if port.fix_offloads && port.netns.is_none() && !host_peer {
         let help =
             "add netns: the name below /run/netns, or the path, of the pod's network namespace; a host port needs peer";
-        faults.add(line(entry), field("fix_offloads"), "is set, but the other end of the interface is not configured", help);
+        faults.add(
+            line(entry),
+            field("fix_offloads"),
+            "is set, but the other end of the interface is not configured",
+            help,
+        );
     }
     let kind = match port.kind {
         Kind::Pod => PortKind::Pod,

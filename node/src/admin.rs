@@ -20,15 +20,17 @@
 mod answers;
 pub(super) mod connections;
 pub(super) mod explain;
+pub(super) mod exposition;
 pub(super) mod health;
 pub(super) mod http;
 pub(super) mod metrics;
+pub(super) mod policy_labels;
 pub(super) mod probes;
 mod sessions;
 pub(super) mod socket;
 pub(super) mod thread;
 
-pub(super) use answers::{instance, kind_name, milliseconds};
+pub(super) use answers::{instance, milliseconds};
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -38,9 +40,10 @@ use serde_json::Value;
 use tokio::sync::{Mutex, oneshot, watch};
 
 use super::config::AdminConfig;
-use super::daemon::Notice;
 use super::hubble;
 use super::journal::Journal;
+use super::listener::Listener;
+use super::notice::Notice;
 use super::observer::{Observation, Observer};
 use super::ports::{Event, Question};
 use super::stream::Hub;
@@ -120,7 +123,7 @@ pub(super) fn start(
     ports: Sender<Event>,
     health: Option<watch::Receiver<NodeHealth>>,
 ) -> anyhow::Result<Handle> {
-    let socket = config.socket.as_deref().and_then(socket::Listener::bind);
+    let socket = config.socket.as_deref().and_then(Listener::bind);
     let metrics = config.listen.map(probes::listen).transpose()?;
     let health = config.service_health.zip(health).map(|(address, known)| Arc::new(Health::new(address, known)));
     // Its clients ask for the past first.

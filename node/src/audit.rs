@@ -29,8 +29,8 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 
 use super::composer::Composer;
 use super::log;
+use super::names::Names;
 use super::origins::SharedOrigins;
-use super::policy::Names;
 use bulkhead_observe::admin::{AuditReport, AuditedConnection, AuditedPolicyRow};
 use file::AuditFile;
 use ledger::{Connection, Ledger};

@@ -13,6 +13,7 @@ pub(super) mod buffers;
 mod check;
 mod datapath;
 mod error;
+mod faults;
 mod file;
 mod hubble;
 mod journal;

@@ -27,6 +27,7 @@ use super::kept;
 use super::kernel::Kernel;
 use super::log;
 use super::next_hops::NextHops;
+use super::notice::Notice;
 use super::observer::{About, Observation, Observer};
 use super::own_addresses;
 use super::policy;
@@ -44,19 +45,6 @@ use bulkhead_observe::admin::Missed;
 /// How often the configuration's file is looked at. No promise depends on it, as one does on the state's files; whoever cannot wait
 /// sends a SIGHUP.
 const CONFIG_INTERVAL: Duration = Duration::from_millis(250);
-
-/// What the other threads tell this one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Notice {
-    /// All ports that can be opened at start were, so many of all.
-    Settled { open: usize, all: usize },
-    /// There is another policy.
-    Policy,
-    /// There are other Services, and policy is as it was.
-    Services,
-    /// Somebody asks at the admin socket to look at the files now.
-    Look,
-}
 
 /// See the module.
 pub(super) struct Daemon {

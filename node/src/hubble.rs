@@ -44,8 +44,8 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 
 use super::admin::connections::{Connections, Limits, Place, Stage};
-use super::admin::{probes, socket};
 use super::config::HubbleConfig;
+use super::listener::{self, Listener};
 use super::observer::Observer;
 use super::state::{LiveState, Nodes};
 use super::stream::Hub;
@@ -82,7 +82,7 @@ pub(super) struct Endpoint {
 }
 
 enum Taken {
-    Unix(socket::Listener),
+    Unix(Listener),
     Tcp(TcpListener, Option<Tls>),
 }
 
@@ -96,12 +96,12 @@ impl Endpoint {
         let place = match config {
             HubbleConfig::Off => None,
             HubbleConfig::Unix(path) => {
-                let listener = socket::Listener::bind_as(path, "Hubble socket", "hubble: {listen: 'unix://PATH'}");
+                let listener = Listener::bind_as(path, "Hubble socket", "hubble: {listen: 'unix://PATH'}");
                 listener.map(Taken::Unix)
             }
             HubbleConfig::Tcp(address, files) => {
                 let tls = files.as_ref().map(Tls::new).transpose()?;
-                let listener = probes::bind(*address);
+                let listener = listener::bind(*address);
                 let listener = listener.with_context(|| format!("hubble.listen: cannot listen at {address}"))?;
                 Some(Taken::Tcp(listener, tls))
             }

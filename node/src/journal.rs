@@ -36,10 +36,11 @@ use bulkhead_dataplane::io::MappedFile;
 use bulkhead_dataplane::{Decision, DropReason, PortId, Snapshot};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 
+use super::clock::now;
 use super::config::JournalConfig;
 use super::log;
 use super::origins::SharedOrigins;
-use super::stream::{Event, now};
+use super::stream::Event;
 use bulkhead_observe::journal::{Change, Layout, LeftOut, Memory, Recorder, Translated, Verdict, WriterError};
 pub(super) use changes::ChangeLog;
 pub(super) use tap::Tap;

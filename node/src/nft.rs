@@ -13,8 +13,10 @@
 
 mod admin;
 mod kernel;
+mod metrics;
 mod nobodys;
 mod places;
+mod status;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, Hasher};
@@ -33,17 +35,16 @@ use crossbeam_channel::{Receiver, never, select};
 use super::admin::thread::Handle;
 use super::config::{Config, WhenRefused};
 use super::log;
+use super::names::{Lookup, Names};
 use super::own_addresses;
-use super::policy::{Lookup, Names};
 use super::signals::{self, Request};
 use super::state::{DENYING, LiveState};
 use super::watch::Watch;
 use crate::args::Run;
-pub(super) use admin::{Told, reasons};
 use bulkhead_answers::args::Format;
-pub(super) use kernel::Counter;
 pub(super) use kernel::check;
 use nobodys::Nobodys;
+use status::Told;
 
 /// How often the node's routes are looked at, by which pods are found: what a pod that has just been wired waits at most, closed.
 const ROUTES: Duration = Duration::from_millis(100);

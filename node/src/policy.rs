@@ -4,104 +4,22 @@
 //! All of it takes as long as it takes, seconds for a large cluster, for ever for a file on a server that does not answer. Nothing
 //! else waits for it: interfaces are attached to, held closed and opened with the policy that was in force before.
 
-use std::collections::{BTreeMap, HashSet};
-use std::net::IpAddr;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bulkhead_control::attachments::Standing;
 use bulkhead_control::object::PodName;
-use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, never, select};
+use crossbeam_channel::{Receiver, Sender, never, select};
 
 use super::composer::{Composer, Policy};
-use super::daemon::Notice;
 use super::log;
+use super::names::{Lookup, Names};
+use super::notice::Notice;
 use super::own_addresses;
 use super::ports::{Attach, Event};
-use super::state::{Asked, Judging, LiveState, Translations};
-use super::stream::{EndFacts, Selector};
-use bulkhead_observe::admin::{Enforcement, PolicyQuestion};
-
-/// Asks the thread what the state says. Each answer is an error when the thread is busy for longer than `patience`.
-#[derive(Clone)]
-pub(super) struct Names(Sender<Lookup>);
-
-impl Names {
-    /// For a thread that has a state, and where it is asked.
-    pub(super) fn new() -> (Self, Receiver<Lookup>) {
-        let (ask, lookups) = crossbeam_channel::unbounded();
-        (Self(ask), lookups)
-    }
-
-    /// The addresses of a pod, none when the state has no such pod.
-    pub(super) fn addresses(&self, pod: &PodName, patience: Duration) -> Result<Option<Vec<IpAddr>>, RecvTimeoutError> {
-        self.ask(patience, |reply| Lookup::Pod(pod.clone(), reply))
-    }
-
-    /// Whose these addresses are, in their order; see [`LiveState::owners_of`].
-    pub(super) fn owners(&self, addresses: Vec<IpAddr>, patience: Duration) -> Result<Vec<String>, RecvTimeoutError> {
-        self.ask(patience, |reply| Lookup::Owners(addresses, reply))
-    }
-
-    /// What Services make of connections; see [`LiveState::translations`].
-    pub(super) fn translations(&self, asked: Asked, patience: Duration) -> Result<Translations, RecvTimeoutError> {
-        self.ask(patience, |reply| Lookup::Services(asked, reply))
-    }
-
-    /// What the state says of addresses, in their order.
-    pub(super) fn ends(&self, addresses: Vec<IpAddr>, patience: Duration) -> Result<Vec<EndFacts>, RecvTimeoutError> {
-        self.ask(patience, |reply| Lookup::Ends(addresses, reply))
-    }
-
-    /// The addresses of the pods that are selected.
-    pub(super) fn selected(&self, selector: Selector, patience: Duration) -> Result<HashSet<IpAddr>, RecvTimeoutError> {
-        self.ask(patience, |reply| Lookup::Selected(selector, reply))
-    }
-
-    /// What the state says of a policy; see [`LiveState::enforcement`]. What it knows is published by then, or refused.
-    pub(super) fn enforcement(
-        &self,
-        asked: PolicyQuestion,
-        patience: Duration,
-    ) -> Result<Enforcement, RecvTimeoutError> {
-        self.ask(patience, |reply| Lookup::Policy(asked, reply))
-    }
-
-    fn ask<T>(&self, patience: Duration, lookup: impl FnOnce(Sender<T>) -> Lookup) -> Result<T, RecvTimeoutError> {
-        let (reply, answer) = crossbeam_channel::bounded(1);
-        // An error means that it is dead: then nobody answers.
-        let _ = self.0.send(lookup(reply));
-        answer.recv_timeout(patience)
-    }
-}
-
-/// See [`Names`].
-pub(super) enum Lookup {
-    Pod(PodName, Sender<Option<Vec<IpAddr>>>),
-    Services(Asked, Sender<Translations>),
-    Owners(Vec<IpAddr>, Sender<Vec<String>>),
-    Ends(Vec<IpAddr>, Sender<Vec<EndFacts>>),
-    Selected(Selector, Sender<HashSet<IpAddr>>),
-    Policy(PolicyQuestion, Sender<Enforcement>),
-}
-
-impl Lookup {
-    /// Answers from the state. Whoever has asked may have given up.
-    pub(super) fn answer(self, state: &LiveState) {
-        match self {
-            Self::Pod(pod, reply) => drop(reply.send(state.addresses_of(&pod))),
-            Self::Services(asked, reply) => drop(reply.send(state.translations(&asked))),
-            Self::Owners(addresses, reply) => drop(reply.send(state.owners_of(&addresses))),
-            Self::Ends(addresses, reply) => {
-                let facts = addresses.into_iter().map(|address| state.end_at(address));
-                drop(reply.send(facts.collect()));
-            }
-            Self::Selected(selector, reply) => drop(reply.send(state.addresses_selected(&selector))),
-            Self::Policy(asked, reply) => drop(reply.send(state.enforcement(&asked))),
-        }
-    }
-}
+use super::state::{Judging, LiveState};
 
 /// After a batch of the server's changes the thread leaves further ones alone for this many times as long as the batch took. So it takes
 /// at most a third of a core. Most of the work of a batch does not grow with its changes: thousands of changes a second cost less in

@@ -15,6 +15,7 @@
 //! **Invariant.** What is in the file is what was told to the other threads, or newer. A request is answered only when the first packet
 //! of the container will be judged by the policies that select its pod.
 
+mod added;
 mod file;
 mod registry;
 mod serving;

@@ -13,6 +13,7 @@
 //! number: packets and sessions seen and lost are together what has happened.
 
 mod client;
+mod counts;
 mod ends;
 mod flow;
 mod json;
@@ -26,7 +27,6 @@ mod watcher;
 mod words;
 
 use std::io;
-use std::sync::atomic::AtomicU64;
 use std::thread::JoinHandle;
 
 use crossbeam_channel::Sender;
@@ -37,7 +37,7 @@ use super::journal::Tap;
 use super::observer::Observer;
 use bulkhead_observe::admin::{Failure, Monitor, Trace, Watching};
 use client::Outlet;
-pub(super) use ends::EndFacts;
+pub(super) use counts::StreamCounts;
 pub(super) use repeats::Event;
 pub(super) use select::Selector;
 use watcher::Watcher;
@@ -47,25 +47,6 @@ const WAITING: usize = 1024;
 
 /// Verdicts that are remembered for `--last` and for Hubble's clients: some megabytes.
 pub(super) const REMEMBERED: usize = 4096;
-
-/// What became of streams so far, for the metrics.
-#[derive(Debug, Default)]
-pub(super) struct StreamCounts {
-    /// Clients that there are.
-    pub(super) clients: AtomicU64,
-    /// Verdicts and packets that workers left out, because their rings were full.
-    pub(super) left_out: AtomicU64,
-    /// Lines that clients did not get, because they were slow or over their rate.
-    pub(super) unsent: AtomicU64,
-    /// Clients that were disconnected because they did not read.
-    pub(super) disconnected: AtomicU64,
-    /// Verdicts that the thread has seen.
-    pub(super) seen: AtomicU64,
-    /// Verdicts that are remembered now.
-    pub(super) remembered: AtomicU64,
-    /// Verdicts a second over the last minute, the bits of an `f64`.
-    pub(super) rate: AtomicU64,
-}
 
 /// What somebody wants to watch.
 pub(super) enum Watch {
@@ -129,10 +110,4 @@ impl Hub {
         let dead = || Failure::new("internal", "the thread that watches has died", "report it");
         answer.await.unwrap_or_else(|_| Err(dead()))
     }
-}
-
-/// Nanoseconds since 1970.
-pub(super) fn now() -> u64 {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }

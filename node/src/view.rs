@@ -145,6 +145,15 @@ pub(super) fn is_unused(name: &str) -> bool {
     name.starts_with(UNUSED)
 }
 
+/// The name of a port's kind in answers: `pod`, `uplink` or `host`.
+pub(crate) const fn kind_name(kind: PortKind) -> &'static str {
+    match kind {
+        PortKind::Pod => "pod",
+        PortKind::Uplink => "uplink",
+        PortKind::Host => "host",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;

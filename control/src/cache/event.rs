@@ -11,7 +11,6 @@ use crate::object::{
 
 /// One event from a source.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[expect(clippy::large_enum_variant, reason = "most events are of the large kind, and they live for a moment")]
 pub enum Event {
     /// The object is there, new or changed.
     Apply(Object),

@@ -8,20 +8,21 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bulkhead_classifier::{OriginId, Rule, Tables};
 use bulkhead_control::object::PodName;
 use bulkhead_control::pipeline::AuditedPolicy;
-use bulkhead_dataplane::{PortId, PortKind};
+use bulkhead_dataplane::PortId;
 use serde_json::Value;
 
 use super::socket::Reply;
 use super::{Shared, explain, sessions};
 use crate::audit::policies_of;
-use crate::daemon::Notice;
 use crate::interfaces::{PortState, PortStatus};
 use crate::log;
+use crate::notice::Notice;
 use crate::observer::{Observation, Observer};
 use crate::ports::Question;
 use crate::state::Asked;
 use crate::stream::Watch;
 use crate::summary::dropped;
+use crate::view::kind_name;
 use bulkhead_answers::compile::{shown_addresses, shown_services};
 use bulkhead_answers::fabric;
 use bulkhead_answers::translate::Translation;
@@ -286,14 +287,6 @@ fn port_row(now: &Observation, port: &PortStatus) -> PortRow {
         sessions_started: Some(sessions.started),
         sessions_reached: Some(sessions.reached),
         epoch: id.map_or(0, |id| now.snapshot.epoch(id)),
-    }
-}
-
-pub(crate) const fn kind_name(kind: PortKind) -> &'static str {
-    match kind {
-        PortKind::Pod => "pod",
-        PortKind::Uplink => "uplink",
-        PortKind::Host => "host",
     }
 }
 

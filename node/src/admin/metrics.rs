@@ -1,35 +1,22 @@
 //! Metrics in the OpenMetrics text format (<https://prometheus.io/docs/specs/om/open_metrics_spec/>).
 //!
 //! Names are `bulkhead_<subsystem>_<what>_<unit>`. All values are read when they are asked for; nothing is counted twice. The
-//! number of time series is bounded: by ports, workers and drop reasons, and for policies by [`MAX_POLICIES`].
-
-mod kernel;
+//! number of time series is bounded: by ports, workers and drop reasons, and for policies by [`bounded`].
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
-use bulkhead_control::origin::{Direction, Origin};
+use bulkhead_answers::services::Counts;
 use bulkhead_dataplane::{AFFINITY_CAPACITY, ClientCounters, OriginCounters};
-use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::counter::ConstCounter;
-use prometheus_client::metrics::gauge::ConstGauge;
-use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
+use super::exposition::{Kind, Labels, Metrics, Value};
+use super::policy_labels::{MAX_POLICIES, bounded, labels_of, plus};
 use crate::interfaces::PortState;
 use crate::observer::Observation;
 use crate::summary::{Summary, dropped};
-use bulkhead_answers::services::Counts;
-pub(crate) use kernel::render_kernel;
-
-/// Policies that have time series of their own; of more, those that decided least are counted together. A node with a thousand
-/// busy policies has other worries than its metrics, and a server of metrics is not to have one that policy names can flood.
-const MAX_POLICIES: usize = 500;
 
 /// All metrics as text.
 ///
@@ -41,78 +28,6 @@ pub(super) fn render(now: &Observation) -> Result<String, fmt::Error> {
     let mut text = String::new();
     encode(&mut text, &registry)?;
     Ok(text)
-}
-
-type Labels = Vec<(&'static str, String)>;
-
-/// One metric with its values.
-#[derive(Debug)]
-struct Family {
-    name: &'static str,
-    help: &'static str,
-    unit: Option<Unit>,
-    kind: Kind,
-    values: Vec<(Labels, Value)>,
-}
-
-/// A value as it is written: a count without a point.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Value {
-    Count(u64),
-    Real(f64),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Counter,
-    Gauge,
-}
-
-impl Kind {
-    const fn name(self) -> MetricType {
-        match self {
-            Self::Counter => MetricType::Counter,
-            Self::Gauge => MetricType::Gauge,
-        }
-    }
-
-    fn encode(self, value: Value, encoder: MetricEncoder<'_>) -> fmt::Result {
-        match (self, value) {
-            (Self::Counter, Value::Count(count)) => ConstCounter::new(count).encode(encoder),
-            (Self::Counter, Value::Real(real)) => ConstCounter::new(real).encode(encoder),
-            (Self::Gauge, Value::Count(count)) => ConstGauge::new(count).encode(encoder),
-            (Self::Gauge, Value::Real(real)) => ConstGauge::new(real).encode(encoder),
-        }
-    }
-}
-
-#[derive(Debug, Default)]
-struct Metrics {
-    families: Vec<Family>,
-    /// Name, help and times, in seconds.
-    histograms: Vec<(&'static str, &'static str, Histogram)>,
-}
-
-impl Collector for Metrics {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        for (name, help, times) in &self.histograms {
-            times.encode(encoder.encode_descriptor(name, help, Some(&Unit::Seconds), MetricType::Histogram)?)?;
-        }
-        for family in &self.families {
-            let mut written =
-                encoder.encode_descriptor(family.name, family.help, family.unit.as_ref(), family.kind.name())?;
-            if let [(labels, value)] = &*family.values
-                && labels.is_empty()
-            {
-                family.kind.encode(*value, written)?;
-                continue;
-            }
-            for (labels, value) in &family.values {
-                family.kind.encode(*value, written.encode_family(labels)?)?;
-            }
-        }
-        Ok(())
-    }
 }
 
 impl Metrics {
@@ -131,30 +46,6 @@ impl Metrics {
         metrics.add_services(now, &summary);
         metrics.add_kernel(&summary);
         metrics
-    }
-
-    fn add(
-        &mut self,
-        name: &'static str,
-        help: &'static str,
-        unit: Option<Unit>,
-        kind: Kind,
-        values: Vec<(Labels, Value)>,
-    ) {
-        self.families.push(Family { name, help, unit, kind, values });
-    }
-
-    fn counter(&mut self, name: &'static str, help: &'static str, value: u64) {
-        self.add(name, help, None, Kind::Counter, vec![(Vec::new(), Value::Count(value))]);
-    }
-
-    fn gauge(&mut self, name: &'static str, help: &'static str, value: u64) {
-        self.add(name, help, None, Kind::Gauge, vec![(Vec::new(), Value::Count(value))]);
-    }
-
-    fn seconds(&mut self, name: &'static str, help: &'static str, time: Duration) {
-        let value = Value::Real(time.as_secs_f64());
-        self.add(name, help, Some(Unit::Seconds), Kind::Gauge, vec![(Vec::new(), value)]);
     }
 
     fn add_program(&mut self, now: &Observation) {
@@ -418,75 +309,4 @@ fn by_policy(now: &Observation, summary: &Summary<'_>) -> Vec<(Labels, OriginCou
         *sum = plus(*sum, counters);
     }
     bounded(sums)
-}
-
-/// Those that have decided most, and the rest as one.
-fn bounded(sums: BTreeMap<Labels, OriginCounters>) -> Vec<(Labels, OriginCounters)> {
-    let mut rows: Vec<_> = sums.into_iter().collect();
-    rows.sort_by_key(|(_, counters)| std::cmp::Reverse(counters.allowed.saturating_add(counters.denied)));
-    if rows.len() > MAX_POLICIES {
-        let rest = rows.split_off(MAX_POLICIES).into_iter().map(|(_, counters)| counters);
-        rows.push((policy_labels("others", "", "", ""), rest.fold(OriginCounters::default(), plus)));
-    }
-    rows
-}
-
-fn plus(sum: OriginCounters, more: OriginCounters) -> OriginCounters {
-    OriginCounters {
-        allowed: sum.allowed + more.allowed,
-        denied: sum.denied + more.denied,
-        audited: sum.audited + more.audited,
-    }
-}
-
-fn policy_labels(kind: &str, namespace: &str, policy: &str, direction: &str) -> Labels {
-    [("kind", kind), ("namespace", namespace), ("policy", policy), ("direction", direction)]
-        .map(|(name, value)| (name, value.to_owned()))
-        .into()
-}
-
-fn labels_of(origin: Option<Origin>) -> Labels {
-    let labels = |kind, namespace: &str, policy: &str, direction: Option<Direction>| {
-        policy_labels(kind, namespace, policy, direction.map_or("", Direction::name))
-    };
-    match origin {
-        Some(Origin::Policy { policy, direction, .. }) => {
-            labels("networkpolicy", &policy.namespace, &policy.name, Some(direction))
-        }
-        Some(Origin::ClusterPolicy { policy, direction, .. }) => {
-            labels("clusternetworkpolicy", "", &policy.to_string(), Some(direction))
-        }
-        // The policies that isolate a pod are one answer: their namespace is the pod's.
-        Some(Origin::Isolation { policies, direction }) => {
-            let namespace = policies.first().map_or("", |policy| &*policy.namespace);
-            labels("isolation", namespace, "", Some(direction))
-        }
-        Some(Origin::NotIsolated(direction)) => labels("not_isolated", "", "", Some(direction)),
-        Some(Origin::OwnNode) => labels("own_node", "", "", None),
-        Some(Origin::OwnPod) => labels("own_pod", "", "", None),
-        None => labels("unknown", "", "", None),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn however_many_policies_there_are_the_series_are_bounded_and_nothing_is_lost() {
-        let counters = |at: usize| OriginCounters { allowed: at as u64, denied: 1, audited: 0 };
-        let policies = |count: usize| -> BTreeMap<Labels, OriginCounters> {
-            let of = |at: usize| policy_labels("networkpolicy", "n", &format!("p{at}"), "ingress");
-            (0..count).map(|at| (of(at), counters(at))).collect()
-        };
-        assert_eq!(bounded(policies(MAX_POLICIES)).len(), MAX_POLICIES);
-        let many = 3 * MAX_POLICIES;
-        let rows = bounded(policies(many));
-        assert_eq!(rows.len(), MAX_POLICIES + 1);
-        let total = rows.iter().map(|(_, counters)| *counters).fold(OriginCounters::default(), plus);
-        assert_eq!(total, (0..many).map(counters).fold(OriginCounters::default(), plus));
-        let (first, last) = (&rows[0], &rows[MAX_POLICIES]);
-        assert_eq!(first.1, counters(many - 1), "the busiest one has its own");
-        assert_eq!(last.0, policy_labels("others", "", "", ""));
-    }
 }

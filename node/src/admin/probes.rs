@@ -3,7 +3,6 @@
 //! `/livez` asks nobody: whether the threads run that forward. `/readyz` does not either: whether the ports were opened and there is
 //! a policy to judge by. Neither depends on how long a policy takes to compile.
 
-use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +16,7 @@ use hyper::{Method, Request, Response, StatusCode};
 use super::connections::Limits;
 use super::http::{self, Answer, Conversation};
 use super::{Connections, Shared, metrics};
+use crate::listener::bind;
 use crate::log;
 
 /// Connections at a time: what scrapes and probes has one each.
@@ -34,16 +34,6 @@ pub(crate) const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0
 /// When it cannot be had.
 pub(crate) fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
     bind(address).with_context(|| format!("admin.listen: cannot listen at {address}"))
-}
-
-/// Takes the address.
-///
-/// # Errors
-/// When it cannot be had.
-pub(crate) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
-    let listener = TcpListener::bind(address)?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
 }
 
 /// Answers until it is dropped.

@@ -1,10 +1,6 @@
 //! The admin socket: JSON lines, for users whom the file's mode lets in.
 
-use std::fs::{self, Permissions};
 use std::io;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -16,7 +12,7 @@ use tokio::time::timeout;
 
 use super::connections::{Place, Stage};
 use super::{CONNECTIONS, Connections};
-use crate::log;
+use crate::listener::Listener;
 use crate::stream::StreamCounts;
 use bulkhead_observe::admin::{Answer, Failure, Request, read_request};
 
@@ -39,76 +35,6 @@ pub(crate) enum Reply {
 
 /// Bytes of lines that are written with one call.
 const BATCH: usize = 1 << 16;
-
-/// The socket's file. Dropped, it is removed if it is still this one.
-pub(crate) struct Listener {
-    listener: UnixListener,
-    path: PathBuf,
-    inode: u64,
-}
-
-impl Listener {
-    /// Makes the file, for its owner only. What an earlier process has left there is replaced; one that is alive is not. None, which
-    /// is said, when there can be none.
-    pub(crate) fn bind(path: &Path) -> Option<Self> {
-        Self::bind_as(path, "admin socket", "admin: {socket: PATH}")
-    }
-
-    /// The same for another socket, which is called this and configured so.
-    pub(crate) fn bind_as(path: &Path, what: &str, field: &str) -> Option<Self> {
-        let name = path.display();
-        if UnixStream::connect(path).is_ok() {
-            log::warn(&format!(
-                "no {what}: another vswitch already answers at {name}\nhelp: give each vswitch on this machine its own path: {field}"
-            ));
-            return None;
-        }
-        Self::try_bind(path)
-            .inspect_err(|error| {
-                log::warn(&format!("no {what}: cannot create {name}: {error}\nhelp: set another path: {field}"));
-            })
-            .ok()
-    }
-
-    /// Where the file is.
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// What connections come from, for as long as this is there. None, which is said, when the system refuses it.
-    pub(crate) fn accepting(&self, what: &str) -> Option<tokio::net::UnixListener> {
-        let accepting = self.listener.try_clone().and_then(tokio::net::UnixListener::from_std);
-        accepting.inspect_err(|error| log::error(&format!("cannot accept connections at {what}: {error}"))).ok()
-    }
-
-    fn try_bind(path: &Path) -> io::Result<Self> {
-        if let Some(folder) = path.parent() {
-            fs::create_dir_all(folder)?;
-        }
-        // Under another name until only its owner may open it.
-        let mut hidden = path.as_os_str().to_owned();
-        hidden.push(format!(".{}", std::process::id()));
-        let hidden = PathBuf::from(hidden);
-        let _ = fs::remove_file(&hidden);
-        let listener = UnixListener::bind(&hidden)?;
-        let placed = fs::set_permissions(&hidden, Permissions::from_mode(0o600))
-            .and_then(|()| listener.set_nonblocking(true))
-            .and_then(|()| fs::metadata(&hidden))
-            .and_then(|made| fs::rename(&hidden, path).map(|()| made.ino()));
-        let inode = placed.inspect_err(|_| {
-            let _ = fs::remove_file(&hidden);
-        })?;
-        Ok(Self { listener, path: path.to_owned(), inode })
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        if fs::metadata(&self.path).is_ok_and(|file| file.ino() == self.inode) {
-            let _ = fs::remove_file(&self.path);
-        }
-    }
-}
 
 /// Has `answer` answer until this is dropped.
 pub(crate) async fn serve<A>(listener: Listener, answer: impl Fn(Request) -> A + Clone + Send + Sync + 'static)

@@ -16,11 +16,12 @@ use bulkhead_dataplane::vswitch::LEASE;
 use serde_saphyr::Spanned;
 
 use super::buffers::MOST as MAX_FRAMES;
+use super::faults::{Faults, MAX_SOCKET_PATH, line};
 use super::file::{Denied, File};
 use super::journal;
 use super::{
-    AdminConfig, Attach, Config, ConfigError, ConfigErrors, Dataplane, Pins, SessionsConfig, SharesConfig,
-    SlowPathConfig, TimeoutsConfig, WorkersConfig,
+    AdminConfig, Attach, Config, ConfigErrors, Dataplane, Pins, SessionsConfig, SharesConfig, SlowPathConfig,
+    TimeoutsConfig, WorkersConfig,
 };
 use super::{hubble, masquerade};
 use crate::log::LogConfig;
@@ -38,32 +39,6 @@ const MIN_LEASE: Duration = Duration::from_secs(1);
 const MAX_LEASE: Duration = Duration::from_secs(600);
 /// More than an IPv4 header can tell, which needs no setting, and no more than the kernel lets any interface send (`GSO_MAX_SIZE`).
 const BIG_TCP: RangeInclusive<u32> = 65_536..=524_280;
-
-/// `sockaddr_un` has 108 bytes, the closing zero included; what is made under another name first needs some of them.
-pub(super) const MAX_SOCKET_PATH: usize = 96;
-
-/// Collects faults.
-pub(super) struct Faults<'a> {
-    file: &'a str,
-    errors: Vec<ConfigError>,
-}
-
-impl Faults<'_> {
-    pub(super) fn add(
-        &mut self,
-        line: Option<u64>,
-        field: impl Into<String>,
-        problem: impl Into<String>,
-        help: impl Into<String>,
-    ) {
-        let (field, problem, help) = (field.into(), problem.into(), help.into());
-        self.errors.push(ConfigError { file: self.file.into(), line, field, problem, help });
-    }
-}
-
-pub(super) fn line<T>(value: &Spanned<T>) -> Option<u64> {
-    Some(value.referenced.line())
-}
 
 /// The meaning of the file, or everything that is wrong with it.
 pub(super) fn check(file: &str, folder: &Path, node: Option<&str>, written: &File) -> Result<Config, ConfigErrors> {

@@ -10,7 +10,7 @@ use serde_saphyr::Spanned;
 
 use bulkhead_answers::output::printable;
 
-use super::check::{Faults, MAX_SOCKET_PATH, line};
+use super::faults::{Faults, MAX_SOCKET_PATH, line};
 
 /// What Cilium calls a cluster without a name.
 const UNNAMED: &str = "default";

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::check::{Faults, line};
+use super::faults::{Faults, line};
 use super::file;
 use bulkhead_answers::output;
 

@@ -11,7 +11,7 @@ use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_saphyr::Spanned;
 
-use super::check::{Faults, line};
+use super::faults::{Faults, line};
 
 /// How pods' connections to the world leave.
 #[derive(Clone, Debug, PartialEq, Eq)]

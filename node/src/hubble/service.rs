@@ -221,7 +221,7 @@ fn response(observed: Observed, node: &str, mask: Option<&Mask>) -> Bytes {
         }
         Observed::Lost(source, num_events_lost) => {
             let lost = LostEvent { source: source as i32, num_events_lost };
-            let time = Some(Timestamp::from_nanoseconds(watched::now()));
+            let time = Some(Timestamp::from_nanoseconds(crate::clock::now()));
             let response = Some(ResponseType::LostEvents(lost));
             GetFlowsResponse { response, node_name, time }.encode_to_vec().into()
         }

@@ -15,10 +15,10 @@ use crossbeam_channel::{Receiver, Sender, select};
 use super::{InterfaceCounters, Interfaces, PortStatus};
 use crate::composer::Composer;
 use crate::config::{PortEntry, RouteEntry};
-use crate::daemon::Notice;
 use crate::datapath::{self, Accounts, Cached, LinuxDatapath};
 use crate::links::{LinkMessages, Links};
 use crate::log;
+use crate::notice::Notice;
 use crate::ports::Event;
 
 /// Ports are opened for this long before messages are looked at again, one port at least. Those that take long are opened and

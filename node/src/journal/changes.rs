@@ -12,7 +12,7 @@ use bulkhead_control::inventory::Key;
 use bulkhead_control::object::{Enforcement, PodName};
 
 use super::{Journal, Message};
-use crate::stream::now;
+use crate::clock::now;
 use bulkhead_answers::bundle::Settings;
 use bulkhead_observe::journal::Change;
 

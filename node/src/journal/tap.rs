@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use bulkhead_dataplane::Snapshot;
 
 use super::{Journal, Message};
-use crate::stream::{Event, now};
+use crate::clock::now;
+use crate::stream::Event;
 use bulkhead_observe::journal::LeftOut;
 
 /// How often what was left out is told.

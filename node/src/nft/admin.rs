@@ -2,16 +2,10 @@
 //!
 //! What is only the vswitch's (sessions, tables, added ports) is answered with the reason why there is none.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
-use std::fs;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Context;
-use bulkhead_classifier::OriginId;
-use bulkhead_cluster::kubernetes::{Follower, SourceHealth};
-use bulkhead_control::object::PodName;
 use crossbeam_channel::Sender;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
@@ -20,265 +14,21 @@ use hyper::{Method, Request as HttpRequest, Response, StatusCode};
 use serde_json::Value;
 
 use super::kernel::{self, Counter};
+use super::status::Told;
 use crate::admin::connections::Connections;
 use crate::admin::http::{self, Answer};
 use crate::admin::thread::Handle;
-use crate::admin::{instance, metrics, milliseconds, probes, socket};
-use crate::config::{AdminConfig, Config};
-use crate::log;
-use crate::origins::SharedOrigins;
-use crate::policy::Names;
-use crate::state::{LiveState, StateCounts};
-use bulkhead_answers::args::Format;
-use bulkhead_observe::admin::{
-    AuditStatus, DropRow, Enforcement, Failure, FlowCacheRow, LastError, PolicyQuestion, PolicyRow, PolicyStatus,
-    PortRow, PortTotals, Request, SessionTotals, SourceStatus, Status,
-};
+use crate::admin::{probes, socket};
+use crate::config::AdminConfig;
+use crate::listener::Listener;
+use crate::names::Names;
+use bulkhead_observe::admin::{Enforcement, Failure, PolicyQuestion, Request};
 
 /// How long the end waits for an answer that is under way.
 const ENDING: Duration = Duration::from_secs(2);
 
 /// How long the thread that enforces is waited for: it may be compiling a large state.
 const PATIENCE: Duration = Duration::from_secs(3);
-
-/// What the thread that enforces tells of itself.
-pub(crate) struct Told {
-    pub node: Arc<str>,
-    pub(super) places: BTreeMap<Arc<str>, Option<PodName>>,
-    /// The node's pods whose interface is not known.
-    pub(super) unplaced: BTreeSet<String>,
-    /// Interfaces that are closed because they are nobody's.
-    pub(super) nobodys: BTreeSet<String>,
-    /// How often the ruleset was changed.
-    pub changes: u64,
-    pub is_denying: bool,
-    /// Whether what an earlier process has put into force stays, because there is no state yet.
-    pub(super) is_kept: bool,
-    /// Whether a change cannot be put into force.
-    pub is_refused: bool,
-    /// Whether the first ruleset was taken.
-    pub(super) is_settled: bool,
-    pub since: Instant,
-    /// How long the last change took, from when it was seen until the kernel had it.
-    pub took: Duration,
-    pub started: Instant,
-    pub origins: SharedOrigins,
-    pub state: Arc<StateCounts>,
-    follower: Option<Arc<Follower>>,
-    stale_after: Duration,
-}
-
-impl Told {
-    pub(super) fn new(config: &Config, state: &LiveState) -> Self {
-        Self {
-            node: config.node.clone(),
-            places: BTreeMap::new(),
-            unplaced: BTreeSet::new(),
-            nobodys: BTreeSet::new(),
-            changes: 0,
-            is_denying: state.is_denying(),
-            is_kept: false,
-            is_refused: false,
-            is_settled: false,
-            since: Instant::now(),
-            took: Duration::ZERO,
-            started: Instant::now(),
-            origins: state.origins(),
-            state: state.counts(),
-            follower: state.follower(),
-            stale_after: config.state.kubernetes.as_ref().map_or(Duration::MAX, |server| server.stale_after),
-        }
-    }
-
-    /// There is another ruleset in force.
-    pub(super) fn enforced(&mut self, places: BTreeMap<Arc<str>, Option<PodName>>, is_denying: bool, seen: Instant) {
-        (self.places, self.is_denying, self.since) = (places, is_denying, Instant::now());
-        self.is_kept = false;
-        self.took = seen.elapsed();
-        self.changes += 1;
-    }
-
-    pub(super) fn has_lost_source(&self) -> bool {
-        self.follower.as_ref().is_some_and(|follower| follower.is_dead())
-    }
-
-    pub(crate) fn source(&self) -> Option<SourceHealth> {
-        self.follower.as_ref().map(|follower| follower.health())
-    }
-
-    /// Whether the node's pods are judged as they should be: there is a policy in force that is not too old.
-    pub(crate) fn is_ready(&self) -> bool {
-        let is_fresh = self.source().is_none_or(|source| source.age().is_some_and(|age| age <= self.stale_after));
-        self.is_settled && !self.is_denying && !self.is_kept && is_fresh
-    }
-
-    /// What a counter is of, where it is of a rule: whether it allows, and where it comes from.
-    pub(crate) fn rule(&self, counter: &Counter) -> Option<(bool, OriginId)> {
-        let (action, number) = counter.name.split_once('-')?;
-        let allows = match action {
-            "allow" => true,
-            "deny" => false,
-            // It decides nothing.
-            _ => return None,
-        };
-        Some((allows, OriginId(number.parse().ok()?)))
-    }
-
-    /// What each rule has decided, the busiest first.
-    fn policies(&self, counters: &[Counter]) -> Vec<PolicyRow> {
-        let mut rows: BTreeMap<String, (u64, u64)> = BTreeMap::new();
-        for counter in counters.iter().filter(|counter| counter.packets > 0) {
-            let Some((allows, origin)) = self.rule(counter) else { continue };
-            let name = self.origins.get(origin).map_or_else(|| "unknown".to_owned(), |origin| origin.to_string());
-            let row = rows.entry(name).or_default();
-            *(if allows { &mut row.0 } else { &mut row.1 }) += counter.packets;
-        }
-        let row = |(origin, (allowed, denied))| PolicyRow { origin, allowed, denied, audited: 0, not_enforced: false };
-        let rows = rows.into_iter().map(row);
-        let mut rows: Vec<_> = rows.collect();
-        rows.sort_by_key(|row| std::cmp::Reverse(row.allowed + row.denied));
-        rows
-    }
-
-    /// Packets that were dropped, by reason.
-    fn drops(&self, counters: &[Counter]) -> Vec<DropRow> {
-        let denied = counters.iter().filter(|counter| self.rule(counter).is_some_and(|(allows, _)| !allows));
-        let denied = ("policy_denied", "No rule allows the packet.", denied.map(|counter| counter.packets).sum());
-        let others = reasons(counters).filter(|(_, _, packets)| *packets > 0);
-        let all = others.chain((denied.2 > 0).then_some(denied));
-        let row = |(reason, means, packets): (&str, &str, u64)| DropRow {
-            reason: reason.to_owned(),
-            means: means.to_owned(),
-            packets,
-        };
-        let mut rows: Vec<DropRow> = all.map(row).collect();
-        rows.sort_by_key(|row| std::cmp::Reverse(row.packets));
-        rows
-    }
-
-    /// What is printed at the end.
-    pub(super) fn summary(&self, format: Format, counters: &[Counter]) -> String {
-        if format == Format::Json {
-            let (policies, dropped) = (self.policies(counters), self.drops(counters));
-            let summary = serde_json::json!({ "node": self.node, "policies": policies, "dropped": dropped });
-            return format!("{summary}\n");
-        }
-        let mut text = format!("node {}: the kernel has judged\n", self.node);
-        for PolicyRow { origin, allowed, denied, .. } in self.policies(counters) {
-            writeln!(text, "  {origin}: {allowed} allowed, {denied} denied").expect("a text takes anything");
-        }
-        for DropRow { reason, packets, .. } in self.drops(counters) {
-            writeln!(text, "  dropped, {reason}: {packets}").expect("a text takes anything");
-        }
-        text
-    }
-
-    fn status(&self, counters: &[Counter]) -> Status {
-        let state = self.state.read();
-        let ports = self.ports();
-        let late: Vec<PortRow> = ports.iter().filter(|port| port.state != "open").cloned().collect();
-        Status {
-            program: env!("CARGO_PKG_VERSION").into(),
-            node: self.node.to_string(),
-            pod_networks: Vec::new(),
-            ready: self.is_ready(),
-            denying: self.is_denying,
-            judging: state.judging(),
-            uptime_seconds: self.started.elapsed().as_secs(),
-            uptime_ms: Some(milliseconds(self.started.elapsed())),
-            instance: Some(instance()),
-            generation: self.changes,
-            policy: PolicyStatus {
-                age_seconds: self.since.elapsed().as_secs_f64(),
-                enforce_seconds: self.took.as_secs_f64(),
-                refused: self.is_refused,
-                states_applied: state.applied,
-                states_refused: state.refused,
-                faulty_objects: state.faulty,
-                contested_addresses: state.contested_addresses,
-                unenforced_kinds: state.unenforced_kinds,
-                refused_tables: state.refused_tables,
-            },
-            audit: AuditStatus::default(),
-            source: self.source().map(|source| SourceStatus {
-                connected: source.is_connected,
-                since_seconds: source.since.elapsed().as_secs(),
-                age_seconds: source.age().map(|age| age.as_secs_f64()),
-                last_error: source.last_error,
-            }),
-            services: None,
-            service_health: None,
-            ports: PortTotals {
-                configured: ports.len(),
-                added: 0,
-                open: ports.iter().filter(|port| port.state == "open").count(),
-            },
-            late,
-            workers: Vec::new(),
-            sessions: SessionTotals { used: 0, capacity: 0, refused: 0, created: None },
-            dropped: self.drops(counters),
-            flow_cache: FlowCacheRow { forwarded: 0, added: 0, refused: 0 },
-            last_error: log::last_error().map(|(at, text)| LastError { at, text }),
-        }
-    }
-
-    /// The interfaces that are judged, then the pods that have none and the interfaces that are nobody's.
-    pub(crate) fn ports(&self) -> Vec<PortRow> {
-        let row = |name: String, interface: &str, state: &str, why: Option<&str>| {
-            let count = |what| statistic(interface, what).unwrap_or(0);
-            PortRow {
-                kind: if name.contains('/') { "pod" } else { "uplink" }.into(),
-                name,
-                interface: interface.to_owned(),
-                container: None,
-                state: state.to_owned(),
-                why: why.map(str::to_owned),
-                addresses: Vec::new(),
-                received: count("rx_packets"),
-                received_bytes: count("rx_bytes"),
-                sent: count("tx_packets"),
-                sent_bytes: count("tx_bytes"),
-                limited: 0,
-                bypassed: 0,
-                dropped: None,
-                sessions_started: None,
-                sessions_reached: None,
-                epoch: self.changes,
-            }
-        };
-        let placed = self.places.iter().map(|(interface, pod)| {
-            let name = pod.as_ref().map_or_else(|| interface.to_string(), ToString::to_string);
-            match statistic(interface, "rx_packets") {
-                Some(_) => row(name, interface, "open", None),
-                None => row(name, interface, "absent", Some("there is no interface of this name")),
-            }
-        });
-        let unplaced = self.unplaced.iter().map(|pod| {
-            let why = "no route of the node leads to its address alone, and no port of the configuration names it";
-            row(pod.clone(), "", "closed", Some(why))
-        });
-        let nobodys = self.nobodys.iter().map(|interface| {
-            let why = "no pod of the node is behind it, and no port of the configuration names it";
-            PortRow { kind: "unknown".into(), ..row(interface.clone(), interface, "closed", Some(why)) }
-        });
-        placed.chain(unplaced).chain(nobodys).collect()
-    }
-}
-
-/// The counters of what is dropped for another reason than a policy's.
-pub(crate) fn reasons(counters: &[Counter]) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
-    use bulkhead_control::renderer::nftables::REASONS;
-    let count = |name| counters.iter().find(|counter| counter.name == name).map_or(0, |counter| counter.packets);
-    REASONS.iter().map(move |&(name, why)| (name, why, count(name)))
-}
-
-/// A number that the kernel counts for an interface; none when there is no such interface.
-fn statistic(interface: &str, what: &str) -> Option<u64> {
-    if interface.is_empty() {
-        return None;
-    }
-    fs::read_to_string(format!("/sys/class/net/{interface}/statistics/{what}")).ok()?.trim().parse().ok()
-}
 
 /// Who answers.
 #[derive(Clone)]
@@ -341,7 +91,7 @@ impl Answers {
         let (status, kind, body) = match request.uri().path() {
             _ if !is_read => (StatusCode::METHOD_NOT_ALLOWED, "text/plain", "only GET\n".to_owned()),
             "/metrics" => match counters().await {
-                Ok(counters) => match metrics::render_kernel(&self.lock(), &counters) {
+                Ok(counters) => match super::metrics::render(&self.lock(), &counters) {
                     Ok(text) => (StatusCode::OK, probes::OPEN_METRICS, text),
                     Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, "text/plain", format!("{error}\n")),
                 },
@@ -376,7 +126,7 @@ pub(super) fn start(
     look: Sender<()>,
     names: Names,
 ) -> anyhow::Result<Handle> {
-    let socket = config.socket.as_deref().and_then(socket::Listener::bind);
+    let socket = config.socket.as_deref().and_then(Listener::bind);
     let listener = config.listen.map(probes::listen).transpose()?;
     let answers = Answers { told, look, names };
     let begin = move || {

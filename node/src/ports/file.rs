@@ -16,7 +16,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
-use super::registry::AddedEntry;
+use super::added::AddedEntry;
 use crate::log;
 
 const FORMAT: &str = "bulkhead-added-ports";

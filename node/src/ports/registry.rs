@@ -4,116 +4,21 @@
 //! removed: their interfaces are not to be left to the node's kernel.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use bulkhead_control::attachments::Attachment;
-use bulkhead_control::object::{PodName, Uid};
+use bulkhead_control::object::PodName;
 use bulkhead_dataplane::PortKind;
-use serde::{Deserialize, Serialize};
 
+use super::added::AddedEntry;
 use super::file::PortFile;
-use crate::config::{Added, PortEntry, check_interface, parse_mac};
+use crate::config::{Added, PortEntry};
 use crate::log;
-use bulkhead_observe::admin::{AddPort, Failure, Missed, PortKey};
-
-/// Container IDs have 64 letters. What is longer is none, and would only fill logs.
-const MAX_CONTAINER_LEN: usize = 128;
-
-/// IPAM plugins name files by it, which can be no longer.
-const MAX_NETWORK_LEN: usize = 255;
+use bulkhead_observe::admin::{Failure, Missed, PortKey};
 
 /// Ports that can be added: several times as many as a node has pods. A bound, because a plugin that does not remove any would fill the
 /// memory.
 const MOST: usize = 4_096;
-
-/// An added port.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct AddedEntry {
-    pub(super) key: Arc<PortKey>,
-    #[serde(default)]
-    pub(super) network: Option<Arc<str>>,
-    pub(super) pod: PodName,
-    pub(super) uid: Option<Uid>,
-    pub(super) interface: Arc<str>,
-    pub(super) netns: Option<Arc<str>>,
-    pub(super) mac: Option<[u8; 6]>,
-    pub(super) addresses: Vec<IpAddr>,
-    /// Larger than those of all that were added before.
-    pub(super) number: u64,
-}
-
-impl AddedEntry {
-    /// What is asked for, without a number yet.
-    ///
-    /// # Errors
-    /// What is wrong with it.
-    pub(super) fn read(asked: &AddPort) -> Result<Self, Failure> {
-        let refused = |problem: String, help: &str| Err(Failure::new("refused", problem, help));
-        let key = asked.key();
-        let is_id = |letter: char| letter.is_ascii_alphanumeric() || "-._".contains(letter);
-        if key.container.is_empty() || key.container.len() > MAX_CONTAINER_LEN || !key.container.chars().all(is_id) {
-            return refused(
-                format!("container: `{}` is not a container's ID", key.container),
-                "write it as in CNI_CONTAINERID",
-            );
-        }
-        let is_network = |name: &str| name.len() <= MAX_NETWORK_LEN && name.chars().all(is_id);
-        if let Some(network) = asked.network.as_deref().filter(|name| !is_network(name)) {
-            return refused(
-                format!("network: `{network}` is not a network's name"),
-                "write `name` of the CNI configuration",
-            );
-        }
-        for (field, name) in [("container_interface", &key.container_interface), ("interface", &asked.interface)] {
-            if let Err(problem) = check_interface(name) {
-                return refused(format!("{field}: {problem}"), "write its name as `ip link` shows it");
-            }
-        }
-        let names = asked.pod.split_once('/');
-        let is_name = |name: &str| !name.is_empty() && !name.contains('/');
-        let Some((namespace, pod)) = names.filter(|(namespace, pod)| is_name(namespace) && is_name(pod)) else {
-            return refused(
-                format!("pod: `{}` is not namespace/name", asked.pod),
-                "write it as K8S_POD_NAMESPACE/K8S_POD_NAME",
-            );
-        };
-        let mac = asked.mac.as_deref().map(|text| parse_mac(text).ok_or(text)).transpose();
-        let mac = match mac {
-            Ok(mac) => mac,
-            Err(text) => {
-                return refused(
-                    format!("mac: `{text}` is not a MAC address"),
-                    "write six bytes in hex: 02:00:0a:f4:01:02",
-                );
-            }
-        };
-        let (v4, v6): (Vec<IpAddr>, Vec<IpAddr>) = asked.addresses.iter().partition(|address| address.is_ipv4());
-        let unusable = |address: &&IpAddr| address.is_unspecified() || address.is_loopback() || address.is_multicast();
-        if let Some(address) = asked.addresses.iter().find(unusable) {
-            return refused(format!("addresses: {address} is not a pod's address"), "");
-        }
-        if v4.len() > 1 || v6.len() > 1 {
-            return refused("addresses: a pod has at most one address of each family".to_owned(), "");
-        }
-        Ok(Self {
-            key: Arc::new(key),
-            network: asked.network.as_deref().map(Arc::from),
-            pod: PodName::new(namespace, pod),
-            uid: asked.pod_uid.as_deref().and_then(Uid::of),
-            interface: asked.interface.as_str().into(),
-            netns: asked.netns.as_deref().map(Arc::from),
-            mac,
-            addresses: asked.addresses.clone(),
-            number: 0,
-        })
-    }
-
-    fn is_same(&self, other: &Self) -> bool {
-        *self == Self { number: self.number, ..other.clone() }
-    }
-}
 
 /// See the module.
 #[derive(Debug, Default)]

@@ -12,8 +12,9 @@ use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use serde::Serialize;
 use serde_json::Value;
 
+use super::added::AddedEntry;
 use super::file::PortFile;
-use super::registry::{AddedEntry, Registry};
+use super::registry::Registry;
 use super::serving::{Facts, Serving};
 use super::{Attach, Event, Question, Reply};
 use crate::composer::Composer;

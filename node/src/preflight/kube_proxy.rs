@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use bulkhead_dataplane::io::has_nft_rules;
 
-use super::{Facts, Finding, Severity};
+use super::{Finding, Severity};
 use crate::config::Config;
 use bulkhead_answers::services::OFF;
 
@@ -68,8 +68,7 @@ impl KubeProxy {
 }
 
 /// Who translates Services on this node, and what will not work.
-pub(crate) fn judge(config: &Config, facts: &Facts) -> Option<Finding> {
-    let proxy = &facts.kube_proxy;
+pub(crate) fn judge(config: &Config, proxy: &KubeProxy) -> Option<Finding> {
     let finding = |what, why: &str, remedy: &str| {
         let (why, remedy) = (why.to_owned(), remedy.to_owned());
         Some(Finding { severity: Severity::Warning, what, why, remedy, comes_again: false })
@@ -141,7 +140,7 @@ mod tests {
     fn found(services: &str, proxy: KubeProxy) -> Option<Finding> {
         let text = format!("node: n\nstate: {{paths: [s]}}\nports: []\nservices: {services}\n");
         let config = Config::parse("c", &text, Path::new("")).unwrap();
-        judge(&config, &Facts { kube_proxy: proxy, ..Facts::default() })
+        judge(&config, &proxy)
     }
 
     #[test]

@@ -9,7 +9,8 @@ use bulkhead_control::renderer::acl;
 use ipnet::IpNet;
 
 use super::LiveState;
-use crate::stream::{EndFacts, Selector};
+use crate::end_facts::EndFacts;
+use crate::stream::Selector;
 
 impl LiveState {
     /// How far each attached pod is known.

@@ -185,7 +185,7 @@ impl Client {
 
     /// Whether nothing more is to be told to it.
     pub(super) fn is_over(&self) -> bool {
-        let ends = |asked: &Observe| asked.follows() && asked.is_over_at(super::now());
+        let ends = |asked: &Observe| asked.follows() && asked.is_over_at(crate::clock::now());
         // The past is told first.
         let is_late = self.opened.is_none() && matches!(&self.wanted, Wanted::Observed(asked) if ends(asked));
         self.is_done || self.outlet.is_closed() || is_late
@@ -330,7 +330,7 @@ fn lost(source: LostEventSource, count: u64, node: &str) -> Value {
     json!({
         "lost_events": { "source": source, "num_events_lost": count.to_string() },
         "node_name": node,
-        "time": words::rfc3339(super::now()),
+        "time": words::rfc3339(crate::clock::now()),
     })
 }
 

@@ -5,9 +5,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bulkhead_control::object::{Labels, Pod, Workload};
+use bulkhead_control::object::{Labels, Workload};
 use bulkhead_dataplane::{PortKind, Snapshot};
 
+use super::super::end_facts::EndFacts;
 use super::super::observer::Observer;
 use bulkhead_observe::hubble::flow::{self, Endpoint};
 
@@ -29,15 +30,6 @@ mod reserved {
     pub(super) const FIRST: u32 = 256;
     /// The last one of pods.
     pub(super) const LAST: u32 = (1 << 24) - 1;
-}
-
-/// What the state says of an address.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct EndFacts {
-    /// The pod that has it.
-    pub pod: Option<Arc<Pod>>,
-    /// Whether it is a node's.
-    pub is_node: bool,
 }
 
 /// An end of a flow.

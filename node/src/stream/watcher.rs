@@ -19,10 +19,10 @@ use super::ends::Ends;
 use super::rate::Rate;
 use super::repeats::{self, Event, Repeats};
 use super::{REMEMBERED, Request, StreamCounts, flow, walk};
-use crate::admin::kind_name;
 use crate::journal::Tap;
 use crate::observer::Observer;
 use crate::view;
+use crate::view::kind_name;
 use bulkhead_observe::admin::{Failure, WatchedPort, Watching};
 
 /// How often the rings are read while somebody watches. They hold what happens in 160 ms at 100,000 sessions a second.

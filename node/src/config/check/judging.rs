@@ -3,9 +3,9 @@
 use bulkhead_control::object::Enforcement;
 use bulkhead_control::renderer::acl::EnforcedAt;
 
+use super::super::faults::{Faults, line};
 use super::super::file::{Enforce, File};
 use super::super::{Dataplane, EngineName};
-use super::{Faults, line};
 
 /// What enforces policy on the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 //! What `dataplane: nftables` does with, and what it does not do.
 
 use super::super::NftablesConfig;
+use super::super::faults::{Faults, line};
 use super::super::file::File;
-use super::{Faults, line};
 
 /// Linux' IFNAMSIZ without the closing zero.
 const MAX_INTERFACE_LEN: usize = 15;

@@ -10,9 +10,9 @@ use bulkhead_dataplane::PortKind;
 use ipnet::IpNet;
 use serde_saphyr::Spanned;
 
+use super::super::faults::{Faults, line};
 use super::super::file::{Create, Kind, Port, Route};
 use super::super::{CreatedHost, PortEntry, RouteEntry};
-use super::{Faults, line};
 
 /// What container runtimes call a pod's interface.
 const DEFAULT_PEER: &str = "eth0";

@@ -8,9 +8,9 @@ use bulkhead_cluster::kubernetes::Access;
 use bulkhead_control::source::{KindName, Options, Semantics, ServiceKinds, Strictness};
 use serde_saphyr::Spanned;
 
+use super::super::faults::{Faults, line};
 use super::super::file::{Kubernetes, State};
 use super::super::{KubernetesConfig, StateConfig};
-use super::{Faults, line};
 use bulkhead_answers::args;
 
 /// Where what is kept for a start without an API server lies by default: it outlives the machine's restart.

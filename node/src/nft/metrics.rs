@@ -7,14 +7,16 @@ use bulkhead_dataplane::OriginCounters;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 
-use super::{Kind, Labels, Metrics, Value, bounded, labels_of};
-use crate::nft::{Counter, Told, reasons};
+use super::kernel::Counter;
+use super::status::{Told, reasons};
+use crate::admin::exposition::{Kind, Labels, Metrics, Value};
+use crate::admin::policy_labels::{bounded, labels_of};
 
 /// All metrics as text.
 ///
 /// # Errors
 /// Never in fact: what is written to is a string.
-pub(crate) fn render_kernel(told: &Told, counters: &[Counter]) -> Result<String, fmt::Error> {
+pub(crate) fn render(told: &Told, counters: &[Counter]) -> Result<String, fmt::Error> {
     let mut metrics = Metrics::default();
     add_program(&mut metrics, told);
     add_decided(&mut metrics, told, counters);

@@ -1,0 +1,31 @@
+//! Collects everything that is wrong with a configuration file.
+
+use serde_saphyr::Spanned;
+
+use super::ConfigError;
+
+/// `sockaddr_un` has 108 bytes, the closing zero included; what is made under another name first needs some of them.
+pub(super) const MAX_SOCKET_PATH: usize = 96;
+
+/// Collects faults.
+pub(super) struct Faults<'a> {
+    pub(super) file: &'a str,
+    pub(super) errors: Vec<ConfigError>,
+}
+
+impl Faults<'_> {
+    pub(super) fn add(
+        &mut self,
+        line: Option<u64>,
+        field: impl Into<String>,
+        problem: impl Into<String>,
+        help: impl Into<String>,
+    ) {
+        let (field, problem, help) = (field.into(), problem.into(), help.into());
+        self.errors.push(ConfigError { file: self.file.into(), line, field, problem, help });
+    }
+}
+
+pub(super) fn line<T>(value: &Spanned<T>) -> Option<u64> {
+    Some(value.referenced.line())
+}

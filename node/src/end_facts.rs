@@ -1,0 +1,14 @@
+//! What the state knows about an address.
+
+use std::sync::Arc;
+
+use bulkhead_control::object::Pod;
+
+/// The owner of an address. Both fields are empty for an address outside the cluster.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct EndFacts {
+    /// The pod with the address. `None` if no pod has it.
+    pub pod: Option<Arc<Pod>>,
+    /// Whether the address is a node's.
+    pub is_node: bool,
+}

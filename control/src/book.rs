@@ -19,6 +19,7 @@ mod commit;
 mod named;
 mod nodes;
 mod pending;
+mod port_name;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -29,9 +30,10 @@ use bulkhead_classifier::AddressSet;
 
 use self::candidates::Candidates;
 pub(crate) use self::commit::CommittedSets;
-pub(crate) use self::named::{Anywhere, Named, PortName};
+pub(crate) use self::named::Named;
 use self::nodes::Told;
 use self::pending::{Identities, Pending, SetKey, fresh};
+pub(crate) use self::port_name::{Anywhere, PortName};
 use crate::cache::{Cache, PodKey, scope_covers};
 use crate::contract::SetId;
 use crate::object::{IpBlock, Namespace, Pod, PodPeer, PolicyName};

@@ -38,6 +38,7 @@ pub mod engine;
 mod fixtures;
 pub mod identity;
 pub mod inventory;
+mod labels;
 pub mod object;
 pub mod origin;
 pub mod pipeline;

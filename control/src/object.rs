@@ -7,7 +7,6 @@ mod pod;
 mod service;
 mod workload;
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -24,14 +23,8 @@ pub use self::service::{
     ClusterService, Endpoint, EndpointPort, EndpointSlice, Hints, ServiceName, ServicePort, TrafficPolicy, ZONE_LABEL,
 };
 pub use self::workload::Workload;
+pub use crate::labels::{Labels, NAMESPACE_NAME_LABEL};
 use crate::selector::Selector;
-
-/// Label keys and values.
-pub type Labels = BTreeMap<Arc<str>, Arc<str>>;
-
-/// The label that the API server puts on every namespace; its value is the namespace's name.
-/// Source: Kubernetes "Well-Known Labels, Annotations and Taints".
-pub const NAMESPACE_NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
 /// The annotation of `extensions/v1beta1` by which a namespace isolates its pods. Also the name under which that isolation is
 /// reported; no policy can have it, because names have no `/`.

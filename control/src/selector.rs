@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::object::{Labels, NAMESPACE_NAME_LABEL};
+use crate::labels::{Labels, NAMESPACE_NAME_LABEL};
 
 /// A conjunction of requirements on labels; without any it selects everything.
 ///

@@ -88,3 +88,27 @@ impl Drop for Listener {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scratch::Scratch;
+
+    #[test]
+    fn only_the_owner_may_open_the_socket_and_a_stale_one_is_replaced() {
+        let scratch = Scratch::new("admin-socket");
+        let path = scratch.path().join("run/admin.sock");
+        let first = Listener::bind(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(Listener::bind(&path).is_none(), "the first one is alive");
+        assert!(UnixStream::connect(&path).is_ok(), "and keeps its file");
+        // What a killed process leaves: a file that nobody answers at.
+        let stale = scratch.path().join("stale.sock");
+        drop(UnixListener::bind(&stale).unwrap());
+        assert!(stale.exists());
+        let taken = Listener::bind(&stale).unwrap();
+        assert!(UnixStream::connect(&stale).is_ok());
+        drop((first, taken));
+        assert!(!path.exists() && !stale.exists());
+    }
+}

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ahash::AHashMap;
 use bulkhead_classifier::AddressSet;
 
-use super::named::{Anywhere, PortName};
+use super::port_name::{Anywhere, PortName};
 use crate::contract::SetId;
 use crate::object::{PodPeer, PolicyName};
 use crate::selector::Selector;

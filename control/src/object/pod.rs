@@ -142,3 +142,13 @@ impl Timestamp {
         is_such.then(|| Self(digits.fold(0, |number, digit| number * 10 + u64::from(digit - b'0'))))
     }
 }
+
+impl Pod {
+    /// What the pod belongs to.
+    pub fn workload(&self) -> Workload {
+        match &self.owner {
+            Some(owner) => Workload::clone(owner),
+            None => Workload { kind: "Pod".into(), name: self.name.name.clone() },
+        }
+    }
+}

@@ -5,8 +5,6 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::Pod;
-
 /// What makes pods of one kind: a Deployment, a `StatefulSet`, a `CronJob`. A pod that nothing makes is its own workload.
 ///
 /// Pods of one workload have the same labels and ports but for what its controller adds, so that policies treat them alike.
@@ -21,15 +19,5 @@ pub struct Workload {
 impl fmt::Display for Workload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.kind, self.name)
-    }
-}
-
-impl Pod {
-    /// What the pod belongs to.
-    pub fn workload(&self) -> Workload {
-        match &self.owner {
-            Some(owner) => Workload::clone(owner),
-            None => Workload { kind: "Pod".into(), name: self.name.name.clone() },
-        }
     }
 }

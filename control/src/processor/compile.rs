@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ahash::AHashSet;
 use bulkhead_classifier::{AddressSet, ServiceSet, Services};
 
-use super::governing::Governing;
+use super::governing::{Governing, denies_quarantined};
 use crate::book::{AddressBook, Anywhere, Named, PortName, Use, addresses_of};
 use crate::cache::Cache;
 use crate::contract::{Peers, SetId};
@@ -253,15 +253,6 @@ impl Compiler<'_> {
         }
         destinations
     }
-}
-
-/// Whether the rule denies what is quarantined, too: it denies pods, or keeps the rest of its tier from them, and which pods the
-/// address has is not known. A rule that accepts pods does not match such an address.
-///
-/// A rule is then never kinder to it than to any of the pods that say it is theirs: what is left to let it through, up to the first
-/// of these rules of a tier, are rules that name networks.
-pub(super) fn denies_quarantined(rule: &ClusterRule) -> bool {
-    rule.action != RuleAction::Accept && rule.traffic.peers.iter().flatten().any(|peer| matches!(peer, Peer::Pods(_)))
 }
 
 /// Each set once, in this order: it follows from the policy, as identities do not.

@@ -3,9 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::compile::denies_quarantined;
 use crate::cache::{Cache, PodKey};
-use crate::object::{ClusterPolicy, Enforcement, Pod, Policy, PolicyName, PolicyRule};
+use crate::object::{ClusterPolicy, ClusterRule, Enforcement, Peer, Pod, Policy, PolicyName, PolicyRule, RuleAction};
 use crate::origin::Direction;
 use crate::work::Work;
 
@@ -88,4 +87,13 @@ impl Governing {
 
 fn selects(cache: &Cache, policy: &ClusterPolicy, pod: &Pod) -> bool {
     policy.subject.pods.matches(&pod.labels) && cache.scope_covers(&policy.subject.namespaces, &pod.name.namespace)
+}
+
+/// Whether the rule denies what is quarantined, too: it denies pods, or keeps the rest of its tier from them, and which pods the
+/// address has is not known. A rule that accepts pods does not match such an address.
+///
+/// A rule is then never kinder to it than to any of the pods that say it is theirs: what is left to let it through, up to the first
+/// of these rules of a tier, are rules that name networks.
+pub(super) fn denies_quarantined(rule: &ClusterRule) -> bool {
+    rule.action != RuleAction::Accept && rule.traffic.peers.iter().flatten().any(|peer| matches!(peer, Peer::Pods(_)))
 }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::{BackendId, Resolver, ServicePortId, Vip, VipKind};
+use super::{BackendId, List, Resolver, ServicePortId, Vip, VipKind};
 use crate::object::{ServiceName, TrafficPolicy, Transport};
 
 /// Where a client is, seen from the node: to a vswitch the port that its packet came in on.
@@ -28,15 +28,6 @@ pub struct Client {
     pub address: IpAddr,
     /// Where it is.
     pub place: Place,
-}
-
-/// One of the two lists of a service port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum List {
-    /// The backends of all nodes.
-    Cluster,
-    /// Those of this node.
-    Local,
 }
 
 /// A backend that may be chosen.

@@ -2,7 +2,6 @@
 
 use serde::Serialize;
 
-use super::Resolver;
 use crate::object::ServiceName;
 
 /// The health check of a Service.
@@ -50,18 +49,5 @@ impl HealthCheck {
         let service = self.service.clone();
         let body = HealthBody { service, local_endpoints, service_proxy_healthy: is_proxy_healthy };
         HealthAnswer { status, weight: local_endpoints, body }
-    }
-}
-
-impl Resolver {
-    /// The health check at this port; none where nothing is to listen there.
-    pub fn health_check(&self, port: u16) -> Option<&HealthCheck> {
-        let (rank, ()) = self.health_checks.winner(&port)?;
-        self.services.get(rank.owner().service()?)?.health_check.as_ref().map(|(_, check)| check)
-    }
-
-    /// All ports at which load balancers ask, in no particular order.
-    pub fn health_check_ports(&self) -> impl Iterator<Item = u16> {
-        self.health_checks.keys().copied()
     }
 }

@@ -7,9 +7,9 @@
 //! A Service that an event names is resolved again as a whole, and only what differs is told: that costs as much as the Service has
 //! endpoints, whatever else there is. A change of the node's own zone or addresses resolves all Services again.
 
+mod health_checks;
+mod host_ports;
 mod refresh;
-
-pub(super) use self::refresh::Terms;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -17,10 +17,10 @@ use std::sync::Arc;
 
 use ahash::AHashMap;
 
+use self::host_ports::HostPorts;
 use super::backends::{Backend, Backends};
 use super::claims::Claims;
 use super::health::HealthCheck;
-use super::host_ports::HostPorts;
 use super::select::Location;
 use super::{BackendId, Changes, NodePortAddresses, Owner, ResolvedPort, ServicePortId, Settings, Vip};
 use crate::cache::Event;

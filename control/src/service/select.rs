@@ -3,8 +3,16 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::List;
 use crate::object::{Endpoint, EndpointSlice, Hints};
+
+/// One of the two lists of a service port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum List {
+    /// The backends of all nodes.
+    Cluster,
+    /// Those of this node.
+    Local,
+}
 
 /// Where the node is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

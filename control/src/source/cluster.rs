@@ -8,15 +8,13 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::address::{AddressFault, parse_address};
-use super::decode::{Model, ObjectKey, Outcome, Read};
 use super::enforcement;
 use super::error::{Findings, quoted};
-use super::fallback;
 use super::metadata::{object_name, plain_name};
+use super::outcome::Model;
 use super::owner;
 use super::path::FieldPath;
 use super::policy::{block_of, port_number, transport};
@@ -37,11 +35,6 @@ const TO_BE_DELETED_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 /// The kinds of nodes and pods.
 pub(super) const NODE_KIND: &str = "Node";
 pub(super) const POD_KIND: &str = "Pod";
-
-/// Reads a pod.
-pub(super) fn pod(value: &Value) -> Read {
-    read(POD_KIND, true, value, |raw, findings| checked_pod(raw, findings).map(Object::from), fallback::pod)
-}
 
 /// The pod, none when anything of it is not understood.
 pub(super) fn whole_pod(value: &Value) -> Option<Pod> {
@@ -93,29 +86,31 @@ pub(super) fn checked_pod(raw: raw::RawPod, findings: &mut Findings) -> Option<P
     })
 }
 
-/// Reads a namespace.
-pub(super) fn namespace(value: &Value, model: Model) -> Read {
-    let build = |raw: raw::RawNamespace, findings: &mut Findings| {
-        let metadata = raw.metadata.map(|Mapping(metadata)| metadata).unwrap_or_default();
-        let name: Arc<str> = plain_name(metadata.name, &mut findings.problems)?.into();
-        let mut labels = labels_of(metadata.labels);
-        let given = labels.insert(NAMESPACE_NAME_LABEL.into(), Arc::clone(&name));
-        if let Some(given) = given.filter(|given| *given != name) {
-            let path = FieldPath::of("metadata").key("labels").key(NAMESPACE_NAME_LABEL);
-            let text = format!("label is {}, but the namespace is {}", quoted(&given), quoted(&name));
-            findings.problem(&path, text, "remove the label: every namespace has it, with its own name");
-        }
-        let annotation = metadata.annotations.as_ref().and_then(|all| all.get(ISOLATION_ANNOTATION));
-        let isolation =
-            annotation.map_or(Some(IngressIsolation::ClusterDefault), |text| isolation_by(model, text, findings))?;
-        let denied = metadata.annotations.as_ref().and_then(|all| all.get(DENIED_ANNOTATION));
-        let denied = denied.map(|text| denied_of(text, findings));
-        let status = raw.status.map(|Mapping(status)| status).unwrap_or_default();
-        let terminating = metadata.deletion_timestamp.is_some() || status.phase.as_deref() == Some("Terminating");
-        let enforcement = enforcement::of(value, findings);
-        Some(Object::Namespace(Namespace { name, labels, terminating, isolation, denied, enforcement }))
-    };
-    read("Namespace", false, value, build, |value| fallback::namespace(value, model))
+/// A namespace from its raw form. `None` if a part that decides policy could not be parsed; `findings` then holds the problem.
+pub(super) fn checked_namespace(
+    raw: raw::RawNamespace,
+    value: &Value,
+    model: Model,
+    findings: &mut Findings,
+) -> Option<Object> {
+    let metadata = raw.metadata.map(|Mapping(metadata)| metadata).unwrap_or_default();
+    let name: Arc<str> = plain_name(metadata.name, &mut findings.problems)?.into();
+    let mut labels = labels_of(metadata.labels);
+    let given = labels.insert(NAMESPACE_NAME_LABEL.into(), Arc::clone(&name));
+    if let Some(given) = given.filter(|given| *given != name) {
+        let path = FieldPath::of("metadata").key("labels").key(NAMESPACE_NAME_LABEL);
+        let text = format!("label is {}, but the namespace is {}", quoted(&given), quoted(&name));
+        findings.problem(&path, text, "remove the label: every namespace has it, with its own name");
+    }
+    let annotation = metadata.annotations.as_ref().and_then(|all| all.get(ISOLATION_ANNOTATION));
+    let isolation =
+        annotation.map_or(Some(IngressIsolation::ClusterDefault), |text| isolation_by(model, text, findings))?;
+    let denied = metadata.annotations.as_ref().and_then(|all| all.get(DENIED_ANNOTATION));
+    let denied = denied.map(|text| denied_of(text, findings));
+    let status = raw.status.map(|Mapping(status)| status).unwrap_or_default();
+    let terminating = metadata.deletion_timestamp.is_some() || status.phase.as_deref() == Some("Terminating");
+    let enforcement = enforcement::of(value, findings);
+    Some(Object::Namespace(Namespace { name, labels, terminating, isolation, denied, enforcement }))
 }
 
 /// What the `extensions/v1beta1` annotation says to a model. To that of servers since 1.7 nothing, and who thinks otherwise has
@@ -159,11 +154,6 @@ fn denied_of(annotation: &Value, findings: &mut Findings) -> Denied {
     })
 }
 
-/// Reads a node.
-pub(super) fn node(value: &Value) -> Read {
-    read(NODE_KIND, false, value, |raw, findings| checked_node(raw, findings).map(Object::Node), fallback::node)
-}
-
 /// The node, none when anything of it is not understood.
 pub(super) fn whole_node(value: &Value) -> Option<Node> {
     let mut findings = Findings::default();
@@ -172,7 +162,7 @@ pub(super) fn whole_node(value: &Value) -> Option<Node> {
 }
 
 /// The node, as far as it was understood; it may be used only when no problem was found.
-fn checked_node(raw: raw::RawNode, findings: &mut Findings) -> Option<Node> {
+pub(super) fn checked_node(raw: raw::RawNode, findings: &mut Findings) -> Option<Node> {
     let metadata = raw.metadata.map(|Mapping(metadata)| metadata).unwrap_or_default();
     let spec = raw.spec.map(|Mapping(spec)| spec).unwrap_or_default();
     let status = raw.status.map(|Mapping(status)| status).unwrap_or_default();
@@ -209,39 +199,6 @@ fn node_addresses(status: &RawNodeStatus, findings: &mut Findings) -> Vec<IpAddr
         }
     }
     addresses
-}
-
-/// Reads an object of one kind: its shape, then what `build` makes of it, or `fallback` where there is a fault.
-pub(super) fn read<T: DeserializeOwned>(
-    kind: &'static str,
-    namespaced: bool,
-    value: &Value,
-    build: impl FnOnce(T, &mut Findings) -> Option<Object>,
-    fallback: impl FnOnce(&Value) -> Outcome,
-) -> Read {
-    let mut findings = Findings::default();
-    let object = match raw::typed::<T>(value, &FieldPath::default()) {
-        Ok(raw) => build(raw, &mut findings),
-        Err(problem) => {
-            findings.problems.push(problem);
-            None
-        }
-    };
-    let (label, key) = identify(kind, namespaced, value);
-    let outcome = match object {
-        Some(object) if findings.problems.is_empty() => Outcome::Object(object),
-        _ => fallback(value),
-    };
-    Read { label, key, outcome, findings }
-}
-
-fn identify(kind: &'static str, namespaced: bool, value: &Value) -> (String, Option<ObjectKey>) {
-    let text = |pointer| value.pointer(pointer).and_then(Value::as_str);
-    let own = || text("/metadata/namespace").filter(|namespace| !namespace.is_empty());
-    let namespace = if namespaced { own().unwrap_or("default") } else { "" };
-    let Some(name) = text("/metadata/name") else { return (kind.to_owned(), None) };
-    let label = if namespaced { format!("{kind} {namespace}/{name}") } else { format!("{kind} {name}") };
-    (label, Some(ObjectKey { kind, namespace: namespace.into(), name: name.into() }))
 }
 
 /// What is no time says nothing: it is asked for only where two pods have one address.

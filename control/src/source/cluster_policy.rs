@@ -24,11 +24,11 @@ use serde_json::Value;
 use self::raw::{RawPods, RawRule, RawSpec, RawSubject};
 pub use self::unlabelled::{Unknown, needs_labels};
 use self::version::Version;
-use super::decode::{ObjectKey, Outcome, Read};
 use super::error::{Findings, Problem, quoted};
 use super::labels::{optional_selector, selector};
 use super::metadata::plain_name;
 use super::names;
+use super::outcome::{ObjectKey, Outcome, Read};
 use super::path::FieldPath;
 use super::raw::{Mapping, Part, typed};
 use crate::object::{

@@ -1,19 +1,19 @@
 //! Which kind of object a value is, and whose turn it is to read it.
 
-use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::cluster;
 use super::cluster_policy;
 use super::error::{Findings, Problem, quoted};
 use super::fallback;
+use super::kinds;
 use super::names;
+use super::outcome::{Model, Outcome, Read};
 use super::path::FieldPath;
 use super::policy;
 use super::service;
 use super::template::{self, WorkloadRead};
-use crate::object::{ISOLATION_ANNOTATION, Object, PolicyVersion};
+use crate::object::{ISOLATION_ANNOTATION, PolicyVersion};
 
 /// The apiVersion of the NetworkPolicy that is read.
 pub(super) const POLICY_API: &str = "networking.k8s.io/v1";
@@ -50,44 +50,6 @@ pub(super) enum Decoded {
         /// As it was meant in 2016.
         v1beta1: Box<Read>,
     },
-}
-
-/// Which of the two models `extensions/v1beta1` is read by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Model {
-    V1,
-    V1beta1,
-}
-
-/// An object of a kind that is read, understood or not.
-pub(super) struct Read {
-    /// Its kind, namespace and name as far as they are known; empty when nothing is.
-    pub(super) label: String,
-    /// What no other object may share; none when the name is not known.
-    pub(super) key: Option<ObjectKey>,
-    pub(super) outcome: Outcome,
-    pub(super) findings: Findings,
-}
-
-/// What an object stands for. It is [`Outcome::Object`] exactly when there is no problem among the findings.
-pub(super) enum Outcome {
-    /// Itself.
-    Object(Object),
-    /// It was not understood: this one, which allows no more than any that could be meant, where faults are survived.
-    Closed(Object),
-    /// Nothing, where faults are survived: nobody can say for whom it would count.
-    Nothing,
-    /// Nothing can stand for it, and without it what it forbids would pass: the input is refused in every mode.
-    Unreadable,
-}
-
-/// What identifies an object in a cluster.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct ObjectKey {
-    pub(super) kind: &'static str,
-    /// Empty for kinds without a namespace.
-    pub(super) namespace: Arc<str>,
-    pub(super) name: Arc<str>,
 }
 
 /// What the items of a typed list (`PodList`) do not repeat.
@@ -163,9 +125,9 @@ fn decode_by(value: &Value, model: Model) -> Decoded {
     let read = match (api_version, kind) {
         (POLICY_API, POLICY_KIND) => policy::read(value, PolicyVersion::V1, None),
         (BETA_POLICY_API, POLICY_KIND) => policy::read(value, beta, None),
-        ("v1", "Pod") => cluster::pod(value),
-        ("v1", "Namespace") => cluster::namespace(value, model),
-        ("v1", "Node") => cluster::node(value),
+        ("v1", "Pod") => kinds::pod(value),
+        ("v1", "Namespace") => kinds::namespace(value, model),
+        ("v1", "Node") => kinds::node(value),
         ("v1", service::SERVICE_KIND) => service::service(value),
         (service::SLICE_API, service::SLICE_KIND) => service::slice(value),
         _ => match meant_as_policy(api_version, kind) {
@@ -212,7 +174,7 @@ fn unidentified(value: &Value, problem: Problem, model: Model) -> Read {
     let annotations = value.pointer("/metadata/annotations");
     let isolates = model == Model::V1beta1 && annotations.is_some_and(|all| all.get(ISOLATION_ANNOTATION).is_some());
     let mut read = if text("kind") == Some("Namespace") || isolates {
-        Read { outcome: fallback::namespace(value, model), ..cluster::namespace(value, model) }
+        Read { outcome: fallback::namespace(value, model), ..kinds::namespace(value, model) }
     } else {
         Read { label: String::new(), key: None, outcome: Outcome::Nothing, findings: Findings::default() }
     };

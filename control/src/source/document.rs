@@ -9,8 +9,8 @@ use serde_json::{Map, Value};
 
 use super::decode::{Decoded, Inherited, decode, identity};
 use super::error::{Problem, quoted};
-use super::parse::{Element, Entry, GIVEN_TWICE, Tree, insert_once, scalars};
 use super::path::FieldPath;
+use super::tree::{Element, Entry, GIVEN_TWICE, Tree, insert_once, scalars};
 
 /// The lists whose items are read, whatever their apiVersion. They must have items and nothing unknown: one with `item:`
 /// would else be empty without a word.

@@ -10,10 +10,10 @@ use serde_json::Value;
 
 use super::address::parse_address;
 use super::cluster::{whole_node, whole_pod};
-use super::decode::{Model, Outcome};
 use super::error::Findings;
 use super::metadata;
 use super::names;
+use super::outcome::{Model, Outcome};
 use super::path::FieldPath;
 use super::policy::{port_number, transport};
 use super::raw::{self, RawContainer, RawContainerPort};

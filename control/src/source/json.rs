@@ -2,7 +2,24 @@
 
 use std::borrow::Cow;
 
-use super::locate::{Shape, Token};
+/// What a text consists of, for both notations.
+#[derive(Debug)]
+pub(super) enum Token<'a> {
+    Open(Shape),
+    Close,
+    Scalar {
+        text: Cow<'a, str>,
+        /// Whether it would, as a whole document, be an empty one.
+        null: bool,
+    },
+}
+
+/// What a token opens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shape {
+    Mapping,
+    Sequence,
+}
 
 /// The tokens of JSON text, with their lines. On text that is no JSON the tokens mean nothing, but they end.
 pub(super) struct JsonTokens<'a> {

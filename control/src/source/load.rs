@@ -7,14 +7,16 @@ use std::sync::Arc;
 
 use super::cluster;
 use super::cluster_policy::{self, Unknown};
-use super::decode::{Decoded, ObjectKey, Outcome};
+use super::decode::Decoded;
 use super::error::{Problem, SourceError, SourceErrors, printable};
 use super::fallback::exclude_namespaces;
 use super::locate::{Wanted, lines};
-use super::parse::{Entry, parse};
+use super::outcome::{ObjectKey, Outcome};
+use super::parse::parse;
 use super::path::FieldPath;
 use super::planned::{self, Placed};
 use super::template::WorkloadRead;
+use super::tree::Entry;
 use super::{Loaded, Options, Semantics, ServiceKinds, Strictness, Templates, Unenforced, foreign, service};
 use crate::object::{ISOLATION_ANNOTATION, IngressIsolation, Object, Policy, PolicyVersion, Position};
 

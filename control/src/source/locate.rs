@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use serde_saphyr::granit_parser::{Event, Parser, ScalarStyle, Span};
 
-use super::json::JsonTokens;
+use super::json::{JsonTokens, Shape, Token};
 use super::path::{FieldPath, Step};
 
 /// The two notations. JSON is YAML too, but `serde_json` is several times as fast, and takes several documents in a row.
@@ -22,25 +22,6 @@ pub(super) struct Wanted {
     pub(super) document: usize,
     /// The field's path from the document's root.
     pub(super) path: FieldPath,
-}
-
-/// What a text consists of, for both notations.
-#[derive(Debug)]
-pub(super) enum Token<'a> {
-    Open(Shape),
-    Close,
-    Scalar {
-        text: Cow<'a, str>,
-        /// Whether it would, as a whole document, be an empty one.
-        null: bool,
-    },
-}
-
-/// What a token opens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Shape {
-    Mapping,
-    Sequence,
 }
 
 /// The lines, from 1, of the wanted fields in the same order, by one walk over the text; where a field is not written

@@ -58,12 +58,14 @@ mod error;
 mod fallback;
 mod foreign;
 mod json;
+mod kinds;
 mod labels;
 mod load;
 mod locate;
 mod metadata;
 mod names;
 mod options;
+mod outcome;
 mod owner;
 mod parse;
 mod path;
@@ -92,6 +94,7 @@ mod tests_properties;
 mod tests_services;
 #[cfg(test)]
 mod tests_templates;
+mod tree;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -8,12 +8,12 @@ use ipnet::IpNet;
 use serde_json::Value;
 
 use super::address::{AddressFault, parse_block};
-use super::decode::{ObjectKey, Outcome, Read};
 use super::enforcement;
 use super::error::{Findings, Problem, quoted};
 use super::labels::{optional_selector, selector};
 use super::metadata::{self, Place};
 use super::names;
+use super::outcome::{ObjectKey, Outcome, Read};
 use super::path::FieldPath;
 use super::raw::{self, List, Mapping, PortRef, RawBlock, RawPeer, RawPort, RawSelector, RawSpec};
 use crate::object::{

@@ -11,11 +11,12 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use serde_json::Value;
 
-use super::cluster::{address_of, read, timestamp};
-use super::decode::{Outcome, Read};
+use super::cluster::{address_of, timestamp};
 use super::error::{Findings, quoted};
+use super::kinds::read;
 use super::metadata::object_name;
 use super::names;
+use super::outcome::{Outcome, Read};
 use super::path::FieldPath;
 use super::policy::{block_of, port_number, transport};
 use super::raw::{List, Mapping, typed};

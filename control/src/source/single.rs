@@ -5,10 +5,11 @@
 use serde_json::Value;
 
 pub use super::cluster_policy::{Unknown, needs_labels};
-use super::decode::{Decoded, Inherited, Outcome, decode};
+use super::decode::{Decoded, Inherited, decode};
 use super::error::{Findings, Problem, SourceError, SourceErrors};
 pub use super::fallback::exclude_namespaces;
 use super::load::consequence;
+use super::outcome::Outcome;
 use crate::object::Object;
 
 /// An object as it was read.

@@ -8,9 +8,9 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::cluster::checked_pod;
-use super::decode::ObjectKey;
 use super::error::{Findings, Problem};
 use super::metadata::object_name;
+use super::outcome::ObjectKey;
 use super::owner;
 use super::path::FieldPath;
 use super::raw::{self, List, Mapping, Metadata, Part};

@@ -21,7 +21,6 @@ use crate::oracle::{Flow, Owner, State, number_of};
 
 /// One thing that happens.
 #[derive(Clone, Debug)]
-#[expect(clippy::large_enum_variant, reason = "nearly all are events")]
 pub(crate) enum Step {
     /// An event of the source.
     Event(Event),

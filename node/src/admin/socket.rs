@@ -154,25 +154,6 @@ async fn write(writer: &mut (impl AsyncWriteExt + Unpin), answer: &Answer) -> io
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scratch::Scratch;
-
-    #[test]
-    fn only_the_owner_may_open_the_socket_and_a_stale_one_is_replaced() {
-        let scratch = Scratch::new("admin-socket");
-        let path = scratch.path().join("run/admin.sock");
-        let first = Listener::bind(&path).unwrap();
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        assert!(Listener::bind(&path).is_none(), "the first one is alive");
-        assert!(UnixStream::connect(&path).is_ok(), "and keeps its file");
-        // What a killed process leaves: a file that nobody answers at.
-        let stale = scratch.path().join("stale.sock");
-        drop(UnixListener::bind(&stale).unwrap());
-        assert!(stale.exists());
-        let taken = Listener::bind(&stale).unwrap();
-        assert!(UnixStream::connect(&stale).is_ok());
-        drop((first, taken));
-        assert!(!path.exists() && !stale.exists());
-    }
 
     #[test]
     fn one_who_cannot_watch_is_told_that_too_many_do_and_one_who_adds_a_port_that_too_many_wait() {

@@ -205,6 +205,8 @@ impl Registry {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use bulkhead_observe::admin::AddPort;
+
     use super::*;
     use crate::config::Config;
 

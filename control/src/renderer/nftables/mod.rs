@@ -32,6 +32,7 @@
 //! **Invariant.** What [`NftRenderer::full`] says is a function of the last rules, sets and interfaces alone. What
 //! [`NftRenderer::change`] says turns what was taken before into that, in one transaction.
 
+mod comment;
 mod elements;
 mod rules;
 mod script;

@@ -1,10 +1,11 @@
 //! Scripts for `nft -f`: a whole ruleset, and what turns one into another. nft makes one transaction of a script.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::{Display, Write as _};
+use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use super::comment::comment;
 use super::elements::{self, Elements};
 use super::rules::{self, Chain, KINDS, OWN_SETS};
 use super::skeleton::skeleton;
@@ -16,26 +17,11 @@ use crate::contract::{SetId, TierRule};
 use crate::object::RuleAction;
 use crate::origin::{Direction, Origins};
 
-/// What nft keeps of a comment, in bytes without the end.
-/// Source: libnftnl, `NFTNL_UDATA_COMMENT_MAXLEN` 128.
-const COMMENT: usize = 127;
-
 const DIRECTIONS: [Direction; 2] = [Direction::Egress, Direction::Ingress];
 
 /// Whether nft takes the name of an interface as it is, in quotes: no wildcard, no end of the quotes.
 pub(super) fn is_plain(name: &str) -> bool {
     !name.is_empty() && name.len() < 16 && name.chars().all(|c| c.is_ascii_alphanumeric() || "-._+@=,".contains(c))
-}
-
-/// A text as it can stand in a comment.
-pub(super) fn comment(text: impl Display) -> String {
-    let plain = |c: char| if c.is_ascii_graphic() && c != '"' && c != '\\' || c == ' ' { c } else { '?' };
-    let mut text: String = text.to_string().chars().map(plain).collect();
-    if text.len() > COMMENT {
-        text.truncate(COMMENT - 3);
-        text.push_str("...");
-    }
-    text
 }
 
 /// A script that is being written.

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
+use super::comment::comment;
 use super::rules::OWN_SETS;
-use super::script::comment;
 use super::{Epoch, MARK_MASK, Suspects, TABLE};
 
 /// What is dropped for another reason than a policy's: the counter, and what it means.

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use bulkhead_classifier::{AddressSet, PartedSet};
 use ipnet::IpNet;
 
-use super::shared::Shared;
+use super::shared::{Shared, size};
 
 /// The most intervals of a part. A change copies some 3,000 of them (about 15 us); a set of 100,000 has 32 parts. Sets up to
 /// this size are one part, as most are.
@@ -48,11 +48,6 @@ impl Part {
     fn size(&self) -> usize {
         size(&self.members)
     }
-}
-
-/// Intervals of a set.
-pub(in crate::renderer) fn size(set: &AddressSet) -> usize {
-    set.v4_intervals().len() + set.v6_intervals().len()
 }
 
 impl Parts {

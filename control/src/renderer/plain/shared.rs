@@ -10,8 +10,6 @@ use std::sync::{Arc, Weak};
 use ahash::{AHashMap, RandomState};
 use bulkhead_classifier::{AddressSet, PartedSet};
 
-use super::parts::size;
-
 /// Intervals of a set from which on its like is looked for: 4 KiB of them, which take longer to write than to find.
 const WORTH_SHARING: usize = 512;
 
@@ -155,6 +153,11 @@ fn print(keys: &RandomState, set: &AddressSet) -> u64 {
     let (v4, v6) = (set.v4_intervals(), set.v6_intervals());
     let probes: (Vec<_>, Vec<_>) = (probes(v4).collect(), probes(v6).collect());
     keys.hash_one((v4.len(), v6.len(), probes))
+}
+
+/// The number of intervals of a set.
+pub(in crate::renderer) fn size(set: &AddressSet) -> usize {
+    set.v4_intervals().len() + set.v6_intervals().len()
 }
 
 #[cfg(test)]

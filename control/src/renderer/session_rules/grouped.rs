@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use bulkhead_classifier::{Action, AddressSet, Rule};
+use bulkhead_classifier::{Action, Rule};
 use ipnet::IpNet;
 
 use super::lower::Group;
@@ -185,18 +185,4 @@ fn is_global_stale(moved: &Moved, group: &Group, networks: &[IpNet]) -> bool {
 fn is_among(networks: &[IpNet], address: IpAddr) -> bool {
     let end = networks.partition_point(|network| network.network() <= address);
     end > 0 && networks[end - 1].contains(&address)
-}
-
-/// Whether the set and one of the networks, which are sorted and do not overlap, have an address in common. No network is any.
-pub(super) fn do_meet(networks: &[IpNet], set: &AddressSet) -> bool {
-    if networks.is_empty() {
-        return !set.is_empty();
-    }
-    let meets = |first: IpAddr, last: IpAddr| {
-        let end = networks.partition_point(|network| network.network() <= last);
-        end > 0 && networks[end - 1].broadcast() >= first
-    };
-    let mut v4 = set.v4_intervals().iter().map(|&(first, last)| (IpAddr::V4(first.into()), IpAddr::V4(last.into())));
-    let mut v6 = set.v6_intervals().iter().map(|&(first, last)| (IpAddr::V6(first.into()), IpAddr::V6(last.into())));
-    v4.any(|(first, last)| meets(first, last)) || v6.any(|(first, last)| meets(first, last))
 }

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use bulkhead_classifier::{AddressSet, Addresses};
 use ipnet::IpNet;
 
-use super::grouped::do_meet;
 use crate::object::PodName;
 use crate::renderer::plain::{PlainList, PlainPod};
 
@@ -116,4 +115,18 @@ impl ListChange {
             Self::Whole => true,
         }
     }
+}
+
+/// Whether the set and one of the networks, which are sorted and do not overlap, have an address in common. No network is any.
+fn do_meet(networks: &[IpNet], set: &AddressSet) -> bool {
+    if networks.is_empty() {
+        return !set.is_empty();
+    }
+    let meets = |first: IpAddr, last: IpAddr| {
+        let end = networks.partition_point(|network| network.network() <= last);
+        end > 0 && networks[end - 1].broadcast() >= first
+    };
+    let mut v4 = set.v4_intervals().iter().map(|&(first, last)| (IpAddr::V4(first.into()), IpAddr::V4(last.into())));
+    let mut v6 = set.v6_intervals().iter().map(|&(first, last)| (IpAddr::V6(first.into()), IpAddr::V6(last.into())));
+    v4.any(|(first, last)| meets(first, last)) || v6.any(|(first, last)| meets(first, last))
 }

@@ -8,10 +8,11 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use super::select::Candidate;
-use super::{Changes, Owner, PortName, Resolver, ServicePortId, TrafficPolicy, Vip, VipKind};
+use super::Resolver;
+use super::refresh::Terms;
 use crate::object::{Endpoint, HostPort, Pod, Timestamp};
-use crate::service::resolver::Terms;
+use crate::service::select::Candidate;
+use crate::service::{Changes, Owner, PortName, ServicePortId, TrafficPolicy, Vip, VipKind};
 
 /// What is known of them.
 #[derive(Debug, Default)]

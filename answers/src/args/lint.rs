@@ -14,7 +14,7 @@ use crate::lint::ids;
     bulkhead lint --state pcaps/shop/state.yaml examples/shop/draft.yaml\n  \
     bulkhead lint --state cluster/ --hits /run/bulkhead/admin.sock\n  \
     bulkhead lint --state cluster/ --hits monday.pcapng --hits hubble.json --only unused-rule\n\n\
-    A rule never decides if removing it changes no verdict between any two addresses at any port. docs/answers.md lists all checks.\n\
+    A rule never decides if removing it changes no verdict between any two addresses at any port. docs/lint.md lists all checks.\n\
     Workloads without pods are judged by their pod templates, so a rendered chart can serve as the state.\n\n\
     Exit code 0 without findings, 1 with findings, 2 for an error.")]
 pub struct Lint {

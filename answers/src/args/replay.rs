@@ -11,7 +11,7 @@ use super::{Format, State};
     hubble observe --last 1000 -o json | bulkhead replay --state . --flows -\n\n\
     The ingress port of a packet is the capture's interface if it is named after a port (`namespace/pod`, `uplink`, `host`), else the\n\
     local pod with the packet's source address or MAC, else the uplink.\n\n\
-    If a flow log lacks a port or the client side, or the state lacks an end, the verdict is `unknown` with the reason. docs/answers.md\n\
+    If a flow log lacks a port or the client side, or the state lacks an end, the verdict is `unknown` with the reason. docs/traffic.md\n\
     describes the JSON."
 )]
 pub struct Replay {

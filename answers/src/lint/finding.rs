@@ -40,7 +40,7 @@ pub(super) struct Check {
 macro_rules! checks {
     ($($name:ident $severity:ident $id:literal $text:literal;)*) => {
         $(pub(super) const $name: &Check = &Check { id: $id, severity: Severity::$severity, text: $text };)*
-        /// All checks, in the order of docs/answers.md.
+        /// All checks, in the order of docs/lint.md.
         pub(super) const CHECKS: &[&Check] = &[$($name),*];
     };
 }

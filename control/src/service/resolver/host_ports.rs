@@ -16,7 +16,7 @@ use crate::service::{Changes, Owner, PortName, ServicePortId, TrafficPolicy, Vip
 
 /// What is known of them.
 #[derive(Debug, Default)]
-pub(super) struct HostPorts {
+pub(in crate::service) struct HostPorts {
     claimed: BTreeMap<PortName, Claimed>,
     /// The service ports that stand for them.
     ids: BTreeMap<PortName, ServicePortId>,

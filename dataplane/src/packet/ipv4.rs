@@ -152,7 +152,7 @@ mod tests {
             set_u16(&mut packet, 6, flags_and_offset);
             parse_bytes(&packet)
         };
-        assert_eq!(fragment(0x2001, 9), Err(DropReason::FragmentMalformed), "uneven and not the last");
+        assert_eq!(fragment(0x2001, 9), Err(DropReason::FragmentMalformed), "no multiple of 8 and not the last");
         assert_eq!(fragment(0x2001, 0), Err(DropReason::FragmentMalformed), "empty");
         assert_eq!(fragment(0x1fff, 16), Err(DropReason::FragmentMalformed), "past 65,535");
         let part = fragment(0x0002, 9).unwrap();

@@ -111,7 +111,7 @@ mod tests {
         packet[HEADER_LEN + 2] = 0;
         assert_eq!(parse_bytes(&packet), Err(DropReason::SourceRouted));
         packet[HEADER_LEN + 2] = 4;
-        assert!(parse_bytes(&packet).is_ok(), "a segment routing header that is used up");
+        assert!(parse_bytes(&packet).is_ok(), "a segment routing header without segments left");
         packet[HEADER_LEN + 3] = 1;
         assert_eq!(parse_bytes(&packet), Err(DropReason::SourceRouted));
     }
@@ -129,7 +129,7 @@ mod tests {
         packet[4..6].copy_from_slice(&[0, 0]);
         assert_eq!(parse_bytes(&packet), Err(DropReason::Ipv6Jumbogram));
         packet[4..6].copy_from_slice(&[0, 17]);
-        assert_eq!(parse_bytes(&packet), Err(DropReason::Ipv6Malformed), "one byte more than there is");
+        assert_eq!(parse_bytes(&packet), Err(DropReason::Ipv6Malformed), "one byte longer than the packet");
         packet[0] = 0x40;
         assert_eq!(parse_bytes(&packet), Err(DropReason::Ipv6Malformed));
         assert_eq!(parse_bytes(&[0x60; 39]), Err(DropReason::Ipv6Malformed));

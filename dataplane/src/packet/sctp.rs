@@ -27,7 +27,8 @@ pub(super) struct Header {
     pub(super) sport: u16,
     pub(super) dport: u16,
     /// The TCP flags that correspond to the first chunk. INIT is SYN; INIT ACK and ERROR have no flags; SHUTDOWN and SHUTDOWN ACK are FIN;
-    /// ABORT and SHUTDOWN COMPLETE are RST. All others are ACK: only a peer that has received the other side's cookie or COOKIE ACK sends them.
+    /// ABORT and SHUTDOWN COMPLETE are RST. All others are ACK, because only a peer that has received the other side's cookie or COOKIE ACK
+    /// sends them.
     pub(super) flags: Flags,
 }
 

@@ -41,7 +41,7 @@ pub(crate) struct Payload<'a> {
 }
 
 impl<'a> Payload<'a> {
-    /// Returns a frame's payload. `None` for an invalid header and for IPv4 fragments.
+    /// Returns a frame's payload. `None` if the frame is not IP, is an IPv4 fragment, or has an invalid header.
     pub(crate) fn of(link: LinkType, frame: &'a [u8], wire_len: usize) -> Option<Self> {
         match open(link, frame, wire_len)?.0 {
             Inner::V4(packet) => {

@@ -35,8 +35,8 @@ impl Flags {
         self.0 & (Self::SYN | Self::ACK | Self::RST | Self::FIN) == Self::SYN
     }
 
-    /// Whether the segment can belong to an established connection: ACK without SYN and RST. A SYN-ACK does not qualify: if its SYN created no
-    /// session, the SYN-ACK must not create one in the opposite direction.
+    /// Whether the segment can belong to an established connection: ACK without SYN and RST. A SYN-ACK does not qualify: if its SYN created
+    /// no session, the SYN-ACK must not create one in the opposite direction.
     pub(crate) const fn continues(self) -> bool {
         self.has(Self::ACK) && !self.has(Self::RST | Self::SYN)
     }
@@ -99,7 +99,7 @@ mod tests {
             assert_eq!(parse(Bytes::new(&segment(5, 0)[..len], len)), Err(DropReason::L4Truncated));
         }
         assert_eq!(parse(Bytes::new(&segment(7, 0), 24)), Err(DropReason::L4Truncated));
-        assert!(parse(Bytes::new(&segment(7, 0), 28)).is_ok(), "options that only the capture cut off");
+        assert!(parse(Bytes::new(&segment(7, 0), 28)).is_ok(), "the capture lacks the options");
     }
 
     #[test]

@@ -123,7 +123,7 @@ mod against_etherparse {
             let theirs = match theirs {
                 Ok(theirs) => theirs,
                 Err(_) if is_opaque(&ip) => return Ok(()),
-                Err(error) => return Err(TestCaseError::fail(format!("accepted what etherparse refuses: {error}"))),
+                Err(error) => return Err(TestCaseError::fail(format!("etherparse rejects the packet: {error}"))),
             };
             let (src, dst, hop_limit, fragmented) = match theirs.net.as_ref().unwrap() {
                 NetSlice::Ipv4(v4) => {
@@ -220,7 +220,7 @@ mod quick_against_general {
                 return Ok(());
             };
             let Ok(Body::Ip(ip)) = general.body else {
-                return Err(TestCaseError::fail(format!("accepted what is refused: {:?}", general.body)));
+                return Err(TestCaseError::fail(format!("the general parser differs: {:?}", general.body)));
             };
             let (src, dst) = (plain.src, plain.dst);
             let flow = Flow { src, dst, protocol: plain.protocol, sport: plain.sport, dport: plain.dport, icmp: None };

@@ -138,7 +138,7 @@ impl SessionStore {
     /// [`SessionStoreError`]. Files that cannot be adopted are no error: see [`Adoption::refused`].
     pub fn open(folder: &Path) -> Result<Self, SessionStoreError> {
         let fault = |what| move |source| SessionStoreError::System { what, path: folder.to_owned(), source };
-        DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(fault("make the folder"))?;
+        DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(fault("create the folder"))?;
         let lock = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(folder.join("lock"));
         let lock = lock.map_err(fault("open the lock of"))?;
         lock.try_lock().map_err(|error| match error {
@@ -163,7 +163,7 @@ impl SessionStore {
         }
         store.read().map_err(fault("read"))?;
         store.discard("next").and_then(|()| store.discard("previous")).map_err(fault("clean up"))?;
-        DirBuilder::new().mode(0o700).create(store.folder("next")).map_err(fault("make a folder in"))?;
+        DirBuilder::new().mode(0o700).create(store.folder("next")).map_err(fault("create a folder in"))?;
         Ok(store)
     }
 

@@ -8,14 +8,14 @@
 //!   text --token--> tokens --parse--> tree --program--> tests, each with two successors: the exact answer
 //!                                        `---sieve----> conditions that every matching packet meets
 //! ```
-//! A packet costs a nanosecond or less while a filter selects nothing. The sieve's first test runs over a burst in one loop without
+//! A packet that the sieve rejects costs a nanosecond or less. The sieve's first test runs over a burst in one loop without
 //! branches, on words prepared by the parser. The program runs only for packets that pass.
 //!
 //! As in libpcap, `and` and `or` have equal precedence and associate to the left, and `not` binds tighter. A value without a qualifier
 //! inherits those of the previous value: `port 80 or 443`.
 //!
 //! **Invariant.** An expression has at most [`LONGEST`] bytes, [`MOST_TESTS`] tests and [`DEEPEST`] nested parentheses, so parsing and
-//! evaluation are bounded. A program only jumps forward.
+//! evaluation are bounded. A program never repeats a test.
 
 mod error;
 mod parse;

@@ -57,7 +57,7 @@ impl Key {
             (IpAddr::V4(src), IpAddr::V4(dst)) => Self::v4(src.into(), dst.into(), protocol, sport, dport),
             (src, dst) => Self::v6(bits(src), bits(dst), protocol, sport, dport),
         };
-        // A ping to the own address: only the type tells the direction.
+        // A ping from an address to itself: only the type shows the direction.
         if matches!(ports, Ports::EchoReply(_)) && src == dst {
             from_low = false;
         }

@@ -6,11 +6,11 @@
 //! with half a million sessions, but then packets would follow untrusted numbers into memory.
 //!
 //! ```text
-//!   folder/ lock                    held by the process that has the folder
+//!   folder/ lock                    locked by the process that uses the folder
 //!           current/0, 1, ...       one file per worker: header | entries | links | rewrites
-//!           current/clients         which backends clients of Services with affinity have had, of all workers
-//!           next/                   those of a process that has not adopted everything yet; then next becomes current
-//!           previous/               what current was, for the moment in which next takes its place
+//!           current/clients         the backends of clients of Services with affinity, for all workers
+//!           next/                   files of a process that is still adopting sessions, then renamed to current
+//!           previous/               the former current, only while next is being renamed
 //! ```
 //!
 //! **Adoption.** A file is rejected as a whole, and counted, if its header shows another layout, another boot or another length, or if an

@@ -34,10 +34,10 @@ mod tests {
     use super::*;
     use crate::swap::{Publisher, Reader};
 
-    /// How many changes each reader has to meet, so that it is met in every state of a load.
+    /// Changes that each reader must see. With this many, changes hit a load in each of its states.
     const CHANGES: u64 = 200;
 
-    /// Who freed how many.
+    /// Number of values freed by the publisher's thread, and by other threads.
     #[derive(Default)]
     struct Ledger {
         here: AtomicU64,
@@ -46,7 +46,7 @@ mod tests {
 
     struct Value {
         generation: u64,
-        /// Overwritten when it is freed.
+        /// Equal to `generation`. `Drop` overwrites them.
         halves: [AtomicU64; 2],
         publisher: ThreadId,
         ledger: Arc<Ledger>,
@@ -61,7 +61,7 @@ mod tests {
         }
     }
 
-    /// Loads until it has met enough changes, and then until it is told to stop, as fast as it can.
+    /// Loads in a loop until `stop` is set. Counts in `met` the loads that returned a new generation.
     fn read(mut reader: Reader<Value>, met: &AtomicU64, stop: &AtomicBool) -> Reader<Value> {
         let (mut last, mut loads) = (0, 0u32);
         while !stop.load(Ordering::Relaxed) {
@@ -73,7 +73,7 @@ mod tests {
                 met.fetch_add(1, Ordering::Relaxed);
             }
             last = value.generation;
-            // So that all get their turn on a machine with one core.
+            // On a machine with one core, the other threads must run too.
             loads = loads.wrapping_add(1);
             if loads % 1024 == 0 {
                 thread::yield_now();
@@ -104,7 +104,7 @@ mod tests {
             {
                 generation += 1;
                 publisher.publish(value(generation));
-                assert!(publisher.collect() <= 6, "two per reader at the most");
+                assert!(publisher.collect() <= 6, "at most two per reader");
                 if generation % 64 == 0 {
                     thread::yield_now();
                 }

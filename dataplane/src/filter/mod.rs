@@ -5,17 +5,17 @@
 //! **Not its purpose.** The rest of the syntax: link-layer addresses, lengths, bytes at an offset, host names.
 //!
 //! ```text
-//!   text --token--> tokens --parse--> tree --program--> tests with two ways on each: the truth
-//!                                        `---sieve----> what every packet that it selects must have
+//!   text --token--> tokens --parse--> tree --program--> tests, each with two successors: the exact answer
+//!                                        `---sieve----> conditions that every matching packet meets
 //! ```
-//! A packet costs a nanosecond or less while a filter selects nothing. The sieve's first test runs over a burst in one loop without
+//! A packet that the sieve rejects costs a nanosecond or less. The sieve's first test runs over a burst in one loop without
 //! branches, on words prepared by the parser. The program runs only for packets that pass.
 //!
 //! As in libpcap, `and` and `or` have equal precedence and associate to the left, and `not` binds tighter. A value without a qualifier
 //! inherits those of the previous value: `port 80 or 443`.
 //!
 //! **Invariant.** An expression has at most [`LONGEST`] bytes, [`MOST_TESTS`] tests and [`DEEPEST`] nested parentheses, so parsing and
-//! evaluation are bounded. A program only jumps forward.
+//! evaluation are bounded. A program never repeats a test.
 
 mod error;
 mod parse;
@@ -39,23 +39,23 @@ pub(crate) use sieve::{Pair, Test};
 
 use crate::Flow;
 
-/// Bytes of an expression: a screen full of addresses.
+/// Maximum length of an expression in bytes: a screen full of addresses.
 pub const LONGEST: usize = 4096;
 
-/// Tests of an expression. Each may cost a packet that passes the sieve a nanosecond.
+/// Maximum number of tests of an expression. Each may take a nanosecond per packet that passes the sieve.
 pub const MOST_TESTS: usize = 256;
 
-/// Parentheses in each other: more than anybody writes by hand, and little stack.
+/// Maximum depth of nested parentheses: more than a person writes, and little stack.
 pub const DEEPEST: usize = 32;
 
-/// What a filter asks of a packet.
+/// A packet's fields that filters test.
 pub(crate) trait Subject {
     /// The IANA protocol number.
     fn protocol(&self) -> u8;
     fn is_v6(&self) -> bool;
     /// Source and destination.
     fn addresses(&self) -> [IpAddr; 2];
-    /// Source and destination; 0 where there are none.
+    /// Source and destination. 0 for protocols without ports.
     fn ports(&self) -> [u16; 2];
 }
 
@@ -77,7 +77,7 @@ impl Subject for Flow {
     }
 }
 
-/// A filter that is ready to run. The default one matches everything. Two are equal when they ask the same questions in the same order.
+/// A compiled filter. The default filter matches every packet. Two filters are equal if they have the same tests in the same order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Filter {
     program: Program,
@@ -85,39 +85,39 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Reads an expression. An empty one matches everything.
+    /// Compiles an expression. An empty one matches every packet.
     ///
     /// # Errors
-    /// What is wrong with it, and where.
+    /// [`FilterError`], with the position of the first error.
     pub fn parse(text: &str) -> Result<Self, FilterError> {
         let tree = parse::parse(text)?;
         Ok(tree.map(|tree| Self { program: Program::of(&tree), sieve: Sieve::of(&tree) }).unwrap_or_default())
     }
 
-    /// This one, for packets from or to one of the addresses alone.
+    /// Restricts the filter to packets from or to these addresses.
     #[must_use]
     pub fn with_an_end_in(self, addresses: Arc<HashSet<IpAddr>>) -> Self {
         let sieve = self.sieve.with_an_end_in(&addresses);
         Self { program: self.program.after(Predicate::Among(Sides::Either, addresses)), sieve }
     }
 
-    /// Whether it matches everything, also what has no addresses.
+    /// Whether the filter matches every packet, including those without addresses.
     pub fn is_everything(&self) -> bool {
         self.program.is_empty()
     }
 
-    /// What a packet must have to match.
+    /// Cheap conditions that every matching packet meets.
     #[inline]
     pub(crate) const fn sieve(&self) -> &Sieve {
         &self.sieve
     }
 
-    /// Whether it matches packets of this flow.
+    /// Whether the filter matches packets of this flow.
     pub fn matches(&self, flow: &Flow) -> bool {
         self.program.run(flow)
     }
 
-    /// The same, of what need not be made a flow for it.
+    /// Like [`Filter::matches`], without converting the packet to a [`Flow`].
     #[inline]
     pub(crate) fn selects(&self, subject: &impl Subject) -> bool {
         self.program.run(subject)

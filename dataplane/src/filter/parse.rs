@@ -146,7 +146,7 @@ impl<'a> Parser<'a> {
         let tree = match self.peek() {
             Some(Token::Open) => {
                 if self.depth == DEEPEST {
-                    return Err(self.wrong(format!("more than {DEEPEST} parentheses in each other"), ""));
+                    return Err(self.wrong(format!("more than {DEEPEST} nested parentheses"), ""));
                 }
                 (self.at, self.depth) = (self.at + 1, self.depth + 1);
                 let tree = self.expression()?;
@@ -169,7 +169,7 @@ impl<'a> Parser<'a> {
     fn primitive(&mut self) -> Result<Tree, FilterError> {
         self.tests += 1;
         if self.tests > MOST_TESTS {
-            let help = "name networks or port ranges instead";
+            let help = "use networks or port ranges instead";
             return Err(self.wrong(format!("more than {MOST_TESTS} tests"), help));
         }
         let first = self.at;
@@ -257,9 +257,8 @@ impl<'a> Parser<'a> {
         let Qualifiers { v6, protocol, sides, kind } = qualifiers;
         let mut tests = family_and_protocol(v6, protocol);
         if OTHERS.contains(&word) {
-            let help =
-                "filters here are about addresses, ports and protocols: host, net, port, portrange, proto, src, dst";
-            return Err(self.wrong(format!("`{word}` cannot be asked for"), help));
+            let help = "filters test addresses, ports and protocols only: host, net, port, portrange, proto, src, dst";
+            return Err(self.wrong(format!("`{word}` is not supported"), help));
         }
         let value = match kind {
             Kind::Host | Kind::Net => {
@@ -267,7 +266,7 @@ impl<'a> Parser<'a> {
                 let net = net.map_err(|(message, help)| self.wrong(message, help))?;
                 let is_v6 = net.network().is_ipv6();
                 if v6.is_some_and(|wanted| wanted != is_v6) {
-                    return Err(self.wrong("the address is of the other family", ""));
+                    return Err(self.wrong("the address belongs to the other family", ""));
                 }
                 Predicate::net(sides, net)
             }
@@ -306,8 +305,8 @@ fn host(word: &str) -> Result<IpNet, Wrong> {
     let address: Result<IpAddr, _> = word.parse();
     address.map(IpNet::from).map_err(|_| {
         (
-            format!("`{word}` is no address and no word that is known"),
-            "names of pods are for --pod; hosts are addresses",
+            format!("`{word}` is neither an address nor a keyword"),
+            "write a host as an address; use --pod for a pod's name",
         )
     })
 }
@@ -326,7 +325,7 @@ fn net(word: &str) -> Result<IpNet, Wrong> {
     if let Ok(address) = word.parse::<IpAddr>() {
         return Ok(address.into());
     }
-    let wrong = || (format!("`{word}` is no network"), "for example `net 10.0.0.0/8` or `net fd00::/8`");
+    let wrong = || (format!("`{word}` is not a network"), "for example `net 10.0.0.0/8` or `net fd00::/8`");
     let parts: Vec<&str> = word.split('.').collect();
     if parts.len() > 3 {
         return Err(wrong());
@@ -339,7 +338,7 @@ fn net(word: &str) -> Result<IpNet, Wrong> {
     Ipv4Net::new(octets.into(), length).map(IpNet::from).map_err(|_| wrong())
 }
 
-/// Parses digits only: `+1` is no number.
+/// Parses a number from digits only. `None` for `+1`.
 fn decimal<T: std::str::FromStr>(word: &str) -> Option<T> {
     word.bytes().all(|byte| byte.is_ascii_digit()).then(|| word.parse().ok()).flatten()
 }
@@ -352,8 +351,7 @@ fn port(word: &str) -> Result<u16, Wrong> {
 }
 
 fn port_range(word: &str) -> Result<(u16, u16), Wrong> {
-    let wrong =
-        || ("a range of ports is two numbers, the lower one first".to_owned(), "for example `portrange 8000-8080`");
+    let wrong = || ("a port range is two numbers, the lower one first".to_owned(), "for example `portrange 8000-8080`");
     let (low, high) = word.split_once('-').ok_or_else(wrong)?;
     let (low, high): (u16, u16) = (decimal(low).ok_or_else(wrong)?, decimal(high).ok_or_else(wrong)?);
     if low <= high { Ok((low, high)) } else { Err(wrong()) }

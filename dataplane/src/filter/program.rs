@@ -12,7 +12,7 @@ const FAILS: u16 = u16::MAX - 1;
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Test {
     predicate: Predicate,
-    /// The next test if this one holds, an earlier element of the list, or [`MATCHES`] or [`FAILS`].
+    /// Index of the next test if this one holds: an earlier element of the list, [`MATCHES`] or [`FAILS`].
     holds: u16,
     fails: u16,
 }
@@ -48,8 +48,8 @@ impl Program {
         at
     }
 
-    /// Adds a subtree with the given successors. Returns its first test. Successors are already in the list, so all jumps lead towards its
-    /// begin.
+    /// Adds a subtree with the given successors. Returns the index of its first test. Successors are added first, so all jumps go to
+    /// earlier elements.
     fn add(&mut self, tree: &Tree, holds: u16, fails: u16) -> u16 {
         match tree {
             Tree::Test(predicate) => self.test(predicate.clone(), holds, fails),

@@ -1,9 +1,8 @@
-//! What every packet has that a filter selects, in tests that cost next to nothing.
+//! Cheap tests that every packet passes which the filter matches. They reject most other packets.
 //!
-//! A filter says more than what is tested here: which end is the source, what must not be, what goes together with what. The sieve
-//! forgets all of that. It keeps for each of three things (protocol and family, ports, addresses) a set in which a packet that
-//! is selected must be, of ports and addresses with one of its ends. So it lets through all that the filter selects and more, and whoever
-//! has passed is asked properly. A packet fails it by the first test, which is the one that the fewest packets pass.
+//! The sieve keeps three sets of a filter: protocol and family, ports, and addresses. A matching packet is in the first set, and at least
+//! one of its ends is in each of the others. The sieve ignores sides, combinations, and negated ports and addresses. So other packets may
+//! pass too, and the program decides about all that pass. The first test is the one that the fewest packets pass.
 //!
 //! ```text
 //!   tcp and (host 10.0.0.7 or net 10.1.0.0/16) and not port 22   -->   addresses: 10.0.0.0/15    kinds: TCP over IPv4    (ports: all)
@@ -19,7 +18,7 @@ use bulkhead_classifier::protocol;
 use super::parse::Tree;
 use bounds::{Addresses, Bounds};
 
-/// A packet's two ends in no order, in the words of a session's key and of what is written into headers.
+/// A packet's two ends in either order, as in a session's key ([`Key`](crate::session::Key)) and in [`Ends`](crate::packet::Ends).
 ///
 /// ```text
 ///             addresses                          rest
@@ -29,15 +28,15 @@ use bounds::{Addresses, Bounds};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pair<'a> {
     pub(crate) addresses: &'a [u64; 4],
-    /// The other bits of the lowest byte are anybody's.
+    /// Ports, protocol and family. The other bits of the lowest byte are ignored.
     pub(crate) rest: u64,
 }
 
 impl Pair<'_> {
-    /// Where the protocol begins.
+    /// The protocol's lowest bit in `rest`.
     pub(crate) const PROTOCOL: u32 = 8;
 
-    /// Protocol and family: [`kind`].
+    /// Returns the packet's [`kind`].
     #[inline(always)]
     #[expect(clippy::cast_possible_truncation, reason = "it has nine bits")]
     const fn kind(self) -> usize {
@@ -50,12 +49,12 @@ impl Pair<'_> {
     }
 }
 
-/// The number of a protocol over a family.
+/// Returns a number of 9 bits for protocol and family.
 const fn kind(protocol: u8, v6: bool) -> usize {
     (protocol as usize) << 1 | v6 as usize
 }
 
-/// A set of small numbers: a bit for each.
+/// A set of numbers below 64 × `WORDS`, with a bit for each. Higher bits of a number are ignored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Bits<const WORDS: usize>(Box<[u64; WORDS]>);
 
@@ -94,29 +93,29 @@ impl<const WORDS: usize> Bits<WORDS> {
     }
 }
 
-/// Protocols and families.
+/// A set of [`kind`]s.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Kinds(Bits<8>);
 
-/// Ports by their lower 12 bits: 512 bytes, which stay in the nearest cache.
+/// A set of ports, by their lower 12 bits. Its 512 bytes stay in the L1 cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ports(Bits<64>);
 
-/// A network of IPv4.
+/// An IPv4 network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct V4 {
     net: u32,
     mask: u32,
 }
 
-/// A network of IPv6.
+/// An IPv6 network. Numbers have their high half first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct V6 {
     net: [u64; 2],
     mask: [u64; 2],
 }
 
-/// Single addresses by 14 bits that are made of all of theirs: 2 KB, and of a hundred pods one packet in a hundred passes by accident.
+/// A set of addresses, by a hash of 14 bits: 2 KiB. With a hundred pods' addresses, one other packet in a hundred passes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hosts(Bits<256>);
 
@@ -133,7 +132,7 @@ impl Ports {
         self.0.has((pair.rest >> 48) as usize) | self.0.has((pair.rest >> 32) as usize)
     }
 
-    /// Those of a range.
+    /// Returns the set of an inclusive range.
     fn of(low: u16, high: u16) -> Self {
         let mut bits = Bits::none();
         (low..=high).take(Bits::<64>::LEN).for_each(|port| bits.add(port.into()));
@@ -149,12 +148,12 @@ impl V4 {
         ((both >> 32) as u32 & self.mask == self.net) | (both as u32 & self.mask == self.net)
     }
 
-    /// Whether some of several packets do: both addresses of each are tested in one step.
+    /// Whether any of these packets passes. Tests both addresses of a packet in one step.
     #[inline(always)]
     pub(crate) fn passes_some<'a>(self, pairs: impl Iterator<Item = Pair<'a>>) -> bool {
         const ONES: u64 = 1 << 32 | 1;
         let (net, mask) = (u64::from(self.net) * ONES, u64::from(self.mask) * ONES);
-        // A half that is 0 borrows from its top bit (Hacker's Delight §6-1). The one above it may seem to be 0 then, which is no other answer.
+        // A half that is 0 borrows from its top bit (Hacker's Delight §6-1). The upper half may then look like 0 too, with the same result.
         let borrows = pairs.fold(0, |all, pair| {
             let differs = (pair.addresses[0] ^ net) & mask;
             all | (differs.wrapping_sub(ONES) & !differs)
@@ -162,7 +161,7 @@ impl V4 {
         borrows & (ONES << 31) != 0
     }
 
-    /// The smallest network with both.
+    /// Returns the smallest network that contains both.
     const fn or(self, other: Self) -> Self {
         let differs = self.net ^ other.net;
         let common = if differs == 0 { u32::MAX } else { !(u32::MAX >> differs.leading_zeros()) };
@@ -179,7 +178,7 @@ impl V6 {
         ((a & high_mask == high) & (b & low_mask == low)) | ((c & high_mask == high) & (d & low_mask == low))
     }
 
-    /// The smallest network with both.
+    /// Returns the smallest network that contains both.
     fn or(self, other: Self) -> Self {
         let differs = whole(self.net) ^ whole(other.net);
         let common = if differs == 0 { u128::MAX } else { !(u128::MAX >> differs.leading_zeros()) };
@@ -211,10 +210,10 @@ impl Hosts {
     }
 }
 
-/// 14 bits of an address. A sender that chooses addresses that pass by accident makes nothing but its own packets slower.
+/// Hashes an address to 14 bits. A sender that chooses colliding addresses only slows down its own packets.
 #[inline(always)]
 const fn hash(high: u64, low: u64) -> usize {
-    // The golden ratio, as Knuth's multiplicative hash has it.
+    // Knuth's multiplicative hash with the golden ratio.
     ((low ^ high.rotate_left(29)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 50) as usize
 }
 
@@ -227,7 +226,7 @@ fn whole([high, low]: [u64; 2]) -> u128 {
     u128::from(high) << 64 | u128::from(low)
 }
 
-/// One test.
+/// A test of a packet's ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Test {
     Kinds(Kinds),
@@ -250,10 +249,10 @@ impl Test {
     }
 }
 
-/// See the module. The default one lets everything through.
+/// The tests of a filter. The default sieve passes every packet.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Sieve {
-    /// With the part of all packets that may pass, the smallest first. Without those that all pass.
+    /// Each test with its estimated fraction of packets that pass, smallest first. Tests that all packets pass are omitted.
     tests: Vec<(f64, Test)>,
 }
 
@@ -269,7 +268,7 @@ impl Sieve {
         sieve
     }
 
-    /// This one, for packets from or to one of the addresses alone.
+    /// Restricts the sieve to packets from or to these addresses.
     pub(super) fn with_an_end_in(mut self, addresses: &HashSet<IpAddr>) -> Self {
         self.add_addresses(Addresses::among(addresses));
         self
@@ -292,20 +291,20 @@ impl Sieve {
         }
     }
 
-    /// The test that the fewest packets pass; none when all are let through.
+    /// The test that the fewest packets pass. `None` if the sieve passes every packet.
     #[inline]
     pub(crate) fn first(&self) -> Option<&Test> {
         self.tests.first().map(|(_, test)| test)
     }
 
-    /// Whether the filter may select such packets.
+    /// Whether the filter may match packets with these ends.
     #[inline]
     pub(crate) fn passes(&self, pair: Pair<'_>) -> bool {
         self.tests.iter().all(|(_, test)| test.passes(pair))
     }
 }
 
-/// The part of a node's packets that are of one of these kinds, at a guess: nearly all are TCP or UDP over IPv4.
+/// Estimates the fraction of a node's packets with these kinds. Nearly all are TCP, or UDP over IPv4.
 fn part_of_kinds(kinds: &Kinds) -> f64 {
     let usual = [(protocol::TCP, false, 0.5), (protocol::UDP, false, 0.3), (protocol::TCP, true, 0.1)];
     let part: f64 = usual.iter().filter(|(number, v6, _)| kinds.0.has(kind(*number, *v6))).map(|(.., part)| part).sum();
@@ -313,7 +312,7 @@ fn part_of_kinds(kinds: &Kinds) -> f64 {
     if is_all { 1.0 } else { part.min(0.99) }
 }
 
-/// The same of ports. One end has one of 30,000, the other one of a few that many have.
+/// Estimates the fraction of packets with one of these ports. The client's port is one of 30,000, the server's one of a few common ones.
 #[expect(clippy::cast_precision_loss, reason = "it is an estimate")]
 fn part_of_ports(ports: &Ports) -> f64 {
     let part = ports.0.len() as f64 / Bits::<64>::LEN as f64;
@@ -326,7 +325,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Few bits, so that networks are met, and at the ends of both halves, where borrows come from.
+        /// Few bits, so that addresses are often in the network, and at both ends of the halves, where borrows occur.
         #[test]
         fn several_packets_are_tested_as_each_of_them(
             net in 0u32..4, shift in prop_oneof![Just(0u32), Just(30)], bits in 0u32..=32,

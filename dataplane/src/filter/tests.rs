@@ -1,4 +1,4 @@
-//! Filters as people write them, and as nobody should.
+//! Tests of valid and invalid filters.
 
 use proptest::prelude::*;
 
@@ -68,7 +68,7 @@ fn expressions_select_what_libpcap_selects() {
         ("not ip", "d"),
         ("! ip && ! udp", ""),
         ("not not tcp", "w"),
-        // Equally, from the left: (icmp or tcp) and port 80.
+        // Equal precedence, from the left: (icmp or tcp) and port 80.
         ("icmp or tcp and port 80", "w"),
         ("icmp or (tcp and port 80)", "wp"),
         ("not (tcp or udp)", "p"),
@@ -83,31 +83,31 @@ fn expressions_select_what_libpcap_selects() {
 fn errors_point_at_the_place() {
     for (text, place, says) in [
         ("tcp port 80808", "80808", "a port is a number"),
-        ("hosst 10.0.0.1", "hosst", "no word that is known"),
-        ("host web", "web", "no address"),
+        ("hosst 10.0.0.1", "hosst", "nor a keyword"),
+        ("host web", "web", "neither an address"),
         ("host 10.0.0.0/8", "10.0.0.0/8", "no prefix length"),
         ("net 10.0.0.1/8", "10.0.0.1/8", "bits set"),
-        ("net 10.256", "10.256", "no network"),
-        ("net +10", "+", "means nothing"),
+        ("net 10.256", "10.256", "not a network"),
+        ("net +10", "+", "unexpected character"),
         ("tcp and (port 80", "", "a `)` is missing"),
         ("tcp)", ")", "no `(`"),
         ("tcp port", "", "ends where a test must be"),
-        ("tcp udp", "udp", "no address"),
+        ("tcp udp", "udp", "neither an address"),
         ("tcp (port 80)", "(", "`and` or `or` is missing"),
         ("and tcp", "and", "a test must be here"),
         ("tcp and", "", "ends where"),
         ("()", ")", "a test must be here"),
         ("portrange 90-80", "90-80", "the lower one first"),
-        ("src src 10.0.0.1", "src", "no address"),
+        ("src src 10.0.0.1", "src", "neither an address"),
         ("icmp port 80", "80", "ICMP has no ports"),
         ("ip host fd00::1", "fd00::1", "other family"),
-        ("ether host 1", "ether", "cannot be asked for"),
-        ("tcp[13] & 2 != 0", "[", "means nothing"),
+        ("ether host 1", "ether", "is not supported"),
+        ("tcp[13] & 2 != 0", "[", "unexpected character"),
         ("tcp & udp", "&", "single `&`"),
-        ("höst 1", "ö", "means nothing"),
+        ("höst 1", "ö", "unexpected character"),
         ("proto 256", "256", "from 0 to 255"),
     ] {
-        let error = Filter::parse(text).err().unwrap_or_else(|| panic!("{text} is taken"));
+        let error = Filter::parse(text).err().unwrap_or_else(|| panic!("{text} is accepted"));
         let shown = text.get(error.span.0..error.span.1);
         assert_eq!(shown, Some(place), "{text}: {error}");
         assert!(error.message.contains(says), "{text}: {error}");
@@ -115,7 +115,7 @@ fn errors_point_at_the_place() {
     let error = Filter::parse("tcp port 80808").unwrap_err().to_string();
     assert!(error.contains("\n  tcp port 80808\n           ^^^^^"), "{error}");
     let error = Filter::parse("host \u{1b}[2J").unwrap_err().to_string();
-    assert!(!error.contains('\u{1b}'), "what a terminal obeys is not shown");
+    assert!(!error.contains('\u{1b}'), "control characters are not printed");
 }
 
 #[test]
@@ -144,12 +144,12 @@ fn an_end_among_addresses_comes_before_the_expression() {
     assert_eq!(only("", &[]), [false; 3]);
 }
 
-/// A flow in the words of a session's key.
+/// Returns the session key of a flow.
 fn key(flow: &Flow) -> Key {
     Key::of(flow.src, flow.dst, flow.protocol, Ports::Pair(flow.sport, flow.dport)).0
 }
 
-/// What a filter's first test says of flows.
+/// Returns which flows pass the first test of a filter's sieve.
 fn passed_first(text: &str, flows: &[Flow]) -> Vec<bool> {
     let filter = Filter::parse(text).unwrap();
     let passes = |flow: &Flow| match filter.sieve().first() {
@@ -163,7 +163,7 @@ fn passed_first(text: &str, flows: &[Flow]) -> Vec<bool> {
 fn the_first_test_of_the_sieve_is_the_one_that_the_fewest_pass() {
     let flows = [web(), dns(), ping()];
     for (text, expected) in [
-        // None of the packets looks as if it were selected.
+        // No flow passes.
         ("tcp and port 443", [false; 3]),
         ("tcp port 80 and host 203.0.113.77", [false; 3]),
         ("host 203.0.113.77 or host 203.0.113.78 or host 2001:db8::1", [false; 3]),
@@ -171,7 +171,7 @@ fn the_first_test_of_the_sieve_is_the_one_that_the_fewest_pass() {
         ("tcp and udp", [false; 3]),
         ("net 203.0.113.0/25 or net 203.0.113.128/25", [false; 3]),
         ("ip6 and tcp", [false; 3]),
-        // What is not asked for is not seen.
+        // Negations.
         ("not tcp", [false, true, true]),
         ("not (tcp or udp)", [false, false, true]),
         ("not port 80", [true; 3]),
@@ -187,7 +187,7 @@ fn the_first_test_of_the_sieve_is_the_one_that_the_fewest_pass() {
     }
 }
 
-/// A flow of few addresses and ports, so that filters meet it.
+/// Flows with few different addresses and ports, so that filters often match.
 fn any_flow() -> impl Strategy<Value = Flow> {
     let v4 = prop::sample::select(vec!["10.0.0.1", "10.0.0.2", "10.1.2.3", "192.0.2.1", "203.0.113.77"]);
     let v6 = prop::sample::select(vec!["fd00::1", "fd00::2", "fd00:1::2", "2001:db8::1", "::ffff:10.0.0.1"]);
@@ -201,7 +201,7 @@ fn any_flow() -> impl Strategy<Value = Flow> {
     })
 }
 
-/// An expression of all kinds of tests.
+/// Expressions with all kinds of tests.
 fn any_expression() -> impl Strategy<Value = String> {
     let side = || prop::sample::select(vec!["", "src ", "dst ", "src and dst ", "src or dst "]);
     let port = || prop_oneof![prop::sample::select(vec![22u16, 53, 80, 443, 8080, 40_000]), any::<u16>()];
@@ -257,7 +257,7 @@ proptest! {
     }
 }
 
-/// An expression, and what it says of a flow.
+/// Expressions, and whether each matches the three flows.
 fn expression() -> impl Strategy<Value = (String, [bool; 3])> {
     let leaf =
         prop::sample::select(vec!["tcp", "udp", "ip", "ip6", "icmp", "port 80", "host 10.0.0.1", "net fd00::/8"])

@@ -1,8 +1,7 @@
-//! The words of an expression.
+//! Splits an expression into tokens.
 
 use super::{FilterError, LONGEST};
 
-/// One word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Token<'a> {
     Open,
@@ -13,18 +12,18 @@ pub(super) enum Token<'a> {
     Word(&'a str),
 }
 
-/// A word and where it stands.
+/// A token with its byte range in the expression: first byte, and byte after the last.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Spanned<'a> {
     pub(super) token: Token<'a>,
     pub(super) span: (usize, usize),
 }
 
-/// Takes an expression apart.
+/// Splits an expression into tokens.
 pub(super) fn tokens(text: &str) -> Result<Vec<Spanned<'_>>, FilterError> {
     if text.len() > LONGEST {
-        let help = "name networks instead of many hosts, or --pod, --namespace and --label";
-        return Err(FilterError::new(text, (0, 0), format!("it has more than {LONGEST} bytes"), help));
+        let help = "use networks instead of many hosts, or --pod, --namespace and --label";
+        return Err(FilterError::new(text, (0, 0), format!("the expression has more than {LONGEST} bytes"), help));
     }
     let bytes = text.as_bytes();
     let (mut tokens, mut at) = (Vec::new(), 0);
@@ -41,7 +40,7 @@ pub(super) fn tokens(text: &str) -> Result<Vec<Spanned<'_>>, FilterError> {
             b'&' | b'|' => {
                 let is_double = bytes.get(at + 1) == Some(&bytes[at]);
                 if !is_double {
-                    let help = "write `and`, `or`, `&&` or `||`; bits of a packet cannot be asked for";
+                    let help = "write `and`, `or`, `&&` or `||`; filters cannot test bits of a packet";
                     return Err(FilterError::new(text, (at, at + 1), "a single `&` or `|`", help));
                 }
                 at += 1;
@@ -55,8 +54,8 @@ pub(super) fn tokens(text: &str) -> Result<Vec<Spanned<'_>>, FilterError> {
             }
             _ => {
                 let length = text[at..].chars().next().map_or(1, char::len_utf8);
-                let help = "expressions such as `tcp port 80 and not host 10.0.0.1` are understood";
-                return Err(FilterError::new(text, (at, at + length), "a character that means nothing here", help));
+                let help = "write an expression such as `tcp port 80 and not host 10.0.0.1`";
+                return Err(FilterError::new(text, (at, at + length), "unexpected character", help));
             }
         };
         at += 1;

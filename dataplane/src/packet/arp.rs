@@ -4,7 +4,7 @@ use crate::DropReason;
 use crate::wire::arp::Packet;
 pub(crate) use crate::wire::arp::{Operation, Repr as Arp};
 
-/// Reads a message. Bytes after it are padding.
+/// Parses a message. Bytes after it are padding.
 pub(super) fn parse(bytes: &[u8]) -> Result<Arp, DropReason> {
     let message = Packet::new_checked(bytes).map_err(|_| DropReason::ArpMalformed)?;
     Ok(Arp::parse(&message))

@@ -1,29 +1,29 @@
-//! Linux cooked captures, what `tcpdump -i any` writes: a pseudo header with the sender's address and an ethertype.
+//! Linux cooked captures, as written by `tcpdump -i any`: a pseudo header with the sender's address and an ethertype.
 //! Source: tcpdump.org LINKTYPE_LINUX_SLL and LINKTYPE_LINUX_SLL2.
 
 use super::Network;
 use crate::DropReason;
 
-/// Length of the first version's header.
+/// Header length of version 1.
 pub(super) const SLL_LEN: usize = 16;
-/// Length of the second version's header.
+/// Header length of version 2.
 pub(super) const SLL2_LEN: usize = 20;
 
 mod field {
-    /// First version: address length, address, protocol.
+    /// Version 1: address length, address, protocol.
     pub(super) const SLL_ADDRESS_LEN: usize = 4;
     pub(super) const SLL_ADDRESS: usize = 6;
     pub(super) const SLL_PROTOCOL: usize = 14;
-    /// Second version: protocol, address length, address.
+    /// Version 2: protocol, address length, address.
     pub(super) const SLL2_PROTOCOL: usize = 0;
     pub(super) const SLL2_ADDRESS_LEN: usize = 11;
     pub(super) const SLL2_ADDRESS: usize = 12;
 }
 
-/// An address of this length is a MAC address.
+/// Length of a MAC address. Addresses of other lengths are ignored.
 const MAC_LEN: u16 = 6;
 
-/// Reads the first version's header.
+/// Parses a header of version 1. Sets `source_mac` if the sender has a MAC address.
 pub(super) fn parse_sll(frame: &[u8], source_mac: &mut Option<[u8; 6]>) -> Result<Network, DropReason> {
     let header = frame.first_chunk::<SLL_LEN>().ok_or(DropReason::LinkTruncated)?;
     if u16::from_be_bytes([header[field::SLL_ADDRESS_LEN], header[field::SLL_ADDRESS_LEN + 1]]) == MAC_LEN {
@@ -32,7 +32,7 @@ pub(super) fn parse_sll(frame: &[u8], source_mac: &mut Option<[u8; 6]>) -> Resul
     Network::from_ethertype(u16::from_be_bytes([header[field::SLL_PROTOCOL], header[field::SLL_PROTOCOL + 1]]))
 }
 
-/// Reads the second version's header.
+/// Parses a header of version 2. Sets `source_mac` if the sender has a MAC address.
 pub(super) fn parse_sll2(frame: &[u8], source_mac: &mut Option<[u8; 6]>) -> Result<Network, DropReason> {
     let header = frame.first_chunk::<SLL2_LEN>().ok_or(DropReason::LinkTruncated)?;
     if u16::from(header[field::SLL2_ADDRESS_LEN]) == MAC_LEN {

@@ -1,19 +1,19 @@
-//! Who a packet is from and to, in the words that are written into its headers.
+//! A packet's addresses and ports, as words in the order of its headers.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::filter::Pair;
 use crate::flow::Translation;
 
-/// Addresses and ports, source first, as numbers.
+/// A packet's addresses and ports, source first.
 ///
 /// ```text
 ///             addresses                                                  rest
 ///   IPv4      source << 32 | destination    0      0            0        source port << 48 | destination port << 32
 ///   IPv6      source                        ..     destination  ..       the same, and 1
 /// ```
-/// All of it in words of one size: it is copied for every packet that is translated, and what was just written in one size is
-/// slow to read in another one.
+/// All words have the same size, because the value is copied for each translated packet. Reading a word that was just written in another
+/// size stalls the CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ends {
     addresses: [u64; 4],
@@ -23,19 +23,19 @@ pub(crate) struct Ends {
 const V6: u64 = 1;
 
 impl Ends {
-    /// The upper half of `ports` is the source's.
+    /// Creates the ends of an IPv4 packet. The upper half of `ports` is the source port.
     #[inline]
     pub(crate) const fn v4(source_and_destination: u64, ports: u32) -> Self {
         Self { addresses: [source_and_destination, 0, 0, 0], rest: (ports as u64) << 32 }
     }
 
-    /// Each address high half first.
+    /// Creates the ends of an IPv6 packet. Each address has its high half first.
     #[inline]
     pub(crate) const fn v6(src: [u64; 2], dst: [u64; 2], ports: u32) -> Self {
         Self { addresses: [src[0], src[1], dst[0], dst[1]], rest: (ports as u64) << 32 | V6 }
     }
 
-    /// None when the addresses are of two families.
+    /// Returns a translation's addresses and ports. `None` if the address families differ.
     pub(crate) fn of(to: &Translation) -> Option<Self> {
         let ports = u32::from(to.sport) << 16 | u32::from(to.dport);
         match (to.src, to.dst) {
@@ -52,31 +52,30 @@ impl Ends {
         self.rest & V6 != 0
     }
 
-    /// Both as filters test them, for a packet of this protocol.
+    /// Returns both ends in the form that filters test, for a packet of this protocol.
     #[inline]
     pub(crate) const fn pair(&self, protocol: u8) -> Pair<'_> {
         Pair { addresses: &self.addresses, rest: self.rest | (protocol as u64) << Pair::PROTOCOL }
     }
 
-    /// Both addresses as they are in a header of IPv4; without meaning for IPv6.
+    /// Both addresses as in an IPv4 header. Meaningless for IPv6.
     #[inline]
     pub(crate) const fn addresses_v4(&self) -> [u8; 8] {
         self.addresses[0].to_be_bytes()
     }
 
-    /// The same for IPv6.
+    /// Both addresses as in an IPv6 header. Meaningless for IPv4.
     #[inline]
     pub(crate) fn addresses_v6(&self) -> [u8; 32] {
         zerocopy::transmute!(self.addresses.map(u64::to_be_bytes))
     }
 
-    /// The ports as a transport header begins with them.
+    /// The ports, as in the first four bytes of a transport header.
     #[inline]
     pub(crate) const fn ports(&self) -> [u8; 4] {
         ((self.rest >> 32) as u32).to_be_bytes()
     }
 
-    /// The same as addresses and ports.
     pub(crate) fn translation(&self) -> Translation {
         let [a, b, c, d] = self.addresses;
         let (src, dst) = if self.is_v6() {

@@ -6,8 +6,8 @@ use crate::wire::ethernet::field;
 
 pub(super) use crate::wire::ethernet::HEADER_LEN;
 
-/// Reads the type and the source address. The destination does not matter: the vswitch routes, so it is the only
-/// receiver on a port, and tools that craft packets often leave the broadcast address in it.
+/// Reads the type and the source address, and ignores the destination. The vswitch routes and is the only receiver on a port. Tools that
+/// craft packets often leave the broadcast address in it.
 pub(super) fn parse(frame: &[u8], source_mac: &mut Option<[u8; 6]>) -> Result<Network, DropReason> {
     let header = frame.first_chunk::<HEADER_LEN>().ok_or(DropReason::LinkTruncated)?;
     *source_mac = header[field::SOURCE].try_into().ok();

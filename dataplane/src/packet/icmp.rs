@@ -5,7 +5,7 @@ use super::{Bytes, Transport};
 use crate::wire::icmpv4::{HEADER_LEN, kind};
 use crate::{DropReason, Flow};
 
-/// Reads a message.
+/// Parses a message and sets the flow's type and code.
 pub(super) fn parse(message: Bytes<'_>, flow: &mut Flow) -> Result<Transport, DropReason> {
     let header = message.seen.first_chunk::<HEADER_LEN>().ok_or(DropReason::L4Truncated)?;
     flow.icmp = Some((header[0], header[1]));
@@ -16,7 +16,7 @@ pub(super) fn parse(message: Bytes<'_>, flow: &mut Flow) -> Result<Transport, Dr
         kind::UNREACHABLE | kind::TIME_EXCEEDED | kind::PARAMETER_PROBLEM => {
             Transport::IcmpError(embedded_v4(&message.seen[HEADER_LEN..]))
         }
-        // RFC 6633 deprecates source quench: it slows down whom it is sent to, and nobody sends it honestly.
+        // RFC 6633 deprecates source quench. It only serves to slow down the receiver.
         kind::REDIRECT | kind::SOURCE_QUENCH => Transport::IcmpRedirect,
         _ => Transport::Other,
     })

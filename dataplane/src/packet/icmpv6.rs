@@ -7,12 +7,12 @@ use super::transport::Segment;
 use crate::wire::icmpv6::{HEADER_LEN, kind};
 use crate::{DropReason, Flow};
 
-/// Type, code, checksum. Messages have more, but not all of them.
+/// Length of type, code and checksum. Some messages have no more.
 const MIN_HEADER_LEN: usize = 4;
-/// Types below this one are errors, known or not (RFC 4443 §2.1).
+/// Lower types are errors, including unassigned ones (RFC 4443 §2.1).
 const FIRST_INFORMATIONAL: u8 = 128;
 
-/// Reads a message.
+/// Parses a message and sets the flow's type and code.
 pub(super) fn parse(segment: Segment<'_>, has_fragment_header: bool, flow: &mut Flow) -> Result<Transport, DropReason> {
     let message = segment.bytes.seen;
     let &[kind, code, _, _] = message.first_chunk::<MIN_HEADER_LEN>().ok_or(DropReason::L4Truncated)?;
@@ -25,7 +25,7 @@ pub(super) fn parse(segment: Segment<'_>, has_fragment_header: bool, flow: &mut 
         }
         _ if kind < FIRST_INFORMATIONAL => Ok(Transport::IcmpError(message.get(HEADER_LEN..).and_then(embedded_v6))),
         _ if Neighbour::is_kind(kind) => {
-            // RFC 6980: neighbour discovery in fragments exists only to get past filters.
+            // RFC 6980: fragmented neighbour discovery only serves to evade filters.
             if has_fragment_header {
                 return Err(DropReason::NdMalformed);
             }

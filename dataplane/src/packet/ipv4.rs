@@ -10,10 +10,10 @@ use crate::{DropReason, Flow};
 
 pub(super) use crate::wire::ipv4::MIN_HEADER_LEN;
 
-/// The most that a datagram may be, header included: its length field has 16 bits.
+/// Maximum length of a datagram with its header, in bytes.
 const MAX_DATAGRAM_LEN: u32 = 65_535;
 
-/// Parses a packet; what follows its total length is padding of the link layer.
+/// Parses a packet. Bytes after its total length are link-layer padding. `flow` is set as soon as the header is valid.
 pub(super) fn parse(packet: Bytes<'_>, flow: &mut Option<Flow>) -> Result<Ip, DropReason> {
     let header = header(packet.seen).ok_or(DropReason::Ipv4Malformed)?;
     let (src, dst) = (IpAddr::V4(header.src), IpAddr::V4(header.dst));
@@ -37,7 +37,7 @@ pub(super) fn parse(packet: Bytes<'_>, flow: &mut Option<Flow>) -> Result<Ip, Dr
     Ok(Ip { flow: parsed, hop_limit: header.ttl, fragment, transport })
 }
 
-/// Which part of a datagram this is; none for a whole one.
+/// Returns the packet's part of its datagram. `None` for a whole datagram.
 fn fragment(header: &Header, payload: Bytes<'_>) -> Result<Option<Fragment>, DropReason> {
     if header.fragment_offset == 0 && !header.more_fragments {
         return Ok(None);
@@ -50,8 +50,7 @@ fn fragment(header: &Header, payload: Bytes<'_>) -> Result<Option<Fragment>, Dro
         end: header.fragment_offset + len,
         more: header.more_fragments,
     };
-    // Only the last fragment may end anywhere but on a multiple of 8; one that reaches past the largest datagram is
-    // the "ping of death".
+    // Only the last fragment may have a length that is not a multiple of 8. A fragment beyond the maximum datagram is a "ping of death".
     let uneven = part.more && !len.is_multiple_of(8);
     if len == 0 || uneven || part.end + header_len > MAX_DATAGRAM_LEN {
         return Err(DropReason::FragmentMalformed);
@@ -59,9 +58,9 @@ fn fragment(header: &Header, payload: Bytes<'_>) -> Result<Option<Fragment>, Dro
     Ok(Some(part))
 }
 
-/// Walks the options: they must fit, and none may name a route.
+/// Checks that the options fit into the header, and that none is a source route.
 fn check_options(mut options: &[u8]) -> Result<(), DropReason> {
-    /// Loose and strict source and record route (RFC 791; to be dropped by default, RFC 7126 §4.3 and §4.4).
+    /// Loose and strict source and record route (RFC 791). RFC 7126 §4.3 and §4.4: dropped by default.
     const LSRR: u8 = 131;
     const SSRR: u8 = 137;
     while let [kind, rest @ ..] = options {
@@ -69,7 +68,7 @@ fn check_options(mut options: &[u8]) -> Result<(), DropReason> {
             option::END => return Ok(()),
             option::NOP => rest,
             LSRR | SSRR => return Err(DropReason::SourceRouted),
-            // The length counts the type and itself.
+            // The length includes the bytes of type and length.
             _ => match rest.first() {
                 Some(&len) if len >= 2 => options.get(usize::from(len)..).ok_or(DropReason::Ipv4Malformed)?,
                 _ => return Err(DropReason::Ipv4Malformed),
@@ -153,7 +152,7 @@ mod tests {
             set_u16(&mut packet, 6, flags_and_offset);
             parse_bytes(&packet)
         };
-        assert_eq!(fragment(0x2001, 9), Err(DropReason::FragmentMalformed), "uneven and not the last");
+        assert_eq!(fragment(0x2001, 9), Err(DropReason::FragmentMalformed), "no multiple of 8 and not the last");
         assert_eq!(fragment(0x2001, 0), Err(DropReason::FragmentMalformed), "empty");
         assert_eq!(fragment(0x1fff, 16), Err(DropReason::FragmentMalformed), "past 65,535");
         let part = fragment(0x0002, 9).unwrap();

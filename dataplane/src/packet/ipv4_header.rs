@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 
 use crate::wire::ipv4::{MIN_HEADER_LEN, field, fragment as bits};
 
-/// The fixed fields of a header whose version and length are right.
+/// The fixed fields of a header with a valid version and header length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) header_len: usize,
@@ -19,8 +19,8 @@ pub(super) struct Header {
     pub(super) dst: Ipv4Addr,
 }
 
-/// Reads the fixed fields; none when they are cut short or the version or header length is wrong. The lengths are
-/// not held against the packet: inside an ICMP error they describe a packet that is not all there.
+/// Reads the fixed fields. `None` if they are truncated, or if version or header length is invalid. The lengths are not compared with the
+/// packet, because a packet in an ICMP error is incomplete.
 pub(super) fn header(bytes: &[u8]) -> Option<Header> {
     let fixed = bytes.first_chunk::<MIN_HEADER_LEN>()?;
     let header_len = usize::from(fixed[0] & 0x0f) * 4;

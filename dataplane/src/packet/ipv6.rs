@@ -9,13 +9,13 @@ use crate::{DropReason, Flow};
 
 pub(super) use crate::wire::ipv6::HEADER_LEN;
 
-/// Parses a packet; what follows its payload length is padding of the link layer.
+/// Parses a packet. Bytes after its payload length are link-layer padding. `flow` is set as soon as the header is valid.
 pub(super) fn parse(packet: Bytes<'_>, flow: &mut Option<Flow>) -> Result<Ip, DropReason> {
     let header = header(packet.seen).ok_or(DropReason::Ipv6Malformed)?;
     let (src, dst) = (IpAddr::V6(header.src), IpAddr::V6(header.dst));
     let mut parsed = Flow { src, dst, protocol: header.next_header, sport: 0, dport: 0, icmp: None };
     *flow = Some(parsed);
-    // RFC 2675: a jumbogram says 0 here and its length in a hop-by-hop option.
+    // RFC 2675: a jumbogram has 0 here, and its length in a hop-by-hop option.
     if header.payload_len == 0 && header.next_header == next_header::HOP_BY_HOP {
         return Err(DropReason::Ipv6Jumbogram);
     }
@@ -24,7 +24,7 @@ pub(super) fn parse(packet: Bytes<'_>, flow: &mut Option<Flow>) -> Result<Ip, Dr
         .and_then(|payload| payload.take(header.payload_len))
         .ok_or(DropReason::Ipv6Malformed)?;
     let chain = walk(header.next_header, payload).map_err(|error| match error {
-        // RFC 7112: the first fragment must hold the whole chain.
+        // RFC 7112: the first fragment must contain the whole chain.
         ChainError::CutShort { in_first_fragment: true } => DropReason::FragmentTiny,
         ChainError::CutShort { in_first_fragment: false } => DropReason::Ipv6Malformed,
         ChainError::Refused(reason) => reason,
@@ -55,7 +55,7 @@ mod tests {
         parse(Bytes::new(bytes, bytes.len()), &mut None)
     }
 
-    /// Extension headers of 8 bytes (their types), then UDP.
+    /// Builds a packet with extension headers of these types, 8 bytes each, and UDP.
     fn with_chain(types: &[u8]) -> Vec<u8> {
         let mut payload = Vec::new();
         for at in 0..types.len() {
@@ -111,7 +111,7 @@ mod tests {
         packet[HEADER_LEN + 2] = 0;
         assert_eq!(parse_bytes(&packet), Err(DropReason::SourceRouted));
         packet[HEADER_LEN + 2] = 4;
-        assert!(parse_bytes(&packet).is_ok(), "a segment routing header that is used up");
+        assert!(parse_bytes(&packet).is_ok(), "a segment routing header without segments left");
         packet[HEADER_LEN + 3] = 1;
         assert_eq!(parse_bytes(&packet), Err(DropReason::SourceRouted));
     }
@@ -129,7 +129,7 @@ mod tests {
         packet[4..6].copy_from_slice(&[0, 0]);
         assert_eq!(parse_bytes(&packet), Err(DropReason::Ipv6Jumbogram));
         packet[4..6].copy_from_slice(&[0, 17]);
-        assert_eq!(parse_bytes(&packet), Err(DropReason::Ipv6Malformed), "one byte more than there is");
+        assert_eq!(parse_bytes(&packet), Err(DropReason::Ipv6Malformed), "one byte longer than the packet");
         packet[0] = 0x40;
         assert_eq!(parse_bytes(&packet), Err(DropReason::Ipv6Malformed));
         assert_eq!(parse_bytes(&[0x60; 39]), Err(DropReason::Ipv6Malformed));
@@ -167,7 +167,7 @@ mod tests {
         for (offset_and_more, rest) in [(1, &UDP[..7]), (9, &[]), (0xfff8, &UDP)] {
             assert_eq!(parse_bytes(&fragment(offset_and_more, rest)), Err(DropReason::FragmentMalformed));
         }
-        // A fragment within a fragment.
+        // A second fragment header.
         let mut nested = fragment(0, &[17, 0, 0, 1, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0]);
         nested[HEADER_LEN] = 44;
         assert_eq!(parse_bytes(&nested), Err(DropReason::FragmentMalformed));

@@ -1,4 +1,4 @@
-//! The fixed header of IPv6 and the chain of extension headers behind it (RFC 8200 §3 and §4).
+//! The fixed IPv6 header and the extension headers that follow it (RFC 8200 §3 and §4).
 
 use std::net::Ipv6Addr;
 
@@ -6,8 +6,7 @@ use super::{Bytes, Fragment};
 use crate::DropReason;
 use crate::wire::ipv6::{HEADER_LEN, field};
 
-/// The most extension headers that are walked. RFC 8504 §5.3 lets a node set a limit and names 8 as its example; real
-/// packets have at most three.
+/// Maximum number of extension headers. RFC 8504 §5.3 allows a limit, with 8 as its example. Real packets have at most three.
 pub(super) const MAX_EXTENSIONS: usize = 8;
 
 /// Next header values of extension headers. Source: IANA "IPv6 Extension Header Types".
@@ -29,7 +28,7 @@ pub(super) struct Header {
     pub(super) dst: Ipv6Addr,
 }
 
-/// Reads the fixed header; none when it is cut short or the version is wrong.
+/// Reads the fixed header. `None` if it is truncated or has another version.
 pub(super) fn header(bytes: &[u8]) -> Option<Header> {
     let fixed = bytes.first_chunk::<HEADER_LEN>()?;
     if fixed[0] >> 4 != 6 {
@@ -48,47 +47,47 @@ pub(super) fn header(bytes: &[u8]) -> Option<Header> {
     })
 }
 
-/// What the chain of extension headers leads to.
+/// The result of walking a packet's extension headers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Chain<'a> {
-    /// The first header that is not an extension header.
+    /// Type of the first header that is not an extension header.
     pub(super) protocol: u8,
-    /// Its bytes and those that follow.
+    /// The packet from that header on.
     pub(super) payload: Bytes<'a>,
-    /// The part of a datagram that the packet holds; none for a whole one.
+    /// The packet's part of its datagram. `None` for a whole datagram.
     pub(super) fragment: Option<Fragment>,
-    /// Whether there is a fragment header, be it an atomic one.
+    /// Whether the packet has a fragment header. Also true for an atomic fragment.
     pub(super) has_fragment_header: bool,
 }
 
-/// Why a chain does not lead to its end.
+/// The reason why a chain of extension headers is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ChainError {
-    /// A header reaches past the packet's end, as it was on the wire.
+    /// A header is longer than the rest of the packet.
     CutShort {
-        /// Whether the packet is a first fragment: then the rest of the chain may be in the next one.
+        /// Whether the packet is a first fragment. The next fragment may then contain the rest of the chain.
         in_first_fragment: bool,
     },
-    /// Anything else.
+    /// The chain is invalid for another reason.
     Refused(DropReason),
 }
 
-/// Walks the extension headers of `payload`, which begins with a header of type `next`.
+/// Walks the extension headers in `payload`. Its first header has type `next`.
 pub(super) fn walk(mut next: u8, payload: Bytes<'_>) -> Result<Chain<'_>, ChainError> {
     let mut chain = Chain { protocol: next, payload, fragment: None, has_fragment_header: false };
     for position in 0..=MAX_EXTENSIONS {
         let cut_short = ChainError::CutShort { in_first_fragment: chain.fragment.is_some() };
         chain.protocol = next;
         let length_unit = match next {
-            // RFC 8200 §4.1: hop-by-hop options stand only right behind the fixed header.
+            // RFC 8200 §4.1: hop-by-hop options must immediately follow the fixed header.
             next_header::HOP_BY_HOP if position > 0 => return Err(ChainError::Refused(DropReason::Ipv6Malformed)),
             next_header::HOP_BY_HOP | next_header::ROUTING | next_header::DESTINATION => 8,
-            // RFC 4302 §2.2: in words of 4 bytes, minus 2; its fixed fields alone are three words.
+            // RFC 4302 §2.2: the length counts words of 4 bytes, minus 2. The fixed fields are three words.
             next_header::AUTHENTICATION => 4,
             next_header::FRAGMENT => {
                 next = chain.enter_fragment(cut_short)?;
                 if chain.fragment.is_some_and(|part| !part.is_first()) {
-                    // What follows is the middle of something, not a header.
+                    // The rest is part of the datagram's payload, without a header.
                     chain.protocol = next;
                     return Ok(chain);
                 }
@@ -113,14 +112,14 @@ pub(super) fn walk(mut next: u8, payload: Bytes<'_>) -> Result<Chain<'_>, ChainE
     Err(ChainError::Refused(DropReason::Ipv6ExtensionLimit))
 }
 
-/// Type 0 is refused whatever it says (RFC 5095). Any other type that still has segments left changes the destination
-/// further on, to one that policy has not seen.
+/// Whether a routing header changes the packet's destination after policy has judged it. True for type 0 (RFC 5095), and for other types
+/// with segments left.
 fn is_source_route(kind: u8, segments_left: u8) -> bool {
     kind == 0 || segments_left > 0
 }
 
 impl Chain<'_> {
-    /// Reads a fragment header and steps behind it. Returns the type of the header that follows.
+    /// Reads a fragment header and removes it from `payload`. Returns the type of the next header.
     fn enter_fragment(&mut self, cut_short: ChainError) -> Result<u8, ChainError> {
         const FRAGMENT_HEADER_LEN: usize = 8;
         let malformed = ChainError::Refused(DropReason::FragmentMalformed);
@@ -134,7 +133,7 @@ impl Chain<'_> {
         let (start, more) = (u32::from(offset_and_more & !7), offset_and_more & 1 != 0);
         if start > 0 || more {
             let len = u32::try_from(self.payload.wire_len).map_err(|_| malformed)?;
-            // As for IPv4: empty parts, parts that leave a gap of odd bytes, and parts past the largest payload.
+            // As for IPv4: empty, not a multiple of 8 bytes and not last, or beyond the maximum payload.
             if len == 0 || (more && !len.is_multiple_of(8)) || start + len > u32::from(u16::MAX) {
                 return Err(malformed);
             }

@@ -4,11 +4,10 @@
 use super::Network;
 use crate::DropReason;
 
-/// The address family.
+/// Length of the address family.
 pub(super) const HEADER_LEN: usize = 4;
 
-/// Reads the family in whichever byte order the capturing host had: no family has a number above 255, so only one of
-/// the two readings can be one.
+/// Reads the family in the capturing host's byte order. Families are at most 255, so only one byte order gives a valid number.
 pub(super) fn parse_null(frame: &[u8]) -> Result<Network, DropReason> {
     let header = *frame.first_chunk::<HEADER_LEN>().ok_or(DropReason::LinkTruncated)?;
     let family = u32::from_le_bytes(header);

@@ -60,7 +60,7 @@ use crate::{DropReason, Flow};
 pub(crate) struct Parsed {
     /// The source MAC address. `None` if the link layer has none.
     pub(crate) source_mac: Option<[u8; 6]>,
-    /// Addresses, protocol and ports, as far as they were parsed. `None` if the IP header is invalid.
+    /// Addresses, protocol and ports. Parts after the first invalid header are 0. `None` if the IP header is invalid.
     pub(crate) flow: Option<Flow>,
     /// The content, or the reason to drop the frame.
     pub(crate) body: Result<Body, DropReason>,

@@ -1,4 +1,4 @@
-//! IPv6 neighbour discovery (RFC 4861): the checks that a receiver must make, made before anything is forwarded.
+//! IPv6 neighbour discovery (RFC 4861). The parser makes all checks that the RFC requires of a receiver.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -6,7 +6,7 @@ use super::Bytes;
 use crate::wire::icmpv6::{kind, ndisc};
 use crate::{DropReason, Flow};
 
-/// Where the options begin: behind the type's fixed part.
+/// Length of each type's fixed part, which the options follow.
 mod fixed_len {
     pub(super) const ROUTER_SOLICITATION: usize = 8;
     pub(super) const ROUTER_ADVERTISEMENT: usize = 16;
@@ -17,15 +17,15 @@ mod fixed_len {
 /// A neighbour discovery message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Neighbour {
-    /// Who has this address? With the source unspecified: is anybody using it (DAD)?
+    /// A request for the owner of this address. With an unspecified source, duplicate address detection.
     Solicitation(Ipv6Addr),
-    /// I have this address.
+    /// The sender owns this address.
     Advertisement(Ipv6Addr),
-    /// Is there a router?
+    /// A request for routers.
     RouterSolicitation,
-    /// I am a router.
+    /// The sender is a router.
     RouterAdvertisement,
-    /// There is a better router.
+    /// Names a better router for a destination.
     Redirect,
 }
 
@@ -36,10 +36,10 @@ impl Neighbour {
     }
 }
 
-/// Reads a message whose type [`Neighbour::is_kind`] knows.
+/// Parses a message whose type passes [`Neighbour::is_kind`].
 pub(super) fn parse(message: Bytes<'_>, hop_limit: u8, flow: &Flow) -> Result<Neighbour, DropReason> {
     let bytes = message.seen;
-    // A message that the capture cut cannot be checked whole.
+    // A truncated message cannot be verified.
     if hop_limit != ndisc::HOP_LIMIT || bytes.len() != message.wire_len {
         return Err(DropReason::NdMalformed);
     }
@@ -57,15 +57,14 @@ pub(super) fn parse(message: Bytes<'_>, hop_limit: u8, flow: &Flow) -> Result<Ne
     Ok(neighbour)
 }
 
-/// The target address, which is never multicast (RFC 4861 §7.1).
+/// Returns the target address. An error if it is multicast (RFC 4861 §7.1).
 fn target(bytes: &[u8]) -> Result<Ipv6Addr, DropReason> {
     let octets: [u8; 16] = bytes.get(8..24).and_then(|slice| slice.try_into().ok()).ok_or(DropReason::NdMalformed)?;
     let target = Ipv6Addr::from(octets);
     if target.is_multicast() { Err(DropReason::NdMalformed) } else { Ok(target) }
 }
 
-/// Walks the options; all have a length above zero, in units of 8 bytes. Tells whether there is a source link-layer
-/// address.
+/// Checks that each option has a length of at least 1, in units of 8 bytes. Returns whether one is a source link-layer address.
 fn check_options(mut options: &[u8]) -> Result<bool, DropReason> {
     let mut names_its_link_layer = false;
     while !options.is_empty() {
@@ -73,14 +72,14 @@ fn check_options(mut options: &[u8]) -> Result<bool, DropReason> {
         if length == 0 {
             return Err(DropReason::NdMalformed);
         }
-        // Forbidden where the source address is unspecified (RFC 4861 §7.1.1).
+        // Invalid if the source address is unspecified (RFC 4861 §7.1.1).
         names_its_link_layer |= kind == ndisc::SOURCE_LINK_LAYER;
         options = options.get(usize::from(length) * 8..).ok_or(DropReason::NdMalformed)?;
     }
     Ok(names_its_link_layer)
 }
 
-/// RFC 4861 §6.1 and §7.1: what source and destination must be.
+/// Checks source and destination as required by RFC 4861 §6.1 and §7.1.
 fn check_addresses(neighbour: Neighbour, flow: &Flow, names_its_link_layer: bool) -> Result<(), DropReason> {
     let (IpAddr::V6(src), IpAddr::V6(dst)) = (flow.src, flow.dst) else { return Err(DropReason::NdMalformed) };
     let good = match neighbour {
@@ -93,7 +92,7 @@ fn check_addresses(neighbour: Neighbour, flow: &Flow, names_its_link_layer: bool
     if good && !src.is_multicast() { Ok(()) } else { Err(DropReason::NdMalformed) }
 }
 
-/// ff02::1:ff00:0/104 (RFC 4291 §2.7.1).
+/// Whether the address is in ff02::1:ff00:0/104 (RFC 4291 §2.7.1).
 fn is_solicited_node(address: Ipv6Addr) -> bool {
     matches!(address.segments(), [0xff02, 0, 0, 0, 0, 1, 0xff00..=0xffff, _])
 }

@@ -1,16 +1,16 @@
-//! The quick way through the headers of the packets that nearly all are: whole TCP segments and UDP datagrams, over IPv4
-//! without options or IPv6 without extension headers.
+//! The fast path's parser. It reads whole TCP segments and UDP datagrams over IPv4 without options or IPv6 without extension headers,
+//! which are nearly all packets.
 //!
-//! It answers what the general parser answers, or nothing: whatever is odd in any way, and whatever is wrong, goes the
-//! general way. A test holds the two against each other. One parser for everything was too slow for bursts: its answers
-//! are wide, because they have room for all that a packet may be.
+//! For these it returns the same as the general parser, which a test verifies. For all other packets, and for invalid ones, it returns
+//! `None`, and the caller uses the general parser. That one alone is too slow for bursts, because its result has room for every kind of
+//! packet.
 
 use bulkhead_classifier::protocol;
 
 use super::{Bytes, TcpFlags, ipv4, ipv6, tcp, udp};
 
-/// What a session lookup needs to know of a packet. The families have types of their own, so that a caller that does
-/// different things with them has no value that may be either: it would go through memory.
+/// The fields of a packet that a session lookup needs. `A` is an address: `u32` for IPv4, `[u64; 2]` for IPv6. The type differs by family,
+/// because an enum of both would be passed through memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Plain<A> {
     pub(crate) src: A,
@@ -18,19 +18,19 @@ pub(crate) struct Plain<A> {
     pub(crate) protocol: u8,
     pub(crate) sport: u16,
     pub(crate) dport: u16,
-    /// None for UDP.
+    /// No bits are set for UDP.
     pub(crate) flags: TcpFlags,
     pub(crate) hop_limit: u8,
 }
 
-/// Reads an IPv4 packet, if it is a plain one.
+/// Reads an IPv4 packet. `None` if it has options, is a fragment, is invalid, or is neither TCP nor UDP.
 #[inline(always)]
 pub(crate) fn parse_v4(packet: Bytes<'_>) -> Option<Plain<u32>> {
     const HEADER: usize = ipv4::MIN_HEADER_LEN;
     let header = packet.seen.first_chunk::<HEADER>()?;
     let word = |at: usize| u16::from_be_bytes([header[at], header[at + 1]]);
     let total_len = usize::from(word(2));
-    // Version 4, five words; no offset and no more fragments; a packet that is all there.
+    // Version 4 and a header of five words, not a fragment, and not longer than the frame on the wire.
     let is_plain = header[0] == 0x45 && word(6) & 0x3fff == 0 && total_len <= packet.wire_len;
     let (&first, rest) = packet.seen[HEADER..].split_first_chunk::<{ udp::HEADER_LEN }>()?;
     let segment_len = total_len.checked_sub(HEADER).filter(|_| is_plain)?;
@@ -41,7 +41,7 @@ pub(crate) fn parse_v4(packet: Bytes<'_>) -> Option<Plain<u32>> {
     Some(Plain { src: address(12), dst: address(16), protocol, sport, dport, flags, hop_limit: header[8] })
 }
 
-/// Reads an IPv6 packet, if it is a plain one. Addresses have their high half first.
+/// Reads an IPv6 packet. `None` if it has extension headers, is invalid, or is neither TCP nor UDP. Addresses have their high half first.
 #[inline(always)]
 pub(crate) fn parse_v6(packet: Bytes<'_>) -> Option<Plain<[u64; 2]>> {
     const HEADER: usize = ipv6::HEADER_LEN;
@@ -60,14 +60,14 @@ pub(crate) fn parse_v6(packet: Bytes<'_>) -> Option<Plain<[u64; 2]>> {
     Some(Plain { src, dst, protocol, sport, dport, flags, hop_limit: header[7] })
 }
 
-/// Both transports begin with their ports.
+/// Reads source and destination port, the first four bytes of TCP and UDP.
 #[inline(always)]
 const fn ports(first: &[u8; udp::HEADER_LEN]) -> (u16, u16) {
     (u16::from_be_bytes([first[0], first[1]]), u16::from_be_bytes([first[2], first[3]]))
 }
 
-/// The flags of a segment whose header is right, none of a datagram. `len` is the segment's length by the IP header;
-/// `rest` may have more, which is padding, or less, when a capture cut it off.
+/// Returns a TCP segment's flags, or no bits for a UDP datagram. `None` for invalid headers and other protocols. `len` is the payload's
+/// length by the IP header. `rest` may be longer because of padding, or shorter in a truncated capture.
 #[inline(always)]
 fn transport(protocol: u8, first: &[u8; udp::HEADER_LEN], rest: &[u8], len: usize) -> Option<TcpFlags> {
     match protocol {

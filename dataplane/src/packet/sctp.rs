@@ -1,14 +1,14 @@
-//! SCTP (RFC 9260): the common header and the type of the first chunk, which tells how far an association is. Later
-//! chunks are not looked at: those that matter here come alone or first in their packet (RFC 9260 §4, §5.1).
+//! SCTP (RFC 9260): the common header and the type of the first chunk, which indicates the association's state. Later chunks are ignored:
+//! the relevant ones are the only or the first chunk of a packet (RFC 9260 §4, §5.1).
 
 use super::Bytes;
 use super::tcp::Flags;
 use crate::DropReason;
 
-/// Ports, verification tag, checksum.
+/// Length of the common header: ports, verification tag, checksum.
 pub(super) const HEADER_LEN: usize = 12;
 
-/// Chunk types that tell how far an association is. Source: RFC 9260 §3.2.
+/// Chunk types that change an association's state. Source: RFC 9260 §3.2.
 mod chunk {
     /// Opens an association. It is the only chunk in its packet (RFC 9260 §4).
     pub(super) const INIT: u8 = 1;
@@ -16,27 +16,26 @@ mod chunk {
     pub(super) const ABORT: u8 = 6;
     pub(super) const SHUTDOWN: u8 = 7;
     pub(super) const SHUTDOWN_ACK: u8 = 8;
-    /// In the handshake: the cookie was too old.
+    /// During the handshake: the cookie has expired.
     pub(super) const ERROR: u8 = 9;
     pub(super) const SHUTDOWN_COMPLETE: u8 = 14;
 }
 
-/// The fields of a packet's common header, and what its first chunk says.
+/// The fields of a packet's common header, and the meaning of its first chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) sport: u16,
     pub(super) dport: u16,
-    /// What the first chunk says, as the TCP flags that say the same: INIT is SYN alone; INIT ACK and ERROR promise
-    /// nothing; SHUTDOWN and SHUTDOWN ACK are FIN, of either side; ABORT and SHUTDOWN COMPLETE are RST; and all others,
-    /// which only somebody sends who has seen the other side's cookie or its answer, are ACK.
+    /// The TCP flags that correspond to the first chunk. INIT is SYN; INIT ACK and ERROR have no flags; SHUTDOWN and SHUTDOWN ACK are FIN;
+    /// ABORT and SHUTDOWN COMPLETE are RST. All others are ACK, because only a peer that has received the other side's cookie or COOKIE ACK
+    /// sends them.
     pub(super) flags: Flags,
 }
 
-/// Reads a common header.
 pub(super) fn parse(packet: Bytes<'_>) -> Result<Header, DropReason> {
     let header = packet.seen.first_chunk::<HEADER_LEN>().ok_or(DropReason::L4Truncated)?;
     let flags = match packet.seen.get(HEADER_LEN).copied() {
-        // A capture may have cut the chunk off.
+        // A truncated capture may lack the chunk.
         None | Some(chunk::INIT) => Flags::SYN,
         Some(chunk::INIT_ACK | chunk::ERROR) => 0,
         Some(chunk::SHUTDOWN | chunk::SHUTDOWN_ACK) => Flags::FIN,

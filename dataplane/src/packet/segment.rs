@@ -1,49 +1,47 @@
-//! A second look at a packet that would change a session's state: its transport checksum, and where a TCP segment lies in
-//! the sequence space.
+//! Verifies packets that would change a session's state: their transport checksum, and a TCP segment's sequence numbers.
 //!
-//! The parsers that every packet goes through do not read these: a packet in ten thousand needs them, and to sum up
-//! a packet's bytes costs more than to judge it.
+//! The parsers skip both. Only one packet in ten thousand needs them, and computing a checksum costs more than judging the packet.
 
 use bulkhead_classifier::protocol;
 
 use super::{Inner, LinkType, TcpFlags, ipv4_header, ipv6, open, sctp, tcp, udp};
 use crate::wire::checksum;
 
-/// Whether a packet's transport checksum is that of its bytes.
+/// The result of verifying a packet's transport checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Checksum {
-    /// It is, or the protocol has none.
+    /// The checksum is correct, or the protocol has none.
     Right,
-    /// It is not: whoever receives the packet discards it.
+    /// The checksum is wrong. The receiver discards the packet.
     Wrong,
-    /// Not all bytes are here: a fragment, a cut capture, a packet of several frames, IPv6 extension headers.
+    /// The checksum cannot be verified: a fragment, a truncated capture, a packet of several frames, or IPv6 extension headers.
     Unknown,
 }
 
-/// Where a TCP segment lies (RFC 9293 §3.4).
+/// The sequence numbers of a TCP segment (RFC 9293 §3.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SeqSpan {
     pub(crate) seq: u32,
-    /// The number after the last one that it takes; SYN and FIN take one each.
+    /// The sequence number after the segment's last. SYN and FIN take one each.
     pub(crate) end: u32,
-    /// What it acknowledges, if it does.
+    /// The acknowledgement number. `None` without ACK.
     pub(crate) ack: Option<u32>,
 }
 
-/// A whole transport packet, or as much of it as there is.
+/// The transport header and payload of an unfragmented packet. A capture may have truncated it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Payload<'a> {
     protocol: u8,
     bytes: &'a [u8],
-    /// How long it is by the IP header.
+    /// Length by the IP header.
     len: usize,
-    /// The addresses' part of the pseudo header's sum.
+    /// The addresses' sum, a part of the pseudo header's checksum.
     addresses: u64,
     is_v4: bool,
 }
 
 impl<'a> Payload<'a> {
-    /// What a frame carries. None for fragments and behind extension headers.
+    /// Returns a frame's payload. `None` if the frame is not IP, is an IPv4 fragment, or has an invalid header.
     pub(crate) fn of(link: LinkType, frame: &'a [u8], wire_len: usize) -> Option<Self> {
         match open(link, frame, wire_len)?.0 {
             Inner::V4(packet) => {
@@ -66,7 +64,7 @@ impl<'a> Payload<'a> {
         }
     }
 
-    /// Whether the checksum is right.
+    /// Verifies the checksum.
     pub(crate) fn checksum(&self) -> Checksum {
         if self.bytes.len() < self.len {
             return Checksum::Unknown;
@@ -74,20 +72,20 @@ impl<'a> Payload<'a> {
         let is_right = match self.protocol {
             protocol::TCP => self.sums_up(self.bytes),
             protocol::UDP => match self.udp() {
-                // RFC 768: none was made. RFC 8200 §8.1: over IPv6 there must be one.
+                // 0 means no checksum (RFC 768). Over IPv6 it is mandatory (RFC 8200 §8.1).
                 Some((_, [0, 0])) => self.is_v4,
                 Some((datagram, _)) => self.sums_up(datagram),
                 None => false,
             },
             protocol::SCTP => self.has_crc(),
-            // Behind extension headers there may be a transport header, but not at this place.
+            // The next header may be an extension header. Its transport header is not parsed here.
             _ if !self.is_v4 => return Checksum::Unknown,
             _ => true,
         };
         if is_right { Checksum::Right } else { Checksum::Wrong }
     }
 
-    /// Where a TCP segment lies, if the packet is one.
+    /// Returns a TCP segment's sequence numbers. `None` for other protocols and truncated headers.
     pub(crate) fn segment(&self) -> Option<SeqSpan> {
         let header = self.bytes.first_chunk::<{ tcp::MIN_HEADER_LEN }>().filter(|_| self.protocol == protocol::TCP)?;
         let word = |at: usize| u32::from_be_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
@@ -98,7 +96,7 @@ impl<'a> Payload<'a> {
         Some(SeqSpan { seq, end, ack: flags.has(TcpFlags::ACK).then_some(word(8)) })
     }
 
-    /// A datagram by its own length, and its checksum field.
+    /// Returns a datagram, cut to its own length, and its checksum field. `None` if it is incomplete or its length is invalid.
     fn udp(&self) -> Option<(&'a [u8], [u8; 2])> {
         let header = self.bytes.first_chunk::<{ udp::HEADER_LEN }>()?;
         let len = usize::from(u16::from_be_bytes([header[4], header[5]]));

@@ -1,4 +1,4 @@
-//! TCP (RFC 9293): ports and flags. Sequence numbers are read where a session needs them ([`super::segment`]).
+//! TCP (RFC 9293): ports and flags. [`super::segment`] reads sequence numbers.
 
 use super::Bytes;
 use crate::DropReason;
@@ -6,18 +6,18 @@ use crate::wire::tcp::{field, flags};
 
 pub(super) use crate::wire::tcp::MIN_HEADER_LEN;
 
-/// The control bits.
+/// A segment's control bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Flags(pub(crate) u8);
 
 impl Flags {
-    /// No more data from the sender.
+    /// The sender has no more data.
     pub(crate) const FIN: u8 = flags::FIN;
     /// Opens a connection.
     pub(crate) const SYN: u8 = flags::SYN;
-    /// Ends a connection at once.
+    /// Aborts a connection.
     pub(crate) const RST: u8 = flags::RST;
-    /// The acknowledgement number counts.
+    /// The acknowledgement number is valid.
     pub(crate) const ACK: u8 = flags::ACK;
 
     /// Whether any of these bits is set.
@@ -25,18 +25,18 @@ impl Flags {
         self.0 & bits != 0
     }
 
-    /// Whether the segment says more than that it continues: it opens, ends or resets.
+    /// Whether the segment opens, ends or resets a connection.
     pub(crate) const fn is_control(self) -> bool {
         self.has(Self::SYN | Self::FIN | Self::RST)
     }
 
-    /// Whether the segment asks for a new connection: SYN and none of ACK, RST, FIN.
+    /// Whether the segment requests a new connection: SYN without ACK, RST and FIN.
     pub(crate) const fn opens(self) -> bool {
         self.0 & (Self::SYN | Self::ACK | Self::RST | Self::FIN) == Self::SYN
     }
 
-    /// Whether the segment can stand in the middle of a connection: it acknowledges and neither opens nor resets. The
-    /// answer to a SYN is no middle: when the SYN made no session, its answer must not make one the other way round.
+    /// Whether the segment can belong to an established connection: ACK without SYN and RST. A SYN-ACK does not qualify: if its SYN created
+    /// no session, the SYN-ACK must not create one in the opposite direction.
     pub(crate) const fn continues(self) -> bool {
         self.has(Self::ACK) && !self.has(Self::RST | Self::SYN)
     }
@@ -50,7 +50,7 @@ pub(super) struct Header {
     pub(super) flags: Flags,
 }
 
-/// Reads a header. Its options need not have been captured, but they must have been on the wire.
+/// Parses a header. The options must fit the wire length, but need not be captured.
 pub(super) fn parse(segment: Bytes<'_>) -> Result<Header, DropReason> {
     let header = segment.seen.first_chunk::<MIN_HEADER_LEN>().ok_or(DropReason::L4Truncated)?;
     let header_len = usize::from(header[field::DATA_OFFSET] >> 4) * 4;
@@ -99,7 +99,7 @@ mod tests {
             assert_eq!(parse(Bytes::new(&segment(5, 0)[..len], len)), Err(DropReason::L4Truncated));
         }
         assert_eq!(parse(Bytes::new(&segment(7, 0), 24)), Err(DropReason::L4Truncated));
-        assert!(parse(Bytes::new(&segment(7, 0), 28)).is_ok(), "options that only the capture cut off");
+        assert!(parse(Bytes::new(&segment(7, 0), 28)).is_ok(), "the capture lacks the options");
     }
 
     #[test]

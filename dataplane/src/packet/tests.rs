@@ -1,4 +1,4 @@
-//! Frames that the tests of several protocols share, and the parser held against etherparse.
+//! Packets for the tests of several protocols, and tests of the parser against etherparse.
 
 use std::net::IpAddr;
 
@@ -39,8 +39,8 @@ pub(crate) fn parse_raw(packet: &[u8]) -> Result<Body, DropReason> {
 }
 
 mod against_etherparse {
-    //! The hand-written parser and etherparse must agree on every packet that both accept, and what etherparse finds
-    //! to be cut short may not be accepted here.
+    //! This parser and etherparse must agree on every packet that both accept. A packet that etherparse rejects as truncated must not be
+    //! accepted.
 
     use std::cell::Cell;
 
@@ -96,9 +96,8 @@ mod against_etherparse {
         )
     }
 
-    /// etherparse reads on in the middle of a datagram as if a header stood there, and it knows headers of protocols
-    /// that are opaque here: IGMP, an authentication header over IPv4, ICMP over the other family, ICMPv6 messages of
-    /// fewer than 8 bytes.
+    /// Whether this parser does not read the payload. etherparse reads a later fragment as if it began with a header. It also parses IGMP,
+    /// authentication headers over IPv4, ICMP over the other family, and ICMPv6 messages of fewer than 8 bytes.
     fn is_opaque(ip: &Ip) -> bool {
         matches!(ip.transport, Transport::LaterFragment | Transport::Other | Transport::IcmpError(None))
     }
@@ -124,7 +123,7 @@ mod against_etherparse {
             let theirs = match theirs {
                 Ok(theirs) => theirs,
                 Err(_) if is_opaque(&ip) => return Ok(()),
-                Err(error) => return Err(TestCaseError::fail(format!("accepted what etherparse refuses: {error}"))),
+                Err(error) => return Err(TestCaseError::fail(format!("etherparse rejects the packet: {error}"))),
             };
             let (src, dst, hop_limit, fragmented) = match theirs.net.as_ref().unwrap() {
                 NetSlice::Ipv4(v4) => {
@@ -172,7 +171,7 @@ mod against_etherparse {
 }
 
 mod quick_against_general {
-    //! What the quick parser accepts, the general one reads the same way.
+    //! The general parser must agree with the fast path's parser on every packet that the latter accepts.
 
     use std::cell::Cell;
 
@@ -180,7 +179,7 @@ mod quick_against_general {
 
     use super::*;
 
-    /// What the quick parser says of either family.
+    /// Parses with the fast path's parser and converts the addresses.
     fn quick(link: LinkType, frame: &[u8], wire_len: usize) -> Option<(Plain<IpAddr>, Option<[u8; 6]>)> {
         fn with<A>(plain: Plain<A>, address: impl Fn(A) -> IpAddr) -> Plain<IpAddr> {
             let Plain { src, dst, protocol, sport, dport, flags, hop_limit } = plain;
@@ -221,7 +220,7 @@ mod quick_against_general {
                 return Ok(());
             };
             let Ok(Body::Ip(ip)) = general.body else {
-                return Err(TestCaseError::fail(format!("accepted what is refused: {:?}", general.body)));
+                return Err(TestCaseError::fail(format!("the general parser differs: {:?}", general.body)));
             };
             let (src, dst) = (plain.src, plain.dst);
             let flow = Flow { src, dst, protocol: plain.protocol, sport: plain.sport, dport: plain.dport, icmp: None };

@@ -33,7 +33,7 @@ pub(crate) enum Transport {
     LaterFragment,
 }
 
-/// The packet quoted in an ICMP error, as far as its session key needs.
+/// The fields of a packet quoted in an ICMP error that its session key needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Embedded {
     /// Its source, to which the error is sent.

@@ -13,7 +13,7 @@ pub(super) struct Header {
     pub(super) dport: u16,
 }
 
-/// Reads a header. `whole` says that the datagram is not a first fragment, so that its length must fit the packet.
+/// Parses a header. `whole` is false for a first fragment, whose length may exceed the packet.
 pub(super) fn parse(datagram: Bytes<'_>, whole: bool) -> Result<Header, DropReason> {
     let header = datagram.seen.first_chunk::<HEADER_LEN>().ok_or(DropReason::L4Truncated)?;
     let length = usize::from(u16::from_be_bytes([header[field::LEN], header[field::LEN + 1]]));

@@ -269,9 +269,9 @@ impl Budget {
         limit.saturating_add(limit / OVERDRAFT + 1)
     }
 
-    /// The page was allocated when the port became known.
+    /// Returns a known port's account. Panics if the port is unknown.
     fn account(&self, port: PortId) -> &Account {
-        let page = self.ports[port.index() / PAGE].get().expect("no session is about a port that was not made known");
+        let page = self.ports[port.index() / PAGE].get().expect("the page was allocated when the port became known");
         &page[port.index() % PAGE]
     }
 }

@@ -19,7 +19,7 @@ pub(crate) enum Class {
     HalfClosed,
     /// TCP that both sides have acknowledged.
     Established,
-    /// UDP that both sides have sent.
+    /// UDP with packets from both sides.
     Stream,
     /// Established SCTP, and other protocols after an answer.
     Idle,

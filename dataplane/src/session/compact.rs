@@ -227,7 +227,7 @@ mod tests {
         let rewrite = Rewrite::new(client, vip, 17, Ports::Pair(1, 2), 3);
         let (key, from_low) = Key::of(client, backend, 17, Ports::Pair(1, 4));
         assert_eq!(CompactRewrite::new(&rewrite, &key, from_low), None);
-        assert_eq!(EntryKey::new(&key).key(), key, "all words of it count");
+        assert_eq!(EntryKey::new(&key).key(), key, "all words are compared");
     }
 
     #[test]
@@ -253,7 +253,7 @@ mod tests {
     }
 
     proptest! {
-        /// Few addresses, so that each may be lower than each other one, and equal to it.
+        /// Few addresses, so that pairs in either order and equal ones occur.
         #[test]
         fn what_an_entry_keeps_is_the_whole_rewrite(
             [client, vip, source, backend] in [0u8..3, 0..3, 0..3, 0..3],
@@ -270,12 +270,12 @@ mod tests {
             prop_assert!(own.is_just(&key));
             own.set_compact(compact);
             prop_assert_eq!((own.key(), own.is_v4(&key)), (key, true));
-            prop_assert!(!own.is_just(&key), "a way that knows of no rewrites does not take it");
+            prop_assert!(!own.is_just(&key), "code without translation ignores the entry");
             prop_assert!(own.unfinished().is_unused());
             own.compact_mut().set_checked(7);
             prop_assert_eq!((own.key(), own.compact().checked()), (key, 7));
 
-            // What packets are given, and what that changes their checksums by.
+            // The packets' new addresses and ports, and the change of their checksums.
             let forward = Rewritten::new((rewrite.alias, rewrite.client_is_low()), (key, from_low));
             for is_forward in [true, false] {
                 let (addresses, ports) = compact.ends(rewrite.client_is_low() == is_forward);

@@ -149,8 +149,8 @@ impl Entry {
         self.key.is_unused()
     }
 
-    /// Returns the entry for adoption by another process: without epoch and ports. `None` for a refusal that was no session, and for an
-    /// entry that was being changed.
+    /// Returns the entry for adoption by another process: without epoch and ports. `None` for a refusal that was never a session, and for
+    /// an entry that was being changed.
     ///
     /// # Errors
     /// If the entry is invalid.

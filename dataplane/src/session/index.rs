@@ -1,7 +1,7 @@
 //! Maps a key's hash to its entry, with buckets of one cache line.
 //!
 //! ```text
-//!   hash --upper half--> bucket: 8 tags of 16 bits | 8 slots of 32 bits | how many went on from here
+//!   hash --upper half--> bucket: 8 tags of 16 bits | 8 slots of 32 bits | number of keys stored behind it
 //!        --lower bits--> tag                                                 `-> the next bucket, at most 8 of them
 //! ```
 //!
@@ -250,7 +250,7 @@ mod tests {
     #[test]
     fn cve_2019_25076_no_lookup_reads_more_than_eight_buckets_whatever_was_inserted() {
         let mut index = Index::new(1000).unwrap();
-        // All with one hash, as if somebody could choose them.
+        // All keys have the same hash, as if an attacker had chosen them.
         let taken = (0..1000).take_while(|&slot| index.insert(7 << 32, slot)).count();
         assert_eq!((taken, index.len()), (PROBES * WAYS, PROBES * WAYS));
         let mut asked = 0;
@@ -279,7 +279,7 @@ mod tests {
         fn the_index_agrees_with_a_map(steps in proptest::collection::vec((0u64..40, any::<bool>()), 1..400)) {
             let mut index = Index::new(20).unwrap();
             let mut model = HashMap::new();
-            // Few homes and fewer tags.
+            // Few home buckets and fewer tags.
             let hash = |key: u64| ((key % 3) << 62) | (key % 7);
             for (key, put) in steps {
                 let slot = u32::try_from(key).unwrap();

@@ -57,7 +57,7 @@ impl Key {
             (IpAddr::V4(src), IpAddr::V4(dst)) => Self::v4(src.into(), dst.into(), protocol, sport, dport),
             (src, dst) => Self::v6(bits(src), bits(dst), protocol, sport, dport),
         };
-        // A ping to the own address: only the type tells the direction.
+        // A ping from an address to itself: only the type shows the direction.
         if matches!(ports, Ports::EchoReply(_)) && src == dst {
             from_low = false;
         }
@@ -222,7 +222,7 @@ impl KeyHasher {
     }
 }
 
-/// XOR of the two halves of a product.
+/// Returns the XOR of a product's two halves.
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "the halves are what is wanted")]
 fn fold(a: u64, b: u64) -> u64 {
@@ -288,7 +288,7 @@ mod tests {
             let keys: Vec<Key> =
                 (0..5000).map(|port| Key::of(ip(pair.0), ip(pair.1), 17, Ports::Pair(port, 53)).0).collect();
             assert_ne!(one.hash(&keys[0]), other.hash(&keys[0]));
-            // Both halves are used on their own: one names the bucket, the other the tag.
+            // Both halves are used separately: one selects the bucket, the other is the tag.
             for shift in [0, 32, 48] {
                 let mut parts: Vec<u64> = keys.iter().map(|key| one.hash(key) >> shift & 0xffff).collect();
                 parts.sort_unstable();

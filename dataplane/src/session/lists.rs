@@ -187,7 +187,7 @@ fn unlink<C: Chain>(list: &mut List, links: &mut [Links], slot: Slot) {
 
 #[cfg(test)]
 impl Lists {
-    /// The entries of a class in order, checked in both directions and against each port's list.
+    /// Returns the entries of a class in order. Checks the list in both directions, and against each port's list.
     pub(super) fn check(&self, links: &[Links], class: Class) -> Vec<Slot> {
         let walk = |list: List, of: fn(&Links) -> Link| {
             let (mut found, mut previous, mut slot) = (Vec::new(), NONE, list.first);

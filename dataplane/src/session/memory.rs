@@ -54,13 +54,13 @@ impl<T: FromBytes + IntoBytes + Immutable + KnownLayout> Column<T> {
     #[inline]
     pub(super) fn records(&self) -> &[T] {
         <[T]>::ref_from_bytes(&self.bytes)
-            .expect("memory begins at a page or a word and are a whole number of records long")
+            .expect("the memory is aligned to a word and its length is a multiple of a record's")
     }
 
     #[inline]
     pub(super) fn records_mut(&mut self) -> &mut [T] {
         <[T]>::mut_from_bytes(&mut self.bytes)
-            .expect("memory begins at a page or a word and are a whole number of records long")
+            .expect("the memory is aligned to a word and its length is a multiple of a record's")
     }
 }
 
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn what_is_not_touched_costs_nothing() {
-        // 1 TiB, more than any machine that runs this.
+        // 1 TiB, more memory than any test machine has.
         assert_eq!(Column::<[u64; 8]>::new(1 << 34, 1 << 34).unwrap().records().len(), 1 << 34);
     }
 

@@ -6,11 +6,11 @@
 //! with half a million sessions, but then packets would follow untrusted numbers into memory.
 //!
 //! ```text
-//!   folder/ lock                    held by the process that has the folder
+//!   folder/ lock                    locked by the process that uses the folder
 //!           current/0, 1, ...       one file per worker: header | entries | links | rewrites
-//!           current/clients         which backends clients of Services with affinity have had, of all workers
-//!           next/                   those of a process that has not adopted everything yet; then next becomes current
-//!           previous/               what current was, for the moment in which next takes its place
+//!           current/clients         the backends of clients of Services with affinity, for all workers
+//!           next/                   files of a process that is still adopting sessions, then renamed to current
+//!           previous/               the former current, only while next is being renamed
 //! ```
 //!
 //! **Adoption.** A file is rejected as a whole, and counted, if its header shows another layout, another boot or another length, or if an
@@ -138,7 +138,7 @@ impl SessionStore {
     /// [`SessionStoreError`]. Files that cannot be adopted are no error: see [`Adoption::refused`].
     pub fn open(folder: &Path) -> Result<Self, SessionStoreError> {
         let fault = |what| move |source| SessionStoreError::System { what, path: folder.to_owned(), source };
-        DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(fault("make the folder"))?;
+        DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(fault("create the folder"))?;
         let lock = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(folder.join("lock"));
         let lock = lock.map_err(fault("open the lock of"))?;
         lock.try_lock().map_err(|error| match error {
@@ -163,7 +163,7 @@ impl SessionStore {
         }
         store.read().map_err(fault("read"))?;
         store.discard("next").and_then(|()| store.discard("previous")).map_err(fault("clean up"))?;
-        DirBuilder::new().mode(0o700).create(store.folder("next")).map_err(fault("make a folder in"))?;
+        DirBuilder::new().mode(0o700).create(store.folder("next")).map_err(fault("create a folder in"))?;
         Ok(store)
     }
 

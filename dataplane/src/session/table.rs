@@ -153,7 +153,7 @@ impl SessionTable {
         self.steering = Some((steering, worker));
     }
 
-    /// Returns another worker that owns the session of this key. Ask only if this table has none.
+    /// Returns another worker that owns the session of this key. Must only be called if this table has no session with the key.
     pub(crate) fn elsewhere(&self, key: &Key) -> Option<usize> {
         let (steering, own) = self.steering.as_ref()?;
         let worker = steering.find(key)?;

@@ -5,9 +5,9 @@ use std::net::Ipv4Addr;
 use super::ethernet::Mac;
 use super::{WireError, set_word, word};
 
-/// The message for 6-byte hardware and 4-byte protocol addresses.
+/// Length of a message with 6-byte hardware and 4-byte protocol addresses.
 pub const MESSAGE_LEN: usize = 28;
-/// Hardware type Ethernet, protocol type IPv4, address lengths 6 and 4: the only combination that is used.
+/// Hardware type Ethernet, protocol type IPv4, address lengths 6 and 4. Other combinations are not supported.
 pub(crate) const ETHERNET_IPV4: [u8; 6] = [0, 1, 8, 0, 6, 4];
 
 pub(crate) mod field {
@@ -21,17 +21,17 @@ pub(crate) mod field {
     pub(crate) const TARGET: Range<usize> = 24..28;
 }
 
-/// What a message wants.
+/// A message's operation code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Who has the target address?
+    /// Requests the target address's MAC address.
     Request,
-    /// The sender has the sender address.
+    /// Announces the sender's addresses.
     Reply,
 }
 
 impl Operation {
-    /// The number on the wire.
+    /// Returns the operation code.
     pub const fn number(self) -> u16 {
         match self {
             Self::Request => 1,
@@ -39,7 +39,7 @@ impl Operation {
         }
     }
 
-    /// The operation with this number; none for those of other protocols.
+    /// Returns the operation with this code. `None` for codes other than request and reply.
     pub const fn from_number(number: u16) -> Option<Self> {
         match number {
             1 => Some(Self::Request),
@@ -49,15 +49,15 @@ impl Operation {
     }
 }
 
-/// A message.
+/// A complete message for IPv4 over Ethernet.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<T>(T);
 
 impl<T: AsRef<[u8]>> Packet<T> {
-    /// A whole message for IPv4 over Ethernet. Bytes behind it are padding.
+    /// Checks the length, address types and operation. Bytes after the message are padding.
     ///
     /// # Errors
-    /// [`WireError`] when it is cut short, or of other protocols or operations.
+    /// [`WireError`] if the message is truncated or has other address types or operations.
     pub fn new_checked(bytes: T) -> Result<Self, WireError> {
         let message = bytes.as_ref();
         if message.len() < MESSAGE_LEN {
@@ -77,24 +77,24 @@ impl<T: AsRef<[u8]>> Packet<T> {
         <[u8; 4]>::try_from(&self.0.as_ref()[at]).expect("the range is four bytes long").into()
     }
 
-    /// What it wants.
+    /// The operation.
     pub fn operation(&self) -> Operation {
         Operation::from_number(word(self.0.as_ref(), field::OPERATION)).unwrap_or(Operation::Request)
     }
 }
 
-/// A message.
+/// A message's fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr {
-    /// What it wants.
+    /// The operation.
     pub operation: Operation,
-    /// The hardware address that the sender claims.
+    /// The sender's MAC address.
     pub sender_mac: Mac,
-    /// The address that the sender claims; unspecified in a probe (RFC 5227).
+    /// The sender's IP address. Unspecified in a probe (RFC 5227).
     pub sender: Ipv4Addr,
-    /// The hardware address of the target; zeros in a request.
+    /// The target's MAC address. Zero in a request.
     pub target_mac: Mac,
-    /// The address that it is about.
+    /// The target's IP address.
     pub target: Ipv4Addr,
 }
 
@@ -113,7 +113,7 @@ impl Repr {
     /// Writes the message.
     ///
     /// # Panics
-    /// When there are less than [`MESSAGE_LEN`] bytes.
+    /// If `bytes` is shorter than [`MESSAGE_LEN`].
     pub fn emit(&self, bytes: &mut [u8]) {
         let message = &mut bytes[..MESSAGE_LEN];
         message[field::TYPES].copy_from_slice(&ETHERNET_IPV4);

@@ -1,18 +1,18 @@
-//! The internet checksum (RFC 1071) and CRC-32C (RFC 9260 appendix A), for packets that are built here, for those that would
-//! change a session, and for those whose addresses and ports are translated.
+//! The internet checksum (RFC 1071) and CRC-32C (RFC 9260 appendix A), for packets that are built, translated, or would change a
+//! session's state.
 
 use std::net::IpAddr;
 
 /// Castagnoli's polynomial 0x1EDC6F41, reflected: the highest bit is the coefficient of x^0.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 
-/// The ones' complement sum of 16-bit words over all parts, complemented. Each part but the last has an even length.
+/// Returns the internet checksum over all parts. Each part except the last must have an even length.
 pub(crate) fn internet(parts: &[&[u8]]) -> u16 {
     !fold(parts.iter().map(|part| sum(part)).sum())
 }
 
-/// The sum of 16-bit words, not folded yet; a last odd byte is the upper half of a word. Four bytes at a time: their upper
-/// halves fold down in the end (RFC 1071 §2).
+/// Returns the sum of 16-bit words, not [folded](fold). An odd last byte is the upper half of a word. The loop adds four bytes at a time,
+/// whose upper halves [`fold`] adds to the lower ones (RFC 1071 §2).
 #[inline]
 pub(crate) fn sum(bytes: &[u8]) -> u64 {
     let (quads, rest) = bytes.as_chunks::<4>();
@@ -22,7 +22,7 @@ pub(crate) fn sum(bytes: &[u8]) -> u64 {
     quads + u64::from(u32::from_be_bytes(last))
 }
 
-/// The 16 bits that a sum comes to.
+/// Reduces a sum to 16 bits by adding the carries.
 #[expect(clippy::cast_possible_truncation, reason = "the loop ends when it fits")]
 pub(crate) const fn fold(mut sum: u64) -> u16 {
     while sum > 0xffff {
@@ -31,46 +31,45 @@ pub(crate) const fn fold(mut sum: u64) -> u16 {
     sum as u16
 }
 
-/// By how much the sum over some bytes changes when `old` among them becomes `new`: ~m + m' of RFC 1624, not folded yet. Both
-/// have the same length and begin at an even place. Changes of several places add up.
+/// Returns the change of a sum when `new` replaces `old`: ~m + m' of RFC 1624, not [folded](fold). Both must have the same length and begin
+/// at an even offset. Changes at several offsets are added.
 #[inline]
 pub(crate) fn change(old: &[u8], new: &[u8]) -> u64 {
-    // 0xffff_ffff is a multiple of 0xffff, so it does not count; with one for each four bytes, nothing is below zero.
+    // 0xffff_ffff is a multiple of 0xffff, so adding it changes nothing. One for each four bytes prevents a negative result.
     let ones = old.len().div_ceil(4) as u64 * u64::from(u32::MAX);
     sum(new) + ones - sum(old)
 }
 
-/// The checksum when what it is over has [changed](change): equation 3 of RFC 1624, HC' = ~(~HC + ~m + m'). A wrong one
-/// stays wrong.
+/// Returns the checksum after a [change]: equation 3 of RFC 1624, HC' = ~(~HC + ~m + m'). A wrong checksum stays wrong.
 #[inline]
 pub(crate) fn updated(checksum: u16, change: u64) -> u16 {
     !fold_at_once(u64::from(!checksum) + change)
 }
 
-/// The same for a change that is [folded](fold). One that is the complement of another one may be 0 where it should be 0xffff, its other
-/// name in ones' complement; so it is added with one more of those.
+/// Like [`updated`], for a [folded](fold) change. A change that is the complement of another may be 0 instead of 0xffff, which is equal in
+/// ones' complement. Adding 0xffff gives the same checksum for both.
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "the last step leaves 16 bits")]
 pub(crate) const fn updated_by(checksum: u16, change: u16) -> u16 {
     let sum = (!checksum) as u32 + change as u32 + 0xffff;
-    // Three numbers of 16 bits: two steps do.
+    // Two steps suffice for the sum of three 16-bit numbers.
     let sum = (sum & 0xffff) + (sum >> 16);
     !(((sum & 0xffff) + (sum >> 16)) as u16)
 }
 
-/// [`fold`] without a branch, which would be foretold wrongly every second time where each packet has a sum of its own.
+/// [`fold`] without a branch, which the CPU would mispredict for every second packet if their sums differ.
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "the last step leaves 16 bits")]
 const fn fold_at_once(sum: u64) -> u16 {
-    // At most 33 bits; 18; 17; 16.
+    // The steps leave at most 33, 18, 17 and 16 bits.
     let sum = (sum & 0xffff_ffff) + (sum >> 32);
     let sum = (sum & 0xffff) + (sum >> 16);
     let sum = (sum & 0xffff) + (sum >> 16);
     ((sum & 0xffff) + (sum >> 16)) as u16
 }
 
-/// The checksum over pseudo-header and segment (RFC 9293 §3.1, RFC 8200 §8.1). 0 for a segment that has its right checksum
-/// in it. Both addresses are of one family, and the segment fits an IP packet.
+/// Returns the checksum over pseudo header and segment (RFC 9293 §3.1, RFC 8200 §8.1). 0 if the segment contains its correct checksum.
+/// Both addresses must have the same family, and the segment must fit an IP packet.
 pub(crate) fn transport(src: IpAddr, dst: IpAddr, protocol: u8, segment: &[u8]) -> u16 {
     let [high, low] = u16::try_from(segment.len()).unwrap_or(u16::MAX).to_be_bytes();
     let rest = [0, protocol, high, low];
@@ -81,14 +80,13 @@ pub(crate) fn transport(src: IpAddr, dst: IpAddr, protocol: u8, segment: &[u8]) 
     }
 }
 
-/// CRC-32C of one part.
 pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
     crc32c_of(&[bytes])
 }
 
-/// CRC-32C over all parts, a byte at a time.
+/// Returns the CRC-32C over all parts.
 pub(crate) fn crc32c_of(parts: &[&[u8]]) -> u32 {
-    /// What a byte does to the sum.
+    /// The CRC's change by each value of a byte.
     const TABLE: [u32; 256] = {
         let mut table = [0; 256];
         let mut byte = 0u32;
@@ -107,10 +105,10 @@ pub(crate) fn crc32c_of(parts: &[&[u8]]) -> u32 {
     !bytes.fold(u32::MAX, |crc, &byte| crc >> 8 ^ TABLE[usize::from(crc.to_le_bytes()[0] ^ byte)])
 }
 
-/// By which bits the CRC-32C of some bytes changes when four of them do. `difference` is the old four exclusive-or the new
-/// ones, `len` how many bytes there are from the first of the four on. None of the bytes is needed: the CRC is linear.
+/// Returns the bits of a CRC-32C that flip when four bytes change. `difference` is the old four bytes XOR the new ones. `len` is the number
+/// of bytes from the first of the four to the end. The data is not needed, because the CRC is linear.
 pub(crate) fn crc32c_change(difference: [u8; 4], len: usize) -> u32 {
-    // The difference times x^(8 len), by squaring.
+    // Computes the difference times x^(8 len) by repeated squaring.
     let (mut change, mut power, mut left) = (u32::from_le_bytes(difference), 1 << (31 - 8), len);
     while left > 0 {
         if left % 2 == 1 {
@@ -126,7 +124,7 @@ pub(crate) fn crc32c_change(difference: [u8; 4], len: usize) -> u32 {
 const fn multiply(mut one: u32, mut other: u32) -> u32 {
     let mut product = 0;
     while one != 0 {
-        // From x^0 on, which is the highest bit.
+        // The highest bit is x^0.
         if one >> 31 == 1 {
             product ^= other;
         }
@@ -171,7 +169,7 @@ mod tests {
             let change = change(&bytes[part.clone()], new);
             let right = internet(&[&bytes]);
             bytes[part].copy_from_slice(new);
-            // As ones' complement sums, in which 0xffff is 0.
+            // In ones' complement, 0xffff equals 0.
             let distance = |one: u16, other: u16| (u32::from(one) + u32::from(!other)) % 0xffff;
             prop_assert_eq!(distance(updated(found, change), internet(&[&bytes])), distance(found, right));
             prop_assert_eq!(distance(updated(right, change), internet(&[&bytes])), 0);

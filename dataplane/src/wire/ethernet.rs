@@ -1,18 +1,18 @@
-//! Ethernet II (IEEE 802.3): two addresses and a type.
+//! Ethernet II (IEEE 802.3).
 
 use super::{WireError, word};
 
-/// The header: destination, source, type.
+/// Length of the header: destination, source, type.
 pub const HEADER_LEN: usize = 14;
-/// Destination and source.
+/// Length of destination and source.
 pub const ADDRESSES_LEN: usize = 12;
-/// The shortest frame, check sequence not counted. Not every driver pads what it is given.
+/// Minimum length of a frame without its check sequence. Not every driver pads shorter frames.
 pub const MIN_FRAME_LEN: usize = 60;
 
 /// A MAC address.
 pub type Mac = [u8; 6];
 
-/// Everybody on the link.
+/// The broadcast address.
 pub const BROADCAST: Mac = [0xff; 6];
 
 pub(crate) mod field {
@@ -23,7 +23,7 @@ pub(crate) mod field {
     pub(crate) const ETHERTYPE: usize = 12;
 }
 
-/// What follows the header. Source: IANA "IEEE 802 Numbers".
+/// Values of the type field. Source: IANA "IEEE 802 Numbers".
 pub mod ethertype {
     /// IPv4.
     pub const IPV4: u16 = 0x0800;
@@ -31,37 +31,37 @@ pub mod ethertype {
     pub const ARP: u16 = 0x0806;
     /// IPv6.
     pub const IPV6: u16 = 0x86dd;
-    /// A tag of IEEE 802.1Q.
+    /// VLAN tag (IEEE 802.1Q).
     pub const VLAN: u16 = 0x8100;
-    /// A tag of IEEE 802.1ad, the outer one of two.
+    /// Outer VLAN tag (IEEE 802.1ad).
     pub const SERVICE_VLAN: u16 = 0x88a8;
-    /// What outer tags had before IEEE 802.1ad.
+    /// Outer VLAN tag before IEEE 802.1ad.
     pub const OLD_SERVICE_VLAN: u16 = 0x9100;
 }
 
-/// Whether the address is a group's (or everybody's): the first bit on the wire.
+/// Whether the address is multicast or broadcast.
 pub const fn is_group(mac: Mac) -> bool {
     mac[0] & 1 != 0
 }
 
-/// Whether a single machine can have the address.
+/// Whether the address is unicast and not zero.
 pub fn is_station(mac: Mac) -> bool {
     !is_group(mac) && mac != [0; 6]
 }
 
-/// Destination and source as a frame begins with them.
+/// Returns destination and source as on the wire.
 pub const fn addresses(destination: Mac, source: Mac) -> [u8; ADDRESSES_LEN] {
     let [a, b, c, d, e, f] = destination;
     let [g, h, i, j, k, l] = source;
     [a, b, c, d, e, f, g, h, i, j, k, l]
 }
 
-/// A frame.
+/// A frame with a complete header.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<T>(T);
 
 impl<T: AsRef<[u8]>> Frame<T> {
-    /// A frame with a whole header.
+    /// Checks that the header is complete.
     ///
     /// # Errors
     /// [`WireError::Truncated`]
@@ -77,35 +77,35 @@ impl<T: AsRef<[u8]>> Frame<T> {
         self.0.as_ref()[at].try_into().expect("the range is six bytes long")
     }
 
-    /// Whom it is for.
+    /// Destination address.
     pub fn destination(&self) -> Mac {
         self.mac(field::DESTINATION)
     }
 
-    /// Who sent it.
+    /// Source address.
     pub fn source(&self) -> Mac {
         self.mac(field::SOURCE)
     }
 
-    /// What it carries, see [`ethertype`].
+    /// Type of the payload, see [`ethertype`].
     pub fn ethertype(&self) -> u16 {
         word(self.0.as_ref(), field::ETHERTYPE)
     }
 
-    /// What follows the header.
+    /// The bytes after the header, with padding.
     pub fn payload(&self) -> &[u8] {
         &self.0.as_ref()[HEADER_LEN..]
     }
 }
 
-/// A header.
+/// A header's fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr {
-    /// Whom it is for.
+    /// Destination address.
     pub destination: Mac,
-    /// Who sent it.
+    /// Source address.
     pub source: Mac,
-    /// What it carries, see [`ethertype`].
+    /// Type of the payload, see [`ethertype`].
     pub ethertype: u16,
 }
 
@@ -115,10 +115,10 @@ impl Repr {
         Self { destination: frame.destination(), source: frame.source(), ethertype: frame.ethertype() }
     }
 
-    /// Writes the header. Returns the bytes behind it.
+    /// Writes the header. Returns the bytes after it.
     ///
     /// # Panics
-    /// When there are less than [`HEADER_LEN`] bytes.
+    /// If `bytes` is shorter than [`HEADER_LEN`].
     pub fn emit<'a>(&self, bytes: &'a mut [u8]) -> &'a mut [u8] {
         let (header, payload) = bytes.split_at_mut(HEADER_LEN);
         header[..ADDRESSES_LEN].copy_from_slice(&addresses(self.destination, self.source));

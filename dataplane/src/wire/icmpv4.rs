@@ -2,10 +2,10 @@
 
 use super::{WireError, checksum, double_word, set_double_word, set_word, word};
 
-/// Type, code, checksum, and four bytes whose meaning the type says.
+/// Length of the header: type, code, checksum, and four bytes that depend on the type.
 pub const HEADER_LEN: usize = 8;
 
-/// Positions in the header.
+/// Byte offsets in the header.
 pub(crate) mod field {
     pub(crate) const TYPE: usize = 0;
     pub(crate) const CODE: usize = 1;
@@ -13,44 +13,44 @@ pub(crate) mod field {
     pub(crate) const REST: usize = 4;
 }
 
-/// Types of messages. Source: IANA "ICMP Parameters".
+/// Message types. Source: IANA "ICMP Parameters".
 pub mod kind {
-    /// Returns an echo request.
+    /// Echo reply.
     pub const ECHO_REPLY: u8 = 0;
-    /// The destination cannot be reached, see [`unreachable`](super::unreachable).
+    /// Destination unreachable, see [`unreachable`](super::unreachable).
     pub const UNREACHABLE: u8 = 3;
-    /// Asks the sender to be slower; deprecated (RFC 6633).
+    /// Requests a lower sending rate. Deprecated (RFC 6633).
     pub const SOURCE_QUENCH: u8 = 4;
-    /// There is a better router for this destination.
+    /// Names a better router for a destination.
     pub const REDIRECT: u8 = 5;
-    /// Asks for an echo.
+    /// Echo request.
     pub const ECHO_REQUEST: u8 = 8;
-    /// TTL or time for reassembly are used up.
+    /// The TTL or the time for reassembly is exceeded.
     pub const TIME_EXCEEDED: u8 = 11;
-    /// A field of the header is wrong.
+    /// A header field is invalid.
     pub const PARAMETER_PROBLEM: u8 = 12;
 }
 
-/// Codes of unreachable destinations.
+/// Codes of [`kind::UNREACHABLE`].
 pub mod unreachable {
     /// No route.
     pub const NET: u8 = 0;
-    /// Nobody answers for the address.
+    /// No host has the address.
     pub const HOST: u8 = 1;
-    /// Nobody listens at the port.
+    /// No socket listens on the port.
     pub const PORT: u8 = 3;
-    /// The packet is too big and may not be fragmented (RFC 1191).
+    /// The packet exceeds the MTU and must not be fragmented (RFC 1191).
     pub const FRAGMENTATION_NEEDED: u8 = 4;
-    /// A filter forbids it (RFC 1812 §5.2.7.1).
+    /// A filter denies the packet (RFC 1812 §5.2.7.1).
     pub const ADMINISTRATIVELY_PROHIBITED: u8 = 13;
 }
 
-/// A message.
+/// A message with a complete header.
 #[derive(Clone, Copy, Debug)]
 pub struct Message<T>(T);
 
 impl<T: AsRef<[u8]>> Message<T> {
-    /// A message with a whole header.
+    /// Checks that the header is complete.
     ///
     /// # Errors
     /// [`WireError::Truncated`]
@@ -61,45 +61,45 @@ impl<T: AsRef<[u8]>> Message<T> {
         Ok(Self(bytes))
     }
 
-    /// What it is, see [`kind`].
+    /// Message type, see [`kind`].
     pub fn kind(&self) -> u8 {
         self.0.as_ref()[field::TYPE]
     }
 
-    /// More about what it is.
+    /// Code, whose meaning depends on the type.
     pub fn code(&self) -> u8 {
         self.0.as_ref()[field::CODE]
     }
 
-    /// The four bytes behind the checksum.
+    /// The four bytes after the checksum.
     pub fn rest(&self) -> u32 {
         double_word(self.0.as_ref(), field::REST)
     }
 
-    /// Whether the checksum is right.
+    /// Whether the checksum is correct.
     pub fn has_right_checksum(&self) -> bool {
         checksum::internet(&[self.0.as_ref()]) == 0
     }
 
-    /// The checksum.
+    /// The checksum field.
     pub fn checksum(&self) -> u16 {
         word(self.0.as_ref(), field::CHECKSUM)
     }
 }
 
-/// A header.
+/// A header's fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr {
-    /// What the message is, see [`kind`].
+    /// Message type, see [`kind`].
     pub kind: u8,
-    /// More about what it is.
+    /// Code, whose meaning depends on the type.
     pub code: u8,
-    /// Of an echo identifier and sequence number, of "fragmentation needed" the MTU.
+    /// Echo: identifier and sequence number. "Fragmentation needed": the MTU.
     pub rest: u32,
 }
 
 impl Repr {
-    /// An echo request, or its answer.
+    /// Creates the header of an echo request or reply.
     pub const fn echo(kind: u8, id: u16, sequence: u16) -> Self {
         Self { kind, code: 0, rest: (id as u32) << 16 | sequence as u32 }
     }
@@ -109,10 +109,10 @@ impl Repr {
         Self { kind: message.kind(), code: message.code(), rest: message.rest() }
     }
 
-    /// Writes the header; the bytes behind it are the rest of the message. The checksum is over all.
+    /// Writes the header, with the checksum of the whole `message`.
     ///
     /// # Panics
-    /// When there are less than [`HEADER_LEN`] bytes.
+    /// If `message` is shorter than [`HEADER_LEN`].
     pub fn emit(&self, message: &mut [u8]) {
         (message[field::TYPE], message[field::CODE]) = (self.kind, self.code);
         set_double_word(message, field::REST, self.rest);

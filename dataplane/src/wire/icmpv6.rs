@@ -1,14 +1,14 @@
-//! ICMP for IPv6 (RFC 4443): echoes and errors; and neighbour discovery (RFC 4861): solicitations and advertisements.
+//! ICMP for IPv6 (RFC 4443): echoes and errors. Neighbour discovery (RFC 4861): solicitations and advertisements.
 
 use std::net::Ipv6Addr;
 
 use super::ethernet::Mac;
 use super::{WireError, checksum, double_word, protocol, set_double_word, set_word};
 
-/// Type, code, checksum, and four bytes whose meaning the type says.
+/// Length of the header: type, code, checksum, and four bytes that depend on the type.
 pub const HEADER_LEN: usize = 8;
 
-/// Positions in the header.
+/// Byte offsets in the header.
 pub(crate) mod field {
     use std::ops::Range;
 
@@ -16,67 +16,67 @@ pub(crate) mod field {
     pub(crate) const CODE: usize = 1;
     pub(crate) const CHECKSUM: usize = 2;
     pub(crate) const REST: usize = 4;
-    /// Of solicitations and advertisements: whom they are about.
+    /// Target of a neighbour solicitation or advertisement.
     pub(crate) const TARGET: Range<usize> = 8..24;
-    /// Of solicitations and advertisements.
+    /// Options of a neighbour solicitation or advertisement.
     pub(crate) const OPTIONS: usize = 24;
 }
 
-/// Types of messages. Source: IANA "ICMPv6 Parameters".
+/// Message types. Source: IANA "ICMPv6 Parameters".
 pub mod kind {
-    /// The destination cannot be reached, see [`unreachable`](super::unreachable).
+    /// Destination unreachable, see [`unreachable`](super::unreachable).
     pub const UNREACHABLE: u8 = 1;
-    /// The packet is too big for the next link.
+    /// The packet exceeds the next link's MTU.
     pub const PACKET_TOO_BIG: u8 = 2;
-    /// The hop limit or the time for reassembly are used up.
+    /// The hop limit or the time for reassembly is exceeded.
     pub const TIME_EXCEEDED: u8 = 3;
-    /// Types below this one are errors, known or not (RFC 4443 §2.1).
+    /// Lower types are errors, including unassigned ones (RFC 4443 §2.1).
     pub const FIRST_INFORMATIONAL: u8 = 128;
-    /// Asks for an echo.
+    /// Echo request.
     pub const ECHO_REQUEST: u8 = 128;
-    /// Returns an echo request.
+    /// Echo reply.
     pub const ECHO_REPLY: u8 = 129;
-    /// Who is a router? The first type of neighbour discovery.
+    /// Requests router advertisements. The first type of neighbour discovery.
     pub const ROUTER_SOLICITATION: u8 = 133;
-    /// Here is a router.
+    /// Announces a router.
     pub const ROUTER_ADVERTISEMENT: u8 = 134;
-    /// Who has this address?
+    /// Requests an address's MAC address.
     pub const NEIGHBOUR_SOLICITATION: u8 = 135;
-    /// The address is here.
+    /// Announces an address's MAC address.
     pub const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
-    /// There is a better router for this destination. The last type of neighbour discovery.
+    /// Names a better router for a destination. The last type of neighbour discovery.
     pub const REDIRECT: u8 = 137;
 }
 
-/// Codes of unreachable destinations.
+/// Codes of [`kind::UNREACHABLE`].
 pub mod unreachable {
     /// No route.
     pub const NO_ROUTE: u8 = 0;
-    /// A filter forbids it.
+    /// A filter denies the packet.
     pub const ADMINISTRATIVELY_PROHIBITED: u8 = 1;
-    /// Nobody answers for the address.
+    /// No host has the address.
     pub const ADDRESS: u8 = 3;
-    /// Nobody listens at the port.
+    /// No socket listens on the port.
     pub const PORT: u8 = 4;
 }
 
-/// A header.
+/// A header's fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr {
-    /// What the message is, see [`kind`].
+    /// Message type, see [`kind`].
     pub kind: u8,
-    /// More about what it is.
+    /// Code, whose meaning depends on the type.
     pub code: u8,
-    /// Of an echo identifier and sequence number, of "packet too big" the MTU, of an advertisement its flags.
+    /// Echo: identifier and sequence number. "Packet too big": the MTU. Neighbour advertisement: flags.
     pub rest: u32,
 }
 
-/// A message.
+/// A message with a complete header.
 #[derive(Clone, Copy, Debug)]
 pub struct Message<T>(T);
 
 impl<T: AsRef<[u8]>> Message<T> {
-    /// A message with a whole header.
+    /// Checks that the header is complete.
     ///
     /// # Errors
     /// [`WireError::Truncated`]
@@ -87,29 +87,29 @@ impl<T: AsRef<[u8]>> Message<T> {
         Ok(Self(bytes))
     }
 
-    /// What it is, see [`kind`].
+    /// Message type, see [`kind`].
     pub fn kind(&self) -> u8 {
         self.0.as_ref()[field::TYPE]
     }
 
-    /// More about what it is.
+    /// Code, whose meaning depends on the type.
     pub fn code(&self) -> u8 {
         self.0.as_ref()[field::CODE]
     }
 
-    /// The four bytes behind the checksum.
+    /// The four bytes after the checksum.
     pub fn rest(&self) -> u32 {
         double_word(self.0.as_ref(), field::REST)
     }
 
-    /// Whether the checksum is right for these addresses.
+    /// Whether the checksum is correct for these addresses.
     pub fn has_right_checksum(&self, source: Ipv6Addr, destination: Ipv6Addr) -> bool {
         checksum::transport(source.into(), destination.into(), protocol::ICMPV6, self.0.as_ref()) == 0
     }
 }
 
 impl Repr {
-    /// An echo request, or its answer.
+    /// Creates the header of an echo request or reply.
     pub const fn echo(kind: u8, id: u16, sequence: u16) -> Self {
         Self { kind, code: 0, rest: (id as u32) << 16 | sequence as u32 }
     }
@@ -119,10 +119,10 @@ impl Repr {
         Self { kind: message.kind(), code: message.code(), rest: message.rest() }
     }
 
-    /// Writes the header; the bytes behind it are the rest of the message. The checksum is over all.
+    /// Writes the header, with the checksum of the whole `message`.
     ///
     /// # Panics
-    /// When there are less than [`HEADER_LEN`] bytes.
+    /// If `message` is shorter than [`HEADER_LEN`].
     pub fn emit(&self, source: Ipv6Addr, destination: Ipv6Addr, message: &mut [u8]) {
         (message[field::TYPE], message[field::CODE]) = (self.kind, self.code);
         set_double_word(message, field::REST, self.rest);
@@ -132,41 +132,41 @@ impl Repr {
     }
 }
 
-/// Neighbour solicitations and advertisements with the one option that they have.
+/// Neighbour solicitations and advertisements, each with one option.
 pub mod ndisc {
     use super::{Ipv6Addr, Mac, Repr, field, kind};
 
-    /// A message with its option.
+    /// Length of a message with its option.
     pub const MESSAGE_LEN: usize = field::OPTIONS + OPTION_LEN;
-    /// What every message is sent with: no router has forwarded it then (RFC 4861 §3.1).
+    /// Hop limit of every message. It proves that no router has forwarded the message (RFC 4861 §3.1).
     pub const HOP_LIMIT: u8 = 255;
 
-    /// An option with a link-layer address: type, length, address.
+    /// Length of a link-layer address option: type, length, address.
     const OPTION_LEN: usize = 8;
     pub(crate) const SOURCE_LINK_LAYER: u8 = 1;
     const TARGET_LINK_LAYER: u8 = 2;
 
-    /// Flags of an advertisement, in the first of the four bytes behind the checksum.
+    /// Flags of an advertisement, in the first byte after the checksum.
     pub mod flags {
-        /// It comes from a router.
+        /// The sender is a router.
         pub const ROUTER: u8 = 0x80;
-        /// It answers a solicitation.
+        /// The advertisement answers a solicitation.
         pub const SOLICITED: u8 = 0x40;
-        /// It replaces what is known.
+        /// The advertisement overrides a cached address.
         pub const OVERRIDE: u8 = 0x20;
     }
 
-    /// A message.
+    /// A neighbour solicitation or advertisement.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Message {
-        /// Who has this address?
+        /// Requests an address's MAC address.
         Solicitation {
             /// The address.
             target: Ipv6Addr,
-            /// The MAC address of who asks.
+            /// The sender's MAC address.
             source: Mac,
         },
-        /// The address is here.
+        /// Announces an address's MAC address.
         Advertisement {
             /// See [`flags`].
             flags: u8,
@@ -181,7 +181,7 @@ pub mod ndisc {
         /// Writes the message and its checksum.
         ///
         /// # Panics
-        /// When there are not exactly [`MESSAGE_LEN`] bytes: the checksum is over all.
+        /// If `message` does not have exactly [`MESSAGE_LEN`] bytes.
         pub fn emit(&self, source: Ipv6Addr, destination: Ipv6Addr, message: &mut [u8]) {
             assert_eq!(message.len(), MESSAGE_LEN, "a message with one option");
             let (kind, flags, target, option, mac) = match *self {
@@ -193,14 +193,14 @@ pub mod ndisc {
                 }
             };
             message[field::TARGET].copy_from_slice(&target.octets());
-            // The length counts units of eight bytes.
+            // The length is in units of eight bytes.
             message[field::OPTIONS..field::OPTIONS + 2].copy_from_slice(&[option, 1]);
             message[field::OPTIONS + 2..].copy_from_slice(&mac);
             let rest = u32::from_be_bytes([flags, 0, 0, 0]);
             Repr { kind, code: 0, rest }.emit(source, destination, message);
         }
 
-        /// The MAC address that the options of a message name. None when it names none, and for other types.
+        /// Returns the MAC address in a message's options. `None` for other message types, and if no option has one.
         pub fn link_layer_option(message: &[u8]) -> Option<Mac> {
             let mut options = match *message.first()? {
                 kind::NEIGHBOUR_SOLICITATION | kind::NEIGHBOUR_ADVERTISEMENT => message.get(field::OPTIONS..)?,

@@ -4,12 +4,12 @@ use std::net::Ipv4Addr;
 
 use super::{WireError, checksum, set_word, word};
 
-/// The header without options.
+/// Length of the header without options.
 pub const MIN_HEADER_LEN: usize = 20;
-/// The header with as many options as its length field allows.
+/// Maximum length of the header with options.
 pub const MAX_HEADER_LEN: usize = 60;
 
-/// Positions in the header.
+/// Byte offsets in the header.
 pub(crate) mod field {
     use std::ops::Range;
 
@@ -25,37 +25,36 @@ pub(crate) mod field {
     pub(crate) const DESTINATION: Range<usize> = 16..20;
 }
 
-/// Bits of the word that has a fragment's place.
+/// Bits of the flags and fragment offset field.
 pub mod fragment {
-    /// Must be zero (RFC 791), and is passed on as it came.
+    /// Reserved, must be zero (RFC 791). Forwarded unchanged.
     pub const RESERVED: u16 = 0x8000;
-    /// The packet may not be fragmented.
+    /// The packet must not be fragmented.
     pub const DONT_FRAGMENT: u16 = 0x4000;
-    /// It is not the last fragment.
+    /// More fragments follow.
     pub const MORE_FRAGMENTS: u16 = 0x2000;
-    /// Its place in the datagram, in [`UNIT`]s.
+    /// Fragment offset, in [`UNIT`]s.
     pub const OFFSET: u16 = 0x1fff;
-    /// What the offset counts.
+    /// Unit of the fragment offset, in bytes.
     pub const UNIT: usize = 8;
 }
 
-/// Types of options.
+/// Option types.
 pub mod option {
-    /// The last one; zeros follow.
+    /// End of options.
     pub const END: u8 = 0;
-    /// Does nothing. It and the last one have no length.
+    /// No operation. Like [`END`], it has no length byte.
     pub const NOP: u8 = 1;
-    /// The bit of those that all fragments have.
+    /// Flag of options that are copied to all fragments.
     pub const COPIED: u8 = 0x80;
 }
 
-/// A packet.
+/// A packet with a complete header.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<T>(T);
 
 impl<T: AsRef<[u8]>> Packet<T> {
-    /// A packet whose header is all there, options included, with lengths that do not contradict each other. The payload
-    /// need not be there.
+    /// Checks that the header with its options is complete, and that its lengths are consistent. The payload may be incomplete.
     ///
     /// # Errors
     /// [`WireError`]
@@ -76,32 +75,32 @@ impl<T: AsRef<[u8]>> Packet<T> {
         Ok(packet)
     }
 
-    /// Bytes of the header, options included.
+    /// Length of the header with options.
     pub fn header_len(&self) -> usize {
         usize::from(self.0.as_ref()[field::VERSION_LEN] & 0x0f) * 4
     }
 
-    /// Bytes of the packet, header included, as it says itself.
+    /// The total length field: header and payload.
     pub fn total_len(&self) -> usize {
         usize::from(word(self.0.as_ref(), field::TOTAL_LEN))
     }
 
-    /// Bytes behind the header, as the packet says itself.
+    /// Length of the payload by the header's length fields.
     pub fn payload_len(&self) -> usize {
         self.total_len() - self.header_len()
     }
 
-    /// Flags and place in the datagram, see [`fragment`].
+    /// Flags and fragment offset, see [`fragment`].
     pub fn fragment_word(&self) -> u16 {
         word(self.0.as_ref(), field::FRAGMENT)
     }
 
-    /// What the payload is, see [`super::protocol`].
+    /// Protocol of the payload, see [`super::protocol`].
     pub fn protocol(&self) -> u8 {
         self.0.as_ref()[field::PROTOCOL]
     }
 
-    /// How many hops it may still go.
+    /// TTL.
     pub fn hop_limit(&self) -> u8 {
         self.0.as_ref()[field::TTL]
     }
@@ -110,22 +109,22 @@ impl<T: AsRef<[u8]>> Packet<T> {
         <[u8; 4]>::try_from(&self.0.as_ref()[at]).expect("the range is four bytes long").into()
     }
 
-    /// Who sent it.
+    /// Source address.
     pub fn source(&self) -> Ipv4Addr {
         self.address(field::SOURCE)
     }
 
-    /// Whom it is for.
+    /// Destination address.
     pub fn destination(&self) -> Ipv4Addr {
         self.address(field::DESTINATION)
     }
 
-    /// The header, options included.
+    /// The header with options.
     pub fn header(&self) -> &[u8] {
         &self.0.as_ref()[..self.header_len()]
     }
 
-    /// The payload, as far as it is there, without padding.
+    /// The payload without padding. Shorter than [`payload_len`](Self::payload_len) if bytes are missing.
     pub fn payload(&self) -> &[u8] {
         let bytes = self.0.as_ref();
         &bytes[self.header_len()..self.total_len().min(bytes.len()).max(self.header_len())]
@@ -133,17 +132,17 @@ impl<T: AsRef<[u8]>> Packet<T> {
 }
 
 impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
-    /// Says how many bytes the packet has.
+    /// Sets the total length.
     pub fn set_total_len(&mut self, len: u16) {
         set_word(self.0.as_mut(), field::TOTAL_LEN, len);
     }
 
-    /// Says which part of a datagram the packet is, see [`fragment`].
+    /// Sets flags and fragment offset, see [`fragment`].
     pub fn set_fragment_word(&mut self, word: u16) {
         set_word(self.0.as_mut(), field::FRAGMENT, word);
     }
 
-    /// Writes the checksum of the header.
+    /// Computes and writes the header checksum.
     pub fn fill_checksum(&mut self) {
         let len = self.header_len();
         let header = &mut self.0.as_mut()[..len];
@@ -153,28 +152,28 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
     }
 }
 
-/// A header without options, of a packet that is whole and may not be fragmented. So its identification is 0 (RFC 6864 §4.1).
+/// A header without options of an unfragmented packet with "don't fragment". Its identification is 0 (RFC 6864 §4.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr {
-    /// Who sent it.
+    /// Source address.
     pub source: Ipv4Addr,
-    /// Whom it is for.
+    /// Destination address.
     pub destination: Ipv4Addr,
-    /// What the payload is, see [`super::protocol`].
+    /// Protocol of the payload, see [`super::protocol`].
     pub protocol: u8,
-    /// How many hops it may go.
+    /// TTL.
     pub hop_limit: u8,
-    /// The type of service: precedence and delay (RFC 791), later code point and congestion (RFC 2474, RFC 3168).
+    /// Type of service (RFC 791), now DSCP and ECN (RFC 2474, RFC 3168).
     pub tos: u8,
-    /// Bytes behind the header.
+    /// Length of the payload.
     pub payload_len: usize,
 }
 
 impl Repr {
-    /// Writes the header and its checksum. Returns the bytes behind it.
+    /// Writes the header and its checksum. Returns the bytes after it.
     ///
     /// # Panics
-    /// When there are less than [`MIN_HEADER_LEN`] bytes, or the packet would have more than 65,535.
+    /// If `bytes` is shorter than [`MIN_HEADER_LEN`], or the packet longer than 65,535 bytes.
     pub fn emit<'a>(&self, bytes: &'a mut [u8]) -> &'a mut [u8] {
         let (header, payload) = bytes.split_at_mut(MIN_HEADER_LEN);
         let total_len = u16::try_from(MIN_HEADER_LEN + self.payload_len).expect("a packet has at most 65,535 bytes");
@@ -259,7 +258,7 @@ mod tests {
         let mut long = bytes;
         (long[0], long[3]) = (0x48, 40);
         assert_eq!(Packet::new_checked(long).unwrap_err(), WireError::Truncated { protocol: "IPv4" });
-        // A payload that is not there is no fault of the header.
+        // An incomplete payload does not make the header invalid.
         assert!(Packet::new_checked(&bytes[..20]).unwrap().payload().is_empty());
     }
 }

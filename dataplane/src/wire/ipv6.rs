@@ -1,19 +1,19 @@
-//! IPv6 (RFC 8200), the way past its extension headers, and the addresses that are made of others.
+//! IPv6 (RFC 8200): header, extension headers, and addresses derived from others.
 
 use std::net::Ipv6Addr;
 
 use super::ethernet::Mac;
 use super::{WireError, set_word, word};
 
-/// The header.
+/// Length of the header.
 pub const HEADER_LEN: usize = 40;
-/// What every link carries (RFC 8200 §5).
+/// MTU that every link supports (RFC 8200 §5).
 pub const MIN_MTU: usize = 1280;
 
-/// All nodes on the link.
+/// Multicast address of all nodes on the link.
 pub const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
-/// Positions in the header.
+/// Byte offsets in the header.
 pub(crate) mod field {
     use std::ops::Range;
 
@@ -27,33 +27,33 @@ pub(crate) mod field {
 
 /// Next header values of extension headers. Source: IANA "IPv6 Extension Header Types".
 pub mod extension {
-    /// Options that every router reads.
+    /// Options for all routers.
     pub const HOP_BY_HOP: u8 = 0;
-    /// Nodes on the way.
+    /// Nodes to visit.
     pub const ROUTING: u8 = 43;
-    /// The packet is a fragment.
+    /// Fragment header.
     pub const FRAGMENT: u8 = 44;
-    /// A signature (RFC 4302).
+    /// Authentication header (RFC 4302).
     pub const AUTHENTICATION: u8 = 51;
-    /// Options that the destination reads.
+    /// Options for the destination.
     pub const DESTINATION: u8 = 60;
 }
 
-/// Bits of the word in a fragment header that has the fragment's place.
+/// Bits of the fragment header's offset and flag field.
 pub mod fragment {
-    /// It is not the last fragment.
+    /// More fragments follow.
     pub const MORE_FRAGMENTS: u16 = 1;
-    /// Its place in the datagram, in bytes.
+    /// Fragment offset, in bytes.
     pub const OFFSET: u16 = 0xfff8;
 }
 
-/// The link-local address that goes with a MAC address (RFC 4291 appendix A).
+/// Returns the link-local address derived from a MAC address (RFC 4291 appendix A).
 pub const fn link_local(mac: Mac) -> Ipv6Addr {
     let [a, b, c, d, e, f] = mac;
     Ipv6Addr::from_octets([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f])
 }
 
-/// The group in which an address is solicited: ff02::1:ff and its last three bytes (RFC 4291 §2.7.1).
+/// Returns an address's solicited-node multicast address: ff02::1:ff and the last three bytes (RFC 4291 §2.7.1).
 pub const fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
     let octets = address.octets();
     let mut group = [0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, 0, 0, 0];
@@ -61,18 +61,18 @@ pub const fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
     Ipv6Addr::from_octets(group)
 }
 
-/// The MAC address of a group (RFC 2464 §7).
+/// Returns the MAC address of a multicast address (RFC 2464 §7).
 pub const fn group_mac(group: Ipv6Addr) -> Mac {
     let octets = group.octets();
     [0x33, 0x33, octets[12], octets[13], octets[14], octets[15]]
 }
 
-/// A packet.
+/// A packet with a complete header.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<T>(T);
 
 impl<T: AsRef<[u8]>> Packet<T> {
-    /// A packet with a whole header. The payload need not be there.
+    /// Checks that the header is complete and has version 6. The payload may be incomplete.
     ///
     /// # Errors
     /// [`WireError`]
@@ -87,22 +87,22 @@ impl<T: AsRef<[u8]>> Packet<T> {
         Ok(Self(bytes))
     }
 
-    /// Bytes behind the header, as the packet says itself.
+    /// The payload length field.
     pub fn payload_len(&self) -> usize {
         usize::from(word(self.0.as_ref(), field::PAYLOAD_LEN))
     }
 
-    /// Bytes of the packet, header included, as it says itself.
+    /// Length of header and payload, by the payload length field.
     pub fn total_len(&self) -> usize {
         HEADER_LEN + self.payload_len()
     }
 
-    /// What follows the header, see [`super::protocol`].
+    /// Type of the next header, see [`super::protocol`] and [`extension`].
     pub fn next_header(&self) -> u8 {
         self.0.as_ref()[field::NEXT_HEADER]
     }
 
-    /// How many hops it may still go.
+    /// Hop limit.
     pub fn hop_limit(&self) -> u8 {
         self.0.as_ref()[field::HOP_LIMIT]
     }
@@ -111,17 +111,17 @@ impl<T: AsRef<[u8]>> Packet<T> {
         <[u8; 16]>::try_from(&self.0.as_ref()[at]).expect("the range is sixteen bytes long").into()
     }
 
-    /// Who sent it.
+    /// Source address.
     pub fn source(&self) -> Ipv6Addr {
         self.address(field::SOURCE)
     }
 
-    /// Whom it is for.
+    /// Destination address.
     pub fn destination(&self) -> Ipv6Addr {
         self.address(field::DESTINATION)
     }
 
-    /// The payload, as far as it is there, without padding.
+    /// The payload without padding. Shorter than [`payload_len`](Self::payload_len) if bytes are missing.
     pub fn payload(&self) -> &[u8] {
         let bytes = self.0.as_ref();
         &bytes[HEADER_LEN..self.total_len().min(bytes.len())]
@@ -129,17 +129,17 @@ impl<T: AsRef<[u8]>> Packet<T> {
 }
 
 impl<T: AsRef<[u8]>> Packet<T> {
-    /// What is behind the extension headers. None when these are not all there, when there are two fragment headers, and when
-    /// a routing header has nodes left: then the packet's destination is not where it ends.
+    /// Returns the header after the extension headers. `None` if an extension header is incomplete, if the packet has two fragment headers,
+    /// or if a routing header has segments left, because the destination is then not final.
     pub fn upper_layer(&self) -> Option<UpperLayer> {
         let bytes = self.0.as_ref();
         let mut found = UpperLayer { protocol: self.next_header(), at: HEADER_LEN, fragment_word: None };
         loop {
             let len = match (found.protocol, bytes.get(found.at..)?) {
-                // In units of eight bytes, the first not counted.
+                // The length counts units of eight bytes, minus 1.
                 (extension::HOP_BY_HOP | extension::DESTINATION, &[_, len, ..]) => (usize::from(len) + 1) * 8,
                 (extension::ROUTING, &[_, len, _, 0, ..]) => (usize::from(len) + 1) * 8,
-                // In units of four bytes, the first two not counted.
+                // The length counts units of four bytes, minus 2.
                 (extension::AUTHENTICATION, &[_, len, ..]) => (usize::from(len) + 2) * 4,
                 (extension::FRAGMENT, &[_, _, high, low, ..]) if found.fragment_word.is_none() => {
                     found.fragment_word = Some(u16::from_be_bytes([high, low]));
@@ -158,45 +158,44 @@ impl<T: AsRef<[u8]>> Packet<T> {
             found.protocol = bytes[found.at];
             found.at += len;
             if found.fragment_word.is_some_and(|word| word & fragment::OFFSET != 0) {
-                // What follows is the middle of something, not a header.
+                // The rest is part of the datagram's payload, without a header.
                 return (found.at <= bytes.len()).then_some(found);
             }
         }
     }
 }
 
-/// What the extension headers of a packet lead to.
+/// The header after a packet's extension headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UpperLayer {
-    /// The first header that is no extension header, see [`super::protocol`].
+    /// Type of the first header that is not an extension header, see [`super::protocol`].
     pub protocol: u8,
-    /// Where it begins, in bytes from the start of the packet; of a fragment but the first, where its part of the datagram
-    /// does.
+    /// Its byte offset in the packet. In a later fragment, the offset of the fragment's data.
     pub at: usize,
-    /// Which part of a datagram the packet is, see [`fragment`]; none without a fragment header.
+    /// Offset and flag of the fragment header, see [`fragment`]. `None` if the packet has no fragment header.
     pub fragment_word: Option<u16>,
 }
 
-/// A header; traffic class and flow label are 0.
+/// A header with traffic class and flow label 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr {
-    /// Who sent it.
+    /// Source address.
     pub source: Ipv6Addr,
-    /// Whom it is for.
+    /// Destination address.
     pub destination: Ipv6Addr,
-    /// What follows the header, see [`super::protocol`].
+    /// Type of the next header, see [`super::protocol`] and [`extension`].
     pub next_header: u8,
-    /// How many hops it may go.
+    /// Hop limit.
     pub hop_limit: u8,
-    /// Bytes behind the header.
+    /// Length of the payload.
     pub payload_len: usize,
 }
 
 impl Repr {
-    /// Writes the header. Returns the bytes behind it.
+    /// Writes the header. Returns the bytes after it.
     ///
     /// # Panics
-    /// When there are less than [`HEADER_LEN`] bytes, or the payload has more than 65,535.
+    /// If `bytes` is shorter than [`HEADER_LEN`], or the payload longer than 65,535 bytes.
     pub fn emit<'a>(&self, bytes: &'a mut [u8]) -> &'a mut [u8] {
         let (header, payload) = bytes.split_at_mut(HEADER_LEN);
         header[..field::PAYLOAD_LEN].copy_from_slice(&[0x60, 0, 0, 0]);
@@ -247,7 +246,7 @@ mod tests {
         assert_eq!(group_mac(group), [0x33, 0x33, 0xff, 0x12, 0x34, 0x56]);
     }
 
-    /// Extension headers of 8 bytes, of these types, and eight bytes of what follows them.
+    /// Builds a packet with extension headers of these types and 8 bytes each, and 8 bytes of payload.
     fn behind(types: &[u8], next_header: u8) -> Vec<u8> {
         let mut payload = vec![];
         for following in types.iter().skip(1).chain([&next_header]) {
@@ -282,7 +281,7 @@ mod tests {
                 "of the header itself nothing is read"
             );
         }
-        // Sixteen bytes, by two ways to count.
+        // Headers of 16 bytes, with their two units of length.
         for (kind, len) in [(extension::AUTHENTICATION, 2), (extension::DESTINATION, 1)] {
             let mut bytes = behind(&[kind, 59], 59);
             (bytes[HEADER_LEN], bytes[HEADER_LEN + 1]) = (6, len);

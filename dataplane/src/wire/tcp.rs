@@ -4,10 +4,10 @@ use std::net::IpAddr;
 
 use super::{WireError, checksum, double_word, protocol, set_double_word, set_word, word};
 
-/// The header without options.
+/// Length of the header without options.
 pub const MIN_HEADER_LEN: usize = 20;
 
-/// Positions in the header.
+/// Byte offsets in the header.
 pub(crate) mod field {
     pub(crate) const SOURCE_PORT: usize = 0;
     pub(crate) const DESTINATION_PORT: usize = 2;
@@ -20,24 +20,24 @@ pub(crate) mod field {
     pub(crate) const URGENT: usize = 18;
 }
 
-/// The control bits.
+/// Control bits.
 pub mod flags {
-    /// No more data from the sender.
+    /// The sender has no more data.
     pub const FIN: u8 = 0x01;
     /// Opens a connection.
     pub const SYN: u8 = 0x02;
-    /// Ends a connection at once.
+    /// Aborts a connection.
     pub const RST: u8 = 0x04;
-    /// The acknowledgement number counts.
+    /// The acknowledgement number is valid.
     pub const ACK: u8 = 0x10;
 }
 
-/// A segment.
+/// A segment with a complete header, except for options.
 #[derive(Clone, Copy, Debug)]
 pub struct Segment<T>(T);
 
 impl<T: AsRef<[u8]>> Segment<T> {
-    /// A segment whose header is there but for its options, with a length that can be.
+    /// Checks that the fixed header is complete, and that its data offset is at least 20 bytes. Options may be incomplete.
     ///
     /// # Errors
     /// [`WireError`]
@@ -52,27 +52,27 @@ impl<T: AsRef<[u8]>> Segment<T> {
         Ok(segment)
     }
 
-    /// The sender's port.
+    /// Source port.
     pub fn source_port(&self) -> u16 {
         word(self.0.as_ref(), field::SOURCE_PORT)
     }
 
-    /// The receiver's port.
+    /// Destination port.
     pub fn destination_port(&self) -> u16 {
         word(self.0.as_ref(), field::DESTINATION_PORT)
     }
 
-    /// The number of the first byte of data, or of the SYN.
+    /// Sequence number of the first byte of data, or of the SYN.
     pub fn sequence(&self) -> u32 {
         double_word(self.0.as_ref(), field::SEQUENCE)
     }
 
-    /// The number of the next byte that the sender expects.
+    /// Sequence number of the next byte that the sender expects.
     pub fn acknowledgement(&self) -> u32 {
         double_word(self.0.as_ref(), field::ACKNOWLEDGEMENT)
     }
 
-    /// Bytes of the header, options included.
+    /// Length of the header with options.
     pub fn header_len(&self) -> usize {
         usize::from(self.0.as_ref()[field::DATA_OFFSET] >> 4) * 4
     }
@@ -82,31 +82,31 @@ impl<T: AsRef<[u8]>> Segment<T> {
         self.0.as_ref()[field::FLAGS]
     }
 
-    /// How many bytes the sender takes, not scaled.
+    /// Receive window, not scaled.
     pub fn window(&self) -> u16 {
         word(self.0.as_ref(), field::WINDOW)
     }
 }
 
-/// A header without options and urgent data.
+/// A header without options and urgent pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr {
-    /// The sender's port.
+    /// Source port.
     pub source_port: u16,
-    /// The receiver's port.
+    /// Destination port.
     pub destination_port: u16,
-    /// The number of the first byte of data, or of the SYN.
+    /// Sequence number of the first byte of data, or of the SYN.
     pub sequence: u32,
-    /// The number of the next byte that the sender expects.
+    /// Sequence number of the next byte that the sender expects.
     pub acknowledgement: u32,
     /// The control bits, see [`flags`].
     pub flags: u8,
-    /// How many bytes the sender takes, not scaled.
+    /// Receive window, not scaled.
     pub window: u16,
 }
 
 impl Repr {
-    /// Reads a header, except for its options.
+    /// Reads the header without its options.
     pub fn parse<T: AsRef<[u8]>>(segment: &Segment<T>) -> Self {
         Self {
             source_port: segment.source_port(),
@@ -118,16 +118,16 @@ impl Repr {
         }
     }
 
-    /// Writes the header; the bytes behind it are the data. The checksum is over all.
+    /// Writes the header, with the checksum of the whole `segment`.
     ///
     /// # Panics
-    /// When there are less than [`MIN_HEADER_LEN`] bytes.
+    /// If `segment` is shorter than [`MIN_HEADER_LEN`].
     pub fn emit(&self, source: IpAddr, destination: IpAddr, segment: &mut [u8]) {
         set_word(segment, field::SOURCE_PORT, self.source_port);
         set_word(segment, field::DESTINATION_PORT, self.destination_port);
         set_double_word(segment, field::SEQUENCE, self.sequence);
         set_double_word(segment, field::ACKNOWLEDGEMENT, self.acknowledgement);
-        // In words of four bytes, in the upper half.
+        // The upper four bits count words of four bytes.
         segment[field::DATA_OFFSET] = 5 << 4;
         segment[field::FLAGS] = self.flags;
         set_word(segment, field::WINDOW, self.window);

@@ -4,10 +4,10 @@ use std::net::IpAddr;
 
 use super::{WireError, checksum, protocol, set_word, word};
 
-/// The header.
+/// Length of the header.
 pub const HEADER_LEN: usize = 8;
 
-/// Positions in the header.
+/// Byte offsets in the header.
 pub(crate) mod field {
     pub(crate) const SOURCE_PORT: usize = 0;
     pub(crate) const DESTINATION_PORT: usize = 2;
@@ -15,12 +15,12 @@ pub(crate) mod field {
     pub(crate) const CHECKSUM: usize = 6;
 }
 
-/// A datagram.
+/// A datagram with a complete header.
 #[derive(Clone, Copy, Debug)]
 pub struct Datagram<T>(T);
 
 impl<T: AsRef<[u8]>> Datagram<T> {
-    /// A datagram with a whole header and a length that can be. The data need not be there.
+    /// Checks that the header is complete, and that its length field is at least 8. The data may be incomplete.
     ///
     /// # Errors
     /// [`WireError`]
@@ -35,28 +35,28 @@ impl<T: AsRef<[u8]>> Datagram<T> {
         Ok(datagram)
     }
 
-    /// The sender's port.
+    /// Source port.
     pub fn source_port(&self) -> u16 {
         word(self.0.as_ref(), field::SOURCE_PORT)
     }
 
-    /// The receiver's port.
+    /// Destination port.
     pub fn destination_port(&self) -> u16 {
         word(self.0.as_ref(), field::DESTINATION_PORT)
     }
 
-    /// Bytes of the datagram, header included, as it says itself.
+    /// The length field: header and data.
     pub fn total_len(&self) -> usize {
         usize::from(word(self.0.as_ref(), field::LEN))
     }
 }
 
-/// A header.
+/// A header's ports. [`Repr::emit`] computes length and checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr {
-    /// The sender's port.
+    /// Source port.
     pub source_port: u16,
-    /// The receiver's port.
+    /// Destination port.
     pub destination_port: u16,
 }
 
@@ -66,17 +66,17 @@ impl Repr {
         Self { source_port: datagram.source_port(), destination_port: datagram.destination_port() }
     }
 
-    /// Writes the header; the bytes behind it are the data. The checksum is over all.
+    /// Writes the header, with the checksum of the whole `datagram`.
     ///
     /// # Panics
-    /// When there are less than [`HEADER_LEN`] bytes, or more than 65,535.
+    /// If `datagram` is shorter than [`HEADER_LEN`] or longer than 65,535 bytes.
     pub fn emit(&self, source: IpAddr, destination: IpAddr, datagram: &mut [u8]) {
         let len = u16::try_from(datagram.len()).expect("a datagram has at most 65,535 bytes");
         set_word(datagram, field::SOURCE_PORT, self.source_port);
         set_word(datagram, field::DESTINATION_PORT, self.destination_port);
         set_word(datagram, field::LEN, len);
         set_word(datagram, field::CHECKSUM, 0);
-        // A sum of zero is sent as all ones, as zero says that there is none.
+        // A checksum of 0 is sent as 0xffff, because 0 means no checksum.
         let sum = match checksum::transport(source, destination, protocol::UDP, datagram) {
             0 => u16::MAX,
             sum => sum,
@@ -114,7 +114,7 @@ mod tests {
             Repr { source_port, destination_port: 1 }.emit(source, destination, &mut bytes);
             (bytes[6..] == [0xff, 0xff]).then_some(bytes)
         });
-        // Both forms of zero are right for the receiver.
+        // The receiver accepts both forms of zero.
         assert_eq!(checksum::transport(source, destination, protocol::UDP, &zero.unwrap()), 0);
     }
 

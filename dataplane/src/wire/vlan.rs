@@ -1,9 +1,9 @@
-//! VLAN tags (IEEE 802.1Q, and IEEE 802.1ad for the outer one of two): four bytes between the addresses and the type.
+//! VLAN tags (IEEE 802.1Q, and IEEE 802.1ad for the outer of two): four bytes between the addresses and the type.
 
 use super::ethernet::ADDRESSES_LEN;
 use super::{WireError, word};
 
-/// A tag: which protocol's it is, and priority and number.
+/// Length of a tag: tag protocol, then priority and VLAN ID.
 pub const TAG_LEN: usize = 4;
 
 mod field {
@@ -11,17 +11,17 @@ mod field {
     pub(super) const CONTROL: usize = super::ADDRESSES_LEN + 2;
 }
 
-/// The bits of the number, the lowest of the control word.
+/// The VLAN ID's bits in the control word.
 const ID: u16 = 0x0fff;
 const DROP_ELIGIBLE: u16 = 0x1000;
 const PRIORITY_SHIFT: u16 = 13;
 
-/// A frame whose header has a tag.
+/// A frame that is long enough for a tag.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<T>(T);
 
 impl<T: AsRef<[u8]>> Frame<T> {
-    /// A frame that is long enough for a tag.
+    /// Checks that the frame is long enough for a tag.
     ///
     /// # Errors
     /// [`WireError::Truncated`]
@@ -33,22 +33,22 @@ impl<T: AsRef<[u8]>> Frame<T> {
         Ok(Self(bytes))
     }
 
-    /// Which protocol's tag it is: an [ethertype](super::ethernet::ethertype).
+    /// The tag protocol, an [ethertype](super::ethernet::ethertype).
     pub fn protocol(&self) -> u16 {
         word(self.0.as_ref(), field::PROTOCOL)
     }
 
-    /// The VLAN's number, 0 to 4095.
+    /// VLAN ID, 0 to 4095.
     pub fn id(&self) -> u16 {
         word(self.0.as_ref(), field::CONTROL) & ID
     }
 
-    /// The frame's priority, 0 to 7.
+    /// Priority, 0 to 7.
     pub fn priority(&self) -> u8 {
         (word(self.0.as_ref(), field::CONTROL) >> PRIORITY_SHIFT) as u8
     }
 
-    /// Whether it is dropped before others.
+    /// Whether switches should drop the frame first when congested.
     pub fn drop_eligible(&self) -> bool {
         word(self.0.as_ref(), field::CONTROL) & DROP_ELIGIBLE != 0
     }
@@ -57,13 +57,13 @@ impl<T: AsRef<[u8]>> Frame<T> {
 /// A tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr {
-    /// Which protocol's tag it is: an [ethertype](super::ethernet::ethertype).
+    /// The tag protocol, an [ethertype](super::ethernet::ethertype).
     pub protocol: u16,
-    /// The VLAN's number, 0 to 4095.
+    /// VLAN ID, 0 to 4095.
     pub id: u16,
-    /// The frame's priority, 0 to 7.
+    /// Priority, 0 to 7.
     pub priority: u8,
-    /// Whether it is dropped before others.
+    /// Whether switches should drop the frame first when congested.
     pub drop_eligible: bool,
 }
 
@@ -78,7 +78,7 @@ impl Repr {
         }
     }
 
-    /// The tag as it stands on the wire. Bits of number and priority that have no room are left out.
+    /// Returns the tag as on the wire. Higher bits of ID and priority are ignored.
     pub const fn emit(&self) -> [u8; TAG_LEN] {
         let drop_eligible = if self.drop_eligible { DROP_ELIGIBLE } else { 0 };
         let control = ((self.priority as u16) << PRIORITY_SHIFT) | drop_eligible | (self.id & ID);

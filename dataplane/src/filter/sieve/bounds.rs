@@ -1,4 +1,4 @@
-//! What follows from an expression about every packet that it selects.
+//! Derives from an expression the sets that contain every matching packet.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -9,7 +9,7 @@ use super::{Bits, Hosts, Kinds, Ports, V4, V6, halves, kind, whole};
 use crate::filter::parse::Tree;
 use crate::filter::predicate::Predicate;
 
-/// In which addresses one end is.
+/// A set of addresses that contains at least one end of every matching packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Addresses {
     All,
@@ -19,14 +19,14 @@ pub(super) enum Addresses {
 }
 
 impl Addresses {
-    /// All of these.
+    /// Returns the set of these addresses.
     pub(super) fn among(addresses: &HashSet<IpAddr>) -> Self {
         let mut hosts = Hosts(Bits::none());
         addresses.iter().for_each(|address| hosts.add(*address));
         Self::Hosts(hosts)
     }
 
-    /// The part of all addresses that is in it.
+    /// Estimates the fraction of addresses in the set.
     #[expect(clippy::cast_precision_loss, reason = "it is an estimate")]
     pub(super) fn part(&self) -> f64 {
         let net = |ones: u32| 0.5f64.powi(ones.try_into().unwrap_or(i32::MAX));
@@ -34,13 +34,13 @@ impl Addresses {
             Self::All => 1.0,
             Self::V4(V4 { mask, .. }) => net(mask.count_ones()),
             Self::V6(V6 { mask: [0, 0], .. }) => 1.0,
-            // The first bits of a cluster's addresses are the same for all.
+            // All addresses of a cluster share their first 48 bits or so.
             Self::V6(V6 { mask, .. }) => net(whole(*mask).count_ones().saturating_sub(48)).min(0.9),
             Self::Hosts(hosts) => hosts.0.len() as f64 / Bits::<256>::LEN as f64,
         }
     }
 
-    /// A single address.
+    /// Returns the address if the set is a network with only one. Otherwise `None`.
     fn host(&self) -> Option<IpAddr> {
         match *self {
             Self::V4(V4 { net, mask: u32::MAX }) => Some(IpAddr::V4(net.into())),
@@ -72,7 +72,7 @@ impl Addresses {
     }
 }
 
-/// The three sets. A packet that is selected is in each of them.
+/// Three sets. Every matching packet is in each of them. `ports` is `None` if the filter does not limit ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Bounds {
     pub(super) kinds: Kinds,
@@ -95,7 +95,7 @@ impl Bounds {
         Self { kinds: Kinds(bits), ..Self::all() }
     }
 
-    /// Of a tree, or of what it does not select.
+    /// Returns the sets of a tree, or of its negation.
     pub(super) fn of(tree: &Tree, is_turned: bool) -> Self {
         let each = |parts: &[Tree], join: fn(Self, Self) -> Self| {
             parts.iter().map(|part| Self::of(part, is_turned)).reduce(join).unwrap_or_else(Self::all)
@@ -113,7 +113,7 @@ impl Bounds {
         match predicate {
             Predicate::Family(wanted) => Self::of_kinds(|_, v6| (v6 == *wanted) != is_turned),
             Predicate::Protocol(wanted) => Self::of_kinds(|number, _| (number == *wanted) != is_turned),
-            // What is not on one end may be on the other one.
+            // A negated port or address may still be that of the packet's other end.
             _ if is_turned => Self::all(),
             Predicate::Ports(_, low, high) => {
                 let has_ports = |number, _| matches!(number, protocol::TCP | protocol::UDP | protocol::SCTP);
@@ -130,7 +130,7 @@ impl Bounds {
         }
     }
 
-    /// What is in both. Of two sets of ports the smaller one: a packet has two, and each may be in another set.
+    /// Returns the sets of packets that are in both. For ports and addresses, the smaller set, because each end may be in another one.
     fn and(self, other: Self) -> Self {
         let ports = match (self.ports, other.ports) {
             (Some(one), Some(other)) => Some(if one.0.len() <= other.0.len() { one } else { other }),

@@ -1,4 +1,4 @@
-//! Lines that lie in a file.
+//! Lines in a memory-mapped file.
 
 use std::fs::File;
 use std::io;
@@ -9,24 +9,25 @@ use std::sync::atomic::AtomicU64;
 use super::{Lines, PAGE, Pages, WORDS};
 use crate::io::FileWords;
 
-/// The lines of a file, page by page.
+/// Lines in a file. A page gets disk blocks at its first write.
 #[derive(Debug)]
 pub(super) struct FilePages {
     file: File,
-    /// Where the words begin.
+    /// Byte offset of the first word in the file.
     start: u64,
-    /// How many lines there are.
+    /// Number of lines.
     len: usize,
     words: FileWords,
-    /// By page: whether there is memory for it.
+    /// For each page: whether the file has space for it. Unset until the first write.
     ready: Box<[OnceLock<bool>]>,
 }
 
 impl Lines {
-    /// So many lines, at least one, in a file that is long enough and zero from this byte on, a multiple of a page of memory.
+    /// Maps `len` lines, at least one, from byte `start` of a file on. `start` must be a multiple of the memory page size. The file must be
+    /// long enough, and zero after `start`.
     ///
     /// # Errors
-    /// When it cannot be mapped.
+    /// The file cannot be mapped.
     pub(in crate::service) fn in_file(file: File, start: u64, len: usize) -> io::Result<Self> {
         let len = len.max(1);
         let words = FileWords::map(&file, start, len * WORDS)?;
@@ -44,7 +45,7 @@ impl FilePages {
     }
 
     pub(super) fn write(&self, line: usize) -> &[AtomicU64] {
-        // A page that cannot be had would be a signal in the middle of a packet, so it is written before it is used.
+        // If the file system is full, a store to the mapping raises SIGBUS. A write before the first use returns an error instead.
         let is_ready = self.ready[line / PAGE].get_or_init(|| {
             let first = line / PAGE * PAGE;
             let zeros = vec![0; PAGE.min(self.len - first) * WORDS * size_of::<u64>()];

@@ -1,8 +1,8 @@
-//! Where lines cannot lie in a file, because this is not Linux.
+//! Lines in a file are not supported on systems other than Linux.
 
 use std::sync::atomic::AtomicU64;
 
-/// There are none.
+/// Has no values.
 #[derive(Debug)]
 pub(super) enum FilePages {}
 

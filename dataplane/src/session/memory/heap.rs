@@ -1,21 +1,21 @@
-//! Memory where nothing can be mapped, because this is not Linux: from the heap, which clears all of it at once.
+//! Memory from the heap, for systems other than Linux. All of it is cleared at once.
 
 use std::io::{self, ErrorKind};
 use std::ops::{Deref, DerefMut};
 
 use zerocopy::IntoBytes;
 
-/// Bytes that begin at a word.
+/// Bytes aligned to a word.
 #[derive(Debug)]
 pub(super) struct Bytes {
     words: Vec<u64>,
     len: usize,
 }
 
-/// Zeroed bytes.
+/// Allocates zeroed bytes.
 ///
 /// # Errors
-/// When there is not so much memory.
+/// Out of memory.
 pub(super) fn reserve(len: usize) -> io::Result<Bytes> {
     let (mut words, count) = (Vec::new(), len.div_ceil(size_of::<u64>()));
     words.try_reserve_exact(count).map_err(|_| ErrorKind::OutOfMemory)?;

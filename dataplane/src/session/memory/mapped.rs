@@ -9,20 +9,20 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use super::{Column, PhantomData, SessionMemoryError};
 use crate::io::map_file;
 
-/// Mapped bytes.
+/// Mapped memory.
 pub(super) use memmap2::MmapMut as Bytes;
 
-/// Zeroed bytes that take memory when they are touched.
+/// Reserves zeroed bytes. The kernel allocates a page when it is first written.
 ///
 /// # Errors
-/// Those of `mmap`.
+/// `mmap` fails.
 pub(super) fn reserve(len: usize) -> io::Result<Bytes> {
-    // No reservation: memory that is not used yet shall not count against the machine's commit limit.
+    // Without swap reservation, unused memory does not count towards the machine's commit limit.
     MmapOptions::new().len(len).no_reserve_swap().map_anon()
 }
 
 impl<T: FromBytes + IntoBytes + Immutable + KnownLayout> Column<T> {
-    /// The records that lie in a file from a byte on, shared with everybody who maps it: they outlive the process.
+    /// Maps `len` records from byte `start` of a file on. Writes go to the file and outlive the process.
     ///
     /// # Errors
     /// As [`Column::new`].

@@ -31,7 +31,7 @@ pub(in crate::session) struct Growth {
 }
 
 impl Growth {
-    /// For a file with only its header written.
+    /// Creates the state of a file with only its header written.
     pub(super) const fn new(file: File, header: Header) -> Self {
         Self { file, header, ready: 0, rewrites: Vec::new() }
     }

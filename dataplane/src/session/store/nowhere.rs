@@ -1,11 +1,11 @@
-//! Where sessions cannot lie in files, because this is not Linux: what the table knows of such files, and never meets.
+//! Session files are not supported on systems other than Linux. The table still needs these types.
 
 use super::entry::{Entry, Slot};
 use super::links::Links;
 use super::memory::Column;
 use super::rewrite::Rewrite;
 
-/// There is none.
+/// Has no values, because [`Growth`] has none.
 #[derive(Debug)]
 pub(crate) struct TableFile {
     pub(super) entries: Column<Entry>,
@@ -14,7 +14,7 @@ pub(crate) struct TableFile {
     pub(super) growth: Growth,
 }
 
-/// There is none.
+/// Has no values.
 #[derive(Debug)]
 pub(super) enum Growth {}
 

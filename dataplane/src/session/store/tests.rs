@@ -9,7 +9,7 @@ use crate::*;
 
 const HIT: Option<SessionState> = Some(SessionState::Hit);
 
-/// A folder that is gone at the end.
+/// A temporary folder.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -30,7 +30,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Where the first entry lies.
+/// Offset of the first entry in a file.
 const ENTRY: usize = 4096;
 
 const NOW: u64 = 1000 * SECOND;
@@ -68,7 +68,7 @@ impl Process {
         outcomes[0]
     }
 
-    /// Ends without a word, as a process that is killed: nothing is written that is not written already.
+    /// Ends without further writes, like a killed process.
     fn kill(self) -> u64 {
         self.now
     }
@@ -86,7 +86,7 @@ fn back(client: u8, flags: u8) -> Vec<u8> {
     tcp("10.0.0.1", &format!("9.9.9.{client}"), 80, 40_000, flags)
 }
 
-/// A process with established connections of so many clients to pod A, and one of each other kind.
+/// Creates a process with established connections from this number of clients to pod A, and one session of each other kind.
 fn busy(folder: &Scratch, workers: usize, clients: u8) -> Process {
     let mut process = Process::start(folder, workers, NOW);
     for client in 0..clients {
@@ -109,7 +109,7 @@ fn sessions_outlive_a_killed_process_with_the_same_and_with_another_number_of_wo
         let mut process = Process::start(&folder, after, now + 20 * SECOND);
         let expected = Adoption { adopted: 101, ..Adoption::default() };
         assert_eq!((process.store.adoption(), process.in_use()), (&expected, 101), "{before} to {after} workers");
-        // Replies that no policy allows by themselves; the pod's first, the client's first.
+        // Packets that no policy allows without a session: first from the pod, then from the client.
         for client in 0..100 {
             let (port, packet) = if client % 2 == 0 { (A, back(client, ACK)) } else { (UPLINK, there(client, ACK)) };
             let outcome = process.send(port, &packet);
@@ -117,7 +117,7 @@ fn sessions_outlive_a_killed_process_with_the_same_and_with_another_number_of_wo
         }
         assert_eq!(process.send(B, &stream.request().unwrap()).session, HIT);
         process.now += 80_000 * SECOND;
-        assert_eq!(process.send(A, &back(1, ACK)).session, HIT, "as established as they were");
+        assert_eq!(process.send(A, &back(1, ACK)).session, HIT, "the session is still established");
     }
 }
 
@@ -130,7 +130,7 @@ fn adopted_sessions_are_judged_by_the_tables_in_force() {
     for (port, packet) in [(A, back(0, ACK)), (UPLINK, there(1, ACK))] {
         assert_eq!(process.send(port, &packet).verdict, Verdict::Drop(DropReason::PolicyDenied));
     }
-    // Another process, which allows them again: as without one in between.
+    // A third process allows them again. The result is the same as without the second one.
     let now = process.kill();
     let mut process = Process::start(&folder, 1, now);
     assert_eq!(process.send(A, &back(0, ACK)).session, HIT);
@@ -250,7 +250,7 @@ fn an_entry_that_was_just_being_written_or_changed_is_left_out_alone() {
     let folder = Scratch::new();
     let now = busy(&folder, 1, 3).kill();
     let mut bytes = fs::read(folder.file(0)).unwrap();
-    // The key of the first has no mark yet; the second was just being cut.
+    // The first entry's key has no mark of use yet. The second was being cut.
     bytes[ENTRY + 32] = 0;
     bytes[ENTRY + 64 + 63] = 1;
     fs::write(folder.file(0), &bytes).unwrap();
@@ -271,13 +271,13 @@ fn a_folder_belongs_to_one_process() {
 fn a_process_that_dies_while_it_adopts_loses_nothing() {
     let folder = Scratch::new();
     let now = busy(&folder, 1, 5).kill();
-    // Before the new files take the place of the old ones.
+    // The process ends before the new files replace the old ones.
     {
         let mut store = SessionStore::open(&folder.0).unwrap();
         store.create(0, 100).unwrap();
         assert_eq!(store.take().len(), 5);
     }
-    // And between the two steps in which they do.
+    // The process ends between the two renames.
     fs::rename(folder.0.join("current"), folder.0.join("previous")).unwrap();
     assert_eq!(Process::start(&folder, 1, now).store.adoption().adopted, 5);
     assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 2, "the lock and the new files");
@@ -310,7 +310,7 @@ fn a_worker_that_failed_goes_on_with_its_sessions_and_everybody_elses_accounts()
     for client in 0..50 {
         assert_eq!(process.send(A, &back(client, ACK)).session, HIT);
     }
-    // What they count for is what it was: they end, and all is free again.
+    // The budget counts them for their ports: after they end, all of it is free.
     process.workers[0].remove_port(A);
     process.send(B, &[0x45; 20]);
     assert_eq!(process.in_use(), 0);
@@ -358,7 +358,7 @@ fn a_rewrite_that_cannot_be_is_refused_with_its_file() {
     assert!(process.send(A, &tcp("10.0.0.1", VIP, 40_000, 8080, SYN)).translation.is_some());
     let now = process.kill();
     let whole = fs::read(folder.file(0)).unwrap();
-    // Marks that do not exist, an alias whose lower endpoint is the higher one, and none.
+    // Unknown marks, an alias with its endpoints in the wrong order, and no alias.
     type Damage = fn(&mut [u8]);
     let damages: [Damage; 3] = [
         |compact| compact[23] = 1,

@@ -4,7 +4,7 @@ use super::super::class::Class;
 use super::super::entry::Slot;
 use super::{Key, SessionInfo, SessionTable};
 
-/// Endings that wait for the stage, which reads them after each burst: eight times what a burst sweeps out.
+/// Maximum number of waiting endings: eight times what a burst sweeps. The stage reads them after each burst.
 const WAITING: usize = 4096;
 
 /// Traffic of a session, both directions together.

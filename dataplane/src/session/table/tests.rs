@@ -62,7 +62,7 @@ fn table_of(config: SessionConfig) -> SessionTable {
     member(config, &Arc::new(Budget::new(&config, 1)))
 }
 
-/// One of the tables that have a budget together.
+/// Creates one of several tables with a common budget.
 fn member(config: SessionConfig, budget: &Arc<Budget>) -> SessionTable {
     let mut table = SessionTable::new(config, Arc::clone(budget), &RandomState::with_seeds(1, 2, 3, 4), None).unwrap();
     table.know_ports([PortKind::Uplink, PortKind::Pod, PortKind::Pod, PortKind::Pod].into_iter());
@@ -73,7 +73,7 @@ fn table() -> SessionTable {
     table_of(CONFIG)
 }
 
-/// Every entry of the index is in its class's list and in its port's, and nothing else is.
+/// Checks that the lists of classes and of ports contain exactly the entries of the index.
 fn check(table: &SessionTable) {
     let mut in_lists = 0;
     for class in Class::ALL {
@@ -112,7 +112,7 @@ fn hashes_differ_from_table_to_table() {
 }
 
 proptest! {
-    /// Against a map that knows nothing but keys, classes and times.
+    /// Compares the table with a model of keys, classes and times.
     #[test]
     fn the_table_agrees_with_a_plain_map(
         steps in proptest::collection::vec((0u16..10, any::<bool>(), any::<bool>(), 0u8..4, 0u64..90), 1..200),
@@ -122,7 +122,7 @@ proptest! {
         let mut now = 0;
         for (number, tcp, reply, flags, wait) in steps {
             now += wait;
-            // For UDP, `down` says whether there was a reply.
+            // For UDP, `down` is set after a reply.
             let timeout = |tcp: bool, up: u8, down: u8| match (tcp, up & down) {
                 (false, _) if down == 0 => 300,
                 (false, _) => 600,
@@ -148,14 +148,14 @@ proptest! {
                     *(if reply { down } else { up }) |= flags;
                 }
                 None => {
-                    // An expired session may be swept a little late, so the table may be full before the model is.
+                    // Expired sessions are swept late, so the table may be full before the model.
                     let has_room = table.budget.room() == Room::Free;
                     prop_assert!(has_room || table.len() == CONFIG.capacity);
                     let spare = [60, 120, 300];
                     let may_go = model.iter().any(|(&(_, tcp), &(_, up, down))| spare.contains(&timeout(tcp, up, down)));
                     let created = table.create(&new, at(now)).is_ok();
                     prop_assert!(created || (!has_room && !may_go));
-                    // Which one was recycled is the table's choice: the model learns it from there.
+                    // The table chooses the session to evict. The model follows it.
                     model.retain(|&(number, tcp), _| {
                         let old = session(&table, number, tcp);
                         table.find(old.hash, &old.key, now).is_some()
@@ -202,7 +202,7 @@ fn pages_list_every_session_once_and_nothing_that_was_refused_or_is_over() {
     listed.sort_unstable();
     listed.dedup();
     assert_eq!((all, listed.len(), pages), (2000, 2000, 3));
-    assert!(table.page(0, u64::MAX).sessions.is_empty(), "their time is up");
+    assert!(table.page(0, u64::MAX).sessions.is_empty(), "they have expired");
     assert_eq!(table.page(u32::MAX, 1).next, None);
 }
 
@@ -225,12 +225,12 @@ fn the_selected_sessions_end_and_the_others_stay() {
         ended
     };
     let other = SessionSelector { service: Some(wanted.responder.1 ^ 1), ..by_address };
-    assert!(everywhere(&mut table, other).is_empty(), "both must hold");
+    assert!(everywhere(&mut table, other).is_empty(), "both fields must match");
     let ended = everywhere(&mut table, by_address);
     assert!(ended.contains(&wanted) && ended.iter().all(|session| by_address.selects(session)));
     check(&table);
     assert_eq!(table.len(), 2500 - ended.len());
-    assert!(everywhere(&mut table, by_address).is_empty(), "they are over");
+    assert!(everywhere(&mut table, by_address).is_empty(), "they have ended");
     let rest = everywhere(&mut table, SessionSelector { port: Some(wanted.in_port), ..SessionSelector::default() });
     check(&table);
     assert_eq!((rest.len(), table.len()), (2500 - ended.len(), 0));

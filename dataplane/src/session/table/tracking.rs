@@ -14,11 +14,10 @@
 //! forwards busy connections, whose segments may reach no worker for ten seconds, in which sequence numbers may wrap. Widening the window
 //! with the sample's age would accept every guess after three seconds of 10 Gb/s. So the window stays narrow, and a guess hits it once in
 //! 2,048 times. The receiver decides about resets outside of it (RFC 5961 §3): a reset that it accepts ends the connection, and one that it
-//! rejects causes an answer, which passes through here.
+//! rejects causes an answer, which the vswitch forwards.
 //!
-//! **Cost.** A genuine reset of a busy connection may be outside of the window, so its session seems to live on. It becomes
-//! [`Class::Doubtful`]: it keeps its timeout, because it may be an idle connection under attack, but may be evicted. Any other packet of
-//! the session removes the doubt.
+//! **Cost.** A genuine reset of a busy connection may be outside of the window. Its session then becomes [`Class::Doubtful`]: it keeps its
+//! timeout, because it may be an idle connection under attack, but may be evicted. Any other packet of the session removes the doubt.
 //!
 //! [`TcpWindow::Strict`] is the alternative: workers see every TCP segment, the kernel forwards no TCP flow, and segments outside of the
 //! window are dropped.
@@ -56,7 +55,7 @@ pub(crate) enum Belief {
     Flags(Option<TcpFlags>),
     /// The packet is a reset outside of the window.
     Doubt,
-    /// The packet changes nothing, and is not even an answer.
+    /// The packet changes nothing and does not count as an answer.
     Silence,
 }
 

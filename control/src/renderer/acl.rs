@@ -1,12 +1,11 @@
-//! The ACL renderer: compiled tables bound to the interfaces of one node, or of each of all.
+//! The ACL renderer compiles policy into tables for the interfaces of one node or of all nodes.
 //!
-//! * A pod's interface gets the pod's table; interfaces of pods with the same table share it.
+//! * A pod's interface gets the pod's table. Pods with equal tables share one.
 //! * The uplink and the host interface get the node-exit table.
-//! * Reflection needs no list of interfaces: the dataplane makes a session of everything that a table let through, so
-//!   that replies pass. Contiv reflected only at isolated pods, which drops the replies of a pod that is isolated after
-//!   its first packet.
+//! * Replies need no table: the dataplane creates a session for each packet that a table allows. Contiv did so only at isolated pods and
+//!   dropped the replies of a pod that became isolated after its first packet.
 //!
-//! Every interface has a table, an open one too: what is not bound is denied by the dataplane.
+//! Every interface has a table, even a pod without policies: the dataplane denies traffic at an interface without one.
 
 mod allowance;
 mod classes;
@@ -29,49 +28,48 @@ use super::{BoxError, Refusal, Renderer};
 use crate::contract::Transaction;
 use crate::object::{Node, PodName};
 
-/// What an interface connects.
+/// The network behind an interface.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Attachment {
     /// A pod of the node.
     Pod(PodName),
-    /// The rest of the cluster and the world.
+    /// Other nodes, their pods, and addresses outside the cluster.
     Uplink,
     /// The node itself.
     Host,
 }
 
-/// One interface of the vswitch with what is enforced there.
+/// An interface of the vswitch and its table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
-    /// What it connects.
+    /// The network behind the interface.
     pub attachment: Attachment,
-    /// The addresses behind it; none for the uplink, which has the rest.
+    /// The addresses behind the interface. Empty for the uplink, which reaches all others.
     pub addresses: Vec<IpAddr>,
-    /// The MAC address behind it where it is known.
+    /// The MAC address behind the interface. `None` if unknown.
     pub mac: Option<[u8; 6]>,
-    /// The table for packets that leave through it, or come in through it: [`NodeTables::enforced_at`] says which. By position in
-    /// [`NodeTables::tables`].
+    /// The index in [`NodeTables::tables`]. [`NodeTables::enforced_at`] says whether the table judges received or sent packets.
     pub table: usize,
-    /// The origin under which a pod's packets to itself are allowed.
+    /// The origin under which a pod's packets to itself are allowed. `None` if such packets are not exempt.
     pub hairpin: Option<OriginId>,
 }
 
-/// A compiled table and its name in output.
+/// A compiled table with its name.
 #[derive(Clone, Debug)]
 pub struct AclTable {
-    /// `node-exit` or `node-entry`, or `local:` and the first pod that uses it.
+    /// `node-exit`, `node-entry`, or `local:` with the name of the first pod that uses the table.
     pub name: Arc<str>,
-    /// The rules, compiled.
+    /// The compiled rules.
     pub tables: Arc<Tables>,
 }
 
-/// At which end of a packet's way through the vswitch a table judges it.
+/// The port whose table judges a packet: the egress port or the ingress port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum EnforcedAt {
-    /// Where it leaves: at the receiving pod's port, at the uplink, at the host's.
+    /// The egress port: that of the receiving pod, the uplink or the host.
     #[default]
     Destination,
-    /// Where it comes in: at the sending pod's port, at the uplink, at the host's.
+    /// The ingress port: that of the sending pod, the uplink or the host.
     Source,
 }
 
@@ -85,44 +83,44 @@ impl EnforcedAt {
     }
 }
 
-/// All that the vswitch of one node enforces, whole and immutable.
+/// An immutable snapshot of all that the vswitch of one node enforces.
 #[derive(Clone, Debug)]
 pub struct NodeTables {
     /// The node.
     pub node: Arc<str>,
-    /// Which packets the table of an interface is about.
+    /// Whether an interface's table judges packets that leave or that enter the vswitch there.
     pub enforced_at: EnforcedAt,
-    /// Counts the publications, from 1.
+    /// Number of the publication, from 1.
     pub generation: u64,
-    /// Pods sorted by name, then uplink and host.
+    /// The pods' interfaces, sorted by name, then the uplink's and the host's.
     pub interfaces: Arc<[Interface]>,
-    /// The tables; the last one is that of uplink and host: `node-exit`, or `node-entry`. By identity there is one, for all interfaces.
+    /// The tables. The last is for uplink and host: `node-exit` or `node-entry`. With identity tables, one table serves all interfaces.
     pub tables: Vec<AclTable>,
 }
 
-/// Pods of a node with their new lists, none for a pod that is gone.
+/// Pods of a node with their new lists. `None` for a removed pod.
 type PodChanges = Vec<(PodName, Option<Arc<PlainPod>>)>;
 
-/// The renderer of one node or of all.
+/// The renderer of one node or of all nodes.
 #[derive(Debug)]
 pub struct AclRenderer {
-    /// The node whose tables are wanted; none for all.
+    /// The node to render. `None` for all nodes.
     only: Option<Arc<str>>,
     lists: PlainLists,
     nodes: BTreeMap<Arc<str>, NodeRenderer>,
-    /// The node of each pod.
+    /// The node on which each pod runs.
     hosts: AHashMap<PodName, Arc<str>>,
-    /// All nodes that are known, for those that get their first pod later.
+    /// All known nodes, also those without pods.
     known: BTreeMap<Arc<str>, Arc<Node>>,
 }
 
 impl AclRenderer {
-    /// A renderer of one node. Its first transaction gives it tables, whatever is known of the node.
+    /// Creates a renderer of one node. The first transaction publishes tables, even if the node is not known yet.
     pub fn of_node(node: Arc<str>) -> Self {
         Self::new(Some(node))
     }
 
-    /// A renderer of all nodes that there are. Very large tables are scanned instead of compiled: they are asked some questions.
+    /// Creates a renderer of all known nodes. Very large tables are not compiled but scanned, because they answer few lookups.
     pub fn of_all_nodes() -> Self {
         Self::new(None)
     }
@@ -137,33 +135,33 @@ impl AclRenderer {
         }
     }
 
-    /// The latest tables of a node, none when it is not wanted or nothing is known of it.
+    /// The latest tables of a node. `None` if the node is not rendered or not known.
     pub fn node_tables(&self, node: &str) -> Option<&Arc<NodeTables>> {
         self.nodes.get(node)?.published()
     }
 
-    /// The latest tables of all nodes, by name.
+    /// The latest tables of all nodes, sorted by node name.
     pub fn all_node_tables(&self) -> impl Iterator<Item = &Arc<NodeTables>> {
         self.nodes.values().filter_map(NodeRenderer::published)
     }
 
-    /// The work that large tables took so far.
+    /// Work done for large tables since the start.
     pub fn work(&self) -> TableWork {
         self.nodes.values().map(NodeRenderer::work).fold(TableWork::default(), TableWork::plus)
     }
 
-    /// Intervals of address sets written for tables so far.
+    /// Number of address intervals written to tables since the start.
     pub fn written(&self) -> u64 {
         self.lists.written()
     }
 
-    /// Whether it remembers no set, list or pod.
+    /// Whether the renderer holds no set, list or pod.
     #[cfg(test)]
     pub(crate) fn holds_nothing(&self) -> bool {
         self.lists.is_empty() && self.hosts.is_empty()
     }
 
-    /// How many sets, lists, interned values, shared sets and nodes it remembers.
+    /// Number of sets, lists, interned values, shared sets and nodes that the renderer holds.
     #[cfg(test)]
     pub(crate) fn held(&self) -> (usize, usize, usize, usize, usize) {
         let (sets, lists, shared) = self.lists.held();
@@ -171,13 +169,13 @@ impl AclRenderer {
         (sets, lists, interned, shared, self.nodes.len())
     }
 
-    /// Waits for the tables that are compiled beside, so that the next transaction goes on from them.
+    /// Waits for background builds, so that the next transaction uses their tables.
     #[cfg(test)]
     pub(crate) fn finish_builds(&mut self) {
         self.nodes.values_mut().for_each(NodeRenderer::finish_build);
     }
 
-    /// What the transaction says of each node's pods: one that moved to another node is gone from the first.
+    /// Splits the transaction by node. A pod that moved is removed from its previous node.
     fn by_node(&mut self, transaction: &PlainTransaction) -> AHashMap<Arc<str>, PodChanges> {
         let mut by_node: AHashMap<Arc<str>, PodChanges> = AHashMap::new();
         for (name, pod) in &transaction.pods {
@@ -196,7 +194,7 @@ impl AclRenderer {
         by_node
     }
 
-    /// Makes a renderer for each wanted node that has none yet.
+    /// Creates a renderer for each rendered node that has none.
     fn add_nodes(&mut self, transaction: &PlainTransaction) {
         let named = transaction.nodes.iter().map(|(name, _)| name);
         let hosting = transaction.pods.iter().filter_map(|(_, pod)| Some(&pod.as_ref()?.node));
@@ -243,7 +241,7 @@ impl Renderer for AclRenderer {
         Ok(())
     }
 
-    /// Lists and tables that do not fit concern their interface alone.
+    /// Lists and tables that do not fit. Each refusal affects only its interface.
     fn refusals(&self) -> Vec<Refusal> {
         let mut refusals = self.lists.refusals();
         refusals.extend(self.nodes.values().flat_map(NodeRenderer::refusals));

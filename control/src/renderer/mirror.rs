@@ -1,7 +1,7 @@
-//! The mirror: what the compiler told, kept as it is, to ask which rules a packet meets in each tier.
+//! The mirror keeps the compiler's output unchanged, to explain which rules of each tier match a packet.
 //!
-//! Tables say what happens; they no longer say which rules a Pass has skipped, because lowering takes these rules out. The mirror keeps
-//! the rules in tiers. It is for explaining and is slow: a question reads a pod's whole list.
+//! Compiled tables give the verdict, but lowering removes the rules that a Pass skipped. The mirror keeps the rules by tier. Lookups are
+//! slow: each reads a pod's whole list.
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use crate::contract::{Endpoint, SetMirror, TierRule, Transaction};
 use crate::object::{Node, PodName};
 use crate::origin::Direction;
 
-/// See the module.
+/// The compiler's sets, endpoints and nodes.
 #[derive(Debug, Default)]
 pub struct Mirror {
     sets: SetMirror,
@@ -28,18 +28,18 @@ impl Mirror {
         &self.sets
     }
 
-    /// The pods that policies may select, by name.
+    /// The pods that policies can select, by name.
     pub fn endpoints(&self) -> &BTreeMap<PodName, Arc<Endpoint>> {
         &self.endpoints
     }
 
-    /// The nodes by name, with the addresses of the pods that share their network.
+    /// The nodes by name, with their addresses and those of pods in the host network.
     pub fn nodes(&self) -> &BTreeMap<Arc<str>, Arc<Node>> {
         &self.nodes
     }
 
-    /// The rules of the pod that match this packet, in the order in which they are asked: by tier, then as the tier has them. The
-    /// first of a tier decides for the tier. None for a pod that is not known or has no rules in this direction.
+    /// The pod's rules that match this packet, by tier, then in the tier's order. The first match of a tier decides for the tier. Empty if
+    /// the pod is unknown or has no rules in this direction.
     pub fn matching(
         &self,
         pod: &PodName,

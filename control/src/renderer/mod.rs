@@ -1,7 +1,7 @@
-//! Renderers: whoever turns pods' rules into the form that a network stack enforces.
+//! Renderers turn pods' rules into the form that a network stack enforces.
 //!
-//! Several may be registered side by side; each gets every transaction of the [contract](crate::contract). What a renderer enforces
-//! must mean the same as the last rules and sets that it was told.
+//! Several renderers can be registered side by side. Each receives every transaction of the [contract](crate::contract), and must enforce
+//! the meaning of the latest rules and sets.
 
 pub mod acl;
 pub mod contiv;
@@ -22,25 +22,24 @@ use bulkhead_classifier::OriginId;
 use crate::contract::Transaction;
 use crate::origin::Origins;
 
-/// A renderer could not take in a transaction. What it rendered before stays in force, whole; other renderers took the
-/// transaction in.
+/// A renderer failed to apply a transaction. Its previous output stays in force. Other renderers have applied the transaction.
 #[derive(Debug, thiserror::Error)]
 #[error("renderer {renderer} did not take in a change")]
 pub struct RenderError {
     /// The renderer's name.
     pub renderer: String,
-    /// What it says.
+    /// The cause.
     pub source: BoxError,
 }
 
-/// Rules that a renderer cannot turn into the form of its stack. Everything else goes on.
+/// Rules that a renderer cannot express in its stack. All other rules are enforced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// What the rules are for: `default/web, default/db`, `the exit of node n1`.
+    /// The affected pods or interface: `default/web, default/db`, `the exit of node n1`.
     pub subject: String,
-    /// What is in force there instead.
+    /// The replacement in force.
     pub instead: Instead,
-    /// Why they are refused.
+    /// The reason for the refusal.
     pub why: String,
 }
 
@@ -51,12 +50,11 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// What is in force where rules are refused. Neither lets through what no rules did that were in force.
+/// The replacement for refused rules. It allows nothing that the rules in force before denied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Instead {
-    /// The last rules that fitted.
     LastGood,
-    /// Nothing passes: there were no rules before.
+    /// All traffic is denied, because no earlier rules exist.
     Closed,
 }
 
@@ -69,23 +67,23 @@ impl fmt::Display for Instead {
     }
 }
 
-/// Any renderer's error.
+/// The error type of all renderers.
 pub type BoxError = Box<dyn Error + Send + Sync>;
 
-/// One network stack's side of the policy pipeline.
+/// A network stack's end of the policy pipeline.
 pub trait Renderer: Any + Send {
-    /// Its name in errors: short, and different from that of every other renderer of a pipeline.
+    /// A short name for error messages, unique in the pipeline.
     fn name(&self) -> String;
 
-    /// Takes in one transaction.
+    /// Applies one transaction.
     ///
     /// # Errors
-    /// The renderer's own; then nothing of the transaction is in force. The renderer remembers the transaction and tries
-    /// again with the next one.
+    /// Depends on the renderer. No part of the transaction is then in force. The renderer keeps the transaction and tries again with the
+    /// next one.
     fn render(&mut self, transaction: &Transaction) -> Result<(), BoxError>;
 
-    /// As [`Renderer::render`], with what the origins of the rules mean: for a renderer that tells its stack about policies. This is
-    /// what a pipeline calls.
+    /// As [`Renderer::render`], with the meaning of the rules' origins, for renderers that pass it to their stack. The pipeline calls this
+    /// method.
     ///
     /// # Errors
     /// As for [`Renderer::render`].
@@ -93,13 +91,12 @@ pub trait Renderer: Any + Send {
         self.render(transaction)
     }
 
-    /// The rules that are refused now, and with them what they were to replace.
+    /// The currently refused rules, with their replacement.
     fn refusals(&self) -> Vec<Refusal> {
         Vec::new()
     }
 
-    /// The origins of the rules that are in force here, also of those that a later transaction has taken out and could not
-    /// replace.
+    /// The origins of the rules in force, also of removed rules whose replacement was refused.
     fn origins(&self) -> HashSet<OriginId> {
         HashSet::new()
     }

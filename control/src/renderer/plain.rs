@@ -1,16 +1,15 @@
-//! Plain lists: the contract's sets and tiers turned into what a table takes, addresses that are allowed or denied in order.
+//! Plain lists: the contract's sets and tiers translated into an ordered list of addresses to allow or deny.
 //!
 //! ```text
 //!  Transaction --sets--> Parts of each set --names--> rules with addresses --lower--> PlainList --> PlainTransaction
 //!              `-endpoints, lists ---------------------^     (tiers, Pass)
 //! ```
-//! For renderers whose stack does not know sets, or knows them by their members as the classifier does. A delta touches the lists
-//! that name its set; of those, the ones that say something else afterwards get a new revision, and their pods are in the
-//! transaction that comes out.
+//! For renderers whose stack has no sets, or has sets of addresses as the classifier does. A delta recomputes the lists that name its set.
+//! Lists whose content changed get a new revision, and the resulting transaction contains their pods.
 //!
-//! **Invariant.** What comes out is a function of the sets, lists and endpoints alone, whatever the transactions were that led to
-//! them; but for a list that cannot be lowered ([`TooComplex`]). Its pods keep what was in force for them, and where nothing was
-//! (`kept`), nothing passes in that direction. It is tried again when one of its sets changes; nothing else waits for it.
+//! **Invariant.** The output is a function of the sets, lists and endpoints, independent of history. The exception is a list that cannot be
+//! lowered ([`TooComplex`]): its pods keep the list in force before (`kept`). If no list was in force, all traffic in that direction is
+//! denied. The list is tried again when one of its sets changes. It delays nothing else.
 
 mod kept;
 mod lower;
@@ -35,68 +34,65 @@ use crate::contract::{Endpoint, ListId, Peers, SetDelta, SetId, TieredList, Tran
 use crate::object::{Node, PodName};
 use crate::origin::Direction;
 
-/// One rule of a pod: what happens to traffic with these peers to these services.
+/// A rule of a pod: the action for traffic with these peers and services.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct PlainRule {
-    /// The other end.
+    /// The addresses of the other end.
     pub(crate) peers: Addresses,
     /// Protocols and destination ports.
     pub(crate) services: Services,
-    /// Allow or deny.
     pub(crate) action: Action,
-    /// Which policy's rule this is.
+    /// The policy rule behind this rule.
     pub(crate) origin: OriginId,
 }
 
-/// A pod's rules for one direction, in order; the first that matches decides. One matches everything.
+/// A pod's rules for one direction, in order. The first match decides. One rule matches everything.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct PlainList {
-    /// Distinguishes this list from every other list of the renderer that ever was.
+    /// The list's number, never reused in the renderer.
     pub(crate) revision: u64,
-    /// The revision that this list takes the place of for its pods, mostly with other addresses in the same rules.
+    /// The revision of the list that this one replaces, usually with the same rules and other addresses. `None` if unknown.
     pub(crate) previous: Option<u64>,
-    /// The rules.
     pub(crate) rules: Vec<PlainRule>,
-    /// Before which rule traffic with the own node is allowed; none where no rule says so.
+    /// The index of the rule before which traffic with the own node is allowed. `None` if no rule allows that.
     pub(crate) own_node: Option<usize>,
 }
 
 impl PlainList {
-    /// A list that lets nothing through. `origin` is the rule that does not fit.
+    /// A list that denies everything. `origin` is the rule that does not fit.
     fn closed(revision: u64, origin: OriginId) -> Self {
         let deny = PlainRule { peers: Addresses::Any, services: Services::Any, action: Action::Deny, origin };
         Self { revision, previous: None, rules: vec![deny], own_node: None }
     }
 }
 
-/// All that a table is made of for one pod.
+/// The inputs of a pod's table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PlainPod {
-    /// The node it runs on.
+    /// The pod's node.
     pub(crate) node: Arc<str>,
-    /// Its addresses.
     pub(crate) addresses: Vec<IpAddr>,
-    /// Its MAC address where it is known.
+    /// Its MAC address. `None` if unknown.
     pub(crate) mac: Option<[u8; 6]>,
-    /// What may come in; none for everything.
+    /// The ingress rules. `None` allows everything.
     pub(crate) ingress: Option<Arc<PlainList>>,
-    /// What may go out; none for everything.
+    /// The egress rules. `None` allows everything.
     pub(crate) egress: Option<Arc<PlainList>>,
 }
 
 /// A transaction in plain lists.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PlainTransaction {
-    /// Whether this is the whole state: pods and nodes that are not in it are gone.
+    /// Whether this is the complete state, so that other pods and nodes are removed.
     pub(crate) resync: bool,
-    /// Pods with their new lists, none for a pod that is gone.
+    /// Pods with their new lists. `None` for a removed pod.
     pub(crate) pods: Vec<(PodName, Option<Arc<PlainPod>>)>,
-    /// Nodes with their new state, none for a node that is gone.
+    /// Nodes with their new state. `None` for a removed node.
     pub(crate) nodes: Vec<(Arc<str>, Option<Arc<Node>>)>,
 }
 
 impl PlainTransaction {
-    /// What the transaction says of a node: none when it says nothing, and none within when the node is gone.
+    /// The node's new state. `None` if the transaction does not change the node, and `Some(None)` if it removes the node.
     pub(crate) fn node(&self, name: &str) -> Option<Option<&Node>> {
         let said = self.nodes.iter().rev().find(|(named, _)| **named == *name);
         match said {
@@ -106,7 +102,7 @@ impl PlainTransaction {
     }
 }
 
-/// Addresses that some rules name together.
+/// The joined addresses of sets that a rule names together.
 #[derive(Debug, Default)]
 struct Joined {
     members: Vec<Addresses>,
@@ -118,9 +114,9 @@ struct Joined {
 struct Listed {
     list: Arc<TieredList>,
     direction: Direction,
-    /// As it was lowered last; none as long as it was not.
+    /// The last lowered version. `None` until lowering succeeds.
     plain: Option<Arc<PlainList>>,
-    /// Why it could not be lowered the last time.
+    /// The reason why lowering failed last time. `None` if it succeeded.
     refused: Option<Refused>,
     pods: BTreeSet<PodName>,
 }
@@ -129,11 +125,11 @@ struct Listed {
 #[derive(Debug)]
 struct Refused {
     why: TooComplex,
-    /// What pods get that had nothing before.
+    /// The list for pods that had none before.
     closed: Arc<PlainList>,
 }
 
-/// What is to be told.
+/// Changes to be reported by the next transaction.
 #[derive(Debug, Default)]
 struct Pending {
     resync: bool,
@@ -142,7 +138,7 @@ struct Pending {
     nodes: Vec<(Arc<str>, Option<Arc<Node>>)>,
 }
 
-/// See the module.
+/// The plain lists of all pods.
 #[derive(Debug, Default)]
 pub(crate) struct PlainLists {
     sets: AHashMap<SetId, Parts>,
@@ -157,12 +153,12 @@ pub(crate) struct PlainLists {
 }
 
 impl PlainLists {
-    /// Intervals of address sets written so far.
+    /// Number of address intervals written since the start.
     pub(crate) fn written(&self) -> u64 {
         self.shared.written()
     }
 
-    /// Whether it remembers no set, list or pod.
+    /// Whether it holds no set, list or pod.
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         let Self { sets, joined, by_set, lists, endpoints, kept, .. } = self;
@@ -170,13 +166,13 @@ impl PlainLists {
         sets.is_empty() && indexes && lists.is_empty() && endpoints.is_empty()
     }
 
-    /// How many sets, lists and shared parts it remembers.
+    /// Number of sets, lists and shared parts that it holds.
     #[cfg(test)]
     pub(crate) fn held(&self) -> (usize, usize, usize) {
         (self.sets.len(), self.lists.len(), self.shared.held())
     }
 
-    /// Follows a transaction.
+    /// Applies a transaction. Returns it in plain lists.
     pub(crate) fn follow(&mut self, transaction: &Transaction) -> PlainTransaction {
         self.take_sets(transaction);
         self.take_endpoints(transaction);
@@ -235,7 +231,7 @@ impl PlainLists {
             }
             self.pending.pods.insert(name.clone());
             self.keep(name, old.as_deref(), new.as_deref());
-            // First the new: a list that both have stays in use.
+            // Acquires the new lists first, so that a list of both stays in use.
             if let Some(new) = new {
                 self.acquire(new.rules.ingress.as_ref(), Direction::Ingress, name);
                 self.acquire(new.rules.egress.as_ref(), Direction::Egress, name);
@@ -291,7 +287,7 @@ impl PlainLists {
         }
     }
 
-    /// What changed since it was last told.
+    /// The transaction with all pending changes.
     fn tell(&mut self) -> PlainTransaction {
         for id in std::mem::take(&mut self.pending.lists) {
             let Some(listed) = self.lists.get_mut(&id) else { continue };
@@ -373,7 +369,7 @@ fn sets_of(list: &TieredList) -> impl Iterator<Item = &Arc<[SetId]>> {
     })
 }
 
-/// The members of these sets together, in as few address sets as are worth a rule each. Two that are the same are one.
+/// The members of these sets together, in as few address sets as practical, since each becomes a rule. Equal sets are merged.
 fn members(all: &AHashMap<SetId, Parts>, sets: &[SetId]) -> Vec<Addresses> {
     let (mut large, mut small) = (Vec::<Arc<PartedSet>>::new(), Vec::new());
     for parts in sets.iter().filter_map(|set| all.get(set)) {
@@ -386,7 +382,7 @@ fn members(all: &AHashMap<SetId, Parts>, sets: &[SetId]) -> Vec<Addresses> {
     join(small).into_iter().map(Addresses::Set).chain(large.into_iter().map(Addresses::Parted)).collect()
 }
 
-/// The rules of a list with addresses in place of sets.
+/// The rules of a list, with addresses instead of sets.
 fn tiered(list: &TieredList, joined: &AHashMap<Arc<[SetId]>, Joined>) -> impl Iterator<Item = Tiered> {
     list.rules.iter().flat_map(|rule| {
         let peers: Vec<Option<Addresses>> = match &rule.peers {

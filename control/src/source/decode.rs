@@ -1,6 +1,5 @@
 //! Which kind of object a value is, and whose turn it is to read it.
 
-
 use serde_json::{Map, Value};
 
 use super::cluster_policy;

@@ -1,6 +1,5 @@
 //! Text to decoded objects: documents, and the items of lists.
 
-
 use serde::de::IgnoredAny;
 use serde_saphyr::Spanned;
 

@@ -6,16 +6,16 @@ use bulkhead_classifier::{Action, Addresses, OriginId, ServiceSet, Services};
 
 use crate::renderer::plain::PlainRule;
 
-/// What a list of egress rules allows towards one address.
+/// The part of a list of egress rules that applies to one address.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Allowance {
     /// The rules that name the address, in order.
     pub(super) rules: Vec<(Services, Action, OriginId)>,
-    /// What is left for the rules among them that deny.
+    /// The services that each rule denies, after the earlier rules have matched.
     pub(super) denied: Vec<(Services, OriginId)>,
 }
 
-/// Whether the address is one of the peers. Looks at the ends first: most sets are done with that.
+/// Whether `peers` contains the address. Compares with the ends first, which is enough for most sets.
 pub(super) fn names(peers: &Addresses, address: IpAddr) -> bool {
     let Addresses::Set(set) = peers else { return peers.contains(address) };
     let between = match address {
@@ -32,7 +32,7 @@ pub(super) fn names(peers: &Addresses, address: IpAddr) -> bool {
 }
 
 impl Allowance {
-    /// What the rules at the positions `naming`, those that name an address, allow. None when that is everything.
+    /// The rules at the positions `naming`, which contain the address. `None` if they allow everything.
     pub(super) fn of(list: &[PlainRule], naming: &[usize]) -> Option<Self> {
         let mut open = ServiceSet::all();
         let (mut rules, mut denied) = (Vec::with_capacity(naming.len()), Vec::new());

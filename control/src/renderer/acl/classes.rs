@@ -1,12 +1,14 @@
-//! The pods of a node by what they may do: those with the same egress rules are one class.
+//! Groups the pods of a node into classes: the pods of a class have the same egress rules.
 //!
 //! ```text
 //!                      web     db      log    columns: the pods
 //!   class of web        .     3, .    7, 7    what it may do towards each pod's IPv4 and IPv6 address:
 //!   class of db, log   5, 5    .       .      a number that stands for an Allowance, or everything
 //! ```
-//! **Work follows the change.** What a class allows towards each local address is worked out once per rule list. A list that changed
-//! for other destinations only gives the same row, and then no local table is looked at.
+//! The number of an [`Allowance`] identifies what a class may send to one address.
+//!
+//! **Cost.** What a class may send to each local address is computed once per rule list. If a list changed only for other destinations, the
+//! row is unchanged and no local table is recomputed.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -20,16 +22,16 @@ use super::interned::Interned;
 use crate::object::PodName;
 use crate::renderer::plain::{PlainList, PlainPod, PlainRule};
 
-/// For each class that is restricted towards a pod: its sources, and what they may do.
+/// The classes restricted towards a pod: their source addresses and allowances.
 pub(super) type Restrictions = Vec<(SourcesId, AllowanceId)>;
 
-/// Stands for a set of source addresses. A number is never given to another set.
+/// Identifies a set of source addresses. A number is never reused.
 pub(super) type SourcesId = u64;
 
-/// Stands for an [`Allowance`]. A number is never given to another one.
+/// Identifies an [`Allowance`]. A number is never reused.
 pub(super) type AllowanceId = u64;
 
-/// The class may do everything.
+/// The class is not restricted.
 const OPEN: AllowanceId = 0;
 
 /// Local pods with the same egress rules.
@@ -39,16 +41,16 @@ pub(super) struct EgressClass {
     pub(super) sources: Arc<AddressSet>,
     v4: (SourcesId, Arc<AddressSet>),
     v6: (SourcesId, Arc<AddressSet>),
-    /// What the class may do towards each pod, in the order of the pods, for its IPv4 and its IPv6 address.
+    /// For each pod, in the order of the pods: the allowance for its IPv4 and for its IPv6 address.
     reach: Arc<[[AllowanceId; 2]]>,
 }
 
-/// See the module.
+/// The egress classes of a node.
 #[derive(Debug, Default)]
 pub(super) struct Classes {
     /// Sorted by each class's first pod.
     all: Vec<EgressClass>,
-    /// The pods that the classes' rows are about, in their order.
+    /// The pods to which the entries of a class's row refer, in the same order.
     columns: Vec<(PodName, Vec<IpAddr>)>,
     allowances: Interned<Allowance>,
     sources: AHashMap<Arc<AddressSet>, SourcesId>,
@@ -57,23 +59,23 @@ pub(super) struct Classes {
 }
 
 impl Classes {
-    /// All of them, sorted by each class's first pod.
+    /// All classes, sorted by each class's first pod.
     pub(super) fn all(&self) -> &[EgressClass] {
         &self.all
     }
 
-    /// How many numbers stand for values.
+    /// Number of interned values.
     #[cfg(test)]
     pub(super) fn interned(&self) -> usize {
         self.allowances.len() + self.sources.len()
     }
 
-    /// The sources of all classes.
+    /// The source addresses of all classes.
     pub(super) fn sources(&self) -> AddressSet {
         self.all.iter().fold(AddressSet::default(), |all, class| all.union(&class.sources))
     }
 
-    /// What the classes may not do towards the pod of a column.
+    /// The restrictions that apply towards the pod of a column.
     pub(super) fn restrictions(&self, column: usize) -> Restrictions {
         let mut restrictions = Vec::with_capacity(self.all.len());
         for class in &self.all {
@@ -84,7 +86,7 @@ impl Classes {
         restrictions
     }
 
-    /// The sources and what they may do; none when one of them is not in use any more.
+    /// The sources and their allowance. `None` if either number is no longer in use.
     pub(super) fn restriction(
         &self,
         (sources, allowance): &(SourcesId, AllowanceId),
@@ -92,7 +94,7 @@ impl Classes {
         Some((self.source_sets.get(sources)?, self.allowances.get(allowance)?))
     }
 
-    /// Forgets what no class has any more.
+    /// Removes allowances and source sets that no class uses.
     pub(super) fn sweep(&mut self) {
         let classes = &self.all;
         self.allowances.sweep(|| classes.iter().flat_map(|class| class.reach.iter().flatten()).copied().collect());
@@ -101,8 +103,8 @@ impl Classes {
         self.source_sets.retain(|id, _| live.contains(id));
     }
 
-    /// Groups the pods by their egress rules. Returns whether what the classes may do towards local pods changed, and
-    /// whether anything about the classes changed.
+    /// Groups the pods by egress rules. Returns two flags: whether any restriction towards a local pod changed, and whether anything about
+    /// the classes changed.
     pub(super) fn group(&mut self, pods: &BTreeMap<PodName, Arc<PlainPod>>, addresses_changed: bool) -> (bool, bool) {
         let mut order: Vec<(Arc<PlainList>, Vec<IpAddr>)> = Vec::new();
         let mut at_revision: AHashMap<u64, usize> = AHashMap::new();
@@ -114,8 +116,8 @@ impl Classes {
             });
             order[at].1.extend(&config.addresses);
         }
-        // In their order, which is that of the rules: a pod may come or go that leaves every set of sources as it is, since
-        // another one has its address, and yet another class is the first.
+        // Compares in order, which is the order of the rules. A pod can change the order without changing any source set, if another pod
+        // has its address.
         let row = |class: &EgressClass| (class.v4.0, class.v6.0, class.reach.clone());
         let (old_rows, old_order): (Vec<_>, Vec<_>) =
             self.all.iter().map(|class| (row(class), class.list.revision)).unzip();
@@ -143,8 +145,8 @@ impl Classes {
         (!self.all.iter().map(row).eq(old_rows), changed)
     }
 
-    /// Makes the columns those of the present pods. Returns where each of them stood before, none for a pod that is new or has
-    /// other addresses.
+    /// Replaces the columns with those of the present pods. Returns each column's previous index: `None` if the pod is new or has other
+    /// addresses.
     fn move_columns(&mut self, pods: &BTreeMap<PodName, Arc<PlainPod>>) -> Vec<Option<usize>> {
         let mut before = self.columns.iter().enumerate().peekable();
         let places = pods.iter().map(|(name, pod)| {
@@ -157,8 +159,7 @@ impl Classes {
         places
     }
 
-    /// A class of these sources. What the same list allowed towards pods that are as they were is taken from `before`, by their
-    /// `places` there.
+    /// Creates a class. Reuses the allowances of the same list for unchanged pods, from `before` at the indices `places`.
     fn new_class(
         &mut self,
         pods: &BTreeMap<PodName, Arc<PlainPod>>,
@@ -171,7 +172,7 @@ impl Classes {
         let families = |v4: &AddressSet, v6: &AddressSet| (v4.is_empty(), v6.is_empty());
         let before = before.filter(|before| families(&before.v4.1, &before.v6.1) == families(&v4, &v6));
         let kept = |at: usize| before?.reach.get((*places.get(at)?)?).copied();
-        // Most pods are named by the same rules, the last one alone: what those allow is worked out once.
+        // Most pods match the same rules, often only the last one. Each such combination is evaluated once.
         let mut by_naming: AHashMap<Vec<usize>, AllowanceId> = AHashMap::new();
         let mut naming = Vec::new();
         let mut towards = |pod: &PlainPod, is_v4: bool, sources: &AddressSet| {
@@ -205,8 +206,8 @@ impl Classes {
     }
 }
 
-/// The class with another list, when that says the same about every pod of the node: what an event of another node
-/// comes to in a list that names large groups.
+/// Returns the class with its list replaced by `list` if both lists mean the same for every pod of the node. `None` otherwise. This is the
+/// common case when a list with large groups changes because of another node's pod.
 fn follow(before: &EgressClass, list: &Arc<PlainList>, differences: &mut Differences<'_>) -> Option<EgressClass> {
     let (old, new) = (&before.list.rules, &list.rules);
     let same =
@@ -218,13 +219,12 @@ fn follow(before: &EgressClass, list: &Arc<PlainList>, differences: &mut Differe
     pairs.all(|(a, b)| !differences.concern_pods(a, b)).then(|| EgressClass { list: list.clone(), ..before.clone() })
 }
 
-/// Whether sets that took the place of others differ in pods of the node: each pair of sets is compared once, however many classes
-/// name them.
+/// Tells whether a replaced set differs from its successor in addresses of local pods. Each pair of sets is compared once for all classes.
 struct Differences<'a> {
     columns: &'a [(PodName, Vec<IpAddr>)],
-    /// All addresses of the columns, once they were asked for.
+    /// All addresses of the columns. `None` until first needed.
     local: Option<AddressSet>,
-    /// By the addresses of the two sets, which somebody holds meanwhile.
+    /// Results by the memory addresses of both sets, which the caller keeps alive.
     known: AHashMap<[usize; 2], bool>,
 }
 
@@ -238,7 +238,7 @@ impl<'a> Differences<'a> {
             (Addresses::Any, Addresses::Any) => return false,
             (Addresses::Set(old), Addresses::Set(new)) => [Arc::as_ptr(old).addr(), Arc::as_ptr(new).addr()],
             (Addresses::Parted(old), Addresses::Parted(new)) => [Arc::as_ptr(old).addr(), Arc::as_ptr(new).addr()],
-            // A set that grew into parts, or into everybody.
+            // A set that gained parts, or became "any".
             _ => return true,
         };
         if pair[0] == pair[1] {

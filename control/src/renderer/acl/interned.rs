@@ -1,20 +1,20 @@
-//! Numbers in place of values, so that what is compared and kept in rows is eight bytes.
+//! Interning: 64-bit numbers represent values, so that rows are cheap to keep and compare.
 
 use std::sync::Arc;
 
 use ahash::AHashMap;
 
-/// Numbers for values, from 1; never the same number for two values, also after one was forgotten.
+/// Maps values to numbers, from 1. A number is never reused, even after its value was removed.
 #[derive(Debug)]
 pub(super) struct Interned<T> {
     ids: AHashMap<Arc<T>, u64>,
     values: AHashMap<u64, Arc<T>>,
     given: u64,
-    /// How many were live when the rest was last forgotten.
+    /// Number of live values after the last sweep.
     live: usize,
 }
 
-/// Below this many values it is not worth looking for those that are not used any more.
+/// Below this many values, a sweep is not worth its cost.
 const WORTH_SWEEPING: usize = 1_024;
 
 impl<T> Default for Interned<T> {
@@ -24,7 +24,7 @@ impl<T> Default for Interned<T> {
 }
 
 impl<T: Eq + std::hash::Hash> Interned<T> {
-    /// The value's number.
+    /// Returns the value's number, and assigns one if the value is new.
     pub(super) fn id(&mut self, value: T) -> u64 {
         if let Some(&id) = self.ids.get(&value) {
             return id;
@@ -36,18 +36,18 @@ impl<T: Eq + std::hash::Hash> Interned<T> {
         self.given
     }
 
-    /// How many there are.
+    /// Number of interned values.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.values.len()
     }
 
-    /// The value of a number that was not forgotten.
+    /// The value with this number. `None` if it was removed.
     pub(super) fn get(&self, id: &u64) -> Option<&Arc<T>> {
         self.values.get(id)
     }
 
-    /// Forgets values that are not in use, once they are more than those that are.
+    /// Removes unused values if they may outnumber the used ones.
     pub(super) fn sweep(&mut self, used: impl FnOnce() -> ahash::AHashSet<u64>) {
         if self.values.len() > 2 * self.live + WORTH_SWEEPING {
             let used = used();

@@ -1,4 +1,4 @@
-//! Compiled tables that follow their lists, and the builds beside that keep them quick.
+//! Compiled tables that follow changes of their lists, and background builds that keep lookups fast.
 //!
 //! ```text
 //!  list changed --addresses of sets only--> the last tables, addresses moved or excepted (20 to 120 us)
@@ -6,31 +6,29 @@
 //!
 //!  REBUILD_AT changes old --> a thread compiles the list as it is now --> the next change starts from that
 //! ```
-//! Sets of more than 4,096 intervals are not compiled where a table names few others: the tables refer to them, so an event that
-//! changes such a set puts its new version in and is done (`PartedSet` of the classifier).
+//! The classifier does not compile sets of more than 4,096 intervals, if the table has few other intervals: the table refers to the set
+//! (`PartedSet`). A change of such a set only replaces the reference.
 //!
-//! A node's exit names hundreds of smaller sets, and one of them changes with nearly every event. Compiling takes about 70 ns an
-//! interval, 5 ms for a node's exit with 80,000 of them, where 1 ms an event is promised; so the classifier keeps what was
-//! compiled, and verifies the rules that name one of the few addresses that have changed since. When these become many the list
-//! is compiled again, beside, one list at a time, so that it takes one core at most; events go on from the old tables meanwhile.
-//! Whether and when a build is ready shows only in the time that events and lookups take: the rules, and so the answers, are the
-//! same.
+//! A node-exit table names hundreds of smaller sets, and nearly every event changes one. Compiling takes about 70 ns per interval: 5 ms for
+//! 80,000 intervals, where the goal is 1 ms per event. So the classifier keeps the compiled table and checks changed addresses against the
+//! rules directly. When these exceptions become many, a background thread compiles the list again, one list at a time, so on one core at
+//! most. Meanwhile events update the old tables. Background builds change only the time of events and lookups, never a verdict.
 //!
-//! In smaller tables, and where a batch changes more addresses than can be verified, the classifier moves the addresses in what was
-//! compiled: 20 us for a pod's table with 1,000 members, 2 ms for that exit. Then there is nothing to build.
+//! In smaller tables, and if a batch changes too many addresses for exceptions, the classifier moves the addresses inside the compiled
+//! table. That takes 20 us for a pod's table with 1,000 members and 2 ms for the exit table above, and needs no build.
 //!
-//! A change of rules is compiled while its event waits, because nothing else is right for it. With 80,000 intervals at a
-//! node's exit and 1,000 pods in each group, a policy takes 0.6 ms, which grows to 1.5 ms while the rules that were added since
-//! the last build are compiled together; with 64 of them one event compiles the whole list (7 ms). A
-//! build that runs beside in between starts that anew. To begin one for each fourth such change was tried: it took 10 %
-//! more memory in the builder, and where both cores are busy its thread delays the events by more than it saves them.
+//! A change of rules is compiled while its event waits, because no other table would be correct. With 80,000 intervals in the node exit and
+//! 1,000 pods per group, a policy takes 0.6 ms. That grows to 1.5 ms, since all rules added after the last build are compiled together; at
+//! 64 rules, one event compiles the whole list (7 ms). A background build restarts this count. Starting a build after every fourth such
+//! change used 10 % more memory, and with two busy cores its thread delayed events by more than it saved.
 //!
-//! A list that does not fit is an error: who has the tables decides what is in force instead. It was scanned before, which bounds no
-//! packet's work.
+//! A list that does not fit is an error, and the owner of the tables decides what is enforced instead. Scanning such a list would leave the
+//! work per packet unbounded.
 //!
-//! What lost: leaving large tables to a scan (every new session paid for it); building in the event's thread (each of
-//! twenty large tables once in 128 events, and they fill at the same event); to publish scanned tables until a build is
-//! ready (somebody has to publish again without an event).
+//! Rejected alternatives:
+//! * Scanning large tables: every new session is slow.
+//! * Building in the event's thread: twenty large tables fill up at the same event, once in 128 events.
+//! * Publishing scanned tables until a build is ready: that needs a publication without an event.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -40,37 +38,33 @@ use bulkhead_classifier::{BuildError, BuildOptions, Change, Rule, Tables};
 
 use crate::object::PodName;
 
-/// Address intervals of a list from which on its tables follow it. Smaller ones take less than 0.1 ms to compile, and the
-/// classifier compiles them anew in any case.
+/// Minimum number of address intervals of a list whose tables are updated instead of compiled. Smaller lists compile in less than 0.1 ms.
 const LARGE: usize = 1 << 10;
 
-/// Address intervals of a list above which it is scanned where tables of all nodes are kept, to be asked some questions and not
-/// about packets: a compiled node's exit takes up to 9 MB and 5 ms, 400 of them too much of both.
+/// Number of address intervals above which a list is scanned instead of compiled if the tables of all nodes are kept. Those answer a few
+/// queries and no packets, and a compiled node exit takes up to 9 MB and 5 ms.
 const SCANNED: usize = 1 << 13;
 
-/// Changes after which a list is compiled again beside. The classifier's exceptions end at 128 addresses a family; a change
-/// may have two, so that half of them are left for the changes until the build is ready, also where ten lists change with
-/// every event and are due at the same one (5 ms each, one after the other). A pod that comes and goes all the time is
-/// counted each time: to find out which addresses changed before costs each event more than these builds cost a core.
+/// Number of changes after which a list is compiled again in the background. The classifier holds 128 exceptions per address family, and a
+/// change may need two. Half of them remain for changes during the build, even if ten lists are due at the same event (5 ms each, one by
+/// one). A pod that repeatedly comes and goes counts each time: finding repeated addresses would cost more than the extra builds.
 const REBUILD_AT: u32 = 32;
 
-/// What was done for large tables so far, in steps that do not depend on the machine.
-///
-/// How many tables were rebuilt beside at some time depends on how fast that went.
+/// Work done for large tables, in steps that do not depend on the machine. Only the number of background builds depends on their speed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TableWork {
-    /// Large tables whose list changed by addresses alone, and which were not compiled for it.
+    /// Updates of a large table by addresses alone, without compiling.
     pub followed: u64,
-    /// Large tables that were compiled, whole or in part, while the event waited.
+    /// Large tables compiled, wholly or partly, while the event waited.
     pub built: u64,
-    /// Builds begun beside.
+    /// Background builds started.
     pub beside: u64,
     /// Tables of any size that did not fit.
     pub refused: u64,
 }
 
 impl TableWork {
-    /// What two parts did together.
+    /// The sum of both.
     pub(crate) fn plus(self, other: Self) -> Self {
         Self {
             followed: self.followed + other.followed,
@@ -81,7 +75,7 @@ impl TableWork {
     }
 }
 
-/// Compiled tables, with what is needed to follow a large list.
+/// A compiled table, with the state needed to update a large one.
 #[derive(Clone, Debug)]
 pub(super) struct Compiled {
     pub(super) tables: Arc<Tables>,
@@ -90,9 +84,9 @@ pub(super) struct Compiled {
 
 #[derive(Clone, Debug)]
 struct Large {
-    /// Changes since the whole list was compiled.
+    /// Changes since the last compilation of the whole list.
     age: u32,
-    /// The list as it was at this age, compiled.
+    /// A background build's result: the `age` at which it started, and the compiled list of that time.
     rebuilt: Option<(u32, Arc<Tables>)>,
 }
 
@@ -103,14 +97,14 @@ impl Large {
 }
 
 impl Compiled {
-    /// Tables that let nothing through.
+    /// Tables that deny everything.
     pub(super) fn closed() -> Self {
-        // Scanned, because no rules are in no time.
+        // Scanned: there is nothing to compile.
         let tables = Tables::scanned(Vec::new()).expect("no rules are not too many");
         Self { tables: Arc::new(tables), large: None }
     }
 
-    /// These tables, with rules before all others.
+    /// These tables with `first` in front of all other rules.
     pub(super) fn behind(&self, mut first: Vec<Rule>) -> Result<Self, BuildError> {
         if first.is_empty() {
             return Ok(self.clone());
@@ -120,12 +114,12 @@ impl Compiled {
         Ok(Self { tables: Arc::new(tables), large: self.large.as_ref().map(|_| Large::new()) })
     }
 
-    /// Whether the next tables may follow these.
+    /// Whether the next tables may be derived from these.
     pub(super) fn is_large(&self) -> bool {
         self.large.is_some()
     }
 
-    /// The tables of a list. `before` gives those to follow, where the list is large.
+    /// Compiles a list. If the list is large, `before` returns the tables to derive the new ones from.
     pub(super) fn of<'a>(
         rules: Vec<Rule>,
         before: impl FnOnce() -> Option<&'a Self>,
@@ -148,7 +142,7 @@ impl Compiled {
         }
     }
 
-    /// The tables of a list that differs from that of these tables in these rules; none when that needs more than to follow them.
+    /// Tables of the list with `changes` applied. `None` if they cannot be derived from these tables.
     pub(super) fn replaced(&self, changes: &[Change], beside: &mut Beside) -> Option<Self> {
         let large = self.large.as_ref().filter(|large| large.rebuilt.is_none())?;
         let options = BuildOptions { cancelled: &|| true, ..beside.options() };
@@ -157,20 +151,20 @@ impl Compiled {
         Some(Self::followed(large.age, tables))
     }
 
-    /// Tables that have followed those of an age.
+    /// Tables derived from tables of the age `since`.
     fn followed(since: u32, tables: Tables) -> Self {
-        // What refers to very large sets, and to nothing else that has changed, is as good as new.
+        // Tables whose only changes are in referenced sets are as good as new.
         let age = if tables.is_whole() { 0 } else { since.saturating_add(1) };
         Self { tables: Arc::new(tables), large: Some(Large { age, rebuilt: None }) }
     }
 
     fn follow(&self, large: &Large, rules: &[Rule], beside: &mut Beside) -> Result<Self, BuildError> {
-        // What was compiled last has the fewest changes to hold, whatever they are.
+        // The most recently compiled tables hold the fewest exceptions.
         let (from, since) = match &large.rebuilt {
             Some((age, rebuilt)) => (rebuilt, large.age.saturating_sub(*age)),
             None => (&self.tables, large.age),
         };
-        // Whoever compiles asks now and then whether to go on.
+        // The classifier polls this closure while it compiles, so a call shows that it compiled.
         let compiles = AtomicBool::new(false);
         let cancelled = || {
             compiles.store(true, Ordering::Relaxed);
@@ -187,7 +181,7 @@ fn intervals(rules: &[Rule]) -> usize {
     rules.iter().map(|rule| rule.src.intervals() + rule.dst.intervals()).sum()
 }
 
-/// Whose tables a build is for: who has the interface keeps it, whatever becomes of its list meanwhile.
+/// The interface that a background build is for. The interface keeps the result even if its list has changed meanwhile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
     /// The node's exit.
@@ -196,11 +190,11 @@ pub(super) enum Owner {
     Pod(PodName),
 }
 
-/// The builds beside the events of one node.
+/// The background builds of one node.
 #[derive(Debug)]
 pub(super) struct Beside {
     scans: bool,
-    /// Heap bytes of one table's family, see [`BuildOptions::max_bytes`].
+    /// Maximum heap size of one table's address family, in bytes ([`BuildOptions::max_bytes`]).
     pub(super) max_bytes: usize,
     running: Option<Running>,
     pub(super) work: TableWork,
@@ -214,7 +208,7 @@ struct Running {
     _cancel: Cancel,
 }
 
-/// Ends a build that nobody waits for any more.
+/// Cancels a build when its result is no longer needed.
 #[derive(Debug)]
 struct Cancel(Arc<AtomicBool>);
 
@@ -225,7 +219,7 @@ impl Drop for Cancel {
 }
 
 impl Beside {
-    /// With `scans`, very large lists are not compiled at all.
+    /// With `scans`, very large lists are scanned instead of compiled.
     pub(super) fn new(scans: bool) -> Self {
         let max_bytes = BuildOptions::default().max_bytes;
         Self { scans, max_bytes, running: None, work: TableWork::default() }
@@ -235,7 +229,7 @@ impl Beside {
         BuildOptions { max_bytes: self.max_bytes, ..BuildOptions::default() }
     }
 
-    /// Hands a finished build to the tables that its owner has now.
+    /// Gives a finished build to its owner's current tables.
     pub(super) fn collect<'a>(&mut self, now: impl FnOnce(&Owner) -> Option<&'a mut Compiled>) {
         if self.running.as_ref().is_none_or(|running| !running.thread.is_finished()) {
             return;
@@ -243,22 +237,22 @@ impl Beside {
         self.wait(now);
     }
 
-    /// [`Self::collect`], after the build that is going on.
+    /// Waits for the running build, then does the same as [`Self::collect`].
     pub(super) fn wait<'a>(&mut self, now: impl FnOnce(&Owner) -> Option<&'a mut Compiled>) {
         let Some(Running { owner, age, thread, _cancel }) = self.running.take() else { return };
         let tables = thread.join().ok().and_then(Result::ok).map(Arc::new);
-        // Tables that are younger have followed others meanwhile: the build is of another list, and older than they are.
+        // Younger tables belong to a newer lineage of the list. The build does not fit them.
         let Some(large) = now(&owner).and_then(|now| now.large.as_mut()).filter(|large| large.age >= age) else {
             return;
         };
         match tables {
             Some(tables) => large.rebuilt = Some((age, tables)),
-            // What these tables hold was compiled once, and fits.
+            // These tables are compiled without exceptions, so nothing is left to rebuild.
             None => large.age = 0,
         }
     }
 
-    /// Begins a build of the tables that need it most, when none is going on.
+    /// Starts a build of the table with the most changes, unless a build is running.
     pub(super) fn begin<'a>(&mut self, all: impl Iterator<Item = (Owner, &'a Compiled)>) {
         if self.running.is_some() {
             return;
@@ -270,7 +264,7 @@ impl Beside {
         let max_bytes = self.max_bytes;
         let asked = cancelled.clone();
         let build = move || {
-            // Where the two share a core, the events go first: else one waits until the scheduler's next tick, some ms.
+            // Yields to event handling, which would otherwise wait some milliseconds for the scheduler's next tick on a shared core.
             let cancelled = || {
                 thread::yield_now();
                 asked.load(Ordering::Relaxed)
@@ -278,7 +272,7 @@ impl Beside {
             let options = BuildOptions { max_bytes, cancelled: &cancelled };
             Tables::build_with(tables.rules().iter().cloned().collect(), &options)
         };
-        // Without a thread the classifier builds when its exceptions are at their end.
+        // If no thread can be created, the classifier rebuilds when its exceptions are used up.
         if let Ok(thread) = thread::Builder::new().name("bulkhead-build".into()).spawn(build) {
             self.work.beside += 1;
             self.running = Some(Running { owner, age: large.age, thread, _cancel: Cancel(cancelled) });

@@ -1,8 +1,8 @@
 //! The tables of one node.
 //!
-//! **Tables that do not fit** concern their interface alone. A pod keeps its last tables, behind denials of all sources that are
-//! restricted now and that those do not know; the exit likewise. What had no tables before is closed. The same rules are not
-//! tried again.
+//! **Tables that do not fit** affect only their interface. A pod keeps its last tables, preceded by denials for all sources that are
+//! restricted now and that those tables do not restrict. The node exit does likewise. An interface without previous tables is closed. The
+//! same rules are not tried again.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -19,11 +19,11 @@ use crate::origin::Origins;
 use crate::renderer::plain::{PlainList, PlainPod};
 use crate::renderer::{Instead, Refusal};
 
-/// A table of pods' interfaces.
+/// A table for the interfaces of one or more pods.
 #[derive(Clone, Debug)]
 struct Local {
     compiled: Compiled,
-    /// The ingress list that the table ends with; none where it is not known to.
+    /// The ingress list at the end of the table. `None` if unknown.
     ingress: Option<Arc<PlainList>>,
 }
 
@@ -35,13 +35,13 @@ pub(super) struct NodeRenderer {
     rules: NodeRules,
     node_addresses: Vec<IpAddr>,
     compiled: AHashMap<LocalId, Local>,
-    /// The pods whose tables are large, with what decided them: the next tables follow those.
+    /// The pods with large tables, and each table's number. Later tables are derived from these.
     large: AHashMap<PodName, LocalId>,
-    /// The number that decides each pod's table, as it is bound.
+    /// The number of the table bound to each pod.
     bound: BTreeMap<PodName, LocalId>,
-    /// The sources that the exit's rules restrict, or deny.
+    /// The sources that the node-exit table restricts or denies.
     exit_sources: AddressSet,
-    /// Tables that do not fit.
+    /// Tables that do not fit, by number.
     refused: AHashMap<LocalId, Refusal>,
     refused_exit: Option<Refusal>,
     beside: Beside,
@@ -49,15 +49,15 @@ pub(super) struct NodeRenderer {
     local_tables: Vec<AclTable>,
     global: Option<Compiled>,
     generation: u64,
-    /// What the transaction has changed.
+    /// Changes not yet published.
     pending: Changes,
-    /// Whether the compiled tables hold node addresses that are no longer the node's.
+    /// Whether the compiled tables contain outdated node addresses.
     stale: bool,
 }
 
 impl NodeRenderer {
-    /// A renderer of `node`. With `scans` very large tables are scanned instead of compiled, as for one of the many nodes of
-    /// a what-if.
+    /// Creates the renderer of `node`. With `scans`, very large tables are scanned instead of compiled, as for the many nodes of a what-if
+    /// query.
     pub(super) fn new(node: Arc<str>, scans: bool) -> Self {
         Self {
             node,
@@ -80,23 +80,23 @@ impl NodeRenderer {
         }
     }
 
-    /// Sets what is known of the node. Returns whether that changed its addresses.
+    /// Sets the node's addresses. Returns whether they changed.
     pub(super) fn set_node(&mut self, node: Option<&Node>) -> bool {
         self.node_addresses = node.map(|node| node.addresses.clone()).unwrap_or_default();
         self.rules.set_node_addresses(self.node_addresses.iter().copied().collect())
     }
 
-    /// Whether any pod is on the node.
+    /// Whether the node has any pod.
     pub(super) fn has_pods(&self) -> bool {
         !self.rules.pods().is_empty()
     }
 
-    /// The work that large tables took so far.
+    /// Work done for large tables since the start.
     pub(super) fn work(&self) -> TableWork {
         self.beside.work
     }
 
-    /// Compiles the tables that are new and keeps the others. What does not fit concerns its interface alone ([`refused`]).
+    /// Compiles new tables and keeps the others. A table that does not fit affects only its interface ([`refused`]).
     fn compile(&mut self) {
         let (large, compiled, global) = (&self.large, &mut self.compiled, &mut self.global);
         self.beside.collect(|owner| now(owner, large, compiled, global));
@@ -118,7 +118,7 @@ impl NodeRenderer {
         self.beside.begin(locals.chain(self.global.iter().map(|global| (Owner::Exit, global))));
     }
 
-    /// Takes over the exit, or what is in force in its place.
+    /// Sets the node-exit table, or its replacement if the new one does not fit.
     fn set_exit(&mut self, built: Result<Compiled, BuildError>) {
         let tables = match built {
             Ok(tables) => {
@@ -138,10 +138,10 @@ impl NodeRenderer {
         self.exit_sources = self.rules.restricted();
     }
 
-    /// The tables of the pods' interfaces.
+    /// The tables of the pods' interfaces, by number.
     fn locals(&mut self) -> AHashMap<LocalId, Local> {
         let mut locals: AHashMap<LocalId, Local> = AHashMap::new();
-        // The large tables that one of the pods had which now have the same.
+        // For each new number: the number of a large table that one of its pods had before.
         let mut before: AHashMap<LocalId, LocalId> = AHashMap::new();
         for (name, &id) in self.rules.ids().iter().filter(|(_, id)| self.stale || !self.compiled.contains_key(*id)) {
             if let Some(&large) = self.large.get(name) {
@@ -177,7 +177,7 @@ impl NodeRenderer {
         locals
     }
 
-    /// What the pods of a number get whose tables do not fit: the last ones, if all had the same.
+    /// The replacement for the table of number `id`, which does not fit: the pods' last table, if all of them had the same.
     fn instead_of_local(&self, id: LocalId, why: &BuildError) -> (Compiled, Refusal) {
         let mut old =
             self.rules.ids().iter().filter(|(_, of)| **of == id).map(|(name, _)| self.bound.get(name).copied());
@@ -190,7 +190,7 @@ impl NodeRenderer {
         (tables, refused(last.is_some(), why))
     }
 
-    /// The tables that do not fit.
+    /// The refused tables.
     pub(super) fn refusals(&self) -> impl Iterator<Item = Refusal> + '_ {
         let locals = self.rules.ids().iter().filter_map(|(name, id)| {
             let refusal = self.refused.get(id)?;
@@ -199,21 +199,21 @@ impl NodeRenderer {
         locals.chain(self.refused_exit.clone())
     }
 
-    /// How many numbers stand for values.
+    /// Number of interned values.
     #[cfg(test)]
     pub(super) fn interned(&self) -> usize {
         self.rules.interned()
     }
 
-    /// Waits for the build that goes on beside.
+    /// Waits for the running background build.
     #[cfg(test)]
     pub(super) fn finish_build(&mut self) {
         let (large, compiled, global) = (&self.large, &mut self.compiled, &mut self.global);
         self.beside.wait(|owner| now(owner, large, compiled, global));
     }
 
-    /// Puts the compiled tables in the place of those that the same interfaces were bound to. Returns whether that is all: whether
-    /// those that shared a table still do, and no others.
+    /// Replaces the tables of the interfaces if the same pods still share tables. Returns whether that was the case and no rebinding is
+    /// needed.
     fn rebind(&mut self) -> bool {
         let pods = self.interfaces.len().saturating_sub(2);
         let mut now: Vec<Option<LocalId>> = vec![None; self.local_tables.len()];
@@ -236,7 +236,7 @@ impl NodeRenderer {
         true
     }
 
-    /// Binds the interfaces to the compiled tables.
+    /// Binds each interface to its compiled table.
     fn bind(&mut self) {
         let (mut tables, mut interfaces) = (Vec::new(), Vec::new());
         let mut position = AHashMap::new();
@@ -279,12 +279,12 @@ impl NodeRenderer {
         }));
     }
 
-    /// The latest tables, none before the first transaction.
+    /// The latest tables. `None` before the first transaction.
     pub(super) fn published(&self) -> Option<&Arc<NodeTables>> {
         self.published.as_ref()
     }
 
-    /// Takes in what a transaction says of the node and its pods, of all of them with `resync`.
+    /// Applies a transaction's changes of the node and its pods. With `resync`, other pods are removed.
     pub(super) fn render(&mut self, resync: bool, pods: &PodChanges, node: Option<Option<&Node>>) {
         let node_changed = node.is_some_and(|node| self.set_node(node));
         let changes = self.rules.apply(resync, pods);
@@ -302,8 +302,8 @@ impl NodeRenderer {
     }
 }
 
-/// The table of the pods of a number, after the one that they had before, if that was large. `stale` says that the node has other
-/// addresses.
+/// Compiles the table of number `id`. Derives it from the pod's previous table if that was large. `stale` is set if the node's addresses
+/// changed.
 fn local(
     rules: &NodeRules,
     (id, pod): (LocalId, &PlainPod),
@@ -323,8 +323,8 @@ fn local(
     Ok(Local { compiled, ingress: pod.ingress.clone() })
 }
 
-/// What is told of tables that do not fit. Their interface has the last ones that did, and denies whatever these do not know: a
-/// class of sources that had other rules, or none. Where there were none, it is closed.
+/// The refusal for tables that do not fit. The interface keeps its last tables and denies classes of sources that were not restricted there
+/// or had other rules. Without previous tables, it is closed.
 fn refused(had_tables: bool, why: &BuildError) -> Refusal {
     let instead = if had_tables { Instead::LastGood } else { Instead::Closed };
     Refusal { subject: String::new(), instead, why: why.to_string() }
@@ -334,14 +334,13 @@ fn is_closed(refusal: Option<&Refusal>) -> bool {
     refusal.is_some_and(|refusal| refusal.instead == Instead::Closed)
 }
 
-/// The tables in place of those that do not fit: the last ones behind denials of what those do not know, or none that lets anything
-/// through.
+/// The replacement for tables that do not fit: the last tables preceded by `denied`, or tables that deny everything.
 fn instead(last: Option<&Compiled>, denied: impl FnOnce() -> Vec<Rule>) -> Compiled {
     let behind = last.and_then(|last| last.behind(denied()).ok());
     behind.unwrap_or_else(Compiled::closed)
 }
 
-/// The tables that somebody has now.
+/// The current tables of a build's owner.
 fn now<'a>(
     owner: &Owner,
     large: &AHashMap<PodName, LocalId>,

@@ -1,8 +1,8 @@
-//! A node's rules: pods' two rule lists in, one table per interface out, and which of them a transaction changed.
+//! The rules of a node: turns each pod's two rule lists into one table per interface, and tells which tables a transaction changed.
 //!
-//! A packet is judged once, where it leaves the vswitch: at the destination pod's interface, or at the node's exit. So
-//! what the *source's* egress policies forbid has to stand in the destination's table (Contiv: `CombineRules`) and, for
-//! destinations outside the node, in the node-exit table (`BuildGlobalTable`):
+//! A packet is judged once, where it leaves the vswitch: at the destination pod's interface, or at the node's exit. So the denials of the
+//! *source's* egress policies are in the destination's table (Contiv: `CombineRules`). For destinations outside the node, they are in the
+//! node-exit table (`BuildGlobalTable`):
 //!
 //! ```text
 //!  table of pod P                                          node-exit table
@@ -12,15 +12,15 @@
 //!  3 P's ingress rules                allow                                                 allow, rest deny
 //!  4 everything else                  deny                 3 everything else                allow
 //! ```
-//! A pod that no policy isolates has, instead of 1-4, the egress rules of those classes that concern it, then allow.
+//! The table of a pod that no policy isolates contains the egress rules of the classes that are restricted towards it, then an allow.
 //!
-//! **Why not Contiv's algorithm.** It visits every pair of pods and writes, for each pair whose lists differ, the
-//! intersection of their ports: O(pods^2 x rules), and neither list can be named as the reason any more. Here sources
-//! with the same egress rules are one class, a class adds what its list denies (with NetworkPolicy alone one rule, the complement of
-//! what it allows), and the verdict says which side refused. Both mean "the source's list AND the destination's list".
-//! Where a list has rules of the Admin tier, its own-node rule stands behind them instead of first.
+//! **Why not Contiv's algorithm.** Contiv visits every pair of pods and, if their lists differ, writes the intersection of their ports.
+//! That takes O(pods^2 x rules), and the result names neither list as the reason. Here, sources with the same egress rules are one class.
+//! Each class adds what its list denies: one rule with NetworkPolicy alone, the complement of the allowed services. The verdict then names
+//! the side that denied. Both methods enforce "the source's list AND the destination's list". If a list has rules of the Admin tier, its
+//! own-node rule follows them instead of being first.
 //!
-//! Pods whose tables would be the same share one.
+//! Pods with equal tables share one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,25 +34,25 @@ use crate::object::PodName;
 use crate::origin::{Direction, Origins};
 use crate::renderer::plain::{PlainList, PlainPod, PlainRule};
 
-/// Stands for what decides a pod's table: equal numbers, equal tables. A number is never given to another table.
+/// Identifies the inputs of a pod's table. Equal numbers mean equal tables. A number is never reused.
 pub(super) type LocalId = u64;
 
-/// What decides a pod's table.
+/// The inputs of a pod's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct LocalKey {
     ingress: Option<u64>,
     restrictions: RestrictionsId,
 }
 
-/// Stands for [`Restrictions`]. A number is never given to others.
+/// Identifies [`Restrictions`]. A number is never reused.
 type RestrictionsId = u64;
 
-/// What a transaction changed.
+/// The changes made by a transaction.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Changes {
-    /// Whether any pod has another table now.
+    /// Whether any pod's table changed.
     pub(super) locals: bool,
-    /// Whether any pod came, went, or has other addresses.
+    /// Whether a pod was added, removed, or changed its addresses.
     pub(super) interfaces: bool,
     /// Whether the node-exit table changed.
     pub(super) global: bool,
@@ -65,7 +65,7 @@ impl Changes {
     }
 }
 
-/// See the module.
+/// The rules of one node.
 #[derive(Debug, Default)]
 pub(super) struct NodeRules {
     node_addresses: Arc<AddressSet>,
@@ -77,23 +77,23 @@ pub(super) struct NodeRules {
 }
 
 impl NodeRules {
-    /// How many numbers stand for values.
+    /// Number of interned values.
     #[cfg(test)]
     pub(super) fn interned(&self) -> usize {
         self.keys.len() + self.restrictions.len() + self.classes.interned()
     }
 
-    /// The pods with their configuration, sorted.
+    /// The pods, sorted by name.
     pub(super) fn pods(&self) -> &BTreeMap<PodName, Arc<PlainPod>> {
         &self.pods
     }
 
-    /// What decides each pod's table, sorted by pod.
+    /// The number of each pod's table, sorted by pod.
     pub(super) fn ids(&self) -> &BTreeMap<PodName, LocalId> {
         &self.ids
     }
 
-    /// Sets the addresses that are the node's own. Returns whether they changed.
+    /// Sets the node's own addresses. Returns whether they changed.
     pub(super) fn set_node_addresses(&mut self, addresses: AddressSet) -> bool {
         let changed = *self.node_addresses != addresses;
         if changed {
@@ -102,7 +102,8 @@ impl NodeRules {
         changed
     }
 
-    /// Takes in pods with their new lists, none for one that is gone; all there are with `resync`. Returns what changed.
+    /// Applies changed pods with their new lists, `None` for a removed pod. With `resync`, all other pods are removed. Returns what
+    /// changed.
     pub(super) fn apply(&mut self, resync: bool, pods: &[(PodName, Option<Arc<PlainPod>>)]) -> Changes {
         let before = if resync { std::mem::take(&mut self.pods) } else { BTreeMap::new() };
         let (mut configs, mut interfaces) = (false, false);
@@ -127,8 +128,8 @@ impl NodeRules {
         Changes { locals: keys || interfaces, interfaces, global }
     }
 
-    /// Works out the keys: of all pods when the classes' rows changed, else of the transaction's pods. Returns whether
-    /// any key changed.
+    /// Updates the keys of all pods if the classes' rows changed, otherwise those of the transaction's pods. Returns whether any key
+    /// changed.
     fn rebuild_keys(&mut self, all: bool, of: &[(PodName, Option<Arc<PlainPod>>)]) -> bool {
         let mut changed = false;
         if all {
@@ -157,7 +158,7 @@ impl NodeRules {
         changed
     }
 
-    /// Forgets what no class has any more.
+    /// Removes values that nothing uses.
     fn sweep(&mut self) {
         self.classes.sweep();
         let (ids, keys) = (&self.ids, &mut self.keys);
@@ -165,7 +166,7 @@ impl NodeRules {
         self.restrictions.sweep(|| ids.values().filter_map(|id| Some(keys.get(id)?.restrictions)).collect());
     }
 
-    /// The sources that are restricted, with what they may do; none when the key is not in use any more.
+    /// The restricted sources with their allowances. `None` if the key is no longer in use.
     fn restrictions<'a>(
         &'a self,
         key: &LocalKey,
@@ -174,13 +175,12 @@ impl NodeRules {
         Some(restrictions.iter().filter_map(|restriction| self.classes.restriction(restriction)))
     }
 
-    /// The local sources that any egress rules restrict.
+    /// The local sources that any egress rule restricts.
     pub(super) fn restricted(&self) -> AddressSet {
         self.classes.sources()
     }
 
-    /// Denials of what an exit whose rules restrict the sources `known` would let through: all from the others that are
-    /// restricted.
+    /// Denials to put before an outdated exit table, which restricts only the sources `known`: one for each other restricted class.
     pub(super) fn denied_at_exit(&self, known: &AddressSet) -> Vec<Rule> {
         let denial = |class: &EgressClass| {
             let origin = class.list.rules.last()?.origin;
@@ -189,8 +189,8 @@ impl NodeRules {
         self.classes.all().iter().filter_map(denial).collect()
     }
 
-    /// Denials of what the table of the number `old` would let through in the place of another's: all from sources that it does
-    /// not restrict, and the other does.
+    /// Denials to put before the table of number `old` if it is used instead of the table of number `id`: for the sources that only the
+    /// latter restricts.
     pub(super) fn denied_locally(&self, id: LocalId, old: LocalId) -> Vec<Rule> {
         let key = |id| self.keys.get(&id).and_then(|key| self.restrictions(key));
         let sources = key(old).into_iter().flatten().map(|(sources, _)| sources);
@@ -202,7 +202,7 @@ impl NodeRules {
         key(id).into_iter().flatten().filter_map(denial).collect()
     }
 
-    /// The rules of a pod's table.
+    /// The rules of a pod's table, in order.
     pub(super) fn local_rules(&self, pod: &PlainPod, id: LocalId) -> Vec<Rule> {
         let mut rules = Vec::new();
         let key = self.keys.get(&id).expect("a pod's number is in use");
@@ -221,7 +221,7 @@ impl NodeRules {
         let src = Addresses::Set(self.node_addresses.clone());
         let own_node = Rule { src, ..Rule::any(Action::Allow, Origins::OWN_NODE) };
         let own_node = ingress.own_node.filter(|_| !self.node_addresses.is_empty()).map(|at| (at, own_node));
-        // No class has the node's addresses among its sources, so that it comes first where it may.
+        // No class contains a node address, so the own-node rule can be first.
         rules.extend(own_node.iter().filter(|(at, _)| *at == 0).map(|(_, rule)| rule.clone()));
         for (sources, allowance) in restrictions {
             rules.extend(allowance.denied.iter().map(|(services, origin)| Rule {
@@ -237,8 +237,8 @@ impl NodeRules {
         rules
     }
 
-    /// How the table of one number becomes that of another, when only sets of the ingress list have changed. `rules` is how many rules
-    /// the table has. None when more has changed.
+    /// The changes that turn the table of one number, with `rules` rules, into that of another. `None` if more than sets of the ingress
+    /// list changed.
     pub(super) fn replaced(
         &self,
         (old_id, old): (LocalId, &PlainList),
@@ -246,7 +246,7 @@ impl NodeRules {
         rules: usize,
     ) -> Option<Vec<Change>> {
         let [before, after] = [self.keys.get(&old_id)?, self.keys.get(&id)?];
-        // With the own node among its rules the list is not the end of the table.
+        // If the own-node rule is inside the list, the list is not the end of the table.
         let is_end = old.own_node == new.own_node && new.own_node.is_none_or(|at| at == 0);
         if before.restrictions != after.restrictions || !is_end || old.rules.len() != new.rules.len() {
             return None;
@@ -256,13 +256,13 @@ impl NodeRules {
         Some(different.map(|(at, (_, new))| Change::Replace { at: first + at, rule: from_peers(new) }).collect())
     }
 
-    /// The rules of the node-exit table.
+    /// The rules of the node-exit table, in order.
     pub(super) fn global_rules(&self) -> Vec<Rule> {
         let mut rules = Vec::new();
         let dst = Addresses::Set(self.node_addresses.clone());
         let own_node = Rule { dst, ..Rule::any(Action::Allow, Origins::OWN_NODE) };
         let knows_node = !self.node_addresses.is_empty();
-        // One rule serves all classes, unless one of them asks other rules first.
+        // One own-node rule serves all classes, unless a class has rules before its own.
         let first = knows_node && self.classes.all().iter().all(|class| class.list.own_node == Some(0));
         rules.extend((first && !self.classes.all().is_empty()).then(|| own_node.clone()));
         for class in self.classes.all() {
@@ -291,7 +291,7 @@ fn denial(sources: AddressSet, origin: OriginId) -> Option<Rule> {
     denies.then(|| Rule { src: sources.into(), ..Rule::any(Action::Deny, origin) })
 }
 
-/// A rule of a pod's ingress list in its table.
+/// The table's version of a rule in a pod's ingress list.
 fn from_peers(rule: &PlainRule) -> Rule {
     Rule { src: rule.peers.clone(), services: rule.services.clone(), ..Rule::any(rule.action, rule.origin) }
 }

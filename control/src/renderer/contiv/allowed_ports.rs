@@ -1,13 +1,13 @@
-//! What a list allows towards one address: ports by protocol, and whether simply everything.
+//! The services that a list allows with one address: ports by protocol, or everything.
 //!
-//! Ports stay as they were written: 80 and 81 are two rules, not 80-81, as Contiv's tables have them. A range that lies
-//! inside another one is dropped. (The classifier's `ServiceSet` joins neighbours, so it cannot serve here.)
+//! Ranges are kept as written, as in Contiv's tables: 80 and 81 are two rules, not 80-81. A range inside another is dropped. (The
+//! classifier's `ServiceSet` merges adjacent ranges and cannot be used here.)
 
 use std::collections::BTreeMap;
 
 use bulkhead_classifier::{PortRange, Service};
 
-/// Port ranges, none inside another, ascending by both ends.
+/// Port ranges, sorted. No range is inside another.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct PortSet(Vec<PortRange>);
 
@@ -23,14 +23,14 @@ impl PortSet {
         Self(kept)
     }
 
-    /// Whether every port of this set is in the other.
+    /// Whether the other set contains every port of this set.
     fn is_subset(&self, other: &Self) -> bool {
         self.0.iter().all(|range| other.covers(*range))
     }
 
     fn covers(&self, range: PortRange) -> bool {
         let mut first = range.first;
-        // Ranges that end before the wanted port cannot help; ends ascend, so they are a prefix.
+        // Skips ranges that end before the port. The ends ascend.
         for part in &self.0[self.0.partition_point(|part| part.last < first)..] {
             if part.first > first {
                 return false;
@@ -58,7 +58,7 @@ impl PortSet {
     }
 }
 
-/// See the module.
+/// The services that a list allows with one address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct AllowedPorts {
     everything: bool,
@@ -66,12 +66,12 @@ pub(super) struct AllowedPorts {
 }
 
 impl AllowedPorts {
-    /// All protocols, all ports, and what has no ports.
+    /// All protocols and ports, and protocols without ports.
     pub(super) fn everything() -> Self {
         Self { everything: true, ports: BTreeMap::new() }
     }
 
-    /// What these services allow together.
+    /// The union of these services. A `None` among them allows everything.
     pub(super) fn of(services: impl IntoIterator<Item = Option<Service>>) -> Self {
         let mut ranges: BTreeMap<u8, Vec<PortRange>> = BTreeMap::new();
         for service in services {
@@ -109,7 +109,7 @@ impl AllowedPorts {
         Self { everything: false, ports }
     }
 
-    /// The allowed services, one for each protocol number and range; none of them when everything is allowed.
+    /// The allowed services, one for each protocol number and range. Empty if everything is allowed.
     pub(super) fn services(&self) -> impl Iterator<Item = Service> + '_ {
         self.ports.iter().flat_map(|(&number, ports)| {
             ports.0.iter().map(move |&ports| Service { protocols: (number, number), ports })

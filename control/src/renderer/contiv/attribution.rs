@@ -1,10 +1,10 @@
-//! Which rules of policies a 6-tuple rests on.
+//! Finds the policy rules behind a 6-tuple.
 //!
-//! Tuples do not carry origins: two pods whose policies allow the same share a table, and a tuple of two combined lists has two. So
-//! origins are looked up in the ordered lists when somebody wants to see them.
+//! Tuples carry no origins: pods whose policies allow the same traffic share a table, and a tuple combined from two lists has two origins.
+//! So origins are looked up in the ordered lists on request.
 //!
-//! * An allow rests on the first rule that allows all of it, at each end that has a list.
-//! * A deny stands for what is left when the allows before it are taken away, so it rests on every rule that denies some of it.
+//! * An allow has, at each end with a list, the first rule that allows all of the tuple's traffic.
+//! * A deny covers what the preceding allows leave, so it has every rule that denies some of its traffic.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -22,8 +22,7 @@ use crate::object::PodName;
 use crate::origin::{Direction, Origins};
 use crate::renderer::plain::{PlainList, PlainPod};
 
-/// A 6-tuple with the origins of the rules that it rests on, each once, ascending. It has none when it only says that what no rule
-/// is about is allowed.
+/// A 6-tuple with the origins of its rules, sorted and without duplicates. Empty for the final allow of traffic that no rule covers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttributedTuple {
     /// The tuple.
@@ -32,32 +31,29 @@ pub struct AttributedTuple {
     pub origins: Vec<OriginId>,
 }
 
-/// A pod's rules as Contiv's configurator gives them to a renderer, sorted. A list without rules allows everything.
+/// A pod's sorted rules, as Contiv's configurator passes them to a renderer. A list without rules allows everything.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodRules {
-    /// The pod.
     pub pod: PodName,
-    /// Its addresses.
     pub addresses: Vec<IpAddr>,
-    /// What may come to it; destinations are the pod and are not written.
+    /// Traffic to the pod. The destination of each tuple is the pod and left out.
     pub ingress: Vec<AttributedTuple>,
-    /// What it may send; sources are the pod and are not written.
+    /// Traffic from the pod. The source of each tuple is the pod and left out.
     pub egress: Vec<AttributedTuple>,
 }
 
-/// A local table with the pods that share it.
+/// A local table and the pods that share it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalTable {
-    /// Its name.
+    /// The table's name.
     pub id: TableName,
-    /// The pods.
     pub pods: BTreeSet<PodName>,
-    /// Its rules; the first that matches decides.
+    /// The rules. The first match decides.
     pub rules: Vec<AttributedTuple>,
 }
 
 impl ContivRenderer {
-    /// The pods of the node with their own rules, before they are combined to tables.
+    /// The pods of the node with their own rules, before combination into tables.
     pub fn pod_rules(&self) -> Vec<PodRules> {
         let own = self.own_node();
         let rules = |pod: &PodName, lists: &PeerList, direction: Direction| {
@@ -77,7 +73,7 @@ impl ContivRenderer {
         self.state().pods().iter().map(pod).collect()
     }
 
-    /// The local tables in Contiv's order: by the number of rules, then by the rules.
+    /// The local tables in Contiv's order: by number of rules, then by rules.
     pub fn local_tables(&self) -> Vec<LocalTable> {
         let behind = self.behind();
         let of_owner = self.orientation().judged();
@@ -97,7 +93,7 @@ impl ContivRenderer {
         tables.collect()
     }
 
-    /// The rules of the global table; the first that matches decides.
+    /// The rules of the global table. The first match decides.
     pub fn global_table(&self) -> Vec<AttributedTuple> {
         let behind = self.behind();
         let of_pod = self.orientation().judged().opposite();
@@ -113,7 +109,7 @@ impl ContivRenderer {
         self.state().global().rules.iter().map(attributed).collect()
     }
 
-    /// For questions about what stands behind rules.
+    /// Looks up the origins of rules.
     pub(in crate::renderer) fn behind(&self) -> Behind<'_> {
         let pods = self.pods();
         let owners = pods.iter().flat_map(|(name, pod)| pod.addresses.iter().map(move |&address| (address, name)));
@@ -133,8 +129,8 @@ pub(in crate::renderer) struct Behind<'a> {
 }
 
 impl Behind<'_> {
-    /// What stands behind a rule of the pod's table: in the pod's own list for this direction, and in the other end's where the
-    /// rule is about one pod of the node.
+    /// The origins of a rule in the pod's table: from the pod's own list for this direction and, if the rule names one pod of the node,
+    /// from that pod's list.
     pub(in crate::renderer) fn both(&self, pod: &PodName, direction: Direction, about: &PeerRule) -> Vec<OriginId> {
         let Some(owner) = self.pods.get(pod) else { return Vec::new() };
         let mut origins: Vec<OriginId> =
@@ -151,7 +147,7 @@ impl Behind<'_> {
         origins
     }
 
-    /// What stands behind a rule in the list of the pod with this address.
+    /// The origins of a rule in the list of the pod with this address.
     pub(in crate::renderer) fn one(&self, pod: IpAddr, direction: Direction, about: &PeerRule) -> Vec<OriginId> {
         let list = self.owners.get(&pod).and_then(|name| list_of(&self.pods[*name], direction));
         list.map_or_else(Vec::new, |list| behind(list, &self.own_node, about))
@@ -165,7 +161,7 @@ fn list_of(pod: &PlainPod, direction: Direction) -> Option<&PlainList> {
     }
 }
 
-/// The rule with the pod's side unwritten.
+/// The tuple of a rule, with the pod's side left out.
 fn one_sided(direction: Direction, rule: &PeerRule) -> SixTuple {
     let PeerRule { peer, service, action } = *rule;
     match direction {
@@ -174,7 +170,7 @@ fn one_sided(direction: Direction, rule: &PeerRule) -> SixTuple {
     }
 }
 
-/// A tuple of a local table without the owner's side.
+/// A tuple of a local table, without the owner's side.
 fn about(tuple: &SixTuple, orientation: Orientation) -> PeerRule {
     let peer = match orientation {
         Orientation::Egress => tuple.src,
@@ -187,7 +183,7 @@ fn sorted(origins: impl IntoIterator<Item = OriginId>) -> Vec<OriginId> {
     origins.into_iter().collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// The origins of the rules of an ordered list that stand behind a rule made of it, see the module.
+/// The origins of the rules in an ordered list that produced a rule (see the module).
 fn behind(list: &PlainList, own_node: &AddressSet, about: &PeerRule) -> Vec<OriginId> {
     let mut denies = Vec::new();
     for (at, rule) in list.rules.iter().enumerate() {
@@ -213,7 +209,7 @@ fn behind(list: &PlainList, own_node: &AddressSet, about: &PeerRule) -> Vec<Orig
     denies
 }
 
-/// Whether all of the network is among the addresses.
+/// Whether the addresses contain the whole network.
 fn covers(addresses: &Addresses, network: Option<IpNet>) -> bool {
     match (addresses.members(), network) {
         (None, _) => true,
@@ -229,7 +225,7 @@ fn contains(set: &AddressSet, network: IpNet) -> bool {
     }
 }
 
-/// Whether some of the network is among the addresses.
+/// Whether the addresses contain part of the network.
 fn meets(addresses: &Addresses, network: Option<IpNet>) -> bool {
     match (addresses.members(), network) {
         (None, _) => true,
@@ -243,7 +239,7 @@ fn meets(addresses: &Addresses, network: Option<IpNet>) -> bool {
     }
 }
 
-/// Whether all that the service stands for is among the services.
+/// Whether the services contain all of the service's traffic.
 fn is_served(services: &Services, service: Option<Service>) -> bool {
     match (services, service) {
         (Services::Any, _) => true,
@@ -254,7 +250,7 @@ fn is_served(services: &Services, service: Option<Service>) -> bool {
     }
 }
 
-/// Whether some of what the service stands for is among the services.
+/// Whether the services contain some of the service's traffic.
 fn serves(services: &Services, service: Option<Service>) -> bool {
     match (services, service) {
         (Services::Any, _) => true,
@@ -265,13 +261,13 @@ fn serves(services: &Services, service: Option<Service>) -> bool {
     }
 }
 
-/// Whether one of the ascending intervals holds the whole range.
+/// Whether one of the ascending intervals contains the whole range.
 fn lies_in<T: Ord + Copy>(intervals: &[(T, T)], first: T, last: T) -> bool {
     let at = intervals.partition_point(|interval| interval.1 < first);
     intervals.get(at).is_some_and(|interval| interval.0 <= first && last <= interval.1)
 }
 
-/// Whether one of the ascending intervals has something in common with the range.
+/// Whether one of the ascending intervals overlaps the range.
 fn overlaps<T: Ord + Copy>(intervals: &[(T, T)], first: T, last: T) -> bool {
     let at = intervals.partition_point(|interval| interval.1 < first);
     intervals.get(at).is_some_and(|interval| interval.0 <= last)

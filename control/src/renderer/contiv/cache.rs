@@ -1,19 +1,20 @@
-//! Contiv's renderer cache: pods' lists in; local tables, the global table, and what a transaction changed, out.
+//! Contiv's renderer cache: turns pods' lists into local tables and a global table, and reports what a transaction changed.
 //!
-//! Semantics as in Contiv (`CombineRules` with its protocol-ANY dimension, the allow of the rest and the pod itself among
-//! the others; `BuildGlobalTable`; equal pods share a table), in another way of working:
+//! The semantics are Contiv's: `CombineRules` with the protocol ANY, the final allow, and the pod itself among the others;
+//! `BuildGlobalTable`; equal pods share a table. The algorithm differs:
 //!
-//! * **What Contiv does:** every transaction visits all pairs of pods, O(pods^2 x rules).
-//! * **What this does:** it keeps, for each pod, an *overlay*: the pairs that changed the pod's own rules. With P pods,
-//!   of which R have closed lists on the other side, and L different lists, a transaction that changes d pods, r of them
-//!   among the R, looks at d x (others that the pod's list lets in; at most R) + r x (L lists, and the pods whose list
-//!   lets the changed one in; at most P), each look O(log rules) for every prefix length of a list. Tables are made again
-//!   only where an overlay or a list changed, once for all pods with the same, in time linear in the table; so is the
-//!   global table, where a changed pod's rules are exchanged. The rest is copying O(P) pointers, so that a refused
-//!   transaction leaves no trace. Pods that let in everybody meet everybody: their tables have a rule for each of the R.
+//! * **Contiv** visits all pairs of pods in every transaction: O(pods^2 x rules).
+//! * **This cache** keeps an *overlay* for each pod: the pairs that changed the pod's own rules. Let R of P pods have closed lists on the
+//!   other side, and let L be the number of different lists. A transaction that changes d pods, r of them among the R, does d x (others
+//!   allowed by the pod's list; at most R) + r x (L lists, and the pods that allow the changed one; at most P) lookups. A lookup takes
+//! O(log
+//!   rules) for each prefix length of a list. A table is rebuilt only if an overlay or list changed, once for all pods with the same
+//! inputs,
+//!   in linear time. In the global table, the rules of changed pods are replaced. Otherwise O(P) pointers are copied, so that a refused
+//!   transaction has no effect. A pod that allows everybody meets everybody: its table has a rule for each of the R.
 //!
-//! **Shared addresses.** Where two pods claim one address (the old one is not gone yet), what both lists allow is
-//! allowed for it: nobody gets more because an address changes hands.
+//! **Shared addresses.** If two pods claim an address (the old pod is not removed yet), traffic must be allowed by both lists. So no pod
+//! gains access through an address that changes its owner.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +25,7 @@ use super::{Orientation, TooManyTuples};
 use crate::object::PodName;
 use crate::renderer::contiv::tuple::SixTuple;
 
-/// See the module.
+/// The committed state of the tables, and the next one while a transaction is staged.
 #[derive(Debug)]
 pub struct RendererCache {
     orientation: Orientation,
@@ -32,27 +33,27 @@ pub struct RendererCache {
     state: RendererState,
 }
 
-/// A pod stands in two of the local tables of a dump, so that one of them is not what anybody made.
+/// A dump of a stack's tables has one pod in two local tables, so the dump is inconsistent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("pod {0} is in two local tables of the dump; install the tables anew instead of resuming from it")]
 pub struct InTwoTables(pub PodName);
 
 impl RendererCache {
-    /// A cache without pods, whose tables have at most `limit` tuples together.
+    /// Creates a cache without pods. Its tables have at most `limit` tuples in total.
     pub fn new(orientation: Orientation, limit: usize) -> Self {
         Self { orientation, limit, state: RendererState::new(orientation, limit) }
     }
 
-    /// What is committed.
+    /// The committed state.
     pub fn state(&self) -> &RendererState {
         &self.state
     }
 
-    /// Works out a transaction: pods with their new lists, none for a pod that is gone. With `resync` all others are
-    /// gone. Nothing of the cache changes before [`Staged::commit`].
+    /// Computes a transaction: pods with their new lists, `None` for a removed pod. With `resync`, all other pods are removed. The cache
+    /// changes only in [`Staged::commit`].
     ///
     /// # Errors
-    /// [`TooManyTuples`]: then there is nothing to commit.
+    /// [`TooManyTuples`] if the tables would exceed the limit.
     pub fn stage(
         &mut self,
         resync: bool,
@@ -75,11 +76,11 @@ impl RendererCache {
         Ok(Staged { cache: self, next: Some(next), changes })
     }
 
-    /// Starts over from tables that a stack was found with. What lists they were made of cannot be recovered, so the
-    /// next transaction has to be the whole state: pods that it does not name are gone.
+    /// Starts again from the tables found in a stack. Their lists cannot be recovered, so the next transaction must be a complete state:
+    /// pods that it does not name are removed.
     ///
     /// # Errors
-    /// [`InTwoTables`]; then the cache is as it was.
+    /// [`InTwoTables`]. The cache is then unchanged.
     pub fn recover(
         &mut self,
         locals: impl IntoIterator<Item = (Vec<SixTuple>, BTreeSet<PodName>)>,
@@ -89,13 +90,13 @@ impl RendererCache {
         Ok(())
     }
 
-    /// Forgets everything.
+    /// Removes everything.
     pub fn flush(&mut self) {
         self.state = RendererState::new(self.orientation, self.limit);
     }
 }
 
-/// A transaction worked out and not yet in force. Dropping it forgets it.
+/// A computed transaction, not yet in force. Dropping it discards it.
 #[derive(Debug)]
 pub struct Staged<'a> {
     cache: &'a mut RendererCache,
@@ -104,17 +105,17 @@ pub struct Staged<'a> {
 }
 
 impl Staged<'_> {
-    /// What the transaction changes; nothing when it says what is known already.
+    /// The transaction's changes. Empty if it changes nothing.
     pub fn changes(&self) -> &[TableChange] {
         &self.changes
     }
 
-    /// The state as it will be.
+    /// The state after the commit.
     pub fn state(&self) -> &RendererState {
         self.next.as_ref().unwrap_or(&self.cache.state)
     }
 
-    /// Puts the transaction in force.
+    /// Commits the transaction. Returns its changes.
     pub fn commit(self) -> Vec<TableChange> {
         if let Some(next) = self.next {
             self.cache.state = next;

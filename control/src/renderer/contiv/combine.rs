@@ -1,7 +1,7 @@
-//! `CombineRules` for one pair of pods, and the table that results from all pairs.
+//! Contiv's `CombineRules` for one pair of pods, and the table that results from all pairs.
 //!
-//! *Owner* is the pod whose table it is, *other* the pod at the far end. The owner's own list is about traffic that the
-//! table sees anyway; the other's list is about the same traffic, but no table of the other sees it:
+//! The *owner* is the pod of the table; the *other* is the pod at the far end. Both lists cover the table's traffic, but no table of the
+//! other pod sees it:
 //!
 //! ```text
 //!  orientation   owner is   own list        other is     other's list
@@ -22,11 +22,11 @@ use super::list::{PeerList, PeerRule};
 use super::rules::Rules;
 use crate::renderer::contiv::tuple::SixTuple;
 
-/// What replaces the owner's own rules for single addresses of others: the allowed ports, then a deny.
+/// The rules that replace the owner's rules for single addresses of others: the allowed ports, then a deny.
 pub(super) type Overlay = BTreeMap<IpAddr, Arc<[PeerRule]>>;
 
-/// The rules for one address of another pod, of which `own` is what the owner's list allows with it. None when the
-/// owner's own rules stay as they are: the other's list allows everything, or the owner's is at least as strict.
+/// The rules for one address of another pod. `own` is what the owner's list allows with that address. `None` if the owner's rules apply
+/// unchanged: the other's list allows everything, or the owner's is at least as strict.
 pub(super) fn pair(
     own: &AllowedPorts,
     address: IpAddr,
@@ -36,7 +36,7 @@ pub(super) fn pair(
     if own.is_nothing() {
         return None;
     }
-    // At most one address is of the family. Were there more, a rule without the owner's address must hold for all.
+    // Usually one address at most is of the family. If more are, a rule without the owner's address must hold for all.
     let of_family = owner.iter().filter(|own| own.is_ipv4() == address.is_ipv4());
     let theirs = of_family.map(|&own| other.allowed(own)).reduce(|a, b| a.intersect(&b))?;
     if own.is_subset(&theirs) {
@@ -48,9 +48,9 @@ pub(super) fn pair(
     Some(both.services().map(allow).chain([PeerRule { peer, ..PeerRule::DENY_THE_REST }]).collect())
 }
 
-/// All pairs of one owner.
+/// Combines one owner with all others.
 ///
-/// Only others that the own list allows something with can meet it: they are found by range, not by going through all.
+/// Only others that the owner's list allows can need a rule. A range lookup finds them.
 pub(super) fn overlay(own: &PeerList, owner: &BTreeSet<IpAddr>, others: &BTreeMap<IpAddr, Arc<PeerList>>) -> Overlay {
     let combine = |(&address, other): (&IpAddr, &Arc<PeerList>)| {
         other.is_closed().then(|| Some((address, pair(&own.allowed(address), address, other, owner)?)))?
@@ -72,13 +72,13 @@ pub(super) fn overlay(own: &PeerList, owner: &BTreeSet<IpAddr>, others: &BTreeMa
     others.iter().filter_map(combine).collect()
 }
 
-/// How many rules [`local_rules`] makes at most.
+/// Maximum number of rules that [`local_rules`] produces.
 pub(super) fn size(own: &PeerList, overlay: &Overlay) -> usize {
     own.rules().len() + overlay.values().map(|rules| rules.len()).sum::<usize>() + 1
 }
 
-/// The owner's table: its own rules, those of the overlay in place of what it says about these addresses alone, and an
-/// allow of the rest where nothing else decides it. Rules of wider blocks stay: host rules sort before them.
+/// The owner's table: its own rules, with the overlay's rules instead of those for the same single addresses. An allow of the rest follows
+/// if no rule decides it. Rules for wider networks stay, because host rules sort before them.
 pub(super) fn local_rules(orientation: Orientation, own: &PeerList, overlay: &Overlay) -> Rules {
     let replaced = |rule: &&PeerRule| {
         let host = rule.peer.filter(|net| net.prefix_len() == net.max_prefix_len());
@@ -86,7 +86,7 @@ pub(super) fn local_rules(orientation: Orientation, own: &PeerList, overlay: &Ov
     };
     let rules = own.rules().iter().filter(replaced).chain(overlay.values().flat_map(|rules| rules.iter()));
     let mut rules: Vec<_> = rules.map(|rule| own_side(orientation, rule)).collect();
-    // Two sorted runs, which the stable sort merges.
+    // The stable sort merges two sorted runs.
     rules.sort();
     if rules.last().is_some_and(|last| *last != SixTuple::any(last.action)) {
         rules.push(SixTuple::any(Action::Allow));
@@ -94,7 +94,7 @@ pub(super) fn local_rules(orientation: Orientation, own: &PeerList, overlay: &Ov
     Rules::of_sorted(&rules)
 }
 
-/// A rule as it stands in the pod's own table: the pod's side is not written.
+/// The tuple of a rule in the pod's own table, with the pod's side left out.
 fn own_side(orientation: Orientation, rule: &PeerRule) -> SixTuple {
     let PeerRule { peer, service, action } = *rule;
     match orientation {
@@ -103,7 +103,7 @@ fn own_side(orientation: Orientation, rule: &PeerRule) -> SixTuple {
     }
 }
 
-/// The rules of one address as they stand in the global table. Rules for the other family would match nothing there.
+/// The rules of one address in the global table. Rules for the other address family are left out, as they would match nothing.
 pub(super) fn global_rules(
     orientation: Orientation,
     address: IpAddr,
@@ -118,7 +118,7 @@ pub(super) fn global_rules(
     })
 }
 
-/// How many rules of a list [`global_rules`] makes one of.
+/// Number of rules that [`global_rules`] produces from a list.
 pub(super) fn global_size(address: IpAddr, list: &PeerList) -> usize {
     list.rules().iter().filter(|rule| is_of_family(address, rule)).count()
 }

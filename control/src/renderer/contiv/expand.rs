@@ -1,4 +1,4 @@
-//! From a pod's list of set products to one-sided 6-tuples: every prefix with every service.
+//! Expands a pod's list of set products into one-sided 6-tuples: each prefix with each service.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use super::list::{PeerList, PeerRule};
 use super::tuple::network_key;
 use crate::renderer::plain::{PlainList, PlainRule, Product, subtract};
 
-/// A pod's list as one-sided 6-tuples, with what they were made of: where the next list has other addresses in the same rules, what has
-/// changed in the sets is enough to make its tuples.
+/// A pod's list as one-sided 6-tuples, with the products they were expanded from. If the next list differs only in addresses, its tuples
+/// are derived from the differences of the sets.
 #[derive(Debug)]
 pub(super) struct Expansion {
     allows: Vec<Allowed>,
@@ -19,12 +19,12 @@ pub(super) struct Expansion {
     list: Arc<PeerList>,
 }
 
-/// A product of what is allowed.
+/// A product of allowed addresses and services.
 #[derive(Debug)]
 struct Allowed {
     peers: Addresses,
     services: Services,
-    /// How many prefixes the addresses are, and how many services there are.
+    /// Number of prefixes of the addresses. `count` is the number of services.
     networks: usize,
     count: usize,
 }
@@ -41,13 +41,13 @@ impl Allowed {
 }
 
 impl Expansion {
-    /// The tuples.
+    /// The expanded list.
     pub(super) const fn list(&self) -> &Arc<PeerList> {
         &self.list
     }
 
-    /// The tuples of a list that may differ from this one's in nothing but addresses: then those of the prefixes that come and go are made
-    /// anew, and no others. What comes out is what [`expand`] makes.
+    /// Expands `list`. If it differs only in addresses, only the tuples of added and removed prefixes are computed. The result equals that
+    /// of [`expand`].
     ///
     /// # Errors
     /// As for [`expand`].
@@ -65,8 +65,8 @@ impl Expansion {
         Ok(Self { allows, closed, list })
     }
 
-    /// The products with how many prefixes each has, and the prefixes that some of them have gained or lost, sorted as rules are. None
-    /// where more than addresses has changed, or so much that it is no shorter way.
+    /// The products with their numbers of prefixes, and the prefixes that any of them gained or lost, in the order of rules. `None` if more
+    /// than addresses changed, or too many of them for this to be faster.
     fn changes(&self, products: &[Product]) -> Option<(Vec<Allowed>, Vec<IpNet>)> {
         if self.allows.len() != products.len() {
             return None;
@@ -95,13 +95,13 @@ impl Expansion {
     }
 }
 
-/// The 6-tuples of a pod's list, where traffic with the pod's own node is always allowed.
+/// Expands a pod's list into 6-tuples. Traffic with the pod's own node (`node`) is always allowed.
 ///
-/// Sorted 6-tuples cannot keep an ordered deny in its place. NetworkPolicy has none but the last; those that ordered
-/// tiers put among the rules are taken out of the allows that follow them.
+/// Sorting would move an ordered deny. NetworkPolicy has a deny only at the end. Denies inside a list, from ordered tiers, are subtracted
+/// from the allows behind them.
 ///
 /// # Errors
-/// How many tuples it would be at least, when these are more than `limit`; nothing of that size is made.
+/// A lower bound of the number of tuples if they exceed `limit`. No list of that size is built.
 pub(super) fn expand(list: &PlainList, node: &[IpAddr], limit: usize) -> Result<Expansion, usize> {
     let (products, closed) = allows_of(list, node, limit)?;
     made_of(products, closed, limit)
@@ -126,14 +126,14 @@ fn made_of(products: Vec<Product>, closed: bool, limit: usize) -> Result<Expansi
     Ok(Expansion { allows, closed, list: Arc::new(list) })
 }
 
-/// How many tuples the products are, which must not be more than `limit`.
+/// Number of tuples of the products. An error if it exceeds `limit`.
 fn check(allows: &[Allowed], closed: bool, limit: usize) -> Result<usize, usize> {
     let sizes = allows.iter().map(|allowed| allowed.networks.saturating_mul(allowed.count));
     let size = sizes.fold(usize::from(closed), usize::saturating_add);
     if size > limit { Err(size) } else { Ok(size) }
 }
 
-/// The prefixes of the intervals of one set that are no intervals of the other.
+/// The prefixes of those intervals of `one` that are not intervals of `other`.
 fn prefixes_without(one: &AddressSet, other: &AddressSet) -> Vec<IpNet> {
     fn own<'a, T: Ord + Copy>(one: &'a [(T, T)], other: &'a [(T, T)]) -> impl Iterator<Item = (T, T)> + 'a {
         let mut others = other.iter().peekable();
@@ -148,7 +148,7 @@ fn prefixes_without(one: &AddressSet, other: &AddressSet) -> Vec<IpNet> {
     v4.chain(v6.flat_map(|(a, b)| Ipv6Subnets::new(a.into(), b.into(), 0)).map(IpNet::V6)).collect()
 }
 
-/// Whether the prefix is one of those that [`AddressSet::prefixes`] gives: the largest ones within the set's intervals.
+/// Whether [`AddressSet::prefixes`] yields this prefix, as one of the largest within the set's intervals.
 fn has_prefix(addresses: &Addresses, prefix: IpNet) -> bool {
     fn within<T: Ord + Copy>(intervals: &[(T, T)], first: T, last: T) -> bool {
         let at = intervals.partition_point(|interval| interval.1 < first);
@@ -162,8 +162,8 @@ fn has_prefix(addresses: &Addresses, prefix: IpNet) -> bool {
     contains(prefix) && !prefix.supernet().is_some_and(contains)
 }
 
-/// What the ordered rules allow, as products whose order does not matter, and whether anything is left to deny. With the own
-/// node's addresses come those of the node before which rule they are allowed; that needs no saying where all is.
+/// Turns ordered rules into allowed products, whose order is irrelevant, and tells whether the rest is denied. `own_node` has the own
+/// node's addresses and the rule before which they are allowed. They are left out if everything is allowed.
 fn allows(
     rules: &[PlainRule],
     own_node: Option<&(usize, Addresses)>,

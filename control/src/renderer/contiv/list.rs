@@ -1,5 +1,4 @@
-//! A pod's rules for one direction as sorted one-sided 6-tuples, with the question that combining asks: what is allowed
-//! with this address?
+//! A pod's rules for one direction as sorted one-sided 6-tuples, with lookups of what they allow for an address.
 
 use std::cmp::Ordering;
 use std::hash::{Hash, Hasher};
@@ -13,22 +12,21 @@ use ipnet::IpNet;
 use super::allowed_ports::AllowedPorts;
 use super::tuple::{action_key, network_key, service_key};
 
-/// A 6-tuple of which one side is the pod itself and therefore not written.
+/// A 6-tuple with the pod's own side left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PeerRule {
-    /// The other end, none for any of both families.
+    /// The peer network. `None` for any address of both families.
     pub peer: Option<IpNet>,
-    /// Protocol and destination ports, none for any.
+    /// Protocol and destination ports. `None` for any.
     pub service: Option<Service>,
-    /// Allow or deny.
     pub action: Action,
 }
 
 impl PeerRule {
-    /// The rule that ends the list of an isolated pod.
+    /// The last rule of an isolated pod's list.
     pub const DENY_THE_REST: Self = Self { peer: None, service: None, action: Action::Deny };
 
-    /// What is in both, for two rules that allow.
+    /// The intersection of two allow rules. `None` if they have no traffic in common.
     fn intersect(&self, other: &Self) -> Option<Self> {
         let peer = match (self.peer, other.peer) {
             (None, net) | (net, None) => net,
@@ -67,30 +65,29 @@ impl PartialOrd for PeerRule {
     }
 }
 
-/// Rules that allow and, when the pod is isolated, a deny of the rest; immutable and shared.
+/// An immutable, shared list of allow rules and, if the pod is isolated, a deny of the rest.
 ///
-/// Only a deny of everything may be among the rules: sorting would move any other one. Without a deny the list allows
-/// everything, whatever its other rules say (Contiv's meaning). Beside an allow of everything there is no rest to deny,
-/// so that such a deny goes: it would sort before the allow.
+/// A deny must cover everything, because sorting would move any other deny. A list without a deny allows everything, regardless of its
+/// other rules (Contiv's semantics). If an allow covers everything, the deny is dropped: it has no effect and would sort before the allow.
 #[derive(Debug, Default)]
 pub struct PeerList {
     rules: Vec<PeerRule>,
     closed: bool,
-    /// The prefix lengths that occur, IPv4 and IPv6.
+    /// The prefix lengths in use, for IPv4 and IPv6.
     lengths: [Vec<u8>; 2],
     fingerprint: u64,
 }
 
-/// A deny of less than everything stands among rules that will be sorted.
+/// A deny of less than everything, which sorting would move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a 6-tuple list can deny only the rest: the deny of {0:?} would not keep its place when the list is sorted")]
 pub struct PartialDeny(pub PeerRule);
 
 impl PeerList {
-    /// The sorted list of these rules, each once. Bits after a prefix's length are ignored.
+    /// Sorts and deduplicates the rules. Host bits are ignored.
     ///
     /// # Errors
-    /// [`PartialDeny`] when a rule denies less than everything.
+    /// [`PartialDeny`] if a rule denies less than everything.
     pub fn new(rules: impl IntoIterator<Item = PeerRule>) -> Result<Self, PartialDeny> {
         let mut rules: Vec<_> =
             rules.into_iter().map(|rule| PeerRule { peer: rule.peer.map(|net| net.trunc()), ..rule }).collect();
@@ -111,7 +108,7 @@ impl PeerList {
         Self { closed: is_closed(&rules), lengths: lengths(&rules), rules, fingerprint }
     }
 
-    /// The list with other rules about these networks, which are sorted as its rules are; about others it stays.
+    /// Replaces the rules of these networks, which are sorted like the rules. Other rules stay.
     pub(super) fn with(&self, networks: &[IpNet], mut about: impl FnMut(IpNet) -> Vec<PeerRule>) -> Self {
         let mut rules = Vec::with_capacity(self.rules.len() + networks.len());
         let (mut fingerprint, mut copied) = (self.fingerprint, 0);
@@ -131,7 +128,7 @@ impl PeerList {
         Self { closed: self.closed, lengths: lengths(&rules), rules, fingerprint }
     }
 
-    /// What of this list is not in the other, and what of that is not in this.
+    /// The rules only in this list, and the rules only in the other.
     pub(super) fn difference(&self, other: &Self) -> (Vec<PeerRule>, Vec<PeerRule>) {
         let without = |one: &Self, other: &Self| {
             let mut theirs = other.rules.iter().peekable();
@@ -144,17 +141,16 @@ impl PeerList {
         (without(self, other), without(other, self))
     }
 
-    /// The rules, sorted.
     pub fn rules(&self) -> &[PeerRule] {
         &self.rules
     }
 
-    /// Whether anything is denied.
+    /// Whether the list denies anything.
     pub const fn is_closed(&self) -> bool {
         self.closed
     }
 
-    /// What the list allows with this address. Logarithmic in the rules, once for each prefix length that occurs.
+    /// The services that the list allows with an address. Takes O(log rules) for each prefix length in use.
     pub(super) fn allowed(&self, address: IpAddr) -> AllowedPorts {
         #[cfg(test)]
         LOOKUPS.with(|count| count.set(count.get() + 1));
@@ -178,14 +174,14 @@ impl PeerList {
         first..first + count
     }
 
-    /// The networks that the list allows something with, each once; none among them is "any".
+    /// The networks with allowed traffic, without duplicates. `None` is any.
     pub(super) fn networks(&self) -> impl Iterator<Item = Option<IpNet>> + '_ {
         let allows = self.rules.iter().filter(|rule| rule.action == Action::Allow);
         let mut previous = None;
         allows.map(|rule| rule.peer).filter(move |&net| previous.replace(net) != Some(net))
     }
 
-    /// What both lists allow. At most the product of their lengths.
+    /// The list that allows what both lists allow. Its length is at most the product of both.
     pub(super) fn intersect(&self, other: &Self) -> Self {
         let allows = |list: &Self| list.rules.clone().into_iter().filter(|rule| rule.action == Action::Allow);
         let rules: Vec<_> = match (self.closed, other.closed) {
@@ -205,7 +201,7 @@ fn is_closed(rules: &[PeerRule]) -> bool {
     rules.iter().any(|rule| rule.action == Action::Deny)
 }
 
-/// The prefix lengths that occur, IPv4 and IPv6; the rules are sorted by them.
+/// The prefix lengths in use, for IPv4 and IPv6. Rules are sorted by prefix length.
 fn lengths(rules: &[PeerRule]) -> [Vec<u8>; 2] {
     let mut lengths = [Vec::new(), Vec::new()];
     for net in rules.iter().filter_map(|rule| rule.peer) {
@@ -217,18 +213,18 @@ fn lengths(rules: &[PeerRule]) -> [Vec<u8>; 2] {
     lengths
 }
 
-/// A rule's part of its list's fingerprint, which is the sum of them.
+/// A rule's contribution to its list's fingerprint, which is the sum of all contributions.
 fn fingerprint(rule: &PeerRule) -> u64 {
     keys().hash_one(rule)
 }
 
 #[cfg(test)]
 thread_local! {
-    /// How often this thread asked a list about an address: the work of combining, without a clock.
+    /// Number of address lookups by this thread, to measure the work of combining without a clock.
     pub(super) static LOOKUPS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// One random key for all fingerprints of the process, so that equal lists have equal ones and nobody can aim at them.
+/// A random key for all fingerprints of the process. Equal lists have equal fingerprints, and an attacker cannot construct collisions.
 fn keys() -> &'static ahash::RandomState {
     static KEYS: std::sync::OnceLock<ahash::RandomState> = std::sync::OnceLock::new();
     KEYS.get_or_init(ahash::RandomState::new)
@@ -248,13 +244,12 @@ impl Hash for PeerList {
     }
 }
 
-/// A pod as the cache knows it.
+/// A pod's addresses and lists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodLists {
-    /// Its addresses.
     pub addresses: Vec<IpAddr>,
-    /// What may come to it.
+    /// Traffic to the pod.
     pub ingress: Arc<PeerList>,
-    /// What it may send.
+    /// Traffic from the pod.
     pub egress: Arc<PeerList>,
 }

@@ -1,11 +1,11 @@
 //! The classic form: Contiv's 6-tuple tables, for network stacks that take plain rule lists.
 //!
-//! **Purpose.** A second renderer beside [`super::acl`]. It gives VPP-like ACLs (egress orientation) or session rules
-//! (ingress orientation) as sorted lists of (source, destination, protocol, port, action), made with Contiv's
-//! `CombineRules` and `BuildGlobalTable`, and says which tables a transaction changed.
+//! **Purpose.** A second renderer beside [`super::acl`]. It produces VPP-like ACLs (egress orientation) or session rules (ingress
+//! orientation): sorted lists of (source, destination, protocol, port, action), computed as in Contiv's `CombineRules` and
+//! `BuildGlobalTable`. It also reports which tables a transaction changed.
 //!
-//! **Not its purpose.** It loads nothing into a stack, and it is not what Bulkhead's own dataplane enforces, but at the source: products
-//! of sets are smaller, and the verdict of a combined rule cannot say which policy it came from.
+//! **Not its purpose.** It loads nothing into a stack. Bulkhead's own dataplane uses it only for enforcement at the source: products of
+//! sets are smaller, and a combined rule cannot say which policy decided.
 //!
 //! ```text
 //!  PodConfig --expand--> PeerList (sorted 1-sided rules) --cache--> local tables, shared by equal pods
@@ -13,11 +13,11 @@
 //!                                                          `------> Changes: table, previous pods, pods
 //! ```
 //!
-//! **Invariant.** The first match in the tables equals "the source's list AND the destination's list", and the tables
-//! are a function of the pods' lists and addresses alone, not of the history.
+//! **Invariant.** The first match in the tables equals "the source's list AND the destination's list". The tables are a function of the
+//! pods' lists and addresses, independent of history.
 //!
-//! **Direction words.** [`Orientation`] has Contiv's names, seen from the vswitch. Everything else speaks from the pod:
-//! a pod's ingress list is about traffic towards it, whichever orientation the tables have.
+//! **Directions.** [`Orientation`] uses Contiv's names, seen from the vswitch. Everything else is seen from the pod: a pod's ingress list
+//! covers traffic to the pod, in both orientations.
 
 mod allowed_ports;
 mod attribution;
@@ -38,17 +38,17 @@ pub use attribution::{AttributedTuple, LocalTable, PodRules};
 
 use crate::origin::Direction;
 
-/// Where the tables are applied, in Contiv's words: from the vswitch's side.
+/// Where a stack applies the tables, in Contiv's terms, seen from the vswitch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Orientation {
-    /// To packets that leave the vswitch: a pod's table judges what goes to it (VPP ACLs).
+    /// To packets that leave the vswitch. A pod's table judges traffic to the pod (VPP ACLs).
     Egress,
-    /// To packets that enter the vswitch: a pod's table judges what it sends (session rules).
+    /// To packets that enter the vswitch. A pod's table judges traffic from the pod (session rules).
     Ingress,
 }
 
 impl Orientation {
-    /// The direction, in the pod's words, of the traffic that a pod's own table judges.
+    /// The direction that a pod's own table judges, seen from the pod.
     const fn judged(self) -> Direction {
         match self {
             Self::Egress => Direction::Ingress,
@@ -57,23 +57,23 @@ impl Orientation {
     }
 }
 
-/// The most 6-tuples that all lists, or all tables, of one node may have together.
+/// Maximum number of 6-tuples of all lists, or of all tables, of one node.
 ///
-/// Four times Contiv's stress policy (487,000 a direction), so that it fits in both directions with room for others. A
-/// tuple takes 44 bytes: the bound keeps the tables under 100 MB, and nobody loads more into a stack of linear lists.
+/// Four times Contiv's stress policy (487,000 per direction), so it fits in both directions with room for others. A tuple takes 44 bytes,
+/// so tables stay below 100 MB. Stacks with linear lists do not hold more in practice.
 pub const MAX_TUPLES: usize = 2_000_000;
 
-/// The rules would make more 6-tuples than allowed. Nothing of the transaction is in force; what was stays, whole.
+/// The rules would produce too many 6-tuples. The transaction has no effect, and the previous tables stay in force.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{what} would have {tuples} 6-tuples or more, the bound is {limit}: a 6-tuple list holds every prefix with every \
      port; use fewer blocks, fewer excepts or fewer ports, or a renderer that takes sets"
 )]
 pub struct TooManyTuples {
-    /// What would be too large.
+    /// The list or table that would be too large.
     pub what: String,
-    /// How many tuples it would have at least.
+    /// A lower bound of its number of tuples.
     pub tuples: usize,
-    /// How many are allowed.
+    /// The maximum.
     pub limit: usize,
 }

@@ -1,8 +1,7 @@
-//! The renderer of 6-tuple tables: one node's pods in, tables for a stack that takes plain lists out.
+//! The renderer of 6-tuple tables: turns one node's pods into tables for a stack that takes plain lists.
 //!
-//! It keeps what it was told and could not render (too many tuples): the next transaction tries it again, so that the
-//! tables follow as soon as they fit. Until then the last good ones stay, whole. A refusal is remembered with what led to
-//! it, so that transactions that change none of that do not work it out again.
+//! If rendering fails (too many tuples), the last good tables stay in force, and the next transaction tries the pending changes again. A
+//! refusal is kept with its inputs and not recomputed while these are unchanged.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
@@ -24,29 +23,29 @@ use crate::renderer::plain::PlainList;
 use crate::renderer::plain::{PlainLists, PlainPod, PlainTransaction};
 use crate::renderer::{BoxError, Refusal, Renderer};
 
-/// One node's tables, whole and immutable.
+/// An immutable snapshot of one node's tables.
 #[derive(Clone, Debug)]
 pub struct TupleTables {
     /// The node.
     pub node: Arc<str>,
-    /// Where they are to be applied.
+    /// Where the stack applies the tables.
     pub orientation: Orientation,
-    /// Counts the publications, from 1.
+    /// Number of the publication, from 1.
     pub generation: u64,
-    /// Each pod's table; pods that are not in here are open.
+    /// Each pod's table. A pod without an entry is not restricted.
     pub locals: BTreeMap<PodName, Arc<Table>>,
-    /// The table of the node's exit (egress) or entrance (ingress orientation); without rules it is not applied.
+    /// The table of the node's exit (egress orientation) or entrance (ingress orientation). Not applied if it has no rules.
     pub global: Arc<Table>,
-    /// What leads here from the generation before. Whoever missed a generation compares the tables.
+    /// The changes from the previous generation. A reader that missed a generation compares the tables instead.
     pub changes: Vec<TableChange>,
 }
 
-/// Where the renderer puts what it published and whoever loads it into a stack finds it.
+/// The latest tables, shared between the renderer and the code that loads them into a stack.
 #[derive(Clone, Debug, Default)]
 pub struct PublishedTuples(Arc<Mutex<Option<Arc<TupleTables>>>>);
 
 impl PublishedTuples {
-    /// The latest tables, none before the first transaction.
+    /// The latest tables. `None` before the first transaction.
     pub fn latest(&self) -> Option<Arc<TupleTables>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -56,7 +55,7 @@ impl PublishedTuples {
     }
 }
 
-/// See the module.
+/// The renderer of one node's 6-tuple tables.
 #[derive(Debug)]
 pub struct ContivRenderer {
     node: Arc<str>,
@@ -66,40 +65,40 @@ pub struct ContivRenderer {
     generation: u64,
     lists: PlainLists,
     node_addresses: Vec<IpAddr>,
-    /// The node's pods as last heard of.
+    /// The node's pods in their last known state.
     pods: BTreeMap<PodName, Arc<PlainPod>>,
-    /// Pods that came, changed or went since the last transaction that was rendered.
+    /// Pods added, changed or removed since the last successful transaction.
     pending: BTreeSet<PodName>,
-    /// By the list's revision. They depend on the node's addresses.
+    /// Expansions by the list's revision. They depend on the node's addresses.
     expanded: AHashMap<u64, Expansion>,
-    /// Those that the present transaction takes out: others follow from them.
+    /// Expansions that the present transaction removes, from which others are derived.
     before: AHashMap<u64, Expansion>,
-    /// Lists that were too long: by revision, for how many tuples there was room, and how many they have at least. They
-    /// depend on the node's addresses too.
+    /// Lists that were too long, by revision: the room at that time and a lower bound of their size, in tuples. They also depend on the
+    /// node's addresses.
     refused: AHashMap<u64, (usize, usize)>,
-    /// Why what is pending could not be rendered; none when it was not tried since it last changed.
+    /// The reason why the pending changes were refused. `None` if they have changed since the last attempt.
     refusal: Option<TooManyTuples>,
     attempts: Attempts,
     open: Arc<PeerList>,
     cache: RendererCache,
 }
 
-/// How often the costly steps were taken so far.
+/// Counts of the expensive steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attempts {
-    /// Lists that were expanded, or refused while that was tried.
+    /// Attempted expansions of a list.
     pub expansions: u64,
-    /// Times that the tables were worked out.
+    /// Computations of the tables.
     pub combinations: u64,
 }
 
 impl ContivRenderer {
-    /// A renderer of the pods of `node`.
+    /// Creates a renderer of the pods of `node`.
     pub fn new(node: Arc<str>, orientation: Orientation, published: PublishedTuples) -> Self {
         Self::with_limit(node, orientation, published, MAX_TUPLES)
     }
 
-    /// A renderer that refuses what makes more than `limit` tuples, see [`MAX_TUPLES`].
+    /// Creates a renderer that refuses more than `limit` tuples ([`MAX_TUPLES`]).
     pub fn with_limit(node: Arc<str>, orientation: Orientation, published: PublishedTuples, limit: usize) -> Self {
         Self {
             node,
@@ -121,7 +120,7 @@ impl ContivRenderer {
         }
     }
 
-    /// The node's pods as last heard of.
+    /// The node's pods in their last known state.
     pub(in crate::renderer) fn pods(&self) -> &BTreeMap<PodName, Arc<PlainPod>> {
         &self.pods
     }
@@ -134,26 +133,25 @@ impl ContivRenderer {
         self.orientation
     }
 
-    /// What is in force.
+    /// The state in force.
     pub(super) fn state(&self) -> &RendererState {
         self.cache.state()
     }
 
-    /// Intervals of address sets written for lists so far.
+    /// Number of address intervals written to lists since the start.
     pub(in crate::renderer) fn written(&self) -> u64 {
         self.lists.written()
     }
 
-    /// How often the costly steps were taken so far.
+    /// Counts of the expensive steps since the start.
     pub fn attempts(&self) -> Attempts {
         self.attempts
     }
 
-    /// Resumes from tables that the stack was found with: the next transaction, which has to be a resync, publishes
-    /// only what differs from them.
+    /// Resumes from the tables found in a stack. The next transaction must be a resync, and publishes only the differences.
     ///
     /// # Errors
-    /// [`InTwoTables`]; then nothing is resumed from.
+    /// [`InTwoTables`]. The renderer is then unchanged.
     pub fn recover(
         &mut self,
         locals: impl IntoIterator<Item = (Vec<SixTuple>, BTreeSet<PodName>)>,
@@ -164,14 +162,14 @@ impl ContivRenderer {
         self.cache.recover(locals, global)
     }
 
-    /// Takes in what is new. What could not be rendered before is tried again only if something of this node is.
+    /// Applies a transaction. Refused changes are tried again only if something of this node changed.
     fn take_in(&mut self, transaction: &PlainTransaction) {
         let before = if transaction.resync { std::mem::take(&mut self.pods) } else { BTreeMap::new() };
         let mut changed = false;
         for (name, config) in &transaction.pods {
             let (old, new) = match config.as_ref().filter(|config| config.node == self.node) {
                 Some(config) => (self.pods.insert(name.clone(), config.clone()), Some(config)),
-                // A pod that moved to another node is gone from here.
+                // A pod that moved to another node is removed here.
                 None => (self.pods.remove(name), None),
             };
             if old.is_some() || new.is_some() {
@@ -236,7 +234,7 @@ impl ContivRenderer {
             tuples: tuples.saturating_add(others),
             limit: self.limit,
         };
-        // What did not fit into as much room or more does not fit now.
+        // A list that did not fit into this room or more does not fit now.
         if let Some(&(_, tuples)) = self.refused.get(&list.revision).filter(|(tried, _)| room <= *tried) {
             return Err(refusal(tuples));
         }
@@ -276,7 +274,7 @@ impl Renderer for ContivRenderer {
         format!("6-tuples of node {}, {orientation}", self.node)
     }
 
-    /// The error is a [`TooManyTuples`].
+    /// Fails only with [`TooManyTuples`].
     fn render(&mut self, transaction: &Transaction) -> Result<(), BoxError> {
         let plain = self.lists.follow(transaction);
         Ok(self.render_plain(&plain)?)
@@ -293,7 +291,7 @@ impl Renderer for ContivRenderer {
 }
 
 impl ContivRenderer {
-    /// Takes in what plain lists say.
+    /// Applies a transaction in plain lists.
     pub(in crate::renderer) fn render_plain(&mut self, transaction: &PlainTransaction) -> Result<(), TooManyTuples> {
         self.take_in(transaction);
         let rendered = self.commit();

@@ -1,4 +1,4 @@
-//! The cache's state and one step of it: which pairs of pods a transaction concerns, and which tables follow.
+//! The cache's state and its update: finds the pairs of pods that a transaction affects, and the resulting tables.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -15,39 +15,39 @@ use super::{Orientation, TooManyTuples};
 use crate::object::PodName;
 use crate::renderer::contiv::tuple::SixTuple;
 
-/// All that the cache knows at one time.
+/// The pods, lists and tables of the cache at one time.
 #[derive(Clone, Debug)]
 pub struct RendererState {
     orientation: Orientation,
     limit: usize,
     pods: BTreeMap<PodName, PodLists>,
-    /// Pods by the list that their own table starts from.
+    /// Pods by the list on which their own table is based.
     owners: AHashMap<Arc<PeerList>, Arc<BTreeSet<PodName>>>,
     claims: BTreeMap<IpAddr, Arc<BTreeSet<PodName>>>,
-    /// Lists with rules that have to be enforced in the tables of others, by the pod's address.
+    /// Lists to enforce in the tables of other pods, by the pod's address.
     others: BTreeMap<IpAddr, Arc<PeerList>>,
     overlays: BTreeMap<PodName, Arc<Overlay>>,
     made: AHashMap<(Arc<PeerList>, Arc<Overlay>), Arc<Table>>,
     table_of: BTreeMap<PodName, Arc<Table>>,
     tables: BTreeMap<TableName, Shared>,
     global: Arc<Table>,
-    /// How many tuples all tables have together.
+    /// Number of tuples of all tables.
     tuples: usize,
-    /// Whether the tables come from a dump, with nothing known of the lists that they were made of.
+    /// Whether the tables come from a dump, so that the lists behind them are unknown.
     recovered: bool,
 }
 
-/// A table and who has it.
+/// A table and the pods that share it.
 #[derive(Clone, Debug)]
 struct Shared {
     table: Arc<Table>,
     pods: Arc<BTreeSet<PodName>>,
 }
 
-/// Addresses with the lists that were behind them.
+/// Changed addresses with their previous lists.
 type Exchanged = BTreeMap<IpAddr, Option<Arc<PeerList>>>;
 
-/// The pods whose configuration a transaction changed, and the addresses they had or have.
+/// The pods that a transaction changed, with their previous and new addresses.
 #[derive(Debug, Default)]
 struct Touched {
     pods: BTreeSet<PodName>,
@@ -73,7 +73,7 @@ impl RendererState {
         }
     }
 
-    /// The tables of a dump. A pod that stands in two of them is the error.
+    /// Creates a state from the tables of a dump. Returns a pod that is in two of them as the error.
     pub(super) fn recovered(
         orientation: Orientation,
         limit: usize,
@@ -104,24 +104,24 @@ impl RendererState {
         self.recovered
     }
 
-    /// The pods' lists.
+    /// The pods with their lists.
     pub fn pods(&self) -> &BTreeMap<PodName, PodLists> {
         &self.pods
     }
 
-    /// Each pod's table. A pod that is not in here has none and is open: nobody restricts traffic with it.
+    /// Each pod's table. A pod without an entry is not restricted.
     pub fn locals(&self) -> &BTreeMap<PodName, Arc<Table>> {
         &self.table_of
     }
 
-    /// The local tables with the pods that share each, in Contiv's order: by number of rules, then by the rules.
+    /// The local tables and the pods that share each, in Contiv's order: by number of rules, then by rules.
     pub fn tables(&self) -> Vec<(&Arc<Table>, &BTreeSet<PodName>)> {
         let mut tables: Vec<_> = self.tables.values().map(|shared| (&shared.table, &*shared.pods)).collect();
         tables.sort_by(|(a, _), (b, _)| in_table_order(a, b));
         tables
     }
 
-    /// The table of the node's exit (egress) or entrance (ingress orientation). Without rules it is not applied.
+    /// The table of the node's exit (egress orientation) or entrance (ingress orientation). Not applied if it has no rules.
     pub fn global(&self) -> &Arc<Table> {
         &self.global
     }
@@ -134,7 +134,7 @@ impl RendererState {
         }
     }
 
-    /// Takes in a transaction. After an error the state is of no use.
+    /// Applies a transaction. After an error the state is invalid and must be discarded.
     pub(super) fn apply(&mut self, updates: &[(PodName, Option<PodLists>)]) -> Result<(), TooManyTuples> {
         let mut touched = Touched::default();
         for (name, config) in updates {
@@ -191,8 +191,8 @@ impl RendererState {
         }
     }
 
-    /// Brings the lists behind these addresses up to date. Returns the addresses where what a closed list says changed,
-    /// and those where anything changed, with the lists of before.
+    /// Updates the lists behind these addresses. Returns the addresses whose closed list changed, and all changed addresses with their
+    /// previous lists.
     fn exchange_others(&mut self, addresses: &BTreeSet<IpAddr>) -> Result<(Vec<IpAddr>, Exchanged), TooManyTuples> {
         let (mut closed, mut exchanged) = (Vec::new(), Exchanged::new());
         for &address in addresses {
@@ -228,7 +228,7 @@ impl RendererState {
         Ok(a.intersect(b))
     }
 
-    /// Brings the overlays up to date. Returns the pods that may need another table.
+    /// Updates the overlays. Returns the pods whose table may change.
     fn combine(&mut self, changed: &BTreeSet<PodName>, closed: &[IpAddr]) -> BTreeSet<PodName> {
         let mut moved = changed.clone();
         for name in changed {
@@ -306,8 +306,8 @@ impl RendererState {
         Ok(())
     }
 
-    /// The table of the cache with the same rules; `table` itself when there is none yet, under the next free name from
-    /// its own on. (Contiv takes the name for the content, and a pod can end without a table.)
+    /// Returns the cache's table with the same rules, or adds `table`. If another table has its name, the next free name is used. (Contiv
+    /// treats equal names as equal content, which can leave a pod without a table.)
     fn insert(&mut self, table: Arc<Table>) -> Arc<Table> {
         let mut id = table.id;
         while let Some(shared) = self.tables.get(&id) {
@@ -328,7 +328,7 @@ impl RendererState {
         }
     }
 
-    /// Exchanges the rules of these addresses in the global table; all rules when nothing is known of their origin.
+    /// Replaces the rules of these addresses in the global table. Replaces all rules if their origin is unknown.
     fn exchange_global(&mut self, exchanged: &Exchanged) -> Result<(), TooManyTuples> {
         let before = if self.recovered { Rules::default() } else { self.global.rules.clone() };
         let addresses: Vec<IpAddr> =
@@ -355,7 +355,7 @@ impl RendererState {
         }
         gone.sort_unstable();
         new.sort_unstable();
-        // The allow of the rest is the last, where there are others.
+        // The allow of the rest is last, if any other rule exists.
         match (before.is_empty(), count == 0) {
             (true, false) => new.extend(closing),
             (false, true) => gone.extend(closing),
@@ -376,7 +376,7 @@ impl RendererState {
         Err(TooManyTuples { what: format!("{} (with all that there is)", what()), tuples, limit: self.limit })
     }
 
-    /// What leads from the earlier tables to these: local tables in table order, the global table last.
+    /// The changes from `before` to this state: local tables in table order, then the global table.
     pub(super) fn changes_since(&self, before: &Self) -> Vec<TableChange> {
         let none = Arc::new(BTreeSet::new());
         let mut locals = Vec::new();
@@ -414,7 +414,7 @@ mod tests {
 
     #[test]
     fn two_tables_with_one_fingerprint_both_live_and_are_found_again() {
-        // Contiv's fault B1: the name stood for the content, the second table was refused, and its pod was left open.
+        // Contiv's fault B1: two tables with one name were treated as equal. The second table was refused, and its pod was not restricted.
         let mut state = RendererState::new(Orientation::Egress, 100);
         let table =
             |action| Arc::new(Table { id: TableName(u64::MAX), rules: Rules::of_sorted(&[SixTuple::any(action)]) });

@@ -1,15 +1,15 @@
-//! The rules of a table, in chunks that versions of the table share.
+//! The rules of a table, in chunks that consecutive versions share.
 //!
 //! ```text
 //!  one version    [ chunk | chunk | chunk | chunk ]        an event of a set takes some tuples out and puts others in:
 //!                     |       |       |       |            the chunks that have them are written, the others are shared
 //!  the next one   [ chunk | chunk | other | chunk ]
 //! ```
-//! A table names each address by itself: on a node of 250 pods the global table of a large cluster has 100,000 tuples. Written as a
-//! whole for each pod that comes or goes elsewhere it took 4 ms.
+//! A table names each address separately: on a node of 250 pods in a large cluster, the global table has 100,000 tuples. Rewriting all of
+//! it for each pod that comes or goes elsewhere took 4 ms.
 //!
-//! **Invariant.** Which tuples there are, their order, equality and the fingerprint follow from the tuples alone. Which chunks there are
-//! depends on what came before, and nobody sees it.
+//! **Invariant.** The tuples, their order, equality and fingerprint depend only on the content. The division into chunks depends on history
+//! and is not visible.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -19,20 +19,21 @@ use ipnet::IpNet;
 
 use super::tuple::SixTuple;
 
-/// Tuples of a chunk: 11 KB, which take some microseconds to write. A table of 100,000 has 400 chunks, which take as long to share.
+/// Maximum number of tuples per chunk. A chunk takes 11 KB and some microseconds to write. A table of 100,000 tuples has 400 chunks, and
+/// sharing those takes about as long.
 const CHUNK: usize = 256;
 
-/// Sorted 6-tuples, each once.
+/// Sorted 6-tuples without duplicates.
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
-    /// None of them is empty.
+    /// Chunks, none of them empty.
     chunks: Vec<Arc<[SixTuple]>>,
     len: usize,
     fingerprint: u64,
 }
 
 impl Rules {
-    /// These tuples, which are sorted.
+    /// Creates rules from sorted tuples.
     pub(in crate::renderer) fn of_sorted(tuples: &[SixTuple]) -> Self {
         debug_assert!(tuples.is_sorted(), "the first match decides");
         let mut rules = Self::default();
@@ -42,32 +43,31 @@ impl Rules {
         rules
     }
 
-    /// How many there are.
+    /// Number of tuples.
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// A number that equal rules share, and others hardly ever: nothing may depend on the latter.
+    /// A hash of the rules. Different rules rarely share it, so correctness must not depend on that.
     pub const fn fingerprint(&self) -> u64 {
         self.fingerprint
     }
 
-    /// The tuples in their order.
+    /// The tuples, sorted.
     pub fn iter(&self) -> Iter<'_> {
         self.chunks.iter().flat_map(each)
     }
 
-    /// The last one.
+    /// The last tuple. `None` if the rules are empty.
     pub fn last(&self) -> Option<&SixTuple> {
         self.chunks.last()?.last()
     }
 
-    /// The tuples about these networks, in their order: with a source and a destination of exactly these prefixes.
+    /// The tuples with exactly this source and destination prefix, sorted.
     pub fn about(&self, src: Option<IpNet>, dst: Option<IpNet>) -> impl Iterator<Item = &SixTuple> {
         let is_before = |tuple: &SixTuple| tuple.cmp_networks(src, dst).is_lt();
         let at = self.chunks.partition_point(|chunk| chunk.last().is_some_and(is_before));
@@ -76,7 +76,8 @@ impl Rules {
         from.take_while(move |tuple| tuple.cmp_networks(src, dst).is_eq())
     }
 
-    /// The rules without some that are there and with some that are not; both sorted.
+    /// The rules without the tuples of `gone` and with those of `new`. Both slices are sorted; `gone` is contained in the rules, `new` is
+    /// not.
     pub(super) fn changed(&self, gone: &[SixTuple], new: &[SixTuple]) -> Self {
         let mut changed = Self { len: self.len + new.len() - gone.len(), ..Self::default() };
         let sum = |tuples: &[SixTuple]| tuples.iter().map(fingerprint).fold(0, u64::wrapping_add);
@@ -100,7 +101,7 @@ impl Rules {
             let mut tuples: Vec<SixTuple> = chunk.iter().filter(stays).cloned().collect();
             debug_assert!(out.next().is_none(), "what goes was there");
             tuples.extend_from_slice(come);
-            // Two sorted runs, which the stable sort merges.
+            // The stable sort merges two sorted runs.
             tuples.sort();
             changed.push(&tuples);
         }
@@ -108,10 +109,10 @@ impl Rules {
         changed
     }
 
-    /// Appends tuples that come behind all that there are, in chunks of a bounded size.
+    /// Appends tuples that sort after all present ones, in chunks of bounded size.
     fn push(&mut self, tuples: &[SixTuple]) {
         match self.chunks.last_mut() {
-            // What is left of a chunk joins the one before.
+            // A short remainder joins the previous chunk.
             Some(last) if !tuples.is_empty() && last.len() + tuples.len() <= CHUNK => {
                 *last = last.iter().chain(tuples).cloned().collect();
             }
@@ -120,7 +121,7 @@ impl Rules {
         }
     }
 
-    /// What of these rules is not in the other ones, and what of those is not in these. Chunks that both have are not looked at.
+    /// The tuples only in these rules, and those only in `other`. Skips shared chunks.
     pub fn difference<'a>(&'a self, other: &'a Self) -> (Vec<&'a SixTuple>, Vec<&'a SixTuple>) {
         let at = |chunk: &Arc<[SixTuple]>| chunk.as_ptr().addr();
         let own = |one: &'a Self, other: &'a Self| {
@@ -140,7 +141,7 @@ impl Rules {
     }
 }
 
-/// See [`Rules::iter`].
+/// The iterator of [`Rules::iter`].
 pub type Iter<'a> = std::iter::FlatMap<
     std::slice::Iter<'a, Arc<[SixTuple]>>,
     std::slice::Iter<'a, SixTuple>,
@@ -171,9 +172,9 @@ impl PartialEq for Rules {
 
 impl Eq for Rules {}
 
-/// FNV-1a (Fowler, Noll, Vo; draft-eastlake-fnv) over words of 64 bits in place of bytes; the rotation lets the high bits of a word reach
-/// the low ones of the result. That of rules is the sum of theirs, so that it follows a change without a look at what stays. The last
-/// steps (MurmurHash3, `fmix64`) keep sums of tuples that differ in little from being the same.
+/// FNV-1a (Fowler, Noll, Vo; draft-eastlake-fnv) over 64-bit words instead of bytes. The rotation carries high bits into the low bits of
+/// the result. The fingerprint of rules is the sum over its tuples, so it can be updated without the unchanged ones. The last steps
+/// (MurmurHash3, `fmix64`) prevent equal sums of tuples that differ little.
 fn fingerprint(tuple: &SixTuple) -> u64 {
     const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
     const PRIME: u64 = 0x0100_0000_01b3;

@@ -1,4 +1,4 @@
-//! Tables of 6-tuples, and what a transaction did to them.
+//! Tables of 6-tuples, and the changes that a transaction makes to them.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::rules::Rules;
 use crate::object::PodName;
 
-/// A table's name: a function of its rules, so that a stack that kept its tables over a restart knows them again.
+/// A table's name. It is derived from the rules, so tables that a stack kept over a restart can be recognised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TableName(pub(super) u64);
 
@@ -18,43 +18,43 @@ impl fmt::Display for TableName {
 }
 
 impl TableName {
-    /// The name of these rules. Equal names of different rules are told apart by the cache.
+    /// The name of these rules. The cache renames a table if different rules have the same name.
     pub(super) const fn of(rules: &Rules) -> Self {
         Self(rules.fingerprint())
     }
 }
 
-/// Sorted rules under a name. One without rules is not applied: it allows everything.
+/// Named, sorted rules. A table without rules is not applied and allows everything.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table {
-    /// The name, different from that of every other table of the cache.
+    /// The name, unique in the cache.
     pub id: TableName,
-    /// The rules; the first that matches decides.
+    /// The rules. The first match decides.
     pub rules: Rules,
 }
 
 impl Table {
-    /// A table under the name of its rules.
+    /// Creates a table with the name derived from its rules.
     pub(super) fn of(rules: Rules) -> Self {
         Self { id: TableName::of(&rules), rules }
     }
 }
 
-/// One step from the previous tables to the new ones.
+/// A step from the previous tables to the new ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TableChange {
-    /// A local table is new (no previous pods), is gone (no pods), or has other pods.
+    /// A local table was added (no previous pods), removed (no pods), or assigned to other pods.
     Local {
-        /// The table; never one without rules.
+        /// The table. It has rules.
         table: Arc<Table>,
-        /// Who had it.
+        /// The pods that used the table before.
         previous: BTreeSet<PodName>,
-        /// Who has it.
+        /// The pods that use the table now.
         pods: BTreeSet<PodName>,
     },
-    /// The node's exit has other rules.
+    /// The rules of the node's exit or entrance changed.
     Global {
-        /// The table; one without rules when nobody is restricted any more.
+        /// The new table. Without rules if no pod is restricted any more.
         table: Arc<Table>,
     },
 }

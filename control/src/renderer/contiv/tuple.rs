@@ -1,8 +1,8 @@
-//! The order of 6-tuples, and what the first match of a sorted list says.
+//! The order of 6-tuples, and the verdict of a sorted list's first match.
 //!
-//! Contiv's total order, with SCTP, other protocols and port ranges added such that on what Contiv knows it is
-//! Contiv's. The guarantee: a rule whose traffic lies inside another's sorts before it (for networks without host
-//! bits), so a sorted list serves both a linear scan and a longest-prefix match.
+//! The order is Contiv's total order, extended by SCTP, other protocols and port ranges. For the tuples that Contiv supports, both are
+//! equal. A rule whose traffic is contained in another's sorts before it (for networks without host bits). So a sorted list suits both a
+//! linear scan and a longest-prefix match.
 
 use std::cmp::{Ordering, Reverse};
 use std::fmt;
@@ -10,16 +10,15 @@ use std::fmt;
 use bulkhead_classifier::{Action, Addresses, Key, Rule, Service, Services, protocol};
 use ipnet::IpNet;
 
-/// One line of Contiv's rule tables: (source, destination, protocol, destination port, action), source port any.
+/// A rule of Contiv's tables: source, destination, protocol, destination ports and action. The source port is any.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SixTuple {
-    /// Source network, none for any of both families.
+    /// Source network. `None` for any address of both families.
     pub src: Option<IpNet>,
-    /// Destination network, none for any of both families.
+    /// Destination network. `None` for any address of both families.
     pub dst: Option<IpNet>,
-    /// Protocol and destination ports, none for any.
+    /// Protocol and destination ports. `None` for any.
     pub service: Option<Service>,
-    /// Allow or deny.
     pub action: Action,
 }
 
@@ -31,7 +30,7 @@ impl fmt::Display for SixTuple {
     }
 }
 
-/// The 6-tuples that a rule stands for: every source prefix with every destination prefix and every service.
+/// Expands a rule into 6-tuples: each source prefix with each destination prefix and each service.
 pub fn six_tuples(rule: &Rule) -> impl Iterator<Item = SixTuple> + '_ {
     let action = rule.action;
     prefixes(&rule.src).flat_map(move |src| {
@@ -54,7 +53,7 @@ fn services(services: &Services) -> Box<dyn Iterator<Item = Option<Service>> + '
     }
 }
 
-/// Family (IPv4, IPv6, any), then the longer prefix first, then the address. 0.0.0.0/0 is not "any" and sorts before it.
+/// The sort key of a network: family (IPv4, IPv6, any), longer prefixes first, address. 0.0.0.0/0 is not "any" and sorts before it.
 pub(in crate::renderer) fn network_key(network: Option<IpNet>) -> (u8, Reverse<u8>, u128) {
     match network {
         Some(IpNet::V4(net)) => (0, Reverse(net.prefix_len()), u32::from(net.addr()).into()),
@@ -63,8 +62,8 @@ pub(in crate::renderer) fn network_key(network: Option<IpNet>) -> (u8, Reverse<u
     }
 }
 
-/// Fewer protocols first: TCP, UDP, SCTP, the others by number, ranges of numbers, at last "any". Then fewer ports
-/// first: single ports ascending, ranges, at last all ports.
+/// The sort key of a service. Fewer protocols first: TCP, UDP, SCTP, others by number, ranges, any. Then fewer ports first: single ports
+/// ascending, ranges, all ports.
 pub(in crate::renderer) fn service_key(service: Option<Service>) -> (u16, u8, u8, u16, u16) {
     let Some(Service { protocols: (first, last), ports }) = service else {
         return (u16::MAX, 0, 0, 0, 0);
@@ -79,7 +78,7 @@ pub(in crate::renderer) fn service_key(service: Option<Service>) -> (u16, u8, u8
     (u16::from(last - first), rank, first, ports.last - ports.first, ports.first)
 }
 
-/// Deny sorts before allow.
+/// The sort key of an action: deny before allow.
 pub(in crate::renderer) const fn action_key(action: Action) -> bool {
     matches!(action, Action::Allow)
 }
@@ -102,17 +101,17 @@ impl PartialOrd for SixTuple {
 }
 
 impl SixTuple {
-    /// The rule that matches everything.
+    /// The rule that matches all traffic.
     pub const fn any(action: Action) -> Self {
         Self { src: None, dst: None, service: None, action }
     }
 
-    /// How the networks sort, whatever the rest is.
+    /// Compares the networks only.
     pub(super) fn cmp_networks(&self, src: Option<IpNet>, dst: Option<IpNet>) -> Ordering {
         network_key(self.src).cmp(&network_key(src)).then_with(|| network_key(self.dst).cmp(&network_key(dst)))
     }
 
-    /// Whether the packet is one of the rule's.
+    /// Whether the rule matches the packet.
     pub fn matches(&self, key: &Key) -> bool {
         self.src.is_none_or(|net| net.contains(&key.src()))
             && self.dst.is_none_or(|net| net.contains(&key.dst()))
@@ -123,8 +122,8 @@ impl SixTuple {
     }
 }
 
-/// What a table says of a packet. A table without rules is not applied, so it allows; in one with rules, what no rule
-/// matches is denied, as in an ACL (tables that the cache makes end with a rule that matches everything).
+/// The verdict of a table. A table without rules is not applied and allows everything. In other tables, traffic that no rule matches is
+/// denied, as in an ACL. (The cache ends its tables with a rule that matches everything.)
 pub fn first_match<'a>(rules: impl IntoIterator<Item = &'a SixTuple>, key: &Key) -> Action {
     let mut rules = rules.into_iter().peekable();
     if rules.peek().is_none() {

@@ -1,4 +1,4 @@
-//! What is in force, for people: who has an address, and what it may do with a pod.
+//! Lookups for diagnosis: the owner of an address, and the traffic that a pod may exchange with it.
 
 use std::net::IpAddr;
 
@@ -11,38 +11,38 @@ use crate::contract::SetId;
 use crate::object::PodName;
 use crate::origin::{Direction, Origins};
 
-/// What one kind of traffic with an address meets: services, and the action and origin that they share.
+/// Services with the same verdict, and that verdict's action and origin.
 pub type Entry = (ServiceSet, Action, OriginId);
 
 impl IdentityRenderer {
-    /// The ipcache. Its numbers are those of [`IdentityRenderer::sets_of`].
+    /// The ipcache. [`IdentityRenderer::sets_of`] resolves its numbers.
     pub fn cache(&self) -> &IpCache {
         &self.cache
     }
 
-    /// The sets that the addresses of a number of the ipcache are in, ascending.
+    /// The sets that contain the addresses of an ipcache number, ascending.
     pub fn sets_of(&self, number: u32) -> Vec<SetId> {
         let sets = self.parties.sets_of(self.parties.all()[number as usize].identity);
         sets.iter().filter(|&&tag| tag < REMOTE_NODE).map(|&tag| SetId(tag)).collect()
     }
 
-    /// The identity of an address: two addresses have the same where no rule tells them apart.
+    /// The identity of an address. Two addresses share one if no rule distinguishes them.
     pub fn identity_of(&self, address: IpAddr) -> u32 {
         self.parties.all()[self.cache.get(address) as usize].identity
     }
 
-    /// Whether the address is the node's own, and whether it is another node's.
+    /// Whether the address belongs to this node, and whether it belongs to another node.
     pub fn node_of(&self, address: IpAddr) -> (bool, bool) {
         let sets = self.parties.sets_of(self.identity_of(address));
         (sets.contains(&OWN_NODE), sets.contains(&REMOTE_NODE))
     }
 
-    /// What traffic between a pod of the node and an address meets in the pod's map: every service once. None where the pod is not known.
+    /// The verdicts of the pod's map for an address. Each service occurs once. `None` if the pod is unknown.
     pub fn entries(&self, pod: &PodName, direction: Direction, address: IpAddr) -> Option<Vec<Entry>> {
         self.entries_of(pod, direction, self.identity_of(address))
     }
 
-    /// The same of addresses of which nothing is known, whether or not there are any.
+    /// As [`IdentityRenderer::entries`], for any address that is in no set.
     pub fn entries_of_unknown(&self, pod: &PodName, direction: Direction) -> Option<Vec<Entry>> {
         self.entries_of(pod, direction, UNKNOWN)
     }
@@ -64,7 +64,7 @@ impl IdentityRenderer {
         row.iter().map(entry).collect()
     }
 
-    /// Whether policies of this direction apply to the pod; without any it has the map that allows everything.
+    /// Whether no policy of this direction applies to the pod, so that its map allows everything. False if the pod is unknown.
     pub fn is_open(&self, pod: &PodName, direction: Direction) -> bool {
         self.locals.get(pod).is_some_and(|local| match direction {
             Direction::Ingress => local.endpoint.rules.ingress.is_none(),

@@ -1,10 +1,10 @@
-//! Policy maps: what each identity may do, from the rules of one list.
+//! Policy maps: the verdict for each identity and service, compiled from the rules of one list.
 //!
 //! ```text
 //!  identity --its sets--> the rules that name one of them --tiers, in order--> row: services -> verdict
 //! ```
-//! Identities that the same rules name share a row. A row asks the tiers as they are defined: what a tier passes or leaves goes to the
-//! next. So nothing has to be cut out of anything beforehand, and no list is too complex.
+//! Identities that the same rules name share a row. A row is computed by evaluating the tiers in order: services that a tier passes or does
+//! not match are decided by the next tier. So rules need no splitting, and no list is too complex.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::contract::{Peers, RuleAction, TieredList};
 use crate::object::Tier;
 use crate::origin::{Direction, Origins};
 
-/// Numbers for what maps decide.
+/// The numbered decisions of all maps.
 #[derive(Debug, Default)]
 pub(super) struct Decisions {
     all: Vec<(Action, OriginId)>,
@@ -35,7 +35,7 @@ impl Decisions {
         IdentityTables::verdict(action, number)
     }
 
-    /// What a verdict stands for.
+    /// The action and origin of a verdict. `None` if the number is unknown.
     pub(super) fn get(&self, verdict: Verdict) -> Option<(Action, OriginId)> {
         self.all.get(verdict.rule()?).copied()
     }
@@ -44,7 +44,7 @@ impl Decisions {
         self.all.len()
     }
 
-    /// A rule for each.
+    /// One rule for each decision.
     pub(super) fn rules(&mut self) -> RuleList {
         if self.rules.len() != self.all.len() {
             let rule = |&(action, origin): &(Action, OriginId)| IdentityTables::decision(action, origin);
@@ -54,24 +54,24 @@ impl Decisions {
     }
 }
 
-/// A list in use, and its map.
+/// A list in use, with its map.
 #[derive(Debug)]
 pub(super) struct Listed {
     list: Arc<TieredList>,
     direction: Direction,
-    /// How many endpoints have it.
+    /// Number of endpoints that use the list.
     pub(super) users: usize,
     /// The positions of the rules that name everybody, and of those that name each set.
     everybody: Vec<usize>,
     by_tag: AHashMap<Tag, Vec<usize>>,
-    /// The row of identities that these rules name.
+    /// The rows, by the positions of the rules that name an identity.
     rows: Vec<Row>,
     by_rules: AHashMap<Vec<usize>, usize>,
     pub(super) map: Arc<PolicyMap>,
 }
 
 impl Listed {
-    /// The list, without a map yet.
+    /// Creates the entry of a list. Its map is not compiled yet.
     pub(super) fn new(list: Arc<TieredList>, direction: Direction) -> Self {
         let (mut everybody, mut by_tag) = (Vec::new(), AHashMap::<Tag, Vec<usize>>::new());
         for (at, rule) in list.rules.iter().enumerate() {
@@ -86,7 +86,7 @@ impl Listed {
         Self { list, direction, users: 0, everybody, by_tag, rows, by_rules, map }
     }
 
-    /// The sets that its rules name.
+    /// The sets that the rules name.
     pub(super) fn tags(&self) -> impl Iterator<Item = Tag> + '_ {
         self.by_tag.keys().copied()
     }
@@ -95,18 +95,18 @@ impl Listed {
         self.list.rules.iter().map(|rule| rule.origin)
     }
 
-    /// Forgets verdicts: they have other numbers now.
+    /// Discards all rows, because verdicts were renumbered.
     pub(super) fn forget_rows(&mut self) {
         self.rows.clear();
         self.by_rules.clear();
     }
 
-    /// What addresses in these sets may do; none where no identity is in them.
+    /// The row for addresses in these sets. `None` if no known identity is in exactly these sets of the list.
     pub(super) fn known_row(&self, sets: &[Tag]) -> Option<&Row> {
         self.rows.get(*self.by_rules.get(&self.rules_naming(sets))?)
     }
 
-    /// The positions of the rules that name addresses in these sets, in order.
+    /// The positions of the rules that name addresses in these sets, ascending.
     fn rules_naming(&self, sets: &[Tag]) -> Vec<usize> {
         let named = sets.iter().filter_map(|tag| self.by_tag.get(tag)).flatten();
         let mut rules: Vec<usize> = self.everybody.iter().chain(named).copied().collect();
@@ -125,7 +125,7 @@ impl Listed {
         self.rows.len() - 1
     }
 
-    /// Makes the map anew.
+    /// Compiles the map.
     pub(super) fn compile(&mut self, parties: &Parties, decisions: &mut Decisions) {
         let unknown = self.row(&[], decisions);
         debug_assert_eq!(unknown, 0, "the first row is that of the unknown");
@@ -136,7 +136,7 @@ impl Listed {
     }
 }
 
-/// What these rules say, which come by tier.
+/// Evaluates these rules, which are sorted by tier.
 fn row(list: &TieredList, rules: &[usize], direction: Direction, decisions: &mut Decisions) -> Row {
     let mut row: Vec<(ServiceSet, Verdict)> = Vec::new();
     let mut decide = |services: ServiceSet, verdict: Verdict| match row.iter_mut().find(|(_, same)| *same == verdict) {
@@ -145,7 +145,7 @@ fn row(list: &TieredList, rules: &[usize], direction: Direction, decisions: &mut
         None => row.push((services, verdict)),
     };
     let mut undecided = ServiceSet::all();
-    // What the tier has neither decided nor passed.
+    // Services that the current tier has neither decided nor passed.
     let (mut tier, mut asked) = (Tier::Admin, undecided.clone());
     for rule in rules.iter().map(|&at| &list.rules[at]) {
         if rule.tier != tier {

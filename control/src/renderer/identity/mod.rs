@@ -1,26 +1,25 @@
-//! The identity renderer: who has an address, and what that one may do, as Cilium and the toy enforcer have it.
+//! The identity renderer maps addresses to identities and identities to verdicts, as Cilium does.
 //!
 //! ```text
 //!  Transaction --sets: added, removed--> ipcache: address -> party (identity, endpoint)
 //!              `-endpoints, lists -----> policy maps: (identity, protocol, port) -> verdict, one for each list and direction
 //! ```
-//! **Purpose.** What `engine: identity` enforces: one [`IdentityTables`] for all interfaces of the node. A remote pod of a known
-//! identity is one piece of the ipcache and no map. A pod without policies has the map that allows everything, a map like any other:
-//! the default is in the tables.
+//! **Purpose.** The tables of `engine: identity`: one [`IdentityTables`] for all interfaces of the node. A remote pod with a known identity
+//! adds one ipcache entry and no map. A pod without policies has a map that allows everything, so the default is part of the tables.
 //!
-//! **Not its purpose.** Numbers that people see and other nodes share: [`crate::identity`] derives those from labels. Here an identity is
-//! a position in this process.
+//! **Not its purpose.** Identity numbers for users or for other nodes: [`crate::identity`] derives those from labels. Here an identity is
+//! an index local to the process.
 //!
-//! **Two designs.** *An identity for each set of labels*, as Cilium has it: known as soon as the pod is, the same on all nodes,
-//! whatever the policies. But renderers do not know labels; labels that no policy names make identities (`release`, `pod-template-hash`:
-//! 30,000 for 100,000 pods, which Cilium's users then filter by hand); and addresses with the same labels that a rule tells apart, by an
-//! `ipBlock` or by the number behind a port's name, need others in any case. *An identity for each combination of sets* is what is
-//! here: addresses that are in the same sets, which is all that rules can see of them. It needs nothing but the contract, is right for
-//! blocks, port names, nodes and tiers without a case for any of them, and there are no more identities than rules tell apart. It lost
-//! that a number means the same elsewhere; the numbers for that are derived beside it, and nothing here depends on their being different.
+//! **Alternatives.** *An identity per set of labels*, as in Cilium, is known as soon as the pod is, and equal on all nodes under all
+//! policies. But renderers have no labels. Labels that no policy uses create identities (`release`, `pod-template-hash`: 30,000 for 100,000
+//! pods), which Cilium's users filter by hand. And pods with equal labels may need different identities, because of an `ipBlock` or a named
+//! port. *An identity per combination of sets*, as here, groups the addresses that are in the same sets, which is all that rules can
+//! distinguish. It uses only the contract. Blocks, named ports, nodes and tiers need no special case, and no identity is superfluous. Its
+//! disadvantage is that a number means nothing on other nodes. Shared numbers are derived separately, and nothing here requires them to be
+//! unique.
 //!
-//! **Invariant.** The verdicts are a function of the sets, lists, endpoints and nodes alone. A number never gets another meaning within
-//! a lineage; a new one begins when most numbers are not in use any more.
+//! **Invariant.** The verdicts are a function of the sets, lists, endpoints and nodes. Within a lineage, a number keeps its meaning. A new
+//! lineage begins when most numbers are out of use.
 
 mod lookups;
 mod maps;
@@ -45,7 +44,7 @@ use crate::contract::{Endpoint, ListId, TieredList, Transaction};
 use crate::object::PodName;
 use crate::origin::{Direction, Origins};
 
-/// Numbers that may be out of use before they are given anew: half of them, and no fewer than these, which take 64 KiB.
+/// Renumbering requires that more than half of the numbers, and at least this many (64 KiB), are out of use.
 const WORTH_COMPACTING: usize = 1 << 10;
 
 /// A pod of the node.
@@ -55,7 +54,7 @@ struct Local {
     endpoint: Arc<Endpoint>,
 }
 
-/// The renderer of one node.
+/// The identity renderer of one node.
 #[derive(Debug)]
 pub struct IdentityRenderer {
     node: Arc<str>,
@@ -67,12 +66,12 @@ pub struct IdentityRenderer {
     /// The map of pods without rules, by direction.
     open: [Arc<PolicyMap>; 2],
     locals: BTreeMap<PodName, Local>,
-    /// Numbers of endpoints that are free, and the first that was never given.
+    /// Released endpoint numbers. `given` is the first number that was never used.
     free: Vec<u32>,
     given: u32,
     nodes: BTreeMap<Arc<str>, Vec<IpAddr>>,
     lineage: u64,
-    /// How many parties and decisions there were when all were in use.
+    /// Numbers of parties and decisions after the last renumbering, when all were in use.
     compact: (usize, usize),
     endpoints: Arc<[EndpointMaps]>,
     known: Arc<[Party]>,
@@ -82,17 +81,17 @@ pub struct IdentityRenderer {
     work: IdentityWork,
 }
 
-/// The work done so far, in steps that do not depend on the machine.
+/// Work since the start, in steps that do not depend on the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IdentityWork {
-    /// Maps made anew.
+    /// Maps compiled.
     pub maps: u64,
-    /// Times that numbers were given anew.
+    /// Renumberings.
     pub compactions: u64,
 }
 
 impl IdentityRenderer {
-    /// A renderer of one node, whose first publication has the number after `generation`. Its first transaction gives it tables.
+    /// Creates a renderer of one node. The first transaction publishes tables, with the number after `generation`.
     pub fn of_node(node: Arc<str>, generation: u64) -> Self {
         let mut decisions = Decisions::default();
         let open = open_maps(&mut decisions);
@@ -119,12 +118,12 @@ impl IdentityRenderer {
         }
     }
 
-    /// The latest tables, none before the first transaction.
+    /// The latest tables. `None` before the first transaction.
     pub fn node_tables(&self) -> Option<&Arc<NodeTables>> {
         self.published.as_ref()
     }
 
-    /// The work done so far.
+    /// Work since the start.
     pub fn work(&self) -> IdentityWork {
         self.work
     }
@@ -141,7 +140,7 @@ impl IdentityRenderer {
         has_changed
     }
 
-    /// Gives numbers anew once most of them are out of use. Then all maps are made anew, in some ms, and sessions are judged again.
+    /// Renumbers if most numbers are out of use. All maps are then compiled again, in some milliseconds, and sessions are judged again.
     fn compact(&mut self) -> bool {
         let (parties, decisions) = self.compact;
         let many = |now: usize, then: usize| now > 2 * then + WORTH_COMPACTING;
@@ -229,7 +228,7 @@ impl IdentityRenderer {
     }
 }
 
-/// The maps of pods without rules: one entry that allows everything, for everybody.
+/// The maps of pods without rules: a single entry allows everything.
 fn open_maps(decisions: &mut Decisions) -> [Arc<PolicyMap>; 2] {
     [Direction::Ingress, Direction::Egress].map(|direction| {
         let verdict = decisions.verdict(Action::Allow, Origins::not_isolated(direction));
@@ -242,14 +241,14 @@ impl Renderer for IdentityRenderer {
         "identity".into()
     }
 
-    /// Never fails: every list has a map.
+    /// Never fails: a map can be compiled from any list.
     fn render(&mut self, transaction: &Transaction) -> Result<(), BoxError> {
         let before = self.cache.clone();
         let mut moves = Moves::default();
         let (endpoints, mut dirty) = self.take_endpoints(transaction, &mut moves);
         let own_node = self.take_nodes(transaction, &mut moves);
         Self::take_sets(transaction, &mut moves);
-        // What leaves goes first, whatever says so.
+        // Removals precede additions, whatever their source.
         moves.0.sort_by_key(|(_, change)| matches!(change, Change::Enter(_) | Change::Bind(_)));
         dirty.extend(self.move_addresses(transaction, &moves));
         let maps = self.compile(dirty);

@@ -1,4 +1,4 @@
-//! What a transaction does to addresses: which enter and leave sets, and which become whose.
+//! The effect of a transaction on addresses: changes of their sets and of their endpoint.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use crate::contract::{Endpoint, ListId, SetDelta, TieredList, Transaction};
 use crate::object::PodName;
 use crate::origin::Direction;
 
-/// Addresses with what happens to them.
+/// Groups of addresses, each with a change.
 #[derive(Default)]
 pub(super) struct Moves(pub(super) Vec<(Arc<AddressSet>, Change)>);
 
@@ -39,7 +39,7 @@ impl IdentityRenderer {
             changes.extend(gone.iter().map(|name| (name, None)));
         }
         for (name, new) in changes {
-            // A pod that is another node's is remote, however much is known of it.
+            // Pods of other nodes are remote, even if their endpoint is known.
             let new = new.filter(|endpoint| endpoint.node == self.node);
             let old = self.locals.remove(name);
             if old.is_none() && new.is_none() {
@@ -70,7 +70,7 @@ impl IdentityRenderer {
                 None => self.free.push(number),
             }
         }
-        // Behind all that leave: an address may pass from one pod to the next.
+        // After all removals, because an address may pass from one pod to another.
         for (number, addresses) in bound {
             moves.push(addresses, Change::Bind(number));
         }
@@ -106,7 +106,7 @@ impl IdentityRenderer {
         }
     }
 
-    /// Returns whether the own node's addresses have changed.
+    /// Applies changes of nodes. Returns whether the own node's addresses changed.
     pub(super) fn take_nodes(&mut self, transaction: &Transaction, moves: &mut Moves) -> bool {
         if transaction.nodes.is_empty() && !transaction.resync {
             return false;
@@ -119,14 +119,14 @@ impl IdentityRenderer {
                 None => self.nodes.remove(name),
             };
         }
-        // Addresses may be several nodes', so that all are compared.
+        // Several nodes may claim an address, so all addresses are compared.
         let of = |nodes: &BTreeMap<Arc<str>, Vec<IpAddr>>, own: bool| -> AddressSet {
             let nodes = nodes.iter().filter(|(name, _)| (**name == self.node) == own);
             nodes.flat_map(|(_, addresses)| addresses.iter().copied()).collect()
         };
         for (own, tag) in [(true, OWN_NODE), (false, REMOTE_NODE)] {
             let (old, new) = (of(&before, own), of(&self.nodes, own));
-            // With a resync the ipcache is empty.
+            // After a resync the ipcache is empty.
             let old = if transaction.resync { AddressSet::default() } else { old };
             moves.0.push((Arc::new(old.subtract(&new)), Change::Leave(tag)));
             moves.0.push((Arc::new(new.subtract(&old)), Change::Enter(tag)));
@@ -147,7 +147,7 @@ impl IdentityRenderer {
         }
     }
 
-    /// Follows what happens to addresses. Returns the lists that name an identity which is new.
+    /// Applies the moves to the ipcache. Returns the lists that name a new identity.
     pub(super) fn move_addresses(&mut self, transaction: &Transaction, moves: &Moves) -> BTreeSet<ListId> {
         let sets: Vec<&AddressSet> = moves.0.iter().map(|(addresses, _)| &**addresses).collect();
         if transaction.resync {
@@ -155,7 +155,7 @@ impl IdentityRenderer {
         }
         if sets.iter().any(|set| !set.is_empty()) {
             let parties = &mut self.parties;
-            // The same happens to many addresses.
+            // Many addresses undergo the same changes.
             let mut known = AHashMap::<(u32, Vec<usize>), u32>::new();
             let next = |number: u32, changes: &[usize]| {
                 let after = |parties: &mut Parties| parties.after(number, changes.iter().map(|&at| &moves.0[at].1));

@@ -1,4 +1,4 @@
-//! Who is who: addresses that are in the same sets have one identity.
+//! Identities: addresses in the same sets have the same identity.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use bulkhead_classifier::identity::Party;
 
 use crate::contract::SetId;
 
-/// What an address is in: a set, or one of the special groups below.
+/// A set, or one of the special groups below.
 pub(super) type Tag = u64;
 
 /// The addresses of the node itself.
@@ -24,20 +24,20 @@ pub(super) const fn tag(set: SetId) -> Tag {
     set.0
 }
 
-/// What happens to addresses.
+/// A change of some addresses.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Change {
-    /// They leave a set.
+    /// The addresses leave a set.
     Leave(Tag),
-    /// They enter a set.
+    /// The addresses enter a set.
     Enter(Tag),
-    /// They are no longer the endpoint's.
+    /// The addresses no longer belong to the endpoint.
     Unbind(u32),
-    /// They are the endpoint's.
+    /// The addresses belong to the endpoint.
     Bind(u32),
 }
 
-/// Numbers for identities, and for parties: an identity with an endpoint or without.
+/// Numbers identities and parties. A party is an identity with an endpoint or without.
 #[derive(Debug)]
 pub(super) struct Parties {
     /// The sets of each identity, ascending.
@@ -46,12 +46,12 @@ pub(super) struct Parties {
     by_tag: AHashMap<Tag, BTreeSet<u32>>,
     parties: Vec<Party>,
     numbers: AHashMap<Party, u32>,
-    /// Identities that are new since they were last asked for.
+    /// Identities created since the last [`Parties::take_fresh`].
     fresh: Vec<u32>,
 }
 
 impl Default for Parties {
-    /// The first number is that of addresses that are in no set.
+    /// Number 0 is the identity of addresses in no set.
     fn default() -> Self {
         let mut parties = Self {
             sets: Vec::new(),
@@ -74,12 +74,12 @@ impl Parties {
         &self.parties
     }
 
-    /// How many identities were numbered.
+    /// Number of identities.
     pub(super) fn identities(&self) -> usize {
         self.sets.len()
     }
 
-    /// The sets that an identity's addresses are in.
+    /// The sets of an identity.
     pub(super) fn sets_of(&self, identity: u32) -> &Arc<[Tag]> {
         &self.sets[identity as usize]
     }
@@ -89,7 +89,7 @@ impl Parties {
         self.by_tag.get(&tag).into_iter().flatten().copied()
     }
 
-    /// The identities that are new since this was last asked.
+    /// Returns the identities created since the last call.
     pub(super) fn take_fresh(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.fresh)
     }
@@ -116,7 +116,7 @@ impl Parties {
         })
     }
 
-    /// The party of addresses of another one after changes, in order.
+    /// The party of addresses of party `number` after these changes, applied in order.
     pub(super) fn after<'a>(&mut self, number: u32, changes: impl Iterator<Item = &'a Change>) -> u32 {
         let Party { identity, mut endpoint } = self.parties[number as usize];
         let before = self.sets_of(identity).clone();
@@ -137,7 +137,7 @@ impl Parties {
         self.party(Party { identity, endpoint })
     }
 
-    /// Forgets a set. Returns which numbers become which others.
+    /// Removes sets. Returns the renumbering: old party number to new.
     pub(super) fn retire(&mut self, tags: &[Tag]) -> AHashMap<u32, u32> {
         let gone: BTreeSet<u32> = tags.iter().flat_map(|tag| self.by_tag.remove(tag).unwrap_or_default()).collect();
         let tags: AHashSet<Tag> = tags.iter().copied().collect();
@@ -159,7 +159,7 @@ impl Parties {
             .collect()
     }
 
-    /// The same with the numbers in use alone. Returns which of them become which others.
+    /// Copies only the numbers in use. Returns the copy and the renumbering: old party number to new.
     pub(super) fn compacted(&self, in_use: &AHashSet<u32>) -> (Self, AHashMap<u32, u32>) {
         let mut compact = Self::default();
         let mut in_use: Vec<u32> = in_use.iter().copied().collect();

@@ -1,4 +1,4 @@
-//! What there should be at a Neutron server, in its API's terms.
+//! The desired state of a Neutron server, in terms of its API.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -17,7 +17,7 @@ use crate::contract::SetId;
 use crate::object::{PodName, PolicyIdentity, PolicyName};
 use crate::origin::{Direction, Origins};
 
-/// The family of a rule's addresses: its `ethertype`.
+/// The address family of a rule, as in `ethertype`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Family {
     /// IPv4.
@@ -27,15 +27,15 @@ pub enum Family {
 }
 
 impl Family {
-    /// Both.
+    /// Both families.
     pub const ALL: [Self; 2] = [Self::V4, Self::V6];
 
-    /// The address's.
+    /// The family of the address.
     pub const fn of(address: IpAddr) -> Self {
         if address.is_ipv4() { Self::V4 } else { Self::V6 }
     }
 
-    /// As the API writes it.
+    /// The name in the API.
     pub const fn ethertype(self) -> &'static str {
         match self {
             Self::V4 => "IPv4",
@@ -44,34 +44,34 @@ impl Family {
     }
 }
 
-/// The other end of a rule.
+/// The remote end of a rule.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Remote {
-    /// Everybody of the family.
+    /// All addresses of the family.
     Any,
-    /// These addresses, not all of a family.
+    /// These addresses, not a whole family.
     Prefix(IpNet),
-    /// The ports in this group: one of ours by its tag, or in a rule that a server lists maybe another by its ID.
+    /// The ports in this group. Identified by tag if Bulkhead manages the group, otherwise by ID (only in rules that a server lists).
     Group(Arc<str>),
 }
 
-/// A rule of a security group. Two that are equal are one to the API.
+/// A rule of a security group. The API treats equal rules as one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SecurityRule {
-    /// Towards the port or from it.
+    /// Whether the rule covers traffic to the port or from it.
     pub direction: Direction,
-    /// Of which family.
+    /// The address family.
     pub family: Family,
-    /// The protocol's number, none for all.
+    /// The IANA protocol number. `None` for all protocols.
     pub protocol: Option<u8>,
-    /// Destination ports, none for all.
+    /// The destination ports. `None` for all.
     pub ports: Option<PortRange>,
-    /// The other end.
+    /// The remote end.
     pub remote: Remote,
 }
 
 impl SecurityRule {
-    /// The attributes that say what it allows. `group_id` names the groups.
+    /// The attributes that define the allowed traffic. `group_id` resolves a group.
     fn attributes(&self, group_id: impl Fn(&str) -> String) -> Map<String, Value> {
         let mut attributes = Map::new();
         let mut put = |key: &str, value: Value| attributes.insert(key.to_owned(), value);
@@ -96,7 +96,7 @@ impl SecurityRule {
         attributes
     }
 
-    /// The body of the request that creates it in `group`. `group_id` gives the ID of a group of ours by its tag.
+    /// The body of the request that creates the rule in `group`. `group_id` returns the ID of a managed group by its tag.
     pub fn body(&self, group: &str, group_id: impl Fn(&str) -> String) -> Value {
         let mut attributes = self.attributes(&group_id);
         attributes.insert("security_group_id".to_owned(), group_id(group).into());
@@ -130,41 +130,40 @@ impl fmt::Display for SecurityRule {
 /// A security group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SecurityGroup {
-    /// Its name, for people.
+    /// Its name, for users.
     pub name: String,
-    /// The generation of the policy that it is made of, none where it is of none or the object does not say.
+    /// The generation of its policy. `None` if the group has no policy or the policy object has no generation.
     pub generation: Option<u64>,
-    /// Its rules.
     pub rules: BTreeSet<SecurityRule>,
-    /// Why it has none although the policy has.
+    /// The reason why the group has no rules although the policy has some. `None` if they were not refused.
     pub refused: Option<String>,
 }
 
 /// A pod's port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attachment {
-    /// The pod's addresses, by which its port is found.
+    /// The pod's addresses, which identify its port.
     pub addresses: Vec<IpAddr>,
-    /// The tags of the groups that it is to be in, and of no others.
+    /// The tags of all groups of the port.
     pub groups: BTreeSet<Arc<str>>,
-    /// Those of them that are there to be named by rules.
+    /// Those of the groups that other rules name as remote groups.
     pub peers: BTreeSet<Arc<str>>,
 }
 
-/// All that should be at the server.
+/// The desired state of the server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Desired {
-    /// Groups by their tags.
+    /// Groups by tag.
     pub groups: BTreeMap<Arc<str>, SecurityGroup>,
-    /// Ports by their pods.
+    /// Ports by pod.
     pub ports: BTreeMap<PodName, Attachment>,
 }
 
-/// The longest name of a group: Neutron's limit for names.
+/// Maximum length of a group's name: Neutron's limit for names.
 const MAX_NAME: usize = 255;
 
 impl NeutronRenderer {
-    /// What there should be. `identities` tells of a policy what its object says; `origins` are the pipeline's.
+    /// The desired state. `identities` returns the UID and generation of a policy's object. `origins` are the pipeline's.
     pub fn desired(
         &self,
         identities: impl Fn(&PolicyName) -> Option<Arc<PolicyIdentity>>,
@@ -209,7 +208,7 @@ impl NeutronRenderer {
         desired
     }
 
-    /// What each group is called.
+    /// The tag of each group.
     fn tags(&self, names: &Names, origins: &Origins) -> BTreeMap<usize, Arc<str>> {
         let mut tags = BTreeMap::new();
         let mut variants: BTreeMap<&PolicyName, Vec<(String, usize)>> = BTreeMap::new();
@@ -234,8 +233,8 @@ impl NeutronRenderer {
             tags.insert(id, tag.into());
         }
         for (policy, mut all) in variants {
-            // The numbers of its port names tell them apart. One of them has the bare name, so that a policy with one keeps its group
-            // when its ports change.
+            // Variants differ in the numbers of the policy's port names. One variant gets the name without a suffix, so a policy with one
+            // variant keeps its group when its ports change.
             all.sort_unstable();
             let name = names.policy(policy);
             for (at, (text, id)) in all.into_iter().enumerate() {
@@ -247,7 +246,7 @@ impl NeutronRenderer {
     }
 }
 
-/// Digits of the hash that tells variants of one policy apart; with the UID and `_v` that is less than 60 characters.
+/// Hexadecimal digits of the hash that distinguishes variants of a policy. With the UID and `_v`, a tag stays below 60 characters.
 const VARIANT_DIGITS: usize = 16;
 
 fn variant(ingress: Option<&[Allow]>, egress: Option<&[Allow]>) -> String {
@@ -258,14 +257,14 @@ fn variant(ingress: Option<&[Allow]>, egress: Option<&[Allow]>) -> String {
     format!("{}\n{}", text(ingress), text(egress))
 }
 
-/// What the names of all our groups begin with.
+/// Prefix of the names of all managed groups.
 pub const NAME_PREFIX: &str = "bulkhead: ";
 
 fn named(name: &str) -> String {
     format!("{NAME_PREFIX}{name}").chars().take(MAX_NAME).collect()
 }
 
-/// The rules of a group, of the families that its ports have.
+/// The rules of a group, for the address families of its ports.
 fn rules(group: &Group, peers: &BTreeMap<&Arc<[SetId]>, Arc<str>>) -> BTreeSet<SecurityRule> {
     let families =
         || Family::ALL.into_iter().zip(group.families).filter(|(_, ports)| *ports > 0).map(|(family, _)| family);
@@ -274,7 +273,7 @@ fn rules(group: &Group, peers: &BTreeMap<&Arc<[SetId]>, Arc<str>>) -> BTreeSet<S
         let remote = match remote {
             LineRemote::Any => Remote::Any,
             LineRemote::Prefix(prefix) if Family::of(prefix.addr()) != family => return None,
-            // The API takes both for the same rule.
+            // The API treats both as the same rule.
             LineRemote::Prefix(prefix) if prefix.prefix_len() == 0 => Remote::Any,
             LineRemote::Prefix(prefix) => Remote::Prefix(*prefix),
             LineRemote::Peers(sets) => Remote::Group(peers.get(sets)?.clone()),

@@ -1,29 +1,29 @@
-//! Addresses of one family that change a little at a time: ordered intervals, each change logarithmic in their number.
+//! A set of addresses of one family, as ordered intervals. Each change takes time logarithmic in their number.
 //!
-//! [`AddressSet`](bulkhead_classifier::AddressSet) is written anew with every change, which is too slow for a set of all pods.
+//! [`AddressSet`](bulkhead_classifier::AddressSet) is rewritten with each change, which is too slow for a set of all pods.
 
 use std::collections::BTreeMap;
 
-/// Inclusive intervals of numbers that stand for addresses; they do not overlap. Neighbours may touch.
+/// Inclusive, disjoint intervals of numbers that represent addresses. Intervals may be adjacent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Intervals {
     by_first: BTreeMap<u128, u128>,
-    /// How many numbers are in it, modulo 2^128: only all of IPv6 is as many as none.
+    /// Number of members, modulo 2^128. 0 for both the empty set and all of IPv6.
     count: u128,
 }
 
 impl Intervals {
-    /// How many members it has, modulo 2^128.
+    /// Number of members, modulo 2^128.
     pub(super) fn count(&self) -> u128 {
         self.count
     }
 
-    /// How many intervals it is kept in.
+    /// Number of intervals.
     pub(super) fn len(&self) -> usize {
         self.by_first.len()
     }
 
-    /// Whether every number of 128 bits is a member.
+    /// Whether the set contains all 128-bit numbers.
     pub(super) fn is_everything(&self) -> bool {
         self.count == 0 && !self.by_first.is_empty()
     }
@@ -37,14 +37,14 @@ impl Intervals {
         self.by_first.iter().map(|(&first, &last)| (first, last))
     }
 
-    /// Adds `first ..= last`, some of which may be in it already.
+    /// Adds `first ..= last`. The set may already contain some of it.
     pub(super) fn insert(&mut self, first: u128, last: u128) {
         self.remove(first, last);
         self.by_first.insert(first, last);
         self.count = self.count.wrapping_add(size(first, last));
     }
 
-    /// Takes out `first ..= last`, some of which may not be in it.
+    /// Removes `first ..= last`. The set need not contain all of it.
     pub(super) fn remove(&mut self, first: u128, last: u128) {
         let reaching_in = self.by_first.range(..first).next_back().filter(|(_, end)| **end >= first);
         let inside = self.by_first.range(first..=last);
@@ -67,7 +67,7 @@ impl Intervals {
     }
 }
 
-/// How many numbers an interval has, modulo 2^128.
+/// Number of members of an interval, modulo 2^128.
 fn size(first: u128, last: u128) -> u128 {
     (last - first).wrapping_add(1)
 }

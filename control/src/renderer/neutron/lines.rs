@@ -1,6 +1,6 @@
-//! From rules of the contract to lines that a security group can hold: allows alone, each for itself, without an order.
+//! Turns rules of the contract into lines that a security group can hold: independent allows without an order.
 //!
-//! A line has no family yet: a group gets its rules for the families of its ports.
+//! A line has no address family. A group creates its rules for the families of its ports.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -15,19 +15,19 @@ use crate::contract::{Peers, SetId, TieredList};
 use crate::origin::Direction;
 use crate::renderer::plain::{Lowered, Product, Tiered, lower, subtract};
 
-/// The other end of a line.
+/// The remote end of a line.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Remote {
     Any,
     Prefix(IpNet),
-    /// The ports in these sets, as far as the sets are exact.
+    /// The ports in those of these sets that are exact.
     Peers(Arc<[SetId]>),
 }
 
-/// A protocol with ports; none of them for all.
+/// A protocol number with optional ports. `None` for all protocols, and inside for all ports.
 pub(super) type Service = Option<(u8, Option<PortRange>)>;
 
-/// What a group allows.
+/// Traffic that a group allows.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Line {
     pub(super) direction: Direction,
@@ -35,13 +35,14 @@ pub(super) struct Line {
     pub(super) remote: Remote,
 }
 
-/// Pieces that denies may cut one rule into. As [`plain`](crate::renderer::plain): a dozen denies of overlapping ports come here.
+/// Maximum number of pieces into which denies may cut a rule. As in [`plain`](crate::renderer::plain), a dozen denies of overlapping ports
+/// reach it.
 const MAX_PIECES: usize = 4_096;
 
-/// Why rules cannot be said.
+/// The reason why rules cannot be expressed.
 pub(super) type Why = String;
 
-/// The lines of a policy's rules. More than `limit` are refused.
+/// The lines of a policy's rules. An error if there are more than `limit`.
 pub(super) fn of_policy(
     members: &Members,
     direction: Direction,
@@ -67,7 +68,7 @@ pub(super) fn of_policy(
         if !exact.is_empty() {
             put(Remote::Peers(sets.clone()))?;
         }
-        // Before they are counted out: a set of all addresses of a large cluster takes long to write.
+        // Checked before the addresses are listed, because listing all addresses of a large cluster takes long.
         if others.iter().map(|set| members.intervals(*set)).sum::<usize>() > limit.saturating_mul(2) {
             return Err(too_many(limit));
         }
@@ -77,8 +78,8 @@ pub(super) fn of_policy(
     Ok(())
 }
 
-/// The lines of a list with cluster policies: what is left of its accepts when the denies and passes before them are taken out, as
-/// blocks. `node` are the addresses of the own node.
+/// The lines of a list with cluster policies: its accepts without the preceding denies and passes, as blocks. `node` has the own node's
+/// addresses.
 pub(super) fn of_tiers(
     members: &Members,
     direction: Direction,
@@ -119,7 +120,7 @@ pub(super) fn of_tiers(
     Ok(lines)
 }
 
-/// What ordered rules allow, in products that may overlap.
+/// The traffic that ordered rules allow, as products that may overlap.
 fn allowed(Lowered { rules, own_node }: Lowered, node: &[IpAddr]) -> Result<Vec<Product>, Why> {
     let node: AddressSet = node.iter().copied().collect();
     let (mut denies, mut open) = (Vec::<Product>::new(), Vec::<Product>::new());
@@ -162,7 +163,7 @@ fn union(one: &Addresses, other: &Addresses) -> Addresses {
     }
 }
 
-/// Protocols and ports as the API takes them.
+/// Protocols and ports in the API's form.
 fn services_of(services: &Services) -> Result<Vec<Service>, Why> {
     let Services::Set(set) = services else { return Ok(vec![None]) };
     let mut all = Vec::new();
@@ -176,7 +177,7 @@ fn services_of(services: &Services) -> Result<Vec<Service>, Why> {
         }
         let ports = match service.ports {
             PortRange::ALL => None,
-            // The API knows no port 0, and nobody listens there.
+            // The API has no port 0, and no application listens on it.
             PortRange { last: 0, .. } => continue,
             PortRange { first, last } => Some(PortRange { first: first.max(1), last }),
         };

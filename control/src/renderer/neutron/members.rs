@@ -1,15 +1,15 @@
-//! Who is in which set: the sets of the contract beside the ports that have their addresses.
+//! Relates the sets of the contract to the ports that have their addresses.
 //!
-//! A set whose addresses are those of ports, each port with all that it has, is *exact*: a group of these ports says the same as the
-//! addresses. A port of a family that a set does not have, or an address that nobody has, makes it inexact; it is then written as
-//! blocks. Whether a set is exact follows from its addresses and the ports alone, not from how they came.
+//! A set is *exact* if its addresses are all addresses of some ports. A group of these ports then means the same as the addresses. Other
+//! sets are written as blocks: those with an address of no port, or with only some of a port's addresses. Whether a set is exact depends on
+//! its addresses and the ports, not on their history.
 //!
 //! ```text
 //!   set  --addresses--> 10.0.0.1  10.0.0.2      all of them a port's, and all of each port: exact
 //!   port a: 10.0.0.1 ------^         ^------ port b: 10.0.0.2
 //! ```
-//! Each address of a port remembers the sets that it is in, so that a pod's event costs as much as it has sets. A set that is not exact
-//! is looked through when an address gets a port: it may hold it already.
+//! Each address of a port refers to the sets that contain it, so an event of a pod costs time in proportion to its sets. If a port receives
+//! a new address, the sets that are not exact are searched for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -21,17 +21,16 @@ use ipnet::{IpNet, Ipv4Subnets, Ipv6Subnets};
 use super::intervals::Intervals;
 use crate::contract::{SetDelta, SetId};
 
-/// A port's number in the renderer.
+/// A port's index in the renderer.
 pub(super) type PortId = usize;
 
-/// One set.
 #[derive(Debug, Default)]
 struct Set {
     v4: Intervals,
     v6: Intervals,
-    /// How many of its addresses are ports', by family.
+    /// Number of its addresses that belong to ports, by family.
     known: [u128; 2],
-    /// How many ports have some of their addresses in it and not all.
+    /// Number of ports with some, but not all, of their addresses in the set.
     partial: usize,
 }
 
@@ -51,47 +50,47 @@ impl Set {
     }
 }
 
-/// An address that a port has, or had until this transaction.
+/// An address that belongs to a port, or did so until this transaction.
 #[derive(Debug, Default)]
 struct Held {
     port: Option<PortId>,
     sets: Vec<SetId>,
 }
 
-/// What a transaction did to sets and ports.
+/// The changes that a transaction made to sets and ports.
 #[derive(Debug, Default)]
 pub(super) struct Moved {
-    /// Sets that have changed or whose ports have, and whether each was exact before.
+    /// Sets whose addresses or ports changed, and whether each was exact before.
     pub(super) sets: BTreeMap<SetId, bool>,
     /// Ports that entered or left a set.
     pub(super) ports: BTreeSet<PortId>,
 }
 
-/// See the module.
+/// The sets, the ports' addresses, and the relations between both.
 #[derive(Debug, Default)]
 pub(super) struct Members {
     sets: AHashMap<SetId, Set>,
     held: BTreeMap<IpAddr, Held>,
     addresses: AHashMap<PortId, Vec<IpAddr>>,
     inexact: BTreeSet<SetId>,
-    /// Addresses without a port, until the end of the transaction.
+    /// Addresses that lost their port in this transaction.
     left: Vec<IpAddr>,
     moved: Moved,
 }
 
 impl Members {
-    /// Whether the set's addresses are those of some ports and of nobody else. True for a set that is not known or empty.
+    /// Whether the set's addresses are exactly those of some ports. True for an unknown or empty set.
     pub(super) fn is_exact(&self, set: SetId) -> bool {
         self.sets.get(&set).is_none_or(Set::is_exact)
     }
 
-    /// The sets that a port is in with any of its addresses.
+    /// The sets that contain any of the port's addresses.
     pub(super) fn sets_of(&self, port: PortId) -> BTreeSet<SetId> {
         let addresses = self.addresses.get(&port).into_iter().flatten();
         addresses.filter_map(|address| self.held.get(address)).flat_map(|held| held.sets.iter().copied()).collect()
     }
 
-    /// The ports in a set.
+    /// The ports with an address in the set.
     pub(super) fn ports_in(&self, set: SetId) -> impl Iterator<Item = PortId> + '_ {
         let set = self.sets.get(&set);
         let intervals = |v6: bool| {
@@ -101,12 +100,12 @@ impl Members {
         ranges.flat_map(|(v6, of)| self.within(v6, of)).filter_map(|(_, held)| held.port)
     }
 
-    /// How many intervals its addresses are.
+    /// Number of intervals of the set. 0 if it is unknown.
     pub(super) fn intervals(&self, set: SetId) -> usize {
         self.sets.get(&set).map_or(0, |set| set.v4.len() + set.v6.len())
     }
 
-    /// The addresses of a set.
+    /// The addresses of a set. Empty if it is unknown.
     pub(super) fn address_set(&self, set: SetId) -> AddressSet {
         let Some(set) = self.sets.get(&set) else { return AddressSet::default() };
         let v4 = set.v4.iter().flat_map(|(first, last)| Ipv4Subnets::new(v4(first), v4(last), 0)).map(IpNet::V4);
@@ -115,7 +114,7 @@ impl Members {
         v4.chain(v6.map(IpNet::V6)).collect()
     }
 
-    /// Gives a port these addresses in place of those that it had.
+    /// Sets the addresses of a port.
     pub(super) fn put_port(&mut self, port: PortId, addresses: &[IpAddr]) {
         self.remove_port(port);
         if addresses.is_empty() {
@@ -124,8 +123,8 @@ impl Members {
         self.addresses.insert(port, addresses.to_vec());
         for &address in addresses {
             if !self.held.contains_key(&address) {
-                // What changed before in this transaction is among the inexact ones only if it was at its beginning; but then the
-                // address was held, and its entry is still there.
+                // A set that changed earlier in this transaction is searched only if it was inexact at the start. Otherwise the address
+                // belonged to a port, and its entry still exists.
                 let sets = self.inexact.iter().copied().filter(|set| self.sets[set].contains(address)).collect();
                 self.held.insert(address, Held { port: None, sets });
             }
@@ -135,7 +134,7 @@ impl Members {
         self.moved.ports.insert(port);
     }
 
-    /// Takes a port's addresses from it.
+    /// Removes all addresses of a port.
     pub(super) fn remove_port(&mut self, port: PortId) {
         if !self.addresses.contains_key(&port) {
             return;
@@ -150,7 +149,7 @@ impl Members {
         self.moved.ports.insert(port);
     }
 
-    /// Counts a port in or out of the sets that its addresses are in.
+    /// Counts a port in (`enters`) or out of the sets with its addresses.
     fn count(&mut self, port: PortId, enters: bool) {
         let addresses = &self.addresses[&port];
         let mut inside: BTreeMap<SetId, [u128; 2]> = BTreeMap::new();
@@ -171,7 +170,7 @@ impl Members {
         }
     }
 
-    /// Follows what changed in a set.
+    /// Applies a change of a set.
     pub(super) fn change(&mut self, SetDelta { set, added, removed }: &SetDelta) {
         self.sets.entry(*set).or_default();
         touch(&mut self.moved, &self.sets, *set);
@@ -194,7 +193,7 @@ impl Members {
         }
     }
 
-    /// An address that a port has enters a set or leaves it.
+    /// Records that an address of a port enters or leaves a set.
     fn toggle(&mut self, id: SetId, address: IpAddr, enters: bool) {
         let held = self.held.get_mut(&address).expect("found by its address");
         let at = held.sets.iter().position(|known| *known == id);
@@ -215,7 +214,7 @@ impl Members {
         *known = if enters { *known + 1 } else { *known - 1 };
     }
 
-    /// Forgets a set that no rule names.
+    /// Removes a set that no rule names.
     pub(super) fn drop_set(&mut self, set: SetId) {
         let ports: Vec<PortId> = self.ports_in(set).collect();
         for port in ports {
@@ -235,7 +234,7 @@ impl Members {
         self.inexact.remove(&set);
     }
 
-    /// Ends a transaction. Returns what it came to.
+    /// Ends a transaction. Returns its changes.
     pub(super) fn end(&mut self) -> Moved {
         for address in std::mem::take(&mut self.left) {
             if self.held.get(&address).is_some_and(|held| held.port.is_none()) {

@@ -1,10 +1,10 @@
-//! Security groups of OpenStack Neutron: what Kuryr makes of NetworkPolicies, for pods whose interfaces are Neutron's ports.
+//! Security groups of OpenStack Neutron, as Kuryr creates them from NetworkPolicies, for pods whose interfaces are Neutron ports.
 //!
-//! **Purpose.** Says which security groups there should be, which rules they have and which ports are in them ([`Desired`]), and which
-//! requests lead there from what a Neutron server has ([`plan`]).
+//! **Purpose.** Computes the desired security groups, their rules and their ports ([`Desired`]), and the requests that change a Neutron
+//! server accordingly ([`plan`]).
 //!
-//! **Not its purpose.** It opens no connection: whoever asks the server and sends the requests is `bulkhead sync neutron`. It makes no
-//! ports: that is Kuryr.
+//! **Not its purpose.** It opens no connection: `bulkhead sync neutron` queries the server and sends the requests. It creates no ports,
+//! which is Kuryr's task.
 //!
 //! ```text
 //!  Transaction --sets, ports--> members (who is in which set) --.
@@ -20,23 +20,22 @@
 //! | `node_NAME_in`, `node_NAME_eg` | isolated pods of a node | the node's addresses |
 //! | `tiers_HASH_in` ... | pods that cluster policies have a say in | what is left of the accepts without the denies before them |
 //!
-//! A port's verdict is the union of its groups, as a pod's is the union of its policies: so a policy is a group, and it may be attached
-//! to as many ports as it likes. What is open because nothing isolates is a group of its own and not a rule of the policy's group, or a
-//! policy for ingress would take away what another one for egress forbids.
+//! A port may do what any of its groups allows, as a pod may do what any of its policies allows. So each policy is a group, attached to any
+//! number of ports. What is open because no policy isolates the pod is a separate group. As a rule of the policy's group, it would undo the
+//! isolation by another policy: one for ingress would open egress.
 //!
-//! **Remote groups where they are exact.** A set of addresses that are all those of some ports is written as a group of these ports: a
-//! pod that comes or goes then changes its own port and no rule. Any other set is the fewest blocks that cover it.
+//! **Remote groups for exact sets.** If the addresses of a set are exactly those of some ports, rules name a group of these ports. A pod
+//! that comes or goes then changes only its port and no rule. Other sets are written as the fewest blocks that cover them.
 //!
-//! **Named ports.** Pods on which a policy's port name has other numbers get a group of their own, so that no pod is open on another's
-//! port.
+//! **Named ports.** If a policy's port name has different numbers on different pods, each combination gets its own group. So no pod is open
+//! on another pod's port.
 //!
-//! **Invariant.** What comes out is a function of the present sets, lists, ports and nodes. What a group allows is exactly what its rules
-//! allow for its ports, or, where security groups cannot say that, nothing ([`Renderer::refusals`](super::Renderer::refusals)).
+//! **Invariant.** The output is a function of the present sets, lists, ports and nodes. A group allows exactly what its rules allow for its
+//! ports. If security groups cannot express that, the group allows nothing ([`Renderer::refusals`](super::Renderer::refusals)).
 //!
-//! **What lost.** A group for each pod's whole list, as the other renderers have tables: there are as many as combinations of policies,
-//! nothing of them bears a policy's UID, and a change of a policy changes all of them. A peer group for each set of the contract instead
-//! of one for what a rule names: fewer memberships where rules name several sets, but twice the rules, which the API counts against the
-//! quota.
+//! **Rejected alternatives.** A group per pod's whole list, like the tables of other renderers: there are as many as combinations of
+//! policies, none has a policy's UID, and a policy's change affects all of them. A peer group per set of the contract instead of per rule:
+//! rules with several sets need fewer memberships, but twice the rules, which count against the quota.
 
 mod desired;
 mod intervals;
@@ -59,35 +58,34 @@ use crate::contract::{ListId, Peers};
 use crate::object::PolicyName;
 use crate::origin::Direction;
 
-/// The most rules of one group and family. A project may have 100 in all unless its quota is raised; ten times that in a single group is
-/// more than the agents compile in a second for each port.
-/// Source: Neutron's configuration reference, `quota_security_group_rule`.
+/// Maximum number of rules of one group and family. A project's default quota is 100 rules in total. A group with ten times as many takes
+/// the agents more than a second to compile for each port. Source: Neutron's configuration reference, `quota_security_group_rule`.
 pub const MAX_RULES: usize = 1_000;
 
-/// What a policy's rule allows.
+/// Traffic that a policy's rule allows.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Allow {
-    /// The rule's position in the policy's list.
+    /// The rule's index in the policy's list.
     rule: usize,
     peers: Peers,
     services: Services,
 }
 
-/// What makes two groups the same.
+/// The identity of a group.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum GroupKey {
-    /// For ports that nothing isolates in the direction.
+    /// For ports that no policy isolates in the direction.
     Open(Direction),
-    /// For isolated ports on the node.
+    /// For isolated ports of the node.
     Node(Arc<str>, Direction),
-    /// A policy's rules with the numbers that its port names have; none for a direction that it has no say in.
+    /// A policy's rules with the numbers of its port names. `None` for a direction that the policy does not cover.
     Policy { policy: PolicyName, ingress: Option<Arc<[Allow]>>, egress: Option<Arc<[Allow]>> },
-    /// A list as a whole; with the node where it says something of the own node.
+    /// A whole list. With the node if the list has a rule for the own node.
     Whole { direction: Direction, list: ListId, node: Option<Arc<str>> },
 }
 
 impl GroupKey {
-    /// The node whose addresses it allows.
+    /// The node whose addresses the group allows.
     fn node(&self) -> Option<&Arc<str>> {
         match self {
             Self::Node(node, _) => Some(node),
@@ -108,12 +106,12 @@ impl fmt::Display for GroupKey {
     }
 }
 
-/// A rule that names a peer group, which is called after the first of them.
+/// A rule that names a peer group. The group's name is derived from the first such rule.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct PeerUser {
     policy: PolicyName,
     direction: Direction,
-    /// The rule's position in the policy's list, and which of those that it became.
+    /// The rule's index in the policy's list. `nth` counts the rules derived from it.
     rule: usize,
     nth: usize,
 }

@@ -1,7 +1,7 @@
-//! Names that the server keeps: the tags by which groups are found again.
+//! Names stored at the server: the tags that identify managed groups.
 //!
-//! A tag says the same in every process: it is made of the policy's UID, or where an object has none (a file) of its name. What does not
-//! fit a tag is hashed, cryptographically: whoever writes a policy must not be able to make its group another policy's.
+//! A tag is the same in every process. It is derived from the policy's UID, or from its name if the object has no UID (a file). Text that
+//! does not fit is replaced by a cryptographic hash, so that the author of a policy cannot take over another policy's group.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use super::PeerUser;
 use crate::object::{PolicyIdentity, PolicyName};
 use crate::origin::Direction;
 
-/// The longest text that is used as it is, so that with a suffix it fits every server: tags had 60 characters before they had 255.
+/// Maximum length of text used unchanged. With a suffix it fits every server: the limit of tags was 60 characters before it became 255.
 /// Source: Neutron, `neutron/extensions/tagging.py`, MAX_TAG_LEN, and its former value.
 const MAX_TEXT: usize = 40;
 
-/// Bytes of a hash that are kept: 128 bits, which nobody can collide on purpose in practice, in 32 characters.
+/// Bytes of a hash that are used: 128 bits in 32 characters, against deliberate collisions.
 const HASH_BYTES: usize = 16;
 
-/// What policies are called.
+/// The names of policies.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     by_policy: BTreeMap<PolicyName, Named>,
@@ -32,7 +32,7 @@ struct Named {
 }
 
 impl Names {
-    /// The names of these policies, each with its identity where its object tells.
+    /// Creates the names of these policies. `None` for a policy whose object has no identity.
     pub(super) fn new(policies: BTreeMap<PolicyName, Option<Arc<PolicyIdentity>>>) -> Self {
         let mut of_uid: BTreeMap<Arc<str>, usize> = BTreeMap::new();
         for identity in policies.values().flatten() {
@@ -40,7 +40,7 @@ impl Names {
         }
         let named = |(policy, identity): (PolicyName, Option<Arc<PolicyIdentity>>)| {
             let tag = match &identity {
-                // A UID that was copied with the file it stood in tells nothing apart.
+                // A UID that occurs twice, as in a copied file, identifies nothing.
                 Some(identity) if of_uid[&identity.uid] == 1 => plain_or_hashed(&identity.uid),
                 Some(identity) => format!("np_{}", hash(&format!("{policy} {}", identity.uid))),
                 None => format!("np_{}", hash(&policy.to_string())),
@@ -60,7 +60,7 @@ impl Names {
         self.by_policy.get(policy).and_then(|named| named.generation)
     }
 
-    /// `UID_in` for rule 0, `UID_in_1` for rule 1, `UID_in_1_2` for the third of those that rule 1 became.
+    /// `UID_in` for rule 0, `UID_in_1` for rule 1, `UID_in_1_2` for the third rule derived from rule 1.
     pub(super) fn peer(&self, user: &PeerUser) -> String {
         let PeerUser { policy, direction, rule, nth } = user;
         let name = format!("{}_{}", self.policy(policy), suffix(*direction));
@@ -72,7 +72,7 @@ impl Names {
     }
 }
 
-/// As in the seed of Kuryr.
+/// The suffixes that Kuryr uses.
 pub(super) const fn suffix(direction: Direction) -> &'static str {
     match direction {
         Direction::Ingress => "in",
@@ -80,8 +80,8 @@ pub(super) const fn suffix(direction: Direction) -> &'static str {
     }
 }
 
-/// The text, or where it is too long or has other characters its hash. The text has no `_`, which sets off what comes before and after
-/// it: so it is never the name of something else.
+/// The text, or its hash if it is too long or contains other characters. The result has no `_`, which separates it from prefix and suffix,
+/// so it cannot be confused with another kind of name.
 pub(super) fn plain_or_hashed(text: &str) -> String {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.');
     if !text.is_empty() && text.len() <= MAX_TEXT && text.bytes().all(fits) {
@@ -90,7 +90,7 @@ pub(super) fn plain_or_hashed(text: &str) -> String {
     format!("h_{}", hash(text))
 }
 
-/// The first bits of the SHA-256, in hexadecimal.
+/// The first 128 bits of the SHA-256, in hexadecimal.
 pub(super) fn hash(text: &str) -> String {
     Sha256::digest(text)[..HASH_BYTES].iter().map(|byte| format!("{byte:02x}")).collect()
 }

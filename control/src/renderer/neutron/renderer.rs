@@ -1,4 +1,4 @@
-//! The renderer: which groups there should be, what they allow, and which ports are in them.
+//! The Neutron renderer maintains the desired groups, their rules and their ports.
 
 mod groups;
 mod shape;
@@ -19,35 +19,34 @@ use crate::object::{PodName, PolicyName};
 use crate::origin::{Direction, Origins};
 use crate::renderer::{BoxError, Instead, Refusal, Renderer};
 
-/// A group's number in the renderer; given again when the group is gone.
+/// A group's index in the renderer. Reused after the group is removed.
 pub(super) type GroupId = usize;
 
 const DIRECTIONS: [Direction; 2] = [Direction::Ingress, Direction::Egress];
 
-/// A security group.
 #[derive(Debug)]
 pub(super) struct Group {
     pub(super) key: GroupKey,
     pub(super) ports: BTreeSet<PortId>,
-    /// How many of its ports have an address of IPv4, and of IPv6.
+    /// Number of its ports with an IPv4 address, and with an IPv6 address.
     pub(super) families: [usize; 2],
     pub(super) lines: Result<BTreeSet<Line>, Why>,
 }
 
-/// A pod with its port.
+/// A pod and its port.
 #[derive(Debug)]
 pub(super) struct Port {
     pub(super) endpoint: Arc<Endpoint>,
-    /// The groups whose rules are for it.
+    /// The groups whose rules apply to the port.
     pub(super) groups: Vec<GroupId>,
-    /// The peer groups that it is in.
+    /// The peer groups that contain the port.
     pub(super) peers: BTreeSet<Arc<[SetId]>>,
 }
 
-/// What rules of policies name together.
+/// A combination of sets that rules of policies name.
 #[derive(Debug, Default)]
 pub(super) struct Peer {
-    /// How many groups each rule that names it is in.
+    /// For each rule that names the peer: the number of groups with the rule.
     pub(super) users: BTreeMap<PeerUser, usize>,
 }
 
@@ -59,16 +58,16 @@ struct Listed {
     ports: usize,
 }
 
-/// What the last transaction has changed.
+/// The effect of the last transaction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changed {
-    /// Groups that are new, gone or have other rules.
+    /// Groups added, removed or with other rules.
     pub groups: usize,
-    /// Ports that are in other groups, or new or gone.
+    /// Ports added, removed or with other groups.
     pub ports: usize,
 }
 
-/// See the module above.
+/// The renderer of a Neutron server's security groups.
 #[derive(Debug)]
 pub struct NeutronRenderer {
     limit: usize,
@@ -85,7 +84,7 @@ pub struct NeutronRenderer {
     peers_of_set: AHashMap<SetId, BTreeSet<Arc<[SetId]>>>,
     lists: AHashMap<ListId, Listed>,
     nodes: BTreeMap<Arc<str>, Vec<IpAddr>>,
-    /// Groups to be written anew, and ports whose peer groups are to be.
+    /// Groups whose lines, and ports whose peer groups, must be computed again.
     stale_groups: BTreeSet<GroupId>,
     stale_ports: BTreeSet<PortId>,
     changed: Changed,
@@ -98,7 +97,7 @@ impl Default for NeutronRenderer {
 }
 
 impl NeutronRenderer {
-    /// A renderer that refuses groups of more than `limit` rules of a family, see [`MAX_RULES`].
+    /// Creates a renderer that refuses groups with more than `limit` rules of a family ([`MAX_RULES`]).
     pub fn with_limit(limit: usize) -> Self {
         Self {
             limit,
@@ -121,22 +120,22 @@ impl NeutronRenderer {
         }
     }
 
-    /// What the last transaction has changed.
+    /// The effect of the last transaction.
     pub fn changed(&self) -> &Changed {
         &self.changed
     }
 
-    /// The ports by the names of their pods.
+    /// The ports by pod name.
     pub(super) fn named_ports(&self) -> impl Iterator<Item = (&PodName, &Port)> {
         self.by_name.iter().filter_map(|(name, &id)| Some((name, self.ports[id].as_ref()?)))
     }
 
-    /// Whether any of these sets is one of ports, so that there is a group of them.
+    /// Whether any of these sets is exact, so that a group represents it.
     pub(super) fn is_group(&self, sets: &[SetId]) -> bool {
         sets.iter().any(|set| self.members.is_exact(*set))
     }
 
-    /// The rules of a list, for its name.
+    /// The rules of a list, to derive its name. `None` if the list is not in use.
     pub(super) fn rules_of(&self, list: ListId) -> Option<&TieredList> {
         self.lists.get(&list).map(|listed| &*listed.list)
     }
@@ -171,7 +170,7 @@ impl NeutronRenderer {
             if was_exact != is_exact {
                 self.stale_ports.extend(self.members.ports_in(set));
             }
-            // Where a set is one of ports, a policy's rules name the group of these ports, whoever they are.
+            // Rules of policies name an exact set by its group, so a change of its ports does not affect them.
             let by_members = |id: &&GroupId| {
                 let key = self.groups[**id].as_ref().map(|group| &group.key);
                 !(was_exact && is_exact) || matches!(key, Some(GroupKey::Whole { .. }))
@@ -183,7 +182,7 @@ impl NeutronRenderer {
     }
 
     fn take_endpoints(&mut self, transaction: &Transaction, origins: &Origins) {
-        // First those that give up addresses: another pod may take them.
+        // Ports that release addresses come first, because another pod may take them.
         for (name, new) in &transaction.endpoints {
             let Some(&id) = self.by_name.get(name) else { continue };
             let old = &self.ports[id].as_ref().expect("named").endpoint;
@@ -242,7 +241,7 @@ impl NeutronRenderer {
         self.changed.ports += 1;
     }
 
-    /// The groups of a pod's rules.
+    /// The groups that a pod's rules need.
     fn keys(&self, endpoint: &Endpoint) -> Vec<GroupKey> {
         let mut keys = Vec::new();
         let mut policies: BTreeMap<&PolicyName, [Option<Arc<[Allow]>>; 2]> = BTreeMap::new();
@@ -278,7 +277,7 @@ impl NeutronRenderer {
         keys
     }
 
-    /// Brings what is stale up to date.
+    /// Computes the stale groups and ports.
     fn write(&mut self) {
         for id in std::mem::take(&mut self.stale_groups) {
             let Some(group) = &self.groups[id] else { continue };
@@ -337,7 +336,7 @@ impl Renderer for NeutronRenderer {
         "neutron".into()
     }
 
-    /// Never fails. Without the meaning of origins each list is a group of its own.
+    /// Never fails. As the origins are unknown, each list becomes one group.
     fn render(&mut self, transaction: &Transaction) -> Result<(), BoxError> {
         self.render_with(transaction, &Origins::default())
     }
@@ -367,7 +366,7 @@ impl Renderer for NeutronRenderer {
     }
 }
 
-/// Pods that a refusal names: as many as a person reads.
+/// Maximum number of pods named in a refusal.
 const SHOWN_PODS: usize = 5;
 
 fn families(endpoint: &Endpoint) -> [bool; 2] {

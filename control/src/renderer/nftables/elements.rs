@@ -1,23 +1,23 @@
-//! An address set as elements of the kernel's sets: single addresses and blocks.
+//! An address set as elements of the kernel's sets: single addresses, and blocks of addresses.
 //!
 //! ```text
 //!   interval   ..a|aaaaaaaa|aaaaaaaa|aaa..      blocks of 256 addresses that are whole: one element of an interval set
 //!                 `------block-----'            what is left at either end: an element of a hash set for each address
 //! ```
-//! A hash set takes and gives up single elements without a look at the others; an interval set is given anew when it changes, because
-//! what nft makes of a change of one depends on all its elements. Pods' addresses are a few each, wherever they lie, and come and go;
-//! blocks are those of policies and stay. An interval leaves at most 510 single addresses; a set that would have too many of them, as a
-//! block with thousands of exceptions has, is blocks altogether.
+//! Changing an element of a hash set does not touch the others. An interval set is rewritten with each change, because nft's handling of a
+//! change depends on all elements. Pods' addresses change often and come in short intervals anywhere. Blocks come from policies and rarely
+//! change. An interval leaves at most 510 single addresses. A set with too many of them, such as a block with thousands of exceptions,
+//! consists of blocks only.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use bulkhead_classifier::AddressSet;
 
-/// Addresses of a block. A pod network's smallest block is about as large.
+/// Number of addresses of a block, about that of a small pod network.
 const BLOCK: u128 = 256;
 
-/// The elements of the four sets that stand for an address set, sorted.
+/// The sorted elements of the four kernel sets that represent an address set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Elements {
     pub(super) hosts4: Vec<u128>,
@@ -34,19 +34,19 @@ impl Elements {
     }
 }
 
-/// The most single addresses of a set whose intervals have many each. With fewer an interval set would be larger than what it saves: pods'
-/// addresses, of which a large cluster has more, are an interval or two each.
+/// Maximum number of single addresses of a set whose intervals have more than [`FEW`] each. A lower limit would also affect the pods of a
+/// large cluster, and an interval set of their addresses would cost more than it saves.
 const MAX_HOSTS: u128 = 65_536;
-/// Single addresses of an interval that are not many.
+/// Maximum number of single addresses of an interval that count as few.
 const FEW: u128 = 16;
 
-/// How many single addresses [`split`] makes of an interval.
+/// Number of single addresses that [`split`] produces from an interval.
 const fn singles((first, last): (u128, u128)) -> u128 {
     let (whole, end) = whole_blocks((first, last));
     if whole >= end { last - first + 1 } else { whole * BLOCK - first + (last % BLOCK + 1) % BLOCK }
 }
 
-/// By number of block: the first of an interval that is whole, and the first after them that is not.
+/// The block numbers of an interval: the first complete block, and the end of the complete blocks (exclusive).
 const fn whole_blocks((first, last): (u128, u128)) -> (u128, u128) {
     (first / BLOCK + (first % BLOCK != 0) as u128, last / BLOCK + (last % BLOCK == BLOCK - 1) as u128)
 }
@@ -72,7 +72,7 @@ fn split(intervals: impl Iterator<Item = (u128, u128)> + Clone) -> (Vec<u128>, V
     (hosts, blocks)
 }
 
-/// What of `one` is not in `other`; both sorted.
+/// The elements of `one` that are not in `other`. Both are sorted.
 pub(super) fn without(one: &[u128], other: &[u128]) -> Vec<u128> {
     let mut other = other.iter().peekable();
     let mut left = Vec::new();
@@ -85,7 +85,7 @@ pub(super) fn without(one: &[u128], other: &[u128]) -> Vec<u128> {
     left
 }
 
-/// An address as text.
+/// The address with this number.
 pub(super) fn address(number: u128, v4: bool) -> IpAddr {
     match u32::try_from(number) {
         Ok(number) if v4 => Ipv4Addr::from(number).into(),
@@ -93,17 +93,17 @@ pub(super) fn address(number: u128, v4: bool) -> IpAddr {
     }
 }
 
-/// Elements as nft reads them.
+/// Single addresses in nft's syntax.
 pub(super) fn hosts(numbers: &[u128], v4: bool) -> String {
     joined(numbers.iter().map(|&number| address(number, v4).to_string()))
 }
 
-/// The same of blocks.
+/// Blocks in nft's syntax.
 pub(super) fn blocks(blocks: &[(u128, u128)], v4: bool) -> String {
     joined(blocks.iter().map(|&(first, last)| format!("{}-{}", address(first, v4), address(last, v4))))
 }
 
-/// Elements that are text already.
+/// Elements that are already in nft's syntax.
 pub(super) fn texts(texts: &BTreeSet<String>) -> String {
     joined(texts.iter().cloned())
 }

@@ -1,5 +1,5 @@
-//! nftables: the node's kernel enforces policy, for a node without AF_XDP or beside another network plugin. The structure is
-//! that of Calico's felix; what differs is said with its reason.
+//! The nftables renderer: the node's kernel enforces policy, for a node without AF_XDP or next to another network plugin. The structure is
+//! that of Calico's felix, with the following differences and reasons.
 //!
 //! ```text
 //!   hook          priority     chain      asks
@@ -11,26 +11,26 @@
 //!
 //!   to-VETH: established? accept | jump list-N ---> list-N-admin, list-N-policy, list-N-baseline | drop
 //! ```
-//! * **Postrouting, not forward.** There, destinations are translated whoever does it (DNAT in prerouting or output, IPVS in input, which
-//!   sends from output), sources are not yet, and one place sees what pods send each other and what the node sends them. In output the
-//!   way out is still that of the address before translation.
-//! * **Two base chains, no packet marks.** An `accept` ends one base chain and the next one is asked all the same; so the egress
-//!   rules of one pod and the ingress rules of the other need no mark that carries a verdict. A Pass is a `return` from its tier's chain.
-//! * **Rules read the connection** (`ct original ip saddr`, `ct reply ip saddr`, `ct reply proto-src`), not the packet. They are
-//!   the same for a packet of either direction and whatever has translated the connection.
-//! * **Established is what this policy has allowed.** A connection carries the epoch of the policy that has judged it, in
-//!   [`MARK_MASK`] of its mark. Each change has a new epoch, and the next packet of a connection, in either direction, is judged
-//!   again: what stays allowed goes on, what does not ends. Deleting entries of connection tracking lost: it takes the translation of
-//!   a Service with it, a deleted connection that stays allowed is opened anew by whoever speaks first, and which ones to delete is
-//!   policy judged a second time, in another place.
-//! * **A change comes in two steps.** A packet is not judged by one generation of the kernel's rules alone: it may meet the old sets
-//!   and then the new `remember`. So the first step leaves `remember` empty ([`NftRenderer::change`]), and the second, when no packet
-//!   of before is on its way any more, fills it ([`remember`]).
-//! * **Sets by kind.** Addresses stand in hash sets, of which a change touches nothing else; blocks (`elements`) in interval
+//! * **Postrouting, not forward.** In postrouting, destinations are already translated (by DNAT in prerouting or output, or by IPVS in
+//!   input,
+//!   which sends from output), and sources are not. One hook sees traffic between pods and from the node to pods. In output, the route is
+//!   still that of the address before translation.
+//! * **Two base chains, no packet marks.** An `accept` ends one base chain, and the next is still evaluated. So the egress rules of one pod
+//!   and the ingress rules of the other need no mark to pass on a verdict. A Pass is a `return` from its tier's chain.
+//! * **Rules match the connection** (`ct original ip saddr`, `ct reply ip saddr`, `ct reply proto-src`), not the packet. They apply to
+//!   packets of both directions, under any translation.
+//! * **Established means allowed by this policy.** A connection carries the epoch of the policy that judged it, in [`MARK_MASK`] of its
+//!   mark.
+//!   Each change starts a new epoch, and the next packet of a connection, in either direction, is judged again. Deleting conntrack entries
+//!   instead would lose a Service's translation, would let either end reopen an allowed connection, and would need a second
+//!   implementation of policy to select the entries.
+//! * **A change takes two steps.** A packet may see sets of the old ruleset and then the new `remember` chain. So the first step empties
+//!   `remember` ([`NftRenderer::change`]). The second fills it when no earlier packet is in transit ([`remember`]).
+//! * **Sets by kind.** Single addresses are in hash sets, where a change affects no other element. Blocks (`elements`) are in interval
 //!   sets.
 //!
-//! **Invariant.** What [`NftRenderer::full`] says is a function of the last rules, sets and interfaces alone. What
-//! [`NftRenderer::change`] says turns what was taken before into that, in one transaction.
+//! **Invariant.** [`NftRenderer::full`] is a function of the latest rules, sets and interfaces. [`NftRenderer::change`] turns the ruleset
+//! taken before into that one, in one transaction.
 
 mod comment;
 mod elements;
@@ -53,51 +53,51 @@ use crate::contract::{Endpoint, SetDelta, SetId, Transaction};
 use crate::object::PodName;
 use crate::origin::Origins;
 
-/// The table, which nobody else touches.
+/// The name of the table. It belongs to Bulkhead alone.
 pub const TABLE: &str = "inet bulkhead";
 
-/// The bits of a connection's mark that are ours: the rest is left to others (`0x80` is that of the AWS plugin, for one). With 24 bits a
-/// connection would have to be silent for 16 million changes to be taken for one that the present policy has judged.
+/// The bits of a connection's mark that Bulkhead uses. Other programs use the rest (the AWS plugin uses `0x80`). The 24 bits wrap after 16
+/// million changes: a connection that stays silent for so long could pass as judged by the present policy.
 pub const MARK_MASK: u32 = 0xffff_ff00;
 
-/// A policy's number, as connections carry it.
+/// The number of a policy version, stored in the marks of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Epoch(u32);
 
 impl Epoch {
-    /// The epoch that this mark carries; none for the mark of a connection that nobody has judged.
+    /// The epoch in this mark. `None` if no policy has judged the connection.
     pub fn of_mark(mark: u32) -> Option<Self> {
         (mark & MARK_MASK != 0).then_some(Self(mark & MARK_MASK))
     }
 
-    /// One of all that there are. Where nothing is known of what the node's connections carry, it is one at random.
+    /// Creates an epoch from a random number, for a start without knowledge of the epochs in existing marks.
     pub fn any(random: u64) -> Self {
         let epochs = u64::from(MARK_MASK >> MARK_MASK.trailing_zeros());
         let number = u32::try_from(random % epochs).expect("less than a mark");
         Self((number + 1) << MARK_MASK.trailing_zeros())
     }
 
-    /// The one after this one. Never 0, which a connection has that nobody has judged.
+    /// The next epoch. Never 0, which marks connections that no policy has judged.
     #[must_use]
     pub fn next(self) -> Self {
         let next = self.0.wrapping_add(1 << MARK_MASK.trailing_zeros());
         Self::of_mark(next).unwrap_or(Self(1 << MARK_MASK.trailing_zeros()))
     }
 
-    /// The mark that carries it.
+    /// The mark with this epoch.
     pub const fn mark(self) -> u32 {
         self.0
     }
 }
 
-/// What becomes of the addresses of one set.
+/// The change of a set's addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SetChange {
     /// The set's name.
     pub set: String,
-    /// Those that go.
+    /// The removed addresses.
     pub gone: Vec<IpAddr>,
-    /// Those that come.
+    /// The added addresses.
     pub new: Vec<IpAddr>,
 }
 
@@ -106,38 +106,38 @@ pub struct SetChange {
 pub struct Change {
     /// The script for `nft -f`.
     pub script: String,
-    /// The same where nothing changes but addresses of sets, and the epoch: for who can tell the kernel that without nft.
+    /// The changes if only addresses of sets and the epoch change, for a caller that talks to the kernel without nft. `None` otherwise.
     pub sets: Option<Vec<SetChange>>,
 }
 
-/// Which interfaces that nobody has named are a pod's all the same: those drop.
+/// Unknown interfaces that may belong to a pod. Their traffic is dropped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Suspects {
     /// Every veth.
     #[default]
     Veth,
-    /// Those whose names begin with one of these.
+    /// Interfaces whose names begin with one of these prefixes.
     Prefixes(Vec<Arc<str>>),
 }
 
-/// See the module.
+/// The renderer of a node's nftables ruleset.
 #[derive(Debug)]
 pub struct NftRenderer {
     node: Arc<str>,
     sets: BTreeMap<SetId, Arc<AddressSet>>,
     endpoints: BTreeMap<PodName, Arc<Endpoint>>,
     own: Arc<AddressSet>,
-    /// Each interface with the pod behind it; none for the uplink and whatever else is no pod's.
+    /// Each interface with its pod. `None` for the uplink and other interfaces without a pod.
     interfaces: BTreeMap<Arc<str>, Option<PodName>>,
     suspects: Suspects,
     is_closed: bool,
     revision: u64,
-    /// What was taken; none where all has to be said.
+    /// The state of the kernel's ruleset. `None` if unknown, so that the next change must be complete.
     taken: Option<State>,
 }
 
 impl NftRenderer {
-    /// A renderer of this node, which knows no interface.
+    /// Creates a renderer of this node, without interfaces.
     pub fn of_node(node: Arc<str>) -> Self {
         Self {
             node,
@@ -152,21 +152,21 @@ impl NftRenderer {
         }
     }
 
-    /// The ruleset of a node of which nothing is known: interfaces that may be a pod's drop.
+    /// The ruleset of a node without any state. It drops traffic of interfaces that may belong to a pod.
     pub fn closed(node: Arc<str>, suspects: Suspects, epoch: Epoch) -> String {
         let mut renderer = Self::of_node(node);
         renderer.set_suspects(suspects);
         renderer.full(epoch, &Origins::default())
     }
 
-    /// Makes these all known interfaces, by name, each with the pod behind it, or none. A pod of which the state knows nothing
-    /// is closed. Names that nftables would read as something else are left out, and so dropped with the unknown ones.
+    /// Sets all known interfaces by name, each with its pod or `None`. Traffic of a pod without state is dropped. Names that are not
+    /// literal in nftables are left out, and so treated as unknown.
     pub fn set_interfaces(&mut self, interfaces: BTreeMap<Arc<str>, Option<PodName>>) {
         self.interfaces = interfaces;
         self.interfaces.retain(|name, _| script::is_plain(name));
     }
 
-    /// Which unknown interfaces drop. Prefixes that are no part of an interface's name are left out.
+    /// Sets which unknown interfaces are dropped. Prefixes that cannot occur in an interface name are left out.
     pub fn set_suspects(&mut self, suspects: Suspects) {
         self.suspects = suspects;
         if let Suspects::Prefixes(prefixes) = &mut self.suspects {
@@ -175,33 +175,32 @@ impl NftRenderer {
         self.taken = None;
     }
 
-    /// Whether no pod may send or be sent anything, because there is no state to judge by.
+    /// Sets whether all traffic of pods is dropped, because no state exists to judge it by.
     pub const fn set_closed(&mut self, is_closed: bool) {
         self.is_closed = is_closed;
     }
 
-    /// Another number with each transaction that changes anything of the rules, sets and addresses.
+    /// The number of the current rules, sets and addresses. Changes with each transaction that changes any of them.
     pub const fn revision(&self) -> u64 {
         self.revision
     }
 
-    /// Whether it is known what the kernel has.
+    /// Whether the kernel's ruleset is known.
     pub const fn is_taken(&self) -> bool {
         self.taken.is_some()
     }
 
-    /// The pods of the node that rules are known of, with their addresses.
+    /// The node's pods with rules, and their addresses.
     pub fn pods(&self) -> impl Iterator<Item = (&PodName, &[IpAddr])> {
         self.endpoints.iter().map(|(name, endpoint)| (name, &*endpoint.addresses))
     }
 
-    /// The ruleset, whole: a script for `nft -f` that puts it in the place of whatever the table has. Connections are not
-    /// remembered yet ([`remember`]).
+    /// The whole ruleset: a script for `nft -f` that replaces the table. Connections are not remembered yet ([`remember`]).
     pub fn full(&self, epoch: Epoch, origins: &Origins) -> String {
         Script::full(&self.node, &self.suspects, &self.state(), epoch, origins)
     }
 
-    /// What turns the ruleset that was taken last into the present one, in one transaction; none where they are the same.
+    /// The change from the ruleset taken last to the present one, in one transaction. `None` if both are equal.
     pub fn change(&self, epoch: Epoch, origins: &Origins) -> Option<Change> {
         let state = self.state();
         match &self.taken {
@@ -214,17 +213,17 @@ impl NftRenderer {
         }
     }
 
-    /// The kernel has taken the last script that was made.
+    /// Records that the kernel has loaded the latest script.
     pub fn take(&mut self) {
         self.taken = Some(self.state());
     }
 
-    /// Nobody knows what the kernel has: the next change says all.
+    /// Records that the kernel's ruleset is unknown. The next change is then complete.
     pub fn forget(&mut self) {
         self.taken = None;
     }
 
-    /// The pods behind the interfaces, by interface.
+    /// The interfaces and their pods.
     pub fn interfaces(&self) -> &BTreeMap<Arc<str>, Option<PodName>> {
         &self.interfaces
     }
@@ -248,8 +247,8 @@ impl NftRenderer {
     }
 }
 
-/// Has connections that both ends allow remembered: the second step of a change, to be taken when the packets that were on their
-/// way at the first one are gone.
+/// The second step of a change: a script that makes the kernel remember connections that both ends allow. Must be loaded after the packets
+/// in transit at the first step are gone.
 pub fn remember(epoch: Epoch) -> String {
     skeleton::remember(epoch)
 }
@@ -259,7 +258,7 @@ impl Renderer for NftRenderer {
         "nftables".into()
     }
 
-    /// Never fails: what the kernel says of it is known when it is asked.
+    /// Never fails. The kernel's errors appear when a script is loaded.
     fn render(&mut self, transaction: &Transaction) -> Result<(), BoxError> {
         let mut has_changed = transaction.resync;
         if transaction.resync {

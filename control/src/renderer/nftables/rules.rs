@@ -1,4 +1,4 @@
-//! A tier's rules as rules of nft, and the names of chains and sets.
+//! Translates a tier's rules into nft's syntax, and names chains and sets.
 
 use std::fmt::Write as _;
 
@@ -8,10 +8,10 @@ use crate::contract::{ListId, Peers, SetId, TierRule, TieredList};
 use crate::object::{RuleAction, Tier};
 use crate::origin::{Direction, Origins};
 
-/// Protocols that have ports, as the kernel tracks them. Of others a policy cannot name any.
+/// Protocols with ports that the kernel tracks. A policy cannot name ports of other protocols.
 const WITH_PORTS: [u8; 3] = [protocol::TCP, protocol::UDP, protocol::SCTP];
 
-/// The sets that stand for an address set: suffix, type, whether it has blocks, and whether it is of IPv4.
+/// The kernel sets that represent an address set: suffix, type, whether it contains blocks, and whether it is IPv4.
 pub(super) const KINDS: [(&str, &str, bool, bool); 4] = [
     ("hosts4", "ipv4_addr", false, true),
     ("blocks4", "ipv4_addr", true, true),
@@ -19,20 +19,20 @@ pub(super) const KINDS: [(&str, &str, bool, bool); 4] = [
     ("blocks6", "ipv6_addr", true, false),
 ];
 
-/// The node's own addresses.
+/// The sets of the node's own addresses: name, type, and whether it is IPv4.
 pub(super) const OWN_SETS: [(&str, &str, bool); 2] = [("own4", "ipv4_addr", true), ("own6", "ipv6_addr", false)];
 
 pub(super) fn set_name(set: SetId, suffix: &str) -> String {
     format!("set-{}-{suffix}", set.0)
 }
 
-/// `to-VETH`, what comes to the pod, or `from-VETH`. Names of interfaces are plain by now.
+/// `to-VETH` for traffic to the pod, `from-VETH` for traffic from it. The interface's name is plain ([`super::script`]).
 pub(super) fn workload_chain(interface: &str, direction: Direction) -> String {
     let prefix = match direction {
         Direction::Ingress => "to",
         Direction::Egress => "from",
     };
-    // Letters that a chain's name cannot have. No interface has a slash, so that two names stay two.
+    // Escapes characters that are invalid in a chain's name. Interface names contain no slash, so names stay unique.
     let mut name = format!("{prefix}-");
     for letter in interface.chars() {
         if letter.is_ascii_alphanumeric() || "-._".contains(letter) {
@@ -57,7 +57,7 @@ fn tier_chain(list: ListId, tier: Tier) -> String {
     format!("{}-{tier}", list_chain(list))
 }
 
-/// A chain with its comment and its rules.
+/// A chain with its comment and rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Chain {
     pub(super) name: String,
@@ -77,7 +77,7 @@ fn tiers(list: &TieredList) -> Vec<Tier> {
     tiers
 }
 
-/// The chains of a list: one that asks the tiers in order, and one for each tier.
+/// The chains of a list: one that jumps to the tiers in order, and one per tier.
 pub(super) fn chains(list: &TieredList, direction: Direction, comment: impl Fn(&TierRule) -> String) -> Vec<Chain> {
     let tiers = tiers(list);
     let mut rules: Vec<String> = tiers.iter().map(|&tier| format!("jump {}", tier_chain(list.id, tier))).collect();
@@ -94,7 +94,7 @@ pub(super) fn chains(list: &TieredList, direction: Direction, comment: impl Fn(&
     std::iter::once(first).chain(tiers.iter().map(|&tier| of_tier(tier))).collect()
 }
 
-/// The counter of what an origin's rules have decided: `allow-12`, `deny-12`, `pass-12`.
+/// The name of the counter of an origin's decisions: `allow-12`, `deny-12`, `pass-12`.
 pub(super) fn counter(action: RuleAction, origin: OriginId) -> String {
     let action = match action {
         RuleAction::Accept => "allow",
@@ -104,17 +104,17 @@ pub(super) fn counter(action: RuleAction, origin: OriginId) -> String {
     format!("{action}-{}", origin.0)
 }
 
-/// What is said of traffic that no rule says anything of.
+/// The final rule for traffic that no other rule matches.
 pub(super) fn open(direction: Direction) -> String {
     format!("counter name \"{}\" accept", counter(RuleAction::Accept, Origins::not_isolated(direction)))
 }
 
-/// The rules that stand for one: for each set that has some of its peers, and each protocol.
+/// The nft rules of one rule: one for each set of its peers and each protocol.
 fn rule_texts(rule: &TierRule, direction: Direction, comment: &str) -> Vec<String> {
     let verdict = match rule.action {
         RuleAction::Accept => "accept",
         RuleAction::Deny => "drop",
-        // What the tier has not decided; the next one is asked.
+        // The tier leaves the decision to the next one.
         RuleAction::Pass => "return",
     };
     let end = format!("counter name \"{}\" {verdict} comment \"{comment}\"", counter(rule.action, rule.origin));
@@ -126,12 +126,12 @@ fn rule_texts(rule: &TierRule, direction: Direction, comment: &str) -> Vec<Strin
     texts
 }
 
-/// The field of the connection that has the other end's address.
+/// The conntrack field with the address of the other end.
 const fn field(direction: Direction, v4: bool) -> &'static str {
     match (direction, v4) {
         (Direction::Ingress, true) => "ct original ip saddr",
         (Direction::Ingress, false) => "ct original ip6 saddr",
-        // After translation: where the answers come from.
+        // After translation: the source of the replies.
         (Direction::Egress, true) => "ct reply ip saddr",
         (Direction::Egress, false) => "ct reply ip6 saddr",
     }
@@ -150,7 +150,7 @@ fn peers(peers: &Peers, direction: Direction) -> Vec<String> {
     }
 }
 
-/// Protocols and ports as matches: one for each protocol that has ports of its own.
+/// Protocols and ports as nft matches: one for each protocol with ports of its own.
 fn services(services: &Services) -> Vec<String> {
     let Services::Set(set) = services else { return vec![String::new()] };
     let mut texts = Vec::new();
@@ -171,7 +171,7 @@ fn services(services: &Services) -> Vec<String> {
         for number in (first..=last).filter(|number| WITH_PORTS.contains(number)) {
             texts.push(format!("meta l4proto {number} ct reply proto-src {{ {} }} ", ranges.join(", ")));
         }
-        // The port of a packet without ports is 0.
+        // nft sees port 0 in packets without ports.
         if ports.iter().any(|ports| ports.first == 0) {
             let others = (first..=last).filter(|number| !WITH_PORTS.contains(number));
             texts.extend(others.map(|number| format!("meta l4proto {number} ")));

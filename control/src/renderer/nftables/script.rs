@@ -1,4 +1,4 @@
-//! Scripts for `nft -f`: a whole ruleset, and what turns one into another. nft makes one transaction of a script.
+//! Scripts for `nft -f`: a whole ruleset, or the change between two. nft applies a script as one transaction.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -19,35 +19,35 @@ use crate::origin::{Direction, Origins};
 
 const DIRECTIONS: [Direction; 2] = [Direction::Egress, Direction::Ingress];
 
-/// Whether nft takes the name of an interface as it is, in quotes: no wildcard, no end of the quotes.
+/// Whether nft takes a quoted interface name literally: without wildcards and quotes.
 pub(super) fn is_plain(name: &str) -> bool {
     !name.is_empty() && name.len() < 16 && name.chars().all(|c| c.is_ascii_alphanumeric() || "-._+@=,".contains(c))
 }
 
-/// A script that is being written.
+/// A script under construction.
 pub(super) struct Script<'a> {
     origins: &'a Origins,
-    /// Commands before the block: what is emptied.
+    /// Commands before the block: they flush chains and sets.
     before: String,
-    /// What is added.
+    /// The block that adds objects.
     block: String,
-    /// Commands after it: elements, and what goes.
+    /// Commands after the block: they add and delete elements and delete objects.
     after: String,
-    /// The addresses of sets that change, which the commands say as well.
+    /// The changed addresses of sets, which the commands contain too.
     sets: Vec<SetChange>,
-    /// What `after` is where it is of these addresses alone.
+    /// The part of `after` that changes these addresses only.
     of_sets: usize,
 }
 
 impl<'a> Script<'a> {
-    /// The whole ruleset, in the place of the one that there is.
+    /// The whole ruleset. It replaces the existing one.
     pub(super) fn full(node: &str, suspects: &Suspects, state: &State, epoch: Epoch, origins: &'a Origins) -> String {
-        // Named first, so that there is one to delete.
+        // Creates the table first, so that deleting it cannot fail.
         let head = format!("table {TABLE}\ndelete table {TABLE}\n");
         head + &skeleton(node, suspects) + &Self::between(&State::default(), state, origins).text(epoch)
     }
 
-    /// What turns one ruleset into another.
+    /// The change from one ruleset to another.
     pub(super) fn change(old: &State, new: &State, epoch: Epoch, origins: &'a Origins) -> Change {
         let head = format!("flush chain {TABLE} remember\nflush set {TABLE} epoch\n");
         let script = if old.has_the_workloads_of(new) {
@@ -77,7 +77,7 @@ impl<'a> Script<'a> {
         script
     }
 
-    /// The same of states with the same workloads: chains and counters are those of workloads.
+    /// The change between states with the same workloads, and so with the same chains and counters.
     fn between_sets(old: &State, new: &State, origins: &'a Origins) -> Self {
         let mut script = Self::new(origins);
         script.sets(old, new);
@@ -99,7 +99,7 @@ impl<'a> Script<'a> {
         }
     }
 
-    /// Sets that are new, whole; of the others what has changed.
+    /// Adds new sets completely, and the changes of other sets.
     fn sets(&mut self, old: &State, new: &State) {
         for (id, set) in &new.sets {
             let before = old.sets.get(id);
@@ -223,7 +223,7 @@ impl<'a> Script<'a> {
         changed("to", old.dispatch(Direction::Ingress), new.dispatch(Direction::Ingress), self);
     }
 
-    /// What nothing names any more, but sets: chains of workloads, which jump to those of lists, then these, then counters.
+    /// Deletes unused objects except sets, in order of reference: chains of workloads, chains of lists, counters.
     fn gone(&mut self, old: &State, new: &State) {
         let mut chains = Vec::new();
         let is_pod = |state: &State, name: &str| state.workloads.get(name).is_some_and(Workload::is_pod);
@@ -236,7 +236,7 @@ impl<'a> Script<'a> {
                 chains.extend(rules::names(&list));
             }
         }
-        // A chain that another one jumps to cannot go; so all are emptied first.
+        // A chain that is the target of a jump cannot be deleted, so all are flushed first.
         for verb in ["flush", "delete"] {
             for chain in &chains {
                 writeln!(self.after, "{verb} chain {TABLE} {chain}").expect("a text takes anything");
@@ -248,7 +248,7 @@ impl<'a> Script<'a> {
         }
     }
 
-    /// Sets that nothing names any more: after the chains that named them.
+    /// Deletes unused sets, after the chains that used them.
     fn gone_sets(&mut self, old: &State, new: &State) {
         for id in old.sets.keys().filter(|id| !new.sets.contains_key(id)) {
             for (suffix, ..) in KINDS {
@@ -274,19 +274,19 @@ impl<'a> Script<'a> {
     }
 }
 
-/// The node's addresses of a family, one by one: it has a few.
+/// The node's addresses of a family, one by one. A node has few.
 fn own_addresses(own: &AddressSet, v4: bool) -> Vec<u128> {
     let of_v4 = own.v4_intervals().iter().map(|&(first, last)| (u128::from(first), u128::from(last)));
     let intervals: Vec<_> = if v4 { of_v4.collect() } else { own.v6_intervals().to_vec() };
     intervals.into_iter().flat_map(|(first, last)| first..=last).collect()
 }
 
-/// The counters that there are: none where there is no ruleset yet.
+/// The ruleset's counters. Empty until the first ruleset is loaded.
 fn counters_of(state: &State) -> BTreeMap<String, OriginId> {
     if *state == State::default() { BTreeMap::new() } else { state.counters() }
 }
 
-/// What is asked of packets of a pod.
+/// The chain for packets of a pod in one direction.
 fn workload_chain(interface: &str, workload: &Workload, direction: Direction) -> Chain {
     let name = rules::workload_chain(interface, direction);
     let (pod, mut rules) = match workload {
@@ -296,7 +296,7 @@ fn workload_chain(interface: &str, workload: &Workload, direction: Direction) ->
             let mut rules = vec!["jump established".to_owned()];
             for address in &endpoint.addresses {
                 let family = if address.is_ipv4() { "ip" } else { "ip6" };
-                // By way of a Service: else it does not leave the pod.
+                // Through a Service. Other packets of a pod to itself do not leave the pod.
                 rules.push(format!(
                     "ct original {family} saddr {address} ct reply {family} saddr {address} counter name \"{}\" accept",
                     rules::counter(RuleAction::Accept, Origins::OWN_POD)
@@ -309,7 +309,7 @@ fn workload_chain(interface: &str, workload: &Workload, direction: Direction) ->
             (endpoint.pod.to_string(), rules)
         }
     };
-    // In the rule and not in the chain, whose comment stays what it was when the interface becomes another pod's.
+    // The comment is on the rule, because a chain's comment cannot change when the interface passes to another pod.
     rules.push(format!("counter name \"closed\" drop comment \"{}\"", comment(format_args!("{direction} of {pod}"))));
     Chain { name, comment: String::new(), rules }
 }

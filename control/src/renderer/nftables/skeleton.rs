@@ -1,4 +1,4 @@
-//! What is the same whatever the policy is: the hooks, who may speak for which address, and what the kernel remembers of a connection.
+//! The fixed part of the ruleset: hooks, source address checks, and the remembering of connections.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use super::comment::comment;
 use super::rules::OWN_SETS;
 use super::{Epoch, MARK_MASK, Suspects, TABLE};
 
-/// What is dropped for another reason than a policy's: the counter, and what it means.
+/// Drop reasons other than policy: the counter's name and its meaning.
 pub const REASONS: [(&str, &str); 8] = [
     ("unknown_interface", "the interface may be a pod's and nobody knows it"),
     ("spoofed_source", "the source address is not the sender's"),
@@ -29,7 +29,7 @@ pub(super) fn remember(epoch: Epoch) -> String {
     )
 }
 
-/// The table as it is before anything of policy is in it.
+/// The table without any policy.
 pub(super) fn skeleton(node: &str, suspects: &Suspects) -> String {
     let mut text = format!("table {TABLE} {{\n  comment \"{}\"\n", comment(format_args!("policy of node {node}")));
     for (name, why) in REASONS {
@@ -60,7 +60,7 @@ pub(super) fn skeleton(node: &str, suspects: &Suspects) -> String {
     text.push_str("    iifname @pods goto speaks\n");
     text.push_str("    ip saddr @unplaced4 counter name \"unplaced_pod\" drop\n");
     text.push_str("    ip6 saddr @unplaced6 counter name \"unplaced_pod\" drop\n");
-    // Nobody else speaks for the node's pods, nor for the node, whose packets begin here. The kernel sees to the second for IPv4 alone.
+    // Only the node's pods may use their addresses, and only the node its own. For the node, the kernel itself checks IPv4 only.
     for set in ["local", "own"] {
         text.push_str(&format!("    iifname != \"lo\" ip saddr @{set}4 counter name \"spoofed_source\" drop\n"));
         text.push_str(&format!("    iifname != \"lo\" ip6 saddr @{set}6 counter name \"spoofed_source\" drop\n"));
@@ -76,8 +76,8 @@ pub(super) fn skeleton(node: &str, suspects: &Suspects) -> String {
     text
 }
 
-/// What a pod may send: packets from its own addresses, and what IPv6 needs on a link from link-local ones. Not the advertisements of
-/// a router, by which a pod would make itself one (CVE-2020-10749).
+/// Traffic that a pod may send: packets from its own addresses, and what IPv6 needs on a link, from link-local addresses. Router
+/// advertisements are not allowed, because a pod could become a router with them (CVE-2020-10749).
 const SPEAKS: &str = "  chain speaks {
     iifname . ip saddr @sources4 accept
     iifname . ip6 saddr @sources6 accept
@@ -87,12 +87,12 @@ const SPEAKS: &str = "  chain speaks {
   }
 ";
 
-/// The chains at the hooks. In input, IPVS takes what is for a Service at priorities 98 and 99, and sources are translated at 100; in
-/// postrouting they are at 100 as well. By number, because nft knows the names of priorities at some hooks only.
-/// Source: Linux, `NF_IP_PRI_NAT_SRC` and `ip_vs_ops4`.
+/// The chains at the hooks. In input, IPVS handles Services at priorities 98 and 99, and sources are translated at 100. In postrouting,
+/// sources are translated at 100 too. Priorities are numbers, because nft knows their names at some hooks only. Source: Linux,
+/// `NF_IP_PRI_NAT_SRC` and `ip_vs_ops4`.
 ///
-/// Connection tracking knows nothing of neighbour and listener discovery. A packet of the first that was routed has a hop limit below 255
-/// (RFC 4861 §7.1), and one of the second stays on its link (RFC 3810 §5): neither is a way past policy.
+/// Connection tracking ignores neighbour and listener discovery. A routed neighbour discovery packet has a hop limit below 255 (RFC 4861
+/// §7.1), and listener discovery stays on its link (RFC 3810 §5), so neither bypasses policy.
 const BASE: &str = r#"  chain untracked {
     ip6 hoplimit 255 icmpv6 type { 133, 135, 136 } accept
     ip6 hoplimit 255 iifname != @pods icmpv6 type 134 accept

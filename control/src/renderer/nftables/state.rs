@@ -1,4 +1,4 @@
-//! What there is to enforce on a node, as a value: two of them say what a change is.
+//! The enforced state of a node as a value. Comparing two states yields a change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -11,14 +11,13 @@ use crate::contract::{Endpoint, ListId, SetId, TieredList};
 use crate::object::{PodName, RuleAction};
 use crate::origin::{Direction, Origins};
 
-/// What is behind an interface.
+/// The workload behind an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Workload {
-    /// The uplink, or whatever else policy says nothing of.
+    /// The uplink, or another interface without policy.
     NoPod,
-    /// A pod that nothing is known of: nothing passes.
+    /// A pod without state. Its traffic is dropped.
     Closed(PodName),
-    /// A pod.
     Pod(Arc<Endpoint>),
 }
 
@@ -27,7 +26,7 @@ impl Workload {
         !matches!(self, Self::NoPod)
     }
 
-    /// The addresses that it may speak for.
+    /// The addresses that the workload may send from.
     pub(super) fn addresses(&self) -> &[IpAddr] {
         match self {
             Self::Pod(endpoint) => &endpoint.addresses,
@@ -44,22 +43,22 @@ impl Workload {
     }
 }
 
-/// See the module.
+/// The enforced state of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct State {
-    /// By interface.
+    /// Workloads by interface.
     pub(super) workloads: BTreeMap<Arc<str>, Workload>,
     pub(super) sets: BTreeMap<SetId, Arc<AddressSet>>,
     /// The node's own addresses.
     pub(super) own: Arc<AddressSet>,
-    /// Addresses of the node's pods whose interface nobody knows.
+    /// Addresses of the node's pods whose interface is unknown.
     pub(super) unplaced: BTreeSet<IpAddr>,
-    /// Addresses of all of the node's pods.
+    /// Addresses of all pods of the node.
     pub(super) local: BTreeSet<IpAddr>,
 }
 
 impl State {
-    /// Whether nothing but sets, and the node's own addresses, differs.
+    /// Whether the states differ only in sets and in the node's own addresses.
     pub(super) fn has_the_workloads_of(&self, other: &Self) -> bool {
         self.workloads == other.workloads && self.unplaced == other.unplaced && self.local == other.local
     }
@@ -77,7 +76,7 @@ impl State {
         lists
     }
 
-    /// The counters of rules, by name, each with what it counts for.
+    /// The counters of rules by name, each with its origin.
     pub(super) fn counters(&self) -> BTreeMap<String, OriginId> {
         let mut counters = BTreeMap::new();
         let mut add = |action, origin| counters.insert(rules::counter(action, origin), origin);
@@ -93,7 +92,7 @@ impl State {
         counters
     }
 
-    /// The elements of a set of pairs of interface and address that pods may speak for, of this family.
+    /// The elements of the set of allowed pairs of interface and source address, for one address family.
     pub(super) fn sources(&self, v4: bool) -> BTreeSet<String> {
         let pairs = self.workloads.iter().flat_map(|(name, workload)| {
             workload.addresses().iter().filter(move |address| address.is_ipv4() == v4).map(move |a| (name, a))
@@ -101,13 +100,13 @@ impl State {
         pairs.map(|(name, address)| format!("\"{name}\" . {address}")).collect()
     }
 
-    /// The interfaces that are known, or only those of pods.
+    /// All known interfaces, or only those of pods.
     pub(super) fn names(&self, pods: bool) -> BTreeSet<String> {
         let named = self.workloads.iter().filter(|(_, workload)| !pods || workload.is_pod());
         named.map(|(name, _)| format!("\"{name}\"")).collect()
     }
 
-    /// The elements of the map of a direction.
+    /// The elements of a direction's verdict map.
     pub(super) fn dispatch(&self, direction: Direction) -> BTreeSet<String> {
         let pods = self.workloads.iter().filter(|(_, workload)| workload.is_pod());
         pods.map(|(name, _)| format!("\"{name}\" : goto {}", rules::workload_chain(name, direction))).collect()

@@ -1,4 +1,4 @@
-//! What stays in force for pods whose new lists cannot be lowered.
+//! The lists kept in force for pods whose new lists cannot be lowered.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,18 +9,18 @@ use crate::object::PodName;
 use crate::origin::Direction;
 use crate::renderer::{Instead, Refusal};
 
-/// By pod and direction, while its new list cannot be lowered: the list that was in force before, none inside for a pod to
-/// which everything was open. A pod that is not in here had nothing in force, and is closed.
+/// The lists in force before, by pod and direction, while the new list cannot be lowered. `None` for a pod that was not restricted. A pod
+/// without an entry had no list in force, and is closed.
 #[derive(Debug, Default)]
 pub(super) struct Kept(BTreeMap<(PodName, Direction), Option<Arc<PlainList>>>);
 
 impl Kept {
     pub(super) fn get(&self, pod: &PodName, direction: Direction) -> Option<&Option<Arc<PlainList>>> {
-        // Mostly there is none at all, and pods are many.
+        // Usually the map is empty, and pods are many.
         if self.0.is_empty() { None } else { self.0.get(&(pod.clone(), direction)) }
     }
 
-    /// Remembers what was in force, or that nothing was.
+    /// Records the list that was in force before. Outer `None` if the pod had nothing in force.
     pub(super) fn set(&mut self, pod: &PodName, direction: Direction, before: Option<Option<Arc<PlainList>>>) {
         match before {
             Some(before) => drop(self.0.insert((pod.clone(), direction), before)),
@@ -29,7 +29,7 @@ impl Kept {
         }
     }
 
-    /// Forgets what is not needed any more.
+    /// Removes entries that are no longer needed.
     pub(super) fn retain(&mut self, is_needed: impl Fn(&PodName, Direction) -> bool) {
         self.0.retain(|(pod, direction), _| is_needed(pod, *direction));
     }
@@ -41,7 +41,7 @@ impl Kept {
 }
 
 impl PlainLists {
-    /// Remembers what is in force for a pod whose lists change, in case that the new ones cannot be lowered.
+    /// Records the lists in force for a pod whose lists change, in case the new ones cannot be lowered.
     pub(super) fn keep(&mut self, pod: &PodName, old: Option<&Endpoint>, new: Option<&Endpoint>) {
         for direction in [Direction::Ingress, Direction::Egress] {
             let id = |endpoint: Option<&Endpoint>| Some(list_of(endpoint?, direction)?.id);
@@ -53,7 +53,7 @@ impl PlainLists {
         }
     }
 
-    /// What is in force for an endpoint in one direction; none where it is closed.
+    /// The list in force for an endpoint in one direction. `None` if all traffic is denied.
     pub(super) fn in_force(
         &self,
         pod: &PodName,
@@ -86,7 +86,7 @@ impl PlainLists {
     }
 }
 
-/// Pods that are named in one line.
+/// Maximum number of pods named in one line.
 const MAX_NAMED: usize = 5;
 
 fn names(pods: &[&PodName]) -> String {

@@ -1,4 +1,4 @@
-//! Lowering: ordered rules in tiers to ordered rules that allow or deny, with the same verdicts.
+//! Lowering translates ordered rules in tiers into ordered rules that allow or deny, with the same verdicts.
 //!
 //! ```text
 //!  Admin          1 Accept A        allow A
@@ -7,12 +7,12 @@
 //!  NetworkPolicy  4 Accept D        allow D              (what is in B and C gets here)
 //!                 5 Deny   any      deny  any
 //! ```
-//! A tier's rule is asked about what no earlier Pass of its tier has taken away, so the region of a Pass is cut out of the rules that
-//! follow it in the tier, and the Pass itself goes. What earlier rules decide need not be cut out: they still come first. Behind
-//! a rule that decides everything that reaches it, nothing is asked.
+//! A rule applies only to traffic that no earlier Pass of its tier matches. So the region of a Pass is subtracted from the later rules of
+//! the tier, and the Pass is removed. The regions of earlier accepts and denies are not subtracted, because those rules still come first.
+//! After a rule that decides all remaining traffic, no rule follows.
 //!
-//! **What lost.** To repeat the later tiers, restricted to its region, in the place of each Pass: their rules are the many, and a
-//! set that changes would change every copy. A third verdict in the packet path: each packet would pay for it.
+//! **Rejected alternatives.** Repeating the later tiers, restricted to its region, for each Pass: those tiers have most of the rules, and a
+//! changed set would change each copy. A third verdict in the packet path: each packet would pay for it.
 
 use bulkhead_classifier::{Action, AddressSet, Addresses, OriginId, ServiceSet, Services};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
@@ -21,46 +21,45 @@ use super::PlainRule;
 use crate::contract::{RuleAction, Tier};
 use crate::origin::{Direction, Origins};
 
-/// Traffic with these peers to these services.
+/// Traffic with these peers and services.
 pub(in crate::renderer) type Product = (Addresses, Services);
 
-/// The most rules that one rule may become by cutting. Each step keeps at most one rule for each different remainder of
-/// services, so that a rule needs a dozen Pass rules of overlapping ports before it to come here.
+/// Maximum number of rules into which one rule may be cut. Each step keeps at most one rule per remainder of services, so only a dozen
+/// preceding Pass rules with overlapping ports reach this limit.
 const MAX_PIECES: usize = 4_096;
 
-/// The Pass rules of a tier cut a rule into too many.
+/// The Pass rules of a tier cut a rule into too many pieces.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the Pass rules before it cut a rule of the {tier:?} tier into more than {MAX_PIECES}; use fewer Pass rules with \
      overlapping ports"
 )]
 pub struct TooComplex {
-    /// The tier.
     pub tier: Tier,
-    /// The rule.
+    /// The origin of the rule.
     pub origin: OriginId,
 }
 
-/// A rule with addresses.
+/// A rule of a tier, with addresses.
 #[derive(Clone, Debug)]
 pub(in crate::renderer) struct Tiered {
     pub(in crate::renderer) tier: Tier,
-    /// None for the own node.
+    /// `None` for the own node.
     pub(in crate::renderer) peers: Option<Addresses>,
     pub(in crate::renderer) services: Services,
     pub(in crate::renderer) action: RuleAction,
     pub(in crate::renderer) origin: OriginId,
 }
 
-/// What comes out.
+/// The result of lowering.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::renderer) struct Lowered {
     pub(in crate::renderer) rules: Vec<PlainRule>,
-    /// Before which rule traffic with the own node is allowed.
+    /// The index of the rule before which traffic with the own node is allowed. `None` if no rule allows that.
     pub(in crate::renderer) own_node: Option<usize>,
 }
 
-/// Lowers the rules of one direction, which come by tier. Where they leave something open, an allow of everything ends the list.
+/// Lowers the rules of one direction, sorted by tier. If they do not match everything, a final allow is added.
 pub(in crate::renderer) fn lower(
     rules: impl IntoIterator<Item = Tiered>,
     direction: Direction,
@@ -102,7 +101,7 @@ pub(in crate::renderer) fn lower(
     Ok(lowered)
 }
 
-/// A region without others, in pieces that do not overlap. None when they are too many.
+/// `region` without the products in `without`, in disjoint pieces. `None` if there are too many pieces.
 fn cut(region: Product, without: &[Product]) -> Option<Vec<Product>> {
     let mut pieces = vec![region];
     for hole in without {
@@ -121,7 +120,7 @@ fn cut(region: Product, without: &[Product]) -> Option<Vec<Product>> {
     Some(pieces)
 }
 
-/// The first product without the second: other peers with all services, and the same peers with other services.
+/// The first product without the second: other peers with all services, and common peers with other services.
 pub(in crate::renderer) fn subtract(piece: &Product, hole: &Product) -> Vec<Product> {
     let (peers, denied_peers) = (addresses(&piece.0), addresses(&hole.0));
     let same_peers = peers.intersect(&denied_peers);

@@ -1,4 +1,4 @@
-//! An address set that follows its deltas, in parts that are shared between its versions.
+//! An address set that follows deltas, in parts that its versions share.
 //!
 //! ```text
 //!                 all addresses of the family
@@ -7,14 +7,12 @@
 //!          /       \
 //!    0.0.0.0/2   64.0.0.0/2      parts: Arc<AddressSet> each, ascending
 //! ```
-//! A change copies the parts that have its addresses and shares the others. Parts of different sets with the same members are one
-//! object ([`Shared`]), and so are sets of the same parts: rules name a set of more than one part as a whole
-//! ([`PartedSet`]), so that the tables of all rules refer to it together. Which parts there are follows from the members alone, not from the history, because what is enforced must
-//! be a function of the objects.
+//! A change copies the affected parts and shares the others. Parts of different sets with the same members are one object ([`Shared`]), and
+//! so are sets of the same parts. Rules name a set of several parts as a whole ([`PartedSet`]), so the tables of all rules refer to one
+//! object. The division depends on the members only and not on history, because what is enforced must be a function of the objects.
 //!
-//! What lost: one sorted vector for all (100,000 intervals: 0.5 ms for each change and group); a persistent tree such as
-//! `imbl`'s (the classifier searches slices, so it would be flattened again for each publication); chunks of equal size
-//! (their borders follow from the order of the changes).
+//! Rejected alternatives: one sorted vector (100,000 intervals: 0.5 ms for each change and group); a persistent tree such as `imbl`'s (the
+//! classifier searches slices, so each publication would flatten it); chunks of equal size (their borders depend on the order of changes).
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -25,16 +23,16 @@ use ipnet::IpNet;
 
 use super::shared::{Shared, size};
 
-/// The most intervals of a part. A change copies some 3,000 of them (about 15 us); a set of 100,000 has 32 parts. Sets up to
-/// this size are one part, as most are.
+/// Maximum number of intervals of a part. A change copies about 3,000 of them (15 us). A set of 100,000 intervals has 32 parts, and most
+/// sets have one.
 pub(crate) const PART: usize = 4_096;
 
-/// See the module.
+/// An address set in parts.
 #[derive(Debug, Default)]
 pub(in crate::renderer) struct Parts {
-    /// By first address. Together the prefixes cover a family, or it has no member.
+    /// Parts by first address. The prefixes cover the whole family, unless it has no member.
     parts: BTreeMap<IpAddr, Part>,
-    /// All parts as one set, where a family has more than one.
+    /// All parts as one set. `None` unless a family has more than one part.
     large: Option<Arc<PartedSet>>,
 }
 
@@ -51,17 +49,17 @@ impl Part {
 }
 
 impl Parts {
-    /// The parts, none of them empty, ascending.
+    /// The non-empty parts, ascending.
     pub(in crate::renderer) fn sets(&self) -> impl Iterator<Item = &Arc<AddressSet>> {
         self.parts.values().map(|part| &part.members).filter(|members| !members.is_empty())
     }
 
-    /// The set as rules name it where it is more than a part: that of other sets with the same members too.
+    /// The set as named by rules, shared with other sets of the same members. `None` if the set has one part at most per family.
     pub(in crate::renderer) fn large(&self) -> Option<&Arc<PartedSet>> {
         self.large.as_ref()
     }
 
-    /// Takes addresses out and others in.
+    /// Removes and adds addresses.
     pub(in crate::renderer) fn apply(&mut self, added: &AddressSet, removed: &AddressSet, shared: &mut Shared) {
         self.take(added, removed, shared);
         let is_divided = self.parts.values().any(|part| part.prefix.prefix_len() > 0);
@@ -89,12 +87,12 @@ impl Parts {
                     Part { prefix, members }
                 })
                 .collect();
-            // A part joins its neighbour when the later one of both is put in.
+            // A part joins its neighbour when the later of both is inserted.
             changed.into_iter().for_each(|part| self.settle(part, shared));
         }
     }
 
-    /// The parts that have some of these addresses, by first address.
+    /// The parts with some of these addresses, by first address.
     fn touched(&self, added: &AddressSet, removed: &AddressSet) -> Vec<IpAddr> {
         let bounds = |set: &AddressSet| -> Vec<(IpAddr, IpAddr)> {
             let v4 = set.v4_intervals().iter().map(|&(a, b)| (Ipv4Addr::from(a).into(), Ipv4Addr::from(b).into()));
@@ -105,7 +103,7 @@ impl Parts {
         for (first, last) in bounds(added).into_iter().chain(bounds(removed)) {
             let holds = |(_, part): &(&IpAddr, &Part)| part.prefix.contains(&first);
             let from = self.parts.range(..=first).next_back().filter(holds).map(|(&start, _)| start);
-            // Without a part at its first address the family has none.
+            // A family without a part at its first address is empty.
             let Some(from) = from else { continue };
             touched.extend(self.parts.range(from..=last).map(|(&start, _)| start));
         }
@@ -114,7 +112,7 @@ impl Parts {
         touched
     }
 
-    /// Puts a changed part in, divided or joined with its neighbour as its size asks for.
+    /// Inserts a changed part, after dividing it or joining it with its neighbour as its size requires.
     fn settle(&mut self, mut part: Part, shared: &mut Shared) {
         while let Some(parent) = part.prefix.supernet() {
             let sibling = halves(parent).into_iter().find(|half| *half != part.prefix).map(|half| half.network());
@@ -124,7 +122,7 @@ impl Parts {
                 break;
             }
             let members = part.members.union(&other.members);
-            // Two neighbours that touch are one interval less together.
+            // Joining two adjacent intervals saves one.
             if size(&members) > PART {
                 break;
             }
@@ -139,7 +137,7 @@ impl Parts {
         }
     }
 
-    /// Puts the members of a prefix in, divided until each piece is small enough.
+    /// Inserts the members of a prefix, divided until each part is small enough.
     fn place(&mut self, prefix: IpNet, members: AddressSet, shared: &mut Shared) {
         if size(&members) > PART {
             return self.divide(prefix, &members, shared);
@@ -157,12 +155,12 @@ impl Parts {
 const V4: IpNet = IpNet::V4(ipnet::Ipv4Net::new_assert(Ipv4Addr::UNSPECIFIED, 0));
 const V6: IpNet = IpNet::V6(ipnet::Ipv6Net::new_assert(Ipv6Addr::UNSPECIFIED, 0));
 
-/// The two halves of a prefix; none of a single address.
+/// The two halves of a prefix. Empty for a single address.
 fn halves(prefix: IpNet) -> Vec<IpNet> {
     prefix.subnets(prefix.prefix_len() + 1).map(Iterator::collect).unwrap_or_default()
 }
 
-/// The same members in sets that are worth a rule each: one as long as it is no larger than a part.
+/// Merges sets until merging would exceed a part, since each becomes a rule. The members stay the same.
 pub(in crate::renderer) fn join(mut sets: Vec<Arc<AddressSet>>) -> Vec<Arc<AddressSet>> {
     sets.retain(|set| !set.is_empty());
     let all: usize = sets.iter().map(|set| size(set)).sum();
@@ -182,7 +180,7 @@ mod tests {
     use super::*;
 
     fn address(at: u32) -> IpAddr {
-        // Both families, neighbours now and then.
+        // Both families, sometimes with adjacent addresses.
         if at.is_multiple_of(5) {
             Ipv6Addr::from(0xfd00_u128 << 112 | u128::from(at)).into()
         } else {

@@ -1,8 +1,8 @@
-//! Large sets with the same members are one object, whichever identities they have.
+//! Large sets with the same members are one object, whatever their IDs.
 //!
-//! Groups that name everybody are written in many ways (`namespaceSelector: {}`, a port name of everybody, of a block, of
-//! a group), and their members are the same. Kept once, they cost memory once, a change writes them once, and the
-//! classifier, which compares sets by where they are, cuts its axes for all of them at once.
+//! Groups that contain everybody are written in many ways (`namespaceSelector: {}`, a port name of everybody, of a block, of a group).
+//! Sharing them saves memory, writes a change once, and lets the classifier, which compares sets by memory address, split its axes once for
+//! all.
 
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, Weak};
@@ -10,18 +10,17 @@ use std::sync::{Arc, Weak};
 use ahash::{AHashMap, RandomState};
 use bulkhead_classifier::{AddressSet, PartedSet};
 
-/// Intervals of a set from which on its like is looked for: 4 KiB of them, which take longer to write than to find.
+/// Minimum number of intervals of a shared set (4 KiB). Smaller sets are written faster than found.
 const WORTH_SHARING: usize = 512;
 
-/// Intervals that are looked at to tell sets apart. Where one set has an address and another one has another, all
-/// intervals between these are one place further, so that few places tell nearly all sets apart. Those that they do not
-/// are compared, and are kept twice at worst.
+/// Number of intervals compared to distinguish sets. One different address shifts all following intervals, so a few probes distinguish
+/// nearly all sets. Sets with equal probes are compared completely, and at worst are not shared.
 const PROBES: usize = 32;
 
-/// Edits that are remembered: a pod with an address of each family that gets two others makes four.
+/// Number of recorded edits. A pod that changes an address of each family makes four.
 const EDITS: usize = 8;
 
-/// The fewest sets worth a look for those that are gone.
+/// Minimum number of sets before a sweep for unused ones.
 const WORTH_SWEEPING: usize = 256;
 
 /// The large sets in use.
@@ -32,14 +31,14 @@ pub(in crate::renderer) struct Shared {
     parted: AHashMap<u64, Weak<PartedSet>>,
     live_parted: usize,
     keys: RandomState,
-    /// How many were in use when those that are gone were last forgotten.
+    /// Number of sets in use after the last sweep.
     live: usize,
-    /// What the present transaction did, oldest first.
+    /// The edits of the present transaction, oldest first.
     edits: Vec<Edit>,
     written: u64,
 }
 
-/// A set before and after addresses entered and left.
+/// A set before and after a change of its addresses.
 #[derive(Debug)]
 struct Edit {
     before: Arc<AddressSet>,
@@ -49,18 +48,18 @@ struct Edit {
 }
 
 impl Shared {
-    /// Intervals written so far.
+    /// Number of intervals written since the start.
     pub(in crate::renderer) fn written(&self) -> u64 {
         self.written
     }
 
-    /// How many it remembers.
+    /// Number of sets that it holds.
     #[cfg(test)]
     pub(super) fn held(&self) -> usize {
         self.known.len() + self.parted.len()
     }
 
-    /// The set, or the one in use with the same members.
+    /// Returns the set in use with the same members, or `set` itself.
     pub(super) fn of(&mut self, set: AddressSet) -> Arc<AddressSet> {
         self.written += size(&set) as u64;
         if size(&set) < WORTH_SHARING {
@@ -84,7 +83,7 @@ impl Shared {
         }
     }
 
-    /// The set of these parts, or the one in use that has just these.
+    /// Returns the set in use with exactly these parts, or creates one.
     pub(super) fn parted(&mut self, parts: Vec<Arc<AddressSet>>) -> Arc<PartedSet> {
         let key = self.keys.hash_one(parts.iter().map(|part| Arc::as_ptr(part).addr()).collect::<Vec<_>>());
         let same = |like: &Arc<PartedSet>| {
@@ -102,7 +101,7 @@ impl Shared {
         set
     }
 
-    /// The set after a change, which is made once for all that have the set.
+    /// Applies a change to a set. The result is computed once for all owners of the set.
     pub(super) fn changed(
         &mut self,
         before: &Arc<AddressSet>,
@@ -130,12 +129,12 @@ impl Shared {
         after
     }
 
-    /// The transaction is over: the sets that it left behind may go.
+    /// Ends the transaction, so that replaced sets can be freed.
     pub(super) fn end(&mut self) {
         self.edits.clear();
     }
 
-    /// Forgets sets that are gone, once they may be more than the others.
+    /// Removes freed sets if they may outnumber the others.
     fn sweep(&mut self) {
         if self.known.len() > 2 * self.live + WORTH_SWEEPING {
             self.known.retain(|_, set| set.strong_count() > 0);
@@ -144,7 +143,7 @@ impl Shared {
     }
 }
 
-/// Equal sets have equal ones, and others hardly ever.
+/// A hash of the set, from a sample of its intervals. Different sets rarely share it.
 fn print(keys: &RandomState, set: &AddressSet) -> u64 {
     fn probes<T: Copy>(intervals: &[T]) -> impl Iterator<Item = T> {
         let every = intervals.len().div_ceil(PROBES).max(1);

@@ -1,15 +1,15 @@
-//! From 6-tuples to session rules.
+//! Encodes 6-tuples as session rules.
 //!
-//! A stack's rule has one port or all of them. A range is therefore a rule for each port, or, where that takes fewer, a rule for
-//! all ports and one for each port that it is not about:
+//! A session rule has one port, or all ports. A range is therefore one rule per port. If that takes more rules, it is a rule for all ports
+//! and one for each excepted port:
 //!
 //! ```text
 //!  6-tuples for one network                session rules
 //!  allow TCP:1-24, allow TCP:26-65535      allow all ports, deny port 25
 //!  (wider networks: deny TCP)
 //! ```
-//! The second form says for every port what the lookup would otherwise have found in wider networks. Longer prefixes decide
-//! first, so it changes nothing for them.
+//! The second form states for each port the verdict that the lookup would otherwise find in wider networks. Longer prefixes decide first,
+//! so rules for narrower networks are not affected.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -21,23 +21,22 @@ use super::{SessionMatch, SessionRequest, SessionRule, SessionScope, SessionSide
 use crate::renderer::contiv::rules::Rules;
 use crate::renderer::contiv::tuple::{SixTuple, network_key};
 
-/// What leads from one table's session rules to another's.
+/// The change from one table's session rules to another's.
 #[derive(Debug, Default)]
 pub(super) struct Difference {
-    /// Of each match those that delete it come before the one that adds it.
+    /// Requests. Those that delete a match precede the one that adds it.
     pub(super) requests: Vec<SessionRequest>,
-    /// The pairs that are wide from now on, or are not any more: see [`Encoded::wide`].
+    /// Pairs that became wide (true) or are no longer wide (false). See [`Encoded::wide`].
     pub(super) widths: Vec<(Pair, bool)>,
 }
 
-/// Rules by what they match.
+/// Session rules: the action for each match.
 pub(super) type SessionRules = BTreeMap<SessionMatch, Action>;
 
-/// The session rules of a table.
 #[derive(Debug, Default)]
 pub(super) struct Encoded {
     pub(super) rules: SessionRules,
-    /// Pairs whose rules also depend on what is said of wider networks.
+    /// Pairs whose rules also depend on the rules for wider networks.
     pub(super) wide: BTreeSet<Pair>,
 }
 
@@ -46,13 +45,13 @@ const EVERY: [IpNet; 2] = [
     IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::UNSPECIFIED, 0)),
 ];
 
-/// The ports that connections go to. Port 0 cannot be said in a session rule, and nobody connects to it.
+/// The destination ports of connections. Session rules cannot express port 0, and no connection uses it.
 const PORTS: PortRange = PortRange { first: 1, last: u16::MAX };
 
-/// A rule for so many ports is worth the search for a shorter form. Below it the form that reads like the policy stays.
+/// Minimum number of port rules for which a shorter form is tried. Smaller ranges keep the form of the policy.
 const WIDE: usize = 1_024;
 
-/// The connections of a scope whose rules differ in nothing but ports.
+/// The connections of a scope between two networks, whose rules differ only in ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Pair {
     transport: SessionTransport,
@@ -60,11 +59,11 @@ pub(super) struct Pair {
     remote: IpNet,
 }
 
-/// What the rules of a pair say of ports; the first that names a port decides. None names all ports.
+/// The ports in the rules of a pair. The first rule with a port decides. `None` means all ports.
 type PortRules = Vec<(Option<PortRange>, Action)>;
 
-/// The session rules of a sorted table; `own` are the addresses of the pod whose table it is, none for the global one.
-/// None when they are more than `limit`.
+/// Encodes a sorted table. `own` are the addresses of the table's pod, empty for the global table. `None` if the result exceeds `limit`
+/// rules.
 pub(super) fn encode(scope: SessionScope, table: &Rules, own: &[IpAddr], limit: usize) -> Option<Encoded> {
     let mut pairs: BTreeMap<Pair, PortRules> = BTreeMap::new();
     if scope != SessionScope::Global && table.last() == Some(&SixTuple::any(Action::Deny)) {
@@ -95,9 +94,10 @@ pub(super) fn encode(scope: SessionScope, table: &Rules, own: &[IpAddr], limit: 
     Some(encoded)
 }
 
-/// What leads from the session rules of one table to those of another: a request for each rule that differs. Looks at the pairs that the tables do not share, and at the wide ones below them. `wide` are the first table's.
+/// The change from the session rules of one table to those of another: a request for each different rule. Compares only pairs whose tuples
+/// differ, and the wide pairs within their networks. `wide` are the first table's wide pairs.
 ///
-/// None where a pod's own addresses are said something else of, or all: then the whole table is to be encoded.
+/// `None` if the final rule differs, or a rule for a pod's own addresses. The whole table must then be encoded.
 pub(super) fn difference(
     scope: SessionScope,
     (old, new): (&Rules, &Rules),
@@ -138,7 +138,7 @@ pub(super) fn difference(
     Some(Difference { requests, widths })
 }
 
-/// What leads from the old rules to the new ones.
+/// The requests that change the old rules into the new ones.
 pub(super) fn requests_between(old: &SessionRules, new: &SessionRules) -> Vec<SessionRequest> {
     let rule = |(&matches, &action): (&SessionMatch, &Action)| SessionRule { matches, action };
     let gone = old.iter().filter(|(matches, action)| new.get(matches) != Some(action));
@@ -146,19 +146,19 @@ pub(super) fn requests_between(old: &SessionRules, new: &SessionRules) -> Vec<Se
     gone.map(rule).map(SessionRequest::Delete).chain(come.map(rule).map(SessionRequest::Add)).collect()
 }
 
-/// Whether session rules say anything of a tuple: not of the allow of the rest, nor of what a pod's table says of the pod itself.
+/// Whether session rules express the tuple. They express neither the final allow nor, in a pod's table, rules for the pod itself.
 fn is_encoded(scope: SessionScope, tuple: &SixTuple, own: &[IpAddr]) -> bool {
     let is_own = tuple.dst.is_some_and(|net| own.iter().any(|&own| net == IpNet::from(own)));
     *tuple != SixTuple::any(Action::Allow) && (scope == SessionScope::Global || !is_own)
 }
 
-/// What a table says of the ports of a pair: what [`add`] collects, looked up.
+/// The port rules of a pair, looked up in the table. Equal to what [`add`] collects.
 fn ports_of(scope: SessionScope, table: &Rules, own: &[IpAddr], pair: &Pair) -> PortRules {
     if scope != SessionScope::Global && own.iter().any(|&own| pair.remote == IpNet::from(own)) {
         let denies_rest = table.last() == Some(&SixTuple::any(Action::Deny));
         return if denies_rest && pair.local.prefix_len() == 0 { vec![(None, Action::Allow)] } else { Vec::new() };
     }
-    // The networks that stand for the pair's: a half is that of all addresses, and all addresses that of any.
+    // The networks that the pair's networks come from: a half comes from all addresses of a family, and those from any address.
     let mut locals = vec![Some(pair.local)];
     locals.extend((pair.local.prefix_len() == 0).then_some(None));
     let mut remotes = vec![Some(pair.remote)];
@@ -168,14 +168,14 @@ fn ports_of(scope: SessionScope, table: &Rules, own: &[IpAddr], pair: &Pair) -> 
     let sided = |local, remote| if scope == SessionScope::Global { (remote, local) } else { (local, remote) };
     let both = |local: Option<IpNet>| remotes.iter().map(move |&remote| sided(local, remote));
     let mut networks: Vec<_> = locals.into_iter().flat_map(both).collect();
-    // In the order of the table, in which the first decides.
+    // Sorted as in the table, where the first match decides.
     networks.sort_by_key(|&(src, dst)| (network_key(src), network_key(dst)));
     let tuples = networks.into_iter().flat_map(|(src, dst)| table.about(src, dst));
     let tuples = tuples.filter(|tuple| is_encoded(scope, tuple, own));
     tuples.filter_map(|tuple| Some((ports(tuple.service, pair.transport)?, tuple.action))).collect()
 }
 
-/// What the rules of a pair are in the end, and whether that depends on wider networks.
+/// The final port rules of a pair, and whether they depend on wider networks.
 fn parts(ports: &PortRules, verdicts: impl FnOnce() -> Vec<(PortRange, Action)>) -> (PortRules, bool) {
     let is_wide = size(ports) > WIDE;
     if is_wide {
@@ -187,7 +187,7 @@ fn parts(ports: &PortRules, verdicts: impl FnOnce() -> Vec<(PortRange, Action)>)
     (ports.clone(), is_wide)
 }
 
-/// The session rules of a pair; of two with one match the first decides.
+/// The session rules of a pair. If two rules have one match, the first decides.
 fn session_rules<'a>(
     scope: SessionScope,
     pair: &'a Pair,
@@ -218,14 +218,14 @@ fn add(scope: SessionScope, rule: &SixTuple, pairs: &mut BTreeMap<Pair, PortRule
             let Some(ports) = ports(rule.service, transport) else { continue };
             for remote in halves(remote.unwrap_or(every)) {
                 let pair = Pair { transport, local: local.unwrap_or(every), remote };
-                // The table is sorted: of two rules about one port the first decides.
+                // The table is sorted: of two rules for one port, the first decides.
                 pairs.entry(pair).or_default().push((ports, rule.action));
             }
         }
     }
 }
 
-/// The ports of a rule for a transport, none when it is not about the transport. None within is all ports.
+/// The ports of a rule for a transport. `None` if the rule does not cover the transport, and `Some(None)` for all ports.
 fn ports(service: Option<Service>, transport: SessionTransport) -> Option<Option<PortRange>> {
     let Some(Service { protocols: (first, last), ports }) = service else { return Some(None) };
     if !(first..=last).contains(&transport.number()) {
@@ -238,19 +238,19 @@ fn ports(service: Option<Service>, transport: SessionTransport) -> Option<Option
     (ports.first <= ports.last).then_some(Some(ports))
 }
 
-/// All addresses of a family in two halves, any other network as it is.
+/// Splits a network of all addresses into two halves. Other networks stay.
 fn halves(network: IpNet) -> impl Iterator<Item = IpNet> {
     let length = network.prefix_len().max(1);
     network.subnets(length).into_iter().flatten()
 }
 
-/// How many session rules they are.
+/// Number of session rules.
 fn size(rules: &PortRules) -> usize {
     rules.iter().map(|(range, _)| range.map_or(1, |range| usize::from(range.last - range.first) + 1)).sum()
 }
 
-/// What happens to connections of the pair to each port, in ascending ranges that leave out no port: its own rules first, then
-/// those of ever wider remote networks, at last the allow of a stack without a rule.
+/// The verdict for each port of the pair's connections, in ascending, complete ranges. The pair's own rules decide first, then those of
+/// successively wider remote networks, and finally the stack's default allow.
 fn verdicts(rules_of: impl Fn(&Pair) -> PortRules, pair: &Pair) -> Vec<(PortRange, Action)> {
     let mut decided: Vec<(PortRange, Action)> = Vec::new();
     let mut open = vec![PORTS];
@@ -282,7 +282,7 @@ fn verdicts(rules_of: impl Fn(&Pair) -> PortRules, pair: &Pair) -> Vec<(PortRang
     decided
 }
 
-/// The verdicts as a rule for all ports and the ports where the other thing happens.
+/// The verdicts as a rule for all ports and rules for the excepted ports.
 fn all_ports_and_exceptions(verdicts: &[(PortRange, Action)]) -> PortRules {
     let ports_with = |action: Action| {
         let ranges = verdicts.iter().filter(move |(_, of)| *of == action).map(|(range, of)| (Some(*range), *of));

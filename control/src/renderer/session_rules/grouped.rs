@@ -1,12 +1,12 @@
-//! The rules of a scope in groups, each with what it was lowered to: what an event does not concern is not lowered again.
+//! The rules of a scope in groups. Each group keeps its compiled form, so that an event lowers only the groups that it affects.
 //!
 //! ```text
 //!  requests, 6-tuples that differ --> groups with their remote networks --stale ones: lower--> rules of each --> the list
 //!  pods whose lists differ ---------------^ stale
 //! ```
 //!
-//! **Invariant.** A group that is not stale was lowered from the networks that it has and from pods that say the same of them as today's. So
-//! the list is the one that [`ScopeGroups::new`] would lead to.
+//! **Invariant.** A group that is not stale was lowered from its present networks, and from pods whose relevant rules are the present ones.
+//! So the list equals that of [`ScopeGroups::new`].
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -23,31 +23,31 @@ use crate::renderer::contiv::table::Table;
 use crate::renderer::contiv::tuple::SixTuple;
 use crate::renderer::plain::PlainPod;
 
-/// What a table without tuples says: it is not applied.
+/// The meaning of a table without tuples, which is not applied.
 const OPEN: SixTuple = SixTuple::any(Action::Allow);
 
-/// See the module.
+/// The groups of a scope.
 #[derive(Debug)]
 pub(super) struct ScopeGroups {
     scope: SessionScope,
     groups: BTreeMap<Group, Members>,
-    /// The table whose 6-tuples are among them.
+    /// The table whose 6-tuples are in the groups.
     table: Arc<Table>,
-    /// Whether the list may be another than when [`ScopeGroups::settle`] was called last.
+    /// Whether the list may have changed since the last [`ScopeGroups::settle`].
     is_stale: bool,
 }
 
-/// The remote networks of a group, and what was made of them.
+/// The remote networks of a group, and the rules lowered from them.
 #[derive(Debug, Default)]
 struct Members {
-    /// Sorted. They have one length, so no two overlap; none is any.
+    /// Sorted networks of equal prefix length, so they are disjoint. Empty for any address.
     networks: Vec<IpNet>,
-    /// None while the group is stale.
+    /// `None` while the group is stale.
     rules: Option<Box<[Rule]>>,
 }
 
 impl ScopeGroups {
-    /// The groups of these rules and of what session rules cannot say of the table; all stale.
+    /// Groups these rules, and the table's tuples that session rules cannot express. All groups are stale.
     pub(super) fn new(scope: SessionScope, rules: impl Iterator<Item = SessionRule>, table: &Arc<Table>) -> Self {
         let mut groups: BTreeMap<Group, Members> = BTreeMap::new();
         for rule in rules {
@@ -62,7 +62,7 @@ impl ScopeGroups {
         Self { scope, groups, table: table.clone(), is_stale: true }
     }
 
-    /// Follows requests that a session table has served.
+    /// Applies requests that the session table has executed.
     pub(super) fn follow(&mut self, requests: &[SessionRequest]) {
         for request in requests {
             let (SessionRequest::Add(rule) | SessionRequest::Delete(rule)) = request;
@@ -75,7 +75,7 @@ impl ScopeGroups {
         }
     }
 
-    /// Follows the table.
+    /// Applies a change of the table.
     pub(super) fn follow_table(&mut self, table: &Arc<Table>) {
         if Arc::ptr_eq(&self.table, table) {
             return;
@@ -115,7 +115,7 @@ impl ScopeGroups {
         self.is_stale = true;
     }
 
-    /// Makes the groups stale that rest on what has moved. `owner` is the pod of a local scope.
+    /// Marks groups as stale if they depend on what has changed. `owner` is the pod of a local scope.
     pub(super) fn doubt(&mut self, moved: &Moved, owner: Option<(&PodName, &PlainPod)>) {
         if moved.is_nothing() {
             return;
@@ -131,17 +131,17 @@ impl ScopeGroups {
         }
     }
 
-    /// Whether the list may be another than the one that was settled.
+    /// Whether the list may have changed since it was last settled.
     pub(super) const fn is_stale(&self) -> bool {
         self.is_stale
     }
 
-    /// Says that whoever looks things up has the list.
+    /// Records that the list is in use.
     pub(super) const fn settle(&mut self) {
         self.is_stale = false;
     }
 
-    /// The list. Has stale groups lowered.
+    /// The list of rules. Lowers stale groups first.
     pub(super) fn list(&mut self, lower: impl Fn(&Group, &[IpNet]) -> Vec<Rule>) -> Vec<Rule> {
         let mut list = Vec::new();
         for (group, Members { networks, rules }) in &mut self.groups {
@@ -152,7 +152,7 @@ impl ScopeGroups {
     }
 }
 
-/// Whether rules for what the pod sends to these networks rest on something that has moved.
+/// Whether rules for the pod's traffic to these networks depend on what has changed.
 fn is_local_stale(moved: &Moved, (name, pod): (&PodName, &PlainPod), networks: &[IpNet]) -> bool {
     if moved.is_renumbered {
         return true;
@@ -170,7 +170,7 @@ fn is_local_stale(moved: &Moved, (name, pod): (&PodName, &PlainPod), networks: &
     })
 }
 
-/// Whether the rules of a group of what enters the node rest on something that has moved.
+/// Whether the rules of a group for traffic that enters the node depend on what has changed.
 fn is_global_stale(moved: &Moved, group: &Group, networks: &[IpNet]) -> bool {
     if moved.is_renumbered {
         return true;
@@ -181,7 +181,7 @@ fn is_global_stale(moved: &Moved, group: &Group, networks: &[IpNet]) -> bool {
     })
 }
 
-/// Whether the address is in one of the networks, which are sorted and do not overlap.
+/// Whether one of the networks contains the address. The networks are sorted and disjoint.
 fn is_among(networks: &[IpNet], address: IpAddr) -> bool {
     let end = networks.partition_point(|network| network.network() <= address);
     end > 0 && networks[end - 1].contains(&address)

@@ -1,24 +1,23 @@
-//! From session rules to a list of the classifier: the form in which our own session table is looked up.
+//! Lowers session rules to a list for the classifier, the form in which Bulkhead looks up its own session table.
 //!
-//! A stack with session rules takes, of all rules that match, the most specific one. Rules of equal prefix lengths about the same ports are
-//! about different connections, so a list sorted by specificity says the same with its first match; and rules that differ in
-//! nothing but the remote network are one rule with a set of addresses.
+//! Of all matching rules, a stack with session rules applies the most specific one. Rules with equal prefix lengths and the same ports
+//! cover different connections, so the first match of a list sorted by specificity gives the same verdict. Rules that differ only in the
+//! remote network become one rule with a set of addresses.
 //!
 //! ```text
 //!  1. session rules, most specific first          TCP and UDP, ports 1 to 65535
 //!  2. an allow: a stack without a matching rule   the same
 //!  3. 6-tuples in their order                     what has no sessions: other protocols, and port 0
 //! ```
-//! The session form cannot say the third part. It is judged by the tables that the session rules were encoded from, so that a pod
-//! is not more open, nor more closed, than its policies have it.
+//! Session rules cannot express the third part. It comes from the tables that the session rules were encoded from, so that a pod gets
+//! exactly what its policies allow.
 //!
-//! **Origins.** Session rules do not carry any. A rule of the list is therefore divided: a part for each rule of the policies that decides in
-//! the same way, in the order in which these are asked. What comes to the parts has been decided, so they change no verdict; of
-//! a packet between two pods of the node the deny names the first end that denies it, the allow the receiver's rule where the
-//! pair has rules of its own.
+//! **Origins.** Session rules have no origin. So a rule of the list is divided into parts: one for each policy rule with the same action,
+//! in the order of the policy rules. The verdict is already decided, so the parts do not change it. Between two pods of the node, a deny
+//! names the first end that denies. If the pair has rules of its own, an allow names the receiver's rule.
 //!
-//! **What lost.** A lookup structure for session rules in the dataplane, longest prefix match and a hash for ports: one more engine to be kept
-//! right, without the classifier's bursts, bounds and deltas.
+//! **Rejected alternative.** A lookup structure for session rules in the dataplane, with longest prefix match and a hash of ports. It would
+//! be another engine to verify, without the classifier's bursts, bounds and deltas.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -36,10 +35,10 @@ use crate::origin::{Direction, Origins};
 use crate::renderer::contiv::tuple::{SixTuple, action_key, service_key};
 use crate::renderer::plain::{PlainList, PlainPod};
 
-/// The ports that session rules are about.
+/// The ports that session rules cover.
 const PORTS: PortRange = PortRange { first: 1, last: u16::MAX };
 
-/// The node's pods, for questions about what stands behind rules.
+/// The node's pods, to find the origins of rules.
 pub(super) struct Ends<'a> {
     owners: BTreeMap<IpAddr, &'a PlainPod>,
     own_node: AddressSet,
@@ -51,7 +50,7 @@ impl<'a> Ends<'a> {
         Self { owners: pods.values().flat_map(owned).collect(), own_node: node_addresses.iter().copied().collect() }
     }
 
-    /// The rules of one group of what a pod sends.
+    /// Lowers a group of a pod's outgoing traffic.
     pub(super) fn local(&self, pod: &PlainPod, group: &Group, networks: &[IpNet]) -> Vec<Rule> {
         let mut list = Vec::new();
         let mut others = Vec::with_capacity(networks.len());
@@ -77,7 +76,7 @@ impl<'a> Ends<'a> {
         list
     }
 
-    /// The rules of one group of what enters the node.
+    /// Lowers a group of traffic that enters the node.
     pub(super) fn global(&self, group: &Group, networks: &[IpNet]) -> Vec<Rule> {
         let pod = group.local.and_then(|network| self.owners.get(&network.addr()));
         let ingress = pod.and_then(|pod| pod.ingress.as_deref());
@@ -87,7 +86,7 @@ impl<'a> Ends<'a> {
         parts.into_iter().map(rule).collect()
     }
 
-    /// The parts of a group by the rules of the one list behind it.
+    /// Divides a group by the rules of the list behind it.
     fn parts(&self, group: &Group, list: Option<&PlainList>, direction: Direction, remote: &Addresses) -> Vec<Part> {
         let services = group.services();
         let whole = |origin| Part { peers: remote.clone(), services: services.clone(), origin };
@@ -111,13 +110,13 @@ impl<'a> Ends<'a> {
                 return parts;
             }
         }
-        // Nothing comes here: the verdict is the group's in any case.
+        // No traffic reaches this part. It keeps the group's verdict complete.
         let last = parts.last().map_or_else(|| Origins::not_isolated(direction), |part| part.origin);
         parts.push(whole(last));
         parts
     }
 
-    /// The rules for one address of another pod of the node, whose ingress list has a say.
+    /// The rules for one address of another local pod, whose ingress list also applies.
     fn pair(&self, group: &Group, pod: &PlainPod, host: IpAddr, ingress: &PlainList) -> Vec<Rule> {
         let services = group.services();
         let own: Vec<IpAddr> = pod.addresses.iter().copied().filter(|own| own.is_ipv4() == host.is_ipv4()).collect();
@@ -138,7 +137,7 @@ impl<'a> Ends<'a> {
                     let is_all = common == services;
                     match rule.action {
                         Action::Deny => list.push(group.rule(Addresses::Any, dst.clone(), Some(common), rule.origin)),
-                        // What this end allows the other one denies.
+                        // This end allows, so the other end denies.
                         Action::Allow => theirs(&common, &mut list),
                     }
                     if is_all {
@@ -148,14 +147,14 @@ impl<'a> Ends<'a> {
             }
             _ => theirs(&services, &mut list),
         }
-        // As above: for the verdict alone.
+        // As above: no traffic reaches this rule.
         let last = list.last().map_or_else(|| Origins::not_isolated(Direction::Ingress), |rule| rule.origin);
         list.push(group.rule(Addresses::Any, dst, None, last));
         list
     }
 }
 
-/// The rules of a list that decide in this way about traffic with this peer, in their order.
+/// The rules of a list with this action that match the peer, in order.
 fn deciding(list: &PlainList, action: Action, peer: IpAddr, within: &Services) -> Vec<(Services, OriginId)> {
     let mut deciding = Vec::new();
     for rule in list.rules.iter().filter(|rule| rule.action == action && rule.peers.contains(peer)) {
@@ -169,20 +168,20 @@ fn deciding(list: &PlainList, action: Action, peer: IpAddr, within: &Services) -
     deciding
 }
 
-/// A part of a group.
+/// The part of a group with one origin.
 struct Part {
     peers: Addresses,
     services: Services,
     origin: OriginId,
 }
 
-/// Rules that differ in nothing but the remote network. Ascending is the order in which they are asked.
+/// Rules that differ only in the remote network. Groups are evaluated in ascending order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Group {
     section: Section,
     remote_length: Length,
     local_length: Length,
-    /// Fewer ports first.
+    /// The sort key of the services: fewer ports first.
     ports: (u16, u8, u8, u16, u16),
     is_allow: bool,
     pub(super) local: Option<IpNet>,
@@ -190,7 +189,7 @@ pub(super) struct Group {
     action: Action,
 }
 
-/// The sections of the list, see the module.
+/// The sections of the list (see the module).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Section {
     Sessions,
@@ -198,7 +197,7 @@ enum Section {
     Tuples,
 }
 
-/// Longer prefixes first; at last what names no network.
+/// The sort key of a network: longer prefixes first, no network last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Length(bool, Reverse<u8>);
 
@@ -231,7 +230,7 @@ impl Group {
         self.service.map_or(Services::Any, |service| ServiceSet::from_iter([service]).into())
     }
 
-    /// A rule of the group, about all its services or some.
+    /// A rule of the group, for the given services or for all of the group's.
     fn rule(&self, src: Addresses, dst: Addresses, services: Option<Services>, origin: OriginId) -> Rule {
         let services = services.unwrap_or_else(|| self.services());
         Rule { src, dst, src_ports: PortRange::ALL, services, action: self.action, origin }
@@ -239,7 +238,7 @@ impl Group {
 }
 
 impl Group {
-    /// That of a session rule of this scope.
+    /// The group of a session rule in this scope.
     pub(super) fn of_session(scope: SessionScope, SessionRule { matches, action }: &SessionRule) -> Self {
         let SessionMatch { transport, local, remote, .. } = matches;
         let is_global = scope == SessionScope::Global;
@@ -249,13 +248,13 @@ impl Group {
         Self::new(Section::Sessions, (here, Some(remote.network)), Some(of(*transport, ports)), *action)
     }
 
-    /// Those of connections that no session rule is about: a stack allows them.
+    /// The groups of connections that no session rule matches. A stack allows these.
     pub(super) fn defaults() -> [Self; 2] {
         SessionTransport::ALL
             .map(|transport| Self::new(Section::Default, (None, None), Some(of(transport, PORTS)), Action::Allow))
     }
 
-    /// That of a 6-tuple of this scope, with the tuple's remote network. None where session rules say all that there is to say of it.
+    /// The group of a 6-tuple in this scope, and the tuple's remote network. `None` if session rules express the tuple completely.
     pub(super) fn of_tuple(scope: SessionScope, tuple: &SixTuple) -> Option<(Self, Option<IpNet>)> {
         if is_of_sessions(tuple.service) {
             return None;
@@ -270,21 +269,21 @@ const fn of(transport: SessionTransport, ports: PortRange) -> Service {
     Service { protocols: (transport.number(), transport.number()), ports }
 }
 
-/// Whether session rules say all that there is to say of it.
+/// Whether session rules can express the service completely.
 fn is_of_sessions(service: Option<Service>) -> bool {
     service.is_some_and(|Service { protocols, ports }| {
         [(protocol::TCP, protocol::TCP), (protocol::UDP, protocol::UDP)].contains(&protocols) && ports.first > 0
     })
 }
 
-/// The addresses of these networks; none is any.
+/// The addresses of these networks. Any address if the slice is empty.
 fn addresses(networks: &[IpNet]) -> Addresses {
     let [v4, v6] = [IpNet::from(Ipv4Net::default()), IpNet::from(Ipv6Net::default())];
     let set = AddressSet::from_iter(networks.iter().copied());
     if networks.is_empty() || set == AddressSet::from_iter([v4, v6]) { Addresses::Any } else { set.into() }
 }
 
-/// What is in both; none when that is nothing.
+/// The intersection. `None` if it is empty.
 fn meet(one: &Addresses, other: &Addresses) -> Option<Addresses> {
     match (one.members(), other.members()) {
         (_, None) => Some(one.clone()),
@@ -299,7 +298,7 @@ fn meet(one: &Addresses, other: &Addresses) -> Option<Addresses> {
     }
 }
 
-/// What is in both; none when that is nothing.
+/// The intersection. `None` if it is empty.
 fn common(one: &Services, other: &Services) -> Option<Services> {
     match one.intersect(other) {
         Services::Set(set) if set.is_empty() => None,

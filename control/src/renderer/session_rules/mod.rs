@@ -1,13 +1,12 @@
-//! Session rules: the tables in ingress orientation, for stacks that judge a connection where it is opened or accepted.
+//! Session rules: tables in ingress orientation, for stacks that judge a connection where it is opened or accepted.
 //!
-//! **Purpose.** A renderer beside [`super::acl`] and [`super::contiv`], for applications on a host stack (VPP's session
-//! layer). It takes Contiv's tables in ingress orientation, encodes each rule as session rules, and keeps the stack's
-//! table equal to them with the fewest requests.
+//! **Purpose.** A renderer beside [`super::acl`] and [`super::contiv`], for applications on a host stack (VPP's session layer). It encodes
+//! Contiv's tables in ingress orientation as session rules, and keeps the stack's table equal to them with the fewest requests.
 //!
-//! [`SourceRenderer`] is such a stack: our own session table, which our dataplane enforces with `enforce: source`.
+//! [`SourceRenderer`] uses it with Bulkhead's own session table, which the dataplane enforces with `enforce: source`.
 //!
-//! **Not its purpose.** Only TCP and UDP have sessions there: rules for other protocols are not encoded. It opens no
-//! connection to a stack: that is [`SessionTarget`].
+//! **Not its purpose.** Rules for protocols other than TCP and UDP, which have no sessions there. Connections to a stack, which a
+//! [`SessionTarget`] opens.
 //!
 //! ```text
 //!  PodConfig --contiv, ingress orientation--> local table of each pod --encode--> rules of scope local, namespace of the pod
@@ -20,20 +19,23 @@
 //! | of a pod's table | its application namespace | any address, any port | destination network and port |
 //! | of the global table | global | the pod's address, destination port | source network, any port |
 //!
-//! * A rule for any protocol is two rules, TCP and UDP. Of two rules with one match the first of the sorted table stays.
-//! * A remote side of every address of a family is two halves (`0.0.0.0/1` and `128.0.0.0/1`, `::/1` and `8000::/1`),
-//!   because stacks keep rules of their own at length 0 (VPP: its proxy's). What names no family is there for both.
-//! * Twins and halves have the tag of all others. Contiv marks them (`-ANY`, `-SPLIT`), to make its own rules of a dump again; here a dump
-//!   is compared with what is wanted, session rule by session rule.
-//! * Nothing is encoded for the allow that ends a table: it is what the stack does without a rule. Other allows of
-//!   everything of a protocol are encoded, since a deny may follow.
-//! * A pod's rules for its own address are left out; where the rest is denied, its own address is allowed.
+//! * A rule for any protocol becomes two rules, TCP and UDP. Of two rules with one match, the first in the sorted table stays.
+//! * A remote side of all addresses of a family becomes two halves (`0.0.0.0/1` and `128.0.0.0/1`, `::/1` and `8000::/1`), because stacks
+//!   have
+//!   rules of their own at length 0 (VPP: its proxy's). A rule without a family becomes rules for both.
+//! * These derived rules have the same tag as others. Contiv marks them (`-ANY`, `-SPLIT`) to reconstruct its rules from a dump. Here, a
+//!   dump
+//!   is compared with the desired session rules.
+//! * The final allow of a table is not encoded, because a stack allows by default. Other allows of a whole protocol are encoded, since a
+//!   deny
+//!   may follow.
+//! * A pod's rules for its own addresses are left out. If the rest is denied, its own addresses are allowed.
 //!
-//! **Invariant.** After a transaction without an error the target has exactly the rules of all tables, those of neighbours
-//! of the changed pods too. After an error the next transaction starts with a dump of what is there.
+//! **Invariant.** After a successful transaction the target has exactly the rules of all tables, also those of pods affected by a change of
+//! others. After an error, the next transaction starts with a dump of the target.
 //!
-//! **Lookup.** As Contiv, this relies on the stack taking, of all rules that match, that with the longest remote prefix,
-//! then the longest local one, then the one with a port.
+//! **Lookup.** As in Contiv, the stack must apply, of all matching rules, the one with the longest remote prefix, then the longest local
+//! prefix, then the one with a port.
 
 mod encode;
 mod grouped;
@@ -57,29 +59,29 @@ use ipnet::IpNet;
 
 use crate::object::PodName;
 
-/// Marks our rules in the target's table. Rules with another tag are somebody else's and stay.
+/// The tag of Bulkhead's rules in the target's table. Rules with another tag have another owner and stay.
 pub const TAG: &str = "bulkhead/policy";
 
-/// Requests in one call of [`SessionTarget::change`]: what fits Contiv's channel to VPP without waiting for a reply.
+/// Maximum number of requests in a call of [`SessionTarget::change`]: as many as fit Contiv's channel to VPP without waiting for a reply.
 pub const BATCH: usize = 100;
 
-/// The most session rules of one node. Each is a request to a stack that answers some 10,000 of them a second: more would
-/// keep a transaction busy for over half a minute.
+/// Maximum number of session rules of one node. Each is a request, and a stack handles about 10,000 per second: more would make a
+/// transaction last over half a minute.
 pub const MAX_RULES: usize = 400_000;
 
-/// Which connections a rule judges.
+/// The connections to which a rule applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum SessionScope {
-    /// Those that come from outside of the node.
+    /// Connections from outside the node.
     Global,
-    /// Those that the applications of a namespace open.
+    /// Connections opened by the applications of a namespace.
     Local {
         /// The application namespace's index.
         namespace: u32,
     },
 }
 
-/// The transports that have sessions.
+/// The transport protocols with sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum SessionTransport {
     /// TCP.
@@ -89,7 +91,7 @@ pub enum SessionTransport {
 }
 
 impl SessionTransport {
-    /// Both.
+    /// Both transports.
     pub const ALL: [Self; 2] = [Self::Tcp, Self::Udp];
 
     /// The IANA protocol number.
@@ -104,31 +106,29 @@ impl SessionTransport {
 /// One side of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionSide {
-    /// Its addresses. Both sides of a rule are of one family.
+    /// The addresses. Both sides of a rule have the same family.
     pub network: IpNet,
-    /// Its port, 0 for all.
+    /// The port. 0 for all.
     pub port: u16,
 }
 
-/// Which connections of its scope a rule is about. No two rules of a table have the same.
+/// The connections of its scope that a rule matches. Unique in a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionMatch {
-    /// The scope.
     pub scope: SessionScope,
-    /// The transport.
     pub transport: SessionTransport,
-    /// The side of the node.
+    /// The side on the node.
     pub local: SessionSide,
-    /// The other side.
+    /// The remote side.
     pub remote: SessionSide,
 }
 
-/// One rule of a session table.
+/// A rule of a session table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SessionRule {
-    /// Which connections.
+    /// The matching connections.
     pub matches: SessionMatch,
-    /// What happens to them.
+    /// The action for these connections.
     pub action: Action,
 }
 
@@ -145,71 +145,69 @@ impl fmt::Display for SessionRule {
     }
 }
 
-/// One change of a session table.
+/// A change of a session table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionRequest {
-    /// Puts a rule in; the table has none with the same match.
+    /// Adds a rule. The table must have none with the same match.
     Add(SessionRule),
-    /// Takes a rule out.
+    /// Deletes a rule.
     Delete(SessionRule),
 }
 
-/// A rule as found in a target's table.
+/// A rule found in a target's table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaggedRule {
-    /// The rule.
     pub rule: SessionRule,
-    /// Who put it there.
+    /// The tag, which identifies the owner.
     pub tag: String,
 }
 
-/// What a target answers when it cannot do what it is asked for, in its own words.
+/// The target's error message for a failed request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct TargetError(pub String);
 
 /// The session table of a stack.
 pub trait SessionTarget {
-    /// All rules of the table.
+    /// Returns all rules of the table.
     ///
     /// # Errors
     /// [`TargetError`].
     fn dump(&mut self) -> Result<Vec<TaggedRule>, TargetError>;
 
-    /// Returns when all that was sent before is done: the end of a dump, whose length nobody says beforehand.
+    /// Returns after all earlier requests are done. Marks the end of a dump, whose length is not known beforehand.
     ///
     /// # Errors
     /// [`TargetError`].
     fn ping(&mut self) -> Result<(), TargetError>;
 
-    /// Changes the table, one request after the other up to the first that fails; at most [`BATCH`] of them. Rules are
-    /// added with [`TAG`].
+    /// Executes at most [`BATCH`] requests in order, until one fails. Rules are added with [`TAG`].
     ///
     /// # Errors
     /// [`TargetError`] of the request that failed.
     fn change(&mut self, requests: &[SessionRequest]) -> Result<(), TargetError>;
 
-    /// The application namespace of a pod, none while it has no application: then there are no sessions to judge, and
-    /// its rules follow with the first transaction that finds one. No two pods may have the same.
+    /// The application namespace of a pod, unique per pod. `None` while the pod has no application and so no sessions. Its rules are added
+    /// by the first transaction after it has one.
     fn namespace(&self, pod: &PodName) -> Option<u32>;
 }
 
-/// Why the target's table is not what it should be.
+/// The reason why the target's table is not up to date.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SessionError {
-    /// The target failed. How far it came is unknown; the next transaction starts with a dump.
+    /// The target failed, so its table is unknown. The next transaction starts with a dump.
     #[error("{0}; the next change starts from a dump of the session table")]
     Target(#[from] TargetError),
-    /// The rules do not fit; nothing was changed.
+    /// The rules do not fit. Nothing was changed.
     #[error(
         "the tables need more than {limit} session rules: a range of ports is a rule for each port; use fewer blocks or \
          smaller ranges"
     )]
     TooManyRules {
-        /// How many are allowed.
+        /// The maximum number of rules.
         limit: usize,
     },
-    /// Two pods are said to have one namespace, so that the rules of one would judge the other; nothing was changed.
+    /// Two pods have the same namespace, so the rules of one would judge the other. Nothing was changed.
     #[error("pods {0} and {1} are both in application namespace {2}; give each one of its own")]
     SharedNamespace(PodName, PodName, u32),
 }

@@ -1,6 +1,7 @@
-//! How the node's pods differ from those that something was made of, as finely as what was made of them rests on them.
+//! Compares the node's pods with an earlier version, in enough detail to find what must be computed again.
 //!
-//! A pod that appears elsewhere is in the lists of the pods here whose rules name it. What rests on other addresses of these lists stays.
+//! A pod that appears on another node changes the lists of the local pods whose rules name it. Results for other addresses in these lists
+//! stay valid.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -12,39 +13,39 @@ use ipnet::IpNet;
 use crate::object::PodName;
 use crate::renderer::plain::{PlainList, PlainPod};
 
-/// See the module.
+/// The differences between two versions of the node's pods.
 #[derive(Debug, Default)]
 pub(super) struct Moved {
-    /// Whether the node has other addresses.
+    /// Whether the node's addresses changed.
     pub(super) is_renumbered: bool,
-    /// The pods that have changed, have come or have gone.
+    /// The pods that changed, were added or removed.
     pub(super) pods: BTreeMap<PodName, PodChange>,
 }
 
-/// How a pod differs.
+/// The changes of a pod.
 #[derive(Debug)]
 pub(super) struct PodChange {
-    /// Whether it has other addresses, or is new, or is gone.
+    /// Whether the pod's addresses changed, or the pod was added or removed.
     pub(super) is_elsewhere: bool,
-    /// Its addresses, those that it had included.
+    /// The pod's present and previous addresses.
     pub(super) addresses: BTreeSet<IpAddr>,
     pub(super) ingress: ListChange,
     pub(super) egress: ListChange,
 }
 
-/// How a list differs.
+/// The changes of a list.
 #[derive(Debug)]
 pub(super) enum ListChange {
-    /// In nothing.
+    /// No change.
     None,
-    /// Only in what it says of these addresses.
+    /// Only the rules for these addresses changed.
     Peers(AddressSet),
-    /// Perhaps in all that it says.
+    /// Any rule may have changed.
     Whole,
 }
 
 impl Moved {
-    /// How the second pods differ from the first ones.
+    /// Compares two versions of the pods.
     pub(super) fn between(
         old: &BTreeMap<PodName, Arc<PlainPod>>,
         new: &BTreeMap<PodName, Arc<PlainPod>>,
@@ -60,7 +61,7 @@ impl Moved {
         Self { is_renumbered, pods: come.chain(gone).collect() }
     }
 
-    /// Whether nothing differs.
+    /// Whether nothing changed.
     pub(super) fn is_nothing(&self) -> bool {
         !self.is_renumbered && self.pods.is_empty()
     }
@@ -107,7 +108,7 @@ impl ListChange {
         if peers.is_empty() { Self::None } else { Self::Peers(peers) }
     }
 
-    /// Whether what the list says of these networks may be something else; no network is any.
+    /// Whether the list's rules for these networks may have changed. Without networks, any address counts.
     pub(super) fn concerns(&self, networks: &[IpNet]) -> bool {
         match self {
             Self::None => false,
@@ -117,7 +118,7 @@ impl ListChange {
     }
 }
 
-/// Whether the set and one of the networks, which are sorted and do not overlap, have an address in common. No network is any.
+/// Whether the set overlaps one of the networks. They are sorted and disjoint; without networks, any address matches.
 fn do_meet(networks: &[IpNet], set: &AddressSet) -> bool {
     if networks.is_empty() {
         return !set.is_empty();

@@ -1,4 +1,4 @@
-//! The renderer: which session rules the target should have, and the requests that lead there.
+//! The session renderer computes the target's desired session rules and sends the requests that establish them.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
@@ -19,29 +19,29 @@ use crate::renderer::contiv::renderer::{ContivRenderer, PublishedTuples, TupleTa
 use crate::renderer::contiv::table::Table;
 use crate::renderer::{BoxError, Refusal, Renderer, Transaction};
 
-/// The session rules of one scope, as the target has them.
+/// The session rules of a scope, as the target has them.
 #[derive(Debug, Default)]
 struct Installed {
-    /// What they were encoded from: the table and the pod's own addresses. None after a dump.
+    /// The table and the pod's own addresses from which the rules were encoded. `None` after a dump.
     source: Option<(Arc<Table>, Vec<IpAddr>)>,
     rules: SessionRules,
     /// See [`Encoded::wide`].
     wide: BTreeSet<Pair>,
 }
 
-/// What is to become of the rules of a scope.
+/// The next rules of a scope.
 #[derive(Debug)]
 enum Next {
-    /// They stay.
+    /// No change.
     Kept,
-    /// They follow from those that there are.
+    /// The installed rules with changes.
     Changed { source: (Arc<Table>, Vec<IpAddr>), requests: Vec<SessionRequest>, widths: Vec<(Pair, bool)> },
-    /// They are encoded anew.
+    /// Newly encoded rules.
     Anew(Installed),
 }
 
 impl Installed {
-    /// Follows requests, of which those that delete a match come before the one that adds it.
+    /// Applies requests. Those that delete a match precede the one that adds it.
     fn apply(&mut self, requests: &[SessionRequest]) {
         for request in requests {
             match request {
@@ -52,18 +52,18 @@ impl Installed {
     }
 }
 
-/// A session rule with what it rests on.
+/// A session rule with its origins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttributedRule {
     /// The rule.
     pub rule: SessionRule,
-    /// The pod whose connections it judges; none for a rule of scope global.
+    /// The pod whose connections the rule judges. `None` for a rule of scope global.
     pub pod: Option<PodName>,
-    /// The origins of the policies' rules behind it, each once; none where rules for longer prefixes leave it nothing.
+    /// The origins of the policy rules behind it, without duplicates. Empty if rules for longer prefixes cover all of its traffic.
     pub origins: Vec<OriginId>,
 }
 
-/// See the module above.
+/// The renderer of a node's session rules.
 #[derive(Debug)]
 pub struct SessionRenderer<T> {
     node: Arc<str>,
@@ -71,44 +71,44 @@ pub struct SessionRenderer<T> {
     limit: usize,
     tuples: ContivRenderer,
     published: PublishedTuples,
-    /// None when it is not known what the target has.
+    /// `None` if the target's rules are unknown.
     installed: Option<BTreeMap<SessionScope, Installed>>,
 }
 
 impl<T: SessionTarget> SessionRenderer<T> {
-    /// A renderer of the pods of `node`. The first transaction starts with a dump.
+    /// Creates a renderer of the pods of `node`. The first transaction starts with a dump.
     pub fn new(node: Arc<str>, target: T) -> Self {
         Self::with_limit(node, target, MAX_RULES)
     }
 
-    /// A renderer that refuses what makes more than `limit` session rules, see [`MAX_RULES`].
+    /// Creates a renderer that refuses more than `limit` session rules ([`MAX_RULES`]).
     pub fn with_limit(node: Arc<str>, target: T, limit: usize) -> Self {
         let published = PublishedTuples::default();
         let tuples = ContivRenderer::new(node.clone(), Orientation::Ingress, published.clone());
         Self { node, target, limit, tuples, published, installed: None }
     }
 
-    /// Where the rules go.
+    /// The target of the rules.
     pub fn target(&self) -> &T {
         &self.target
     }
 
-    /// Where the rules go, for whoever looks after it.
+    /// The target, mutable, for its owner.
     pub(super) const fn target_mut(&mut self) -> &mut T {
         &mut self.target
     }
 
-    /// What the rules are made of.
+    /// The renderer of the 6-tuples that the rules are encoded from.
     pub(super) const fn tuples(&self) -> &ContivRenderer {
         &self.tuples
     }
 
-    /// The 6-tuples that the rules are encoded from.
+    /// The 6-tuples that the rules are encoded from. `None` before the first transaction.
     pub(super) fn published(&self) -> Option<Arc<TupleTables>> {
         self.published.latest()
     }
 
-    /// The rules that the target has, with what they rest on, by scope; none while it is not known what it has.
+    /// The target's rules with their origins, by scope. Empty while the target's rules are unknown.
     pub fn rules(&self) -> Vec<AttributedRule> {
         let (Some(installed), Some(tables)) = (&self.installed, self.published.latest()) else { return Vec::new() };
         let pods: BTreeMap<u32, &PodName> =
@@ -144,7 +144,7 @@ impl<T: SessionTarget> SessionRenderer<T> {
         pod.is_some_and(|pod| pod.addresses.iter().any(|&own| IpNet::from(own) == network))
     }
 
-    /// Brings the target to these tables. Looks at all of them: a pod's change may be another pod's too.
+    /// Updates the target to these tables. Checks all tables, because a change of one pod may affect others.
     fn follow(&mut self, tables: &TupleTables) -> Result<(), SessionError> {
         let mut installed = match self.installed.take() {
             Some(installed) => installed,
@@ -197,7 +197,7 @@ impl<T: SessionTarget> SessionRenderer<T> {
         Ok(())
     }
 
-    /// The scopes that there are to be, each with what becomes of its rules.
+    /// The desired scopes, each with its next rules.
     fn next(
         &self,
         tables: &TupleTables,
@@ -232,8 +232,7 @@ impl<T: SessionTarget> SessionRenderer<T> {
         Ok(all)
     }
 
-    /// What becomes of rules that are known to be those of another table, and how many there are then. None where the whole table is
-    /// to be encoded.
+    /// The next rules of a scope whose table is known, and their number. `None` if the whole table must be encoded.
     fn changed(scope: SessionScope, known: &Installed, table: &Arc<Table>, own: &[IpAddr]) -> Option<(Next, usize)> {
         let (old, _) = known.source.as_ref().filter(|(_, addresses)| *addresses == own)?;
         if Arc::ptr_eq(old, table) {
@@ -257,8 +256,8 @@ impl<T: SessionTarget> SessionRenderer<T> {
     }
 }
 
-/// Allows go before anything else, then denies come before denies go, and allows come last: in between, no more passes
-/// than with the rules of before or with those of after. A match that changes its action is deleted before it is added.
+/// The order of requests: delete allows, add denies, delete denies, add allows. In between, only traffic passes that the old or the new
+/// rules allow. A match whose action changes is deleted before it is added.
 const fn order(request: &SessionRequest) -> u8 {
     match request {
         SessionRequest::Delete(SessionRule { action: Action::Allow, .. }) => 0,
@@ -273,11 +272,11 @@ impl<T: SessionTarget + Send + 'static> Renderer for SessionRenderer<T> {
         format!("session rules of node {}", self.node)
     }
 
-    /// The error is a [`SessionError`], or a [`TooManyTuples`](crate::renderer::contiv::TooManyTuples) when the rules cannot
-    /// be told as 6-tuples.
+    /// Fails with a [`SessionError`], or with [`TooManyTuples`](crate::renderer::contiv::TooManyTuples) if the rules do not fit into
+    /// 6-tuples.
     fn render(&mut self, transaction: &Transaction) -> Result<(), BoxError> {
         if transaction.resync {
-            // Whoever asks for everything does not trust what we believe to be there.
+            // A resync means that the known state is not trusted.
             self.installed = None;
         }
         self.tuples.render(transaction)?;

@@ -1,18 +1,17 @@
-//! Enforcement at the source: the session rules of a node in a table of our own, as tables that our dataplane looks up.
+//! Enforcement at the source: keeps a node's session rules in Bulkhead's own table, and compiles them for the dataplane.
 //!
-//! **Purpose.** What `enforce: source` means: a pod's table judges what the pod sends, to pods of the node with their ingress policies
-//! combined into it, and one table judges what enters the node. A connection between two pods of the node is judged once,
-//! at its source.
+//! **Purpose.** Implements `enforce: source`: a pod's table judges what the pod sends, combined with the ingress policies of the node's
+//! other pods. One further table judges what enters the node. A connection between two pods of the node is judged once, at its source.
 //!
-//! **Not its purpose.** It renders no rules of its own: the [`SessionRenderer`] does, and this follows the session table.
+//! **Not its purpose.** It computes no rules: the [`SessionRenderer`] does, and this renderer follows the session table.
 //!
 //! ```text
 //!  transaction --SessionRenderer--> requests --> SessionTable --> groups of a scope --those that have changed--> lower --> Tables of each port
 //!                    `--6-tuples, what session rules cannot say-----------------------------^
 //! ```
 //!
-//! **Invariant.** What is published is one whole state. When rules do not fit, or a list cannot be compiled, the last tables stay and the
-//! transaction is an error; the next one tries again.
+//! **Invariant.** Every published snapshot is complete. If rules do not fit or a list cannot be compiled, the last tables stay in force and
+//! the transaction fails. The next transaction tries again.
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
@@ -33,39 +32,38 @@ use crate::renderer::contiv::renderer::TupleTables;
 use crate::renderer::plain::PlainPod;
 use crate::renderer::{BoxError, Refusal, Renderer};
 
-/// See the module.
+/// The renderer of a node's session table.
 #[derive(Debug)]
 pub struct SourceRenderer {
     node: Arc<str>,
     sessions: SessionRenderer<SessionTable>,
-    /// The pods as the tables that are in force know them.
+    /// The pods in the tables in force.
     pods: BTreeMap<PodName, Arc<PlainPod>>,
-    /// What has changed of the session table since the groups followed it.
+    /// Changes of the session table that the groups have not applied yet.
     changed: BTreeMap<SessionScope, ScopeChange>,
     groups: BTreeMap<SessionScope, ScopeGroups>,
-    /// The pods and the node's addresses that the groups were brought to. They are those in force unless something could not be compiled.
+    /// The pods and node addresses that the groups were updated to. They differ from those in force only if compiling failed.
     grouped_by: BTreeMap<PodName, Arc<PlainPod>>,
     grouped_at: Vec<IpAddr>,
     lowered: BTreeMap<SessionScope, Arc<Tables>>,
-    /// What a pod without rules has.
+    /// The table of a pod without rules.
     open: Arc<Tables>,
     published: Option<Arc<NodeTables>>,
 }
 
 impl SourceRenderer {
-    /// A renderer of the pods of `node`, with an empty session table.
+    /// Creates a renderer of the pods of `node`, with an empty session table.
     pub fn new(node: Arc<str>) -> Self {
         Self::resume(node, SessionTable::default())
     }
 
-    /// A renderer that goes on from a session table as it was found. The first transaction, which has to be a resync, dumps it and
-    /// changes what differs.
+    /// Resumes from an existing session table. The first transaction must be a resync. It dumps the table and changes what differs.
     pub fn resume(node: Arc<str>, table: SessionTable) -> Self {
         let sessions = SessionRenderer::new(node.clone(), table);
         Self::of(node, sessions)
     }
 
-    /// A renderer that refuses what makes more than `limit` session rules, see [`MAX_RULES`](super::MAX_RULES).
+    /// Creates a renderer that refuses more than `limit` session rules ([`MAX_RULES`](super::MAX_RULES)).
     pub fn with_limit(node: Arc<str>, limit: usize) -> Self {
         let sessions = SessionRenderer::with_limit(node.clone(), SessionTable::default(), limit);
         Self::of(node, sessions)
@@ -88,22 +86,21 @@ impl SourceRenderer {
         }
     }
 
-    /// The session table.
     pub fn table(&self) -> &SessionTable {
         self.sessions.target()
     }
 
-    /// The latest tables, none before the first transaction that could be rendered.
+    /// The latest tables. `None` before the first successful transaction.
     pub fn node_tables(&self) -> Option<&Arc<NodeTables>> {
         self.published.as_ref()
     }
 
-    /// Intervals of address sets written for lists so far.
+    /// Number of address intervals written to lists since the start.
     pub fn written(&self) -> u64 {
         self.sessions.tuples().written()
     }
 
-    /// Brings the groups to what the session table, the 6-tuples and the pods say.
+    /// Updates the groups from the session table, the 6-tuples and the pods.
     fn regroup(&mut self, tuples: &TupleTables) {
         let (pods, node_addresses) = (self.sessions.tuples().pods(), self.sessions.tuples().node_addresses());
         let moved = Moved::between(&self.grouped_by, pods, *self.grouped_at != *node_addresses);
@@ -130,7 +127,7 @@ impl SourceRenderer {
         (self.grouped_by, self.grouped_at) = (pods.clone(), node_addresses.to_vec());
     }
 
-    /// Brings the tables to the groups.
+    /// Updates the tables from the groups.
     fn follow(&mut self, tuples: &TupleTables) -> Result<(), BuildError> {
         self.regroup(tuples);
         let ends = Ends::new(&self.grouped_by, &self.grouped_at);
@@ -152,14 +149,14 @@ impl SourceRenderer {
             };
             lowered.insert(*scope, tables);
         }
-        // Not before all are compiled: what fails is tried again.
+        // Only after all are compiled, so that a failed one is tried again.
         self.groups.values_mut().for_each(ScopeGroups::settle);
         self.lowered = lowered;
         self.pods = self.grouped_by.clone();
         Ok(())
     }
 
-    /// Publishes the tables where they, or the ports that have them, are others than before.
+    /// Publishes the tables if they, or their assignment to ports, changed.
     fn publish(&mut self) {
         let (mut tables, mut interfaces): (Vec<AclTable>, Vec<Interface>) = (Vec::new(), Vec::new());
         let mut open = None;
@@ -207,7 +204,7 @@ impl SourceRenderer {
     }
 }
 
-/// The tables of a list, the same ones where this list is known already.
+/// Compiles a list, or returns the known tables if their rules are equal.
 fn compiled(known: Option<&Arc<Tables>>, rules: Vec<Rule>) -> Result<Arc<Tables>, BuildError> {
     Ok(match known {
         Some(known) if known.rules().iter().eq(&rules) => known.clone(),
@@ -221,7 +218,7 @@ impl Renderer for SourceRenderer {
         format!("session table of node {}", self.node)
     }
 
-    /// The error is one of the [`SessionRenderer`], or a [`BuildError`].
+    /// Fails with the [`SessionRenderer`]'s error, or with a [`BuildError`].
     fn render(&mut self, transaction: &Transaction) -> Result<(), BoxError> {
         for (name, _) in transaction
             .endpoints
@@ -231,7 +228,7 @@ impl Renderer for SourceRenderer {
             self.sessions.target_mut().attach(name);
         }
         let rendered = self.sessions.render(transaction);
-        // What was changed before an error, too.
+        // Includes changes made before an error.
         for (scope, change) in self.sessions.target_mut().take_changed() {
             self.changed.entry(scope).or_default().append(change);
         }

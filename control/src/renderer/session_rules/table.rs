@@ -1,10 +1,9 @@
-//! A session table of our own: what a host stack keeps, in memory.
+//! Bulkhead's own session table, in memory, with the interface of a host stack.
 //!
-//! It is a [`SessionTarget`] like any stack's: it is changed by requests, refuses those that contradict it, and can be dumped. What it
-//! holds is looked up in another form ([`super::lower`]); [`SessionTable::lookup`] is the slow truth that this form is held against.
+//! As a [`SessionTarget`], it is changed by requests, refuses contradictory ones, and can be dumped. Packets are looked up in a compiled
+//! form ([`super::lower`]). [`SessionTable::lookup`] is the slow reference for that form.
 //!
-//! **Invariant.** It holds what the requests that it has accepted say, whoever sent them. So a renderer that starts anew goes on from a
-//! dump.
+//! **Invariant.** The table holds the result of all accepted requests, whatever their sender. So a restarted renderer resumes from a dump.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -17,15 +16,15 @@ use super::{
 };
 use crate::object::PodName;
 
-/// Requests of one scope that are remembered one by one. Where there are more, as at the start, it takes less to read all of its rules.
+/// Maximum number of recorded requests per scope. With more, as at the start, reading all rules of the scope is faster.
 const MOST_REMEMBERED: usize = 1_024;
 
-/// What was changed of a scope.
+/// The changes of a scope.
 #[derive(Clone, Debug)]
 pub(super) enum ScopeChange {
-    /// These requests were served, in their order.
+    /// These requests were executed, in order.
     Requests(Vec<SessionRequest>),
-    /// More requests than are remembered.
+    /// More requests than are recorded.
     Many,
 }
 
@@ -36,7 +35,7 @@ impl Default for ScopeChange {
 }
 
 impl ScopeChange {
-    /// Adds what was changed later.
+    /// Appends later changes.
     pub(super) fn append(&mut self, later: Self) {
         match later {
             Self::Requests(requests) => requests.into_iter().for_each(|request| self.add(request)),
@@ -52,20 +51,20 @@ impl ScopeChange {
     }
 }
 
-/// See the module.
+/// A session table in memory.
 #[derive(Clone, Debug, Default)]
 pub struct SessionTable {
     rules: BTreeMap<SessionScope, BTreeMap<SessionMatch, Action>>,
-    /// The application namespace of each attached pod. A number is never another pod's.
+    /// The application namespace of each attached pod. Numbers are never reused.
     namespaces: BTreeMap<PodName, u32>,
     last_namespace: u32,
-    /// What was changed since somebody asked.
+    /// The changes since the last [`SessionTable::take_changed`].
     changed: BTreeMap<SessionScope, ScopeChange>,
     requests: u64,
 }
 
 impl SessionTable {
-    /// Gives the pod an application namespace, unless it has one.
+    /// Assigns an application namespace to the pod, unless it has one.
     pub fn attach(&mut self, pod: &PodName) {
         if !self.namespaces.contains_key(pod) {
             self.last_namespace += 1;
@@ -73,22 +72,22 @@ impl SessionTable {
         }
     }
 
-    /// Takes the namespaces of all other pods away.
+    /// Removes the namespaces of all pods for which `is_kept` returns false.
     pub fn retain(&mut self, is_kept: impl Fn(&PodName) -> bool) {
         self.namespaces.retain(|pod, _| is_kept(pod));
     }
 
-    /// How many requests it has served: dumps, pings, and each rule that was added or deleted.
+    /// Number of executed requests: dumps, pings, and each added or deleted rule.
     pub const fn requests(&self) -> u64 {
         self.requests
     }
 
-    /// How many rules it has.
+    /// Number of rules.
     pub fn len(&self) -> usize {
         self.rules.values().map(BTreeMap::len).sum()
     }
 
-    /// Whether it has no rule.
+    /// Whether the table has no rule.
     pub fn is_empty(&self) -> bool {
         self.rules.is_empty()
     }
@@ -104,13 +103,13 @@ impl SessionTable {
         rules.map(|(&matches, &action)| SessionRule { matches, action })
     }
 
-    /// What was changed since this was asked the last time, by scope.
+    /// Returns the changes since the last call, by scope.
     pub(super) fn take_changed(&mut self) -> BTreeMap<SessionScope, ScopeChange> {
         std::mem::take(&mut self.changed)
     }
 
-    /// What becomes of a connection: of the rules that match, the one with the longest remote prefix decides, then that with the
-    /// longest local one, then the one with a port. Without a rule it is allowed. Looks at every rule of the scope.
+    /// The verdict for a connection. Of the matching rules, the one with the longest remote prefix decides, then the longest local prefix,
+    /// then the one with a port. Without a match, the connection is allowed. Searches all rules of the scope.
     pub fn lookup(
         &self,
         scope: SessionScope,

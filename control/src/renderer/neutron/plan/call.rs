@@ -1,4 +1,4 @@
-//! Requests as the API takes them.
+//! Requests in the API's form.
 
 use std::fmt;
 
@@ -8,16 +8,16 @@ use super::super::{Desired, SecurityGroup};
 use super::{GroupRef, Listed, ListedGroup, ListedPort, ListedRule, Request, tags};
 use crate::renderer::neutron::{Remote, SecurityRule};
 
-/// One call of the API.
+/// One API call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
     /// `POST`, `PUT` or `DELETE`.
     pub method: &'static str,
-    /// The path, from `/v2.0`.
+    /// The path, starting with `/v2.0`.
     pub path: String,
-    /// The body.
+    /// The body. `None` if the call has none.
     pub body: Option<Value>,
-    /// What it is for, for people.
+    /// The purpose, for users.
     pub about: String,
 }
 
@@ -30,20 +30,20 @@ impl fmt::Display for Call {
     }
 }
 
-/// How a group whose ID is not known is written.
+/// The text that represents the unknown ID of a group.
 pub fn placeholder(tag: &str) -> String {
     format!("[{tag}]")
 }
 
 impl SecurityGroup {
-    /// The body of the request that creates it. The description finds it again where its tags could not be set.
+    /// The body of the request that creates the group. Its description identifies the group if setting its tags failed.
     pub fn body(&self, owner: &str) -> Value {
         json!({ "security_group": { "name": self.name, "description": owner } })
     }
 }
 
 impl Request {
-    /// The calls that it is. `id_of` gives the ID of a group by its tag.
+    /// The API calls of this request. `id_of` returns the ID of a group by its tag.
     pub fn calls(&self, desired: &Desired, owner: &str, id_of: impl Fn(&str) -> String) -> Vec<Call> {
         let of = |tag: &str| desired.groups.get(tag);
         let set_tags = |tag: &str| {
@@ -89,7 +89,7 @@ impl Request {
 }
 
 impl Listed {
-    /// What a server has on which `before` is in force, and that has the ports of `now`.
+    /// The listing of a server that has `before` in force and the ports of `now`.
     pub fn with_in_force(before: &Desired, now: &Desired, owner: &str) -> Self {
         let rule = |(at, tag, rule): (usize, &str, &SecurityRule)| {
             let remote = match &rule.remote {

@@ -1,4 +1,4 @@
-//! What a server has beside what it should have, for each group and port.
+//! Compares the server's state with the desired one, for each group and port.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -8,19 +8,19 @@ use super::{GENERATION, GroupRef, Listed, ListedGroup, ListedPort, ListedRule, O
 use crate::object::PodName;
 use crate::renderer::neutron::{Attachment, Remote, SecurityRule};
 
-/// A group on its way.
+/// The current and desired state of a group.
 #[derive(Debug, Default)]
 pub(super) struct Group {
-    /// None until it is created.
+    /// `None` until the group is created.
     pub(super) id: Option<String>,
     pub(super) tags: Vec<String>,
     pub(super) now: BTreeMap<SecurityRule, String>,
-    /// Rules that are there and are none of ours.
+    /// IDs of the group's rules that Bulkhead would not write.
     pub(super) odd: Vec<String>,
-    /// None when it is to go.
+    /// `None` if the group is being removed.
     pub(super) wanted: Option<BTreeSet<SecurityRule>>,
     pub(super) generation: Option<u64>,
-    /// How many ports are in it at the beginning.
+    /// Number of its ports at the start.
     pub(super) ports: usize,
 }
 
@@ -38,19 +38,19 @@ impl Group {
     }
 }
 
-/// A port on its way.
+/// The current and desired groups of a port.
 #[derive(Debug)]
 pub(super) struct Port {
     pub(super) id: String,
     pub(super) pod: Option<PodName>,
     pub(super) now: BTreeSet<GroupRef>,
     pub(super) wanted: BTreeSet<GroupRef>,
-    /// Of these those that are there to be named.
+    /// Those of the wanted groups that other rules name as remote groups.
     pub(super) peers: BTreeSet<Arc<str>>,
 }
 
 impl Planner<'_> {
-    /// Takes in the groups. Returns how each is referred to by its ID.
+    /// Reads the listed groups. Returns each group's reference by its ID.
     pub(super) fn take_groups(&mut self, listed: &Listed, owner: &str) -> BTreeMap<String, GroupRef> {
         let mut ours: BTreeMap<String, GroupRef> = BTreeMap::new();
         let mut by_id: Vec<&ListedGroup> = listed.groups.iter().collect();
@@ -60,7 +60,7 @@ impl Planner<'_> {
             let is_ours = group.tags.iter().any(|tag| tag == owner);
             let mut names = group.tags.iter().filter(|tag| *tag != owner && !tag.starts_with(GENERATION));
             let name = names.next().filter(|_| is_ours);
-            // Of two with one tag one is enough: an answer of the server was lost.
+            // If two groups have one tag, because a server's answer was lost, one of them is kept.
             let reference = match name {
                 Some(name) if taken.insert(name.clone()) => GroupRef::Tag(name.as_str().into()),
                 _ => GroupRef::Id(group.id.clone()),
@@ -127,7 +127,7 @@ impl Planner<'_> {
                     let groups = groups.into_iter().map(GroupRef::Tag);
                     (Some((*pod).clone()), groups.chain(kept.cloned().map(GroupRef::Id)).collect(), peers)
                 }
-                // What is no pod's any more leaves our groups, and stays in others.
+                // A port without a pod leaves managed groups and stays in others.
                 None => {
                     let left = port.groups.iter().filter(foreign).cloned().map(GroupRef::Id).collect();
                     (None, left, BTreeSet::new())
@@ -144,7 +144,7 @@ impl Planner<'_> {
         }
     }
 
-    /// The groups of a pod's port, and those of them that are there to be named.
+    /// The groups of a pod's port, and those of them that rules name as remote groups.
     fn wanted(
         &mut self,
         pod: &PodName,
@@ -163,7 +163,7 @@ impl Planner<'_> {
     }
 }
 
-/// The remote group by its tag, where it is one of ours.
+/// Replaces the ID of a managed remote group with its tag.
 fn renamed(remote: &Remote, ours: &BTreeMap<String, GroupRef>) -> Remote {
     match remote {
         Remote::Group(id) => match ours.get(&**id) {

@@ -1,4 +1,4 @@
-//! What a server says that it has, as the API writes it.
+//! The server's state, as listed by the API.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -10,45 +10,36 @@ use serde_json::Value;
 use super::super::{Family, Remote, SecurityRule};
 use crate::origin::Direction;
 
-/// What a server has that concerns us.
+/// The part of the server's state that Bulkhead uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listed {
-    /// Security groups that are ours: with our tag, or left over without it.
+    /// Managed security groups: with the owner's tag, or created without a tag by an interrupted run.
     pub groups: Vec<ListedGroup>,
-    /// All ports.
     pub ports: Vec<ListedPort>,
 }
 
-/// A security group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedGroup {
-    /// Its ID.
     pub id: String,
-    /// Its tags.
     pub tags: Vec<String>,
-    /// Its rules.
     pub rules: Vec<ListedRule>,
 }
 
-/// A rule of a security group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedRule {
-    /// Its ID.
     pub id: String,
-    /// What it says, with the ID of its remote group; none for what we would never write.
+    /// The rule, with the ID of its remote group. `None` for a rule that Bulkhead would never write.
     pub rule: Option<SecurityRule>,
 }
 
-/// A port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedPort {
-    /// Its ID.
     pub id: String,
-    /// Its own addresses.
+    /// The fixed addresses.
     pub addresses: Vec<IpAddr>,
-    /// Further addresses or blocks that it may send from; a rule that names its group as remote means them, too.
+    /// Additional addresses or blocks that the port may send from. A rule that names the port's group as remote also covers them.
     pub pairs: Vec<String>,
-    /// Whether the server applies security groups to it.
+    /// Whether the server applies security groups to the port.
     pub secured: bool,
     /// The IDs of its groups.
     pub groups: BTreeSet<String>,
@@ -70,7 +61,7 @@ fn texts(value: &Value, key: &str) -> Vec<String> {
 }
 
 impl ListedGroup {
-    /// Reads one of `security_groups`. None for what is no group.
+    /// Parses an element of `security_groups`. `None` if it is not a group.
     pub fn of(value: &Value) -> Option<Self> {
         let rules = value.get("security_group_rules").and_then(Value::as_array).into_iter().flatten();
         Some(Self {
@@ -82,7 +73,7 @@ impl ListedGroup {
 }
 
 impl ListedRule {
-    /// Reads one of `security_group_rules`. None for what is no rule.
+    /// Parses an element of `security_group_rules`. `None` if it is not a rule.
     pub fn of(value: &Value) -> Option<Self> {
         Some(Self { id: text(value, "id")?, rule: rule(value) })
     }
@@ -106,7 +97,7 @@ fn rule(value: &Value) -> Option<SecurityRule> {
             "udp" => Some(protocol::UDP),
             "sctp" => Some(protocol::SCTP),
             "any" | "0" => None,
-            // Names of others are for rules that we do not write.
+            // Other protocol names occur only in rules that Bulkhead does not write.
             number => Some(number.parse().ok()?),
         },
         Some(number) => Some(u8::try_from(number.as_u64()?).ok()?).filter(|number| *number > 0),
@@ -137,7 +128,7 @@ fn rule(value: &Value) -> Option<SecurityRule> {
 }
 
 impl ListedPort {
-    /// Reads one of `ports`. None for what is no port.
+    /// Parses an element of `ports`. `None` if it is not a port.
     pub fn of(value: &Value) -> Option<Self> {
         let list = |key: &str| value.get(key).and_then(Value::as_array).into_iter().flatten();
         let addresses = list("fixed_ips").filter_map(|fixed| fixed.get("ip_address")?.as_str()?.parse().ok());

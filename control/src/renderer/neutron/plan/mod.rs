@@ -1,4 +1,4 @@
-//! From what a server has to what it should have: which requests, in which order.
+//! Computes the ordered requests that change a server to the desired state.
 //!
 //! ```text
 //!  prepare   groups that are missing, with their rules: nothing is attached to them
@@ -6,17 +6,17 @@
 //!  open      rules come; ports enter groups                                                            every end: within the new state
 //!  tidy      rules that others cover, groups that nobody needs, and which generation is in force now
 //! ```
-//! **Invariant.** After each request, no connection passes that neither the old nor the new state lets through. A connection has two ends,
-//! and what opens one end while the other has not closed yet would let through what neither state does. So everything closes before
-//! anything opens: in between each end allows no more than both states do.
+//! **Invariant.** After each request, only connections pass that the old or the new state allows. A connection has two ends. If one end
+//! opened before the other closed, a connection could pass that neither state allows. So everything closes before anything opens: in
+//! between, each end allows only what both states allow.
 //!
-//! What both states allow goes on wherever one rule covers another: a wider rule that takes a narrower one's place comes before that
-//! goes, a port that leaves `open_in` for its policy's group does so in one request. What is told apart in no such way (a block in
-//! the place of a group, groups of somebody else) is closed between two requests.
+//! Traffic that both states allow is not interrupted if one rule covers another. A wider rule is created before the narrower one is
+//! deleted, and a port moves from `open_in` to its policy's group in one request. Other changes (a group replaced by a block, groups of
+//! other owners) interrupt such traffic between two requests.
 //!
-//! **What lost.** To open first and close afterwards, as Kuryr does: nothing that both states allow is ever interrupted, but while a
-//! thousand ports are changed, one after the other, the first of them is open to others that are to be closed.
-//! To swap whole groups, a new one for each change: twice the quota, and all of a policy's ports change for one of its rules.
+//! **Rejected alternatives.** Opening first and closing afterwards, as Kuryr does: it never interrupts traffic that both states allow. But
+//! while a thousand ports change one by one, the first are open to others that are yet to be closed. Replacing whole groups: it needs twice
+//! the quota, and changes all of a policy's ports for one of its rules.
 
 mod call;
 mod compared;
@@ -31,69 +31,55 @@ pub use self::listed::{Listed, ListedGroup, ListedPort, ListedRule};
 use super::{Desired, Remote, SecurityRule};
 use crate::object::PodName;
 
-/// A security group in a request: one of ours by its tag, any by its ID.
+/// A security group in a request.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum GroupRef {
-    /// Ours; its ID is known when it has been created.
+    /// A managed group. Its ID is known once it is created.
     Tag(Arc<str>),
-    /// Somebody else's, or a second one with a tag of ours.
+    /// Another owner's group, or a duplicate with a managed tag.
     Id(String),
 }
 
-/// One request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// Creates a group, without rules, and tags it.
-    CreateGroup {
-        /// Its tag.
-        tag: Arc<str>,
-    },
-    /// Creates a rule.
+    /// Creates a group without rules and tags it.
+    CreateGroup { tag: Arc<str> },
     CreateRule {
         /// The group's tag.
         tag: Arc<str>,
-        /// The rule, with the tags of groups.
+        /// The rule, with tags as remote groups.
         rule: SecurityRule,
     },
-    /// Deletes a rule.
     DeleteRule {
-        /// Its ID.
         id: String,
-        /// The group.
         group: GroupRef,
-        /// What it says, where that is understood.
+        /// The rule. `None` if it is not one that Bulkhead would write.
         rule: Option<SecurityRule>,
     },
-    /// Puts a port into these groups and no others.
+    /// Sets the groups of a port.
     SetPort {
-        /// Its ID.
         id: String,
-        /// Its pod; none where the port is no pod's any more.
+        /// The pod. `None` if the port no longer belongs to a pod.
         pod: Option<PodName>,
-        /// The groups.
+        /// The port's groups, complete.
         groups: BTreeSet<GroupRef>,
     },
-    /// Deletes a group.
     DeleteGroup {
-        /// Its ID.
         id: String,
-        /// Its tag, where it has one.
+        /// The tag. `None` if the group has none.
         tag: Option<Arc<str>>,
     },
-    /// Gives a group its tags, with the generation that is in force.
-    SetTags {
-        /// The group's tag.
-        tag: Arc<str>,
-    },
+    /// Sets a group's tags, including the generation in force.
+    SetTags { tag: Arc<str> },
 }
 
-/// What cannot be as it should.
+/// A difference from the desired state that no request can remove.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
-    /// The server knows no port of the pod.
+    /// No port has the pod's addresses.
     #[error("pod {0} has no port with its address")]
     NoPort(PodName),
-    /// It knows several.
+    /// Several ports have the pod's addresses.
     #[error("pod {pod} has the addresses of several ports: {ports}")]
     SeveralPorts {
         /// The pod.
@@ -101,7 +87,7 @@ pub enum Problem {
         /// The ports' IDs.
         ports: String,
     },
-    /// It applies no groups to the port.
+    /// The server applies no groups to the port.
     #[error("port {port} of pod {pod} has no port security: no group applies to it, everything passes")]
     Unsecured {
         /// The pod.
@@ -109,7 +95,7 @@ pub enum Problem {
         /// The port's ID.
         port: String,
     },
-    /// A rule that names the port's group would mean these as well.
+    /// The port has addresses other than the pod's, which a rule that names the port's group would cover.
     #[error(
         "port {port} of pod {pod} has other addresses than the pod ({others}): rules that name the pod do not mean it"
     )]
@@ -124,49 +110,49 @@ pub enum Problem {
 }
 
 impl Problem {
-    /// Whether something passes that should not.
+    /// Whether traffic may pass that should not.
     pub const fn is_open(&self) -> bool {
         matches!(self, Self::Unsecured { .. } | Self::SeveralPorts { .. })
     }
 }
 
-/// A group at the server is of a later generation of its policy than the state.
+/// A group at the server belongs to a later generation of its policy than the local state.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("group {tag} is of generation {applied} of its policy, the state has {generation}")]
 pub struct Older {
     /// The group's tag.
     pub tag: Arc<str>,
-    /// What is in force.
+    /// The generation in force at the server.
     pub applied: u64,
-    /// What the state has.
+    /// The generation in the local state.
     pub generation: u64,
 }
 
-/// What is to be done.
+/// The requests that lead to the desired state, and what remains.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// In this order.
+    /// The requests, in order.
     pub requests: Vec<Request>,
-    /// What is left.
+    /// Differences that remain.
     pub problems: Vec<Problem>,
-    /// Groups of policies that the state is behind of.
+    /// Groups of policies whose local state is outdated.
     pub older: Vec<Older>,
 }
 
-/// The tag of a generation. No other tag of ours has a colon but the owner's.
+/// The tag of a generation. Of all managed tags, only this and the owner's have a colon.
 pub fn generation_tag(generation: u64) -> String {
     format!("{GENERATION}{generation}")
 }
 
 const GENERATION: &str = "generation:";
 
-/// All tags that a group of ours has.
+/// All tags of a managed group.
 pub fn tags(owner: &str, tag: &str, generation: Option<u64>) -> Vec<String> {
     let generation = generation.map(generation_tag);
     [owner.to_owned(), tag.to_owned()].into_iter().chain(generation).collect()
 }
 
-/// Whether everything that `narrow` matches is matched by `wide`.
+/// Whether `wide` matches everything that `narrow` matches.
 fn covers(wide: &SecurityRule, narrow: &SecurityRule) -> bool {
     let ports = || match (wide.ports, narrow.ports) {
         (None, _) => true,
@@ -183,7 +169,7 @@ fn covers(wide: &SecurityRule, narrow: &SecurityRule) -> bool {
         && remote()
 }
 
-/// See the module.
+/// The state of planning.
 struct Planner<'a> {
     desired: &'a Desired,
     groups: BTreeMap<GroupRef, Group>,
@@ -191,8 +177,8 @@ struct Planner<'a> {
     plan: Plan,
 }
 
-/// The requests that lead from what is `listed` to what is `desired`. Groups with the tag `owner` are ours, ports in groups of others leave
-/// these unless they are in `keep`.
+/// Computes the requests that change what is `listed` to what is `desired`. Groups with the tag `owner` are managed. Ports leave other
+/// groups, except those in `keep`.
 pub fn plan(desired: &Desired, listed: &Listed, owner: &str, keep: &BTreeSet<String>) -> Plan {
     let mut planner = Planner { desired, groups: BTreeMap::new(), ports: Vec::new(), plan: Plan::default() };
     let ours = planner.take_groups(listed, owner);
@@ -209,7 +195,7 @@ impl Planner<'_> {
         self.plan.requests.push(request);
     }
 
-    /// Makes what nothing is attached to.
+    /// Creates missing groups with their rules. No port is in them yet.
     fn prepare(&mut self) {
         let missing =
             self.groups.iter().filter(|(_, group)| group.id.is_none()).map(|(reference, _)| reference.clone());
@@ -221,7 +207,7 @@ impl Planner<'_> {
         self.create_rules(|group, _| group.ports == 0);
     }
 
-    /// Creates the rules that are missing and may come now.
+    /// Creates the missing rules for which `may` returns true.
     fn create_rules(&mut self, may: impl Fn(&Group, &SecurityRule) -> bool) {
         for (reference, group) in &mut self.groups {
             let GroupRef::Tag(tag) = reference else { continue };
@@ -233,9 +219,9 @@ impl Planner<'_> {
         }
     }
 
-    /// Deletes rules that are not wanted and may go now.
+    /// Deletes the unwanted rules for which `may` returns true.
     fn delete_rules(&mut self, may: impl Fn(&Group, &SecurityRule) -> bool) {
-        // Those of a group that is to go, go with it.
+        // Rules of a group that is deleted are deleted with the group.
         for (reference, group) in self.groups.iter_mut().filter(|(_, group)| group.wanted.is_some()) {
             let gone: Vec<SecurityRule> =
                 group.now.keys().filter(|rule| !group.wants(rule) && may(group, rule)).cloned().collect();
@@ -265,23 +251,23 @@ impl Planner<'_> {
             }
         }
         self.ports = ports;
-        // What wider rules take the place of goes when they are there.
+        // Rules covered by a wider wanted rule are deleted after that rule exists.
         self.delete_rules(|group, rule| !group.wants_cover_of(rule));
     }
 
-    /// Whether the port may stay in a group that it is to leave until it has entered the others: they cover all that the group's
-    /// rules allow, and no rule will come to it.
+    /// Whether the port may stay in an unwanted group until it has entered the others. They must cover the group's rules, and no rule may
+    /// be added to it.
     fn may_stay(&self, port: &Port, group: &GroupRef) -> bool {
         let Some(group) = self.groups.get(group) else { return false };
         let entered = || port.wanted.iter().filter_map(|group| self.groups.get(group));
-        // Who is in a group without rules may be named by others.
+        // Other rules may name a group without rules.
         let allows = !group.now.is_empty() && group.odd.is_empty();
         allows
             && group.missing().next().is_none()
             && group.now.keys().all(|rule| entered().any(|group| group.wants_cover_of(rule)))
     }
 
-    /// Whether a port in the groups `now` may do no more when it enters another.
+    /// Whether a port in the groups `now` gains no access by entering `group`.
     fn changes_nothing(&self, now: &BTreeSet<GroupRef>, group: &GroupRef) -> bool {
         let Some(group) = self.groups.get(group) else { return false };
         let has = |rule: &SecurityRule| {

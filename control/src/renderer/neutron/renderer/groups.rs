@@ -1,4 +1,4 @@
-//! The groups of ports: who is in them, and what their rules name.
+//! The groups: their ports, and the sets that their rules name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::renderer::neutron::members::PortId;
 use crate::renderer::neutron::{Allow, GroupKey, PeerUser};
 
 impl NeutronRenderer {
-    /// Puts a port into a group, which is made when it is the first.
+    /// Adds a port to a group. Creates the group for its first port.
     pub(super) fn enter(&mut self, key: GroupKey, port: PortId, endpoint: &Endpoint) -> GroupId {
         let id = match self.by_key.get(&key) {
             Some(&id) => id,
@@ -55,7 +55,7 @@ impl NeutronRenderer {
         id
     }
 
-    /// Takes a port out of the groups and lists that it had and has no more.
+    /// Removes a port from its groups and lists, except from the groups in `kept`.
     pub(super) fn leave(&mut self, old: &Port, port: PortId, kept: &[GroupId]) {
         for &id in old.groups.iter().filter(|id| !kept.contains(id)) {
             let group = self.groups[id].as_mut().expect("a port is in groups that there are");
@@ -137,7 +137,7 @@ fn forget<K: std::hash::Hash + Eq, V: Ord>(index: &mut AHashMap<K, BTreeSet<V>>,
     }
 }
 
-/// What a group's rules name together, with the names that peer groups get from them.
+/// The combinations of sets that a group's rules name, each with the rule that may give the peer group its name.
 fn peers_of(key: &GroupKey) -> Vec<(PeerUser, Arc<[SetId]>)> {
     let GroupKey::Policy { policy, ingress, egress } = key else { return Vec::new() };
     let mut all = Vec::new();

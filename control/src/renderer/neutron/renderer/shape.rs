@@ -1,4 +1,4 @@
-//! What a list says, as far as it can be told by groups.
+//! Determines how groups can express a list.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,20 +10,20 @@ use crate::object::PolicyName;
 use crate::origin::{Origin, Origins};
 use crate::renderer::neutron::Allow;
 
-/// See the module.
+/// How groups express a list.
 #[derive(Debug)]
 pub(super) enum Shape {
-    /// Policies that only allow: each is a group, and their union is the list.
+    /// NetworkPolicies, which only allow. Each is a group, and the list is the union of all groups.
     Policies { policies: Vec<(PolicyName, Arc<[Allow]>)>, own_node: bool },
-    /// With an order, or not attributed: one group for the whole.
+    /// A list with an order, or with unknown origins. One group expresses the whole list.
     Whole { own_node: bool },
 }
 
 impl Shape {
-    /// What a list says. Its policies can be told apart where it has no order: where all is of NetworkPolicies.
+    /// The shape of a list. Its policies are separable if it has no order, that is, if all rules come from NetworkPolicies.
     pub(super) fn of(list: &TieredList, origins: &Origins) -> Self {
         let own_node = list.rules.iter().any(|rule| rule.peers == Peers::OwnNode);
-        // What a list leaves undecided passes; only one that decides everything is the union of what it accepts.
+        // A list allows what no rule matches, so it equals the union of its accepts only if its last rule matches everything.
         if !list.rules.last().is_some_and(|last| last.peers == Peers::Any && last.services == Services::Any) {
             return Self::Whole { own_node };
         }
@@ -35,7 +35,7 @@ impl Shape {
                     let (peers, services) = (rule.peers.clone(), rule.services.clone());
                     policies.entry(policy.clone()).or_default().push(Allow { rule: *at, peers, services });
                 }
-                // What ends the list. Those that isolate and allow nothing have a group as well, without rules.
+                // The end of the list. A policy that isolates and allows nothing also has a group, without rules.
                 (Tier::NetworkPolicy, RuleAction::Deny, Some(Origin::Isolation { policies: isolating, .. })) => {
                     for policy in isolating.iter() {
                         policies.entry(policy.clone()).or_default();

@@ -137,18 +137,18 @@ mod tests {
 
     use super::*;
 
-    fn found(services: &str, proxy: KubeProxy) -> Option<Finding> {
+    fn found(services: &str, proxy: &KubeProxy) -> Option<Finding> {
         let text = format!("node: n\nstate: {{paths: [s]}}\nports: []\nservices: {services}\n");
         let config = Config::parse("c", &text, Path::new("")).unwrap();
-        judge(&config, &proxy)
+        judge(&config, proxy)
     }
 
     #[test]
     fn a_proxy_beside_us_is_told_and_one_that_lacks_is_told_where_services_are_left_to_it() {
-        assert_eq!(found("{}", KubeProxy::default()), None);
+        assert_eq!(found("{}", &KubeProxy::default()), None);
         let left = KubeProxy { runs: None, traces: vec!["the nftables table kube-proxy", "the interface kube-ipvs0"] };
         let running = KubeProxy { runs: Some("mode iptables, as 127.0.0.1:10249 says".to_owned()), traces: Vec::new() };
-        let told = |services, proxy: &KubeProxy| found(services, proxy.clone()).unwrap();
+        let told = |services, proxy: &KubeProxy| found(services, proxy).unwrap();
         let finding = told("{}", &left);
         assert_eq!(
             finding.what,

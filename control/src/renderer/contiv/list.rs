@@ -19,6 +19,7 @@ pub struct PeerRule {
     pub peer: Option<IpNet>,
     /// Protocol and destination ports. `None` for any.
     pub service: Option<Service>,
+    /// Allow or deny.
     pub action: Action,
 }
 
@@ -80,7 +81,7 @@ pub struct PeerList {
 
 /// A deny of less than everything, which sorting would move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a 6-tuple list can deny only the rest: the deny of {0:?} would not keep its place when the list is sorted")]
+#[error("a 6-tuple list can deny only the rest: sorting would move the deny of {0:?}")]
 pub struct PartialDeny(pub PeerRule);
 
 impl PeerList {
@@ -141,6 +142,7 @@ impl PeerList {
         (without(self, other), without(other, self))
     }
 
+    /// The rules, sorted.
     pub fn rules(&self) -> &[PeerRule] {
         &self.rules
     }
@@ -247,6 +249,7 @@ impl Hash for PeerList {
 /// A pod's addresses and lists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodLists {
+    /// Its addresses.
     pub addresses: Vec<IpAddr>,
     /// Traffic to the pod.
     pub ingress: Arc<PeerList>,

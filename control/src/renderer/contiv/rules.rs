@@ -48,6 +48,7 @@ impl Rules {
         self.len
     }
 
+    /// Whether there are none.
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }

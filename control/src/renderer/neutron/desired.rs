@@ -120,7 +120,7 @@ impl fmt::Display for SecurityRule {
         }
         let word = if self.direction == Direction::Ingress { "from" } else { "to" };
         match &self.remote {
-            Remote::Any => write!(f, " {word} anybody"),
+            Remote::Any => write!(f, " {word} any address"),
             Remote::Prefix(prefix) => write!(f, " {word} {prefix}"),
             Remote::Group(group) => write!(f, " {word} group {group}"),
         }
@@ -134,6 +134,7 @@ pub struct SecurityGroup {
     pub name: String,
     /// The generation of its policy. `None` if the group has no policy or the policy object has no generation.
     pub generation: Option<u64>,
+    /// Its rules.
     pub rules: BTreeSet<SecurityRule>,
     /// The reason why the group has no rules although the policy has some. `None` if they were not refused.
     pub refused: Option<String>,

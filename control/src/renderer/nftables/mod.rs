@@ -2,12 +2,12 @@
 //! that of Calico's felix, with the following differences and reasons.
 //!
 //! ```text
-//!   hook          priority     chain      asks
-//!   prerouting    raw          source     is the interface known, and does a pod speak for its own addresses, and nobody else for them?
-//!   input         after IPVS   node       egress of the pod that speaks to this node, or ingress of the one that answers it
-//!   postrouting   before SNAT  egress     rules of the pod that has opened the connection    --vmap @from--> from-VETH
-//!                              ingress    rules of the pod that it was opened to             --vmap @to----> to-VETH
-//!                              remember   writes the epoch into the connection: both ends allow it
+//!   hook          priority     chain      checks
+//!   prerouting    raw          source     the interface is known; only the pod itself sends from its addresses
+//!   input         after IPVS   node       egress of a pod that sends to this node, or ingress of a pod that replies to it
+//!   postrouting   before SNAT  egress     rules of the pod that opened the connection    --vmap @from--> from-VETH
+//!                              ingress    rules of the pod that accepted it              --vmap @to----> to-VETH
+//!                              remember   writes the epoch into the connection's mark: both ends allow it
 //!
 //!   to-VETH: established? accept | jump list-N ---> list-N-admin, list-N-policy, list-N-baseline | drop
 //! ```

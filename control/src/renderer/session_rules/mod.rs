@@ -115,7 +115,9 @@ pub struct SessionSide {
 /// The connections of its scope that a rule matches. Unique in a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionMatch {
+    /// The scope.
     pub scope: SessionScope,
+    /// The transport.
     pub transport: SessionTransport,
     /// The side on the node.
     pub local: SessionSide,
@@ -157,6 +159,7 @@ pub enum SessionRequest {
 /// A rule found in a target's table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaggedRule {
+    /// The rule.
     pub rule: SessionRule,
     /// The tag, which identifies the owner.
     pub tag: String,
@@ -196,11 +199,11 @@ pub trait SessionTarget {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SessionError {
     /// The target failed, so its table is unknown. The next transaction starts with a dump.
-    #[error("{0}; the next change starts from a dump of the session table")]
+    #[error("{0}; the next change starts with a dump of the session table")]
     Target(#[from] TargetError),
     /// The rules do not fit. Nothing was changed.
     #[error(
-        "the tables need more than {limit} session rules: a range of ports is a rule for each port; use fewer blocks or \
+        "the tables need more than {limit} session rules: a range of ports takes one rule per port; use fewer blocks or \
          smaller ranges"
     )]
     TooManyRules {
@@ -208,6 +211,6 @@ pub enum SessionError {
         limit: usize,
     },
     /// Two pods have the same namespace, so the rules of one would judge the other. Nothing was changed.
-    #[error("pods {0} and {1} are both in application namespace {2}; give each one of its own")]
+    #[error("pods {0} and {1} are both in application namespace {2}; give each pod its own namespace")]
     SharedNamespace(PodName, PodName, u32),
 }

@@ -15,25 +15,34 @@ use crate::origin::Direction;
 pub struct Listed {
     /// Managed security groups: with the owner's tag, or created without a tag by an interrupted run.
     pub groups: Vec<ListedGroup>,
+    /// All ports.
     pub ports: Vec<ListedPort>,
 }
 
+/// A security group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedGroup {
+    /// Its ID.
     pub id: String,
+    /// Its tags.
     pub tags: Vec<String>,
+    /// Its rules.
     pub rules: Vec<ListedRule>,
 }
 
+/// A rule of a security group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedRule {
+    /// Its ID.
     pub id: String,
     /// The rule, with the ID of its remote group. `None` for a rule that Bulkhead would never write.
     pub rule: Option<SecurityRule>,
 }
 
+/// A port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedPort {
+    /// Its ID.
     pub id: String,
     /// The fixed addresses.
     pub addresses: Vec<IpAddr>,

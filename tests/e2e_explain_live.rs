@@ -203,7 +203,7 @@ fn a_service_is_told_backend_by_backend_as_it_is_enforced() {
     for (to, port, part) in [
         ("service/default/nobody", None, "Service default/nobody is not translated by this vswitch"),
         ("service/default/web:second", None, "has no such port"),
-        ("service/default/web:first", Some("80"), "is told twice"),
+        ("service/default/web:first", Some("80"), "is given twice"),
         ("10.96.0.20", None, "--port is missing"),
     ] {
         let more: Vec<&str> = port.iter().flat_map(|port| ["--port", *port]).collect();

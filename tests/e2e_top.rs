@@ -322,5 +322,5 @@ fn without_a_vswitch_it_says_where_it_has_looked() {
     let output = Command::new(env!("CARGO_BIN_EXE_bulkhead")).args(["top", "--socket"]).arg(&socket).output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{error}");
-    assert!(error.contains(&*socket.to_string_lossy()) && error.contains("help: no vswitch runs here"), "{error}");
+    assert!(error.contains(&*socket.to_string_lossy()) && error.contains("help: start the vswitch"), "{error}");
 }

@@ -226,7 +226,7 @@ fn options_that_do_not_fit_the_renderer_are_errors() {
         let error = String::from_utf8(output.stderr).unwrap();
         assert!(output.status.code() == Some(2) && error.contains(part), "{args:?}: {error}");
     };
-    refused(&["--renderer", "neutron", "--node", "node-1"], "about all nodes");
+    refused(&["--renderer", "neutron", "--node", "node-1"], "covers all nodes");
     refused(&[], "--node is missing");
     refused(&["--node", "node-1", "--before", &path], "--before works only with --renderer neutron");
 }

@@ -267,9 +267,9 @@ mod tests {
             (json!({"ipam": "host-local"}), "ipam: invalid type"),
             (json!({"ipam": {"type": 1}}), "ipam.type: invalid type"),
             (json!({"ipam": {"type": "../sh"}}), "ipam.type: `../sh` is not the name of a plugin"),
-            (json!({"runtimeConfig": {"mac": "02:00"}}), "runtimeConfig.mac: `02:00` is not a MAC address"),
-            (json!({"name": ""}), "name: it is empty"),
-            (json!({"name": "a/b"}), "name: `a/b` is not"),
+            (json!({"runtimeConfig": {"mac": "02:00"}}), "runtimeConfig.mac: `02:00` is not a unicast MAC address"),
+            (json!({"name": ""}), "name: empty"),
+            (json!({"name": "a/b"}), "name: `a/b` must start with"),
             (json!({"cni.dev/valid-attachments": [{"containerID": 1}]}), "cni.dev/valid-attachments[0].containerID: "),
         ] {
             let details = wrong(fields);

@@ -84,8 +84,8 @@ mod tests {
     #[test]
     fn pods_share_what_they_have_in_common_and_what_nobody_has_goes() {
         let mut texts = Texts::default();
-        let mut pods = [pod("x/a", "10.0.0.1", "n", "app=web"), pod("x/b", "10.0.0.2", "n", "app=web")];
-        let before = pods.clone();
+        let make = || [pod("x/a", "10.0.0.1", "n", "app=web"), pod("x/b", "10.0.0.2", "n", "app=web")];
+        let (mut pods, before) = (make(), make());
         pods.iter_mut().for_each(|pod| texts.share(pod));
         assert_eq!(pods, before);
         let labels = |at: usize| match &pods[at] {

@@ -316,7 +316,7 @@ fn nonsense_about_services_is_an_error_with_a_remedy() {
         }
     }
     let twice = error(&["explain", "--from", "shop/cart", "--to", "service/shop/web:http", "--port", "80"]);
-    assert!(twice.contains("told twice") && twice.contains("`:http`"), "{twice}");
+    assert!(twice.contains("given twice") && twice.contains("`:http`"), "{twice}");
     let pod = error(&["reach", "--to", "shop/web-1", "--port", "80"]);
     assert!(pod.contains("shop/web-1 is a pod") && pod.contains("service/NAMESPACE/NAME"), "{pod}");
     let plain = error(&["reach", "--to", "10.96.0.99", "--port", "80"]);
@@ -335,9 +335,9 @@ fn nonsense_about_services_is_an_error_with_a_remedy() {
         String::from_utf8(output.stderr).unwrap()
     };
     let text = explain("service/shop/db");
-    assert!(text.contains("no address in the cluster") && text.contains("headless"), "{text}");
+    assert!(text.contains("has no cluster address") && text.contains("headless"), "{text}");
     let text = explain("service/shop/dns:53");
-    assert!(text.contains("several such ports") && text.contains("udp (53/UDP), tcp (53/TCP)"), "{text}");
+    assert!(text.contains("several matching ports") && text.contains("udp (53/UDP), tcp (53/TCP)"), "{text}");
     // A fault of a Service refuses a question about Services, and is a warning elsewhere.
     let faulty = format!(
         "{}\n---\n{{apiVersion: v1, kind: Service, metadata: {{name: x}}, spec: {{clusterIP: 1}}}}\n",

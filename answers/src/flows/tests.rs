@@ -74,7 +74,7 @@ const HUBBLE: &str = r#"
 #[test]
 fn hubble_tells_pods_and_verdicts_and_what_it_does_not_say_stays_unknown() {
     let seen = read_all(HUBBLE.as_bytes(), false).unwrap();
-    assert_eq!(seen.remarks.values().copied().collect::<Vec<_>>(), [1, 17], "{:?}", seen.remarks);
+    assert_eq!(seen.remarks.values().copied().collect::<Vec<_>>(), [17, 1], "{:?}", seen.remarks);
     let flows = seen.flows();
     let lines: Vec<String> = flows.iter().map(told).collect();
     let (opener, port) = (Missing::Opener, Missing::Port);

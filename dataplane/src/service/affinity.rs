@@ -175,7 +175,8 @@ mod tests {
         }
         assert_eq!(newly + instead, PLACES * 2);
         assert!(newly <= PLACES && newly > PLACES * 9 / 10, "{newly} places are in use");
-        assert_eq!(table.remember(ip(1), 2, &socket(1), 600), Remembered::Instead);
+        // The hash has a random key: a few places may still be free.
+        assert!(matches!(table.remember(ip(1), 2, &socket(1), 600), Remembered::Instead | Remembered::Newly));
         assert_eq!(table.remember(ip(1), 2, &socket(1), 600), Remembered::Again);
         let known: Vec<u32> = clients.filter(|&client| table.last(ip(client), 1, 600, 1000).is_some()).collect();
         assert!(known.len() > PLACES * 9 / 10, "{}", known.len());

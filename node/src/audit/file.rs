@@ -170,7 +170,7 @@ mod tests {
         let text = String::from_utf8(file.encode(&ledger()).unwrap()).unwrap();
         for (from, to, why) in [
             ("\"version\":1", "\"version\":2", "of version 2"),
-            (FORMAT, "something-else", "no such file"),
+            (FORMAT, "something-else", "not a file of audit counts"),
             ("\"node\":\"n\"", "\"node\":\"m\"", "of node `m`"),
             ("\"policies\"", "\"polices\"", "damaged"),
         ] {

@@ -515,7 +515,7 @@ fn the_longest_tcp_packet_is_longer_than_usual_and_for_programs_at_tc() {
         ("big_tcp: 1500\n", "big_tcp: `1500` is not a valid packet length"),
         ("big_tcp: 524281\n", "from 65536 to 524280"),
         ("big_tcp: 131072\nattach: xdp\n", "big_tcp: is set with attach: xdp"),
-        ("big_tcp: 131072\ndataplane: nftables\n", "big_tcp: is about the vswitch"),
+        ("big_tcp: 131072\ndataplane: nftables\n", "big_tcp: applies to the vswitch"),
     ] {
         assert_refused(&format!("{LEAST}{text}"), part);
     }

@@ -319,8 +319,8 @@ mod tests {
         assert_eq!(check_buffers(4_096, 1_024, 1_024), Ok(()));
         let error = check_buffers(4_096, 1_024, 1_025).unwrap_err();
         assert!(
-            error.contains("1024 of 4096 are left")
-                && error.contains("workers.frames to 4097 at least, and by 1025 for each"),
+            error.contains("1024 of 4096 are free")
+                && error.contains("workers.frames to at least 4097, plus 1025 for each"),
             "{error}"
         );
         assert!(check_buffers(4_096, u32::MAX, u32::MAX).is_err());

@@ -156,7 +156,7 @@ mod tests {
         let (absent, port) = (status(PortState::Absent), port());
         let facts =
             Facts { status: Some(&absent), standing: Some(&Standing::Unknown), port: Some(&port), is_refused: false };
-        assert_eq!(waits(&facts), "no interface: there is no v1; the pod's object is not known yet");
+        assert_eq!(waits(&facts), "no interface: v1 does not exist; the pod's object is not known yet");
         let closed = PortStatus { why: Some("cannot be opened: x\nhelp: y".into()), ..status(PortState::Closed) };
         let facts = Facts { status: Some(&closed), standing: Some(&Standing::OtherPod), ..facts };
         let told = waits(&facts);

@@ -349,7 +349,7 @@ fn nonsense_about_services_is_an_error_with_a_remedy() {
     let output =
         bulkhead(&["explain", "--state", &state, "--from", "shop/cart", "--to", "shop/web-1", "--port", "8080"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
-    assert!(String::from_utf8(output.stderr).unwrap().contains("Services are left out, because not all can be read"));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("Services are ignored because not all could be read"));
 }
 
 #[test]

@@ -376,7 +376,7 @@ fn a_port_that_cannot_be_served_holds_back_no_other_one() {
             assert!(code == "refused" && message.contains(why), "{code}: {message}");
         }
         let (code, message) = late.join().unwrap().unwrap_err();
-        assert!(code == "timeout" && message.contains("no interface: there is no nothing"), "{code}: {message}");
+        assert!(code == "timeout" && message.contains("no interface: nothing does not exist"), "{code}: {message}");
     });
     assert_eq!(lab.check("c").unwrap_err().0, "unknown_port");
     // Its interface comes after all.

@@ -302,7 +302,7 @@ fn a_check_tells_what_is_not_as_it_was_added() {
     inside(&format!("addr add {v4}0/32 dev eth0"));
     assert_eq!(node.runtime.check(&pod), Ok(()), "what others add is theirs");
     inside(&format!("addr del {v4}/32 dev eth0"));
-    says(&format!("missing: the address {v4}"));
+    says(&format!("lacks the address {v4}"));
     inside(&format!("addr add {v4}/32 dev eth0"));
     inside("link set eth0 address 02:00:00:00:00:99");
     says("eth0 has the MAC address 02:00:00:00:00:99");

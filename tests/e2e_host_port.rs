@@ -124,6 +124,6 @@ fn another_interface_of_the_name_is_left_alone_and_nothing_is_started() {
     lab.write_state("");
     lab.write_config();
     let (code, text) = lab.try_run("config.yaml", &[]);
-    assert!(code == Some(2) && text.contains("bh-node: take it for the host port"), "{text}");
+    assert!(code == Some(2) && text.contains("bh-node: use it for the host port"), "{text}");
     assert!(lab.node.ip("link").contains("bh-node"));
 }

@@ -140,7 +140,7 @@ fn routes_to_pods_past_the_vswitch_and_programs_at_tc_are_told_at_start_with_the
     lab.write_state("");
     lab.write_config();
     let check = || lab.try_run("config.yaml", &["--check"]).1;
-    let (route, program) = ("lead to pods past the vswitch", "other programs are at tc");
+    let (route, program) = ("reach pods without the vswitch", "other programs are at tc");
     let text = check();
     assert!(!text.contains(route) && !text.contains(program), "{text}");
     let (a, node) = (lab.get("a").v4.clone(), &lab.node);

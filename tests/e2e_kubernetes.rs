@@ -109,7 +109,7 @@ fn a_start_without_the_server_goes_on_with_the_last_good_state_where_that_is_wan
     api.delete("NetworkPolicy", "default", "deny");
 
     lab.start("");
-    assert_eq!(lab.count("the last good state is in force, 5 objects"), 1, "{}", lab.log());
+    assert_eq!(lab.count("the last good state is in force: 5 objects"), 1, "{}", lab.log());
     within("the last good state", || lab.pings("server", &client));
     assert!(!lab.pings("client", &server), "the policy of then");
     api.come_back();

@@ -109,7 +109,7 @@ fn a_larger_mtu_is_taken_over_while_the_port_is_open() {
         lab.node.ip(&format!("link set {interface} mtu 9000"));
         lab.get(pod).netns.ip("link set eth0 mtu 9000");
         eventually("the change is told", || {
-            lab.count(&format!("({interface}): its interface has an MTU of 9000 now")) == 1
+            lab.count(&format!("({interface}): the MTU of its interface is now 9000")) == 1
         });
     }
     let ping = format!("ping -n -c 1 -W 1 -M do -s 8000 {b}");

@@ -66,7 +66,7 @@ fn connections_outlive_a_process_that_is_killed_and_one_that_is_told_to_end() {
         lab.start(&only("client"));
         assert_eq!(client.say("after"), "answered 200", "killed: {killed}");
         println!("killed: {killed}; answered again {:.1?} after the new process was started", gone.elapsed());
-        assert!(lab.log().contains("200 sessions of an earlier process go on"), "{}", lab.log());
+        assert!(lab.log().contains("adopted 200 sessions of the previous process"), "{}", lab.log());
     }
     let summary = lab.stop();
     assert_eq!(summary["sessions"]["adopted"], 200, "{summary:#}");

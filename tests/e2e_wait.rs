@@ -65,7 +65,10 @@ fn what_does_not_come_is_told_with_its_reason_when_the_time_is_over() {
     let begun = Instant::now();
     let (code, text) = wait(&lab, "netpol/other --timeout 300ms");
     assert_eq!(code, Some(1), "{text}");
-    assert!(text.contains("NetworkPolicy default/other is not enforced") && text.contains("has no policy of this name"), "{text}");
+    assert!(
+        text.contains("NetworkPolicy default/other is not enforced") && text.contains("has no policy of this name"),
+        "{text}"
+    );
     assert!(begun.elapsed() >= Duration::from_millis(280), "it gave up early");
     let (code, text) = wait(&lab, "netpol/only --generation 2 --timeout 100ms");
     assert_eq!(code, Some(1), "{text}");

@@ -434,7 +434,7 @@ fn a_queue_that_was_just_closed_can_be_opened_again_and_one_in_use_cannot() {
     let again = net.inside("sw", || interface.port(0, pool.umem(), SMALL)).unwrap_err();
     assert!(matches!(again, XskError::QueueBusy { queue: 0, .. }), "{again}");
     let elsewhere = net.inside("a", || interface.port(0, pool.umem(), SMALL)).unwrap_err().to_string();
-    assert!(elsewhere.contains("another network namespace"), "{elsewhere}");
+    assert!(elsewhere.contains("different network namespaces"), "{elsewhere}");
     let none = net.inside("sw", || interface.port(1, pool.umem(), SMALL)).unwrap_err();
     assert!(matches!(none, XskError::NoQueue { queue: 1, queues: 1, .. }), "{none}");
 }

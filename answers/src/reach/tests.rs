@@ -183,5 +183,8 @@ fn the_focus_keeps_what_talks_with_it() {
     let of_x = merged(&["x"]).unwrap();
     assert!(of_x.is_focused() && of_x.lines().all(|line| line.from.path() != "z/w1" || line.to.path() != "z/w3"));
     let error = merged(&["z/w"]).unwrap_err().to_string();
-    assert!(error.contains("no namespace, workload, pod or address has this name") && error.contains("did you mean `z/w"), "{error}");
+    assert!(
+        error.contains("no namespace, workload, pod or address has this name") && error.contains("did you mean `z/w"),
+        "{error}"
+    );
 }

@@ -128,7 +128,7 @@ fn a_pod_whose_other_end_takes_no_such_packets_is_reached_by_the_worker() {
     let (mut lab, mut flow) = running("");
     // Somebody in the pod turns it off, under way: what was sent there until the next look is lost, and no more.
     lab.get("server").netns.exec("ethtool -K eth0 gro off");
-    eventually("it is seen", || lab.count("generic receive offload off") == 1);
+    eventually("it is seen", || lab.count("turned off generic receive offload there") == 1);
     flow.run();
     let pod = &lab.get("server").netns;
     pod.exec("ethtool -K eth0 gro on");

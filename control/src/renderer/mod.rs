@@ -24,7 +24,7 @@ use crate::origin::Origins;
 
 /// A renderer failed to apply a transaction. Its previous output stays in force. Other renderers have applied the transaction.
 #[derive(Debug, thiserror::Error)]
-#[error("renderer {renderer} did not take in a change")]
+#[error("renderer {renderer} failed to apply a change")]
 pub struct RenderError {
     /// The renderer's name.
     pub renderer: String,
@@ -46,7 +46,7 @@ pub struct Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { subject, instead, why } = self;
-        write!(f, "{subject}: {instead}, because the rules do not fit: {why}")
+        write!(f, "{subject}: {instead}, because the new rules do not fit: {why}")
     }
 }
 
@@ -61,7 +61,7 @@ pub enum Instead {
 impl fmt::Display for Instead {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::LastGood => "the last rules that fitted stay in force",
+            Self::LastGood => "the last good rules stay in force",
             Self::Closed => "nothing passes",
         })
     }

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!                      web     db      log    columns: the pods
-//!   class of web        .     3, .    7, 7    what it may do towards each pod's IPv4 and IPv6 address:
-//!   class of db, log   5, 5    .       .      a number that stands for an Allowance, or everything
+//!   class of web        .     3, .    7, 7    what it may send to each pod's IPv4 and IPv6 address:
+//!   class of db, log   5, 5    .       .      the number of an Allowance, or everything (.)
 //! ```
 //! The number of an [`Allowance`] identifies what a class may send to one address.
 //!

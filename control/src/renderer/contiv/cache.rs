@@ -35,7 +35,7 @@ pub struct RendererCache {
 
 /// A dump of a stack's tables has one pod in two local tables, so the dump is inconsistent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("pod {0} is in two local tables of the dump; install the tables anew instead of resuming from it")]
+#[error("pod {0} is in two local tables of the dump; install all tables again instead of resuming from the dump")]
 pub struct InTwoTables(pub PodName);
 
 impl RendererCache {

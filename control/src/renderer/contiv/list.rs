@@ -80,7 +80,7 @@ pub struct PeerList {
 
 /// A deny of less than everything, which sorting would move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a 6-tuple list can deny only the rest: the deny of {0:?} would not keep its place when the list is sorted")]
+#[error("a 6-tuple list can deny only the rest: sorting would move the deny of {0:?}")]
 pub struct PartialDeny(pub PeerRule);
 
 impl PeerList {

@@ -66,7 +66,7 @@ pub const MAX_TUPLES: usize = 2_000_000;
 /// The rules would produce too many 6-tuples. The transaction has no effect, and the previous tables stay in force.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{what} would have {tuples} 6-tuples or more, the bound is {limit}: a 6-tuple list holds every prefix with every \
+    "{what} would have {tuples} 6-tuples or more, the limit is {limit}: a 6-tuple list holds each prefix with each \
      port; use fewer blocks, fewer excepts or fewer ports, or a renderer that takes sets"
 )]
 pub struct TooManyTuples {

@@ -230,7 +230,7 @@ impl ContivRenderer {
         let others: usize = self.expanded.values().map(|expanded| expanded.list().rules().len()).sum();
         let room = self.limit - others;
         let refusal = |tuples: usize| TooManyTuples {
-            what: format!("the {direction} list of pod {pod} (with all others)"),
+            what: format!("the {direction} list of pod {pod} (with all other lists)"),
             tuples: tuples.saturating_add(others),
             limit: self.limit,
         };

@@ -223,7 +223,7 @@ impl RendererState {
     fn both(&self, address: IpAddr, a: &PeerList, b: &PeerList) -> Result<PeerList, TooManyTuples> {
         if a.is_closed() && b.is_closed() {
             let product = a.rules().len().saturating_mul(b.rules().len());
-            self.check(|| format!("what two pods that claim {address} may both do"), product)?;
+            self.check(|| format!("the common rules of two pods that claim {address}"), product)?;
         }
         Ok(a.intersect(b))
     }
@@ -373,7 +373,7 @@ impl RendererState {
         if tuples <= self.limit {
             return Ok(());
         }
-        Err(TooManyTuples { what: format!("{} (with all that there is)", what()), tuples, limit: self.limit })
+        Err(TooManyTuples { what: format!("{} (with all other tables)", what()), tuples, limit: self.limit })
     }
 
     /// The changes from `before` to this state: local tables in table order, then the global table.

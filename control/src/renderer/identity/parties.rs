@@ -62,7 +62,7 @@ impl Default for Parties {
             fresh: Vec::new(),
         };
         let identity = parties.identity(&[]);
-        debug_assert_eq!(identity, UNKNOWN, "nobody was numbered before");
+        debug_assert_eq!(identity, UNKNOWN, "the first number is 0");
         parties.party(Party { identity, endpoint: None });
         parties
     }

@@ -120,7 +120,7 @@ impl fmt::Display for SecurityRule {
         }
         let word = if self.direction == Direction::Ingress { "from" } else { "to" };
         match &self.remote {
-            Remote::Any => write!(f, " {word} anybody"),
+            Remote::Any => write!(f, " {word} any address"),
             Remote::Prefix(prefix) => write!(f, " {word} {prefix}"),
             Remote::Group(group) => write!(f, " {word} group {group}"),
         }

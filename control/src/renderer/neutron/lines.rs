@@ -129,7 +129,7 @@ fn allowed(Lowered { rules, own_node }: Lowered, node: &[IpAddr]) -> Result<Vec<
         for deny in denies {
             pieces = pieces.iter().flat_map(|piece| subtract(piece, deny)).collect();
             if pieces.len() > MAX_PIECES {
-                return Err(format!("the denies before a rule cut it into more than {MAX_PIECES} pieces"));
+                return Err(format!("the denies before a rule split it into more than {MAX_PIECES} pieces"));
             }
         }
         for (peers, services) in pieces {
@@ -171,8 +171,8 @@ fn services_of(services: &Services) -> Result<Vec<Service>, Why> {
         let (first, last) = service.protocols;
         if first != last || !matches!(first, protocol::TCP | protocol::UDP | protocol::SCTP) {
             return Err(format!(
-                "what is left after a deny or Pass is {service}, and a rule names one protocol or all: its 0 stands for all, and \
-                 some numbers are of one family only"
+                "what is left after a deny or Pass is {service}, but a rule names one protocol or all: the API's protocol 0 means all, and \
+                 some protocols exist in one family only"
             ));
         }
         let ports = match service.ports {
@@ -187,5 +187,5 @@ fn services_of(services: &Services) -> Result<Vec<Service>, Why> {
 }
 
 fn too_many(limit: usize) -> Why {
-    format!("they are more than {limit} rules of one security group")
+    format!("the security group would have more than {limit} rules")
 }

@@ -160,7 +160,7 @@ impl Members {
         }
         for (id, by_family) in inside {
             touch(&mut self.moved, &self.sets, id);
-            let set = self.sets.get_mut(&id).expect("an address is in sets that there are");
+            let set = self.sets.get_mut(&id).expect("an address is in known sets");
             let is_partial = by_family.iter().sum::<u128>() < addresses.len() as u128;
             for (known, more) in set.known.iter_mut().zip(by_family) {
                 *known = if enters { *known + more } else { *known - more };

@@ -8,14 +8,14 @@ use super::{Epoch, MARK_MASK, Suspects, TABLE};
 
 /// Drop reasons other than policy: the counter's name and its meaning.
 pub const REASONS: [(&str, &str); 8] = [
-    ("unknown_interface", "the interface may be a pod's and nobody knows it"),
-    ("spoofed_source", "the source address is not the sender's"),
-    ("unplaced_pod", "the address is that of a pod whose interface nobody knows"),
-    ("misrouted", "the packet leaves to a pod that does not have its destination address"),
+    ("unknown_interface", "an unknown interface that may belong to a pod"),
+    ("spoofed_source", "the source address does not belong to the sender"),
+    ("unplaced_pod", "the address belongs to a pod whose interface is unknown"),
+    ("misrouted", "the packet would reach a pod without its destination address"),
     ("untracked", "connection tracking does not know the packet"),
-    ("invalid", "the packet belongs to no connection and begins none"),
-    ("stale_error", "an ICMP error of a connection that is to be judged again first"),
-    ("closed", "nothing is known of the pod, or it may not be served"),
+    ("invalid", "the packet belongs to no connection and starts none"),
+    ("stale_error", "an ICMP error of a connection that must be judged again first"),
+    ("closed", "the pod is unknown, or its rules cannot be enforced"),
 ];
 
 /// See [`super::remember`].

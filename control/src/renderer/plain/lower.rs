@@ -31,7 +31,7 @@ const MAX_PIECES: usize = 4_096;
 /// The Pass rules of a tier cut a rule into too many pieces.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the Pass rules before it cut a rule of the {tier:?} tier into more than {MAX_PIECES}; use fewer Pass rules with \
+    "Pass rules split a later rule of the {tier:?} tier into more than {MAX_PIECES}; use fewer Pass rules with \
      overlapping ports"
 )]
 pub struct TooComplex {

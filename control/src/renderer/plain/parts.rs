@@ -3,7 +3,7 @@
 //! ```text
 //!                 all addresses of the family
 //!                 /                         \             a prefix is one part as soon as its members are at most
-//!          0.0.0.0/1                     128.0.0.0/1      PART intervals; else its halves are looked at
+//!          0.0.0.0/1                     128.0.0.0/1      PART intervals; else it is split into halves
 //!          /       \
 //!    0.0.0.0/2   64.0.0.0/2      parts: Arc<AddressSet> each, ascending
 //! ```

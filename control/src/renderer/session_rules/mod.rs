@@ -21,14 +21,11 @@
 //!
 //! * A rule for any protocol becomes two rules, TCP and UDP. Of two rules with one match, the first in the sorted table stays.
 //! * A remote side of all addresses of a family becomes two halves (`0.0.0.0/1` and `128.0.0.0/1`, `::/1` and `8000::/1`), because stacks
-//!   have
-//!   rules of their own at length 0 (VPP: its proxy's). A rule without a family becomes rules for both.
+//!   have rules of their own at length 0 (VPP: its proxy's). A rule without a family becomes rules for both.
 //! * These derived rules have the same tag as others. Contiv marks them (`-ANY`, `-SPLIT`) to reconstruct its rules from a dump. Here, a
-//!   dump
-//!   is compared with the desired session rules.
+//!   dump is compared with the desired session rules.
 //! * The final allow of a table is not encoded, because a stack allows by default. Other allows of a whole protocol are encoded, since a
-//!   deny
-//!   may follow.
+//!   deny may follow.
 //! * A pod's rules for its own addresses are left out. If the rest is denied, its own addresses are allowed.
 //!
 //! **Invariant.** After a successful transaction the target has exactly the rules of all tables, also those of pods affected by a change of
@@ -196,11 +193,11 @@ pub trait SessionTarget {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SessionError {
     /// The target failed, so its table is unknown. The next transaction starts with a dump.
-    #[error("{0}; the next change starts from a dump of the session table")]
+    #[error("{0}; the next change starts with a dump of the session table")]
     Target(#[from] TargetError),
     /// The rules do not fit. Nothing was changed.
     #[error(
-        "the tables need more than {limit} session rules: a range of ports is a rule for each port; use fewer blocks or \
+        "the tables need more than {limit} session rules: a range of ports takes one rule per port; use fewer blocks or \
          smaller ranges"
     )]
     TooManyRules {
@@ -208,6 +205,6 @@ pub enum SessionError {
         limit: usize,
     },
     /// Two pods have the same namespace, so the rules of one would judge the other. Nothing was changed.
-    #[error("pods {0} and {1} are both in application namespace {2}; give each one of its own")]
+    #[error("pods {0} and {1} are both in application namespace {2}; give each pod its own namespace")]
     SharedNamespace(PodName, PodName, u32),
 }

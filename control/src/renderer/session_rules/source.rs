@@ -6,8 +6,8 @@
 //! **Not its purpose.** It computes no rules: the [`SessionRenderer`] does, and this renderer follows the session table.
 //!
 //! ```text
-//!  transaction --SessionRenderer--> requests --> SessionTable --> groups of a scope --those that have changed--> lower --> Tables of each port
-//!                    `--6-tuples, what session rules cannot say-----------------------------^
+//!  transaction --SessionRenderer--> requests --> SessionTable --> groups of a scope --changed ones--> lower --> Tables of each port
+//!                    `--6-tuples that session rules cannot express-------^
 //! ```
 //!
 //! **Invariant.** Every published snapshot is complete. If rules do not fit or a list cannot be compiled, the last tables stay in force and

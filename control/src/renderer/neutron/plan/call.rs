@@ -54,7 +54,7 @@ impl Request {
         match self {
             Self::CreateGroup { tag } => {
                 let body = of(tag).map(|group| group.body(owner));
-                let about = format!("group {tag}; the rules that the server puts into it are deleted");
+                let about = format!("group {tag}; its default rules are deleted");
                 vec![Call { method: "POST", path: "/v2.0/security-groups".into(), body, about }, set_tags(tag)]
             }
             Self::SetTags { tag } => vec![set_tags(tag)],
@@ -63,7 +63,7 @@ impl Request {
                 vec![Call { method: "POST", path: "/v2.0/security-group-rules".into(), body, about }]
             }
             Self::DeleteRule { id, group, rule } => {
-                let rule = rule.as_ref().map_or_else(|| "a rule that is none of ours".to_owned(), ToString::to_string);
+                let rule = rule.as_ref().map_or_else(|| "an unknown rule".to_owned(), ToString::to_string);
                 let group = match group {
                     GroupRef::Tag(name) => name.to_string(),
                     GroupRef::Id(id) => id.clone(),
@@ -77,7 +77,7 @@ impl Request {
                     GroupRef::Id(id) => id.clone(),
                 });
                 let body = json!({ "port": { "security_groups": groups.collect::<Vec<_>>() } });
-                let about = pod.as_ref().map_or_else(|| "no pod's any more".to_owned(), |pod| format!("pod {pod}"));
+                let about = pod.as_ref().map_or_else(|| "no longer a pod's".to_owned(), |pod| format!("pod {pod}"));
                 vec![Call { method: "PUT", path: format!("/v2.0/ports/{id}"), body: Some(body), about }]
             }
             Self::DeleteGroup { id, tag } => {

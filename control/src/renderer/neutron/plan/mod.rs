@@ -1,10 +1,10 @@
 //! Computes the ordered requests that change a server to the desired state.
 //!
 //! ```text
-//!  prepare   groups that are missing, with their rules: nothing is attached to them
-//!  close     rules that change nothing, for others cover them; ports leave groups; rules go           every end: within the old state
-//!  open      rules come; ports enter groups                                                            every end: within the new state
-//!  tidy      rules that others cover, groups that nobody needs, and which generation is in force now
+//!  prepare   create missing groups with their rules; no port is in them yet
+//!  close     create rules that others cover; ports leave groups; delete rules           each end allows a subset of the old state
+//!  open      create rules; ports enter groups                                           each end allows a subset of the new state
+//!  tidy      delete rules that others cover and unused groups; record the generation in force
 //! ```
 //! **Invariant.** After each request, only connections pass that the old or the new state allows. A connection has two ends. If one end
 //! opened before the other closed, a connection could pass that neither state allows. So everything closes before anything opens: in
@@ -101,7 +101,7 @@ pub enum Problem {
     },
     /// The port has addresses other than the pod's, which a rule that names the port's group would cover.
     #[error(
-        "port {port} of pod {pod} has other addresses than the pod ({others}): rules that name the pod do not mean it"
+        "port {port} of pod {pod} has other addresses than the pod ({others}): rules that name the pod do not cover the port"
     )]
     OtherAddresses {
         /// The pod.

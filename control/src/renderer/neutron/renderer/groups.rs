@@ -58,7 +58,7 @@ impl NeutronRenderer {
     /// Removes a port from its groups and lists, except from the groups in `kept`.
     pub(super) fn leave(&mut self, old: &Port, port: PortId, kept: &[GroupId]) {
         for &id in old.groups.iter().filter(|id| !kept.contains(id)) {
-            let group = self.groups[id].as_mut().expect("a port is in groups that there are");
+            let group = self.groups[id].as_mut().expect("a port is in existing groups");
             group.ports.remove(&port);
             for (count, has) in group.families.iter_mut().zip(families(&old.endpoint)) {
                 *count -= usize::from(has);

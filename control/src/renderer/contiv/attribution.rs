@@ -34,7 +34,9 @@ pub struct AttributedTuple {
 /// A pod's sorted rules, as Contiv's configurator passes them to a renderer. A list without rules allows everything.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodRules {
+    /// The pod.
     pub pod: PodName,
+    /// The pod's addresses.
     pub addresses: Vec<IpAddr>,
     /// Traffic to the pod. The destination of each tuple is the pod and left out.
     pub ingress: Vec<AttributedTuple>,
@@ -47,6 +49,7 @@ pub struct PodRules {
 pub struct LocalTable {
     /// The table's name.
     pub id: TableName,
+    /// The pods that share the table.
     pub pods: BTreeSet<PodName>,
     /// The rules. The first match decides.
     pub rules: Vec<AttributedTuple>,

@@ -19,6 +19,7 @@ pub struct PeerRule {
     pub peer: Option<IpNet>,
     /// Protocol and destination ports. `None` for any.
     pub service: Option<Service>,
+    /// Allow or deny.
     pub action: Action,
 }
 
@@ -141,6 +142,7 @@ impl PeerList {
         (without(self, other), without(other, self))
     }
 
+    /// The rules, sorted.
     pub fn rules(&self) -> &[PeerRule] {
         &self.rules
     }
@@ -247,6 +249,7 @@ impl Hash for PeerList {
 /// A pod's addresses and lists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodLists {
+    /// The pod's addresses.
     pub addresses: Vec<IpAddr>,
     /// Traffic to the pod.
     pub ingress: Arc<PeerList>,

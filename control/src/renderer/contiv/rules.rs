@@ -48,6 +48,7 @@ impl Rules {
         self.len
     }
 
+    /// Whether the rules are empty.
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -19,6 +19,7 @@ pub struct SixTuple {
     pub dst: Option<IpNet>,
     /// Protocol and destination ports. `None` for any.
     pub service: Option<Service>,
+    /// Allow or deny.
     pub action: Action,
 }
 

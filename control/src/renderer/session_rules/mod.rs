@@ -112,7 +112,9 @@ pub struct SessionSide {
 /// The connections of its scope that a rule matches. Unique in a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionMatch {
+    /// The scope.
     pub scope: SessionScope,
+    /// The transport protocol.
     pub transport: SessionTransport,
     /// The side on the node.
     pub local: SessionSide,
@@ -154,6 +156,7 @@ pub enum SessionRequest {
 /// A rule found in a target's table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaggedRule {
+    /// The rule.
     pub rule: SessionRule,
     /// The tag, which identifies the owner.
     pub tag: String,

@@ -86,6 +86,7 @@ impl SourceRenderer {
         }
     }
 
+    /// The session table.
     pub fn table(&self) -> &SessionTable {
         self.sessions.target()
     }

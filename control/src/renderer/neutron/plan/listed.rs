@@ -15,25 +15,34 @@ use crate::origin::Direction;
 pub struct Listed {
     /// Managed security groups: with the owner's tag, or created without a tag by an interrupted run.
     pub groups: Vec<ListedGroup>,
+    /// All ports.
     pub ports: Vec<ListedPort>,
 }
 
+/// A security group at the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedGroup {
+    /// The ID.
     pub id: String,
+    /// The tags.
     pub tags: Vec<String>,
+    /// The rules.
     pub rules: Vec<ListedRule>,
 }
 
+/// A rule at the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedRule {
+    /// The ID.
     pub id: String,
     /// The rule, with the ID of its remote group. `None` for a rule that Bulkhead would never write.
     pub rule: Option<SecurityRule>,
 }
 
+/// A port at the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedPort {
+    /// The ID.
     pub id: String,
     /// The fixed addresses.
     pub addresses: Vec<IpAddr>,

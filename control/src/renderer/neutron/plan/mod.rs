@@ -40,39 +40,49 @@ pub enum GroupRef {
     Id(String),
 }
 
+/// A request to the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     /// Creates a group without rules and tags it.
     CreateGroup {
+        /// The group's tag.
         tag: Arc<str>,
     },
+    /// Creates a rule.
     CreateRule {
         /// The group's tag.
         tag: Arc<str>,
         /// The rule, with tags as remote groups.
         rule: SecurityRule,
     },
+    /// Deletes a rule.
     DeleteRule {
+        /// The ID.
         id: String,
+        /// The rule's group.
         group: GroupRef,
         /// The rule. `None` if it is not one that Bulkhead would write.
         rule: Option<SecurityRule>,
     },
     /// Sets the groups of a port.
     SetPort {
+        /// The ID.
         id: String,
         /// The pod. `None` if the port no longer belongs to a pod.
         pod: Option<PodName>,
         /// The port's groups, complete.
         groups: BTreeSet<GroupRef>,
     },
+    /// Deletes a group.
     DeleteGroup {
+        /// The ID.
         id: String,
         /// The tag. `None` if the group has none.
         tag: Option<Arc<str>>,
     },
     /// Sets a group's tags, including the generation in force.
     SetTags {
+        /// The group's tag.
         tag: Arc<str>,
     },
 }

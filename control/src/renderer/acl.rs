@@ -50,7 +50,7 @@ pub struct Interface {
     pub mac: Option<[u8; 6]>,
     /// The index in [`NodeTables::tables`]. [`NodeTables::enforced_at`] says whether the table judges received or sent packets.
     pub table: usize,
-    /// The origin under which a pod's packets to itself are allowed. `None` if such packets are not exempt.
+    /// The origin under which a pod's packets to itself are allowed. `None` for the uplink and the host.
     pub hairpin: Option<OriginId>,
 }
 

@@ -241,13 +241,13 @@ impl Beside {
     pub(super) fn wait<'a>(&mut self, now: impl FnOnce(&Owner) -> Option<&'a mut Compiled>) {
         let Some(Running { owner, age, thread, _cancel }) = self.running.take() else { return };
         let tables = thread.join().ok().and_then(Result::ok).map(Arc::new);
-        // Younger tables belong to a newer lineage of the list. The build does not fit them.
+        // A lower age means that newer tables replaced those that the build started from, so the build is outdated.
         let Some(large) = now(&owner).and_then(|now| now.large.as_mut()).filter(|large| large.age >= age) else {
             return;
         };
         match tables {
             Some(tables) => large.rebuilt = Some((age, tables)),
-            // These tables are compiled without exceptions, so nothing is left to rebuild.
+            // The build failed. The present tables fit and stay in use, and the count starts again.
             None => large.age = 0,
         }
     }

@@ -1,4 +1,4 @@
-//! All three tiers through the tables of a node, against the tiers as they are defined.
+//! Tests all three tiers: compares a node's tables with the definition of the tiers.
 
 use std::collections::BTreeMap;
 
@@ -74,7 +74,7 @@ impl Random {
     }
 }
 
-/// What the tiers say, by definition, and which rule and tier says it.
+/// The verdict of the tiers by definition, with the rule and tier that decided.
 fn truth(sets: &SetMirror, list: Option<&TieredList>, peer: IpAddr, port: u16) -> (Action, Option<(Tier, OriginId)>) {
     for tier in Tier::ALL {
         let mut rules = list.iter().flat_map(|list| &list.rules).filter(|rule| rule.tier == tier);
@@ -139,7 +139,7 @@ fn a_nodes_tables_say_what_the_tiers_of_the_sender_and_of_the_receiver_say_toget
     });
 }
 
-/// Compares what a renderer makes of random tiers with what these say by definition.
+/// Compares the renderer's tables for random tiers with the tiers' definition.
 pub(in crate::renderer) fn hold_against_the_tiers(mut tables_of: impl FnMut(&Transaction) -> Arc<NodeTables>) {
     let mut reached = BTreeMap::<String, u32>::new();
     let mut random = Random(0xb1);

@@ -36,7 +36,7 @@ pub struct AttributedTuple {
 pub struct PodRules {
     /// The pod.
     pub pod: PodName,
-    /// Its addresses.
+    /// The pod's addresses.
     pub addresses: Vec<IpAddr>,
     /// Traffic to the pod. The destination of each tuple is the pod and left out.
     pub ingress: Vec<AttributedTuple>,
@@ -49,7 +49,7 @@ pub struct PodRules {
 pub struct LocalTable {
     /// The table's name.
     pub id: TableName,
-    /// The pods.
+    /// The pods that share the table.
     pub pods: BTreeSet<PodName>,
     /// The rules. The first match decides.
     pub rules: Vec<AttributedTuple>,

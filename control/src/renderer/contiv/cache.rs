@@ -6,10 +6,10 @@
 //! * **Contiv** visits all pairs of pods in every transaction: O(pods^2 x rules).
 //! * **This cache** keeps an *overlay* for each pod: the pairs that changed the pod's own rules. Let R of P pods have closed lists on the
 //!   other side, and let L be the number of different lists. A transaction that changes d pods, r of them among the R, does d x (others
-//!   allowed by the pod's list; at most R) + r x (L lists, and the pods that allow the changed one; at most P) lookups. A lookup takes
-//!   O(log rules) for each prefix length of a list. A table is rebuilt only if an overlay or list changed, once for all pods with the same
-//!   inputs, in linear time. In the global table, the rules of changed pods are replaced. Otherwise O(P) pointers are copied, so that a refused
-//!   transaction has no effect. A pod that allows everybody meets everybody: its table has a rule for each of the R.
+//!   allowed by the pod's list; at most R) + r x (L lists, and the pods that allow the changed one; at most P) lookups. A lookup takes time
+//!   logarithmic in the rules for each prefix length of a list. A table is rebuilt only if an overlay or list changed, once for all pods
+//!   with the same inputs, in linear time. In the global table, the rules of changed pods are replaced. Otherwise O(P) pointers are copied,
+//!   so that a refused transaction has no effect. A pod that allows everybody meets everybody: its table has a rule for each of the R.
 //!
 //! **Shared addresses.** If two pods claim an address (the old pod is not removed yet), traffic must be allowed by both lists. So no pod
 //! gains access through an address that changes its owner.
@@ -23,7 +23,7 @@ use super::{Orientation, TooManyTuples};
 use crate::object::PodName;
 use crate::renderer::contiv::tuple::SixTuple;
 
-/// The committed state of the tables, and the next one while a transaction is staged.
+/// The committed state of the tables. [`RendererCache::stage`] computes the next one.
 #[derive(Debug)]
 pub struct RendererCache {
     orientation: Orientation,

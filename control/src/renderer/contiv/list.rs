@@ -249,7 +249,7 @@ impl Hash for PeerList {
 /// A pod's addresses and lists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodLists {
-    /// Its addresses.
+    /// The pod's addresses.
     pub addresses: Vec<IpAddr>,
     /// Traffic to the pod.
     pub ingress: Arc<PeerList>,

@@ -4,8 +4,8 @@
 //! orientation): sorted lists of (source, destination, protocol, port, action), computed as in Contiv's `CombineRules` and
 //! `BuildGlobalTable`. It also reports which tables a transaction changed.
 //!
-//! **Not its purpose.** It loads nothing into a stack. Bulkhead's own dataplane uses it only for enforcement at the source: products of
-//! sets are smaller, and a combined rule cannot say which policy decided.
+//! **Not its purpose.** It loads nothing into a stack. Bulkhead's own dataplane uses it only for enforcement at the source. Elsewhere it
+//! uses products of sets, which are smaller and, unlike combined rules, name the policy that decided.
 //!
 //! ```text
 //!  PodConfig --expand--> PeerList (sorted 1-sided rules) --cache--> local tables, shared by equal pods

@@ -48,7 +48,7 @@ impl Rules {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether the rules are empty.
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -101,7 +101,7 @@ impl Listed {
         self.by_rules.clear();
     }
 
-    /// The row for addresses in these sets. `None` if no known identity is in exactly these sets of the list.
+    /// The row for addresses in these sets. `None` if no known identity matches the same rules.
     pub(super) fn known_row(&self, sets: &[Tag]) -> Option<&Row> {
         self.rows.get(*self.by_rules.get(&self.rules_naming(sets))?)
     }

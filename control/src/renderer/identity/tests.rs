@@ -29,7 +29,7 @@ fn a_nodes_identities_say_what_the_tiers_of_the_sender_and_of_the_receiver_say_t
     hold_against_the_tiers(|told| {
         let mut renderer = IdentityRenderer::of_node("n".into(), 0);
         renderer.render(told).unwrap();
-        // The same once more changes no verdict and no map.
+        // Repeating the same objects changes no verdict and no map.
         let maps = renderer.work().maps;
         renderer.render(told).unwrap();
         assert_eq!(renderer.work().maps, maps);
@@ -59,7 +59,7 @@ fn allow_backend() -> Object {
     fixtures::policy("default/network-policy-allow-backend", "role=db", Some(vec![rule]), None)
 }
 
-/// Table 2-1, with the numbers that the seed has hard-coded as objects that say them.
+/// Table 2-1: objects that express the numbers hard-coded in the toy enforcer.
 fn table_2_1() -> Identities {
     let mut identities = Identities::of_cluster();
     for (role, number) in [("db", 10_001), ("frontend", 10_002), ("backend", 10_003)] {
@@ -69,7 +69,7 @@ fn table_2_1() -> Identities {
     identities
 }
 
-/// The ipcache as the seed's tables have it: by the numbers of labels.
+/// The ipcache in the form of the toy enforcer's tables, with identity numbers derived from labels.
 fn ipcache(pipeline: &Pipeline, identities: &Identities) -> BTreeMap<IpAddr, u32> {
     let pods = pipeline.cache().pods().map(|(_, pod)| pod);
     pods.flat_map(|pod| {
@@ -79,7 +79,7 @@ fn ipcache(pipeline: &Pipeline, identities: &Identities) -> BTreeMap<IpAddr, u32
     .collect()
 }
 
-/// The keys of a pod's policy cache that allow: identity, protocol, port, direction.
+/// The allowing keys of a pod's policy cache: identity, protocol, port, direction.
 fn policy_cache(pipeline: &Pipeline, identities: &Identities, pod: &str) -> BTreeSet<String> {
     let renderer = pipeline.identities().unwrap();
     let pod = fixtures::name(pod);
@@ -102,10 +102,10 @@ fn seed_tables_labels_identities_ipcache_and_policy_cache() {
     let (mut pipeline, identities) = (redis(), table_2_1());
     let numbers: Vec<u32> = identities.iter().map(|(number, _)| number.0).collect();
     assert_eq!(numbers, [10_001, 10_002, 10_003]);
-    // The code's switch; the prose's Table 2-3 has other numbers for the same, which is a slip.
+    // The values of the code's switch. Table 2-3 of the text has other numbers by mistake.
     let cache = [(DB, 10_001), (FRONTEND, 10_002), (BACKENDS[0], 10_003), (BACKENDS[1], 10_003)];
     assert_eq!(ipcache(&pipeline, &identities), cache.map(|(address, number)| (at(address), number)).into());
-    // Case 3: the default entry, until a policy comes.
+    // Case 3: the default entry applies until a policy exists.
     assert_eq!(policy_cache(&pipeline, &identities, "default/db"), ["0:0:0:0".to_owned()].into());
     pipeline.apply(Event::Apply(allow_backend())).unwrap();
     // Table 2-2.
@@ -151,7 +151,7 @@ fn a_remote_pod_of_a_known_identity_is_an_entry_of_the_ipcache_and_no_map() {
         Arc::ptr_eq(&one.ingress, &other.ingress) && Arc::ptr_eq(&one.egress, &other.egress)
     };
     assert!(maps.iter().zip(&tables(&pipeline)).all(same));
-    // A pod whose labels no policy names is not even that.
+    // A pod with labels that no policy names does not have an identity of its own.
     let published = pipeline.node_tables("n1").unwrap();
     pipeline.apply(Event::Apply(fixtures::pod("default/other", "10.5.4.9", "n2", "role=other"))).unwrap();
     assert!(Arc::ptr_eq(&published, &pipeline.node_tables("n1").unwrap()));
@@ -164,7 +164,7 @@ fn a_remote_pod_of_a_known_identity_is_an_entry_of_the_ipcache_and_no_map() {
 fn numbers_that_are_out_of_use_are_given_anew_and_verdicts_stay() {
     let mut pipeline = redis();
     for round in 0..1_500 {
-        // Each policy names another set, so that the backends have another identity with each.
+        // Each policy names another set, so the backends get another identity with each.
         let rule = fixtures::from_pods("default", &format!("role in (backend,r{round})"), Some(6379));
         let policy = fixtures::policy("default/p", "role=db", Some(vec![rule]), None);
         pipeline.apply(Event::Apply(policy)).unwrap();

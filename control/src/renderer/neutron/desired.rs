@@ -134,7 +134,7 @@ pub struct SecurityGroup {
     pub name: String,
     /// The generation of its policy. `None` if the group has no policy or the policy object has no generation.
     pub generation: Option<u64>,
-    /// Its rules.
+    /// The group's rules.
     pub rules: BTreeSet<SecurityRule>,
     /// The reason why the group has no rules although the policy has some. `None` if they were not refused.
     pub refused: Option<String>,

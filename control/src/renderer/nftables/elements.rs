@@ -34,10 +34,10 @@ impl Elements {
     }
 }
 
-/// Maximum number of single addresses of a set whose intervals have more than [`FEW`] each. A lower limit would also affect the pods of a
-/// large cluster, and an interval set of their addresses would cost more than it saves.
+/// Maximum number of single addresses of a set whose intervals have more than [`FEW`] each on average. A larger set consists of blocks
+/// only. Pods' addresses are exempt, because they form short intervals: an interval set of them would be larger than what it saves.
 const MAX_HOSTS: u128 = 65_536;
-/// Maximum number of single addresses of an interval that count as few.
+/// Single addresses per interval, on average, up to which a set is exempt from [`MAX_HOSTS`].
 const FEW: u128 = 16;
 
 /// Number of single addresses that [`split`] produces from an interval.

@@ -12,17 +12,15 @@
 //!   to-VETH: established? accept | jump list-N ---> list-N-admin, list-N-policy, list-N-baseline | drop
 //! ```
 //! * **Postrouting, not forward.** In postrouting, destinations are already translated (by DNAT in prerouting or output, or by IPVS in
-//!   input,
-//!   which sends from output), and sources are not. One hook sees traffic between pods and from the node to pods. In output, the route is
-//!   still that of the address before translation.
+//!   input, which sends from output), and sources are not. One hook sees traffic between pods and from the node to pods. In output, the
+//!   route is still that of the address before translation.
 //! * **Two base chains, no packet marks.** An `accept` ends one base chain, and the next is still evaluated. So the egress rules of one pod
 //!   and the ingress rules of the other need no mark to pass on a verdict. A Pass is a `return` from its tier's chain.
 //! * **Rules match the connection** (`ct original ip saddr`, `ct reply ip saddr`, `ct reply proto-src`), not the packet. They apply to
 //!   packets of both directions, under any translation.
 //! * **Established means allowed by this policy.** A connection carries the epoch of the policy that judged it, in [`MARK_MASK`] of its
-//!   mark.
-//!   Each change starts a new epoch, and the next packet of a connection, in either direction, is judged again. Deleting conntrack entries
-//!   instead would lose a Service's translation, would let either end reopen an allowed connection, and would need a second
+//!   mark. Each change starts a new epoch, and the next packet of a connection, in either direction, is judged again. Deleting conntrack
+//!   entries instead would lose a Service's translation, would let either end reopen an allowed connection, and would need a second
 //!   implementation of policy to select the entries.
 //! * **A change takes two steps.** A packet may see sets of the old ruleset and then the new `remember` chain. So the first step empties
 //!   `remember` ([`NftRenderer::change`]). The second fills it when no earlier packet is in transit ([`remember`]).

@@ -6,8 +6,8 @@ use crate::pipeline::{Pipeline, RendererHandle};
 use crate::processor::Scope;
 use crate::source::{Strictness, load_text};
 
-/// The example of the article on Calico's felix: two clients, a server that takes everything of theirs, and from a network except one of
-/// its addresses what goes to one port.
+/// The example of the article on Calico's felix: two clients and a server. The server accepts everything from the clients. From a network
+/// except one address, it accepts one port.
 const EXAMPLE: &str = r#"
 {apiVersion: v1, kind: Namespace, metadata: {name: default}}
 ---
@@ -39,7 +39,7 @@ spec:
 struct Node {
     pipeline: Pipeline,
     handle: RendererHandle<NftRenderer>,
-    /// What the last change was of sets alone.
+    /// The set changes of the last change if it affected only sets. `None` otherwise.
     sets: Option<Vec<SetChange>>,
 }
 
@@ -68,7 +68,7 @@ impl Node {
         self.pipeline.renderer(self.handle).full(EPOCH, self.pipeline.origins())
     }
 
-    /// The change since the last one, which is taken.
+    /// The change since the last one. Marks it as taken.
     fn change(&mut self) -> Option<String> {
         let change = self.pipeline.renderer(self.handle).change(EPOCH, self.pipeline.origins());
         self.renderer().take();
@@ -92,7 +92,7 @@ fn the_example_of_the_article_is_two_rules_of_a_set_and_a_block_without_an_addre
     node.load(EXAMPLE);
     node.interfaces(&[("veth-13dd25c5cb", Some("server")), ("eth0", None)]);
     let script = node.full();
-    // Dispatch by interface, then the workload's own chain.
+    // Dispatch by interface, then the pod's own chain.
     assert!(
         script.contains("add element inet bulkhead to { \"veth-13dd25c5cb\" : goto to-veth-13dd25c5cb }\n"),
         "{script}"
@@ -103,7 +103,7 @@ fn the_example_of_the_article_is_two_rules_of_a_set_and_a_block_without_an_addre
     assert_eq!(*own, "ct original ip saddr 10.16.1.9 ct reply ip saddr 10.16.1.9 counter name \"allow-1\" accept");
     let list = list.strip_prefix("jump ").unwrap();
     assert_eq!(*closed, "counter name \"closed\" drop comment \"ingress of default/server\"");
-    // The list asks its only tier, whose last rule isolates.
+    // The list has one tier, whose last rule isolates.
     assert_eq!(chain(&script, list)[1], format!("jump {list}-policy"));
     let rules = chain(&script, &format!("{list}-policy"));
     let matches: Vec<&str> = rules.iter().filter(|rule| rule.contains("ip saddr")).copied().collect();
@@ -115,7 +115,7 @@ fn the_example_of_the_article_is_two_rules_of_a_set_and_a_block_without_an_addre
     assert!(network.contains(" meta l4proto 6 ct reply proto-src { 3456 } "), "{network}");
     assert!(network.ends_with("accept comment \"default/server ingress[1]\""), "{network}");
     assert!(rules.last().unwrap().ends_with("drop comment \"ingress isolated by default/server\""), "{rules:#?}");
-    // The set of the selector has the two clients; the block all of the network but one address, which is no denial.
+    // The selector's set has the two clients. The block's set has the network without the excepted address, which is not denied by a rule.
     let elements = |rule: &str| {
         let line = script.lines().find(|line| line.contains(&format!("set {} {{", set(rule)))).unwrap();
         line.split_once("elements = { ").map_or("", |(_, rest)| rest.split_once(" }").unwrap().0).to_owned()
@@ -125,7 +125,7 @@ fn the_example_of_the_article_is_two_rules_of_a_set_and_a_block_without_an_addre
     let network: Vec<String> = elements(network).split(", ").map(str::to_owned).collect();
     let expected: Vec<String> = (0..=255).filter(|at| *at != 122).map(|at| format!("10.16.2.{at}")).collect();
     assert_eq!(network, expected);
-    // Nothing restricts what it sends.
+    // No policy restricts the pod's egress.
     let from = chain(&script, "from-veth-13dd25c5cb");
     let list = from.iter().copied().find(|rule| rule.starts_with("jump list-")).unwrap().strip_prefix("jump ").unwrap();
     assert!(
@@ -195,7 +195,7 @@ fn what_nothing_is_known_of_is_closed_and_interfaces_without_a_pod_pass() {
     assert!(!script.contains("list-"), "{script}");
 }
 
-/// The chain's comment went on to name the first pod.
+/// Regression: the chain's comment kept naming the first pod.
 #[test]
 fn an_interface_that_becomes_another_pods_names_that_one() {
     let mut node = Node::new();
@@ -207,7 +207,7 @@ fn an_interface_that_becomes_another_pods_names_that_one() {
     assert_eq!(
         chain(&change, "to-v1"),
         ["counter name \"closed\" drop comment \"ingress of default/nobody\""],
-        "what is said of the pod is all in rules, which are written anew: {change}"
+        "everything about the pod is in rules, which are rewritten: {change}"
     );
     assert!(change.contains("flush chain inet bulkhead to-v1\n"), "{change}");
 }

@@ -53,7 +53,7 @@ impl PlainLists {
         }
     }
 
-    /// The list in force for an endpoint in one direction. `None` if all traffic is denied.
+    /// The list in force for an endpoint in one direction. `None` if all traffic is denied, `Some(None)` if all is allowed.
     pub(super) fn in_force(
         &self,
         pod: &PodName,

@@ -35,7 +35,7 @@ const MAX_PIECES: usize = 4_096;
      overlapping ports"
 )]
 pub struct TooComplex {
-    /// The tier.
+    /// The rule's tier.
     pub tier: Tier,
     /// The origin of the rule.
     pub origin: OriginId,

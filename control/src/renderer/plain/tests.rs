@@ -6,7 +6,7 @@ use super::*;
 use crate::contract::{EndpointRules, RuleAction, Tier, TierRule};
 use crate::renderer::Instead;
 
-/// Pass rules of as many overlapping ports, each for half of some addresses: a deny behind them is cut into 2^14 pieces.
+/// Number of Pass rules, each for one port and half of some addresses. They cut a later deny into 2^14 pieces.
 const PASSES: u32 = 14;
 
 fn service(port: u16) -> Services {
@@ -33,7 +33,7 @@ fn simple(id: u64, port: u16) -> Arc<TieredList> {
     Arc::new(TieredList { id: ListId(id), rules: vec![accept, deny] })
 }
 
-/// The addresses whose number has this bit.
+/// The addresses whose index has this bit.
 fn half(bit: u32) -> AddressSet {
     (0..1 << PASSES)
         .filter(|at| at >> bit & 1 == 1)
@@ -57,7 +57,7 @@ fn endpoint(name: &str, ingress: Option<&Arc<TieredList>>) -> (PodName, Option<A
     (name.clone(), Some(Arc::new(Endpoint { pod: name, node: "n".into(), addresses, mac: None, rules })))
 }
 
-/// The ports that a pod's ingress accepts from everybody, none for a pod that is open; of the pods of a transaction.
+/// For the pods of a transaction: the ports that ingress accepts from everybody. `None` for a pod without restriction.
 fn ports(plain: &PlainTransaction) -> BTreeMap<String, Option<Vec<u16>>> {
     let accepted = |list: &Arc<PlainList>| {
         let allows = |port: &u16| {
@@ -106,14 +106,14 @@ fn a_list_that_cannot_be_lowered_concerns_its_pods_alone() {
     assert_eq!(all, expected.map(|(name, ports)| (name.to_owned(), ports)).into());
     let kept = ("ingress of x/kept, x/open".to_owned(), Instead::LastGood);
     assert_eq!(refused(&lists), [kept, ("ingress of x/new".into(), Instead::Closed)]);
-    // Others go on, and what is refused stays, also with another list that is refused.
+    // Other pods' changes apply. A refused pod keeps its list, even if another of its lists is refused.
     let change = Transaction {
         endpoints: vec![endpoint("other", Some(&simple(5, 85))), endpoint("kept", Some(&complex(6)))],
         ..Transaction::default()
     };
     let all = ports(&lists.follow(&change));
     assert_eq!(all, [("kept".into(), Some(vec![81])), ("other".into(), Some(vec![85]))].into());
-    // The sets lose what made it complex: all get their list.
+    // The sets shrink so that the lists can be lowered, and all pods get their list.
     let removed = SetDelta { added: Arc::default(), removed: Arc::new(half(3)), set: SetId(3) };
     let smaller: Vec<SetDelta> = (3..PASSES)
         .map(|bit| SetDelta { set: SetId(u64::from(bit)), removed: Arc::new(half(bit)), ..removed.clone() })
@@ -125,7 +125,7 @@ fn a_list_that_cannot_be_lowered_concerns_its_pods_alone() {
     assert!(lists.kept.is_empty());
 }
 
-/// A list that could be lowered, and cannot any more because a set has changed.
+/// A list that can no longer be lowered because a set changed.
 #[test]
 fn the_last_addresses_stay_where_new_ones_cut_a_list_into_too_much() {
     let mut lists = PlainLists::default();
@@ -138,7 +138,7 @@ fn the_last_addresses_stay_where_new_ones_cut_a_list_into_too_much() {
     let all = lists.follow(&Transaction { sets: sets(half), ..Transaction::default() });
     assert!(all.pods.is_empty(), "nothing has changed for the pod");
     assert_eq!(refused(&lists), [("ingress of x/kept".into(), Instead::LastGood)]);
-    // A second pod of the list has what the first one has.
+    // A second pod of the list gets the first one's list.
     let change = Transaction { endpoints: vec![endpoint("second", Some(&list))], ..Transaction::default() };
     let second = lists.follow(&change).pods[0].1.clone();
     assert_eq!(second.unwrap().ingress, before.unwrap().ingress);

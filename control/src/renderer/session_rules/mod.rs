@@ -21,14 +21,11 @@
 //!
 //! * A rule for any protocol becomes two rules, TCP and UDP. Of two rules with one match, the first in the sorted table stays.
 //! * A remote side of all addresses of a family becomes two halves (`0.0.0.0/1` and `128.0.0.0/1`, `::/1` and `8000::/1`), because stacks
-//!   have
-//!   rules of their own at length 0 (VPP: its proxy's). A rule without a family becomes rules for both.
+//!   have rules of their own at length 0 (VPP: its proxy's). A rule without a family becomes rules for both.
 //! * These derived rules have the same tag as others. Contiv marks them (`-ANY`, `-SPLIT`) to reconstruct its rules from a dump. Here, a
-//!   dump
-//!   is compared with the desired session rules.
+//!   dump is compared with the desired session rules.
 //! * The final allow of a table is not encoded, because a stack allows by default. Other allows of a whole protocol are encoded, since a
-//!   deny
-//!   may follow.
+//!   deny may follow.
 //! * A pod's rules for its own addresses are left out. If the rest is denied, its own addresses are allowed.
 //!
 //! **Invariant.** After a successful transaction the target has exactly the rules of all tables, also those of pods affected by a change of
@@ -117,7 +114,7 @@ pub struct SessionSide {
 pub struct SessionMatch {
     /// The scope.
     pub scope: SessionScope,
-    /// The transport.
+    /// The transport protocol.
     pub transport: SessionTransport,
     /// The side on the node.
     pub local: SessionSide,

@@ -1,4 +1,4 @@
-//! The encoding, rule by rule, as Contiv's own tests have it.
+//! The encoding, rule by rule, as in Contiv's own tests.
 
 use std::net::IpAddr;
 
@@ -125,7 +125,7 @@ fn a_pod_reaches_itself_where_the_rest_is_denied() {
     assert_eq!(encoded(LOCAL, &[own, OPEN], &["10.10.1.1"]), [""; 0], "open to the rest, and to itself");
 }
 
-/// A network of this number, of a few that lie in each other, or any.
+/// A network by index: one of a few nested networks, or any.
 fn network(number: u32) -> Option<IpNet> {
     let text = [
         "10.0.0.1/32",

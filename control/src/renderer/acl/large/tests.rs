@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Both families, no two neighbours.
+/// Addresses of both families, none adjacent.
 fn address(at: u32) -> IpAddr {
     if at.is_multiple_of(3) {
         Ipv6Addr::from(0xfd00_u128 << 112 | u128::from(2 * at)).into()
@@ -18,10 +18,10 @@ fn address(at: u32) -> IpAddr {
     }
 }
 
-/// More than the classifier copies with each change: it has exceptions first, so that there is something to build.
+/// More intervals than the classifier copies with each change, so that it collects exceptions and a build is due.
 const MEMBERS: u32 = 4_000;
 
-/// What a list is made of: the members of a large set, and ports that stand before and behind it.
+/// The contents of a list: the members of a large set, and the ports of the rules before and after it.
 #[derive(Clone, Debug)]
 struct List {
     members: BTreeSet<u32>,
@@ -109,7 +109,7 @@ fn a_build_serves_the_tables_that_its_owner_has_now_unless_they_are_younger() {
         beside.wait(|owner| (*owner == pod).then_some(&mut tables));
         assert_eq!(tables.large.as_ref().unwrap().rebuilt.is_some(), served);
         let next = Compiled::of(last.clone(), || Some(&tables), &mut beside).unwrap();
-        // Tables of the very list have nothing to follow.
+        // Tables of an unchanged list have no change to follow.
         let age = if served { more + 2 } else { 0 };
         assert_eq!(next.large.as_ref().map(|large| large.age), Some(age));
         for probe in 0..2 * MEMBERS {
@@ -151,11 +151,11 @@ fn where_many_nodes_tables_are_kept_the_very_large_ones_are_scanned() {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Members come or go.
+    /// Members are added or removed.
     Flip(Vec<u32>),
-    /// A rule comes or goes.
+    /// A rule is added or removed.
     Port(u16),
-    /// The build beside is ready.
+    /// The background build is finished.
     Wait,
 }
 

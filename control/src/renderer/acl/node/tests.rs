@@ -7,7 +7,7 @@ use bulkhead_classifier::{
 use super::*;
 use crate::renderer::plain::{PlainList, PlainPod, PlainRule};
 
-/// Room for a table of some rules, and not for thousands.
+/// Room for a table of some rules, but not of thousands.
 const MAX_BYTES: usize = 1 << 15;
 
 fn address(text: &str) -> IpAddr {
@@ -18,7 +18,7 @@ fn pod(name: &str) -> PodName {
     PodName::new("x", name)
 }
 
-/// A list whose rules allow sources or destinations at TCP ports, and deny the rest.
+/// A list whose rules allow sources or destinations at TCP ports and deny the rest.
 fn list(revision: u64, allowed: &[(Addresses, u16)]) -> Arc<PlainList> {
     let origin = OriginId(100 + u32::try_from(revision).unwrap());
     let rule = |(peers, port): &(Addresses, u16)| {
@@ -31,7 +31,7 @@ fn list(revision: u64, allowed: &[(Addresses, u16)]) -> Arc<PlainList> {
     Arc::new(PlainList { revision, previous: None, rules, own_node: None })
 }
 
-/// A list that does not fit, and says otherwise than any other.
+/// A list that does not fit and differs from every other.
 fn huge(revision: u64) -> Arc<PlainList> {
     let peer = |at: u32| Addresses::prefix(IpAddr::from((0x1400_0000 + 2 * at).to_be_bytes()).into());
     let allowed: Vec<_> = (0..6_000u32).map(|at| (peer(at), u16::try_from(at % 7).unwrap())).collect();
@@ -50,7 +50,7 @@ fn pods(all: &[(&str, &str, Lists)]) -> PodChanges {
     all.iter().map(plain).collect()
 }
 
-/// A renderer of a small node, which has rendered these pods.
+/// Creates a renderer of a small node and renders these pods.
 fn renderer(all: &[(&str, &str, Lists)]) -> NodeRenderer {
     let mut renderer = NodeRenderer::new("n".into(), false);
     renderer.beside.max_bytes = MAX_BYTES;
@@ -59,7 +59,7 @@ fn renderer(all: &[(&str, &str, Lists)]) -> NodeRenderer {
     renderer
 }
 
-/// Whether the table of a pod, or the exit, lets a packet through.
+/// Whether the table of a pod, or the exit, allows a packet.
 fn passes(renderer: &NodeRenderer, to: Option<&str>, src: &str, dst: &str, port: u16) -> bool {
     let published = renderer.published().unwrap();
     let wanted = to.map_or(Attachment::Uplink, |name| Attachment::Pod(pod(name)));
@@ -77,7 +77,7 @@ fn a_table_that_does_not_fit_concerns_its_pod_alone() {
     let any = |port| list(u64::from(port), &[(Addresses::Any, port)]);
     let mut renderer =
         renderer(&[("web", "10.0.0.1", (Some(any(80)), None)), ("db", "10.0.0.2", (Some(any(81)), None))]);
-    // One that was there, one that is new, and one that fits, at once.
+    // At once: an existing pod and a new pod that do not fit, and one that fits.
     let (was, new) = (huge(1), huge(2));
     let change = pods(&[
         ("web", "10.0.0.1", (Some(was), None)),
@@ -91,11 +91,11 @@ fn a_table_that_does_not_fit_concerns_its_pod_alone() {
     assert!((0..100).all(|port| !passes(&renderer, Some("new"), "20.0.0.0", "10.0.0.3", port)));
     assert_eq!(told(&renderer), [("x/new".into(), Instead::Closed), ("x/web".into(), Instead::LastGood)]);
     assert_eq!(renderer.work().refused, 2);
-    // What others do does not try it again.
+    // Changes of other pods do not cause another attempt.
     renderer.render(false, &pods(&[("db", "10.0.0.2", (Some(any(83)), None))]), None);
     assert_eq!(renderer.work().refused, 2);
     assert!(to(&renderer, "web", "10.0.0.1", 80) && to(&renderer, "db", "10.0.0.2", 83));
-    // Still too large: what was closed stays closed. Then both fit.
+    // The list is still too large, so the closed interface stays closed. Then both fit.
     renderer.render(false, &pods(&[("new", "10.0.0.3", (Some(huge(3)), None))]), None);
     assert_eq!(told(&renderer)[0], ("x/new".into(), Instead::Closed));
     let change = pods(&[("web", "10.0.0.1", (Some(any(6)), None)), ("new", "10.0.0.3", (Some(any(7)), None))]);
@@ -105,7 +105,7 @@ fn a_table_that_does_not_fit_concerns_its_pod_alone() {
     assert!(to(&renderer, "new", "10.0.0.3", 7));
 }
 
-/// The last table of a pod does not know what the egress rules of a new pod forbid.
+/// The last table of a pod does not have the denials of a new pod's egress rules.
 #[test]
 fn tables_that_stay_let_nothing_through_from_sources_that_they_do_not_know() {
     let open = |revision| list(revision, &[(Addresses::Any, 80)]);
@@ -114,20 +114,20 @@ fn tables_that_stay_let_nothing_through_from_sources_that_they_do_not_know() {
     renderer.render(false, &pods(&[("web", "10.0.0.1", (Some(huge(2)), None))]), None);
     let to_web = |renderer: &NodeRenderer, src| passes(renderer, Some("web"), src, "10.0.0.1", 80);
     assert!(to_web(&renderer, "10.0.0.5") && to_web(&renderer, "10.0.0.6"));
-    // It may talk to nobody.
+    // It may not send to any pod.
     renderer.render(false, &pods(&[("new", "10.0.0.6", (None, Some(list(60, &[]))))]), None);
     assert!(to_web(&renderer, "10.0.0.5") && !to_web(&renderer, "10.0.0.6") && to_web(&renderer, "10.9.9.9"));
     assert_eq!(told(&renderer), [("x/web".into(), Instead::LastGood)]);
 }
 
-/// The table in its place does not end with that list.
+/// The replacement table does not end with that list.
 #[test]
 fn a_list_that_does_not_fit_is_not_followed_where_the_last_table_stays() {
     let version = |members: u32| {
         let address = |at: u32| IpAddr::from((0x1e00_0000 + 2 * at).to_be_bytes());
         Addresses::Parted(Arc::new(PartedSet::new(vec![Arc::new((0..members).map(address).collect::<AddressSet>())])))
     };
-    // All of the same policy.
+    // All pods have the same policy.
     let web = |revision, allowed: &[(Addresses, u16)]| {
         let list = PlainList { revision, previous: None, rules: list(1, allowed).rules.clone(), own_node: None };
         pods(&[("web", "10.0.0.1", (Some(Arc::new(list)), None))])

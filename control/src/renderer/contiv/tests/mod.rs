@@ -19,7 +19,7 @@ use super::table::{Table, TableChange};
 use crate::object::PodName;
 use crate::renderer::contiv::tuple::SixTuple;
 
-/// A stack that knows only what changes told it.
+/// A stack that knows only the reported changes.
 #[derive(Clone, Debug, Default)]
 struct Stack {
     locals: BTreeMap<PodName, Rules>,
@@ -59,8 +59,8 @@ impl Stack {
 
 type Update = (PodName, Option<PodLists>);
 
-/// Commits a transaction and checks all that must hold of any: the stack that follows the changes has the tables, a
-/// fresh cache with the same pods has the same tables, equal tables are one, and a repetition changes nothing.
+/// Commits a transaction and checks invariants: the stack that applied the changes has the tables; a fresh cache with the same pods has
+/// equal tables; equal tables are one; repeating the transaction changes nothing.
 fn commit(cache: &mut RendererCache, orientation: Orientation, updates: &[Update]) -> Vec<TableChange> {
     let mut stack = Stack::of(cache.state());
     let staged = cache.stage(false, updates.to_vec()).unwrap();

@@ -1,4 +1,4 @@
-//! The tables say "the source's list AND the destination's list", whatever came before.
+//! The tables enforce "the source's list AND the destination's list", independent of history.
 
 use std::net::IpAddr;
 
@@ -11,7 +11,7 @@ use super::*;
 use crate::renderer::contiv::MAX_TUPLES;
 use crate::renderer::contiv::tuple::first_match;
 
-/// Addresses that pods and the rules' blocks are made of: the first five are the pods'.
+/// The addresses of pods and of the rules' blocks. The first five are the pods'.
 const V4: [&str; 8] =
     ["10.1.1.1", "10.1.1.2", "10.1.1.3", "10.1.1.5", "10.1.2.1", "10.1.1.9", "8.8.8.8", "192.168.0.7"];
 const V6: [&str; 7] = ["fd00::1", "fd00::2", "fd00::3", "fd00::5", "fd00:2::1", "fd00::9", "2001:db8::7"];
@@ -63,7 +63,7 @@ fn any_update() -> impl Strategy<Value = Update> {
     })
 }
 
-/// What a pod's list says, read from its rules one by one.
+/// The verdict of a pod's list, evaluated rule by rule.
 fn says(list: Option<&PeerList>, peer: IpAddr, key: &Key) -> bool {
     let Some(list) = list.filter(|list| list.rules().iter().any(|rule| rule.action == Action::Deny)) else {
         return true;
@@ -76,7 +76,7 @@ fn says(list: Option<&PeerList>, peer: IpAddr, key: &Key) -> bool {
     })
 }
 
-/// The table that judges a packet: that of the pod at the orientation's end, else the global one.
+/// The table that judges a packet: that of the pod at the orientation's end, otherwise the global one.
 fn table<'a>(state: &'a RendererState, orientation: Orientation, key: &Key) -> Option<&'a Arc<Table>> {
     let end = match orientation {
         Orientation::Egress => key.dst(),
@@ -159,7 +159,7 @@ fn the_first_match_in_the_tables_is_the_sources_list_and_the_destinations_list()
         for orientation in [Orientation::Egress, Orientation::Ingress] {
             let mut cache = RendererCache::new(orientation, MAX_TUPLES);
             for updates in &history {
-                // A pod twice in one transaction: the last word counts.
+                // For a pod that occurs twice in a transaction, the last entry counts.
                 commit(&mut cache, orientation, updates);
                 check_verdicts(cache.state(), orientation, &mut reached);
             }

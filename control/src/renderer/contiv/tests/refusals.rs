@@ -1,4 +1,4 @@
-//! A refusal is worked out once, until something that led to it changes.
+//! A refusal is not computed again until one of its inputs changes.
 
 use bulkhead_classifier::{AddressSet, Addresses, OriginId, Services};
 use ipnet::IpNet;
@@ -43,7 +43,7 @@ fn renderer() -> (ContivRenderer, PublishedTuples) {
     (ContivRenderer::with_limit("n1".into(), Orientation::Egress, published.clone(), LIMIT), published)
 }
 
-/// Renders and answers what that took.
+/// Renders a transaction and returns the steps that it took.
 fn cost(renderer: &mut ContivRenderer, transaction: &PlainTransaction) -> (Result<(), String>, Attempts) {
     let before = renderer.attempts();
     let outcome = renderer.render_plain(transaction).map_err(|error| error.to_string());
@@ -102,7 +102,7 @@ fn a_list_that_is_refused_for_the_room_that_others_take_is_tried_when_they_go() 
 #[test]
 fn tables_that_are_too_large_together_are_combined_once_until_a_pod_of_the_node_changes() {
     let (mut renderer, published) = renderer();
-    // Each list fits, and so do both; the tables of the pods that have them do not beside a third pod's.
+    // Each list fits, and so do both together. With a third pod's table, their tables do not.
     let closed = Some(ingress(1, 0));
     let pods = (1..=60).map(|number| {
         let (name, config) = with(number, "n1", None);

@@ -301,7 +301,7 @@ fn a_transaction_looks_only_at_pairs_that_can_meet() {
     use crate::renderer::contiv::list::LOOKUPS;
     let pods = 600;
     let address = |at: usize| format!("10.{}.{}.1", at / 256, at % 256);
-    // Everybody is isolated both ways, has lists of its own, and lets in only the next one.
+    // Every pod is isolated in both directions, has its own lists, and allows only the next pod.
     let update = |at: usize, port: u16| {
         let peer = format!("P {}/32 TCP:{port}", address((at + 1) % pods));
         let addresses = vec![address(at).parse().unwrap()];

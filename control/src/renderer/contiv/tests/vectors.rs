@@ -1,4 +1,4 @@
-//! 300 histories of Contiv's renderer cache with the tables that it ends with (its fault B1 mended).
+//! 300 histories of Contiv's renderer cache with the resulting tables (with its fault B1 fixed).
 
 use serde::Deserialize;
 
@@ -12,7 +12,7 @@ struct Vector {
     global: Option<Vec<VectorRule>>,
 }
 
-/// Contiv's words: its egress rules are about traffic that leaves the vswitch towards the pod.
+/// Contiv's terms: its egress rules cover traffic that leaves the vswitch towards the pod.
 #[derive(Deserialize)]
 struct VectorUpdate {
     pod: String,
@@ -71,7 +71,7 @@ impl VectorUpdate {
     }
 }
 
-/// The known answers; none where they are absent, which is an error under CI.
+/// The known answers. `None` if the files are absent, which is an error in CI.
 fn vectors() -> Option<Vec<Vector>> {
     let folder = std::env::var("BULKHEAD_CASES")
         .unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/cases").into());

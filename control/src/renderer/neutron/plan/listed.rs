@@ -19,30 +19,30 @@ pub struct Listed {
     pub ports: Vec<ListedPort>,
 }
 
-/// A security group.
+/// A security group at the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedGroup {
-    /// Its ID.
+    /// The ID.
     pub id: String,
-    /// Its tags.
+    /// The tags.
     pub tags: Vec<String>,
-    /// Its rules.
+    /// The rules.
     pub rules: Vec<ListedRule>,
 }
 
-/// A rule of a security group.
+/// A rule at the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedRule {
-    /// Its ID.
+    /// The ID.
     pub id: String,
     /// The rule, with the ID of its remote group. `None` for a rule that Bulkhead would never write.
     pub rule: Option<SecurityRule>,
 }
 
-/// A port.
+/// A port at the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedPort {
-    /// Its ID.
+    /// The ID.
     pub id: String,
     /// The fixed addresses.
     pub addresses: Vec<IpAddr>,

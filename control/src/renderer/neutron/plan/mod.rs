@@ -40,12 +40,12 @@ pub enum GroupRef {
     Id(String),
 }
 
-/// One request.
+/// A request to the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     /// Creates a group without rules and tags it.
     CreateGroup {
-        /// The new group's tag.
+        /// The group's tag.
         tag: Arc<str>,
     },
     /// Creates a rule.
@@ -57,16 +57,16 @@ pub enum Request {
     },
     /// Deletes a rule.
     DeleteRule {
-        /// Its ID.
+        /// The ID.
         id: String,
-        /// The group.
+        /// The rule's group.
         group: GroupRef,
         /// The rule. `None` if it is not one that Bulkhead would write.
         rule: Option<SecurityRule>,
     },
     /// Sets the groups of a port.
     SetPort {
-        /// Its ID.
+        /// The ID.
         id: String,
         /// The pod. `None` if the port no longer belongs to a pod.
         pod: Option<PodName>,
@@ -75,7 +75,7 @@ pub enum Request {
     },
     /// Deletes a group.
     DeleteGroup {
-        /// Its ID.
+        /// The ID.
         id: String,
         /// The tag. `None` if the group has none.
         tag: Option<Arc<str>>,

@@ -9,10 +9,10 @@ use proptest::test_runner::TestRunner;
 
 use super::*;
 
-/// What decided: the tier and what its rule said, or nothing.
+/// The tier and action that decided. `None` if no rule matched.
 type Decided = Option<(Tier, RuleAction)>;
 
-/// A universe of a few addresses of both families, ports, and a protocol without ports.
+/// The address with this index, of a small universe of both families.
 fn address(at: u32) -> IpAddr {
     if at < 6 { Ipv4Addr::from(0x0a00_0000 + at).into() } else { Ipv6Addr::from(u128::from(at)).into() }
 }
@@ -27,7 +27,7 @@ const TRAFFIC: [(u8, u16); 6] = [
     (protocol::ICMP, 0),
 ];
 
-/// The address of the own node, which no set has.
+/// The address of the own node, which is in no set.
 const NODE: u32 = 5;
 
 fn peers(members: &[u32]) -> Addresses {
@@ -47,7 +47,8 @@ fn matches(rule: &Tiered, at: u32, (number, port): (u8, u16)) -> bool {
     peer && rule.services.contains(number, port)
 }
 
-/// The tiers as they are defined: tier by tier, the first rule that matches; Pass and no match go on. Also what was passed.
+/// The verdict of the tiers by definition: in each tier the first match decides; Pass and no match continue with the next tier. Also
+/// returns whether a rule passed the packet.
 fn truth(rules: &[Tiered], at: u32, traffic: (u8, u16)) -> (Action, OriginId, Decided, bool) {
     let mut passed = false;
     for tier in Tier::ALL {
@@ -133,7 +134,7 @@ fn the_lowered_list_says_of_everything_what_the_tiers_say_and_names_the_same_rul
     };
     runner.run(&any_rules(), run).unwrap();
     let reached = reached.into_inner();
-    // Admin decides before anything is passed; the others, and the default, with a Pass before them and without.
+    // The Admin tier decides before any Pass. The other tiers and the default decide with and without a preceding Pass.
     assert_eq!(reached.len(), 2 + 4 + 4 + 2, "{reached:?}");
     assert!(reached.values().all(|&count| count > 300), "{reached:?}");
 }
@@ -188,7 +189,7 @@ fn network_policy_alone_is_lowered_to_itself_with_the_same_sets() {
 
 #[test]
 fn what_would_become_too_many_rules_is_refused_and_names_the_rule() {
-    // Each Pass has another port and half of the addresses, so that every address has other ports left.
+    // Each Pass has another port and half of the addresses, so that each address has other remaining ports.
     let half = |bit: u32| -> Addresses {
         (0..1u32 << 14)
             .filter(|at| at >> bit & 1 == 1)

@@ -58,7 +58,7 @@ pub struct Classify {
     /// Packets, each with the position of the rule that decides it; plain or gzip
     #[arg(long, value_name = "FILE")]
     pub trace: PathBuf,
-    /// Output format
+    /// Format of the answer on standard output
     #[arg(short, long, value_enum, default_value = "text")]
     pub output: Format,
 }

@@ -3,8 +3,8 @@
 //! **Purpose.** [`Adapter`] owns a [`Resolver`] and a working copy of the dataplane's [`Services`]. It applies events to both and returns a
 //! value to publish.
 //!
-//! **Not its purpose.** It decides nothing: the resolver selects usable endpoints, the dataplane selects one per connection. It does not
-//! publish.
+//! **Not its purpose.** [`Adapter`] does not choose endpoints: the resolver selects the usable ones, and the dataplane selects one of them
+//! per connection. The caller publishes the value.
 //!
 //! ```text
 //!   events --> Resolver --Changes--> the named service ports, VIPs, addresses of the copy --take--> Update { Services, stale }

@@ -3,7 +3,8 @@
 //! **Purpose.** Tells `reach` and `explain` which backends a connection to a virtual address may be sent to, and which connections the
 //! vswitches' tables see then.
 //!
-//! **Not its purpose.** It selects no backend and judges nothing: the resolver of `control` does the former, [`Fabric`] the latter.
+//! **Not its purpose.** This module neither selects backends nor judges packets. The resolver of `control` selects backends; [`Fabric`]
+//! judges packets.
 //!
 //! ```text
 //!  client, address --Resolver of the node--> refused | no Service's | backends

@@ -152,10 +152,10 @@ impl NetConf {
         Ok(Some((outcome, value)))
     }
 
-    /// Returns the attachments that are still valid, for `GC`.
+    /// Returns the attachments that `GC` must keep: `cni.dev/valid-attachments` of the configuration. An empty list keeps none.
     ///
     /// # Errors
-    /// [`Error`] if the field is missing: `GC` would otherwise remove everything.
+    /// If the field is missing. `GC` must not treat that as an empty list, or it would remove all ports.
     pub(super) fn attachments(&self) -> Result<&[Attached], Error> {
         self.attachments.as_deref().ok_or_else(|| {
             Error::configuration(format!("{ATTACHMENTS}: missing; GC needs the list of valid attachments"))

@@ -5,10 +5,9 @@
 
 mod audit;
 mod enforcing;
+mod renderers;
 
-use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::marker::PhantomData;
 use std::sync::Arc;
 
 use bulkhead_classifier::OriginId;
@@ -29,6 +28,7 @@ use crate::renderer::session_rules::SourceRenderer;
 use crate::renderer::{Refusal, RenderError, Renderer};
 use audit::Shadow;
 pub use audit::{AuditTables, AuditedPolicy};
+pub use renderers::RendererHandle;
 
 /// The name of the node that pods without one are kept under, so that a state written by hand can be asked about.
 pub const UNBOUND: &str = "";
@@ -52,26 +52,6 @@ pub struct Pipeline {
     /// Whether a renderer could not take in the last transaction: it tries again with the next one, be that empty.
     is_behind: bool,
 }
-
-/// A registered renderer, to be asked for what it has rendered.
-#[derive(Debug)]
-pub struct RendererHandle<R> {
-    at: usize,
-    renderer: PhantomData<fn() -> R>,
-}
-
-impl<R> RendererHandle<R> {
-    /// That of the renderer that every pipeline begins with.
-    const FIRST: Self = Self { at: 0, renderer: PhantomData };
-}
-
-impl<R> Clone for RendererHandle<R> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<R> Copy for RendererHandle<R> {}
 
 impl Pipeline {
     /// A pipeline without objects.
@@ -132,31 +112,6 @@ impl Pipeline {
             shadow: None,
             is_behind: false,
         }
-    }
-
-    /// Registers a further renderer, which goes with the pipeline from thread to thread. It gets every transaction from the next
-    /// on; a resync gives it the whole state.
-    pub fn register<R: Renderer>(&mut self, renderer: R) -> RendererHandle<R> {
-        self.renderers.push(Box::new(renderer));
-        RendererHandle { at: self.renderers.len() - 1, renderer: PhantomData }
-    }
-
-    /// A registered renderer.
-    ///
-    /// # Panics
-    /// With another pipeline's handle.
-    pub fn renderer<R: Renderer>(&self, handle: RendererHandle<R>) -> &R {
-        let renderer: &dyn Any = &*self.renderers[handle.at];
-        renderer.downcast_ref().expect("the handle is this pipeline's")
-    }
-
-    /// The same, to be changed.
-    ///
-    /// # Panics
-    /// With another pipeline's handle.
-    pub fn renderer_mut<R: Renderer>(&mut self, handle: RendererHandle<R>) -> &mut R {
-        let renderer: &mut dyn Any = &mut *self.renderers[handle.at];
-        renderer.downcast_mut().expect("the handle is this pipeline's")
     }
 
     /// Makes `objects` the whole state.

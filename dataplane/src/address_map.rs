@@ -17,7 +17,7 @@ pub(crate) struct AddressMap {
 }
 
 impl AddressMap {
-    /// Maps an address to a port. Returns its previous port.
+    /// Maps an address to a port. Returns the address's previous port, or `None` if the address is new.
     pub(crate) fn insert(&mut self, address: IpAddr, port: PortId) -> Option<PortId> {
         match address {
             IpAddr::V4(a) => self.v4.insert(a.into(), port),
@@ -25,7 +25,7 @@ impl AddressMap {
         }
     }
 
-    /// Returns the port of an address.
+    /// Returns the port of an address. `None` if the map does not contain the address.
     #[inline]
     pub(crate) fn get(&self, address: IpAddr) -> Option<PortId> {
         match address {
@@ -34,13 +34,13 @@ impl AddressMap {
         }
     }
 
-    /// All addresses with their ports.
+    /// Returns all addresses with their ports, in no particular order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (IpAddr, PortId)> + '_ {
         let v4 = self.v4.iter().map(|(&address, &port)| (std::net::Ipv4Addr::from(address).into(), port));
         v4.chain(self.v6.iter().map(|(&address, &port)| (std::net::Ipv6Addr::from(address).into(), port)))
     }
 
-    /// The ports of all addresses, with repetitions.
+    /// Returns the port of each address. A port with several addresses occurs several times.
     pub(crate) fn ports(&self) -> impl Iterator<Item = PortId> + '_ {
         self.v4.values().chain(self.v6.values()).copied()
     }

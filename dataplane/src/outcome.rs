@@ -38,7 +38,7 @@ pub struct Received<'a> {
     pub in_port: PortId,
 }
 
-/// The kind of a frame's payload, as far as forwarding distinguishes it.
+/// The kinds of payload that forwarding handles differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BodyKind {
     /// The frame could not be parsed. Such a packet is always dropped.

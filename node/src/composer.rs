@@ -14,17 +14,17 @@
 //! **Invariant.** What is published is one whole state that made sense. A change that cannot be published leaves the
 //! snapshot before in force, is said once, and is tried again.
 
+mod policy;
+
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use bulkhead_classifier::OriginId;
 use bulkhead_control::object::Denied;
-use bulkhead_control::pipeline::{AuditTables, AuditedPolicy};
-use bulkhead_control::renderer::acl::NodeTables;
+use bulkhead_control::pipeline::AuditedPolicy;
 use bulkhead_dataplane::io::KernelFlows;
-use bulkhead_dataplane::{Masquerade, PortId, Publisher, Services, Snapshot};
+use bulkhead_dataplane::{PortId, Publisher, Services, Snapshot};
 use ipnet::IpNet;
 use prometheus_client::metrics::histogram::Histogram;
 
@@ -35,43 +35,19 @@ use super::log;
 use super::next_hops::Peer;
 use super::view::{PortView, View};
 use bulkhead_answers::services::Update;
+pub(super) use policy::{Enforced, Policy, Takeover};
 
 /// How long after a change that could not be published it is tried again. It may be for lack of memory, which passes.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// What a state says.
-#[derive(Clone, Debug)]
-pub(super) struct Policy {
-    /// What policy says, and which pods there are.
-    pub tables: Arc<NodeTables>,
-    /// What it would say if the audited policies were enforced; none where nothing is audited.
-    pub audit: Option<Arc<AuditTables>>,
-    /// The audited policies.
-    pub audited: Arc<BTreeSet<AuditedPolicy>>,
-    /// The pod networks of the other nodes, each with its node's address.
-    pub peers: Arc<[Peer]>,
-    /// The node's own pod networks (`spec.podCIDRs`).
-    pub pod_networks: Arc<[IpNet]>,
-    /// The node's primary address of each family, as far as an interface has it.
-    pub node_addresses: Arc<[IpAddr]>,
-    /// How pods' connections to the world leave; none for with their own addresses.
-    pub masquerade: Option<Arc<Masquerade>>,
-    /// The origins of rules whose denials are refused where namespaces that do not say drop, and where they refuse.
-    pub refusing: [Arc<[OriginId]>; 2],
-    /// Whether nothing may pass but the node's own traffic.
-    pub denied: bool,
-    /// Whether the log says when it is in force: an API server has a change many times a second.
-    pub is_told: bool,
-}
-
-/// A change that could not be published, and is tried again.
+/// A change that could not be published and is retried.
 #[derive(Debug)]
 struct Refused {
-    /// What was wrong.
+    /// The error text.
     why: String,
-    /// When it is tried again.
+    /// Time of the next attempt.
     again: Instant,
-    /// Whether it was one of the policy.
+    /// Whether the policy changed; otherwise ports or routes did.
     is_policy: bool,
 }
 
@@ -105,35 +81,6 @@ impl Inner {
         let snapshot = view.snapshot(generation, &mut self.ids)?;
         Ok(snapshot.with_services(self.services.clone()).with_masquerade(masquerade))
     }
-}
-
-/// The policy in force, as others are told of it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Enforced {
-    /// Since when.
-    pub since: Instant,
-    /// How long it took from when its change was seen until the workers had it.
-    pub took: Duration,
-    /// Whether it lets nothing pass, because there is no state that makes sense.
-    pub is_denying: bool,
-    /// Whether there is a newer one, of policy or ports, that cannot be put into force and is tried again.
-    pub is_refused: bool,
-    /// Whether flows in the kernel go on as an earlier process had allowed them, because ports are still to be opened.
-    pub keeps_flows: bool,
-}
-
-/// What an earlier process has left to this one.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Takeover {
-    /// The first snapshot's generation: no flow that is there has it.
-    pub generation: u64,
-    /// Whether flows that are there go on until [`Composer::enter_flows`].
-    pub keeps_flows: bool,
-}
-
-impl Takeover {
-    /// Nothing.
-    pub(super) const NONE: Self = Self { generation: 1, keeps_flows: false };
 }
 
 /// See the module.
@@ -407,6 +354,8 @@ impl Composer {
 
 #[cfg(test)]
 mod tests {
+    use bulkhead_classifier::OriginId;
+
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use bulkhead_control::pipeline::Pipeline;

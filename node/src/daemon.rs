@@ -1,46 +1,36 @@
 //! The main thread: starts the other threads, handles signals, watches the configuration file and prints the summary.
 
-use std::collections::BTreeSet;
+mod start;
+
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use bulkhead_dataplane::io::{FlowCache, KernelFlows, Port, TcDatapath};
-use bulkhead_dataplane::vswitch::{PollMode, Tap, Vswitch, VswitchConfig};
-use bulkhead_dataplane::{Affinity, WorkerConfig};
+use bulkhead_dataplane::io::TcDatapath;
+use bulkhead_dataplane::vswitch::Vswitch;
 use crossbeam_channel::{Receiver, select};
 
 use super::admin;
-use super::audit::{self, Audit};
+use super::audit::{self};
 use super::capture::Capture;
 use super::composer::Composer;
-use super::config::{Config, Poll, PortEntry, buffers};
-use super::datapath::{DatapathConfig, LinuxDatapath};
+use super::config::Config;
 use super::host_port::HostPort;
-use super::hubble;
 use super::interfaces::thread::{self as interfaces, Command};
 use super::journal::Journal;
-use super::kept;
-use super::kernel::Kernel;
 use super::log;
 use super::next_hops::NextHops;
 use super::notice::Notice;
-use super::observer::{About, Observation, Observer};
-use super::own_addresses;
+use super::observer::{Observation, Observer};
 use super::policy;
+use super::ports::Event;
 use super::ports::thread as ports;
-use super::ports::{Event, PortFile, Registry};
-use super::preflight;
 use super::signals::{self, Request};
-use super::state::{DENYING, LiveState};
-use super::view::PortView;
+use super::state::DENYING;
 use super::watch::Watch;
-use crate::args::Run;
 use bulkhead_answers::args::Format;
-use bulkhead_observe::admin::Missed;
 
 /// How often the configuration's file is looked at. No promise depends on it, as one does on the state's files; whoever cannot wait
 /// sends a SIGHUP.
@@ -73,133 +63,6 @@ pub(super) struct Daemon {
 }
 
 impl Daemon {
-    /// Reads the state, starts the workers and then the other threads.
-    ///
-    /// # Errors
-    /// When there is no state, or the system refuses something. No interface was touched then.
-    pub(super) fn start(config: Config, args: &Run, requests: Receiver<Request>) -> anyhow::Result<Self> {
-        // What an earlier process has left would tell too early that this one is ready.
-        if let Some(path) = &args.ready_file {
-            // Now, and not when all interfaces are attached to.
-            signals::check_ready_file(path)
-                .with_context(|| format!("the ready file {} cannot be written", path.display()))?;
-            let _ = std::fs::remove_file(path);
-        }
-        let config_watch = Watch::every(CONFIG_INTERVAL, std::slice::from_ref(&args.config));
-        // Here and not in the thread that follows it: a vswitch that has no state to enforce does not touch the node.
-        let addresses = own_addresses::read().unwrap_or_else(|error| {
-            log::error(&format!(
-                "cannot read the node's addresses from the kernel; only those in the state are used: {error}"
-            ));
-            BTreeSet::new()
-        });
-        let port_file = config.admin.ports_folder.as_deref().map(|folder| PortFile::new(folder, &config.node));
-        let added = port_file.as_ref().map(PortFile::read).unwrap_or_default();
-        let mut registry = Registry::new(config.ports.clone(), added);
-        if let (Some(socket), Some(file)) = (&config.admin.socket, &port_file) {
-            registry.make_up(&Missed::of(socket), file);
-        }
-        let (settings, attached) = (config.services.clone(), registry.attachments());
-        let mut state = LiveState::load(&config.state, settings, &config.node, config.judging(), addresses, attached)?;
-        let journal = Journal::start(&config.journal, &config.node, state.origins());
-        state.record(journal.clone(), config.enforcement);
-        state.masquerade(config.masquerade.clone(), config.services.as_ref());
-        if let Some(finding) = preflight::routes::check(&config, &state.pod_networks()) {
-            log::warn(&finding);
-        }
-        let affinity = Affinity::new();
-        let kernel = Kernel::new(&config, &affinity, args.capture.is_some())?;
-        let entries = registry.entries();
-        let ports = entries.iter().filter(|entry| entry.kept_closed().is_none()).map(closed).collect();
-        // Nobody else has them: the kernel's part is there once in a network namespace.
-        let mut host_port = HostPort::make(&config)?;
-        let (flows, takeover) = (kernel.flows(), kernel.takeover());
-        let routes = config.routes.clone();
-        let services = state.take_services().map(|update| update.services);
-        let composer = Composer::new(state.policy(), services, ports, routes, config.denied, flows, takeover)?;
-        let composer = Arc::new(composer);
-        let (mut capture, mut tap) = (None, None);
-        if let Some(path) = &args.capture {
-            let (writer, end) = Capture::start(path, composer.current().ports(), state.origins())?;
-            (capture, tap) = (Some(writer), Some(end));
-        }
-        let mut next_hops = NextHops::default();
-        next_hops.check(&composer.peers(), &config);
-        host_port.iter_mut().for_each(|port| port.lead(composer.destinations()));
-        let flows = kernel.flows().filter(|_| config.flow_cache);
-        let store = kept::open(&config)?;
-        let workers = vswitch_config(&config, tap, flows, affinity);
-        let mut vswitch = Vswitch::start_with(&workers, composer.publisher(), store)?;
-        vswitch.adoption().into_iter().for_each(kept::say);
-        let umem = Arc::clone(vswitch.pool().umem());
-        if let Some(tc) = &kernel.tc {
-            let queues = tc.trunk_ports(&umem, buffers::TRUNK)?;
-            vswitch.add_trunk(queues.into_iter().map(|queue| -> Box<dyn Port> { Box::new(queue) }));
-        }
-        let vswitch = Arc::new(vswitch);
-        let Kernel { tc, flow_cache } = kernel;
-        let (mode, big_tcp) = (config.mode, config.big_tcp.map(|bytes| (bytes, config.uplink())));
-        let datapath = DatapathConfig { mode, big_tcp, force: args.force, umem, flow_cache, tc: tc.clone() };
-        let datapath = LinuxDatapath::new(datapath, Arc::clone(&vswitch), Arc::clone(&composer));
-        let about = About {
-            started: Instant::now(),
-            stream: Arc::default(),
-            node: config.node.clone(),
-            origins: state.origins(),
-            state: state.counts(),
-            session_capacity: config.sessions.settings().capacity,
-            is_settled: AtomicBool::new(false),
-            follower: state.follower(),
-            // Whoever asks is in another folder.
-            configuration: std::path::absolute(&args.config).unwrap_or_else(|_| args.config.clone()),
-            journal: journal.clone(),
-            stale_after: config.state.kubernetes.as_ref().map_or(Duration::MAX, |server| server.stale_after),
-        };
-        let audit = Arc::new(Audit::new(config.audit_folder.clone(), &config.node, about.origins.clone()));
-        let (tell, notices) = crossbeam_channel::unbounded();
-        let (tell_ports, port_events) = crossbeam_channel::unbounded();
-        let (health, hubble) = (state.health(), hubble::Endpoint::bind(&config.hubble, &state)?);
-        let policy = policy::start(state, Arc::clone(&composer), tell.clone(), tell_ports.clone())?;
-        let routes = config.routes.clone();
-        let shared = Arc::clone(&composer);
-        let interfaces = interfaces::start(&entries, routes, datapath, shared, tell.clone(), tell_ports.clone())?;
-        let others = ports::Others {
-            composer: Arc::clone(&composer),
-            interfaces: interfaces.commands(),
-            policy: policy.attach(),
-        };
-        let ports = ports::start(registry, port_file, others, (tell_ports.clone(), port_events))?;
-        let reading = capture.as_ref().map(Capture::reading);
-        let (auditor, audits) = audit::start(Arc::clone(&audit), Arc::clone(&composer), policy.names())?;
-        vswitch.tell_audits_to(&audits);
-        let (asker, names) = (interfaces.asker(), policy.names());
-        let observer = Observer::new(about, Arc::clone(&composer), &vswitch, asker, reading, names, audit);
-        let admin = admin::start(&config.admin, hubble, observer.clone(), tell, tell_ports, health)?;
-        Ok(Self {
-            config,
-            config_path: args.config.clone(),
-            node: args.node.clone(),
-            config_watch,
-            next_hops,
-            host_port,
-            composer,
-            vswitch,
-            interfaces,
-            policy,
-            ports,
-            notices,
-            requests,
-            capture,
-            ready_file: args.ready_file.clone(),
-            tc,
-            format: args.output,
-            observer,
-            admin,
-            auditor,
-            journal,
-        })
-    }
-
     /// Runs until a signal; returns exit code 0 on one.
     ///
     /// # Errors
@@ -389,32 +252,6 @@ impl Daemon {
         // What was counted is told in any case.
         whole.unwrap_or(Ok(())).context("the capture is not whole")?;
         printed
-    }
-}
-
-/// A port that is not open yet.
-fn closed(entry: &PortEntry) -> PortView {
-    PortView { name: entry.name.clone(), kind: entry.kind, mac: entry.mac, link: None }
-}
-
-fn vswitch_config(
-    config: &Config,
-    tap: Option<Tap>,
-    flows: Option<Arc<dyn KernelFlows>>,
-    affinity: Affinity,
-) -> VswitchConfig {
-    VswitchConfig {
-        cores: config.workers.cores.clone(),
-        poll: match config.workers.poll {
-            Poll::Spin => PollMode::Spin,
-            Poll::Adaptive => PollMode::Adaptive,
-        },
-        engine: WorkerConfig { sessions: config.sessions.settings(), ..WorkerConfig::default() },
-        frames: config.frames(),
-        tap,
-        flow_cache: flows.map(|flows| -> Arc<dyn FlowCache> { flows }),
-        lease: config.flow_lease,
-        affinity,
     }
 }
 

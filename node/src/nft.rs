@@ -16,10 +16,10 @@ mod kernel;
 mod metrics;
 mod nobodys;
 mod places;
+mod start;
 mod status;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{BuildHasher, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -33,9 +33,9 @@ use bulkhead_dataplane::io::LinkStatus;
 use crossbeam_channel::{Receiver, never, select};
 
 use super::admin::thread::Handle;
-use super::config::{Config, WhenRefused};
+use super::config::Config;
 use super::log;
-use super::names::{Lookup, Names};
+use super::names::Lookup;
 use super::own_addresses;
 use super::signals::{self, Request};
 use super::state::{DENYING, LiveState};
@@ -113,73 +113,6 @@ struct Enforcer {
 }
 
 impl Enforcer {
-    fn start(config: Config, args: &Run) -> anyhow::Result<Self> {
-        let ownership = kernel::Ownership::take()?;
-        let config_watch = Watch::every(Duration::from_millis(250), std::slice::from_ref(&args.config));
-        let addresses = own_addresses::read().unwrap_or_else(|error| {
-            log::error(&format!(
-                "cannot read the node's addresses from the kernel; only those in the state are used: {error}"
-            ));
-            BTreeSet::new()
-        });
-        let suspects = config.nftables.suspects();
-        // A connection may carry the epoch of an earlier process; its policy was another.
-        let (epoch, has_earlier) = match kernel::epoch()? {
-            Some(epoch) => {
-                log::info("taking over the table of the previous process");
-                (epoch, true)
-            }
-            None => {
-                let epoch = Epoch::any(std::hash::RandomState::new().build_hasher().finish());
-                // What may be a pod's is closed until the state is known, which takes as long as it takes, and where there is none.
-                kernel::run(&NftRenderer::closed(config.node.clone(), suspects, epoch))?;
-                (epoch, false)
-            }
-        };
-        let mut state =
-            LiveState::load(&config.state, None, &config.node, config.judging(), addresses, BTreeMap::new())?;
-        // The kernel tells nobody of its verdicts.
-        state.record(None, config.enforcement);
-        let handle =
-            state.nft_renderer().context("no renderer of the kernel's ruleset exists: this is a bug in bulkhead")?;
-        let mut told = Told::new(&config, &state);
-        // What an earlier process has put into force made sense: without a state it is the last that did.
-        told.is_kept = has_earlier && state.is_denying() && config.state.when_refused == WhenRefused::Keep;
-        if told.is_kept {
-            told.is_denying = false;
-            log::warn("the table of the previous process stays in force until a state is loaded");
-        }
-        let settles = told.is_kept.then(Instant::now);
-        let told = Arc::new(Mutex::new(told));
-        let (ask, asked) = crossbeam_channel::bounded(1);
-        let (names, lookups) = Names::new();
-        let admin = admin::start(&config.admin, Arc::clone(&told), ask, names)?;
-        Ok(Self {
-            _ownership: ownership,
-            config,
-            config_path: args.config.clone(),
-            node: args.node.clone(),
-            config_watch,
-            state,
-            handle,
-            epoch,
-            settles,
-            again: None,
-            looked: Instant::now(),
-            routes: places::host_routes().unwrap_or_default(),
-            unplaced: BTreeSet::new(),
-            nobodys: Nobodys::default(),
-            is_to_be_told: false,
-            lookups,
-            failed: None,
-            told,
-            ready_file: args.ready_file.clone(),
-            format: args.output,
-            _admin: admin,
-            asked,
-        })
-    }
-
     fn run(mut self, requests: &Receiver<Request>) -> anyhow::Result<ExitCode> {
         let (mut addresses, mut server) = (own_addresses::changes(), self.state.notices());
         let mut renumbered = true;

@@ -1,5 +1,7 @@
 //! The summary: counts per port, worker, drop reason and policy.
 
+mod json;
+
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::time::Duration;
@@ -10,7 +12,6 @@ use bulkhead_dataplane::forward::ForwardCounters;
 use bulkhead_dataplane::io::CachedTraffic;
 use bulkhead_dataplane::vswitch::{PortTraffic, VswitchCounters, WorkerCounters};
 use bulkhead_dataplane::{OriginCounters, PortId, SessionCounters, Snapshot};
-use serde_json::{Map, Value, json};
 
 use super::capture::CaptureCounters;
 use super::datapath::Cached;
@@ -258,61 +259,6 @@ impl Summary<'_> {
             lost => writeln!(out, "{lost} packets are not accounted for"),
         }
     }
-
-    /// For programs.
-    pub(super) fn json(&self) -> Value {
-        let ports: Map<String, Value> = self
-            .ports()
-            .map(|(name, traffic)| (name.to_owned(), port_json(&traffic, &self.cached.port(name))))
-            .collect();
-        let drops = self.counters.drops().filter(|(_, count)| *count > 0);
-        let drops: Map<String, Value> = drops.map(|(reason, count)| (reason.name().to_owned(), count.into())).collect();
-        let (sessions, forward) = (self.sessions(), self.forward());
-        json!({
-            "node": self.node,
-            "uptime_seconds": self.uptime.as_secs(),
-            "generation": self.snapshot.generation(),
-            "ports": ports,
-            "workers": self.counters.workers.iter().map(worker_json).collect::<Vec<_>>(),
-            "dropped": drops,
-            "policies": self.policies().into_iter().map(policy_json).collect::<Vec<_>>(),
-            "sessions": {
-                "in_use": self.counters.sum(|worker| worker.sessions),
-                "created": sessions.created,
-                "adopted": sessions.adopted,
-                "expired": sessions.expired,
-                "recycled": sessions.recycled,
-                "refused": sessions.refused,
-                "revoked": sessions.revoked,
-                "restored": sessions.restored,
-                "replaced": sessions.replaced,
-                "removed": sessions.removed,
-                "doubted": sessions.doubted,
-            },
-            "flow_cache": {
-                "forwarded": self.cached.forwarded(),
-                "added": self.cached.added,
-                "refused": self.cached.refused,
-            },
-            "neighbours": {
-                "answered": forward.answered,
-                "requested": forward.requested,
-                "learned": forward.learned,
-                "unsolicited": forward.unsolicited,
-                "messages_lost": forward.messages_lost,
-            },
-            "icmp_errors": { "sent": forward.errors_sent, "suppressed": forward.errors_suppressed },
-            "fragmented": self.counters.sum(|worker| worker.fragmented),
-            "refusals": { "sent": forward.refused, "suppressed": forward.refusals_suppressed },
-            "capture": self.capture.map(|CaptureCounters { written, unwritten }| {
-                json!({ "written": written, "unwritten": unwritten, "missed": self.capture_missed() })
-            }),
-            "state": self.state,
-            "source": self.source.map(source_json),
-            "port_changes": self.ports,
-            "unaccounted": self.counters.lost(),
-        })
-    }
 }
 
 /// The API server, for a person.
@@ -338,26 +284,6 @@ fn services_text(services: &ServicesHealth) -> String {
     format!("; Services: {how}, {age}{}", error.unwrap_or_default())
 }
 
-fn source_json(source: &SourceHealth) -> Value {
-    let objects = source.objects.iter().map(|(kind, count)| (kind.name().to_owned(), json!(count)));
-    json!({
-        "connected": source.is_connected,
-        "since_seconds": source.since.elapsed().as_secs(),
-        "synced": source.is_synced,
-        "age_seconds": source.age().map(|age| age.as_secs_f64()),
-        "last_error": source.last_error,
-        "services": source.services.as_ref().map(|services| json!({
-            "connected": services.is_connected,
-            "listed": services.is_listed,
-            "age_seconds": services.age().map(|age| age.as_secs_f64()),
-            "last_error": services.last_error,
-        })),
-        "objects": objects.collect::<Map<String, Value>>(),
-        "lists": source.lists,
-        "failures": source.failures,
-    })
-}
-
 /// What the kernel lost before the vswitch saw it.
 fn lost_below(traffic: &PortTraffic) -> u64 {
     let statistics = traffic.statistics;
@@ -369,44 +295,10 @@ pub(super) fn dropped(worker: &WorkerCounters) -> u64 {
     worker.engine.dropped_in_all() + worker.other_drops.iter().sum::<u64>()
 }
 
-fn port_json(traffic: &PortTraffic, cached: &CachedTraffic) -> Value {
-    json!({
-        "received": traffic.received,
-        "received_bytes": traffic.received_bytes,
-        "sent": traffic.sent,
-        "sent_bytes": traffic.sent_bytes,
-        "receive_ring_full": traffic.statistics.receive_ring_full,
-        "fill_ring_empty": traffic.statistics.fill_ring_empty,
-        "receive_dropped": traffic.statistics.receive_dropped,
-        "invalid_descriptors": traffic.statistics.invalid_descriptors,
-        "limited": cached.limited,
-        "bypassed": cached.bypassed,
-    })
-}
-
-fn policy_json((name, counters): (String, OriginCounters)) -> Value {
-    json!({ "origin": name, "allowed": counters.allowed, "denied": counters.denied, "audited": counters.audited })
-}
-
-fn worker_json(worker: &WorkerCounters) -> Value {
-    json!({
-        "received": worker.received,
-        "sent": worker.sent,
-        "originated": worker.originated,
-        "absorbed": worker.absorbed,
-        "held": worker.held,
-        "dropped": dropped(worker),
-        "sessions": worker.sessions,
-        "busy_rounds": worker.busy_rounds,
-        "idle_rounds": worker.idle_rounds,
-        "sleeps": worker.sleeps,
-        "restarts": worker.restarts,
-        "capture_missed": worker.tap_missed,
-    })
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use bulkhead_dataplane::{DropReason, Link, PortConfig, PortKind, Routes};
 
     use bulkhead_cluster::kubernetes::Kind;

@@ -13,7 +13,7 @@ pub struct Admin {
     /// Admin socket of the vswitch
     #[arg(long, value_name = "PATH", default_value = DEFAULT_SOCKET)]
     pub socket: PathBuf,
-    /// Output format
+    /// Format of the answer on standard output
     #[arg(short, long, value_enum, default_value = "text")]
     pub output: Format,
 }

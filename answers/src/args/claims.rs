@@ -21,7 +21,7 @@ pub struct Test {
     /// Workloads without pods in the state.
     #[command(flatten)]
     pub planned: Planned,
-    /// Output format
+    /// Format of the answer on standard output
     #[arg(short, long, value_enum, default_value = "text")]
     pub output: TestFormat,
     /// Files of claims, YAML or JSON. If omitted, the last path after --state is the file of claims

@@ -39,7 +39,7 @@ pub struct Compile {
     /// a Service
     #[arg(long, value_name = "FILE")]
     pub settings: Option<PathBuf>,
-    /// Output format
+    /// Format of the answer on standard output
     #[arg(short, long, value_enum, default_value = "text")]
     pub output: Format,
 }

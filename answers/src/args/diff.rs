@@ -38,7 +38,7 @@ pub struct Diff {
     /// With captures or flow logs: JSON or YAML file with Service settings: service_cidrs, cluster_cidrs and others (docs/services.md)
     #[arg(long, value_name = "FILE")]
     pub settings: Option<PathBuf>,
-    /// Output format
+    /// Format of the answer on standard output
     #[arg(short, long, value_enum, value_name = "FORM", default_value = "text")]
     pub output: DiffFormat,
     /// Captures, pcap or pcapng, with addresses of the old state: report which flows would be cut or opened. After --against, paths that

@@ -37,7 +37,7 @@ pub struct Explain {
     /// JSON or YAML file with Service settings: service_cidrs, cluster_cidrs and others (docs/services.md)
     #[arg(long, value_name = "FILE")]
     pub settings: Option<PathBuf>,
-    /// Output format
+    /// Format of the answer on standard output
     #[arg(short, long, value_enum, default_value = "text")]
     pub output: Format,
 }

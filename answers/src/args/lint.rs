@@ -46,7 +46,7 @@ pub struct Lint {
     /// Report only findings about this policy: NAMESPACE/NAME, or NAME for a cluster-scoped policy; may be repeated
     #[arg(long = "policy", value_name = "NAME")]
     pub policies: Vec<String>,
-    /// Output format
+    /// Format of the answer on standard output
     #[arg(short, long, value_enum, value_name = "FORM", default_value = "text")]
     pub output: LintFormat,
 }

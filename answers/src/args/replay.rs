@@ -35,7 +35,7 @@ pub struct Replay {
     /// a SYN starts a TCP connection
     #[arg(long)]
     pub tcp_pickup: bool,
-    /// Output format
+    /// Format of the answer on standard output
     #[arg(short, long, value_enum, default_value = "text")]
     pub output: Format,
     /// Captures, pcap or pcapng; `-` for standard input

@@ -40,7 +40,7 @@ pub struct Resolve {
     /// JSON or YAML file with Service settings: service_cidrs, cluster_cidrs, node_port_addresses and others (docs/services.md)
     #[arg(long, value_name = "FILE")]
     pub settings: Option<PathBuf>,
-    /// Output format
+    /// Format of the answer on standard output
     #[arg(short, long, value_enum, default_value = "text")]
     pub output: Format,
 }

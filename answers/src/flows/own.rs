@@ -13,7 +13,7 @@ use crate::dumps::{SessionRow, Sessions};
 pub(super) fn read(file: &Arc<str>, value: &Value, line: u64, into: &mut Observations) -> Read1 {
     let told: Sessions = serde_path_to_error::deserialize(value)
         .map_err(|error| format!("cannot parse the session list: {}: {}", error.path(), error.inner()))?;
-    // All or nothing: if one row is invalid, the list is not Bulkhead's.
+    // Refuse the whole list if one row is invalid: Bulkhead did not write it.
     let signs: Vec<Sign> = told.sessions.iter().map(|row| sign(row, line)).collect::<Result<_, _>>()?;
     let left_out = told.matching.saturating_sub(told.sessions.len());
     if left_out > 0 {

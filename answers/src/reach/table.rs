@@ -7,7 +7,10 @@ use super::merged::Merged;
 use crate::fabric::Reached;
 use crate::output::{markdown, printable};
 
-/// Writes a matrix if it fits a page, else a list.
+/// Writes the answer as Markdown: a matrix for at most [`NAMED_COLUMNS`] rows, else, or with `--focus`, a list of the allowed connections.
+///
+/// # Errors
+/// If `out` cannot be written.
 pub(super) fn markdown_table(merged: &Merged, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "### Who reaches whom at {}\n", merged.ports().join(", "))?;
     match merged.is_focused() || merged.ends.len() > NAMED_COLUMNS {

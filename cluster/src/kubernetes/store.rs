@@ -1,4 +1,4 @@
-//! The objects of the server as far as they are known, and the changes that are not taken yet.
+//! The API server's objects that the lists and watches have delivered, and the changes that no batch contains yet.
 //!
 //! ```text
 //!   list of a kind --Listing: what differs, which names--> settle --.

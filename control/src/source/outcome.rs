@@ -5,38 +5,43 @@ use std::sync::Arc;
 use super::error::Findings;
 use crate::object::Object;
 
-/// Which of the two models `extensions/v1beta1` is read by.
+/// The semantics for objects of `extensions/v1beta1`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Model {
+    /// As API servers since Kubernetes 1.7 define them.
     V1,
+    /// As defined in 2016: policies only allow, and namespaces isolate by annotation.
     V1beta1,
 }
 
-/// An object of a kind that is read, understood or not.
+/// The result of reading one object of a supported kind, with or without errors.
 pub(super) struct Read {
-    /// Its kind, namespace and name as far as they are known; empty when nothing is.
+    /// Kind, namespace and name for messages. Contains only the parts that could be read; empty if no part could.
     pub(super) label: String,
-    /// What no other object may share; none when the name is not known.
+    /// The key that no second object may have. `None` if the name could not be read.
     pub(super) key: Option<ObjectKey>,
+    /// The object to use.
     pub(super) outcome: Outcome,
+    /// Problems and warnings about the object.
     pub(super) findings: Findings,
 }
 
-/// What an object stands for. It is [`Outcome::Object`] exactly when there is no problem among the findings.
+/// The object that the compiler uses. The variant is [`Outcome::Object`] exactly if the findings contain no problem.
 pub(super) enum Outcome {
-    /// Itself.
+    /// The object, read without a problem.
     Object(Object),
-    /// It was not understood: this one, which allows no more than any that could be meant, where faults are survived.
+    /// A stand-in for an object with a problem, used in lenient mode. It allows no more than any possible meaning of the object.
     Closed(Object),
-    /// Nothing, where faults are survived: nobody can say for whom it would count.
+    /// No stand-in, in lenient mode: the object's subject could not be read, so no pod can be restricted.
     Nothing,
-    /// Nothing can stand for it, and without it what it forbids would pass: the input is refused in every mode.
+    /// No stand-in is possible, and ignoring the object would allow traffic that it denies. Every mode refuses the input.
     Unreadable,
 }
 
-/// What identifies an object in a cluster.
+/// The identity of an object in a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct ObjectKey {
+    /// The kind, such as `Pod`.
     pub(super) kind: &'static str,
     /// Empty for kinds without a namespace.
     pub(super) namespace: Arc<str>,

@@ -14,10 +14,10 @@ use ahash::RandomState;
 use super::bucket::{Bucket, Rate};
 use crate::PortId;
 
-/// "Packet too big" per port. Linux does not limit it. A core writes this number in a millisecond, and thousands of connections can
-/// discover their MTU at once.
+/// "Packet too big" errors per port. Linux does not limit them. A core writes a second's share in a millisecond, and the burst lets 1000
+/// connections discover their MTU at once.
 const TOO_BIG_PER_PORT: Rate = Rate { per_second: 2000, burst: 1000 };
-/// "Packet too big" per destination: so many of its connections can discover their MTU at once.
+/// "Packet too big" errors per destination. The burst lets 50 connections of one destination discover their MTU at once.
 const TOO_BIG_PER_DESTINATION: Rate = Rate { per_second: 100, burst: 50 };
 /// Other errors per port. Linux sends 1000 a second in total with a burst of 50 (`icmp_msgs_per_sec`).
 const OTHERS_PER_PORT: Rate = Rate { per_second: 1000, burst: 100 };

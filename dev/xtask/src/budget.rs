@@ -57,6 +57,7 @@ fn measured(name: &str) -> Result<Option<u64>, String> {
         "circles" => Some(circles::count(false)?),
         "src-lines" => Some(lines(&root().join("src")).map_err(|error| format!("src: {error}"))?),
         "program-bytes" => fs::metadata(root().join("target/release/bulkhead")).ok().map(|about| about.len()),
+        "dist-bytes" => fs::metadata(root().join("target/dist/bulkhead")).ok().map(|about| about.len()),
         _ => None,
     })
 }

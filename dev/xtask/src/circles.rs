@@ -23,6 +23,17 @@ struct Module {
     uses: BTreeMap<String, Vec<Vec<String>>>,
 }
 
+/// Prints each circle with the items that cause it. Returns whether there is none.
+pub(crate) fn run() -> bool {
+    match count(true) {
+        Ok(circles) => circles == 0,
+        Err(error) => {
+            eprintln!("circles: {error}");
+            false
+        }
+    }
+}
+
 /// Counts the circles. Prints each with the items that cause it if `print` is set.
 pub(crate) fn count(print: bool) -> Result<u64, String> {
     let mut circles = 0;
@@ -55,9 +66,16 @@ fn show(circle: &BTreeSet<Vec<String>>, modules: &Modules, arrows: &Arrows) {
 fn read(folder: &Path) -> Result<Modules, String> {
     let mut files = Vec::new();
     list(folder, &mut files).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let text = |file: PathBuf| match fs::read_to_string(&file) {
+        Ok(text) => Ok((file, text)),
+        Err(error) => Err(format!("{}: {error}", file.display())),
+    };
+    Ok(modules(folder, files.into_iter().map(text).collect::<Result<_, _>>()?))
+}
+
+fn modules(folder: &Path, files: Vec<(PathBuf, String)>) -> Modules {
     let mut modules = Modules::new();
-    for file in files {
-        let text = fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+    for (file, text) in files {
         let below = file.strip_prefix(folder).unwrap_or(&file).with_extension("");
         let mut path: Vec<String> = below.iter().map(|part| part.to_string_lossy().into_owned()).collect();
         if path.last().is_some_and(|last| ["lib", "main", "mod"].contains(&last.as_str())) {
@@ -70,7 +88,7 @@ fn read(folder: &Path) -> Result<Modules, String> {
     for (path, module) in &mut modules {
         module.uses = uses(path, &module.tokens, &known);
     }
-    Ok(modules)
+    modules
 }
 
 fn list(folder: &Path, files: &mut Vec<PathBuf>) -> std::io::Result<()> {
@@ -222,12 +240,21 @@ fn arrows(modules: &Modules) -> Arrows {
     for (from, module) in modules {
         let to = arrows.entry(from.clone()).or_default();
         let mut paths: Vec<Vec<String>> = Vec::new();
-        for (name, bound) in &module.uses {
+        for (name, bound) in module.uses.iter().filter(|(name, _)| *name != "*") {
             // A re-export alone is not a use by this module.
             let own = module.tokens.windows(2).filter(|pair| &pair[0] == name && pair[1] != "::").count();
-            if own > 1 || name == "*" {
+            if own > 1 {
                 paths.extend(bound.iter().cloned());
             }
+        }
+        for glob in module.uses.get("*").into_iter().flatten() {
+            // A glob brings in what it defines and this module names.
+            let below = |token: &String| [&glob[..glob.len() - 1], std::slice::from_ref(token)].concat();
+            let words: BTreeSet<&String> = module.tokens.iter().collect();
+            let is_defined = |path: &Vec<String>| {
+                owner(path, modules, 0).is_some_and(|(module, name)| defines(&modules[&module], &name))
+            };
+            paths.extend(words.into_iter().map(below).filter(is_defined));
         }
         paths.extend(spelled(module, from, &known));
         for path in paths {
@@ -317,4 +344,45 @@ fn tied(arrows: &Arrows) -> Vec<BTreeSet<Vec<String>>> {
         }
     }
     circles.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn circles(files: &[(&str, &str)]) -> Vec<Vec<String>> {
+        let files = files.iter().map(|(file, text)| (PathBuf::from(file), (*text).to_owned())).collect();
+        let circles = tied(&arrows(&modules(Path::new(""), files)));
+        circles.into_iter().map(|circle| circle.into_iter().map(|module| module.join("::")).collect()).collect()
+    }
+
+    #[test]
+    fn modules_that_use_each_others_items_are_a_circle_however_they_name_them() {
+        let b = ("b.rs", "use crate::a::{self as first, other};\npub struct Two(first::One);\nfn f() { other() }");
+        for a in
+            ["use super::b::Two;\nstruct One(Two);", "struct One(crate::b::Two);", "use crate::*;\nstruct One(Two);"]
+        {
+            let a = format!("{a} pub fn other() {{}}");
+            let lib = ("lib.rs", "mod a;\nmod b;\npub use b::Two;");
+            let found = circles(&[lib, ("a.rs", &a), b]);
+            assert!(
+                found.iter().any(|circle| circle.contains(&"a".to_owned()) && circle.contains(&"b".to_owned())),
+                "{a}"
+            );
+        }
+    }
+
+    #[test]
+    fn reexports_comments_strings_tests_and_a_folders_own_head_make_no_circle() {
+        let found = circles(&[
+            ("lib.rs", "mod a;\nmod b;\npub use a::One;\npub use b::Two;"),
+            (
+                "a.rs",
+                "mod part;\n// use crate::b::Two;\npub struct One; const T: &str = \"crate::b::Two\"; use part::Part; fn f(_: Part) {}",
+            ),
+            ("a/part.rs", "use super::One;\npub struct Part(One);"),
+            ("b.rs", "use crate::One;\npub struct Two(One);\n#[cfg(test)]\nmod tests {\nuse crate::a::f; }"),
+        ]);
+        assert!(found.is_empty(), "{found:?}");
+    }
 }

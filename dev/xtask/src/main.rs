@@ -61,7 +61,7 @@ fn main() -> ExitCode {
         ["e2e"] => e2e::run("3", e2e::Part::All),
         ["e2e", seconds] => e2e::run(seconds, e2e::Part::All),
         ["budget"] => budget::run(),
-        ["circles"] => circles::count(true).is_ok(),
+        ["circles"] => circles::run(),
         ["cluster"] => cluster::run(),
         ["prose"] => prose::run(),
         ["valgrind"] => valgrind(),

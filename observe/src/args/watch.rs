@@ -31,7 +31,7 @@ pub struct Monitor {
     /// Admin socket of the vswitch
     #[arg(long, value_name = "PATH", default_value = DEFAULT_SOCKET)]
     pub socket: PathBuf,
-    /// Output format
+    /// Format of the answer on standard output
     #[arg(short, long, value_enum, default_value = "text")]
     pub output: Format,
     /// Pods whose traffic to show.
@@ -98,7 +98,7 @@ pub struct Trace {
     /// Admin socket of the vswitch
     #[arg(long, value_name = "PATH", default_value = DEFAULT_SOCKET)]
     pub socket: PathBuf,
-    /// Output format
+    /// Format of the answer on standard output
     #[arg(short, long, value_enum, default_value = "text")]
     pub output: Format,
     /// Packets to show.

@@ -38,7 +38,7 @@ pub struct Why {
     /// Admin socket of the running vswitch
     #[arg(long, value_name = "PATH", default_value = DEFAULT_SOCKET, conflicts_with_all = ["journal", "bundle"])]
     pub socket: PathBuf,
-    /// Output format
+    /// Format of the answer on standard output
     #[arg(short, long, value_enum, default_value = "text")]
     pub output: Format,
 }

@@ -18,17 +18,17 @@ pub(super) struct Picture {
     pub(super) node: String,
     /// State as in `bulkhead status`: `ready`, `starting`, ...
     pub(super) condition: Condition,
-    /// Time since the start of the vswitch.
+    /// Seconds since the start of the vswitch's process.
     pub(super) uptime_seconds: u64,
     /// Generation of the snapshot in force.
     pub(super) generation: u64,
-    /// The engine that judges packets.
+    /// The engine that judges packets, as `bulkhead status` names it. `None` if the program does not report it.
     pub(super) judged: Option<String>,
     /// Whether the node's kernel judges packets. There are then no workers, sessions and flow cache.
     pub(super) in_kernel: bool,
     /// Length of the interval. `None` for the first picture of a process.
     pub(super) seconds: Option<f64>,
-    /// Why rates are missing.
+    /// The reason why this picture has no rates. `None` if it has rates.
     pub(super) note: Option<&'static str>,
     /// All packets and bytes, of workers and of the kernel's flow cache.
     pub(super) total: Traffic,
@@ -46,7 +46,7 @@ pub(super) struct Picture {
     pub(super) ports: Vec<PortRates>,
 }
 
-/// Traffic of a port, or of all ports.
+/// Traffic of a port, or of all ports, per second. A rate is `None` if the interval is unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Traffic {
     /// Packets received.
@@ -83,7 +83,7 @@ fn both(one: Option<f64>, other: Option<f64>) -> f64 {
     one.unwrap_or(0.0) + other.unwrap_or(0.0)
 }
 
-/// A rate and its total.
+/// A rate and its total. The rate is `None` if the interval is unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Counted {
     /// Packets per second.

@@ -1,5 +1,7 @@
 //! The cache's state and its update: finds the pairs of pods that a transaction affects, and the resulting tables.
 
+mod changes;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -7,10 +9,11 @@ use std::sync::Arc;
 use ahash::AHashMap;
 use bulkhead_classifier::Action;
 
+use self::changes::in_table_order;
 use super::combine::{self, Overlay};
 use super::list::{PeerList, PodLists};
 use super::rules::Rules;
-use super::table::{Table, TableChange, TableName};
+use super::table::{Table, TableName};
 use super::{Orientation, TooManyTuples};
 use crate::object::PodName;
 use crate::renderer::contiv::tuple::SixTuple;
@@ -375,37 +378,6 @@ impl RendererState {
         }
         Err(TooManyTuples { what: format!("{} (with all other tables)", what()), tuples, limit: self.limit })
     }
-
-    /// The changes from `before` to this state: local tables in table order, then the global table.
-    pub(super) fn changes_since(&self, before: &Self) -> Vec<TableChange> {
-        let none = Arc::new(BTreeSet::new());
-        let mut locals = Vec::new();
-        for (id, old) in &before.tables {
-            let now = self.tables.get(id).filter(|now| Arc::ptr_eq(&now.table, &old.table) || now.table == old.table);
-            let pods = now.map_or(&none, |now| &now.pods);
-            if *pods != old.pods || now.is_none() {
-                locals.push((&old.table, &old.pods, pods));
-            }
-        }
-        for (id, new) in &self.tables {
-            if before.tables.get(id).is_none_or(|old| old.table != new.table) {
-                locals.push((&new.table, &none, &new.pods));
-            }
-        }
-        locals.sort_by(|(a, ..), (b, ..)| in_table_order(a, b));
-        let local = |(table, previous, pods): (&Arc<Table>, &Arc<BTreeSet<PodName>>, &Arc<BTreeSet<PodName>>)| {
-            TableChange::Local { table: table.clone(), previous: (**previous).clone(), pods: (**pods).clone() }
-        };
-        let mut changes: Vec<_> = locals.into_iter().map(local).collect();
-        if self.global.rules != before.global.rules {
-            changes.push(TableChange::Global { table: self.global.clone() });
-        }
-        changes
-    }
-}
-
-fn in_table_order(a: &Table, b: &Table) -> std::cmp::Ordering {
-    a.rules.len().cmp(&b.rules.len()).then_with(|| a.rules.iter().cmp(&b.rules))
 }
 
 #[cfg(test)]

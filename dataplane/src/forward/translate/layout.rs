@@ -149,8 +149,11 @@ impl Layout {
         self.shape.numbers == Numbers::None || self.transport + self.shape.numbers.range().end <= packet.len()
     }
 
-    /// Writes addresses, ports and checksums as far as `packet` contains them. It must contain the addresses. Returns the
-    /// [change](checksum::change) of a checksum over the packet.
+    /// Writes the addresses, and the ports and checksums that `packet` contains. A truncated packet, such as one quoted in an ICMP error,
+    /// may lack ports and checksums. Returns the [change](checksum::change) of a checksum over the packet.
+    ///
+    /// # Panics
+    /// If the packet does not contain both addresses.
     pub(super) fn translate(&self, packet: &mut [u8], addresses: &Addresses, ports: [u8; PORTS_LEN]) -> u64 {
         let (at, octets) = addresses.in_header();
         let mut covered = replace(packet, at, octets);

@@ -36,7 +36,8 @@ pub(in crate::vswitch) struct Mark(NonZeroU32);
 impl Mark {
     /// The place of a selected packet that found no free place. It was already counted.
     const UNTOLD: u16 = u16::MAX;
-    /// Number of stream numbers. No packet stays under way while so many streams are opened.
+    /// Number of distinct stream numbers. A stream number may be reused because no packet stays in the vswitch while this number of streams
+    /// is opened.
     const STREAMS: u32 = Frame::LAST_MARK >> 16;
 
     fn new(stream: NonZeroU32, place: u16) -> Self {

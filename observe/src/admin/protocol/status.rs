@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{AuditStatus, PortRow};
 use bulkhead_answers::services::Counts;
 
-/// Health of the vswitch.
+/// Health of the vswitch. Counters start at 0 with the process. An optional field is also `None` if the program is too old to report it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Status {
     /// Version of the program.
@@ -199,7 +199,7 @@ pub struct PortTotals {
     pub open: usize,
 }
 
-/// A worker thread.
+/// The counters of one worker thread since the start of the process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct WorkerRow {
     /// Packets received.
@@ -212,10 +212,10 @@ pub struct WorkerRow {
     pub sessions: u64,
     /// Number of restarts after a failure.
     pub restarts: u64,
-    /// Packets judged, including those received by other workers.
+    /// Packets judged, including those received by other workers. `None` if the program does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub judged: Option<u64>,
-    /// Nanoseconds spent working, including system calls.
+    /// Nanoseconds spent working, including system calls. `None` if the program does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub busy_ns: Option<u64>,
     /// Whether it does not respond. Its counters are then the last known ones, or 0.
@@ -232,7 +232,7 @@ pub struct SessionTotals {
     pub capacity: u64,
     /// Sessions refused because the table was full.
     pub refused: u64,
-    /// Sessions created since the start.
+    /// Sessions created since the start of the process. `None` if the program does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created: Option<u64>,
 }
@@ -248,14 +248,14 @@ pub struct DropRow {
     pub packets: u64,
 }
 
-/// Flow cache in the kernel.
+/// The flow cache in the kernel. All counters start at 0 with the process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FlowCacheRow {
-    /// Packets forwarded by the kernel.
+    /// Number of packets that the kernel forwarded without a worker.
     pub forwarded: u64,
-    /// Flows added or renewed.
+    /// Number of times that a worker added a flow or renewed its lease.
     pub added: u64,
-    /// Flows that the kernel refused.
+    /// Number of flows that the kernel refused, for example because its table is full.
     pub refused: u64,
 }
 

@@ -72,7 +72,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Moves the connection to this stage. Returns false if `Changing` or `Watching` is full. Other full stages end their oldest connection.
+    /// Moves the connection to this stage. Returns false if `Changing` or `Watching` is full. Other full stages end their oldest one.
     pub(crate) fn enter(&self, stage: Stage) -> bool {
         self.connections.enter(self.number, stage)
     }

@@ -1,7 +1,7 @@
 //! Metrics in the OpenMetrics text format (<https://prometheus.io/docs/specs/om/open_metrics_spec/>).
 //!
-//! Names are `bulkhead_<subsystem>_<what>_<unit>`. A scrape reads the vswitch's existing counters. Ports, workers and drop reasons limit the
-//! number of time series, and [`bounded`] limits it for policies.
+//! Names are `bulkhead_<subsystem>_<what>_<unit>`. A scrape reads the vswitch's existing counters. Ports, workers and drop reasons limit
+//! the number of time series, and [`bounded`] limits it for policies.
 
 use std::collections::BTreeMap;
 use std::fmt;

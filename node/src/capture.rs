@@ -68,7 +68,7 @@ impl Counts {
 pub(super) struct Reading(Arc<Counts>);
 
 impl Reading {
-    /// The numbers so far.
+    /// Packet counts since the capture started.
     pub(super) fn counters(&self) -> CaptureCounters {
         self.0.read()
     }

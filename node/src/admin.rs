@@ -70,9 +70,9 @@ struct Shared {
     last: Mutex<Option<(Instant, Arc<Observation>)>>,
     /// Held while the workers list or end sessions, or answer a policy question.
     listing: Mutex<()>,
-    /// To the main thread.
+    /// Channel to the main thread.
     notices: Sender<Notice>,
-    /// To the ports thread.
+    /// Channel to the ports thread.
     ports: Sender<Event>,
     /// Subscribes clients to sessions and packets.
     hub: Hub,
@@ -103,7 +103,7 @@ impl Shared {
         let (reply, answer) = oneshot::channel();
         // An error means that the vswitch is shutting down.
         let _ = self.ports.send(Event::Asked(question, reply));
-        let ended = || Failure::new("not_ready", "the vswitch is being stopped", "ask again when it has started again");
+        let ended = || Failure::new("not_ready", "the vswitch is being stopped", "retry when it has started again");
         answer.await.unwrap_or_else(|_| Err(ended()))
     }
 }

@@ -112,9 +112,9 @@ pub(crate) struct Config {
 /// The host port's interfaces, a veth pair that the vswitch creates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CreatedHost {
-    /// The vswitch's end.
+    /// Name of the interface at the vswitch's end.
     pub interface: Arc<str>,
-    /// The node's end.
+    /// Name of the interface at the node's end.
     pub peer: Arc<str>,
     /// Maximum packet size in bytes, without the Ethernet header.
     pub mtu: u32,

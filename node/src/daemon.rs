@@ -248,7 +248,7 @@ impl Daemon {
         }
         let printed = print(format, &observer.with(vswitch, report, captured));
         // Report an incomplete capture only after printing the counts.
-        whole.unwrap_or(Ok(())).context("the capture is not whole")?;
+        whole.unwrap_or(Ok(())).context("the capture is incomplete")?;
         printed
     }
 }

@@ -173,7 +173,7 @@ impl LinuxDatapath {
 
     /// Whether a default route uses the interface. An error is text for the log.
     fn carries_default_route(&mut self, index: u32) -> Result<bool, String> {
-        let ask = || default_route_interfaces().map_err(|error| format!("cannot ask for the node's routes: {error}"));
+        let ask = || default_route_interfaces().map_err(|error| format!("cannot read the node's routes: {error}"));
         self.default_routes.get_or_insert_with(ask).as_ref().map(|known| known.contains(&index)).map_err(Clone::clone)
     }
 
@@ -245,7 +245,7 @@ impl Datapath for LinuxDatapath {
     fn attach(&mut self, entry: &PortEntry, link: &LinkStatus) -> Result<Attachment, AttachError> {
         if !self.force && self.carries_default_route(link.index).map_err(AttachError::Refused)? {
             let name = &entry.interface;
-            let help = "help: start with --force if that is meant";
+            let help = "help: start with --force if that is intended";
             return Err(AttachError::Refused(format!("{name} carries the node's default route\n{help}")));
         }
         match &self.kind {

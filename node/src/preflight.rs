@@ -45,7 +45,7 @@ pub(super) struct Finding {
     pub severity: Severity,
     /// The observed fact.
     pub what: String,
-    /// Why it matters.
+    /// The consequence.
     pub why: String,
     /// The remedy.
     pub remedy: String,

@@ -59,7 +59,7 @@ async fn answer(request: Request<Incoming>, shared: Arc<Shared>) -> Answer {
             shared.observer.is_ready(),
             "ports are being opened, there is no policy to judge by, or it is too old",
         ),
-        _ => (StatusCode::NOT_FOUND, "text/plain", "there are /metrics, /livez and /readyz\n".to_owned()),
+        _ => (StatusCode::NOT_FOUND, "text/plain", "this port serves /metrics, /livez and /readyz\n".to_owned()),
     };
     let response = Response::builder().status(status).header(CONTENT_TYPE, kind).body(Full::new(Bytes::from(body)));
     response.expect("a known status and a valid header")

@@ -74,7 +74,7 @@ impl BigTcp {
 
     /// Sets the size at the pod's end of the veth, whose TCP packets it limits.
     fn lengthen(&self, entry: &PortEntry) -> Result<(), String> {
-        let netns = entry.netns.as_ref().ok_or("its network namespace is not known\nhelp: netns on the port")?;
+        let netns = entry.netns.as_ref().ok_or("its network namespace is not known\nhelp: set netns on the port")?;
         let set = || set_longest_tcp_packet(&entry.peer, self.bytes);
         let done = in_namespace(&preflight::namespace_path(netns), set).and_then(|done| done);
         done.map_err(|error| error.to_string())

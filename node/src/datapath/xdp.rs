@@ -64,7 +64,7 @@ impl XdpAttachment {
 pub(super) struct XdpOpening {
     /// The port's queues, in order.
     pub(super) queues: Vec<XskPort>,
-    /// The largest MTU that it can carry, in bytes.
+    /// The largest MTU that the port can carry, in bytes.
     pub(super) largest_mtu: u16,
     /// The log message for when the port forwards.
     pub(super) said: String,

@@ -41,8 +41,8 @@ impl Findings {
                 "the vswitch receives packets before these programs and sends without them: they neither enforce nor count anything"
             }
             Attach::Tc => {
-                "of programs at one interface the first one that decides hides the others: either what they enforce is void, or \
-                 what the vswitch does"
+                "at each interface, the first program that decides about a packet hides it from the others: either their policy \
+                 has no effect, or the vswitch's"
             }
         };
         let [at, named] = [&interfaces, &programs]
@@ -119,7 +119,7 @@ impl Findings {
             if features.receive_vlan_offload {
                 self.add(
                     Severity::Warning,
-                    format!("port {port}: {name} takes VLAN tags out of packets (rxvlan)"),
+                    format!("port {port}: {name} removes VLAN tags from packets (rxvlan)"),
                     "packets of all VLANs look untagged to the vswitch",
                     format!("ethtool -K {name} rxvlan off"),
                 );

@@ -88,7 +88,7 @@ fn unusable(path: &Path) -> Option<String> {
         Ok(_) => "it lists no clusters".to_owned(),
         Err(error) => error.to_string().lines().next().unwrap_or_default().to_owned(),
     };
-    Some(format!("state.kubernetes: {} is no kubeconfig: {why}", path.display()))
+    Some(format!("state.kubernetes: {} is not a kubeconfig: {why}", path.display()))
 }
 
 #[cfg(test)]
@@ -109,7 +109,7 @@ mod tests {
         let file = scratch.path().join("kubeconfig");
         assert!(told(&file).unwrap().contains("cannot be read: No such file"));
         assert!(told(scratch.path()).unwrap().contains("cannot be read: Is a directory"));
-        for (text, says) in [("", "no clusters"), ("foo", "no clusters"), ("{", "is no kubeconfig: ")] {
+        for (text, says) in [("", "no clusters"), ("foo", "no clusters"), ("{", "is not a kubeconfig: ")] {
             std::fs::write(&file, text).unwrap();
             let what = told(&file).unwrap();
             assert!(what.contains(says), "{what}");

@@ -35,7 +35,7 @@ pub(super) fn answer(path: &str, port: u16, health: &Health, observer: &Observer
         return of_proxy(path, is_healthy, health);
     }
     let Some(check) = health.known.borrow().checks.get(&port).cloned() else {
-        return text(StatusCode::NOT_FOUND, "no Service has this port any more\n");
+        return text(StatusCode::NOT_FOUND, "no Service uses this port any more\n");
     };
     let answer = check.answer(is_healthy);
     let mut response = json(answer.status == 200, &answer.body);
@@ -48,7 +48,7 @@ fn of_proxy(path: &str, is_healthy: bool, health: &Health) -> Answer {
     let (is_good, node_eligible) = match path {
         "/healthz" => (is_healthy && is_eligible, Some(is_eligible)),
         "/livez" => (is_healthy, None),
-        _ => return text(StatusCode::NOT_FOUND, "there are /healthz and /livez\n"),
+        _ => return text(StatusCode::NOT_FOUND, "this port serves /healthz and /livez\n"),
     };
     let now = SystemTime::now();
     let last = {

@@ -1,21 +1,19 @@
-//! The thread that answers questions: the admin socket, metrics and probes, and what load balancers ask of the node.
+//! Serves the admin socket, metrics, probes and load balancers' health checks from one thread.
 //!
 //! ```text
 //!   bulkhead status .. --unix socket, JSON lines--> [ socket ]--.
-//!   Prometheus, kubelet ------------HTTP---------> [ probes ] --+--> Observations (100 ms old at most) --asks--> workers,
+//!   Prometheus, kubelet ------------HTTP---------> [ probes ] --+--> Observation (100 ms old at most) --queries--> workers,
 //!   load balancers -----------------HTTP---------> [ health ]                                          interfaces thread
 //!   Hubble's clients ---------------gRPC---------> [ super::hubble ] --> stream thread
 //! ```
 //!
-//! All connections are tasks of one thread. What has to wait for the workers' answers does so on a thread of its own, one at a time,
-//! and everybody who asks meanwhile gets the same answer: so neither many clients nor slow ones hold anything back, and whoever asks
-//! without end costs the workers ten answers a second. Connections, the length of a request and the time that a reader may take are
-//! bounded. Requests about added ports are answered by the thread that says which ports there are: they wait there, and here they are
-//! no more than a task each.
+//! Each connection is a task of this thread. Calls that block run on at most [`BLOCKING`] further threads. Requests within 100 ms share
+//! one observation, so requests cost the workers at most ten answers a second. Connections, request length and write time are limited, so
+//! a slow client delays no other. The ports thread answers requests about added ports; here each is a waiting task.
 //!
-//! A thread per connection lost: it is as simple, but its bound is in threads, and each slow reader would hold one.
+//! A thread per connection lost: each slow reader would hold a thread.
 //!
-//! **Invariant.** Nothing that enforces waits for anything here.
+//! **Invariant.** No forwarding or policy thread waits for this thread.
 
 mod answers;
 pub(super) mod connections;
@@ -53,39 +51,39 @@ use connections::{Connections, Limits};
 use health::Health;
 use thread::Handle;
 
-/// Connections of the admin socket at a time. A person has one, a program a few. A pod that is being started has one as well, which waits
-/// for its port: a node has some hundred pods, and they may all start at once.
+/// Limits of concurrent connections to the admin socket. Each pod that starts holds one until its port works, and all of a node's few
+/// hundred pods may start at once.
 const CONNECTIONS: Limits = Limits { new: 256, asking: 32, changing: 512, watching: 16, answered: 32 };
 
-/// How old an observation may be that is told again.
+/// Maximum age of an observation that answers another request.
 const FRESH: Duration = Duration::from_millis(100);
 
-/// Threads that wait: one for the workers' observations, one for their lists of sessions, one for the disk with the files of TLS.
+/// Maximum number of threads for blocking calls: observations, session lists, and reading TLS files.
 const BLOCKING: usize = 3;
 
-/// How long the end waits for an observation that is under way: the workers are given two seconds to answer.
+/// At shutdown, how long to wait for an observation in progress. Workers have two seconds to answer.
 pub(super) const ENDING: Duration = Duration::from_secs(5);
 
-/// What all connections share.
+/// State shared by all connections.
 struct Shared {
     observer: Observer,
     last: Mutex<Option<(Instant, Arc<Observation>)>>,
-    /// Held by whoever has sessions listed.
+    /// Held while the workers list or end sessions, or answer a policy question.
     listing: Mutex<()>,
-    /// To the main thread.
+    /// Channel to the main thread.
     notices: Sender<Notice>,
-    /// To the thread that says which ports there are.
+    /// Channel to the ports thread.
     ports: Sender<Event>,
-    /// What watches the workers.
+    /// Subscribes clients to sessions and packets.
     hub: Hub,
-    /// What load balancers are told, where they are told something.
+    /// Health checks for load balancers. `None` if they or Services are off.
     health: Option<Arc<Health>>,
 }
 
 impl Shared {
-    /// What is so now, or was a moment ago.
+    /// The vswitch's current state, at most [`FRESH`] old.
     async fn observe(&self) -> Arc<Observation> {
-        // Held while it is asked for: whoever comes meanwhile waits for the same answer.
+        // Held while observing, so that concurrent requests wait for the same observation.
         let mut last = self.last.lock().await;
         if let Some((at, observation)) = &*last
             && at.elapsed() < FRESH
@@ -94,27 +92,27 @@ impl Shared {
         }
         let observer = self.observer.clone();
         let observed = tokio::task::spawn_blocking(move || observer.observe()).await;
-        // It does not panic; if it does, this task does as well, and only its client notices.
+        // `observe` does not panic. If it did, only this client's task would end.
         let observation = Arc::new(observed.expect("to observe does not panic"));
         *last = Some((Instant::now(), Arc::clone(&observation)));
         observation
     }
 
-    /// Asks the thread that says which ports there are, and waits for its answer, which may take as long as the question says.
+    /// Sends the question to the ports thread and waits for the answer. The question defines how long that may take.
     async fn ask_ports(&self, question: Question) -> Result<Value, Failure> {
         let (reply, answer) = oneshot::channel();
-        // An error means that the vswitch is about to end.
+        // An error means that the vswitch is shutting down.
         let _ = self.ports.send(Event::Asked(question, reply));
-        let ended = || Failure::new("not_ready", "the vswitch is being stopped", "ask again when it has started again");
+        let ended = || Failure::new("not_ready", "the vswitch is being stopped", "retry when it has started again");
         answer.await.unwrap_or_else(|_| Err(ended()))
     }
 }
 
-/// Starts to listen. `hubble` is where Hubble's clients are served, `health` what load balancers are told; none where Services are off.
+/// Starts the thread. `hubble` is the endpoint of Hubble's API. `health` is the source for health checks, `None` if Services are off.
 ///
 /// # Errors
-/// When the address of the metrics cannot be had, or the system refuses a thread. A socket that cannot be had is said only: to ask
-/// is not what the vswitch is for.
+/// The metrics address cannot be bound, or the system refuses a thread. If the admin socket cannot be bound, that is only logged, as
+/// forwarding does not need it.
 pub(super) fn start(
     config: &AdminConfig,
     hubble: Option<hubble::Endpoint>,
@@ -126,7 +124,7 @@ pub(super) fn start(
     let socket = config.socket.as_deref().and_then(Listener::bind);
     let metrics = config.listen.map(probes::listen).transpose()?;
     let health = config.service_health.zip(health).map(|(address, known)| Arc::new(Health::new(address, known)));
-    // Its clients ask for the past first.
+    // Hubble clients can request past flows, so the hub keeps them while Hubble is on.
     let hub = Hub::start(observer.clone(), observer.journal().map(Journal::tap), hubble.is_some())?;
     let (hub, watcher) = hub;
     let (last, listing) = (Mutex::new(None), Mutex::new(()));
@@ -150,6 +148,6 @@ pub(super) fn start(
             tokio::spawn(health::serve(Arc::clone(health), shared.observer.clone()));
         }
     };
-    // What is asked of the workers at the end is waited for: nobody else may hold them when they are stopped.
+    // Shutdown waits for pending worker queries, because the caller must hold the last reference to the workers.
     Ok(Handle::start(BLOCKING, ENDING, begin)?.with(watcher))
 }

@@ -1,4 +1,4 @@
-//! The policy thread's view of the API server: changes to apply, and the last good state saved for the next start.
+//! Follows the API server for the policy thread, and saves the last good state for the next start.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,43 +13,43 @@ use super::config::{StateConfig, WhenUnreachable};
 use super::last_good::{self, LastGood};
 use super::log;
 
-/// How long a start waits for the server's state. A node that has one before its ports are opened cuts nobody off; one that waits
-/// for longer may wait for packets that it would have to forward itself.
+/// How long a start waits for the server's state. With a state, opening the ports interrupts no connection. A longer wait could deadlock,
+/// if the way to the server leads through this vswitch.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How often the state is kept at most: it is as large as the cluster, and a minute more or less is nothing to a state that is for
-/// the time without a server.
+/// Minimum time between saving states. A state is as large as the cluster's, and a minute's delay matters little, as it is only for starts
+/// without a server.
 const KEEPING: Duration = Duration::from_secs(60);
 
-/// How often to look whether the state is to be kept.
+/// Interval of checking whether to save the state.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// See the module.
+/// The policy thread's connection to the API server.
 pub(super) struct Api {
     follower: Arc<Follower>,
     notices: Receiver<Notice>,
-    /// Where the state is kept, if it is.
+    /// The path of the saved state. `None` if states are not saved.
     path: Option<PathBuf>,
     node: Arc<str>,
     has_batch: bool,
     has_services: bool,
-    /// Whether there is a state that is not kept yet.
+    /// Whether the current state is not saved yet.
     is_unkept: bool,
     next_keeping: Instant,
 }
 
 impl Api {
-    /// Starts to follow the server; none where the state is files.
+    /// Starts to follow the server. `None` if the state is files.
     ///
     /// # Errors
-    /// When the system refuses a thread.
+    /// The system refuses a thread.
     pub(super) fn start(config: &StateConfig, node: &Arc<str>) -> anyhow::Result<Option<Self>> {
         let Some(kubernetes) = &config.kubernetes else { return Ok(None) };
         let (tell, notices) = crossbeam_channel::unbounded();
         let access = kubernetes.access.clone();
         let (ignored, services) = (config.options.ignored.clone(), config.options.services);
         let settings = Settings { access, ignored, services, ..Settings::default() };
-        // Nobody listens any more when the process ends.
+        // At shutdown, nobody receives notices any more.
         let follower = Follower::start(settings, move |notice| drop(tell.send(notice)))?;
         let is_kept = kubernetes.when_unreachable == WhenUnreachable::LastGood;
         Ok(Some(Self {
@@ -64,7 +64,7 @@ impl Api {
         }))
     }
 
-    /// Waits for the first state, but not for ever.
+    /// Waits up to [`PATIENCE`] for the first state.
     pub(super) fn wait(&mut self) {
         let end = Instant::now() + PATIENCE;
         while !self.has_batch {
@@ -75,17 +75,17 @@ impl Api {
         }
     }
 
-    /// What the server is to be heard with.
+    /// The channel of the follower's notices.
     pub(super) fn notices(&self) -> Receiver<Notice> {
         self.notices.clone()
     }
 
-    /// How well the server is heard, for whoever wants to know.
+    /// The follower, for health reports.
     pub(super) fn follower(&self) -> Arc<Follower> {
         Arc::clone(&self.follower)
     }
 
-    /// Takes note of what was told.
+    /// Records a notice, and logs the connection's state.
     pub(super) fn hear(&mut self, notice: &Notice) {
         match notice {
             Notice::Changed(Purpose::Policy) => self.has_batch = true,
@@ -114,33 +114,33 @@ impl Api {
         }
     }
 
-    /// Has everything that failed tried again.
+    /// Makes the follower retry all failed requests now.
     pub(super) fn hurry(&mut self) {
         self.follower.hurry();
         (self.has_batch, self.has_services) = (true, true);
     }
 
-    /// What has changed of Services, and of the nodes that they depend on.
+    /// Changes of Services and their nodes since the last call. `None` if nothing changed.
     pub(super) fn take_services(&mut self) -> Option<Result<Changes, SourceErrors>> {
         std::mem::take(&mut self.has_services).then(|| self.follower.take(Purpose::Services)).flatten()
     }
 
-    /// What has changed.
+    /// Changes of policy objects since the last call. `None` if nothing changed.
     pub(super) fn take(&mut self) -> Option<Result<Changes, SourceErrors>> {
         std::mem::take(&mut self.has_batch).then(|| self.follower.take(Purpose::Policy)).flatten()
     }
 
-    /// The state that was taken last is good.
+    /// Marks the last taken state as good, so that it will be saved.
     pub(super) const fn was_good(&mut self) {
         self.is_unkept = true;
     }
 
-    /// When to look again, if nothing is told.
+    /// When to check again, without a notice.
     pub(super) fn next_look(&self) -> Instant {
         Instant::now() + LOOK
     }
 
-    /// What an earlier process has kept, where it is wanted.
+    /// The state that an earlier process saved. `None` without one, or if it may not be used.
     pub(super) fn last_good(&self) -> Option<LastGood> {
         let path = self.path.as_ref()?;
         last_good::read(path, &self.node).unwrap_or_else(|error| {
@@ -149,13 +149,13 @@ impl Api {
         })
     }
 
-    /// Keeps the state, if it is time to. Writing may take as long as the disk likes: nobody waits for it.
+    /// Saves the state if it is due. Another thread writes, so a slow disk delays nobody.
     pub(super) fn keep(&mut self) {
         let Some(path) = self.path.clone().filter(|_| self.is_unkept && Instant::now() >= self.next_keeping) else {
             return;
         };
         let encode = |objects: &mut dyn Iterator<Item = &Object>| last_good::encode(&self.node, objects);
-        // Where the server has changed it since, there is another one in a moment.
+        // If the state has changed since, the next one follows soon.
         let Some(text) = self.follower.with_taken(encode) else { return };
         (self.is_unkept, self.next_keeping) = (false, Instant::now() + KEEPING);
         let write = move || {

@@ -1,14 +1,14 @@
-//! What audited policies would deny, remembered: the thread that keeps the account of it.
+//! Counts the connections that audited policies would deny, in a thread.
 //!
 //! ```text
 //!   workers --Audited, a bounded channel--> [ audit thread ] --names of addresses--> policy thread
 //!                                                |   `--> Ledger --> `bulkhead audit report`, /metrics, status
 //!                                                `--once a second at most--> audit-NODE.gz
 //! ```
-//! Workers never wait: what does not fit into the channel is counted as untold. The thread polls the channel, because a reader that sleeps in
-//! it would have to be woken by the workers.
+//! Workers never wait: connections that do not fit the channel are counted as untold. The thread polls the channel, so that workers need
+//! not wake it.
 //!
-//! **Invariant.** What a worker has counted is in the ledger or counted as untold, and what is in the ledger is on disk a second later.
+//! **Invariant.** A connection that a worker counted is in the ledger or counted as untold. The ledger is on disk a second later.
 
 mod file;
 mod ledger;
@@ -35,34 +35,34 @@ use bulkhead_observe::admin::{AuditReport, AuditedConnection, AuditedPolicyRow};
 use file::AuditFile;
 use ledger::{Connection, Ledger};
 
-/// How often the channel is looked at. It holds 8,192 connections: 40,000 new audited ones a second are not too many.
+/// Polling interval of the channel. It holds 8,192 connections, which suffices for 40,000 new audited connections per second.
 const INTERVAL: Duration = Duration::from_millis(200);
-/// How often the file is written at most.
+/// Minimum time between writing the file.
 const WRITE_EVERY: Duration = Duration::from_secs(1);
-/// How long names of addresses are waited for. Without them a connection is told by its addresses.
+/// How long to wait for the names of addresses. Without names, connections are counted by address.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The account, as others read it.
+/// The ledger, shared with its readers.
 #[derive(Debug)]
 pub(super) struct Audit {
     ledger: Mutex<Ledger>,
-    /// Where it outlives the process; none where it does not.
+    /// The file that preserves the counts. `None` if they end with the process.
     file: Option<AuditFile>,
     refused_files: AtomicU64,
     origins: SharedOrigins,
 }
 
-/// What policies would have denied, for metrics and the status.
+/// Connections that policies would have denied, for metrics and status.
 #[derive(Clone, Debug, Default)]
 pub(super) struct AuditTotals {
-    /// The policies that are audited now, by name, with the connections that each would have denied.
+    /// The audited policies by name, with the number of connections that each would have denied since its audit began.
     pub(super) policies: BTreeMap<String, u64>,
-    /// Files that were damaged, or of another version.
+    /// Number of files refused as damaged or of another version.
     pub(super) refused_files: u64,
 }
 
 impl Audit {
-    /// An account that goes on with that of an earlier process, where there is a folder.
+    /// Creates the ledger. With a folder, continues the counts of an earlier process.
     pub(super) fn new(folder: Option<PathBuf>, node: &Arc<str>, origins: SharedOrigins) -> Self {
         let file = folder.map(|folder| AuditFile::new(&folder, node));
         let read = file.as_ref().map_or_else(|| Ok(None), AuditFile::read);
@@ -81,17 +81,17 @@ impl Audit {
     }
 
     fn lock(&self) -> MutexGuard<'_, Ledger> {
-        // Whoever panics in here leaves numbers that are a little too small.
+        // A panic here leaves counts that are slightly too small.
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// See [`AuditTotals`].
+    /// The current [`AuditTotals`].
     pub(super) fn totals(&self) -> AuditTotals {
         let policies = self.lock().policies().map(|(name, totals)| (name.clone(), totals.connections)).collect();
         AuditTotals { policies, refused_files: self.refused_files.load(Ordering::Relaxed) }
     }
 
-    /// What would break. `known` are the policies that are audited now, of which the thread may not know yet.
+    /// The connections that enforcing would break. `known` are the current audited policies, which the thread may not have read yet.
     pub(super) fn report(&self, node: &str, untold: u64, known: Option<&BTreeSet<AuditedPolicy>>) -> AuditReport {
         let (mut ledger, now) = (self.lock(), seconds());
         if let Some(known) = known {
@@ -129,7 +129,7 @@ impl Audit {
         }
     }
 
-    /// Takes in connections.
+    /// Adds connections to the ledger.
     fn take(&self, audited: &[Audited], names: &Names, known: &BTreeSet<AuditedPolicy>) {
         if audited.is_empty() {
             return;
@@ -137,7 +137,7 @@ impl Audit {
         let addresses: BTreeSet<IpAddr> =
             audited.iter().flat_map(|audited| [audited.flow.src, audited.flow.dst]).collect();
         let addresses: Vec<IpAddr> = addresses.into_iter().collect();
-        // The policy thread may be compiling.
+        // The policy thread may be busy compiling.
         let owners = names.owners(addresses.clone(), PATIENCE).unwrap_or_default();
         let owners: HashMap<IpAddr, String> = addresses.into_iter().zip(owners).collect();
         let name = |address: IpAddr| owners.get(&address).cloned().unwrap_or_else(|| address.to_string());
@@ -145,7 +145,7 @@ impl Audit {
         for Audited { time, flow, decision, .. } in audited {
             let origin = decision.origin.and_then(|id| self.origins.get(id));
             let policies = origin.as_ref().map(policies_of).unwrap_or_default();
-            // What denies may rest on enforced policies too; it would not without the audited ones.
+            // Enforced policies may contribute to the denial, but without the audited policies it would not occur.
             let audited: Vec<&AuditedPolicy> = policies.iter().filter(|policy| known.contains(policy)).collect();
             let policies = if audited.is_empty() { policies.iter().collect() } else { audited };
             let connection = Connection {
@@ -160,7 +160,7 @@ impl Audit {
     }
 }
 
-/// The policies behind an origin.
+/// The policies that an origin names.
 pub(super) fn policies_of(origin: &Origin) -> Vec<AuditedPolicy> {
     match origin {
         Origin::Policy { policy, .. } => vec![AuditedPolicy::Namespaced(policy.clone())],
@@ -176,9 +176,9 @@ fn seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-/// A time in seconds since 1970.
+/// Formats a time in seconds since 1970.
 fn rfc3339(seconds: u64) -> String {
-    /// The last second of the year 9999, the last that the form has.
+    /// The last second of the year 9999, the format's maximum.
     const LAST: u64 = 253_402_300_799;
     humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(seconds.min(LAST))).to_string()
 }
@@ -198,29 +198,29 @@ fn protocol_name(number: u8) -> String {
     }
 }
 
-/// The thread as the main thread has it.
+/// Handle of the thread.
 pub(super) struct Handle {
     stop: Sender<()>,
     thread: JoinHandle<()>,
 }
 
 impl Handle {
-    /// Takes in what the workers have told until they ended, and writes it.
+    /// Adds the workers' remaining connections, writes the file and ends the thread.
     pub(super) fn stop(self) {
         drop(self.stop);
-        // It has said why it panicked.
+        // A panicked thread has already logged its panic.
         let _ = self.thread.join();
     }
 }
 
-/// Starts the thread. Returns besides what workers are to tell to.
+/// Starts the thread. Also returns the workers' channel to it.
 ///
 /// # Errors
-/// When the system refuses a thread.
+/// The system refuses a thread.
 pub(super) fn start(audit: Arc<Audit>, composer: Arc<Composer>, names: Names) -> std::io::Result<(Handle, AuditTap)> {
     let (tap, told) = AuditTap::new();
     let (stop, stopped) = crossbeam_channel::bounded::<()>(0);
-    // Whoever asks right after the start gets the policies that are audited.
+    // So that a report right after the start includes the audited policies.
     know(&audit, &composer);
     let follow = move || follow(&audit, &composer, &names, &told, &stopped);
     let thread = std::thread::Builder::new().name("audit".into()).spawn(follow)?;
@@ -245,14 +245,14 @@ fn follow(audit: &Audit, composer: &Composer, names: &Names, told: &Receiver<Aud
     }
 }
 
-/// Takes over which policies are audited now, and returns them; none before there is a state.
+/// Updates the ledger's audited policies and returns them. `None` before a state is loaded.
 fn know(audit: &Audit, composer: &Composer) -> Option<Arc<BTreeSet<AuditedPolicy>>> {
     let known = composer.audited()?;
     audit.lock().follow(known.iter().map(ToString::to_string), seconds());
     Some(known)
 }
 
-/// Writes the account, if it has changed. What fails is said once.
+/// Writes the ledger if it has changed. Logs a repeated error once.
 fn write(audit: &Audit, failed: &mut Option<String>) {
     let Some(file) = &audit.file else { return };
     let encoded = {

@@ -1,7 +1,6 @@
 //! `--capture`: writes received packets and their verdicts to a pcapng file.
 //!
-//! The file has the form that `bulkhead replay --write` writes, so that the verdicts of a live vswitch and those of a
-//! replay of its capture can be compared.
+//! The format is that of `bulkhead replay --write`, so the verdicts of a live vswitch can be compared with a replay of its capture.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -22,34 +21,32 @@ use super::log;
 use super::origins::SharedOrigins;
 use bulkhead_answers::replay;
 
-/// The size of the file buffer. Small enough that a full disk is noticed while somebody may still do something about it,
-/// and a system call for a dozen packets of full length is little beside the copy that each of them costs.
+/// Size of the file buffer in bytes. Small enough to notice a full disk early. One system call per dozen full-length packets costs little,
+/// compared to copying them.
 const FILE_BUFFER: usize = 1 << 14;
 
-/// How long the end waits for a write that takes nothing: a pipe whose reader has stopped reading. A disk that is only
-/// slow goes on all the time.
+/// At shutdown, how long writing may make no progress, as with a pipe whose reader has stopped. A slow disk always makes progress.
 const STALLED: Duration = Duration::from_secs(2);
 
-/// `O_NONBLOCK` on Linux, but for processors that are not supported (MIPS, SPARC, Alpha). The file says nothing else that
-/// `libc` would be needed for.
+/// `O_NONBLOCK` on Linux, for all supported processors (others: MIPS, SPARC, Alpha). This avoids a dependency on `libc`.
 const O_NONBLOCK: i32 = 0o4000;
 
-/// `ENXIO`: what opening a pipe without a reader answers.
+/// `ENXIO`: opening a pipe without a reader fails with this error.
 const NO_READER: i32 = 6;
 
-/// What is being written.
+/// A running capture.
 pub(super) struct Capture {
-    /// Tells the end of the writer's thread, and how it was.
+    /// Receives the result when the writer's thread ends.
     ended: Receiver<anyhow::Result<()>>,
     counts: Arc<Counts>,
 }
 
-/// How many packets came through the tap.
+/// Numbers of packets that reached the capture.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub(super) struct CaptureCounters {
-    /// Given to the file. When writing fails, the last of these (16 KiB at most) may not be in it either.
+    /// Packets written to the file's buffer. If writing fails, the last 16 KiB may be missing from the file.
     pub written: u64,
-    /// Not written, because writing had failed.
+    /// Packets not written because writing had failed.
     pub unwritten: u64,
 }
 
@@ -66,23 +63,23 @@ impl Counts {
     }
 }
 
-/// What others see of a capture.
+/// Reads a capture's counters.
 #[derive(Clone)]
 pub(super) struct Reading(Arc<Counts>);
 
 impl Reading {
-    /// How many packets there were so far.
+    /// Packet counts since the capture started.
     pub(super) fn counters(&self) -> CaptureCounters {
         self.0.read()
     }
 }
 
 impl Capture {
-    /// Creates the file and starts to write what comes through the tap. Ports that are added later are found again by
-    /// their packets' addresses.
+    /// Creates the file and starts a thread that writes the packets from the tap. Packets of ports that are added later are attributed by
+    /// their addresses.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    /// The file cannot be written.
     pub(super) fn start(path: &Path, ports: &[PortConfig], origins: SharedOrigins) -> anyhow::Result<(Self, Tap)> {
         let file = create(path).with_context(|| format!("cannot write {}", path.display()))?;
         let writer = CaptureWriter::new(BufWriter::with_capacity(FILE_BUFFER, file), ports)?;
@@ -90,26 +87,26 @@ impl Capture {
         let counts = Arc::new(Counts::default());
         let (told, name) = (Arc::clone(&counts), path.display().to_string());
         let (tell, ended) = crossbeam_channel::bounded(1);
-        // Nobody hears it when the process has not waited.
+        // Nobody receives the result if the process does not wait.
         let write = move || drop(tell.send(write(writer, &name, &packets, &origins, &told)));
         std::thread::Builder::new().name("capture".into()).spawn(write)?;
         Ok((Self { ended, counts }, tap))
     }
 
-    /// For those who tell how many packets there were.
+    /// A handle that reads the counters.
     pub(super) fn reading(&self) -> Reading {
         Reading(Arc::clone(&self.counts))
     }
 
-    /// Waits until everything is written, or until nothing more is taken. To be called when the workers have ended: the tap ends with them. Returns how
-    /// many packets there were, and whether they are all in the file.
+    /// Waits until all packets are written, or until writing makes no progress for [`STALLED`]. Call this after the workers have ended, as
+    /// the tap ends with them. Returns the counters, and an error if the file is incomplete.
     pub(super) fn finish(self) -> (CaptureCounters, anyhow::Result<()>) {
         let mut before = self.counts.read();
         let whole = loop {
             match self.ended.recv_timeout(STALLED) {
                 Ok(ended) => break ended,
                 Err(RecvTimeoutError::Timeout) if self.counts.read() == before => {
-                    break Err(anyhow::anyhow!("its reader takes nothing for {STALLED:?}; the rest was given up"));
+                    break Err(anyhow::anyhow!("its reader has read nothing for {STALLED:?}; the rest is lost"));
                 }
                 Err(RecvTimeoutError::Timeout) => before = self.counts.read(),
                 Err(RecvTimeoutError::Disconnected) => {
@@ -121,11 +118,11 @@ impl Capture {
     }
 }
 
-/// Creates the file, or opens a named pipe, which would wait for its reader for ever.
+/// Creates the file, or opens a named pipe without waiting for its reader.
 fn create(path: &Path) -> anyhow::Result<File> {
     if std::fs::metadata(path).is_ok_and(|file| file.file_type().is_fifo()) {
         let probe = OpenOptions::new().write(true).custom_flags(O_NONBLOCK).open(path);
-        // Held until the second one is open. That one blocks when the pipe is full: the writer's thread may wait.
+        // Keeps the pipe open until the second `open`. The second handle blocks when the pipe is full; the writer's thread may wait.
         let _probe = probe.map_err(|error| {
             let reader = error.raw_os_error() == Some(NO_READER);
             let help = if reader { "\n  help: nobody reads this named pipe; start its reader first" } else { "" };
@@ -136,8 +133,8 @@ fn create(path: &Path) -> anyhow::Result<File> {
     Ok(File::create(path)?)
 }
 
-/// Writes until the tap ends. When writing fails it says so at once, and goes on to take and to count what comes: the
-/// vswitch forwards all the same. It does not try again, since a file with a hole in it would be taken for whole.
+/// Writes packets until the tap ends. At the first error, logs it, then only counts further packets; forwarding continues. Does not retry,
+/// as a file with a gap would look complete.
 fn write(
     mut writer: CaptureWriter<impl Write>,
     name: &str,

@@ -10,13 +10,14 @@ use super::kernel::TRUNK;
 use super::{host_port, log, nft};
 use crate::args::Cleanup;
 
-/// Removes pinned links and maps, the trunk, the table of nftables, and the host port's interfaces where the configuration has them made. Exit code 0, also when there is nothing.
+/// Removes pinned links and maps, the trunk, the nftables table, and the host port's interfaces if the configuration creates them. Returns
+/// exit code 0 even if it finds nothing.
 ///
 /// # Errors
-/// When a vswitch runs here, or the system refuses.
+/// A vswitch runs in this network namespace, or the system refuses.
 pub fn cleanup(args: &Cleanup) -> anyhow::Result<ExitCode> {
     log::start(log::LogConfig::default());
-    // What is removed does not depend on the node's name, which the file of a whole cluster does not have.
+    // The node's name does not matter here. A file for a whole cluster has none.
     let config = args.config.as_deref().map(|path| Config::read(path, Some("any"))).transpose()?;
     let pins = config.as_ref().map_or(Pins::Default, |config| config.pins.clone());
     let pins = match pins {

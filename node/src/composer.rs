@@ -6,13 +6,12 @@
 //!   interfaces thread --set_ports---> [ ports, routes ] --compose--> Snapshot --publish--> workers
 //! ```
 //!
-//! Whoever has changed something publishes, with what the other one has said last. So neither thread waits for the other: they
-//! share a lock for as long as composing takes (well below a millisecond for a hundred ports), and tables are compiled before it.
-//! The alternative, a thread that composes and is sent messages, would have another queue and another thread to stop, and whoever has
-//! opened a port would have to wait for an answer anyway before it is handed to the workers.
+//! Each thread publishes its own change together with the other's latest state, so neither waits for the other. They share a lock while
+//! composing, which takes well below a millisecond for a hundred ports. Tables are compiled before. The alternative, a separate composing
+//! thread, would add a queue and another thread, and the interface thread would still wait for its answer before handing over ports.
 //!
-//! **Invariant.** What is published is one whole state that made sense. A change that cannot be published leaves the
-//! snapshot before in force, is said once, and is tried again.
+//! **Invariant.** Every published snapshot is complete and valid. If composing fails, the previous snapshot stays in force, the error is
+//! logged once, and composing is retried.
 
 mod policy;
 
@@ -37,7 +36,7 @@ use super::view::{PortView, View};
 use bulkhead_answers::services::Update;
 pub(super) use policy::{Enforced, Policy, Takeover};
 
-/// How long after a change that could not be published it is tried again. It may be for lack of memory, which passes.
+/// Time until a failed publication is retried. The cause may be a temporary lack of memory.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// A change that could not be published and is retried.
@@ -56,15 +55,15 @@ struct Inner {
     policy: Policy,
     ports: Vec<PortView>,
     routes: Vec<RouteEntry>,
-    /// What becomes of what policy denies, where the namespace does not say.
+    /// The treatment of denied packets, unless a namespace's annotation sets it.
     default: Denied,
     ids: Ids,
     refused: Option<Refused>,
-    /// None before they are listed, and where they are off.
+    /// The Services. `None` until they are listed, and if they are off.
     services: Option<Arc<Services>>,
-    /// When the last policy was published, and how long that took from when its change was seen.
+    /// When the last policy was published, and the time from detecting its change until then.
     enforced: (Instant, Duration),
-    /// Whether flows of an earlier process go on until all ports are open.
+    /// Whether flows of the previous process continue until all ports are open.
     keeps_flows: bool,
 }
 
@@ -83,7 +82,7 @@ impl Inner {
     }
 }
 
-/// See the module.
+/// Composes and publishes snapshots.
 #[derive(Debug)]
 pub(super) struct Composer {
     inner: Mutex<Inner>,
@@ -92,14 +91,14 @@ pub(super) struct Composer {
     event_to_enforced: Histogram,
 }
 
-/// From what a small change takes without a network to what an operator notices, in seconds.
+/// Histogram bounds in seconds: from a small change without network delay to delays that an operator notices.
 const BUCKETS: [f64; 13] = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0];
 
 impl Composer {
     /// Publishes the first snapshot.
     ///
     /// # Errors
-    /// When what is known contradicts itself.
+    /// The initial state is inconsistent.
     pub(super) fn new(
         policy: Policy,
         services: Option<Arc<Services>>,
@@ -129,18 +128,18 @@ impl Composer {
         Ok(Self { inner: Mutex::new(inner), publisher, flow_cache, event_to_enforced: Histogram::new(BUCKETS) })
     }
 
-    /// Where workers read what is in force.
+    /// The publisher from which workers read the snapshot in force.
     pub(super) const fn publisher(&self) -> &Publisher {
         &self.publisher
     }
 
-    /// What is in force.
+    /// The snapshot in force.
     pub(super) fn current(&self) -> Arc<Snapshot> {
         self.publisher.current()
     }
 
-    /// Has a state enforced, with its Services where they have changed too. `seen` is when its change was seen here, `heard` when the
-    /// first event behind it came, where one did.
+    /// Publishes a policy, and its Services if they changed too. `seen` is when this process detected the change. `heard` is when its first
+    /// event arrived, or `None` without an event.
     pub(super) fn set_policy(&self, policy: Policy, services: Option<Update>, seen: Instant, heard: Option<Instant>) {
         let mut inner = self.lock();
         inner.policy = policy;
@@ -150,19 +149,19 @@ impl Composer {
         });
         self.publish(&mut inner, true, true);
         if let Some(stale) = stale {
-            // Where policy is refused, Services are not.
+            // A refused policy does not hold back Services.
             self.publish_services(&inner);
             self.end_stale_flows(&stale);
         }
         let now = Instant::now();
         inner.enforced = (now, now.duration_since(seen));
-        // What is refused is not in force.
+        // A refused policy is not in force, so its time does not count.
         if let Some(heard) = heard.filter(|_| inner.refused.is_none()) {
             self.event_to_enforced.observe(now.duration_since(heard).as_secs_f64());
         }
     }
 
-    /// Has the workers know of other Services, and nothing else: no session is judged again.
+    /// Publishes other Services only. Sessions are not judged again.
     pub(super) fn set_services(&self, update: Update) {
         let mut inner = self.lock();
         inner.services = Some(update.services);
@@ -170,12 +169,12 @@ impl Composer {
         self.end_stale_flows(&update.stale);
     }
 
-    /// How long changes of the state took from when they were heard until the workers had them, in seconds.
+    /// Times from receiving a change of the state until the workers had it, in seconds.
     pub(super) const fn event_to_enforced(&self) -> &Histogram {
         &self.event_to_enforced
     }
 
-    /// What is told of the policy in force.
+    /// The policy in force, for status and metrics.
     pub(super) fn enforced(&self) -> Enforced {
         let inner = self.lock();
         let (since, took) = inner.enforced;
@@ -183,7 +182,7 @@ impl Composer {
         Enforced { since, took, is_denying, is_refused, keeps_flows: inner.keeps_flows }
     }
 
-    /// Has what policy denies dropped or refused, where the namespace does not say.
+    /// Sets whether denied packets are dropped or refused, unless a namespace's annotation sets it.
     pub(super) fn set_denied(&self, default: Denied) {
         let mut inner = self.lock();
         if std::mem::replace(&mut inner.default, default) != default {
@@ -191,7 +190,7 @@ impl Composer {
         }
     }
 
-    /// Has the workers know of other ports, and other routes. Returns whether they do.
+    /// Publishes other ports, and routes unless `None`. Returns whether they are in force.
     pub(super) fn set_ports(&self, ports: Vec<PortView>, routes: Option<Vec<RouteEntry>>) -> bool {
         let mut inner = self.lock();
         inner.ports = ports;
@@ -202,7 +201,7 @@ impl Composer {
         inner.refused.is_none()
     }
 
-    /// Tries again what could not be published, when it is time to. Returns whether all that is known is in force.
+    /// Retries a failed publication if it is due. Returns whether all known changes are in force.
     pub(super) fn retry(&self) -> bool {
         let mut inner = self.lock();
         if inner.refused.as_ref().is_some_and(|refused| Instant::now() >= refused.again) {
@@ -211,12 +210,12 @@ impl Composer {
         inner.refused.is_none()
     }
 
-    /// When something is to be tried again.
+    /// When to retry. `None` if nothing failed.
     pub(super) fn next_attempt(&self) -> Option<Instant> {
         self.lock().refused.as_ref().map(|refused| refused.again)
     }
 
-    /// Has it tried with the next [`retry`](Self::retry).
+    /// Makes the next [`retry`](Self::retry) due now.
     pub(super) fn hurry(&self) {
         if let Some(refused) = &mut self.lock().refused {
             refused.again = Instant::now();
@@ -228,17 +227,17 @@ impl Composer {
         self.publisher.collect();
     }
 
-    /// The number of a port.
+    /// The port's number. `None` if it has none.
     pub(super) fn id_of(&self, name: &str) -> Option<PortId> {
         self.lock().ids.of(name).and_then(|at| u16::try_from(at).ok()).map(PortId)
     }
 
-    /// The name of a port's number.
+    /// The name of the port with this number.
     pub(super) fn name_of(&self, id: PortId) -> Option<Arc<str>> {
         self.lock().ids.name(id.index()).cloned()
     }
 
-    /// The policies that are not enforced; none before there is a state.
+    /// The audited policies. `None` before a state is loaded.
     pub(super) fn audited(&self) -> Option<Arc<BTreeSet<AuditedPolicy>>> {
         let inner = self.lock();
         (!inner.policy.denied).then(|| Arc::clone(&inner.policy.audited))
@@ -249,20 +248,20 @@ impl Composer {
         Arc::clone(&self.lock().policy.peers)
     }
 
-    /// The node's own pod networks, none before there is a state.
+    /// The node's own pod networks. Empty before a state is loaded.
     pub(super) fn pod_networks(&self) -> Arc<[IpNet]> {
         Arc::clone(&self.lock().policy.pod_networks)
     }
 
-    /// Where the node's own packets are to go over the host port.
+    /// The destinations of the node's own packets over the host port.
     pub(super) fn destinations(&self) -> Destinations {
         let Inner { policy, services, .. } = &*self.lock();
         let (pods, sources) = (Arc::clone(&policy.pod_networks), Arc::clone(&policy.node_addresses));
         Destinations { pods, services: services.clone(), sources }
     }
 
-    /// All ports are open and known to the workers: flows of an earlier process end, and their next packets are judged. Until then
-    /// they go on as that process had allowed them, as they would if this one had not started.
+    /// Ends flows of the previous process, so that their next packets are judged. Call this when the workers have all ports. Until then the
+    /// flows continue as that process allowed them.
     pub(super) fn enter_flows(&self) {
         let mut inner = self.lock();
         if std::mem::take(&mut inner.keeps_flows)
@@ -272,8 +271,7 @@ impl Composer {
         }
     }
 
-    /// Ends all flows from and to a port that is being closed. Under the lock, so that a snapshot that is just being published does
-    /// not let them go on.
+    /// Ends all flows from and to a port that is being closed. Takes the lock, as a concurrent publication could keep them.
     pub(super) fn end_flows(&self, id: PortId) {
         let _inner = self.lock();
         if let Some(cache) = &self.flow_cache {
@@ -281,7 +279,7 @@ impl Composer {
         }
     }
 
-    /// Ends the flows in the kernel of some ports, which stay open: their next packets go to a worker, which finds their sessions or none.
+    /// Ends the kernel's flows of these ports, which stay open. Their next packets go to a worker, which looks up their sessions.
     pub(super) fn end_flows_of_sessions(&self, ports: impl IntoIterator<Item = PortId>) {
         let _inner = self.lock();
         if let Some(cache) = &self.flow_cache {
@@ -290,11 +288,11 @@ impl Composer {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // Whoever panics in here has replaced a part by another whole one, or none.
+        // A panic here leaves each part either replaced or unchanged.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts into force what is so now.
+    /// Composes and publishes the current state.
     fn publish(&self, inner: &mut Inner, has_changed: bool, is_policy: bool) {
         let before = inner.refused.take();
         let is_policy = is_policy || before.as_ref().is_some_and(|refused| refused.is_policy);
@@ -306,7 +304,7 @@ impl Composer {
             Ok(_) => {}
             Err(error) => {
                 let why = format!("{error:#}");
-                // The same again is no news.
+                // Log the same error only once.
                 if has_changed || before.is_none_or(|refused| refused.why != why) {
                     log::error(&format!("cannot enforce the change; the previous state stays in force\n{why}"));
                 }
@@ -315,7 +313,7 @@ impl Composer {
         }
     }
 
-    /// Puts the Services that are known into what is in force, unless they are there.
+    /// Publishes the latest Services in the current snapshot, unless it has them.
     fn publish_services(&self, inner: &Inner) {
         let current = self.publisher.current();
         let epoch = |services: &Services| services.epoch();
@@ -328,8 +326,8 @@ impl Composer {
         }
     }
 
-    /// Ends the flows in the kernel that may go on to where no UDP packet is to go any more: those from and to the ports that lead to
-    /// these addresses. After the publication: what workers add from now on is by the new Services.
+    /// Ends the kernel's flows of the ports that lead to these stale addresses, as UDP flows would continue. Must follow the publication,
+    /// so that workers add only flows of the new Services.
     fn end_stale_flows(&self, stale: &BTreeSet<IpAddr>) {
         let Some(cache) = &self.flow_cache else { return };
         let snapshot = self.publisher.current();
@@ -338,12 +336,12 @@ impl Composer {
         ports.into_iter().for_each(|port| cache.moved(port));
     }
 
-    /// Returns the generation.
+    /// Composes and publishes a snapshot. Returns its generation.
     fn try_publish(&self, inner: &mut Inner) -> anyhow::Result<u64> {
         let current = self.publisher.current();
         let generation = current.generation() + 1;
         let snapshot = inner.compose(generation)?.after(&current);
-        // Before the workers: what they add by the old tables from now on is never used.
+        // Before the workers get the snapshot, so that flows which they add by the old tables stay unused.
         if let Some(cache) = self.flow_cache.as_ref().filter(|_| !inner.keeps_flows) {
             cache.enter(&snapshot);
         }
@@ -409,7 +407,7 @@ mod tests {
         (snapshot.generation(), snapshot.port_named(pod).is_some())
     }
 
-    /// A route that makes no snapshot. A configuration with this is refused: what a user can write is not known to do so.
+    /// A route for which composing fails. The configuration's check refuses such a route.
     fn nowhere() -> Option<Vec<RouteEntry>> {
         Some(vec![RouteEntry { prefix: "10.9.0.0/16".parse().unwrap(), via: None, port: "nowhere".into() }])
     }
@@ -441,7 +439,7 @@ mod tests {
         composer.hurry();
         assert!(!composer.retry(), "it was tried, and refused again");
         assert_eq!(in_force(&composer, "x/b"), (1, false));
-        // What was in its way is gone, and nothing else changes.
+        // Removes the cause of the failure and changes nothing else.
         composer.lock().routes.clear();
         assert!(!composer.retry(), "it is not time yet");
         assert!(composer.next_attempt().is_some());
@@ -465,7 +463,7 @@ mod tests {
         assert!(composer.retry());
     }
 
-    /// Services of this epoch, and where UDP must not go on to.
+    /// Services of this epoch, and the addresses whose UDP flows must end.
     fn update(epoch: u64, stale: &[&str]) -> Update {
         let mut services = Services::new(0);
         services.set_epoch(epoch);
@@ -490,7 +488,7 @@ mod tests {
         assert_eq!(epochs(&composer), (3, Some(2)), "one publication of both");
         composer.set_ports(vec![port("x/a", 9000)], None);
         assert_eq!(epochs(&composer), (4, Some(2)));
-        // What policy waits for, Services do not.
+        // A failing policy or port change does not delay Services.
         assert!(!composer.set_ports(vec![port("x/a", 9000)], nowhere()));
         composer.set_services(update(3, &[]));
         assert_eq!(epochs(&composer), (4, Some(3)));
@@ -498,7 +496,7 @@ mod tests {
         assert_eq!(epochs(&composer), (4, Some(4)));
     }
 
-    /// Notes the ports whose flows are ended, and how often a snapshot was entered.
+    /// Records the ports whose flows were ended, and how often a snapshot was entered.
     #[derive(Debug, Default)]
     struct Recorded {
         ended: Mutex<Vec<PortId>>,

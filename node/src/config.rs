@@ -1,13 +1,13 @@
 //! The configuration of `bulkhead run`: one YAML file.
 //!
-//! A field that is not known is an error: a misspelt `tcp_pickup` must not silently mean the default. Every fault is
-//! reported with file, line, field and remedy, all of them in one go.
+//! Unknown fields are errors, so that a misspelt `tcp_pickup` does not silently mean the default. All errors are reported together, each
+//! with file, line, field and remedy.
 //!
 //! ```text
-//!   text --serde--> file::* (as written, each value with its line) --check--> Config (what it means) | ConfigErrors
+//!   text --serde--> file::* (each value with its line) --check--> Config (settings with defaults) | ConfigErrors
 //! ```
 //!
-//! `examples/node.yaml` shows every field with its default; a test reads it.
+//! `examples/node.yaml` shows every field with its default. A test reads it.
 
 pub(super) mod buffers;
 mod check;
@@ -45,130 +45,130 @@ pub(crate) use ports::{Added, PortEntry, RouteEntry};
 pub(crate) use sessions::{SessionsConfig, SharesConfig, TimeoutsConfig, Window};
 pub(crate) use state::{KubernetesConfig, StateConfig, WhenMissing, WhenRefused, WhenUnreachable};
 
-/// Longer texts are not a configuration. A bound, because the parser builds a tree of what it reads.
+/// Maximum length of the file in bytes. Limits the memory of the parser, which builds a tree.
 const MAX_FILE_LEN: u64 = 1 << 20;
 
-/// What `bulkhead run` shall do.
+/// The settings of `bulkhead run`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Config {
-    /// The node whose vswitch this is.
+    /// The name of this node.
     pub node: Arc<str>,
-    /// Who judges and forwards packets.
+    /// The component that judges and forwards packets.
     pub dataplane: Dataplane,
-    /// How the kernel is told, with [`Dataplane::Nftables`].
+    /// Settings of [`Dataplane::Nftables`].
     pub nftables: NftablesConfig,
-    /// Where the packets of interfaces are taken from the kernel.
+    /// The hook at which the vswitch takes packets from interfaces.
     pub attach: Attach,
-    /// How interfaces are taken, with [`Attach::Xdp`].
+    /// The XDP mode, with [`Attach::Xdp`].
     pub mode: Mode,
-    /// Whether packets of established sessions between pods are forwarded in the kernel.
+    /// Whether the kernel forwards packets of established sessions.
     pub flow_cache: bool,
-    /// The longest time that a flow is forwarded in the kernel without a packet of it that a worker sees.
+    /// The maximum time that the kernel forwards a flow without a worker seeing one of its packets.
     pub flow_lease: Duration,
-    /// How long the packets may be in which pods send TCP over IPv4, in bytes; none for as the kernel has it.
+    /// The maximum size in bytes of pods' TCP packets over IPv4. `None` keeps the kernel's setting.
     pub big_tcp: Option<u32>,
-    /// What a port may send to the workers.
+    /// Rate limit of each port's packets to the workers.
     pub slow_path: SlowPathConfig,
-    /// Whether links (tcx) take the place of filters, where the kernel has them.
+    /// Whether to attach programs by links (tcx) instead of filters, if the kernel supports that.
     pub tcx: bool,
-    /// Where links and maps are pinned.
+    /// The folder in which links and maps are pinned.
     pub pins: Pins,
-    /// Where policy comes from.
+    /// The policy source.
     pub state: StateConfig,
-    /// What there is to know of Services; none where they are left to somebody else.
+    /// Settings of Services. `None` if another program translates them.
     pub services: Option<Settings>,
-    /// How pods' connections to the world leave; none for with their own addresses.
+    /// Masquerading of pods' connections to other networks. `None` if they keep their addresses.
     pub masquerade: Option<MasqueradeConfig>,
-    /// What becomes of packets that policy denies, in namespaces that do not say.
+    /// The treatment of packets that policy denies. A namespace's annotation overrides it.
     pub denied: Denied,
-    /// At which end of a packet's way through the vswitch policy is judged.
+    /// The port whose table judges a packet.
     pub enforce: EnforcedAt,
-    /// What makes the tables.
+    /// The engine that compiles policies to tables.
     pub engine: EngineName,
-    /// Whether policies are enforced that do not say, nor their namespaces.
+    /// Whether to enforce or audit policies, if neither policy nor namespace says.
     pub enforcement: Enforcement,
-    /// The folder that keeps what audited policies would have denied; none where it ends with the process.
+    /// The folder for the counts of audited policies. `None` if they end with the process.
     pub audit_folder: Option<PathBuf>,
     /// The flight recorder's journal.
     pub journal: JournalConfig,
-    /// The threads that forward.
+    /// The forwarding threads.
     pub workers: WorkersConfig,
-    /// How connections are remembered.
+    /// The session table.
     pub sessions: SessionsConfig,
-    /// Where the running vswitch can be asked.
+    /// The admin socket and the HTTP endpoints.
     pub admin: AdminConfig,
-    /// Where Hubble's clients are served.
+    /// The Hubble server.
     pub hubble: HubbleConfig,
-    /// How events are written.
+    /// Format and level of the log.
     pub log: LogConfig,
-    /// What is connected, in the order of the file.
+    /// The configured ports, in the file's order.
     pub ports: Vec<PortEntry>,
-    /// Where packets go that are not for a pod of this node, besides what the state says.
+    /// Static routes for packets to addresses outside this node, in addition to those from the state.
     pub routes: Vec<RouteEntry>,
-    /// The host port's interfaces, where the vswitch makes them.
+    /// The host port's interfaces. `None` if the vswitch does not create them.
     pub created_host: Option<CreatedHost>,
 }
 
-/// The interfaces of the host port, where the vswitch makes them.
+/// The host port's interfaces, a veth pair that the vswitch creates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CreatedHost {
-    /// The vswitch's end.
+    /// Name of the interface at the vswitch's end.
     pub interface: Arc<str>,
-    /// The end of the node's kernel.
+    /// Name of the interface at the node's end.
     pub peer: Arc<str>,
-    /// What a packet may have at most, in bytes, without its Ethernet header.
+    /// Maximum packet size in bytes, without the Ethernet header.
     pub mtu: u32,
-    /// What the node reaches over it; empty for the pod networks of its Node.
+    /// Networks that the node reaches through the pair. If empty, the pod networks of its Node object.
     pub networks: Vec<IpNet>,
 }
 
 impl CreatedHost {
-    /// The names of the two ends, the vswitch's first.
+    /// The names of both ends, the vswitch's first.
     pub(crate) fn names(&self) -> [&str; 2] {
         [&self.interface, &self.peer]
     }
 }
 
-/// What a worker does when nothing is to do.
+/// The behaviour of a worker without packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Poll {
-    /// It asks again at once: least delay, a whole core.
+    /// Polls again immediately: shortest delay, uses a whole core.
     Spin,
-    /// It asks for a while, then sleeps until something comes.
+    /// Polls for a short time, then sleeps until a packet arrives.
     #[default]
     Adaptive,
 }
 
-/// The threads that forward.
+/// The forwarding threads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WorkersConfig {
-    /// One worker each; none is a worker that the kernel may move.
+    /// One worker for each entry: its core, or `None` for a worker that the kernel may move.
     pub cores: Vec<Option<usize>>,
-    /// What they do when idle.
+    /// The workers' behaviour when idle.
     pub poll: Poll,
-    /// Packet buffers that all ports share, 4 KiB each; none is [`Config::frames`]' default, which follows the ports.
+    /// Number of packet buffers that all ports share, 4 KiB each. `None` for a default that depends on the ports ([`Config::frames`]).
     pub frames: Option<u32>,
 }
 
-/// Where the running vswitch can be asked.
+/// The admin socket and the HTTP endpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AdminConfig {
-    /// The admin socket; none where there is to be none.
+    /// The path of the admin socket. `None` if off.
     pub socket: Option<PathBuf>,
-    /// The folder that keeps the ports that are added there; none without a socket.
+    /// The folder for the list of added ports. `None` without an admin socket.
     pub ports_folder: Option<PathBuf>,
-    /// Where metrics and probes are served over HTTP.
+    /// The address of metrics and probes over HTTP. `None` if off.
     pub listen: Option<SocketAddr>,
-    /// Where load balancers are told whether the node serves; their Services' own ports are at the same address. None where nobody is.
+    /// The address of load balancers' health checks. Services' ports use the same IP address. `None` if off.
     pub service_health: Option<SocketAddr>,
 }
 
 impl Config {
-    /// Reads the file. `node` takes the place of the name in it.
+    /// Reads and checks the file. `node` overrides its node name.
     ///
     /// # Errors
-    /// Everything that is wrong with it.
+    /// All errors found in the file.
     pub(crate) fn read(path: &Path, node: Option<&str>) -> Result<Self, ConfigErrors> {
         let file = path.display().to_string();
         let unreadable = |problem: String, help: &str| {
@@ -191,7 +191,7 @@ impl Config {
         Self::parse_for(node, &file, &text, path.parent().unwrap_or(Path::new("")))
     }
 
-    /// Reads a text that names its node. Relative paths in it start at `folder`.
+    /// Parses the text of a file. Relative paths start at `folder`.
     ///
     /// # Errors
     /// As for [`Config::read`].
@@ -205,7 +205,7 @@ impl Config {
         check::check(file, folder, node, &written)
     }
 
-    /// How many packet buffers all ports share.
+    /// The number of packet buffers that all ports share.
     pub(crate) fn frames(&self) -> u32 {
         self.workers.frames.unwrap_or_else(|| match self.attach {
             Attach::Tc => buffers::trunk_frames(self.workers.cores.len()),
@@ -213,7 +213,7 @@ impl Config {
         })
     }
 
-    /// Who judges packets, and by what.
+    /// The component that judges packets, with its settings.
     pub(super) fn judging(&self) -> Judging {
         match (self.dataplane, self.enforce) {
             (Dataplane::Vswitch, EnforcedAt::Destination) => Judging::Destination(self.engine.into(), self.enforcement),
@@ -222,18 +222,18 @@ impl Config {
         }
     }
 
-    /// The uplink's interface.
+    /// The uplink's interface. `None` without an uplink.
     pub(crate) fn uplink(&self) -> Option<Arc<str>> {
         self.ports.iter().find(|port| port.kind == PortKind::Uplink).map(|port| port.interface.clone())
     }
 
-    /// Whether the ports and routes of a configuration that differs in these fields are not to be taken over before a restart: they are
-    /// meant for another way to judge. Without its port a pod would be given back to the kernel before that one judges it.
+    /// Whether a change of these fields also defers changes of ports and routes to the restart. The new ports are meant for another
+    /// dataplane: if a pod's port were removed now, the kernel would forward its packets before the new dataplane judges them.
     pub(crate) fn has_other_ports(fields: &[&str]) -> bool {
         fields.iter().any(|field| ["dataplane", "enforce"].contains(field))
     }
 
-    /// What differs that only a restart can change, by field.
+    /// The fields that differ and take effect only after a restart.
     pub(crate) fn needs_restart(&self, new: &Self) -> Vec<&'static str> {
         let mut fields = Vec::new();
         let mut differs = |field, yes: bool| fields.extend(yes.then_some(field));

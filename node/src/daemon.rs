@@ -32,15 +32,14 @@ use super::state::DENYING;
 use super::watch::Watch;
 use bulkhead_answers::args::Format;
 
-/// How often the configuration's file is looked at. No promise depends on it, as one does on the state's files; whoever cannot wait
-/// sends a SIGHUP.
+/// How often to check the configuration file. Unlike for the state's files, no promised delay depends on this. SIGHUP checks immediately.
 const CONFIG_INTERVAL: Duration = Duration::from_millis(250);
 
-/// See the module.
+/// The running vswitch, as its main thread sees it.
 pub(super) struct Daemon {
     config: Config,
     config_path: PathBuf,
-    /// The node's name on the command line.
+    /// The node's name from the command line. `None` to use the configuration's.
     node: Option<String>,
     config_watch: Watch,
     next_hops: NextHops,
@@ -63,11 +62,10 @@ pub(super) struct Daemon {
 }
 
 impl Daemon {
-    /// Runs until a signal; returns exit code 0 on one.
+    /// Runs until a signal. Returns exit code 0.
     ///
     /// # Errors
-    /// When a thread has died, which is a fault of the program: half of the traffic would be lost in silence, or no change be
-    /// seen any more.
+    /// A thread has died, which is a bug: the vswitch would silently lose traffic or ignore changes.
     pub(super) fn run(mut self) -> anyhow::Result<ExitCode> {
         let dead = loop {
             if let Some(dead) = self.dead_threads() {
@@ -76,7 +74,7 @@ impl Daemon {
             if self.config_watch.has_changed() {
                 self.reconfigure();
             }
-            // What could not be published, and tables that workers still used at the last change.
+            // Retries changes that could not be published, and frees tables that workers used at the last change.
             self.composer.retry();
             self.composer.collect();
             if self.host_port.as_ref().is_some_and(HostPort::is_due) {
@@ -90,7 +88,7 @@ impl Daemon {
                     Request::Summary => self.summarize(),
                     Request::Look => self.hurry("SIGHUP"),
                 },
-                // An error: all threads that could tell something are dead, which is seen above.
+                // An error means that all senders are dead, which `dead_threads` reports.
                 recv(notices) -> notice => match notice {
                     Ok(Notice::Settled { open, all }) => self.announce(open, all)?,
                     Ok(Notice::Look) => self.hurry("the admin socket"),
@@ -109,13 +107,13 @@ impl Daemon {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// What the policy says beside the tables.
+    /// Applies what a policy change means for next hops and the host port.
     fn follow_policy(&mut self) {
         self.next_hops.check(&self.composer.peers(), &self.config);
         self.lead();
     }
 
-    /// Where the node's own packets go.
+    /// Updates the routes of the node's own packets.
     fn lead(&mut self) {
         self.host_port.iter_mut().for_each(|port| port.lead(self.composer.destinations()));
     }
@@ -131,7 +129,7 @@ impl Daemon {
         }
     }
 
-    /// Says that forwarding has started.
+    /// Announces that forwarding has started.
     fn announce(&self, open: usize, all: usize) -> anyhow::Result<()> {
         self.composer.enter_flows();
         self.observer.settle();
@@ -156,7 +154,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Has everything looked at now, whenever it would be due.
+    /// Makes all threads check their inputs now. `who` is for the log.
     fn hurry(&mut self, who: &str) {
         log::info(&format!("re-reading the configuration and the state, requested by {who}"));
         self.config_watch.hurry();
@@ -165,7 +163,7 @@ impl Daemon {
         self.composer.hurry();
     }
 
-    /// Takes over what may change at run time, and says what may not.
+    /// Applies changes that are possible at run time, and logs those that need a restart.
     fn reconfigure(&mut self) {
         if let Some(path) = self.config_watch.endless().map(Path::to_path_buf) {
             if self.config_watch.was_read() {
@@ -210,7 +208,7 @@ impl Daemon {
         self.next_hops.check(&self.composer.peers(), &self.config);
     }
 
-    /// Prints what was counted so far.
+    /// Prints the counts so far.
     fn summarize(&self) {
         if let Err(error) = print(self.format, &self.observer.observe()) {
             log::error(&format!("cannot print the summary: {error:#}"));
@@ -223,7 +221,7 @@ impl Daemon {
         let Self {
             vswitch, interfaces, capture, observer, admin, format, ready_file, tc, ports, auditor, journal, ..
         } = self;
-        // Nobody asks the workers any more, nor waits for a port.
+        // From here on, no client can query the workers or wait for a port.
         ports.stop();
         drop(admin);
         if let Some(tc) = &tc {
@@ -233,29 +231,28 @@ impl Daemon {
             let _ = std::fs::remove_file(path);
         }
         let interfaces = interfaces.stop();
-        // Nobody else has them any more.
+        // All other references to the workers are gone.
         let vswitch = match Arc::try_unwrap(vswitch) {
             Ok(vswitch) => vswitch.stop(),
             Err(shared) => shared.counters(),
         };
         auditor.stop();
         journal.iter().for_each(Journal::stop);
-        // Without workers nothing is forwarded, so these are the last numbers.
+        // Without workers, no packet is forwarded, so these counts are final.
         let report = interfaces.as_ref().map(|stopped| stopped.report()).unwrap_or_default();
-        // Only now: until the workers had ended, nothing was to reach the host's stack.
+        // Detach only now: while workers ran, no packet could reach the host's stack.
         drop(interfaces);
         let (captured, whole) = capture.map(Capture::finish).unzip();
         if let Some(captured) = captured {
             log::info(&format!("captured {} packets", captured.written));
         }
         let printed = print(format, &observer.with(vswitch, report, captured));
-        // What was counted is told in any case.
-        whole.unwrap_or(Ok(())).context("the capture is not whole")?;
+        // Report an incomplete capture only after printing the counts.
+        whole.unwrap_or(Ok(())).context("the capture is incomplete")?;
         printed
     }
 }
 
-/// Prints the summary.
 fn print(format: Format, observation: &Observation) -> anyhow::Result<()> {
     let summary = observation.summary();
     log::print(match format {

@@ -1,13 +1,13 @@
-//! What attaches to this machine's interfaces, and hands their packets to the workers.
+//! Attaches to this machine's interfaces and hands their packets to the workers.
 //!
-//! There are kinds of attachment ([`Attachment`]); everything that they have in common is here: who may be attached to at all,
-//! when a port is the workers' and when it is theirs no more.
+//! This file contains what all kinds of attachment ([`Attachment`]) share: which interfaces may be attached to, and when the workers get
+//! and lose a port.
 //!
-//! A port goes to the workers in three steps, so that they never have a port which their snapshot does not know:
+//! A port reaches the workers in three steps, so that they never have a port that their snapshot does not contain:
 //!
 //! ```text
-//!   open: what is needed is there --> the composer publishes a snapshot with the port --> hand_over: it is the workers'
-//!   close: workers and kernel have it no more --> the composer publishes a snapshot without it --> it may be opened again
+//!   open: prepare the attachment --> the composer publishes a snapshot with the port --> hand_over: the workers poll it
+//!   close: workers and kernel release the port --> the composer publishes a snapshot without it --> it may be opened again
 //! ```
 
 mod big_tcp;
@@ -35,27 +35,27 @@ pub(super) use flow_cache::{Accounts, Cached};
 use tc::{TcOpenable, TcOpening, TcPorts};
 use xdp::{XdpAttachment, XdpDatapath, XdpOpening};
 
-/// What is attached to an interface, by kind.
+/// The attachment to one interface.
 ///
-/// A further kind is a variant here and in [`Handover`], a part of [`LinuxDatapath`] like [`XdpDatapath`], and an arm in each
-/// `match` of this file: the compiler names them. [`Interfaces`] does not know of kinds.
+/// A new kind needs a variant here and in [`Handover`], a part of [`LinuxDatapath`] like [`XdpDatapath`], and an arm in each `match` of
+/// this file, which the compiler lists. [`Interfaces`] is independent of kinds.
 #[derive(Debug)]
 pub(super) enum Attachment {
-    /// AF_XDP sockets on the interface itself.
+    /// AF_XDP sockets on the interface.
     Xdp(XdpAttachment),
-    /// Programs at its tc hooks.
+    /// Programs at the interface's tc hooks.
     Tc(TcOpenable),
 }
 
-/// What the workers are given of an open port, by kind of attachment.
+/// The parts of an open port that go to the workers.
 enum Handover {
-    /// Its queues, in order.
+    /// The port's queues, in order.
     Xdp(Vec<XskPort>),
-    /// Its tag on the trunk.
+    /// The port's tag on the trunk.
     Tc(FlowSlot),
 }
 
-/// What new interfaces are attached to.
+/// The datapath that attaches to new interfaces.
 enum Kind {
     Xdp(XdpDatapath),
     Tc(TcPorts),
@@ -70,38 +70,38 @@ impl Kind {
     }
 }
 
-/// A port that is open and not yet the workers': it is handed over when the snapshot knows it.
+/// An open port that the workers do not have yet. They get it when the snapshot contains it.
 struct NewPort {
     name: Arc<str>,
     handover: Handover,
-    /// What to say when it forwards.
+    /// The log message for when the port forwards.
     said: String,
 }
 
-/// What there is for the life of the process.
+/// Settings that stay constant while the process runs.
 pub(super) struct DatapathConfig {
     pub mode: Mode,
-    /// How long the packets may be in which pods send TCP over IPv4, in bytes, and the uplink's interface.
+    /// The maximum size in bytes of pods' TCP packets over IPv4, and the uplink's interface. `None` keeps the kernel's size.
     pub big_tcp: Option<(u32, Option<Arc<str>>)>,
-    /// Whether the interface of the default route may be attached to.
+    /// Whether to attach to the interface of the default route.
     pub force: bool,
     pub umem: Arc<Umem>,
     pub flow_cache: Option<Arc<KernelFlowCache>>,
-    /// The programs and the trunk, with `attach: tc`.
+    /// The programs and the trunk. `None` with `attach: xdp`.
     pub tc: Option<Arc<TcDatapath>>,
 }
 
-/// See the module.
+/// The attachments to interfaces of this machine.
 pub(super) struct LinuxDatapath {
     kind: Kind,
     force: bool,
     vswitch: Arc<Vswitch>,
     composer: Arc<Composer>,
     events: Receiver<VswitchEvent>,
-    /// Ports that have failed while another one was being closed.
+    /// Ports that failed while another port was being closed.
     failed: VecDeque<VswitchEvent>,
     opened: Vec<NewPort>,
-    /// Interfaces that a default route needs, as asked since [`forget_routes`](Self::forget_routes).
+    /// Indexes of the interfaces that default routes use. `None` until the first query after [`forget_routes`](Self::forget_routes).
     default_routes: Option<Result<BTreeSet<u32>, String>>,
 }
 
@@ -124,12 +124,12 @@ impl LinuxDatapath {
         }
     }
 
-    /// Where the workers tell of ports that have failed.
+    /// The channel on which workers report failed ports.
     pub(super) fn events(&self) -> Receiver<VswitchEvent> {
         self.events.clone()
     }
 
-    /// How often the interfaces are looked at although the kernel tells of changes.
+    /// How often to poll the interfaces, in addition to the kernel's notifications.
     pub(super) const fn pace(&self) -> Pace {
         match self.kind {
             Kind::Xdp(_) => xdp::PACE,
@@ -137,12 +137,12 @@ impl LinuxDatapath {
         }
     }
 
-    /// Keeps what a worker has told.
+    /// Stores a worker's event for [`next_failure`](Self::next_failure).
     pub(super) fn keep_event(&mut self, event: VswitchEvent) {
         self.failed.push_back(event);
     }
 
-    /// The next port that has failed by itself, and why.
+    /// The next port that failed by itself, and the error.
     pub(super) fn next_failure(&mut self) -> Option<(Arc<str>, String)> {
         self.failed.extend(self.events.try_iter());
         while let Some(event) = self.failed.pop_front() {
@@ -165,19 +165,19 @@ impl LinuxDatapath {
         None
     }
 
-    /// Asks anew which interfaces a default route needs when that matters next: routes change at any time, and asking for each
-    /// of a hundred interfaces that come at once takes a while.
+    /// Discards the known default routes, which may change at any time. They are read again for the next interface, and not for each of a
+    /// hundred interfaces that appear together.
     pub(super) fn forget_routes(&mut self) {
         self.default_routes = None;
     }
 
-    /// Whether the way to the machine goes over the interface. Errors are for people.
+    /// Whether a default route uses the interface. An error is text for the log.
     fn carries_default_route(&mut self, index: u32) -> Result<bool, String> {
-        let ask = || default_route_interfaces().map_err(|error| format!("cannot ask for the node's routes: {error}"));
+        let ask = || default_route_interfaces().map_err(|error| format!("cannot read the node's routes: {error}"));
         self.default_routes.get_or_insert_with(ask).as_ref().map(|known| known.contains(&index)).map_err(Clone::clone)
     }
 
-    /// Gives ports that were opened to the workers, which know them by now.
+    /// Hands open ports to the workers. Their snapshot must contain these ports.
     pub(super) fn hand_over(&mut self) {
         let mut said = Vec::new();
         for NewPort { name, handover, said: text } in self.opened.drain(..) {
@@ -196,8 +196,7 @@ impl LinuxDatapath {
             said.push((name, text));
         }
         if !said.is_empty() {
-            // What is said is true then: the second answer comes after a round in which the worker has given the port's
-            // rings buffers to receive into.
+            // Makes the log true: the second answer follows a round in which the worker filled the port's receive rings.
             let _ = (self.vswitch.counters(), self.vswitch.counters());
         }
         for (name, text) in said {
@@ -205,12 +204,12 @@ impl LinuxDatapath {
         }
     }
 
-    /// What was forwarded without the workers, with these interfaces.
+    /// Traffic that the flow cache forwarded, including these interfaces'.
     pub(super) fn cached(&self, interfaces: &Interfaces<Self>) -> Cached {
         cached(self.kind.accounts(), interfaces)
     }
 
-    /// Lets go of the workers.
+    /// Drops the reference to the workers. Keeps the counts.
     pub(super) fn into_accounts(self) -> Accounts {
         match self.kind {
             Kind::Xdp(xdp) => xdp.accounts,
@@ -218,19 +217,18 @@ impl LinuxDatapath {
         }
     }
 
-    /// The workers have a port no more when this returns, and what they have told of it before is forgotten: the next port of this
-    /// number is another one.
+    /// Takes the port from the workers, and discards their earlier events about it, as its number may be reused.
     fn remove(&mut self, id: PortId) {
         self.vswitch.remove_port(id);
-        // Answered when the workers have closed their queues: until then these cannot be opened again, and the interface must not
-        // go back to the host's stack.
+        // The workers answer after closing the port's queues. Before that, the queues cannot be opened again, and the interface must not
+        // return to the host's stack.
         let _ = self.vswitch.counters();
         self.failed.extend(self.events.try_iter());
         self.failed.retain(|event| !matches!(event, VswitchEvent::PortGone { port, .. } if *port == id));
     }
 }
 
-/// What was forwarded without the workers.
+/// Traffic that the flow cache forwarded, including the open interfaces'.
 pub(super) fn cached(accounts: &Accounts, interfaces: &Interfaces<LinuxDatapath>) -> Cached {
     accounts.cached(interfaces.open_attachments().filter_map(|(name, attachment)| {
         let account = match attachment {
@@ -247,7 +245,7 @@ impl Datapath for LinuxDatapath {
     fn attach(&mut self, entry: &PortEntry, link: &LinkStatus) -> Result<Attachment, AttachError> {
         if !self.force && self.carries_default_route(link.index).map_err(AttachError::Refused)? {
             let name = &entry.interface;
-            let help = "help: start with --force if that is meant";
+            let help = "help: start with --force if that is intended";
             return Err(AttachError::Refused(format!("{name} carries the node's default route\n{help}")));
         }
         match &self.kind {
@@ -282,7 +280,7 @@ impl Datapath for LinuxDatapath {
     ) -> Result<Option<String>, String> {
         match (&self.kind, attachment) {
             (Kind::Xdp(xdp), Attachment::Xdp(attachment)) => xdp.refresh(entry, link, attachment),
-            // Its number of queues does not matter, and all else rtnetlink tells.
+            // The number of queues does not matter here, and rtnetlink reports all other changes.
             (_, Attachment::Tc(attachment)) => attachment.restore(entry).map(|()| None),
             (Kind::Tc(_), Attachment::Xdp(_)) => Ok(None),
         }
@@ -334,11 +332,11 @@ impl Datapath for LinuxDatapath {
             (Kind::Tc(tc), Attachment::Tc(attachment)) => tc.close(attachment),
             _ => {}
         }
-        // The port's flows end, as it may be opened again, and be another pod's, before the workers know of that.
+        // Ends the port's flows now, as it may be opened again for another pod before the workers know that.
         if let Some(id) = self.composer.id_of(&entry.name) {
             self.composer.end_flows(id);
             self.remove(id);
-            // Once more: the other side may have published meanwhile, and workers that still had the port may have added flows.
+            // Again, because the policy thread may have published meanwhile, and workers that still had the port may have added flows.
             self.composer.end_flows(id);
         }
         match (&mut self.kind, attachment) {

@@ -1,4 +1,4 @@
-//! What the state knows about an address.
+//! The facts that the state has about an address.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
-//! Whether this machine can do what the configuration asks for, told before anything is touched.
+//! Checks whether this machine can do what the configuration requires, before changing anything.
 //!
-//! `gather` asks the system and changes nothing; `judge` is a function of the answers. Each finding says what is, why
-//! it matters and what to do.
+//! [`Facts`] reads the system's state, and [`judge`] derives findings from it. Each finding says what the problem is, why it matters and
+//! what to do.
 
 mod facts;
 pub(super) mod hubble;
@@ -19,37 +19,37 @@ use super::config::{Attach, Config, Mode, Poll, PortEntry, buffers};
 use bulkhead_answers::output;
 pub(super) use facts::{Facts, Offload, namespace_path, version_of};
 
-/// bpf_link for XDP, which detaches the program with the process, came with this version.
+/// Minimum Linux version: the first with bpf_link for XDP, which detaches a program when its process ends.
 const KERNEL: (u32, u32) = (5, 9);
-/// Packets in several buffers (`XDP_USE_SG`) came with this one.
+/// Minimum Linux version for packets in several buffers (`XDP_USE_SG`).
 const KERNEL_JUMBO: (u32, u32) = (6, 6);
-/// The longest packet that fits one buffer of 4 KiB with its headroom and link header.
+/// Maximum packet size in bytes that fits one 4 KiB buffer with its headroom and link header.
 const ONE_BUFFER_MTU: u32 = 3_498;
 
-/// How bad a finding is.
+/// The severity of a finding, worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Severity {
-    /// Nothing will start.
+    /// The vswitch cannot start.
     Error,
-    /// Some of it will not work.
+    /// The vswitch can start, but something will not work.
     Warning,
-    /// Good to know.
+    /// Information only.
     Note,
 }
 
-/// One thing that was found.
+/// One result of the checks.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub(super) struct Finding {
-    /// How bad it is.
+    /// The severity of the problem.
     pub severity: Severity,
-    /// What is.
+    /// The observed fact.
     pub what: String,
-    /// Why it matters.
+    /// The consequence.
     pub why: String,
-    /// What to do.
+    /// The remedy.
     pub remedy: String,
-    /// Whether a vswitch that runs says this again when it is so: then it need not be said at start.
+    /// Whether the running vswitch logs this too. Then the log at start omits it.
     #[serde(skip)]
     pub comes_again: bool,
 }
@@ -60,7 +60,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Judges the facts. The worst findings come first.
+/// Derives the findings, worst first. `force` allows interfaces that carry a default route.
 pub(super) fn judge(config: &Config, facts: &Facts, force: bool) -> Vec<Finding> {
     let mut findings = Findings(Vec::new());
     findings.kernel(facts);
@@ -70,7 +70,7 @@ pub(super) fn judge(config: &Config, facts: &Facts, force: bool) -> Vec<Finding>
     for entry in &config.ports {
         findings.interface(config, entry, facts, force);
     }
-    // With programs at tc pods and their offloads stay as they are.
+    // At tc, interfaces keep their offloads.
     if config.attach == Attach::Xdp {
         findings.offloads(config, facts);
         findings.flow_cache(config, facts);
@@ -88,7 +88,7 @@ pub(super) fn judge(config: &Config, facts: &Facts, force: bool) -> Vec<Finding>
 const OFFLOAD: &str = "TCP and UDP packets leave it without checksums, which only the kernel's own forwarding completes; \
     receivers drop them (ping still works)";
 
-/// What a port's checksum offload means, none when all is well or nothing is known.
+/// The finding about a port's checksum offload. `None` if the offload is off or unknown.
 pub(super) fn judge_offload(entry: &PortEntry, offload: &Offload) -> Option<Finding> {
     let (peer, port) = (&entry.peer, &entry.name);
     let (severity, what, remedy) = match offload {
@@ -136,7 +136,7 @@ impl Findings {
         self.unknown_offloads(&unknown);
     }
 
-    /// One finding for all of them: a node has a hundred pods.
+    /// Adds one finding for all these ports, as a node may have a hundred pods.
     fn unknown_offloads(&mut self, ports: &[&str]) {
         if !ports.is_empty() {
             let ports = output::some_of(ports, 5);
@@ -150,9 +150,9 @@ impl Findings {
         }
     }
 
-    /// One finding for all of them, as above.
+    /// Adds one finding for all ports whose peer receives no redirected packets.
     fn flow_cache(&mut self, config: &Config, facts: &Facts) {
-        // In generic mode any interface will do; what fixes the offloads turns this one on.
+        // Generic mode works with every interface. `fix_offloads` also turns on receive offload.
         let is_left = |entry: &&PortEntry| facts.without_frames.contains(&entry.name) && !entry.fix_offloads;
         let ports: Vec<&str> = config.ports.iter().filter(is_left).map(|entry| &*entry.name).collect();
         if config.attach == Attach::Xdp && config.flow_cache && config.mode != Mode::Skb && !ports.is_empty() {
@@ -172,7 +172,7 @@ impl Findings {
         self.0.push(Finding { severity, what, why: why.to_owned(), remedy, comes_again: false });
     }
 
-    /// A port that cannot be opened yet.
+    /// Adds a finding about a port that cannot be opened yet.
     fn add_for_now(&mut self, what: String, remedy: String) {
         let (severity, why) = (Severity::Warning, "its port stays closed until this is fixed".to_owned());
         self.0.push(Finding { severity, what, why, remedy, comes_again: true });
@@ -282,7 +282,7 @@ impl Findings {
                 "AF_XDP needs Ethernet packets, which tunnels and the loopback interface do not carry",
                 "name an Ethernet interface, such as a veth or a network card",
             ),
-            // It is made at start.
+            // The vswitch creates this interface at start.
             None if config.created_host.as_ref().is_some_and(|created| *created.interface == **name) => {}
             None => self.add_for_now(
                 format!("port {port}: there is no interface {name}"),
@@ -307,7 +307,7 @@ impl Findings {
         }
     }
 
-    /// The trunk's queues, one for each worker, however many ports there are.
+    /// Checks that the buffers suffice for the trunk's queues. Each worker has one, regardless of the number of ports.
     fn trunk_memory(&mut self, config: &Config, frames: u32) {
         let workers = u32::try_from(config.workers.cores.len()).unwrap_or(u32::MAX);
         let needed = workers.saturating_mul(buffers::TRUNK.receive).saturating_add(buffers::UNDER_WAY);

@@ -59,10 +59,10 @@ async fn answer(request: Request, shared: &Shared) -> Result<Value, Failure> {
         Request::Explain(asked) => return explained(asked, shared).await,
         Request::Enforcement(asked) => return enforcement(asked, shared).await,
         Request::Sessions(filter) => {
-            // One list at a time: whoever asks how the vswitch is does not wait for more than that.
+            // One session list at a time, so that a status request waits for at most one.
             let _turn = shared.listing.lock().await;
             let observer = shared.observer.clone();
-            // The workers are asked for a page after the other, which takes as long as it takes.
+            // The workers return sessions in pages. The total time is not limited.
             let listed = tokio::task::spawn_blocking(move || sessions::list(&observer, &filter)).await;
             serde_json::to_value(listed.map_err(|error| Failure::new("internal", error.to_string(), "report it"))??)
         }
@@ -87,7 +87,7 @@ async fn answer(request: Request, shared: &Shared) -> Result<Value, Failure> {
             serde_json::to_value(kept.map_err(|error| Failure::new("internal", error.to_string(), "report it"))?)
         }
         Request::Reload => {
-            // An error means that the vswitch is about to end.
+            // An error means that the vswitch is shutting down.
             let _ = shared.notices.send(Notice::Look);
             Ok(Value::Object(serde_json::Map::new()))
         }
@@ -95,14 +95,14 @@ async fn answer(request: Request, shared: &Shared) -> Result<Value, Failure> {
     value.map_err(|error| Failure::new("internal", error.to_string(), "report it"))
 }
 
-/// How long a name that is not this node's is asked for. The policy thread is busy for some milliseconds, with a large state for seconds.
+/// How long to wait for the policy thread to look up a name. Compiling keeps it busy for milliseconds, with a large state for seconds.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// How long the journal's thread may take to write what it was told.
+/// How long the journal's thread may take to flush its queue to the file.
 const FLUSHED: Duration = Duration::from_secs(1);
 
 async fn enforcement(asked: PolicyQuestion, shared: &Shared) -> Result<Value, Failure> {
-    // One at a time, as below: workers are asked, and those who wait ask often.
+    // One at a time: the query goes to the workers, and waiting clients repeat it often.
     let _turn = shared.listing.lock().await;
     let observer = shared.observer.clone();
     let internal = |error: &dyn std::fmt::Display| Failure::new("internal", error.to_string(), "report it");
@@ -113,11 +113,11 @@ async fn enforcement(asked: PolicyQuestion, shared: &Shared) -> Result<Value, Fa
 
 async fn explained(asked: Connection, shared: &Shared) -> Result<Value, Failure> {
     let now = shared.observe().await;
-    // One at a time, as with lists of sessions: names may have to be waited for.
+    // One at a time: looking up names may block.
     let _turn = shared.listing.lock().await;
     let observer = shared.observer.clone();
     let explain = move || {
-        // What is in force may be newer than what was observed.
+        // The snapshot in force may be newer than the observation.
         let snapshot = observer.snapshot();
         let node = explain::Node {
             name: now.about.node.clone(),
@@ -133,7 +133,7 @@ async fn explained(asked: Connection, shared: &Shared) -> Result<Value, Failure>
     serde_json::to_value(explained).map_err(|error| internal(&error))
 }
 
-/// Names of the state, from a thread that may be compiling.
+/// Looks up names at the policy thread, which may be busy compiling.
 struct Names<'a>(&'a Observer);
 
 impl Names<'_> {
@@ -158,7 +158,7 @@ impl explain::Names for Names<'_> {
     }
 }
 
-/// Audited policies that the status names: a line of them.
+/// Maximum number of audited policies in the status: about one line.
 const SHOWN: usize = 5;
 
 fn status(now: &Observation, shared: &Shared) -> Status {
@@ -247,7 +247,7 @@ fn status(now: &Observation, shared: &Shared) -> Status {
     }
 }
 
-/// The process, as no other one of this vswitch is called: when it was first asked, in milliseconds since 1970.
+/// Identifies this process among all processes of this vswitch: the time of the first call, in milliseconds since 1970.
 pub(crate) fn instance() -> u64 {
     static FIRST_ASKED: OnceLock<u64> = OnceLock::new();
     *FIRST_ASKED.get_or_init(|| milliseconds(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()))
@@ -257,7 +257,7 @@ pub(crate) fn milliseconds(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The ports of the configuration in its order, then the added ones.
+/// The configured ports in the configuration's order, then the added ports.
 fn ports(now: &Observation) -> Vec<PortRow> {
     now.interfaces.ports.iter().map(|port| port_row(now, port)).collect()
 }
@@ -290,7 +290,7 @@ fn port_row(now: &Observation, port: &PortStatus) -> PortRow {
     }
 }
 
-/// What each policy has decided, the busiest first.
+/// The packets that each policy decided, busiest policy first.
 fn policies(now: &Observation) -> Vec<PolicyRow> {
     let audited = now.audited.as_deref();
     let is_audited = |policy: &AuditedPolicy| audited.is_some_and(|audited| audited.contains(policy));
@@ -311,7 +311,7 @@ fn policies(now: &Observation) -> Vec<PolicyRow> {
     });
     let mut rows: Vec<PolicyRow> = rows.collect();
     rows.sort_by_key(|row| std::cmp::Reverse(row.allowed + row.denied + row.audited));
-    // Those that would have denied nothing yet: whoever looks for a policy finds it, and what is said beside it.
+    // Audited policies that would have denied nothing yet are listed as well, marked as not enforced.
     let quiet = audited.into_iter().flatten().filter(|policy| !named.contains(policy));
     rows.extend(quiet.map(|policy| PolicyRow {
         origin: policy.to_string(),
@@ -323,7 +323,7 @@ fn policies(now: &Observation) -> Vec<PolicyRow> {
     rows
 }
 
-/// The tables in force by port; with their rules when one port is asked for.
+/// The tables in force, one row per port. Includes the rules if `wanted` names a port.
 fn tables(now: &Observation, wanted: Option<&str>) -> Result<Vec<TableRow>, Failure> {
     let snapshot = &*now.snapshot;
     let Some(name) = wanted else {
@@ -346,7 +346,7 @@ fn table(now: &Observation, id: PortId, has_rules: bool) -> Option<TableRow> {
     let port = snapshot.port(id)?;
     let tables = snapshot.table(port.table()?)?;
     let rules = tables.rules();
-    // Many rules have one origin.
+    // Many rules share an origin.
     let mut names: HashMap<u32, String> = HashMap::new();
     let list = origins.map_or_else(Vec::new, |origins| {
         let mut line = |(at, rule): (usize, &Rule)| {
@@ -366,7 +366,7 @@ fn table(now: &Observation, id: PortId, has_rules: bool) -> Option<TableRow> {
     Some(TableRow { port: port.name.to_string(), rules: rules.len(), list, not_enforced })
 }
 
-/// The audited policies that the table of all policies has rules of.
+/// The audited policies that have rules in this table.
 fn audited_in(now: &Observation, table: &Tables) -> Vec<String> {
     let Some(audited) = now.audited.as_deref() else { return Vec::new() };
     let origins: BTreeSet<OriginId> = table.rules().iter().map(|rule| rule.origin).collect();

@@ -1,30 +1,29 @@
-//! The connections of one listener, of which there are only so many.
+//! Limits the connections of one listener.
 //!
-//! Those that have asked nothing yet, those whose question is being answered, and those that have their answer are counted apart, and so
-//! are questions about added ports, which may wait for a pod: a hundred pods that start at once have a hundred connections, and neither
-//! they nor a person who asks meanwhile are to be turned away.
+//! Each [`Stage`] has its own limit. A hundred pods that start at once hold a hundred connections in `Changing`, and still no other client
+//! is rejected.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::task::AbortHandle;
 
-/// What a connection does.
+/// The current activity of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// It has asked nothing yet.
+    /// No request received yet.
     New,
-    /// What it has asked is being answered.
+    /// A request is being answered.
     Asking,
-    /// The same, about added ports.
+    /// A request about added ports is being answered. May wait for a pod.
     Changing,
-    /// It watches, until it ends.
+    /// Receives a stream until the connection ends.
     Watching,
-    /// It has its answer.
+    /// The last request was answered.
     Answered,
 }
 
-/// How many connections there may be in each stage.
+/// Maximum number of connections in each stage.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub new: usize,
@@ -54,26 +53,26 @@ struct Connection {
 
 #[derive(Default)]
 struct List {
-    /// Those that have been in their stage for longest first.
+    /// Ordered by time in the current stage, longest first.
     connections: VecDeque<Connection>,
     next: u64,
 }
 
-/// See the module.
+/// Tracks the connections and enforces their limits.
 #[derive(Clone)]
 pub(crate) struct Connections {
     limits: Limits,
     list: Arc<Mutex<List>>,
 }
 
-/// A connection's place among the others.
+/// Handle of one connection, with which it reports its stage.
 pub(crate) struct Place {
     number: u64,
     connections: Connections,
 }
 
 impl Place {
-    /// The connection is in this stage from now on. False where no more may be in it and none of them can be ended, since they wait.
+    /// Moves the connection to this stage. Returns false if `Changing` or `Watching` is full. Other full stages end their oldest one.
     pub(crate) fn enter(&self, stage: Stage) -> bool {
         self.connections.enter(self.number, stage)
     }
@@ -84,8 +83,7 @@ impl Connections {
         Self { limits, list: Arc::default() }
     }
 
-    /// Serves one more. Where there are as many as there may be, the oldest one that has asked nothing ends: so whoever opens many and
-    /// says nothing keeps nobody from being answered.
+    /// Serves another connection. At the limit of `New`, ends the oldest connection without a request, so idle clients lock out no others.
     pub(crate) fn serve<F: Future<Output = ()> + Send + 'static>(&self, connection: impl FnOnce(Place) -> F) {
         let number = {
             let mut list = self.lock();
@@ -128,7 +126,7 @@ impl List {
         self.connections.iter().filter(|connection| connection.stage == stage).count()
     }
 
-    /// Ends the oldest ones of a stage until there is room for one.
+    /// Aborts the oldest connections of a stage until another one fits.
     fn make_room(&mut self, stage: Stage, limit: usize) {
         while self.count(stage) >= limit.max(1) {
             let oldest = self.connections.iter().position(|connection| connection.stage == stage);
@@ -144,7 +142,7 @@ mod tests {
 
     use super::*;
 
-    /// Opens a connection that lasts for ever. Returns its place.
+    /// Opens a connection that never ends by itself. Returns its place.
     async fn open(connections: &Connections) -> Place {
         let (tell, mut told) = mpsc::unbounded_channel();
         connections.serve(|place| async move {
@@ -172,7 +170,7 @@ mod tests {
         assert_eq!(stages(&connections), all, "the third one had to go");
         let [_, _, _] = [open(&connections).await, open(&connections).await, open(&connections).await];
         assert_eq!(stages(&connections)[3..], [(6, Stage::New), (7, Stage::New)]);
-        // One that has its port makes room for another one, and asks on.
+        // A connection that has its port frees its slot for another one, and sends further requests.
         assert!(first.enter(Stage::Answered) && second.enter(Stage::Answered));
         assert_eq!(stages(&connections).last(), Some(&(2, Stage::Answered)));
         assert!(!stages(&connections).contains(&(1, Stage::Answered)));

@@ -1,8 +1,7 @@
-//! What the vswitch would do with a connection: its first packet and the reply, judged by the snapshot in force.
+//! Explains how the vswitch would treat a new connection: judges its first packet and the reply against the snapshot in force.
 //!
-//! A worker of its own judges them, which has the workers' code and none of their sessions: the answer is what a new connection gets,
-//! and the workers notice nothing. Ends are found in the snapshot; only pods of other nodes are asked of the policy thread, which is
-//! given some time, as it may be compiling.
+//! A separate worker with the same code and an empty session table judges them, so the real workers are unaffected. Ends are looked up in
+//! the snapshot. Only pods of other nodes need the policy thread, which may be compiling and has a time limit to answer.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -21,16 +20,16 @@ use bulkhead_answers::fabric::{self, Judge, probe};
 use bulkhead_answers::translate::Translation;
 use bulkhead_observe::admin::{Connection, Explanation, Failure, LiveWalk, NotOpen};
 
-/// Asks the policy thread what the state says.
+/// Looks up names at the policy thread.
 pub(super) trait Names {
-    /// The addresses of a pod, none when the state has no such pod.
+    /// The addresses of a pod. `None` if the state has no such pod.
     fn addresses_of(&self, pod: &PodName) -> Result<Option<Vec<IpAddr>>, Failure>;
 
-    /// What Services make of connections.
+    /// How Services translate the connections.
     fn translations(&self, asked: Asked) -> Result<Vec<(fabric::End, Translation)>, Failure>;
 }
 
-/// What is judged by.
+/// The state of this node that explanations use.
 pub(crate) struct Node<'a> {
     pub name: Arc<str>,
     pub snapshot: &'a Snapshot,
@@ -39,20 +38,20 @@ pub(crate) struct Node<'a> {
     pub is_denying: bool,
 }
 
-/// One end.
+/// One address of the connection's source or destination.
 struct End {
-    /// As it was asked for, or the port that has its address.
+    /// The requested name, or the name of the port with this address.
     name: String,
     address: IpAddr,
-    /// The port behind which it is.
+    /// The port that leads to the address.
     port: PortId,
     is_here: bool,
 }
 
-/// Answers.
+/// Explains a connection.
 ///
 /// # Errors
-/// When an end is not known, or neither is on this node.
+/// An end is unknown, or neither end is on this node.
 pub(super) fn explain(node: &Node<'_>, asked: &Connection, names: &impl Names) -> Result<Explanation, Failure> {
     let port: Option<PortProtocol> = asked.port.as_deref().map(parsed).transpose()?;
     let to: Target = parsed(&asked.to)?;
@@ -71,7 +70,7 @@ pub(super) fn explain(node: &Node<'_>, asked: &Connection, names: &impl Names) -
             told.services.push(node.translated(&asked.from, &from, translation)?);
         }
     }
-    // An address is a Service's for every client of its family, or for none.
+    // An address belongs to a Service for all clients of its family, or for none.
     if told.services.is_empty() {
         let missing = || Failure::new("malformed", "the port is missing", "add a port, for example 80/TCP");
         told.walks = node.walks(&sources, &ends(node.snapshot, &asked.to, names)?, port.ok_or_else(missing)?)?;
@@ -83,7 +82,7 @@ fn parsed<T: std::str::FromStr<Err = String>>(text: &str) -> Result<T, Failure> 
     text.parse().map_err(|error: String| Failure::new("malformed", error, "docs/admin.md describes the requests"))
 }
 
-/// The ends that a name stands for: one for each address.
+/// The ends that a name represents, one for each address.
 fn ends(snapshot: &Snapshot, name: &str, names: &impl Names) -> Result<Vec<End>, Failure> {
     let addresses = match parsed(name)? {
         EndName::Address(address) => vec![address],
@@ -106,7 +105,7 @@ fn ends(snapshot: &Snapshot, name: &str, names: &impl Names) -> Result<Vec<End>,
     addresses.into_iter().map(|address| end(snapshot, name, address)).collect()
 }
 
-/// An address that is not here is where the node's routes lead: behind the uplink, or behind the host port of a node with one card.
+/// The port of an address on another machine is that of the node's route: the uplink, or the host port of a node with one network card.
 fn end(snapshot: &Snapshot, name: &str, address: IpAddr) -> Result<End, Failure> {
     let owner = snapshot.owner(address);
     let port = owner.or_else(|| snapshot.routes().lookup(address)).ok_or_else(|| {
@@ -118,7 +117,7 @@ fn end(snapshot: &Snapshot, name: &str, address: IpAddr) -> Result<End, Failure>
 }
 
 impl Node<'_> {
-    /// The ways between the ends, one for each pair of a family.
+    /// Judges all pairs of source and destination addresses of the same family.
     fn walks(&self, sources: &[End], destinations: &[End], port: PortProtocol) -> Result<Vec<LiveWalk>, Failure> {
         let mut walks = Vec::new();
         for from in sources {
@@ -137,7 +136,7 @@ impl Node<'_> {
         Ok(walks)
     }
 
-    /// A connection to a Service. Of its ways this node judges those that begin or end here.
+    /// Explains a connection to a Service. This node judges only the paths that start or end on it.
     fn translated(
         &self,
         name: &str,
@@ -145,7 +144,7 @@ impl Node<'_> {
         translation: Translation,
     ) -> Result<Translated<LiveWalk>, Failure> {
         Translated::new(from, translation, |leg| {
-            // What the state does not know yet has the name that was asked for.
+            // An address that the state does not know keeps the requested name.
             let end_of = |of: &fabric::End| {
                 let known = if of == from { name.to_owned() } else { of.to_string() };
                 end(self.snapshot, &known, of.address())
@@ -172,7 +171,7 @@ impl Node<'_> {
         };
         let (mut has_passed, translation) = pass(false, from.port, probe.request())?;
         if has_passed {
-            // The other end answers whom it sees: the node, where the connection is masqueraded.
+            // The other end replies to the source that it sees: the node's address if the connection is masqueraded.
             if let Some(seen) = translation {
                 probe = Probe { src: seen.src, sport: seen.sport, ..probe };
             }
@@ -222,13 +221,13 @@ impl Node<'_> {
         })
     }
 
-    /// A table has the name of a port that has it, as `bulkhead tables` lists them.
+    /// The name of the first port that uses the table. `bulkhead tables` lists tables by these names.
     fn table_name(&self, id: TableId) -> Arc<str> {
         let port = self.snapshot.ports().iter().find(|port| port.table() == Some(id));
         port.map_or_else(|| "of no port".into(), |port| port.name.clone())
     }
 
-    /// What keeps a port from forwarding.
+    /// Why the port does not forward. `None` if it is open or unknown.
     fn not_open(&self, id: PortId) -> Option<NotOpen> {
         let port = self.snapshot.port(id)?;
         let Some(status) = self.ports.iter().find(|status| status.name == port.name) else {

@@ -1,4 +1,4 @@
-//! Metrics in the OpenMetrics text format, before they are written.
+//! Metrics with their values, before they are encoded as OpenMetrics text.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Unit;
 
-/// Names and values of a time series.
+/// Label names and values of a time series.
 pub(crate) type Labels = Vec<(&'static str, String)>;
 
 /// One metric with its values.
@@ -24,7 +24,7 @@ struct Family {
     values: Vec<(Labels, Value)>,
 }
 
-/// A value as it is written: a count without a point.
+/// A metric's value. Counts are written without a decimal point.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Value {
     Count(u64),
@@ -56,11 +56,11 @@ impl Kind {
     }
 }
 
-/// A scrape: every metric with its values.
+/// The metrics of one scrape, with their values.
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
     families: Vec<Family>,
-    /// Name, help and times, in seconds.
+    /// Name, help text and histogram. Values are in seconds.
     pub(super) histograms: Vec<(&'static str, &'static str, Histogram)>,
 }
 

@@ -1,14 +1,14 @@
-//! What load balancers ask of a node over HTTP: whether it has endpoints of a Service whose external policy is Local
-//! (`healthCheckNodePort`), and whether its proxy works and the node stays (`/healthz`, `/livez`). As kube-proxy answers them.
+//! Answers HTTP health checks of load balancers, in the same way as kube-proxy: for Services with `externalTrafficPolicy: Local`
+//! (`healthCheckNodePort`), whether this node has endpoints; for the node (`/healthz`, `/livez`), whether the vswitch works.
 //!
 //! ```text
 //!   policy thread --NodeHealth--> [ listeners ] opens and closes ports --> a request --> [ answers ]
-//!                                      '--> what is served, for `bulkhead status`
+//!                                      '--> ports served, for `bulkhead status`
 //! ```
-//! A port that cannot be had, since kube-proxy still runs for one, is said once, and tried again as often as [`AGAIN`] says. All ports
-//! share their connections, of which each has one request: a Service that is asked without end takes no descriptors from the vswitch.
+//! If a port cannot be bound (kube-proxy may still use it), that is logged once, and binding is retried after [`AGAIN`]. All ports share
+//! one connection limit, and a connection has one request, so a flood of requests cannot exhaust the vswitch's descriptors.
 //!
-//! **Invariant.** The policy thread only leaves word here. It waits for nobody.
+//! **Invariant.** The policy thread only publishes `NodeHealth`. It never waits for this module.
 
 mod answers;
 mod listen;
@@ -31,27 +31,27 @@ use bulkhead_answers::services::NodeHealth;
 use bulkhead_observe::admin::{RefusedPort, ServiceHealth};
 pub(crate) use listen::listen;
 
-/// Connections of all ports at a time. A balancer has one now and then for each Service.
+/// Limits of concurrent connections to all health check ports. A balancer opens a short one at intervals for each Service.
 const CONNECTIONS: Limits = Limits { new: 128, asking: 1, changing: 1, watching: 1, answered: 1 };
 
-/// One request, and an answer that fits the socket's buffer.
+/// One request per connection. The answer fits the socket's buffer.
 const CONVERSATION: Conversation = Conversation { lasting: Duration::from_secs(10), is_single: true };
 
-/// How long after a port could not be had it is tried again: sooner than a balancer gives a node up, which takes some failed probes.
+/// Interval between attempts to bind a port. Shorter than the several failed probes after which a balancer gives up on a node.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// Ports of Services that are served. With the connections they stay below the 1024 descriptors that a process has where nobody says
-/// otherwise, of which a port of the vswitch needs some.
+/// Maximum number of Service ports served. With the connections, they stay below the default limit of 1024 descriptors per process, and
+/// leave some for the vswitch's ports.
 const MOST: usize = 512;
 
-/// See the module.
+/// Health checks of the node and its Services.
 #[derive(Debug)]
 pub(super) struct Health {
-    /// Where the proxy's own port is; those of Services are at the same address.
+    /// Address and port of the node's own checks. Services' ports are at the same IP address.
     address: SocketAddr,
     known: watch::Receiver<NodeHealth>,
     served: Mutex<Served>,
-    /// When it was found healthy last, before this process at the earliest.
+    /// The last time the node was found healthy. At first, the time this process started.
     healthy_at: Mutex<SystemTime>,
 }
 
@@ -62,12 +62,12 @@ struct Served {
 }
 
 impl Health {
-    /// Nothing is served yet.
+    /// Creates the state. [`serve`] opens the ports.
     pub(super) fn new(address: SocketAddr, known: watch::Receiver<NodeHealth>) -> Self {
         Self { address, known, served: Mutex::default(), healthy_at: Mutex::new(SystemTime::now()) }
     }
 
-    /// What is served now.
+    /// The ports and the node's health, for `bulkhead status`.
     pub(super) fn status(&self, observer: &Observer) -> ServiceHealth {
         let Served { open, refused } = self.served.lock().unwrap_or_else(PoisonError::into_inner).clone();
         ServiceHealth {
@@ -79,13 +79,13 @@ impl Health {
         }
     }
 
-    /// Whether what balancers send to Services here is served.
+    /// Whether this node serves traffic that balancers send to Services.
     fn is_healthy(&self, observer: &Observer) -> bool {
         self.known.borrow().is_listed && observer.is_serving()
     }
 }
 
-/// Serves until it is dropped.
+/// Serves health checks until the future is dropped.
 pub(super) async fn serve(health: Arc<Health>, observer: Observer) {
     let mut known = health.known.clone();
     let mut listeners = Listeners {
@@ -109,7 +109,7 @@ pub(super) async fn serve(health: Arc<Health>, observer: Observer) {
         };
         tokio::select! {
             changed = known.changed() => if changed.is_err() {
-                // The policy thread has ended, and the process ends with it. Until then the answers stay.
+                // The policy thread has ended, and the process is about to end. Keep answering until then.
                 return std::future::pending().await;
             },
             () = retry => listeners.again = None,
@@ -122,22 +122,23 @@ struct Listeners {
     observer: Observer,
     connections: Connections,
     open: BTreeMap<u16, JoinHandle<()>>,
-    /// Why each other one is not.
+    /// The error of each wanted port that could not be bound.
     refused: BTreeMap<u16, String>,
-    /// When those are tried again.
+    /// When to try the refused ports again. `None` if no port was refused, or if a retry is due.
     again: Option<Instant>,
-    /// Whether it was said that there are more than are served.
+    /// Whether the log already says that there were more Services than [`MOST`].
     has_told_more: bool,
 }
 
 impl Listeners {
-    /// Serves the ports of these Services, the proxy's own, and no others.
+    /// Opens the node's port and those of these Services, and closes all others.
     async fn follow(&mut self, services: BTreeSet<u16>) {
         let own = self.health.address.port();
         let more = services.len().saturating_sub(MOST);
         if more > 0 && !self.has_told_more {
             log::warn(&format!(
-                "{more} health checks of Services are not served: the limit is {MOST}\nhelp: reduce the number of Services with a healthCheckNodePort"
+                "{more} health checks of Services are not served: the limit is {MOST}\n\
+                 help: reduce the number of LoadBalancer Services with externalTrafficPolicy: Local"
             ));
         }
         self.has_told_more = more > 0;
@@ -146,7 +147,7 @@ impl Listeners {
         self.open = kept;
         for (_, task) in gone {
             task.abort();
-            // Afterwards the port is free: it may be another Service's with the next change.
+            // The port must be free before the next change may give it to another Service.
             let _ = task.await;
         }
         self.refused.retain(|port, _| wanted.contains(port));
@@ -198,7 +199,7 @@ impl Listeners {
         }
     }
 
-    /// Whom the port is for.
+    /// Names the checks that the port serves, for log messages.
     fn whose(&self, port: u16) -> String {
         match self.health.known.borrow().checks.get(&port).filter(|_| port != self.health.address.port()) {
             Some(check) => format!("health checks of Service {}", check.service),

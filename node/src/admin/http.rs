@@ -1,4 +1,4 @@
-//! HTTP over TCP: connections that are bounded in number and time, each of whose requests one function answers.
+//! Serves HTTP/1 over TCP: limits the connections' number and time, and answers each request with one function.
 
 use std::time::Duration;
 
@@ -13,22 +13,22 @@ use tokio::time::timeout;
 
 use super::Connections;
 
-/// How long a client may take for the head of its request.
+/// How long a client may take to send its request head.
 const HEAD: Duration = Duration::from_secs(5);
 
-/// An answer.
+/// A complete HTTP response.
 pub(crate) type Answer = Response<Full<Bytes>>;
 
-/// What a connection is for.
+/// Limits of one connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Conversation {
-    /// How long it may last, whoever is slow.
+    /// Maximum duration of the connection.
     pub lasting: Duration,
-    /// Whether it has one request only.
+    /// Whether the connection closes after one request.
     pub is_single: bool,
 }
 
-/// Answers until it is dropped. Listeners may share their connections' number.
+/// Serves requests until the future is dropped. Listeners that share `connections` share their limit.
 pub(crate) async fn serve<A>(
     listener: TcpListener,
     connections: Connections,
@@ -39,7 +39,7 @@ pub(crate) async fn serve<A>(
 {
     loop {
         let Ok((stream, _)) = listener.accept().await else {
-            // Out of descriptors, for one: no reason to burn a core.
+            // For example, the process has no descriptors left. Avoids a busy loop.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
@@ -52,7 +52,7 @@ pub(crate) async fn serve<A>(
             let mut server = http1::Builder::new();
             server.timer(TokioTimer::new()).header_read_timeout(HEAD).keep_alive(!conversation.is_single);
             let served = server.serve_connection(TokioIo::new(stream), service_fn(answer));
-            // What goes wrong with a client is the client's.
+            // A client's errors concern only that client.
             let _ = timeout(conversation.lasting, served).await;
         });
     }

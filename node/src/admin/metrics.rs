@@ -1,7 +1,7 @@
 //! Metrics in the OpenMetrics text format (<https://prometheus.io/docs/specs/om/open_metrics_spec/>).
 //!
-//! Names are `bulkhead_<subsystem>_<what>_<unit>`. All values are read when they are asked for; nothing is counted twice. The
-//! number of time series is bounded: by ports, workers and drop reasons, and for policies by [`bounded`].
+//! Names are `bulkhead_<subsystem>_<what>_<unit>`. A scrape reads the vswitch's existing counters. Ports, workers and drop reasons limit
+//! the number of time series, and [`bounded`] limits it for policies.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,10 +18,10 @@ use crate::interfaces::PortState;
 use crate::observer::Observation;
 use crate::summary::{Summary, dropped};
 
-/// All metrics as text.
+/// All metrics as OpenMetrics text.
 ///
 /// # Errors
-/// Never in fact: what is written to is a string.
+/// Never: writing to a string cannot fail.
 pub(super) fn render(now: &Observation) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix("bulkhead");
     registry.register_collector(Box::new(Metrics::of(now)));
@@ -105,7 +105,7 @@ impl Metrics {
         );
     }
 
-    /// What audited policies would have denied, also before the last restart.
+    /// Connections that audited policies would have denied. The counts survive restarts.
     fn add_audit(&mut self, now: &Observation) {
         let policies = &now.audit.policies;
         self.gauge(
@@ -130,7 +130,7 @@ impl Metrics {
         self.counter("audit_refused_files", help, now.audit.refused_files);
     }
 
-    /// How well the API server is heard, where there is one.
+    /// State of the connection to the API server. Adds nothing without one.
     fn add_source(&mut self, now: &Observation) {
         let Some(source) = &now.source else { return };
         self.gauge("source_connected", "1 while connected to the API server", source.is_connected.into());
@@ -199,7 +199,7 @@ impl Metrics {
         }
     }
 
-    /// What is watched with `monitor`, `trace` and `capture`.
+    /// Clients of `monitor`, `trace` and `capture`, and records that they missed.
     fn add_stream(&mut self, now: &Observation) {
         let stream = &now.about.stream;
         let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
@@ -271,7 +271,7 @@ impl Metrics {
         self.counter("session_adopted", "Sessions adopted from the previous process", sessions.adopted);
     }
 
-    /// How much is known of Services, and what is translated; nothing where they are off.
+    /// Number of known Services and of translations. Adds nothing if Services are off.
     fn add_services(&mut self, now: &Observation, summary: &Summary<'_>) {
         let Some(Counts { listed, services, vips, backends }) = now.state.services else { return };
         let help = "1 if all Services and endpoint slices are listed; until then nothing is translated";
@@ -301,7 +301,7 @@ impl Metrics {
     }
 }
 
-/// What policies have decided, by labels, those of all rules of a policy and direction together.
+/// Packets that policies decided, by labels. Sums all rules of a policy and direction.
 fn by_policy(now: &Observation, summary: &Summary<'_>) -> Vec<(Labels, OriginCounters)> {
     let mut sums: BTreeMap<Labels, OriginCounters> = BTreeMap::new();
     for (id, counters) in summary.decided() {

@@ -1,4 +1,4 @@
-//! The labels of a policy's time series, whose number is bounded.
+//! The labels of a policy's time series, and the limit on their number.
 
 use std::collections::BTreeMap;
 
@@ -7,11 +7,11 @@ use bulkhead_dataplane::OriginCounters;
 
 use super::exposition::Labels;
 
-/// Policies that have time series of their own; of more, those that decided least are counted together. A node with a thousand
-/// busy policies has other worries than its metrics, and a server of metrics is not to have one that policy names can flood.
+/// Maximum number of policies with separate time series. The least busy others are summed as `others`, so that policy names cannot flood
+/// the metrics server.
 pub(crate) const MAX_POLICIES: usize = 500;
 
-/// Those that have decided most, and the rest as one.
+/// Keeps the [`MAX_POLICIES`] busiest rows and sums the others into one.
 pub(crate) fn bounded(sums: BTreeMap<Labels, OriginCounters>) -> Vec<(Labels, OriginCounters)> {
     let mut rows: Vec<_> = sums.into_iter().collect();
     rows.sort_by_key(|(_, counters)| std::cmp::Reverse(counters.allowed.saturating_add(counters.denied)));
@@ -47,7 +47,7 @@ pub(crate) fn labels_of(origin: Option<Origin>) -> Labels {
         Some(Origin::ClusterPolicy { policy, direction, .. }) => {
             labels("clusternetworkpolicy", "", &policy.to_string(), Some(direction))
         }
-        // The policies that isolate a pod are one answer: their namespace is the pod's.
+        // One series covers all policies that isolate a pod. Their namespace is the pod's.
         Some(Origin::Isolation { policies, direction }) => {
             let namespace = policies.first().map_or("", |policy| &*policy.namespace);
             labels("isolation", namespace, "", Some(direction))

@@ -1,7 +1,7 @@
-//! `/metrics`, `/livez` and `/readyz` over HTTP.
+//! Serves `/metrics`, `/livez` and `/readyz` over HTTP.
 //!
-//! `/livez` asks nobody: whether the threads run that forward. `/readyz` does not either: whether the ports were opened and there is
-//! a policy to judge by. Neither depends on how long a policy takes to compile.
+//! `/livez` reports whether the forwarding threads run, `/readyz` whether the ports were opened and a policy is in force. Both only read
+//! shared state, so a long compilation does not delay them.
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -19,24 +19,24 @@ use super::{Connections, Shared, metrics};
 use crate::listener::bind;
 use crate::log;
 
-/// Connections at a time: what scrapes and probes has one each.
+/// Limits of concurrent connections. Each scraper and each kubelet probe has one.
 pub(crate) const CONNECTIONS: Limits = Limits { new: 32, asking: 1, changing: 1, watching: 1, answered: 1 };
 
-/// A scraper that keeps a connection for five minutes makes another.
+/// A scraper reconnects after five minutes.
 pub(crate) const CONVERSATION: Conversation = Conversation { lasting: Duration::from_secs(300), is_single: false };
 
-/// What OpenMetrics 1.0 calls itself.
+/// The content type of OpenMetrics 1.0.
 pub(crate) const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Takes the address that `admin.listen` names.
+/// Binds `admin.listen`.
 ///
 /// # Errors
-/// When it cannot be had.
+/// The address cannot be bound.
 pub(crate) fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
     bind(address).with_context(|| format!("admin.listen: cannot listen at {address}"))
 }
 
-/// Answers until it is dropped.
+/// Serves requests until the future is dropped.
 pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>) {
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => listener,
@@ -59,7 +59,7 @@ async fn answer(request: Request<Incoming>, shared: Arc<Shared>) -> Answer {
             shared.observer.is_ready(),
             "ports are being opened, there is no policy to judge by, or it is too old",
         ),
-        _ => (StatusCode::NOT_FOUND, "text/plain", "there are /metrics, /livez and /readyz\n".to_owned()),
+        _ => (StatusCode::NOT_FOUND, "text/plain", "this port serves /metrics, /livez and /readyz\n".to_owned()),
     };
     let response = Response::builder().status(status).header(CONTENT_TYPE, kind).body(Full::new(Bytes::from(body)));
     response.expect("a known status and a valid header")

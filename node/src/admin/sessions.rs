@@ -11,13 +11,13 @@ use crate::log;
 use crate::observer::Observer;
 use bulkhead_observe::admin::{EndedSessions, Failure, SessionFilter, SessionRow, Sessions};
 
-/// Sessions of one answer at most: more are nobody's to read.
+/// Maximum number of sessions in one answer.
 const MOST: usize = 10_000;
 
-/// Ports that are told to have most of them.
+/// Number of ports listed, those with the most matching sessions.
 const TOP: usize = 10;
 
-/// Goes through all sessions of all workers.
+/// Lists the matching sessions of all workers.
 pub(super) fn list(observer: &Observer, filter: &SessionFilter) -> Result<Sessions, Failure> {
     let snapshot = observer.snapshot();
     let selector = selector(&snapshot, filter)?;
@@ -44,7 +44,7 @@ pub(super) fn list(observer: &Observer, filter: &SessionFilter) -> Result<Sessio
     Ok(listed)
 }
 
-/// Ends the sessions that match. The limit does not count.
+/// Ends all matching sessions, regardless of the filter's limit.
 pub(super) fn end(observer: &Observer, filter: &SessionFilter) -> Result<EndedSessions, Failure> {
     let selector = selector(&observer.snapshot(), filter)?;
     let mut ended = 0;
@@ -59,7 +59,7 @@ fn no_answer() -> Failure {
     Failure::new("no_answer", "a worker does not answer", "`bulkhead status` shows whether the workers answer")
 }
 
-/// Which sessions are meant.
+/// Resolves the filter's port name.
 fn selector(snapshot: &Snapshot, filter: &SessionFilter) -> Result<SessionSelector, Failure> {
     let named = |name: &str| {
         let help = "`bulkhead ports` lists all ports";
@@ -69,7 +69,7 @@ fn selector(snapshot: &Snapshot, filter: &SessionFilter) -> Result<SessionSelect
     Ok(SessionSelector { port, address: filter.address, service: filter.service })
 }
 
-/// The ports of a session, each once.
+/// The session's ingress and egress ports, without duplicates.
 fn ends(session: &SessionInfo) -> impl Iterator<Item = PortId> {
     let other = Some(session.out_port).filter(|&port| port != session.in_port);
     std::iter::once(session.in_port).chain(other)

@@ -1,4 +1,4 @@
-//! The admin socket: JSON lines, for users whom the file's mode lets in.
+//! Serves the admin socket: one JSON line per request and answer. The socket file's mode controls who may connect.
 
 use std::io;
 use std::sync::Arc;
@@ -16,27 +16,27 @@ use crate::listener::Listener;
 use crate::stream::StreamCounts;
 use bulkhead_observe::admin::{Answer, Failure, Request, read_request};
 
-/// Bytes of a request. The longest one names all containers of a node, which have IDs of 64 letters.
+/// Maximum request length in bytes. The longest request lists all containers of a node, whose IDs have 64 characters.
 const LONGEST: u64 = 1 << 18;
 
-/// How long a connection may say nothing.
+/// Connections are closed after this time without a request.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// How long a reader may take for one answer.
+/// How long a client may take to read one answer.
 const WRITTEN: Duration = Duration::from_secs(10);
 
-/// What is answered.
+/// The answer to a request.
 pub(crate) enum Reply {
-    /// This, and that is all.
+    /// A single value.
     Value(Value),
-    /// This, and then lines as they come.
+    /// A value, followed by a stream of lines.
     Lines(Value, Receiver<String>, Arc<StreamCounts>),
 }
 
-/// Bytes of lines that are written with one call.
+/// Maximum bytes of lines written with one call.
 const BATCH: usize = 1 << 16;
 
-/// Has `answer` answer until this is dropped.
+/// Serves requests with `answer` until the future is dropped.
 pub(crate) async fn serve<A>(listener: Listener, answer: impl Fn(Request) -> A + Clone + Send + Sync + 'static)
 where
     A: Future<Output = Result<Reply, Failure>> + Send + 'static,
@@ -45,13 +45,13 @@ where
     let connections = Connections::new(CONNECTIONS);
     loop {
         let Ok((stream, _)) = accepting.accept().await else {
-            // Out of descriptors, for one: no reason to burn a core.
+            // For example, the process has no descriptors left. Avoids a busy loop.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
         let answer = answer.clone();
         connections.serve(|place| async move {
-            // What goes wrong with a client is the client's.
+            // A client's errors concern only that client.
             let _ = converse(stream, &place, answer).await;
         });
     }
@@ -99,10 +99,10 @@ async fn converse<A: Future<Output = Result<Reply, Failure>>>(
     }
 }
 
-/// Writes lines as they come, until there are no more, or the client says something or goes.
+/// Writes lines until the stream ends, or the client sends a byte or disconnects.
 ///
 /// # Errors
-/// When it does not read.
+/// The client does not read.
 async fn write_lines(
     reader: &mut (impl AsyncReadExt + Unpin),
     writer: &mut (impl AsyncWriteExt + Unpin),
@@ -124,7 +124,7 @@ async fn write_lines(
     }
 }
 
-/// Whether there is room for what the connection is for now.
+/// Whether the limits have room for a connection with this request.
 fn admits(request: &Request, place: &Place) -> bool {
     use Request::{AddPort, CheckPort, Monitor, RemovePort, RetainPorts, Trace};
     place.enter(match request {
@@ -134,7 +134,7 @@ fn admits(request: &Request, place: &Place) -> bool {
     })
 }
 
-/// Those who ask for something else make room for each other.
+/// The error for a request whose stage is full. Other stages end their oldest connection instead.
 fn no_room(request: &Request) -> Failure {
     match request {
         Request::Monitor(_) | Request::Trace(_) => {

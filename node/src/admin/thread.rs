@@ -5,20 +5,19 @@ use std::time::Duration;
 use tokio::runtime;
 use tokio::sync::oneshot;
 
-/// A thread with a runtime of its own. Dropped, it ends.
+/// A thread with its own async runtime. Dropping the handle stops the thread and waits for it.
 pub(crate) struct Handle {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
-    /// Another one, which ends with what the tasks have.
+    /// A second thread, which ends when the tasks drop their state.
     other: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Handle {
-    /// Starts the tasks that `begin` spawns. What waits for others does so on `blocking` more threads, and at the end for `ending` at
-    /// most.
+    /// Starts the tasks that `begin` spawns. Blocking calls use up to `blocking` further threads, and may delay shutdown by `ending`.
     ///
     /// # Errors
-    /// When the system refuses a thread.
+    /// The system refuses a thread.
     pub(crate) fn start(
         blocking: usize,
         ending: Duration,
@@ -29,7 +28,7 @@ impl Handle {
         let serve = move || {
             runtime.block_on(async {
                 begin();
-                // An error is the end as well.
+                // A dropped sender also means stop.
                 let _ = stopped.await;
             });
             runtime.shutdown_timeout(ending);
@@ -40,7 +39,7 @@ impl Handle {
 }
 
 impl Handle {
-    /// A thread that ends when the tasks have dropped what they have; it is waited for as well.
+    /// Adds a thread to join at shutdown. It must end when the tasks drop their state.
     pub(super) fn with(mut self, other: std::thread::JoinHandle<()>) -> Self {
         self.other = Some(other);
         self
@@ -51,7 +50,7 @@ impl Drop for Handle {
     fn drop(&mut self) {
         drop(self.stop.take());
         for thread in [self.thread.take(), self.other.take()].into_iter().flatten() {
-            // One that has panicked has said so.
+            // A panicked thread has already logged its panic.
             let _ = thread.join();
         }
     }

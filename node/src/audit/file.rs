@@ -4,8 +4,8 @@
 //!   gzip( {"format": "bulkhead-audit", "version": 1, "node": ...}
 //!         the ledger )
 //! ```
-//! It is written beside and renamed, so that it is whole or as it was before. What is damaged all the same, or of another version or node, is
-//! moved aside and refused whole: the checksum of gzip tells. Half an account would say that something is quiet which is not.
+//! The file is written under another name and renamed, so it is always complete. A damaged file (the gzip checksum tells), or one of
+//! another version or node, is moved aside and not used at all. Partial counts could make a busy policy look unused.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -22,10 +22,10 @@ use serde::{Deserialize, Serialize};
 use super::ledger::Ledger;
 
 const FORMAT: &str = "bulkhead-audit";
-/// Counts the changes of what the ledger is written as.
+/// Version of the ledger's format.
 const VERSION: u32 = 1;
 
-/// What a file may unpack to: many times a full ledger. A bound, because a small file can unpack to anything.
+/// Maximum unpacked size in bytes, many times a full ledger. Limits the memory that a small malicious file can use.
 const MAX_SIZE: u64 = 1 << 26;
 
 #[derive(Debug, Deserialize, Serialize)]
@@ -35,7 +35,7 @@ struct Header {
     node: String,
 }
 
-/// See the module.
+/// The file with a node's audit counts.
 #[derive(Debug)]
 pub(super) struct AuditFile {
     path: PathBuf,
@@ -50,15 +50,15 @@ impl AuditFile {
         Self { path: folder.join(format!("audit-{name}.gz")), node: node.clone() }
     }
 
-    /// Where it is.
+    /// The file's path.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What an earlier process has kept; none when there is none.
+    /// Reads the counts of an earlier process. `None` if the file does not exist.
     ///
     /// # Errors
-    /// When it cannot be used. It was moved aside then.
+    /// The file cannot be used. It has been moved aside.
     pub(super) fn read(&self) -> anyhow::Result<Option<Ledger>> {
         self.try_read().map_err(|error| {
             let aside = self.path.with_extension("gz.damaged");
@@ -84,15 +84,15 @@ impl AuditFile {
         anyhow::ensure!(header.version == VERSION, "it is of version {}, not {VERSION}", header.version);
         anyhow::ensure!(*header.node == *self.node, "it is of node `{}`", header.node);
         let mut rest = Vec::new();
-        // To the end, where the checksum is.
+        // Reads to the end, where the checksum is.
         text.read_to_end(&mut rest).context("it is damaged")?;
         Ok(Some(serde_json::from_slice(&rest).context("it is damaged")?))
     }
 
-    /// The text of a ledger.
+    /// Encodes a ledger.
     ///
     /// # Errors
-    /// None that is known.
+    /// Never in practice.
     pub(super) fn encode(&self, ledger: &Ledger) -> anyhow::Result<Vec<u8>> {
         let header = Header { format: FORMAT.into(), version: VERSION, node: self.node.to_string() };
         let mut text = serde_json::to_vec(&header)?;
@@ -101,16 +101,16 @@ impl AuditFile {
         Ok(text)
     }
 
-    /// Puts the text in the place of the file.
+    /// Replaces the file's content.
     ///
     /// # Errors
-    /// When the system refuses; the file is then as it was.
+    /// The system refuses. The file is then unchanged.
     pub(super) fn write(&self, text: &[u8]) -> anyhow::Result<()> {
         let folder = self.path.parent().unwrap_or(Path::new("/"));
         fs::create_dir_all(folder).with_context(|| format!("cannot create the folder {}", folder.display()))?;
         let new = self.path.with_extension("gz.new");
         let write = || -> std::io::Result<()> {
-            // Who talks to whom is nobody else's business.
+            // Only the owner may read who talks to whom.
             let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
             let mut packer = GzEncoder::new(file, Compression::fast());
             packer.write_all(text)?;
@@ -157,7 +157,7 @@ mod tests {
             let mut wrong = whole.clone();
             wrong[at] ^= 0x10;
             fs::write(file.path(), &wrong).unwrap();
-            // Some bits of a gzip header mean nothing.
+            // Some bits of a gzip header have no meaning.
             assert!(file.read().is_ok_and(|read| read == Some(ledger())) || aside.exists(), "byte {at}");
             let _ = fs::remove_file(&aside);
         }

@@ -4,24 +4,23 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-/// Rows of connections that are kept, some 300 bytes each: 3 MB. Addresses of the world may be any number; what finds no room is counted
-/// for its policies all the same.
+/// Maximum number of connection rows, about 300 bytes each: 3 MB. Further connections still count for their policies.
 const MAX_CONNECTIONS: usize = 10_000;
 
-/// Connections that differ in nothing but the client's port.
+/// Connections that differ only in the client's port.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct Connection {
-    /// What would deny them.
+    /// The origin of the denial.
     pub(super) origin: String,
     pub(super) from: String,
     pub(super) to: String,
-    /// The IANA number.
+    /// IANA protocol number.
     pub(super) protocol: u8,
-    /// The destination's; 0 where the protocol has none.
+    /// The destination port. 0 if the protocol has none.
     pub(super) port: u16,
 }
 
-/// When something happened, in seconds since 1970.
+/// First and last time of an event, in seconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Seen {
     pub(super) first: u64,
@@ -29,44 +28,44 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// The clock may have been set back.
+    /// Includes another time. The clock may have been set back.
     fn again(&mut self, time: u64) {
         (self.first, self.last) = (self.first.min(time), self.last.max(time));
     }
 }
 
-/// How often such connections were made.
+/// The number of such connections.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Row {
-    /// The audited policies without which nothing would deny them.
+    /// The audited policies that cause the denial.
     pub(super) policies: Vec<String>,
     pub(super) connections: u64,
     pub(super) seen: Seen,
 }
 
-/// What a policy would have denied.
+/// Connections that a policy would have denied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Totals {
-    /// Since when it is audited, in seconds since 1970.
+    /// When the audit of the policy began, in seconds since 1970.
     pub(super) since: u64,
     pub(super) connections: u64,
-    /// None before the first one.
+    /// `None` before the first connection.
     pub(super) seen: Option<Seen>,
 }
 
-/// See the module.
+/// The counts of audited connections.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Ledger {
     policies: BTreeMap<String, Totals>,
     #[serde(with = "rows")]
     connections: BTreeMap<Connection, Row>,
-    /// Connections for whose rows there was no room.
+    /// Number of connections without a row, because the table was full.
     left_out: u64,
     #[serde(skip)]
     has_changed: bool,
 }
 
-/// A map as a list: keys of JSON are texts.
+/// Serializes a map as a list, as JSON keys are strings.
 mod rows {
     use super::*;
 
@@ -82,7 +81,7 @@ mod rows {
 }
 
 impl Ledger {
-    /// These are the audited policies now. One that is new begins at `now`; what is known of one that is enforced, or gone, is forgotten.
+    /// Sets the audited policies. Counts of a new one start at `now`. Deletes the counts of policies that are no longer audited.
     pub(super) fn follow(&mut self, audited: impl Iterator<Item = String>, now: u64) {
         let audited: BTreeSet<String> = audited.collect();
         if self.policies.keys().eq(&audited) {
@@ -104,7 +103,7 @@ impl Ledger {
         self.has_changed = true;
         let seen = Seen { first: time, last: time };
         for policy in &policies {
-            // One that has become an enforced one meanwhile is not told any more.
+            // A policy that is enforced meanwhile is not counted.
             let Some(totals) = self.policies.get_mut(policy) else { continue };
             totals.connections += 1;
             totals.seen.get_or_insert(seen).again(time);
@@ -132,12 +131,12 @@ impl Ledger {
         self.left_out
     }
 
-    /// Whether anything has changed since this was last asked.
+    /// Whether the ledger has changed since the last call.
     pub(super) const fn take_changed(&mut self) -> bool {
         std::mem::replace(&mut self.has_changed, false)
     }
 
-    /// What has changed is to be written again.
+    /// Marks the ledger as changed, so that it is written again.
     pub(super) const fn keep_changed(&mut self) {
         self.has_changed = true;
     }

@@ -29,18 +29,18 @@ use bulkhead_observe::admin::DEFAULT_SOCKET;
 use judging::Judging;
 pub(crate) use ports::{check_interface, parse_mac};
 
-/// Two receive rings and what is under way; with less no packet goes from one port to another.
+/// Minimum number of buffers: two receive rings and packets in flight. With fewer, no packet could be forwarded.
 const MIN_FRAMES: u32 = 4_096;
-/// What a table can number (2^26). A session takes up to 128 bytes, so this is 8 GiB.
+/// Maximum number of sessions: a table's index has 26 bits. At up to 128 bytes per session, that is 8 GiB.
 const MAX_SESSIONS: usize = 1 << 26;
-/// A flow that is looked at more often might as well go through the workers.
+/// Minimum flow lease. With a shorter one, the workers would see nearly as many packets as without a flow cache.
 const MIN_LEASE: Duration = Duration::from_secs(1);
-/// What a session that has ended otherwise may go on, and what an operator waits for at most after a stop.
+/// Maximum flow lease: how long a flow may continue after its session or the process ended.
 const MAX_LEASE: Duration = Duration::from_secs(600);
-/// More than an IPv4 header can tell, which needs no setting, and no more than the kernel lets any interface send (`GSO_MAX_SIZE`).
+/// Range of `big_tcp`, in bytes: longer than an IPv4 header can express, up to the kernel's limit for all interfaces (`GSO_MAX_SIZE`).
 const BIG_TCP: RangeInclusive<u32> = 65_536..=524_280;
 
-/// The meaning of the file, or everything that is wrong with it.
+/// Converts the parsed file, or returns all its errors.
 pub(super) fn check(file: &str, folder: &Path, node: Option<&str>, written: &File) -> Result<Config, ConfigErrors> {
     let mut faults = Faults { file, errors: Vec::new() };
     let node = node_name(node, written.node.as_ref(), &mut faults);
@@ -88,7 +88,7 @@ pub(super) fn check(file: &str, folder: &Path, node: Option<&str>, written: &Fil
     if faults.errors.is_empty() { Ok(config) } else { Err(ConfigErrors(faults.errors)) }
 }
 
-/// The node's name: what the command line says, else what the file says.
+/// The node's name: from the command line, else from the file.
 fn node_name<'a>(said: Option<&'a str>, written: Option<&'a Spanned<String>>, faults: &mut Faults<'_>) -> &'a str {
     let help = "write the node's name as in `kubectl get nodes`, or start with --node";
     match (said, written) {
@@ -161,7 +161,7 @@ fn admin(written: &super::file::Admin, folder: &Path, faults: &mut Faults<'_>) -
         }
         folder.join(&named.value)
     });
-    // Beside the socket: vswitches of one machine have sockets of their own.
+    // Defaults to the socket's folder, which differs for each vswitch of a machine.
     let beside = || Some(socket.as_ref()?.parent()?.to_path_buf());
     let ports_folder = ports_folder.or_else(beside).filter(|_| socket.is_some());
     let listen = written.listen.as_ref().and_then(|named| {
@@ -175,7 +175,7 @@ fn admin(written: &super::file::Admin, folder: &Path, faults: &mut Faults<'_>) -
     AdminConfig { socket, ports_folder, listen, service_health: service_health(written, listen, faults) }
 }
 
-/// Where load balancers ask by default: at kube-proxy's port, at all addresses of both families.
+/// Default address of health checks: kube-proxy's port, at all addresses of both families.
 const SERVICE_HEALTH: SocketAddr = SocketAddr::new(std::net::IpAddr::V6(Ipv6Addr::UNSPECIFIED), 10_256);
 
 fn service_health(
@@ -241,7 +241,7 @@ fn workers(written: &super::file::Workers, faults: &mut Faults<'_>) -> WorkersCo
     WorkersConfig { cores, poll: written.poll, frames }
 }
 
-/// Where sessions are kept while the process is away. Each node has a folder of its own, as there may be several on a machine.
+/// The folder that keeps sessions while no process runs. Its default contains the node's name, as a machine may have several nodes.
 fn session_folder(written: &File, node: &str, folder: &Path, faults: &mut Faults<'_>) -> Option<PathBuf> {
     let Some(named) = &written.sessions.folder else {
         let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-._".contains(letter);
@@ -255,7 +255,7 @@ fn session_folder(written: &File, node: &str, folder: &Path, faults: &mut Faults
     (named.value != "none").then(|| folder.join(&named.value))
 }
 
-/// Where the counts of audited policies are kept: with the sessions, where nothing else is said.
+/// The folder for the counts of audited policies. Defaults to the sessions' folder.
 fn audit_folder(written: &File, sessions: Option<PathBuf>, folder: &Path, faults: &mut Faults<'_>) -> Option<PathBuf> {
     let Some(named) = written.audit.as_ref().and_then(|audit| audit.folder.as_ref()) else { return sessions };
     if named.value.is_empty() {

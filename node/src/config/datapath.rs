@@ -1,4 +1,4 @@
-//! What judges and forwards packets, and how it is attached to the kernel.
+//! Settings of the datapath: what judges and forwards packets, and how it attaches to the kernel.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -6,26 +6,26 @@ use std::sync::Arc;
 use bulkhead_control::pipeline::{Choice, Engine};
 use bulkhead_control::renderer::nftables::Suspects;
 
-/// Who judges and forwards packets.
+/// The component that judges and forwards packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Dataplane {
     /// The vswitch's workers.
     #[default]
     Vswitch,
-    /// The kernel judges by a ruleset of its nftables, and forwards as it did.
+    /// The kernel: an nftables ruleset judges the packets that it forwards.
     Nftables,
 }
 
-/// How the kernel is told what to enforce.
+/// Settings of `dataplane: nftables`.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub(crate) struct NftablesConfig {
-    /// What the names of pods' interfaces begin with, so that those of nobody drop; empty for all veths.
+    /// Prefixes of pods' interface names. Packets of such interfaces without a pod are dropped. Empty means all veths.
     pub pod_interfaces: Vec<Arc<str>>,
 }
 
 impl NftablesConfig {
-    /// Which interfaces that nobody has named are a pod's all the same.
+    /// The interfaces that count as a pod's although no port names them.
     pub(crate) fn suspects(&self) -> Suspects {
         match &*self.pod_interfaces {
             [] => Suspects::Veth,
@@ -34,21 +34,21 @@ impl NftablesConfig {
     }
 }
 
-/// What makes the tables.
+/// The engine that compiles policies to tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EngineName {
     /// Rule lists.
     #[default]
     Acl,
-    /// An ipcache and policy maps.
+    /// Identities: an ipcache and policy maps.
     Identity,
-    /// Whatever suits the state.
+    /// The engine that suits the state, chosen with each change.
     Auto,
 }
 
 impl EngineName {
-    /// As it is written.
+    /// The engine's name in the configuration.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Acl => "acl",
@@ -68,50 +68,50 @@ impl From<EngineName> for Choice {
     }
 }
 
-/// Where the packets of interfaces are taken from the kernel.
+/// The hook at which the vswitch takes packets from interfaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Attach {
-    /// At their tc hooks: segmentation and checksum offload stay as they are.
+    /// tc: interfaces keep their segmentation and checksum offloads.
     #[default]
     Tc,
-    /// By AF_XDP sockets on the interfaces themselves.
+    /// AF_XDP sockets on the interfaces.
     Xdp,
 }
 
-/// Where links and maps are pinned that outlive the process, with [`Attach::Tc`].
+/// The folder for pinned links and maps, which outlive the process, with [`Attach::Tc`].
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub(crate) enum Pins {
-    /// At [`DEFAULT_PINS`], if that is in a BPF file system.
+    /// [`DEFAULT_PINS`], if that is in a BPF file system.
     #[default]
     Default,
-    /// There, which must be in one.
+    /// This folder, which must be in a BPF file system.
     Path(PathBuf),
-    /// Nowhere.
+    /// No pins: links and maps end with the process.
     None,
 }
 
-/// Where pins are by default: below the usual mount point of the BPF file system.
+/// Default folder of pins: below the usual mount point of the BPF file system.
 pub(crate) const DEFAULT_PINS: &str = "/sys/fs/bpf/bulkhead";
 
-/// What a port may send to the workers with [`Attach::Tc`].
+/// Rate limit of a port's packets to the workers, with [`Attach::Tc`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SlowPathConfig {
-    /// Packets a second, as they are on a wire; 0 is no limit.
+    /// Packets per second after segmentation. 0 means no limit.
     pub packets_per_second: u32,
-    /// How many at once after a pause.
+    /// Packets that may arrive at once after a pause.
     pub burst: u32,
 }
 
-/// Which XDP mode binds an interface.
+/// The XDP mode of an interface's program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Mode {
-    /// In the driver.
+    /// Native mode, in the driver.
     Drv,
-    /// Behind it, which every driver can do.
+    /// Generic mode, after the driver. Works with every driver.
     Skb,
-    /// In the driver where that works.
+    /// Native mode if the driver supports it, else generic mode.
     #[default]
     Auto,
 }

@@ -3,18 +3,18 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// One fault of the file.
+/// One error in a configuration file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ConfigError {
-    /// The file.
+    /// The file's path.
     pub file: Arc<str>,
-    /// The line, from 1, where there is one.
+    /// The line, from 1. `None` if the error concerns no particular line.
     pub line: Option<u64>,
-    /// The field, e.g. `ports[2].pod`; empty when it concerns the file.
+    /// The field, for example `ports[2].pod`. Empty if the error concerns the whole file.
     pub field: String,
-    /// What is wrong.
+    /// The problem.
     pub problem: String,
-    /// What to do.
+    /// The remedy.
     pub help: String,
 }
 
@@ -31,7 +31,7 @@ impl fmt::Display for ConfigError {
     }
 }
 
-/// Everything that is wrong with the file.
+/// All errors of a configuration file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
 pub(crate) struct ConfigErrors(pub Vec<ConfigError>);

@@ -1,13 +1,13 @@
-//! Collects everything that is wrong with a configuration file.
+//! Collects the errors of a configuration file.
 
 use serde_saphyr::Spanned;
 
 use super::ConfigError;
 
-/// `sockaddr_un` has 108 bytes, the closing zero included; what is made under another name first needs some of them.
+/// Maximum length of a socket path in bytes. `sockaddr_un` has 108, including the final zero; the socket's temporary name needs some more.
 pub(super) const MAX_SOCKET_PATH: usize = 96;
 
-/// Collects faults.
+/// Collects the errors of one file.
 pub(super) struct Faults<'a> {
     pub(super) file: &'a str,
     pub(super) errors: Vec<ConfigError>,

@@ -1,4 +1,4 @@
-//! The file as it is written: names, shapes, and the line of each value.
+//! The configuration file as parsed, before it is checked: field names and types, and the line of each value.
 
 use std::fmt;
 
@@ -91,7 +91,7 @@ pub(super) struct Kubernetes {
     pub(super) stale_after: Option<Spanned<String>>,
 }
 
-/// Services: their settings, or none for the word `off`.
+/// Settings of Services. `None` for `off`.
 #[derive(Debug)]
 pub(super) struct Services(pub(super) Option<Settings>);
 
@@ -116,7 +116,7 @@ impl<'de> Deserialize<'de> for Services {
                 if text == "off" { Ok(Services(None)) } else { Err(E::invalid_value(Unexpected::Str(text), &self)) }
             }
 
-            /// What YAML 1.1 takes the word for.
+            /// YAML 1.1 reads `off` as a boolean.
             fn visit_bool<E: de::Error>(self, on: bool) -> Result<Services, E> {
                 if on { Err(E::invalid_value(Unexpected::Bool(on), &self)) } else { Ok(Services(None)) }
             }
@@ -269,10 +269,10 @@ pub(super) struct Route {
     pub(super) port: Option<Spanned<String>>,
 }
 
-/// The text as a tree, or what is wrong with it: the parser stops at the first fault.
+/// Parses the text. The parser stops at the first error.
 pub(super) fn parse(file: &str, text: &str) -> Result<File, ConfigError> {
     let options = serde_saphyr::options! {
-        // A tag asks for a meaning that is not known here.
+        // A YAML tag would request a type that is unknown here.
         reject_unsupported_tags: true,
         with_snippet: false,
     };
@@ -280,7 +280,7 @@ pub(super) fn parse(file: &str, text: &str) -> Result<File, ConfigError> {
         let line = error.location().map(|place| place.line());
         let message = error.without_snippet().render_with_formatter(&serde_saphyr::UserMessageFormatter);
         let problem = message.split(" at line ").next().unwrap_or_default();
-        // "unknown field `x`", "missing field `x`": the name is the field.
+        // "unknown field `x`", "missing field `x`": the quoted name is the field.
         let named = problem.split('`').nth(1).filter(|_| problem.contains(" field "));
         let (before, value) = error.location().map_or(("", ""), |place| around(text, place.line(), place.column()));
         let field = named.unwrap_or_else(|| field_before(before)).to_owned();
@@ -300,7 +300,7 @@ pub(super) fn parse(file: &str, text: &str) -> Result<File, ConfigError> {
     })
 }
 
-/// A line of the text up to a column, and what is written there; both are counted from 1.
+/// Splits a line at a column: the text before it, and the value there. Both numbers start at 1.
 fn around(text: &str, line: u64, column: u64) -> (&str, &str) {
     let place = |number: u64| usize::try_from(number).unwrap_or(usize::MAX).saturating_sub(1);
     let line = text.lines().nth(place(line)).unwrap_or_default();
@@ -310,13 +310,13 @@ fn around(text: &str, line: u64, column: u64) -> (&str, &str) {
     (before, value.trim())
 }
 
-/// The field whose value follows this; empty where that is not on the same line.
+/// The name of the field whose value follows this text. Empty if the name is on another line.
 fn field_before(line: &str) -> &str {
     let name = line.trim_end().strip_suffix(':').unwrap_or_default();
     name.rsplit([' ', ',', '{', '[']).next().unwrap_or_default()
 }
 
-/// What to do about "unknown field `x`, expected one of y, z".
+/// The remedy for "unknown field `x`, expected one of y, z".
 fn meant(problem: &str) -> String {
     let known = problem.split("expected one of ").nth(1).into_iter().flat_map(|names| names.split(", "));
     match problem.split('`').nth(1).and_then(|written| nearest_word(written, known)) {

@@ -12,16 +12,16 @@ use bulkhead_answers::output::printable;
 
 use super::faults::{Faults, MAX_SOCKET_PATH, line};
 
-/// What Cilium calls a cluster without a name.
+/// Cilium's name of an unnamed cluster.
 const UNNAMED: &str = "default";
 
-/// The longest name of a cluster that Cilium takes.
+/// Cilium's maximum length of a cluster name.
 const MAX_CLUSTER: usize = 32;
 
-/// What its address begins with when it is a path, as with the options of Hubble's clients.
+/// Prefix of an address that is a socket path, as in Hubble clients' options.
 const UNIX: &str = "unix://";
 
-/// What the file says.
+/// The `hubble` field as parsed.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Written {
@@ -39,40 +39,40 @@ struct WrittenTls {
     client_ca: Option<Spanned<String>>,
 }
 
-/// Where Hubble's clients connect.
+/// The address of the Hubble server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum HubbleConfig {
-    /// Nowhere.
+    /// No server.
     #[default]
     Off,
-    /// At a socket that only the owner of the process may open.
+    /// A Unix socket, which only the process's user may open.
     Unix(PathBuf),
-    /// At an address, with TLS or in plaintext.
+    /// A TCP address. `None` for plaintext.
     Tcp(SocketAddr, Option<TlsFiles>),
 }
 
-/// PEM files, which are read again when they change.
+/// PEM files of the server, which it re-reads when they change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TlsFiles {
-    /// The server's certificate, then those between it and the authority.
+    /// The server's certificate, followed by intermediate certificates.
     pub certificate: PathBuf,
     /// Its private key.
     pub key: PathBuf,
-    /// The authorities of clients; none where clients are not asked who they are.
+    /// The CA certificates of clients. `None` if clients are not authenticated.
     pub client_ca: Option<PathBuf>,
-    /// The cluster's name, which is part of those in nodes' certificates.
+    /// The cluster's name, which is part of the names in nodes' certificates.
     pub cluster: String,
 }
 
 impl TlsFiles {
-    /// Each file that is named, with its field.
+    /// Each configured file, with its field.
     pub(crate) fn named(&self) -> impl Iterator<Item = (&'static str, &Path)> {
         let client_ca = self.client_ca.iter().map(|path| ("hubble.tls.client_ca", &**path));
         [("hubble.tls.certificate", &*self.certificate), ("hubble.tls.key", &*self.key)].into_iter().chain(client_ca)
     }
 }
 
-/// The meaning of what the file says. Relative paths start at `folder`.
+/// Checks the `hubble` field. Relative paths start at `folder`.
 pub(super) fn check(written: Option<&Written>, folder: &Path, faults: &mut Faults<'_>) -> HubbleConfig {
     let Some(Written { listen, plaintext, cluster, tls }) = written else { return HubbleConfig::Off };
     let plaintext = plaintext.as_ref().filter(|plaintext| plaintext.value);
@@ -120,7 +120,7 @@ pub(super) fn check(written: Option<&Written>, folder: &Path, faults: &mut Fault
     HubbleConfig::Tcp(address, files)
 }
 
-/// A label of DNS, as Cilium wants it of `cluster.name`: between the dots of a certificate's name there can be nothing else.
+/// Checks the cluster's name. Like Cilium's `cluster.name`, it must be a DNS label, as it is one part of the name in a certificate.
 fn cluster_name(written: Option<&Spanned<String>>, faults: &mut Faults<'_>) -> String {
     let Some(written) = written else { return UNNAMED.to_owned() };
     let name = &written.value;

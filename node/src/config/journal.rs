@@ -6,23 +6,23 @@ use super::faults::{Faults, line};
 use super::file;
 use bulkhead_answers::output;
 
-/// Megabytes of a journal unless the configuration says otherwise: an hour of a busy node, months of a quiet one.
+/// Default size in megabytes: about an hour of a busy node, months of a quiet one.
 const DEFAULT: u32 = 64;
-/// Less has segments that hold no checkpoint of a small cluster.
+/// Minimum size in megabytes. Smaller segments could not hold a checkpoint of a small cluster.
 const LEAST: u32 = 8;
-/// `why` reads all of it into memory.
+/// Maximum size in megabytes. `why` reads the whole journal into memory.
 const MOST: u32 = 1000;
 
-/// The flight recorder's journal.
+/// Settings of the flight recorder's journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct JournalConfig {
-    /// The file; none where there is to be none.
+    /// The journal's path. `None` if off.
     pub path: Option<PathBuf>,
     /// Its size in bytes.
     pub size: usize,
 }
 
-/// What is written, where sessions and other state are kept in `beside`.
+/// Checks the settings. `beside` is the sessions' folder, the journal's default folder.
 pub(super) fn check(
     written: Option<&file::Journal>,
     node: &str,

@@ -1,4 +1,4 @@
-//! Masquerading as the configuration has it: what is written, and what that means.
+//! Settings of masquerading.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -13,14 +13,14 @@ use serde_saphyr::Spanned;
 
 use super::faults::{Faults, line};
 
-/// How pods' connections to the world leave.
+/// Masquerading of pods' connections to other networks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MasqueradeConfig {
-    /// The addresses, one per family at most; a family without one has the node's first.
+    /// Source addresses, at most one per family. A family without one uses the node's first address.
     pub addresses: Vec<IpAddr>,
-    /// Destinations to which pods' addresses stay, besides those of the cluster.
+    /// Networks to which packets keep the pods' addresses, besides the cluster's.
     pub except: Vec<IpNet>,
-    /// The source ports.
+    /// Source ports of masqueraded connections.
     pub ports: RangeInclusive<u16>,
 }
 
@@ -30,7 +30,7 @@ impl Default for MasqueradeConfig {
     }
 }
 
-/// What is written: none for `false`, and where nothing is.
+/// The `masquerade` field as parsed. `None` for `false` or no value.
 #[derive(Debug, Default)]
 pub(super) struct Written(Option<Fields>);
 
@@ -70,7 +70,7 @@ impl<'de> Deserialize<'de> for Written {
     }
 }
 
-/// What it means.
+/// Checks the settings. `None` if masquerading is off.
 pub(super) fn check(written: &Written, faults: &mut Faults<'_>) -> Option<MasqueradeConfig> {
     let fields = written.0.as_ref()?;
     let mut addresses: Vec<IpAddr> = Vec::new();
@@ -108,7 +108,7 @@ pub(super) fn check(written: &Written, faults: &mut Faults<'_>) -> Option<Masque
     Some(MasqueradeConfig { addresses, except, ports: ports.unwrap_or(Masquerade::PORTS) })
 }
 
-/// `61000-65535`. Ports below 1024 are those that services listen at (RFC 6335 §6).
+/// Parses `61000-65535`. Rejects ports below 1024, which are reserved for services (RFC 6335 §6).
 fn range(text: &str) -> Option<RangeInclusive<u16>> {
     let (first, last) = text.split_once('-')?;
     let (first, last) = (first.trim().parse().ok()?, last.trim().parse().ok()?);

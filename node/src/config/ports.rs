@@ -1,4 +1,4 @@
-//! Ports and routes of the configuration, and what is known of ports that were added at run time.
+//! Ports and routes: those of the configuration, and the data of ports added at run time.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -10,64 +10,64 @@ use ipnet::IpNet;
 
 use bulkhead_observe::admin::PortKey;
 
-/// One interface and what is behind it.
+/// A port: an interface, and the pod or network behind it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PortEntry {
-    /// What it is called in the snapshot, in captures and in output: `namespace/pod`, `uplink`, `host`.
+    /// The port's name in the snapshot, captures and output: `namespace/pod`, `uplink` or `host`.
     pub name: Arc<str>,
-    /// What the file calls it; routes may say this as well.
+    /// The port's name in the file, which routes may use as well. `None` if it has none.
     pub label: Option<Arc<str>>,
-    /// What is behind it.
+    /// Whether a pod, the uplink or the host is behind the port.
     pub kind: PortKind,
-    /// The pod, for a pod's port.
+    /// The pod. `None` for the uplink and the host.
     pub pod: Option<PodName>,
-    /// The interface of this network namespace.
+    /// The interface in the vswitch's network namespace.
     pub interface: Arc<str>,
-    /// The MAC address on the other side, where it shall not be learned.
+    /// The MAC address of the other end. `None` to learn it.
     pub mac: Option<[u8; 6]>,
-    /// The pod's network namespace: a name below /run/netns, or a path.
+    /// The pod's network namespace: a name in /run/netns, or a path. `None` if unknown.
     pub netns: Option<Arc<str>>,
-    /// The pod's interface in that namespace.
+    /// The interface at the other end, in the pod's namespace.
     pub peer: Arc<str>,
-    /// Whether the file names that interface.
+    /// Whether the file names `peer`. False if `peer` is the default name.
     pub peer_named: bool,
-    /// Whether to turn the peer's checksum offload off, rather than to say how.
+    /// Whether to turn off the peer's checksum offload. If false, a finding explains how to.
     pub fix_offloads: bool,
-    /// The line on which it starts.
+    /// The line in the file at which the port starts.
     pub line: u64,
-    /// Where the file does not have it: who has added it.
+    /// Data of a port added at run time. `None` for a port of the file.
     pub added: Option<Added>,
 }
 
-/// Who has added a port at run time.
+/// Data of a port added at run time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Added {
-    /// What it is known by.
+    /// The container and interface that identify the port.
     pub key: Arc<PortKey>,
-    /// One that is added again, differently, has another number.
+    /// Number of the addition. Adding the port again with other parameters gives it a new number.
     pub number: u64,
-    /// Why it is not to be opened, if it is not.
+    /// Why the port must stay closed. `None` if it may open.
     pub kept_closed: Option<Arc<str>>,
 }
 
-/// A route.
+/// A static route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RouteEntry {
-    /// The destinations.
+    /// The destination network.
     pub prefix: IpNet,
-    /// The gateway; none when the destinations are on the link.
+    /// The gateway. `None` if the destinations are on the link.
     pub via: Option<IpAddr>,
-    /// The port, by name.
+    /// The port's name.
     pub port: Arc<str>,
 }
 
 impl PortEntry {
-    /// Why it is not to be opened, if it is not.
+    /// Why the port must stay closed. `None` if it may open.
     pub(crate) fn kept_closed(&self) -> Option<&Arc<str>> {
         self.added.as_ref().and_then(|added| added.kept_closed.as_ref())
     }
 
-    /// Whether a route that names `port` means this one.
+    /// Whether `port` is the port's name or label.
     pub(super) fn is_called(&self, port: &str) -> bool {
         *self.name == *port || self.label.as_deref() == Some(port)
     }

@@ -1,72 +1,72 @@
-//! How connections are remembered, and the dataplane's settings for it.
+//! Settings of the session table.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use bulkhead_dataplane::{Percent, SessionConfig, TcpWindow, Timeouts};
 
-/// How connections are remembered.
+/// Settings of the session table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SessionsConfig {
-    /// The folder that keeps them while the process is away; none when they end with it.
+    /// The folder that keeps sessions while no process runs. `None` if sessions end with the process.
     pub folder: Option<PathBuf>,
-    /// The most sessions of all workers together.
+    /// Maximum number of sessions of all workers together. `None` for the dataplane's default.
     pub capacity: Option<usize>,
-    /// Whether a TCP connection may be picked up in its middle.
+    /// Whether a TCP segment without a session may start one, as for connections older than the vswitch.
     pub tcp_pickup: bool,
-    /// What becomes of a segment that would end a connection and is not where one can be.
+    /// The treatment of RST and FIN segments outside the connection's window.
     pub tcp_window: Window,
-    /// Life without packets; none is the dataplane's default.
+    /// Idle timeouts.
     pub timeouts: TimeoutsConfig,
-    /// What one sender may have of them; none is the dataplane's default.
+    /// Maximum shares of the table per sender.
     pub shares: SharesConfig,
 }
 
-/// What becomes of a TCP segment that would end a connection and is not where a segment of it can be.
+/// The treatment of a TCP segment that would end a connection but is outside its window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Window {
-    /// It ends nothing and is left to its receiver.
+    /// The segment passes to its receiver and does not end the session.
     #[default]
     Loose,
-    /// It is dropped; every segment goes through a worker.
+    /// The segment is dropped. All segments go through a worker.
     Strict,
 }
 
-/// Shares of the sessions in percent, where the file says them.
+/// Maximum shares of the session table in percent. `None` for the dataplane's default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SharesConfig {
-    /// Connections that are not established or are over.
+    /// Connections that are not established or are closing.
     pub half_open: Option<u8>,
-    /// What one pod has started, and what others have started to it.
+    /// Sessions that one pod initiated, and those that others initiated to it.
     pub pod: Option<u8>,
-    /// What the uplink, and what the host has started.
+    /// Sessions initiated from the uplink, and from the host.
     pub outside: Option<u8>,
 }
 
-/// Life of a session without packets, where the file says it.
+/// Time without packets after which a session expires. `None` for the dataplane's default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TimeoutsConfig {
-    /// TCP until both sides have acknowledged.
+    /// TCP before the handshake completes.
     pub tcp_new: Option<Duration>,
-    /// TCP that both sides have acknowledged.
+    /// Established TCP.
     pub tcp_established: Option<Duration>,
-    /// TCP that one side has finished.
+    /// TCP after one side's FIN.
     pub tcp_half_closed: Option<Duration>,
     /// TCP after its end.
     pub tcp_closed: Option<Duration>,
-    /// UDP without an answer.
+    /// UDP without a reply.
     pub udp_unreplied: Option<Duration>,
-    /// UDP with answers.
+    /// UDP with replies.
     pub udp_stream: Option<Duration>,
-    /// SCTP and the rest.
+    /// SCTP and other protocols.
     pub idle: Option<Duration>,
-    /// Ping.
+    /// ICMP echo.
     pub icmp_echo: Option<Duration>,
 }
 
 impl SessionsConfig {
-    /// What the dataplane is told: its own defaults where the file says nothing.
+    /// Converts to the dataplane's settings.
     pub(crate) fn settings(&self) -> SessionConfig {
         let default = SessionConfig::live(self.capacity.unwrap_or(SessionConfig::default().capacity));
         let nanoseconds = |time: Option<Duration>, default: u64| {

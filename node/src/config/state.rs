@@ -6,63 +6,63 @@ use std::time::Duration;
 use bulkhead_cluster::kubernetes::Access;
 use bulkhead_control::source::Options;
 
-/// Where policy comes from.
+/// The policy source: files or an API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StateConfig {
-    /// Files and folders, relative ones resolved against the folder of the configuration. None with an API server.
+    /// Files and folders. Relative paths start at the configuration's folder. Empty with an API server.
     pub paths: Vec<PathBuf>,
-    /// The API server that is followed, where it is not files.
+    /// The API server. `None` with files.
     pub kubernetes: Option<KubernetesConfig>,
-    /// How objects are read. Faults are survived unless that is turned off: one object must not hold a node's other ones back.
+    /// How objects are parsed. By default, a faulty object does not block the others.
     pub options: Options,
-    /// What to do when there is no state at start.
+    /// What to do if the state does not load at start.
     pub when_missing: WhenMissing,
-    /// What to do when a changed state does not load.
+    /// What to do if a changed state does not load.
     pub when_refused: WhenRefused,
 }
 
-/// The API server that policy comes from.
+/// Settings of the API server as policy source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KubernetesConfig {
-    /// How it is reached.
+    /// How to connect and authenticate.
     pub access: Access,
-    /// What to do until it was reached.
+    /// What to do until the first connection succeeds.
     pub when_unreachable: WhenUnreachable,
-    /// The folder of what is kept for then.
+    /// The folder of the last good state.
     pub folder: PathBuf,
-    /// How old the state may be for the vswitch to be called ready.
+    /// Maximum age of the state for the vswitch to be ready.
     pub stale_after: Duration,
 }
 
-/// What to do until an API server was reached for the first time.
+/// What to do until the first connection to the API server succeeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum WhenUnreachable {
-    /// Take the interfaces, drop what pods send and are sent, and wait.
+    /// Attach, deny pod traffic, and wait.
     #[default]
     Deny,
-    /// Enforce what an earlier process has kept; without that as [`Self::Deny`].
+    /// Enforce the state that an earlier process saved. Without one, as [`Self::Deny`].
     LastGood,
 }
 
-/// What to do when there is no state at start. Nothing is forwarded without one, either way.
+/// What to do if the state does not load at start. Pod traffic is never forwarded without one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum WhenMissing {
-    /// End with an error, so that whoever starts it knows.
+    /// Exit with an error, which the service manager sees.
     #[default]
     Exit,
-    /// Take the interfaces, drop every packet but the node's own to and from the uplink, and wait for a state.
+    /// Attach, drop all packets except the node's own traffic over the uplink, and wait for a state.
     Deny,
 }
 
-/// What to do when a changed state does not load.
+/// What to do if a changed state does not load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum WhenRefused {
-    /// Enforce the last good one.
+    /// Keep enforcing the last good state.
     #[default]
     Keep,
-    /// As without a state, until one loads: for clusters where a policy that comes late is worse than an outage.
+    /// Deny as without a state until one loads, for clusters where outdated policy is worse than an outage.
     Deny,
 }

@@ -11,7 +11,7 @@ fn parse(text: &str) -> Result<Config, String> {
     Config::parse("c.yaml", text, Path::new("/etc/bulkhead")).map_err(|errors| errors.to_string())
 }
 
-/// The file is refused with this in what is said, and a remedy.
+/// Asserts that the file is refused with an error that contains `part`, and a remedy.
 fn assert_refused(text: &str, part: &str) {
     let error = parse(text).unwrap_err();
     assert!(error.contains(part) && error.contains("help: "), "{error}");
@@ -30,7 +30,7 @@ fn the_example_is_a_configuration_and_shows_what_is_the_default() {
     assert_eq!(names, ["default/db", "default/backend1", "uplink", "host"]);
     assert!(config.state.paths[0].exists(), "paths start at the file's folder: {:?}", config.state.paths);
 
-    // What is commented out is the default: with the comments taken off it means the same.
+    // Commented-out fields show the defaults: uncommenting them must not change the configuration.
     let text = std::fs::read_to_string(&example).unwrap();
     let bare = |line: &str| {
         let rest = line.trim_start();
@@ -42,31 +42,31 @@ fn the_example_is_a_configuration_and_shows_what_is_the_default() {
     };
     let full: String = text.lines().map(bare).collect();
     assert_ne!(full, text);
-    // The number of sessions has its default in the dataplane.
+    // Exception: the dataplane defines the default number of sessions.
     let known = SessionConfig::default().capacity;
     let mut same = Config::parse("node.yaml", &full, example.parent().unwrap()).unwrap();
     assert_eq!(same.sessions.capacity.take(), Some(known));
-    // The number of packet buffers follows the ports.
+    // Exception: the default number of packet buffers depends on the ports.
     assert_eq!(same.workers.frames.take(), Some(config.frames()));
-    // Where it is not said, nothing is served over HTTP.
+    // Exception: no metrics over HTTP by default.
     assert_eq!(same.admin.listen.take(), Some("127.0.0.1:9965".parse().unwrap()));
-    // Where it is not said, Hubble's clients are not served.
+    // Exception: no Hubble server by default.
     let served = std::mem::take(&mut same.hubble);
     let file = |name: &str| example.parent().unwrap().join("hubble").join(name);
     let client_ca = Some(file("ca.crt"));
     let files = TlsFiles { certificate: file("tls.crt"), key: file("tls.key"), client_ca, cluster: "default".into() };
     assert_eq!(served, HubbleConfig::Tcp("0.0.0.0:4244".parse().unwrap(), Some(files)));
-    // Where it is not said, a machine without a BPF file system is none to complain about.
+    // Exception: by default, a missing BPF file system is no error.
     assert_eq!(std::mem::take(&mut same.pins), Pins::Path(DEFAULT_PINS.into()));
-    // Where it is not said, they may lie anywhere.
+    // Exception: external IPs are not restricted by default.
     let services = same.services.as_mut().unwrap();
     assert_eq!(services.external_ips.take(), Some(vec!["198.51.100.0/24".parse().unwrap()]));
-    // Where it is not said, audited connections are kept with the sessions.
+    // Exception: by default, audit counts are kept with the sessions.
     let folder = std::mem::replace(&mut same.audit_folder, config.audit_folder.clone());
     assert_eq!((folder, &config.audit_folder), (Some("/var/lib/bulkhead/audit".into()), &config.sessions.folder));
-    // Where it is not said, pods' addresses stay.
+    // Exception: no masquerading by default.
     assert_eq!(same.masquerade.take(), Some(MasqueradeConfig::default()));
-    // Where it is not said, the pods' interfaces stay as the kernel has them.
+    // Exception: by default, interfaces keep the kernel's packet size.
     assert_eq!(same.big_tcp.take(), Some(196_608));
     for (one, other) in same.ports.iter_mut().zip(&config.ports) {
         one.line = other.line;

@@ -1,15 +1,15 @@
-//! `big_tcp`: pods send TCP over IPv4 in packets of more than 64 KiB.
+//! Applies `big_tcp`: lets pods send TCP over IPv4 in packets longer than 64 KiB.
 //!
-//! Where an interface on the way of such a packet does not take it, the kernel cuts it into segments there by itself, which is several
-//! times slower than 64 KiB that the interface cuts. So the node's own interfaces are asked first, and when the uplink refuses, pods
-//! keep what they have. An uplink that is not there yet is asked when it comes:
+//! If an interface on the path does not accept such a packet, the kernel segments it in software, which is several times slower than 64 KiB
+//! packets that the interface segments. So the uplink is configured first. If it refuses, pods keep their packet size. An absent uplink is
+//! configured when it appears:
 //!
 //! ```text
 //!   the uplink's or host's port opens: its interface
-//!   a pod's port opens: the uplink, once; the node's end; the pod's own end, which is what makes TCP send them
+//!   a pod's port opens: the uplink, once; the node's end; the pod's end, which determines the size that TCP sends
 //! ```
 //!
-//! A port without it is as good, only slower, so that nothing here keeps one closed.
+//! Errors never keep a port closed, as it works without long packets too.
 
 use std::sync::Arc;
 
@@ -20,24 +20,24 @@ use crate::config::PortEntry;
 use crate::log;
 use crate::preflight;
 
-/// See the module.
+/// Sets the packet size at interfaces of ports.
 #[derive(Debug)]
 pub(super) struct BigTcp {
-    /// The longest packet.
+    /// The maximum packet size, in bytes.
     bytes: u32,
-    /// The uplink's interface, while it has not answered.
+    /// The uplink's interface, until its size is set or refused.
     unasked: Option<Arc<str>>,
-    /// Whether the uplink takes such packets, or there is none.
+    /// Whether the uplink accepts such packets. True if there is no uplink.
     is_taken: bool,
 }
 
 impl BigTcp {
-    /// Packets of up to so many bytes, on a node with this uplink.
+    /// Sets a maximum of `bytes`, on a node with this uplink.
     pub(super) const fn new(bytes: u32, uplink: Option<Arc<str>>) -> Self {
         Self { bytes, unasked: uplink, is_taken: true }
     }
 
-    /// A port has been opened.
+    /// Sets the size for a port that has been opened.
     pub(super) fn open(&mut self, entry: &PortEntry) {
         if entry.kind == PortKind::Uplink {
             self.unasked = Some(entry.interface.clone());
@@ -56,7 +56,7 @@ impl BigTcp {
     fn ask_uplink(&mut self) {
         let Some(uplink) = &self.unasked else { return };
         match set_longest_tcp_packet(uplink, self.bytes) {
-            // It is asked when it comes.
+            // Retried when the uplink appears.
             Err(XskError::NoInterface { .. }) => return,
             Ok(()) => self.is_taken = true,
             Err(error) => {
@@ -72,9 +72,9 @@ impl BigTcp {
         self.unasked = None;
     }
 
-    /// The other end of the pod's veth sends them.
+    /// Sets the size at the pod's end of the veth, whose TCP packets it limits.
     fn lengthen(&self, entry: &PortEntry) -> Result<(), String> {
-        let netns = entry.netns.as_ref().ok_or("its network namespace is not known\nhelp: netns on the port")?;
+        let netns = entry.netns.as_ref().ok_or("its network namespace is not known\nhelp: set netns on the port")?;
         let set = || set_longest_tcp_packet(&entry.peer, self.bytes);
         let done = in_namespace(&preflight::namespace_path(netns), set).and_then(|done| done);
         done.map_err(|error| error.to_string())

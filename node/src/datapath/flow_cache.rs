@@ -1,4 +1,4 @@
-//! What the flow cache of a running vswitch has forwarded.
+//! Counts the packets that the flow cache forwarded.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,55 +6,55 @@ use std::sync::Arc;
 use bulkhead_classifier::OriginId;
 use bulkhead_dataplane::io::{CachedTraffic, FlowSlot, KernelFlows};
 
-/// What the cache has forwarded, for the summary.
+/// Traffic that the flow cache forwarded, for the summary.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cached {
-    /// By port.
+    /// Traffic by port name, since the process started.
     pub ports: BTreeMap<Arc<str>, CachedTraffic>,
-    /// How often a flow was added or renewed.
+    /// Number of flows added or renewed.
     pub added: u64,
-    /// How often the kernel refused one.
+    /// Number of flows that the kernel refused.
     pub refused: u64,
-    /// Who knows what policies have let through.
+    /// The cache, which counts packets per rule. `None` without a cache.
     pub cache: Option<Arc<dyn KernelFlows>>,
 }
 
 impl Cached {
-    /// Packets that a policy's rule has let through there.
+    /// Packets that the cache forwarded and this rule allowed.
     pub(crate) fn allowed_by(&self, origin: OriginId) -> u64 {
         self.cache.as_ref().map_or(0, |cache| cache.allowed_by(origin))
     }
 
-    /// What was forwarded from and to a port.
+    /// Traffic from and to the port. Zero for an unknown name.
     pub(crate) fn port(&self, name: &str) -> CachedTraffic {
         self.ports.get(name).copied().unwrap_or_default()
     }
 
-    /// Packets that were forwarded.
+    /// Packets that the cache forwarded.
     pub(crate) fn forwarded(&self) -> u64 {
         self.ports.values().map(|traffic| traffic.received).sum()
     }
 }
 
-/// An open port's place in the cache, and what the cache had forwarded there when the port was opened: the place may have been
-/// another port's before, of the same interface.
+/// An open port's slot in the cache, and the slot's counts when the port was opened. An earlier port of the same interface may have used
+/// the slot.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Account {
     slot: FlowSlot,
     before: CachedTraffic,
 }
 
-/// Names that are remembered: as many as ports have numbers when they come and go (see `ids`).
+/// Maximum number of closed ports with separate counts; `ids` remembers as many port numbers.
 const NAMES: usize = 4_096;
 
-/// What stands for the ports that are long gone. No port is called so.
+/// The name for the sum of all earlier closed ports. No port has this name.
 const GONE: &str = "gone";
 
-/// What was forwarded by open ports and by those that were closed.
+/// Traffic of open and closed ports.
 #[derive(Debug, Default)]
 pub(crate) struct Accounts {
     pub(super) cache: Option<Arc<dyn KernelFlows>>,
-    /// From and to ports that were closed, by name; of those that are long gone together, as [`GONE`].
+    /// Traffic of closed ports, by name. If there are more than [`NAMES`], they are summed as [`GONE`].
     ended: BTreeMap<Arc<str>, CachedTraffic>,
 }
 
@@ -63,13 +63,13 @@ impl Accounts {
         Self { cache, ended: BTreeMap::new() }
     }
 
-    /// Counts from now on what is forwarded from and to a port.
+    /// Starts counting a port's traffic. `None` without a cache or slot.
     pub(super) fn begin(&self, slot: Option<FlowSlot>) -> Option<Account> {
         let (cache, slot) = self.cache.as_ref().zip(slot)?;
         Some(Account { slot, before: cache.traffic(slot) })
     }
 
-    /// The port is closed: what was forwarded stays counted.
+    /// Adds the traffic of a closed port to the totals.
     pub(super) fn end(&mut self, name: &Arc<str>, account: &Account) {
         let Some(cache) = &self.cache else { return };
         if self.ended.len() >= NAMES && !self.ended.contains_key(name) {
@@ -80,7 +80,7 @@ impl Accounts {
         add(&mut self.ended, &**cache, name, account);
     }
 
-    /// All of it, with these open ports.
+    /// All traffic, including that of these open ports.
     pub(super) fn cached<'a>(&self, open: impl Iterator<Item = (&'a Arc<str>, &'a Account)>) -> Cached {
         let Some(cache) = &self.cache else { return Cached::default() };
         let mut ports = self.ended.clone();

@@ -1,8 +1,8 @@
-//! `attach: xdp`: AF_XDP sockets on the interface itself.
+//! `attach: xdp`: AF_XDP sockets on the interfaces.
 //!
-//! The interface has an XDP program that gives packets to sockets, one for each queue. Closed, the program's map has no
-//! sockets, and all packets are dropped. A port needs packet buffers of its own to receive into, and the other end of a veth
-//! must not leave checksums to hardware ([`settle_transmit_offload`]).
+//! An XDP program passes the interface's packets to sockets, one per queue. While a port is closed, the program's map has no sockets, and
+//! all packets are dropped. Each port needs its own receive buffers, and the other end of a veth must not leave checksums to hardware
+//! ([`settle_transmit_offload`]).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,28 +20,28 @@ use crate::links::Pace;
 use crate::log;
 use crate::preflight::{self, Offload};
 
-/// Nobody tells of another number of queues, nor of GRO that is turned on or off at the pod's end: four seconds later it is known.
+/// The kernel does not report changes of the number of queues or of a pod's GRO. Polling detects them within four seconds.
 pub(super) const PACE: Pace = Pace { table: Duration::from_secs(2), ask: 2 };
 
-/// An interface that has the program.
+/// An interface with an attached program.
 #[derive(Debug)]
 pub(crate) struct XdpAttachment {
     interface: Interface,
     open: Option<OpenQueues>,
-    /// The number of queues that could not be taken over, so that it is said once.
+    /// The number of queues that could not be attached and was logged. `None` if all are attached.
     said: Option<u32>,
-    /// One of as many as there are attachments.
+    /// A reference that counts the attachments.
     _counted: Arc<()>,
 }
 
-/// What an open port has.
+/// State of an open port.
 #[derive(Debug)]
 struct OpenQueues {
     receive: u32,
     transmit: u32,
-    /// The buffers that its receive rings have, filled or not.
+    /// Number of buffers reserved for the receive rings.
     lent: u32,
-    /// Whether the flow cache sends to it, as was found last; none before.
+    /// Whether the flow cache can send to the port. `None` until first checked.
     is_reached: Option<bool>,
     account: Option<Account>,
 }
@@ -60,30 +60,30 @@ impl XdpAttachment {
     }
 }
 
-/// What opening a port has brought.
+/// The result of opening a port.
 pub(super) struct XdpOpening {
-    /// Its queues, in order.
+    /// The port's queues, in order.
     pub(super) queues: Vec<XskPort>,
-    /// The largest MTU that it can carry, in bytes.
+    /// The largest MTU that the port can carry, in bytes.
     pub(super) largest_mtu: u16,
-    /// What to say of it when it forwards.
+    /// The log message for when the port forwards.
     pub(super) said: String,
 }
 
-/// See the module.
+/// The ports with AF_XDP sockets.
 #[derive(Debug)]
 pub(super) struct XdpDatapath {
     mode: Mode,
     umem: Arc<Umem>,
     cache: Option<Arc<KernelFlowCache>>,
     pub(super) accounts: Accounts,
-    /// Buffers that the receive rings of all open ports have.
+    /// Number of buffers reserved for the receive rings of all open ports.
     lent: u32,
     attachments: Arc<()>,
 }
 
 impl XdpDatapath {
-    /// Nothing is attached yet. With a cache, packets of established sessions between pods are forwarded in the kernel.
+    /// Creates the state without any attachment. With a cache, the kernel forwards packets of established sessions between pods.
     pub(super) fn new(mode: Mode, umem: Arc<Umem>, cache: Option<Arc<KernelFlowCache>>) -> Self {
         let flows = cache.clone().map(|cache| -> Arc<dyn KernelFlows> { cache });
         Self { mode, umem, cache, accounts: Accounts::new(flows), lent: 0, attachments: Arc::new(()) }
@@ -95,7 +95,7 @@ impl XdpDatapath {
             Mode::Skb => XdpMode::Skb,
             Mode::Auto => XdpMode::Auto,
         };
-        // The cache is for what goes from pod to pod.
+        // The cache only forwards between pods.
         let cache = self.cache.as_ref().filter(|_| entry.kind == PortKind::Pod);
         let interface = Interface::hold(&entry.interface, mode, cache).map_err(|error| match error {
             XskError::NoInterface { .. } => AttachError::Gone,
@@ -110,7 +110,7 @@ impl XdpDatapath {
         Ok(XdpAttachment { interface, open: None, said: None, _counted: Arc::clone(&self.attachments) })
     }
 
-    /// Follows the number of queues, and whether the flow cache can send there. Returns why an open port must be opened anew.
+    /// Adapts to the number of queues and to the flow cache's access. Returns why the port must be reopened, or `None` if it need not.
     pub(super) fn refresh(
         &self,
         entry: &PortEntry,
@@ -119,12 +119,12 @@ impl XdpDatapath {
     ) -> Result<Option<String>, String> {
         let LinkInfo { queues, transmit_queues, .. } = match LinkInfo::read(&entry.interface) {
             Ok(info) if info.index == link.index => info,
-            // The kernel's message about that is on its way.
+            // The kernel's notification of that will follow.
             Ok(_) | Err(XskError::NoInterface { .. }) => return Ok(None),
             Err(error) => return Err(error.to_string()),
         };
         if attachment.interface.info().queues != queues {
-            // Whether the port is open or not, and before anything else: packets of the new queues go past the vswitch.
+            // First, and also for closed ports: until then, packets of new queues bypass the vswitch.
             let renewed = attachment.interface.renew(queues);
             let before = std::mem::replace(&mut attachment.said, renewed.is_err().then_some(queues));
             if let Some(error) = renewed.err().filter(|_| before != Some(queues)) {
@@ -152,13 +152,13 @@ impl XdpDatapath {
         link: &LinkStatus,
         attachment: &mut XdpAttachment,
     ) -> Result<XdpOpening, OpenError> {
-        // But for our own.
+        // All attachments except this one.
         let attachments = Arc::strong_count(&self.attachments) - 1;
         let rings = buffers::rings(entry.kind, attachments);
         let info = LinkInfo::read(&entry.interface).map_err(|error| refused(&error))?;
         let wanted = info.queues.saturating_mul(rings.receive);
         check_buffers(self.umem.chunks(), self.lent, wanted).map_err(OpenError::Refused)?;
-        // Before the first packet comes.
+        // Before the first packet arrives.
         let offload = settle_transmit_offload(entry);
         if self.cache.is_some() {
             settle_receive_offload(entry);
@@ -188,15 +188,15 @@ impl XdpDatapath {
         Ok(XdpOpening { queues, largest_mtu, said })
     }
 
-    /// A port is about to be closed: the flow cache sends nothing to it any more.
+    /// Stops the flow cache from sending to a port that is about to be closed.
     pub(super) fn leave(&self, attachment: &XdpAttachment) {
         if let Some((cache, slot)) = self.cache.as_ref().zip(attachment.interface.slot()) {
-            // Fails when the interface is gone, and with it the way.
+            // Fails only if the interface is gone, which also stops sending.
             let _ = cache.reach(slot, None);
         }
     }
 
-    /// The port is closed: nothing comes in through it any more.
+    /// Releases the buffers of a closed port and keeps its counts.
     pub(super) fn end(&mut self, entry: &PortEntry, attachment: &mut XdpAttachment) {
         let Some(open) = attachment.open.take() else { return };
         self.lent = self.lent.saturating_sub(open.lent);
@@ -205,17 +205,17 @@ impl XdpDatapath {
         }
     }
 
-    /// Lets the cache send to a pod's open port whose interface takes what it sends, and to no other.
+    /// Lets the cache send to an open pod port if its interface accepts redirected packets, and not otherwise.
     fn reach(&self, entry: &PortEntry, index: u32, attachment: &mut XdpAttachment) {
         let slot = attachment.interface.slot();
         let (Some(cache), Some(slot), Some(open)) = (&self.cache, slot, &mut attachment.open) else { return };
-        // Behind the driver the kernel sends packets of its own, which every interface takes.
+        // In generic mode, the kernel sends its own packet buffers, which every interface accepts.
         let told = if self.mode == Mode::Skb { Ok(true) } else { takes_xdp_frames(index) };
         let takes = *told.as_ref().unwrap_or(&false);
         if takes == cache.reaches(slot) && open.is_reached == Some(takes) {
             return;
         }
-        // Refused, it is as if the interface took nothing; the next time tries again.
+        // If the cache refuses, the port counts as unreachable until the next check.
         let is_reached = takes && cache.reach(slot, Some(index)).is_ok();
         if !is_reached {
             let _ = cache.reach(slot, None);
@@ -246,8 +246,8 @@ fn count_queues(count: u32) -> String {
     if count == 1 { "1 queue".to_owned() } else { format!("{count} queues") }
 }
 
-/// Whether so many of `all` buffers can be kept to receive into, besides those that open ports keep. With less a port
-/// would be open and silently receive nothing.
+/// Checks that `wanted` of `all` buffers are free, besides the `lent` ones of open ports. A port with too few would silently receive
+/// nothing.
 fn check_buffers(all: u32, lent: u32, wanted: u32) -> Result<(), String> {
     let needed = lent.saturating_add(wanted).saturating_add(buffers::UNDER_WAY);
     if needed <= all {
@@ -260,10 +260,10 @@ fn check_buffers(all: u32, lent: u32, wanted: u32) -> Result<(), String> {
     ))
 }
 
-/// Why an interface takes nothing from the flow cache.
+/// Why the interface accepts no packets from the flow cache.
 fn not_taken(entry: &PortEntry) -> &'static str {
     match entry.fix_offloads {
-        // It was turned on when the port was opened, and counts while the other end is up.
+        // Opening the port turned it on, which has an effect only while the other end is up.
         true => {
             "its other end is down, or another program turned off generic receive offload there\n\
              help: run `ethtool -K eth0 gro on` in the pod, or reopen the port: set its interface down and up with `ip link`"
@@ -275,7 +275,7 @@ fn not_taken(entry: &PortEntry) -> &'static str {
     }
 }
 
-/// Turns the other end's transmit checksum offload off where that is wanted. Returns how it is now.
+/// Turns off the other end's transmit checksum offload if `fix_offloads` is set. Returns its state.
 fn settle_transmit_offload(entry: &PortEntry) -> Offload {
     let offload = Offload::at(entry);
     if !entry.fix_offloads || offload != Offload::On {
@@ -290,8 +290,7 @@ fn settle_transmit_offload(entry: &PortEntry) -> Offload {
     }
 }
 
-/// Turns on what the flow cache needs at the other end of a pod's port, where that is wanted. It does without where it
-/// cannot.
+/// Turns on receive offload at the other end of a pod's port if `fix_offloads` is set. The flow cache needs that. Failure is only logged.
 fn settle_receive_offload(entry: &PortEntry) {
     if !entry.fix_offloads || entry.kind != PortKind::Pod {
         return;
@@ -301,7 +300,7 @@ fn settle_receive_offload(entry: &PortEntry) {
     }
 }
 
-/// Does something in the namespace of a port's other end.
+/// Runs a function in the network namespace of the port's other end.
 fn at_peer(entry: &PortEntry, act: impl FnOnce() -> Result<(), XskError> + Send) -> Result<(), XskError> {
     match &entry.netns {
         Some(netns) => in_namespace(&preflight::namespace_path(netns), act).and_then(|done| done),

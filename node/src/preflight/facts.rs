@@ -1,4 +1,4 @@
-//! What the preflight asks the system. Reads, and changes nothing.
+//! Reads the system's state for the preflight. Changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -17,7 +17,7 @@ use crate::kernel::TRUNK;
 
 use super::kube_proxy::KubeProxy;
 
-/// Bits of `linux/capability.h`.
+/// Capability numbers of `linux/capability.h`.
 pub(super) const NET_ADMIN: u32 = 12;
 pub(super) const NET_RAW: u32 = 13;
 pub(super) const IPC_LOCK: u32 = 14;
@@ -25,83 +25,83 @@ pub(super) const SYS_ADMIN: u32 = 21;
 pub(super) const PERFMON: u32 = 38;
 pub(super) const BPF: u32 = 39;
 
-/// The transmit checksum offload at the other end of a port.
+/// State of the transmit checksum offload at the other end of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Offload {
     Off,
     On,
-    /// The configuration does not say where the other end is.
+    /// The configuration does not name the other end.
     Unknown,
-    /// The other end could not be asked.
+    /// Reading failed, with the reason.
     Failed(String),
 }
 
 impl Offload {
-    /// Asks the other end of a port, in its namespace.
+    /// Reads the offload of the port's other end, in its namespace.
     pub(crate) fn at(entry: &PortEntry) -> Self {
         let ask = || transmit_checksum_offload(&entry.peer);
         let answer = match &entry.netns {
             Some(netns) => in_namespace(&namespace_path(netns), ask).and_then(|answer| answer),
             None if entry.kind == PortKind::Host && entry.peer_named => ask(),
-            // Behind an uplink is hardware, or another machine's kernel that has its own packets complete.
+            // The other end of an uplink is hardware, or another machine, whose packets are complete.
             None if entry.kind == PortKind::Uplink => return Self::Off,
             None => return Self::Unknown,
         };
         match answer {
             Ok(false) => Self::Off,
             Ok(true) => Self::On,
-            // A folder, a named pipe, any other file.
+            // `netns` names a folder, a named pipe or another file.
             Err(XskError::Namespace { path, source }) if source.kind() == io::ErrorKind::InvalidInput => {
                 Self::Failed(format!("{} is not a network namespace", path.display()))
             }
-            // Its first line: the finding has a remedy of its own.
+            // Only the first line, as the finding has its own remedy.
             Err(error) => Self::Failed(error.to_string().lines().next().unwrap_or_default().to_owned()),
         }
     }
 }
 
-/// A name below /run/netns, or a path.
+/// The path of a network namespace, given as a name in /run/netns or as a path.
 pub(crate) fn namespace_path(netns: &str) -> PathBuf {
     if netns.contains('/') { PathBuf::from(netns) } else { Path::new("/run/netns").join(netns) }
 }
 
-/// What the system says.
+/// The system's state. Values that could not be read are empty.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Facts {
-    /// The kernel's version as it calls itself.
+    /// The kernel's release, for example `6.18.44`.
     pub release: String,
-    /// Effective capabilities, by bit.
+    /// Effective capabilities of this process, as a bit mask.
     pub capabilities: u64,
-    /// Bytes that may be locked; none without a limit.
+    /// Soft limit of locked memory in bytes. `None` if unlimited.
     pub locked_memory: Option<u64>,
-    /// Cores that this process may use.
+    /// The CPU cores that this process may use.
     pub cores: BTreeSet<usize>,
-    /// Interfaces that a default route needs, by number.
+    /// Indexes of the interfaces that default routes use.
     pub default_routes: BTreeSet<u32>,
-    /// The configured interfaces that exist.
+    /// The configured interfaces that exist, by name.
     pub links: BTreeMap<Arc<str>, LinkInfo>,
-    /// Those of them that have an XDP program.
+    /// The configured interfaces with an XDP program.
     pub programs: BTreeSet<Arc<str>>,
-    /// The other ends, by port.
+    /// Checksum offload at the other end of each port.
     pub offloads: BTreeMap<Arc<str>, Offload>,
-    /// Pods' ports whose interfaces take no packets from an XDP program.
+    /// Pods' ports whose interfaces accept no packets redirected by an XDP program.
     pub without_frames: BTreeSet<Arc<str>>,
-    /// Programs at traffic control of the configured interfaces.
+    /// Programs at tc of the configured interfaces.
     pub tc_programs: BTreeMap<Arc<str>, Vec<TcProgram>>,
-    /// Of the uplink's interface.
+    /// Features of the uplinks' interfaces.
     pub features: BTreeMap<Arc<str>, LinkFeatures>,
-    /// The names of all interfaces that the node has.
+    /// Names of all interfaces of the node.
     pub interfaces: BTreeSet<String>,
-    /// What is seen of kube-proxy.
+    /// Signs of kube-proxy on the node.
     pub kube_proxy: KubeProxy,
     /// Whether the node's kernel forwards IPv4.
     pub forwards: bool,
-    /// Whether another vswitch has the trunk.
+    /// Whether another vswitch owns the trunk.
     pub has_other: bool,
 }
 
 impl Facts {
-    /// Asks. What cannot be learned is left out: opening the ports will tell.
+    /// Reads the system's state. Omits what cannot be read, as opening the ports reports that anyway.
     pub(crate) fn gather(config: &Config) -> Self {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let status = read("/proc/self/status");
@@ -126,7 +126,7 @@ impl Facts {
             capabilities: u64::from_str_radix(of_status("CapEff:"), 16).unwrap_or_default(),
             locked_memory: locked_memory(&read("/proc/self/limits")),
             cores: cores(of_status("Cpus_allowed_list:")),
-            // Taking an interface asks again, and refuses when there is no answer.
+            // Opening a port reads the routes again and fails if that is impossible.
             default_routes: default_route_interfaces().unwrap_or_default(),
             links: found,
             programs,
@@ -145,25 +145,25 @@ impl Facts {
         self.capabilities >> capability & 1 == 1
     }
 
-    /// Major and minor number.
+    /// Major and minor version. `None` if the release has another form.
     pub(super) fn kernel_version(&self) -> Option<(u32, u32)> {
         version_of(&self.release)
     }
 }
 
-/// Major and minor number of a release of Linux: `5.4.0-150-generic`.
+/// Major and minor version of a Linux release such as `5.4.0-150-generic`. `None` if it has another form.
 pub(crate) fn version_of(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-/// The soft limit of `Max locked memory`; none for `unlimited`.
+/// The soft limit of `Max locked memory` in bytes. `None` for `unlimited`.
 fn locked_memory(limits: &str) -> Option<u64> {
     let line = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"))?;
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// `0-3,8` as numbers.
+/// Parses a list such as `0-3,8`.
 fn cores(list: &str) -> BTreeSet<usize> {
     let ranges = list.split(',').filter_map(|range| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
@@ -172,7 +172,7 @@ fn cores(list: &str) -> BTreeSet<usize> {
     ranges.flatten().collect()
 }
 
-/// Numbers as `0-3,8`.
+/// Formats numbers as `0-3,8`.
 pub(super) fn ranges(numbers: &BTreeSet<usize>) -> String {
     let mut ranges: Vec<(usize, usize)> = Vec::new();
     for &number in numbers {

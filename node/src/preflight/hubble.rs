@@ -1,4 +1,4 @@
-//! Whether Hubble's clients can be served as the configuration says.
+//! Checks the TLS files of the Hubble server.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -8,10 +8,10 @@ use super::{Finding, Severity};
 use crate::config::{HubbleConfig, TlsFiles};
 use crate::hubble::tls;
 
-/// Whoever is neither the owner nor of the group may read.
+/// Mode bit that lets users outside the file's owner and group read.
 const OTHERS_READ: u32 = 0o004;
 
-/// Reads the files of TLS, which changes nothing.
+/// Checks the TLS files. Reads them, and changes nothing.
 pub(crate) fn check(config: &HubbleConfig) -> Vec<Finding> {
     let HubbleConfig::Tcp(listen, Some(files)) = config else { return Vec::new() };
     if let Err(error) = tls::read(files) {
@@ -40,7 +40,7 @@ fn open_key(files: &TlsFiles) -> Option<Finding> {
     })
 }
 
-/// Encrypted, but to anybody.
+/// A warning if TLS encrypts, but any client may connect.
 fn nobody_is_asked(listen: SocketAddr, files: &TlsFiles) -> Option<Finding> {
     (files.client_ca.is_none() && !listen.ip().is_loopback()).then(|| Finding {
         severity: Severity::Warning,

@@ -1,8 +1,8 @@
-//! Whether kube-proxy is on this node, and what that means beside the vswitch.
+//! Detects kube-proxy on this node, and explains how it affects the vswitch.
 //!
-//! kube-proxy translates in the node's kernel, before the vswitch has a packet of the node's own processes, and what comes in over the
-//! node's own network card for NodePorts and external addresses. It is seen by what it leaves in the kernel, and by itself where that is
-//! visible: a vswitch in a container sees no other container's processes, but shares the node's loopback interface.
+//! kube-proxy translates in the node's kernel. So it handles traffic of the node's own processes, and NodePorts and external addresses that
+//! arrive over the node's network card, before the vswitch. Detection uses its rules in the kernel, its process and its metrics. A vswitch
+//! in a container does not see other containers' processes, but shares the node's loopback interface.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,26 +17,26 @@ use super::{Finding, Severity};
 use crate::config::Config;
 use bulkhead_answers::services::OFF;
 
-/// As the kernel has it for processes (`comm`), and for the table in the mode nftables.
+/// The name of kube-proxy's process (`comm`), and of its table in mode nftables.
 const NAME: &str = "kube-proxy";
-/// The interface of the mode ipvs, with the addresses of all Services.
+/// kube-proxy's interface in mode ipvs, with the addresses of all Services.
 const INTERFACE: &str = "kube-ipvs0";
-/// Where its metrics are unless somebody has configured another address; no other program has the path /proxyMode.
+/// Default address of kube-proxy's metrics. No other program serves the path /proxyMode.
 const METRICS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 10_249);
-/// How long its answer may take. Nobody there is told at once, and who is there answers within a millisecond.
+/// How long to wait for an answer there. A closed port fails immediately, and kube-proxy answers within a millisecond.
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// What is seen of kube-proxy.
+/// The signs of kube-proxy on this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct KubeProxy {
-    /// By what it is known to run.
+    /// The sign that it runs. `None` if it is not seen to run.
     pub(super) runs: Option<String>,
-    /// What of it is in the kernel. Its own clean-up would remove that; its end alone does not.
+    /// kube-proxy's rules and interfaces in the kernel, which stay until `kube-proxy --cleanup`.
     pub(super) traces: Vec<&'static str>,
 }
 
 impl KubeProxy {
-    /// Looks, in this thread's network namespace, which has interfaces of these names. What cannot be learned is taken for absent.
+    /// Searches this thread's network namespace, whose interface names are `interfaces`. Counts a sign that cannot be read as absent.
     pub(super) fn gather(interfaces: &BTreeSet<String>) -> Self {
         let has = |table, chain| has_nft_rules(table, chain).unwrap_or_default();
         let traces = [
@@ -45,19 +45,19 @@ impl KubeProxy {
             (has("nat", Some("KUBE-SERVICES")), "the iptables chain KUBE-SERVICES"),
         ];
         let process = || has_process().then(|| "a process of that name".to_owned());
-        let metrics = || mode_at(METRICS).map(|mode| format!("mode {mode}, as {METRICS} says"));
+        let metrics = || mode_at(METRICS).map(|mode| format!("mode {mode}, reported at {METRICS}"));
         Self {
             runs: process().or_else(metrics),
             traces: traces.into_iter().filter_map(|(is_there, what)| is_there.then_some(what)).collect(),
         }
     }
 
-    /// Whether nothing is seen of it.
+    /// Whether there is no sign of kube-proxy.
     pub(super) fn is_absent(&self) -> bool {
         *self == Self::default()
     }
 
-    /// By what it is seen.
+    /// A sentence that names the signs.
     fn told(&self) -> String {
         let seen: Vec<&str> = self.runs.as_deref().into_iter().chain(self.traces.iter().copied()).collect();
         match self.runs {
@@ -67,7 +67,7 @@ impl KubeProxy {
     }
 }
 
-/// Who translates Services on this node, and what will not work.
+/// Warns about kube-proxy beside the vswitch, or about Services that no program translates.
 pub(crate) fn judge(config: &Config, proxy: &KubeProxy) -> Option<Finding> {
     let finding = |what, why: &str, remedy: &str| {
         let (why, remedy) = (why.to_owned(), remedy.to_owned());
@@ -77,32 +77,33 @@ pub(crate) fn judge(config: &Config, proxy: &KubeProxy) -> Option<Finding> {
         (true, true) => None,
         (true, false) => finding(
             proxy.told(),
-            "it translates what the node's own processes send to Services, and what comes over the node's own network card for NodePorts \
-             and external addresses, before the vswitch has it: such a connection comes to a pod with the node's address, which \
-             NetworkPolicies let pass. What pods send to Services is the vswitch's",
+            "kube-proxy handles some connections before the vswitch sees them: those of the node's own processes to Services, and those to \
+             NodePorts and external addresses that arrive over the node's network card. Pods see these from the node's address, which \
+             NetworkPolicies do not judge. The vswitch translates pods' connections to Services",
             match proxy.runs {
                 Some(_) => {
-                    "the vswitch needs no kube-proxy: stop it (kubectl -n kube-system delete daemonset kube-proxy), and remove what it \
-                     leaves: kube-proxy --cleanup\nor leave it for NodePorts where no port of kind uplink takes them"
+                    "the vswitch replaces kube-proxy: stop it (kubectl -n kube-system delete daemonset kube-proxy) and remove its rules \
+                     (kube-proxy --cleanup)\nor keep it for NodePorts if no port of kind uplink receives them"
                 }
-                None => "kube-proxy --cleanup, where it does not run any more",
+                None => "kube-proxy --cleanup removes them; run it if kube-proxy is no longer in use",
             },
         ),
         (false, true) => finding(
             "Services are off, and no kube-proxy is seen on this node".to_owned(),
             OFF,
-            "write `services: {}`, or leave the field out; else let something translate before packets come to the vswitch",
+            "remove `services: off`, or let another program translate before packets reach the vswitch",
         ),
         (false, false) => finding(
             format!("Services are off; {}", proxy.told()),
-            "without its option --masquerade-all pods reach no cluster address that leads to a pod of their own node, as it may with the \
-             cluster's DNS; what it masquerades comes with the node's address, which NetworkPolicies let pass",
-            "write `services: {}`, or leave the field out; then stop kube-proxy",
+            "unless kube-proxy has the option --masquerade-all, pods cannot reach a cluster address (such as that of the cluster's DNS) \
+             whose backend is on their own node; connections that kube-proxy masquerades have the node's address, which NetworkPolicies do \
+             not judge",
+            "remove `services: off`, then stop kube-proxy",
         ),
     }
 }
 
-/// Whether a process of the name is in this thread's network namespace, as far as processes are visible.
+/// Whether a visible process in this thread's network namespace has kube-proxy's name.
 fn has_process() -> bool {
     let namespace = |process: &Path| fs::read_link(process.join("ns/net")).ok();
     let own = namespace(Path::new("/proc/thread-self"));
@@ -111,14 +112,14 @@ fn has_process() -> bool {
     own.is_some() && processes.filter(|process| is_named(process)).any(|process| namespace(&process) == own)
 }
 
-/// The mode of the kube-proxy whose metrics are there: `iptables`, `ipvs`, `nftables`.
+/// The mode that kube-proxy reports at this address: `iptables`, `ipvs` or `nftables`. `None` if it does not answer.
 fn mode_at(address: SocketAddr) -> Option<String> {
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE).ok()?;
     stream.set_read_timeout(Some(PATIENCE)).ok()?;
     stream.write_all(b"GET /proxyMode HTTP/1.0\r\n\r\n").ok()?;
     let (mut answer, deadline) = (Vec::new(), Instant::now() + PATIENCE);
     let mut piece = [0; 1024];
-    // Whatever else is there may talk for ever.
+    // Another program there may send data without end.
     while answer.len() < 4096 && Instant::now() < deadline {
         match stream.read(&mut piece).ok()? {
             0 => break,
@@ -147,7 +148,8 @@ mod tests {
     fn a_proxy_beside_us_is_told_and_one_that_lacks_is_told_where_services_are_left_to_it() {
         assert_eq!(found("{}", &KubeProxy::default()), None);
         let left = KubeProxy { runs: None, traces: vec!["the nftables table kube-proxy", "the interface kube-ipvs0"] };
-        let running = KubeProxy { runs: Some("mode iptables, as 127.0.0.1:10249 says".to_owned()), traces: Vec::new() };
+        let running =
+            KubeProxy { runs: Some("mode iptables, reported at 127.0.0.1:10249".to_owned()), traces: Vec::new() };
         let told = |services, proxy: &KubeProxy| found(services, proxy).unwrap();
         let finding = told("{}", &left);
         assert_eq!(
@@ -156,7 +158,7 @@ mod tests {
         );
         assert!(finding.remedy.starts_with("kube-proxy --cleanup"), "{finding}");
         let finding = told("{}", &running);
-        assert_eq!(finding.what, "kube-proxy runs on this node (mode iptables, as 127.0.0.1:10249 says)");
+        assert_eq!(finding.what, "kube-proxy runs on this node (mode iptables, reported at 127.0.0.1:10249)");
         assert!(
             finding.remedy.contains("delete daemonset kube-proxy") && finding.why.contains("NodePorts"),
             "{finding}"

@@ -1,12 +1,12 @@
-//! Whether masquerading can work with the ports that there are, for whoever looks before a start.
+//! Checks whether masquerading can work with the configured ports.
 
 use bulkhead_dataplane::PortKind;
 
 use super::{Finding, Severity};
 use crate::config::Config;
 
-/// That the kernel gives ports to the node's own connections that pods' connections are to have. `range` is the first and the last one of
-/// them, of both families, and `reserved` those that it leaves out: `8080,61000-65535`.
+/// Warns if the node's own connections may use the source ports of pods' masqueraded connections. `range` is `ip_local_port_range`, which
+/// holds for both families. `reserved` is `ip_local_reserved_ports`, for example `8080,61000-65535`.
 fn of_ports(config: &Config, range: &str, reserved: &str) -> Option<Finding> {
     let ports = &config.masquerade.as_ref()?.ports;
     let (first, last) = range.trim().split_once(char::is_whitespace)?;
@@ -31,7 +31,7 @@ fn of_ports(config: &Config, range: &str, reserved: &str) -> Option<Finding> {
     })
 }
 
-/// That it cannot.
+/// A warning if masquerading cannot work. `None` if it can, or is off.
 pub(crate) fn check(config: &Config) -> Option<Finding> {
     config.masquerade.as_ref()?;
     let has = |kind| config.ports.iter().any(|port| port.kind == kind);

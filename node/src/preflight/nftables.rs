@@ -1,4 +1,4 @@
-//! Whether the kernel can be told what to enforce.
+//! Checks whether the kernel can enforce policy with nftables.
 
 use bulkhead_control::object::Denied;
 
@@ -7,7 +7,7 @@ use crate::config::{Config, HubbleConfig};
 use crate::nft;
 use bulkhead_answers::output;
 
-/// What keeps `dataplane: nftables` from enforcing, and what of the configuration it does not do.
+/// Reports what prevents `dataplane: nftables`, and settings that have no effect with it.
 pub(crate) fn check(config: &Config) -> Vec<Finding> {
     let mut findings = Vec::new();
     if let Err(error) = nft::check() {

@@ -1,4 +1,4 @@
-//! Who else handles the packets of the configured interfaces: other programs, other enforcers of policy, and hardware.
+//! Detects other handlers of the configured interfaces' packets: programs, network plugins that enforce policy, and hardware.
 
 use std::collections::BTreeSet;
 
@@ -8,8 +8,8 @@ use super::{Facts, Findings, Severity};
 use crate::config::{Attach, Config, Mode};
 use bulkhead_answers::output;
 
-/// How the interfaces of other enforcers of NetworkPolicy are called, and who that is. `nft` and `iptables` show nothing to who
-/// has not these programs, and kube-proxy has rules there on every node.
+/// Interface name prefixes of other network plugins that enforce NetworkPolicies. Rules are no sign of them: reading rules needs `nft` or
+/// `iptables`, and kube-proxy adds rules on every node.
 const ENFORCERS: [(&str, &str); 6] = [
     ("cilium_", "Cilium"),
     ("cali", "Calico"),
@@ -19,14 +19,14 @@ const ENFORCERS: [(&str, &str); 6] = [
     ("weave", "Weave Net"),
 ];
 
-/// Programs of our own begin with this.
+/// Name prefix of the vswitch's own programs.
 const OWN: &str = "bulkhead";
 
-/// Names that are told in one finding.
+/// Maximum number of names in one finding.
 const MAX_NAMED: usize = 5;
 
 impl Findings {
-    /// One finding for all of them: another network's programs are at each of a hundred pods.
+    /// Reports foreign tc programs in one finding, as another network may have some at each of a hundred pods.
     pub(super) fn tc_programs(&mut self, config: &Config, facts: &Facts) {
         let (mut interfaces, mut programs) = (BTreeSet::new(), BTreeSet::new());
         for (interface, found) in &facts.tc_programs {
@@ -41,8 +41,8 @@ impl Findings {
                 "the vswitch receives packets before these programs and sends without them: they neither enforce nor count anything"
             }
             Attach::Tc => {
-                "of programs at one interface the first one that decides hides the others: either what they enforce is void, or \
-                 what the vswitch does"
+                "at each interface, the first program that decides about a packet hides it from the others: either their policy \
+                 has no effect, or the vswitch's"
             }
         };
         let [at, named] = [&interfaces, &programs]
@@ -58,7 +58,7 @@ impl Findings {
         );
     }
 
-    /// A node without an uplink whose pods reach others through its kernel.
+    /// Warns if pods reach other machines through the node's kernel, and it does not forward.
     pub(super) fn forwarding(&mut self, config: &Config, facts: &Facts) {
         let has_uplink = config.ports.iter().any(|port| port.kind == PortKind::Uplink);
         if config.created_host.is_some() && !has_uplink && !facts.forwards {
@@ -71,7 +71,7 @@ impl Findings {
         }
     }
 
-    /// A second enforcer of policy.
+    /// Warns about other network plugins that enforce policy.
     pub(super) fn enforcers(&mut self, facts: &Facts) {
         for (prefix, name) in ENFORCERS {
             let theirs = facts.interfaces.iter().filter(|interface| interface.starts_with(prefix));
@@ -89,8 +89,7 @@ impl Findings {
         }
     }
 
-    /// What an uplink's kernel or hardware does to packets before the vswitch has them. Not for a veth, whose other end is what
-    /// decides.
+    /// Reports offloads that change an uplink's packets before the vswitch receives them. Skips a veth, where its other end decides.
     pub(super) fn uplinks(&mut self, config: &Config, facts: &Facts) {
         for entry in config.ports.iter().filter(|entry| entry.kind == PortKind::Uplink) {
             let (name, port) = (&entry.interface, &entry.name);
@@ -106,7 +105,7 @@ impl Findings {
                     format!("ethtool -K {name} lro off"),
                 );
             }
-            // In the driver's mode packets come before the kernel merges them.
+            // In native mode, the vswitch receives packets before the kernel merges them.
             if features.generic_receive_offload && config.mode != Mode::Drv {
                 let severity = if config.mode == Mode::Skb { Severity::Warning } else { Severity::Note };
                 self.add(
@@ -120,7 +119,7 @@ impl Findings {
             if features.receive_vlan_offload {
                 self.add(
                     Severity::Warning,
-                    format!("port {port}: {name} takes VLAN tags out of packets (rxvlan)"),
+                    format!("port {port}: {name} removes VLAN tags from packets (rxvlan)"),
                     "packets of all VLANs look untagged to the vswitch",
                     format!("ethtool -K {name} rxvlan off"),
                 );

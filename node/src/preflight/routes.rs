@@ -1,7 +1,7 @@
-//! Routes of the node's kernel that lead to pods past the vswitch.
+//! Detects kernel routes that lead to pods past the vswitch.
 //!
-//! The node reaches its pods over the host port, where policy is applied. A route to a pod's address over the pod's own interface,
-//! or over a bridge that somebody else's network has left behind, sends packets to the pod that the vswitch never sees.
+//! The node must reach its pods over the host port, where policy applies. A route over the pod's own interface, or over a bridge that
+//! another network left behind, delivers packets that the vswitch never sees.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,13 +15,13 @@ use super::{Finding, Severity};
 use crate::config::Config;
 use bulkhead_answers::output;
 
-/// Routes that are named in one finding.
+/// Maximum number of routes in one finding.
 const MAX_NAMED: usize = 5;
 
-/// `RT_TABLE_MAIN`, which `ip route` means when it is not told another one.
+/// `RT_TABLE_MAIN`, the default table of `ip route`.
 const MAIN: u32 = 254;
 
-/// Where the state says that the node's own pods have their addresses. Nothing when it does not load: whoever starts is told that.
+/// The networks of this node's pods, from the state's files. Empty if they do not load, which the start reports separately.
 pub(crate) fn pod_networks(config: &Config) -> Vec<IpNet> {
     let options = &config.state.options;
     let options = Options { strictness: Strictness::Lenient, unenforced: Unenforced::Report, ..options.clone() };
@@ -37,9 +37,9 @@ pub(crate) fn pod_networks(config: &Config) -> Vec<IpNet> {
     objects.iter().flat_map(of_object).collect()
 }
 
-/// Looks at the node's routes now, for pods with addresses in `networks`.
+/// Checks the node's current routes to pods in `networks`.
 pub(crate) fn check(config: &Config, networks: &[IpNet]) -> Option<Finding> {
-    // What cannot be learned is left out, as in `Facts`.
+    // Routes that cannot be read are omitted, as in `Facts`.
     judge(config, networks, &kernel_routes().unwrap_or_default(), &links().unwrap_or_default())
 }
 
@@ -49,7 +49,7 @@ fn judge(config: &Config, networks: &[IpNet], routes: &[KernelRoute], links: &[L
     let known: BTreeMap<u32, &LinkStatus> = links.iter().map(|link| (link.index, link)).collect();
     let called = |index: &u32| known.get(index).map_or(&[][..], |link| &link.names[..]);
     let host = of_kind(PortKind::Host).find_map(|port| {
-        // The node's end of the veth, whether the configuration names it or not.
+        // The node's end of the veth, even if the configuration does not name it.
         let link = links.iter().find(|link| link.names.iter().any(|name| **name == *port.interface));
         let peer = link.and_then(|link| link.related).and_then(|peer| known.get(&peer)).map(|peer| &*peer.names[0]);
         peer.or_else(|| port.peer_named.then_some(&*port.peer))
@@ -91,7 +91,8 @@ fn judge(config: &Config, networks: &[IpNet], routes: &[KernelRoute], links: &[L
     })
 }
 
-/// What every interface has routes to and no pod is reached by; and default routes, of which another check tells.
+/// Whether the destination leads to no pod: multicast and link-local routes, which every interface has, and default routes, which another
+/// check reports.
 fn is_the_links(destination: &IpNet) -> bool {
     let address = destination.addr();
     destination.prefix_len() <= 1
@@ -151,7 +152,7 @@ mod tests {
         for part in commands.iter().chain(&["dev host0"]) {
             assert!(finding.remedy.contains(part), "{part}: {finding}");
         }
-        // Over a pod's interface whatever the destination is.
+        // A route over a pod's interface is reported for any destination.
         assert!(found(PORTS, &[("192.0.2.0/24", 254, &[1])]).unwrap().what.contains("192.0.2.0/24 dev va"));
         let bare = found("ports: [{kind: pod, pod: x/a, interface: va}]", &[("10.1.0.2/32", 254, &[1])]).unwrap();
         assert!(bare.remedy.contains("a port of kind host"));
@@ -168,7 +169,7 @@ mod tests {
             ("0.0.0.0/0", 254, &[1]),
         ];
         assert_eq!(found(PORTS, &routes), None);
-        // The other end of the host's veth, which the kernel knows and this configuration does not name.
+        // The kernel knows the other end of the host port's veth, which this configuration does not name.
         let ports = "ports: [{kind: pod, pod: x/a, interface: va}, {kind: host, interface: hw}]";
         assert_eq!(found(ports, &[("10.1.0.0/24", 254, &[6])]), None);
         assert!(found(ports, &[("10.1.0.0/24", 254, &[4])]).unwrap().remedy.contains("dev host1"));

@@ -1,4 +1,4 @@
-//! Whether the vswitch has what it needs to ask the API server. The server itself is not asked: it may be behind this vswitch.
+//! Checks the vswitch's access to the API server. Does not connect, as the server may be behind this vswitch.
 
 use std::path::Path;
 
@@ -8,21 +8,21 @@ use serde_json::Value;
 use super::{Facts, Finding, Severity};
 use crate::config::Config;
 
-/// The variables that a kubelet sets in each container.
+/// The variables that the kubelet sets in each container.
 const VARIABLES: [&str; 2] = ["KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"];
 
-/// Where it mounts the pod's service account.
+/// Where the kubelet mounts the pod's service account.
 const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-/// What of that is needed.
+/// The files needed from it.
 const FILES: [&str; 2] = ["token", "ca.crt"];
 
-/// Looks at what is there now.
+/// A warning if variables or files for the API server are missing.
 pub(crate) fn check(config: &Config) -> Option<Finding> {
     let access = &config.state.kubernetes.as_ref()?.access;
     let is_set = |name: &str| std::env::var_os(name).is_some();
     judge(access, is_set, Path::new(ACCOUNT)).map(|(what, remedy)| Finding {
-        // It may come, and is waited for.
+        // A warning only, as the vswitch waits for the missing files.
         severity: Severity::Warning,
         what,
         why: "without the API server no state is loaded, and pod traffic is denied".to_owned(),
@@ -31,7 +31,7 @@ pub(crate) fn check(config: &Config) -> Option<Finding> {
     })
 }
 
-/// Whether the API server is known by an address only that the vswitch itself has to translate.
+/// A warning if the API server is configured only by a cluster address, and only the vswitch would translate that.
 pub(crate) fn bootstrap(config: &Config, facts: &Facts) -> Option<Finding> {
     let server = config.state.kubernetes.as_ref().filter(|_| config.services.is_some())?;
     let is_alone = matches!(server.access, Access::InCluster) && facts.kube_proxy.is_absent();
@@ -49,15 +49,15 @@ pub(crate) fn bootstrap(config: &Config, facts: &Facts) -> Option<Finding> {
     })
 }
 
-/// The address of the API server, where it is the one of its Service: a kubelet sets both variables to it, and whoever names a server sets
-/// the first one.
+/// The API server's address if it is that of its Service. The kubelet sets both variables to the Service's address; an operator who names a
+/// server sets only the first.
 fn cluster_address(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
     let address = variable("KUBERNETES_SERVICE_HOST")?;
     let port = variable("KUBERNETES_SERVICE_PORT").unwrap_or_else(|| "443".to_owned());
     (variable(&format!("KUBERNETES_PORT_{port}_TCP_ADDR")).as_ref() == Some(&address)).then_some(address)
 }
 
-/// What is missing or wrong, and the remedy.
+/// The first problem, with its remedy. `None` if nothing is missing.
 fn judge(access: &Access, is_set: impl Fn(&str) -> bool, account: &Path) -> Option<(String, &'static str)> {
     match access {
         Access::InCluster => {
@@ -79,7 +79,7 @@ fn unreadable(path: &Path) -> Option<String> {
     std::fs::read(path).err().map(|error| format!("state.kubernetes: {} cannot be read: {error}", path.display()))
 }
 
-/// A kubeconfig lists clusters. All else is told by whoever uses it.
+/// Why the kubeconfig cannot be used. `None` if it lists clusters; connecting reports further errors.
 fn unusable(path: &Path) -> Option<String> {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let read: Result<Value, _> = serde_saphyr::from_str(&text);
@@ -88,7 +88,7 @@ fn unusable(path: &Path) -> Option<String> {
         Ok(_) => "it lists no clusters".to_owned(),
         Err(error) => error.to_string().lines().next().unwrap_or_default().to_owned(),
     };
-    Some(format!("state.kubernetes: {} is no kubeconfig: {why}", path.display()))
+    Some(format!("state.kubernetes: {} is not a kubeconfig: {why}", path.display()))
 }
 
 #[cfg(test)]
@@ -109,7 +109,7 @@ mod tests {
         let file = scratch.path().join("kubeconfig");
         assert!(told(&file).unwrap().contains("cannot be read: No such file"));
         assert!(told(scratch.path()).unwrap().contains("cannot be read: Is a directory"));
-        for (text, says) in [("", "no clusters"), ("foo", "no clusters"), ("{", "is no kubeconfig: ")] {
+        for (text, says) in [("", "no clusters"), ("foo", "no clusters"), ("{", "is not a kubeconfig: ")] {
             std::fs::write(&file, text).unwrap();
             let what = told(&file).unwrap();
             assert!(what.contains(says), "{what}");

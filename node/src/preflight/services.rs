@@ -1,4 +1,4 @@
-//! Whether Services are translated, for whoever looks before a start.
+//! Reports whether Services are translated, and whether their health checks can be served.
 
 use bulkhead_control::source::{self, Options, Strictness, Unenforced};
 
@@ -8,10 +8,10 @@ use crate::config::Config;
 use bulkhead_answers::output;
 use bulkhead_answers::services::Adapter;
 
-/// Ports that are named in one finding.
+/// Maximum number of ports in one finding.
 const MAX_NAMED: usize = 10;
 
-/// How much the state's files know of Services; none with an API server, and where they do not load: whoever starts is told that.
+/// Reports the Services in the state's files. Empty with an API server, or if the files do not load, which the start reports separately.
 pub(crate) fn known(config: &Config) -> Vec<Finding> {
     let adapter = of_files(config);
     let counts = adapter.as_ref().map(|adapter| Finding {
@@ -35,7 +35,7 @@ fn of_files(config: &Config) -> Option<Adapter> {
     Some(Adapter::of(config.node.clone(), settings, &loaded.objects))
 }
 
-/// At which ports load balancers will be answered, these of Services among them, and which of them are taken now.
+/// Reports the ports of load balancers' health checks, including those of Services, and the ports that other programs hold.
 fn health(config: &Config, of_services: &[u16]) -> Vec<Finding> {
     let Some(own) = config.admin.service_health.filter(|_| config.services.is_some()) else { return Vec::new() };
     let mut ports: Vec<String> = vec![own.port().to_string()];
@@ -52,7 +52,7 @@ fn health(config: &Config, of_services: &[u16]) -> Vec<Finding> {
     };
     let all = std::iter::once(own.port()).chain(of_services.iter().copied());
     let taken = all.filter_map(|port| {
-        // A socket that is gone at once: nobody can connect to it for longer than that.
+        // The socket is closed immediately, so it hardly affects clients.
         let error = health::listen(std::net::SocketAddr::new(own.ip(), port)).err()?;
         Some(Finding {
             severity: Severity::Warning,

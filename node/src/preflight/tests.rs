@@ -2,12 +2,12 @@ use super::*;
 use bulkhead_dataplane::io::{LinkFeatures, LinkInfo, TcHook, TcProgram};
 use std::path::Path;
 
-/// With AF_XDP sockets on the interfaces themselves: most of the checks are about what these need.
+/// Most checks concern AF_XDP sockets, so the tests use them.
 fn config(rest: &str) -> Config {
     Config::parse("c", &format!("node: n\nstate: {{paths: [s]}}\n{rest}\nattach: xdp\n"), Path::new("")).unwrap()
 }
 
-/// Without the note on memory, which is there always.
+/// The findings without the note about memory, which is always present.
 fn judge(config: &Config, facts: &Facts, force: bool) -> Vec<Finding> {
     let findings = super::judge(config, facts, force);
     findings.into_iter().filter(|finding| !finding.what.contains("MiB of packet memory")).collect()
@@ -18,7 +18,7 @@ fn link(name: &str, mtu: u32) -> LinkInfo {
     LinkInfo { name, index: 7, mac, mtu, ethernet: true, up: true, queues: 1, transmit_queues: 1, most_queues: 1 }
 }
 
-/// A machine on which everything is well.
+/// A machine without any problem.
 fn good(config: &Config) -> Facts {
     Facts {
         release: "6.18.44".to_owned(),
@@ -49,7 +49,7 @@ fn the_way_to_the_machine_is_not_taken_unless_it_must_be() {
     let config = config(PORTS);
     let mut facts = Facts { default_routes: [9].into(), ..good(&config) };
     assert_eq!(judge(&config, &facts, false), []);
-    // By number: the name may be one of several.
+    // Interfaces are compared by number, as one may have several names.
     facts.links.get_mut("up0").unwrap().index = 9;
     let findings = judge(&config, &facts, false);
     assert_eq!(only(&findings).severity, Severity::Error);

@@ -13,29 +13,29 @@ use super::super::http::Answer;
 use super::Health;
 use crate::observer::Observer;
 
-/// How many endpoints there are, for balancers that divide by it.
+/// The number of ready endpoints on this node. Balancers divide traffic by it.
 const WEIGHT: HeaderName = HeaderName::from_static("x-load-balancing-endpoint-weight");
 
 /// The body of `/healthz` and `/livez`.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ProxyBody {
-    /// While it is healthy now, else when it was last.
+    /// Now if the node is healthy, else the last time it was.
     last_updated: String,
     current_time: String,
-    /// Whether the node stays; not told where that does not matter.
+    /// Whether the node stays in the cluster. `None` (omitted) for `/livez`.
     #[serde(skip_serializing_if = "Option::is_none")]
     node_eligible: Option<bool>,
 }
 
-/// The answer at a port. The method does not matter, as balancers have different ones, and at a Service's port the path does not either.
+/// Answers a request at this port. Ignores the method, as balancers use different ones, and at a Service's port also the path.
 pub(super) fn answer(path: &str, port: u16, health: &Health, observer: &Observer) -> Answer {
     let is_healthy = health.is_healthy(observer);
     if port == health.address.port() {
         return of_proxy(path, is_healthy, health);
     }
     let Some(check) = health.known.borrow().checks.get(&port).cloned() else {
-        return text(StatusCode::NOT_FOUND, "no Service has this port any more\n");
+        return text(StatusCode::NOT_FOUND, "no Service uses this port any more\n");
     };
     let answer = check.answer(is_healthy);
     let mut response = json(answer.status == 200, &answer.body);
@@ -48,7 +48,7 @@ fn of_proxy(path: &str, is_healthy: bool, health: &Health) -> Answer {
     let (is_good, node_eligible) = match path {
         "/healthz" => (is_healthy && is_eligible, Some(is_eligible)),
         "/livez" => (is_healthy, None),
-        _ => return text(StatusCode::NOT_FOUND, "there are /healthz and /livez\n"),
+        _ => return text(StatusCode::NOT_FOUND, "this port serves /healthz and /livez\n"),
     };
     let now = SystemTime::now();
     let last = {
@@ -64,7 +64,7 @@ fn of_proxy(path: &str, is_healthy: bool, health: &Health) -> Answer {
 
 fn json(is_good: bool, body: &impl Serialize) -> Answer {
     let status = if is_good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    // Numbers and texts.
+    // These types always serialize.
     let body = serde_json::to_vec(body).unwrap_or_default();
     let mut response = plain(status, Bytes::from(body), "application/json");
     response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));

@@ -1,4 +1,4 @@
-//! Taking a port at all addresses of a node.
+//! Binds a TCP port on all addresses of the node.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -6,14 +6,14 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, listen as start, socket_with, sockopt};
 
-/// Connections that wait to be accepted, as many as the standard library has.
+/// Maximum number of connections waiting to be accepted; the standard library uses the same value.
 const BACKLOG: i32 = 128;
 
-/// Takes the address. The unspecified one of IPv6 stands for all addresses of both families, however the node's `bindv6only` is; on a node
-/// without IPv6 for those of IPv4.
+/// Binds the address. `[::]` accepts both address families, regardless of the node's `bindv6only`, and falls back to `0.0.0.0` on a node
+/// without IPv6.
 ///
 /// # Errors
-/// When it cannot be had.
+/// The address cannot be bound.
 pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     match listen_at(address) {
         Err(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL) if address.is_ipv6() && address.ip().is_unspecified() => {
@@ -26,7 +26,7 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 fn listen_at(address: SocketAddr) -> Result<TcpListener, Errno> {
     let family = if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
     let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
-    // A connection that was closed a moment ago does not keep the port.
+    // Recently closed connections do not block the port.
     sockopt::set_socket_reuseaddr(&socket, true)?;
     if address.is_ipv6() {
         sockopt::set_ipv6_v6only(&socket, !address.ip().is_unspecified())?;

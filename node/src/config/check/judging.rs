@@ -1,4 +1,4 @@
-//! Where policy is judged, and by what: either `renderers` names what enforces, or `dataplane`, `enforce` and `engine` say it one by one.
+//! Checks which component judges packets: either `renderers` names it, or `dataplane`, `enforce` and `engine` do.
 
 use bulkhead_control::object::Enforcement;
 use bulkhead_control::renderer::acl::EnforcedAt;
@@ -7,7 +7,7 @@ use super::super::faults::{Faults, line};
 use super::super::file::{Enforce, File};
 use super::super::{Dataplane, EngineName};
 
-/// What enforces policy on the node.
+/// The component that enforces policy on the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Judging {
     pub(super) dataplane: Dataplane,
@@ -15,7 +15,7 @@ pub(super) struct Judging {
     pub(super) engine: EngineName,
 }
 
-/// Whether policies are enforced that do not say. To audit takes two tables for a port, which only the vswitch has, at the destination.
+/// Whether policies are enforced by default. Auditing needs two tables per port, which only the vswitch has, and only at the destination.
 pub(super) fn enforcement(
     written: &File,
     (dataplane, enforce): (Dataplane, EnforcedAt),
@@ -35,7 +35,7 @@ pub(super) fn enforcement(
     said
 }
 
-/// What a renderer's output is enforced by, by the renderer's name as `bulkhead compile --renderer` has it.
+/// The component that enforces each renderer's output, by the renderer's name in `bulkhead compile --renderer`.
 const ENFORCING: [(&str, Judging); 4] = [
     ("acl", in_the_vswitch(EnforcedAt::Destination, EngineName::Acl)),
     ("identity", in_the_vswitch(EnforcedAt::Destination, EngineName::Identity)),
@@ -47,7 +47,7 @@ const fn in_the_vswitch(enforce: EnforcedAt, engine: EngineName) -> Judging {
     Judging { dataplane: Dataplane::Vswitch, enforce, engine }
 }
 
-/// What the file says; each part of it has to be something that the dataplane does.
+/// Checks the fields, and that the dataplane supports their combination.
 pub(super) fn check(written: &File, faults: &mut Faults<'_>) -> Judging {
     let one_by_one = one_by_one(written);
     match renderer(written, faults) {
@@ -72,7 +72,7 @@ fn one_by_one(written: &File) -> Judging {
     }
 }
 
-/// The renderer that the file names, if it names one.
+/// The renderer that the file names. `None` if it names none.
 fn renderer(written: &File, faults: &mut Faults<'_>) -> Option<(&'static str, Judging)> {
     let list = written.renderers.as_ref()?;
     let [name] = &*list.value else {
@@ -97,7 +97,7 @@ fn renderer(written: &File, faults: &mut Faults<'_>) -> Option<(&'static str, Ju
     found.copied()
 }
 
-/// The fields that say something else than the renderer.
+/// Reports fields that contradict the renderer.
 fn contradictions(written: &File, said: Judging, (name, named): (&str, Judging), faults: &mut Faults<'_>) {
     let File { enforce, engine, dataplane, .. } = written;
     let fields = [
@@ -113,7 +113,7 @@ fn contradictions(written: &File, said: Judging, (name, named): (&str, Judging),
     }
 }
 
-/// Fields that do not go together.
+/// Reports fields that cannot be combined.
 fn combination(written: &File, said: Judging, faults: &mut Faults<'_>) {
     let File { enforce, engine, big_tcp, .. } = written;
     let is_at_source = said.enforce == EnforcedAt::Source;

@@ -1,10 +1,10 @@
-//! What `dataplane: nftables` does with, and what it does not do.
+//! Checks the settings of `dataplane: nftables`.
 
 use super::super::NftablesConfig;
 use super::super::faults::{Faults, line};
 use super::super::file::File;
 
-/// Linux' IFNAMSIZ without the closing zero.
+/// Maximum length of an interface name (IFNAMSIZ without the final zero).
 const MAX_INTERFACE_LEN: usize = 15;
 
 pub(super) fn check(written: &File, faults: &mut Faults<'_>) -> NftablesConfig {

@@ -14,9 +14,9 @@ use super::super::faults::{Faults, line};
 use super::super::file::{Create, Kind, Port, Route};
 use super::super::{CreatedHost, PortEntry, RouteEntry};
 
-/// What container runtimes call a pod's interface.
+/// Container runtimes' name for a pod's interface.
 const DEFAULT_PEER: &str = "eth0";
-/// Linux' IFNAMSIZ without the closing zero.
+/// Maximum length of an interface name (IFNAMSIZ without the final zero).
 const MAX_INTERFACE_LEN: usize = 15;
 
 pub(super) fn ports(written: &[Spanned<Port>], faults: &mut Faults<'_>) -> Vec<PortEntry> {
@@ -43,12 +43,12 @@ pub(super) fn ports(written: &[Spanned<Port>], faults: &mut Faults<'_>) -> Vec<P
     ports
 }
 
-/// What a network card carries that nobody has configured.
+/// Default MTU of network cards.
 const DEFAULT_MTU: u32 = 1500;
-/// IPv6 needs as much (RFC 8200 §5), and a veth carries no more.
+/// Valid MTUs: the minimum for IPv6 (RFC 8200 §5), up to a veth's maximum.
 const MTUS: std::ops::RangeInclusive<u32> = 1280..=65_535;
 
-/// The interfaces of the host port, where they are to be made.
+/// The host port's interfaces. `None` if the vswitch does not create them.
 pub(super) fn created_host(written: &[Spanned<Port>], faults: &mut Faults<'_>) -> Option<CreatedHost> {
     let mut created = None;
     for (at, Spanned { value: port, .. }) in written.iter().enumerate() {
@@ -226,7 +226,7 @@ fn unusable(via: IpAddr) -> bool {
     via.is_unspecified() || via.is_loopback() || via.is_multicast()
 }
 
-/// The kernel's rule (`dev_valid_name`).
+/// Applies the kernel's rule for interface names (`dev_valid_name`).
 pub(crate) fn check_interface(name: &str) -> Result<(), String> {
     let bad = name.is_empty() || name.len() > MAX_INTERFACE_LEN || name == "." || name == "..";
     if bad || name.contains(|c: char| c == '/' || c == ':' || c.is_whitespace() || c.is_control()) {
@@ -235,7 +235,7 @@ pub(crate) fn check_interface(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// `02:00:0a:f4:01:02`; no group address and not all zeros, which no interface sends from.
+/// Parses `02:00:0a:f4:01:02`. Rejects group addresses and all zeros, which are never source addresses.
 pub(crate) fn parse_mac(text: &str) -> Option<[u8; 6]> {
     let mut mac = [0; 6];
     let mut parts = text.split(':');

@@ -13,11 +13,11 @@ use super::super::file::{Kubernetes, State};
 use super::super::{KubernetesConfig, StateConfig};
 use bulkhead_answers::args;
 
-/// Where what is kept for a start without an API server lies by default: it outlives the machine's restart.
+/// Default folder of the last good state. It survives a reboot.
 const FOLDER: &str = "/var/lib/bulkhead";
-/// How old a state may be by default: an API server that is upgraded is away for a minute or two.
+/// Default maximum age of the state. An API server is unavailable for a minute or two during an upgrade.
 const STALE: Duration = Duration::from_secs(300);
-/// Twice as long as an idle server may be silent.
+/// Minimum of that age: twice the time for which an idle server may be silent.
 const LEAST_STALE: Duration = Duration::from_secs(60);
 
 pub(super) fn state(
@@ -62,7 +62,7 @@ fn check_paths(paths: &Spanned<Vec<String>>, faults: &mut Faults<'_>) {
     }
 }
 
-/// What would have no effect with an API server must not look as if it had.
+/// Reports settings of files that have no effect with an API server.
 fn refuse_what_files_have(state: &State, faults: &mut Faults<'_>) {
     let unreachable = "remove it; state.kubernetes.when_unreachable sets what happens without a server";
     let written = [
@@ -130,7 +130,7 @@ fn kubernetes(written: &Kubernetes, folder: &Path, faults: &mut Faults<'_>) -> K
     }
 }
 
-/// How objects are read.
+/// The settings for parsing objects.
 fn options(written: &State, faults: &mut Faults<'_>) -> Options {
     let version = written.policy_semantics.as_ref().map(|version| version.value).unwrap_or_default();
     let default = written.namespace_default.as_ref().map(|default| default.value).unwrap_or_default();

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   pod networks ----------------------------------------> NETWORK via 169.254.1.1 dev bh-node
-//!   masquerade addresses outside pod networks ----------/
+//!   source addresses for Services, outside these -------/
 //!   service_cidrs, and cluster addresses outside them ---> NETWORK via 169.254.1.1 dev bh-node src NODE
 //! ```
 //!

@@ -240,7 +240,7 @@ fn protocol(text: &str) -> Result<KnownProtocol, String> {
     })
 }
 
-/// Checks a pattern for node names. A pattern with a cluster (`cluster/node`) is refused: this node knows no cluster names.
+/// Checks a pattern for node names. Refuses an empty one and one with a cluster (`cluster/node`), as flows have no cluster names.
 fn node(text: &str) -> Result<String, String> {
     if text.is_empty() || text.contains('/') {
         return Err(format!("node `{}` is not supported: write a node name; * matches any text", printable(text)));

@@ -228,7 +228,7 @@ pub(super) struct Acceptor {
 }
 
 impl Acceptor {
-    /// Performs the handshake with `client`. `None` if it fails, which is logged if the client sent invalid data, or exceeds [`HANDSHAKE`].
+    /// Performs the handshake with `client`. `None` if it exceeds [`HANDSHAKE`] or fails; logs the error if the client sent invalid data.
     pub(super) async fn accept<S>(&self, stream: S, client: SocketAddr) -> Option<TlsStream<S>>
     where
         S: AsyncRead + AsyncWrite + Unpin,
@@ -265,7 +265,7 @@ impl Refused {
         }
         let more = match std::mem::take(&mut self.more) {
             0 => String::new(),
-            more => format!(" ({more} more before it)"),
+            more => format!(" ({more} more since the last such message)"),
         };
         self.told = Some(Instant::now());
         log::warn(&format!(

@@ -198,7 +198,7 @@ impl<A> Interface<A> {
         let name = &self.entry.interface;
         self.say(format!(
             "cannot be opened: {name} is the interface of port {other} under another name\n\
-             help: an interface is one port; remove one of the two"
+             help: an interface can belong to only one port; remove one of the two"
         ));
     }
 

@@ -1,21 +1,20 @@
-//! The host port where the vswitch makes its interfaces itself (`create`): a veth pair, and the node's routes over it.
+//! The host port's veth pair and the node's routes over it, if the configuration has the vswitch create them (`create`).
 //!
 //! ```text
-//!   networks of pods ------------------------------------> NETWORK via 169.254.1.1 dev bh-node
-//!   source addresses that lie in none of them ----------/
+//!   pod networks ----------------------------------------> NETWORK via 169.254.1.1 dev bh-node
+//!   source addresses for Services, outside these -------/
 //!   service_cidrs, and cluster addresses outside them ---> NETWORK via 169.254.1.1 dev bh-node src NODE
 //! ```
 //!
-//! The pair is made before ports are opened, and stays when the process ends: sessions between the node and its pods go on in the kernel.
-//! `bulkhead cleanup` removes it, and its routes with it.
+//! The pair is created before ports open and outlives the process, so that sessions between the node and its pods continue in the kernel.
+//! `bulkhead cleanup` removes the pair and thereby its routes.
 //!
-//! The networks are the configuration's, or the pod networks of the node's own Node object, as they are when the state changes. Where no
-//! service CIDR is configured, each cluster address has a route of its own: nothing in the cluster's API tells the blocks to everybody
-//! (ServiceCIDR objects came with Kubernetes 1.33), a block that is guessed may cover a network of somebody else, and a route per Service is
-//! what the kernel's tables are made for.
+//! The pod networks are the configured ones, or those of the node's own Node object. Without configured service CIDRs, each cluster address
+//! gets its own route. Guessing the CIDRs was rejected: before Kubernetes 1.33 (ServiceCIDR objects) the API does not publish them, and a
+//! wrong guess could cover another network.
 //!
-//! **Invariant.** Routes of somebody else are never changed. None of ours is removed before the state has told both pod networks and
-//! Services: until then those of an earlier process stay.
+//! **Invariant.** Only the vswitch's own routes are changed. Routes of the previous process stay until both the pod networks and the
+//! Services are known.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -30,25 +29,25 @@ use super::config::{Config, CreatedHost};
 use super::log;
 use bulkhead_answers::output;
 
-/// Routes that are named in one message.
+/// Maximum number of routes named in one message.
 const MAX_NAMED: usize = 5;
 
-/// How long after the kernel has refused a route it is asked again. An address that is new is taken as a source after a second, when no
-/// other machine was heard to have it; a route of somebody else goes when it goes.
+/// Retry interval for routes that the kernel refused. A new IPv6 address becomes usable as a source after about a second, when duplicate
+/// address detection ends; a conflicting route may go at any time.
 const AGAIN: Duration = Duration::from_secs(2);
 
-/// How often the kernel's routes are looked at while nothing changes. Processes of the node that begin a connection try for longer; and a
-/// look costs some milliseconds with ten thousand routes.
+/// Interval at which the kernel's routes are checked without a change. Connection attempts of the node last longer, and a check of ten
+/// thousand routes takes a few milliseconds.
 const LOOK: Duration = Duration::from_secs(30);
 
-/// Where the node's own packets are to go, as far as it is told.
+/// Destinations that the node must reach over the host port.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Destinations {
-    /// The node's pod networks; empty before a state tells them.
+    /// The node's pod networks. Empty until the state has them.
     pub pods: Arc<[IpNet]>,
-    /// Services; none before they are listed, and where they are off.
+    /// The Services. `None` until they are listed, and if Services are off.
     pub services: Option<Arc<Services>>,
-    /// The node's own addresses, one per family at most, that are the source of what it sends to Services.
+    /// The node's source addresses for packets to Services, at most one per family.
     pub sources: Arc<[IpAddr]>,
 }
 
@@ -61,12 +60,12 @@ impl Destinations {
         has_same_services && self.pods == other.pods && self.sources == other.sources
     }
 
-    /// The node's own address for packets to this destination.
+    /// Returns the node's source address for this destination. `None` if the node's address of that family is unknown.
     fn source_for(&self, destination: &IpNet) -> Option<IpAddr> {
         self.sources.iter().copied().find(|source| source.is_ipv4() == destination.addr().is_ipv4())
     }
 
-    /// Routes to the service CIDRs, and to cluster addresses that are in none of them.
+    /// Returns routes to the service CIDRs and to the cluster addresses outside them.
     fn to_services(&self, service_cidrs: &[IpNet]) -> impl Iterator<Item = HostRoute> {
         let addresses = self.services.iter().flat_map(|services| services.own_cluster_addresses());
         let alone = addresses.filter(|address| !service_cidrs.iter().any(|block| block.contains(address)));
@@ -75,24 +74,24 @@ impl Destinations {
     }
 }
 
-/// See the module.
+/// The veth pair, and the routes that were last set over it.
 #[derive(Debug)]
 pub(super) struct HostPort {
     pair: HostPair,
     config: CreatedHost,
-    /// Where Services have their cluster addresses; none where they are off.
+    /// The configured service CIDRs, which may be empty. `None` if Services are off.
     service_cidrs: Option<Vec<IpNet>>,
-    /// What was asked of the kernel, none before; and what it refused of that. Neither is done or said twice.
+    /// The destinations of the last [`HostPort::lead`] (`None` before the first) and the kernel's errors, each of which is logged once.
     led: Option<Destinations>,
     refused: Vec<String>,
     tried: Instant,
 }
 
 impl HostPort {
-    /// Makes the interfaces, or takes over those of an earlier process. None where the configuration does not say so.
+    /// Creates the interfaces, or takes over those of the previous process. `None` if the configuration does not request them.
     ///
     /// # Errors
-    /// When the kernel refuses, or there are other interfaces of their names.
+    /// If the kernel refuses, or other interfaces have the names.
     pub(super) fn make(config: &Config) -> anyhow::Result<Option<Self>> {
         let service_cidrs = config.services.as_ref().map(|settings| settings.service_cidrs.clone());
         let Some(config) = config.created_host.clone() else { return Ok(None) };
@@ -100,7 +99,7 @@ impl HostPort {
         Ok(Some(Self { pair, config, service_cidrs, led: None, refused: Vec::new(), tried: Instant::now() }))
     }
 
-    /// Has the node reach its pods and Services. The networks of pods are those of the configuration, if it names some.
+    /// Sets the node's routes to these pods and Services, if they changed or a check is due. Configured pod networks replace those of `to`.
     pub(super) fn lead(&mut self, to: Destinations) {
         if !self.is_due() && self.led.as_ref().is_some_and(|led| led.is_as(&to)) {
             return;
@@ -118,20 +117,20 @@ impl HostPort {
         (self.led, self.refused) = (Some(to), refused);
     }
 
-    /// Whether it is time to ask again: for what was refused, and for routes that have gone. The kernel removes those whose source is an
-    /// address that the node loses, and does not bring them back with the address.
+    /// Whether to set the routes again: after [`AGAIN`] if the kernel refused one, else after [`LOOK`]. When the node loses an address, the
+    /// kernel removes the routes with that source, and does not restore them with the address.
     pub(super) fn is_due(&self) -> bool {
         let since = self.tried.elapsed();
         since >= LOOK || (!self.refused.is_empty() && since >= AGAIN)
     }
 
-    /// The routes that the node is to have.
+    /// Returns the routes that the kernel should have. Existing routes are kept where the destinations are still unknown.
     fn wanted(&self, to: &Destinations) -> BTreeSet<HostRoute> {
         let networks = if self.config.networks.is_empty() { &to.pods[..] } else { &self.config.networks };
         let mut wanted: BTreeSet<HostRoute> = networks.iter().map(|network| HostRoute::to(network.trunc())).collect();
         if let Some(service_cidrs) = &self.service_cidrs {
             wanted.extend(to.to_services(service_cidrs));
-            // Answers to what is sent with them come back to the vswitch, also where the networks are others.
+            // Replies to packets that the vswitch sends with these source addresses must return to the vswitch.
             let sources = to.services.iter().flat_map(|services| services.sources());
             let alone = sources.filter(|source| !networks.iter().any(|network| network.contains(*source)));
             wanted.extend(alone.map(|&source| HostRoute::to(source.into())));
@@ -140,29 +139,29 @@ impl HostPort {
         if is_whole && !to.sources.is_empty() {
             return wanted;
         }
-        // What is not known is asked again when the routes are set.
+        // On an error no route is kept here; `HostPair::lead` reads the routes again and reports the error.
         let known = self.pair.routes().unwrap_or_default();
         if is_whole { with_sources(wanted, &known) } else { with_known(with_sources(wanted, &known), &known) }
     }
 }
 
-/// The routes, those without a source as they are known: the node's addresses are not told yet.
+/// Gives each wanted route without a source the source of the existing route, as the node's addresses are not known yet.
 fn with_sources(wanted: BTreeSet<HostRoute>, known: &BTreeSet<HostRoute>) -> BTreeSet<HostRoute> {
     let found = |route: &HostRoute| known.iter().find(|known| known.destination == route.destination).copied();
     wanted.into_iter().map(|route| found(&route).filter(|_| route.source.is_none()).unwrap_or(route)).collect()
 }
 
-/// The routes, and those to other destinations that are known.
+/// Adds the existing routes to destinations that the wanted routes do not have.
 fn with_known(mut wanted: BTreeSet<HostRoute>, known: &BTreeSet<HostRoute>) -> BTreeSet<HostRoute> {
     let told: BTreeSet<IpNet> = wanted.iter().map(|route| route.destination).collect();
     wanted.extend(known.iter().filter(|route| !told.contains(&route.destination)));
     wanted
 }
 
-/// Removes the interfaces. Returns whether there were any.
+/// Removes the interfaces. Returns whether they existed.
 ///
 /// # Errors
-/// When the kernel refuses.
+/// If the kernel refuses.
 pub(super) fn remove(config: &Config) -> anyhow::Result<bool> {
     Ok(config.created_host.as_ref().map(|created| HostPair::remove(created.names())).transpose()?.unwrap_or_default())
 }
@@ -182,7 +181,7 @@ mod tests {
         let kept = with_sources(wanted, &known);
         assert_eq!(kept, [route("10.96.0.0/12", Some("192.0.2.1")), route("10.9.0.0/16", None)].into());
         assert_eq!(with_known(kept, &known).len(), 3);
-        // Once the address is told, it counts.
+        // A known source replaces the existing route's.
         let told: BTreeSet<_> = [route("10.96.0.0/12", Some("192.0.2.7"))].into();
         assert_eq!(with_sources(told.clone(), &known), told);
     }

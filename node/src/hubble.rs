@@ -1,23 +1,21 @@
-//! The server that Hubble's clients read: `hubble observe`, its relay and its user interface.
+//! A gRPC server for Hubble's clients: `hubble observe`, Hubble Relay and Hubble UI.
 //!
 //! ```text
 //!   client --HTTP/2, gRPC--> [ connection: service ] --Observe--> stream thread ([`super::stream`])
 //!                                      ^                             |  selects by the filters
-//!                                      `------- bounded queue -------'  full: counted, and told as lost
+//!                                      `------- bounded queue -------'  full: counted, and reported to the client as lost
 //! ```
 //!
-//! What a client is told is what `bulkhead monitor` prints: both come of one message. With a server the stream thread watches from the
-//! start, as `hubble observe` asks for the past first; so the server is off unless the configuration names its address.
+//! A client receives the flows that `bulkhead monitor` prints: one message serves both. If the server is on, the stream thread records
+//! flows from the start, because `hubble observe` first requests past flows. The server is off unless the configuration sets its address.
 //!
-//! Requests are read strictly ([`bulkhead_observe::hubble::fields`]), their filters are about the message that would be sent ([`filter`]).
+//! A request with an unknown field is refused ([`bulkhead_observe::hubble::fields`]). [`filter`] matches the message that would be sent.
+//! Over TCP the server requires TLS unless the configuration selects plaintext ([`tls`]). A relay learns all nodes from [`peers`].
 //!
-//! Over TCP clients are served with TLS, unless the configuration says plaintext ([`tls`]); a relay is told of all nodes ([`peers`]).
+//! hyper implements HTTP/2 and [`grpc`] the rest of gRPC. A gRPC library's server was rejected: the admin thread accepts, limits and ends
+//! these connections like those of the admin socket. Message types are written by hand, so that a build needs no `protoc`.
 //!
-//! hyper speaks HTTP/2, and [`grpc`] has what gRPC adds. A library's server lost: here connections are accepted, bounded and ended as those
-//! of the admin socket are, by the thread that has these. The messages are written by hand, because a compiler for them is a program that not
-//! everybody who builds this has.
-//!
-//! **Invariant.** No client keeps anybody waiting: neither the stream thread, nor the workers, nor another client.
+//! **Invariant.** No client blocks the stream thread, the workers or another client.
 
 mod filter;
 mod grpc;
@@ -55,27 +53,26 @@ use peers::{Address, Peers};
 use service::{Method, Service};
 use tls::{Acceptor, Tls};
 
-/// Connections at a time: a few people's and a relay's. Those that watch stay, and the oldest of the others makes room for a new one. With
-/// TLS a connection is new until its handshake is over, and answered then: whoever opens many and says nothing ends none but those.
+/// Maximum number of connections, by stage: enough for a few people and a relay. Watching connections stay; a new connection evicts the
+/// oldest of its own stage. A TLS connection is `new` until its handshake ends, then `answered`, so idle clients evict only each other.
 const CONNECTIONS: Limits = Limits { new: 32, asking: 1, changing: 1, watching: 32, answered: 32 };
 
-/// Calls of one connection at a time. A relay has one for each of its clients.
+/// Maximum number of concurrent calls per connection. A relay makes one for each of its clients.
 const CALLS: u32 = 32;
 
-/// Bytes of a request: a thousand values of filters.
+/// Maximum size of a request message, in bytes: enough for 1,024 filter values.
 const LONGEST: usize = 1 << 18;
 
-/// Bytes of the head of a request.
+/// Maximum size of a request's headers, in bytes.
 const LONGEST_HEAD: u32 = 1 << 14;
 
-/// Bytes that wait for a call's reader besides what is in its queue: some hundred flows.
+/// Maximum number of bytes that hyper buffers for a slow client, per call and in addition to its queue: a few hundred flows.
 const BUFFER: usize = 1 << 16;
 
-/// How often a client that says nothing is asked whether it is there, and how long it has for its answer. A client that is dead and has
-/// not said so is noticed after both.
+/// Interval of keep-alive pings on an idle connection, and the timeout for each answer. A dead client is detected after both.
 const ASKED_EVERY: Duration = Duration::from_secs(20);
 
-/// Where clients connect.
+/// The server's listening socket, before [`serve`] accepts connections on it.
 pub(super) struct Endpoint {
     place: Taken,
     nodes: watch::Receiver<Arc<Nodes>>,
@@ -87,11 +84,11 @@ enum Taken {
 }
 
 impl Endpoint {
-    /// Takes the place that the configuration names; none where it names none. A socket that cannot be had is said only, as with the
-    /// admin socket. A relay is told of the nodes of this state.
+    /// Binds the configured address. Relays receive the nodes of `state`. `None` if the server is off, or if its Unix socket cannot be
+    /// created, which only logs a warning.
     ///
     /// # Errors
-    /// When the address cannot be had, or something is wrong with the files of TLS.
+    /// If the TCP address cannot be bound, or a TLS file is invalid.
     pub(super) fn bind(config: &HubbleConfig, state: &LiveState) -> anyhow::Result<Option<Self>> {
         let place = match config {
             HubbleConfig::Off => None,
@@ -110,7 +107,7 @@ impl Endpoint {
     }
 }
 
-/// Answers until it is dropped.
+/// Serves clients until the future is dropped.
 pub(super) async fn serve(endpoint: Endpoint, observer: Observer, hub: Hub) {
     let Endpoint { place, nodes } = endpoint;
     let connections = Connections::new(CONNECTIONS);
@@ -156,13 +153,13 @@ pub(super) async fn serve(endpoint: Endpoint, observer: Observer, hub: Hub) {
     }
 }
 
-/// Out of descriptors, for one: no reason to burn a core.
+/// Waits after a failed accept, for example without free file descriptors, to avoid a busy loop.
 async fn pause() {
     tokio::time::sleep(Duration::from_millis(100)).await;
 }
 
 async fn converse_over_tcp(stream: TcpStream, service: Arc<Service>, place: Place, acceptor: Option<Acceptor>) {
-    // An error: the client has gone already.
+    // Fails if the client has already disconnected.
     let (Ok(called), Ok(client)) = (stream.local_addr(), stream.peer_addr()) else { return };
     let called = Some(called.ip());
     let Some(acceptor) = acceptor else { return converse(stream, service, place, called).await };
@@ -172,7 +169,7 @@ async fn converse_over_tcp(stream: TcpStream, service: Arc<Service>, place: Plac
     }
 }
 
-/// Answers a client until it goes. `called` is the address that it has called.
+/// Serves a client until it disconnects. `called` is this server's address to which it connected.
 async fn converse(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     service: Arc<Service>,
@@ -191,7 +188,7 @@ async fn converse(
         .max_concurrent_streams(CALLS)
         .max_header_list_size(LONGEST_HEAD)
         .max_send_buf_size(BUFFER);
-    // What goes wrong with a client is the client's.
+    // A connection's error matters only to its client.
     let _ = http.serve_connection(TokioIo::new(stream), service_fn(answer)).await;
 }
 
@@ -201,7 +198,7 @@ async fn answer(
     place: &Place,
     called: Option<IpAddr>,
 ) -> Response<Messages> {
-    // "application/grpc", with "+proto" or without; others are no gRPC.
+    // gRPC's content types are `application/grpc` and `application/grpc+proto`.
     let kind = request.headers().get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
     if request.method() != Verb::POST || !kind.starts_with(b"application/grpc") {
         let mut response = Response::new(Messages::Ended(None));
@@ -214,7 +211,7 @@ async fn answer(
         if method.lasts() && !place.enter(Stage::Watching) {
             return Err(Status::new(Code::ResourceExhausted, "too many clients watch; end one of them"));
         }
-        // A single answer is a stream of one: on the wire there is no difference.
+        // On the wire, a unary answer equals a stream of one message.
         let message = grpc::message(request, LONGEST).await?;
         service.answer(method, &message, called).await
     };

@@ -3,27 +3,27 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Numbers for ports that stay with a name for the life of the process: sessions and counters are kept by number.
+/// Port numbers by port name. A port keeps its number for the life of the process, because sessions and counters refer to the number.
 ///
-/// A name that is gone leaves its number unused, until there are [`Ids::IDLE`] such numbers: then the one that is unused
-/// for longest is given to a new name. Sessions find their ports again by address after each change (see
-/// [`bulkhead_dataplane::PortId`]), so this mixes up nothing but counters.
+/// A removed name leaves its number unused. When [`Ids::IDLE`] numbers are unused, a new name gets the one unused for longest. Sessions
+/// find their ports again by address after each change (see [`bulkhead_dataplane::PortId`]), so reuse mixes up only counters.
 #[derive(Debug, Default)]
 pub(super) struct Ids {
     /// The name of each number.
     names: Vec<Arc<str>>,
     /// The number of each name.
     numbers: HashMap<Arc<str>, usize>,
-    /// When each number was last in use, in calls of [`Ids::assign`].
+    /// The [`round`](Self::round) in which each number was last in use.
     used: Vec<u64>,
+    /// Number of calls of [`Ids::assign`].
     round: u64,
 }
 
 impl Ids {
-    /// A node runs some hundred pods; this is a few days of deployments.
+    /// Number of unused numbers from which on they are reused: a few days of deployments, as a node runs a few hundred pods.
     const IDLE: usize = 4_096;
 
-    /// Gives each name its number. Returns all names in use by number; none for a number without one.
+    /// Assigns a number to each name. Returns the name of each number; `None` for unused numbers.
     pub(super) fn assign(&mut self, names: &[Arc<str>]) -> Vec<Option<Arc<str>>> {
         self.round += 1;
         let mut new = Vec::new();
@@ -51,19 +51,19 @@ impl Ids {
         self.names.iter().zip(&self.used).map(in_use).collect()
     }
 
-    /// The number that is unused for longest, when there are enough of them.
+    /// Returns the number unused for longest. `None` if fewer than [`Ids::IDLE`] are unused.
     fn oldest_unused(&self) -> Option<usize> {
         let unused = || self.used.iter().enumerate().filter(|&(_, &used)| used != self.round);
-        // Asked only for names that are new.
+        // Runs only for new names.
         (unused().count() >= Self::IDLE).then(|| unused().min_by_key(|&(_, used)| used).map(|(at, _)| at)).flatten()
     }
 
-    /// The number of a name, used or not.
+    /// Returns a name's number, even if the name is no longer in use. `None` if the name has none.
     pub(super) fn of(&self, name: &str) -> Option<usize> {
         self.numbers.get(name).copied()
     }
 
-    /// The name of a number.
+    /// Returns the name that last had this number.
     pub(super) fn name(&self, at: usize) -> Option<&Arc<str>> {
         self.names.get(at)
     }

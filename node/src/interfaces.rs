@@ -1,13 +1,12 @@
-//! The configured ports and their interfaces: which are there, what is attached, which are open.
+//! The state of the configured ports and their interfaces: absent, attached or open.
 //!
-//! Interfaces come and go while the vswitch runs: a pod is deleted and its veth with it, a new pod has one of the same
-//! name. One thread ([`thread`]) owns them all. The kernel tells it of each change ([`super::links`]), and each interface is one
-//! value that says its whole state:
+//! Interfaces come and go while the vswitch runs: a pod's veth is deleted with the pod, and a new pod's may have the same name. One thread
+//! ([`thread`]) owns all interfaces. The kernel reports each change ([`super::links`]), and one value per port holds its complete state:
 //!
 //! ```text
-//!              interface is there, attached           it is up, and opening succeeds
+//!              interface exists, is attached          it is up, and opening succeeds
 //!   Absent ------------------------------> Closed ---------------------------------> Open
-//!     |  ^ \                                |  ^  refused: said once, tried again      |
+//!     |  ^ \                                |  ^  refused: logged once, retried        |
 //!     |  |  \ attaching is refused          `--'                                       |
 //!     |  |   `--> Unprotected --retry-->    ^   shut down, other number of queues,     |
 //!     |  |                                  |   failed, configured differently         |
@@ -15,28 +14,25 @@
 //!     |  `--- interface is gone, renamed or replaced (other index) --------------------'
 //! ```
 //!
-//! **Closed** means that every packet of the interface is dropped: programs are attached, and they hand nothing over.
-//! What is not open forwards nothing, and everything else goes on.
+//! **Closed** means that the attached programs drop every packet of the interface. Ports do not affect each other.
 //!
-//! **Invariant.** From the kernel's message that an interface of the configuration is there, until the configuration does not
-//! name it any more, it is gone, or the process ends, none of its packets reaches the host's stack, which knows no policy.
-//! A pod whose port is closed, for whatever reason, is cut off and not unprotected. Renaming an interface, or moving it to
-//! another namespace and back, changes nothing in that. There are two exceptions: an interface that nothing can be attached to
-//! (another program is, or it has the node's default route, without `--force`), and the log says so; and the time from the
-//! kernel's message until this thread has read it, well below a millisecond unless a port is just being opened. Nothing
-//! here waits for policy to be loaded or compiled. Whoever makes interfaces and cannot bear that leaves them down: those of ports
-//! that are added at run time are set up here, when they are held.
+//! **Invariant.** No packet of a configured interface reaches the host's stack, which enforces no policy. This holds from the kernel's
+//! message about the interface until the configuration no longer names it, it is deleted, or the process ends. A pod whose port is closed
+//! is therefore cut off, not unprotected. Renaming the interface, or moving it to another namespace and back, changes nothing.
 //!
-//! That is why attaching to an interface and opening its port are two things, and closing undoes only the second. The
-//! alternative, to open a port anew and then close the old one, cannot work with XDP: an interface takes one program, and the
-//! second one is refused while the first is attached (`EBUSY`, or `EEXIST` in the other mode). Replacing the program in its
-//! link (`BPF_LINK_UPDATE`) would do, but has nothing to replace it with when the new port is refused, or when the port only
-//! waits; and it is not needed, since the program does not depend on anything that changes.
+//! The exceptions are:
+//! * An interface to which nothing can be attached, because another program is attached or, without `--force`, because it has the node's
+//!   default route. The log says so.
+//! * The time until this thread reads the kernel's message: well below a millisecond, or longer while a port is being opened. To avoid the
+//!   gap, create the interface down: for ports added at run time, the vswitch sets it up after attaching.
 //!
-//! What lost: looking at all interfaces every 100 ms. It needs no parser of messages, but a new interface is unprotected for up
-//! to that long, and 250 idle ports cost 10 % of a core. States that follow single messages (edges) lost as well: a message
-//! that is lost or told twice would then be a state that is wrong for ever. [`Interfaces::reconcile`] compares states with
-//! the whole table, and messages only say where it is worth asking the kernel for more.
+//! For this invariant, attaching and opening are separate steps, and closing undoes only the second. Opening a new port before closing the
+//! old one cannot work with XDP: the kernel refuses a second program (`EBUSY`, or `EEXIST` in the other mode). `BPF_LINK_UPDATE` would need
+//! a program to switch to even if the new port is refused or must wait.
+//!
+//! Polling all interfaces every 100 ms was rejected: a new interface would be unprotected for up to that long, and 250 idle ports cost 10 %
+//! of a core. State changes driven by single messages were rejected too, as a lost or repeated message would leave a wrong state forever.
+//! [`Interfaces::reconcile`] compares the states with the whole table; messages only select the interfaces to query in more detail.
 
 mod cause;
 mod datapath;
@@ -58,47 +54,47 @@ pub(super) use datapath::{AttachError, Datapath, OpenError, Opening};
 use interface::Interface;
 use state::State;
 
-/// How often ports came and went.
+/// Counters of port changes, since the start of the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub(super) struct InterfaceCounters {
-    /// Ports that were opened, again included.
+    /// Successful openings of ports, including reopenings.
     pub opened: u64,
-    /// Open ports whose interface went away, was replaced or changed its queues, or that failed.
+    /// Open ports that were closed because they failed, or their interface disappeared, went down, was replaced or changed its queues.
     pub removed: u64,
-    /// Attempts to open one that failed.
+    /// Failed attempts to attach to an interface (at most one per second and port) or to open a port.
     pub refused: u64,
-    /// How often the kernel told that interfaces have changed. Several changes may be told at once.
+    /// Batches of messages about interfaces from the kernel.
     pub told: u64,
 }
 
-/// How a configured port is.
+/// The status of a configured or added port, for reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PortStatus {
     pub name: Arc<str>,
     pub kind: PortKind,
     pub interface: Arc<str>,
-    /// Who has added it, where the configuration does not have it.
+    /// The origin of a port added at run time. `None` for a port of the configuration.
     pub added: Option<Added>,
     pub state: PortState,
-    /// Why it is not open, with the remedy where one is known.
+    /// Why the port is not open, with a remedy if one is known. `None` if it is open, or if no reason is known yet.
     pub why: Option<String>,
 }
 
-/// The state of a configured port, as others are told it.
+/// The state of a port, for reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PortState {
-    /// There is no interface of its name.
+    /// No interface has the configured name, or the interface belongs to another port.
     Absent,
-    /// Nothing can be attached to its interface, whose packets go past the vswitch.
+    /// Attaching to the interface failed: its packets bypass the vswitch.
     Unprotected,
-    /// Each of its packets is dropped.
+    /// All its packets are dropped.
     Closed,
-    /// Its packets are judged and forwarded.
+    /// The vswitch classifies and forwards its packets.
     Open,
 }
 
 impl PortState {
-    /// As it is written in answers.
+    /// The state's name in reports.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Absent => "absent",
@@ -109,18 +105,17 @@ impl PortState {
     }
 }
 
-/// What is attached to an interface that is no port's at the moment: it was renamed, it was moved to another namespace, or its
-/// port is just being configured differently.
+/// An attachment to an interface that no port owns now: it was renamed or moved to another namespace, or its port is being reconfigured.
 #[derive(Debug)]
 struct Kept<A> {
-    /// The interface's number when it was a port's.
+    /// The interface's index while a port owned it.
     index: u32,
     attachment: A,
-    /// The configured name that led to it last.
+    /// The configured name of the last owner's interface.
     name: Arc<str>,
 }
 
-/// See the module.
+/// All ports with their interfaces, and attachments without a port.
 #[derive(Debug)]
 pub(super) struct Interfaces<D: Datapath> {
     interfaces: Vec<Interface<D::Attachment>>,
@@ -129,7 +124,7 @@ pub(super) struct Interfaces<D: Datapath> {
 }
 
 impl<D: Datapath> Interfaces<D> {
-    /// Interfaces of which nothing is known yet.
+    /// Creates the ports, all [`State::Absent`] until the first [`reconcile`](Self::reconcile).
     pub(super) fn new(entries: &[PortEntry]) -> Self {
         Self {
             interfaces: entries.iter().map(Interface::new).collect(),
@@ -138,8 +133,8 @@ impl<D: Datapath> Interfaces<D> {
         }
     }
 
-    /// Makes these the configured ports. Only what the port was opened by closes it. An interface that no port names any
-    /// more is detached from by [`reconcile`](Self::reconcile), when it is known whether it only has another name.
+    /// Replaces the list of ports. Closes a port that is removed, or changes in more than its label, MAC address or line. Detaching is left
+    /// to [`reconcile`](Self::reconcile), which knows whether an interface was only renamed. Returns whether the snapshot must change.
     pub(super) fn configure(&mut self, entries: &[PortEntry], datapath: &mut D) -> bool {
         let same = |one: &PortEntry, other: &PortEntry| {
             let PortEntry { label, mac, line, .. } = one.clone();
@@ -176,15 +171,15 @@ impl<D: Datapath> Interfaces<D> {
                 }
             }
         });
-        // In the order of the file.
+        // New ports keep the order of the configuration.
         let new = entries.iter().filter(|entry| known.contains_key(&entry.name));
         let before = self.interfaces.len();
         self.interfaces.extend(new.map(Interface::new));
         changed | (self.interfaces.len() != before)
     }
 
-    /// Brings all interfaces to what the table says: closes what must be closed, attaches to what is there and detaches from
-    /// what nothing names any more. Opens nothing. Returns whether an open port has changed.
+    /// Reconciles all ports with the table: closes ports, attaches to existing interfaces and detaches from those that no port names any
+    /// more. Opens nothing. Returns whether an open port has changed.
     pub(super) fn reconcile(&mut self, links: &Links, changes: &Changes, datapath: &mut D, now: Instant) -> bool {
         let (mut changed, counters) = (false, &mut self.counters);
         for interface in &mut self.interfaces {
@@ -196,9 +191,9 @@ impl<D: Datapath> Interfaces<D> {
             self.kept.extend(kept);
             changed |= has_changed;
         }
-        // What is attached to nothing any more goes first: to drop it later might detach what is attached in its place.
+        // Attachments to deleted interfaces go first: dropping them after `attach` might detach their successor.
         self.kept.retain(|kept| datapath.index(&kept.attachment).is_some());
-        // Only now, when what has lost its name or its port is among the kept.
+        // Computed after the loop above has moved attachments without a name or port to `kept`.
         let mut owners: HashMap<u32, usize> = HashMap::new();
         let attached = |(at, interface): (usize, &Interface<_>)| Some((interface.state.attached()?, at));
         owners.extend(self.interfaces.iter().enumerate().filter_map(attached));
@@ -211,7 +206,7 @@ impl<D: Datapath> Interfaces<D> {
         changed
     }
 
-    /// Attaches to an interface that is there.
+    /// Attaches a port to its interface if that exists, and no other port owns it. Reuses a kept attachment.
     fn attach(
         &mut self,
         at: usize,
@@ -231,29 +226,29 @@ impl<D: Datapath> Interfaces<D> {
             }
             return;
         };
-        // Who has it keeps it; else the first one gets it.
+        // The present owner keeps the interface; without one, the first port gets it.
         if let Some(&owner) = owners.get(&link.index) {
             let other = self.interfaces[owner].entry.to_string();
             self.interfaces[at].wait_for_other(&other);
             return;
         }
         owners.insert(link.index, at);
-        // The numbers as they were known first: asking for all of a hundred takes a while.
+        // Tries attachments of the same index first, because querying the kernel for a hundred takes a while.
         let is = |kept: &Kept<D::Attachment>| datapath.is_here_as(&kept.attachment, link.index);
         let known = self.kept.iter().position(|kept| kept.index == link.index && is(kept));
         let known = known.or_else(|| self.kept.iter().position(is));
         let interface = &mut self.interfaces[at];
         let attached = match known {
             Some(at) => Ok(self.kept.swap_remove(at).attachment),
-            // Whether it can be opened does not matter, nor how often that was refused: this may be another interface.
+            // A retry is due early if the interface changed, because it may be another interface of the same index.
             None if interface.is_postponed(link.index, changes, now) => return,
             None => datapath.attach(&interface.entry, link),
         };
         interface.take_attached(attached, link, datapath, now, &mut self.counters);
     }
 
-    /// Detaches from all interfaces that no port has, but for those that the configured name which led to them last still
-    /// means: an interface that has another name for a moment, or for good, is not to be unprotected for that.
+    /// Detaches from the interfaces that no port owns, except if the configured name of their last owner is still configured: renaming an
+    /// interface must not unprotect it.
     fn release(&mut self, datapath: &D) {
         if !self.kept.is_empty() {
             let names: BTreeSet<&str> = self.interfaces.iter().map(|interface| &*interface.entry.interface).collect();
@@ -261,21 +256,21 @@ impl<D: Datapath> Interfaces<D> {
         }
     }
 
-    /// Opens the next port whose turn it is: that can take some milliseconds, and messages of the kernel shall not wait for a
-    /// hundred of them. Returns whether it is open now; none when it is no port's turn.
+    /// Opens one due port, so that the caller can read the kernel's messages between ports; opening takes milliseconds. Returns whether the
+    /// port is open now, or `None` if no port is due.
     pub(super) fn open_next(&mut self, links: &Links, datapath: &mut D, now: Instant) -> Option<bool> {
         let interface = self.interfaces.iter_mut().find(|interface| interface.is_due(now))?;
         let link = links.named(&interface.entry.interface);
         Some(interface.open(link, datapath, now, &mut self.counters))
     }
 
-    /// Whether something is left to do that can wait.
+    /// Whether any attachment has deferred work ([`Datapath::is_unsettled`]).
     pub(super) fn is_any_unsettled(&self, datapath: &D) -> bool {
         let attachments = self.interfaces.iter().filter_map(|interface| interface.state.attachment());
         attachments.into_iter().any(|attachment| datapath.is_unsettled(attachment))
     }
 
-    /// Does a part of what can wait, for one interface. Returns whether there was any.
+    /// Does a part of one attachment's deferred work. Returns false if no work was left.
     pub(super) fn settle_next(&mut self, datapath: &mut D) -> bool {
         for interface in &mut self.interfaces {
             let attachment = interface.state.attachment_mut();
@@ -289,22 +284,22 @@ impl<D: Datapath> Interfaces<D> {
         false
     }
 
-    /// Whether it is any port's turn to be opened.
+    /// Whether any port is due to be opened.
     pub(super) fn is_any_due(&self, now: Instant) -> bool {
         self.interfaces.iter().any(|interface| interface.is_due(now))
     }
 
-    /// When something is to be tried next.
+    /// Returns the time of the next attempt to attach or open. `None` if no port waits for a time.
     pub(super) fn next_attempt(&self) -> Option<Instant> {
         self.interfaces.iter().filter_map(Interface::next_attempt).min()
     }
 
-    /// Tries what waits for a time now.
+    /// Makes all postponed attempts to attach or open due now.
     pub(super) fn hurry(&mut self, now: Instant) {
         self.interfaces.iter_mut().for_each(|interface| interface.hurry(now));
     }
 
-    /// A port failed by itself, and why. Returns whether it was open.
+    /// Closes a port that failed in its worker. Returns false if the port was not open.
     pub(super) fn fail(&mut self, name: &str, why: &str, datapath: &mut D, now: Instant) -> bool {
         let is_open = |interface: &&mut Interface<_>| &*interface.entry.name == name && interface.link().is_some();
         let Some(interface) = self.interfaces.iter_mut().find(is_open) else { return false };
@@ -312,7 +307,7 @@ impl<D: Datapath> Interfaces<D> {
         true
     }
 
-    /// What the snapshot needs to know of the ports: of those that are to be opened.
+    /// Returns the ports for the snapshot, without those that must stay closed.
     pub(super) fn view(&self) -> Vec<PortView> {
         let view = |interface: &Interface<_>| PortView {
             name: interface.entry.name.clone(),
@@ -324,12 +319,12 @@ impl<D: Datapath> Interfaces<D> {
         self.interfaces.iter().filter(is_served).map(view).collect()
     }
 
-    /// How each configured port is.
+    /// Returns the status of each port.
     pub(super) fn statuses(&self) -> Vec<PortStatus> {
         self.interfaces.iter().map(Interface::status).collect()
     }
 
-    /// The open ports and what they are attached by.
+    /// Returns the names and attachments of the open ports.
     pub(super) fn open_attachments(&self) -> impl Iterator<Item = (&Arc<str>, &D::Attachment)> {
         self.interfaces.iter().filter_map(|interface| match &interface.state {
             State::Open { attachment, .. } => Some((&interface.entry.name, attachment)),
@@ -337,7 +332,7 @@ impl<D: Datapath> Interfaces<D> {
         })
     }
 
-    /// How many ports are open, and how many are configured.
+    /// Returns the numbers of open ports and of all ports.
     pub(super) fn open_of(&self) -> (usize, usize) {
         (self.open_attachments().count(), self.interfaces.len())
     }

@@ -1,22 +1,21 @@
-//! The flight recorder: the thread that writes the journal, and those that tell it.
+//! The flight recorder: the thread that writes the journal, and the senders of its records.
 //!
 //! ```text
 //!   policy thread --changes of the state, when they are in force--.
 //!   stream thread --verdicts, within a budget----------------------+--bounded channel--> [ journal thread: Recorder ] --> mapped file
 //!                                                                                              `--once a second: alive
 //! ```
-//! Neither of them waits: what does not fit into the channel is counted and told in the journal itself ([`Tap`]), or told together with what
-//! comes next ([`ChangeLog`]). Only this thread touches the file, so that a page that has to be fetched from a disk keeps nobody else.
+//! Senders never wait. If the channel is full, [`Tap`] counts the lost verdicts and reports them in the journal, and [`ChangeLog`] merges
+//! the change into the next one. Only the journal thread touches the file, so a page fault that reads the disk blocks no other thread.
 //!
-//! **The budget.** Verdicts may take a 4,096th of the journal a second, half of it sessions and half dropped packets, and a 64th at once. So
-//! whatever happens, 64 MB reach back an hour, and a minute of a busy node is whole. A budget of the ring alone lost: a port scan of a
-//! minute would have written over everything that led to it.
+//! **The budget.** Verdicts may use 1/4,096 of the journal's size per second, with bursts of 1/64: half for sessions, half for dropped
+//! packets. A journal of 64 MB thus reaches back an hour in any case, and holds a busy node's minute completely. Without a budget, a port
+//! scan of one minute would overwrite all records of its cause.
 //!
-//! **The start.** The thread reads the file back before it takes the first message: a gigabyte takes seconds, and forwarding does not wait for
-//! it. What is told meanwhile waits in the channel, and what does not fit is counted as always. A file that cannot be had is found out after
-//! the start then: [`Journal::has_failed`].
+//! **The start.** The thread reads the existing file before it accepts messages, which takes seconds for a gigabyte. Forwarding does not
+//! wait for that: messages queue in the channel. A file that cannot be opened is therefore detected only later ([`Journal::has_failed`]).
 //!
-//! **Invariant.** What was told here is in the file or counted as left out, and what is in the file outlives the process.
+//! **Invariant.** Each record sent is in the file or counted as left out. Written records survive the end of the process.
 
 mod changes;
 mod tap;
@@ -45,44 +44,44 @@ use bulkhead_observe::journal::{Change, Layout, LeftOut, Memory, Recorder, Trans
 pub(super) use changes::ChangeLog;
 pub(super) use tap::Tap;
 
-/// Messages that wait for the thread. Most are a batch of verdicts, which come 20 times a second: room for twelve seconds, in which the largest
-/// journal is read back at the start.
+/// Maximum number of queued messages. Batches of verdicts arrive 20 times a second, so this is twelve seconds: enough to read the largest
+/// journal at the start.
 const WAITING: usize = 256;
 
-/// How often the journal says that the vswitch is alive: how well the time of a crash is known.
+/// Interval of records that the vswitch is alive, which bound the time of a crash.
 const ALIVE_EVERY: Duration = Duration::from_secs(1);
 
-/// How long the end waits for what is still to be written.
+/// Maximum time for which the process waits for the last records when it stops.
 const ENDING: Duration = Duration::from_secs(2);
 
-/// How the journal fares, for the metrics.
+/// Counters of the journal since the start of the process, for the metrics.
 #[derive(Debug, Default)]
 pub(super) struct JournalCounts {
-    /// Records.
+    /// Written records.
     pub(super) written: AtomicU64,
-    /// Sessions and dropped packets that were not recorded.
+    /// Sessions and dropped packets that the journal reports as left out.
     pub(super) left_out: AtomicU64,
-    /// Changes of the state that were told together with another one.
+    /// State changes that were merged into a later one.
     pub(super) merged: AtomicU64,
-    /// What could not be written.
+    /// Failed writes.
     pub(super) failed: AtomicU64,
 }
 
-/// What the thread is told.
+/// A message to the journal thread.
 enum Message {
-    /// The state is another one, since this time.
+    /// A change of the state, in force since `time` (nanoseconds since 1970).
     Change { time: u64, generation: u64, change: Box<Change> },
-    /// What became of traffic.
+    /// Verdicts, and the snapshot that names their ports.
     Verdicts { events: Vec<Event>, snapshot: Arc<Snapshot> },
-    /// What is not recorded.
+    /// Counts of events that are not recorded.
     LeftOut(LeftOut),
-    /// Say when all before this is written.
+    /// Requests an answer when all earlier messages are written.
     Flush(Sender<()>),
-    /// It is over.
+    /// Ends the thread, which answers first.
     Stop(Sender<()>),
 }
 
-/// The thread, for those who tell it and ask it.
+/// A handle to the journal thread. Clones share the thread.
 #[derive(Clone)]
 pub(super) struct Journal {
     messages: Sender<Message>,
@@ -92,10 +91,10 @@ pub(super) struct Journal {
     has_failed: Arc<AtomicBool>,
 }
 
-/// A mapped file as memory.
+/// The journal's file, mapped into memory.
 struct FileMemory {
     file: MappedFile,
-    /// Why it could not grow.
+    /// The last error on reserving disk space.
     refused: Option<io::Error>,
 }
 
@@ -120,18 +119,18 @@ impl Memory for FileMemory {
 }
 
 impl Journal {
-    /// Starts the thread, which opens the journal. None where it is off. Where it cannot be had, the vswitch goes on without one: to record is
-    /// not what it is for.
+    /// Starts the thread, which opens the journal. `None` if the journal is off, or the thread cannot be created (logged). The vswitch then
+    /// runs without a journal.
     pub(super) fn start(config: &JournalConfig, node: &Arc<str>, origins: SharedOrigins) -> Option<Self> {
         let path = config.path.as_deref()?;
-        // The vswitch runs from now on, however long the file is read.
+        // Taken before the file is read, which may take seconds.
         let (path, size, node, started) = (path.to_path_buf(), config.size, Arc::clone(node), now());
         let opened = path.clone();
         let journal = Self::start_with(&path, size, origins, move || open(&opened, size, &node, started));
         journal.inspect_err(|error| say_that_there_is_none(&path, error)).ok()
     }
 
-    /// The same with a file that `opening` opens, in the thread.
+    /// Starts the thread, which calls `opening` to open the file.
     fn start_with(
         path: &Path,
         size: usize,
@@ -148,10 +147,10 @@ impl Journal {
                 Scribe { recorder, counts, origins, reasons: HashMap::new(), failed: None, is_told: false }.run(&told);
             }
             Err(error) => {
-                // Before the channel is closed: whoever finds it closed is to know why.
+                // Set before the channel closes, so that senders see the reason.
                 has_failed.store(true, Ordering::Release);
                 say_that_there_is_none(&path, &error);
-                // Whoever waits for an answer is not kept.
+                // Dropping the messages releases clients that wait for an answer.
                 told.try_iter().for_each(drop);
             }
         };
@@ -159,38 +158,38 @@ impl Journal {
         Ok(journal)
     }
 
-    /// Whether its file could not be opened, so that there is none. It takes nothing then.
+    /// Whether opening the file failed. The journal then accepts no messages.
     pub(super) fn has_failed(&self) -> bool {
         self.has_failed.load(Ordering::Acquire)
     }
 
-    /// Where it is.
+    /// Returns the absolute path of the file.
     pub(super) fn path(&self) -> PathBuf {
-        // Whoever asks is in another folder.
+        // Clients have other working directories.
         std::path::absolute(&self.path).unwrap_or_else(|_| self.path.to_path_buf())
     }
 
-    /// Bytes that it takes at most.
+    /// Returns the maximum size, in bytes.
     pub(super) const fn size(&self) -> usize {
         self.size
     }
 
-    /// How it fares.
+    /// Returns the journal's counters.
     pub(super) const fn counts(&self) -> &Arc<JournalCounts> {
         &self.counts
     }
 
-    /// What verdicts are told to.
+    /// Returns a sender of verdicts, with its own budget.
     pub(super) fn tap(&self) -> Tap {
         Tap::new(self.clone(), Instant::now())
     }
 
-    /// Waits until what was told so far is written, but not for longer than `patience`.
+    /// Waits until all earlier messages are written, for at most `patience`.
     pub(super) fn flush(&self, patience: Duration) {
         self.finish(Message::Flush, patience);
     }
 
-    /// Ends the thread, as soon as it has written what it was told. One that waits for a disk is not waited for.
+    /// Ends the thread after it has written all earlier messages. Waits for at most [`ENDING`], as the disk may hang.
     pub(super) fn stop(&self) {
         self.finish(Message::Stop, ENDING);
     }
@@ -211,10 +210,10 @@ fn say_that_there_is_none(path: &Path, error: &anyhow::Error) {
     ));
 }
 
-/// Opens the file for a vswitch that runs since this time. One that is another node's, or of another size, is moved aside, where it can still
-/// be asked.
+/// Opens the file for a vswitch started at `started` (nanoseconds since 1970). Renames an existing file of another node or size to `.old`,
+/// where it stays readable.
 fn open(path: &Path, size: usize, node: &str, started: u64) -> anyhow::Result<Recorder<FileMemory>> {
-    let layout = Layout::of_size(size).ok_or_else(|| anyhow::anyhow!("{size} bytes are no size of a journal"))?;
+    let layout = Layout::of_size(size).ok_or_else(|| anyhow::anyhow!("a journal cannot have {size} bytes"))?;
     if let Some(folder) = path.parent() {
         DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     }
@@ -223,10 +222,10 @@ fn open(path: &Path, size: usize, node: &str, started: u64) -> anyhow::Result<Re
         anyhow::Ok(Recorder::open(memory, layout, node, started)?)
     };
     let (recorder, damage) = match begin() {
-        // Another vswitch's, which goes on with it.
-        Err(error) if is_busy(&error) => anyhow::bail!("another process writes it"),
+        // Another vswitch is writing to the file.
+        Err(error) if is_busy(&error) => anyhow::bail!("another process is writing to it"),
         Err(error) if is_anothers(&error) => {
-            // The node's name may have dots in it.
+            // Not `with_extension`, as the node's name may contain dots.
             let mut aside = path.as_os_str().to_owned();
             aside.push(".old");
             let aside = PathBuf::from(aside);
@@ -246,23 +245,23 @@ fn is_busy(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::ResourceBusy)
 }
 
-/// Whether there is a file, and it is not the journal that is to be written.
+/// Whether the error means that the file exists but is not this node's journal of this size.
 fn is_anothers(error: &anyhow::Error) -> bool {
     let is_refused = || matches!(error.downcast_ref(), Some(WriterError::Refused(_)));
     let is_invalid = |error: &io::Error| error.kind() == io::ErrorKind::InvalidData;
     error.downcast_ref().is_some_and(is_invalid) || is_refused()
 }
 
-/// The thread.
+/// The state of the journal thread.
 struct Scribe {
     recorder: Recorder<FileMemory>,
     counts: Arc<JournalCounts>,
     origins: SharedOrigins,
-    /// Reasons as texts, each made once.
+    /// The text of each drop reason, to allocate each once.
     reasons: HashMap<DropReason, Arc<str>>,
-    /// What failed last, so that it is said once.
+    /// The last failure, to log each once.
     failed: Option<String>,
-    /// Whether it was said that the state is too large.
+    /// Whether the warning that the state is too large was logged.
     is_told: bool,
 }
 
@@ -303,7 +302,7 @@ impl Scribe {
                 }
             }
             Message::LeftOut(left_out) => self.recorder.left_out(now(), left_out)?,
-            // Whoever has asked may have given up.
+            // The client may have stopped waiting.
             Message::Flush(done) => drop(done.send(())),
             Message::Stop(_) => {}
         }
@@ -319,7 +318,7 @@ impl Scribe {
         Ok(())
     }
 
-    /// Says what failed, once.
+    /// Counts a failed write, and logs it if it differs from the last one.
     fn say(&mut self, done: Result<(), impl Into<anyhow::Error>>) {
         let Err(error) = done else { return };
         let error: anyhow::Error = error.into();
@@ -332,7 +331,7 @@ impl Scribe {
         self.failed = Some(why);
     }
 
-    /// A verdict with names in the place of numbers.
+    /// Converts an event to a record, with names instead of port and origin numbers.
     fn verdict(
         &mut self,
         event: &Event,
@@ -412,10 +411,10 @@ mod tests {
             open(&file, 8_000_000, "n1")
         };
         let journal = Journal::start_with(&path, 8_000_000, SharedOrigins::default(), opening).unwrap();
-        // It is not opened yet, and takes what it is told.
+        // The file is not open yet; messages queue in the channel.
         let time = now();
         journal.messages.try_send(Message::Change { time, generation: 1, change: change("told before") }).unwrap();
-        // What there is no room for is refused, and whoever tells it counts it.
+        // A full channel refuses messages, which their sender counts.
         while journal.messages.try_send(Message::LeftOut(LeftOut::default())).is_ok() {}
         assert!(journal.messages.is_full() && !path.exists() && !journal.has_failed());
         release.send(()).unwrap();

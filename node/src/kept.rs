@@ -5,12 +5,12 @@ use bulkhead_dataplane::{Adoption, SessionStore};
 use super::config::Config;
 use super::log;
 
-/// The folder of the sessions, where the configuration has one.
+/// Opens the folder of stored sessions. `None` if the configuration sets none.
 pub(super) fn open(config: &Config) -> anyhow::Result<Option<SessionStore>> {
     Ok(config.sessions.folder.as_deref().map(SessionStore::open).transpose()?)
 }
 
-/// Says what became of the sessions of an earlier process, if there was one.
+/// Logs how many sessions of the previous process were adopted or dropped, and which files were refused.
 pub(super) fn say(adoption: &Adoption) {
     for file in &adoption.refused {
         log::warn(&format!("a file of the previous process is not used: {}: {}", file.path.display(), file.reason));

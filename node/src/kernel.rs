@@ -1,4 +1,4 @@
-//! What the vswitch has in the kernel for the life of its process: the datapath at tc, or the flow cache.
+//! Loads the kernel programs that live as long as the process: the tc datapath, or the flow cache of `attach: xdp`.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use super::config::{Attach, Config, DEFAULT_PINS, Pins, SlowPathConfig};
 use super::log;
 use bulkhead_answers::output;
 
-/// The names of the trunk's ends, as the network's people know them: short, and told apart from pods' interfaces.
+/// Interface names of the trunk's two ends.
 pub(crate) const TRUNK: [&str; 2] = ["bh0", "bh1"];
 
-/// What is in the kernel for the life of the process.
+/// The loaded kernel programs: at most one of the two.
 pub(super) struct Kernel {
-    /// With `attach: tc`.
+    /// The datapath of `attach: tc`. `None` with `attach: xdp`.
     pub(super) tc: Option<Arc<TcDatapath>>,
-    /// With `attach: xdp`, where it is wanted and can be.
+    /// The flow cache of `attach: xdp`. `None` with `attach: tc`, if disabled, during a capture, or if the kernel refuses.
     pub(super) flow_cache: Option<Arc<KernelFlowCache>>,
 }
 
@@ -29,7 +29,7 @@ impl Kernel {
             return Ok(Self { tc: None, flow_cache: flow_cache(config, captures) });
         }
         let SlowPathConfig { packets_per_second, burst } = config.slow_path;
-        // Where all packets go through the workers, the slow path is the only one.
+        // 0 disables the limit: without a flow cache, the workers forward all packets.
         let rate = if config.flow_cache && !captures { packets_per_second } else { 0 };
         let tc = |pins: Option<PathBuf>| {
             TcDatapath::new(&TcConfig {
@@ -73,7 +73,7 @@ impl Kernel {
     }
 }
 
-/// The flow cache, where it is wanted and can be. A capture is of all packets, so there is none beside it.
+/// Loads the flow cache. `None` if it is disabled, if the kernel refuses (logged), or during a capture, which needs all packets.
 fn flow_cache(config: &Config, captures: bool) -> Option<Arc<KernelFlowCache>> {
     if !config.flow_cache || captures {
         return None;

@@ -1,11 +1,11 @@
-//! The last state of an API server, kept in a file for a start without that server.
+//! Stores the last complete state from the API server in a file, so that the vswitch can start without the server.
 //!
 //! ```text
 //!   gzip( {"format": ..., "version": 1, "node": ..., "written": seconds, "objects": N}
 //!         one object a line )
 //! ```
-//! It is written beside and renamed, so that a file is whole or as it was before; what is damaged all the same, or of another version
-//! or node, is refused whole: the checksum of gzip tells.
+//! A new file is written under another name and renamed, so the file is always complete. A file that is damaged (gzip has a checksum), or
+//! of another version or node, is refused as a whole.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -21,10 +21,10 @@ use flate2::write::GzEncoder;
 use serde::{Deserialize, Serialize};
 
 const FORMAT: &str = "bulkhead-last-good";
-/// Counts the changes of what objects are written as.
+/// Version of the objects' format, increased with each change of it.
 const VERSION: u32 = 1;
 
-/// What a file may unpack to: several times the largest cluster. A bound, because a small file can unpack to anything.
+/// Maximum unpacked size, in bytes: several times the largest cluster's. A small damaged file could otherwise exhaust the memory.
 const MAX_SIZE: u64 = 1 << 30;
 
 #[derive(Debug, Deserialize, Serialize)]
@@ -37,25 +37,25 @@ struct Header {
     objects: usize,
 }
 
-/// What was kept.
+/// The contents of a file.
 #[derive(Debug)]
 pub(super) struct LastGood {
     pub(super) objects: Vec<Object>,
-    /// How long ago, as far as the clock can be trusted.
+    /// Time since the file was written, by the system clock. Zero if the clock was set back.
     pub(super) age: Duration,
 }
 
-/// The file of a node in this folder.
+/// Returns the path of a node's file. Other letters than ASCII letters, digits, `-`, `.` and `_` become `_`.
 pub(super) fn path(folder: &Path, node: &str) -> PathBuf {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-._".contains(letter);
     let node: String = node.chars().map(|c| if is_plain(c) { c } else { '_' }).collect();
     folder.join(format!("last-good-{node}.gz"))
 }
 
-/// The text of the objects.
+/// Encodes the objects and their header, uncompressed.
 ///
 /// # Errors
-/// None that is known.
+/// If an object cannot be serialized, which no known object causes.
 pub(super) fn encode<'a>(node: &str, objects: impl Iterator<Item = &'a Object>) -> anyhow::Result<Vec<u8>> {
     let (mut lines, mut count) = (Vec::new(), 0);
     for object in objects {
@@ -71,15 +71,15 @@ pub(super) fn encode<'a>(node: &str, objects: impl Iterator<Item = &'a Object>) 
     Ok(text)
 }
 
-/// Puts the text in the place of the file.
+/// Compresses the encoded text and replaces the file.
 ///
 /// # Errors
-/// When the system refuses; the file is then as it was.
+/// If writing fails. The previous file then stays unchanged.
 pub(super) fn write(path: &Path, text: &[u8]) -> anyhow::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("/"));
     fs::create_dir_all(folder).with_context(|| format!("cannot create the folder {}", folder.display()))?;
     let new = path.with_extension("new");
-    // Labels and addresses of a cluster are nobody else's business.
+    // Labels and addresses of a cluster are confidential: only the owner may read the file.
     let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new);
     let file = file.with_context(|| format!("cannot write {}", new.display()))?;
     let mut packer = GzEncoder::new(file, Compression::fast());
@@ -88,10 +88,10 @@ pub(super) fn write(path: &Path, text: &[u8]) -> anyhow::Result<()> {
     fs::rename(&new, path).with_context(|| format!("cannot rename {}", new.display()))
 }
 
-/// Reads the file; none when there is none.
+/// Reads the file. `None` if it does not exist.
 ///
 /// # Errors
-/// When anything in it is not as it was written: then nothing of it counts.
+/// If the file cannot be read, is damaged, or belongs to another version or node.
 pub(super) fn read(path: &Path, node: &str) -> anyhow::Result<Option<LastGood>> {
     let file = match File::open(path) {
         Ok(file) => file,
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
     use crate::scratch::Scratch;
 
-    /// One of each kind, with everything that an object can have.
+    /// One object of each kind, with all fields set.
     fn objects() -> Vec<Object> {
         let state = r#"
 apiVersion: v1
@@ -187,12 +187,12 @@ spec:
             fs::write(&path, &whole[..end]).unwrap();
             assert!(read(&path, "n").is_err(), "cut at {end}");
         }
-        // Time and system of the packing, in the head of gzip, count for nothing.
+        // The time and system in gzip's header do not matter.
         for at in 10..whole.len() {
             let mut damaged = whole.clone();
             damaged[at] ^= 0x10;
             fs::write(&path, &damaged).unwrap();
-            // A bit that fills up the last byte of what is packed means nothing.
+            // Padding bits of the last compressed byte do not matter.
             let kept = read(&path, "n").ok().flatten();
             assert!(kept.is_none_or(|kept| kept.objects == objects()), "byte {at}");
         }

@@ -1,20 +1,20 @@
 //! `bulkhead run`: a live vswitch.
 //!
-//! **Purpose.** Reads the configuration and the state, opens the interfaces, tells the workers what to enforce, and keeps all of
-//! that up to date until it is told to stop.
+//! **Purpose.** Reads the configuration and the state, opens the interfaces, publishes policy and Services to the workers, and keeps all of
+//! that up to date until a signal stops the process.
 //!
-//! **Not its purpose.** It touches no packet: the workers of [`bulkhead_dataplane::vswitch`] do, on threads of their own,
-//! and they go on with what they have whatever happens here.
+//! **Not its purpose.** Forwarding: the workers of [`bulkhead_dataplane::vswitch`] process packets on their own threads, and continue with
+//! the last snapshot if anything fails here.
 //!
 //! ```text
 //!   thread       owns                                      is woken by
-//!   main         configuration, summary ([`daemon`])       signals, its file, notices of the others
+//!   main         configuration, summary ([`daemon`])       signals, the configuration file, notices of other threads
 //!   interfaces   every interface ([`interfaces`])          the kernel's messages ([`links`]), workers, commands, retries
 //!   policy       the state, its pipeline ([`policy`])      the state's files, the kubernetes thread, added ports
-//!   ports        which ports there are ([`ports`])         requests at the admin socket, main, interfaces, policy
+//!   ports        the list of ports ([`ports`])             requests at the admin socket, main, interfaces, policy
 //!   admin        the admin socket, HTTP ([`admin`]), gRPC  clients
 //!               ([`hubble`])
-//!   stream       who watches ([`stream`])                  itself, while somebody does
+//!   stream       clients that watch ([`stream`])           a timer, while a client watches
 //!   journal      the flight recorder ([`journal`])         policy, stream
 //!   kubernetes   connections to the API server ([`api`])   the server
 //!   worker 0..n  packets, sessions, queues                 packets, commands
@@ -29,15 +29,13 @@
 //!                            state files --watch----------'
 //! ```
 //!
-//! Each thing has one owner. The interfaces thread never waits for policy to be loaded or compiled, so that a new interface is
-//! held closed as soon as the kernel tells of it; the policy thread never waits for an interface. They meet in the
-//! [`composer`], for as long as it takes to compose a snapshot. The alternative that lost was one thread that did everything in
-//! turn, every 10 ms: a large state then kept new interfaces unprotected for as long as it took to compile, and the turns cost
-//! time when nothing happened.
+//! Each resource has one owner. The interfaces thread never waits for policy to load or compile, so it closes a new interface as soon as
+//! the kernel reports it. The policy thread never waits for an interface. Both wait for each other only in the [`composer`], while it
+//! composes a snapshot. One thread for everything, running every 10 ms, was rejected: compiling a large state left new interfaces
+//! unprotected meanwhile, and the idle rounds cost CPU time.
 //!
-//! **Invariant.** What is published is one whole state that made sense. Whatever fails (a file, an interface, a port)
-//! leaves the rest as it was, is said once and is counted. An interface of the configuration gives no packet to the host's
-//! stack, whether its port is open or not ([`interfaces`]).
+//! **Invariant.** Every published snapshot is complete and valid. A failure (of a file, an interface or a port) affects nothing else, is
+//! logged once and counted. No packet of a configured interface reaches the host's stack, even if its port is closed ([`interfaces`]).
 #![forbid(unsafe_code)]
 
 mod admin;
@@ -97,7 +95,8 @@ use config::{Config, Dataplane};
 use daemon::Daemon;
 use preflight::{Facts, Finding, Severity};
 
-/// Runs the vswitch until a signal ends it, or only checks whether it could.
+/// Runs the vswitch until a signal ends it, or with `--check` only the checks of a start. Exit code 1 if a check fails. Other errors
+/// (an invalid configuration, a failed start) are returned with `--check`, else logged, with exit code 2.
 pub fn run(args: &Run) -> anyhow::Result<ExitCode> {
     if args.check {
         let config = Config::read(&args.config, args.node.as_deref())?;
@@ -107,12 +106,12 @@ pub fn run(args: &Run) -> anyhow::Result<ExitCode> {
         let mut findings = told(&config, args);
         findings.extend(preflight::routes::check(&config, &preflight::routes::pod_networks(&config)));
         findings.extend(preflight::services::known(&config));
-        // A start tells it as often as it tries.
+        // Only here: a normal start logs each failed attempt to reach the server.
         findings.extend(preflight::server::check(&config));
         return check(&findings, args.output);
     }
-    // Reported here, where a reader that reads nothing keeps nobody waiting, and where a capture that ends with a broken
-    // pipe is a failure.
+    // Errors are logged here rather than by the caller: a stalled reader of stderr does not block the logger, and a broken pipe of a
+    // capture is a failure.
     let config = Config::read(&args.config, args.node.as_deref());
     let log = config.as_ref().map(|config| config.log).unwrap_or_default();
     log::start(log::LogConfig { format: args.log_format.unwrap_or(log.format), ..log });
@@ -124,7 +123,7 @@ pub fn run(args: &Run) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
-/// What is told at each start, and by a check.
+/// Returns the findings of all checks that run both at a start and with `--check`.
 fn told(config: &Config, args: &Run) -> Vec<Finding> {
     let facts = Facts::gather(config);
     let mut findings = preflight::judge(config, &facts, args.force);
@@ -135,7 +134,7 @@ fn told(config: &Config, args: &Run) -> Vec<Finding> {
     findings
 }
 
-/// Runs the vswitch, or has the kernel enforce policy, until a signal ends it.
+/// Runs the vswitch, or the nftables renderer, until a signal ends it.
 fn start(config: Config, args: &Run) -> anyhow::Result<ExitCode> {
     if config.dataplane == Dataplane::Nftables {
         preflight::nftables::check(&config)
@@ -156,12 +155,12 @@ fn start(config: Config, args: &Run) -> anyhow::Result<ExitCode> {
     if errors > 0 {
         bail!("{errors} of the checks at start failed; nothing was touched");
     }
-    // Before anything that a signal should stop in order.
+    // Installed first, so that a signal stops everything below in order.
     let requests = signals::listen().context("cannot listen to signals")?;
     Daemon::start(config, args, requests)?.run()
 }
 
-/// Prints the findings. Exit code 1 when the vswitch would not start.
+/// Prints the findings. Exit code 1 if the vswitch would not start.
 fn check(findings: &[Finding], format: Format) -> anyhow::Result<ExitCode> {
     let failed = findings.iter().any(|finding| finding.severity == Severity::Error);
     let mut out = std::io::stdout().lock();

@@ -1,4 +1,4 @@
-//! The interfaces of the node as the kernel tells them: a table that its messages keep up to date.
+//! A table of the node's interfaces, kept up to date by the kernel's rtnetlink messages.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -8,42 +8,40 @@ use crossbeam_channel::{Receiver, never};
 
 use super::log;
 
-/// Batches of messages that wait for the interfaces thread. When it is behind by more, the socket's buffer fills and the kernel
-/// says that it has left messages out: then the table is read anew. So memory is bounded whatever the node's interfaces do.
+/// Maximum number of message batches queued for the interfaces thread, to bound memory. If the thread falls further behind, the socket's
+/// buffer overflows, the kernel reports lost messages, and the thread reads the whole table again.
 const WAITING: usize = 64;
 
-/// How often the interfaces are looked at although the kernel tells of changes. Nothing is known to be missing then; it is in
-/// case a message was lost.
+/// How often the interfaces are read although the kernel reports changes, in case a message was lost.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
-    /// How often the table is read anew, which costs one dump.
+    /// Interval at which the table is read again, which costs one netlink dump.
     pub(super) table: Duration,
-    /// With each of so many of these readings all interfaces are asked for what is not in the table: some system calls each.
+    /// Every `ask`-th reading also queries what the table lacks, such as numbers of queues: a few system calls per interface.
     pub(super) ask: u32,
 }
 
-/// How often it is read when the kernel tells nothing, because the process may not have another socket, or when reading it has
-/// failed.
+/// Interval at which the table is read if the netlink socket cannot be opened or has failed, or after a failed reading.
 const UNTOLD: Duration = Duration::from_millis(100);
 
-/// What has changed since the last look at the table.
+/// Changes of interfaces since the last [`Links::take_changes`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Changes {
-    /// Interfaces of which something has changed, by number.
+    /// Indexes of changed interfaces.
     touched: BTreeSet<u32>,
-    /// Numbers that were free for a moment: another interface may have one of them now.
+    /// Indexes that were free meanwhile, so that another interface may have them now.
     renewed: BTreeSet<u32>,
     /// Whether any interface may have changed in any way.
     all: bool,
 }
 
 impl Changes {
-    /// Whether something of this interface may have changed.
+    /// Whether the interface of this index may have changed.
     pub(super) fn touch(&self, index: u32) -> bool {
         self.all || self.touched.contains(&index)
     }
 
-    /// Whether this number may be another interface's now.
+    /// Whether another interface may have this index now.
     pub(super) fn renew(&self, index: u32) -> bool {
         self.renewed.contains(&index)
     }
@@ -54,19 +52,19 @@ impl Changes {
     }
 }
 
-/// See the module.
+/// The known interfaces of the node, and their changes since these were last taken.
 #[derive(Debug, Default)]
 pub(super) struct Links {
     known: HashMap<u32, LinkStatus>,
-    /// Numbers by name, alternative names included.
+    /// Indexes by name, including alternative names.
     names: HashMap<String, u32>,
     changes: Changes,
-    /// Whether the table has all interfaces: false from lost messages until it was read anew.
+    /// Whether the table has all interfaces. False before the first reading, and from lost messages until the next.
     is_whole: bool,
 }
 
 impl Links {
-    /// Takes a message in.
+    /// Applies a message of the kernel.
     pub(super) fn apply(&mut self, event: LinkEvent) {
         match event {
             LinkEvent::Changed(link) => {
@@ -86,7 +84,7 @@ impl Links {
         }
     }
 
-    /// Makes these all interfaces that there are.
+    /// Replaces the table by these interfaces and records the differences as changes.
     pub(super) fn replace(&mut self, links: Vec<LinkStatus>) {
         let before = std::mem::take(&mut self.known);
         self.names.clear();
@@ -101,7 +99,7 @@ impl Links {
         self.is_whole = true;
     }
 
-    /// Says that any interface may have changed in a way that is not in the table, or be another one.
+    /// Marks every interface as possibly changed in a way that the table does not show, or replaced.
     pub(super) const fn doubt(&mut self) {
         self.changes.all = true;
     }
@@ -120,36 +118,36 @@ impl Links {
         }
     }
 
-    /// The interface of this name.
+    /// Returns the interface of this name or alternative name. `None` if the table has none.
     pub(super) fn named(&self, name: &str) -> Option<&LinkStatus> {
         self.names.get(name).and_then(|index| self.known.get(index))
     }
 
-    /// Whether an interface that is not in the table is not there either.
+    /// Whether the table is complete: an interface that it lacks does not exist.
     pub(super) const fn is_whole(&self) -> bool {
         self.is_whole
     }
 
-    /// What has changed since the last call.
+    /// Returns the changes since the last call.
     pub(super) fn take_changes(&mut self) -> Changes {
         std::mem::take(&mut self.changes)
     }
 }
 
-/// Where messages come from.
+/// The source of the interface table: the kernel's messages and dumps.
 pub(super) struct LinkMessages {
-    /// The kernel's messages, some at once. Never ready when it tells nothing.
+    /// The kernel's messages in batches. Never ready without a netlink socket.
     pub(super) events: Receiver<Vec<LinkEvent>>,
     is_told: bool,
     pace: Pace,
-    /// How often the table was read.
+    /// Number of successful readings of the table, modulo 2^32.
     readings: u32,
-    /// What was said last about a dump that failed, so that it is said once.
+    /// The last logged error of a dump, to log each error once.
     said: Option<String>,
 }
 
 impl LinkMessages {
-    /// Starts to listen, in this thread's network namespace. Without it interfaces are read from time to time.
+    /// Starts to listen in the calling thread's network namespace. If that fails, logs it; the table is then read every [`UNTOLD`].
     pub(super) fn listen(pace: Pace) -> Self {
         let (tell, events) = crossbeam_channel::bounded(WAITING);
         let listen = LinkWatch::new().and_then(|watch| {
@@ -164,18 +162,18 @@ impl LinkMessages {
         Self { events: never(), is_told: false, pace, readings: 0, said: None }
     }
 
-    /// The kernel tells nothing any more.
+    /// Handles the end of the kernel's messages: the table is read every [`UNTOLD`] from now on.
     pub(super) fn end(&mut self) {
         log::warn("the kernel no longer reports new interfaces; the vswitch sees them up to 100 ms later");
         (self.events, self.is_told) = (never(), false);
     }
 
-    /// When the table is to be read anew, which is whole or not.
+    /// Returns the time until the next reading of the table, depending on whether the table is complete.
     pub(super) const fn interval(&self, is_whole: bool) -> Duration {
         if self.is_told && is_whole { self.pace.table } else { UNTOLD }
     }
 
-    /// Reads the table anew. What the kernel does not answer leaves it as it is: a reader must not take interfaces for gone.
+    /// Reads the table again. On an error the table stays, marked as incomplete, so that no interface counts as removed.
     pub(super) fn read(&mut self, links: &mut Links) {
         match io::links() {
             Ok(all) => {
@@ -216,7 +214,7 @@ mod tests {
         let mut links = Links::default();
         links.replace(vec![link(1, &["va", "alt"]), link(2, &["vb"])]);
         assert_eq!((index(&links, "alt"), index(&links, "vb")), (Some(1), Some(2)));
-        // They change their names with each other.
+        // The two interfaces swap their names.
         for (number, name) in [(1, "tmp"), (2, "va"), (1, "vb")] {
             links.apply(LinkEvent::Changed(link(number, &[name])));
         }

@@ -9,17 +9,17 @@ use std::path::{Path, PathBuf};
 
 use super::log;
 
-/// Takes the address.
+/// Binds a non-blocking listener to a TCP address.
 ///
 /// # Errors
-/// When it cannot be had.
+/// If the address cannot be bound.
 pub(crate) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     let listener = TcpListener::bind(address)?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }
 
-/// The socket's file. Dropped, it is removed if it is still this one.
+/// A listening Unix socket. Dropping it removes the file, unless another process has replaced the file.
 pub(crate) struct Listener {
     listener: UnixListener,
     path: PathBuf,
@@ -27,13 +27,13 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    /// Makes the file, for its owner only. What an earlier process has left there is replaced; one that is alive is not. None, which
-    /// is said, when there can be none.
+    /// Creates the admin socket, accessible to its owner only. Replaces the file of a dead process. `None`, with a logged warning, if
+    /// another process answers there or the file cannot be created.
     pub(crate) fn bind(path: &Path) -> Option<Self> {
         Self::bind_as(path, "admin socket", "admin: {socket: PATH}")
     }
 
-    /// The same for another socket, which is called this and configured so.
+    /// Like [`Self::bind`] for another socket. `what` names it in warnings, and `field` is the setting of its path.
     pub(crate) fn bind_as(path: &Path, what: &str, field: &str) -> Option<Self> {
         let name = path.display();
         if UnixStream::connect(path).is_ok() {
@@ -49,12 +49,12 @@ impl Listener {
             .ok()
     }
 
-    /// Where the file is.
+    /// Returns the path of the socket's file.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What connections come from, for as long as this is there. None, which is said, when the system refuses it.
+    /// Returns a tokio listener for the socket, which `what` names in errors. `None`, with a logged error, if the system refuses.
     pub(crate) fn accepting(&self, what: &str) -> Option<tokio::net::UnixListener> {
         let accepting = self.listener.try_clone().and_then(tokio::net::UnixListener::from_std);
         accepting.inspect_err(|error| log::error(&format!("cannot accept connections at {what}: {error}"))).ok()
@@ -64,7 +64,7 @@ impl Listener {
         if let Some(folder) = path.parent() {
             fs::create_dir_all(folder)?;
         }
-        // Under another name until only its owner may open it.
+        // Created under another name, then restricted to its owner, then renamed: nobody else can connect in between.
         let mut hidden = path.as_os_str().to_owned();
         hidden.push(format!(".{}", std::process::id()));
         let hidden = PathBuf::from(hidden);
@@ -102,7 +102,7 @@ mod tests {
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert!(Listener::bind(&path).is_none(), "the first one is alive");
         assert!(UnixStream::connect(&path).is_ok(), "and keeps its file");
-        // What a killed process leaves: a file that nobody answers at.
+        // The socket file of a killed process.
         let stale = scratch.path().join("stale.sock");
         drop(UnixListener::bind(&stale).unwrap());
         assert!(stale.exists());

@@ -1,4 +1,4 @@
-//! Questions to the policy thread: which pod has an address, which addresses a selector means, what Services do with a connection.
+//! Queries to the policy thread: the pod of an address, the addresses that a selector matches, the translation of a connection by Services.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -12,43 +12,43 @@ use super::end_facts::EndFacts;
 use super::state::{Asked, LiveState, Translations};
 use super::stream::Selector;
 
-/// Asks the thread what the state says. Each answer is an error when the thread is busy for longer than `patience`.
+/// A client of the policy thread. Each query returns an error if the thread does not answer within `patience`.
 #[derive(Clone)]
 pub(crate) struct Names(Sender<Lookup>);
 
 impl Names {
-    /// For a thread that has a state, and where it is asked.
+    /// Creates a client, and the receiver on which the policy thread gets its queries.
     pub(crate) fn new() -> (Self, Receiver<Lookup>) {
         let (ask, lookups) = crossbeam_channel::unbounded();
         (Self(ask), lookups)
     }
 
-    /// The addresses of a pod, none when the state has no such pod.
+    /// Returns the addresses of a pod. `None` if the state has no such pod.
     pub(crate) fn addresses(&self, pod: &PodName, patience: Duration) -> Result<Option<Vec<IpAddr>>, RecvTimeoutError> {
         self.ask(patience, |reply| Lookup::Pod(pod.clone(), reply))
     }
 
-    /// Whose these addresses are, in their order; see [`LiveState::owners_of`].
+    /// Returns the owner of each address, in the same order; see [`LiveState::owners_of`].
     pub(crate) fn owners(&self, addresses: Vec<IpAddr>, patience: Duration) -> Result<Vec<String>, RecvTimeoutError> {
         self.ask(patience, |reply| Lookup::Owners(addresses, reply))
     }
 
-    /// What Services make of connections; see [`LiveState::translations`].
+    /// Returns how Services translate connections; see [`LiveState::translations`].
     pub(crate) fn translations(&self, asked: Asked, patience: Duration) -> Result<Translations, RecvTimeoutError> {
         self.ask(patience, |reply| Lookup::Services(asked, reply))
     }
 
-    /// What the state says of addresses, in their order.
+    /// Returns the state's facts about each address, in the same order.
     pub(crate) fn ends(&self, addresses: Vec<IpAddr>, patience: Duration) -> Result<Vec<EndFacts>, RecvTimeoutError> {
         self.ask(patience, |reply| Lookup::Ends(addresses, reply))
     }
 
-    /// The addresses of the pods that are selected.
+    /// Returns the addresses of the pods that the selector matches.
     pub(crate) fn selected(&self, selector: Selector, patience: Duration) -> Result<HashSet<IpAddr>, RecvTimeoutError> {
         self.ask(patience, |reply| Lookup::Selected(selector, reply))
     }
 
-    /// What the state says of a policy; see [`LiveState::enforcement`]. What it knows is published by then, or refused.
+    /// Returns how a policy is enforced; see [`LiveState::enforcement`]. The thread tries to publish its pending state before it answers.
     pub(crate) fn enforcement(
         &self,
         asked: PolicyQuestion,
@@ -59,13 +59,13 @@ impl Names {
 
     fn ask<T>(&self, patience: Duration, lookup: impl FnOnce(Sender<T>) -> Lookup) -> Result<T, RecvTimeoutError> {
         let (reply, answer) = crossbeam_channel::bounded(1);
-        // An error means that it is dead: then nobody answers.
+        // Fails only if the thread is dead; then no answer arrives.
         let _ = self.0.send(lookup(reply));
         answer.recv_timeout(patience)
     }
 }
 
-/// See [`Names`].
+/// A query with the sender for its answer; see [`Names`].
 pub(crate) enum Lookup {
     Pod(PodName, Sender<Option<Vec<IpAddr>>>),
     Services(Asked, Sender<Translations>),
@@ -76,7 +76,7 @@ pub(crate) enum Lookup {
 }
 
 impl Lookup {
-    /// Answers from the state. Whoever has asked may have given up.
+    /// Answers from the state. Ignores a client that no longer waits.
     pub(crate) fn answer(self, state: &LiveState) {
         match self {
             Self::Pod(pod, reply) => drop(reply.send(state.addresses_of(&pod))),

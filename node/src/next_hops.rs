@@ -1,13 +1,12 @@
-//! Whether the other nodes can be reached where the routes look for them.
+//! Warns of nodes that are not on the uplink's link although no route leads to their pods through a router.
 //!
-//! The pods of another node are behind that node's address, and the uplink asks for its MAC address on its link. A node
-//! behind a router never answers there, and its pods are silently not reached; the vswitch cannot know the router, so it
-//! says which route is missing.
+//! The vswitch forwards packets for another node's pods to that node's address, and resolves its MAC address on the uplink's link. A node
+//! behind a router does not answer there, so its pods are silently unreachable. The vswitch cannot know the router; it names the missing
+//! route.
 //!
-//! What is on the uplink's link is told by the kernel's routes without a gateway (the prefixes of the addresses of the
-//! uplink's interface, or of the host port's, where a node has its addresses when its uplink is taken) and by the
-//! configuration's. Where neither tells anything about a family, every address may be on the link and nothing is said:
-//! a warning that is wrong on most nodes would be read on none.
+//! The prefixes on the link are those of the kernel's routes without a gateway over the uplink or the host port's interface (which has
+//! the node's addresses if the vswitch uses the uplink), and of the configuration. For a family without any known prefix, the module
+//! does not warn, because the warning would be wrong on most nodes.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -24,21 +23,21 @@ use super::config::Config;
 use super::log;
 use bulkhead_answers::output;
 
-/// Nodes that are named in one warning.
+/// Maximum number of nodes named in one warning.
 const MAX_NAMED: usize = 5;
 
-/// A part of another node's pod network.
+/// One pod prefix of another node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Peer {
-    /// The node.
+    /// The node's name.
     pub node: Arc<str>,
-    /// Its pods.
+    /// The prefix of the node's pods.
     pub prefix: IpNet,
-    /// Its address, of the same family.
+    /// The node's address, of the prefix's family.
     pub address: IpAddr,
 }
 
-/// The parts of the other nodes' pod networks that can be reached: those with an address of their family.
+/// Returns the pod prefixes of all nodes other than `own`. Skips prefixes of a family in which their node has no address.
 pub(super) fn peers(pipeline: &Pipeline, own: &str) -> Vec<Peer> {
     let others = pipeline.cache().nodes().values().filter(|node| &*node.name != own);
     let of_node =
@@ -50,14 +49,14 @@ fn address_for(node: &Node, cidr: IpNet) -> Option<IpAddr> {
     node.addresses.iter().copied().find(|address| address.is_ipv4() == cidr.addr().is_ipv4())
 }
 
-/// Remembers what was said, so that it is said once.
+/// The unreachable peers that were already logged, to warn once of each.
 #[derive(Debug, Default)]
 pub(super) struct NextHops {
     said: BTreeSet<Peer>,
 }
 
 impl NextHops {
-    /// Warns of the peers that are not on the uplink's link now and were not said before.
+    /// Warns of the peers that are not on the uplink's link and were not before.
     pub(super) fn check(&mut self, peers: &[Peer], config: &Config) {
         let off = off_link(peers, config, &connected_now(config));
         let new: Vec<&Peer> = off.difference(&self.said).collect();
@@ -81,14 +80,14 @@ fn warning(peers: &[&Peer]) -> String {
     )
 }
 
-/// The peers that have no route of their own in the configuration and whose address is not on the link.
+/// Returns the peers whose address is not on the link and whose prefix has no configured route.
 fn off_link(peers: &[Peer], config: &Config, connected: &[IpNet]) -> BTreeSet<Peer> {
     let is_uplink = |name: &str| config.ports.iter().any(|port| port.kind == PortKind::Uplink && *port.name == *name);
     let on_link = |route: &&super::config::RouteEntry| route.via.is_none() && is_uplink(&route.port);
     let configured = config.routes.iter().filter(on_link).map(|route| route.prefix);
     let connected: Vec<IpNet> =
         connected.iter().copied().chain(configured).filter(|prefix| prefix.prefix_len() > 0).collect();
-    // A single address says nothing about its neighbours.
+    // A prefix of one address does not show which neighbours are on the link.
     let is_known = |v4: bool| {
         connected.iter().any(|prefix| prefix.addr().is_ipv4() == v4 && prefix.prefix_len() < prefix.max_prefix_len())
     };
@@ -104,7 +103,7 @@ fn off_link(peers: &[Peer], config: &Config, connected: &[IpNet]) -> BTreeSet<Pe
     peers.iter().filter(is_off).cloned().collect()
 }
 
-/// What the kernel has on the links of the uplink and of the host port.
+/// Returns the prefixes that the kernel has on the links of the uplink and the host port.
 fn connected_now(config: &Config) -> Vec<IpNet> {
     let of_port = |port: &super::config::PortEntry| match port.kind {
         PortKind::Uplink => Some(port.interface.clone()),
@@ -112,20 +111,21 @@ fn connected_now(config: &Config) -> Vec<IpNet> {
         PortKind::Pod => None,
     };
     let interfaces: BTreeSet<Arc<str>> = config.ports.iter().filter_map(of_port).collect();
-    // Of the calling thread's network namespace. A kernel without a family has no file for it.
+    // These files show the calling thread's network namespace. They do not exist for a family that the kernel lacks.
     let read = |family: &str| fs::read_to_string(Path::new("/proc/thread-self/net").join(family)).unwrap_or_default();
     connected(&read("route"), &read("ipv6_route"), |name| interfaces.contains(name))
 }
 
-/// The routes without a gateway of some interfaces in `/proc/net/route` and `/proc/net/ipv6_route`.
+/// Returns the prefixes of routes without a gateway over the wanted interfaces. `v4` is the text of `/proc/net/route`, `v6` that of
+/// `/proc/net/ipv6_route`.
 fn connected(v4: &str, v6: &str, is_wanted: impl Fn(&str) -> bool) -> Vec<IpNet> {
-    /// `RTF_GATEWAY | RTF_REJECT`, and the kernel's own entries: `RTF_LOCAL | RTF_ANYCAST`.
+    /// Flags of other routes: `RTF_GATEWAY | RTF_REJECT`, and the kernel's own `RTF_LOCAL | RTF_ANYCAST`.
     const OTHER: u32 = 0x2 | 0x200 | 0x8000_0000 | 0x0010_0000;
     let v4 = v4.lines().filter_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();
         let [name, net, _, flags, _, _, _, mask, ..] = words[..] else { return None };
         let number = |word| u32::from_str_radix(word, 16).ok();
-        // The address's bytes in memory, printed as one number of the machine's order.
+        // The kernel prints the address's bytes as one number in host byte order.
         let address = |word| Some(Ipv4Addr::from(number(word)?.to_ne_bytes()));
         let is_link = is_wanted(name) && number(flags)? & OTHER == 0;
         Some(IpNet::from(Ipv4Net::with_netmask(address(net)?, address(mask)?).ok()?)).filter(|_| is_link)
@@ -136,7 +136,7 @@ fn connected(v4: &str, v6: &str, is_wanted: impl Fn(&str) -> bool) -> Vec<IpNet>
         let net = Ipv6Addr::from(u128::from_str_radix(net, 16).ok()?);
         let prefix = Ipv6Net::new(net, u8::from_str_radix(len, 16).ok()?).ok()?;
         let is_link = is_wanted(name) && u32::from_str_radix(flags, 16).ok()? & OTHER == 0;
-        // Every interface has these, and no node's address is in them.
+        // Every interface has these prefixes; no node's address is in them.
         let is_special = net.is_unicast_link_local() || net.is_multicast();
         (is_link && !is_special).then(|| prefix.into())
     });
@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(off(&config(UPLINK), &["172.18.0.0/16", "2001:db8:1::/64"]).len(), 2);
         let routed = config(&format!("{UPLINK}\nroutes: [{{prefix: 10.3.0.0/16, via: 172.18.0.1}}]"));
         assert_eq!(off(&routed, &["172.18.0.0/16"]), [""; 0]);
-        // What the pods are behind is not changed by a shorter route.
+        // A route to a shorter prefix does not apply to the peer's prefix.
         let shorter = config(&format!("{UPLINK}\nroutes: [{{prefix: 0.0.0.0/0, via: 172.18.0.1}}]"));
         assert_eq!(off(&shorter, &["172.18.0.0/16"]), ["far 10.3.0.0/16"]);
         let on_link = config(&format!("{UPLINK}\nroutes: [{{prefix: 192.0.2.0/24}}]"));

@@ -1,11 +1,10 @@
-//! Which flows somebody wants to see, by Hubble's `FlowFilter`s.
+//! Selects the flows of a client by Hubble's `FlowFilter`s.
 //!
-//! A filter is about what is told: it looks at the message that would be sent. Within one all fields have to agree, of a field one of its
-//! values. A flow is shown when one filter of the whitelist agrees, or there is none, and none of the blacklist does.
+//! A filter matches the message that would be sent. It matches if each of its set fields does; a field matches if one of its values does.
+//! A flow is sent if the whitelist is empty or one of its filters matches, and no filter of the blacklist matches.
 //!
-//! No flow here has names of DNS or anything of HTTP, so a filter for one agrees with none. In a blacklist it hides nothing, and Hubble's
-//! user interface has two of them in each of its requests. In a whitelist it would show nothing for ever, and nobody would know why: that is
-//! refused.
+//! Flows have no DNS names and no HTTP fields here, so a filter on these never matches. In a blacklist it is accepted, because Hubble UI
+//! sends two in each request. In a whitelist it would hide every flow without an explanation, so the request is refused.
 
 mod end;
 
@@ -14,10 +13,10 @@ use bulkhead_answers::output::printable;
 use bulkhead_observe::hubble::flow::{self, EventTypeFilter, Flow, FlowFilter, Protocol, TcpFlags};
 use bulkhead_observe::hubble::observer::GetFlowsRequest;
 
-/// Values of all filters of a request together. Each is compared with each flow, and more are nobody's to write.
+/// Maximum number of values in all filters of a request, because each flow is compared with each value.
 const MOST: usize = 1024;
 
-/// See the module.
+/// The whitelist (`wanted`) and blacklist (`unwanted`) of a request.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Filters {
     wanted: Vec<Filter>,
@@ -50,19 +49,17 @@ enum KnownProtocol {
 }
 
 impl Filters {
-    /// Reads those of a request.
+    /// Parses the filters of a request.
     ///
     /// # Errors
-    /// A value that means nothing, or nothing here.
+    /// If a value is invalid, there are more than [`MOST`], or the whitelist has a field that no flow has.
     pub(super) fn new(request: &GetFlowsRequest) -> Result<Self, String> {
         let values: usize = request.whitelist.iter().chain(&request.blacklist).map(|filter| 1 + values(filter)).sum();
         if values > MOST {
             return Err(format!("the filters have {values} values, more than {MOST}"));
         }
         if let Some(field) = request.whitelist.iter().find_map(unknowable) {
-            return Err(format!(
-                "FlowFilter.{field} would show nothing: names of DNS and what HTTP says are not known here"
-            ));
+            return Err(format!("FlowFilter.{field} would show nothing: the vswitch knows neither DNS names nor HTTP"));
         }
         let unwanted = request.blacklist.iter().filter(|filter| unknowable(filter).is_none());
         Ok(Self {
@@ -71,14 +68,14 @@ impl Filters {
         })
     }
 
-    /// Whether a flow is to be shown.
+    /// Whether to send the flow to the client.
     pub(super) fn select(&self, flow: &Flow) -> bool {
         let agrees = |filter: &Filter| filter.agrees(flow);
         (self.wanted.is_empty() || self.wanted.iter().any(agrees)) && !self.unwanted.iter().any(agrees)
     }
 }
 
-/// The fields that no flow here has, with their names.
+/// The filter's fields that no flow has here, each with its name and values.
 fn unknowables(filter: &FlowFilter) -> [(&'static str, &[String]); 7] {
     [
         ("source_fqdn", &filter.source_fqdn),
@@ -91,7 +88,7 @@ fn unknowables(filter: &FlowFilter) -> [(&'static str, &[String]); 7] {
     ]
 }
 
-/// The first such field that a filter asks for.
+/// Returns the name of the first field that the filter sets although no flow has it here.
 fn unknowable(filter: &FlowFilter) -> Option<&'static str> {
     unknowables(filter).into_iter().find(|(_, values)| !values.is_empty()).map(|(name, _)| name)
 }
@@ -190,7 +187,7 @@ impl KnownProtocol {
     }
 }
 
-/// Whether a field says nothing, or one of its values agrees.
+/// Whether a field is unset, or one of its values agrees.
 fn any<T>(wanted: &[T], agrees: impl Fn(&T) -> bool) -> bool {
     wanted.is_empty() || wanted.iter().any(agrees)
 }
@@ -203,13 +200,13 @@ fn ports(protocol: &Protocol) -> Option<(u32, u32)> {
     }
 }
 
-/// Whether all of these flags are set; others may be as well.
+/// Whether the packet is TCP and has at least the wanted flags.
 fn has_flags(protocol: Option<&Protocol>, wanted: u16) -> bool {
     let Some(Protocol::Tcp(tcp)) = protocol else { return false };
     tcp.flags.unwrap_or_default().bits() & wanted == wanted
 }
 
-/// Whether a name is as the pattern says, in which `*` stands for anything.
+/// Whether the whole name matches the pattern, in which `*` matches any text, also none.
 fn matches_pattern(pattern: &str, name: &str) -> bool {
     let Some((first, rest)) = pattern.split_once('*') else { return pattern == name };
     let Some(mut name) = name.strip_prefix(first) else { return false };
@@ -243,10 +240,10 @@ fn protocol(text: &str) -> Result<KnownProtocol, String> {
     })
 }
 
-/// The name of a node. A cluster's name before it would be one that nobody knows here.
+/// Checks a pattern for node names. Refuses an empty one and one with a cluster (`cluster/node`), as flows have no cluster names.
 fn node(text: &str) -> Result<String, String> {
     if text.is_empty() || text.contains('/') {
-        return Err(format!("node `{}` is not supported: write its name, with * for anything", printable(text)));
+        return Err(format!("node `{}` is not supported: write a node name; * matches any text", printable(text)));
     }
     Ok(text.to_owned())
 }
@@ -348,7 +345,7 @@ mod tests {
         for (filter, expected) in cases {
             assert_eq!(selects(std::slice::from_ref(&filter), &[], &dropped()), expected, "{filter:?}");
             assert_eq!(selects(&[], std::slice::from_ref(&filter), &dropped()), !expected, "not {filter:?}");
-            // A lost packet has no ends: whoever asks for any does not get it.
+            // A flow without packet fields matches no filter but the one for its verdict.
             let lost = Flow { verdict: 2, ..Flow::default() };
             let is_selected = selects(std::slice::from_ref(&filter), &[], &lost);
             assert_eq!(is_selected, filter.verdict.contains(&2), "{filter:?}");
@@ -377,7 +374,7 @@ mod tests {
         assert!(!selects(&[with(|filter| filter.source_port = texts(&["0"]))], &[], &ping), "it has no ports");
     }
 
-    /// What Hubble's user interface (0.9 to 0.13) asks for with a namespace.
+    /// The request of Hubble UI 0.9 to 0.13 for one namespace.
     #[test]
     fn the_user_interface_is_answered_though_it_hides_names_that_nobody_knows() {
         let whitelist = [
@@ -396,7 +393,7 @@ mod tests {
             with(|filter| filter.destination_fqdn = texts(&["*.cluster.local*"])),
         ];
         assert!(selects(&whitelist, &blacklist, &dropped()));
-        // With a field that it has, such a filter hides no more.
+        // A blacklist filter with an unknown field hides nothing, even if its other fields match.
         let both =
             FlowFilter { destination_fqdn: texts(&["a.b"]), source_pod: texts(&["shop/"]), ..FlowFilter::default() };
         assert!(selects(&[], &[both], &dropped()));

@@ -5,8 +5,8 @@
 //!   200   flag, length, message ...   grpc-status, grpc-message      <--[ respond ]-- messages, status
 //! ```
 //!
-//! The source is gRPC's `doc/PROTOCOL-HTTP2.md`, and for the codes of errors `doc/statuscodes.md`. Nothing is compressed. `grpc-timeout` is
-//! ignored: a client resets a call whose time is over, which drops its answers.
+//! Follows gRPC's `doc/PROTOCOL-HTTP2.md` and, for status codes, `doc/statuscodes.md`. Messages are not compressed. The server ignores
+//! `grpc-timeout`: after a timeout the client resets the call, which drops the answers.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -18,16 +18,16 @@ use hyper::body::{Body, Bytes, Frame};
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use hyper::{Request, Response};
 
-/// Bytes before each message: whether it is compressed, and its length as a big-endian number of 32 bits.
+/// Length of the head of each message, in bytes: a compression flag and the message's length as a big-endian `u32`.
 const HEAD: usize = 5;
 
-/// Bytes of messages that are ready at once from which on they are sent: some DATA frames of the usual 16 KiB.
+/// Size in bytes from which on collected messages are sent without adding more: two DATA frames of the usual 16 KiB.
 const FULL: usize = 1 << 15;
 
 /// The answers to a call, one encoded message after another. The first error ends them.
 pub(super) type Answers = Pin<Box<dyn Stream<Item = Result<Bytes, Status>> + Send>>;
 
-/// How a call ends, with gRPC's numbers. Those that this server does not use are left out.
+/// The gRPC status codes that this server uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub(super) enum Code {
@@ -41,7 +41,7 @@ pub(super) enum Code {
     Unavailable = 14,
 }
 
-/// The end of a call: a code, and a text for people, which is empty after [`Code::Ok`].
+/// The final status of a call: a code and an error text, which is empty for [`Code::Ok`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Status {
     pub(super) code: Code,
@@ -49,7 +49,7 @@ pub(super) struct Status {
 }
 
 impl Status {
-    /// A status with this text.
+    /// Creates a status.
     pub(super) fn new(code: Code, message: impl Into<String>) -> Self {
         Self { code, message: message.into() }
     }
@@ -63,7 +63,7 @@ impl Status {
     }
 }
 
-/// The text as visible ASCII characters; others and `%` as `%` and two hexadecimal digits for each byte.
+/// Encodes a text for `grpc-message`: each byte that is `%` or not visible ASCII becomes `%` and two hexadecimal digits.
 fn percent_encoded(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -76,10 +76,10 @@ fn percent_encoded(text: &str) -> String {
     encoded
 }
 
-/// Reads the message of a request, which has `longest` bytes at most.
+/// Reads the only message of a request.
 ///
 /// # Errors
-/// When there is no message, more than one, part of one, one that is too long, or compressed.
+/// If the request does not have exactly one complete, uncompressed message of at most `longest` bytes.
 pub(super) async fn message<B>(request: Request<B>, longest: usize) -> Result<Bytes, Status>
 where
     B: Body<Data = Bytes> + Unpin,
@@ -90,9 +90,9 @@ where
     }
     let (mut body, mut read) = (request.into_body(), Vec::new());
     while let Some(frame) = body.frame().await {
-        // The client has reset the call, or is gone.
+        // The client has reset the call or disconnected.
         let frame = frame.map_err(|_| Status::new(Code::Internal, "the request cannot be read"))?;
-        // A request's trailers say nothing.
+        // Trailers of a request have no meaning.
         let Ok(data) = frame.into_data() else { continue };
         read.extend_from_slice(&data);
         let Some(head) = read.first_chunk() else { continue };
@@ -108,7 +108,7 @@ where
     }
 }
 
-/// The bytes of the message after this head.
+/// Returns the message's length in bytes, from its head. An error if it exceeds `longest`, or the message is compressed.
 fn length([flag, length @ ..]: [u8; HEAD], longest: usize) -> Result<usize, Status> {
     if flag != 0 {
         let told = format!("the message's flag for compression is {flag}, without an encoding");
@@ -119,7 +119,7 @@ fn length([flag, length @ ..]: [u8; HEAD], longest: usize) -> Result<usize, Stat
     fits.ok_or_else(|| Status::new(Code::OutOfRange, format!("the message has {length} bytes; {longest} are allowed")))
 }
 
-/// The response with these answers, or with an error instead of any.
+/// Returns a response that streams the answers, or one with only an error.
 pub(super) fn respond(answers: Result<Answers, Status>) -> Response<Messages> {
     let mut response = Response::new(Messages::Ended(None));
     let headers = response.headers_mut();
@@ -127,7 +127,7 @@ pub(super) fn respond(answers: Result<Answers, Status>) -> Response<Messages> {
     headers.insert("grpc-accept-encoding", HeaderValue::from_static("identity"));
     match answers {
         Ok(answers) => *response.body_mut() = Messages::Coming(answers),
-        // Without messages, the status is in the only HEADERS frame.
+        // Without messages, the only HEADERS frame carries the status.
         Err(status) => status.add_to(headers),
     }
     response
@@ -136,7 +136,7 @@ pub(super) fn respond(answers: Result<Answers, Status>) -> Response<Messages> {
 /// The body of a response: the messages, then the status as trailers.
 pub(super) enum Messages {
     Coming(Answers),
-    /// `None` when the status is sent.
+    /// All messages are sent. `None` if the status is sent too.
     Ended(Option<Status>),
 }
 
@@ -192,7 +192,7 @@ mod tests {
 
     use super::*;
 
-    /// What is read of a request that comes in these pieces, of which a message may have 8 bytes.
+    /// Reads a request that arrives in these pieces, with a limit of 8 bytes for its message.
     fn read(pieces: &[&[u8]]) -> Result<Bytes, Status> {
         let frames = pieces.iter().map(|piece| Ok::<_, Infallible>(Frame::data(Bytes::copy_from_slice(piece))));
         let body = StreamBody::new(stream::iter(frames.collect::<Vec<_>>()));
@@ -250,7 +250,7 @@ mod tests {
         Box::pin(stream::iter(all.into_iter().map(|answer| answer.map(|text| Bytes::from_static(text.as_bytes())))))
     }
 
-    /// The DATA frames and the trailers of a response that does not wait.
+    /// Returns the DATA frames and trailers of a response whose answers are all ready.
     fn sent(all: Answers) -> (Vec<Bytes>, HeaderMap) {
         let response = respond(Ok(all));
         assert_eq!(response.headers()[CONTENT_TYPE], "application/grpc");

@@ -1,14 +1,14 @@
-//! Selectors of labels, as `hubble observe --label` has them: those of Kubernetes, with the source of a label before its key.
+//! Label selectors of `hubble observe --label`: Kubernetes' syntax, with an optional source before each key, as in `k8s:app=web`.
 
 use bulkhead_answers::output::printable;
 
-/// All of these.
+/// A label selector: a flow's labels must meet all requirements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LabelSelector(Vec<Requirement>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Requirement {
-    /// `k8s`, `reserved`; none for any.
+    /// The label's source: `k8s` or `reserved`. `None` for any source.
     source: Option<String>,
     key: String,
     wanted: Wanted,
@@ -16,28 +16,28 @@ struct Requirement {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Wanted {
-    /// The key, whatever its value.
+    /// The key exists, with any value.
     Present,
     Absent,
-    /// The key, and one of these values.
+    /// The key exists and has one of these values.
     In(Vec<String>),
-    /// Not the key, or none of these values.
+    /// The key is absent or has none of these values.
     NotIn(Vec<String>),
 }
 
 impl LabelSelector {
-    /// Reads `app=web,tier!=back`, `app in (web, db)`, `!canary`, `k8s:app`, `reserved:host`.
+    /// Parses a selector such as `app=web,tier!=back`, `app in (web, db)`, `!canary`, `k8s:app` or `reserved:host`.
     ///
     /// # Errors
-    /// What is no selector.
+    /// If the text is not a label selector.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let wrong =
-            || format!("`{}` is no selector of labels: write key=value, key in (a,b), key or !key", printable(text));
+            || format!("`{}` is not a label selector: write key=value, key in (a,b), key or !key", printable(text));
         let parts = split(text).ok_or_else(wrong)?;
         parts.into_iter().map(requirement).collect::<Option<_>>().map(Self).ok_or_else(wrong)
     }
 
-    /// Whether labels are selected that a flow has: `k8s:app=web`, `reserved:host`.
+    /// Whether the selector matches a flow's labels, which have the form `k8s:app=web` or `reserved:host`.
     pub(super) fn selects(&self, labels: &[String]) -> bool {
         self.0.iter().all(|requirement| requirement.is_met(labels))
     }
@@ -60,7 +60,7 @@ impl Requirement {
     }
 }
 
-/// At the commas that are not in parentheses.
+/// Splits a selector at commas outside parentheses. `None` if the parentheses are unbalanced or nested.
 fn split(text: &str) -> Option<Vec<&str>> {
     let (mut parts, mut start, mut is_inside) = (Vec::new(), 0, false);
     for (at, letter) in text.char_indices() {
@@ -120,7 +120,7 @@ fn word(text: &str) -> Option<String> {
     text.chars().all(is_of_word).then(|| text.to_owned())
 }
 
-/// What keys and values are made of.
+/// Whether the letter is allowed in keys and values.
 fn is_of_word(letter: char) -> bool {
     letter.is_ascii_alphanumeric() || "-_.".contains(letter)
 }

@@ -7,35 +7,35 @@ use bulkhead_observe::hubble::Timestamp;
 use bulkhead_observe::hubble::flow::{Flow, LostEventSource};
 use bulkhead_observe::hubble::observer::GetFlowsRequest;
 
-/// What such a client is told.
+/// An item of the stream to a `GetFlows` client.
 #[derive(Clone, Debug)]
 pub(crate) enum Observed {
-    /// A flow.
+    /// A selected flow.
     Flow(Arc<Flow>),
-    /// It did not get so many.
+    /// The number of flows that the client missed, and where they were lost.
     Lost(LostEventSource, u64),
 }
 
-/// See the module.
+/// A parsed `GetFlows` request.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Observe {
     filters: Filters,
-    /// How many of the past; 0 for all.
+    /// Maximum number of past flows; 0 for all.
     number: usize,
-    /// Whether the earliest ones, rather than the latest.
+    /// Whether `number` selects the earliest past flows instead of the latest.
     first: bool,
     follow: bool,
-    /// Nanoseconds since 1970.
+    /// The earliest time of a flow, in nanoseconds since 1970. `None` for no bound.
     since: Option<u64>,
-    /// The same.
+    /// The latest time of a flow, in nanoseconds since 1970. `None` for no bound.
     until: Option<u64>,
 }
 
 impl Observe {
-    /// Reads what is asked for.
+    /// Parses a request.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// If a filter is invalid, or the request sets both `first` and `follow`.
     pub(super) fn new(request: &GetFlowsRequest) -> Result<Self, String> {
         if request.first && request.follow {
             return Err("first and follow exclude each other".to_owned());
@@ -50,26 +50,26 @@ impl Observe {
         })
     }
 
-    /// Whether it wants what comes.
+    /// Whether the client wants new flows.
     pub(crate) const fn follows(&self) -> bool {
         self.follow
     }
 
-    /// Whether it wants nothing that happens at this time or later.
+    /// Whether the request ends before this time (nanoseconds since 1970).
     pub(crate) fn is_over_at(&self, time: u64) -> bool {
         self.until.is_some_and(|until| time > until)
     }
 
-    /// Whether it wants this one.
+    /// Whether the time range and the filters select the flow.
     pub(crate) fn selects(&self, flow: &Flow) -> bool {
         let time = flow.time.unwrap_or_default().nanoseconds();
         self.since.is_none_or(|since| time >= since) && !self.is_over_at(time) && self.filters.select(flow)
     }
 
-    /// What it wants of the past, of which `past` are all in the order in which they were told.
+    /// Returns the requested flows out of `past`, which is in chronological order.
     ///
-    /// A number counts from the end, unless the first ones are wanted or those since a time: so does Hubble. Who follows and says
-    /// neither a number nor a time wants nothing of the past.
+    /// As in Hubble, `number` takes the latest flows, or the earliest if `first` or `since` is set. With `follow` alone, no past flow is
+    /// selected; with `follow` and `since`, all flows since that time.
     pub(crate) fn past(&self, past: impl DoubleEndedIterator<Item = Arc<Flow>>) -> Vec<Arc<Flow>> {
         if self.follow && self.number == 0 && self.since.is_none() {
             return Vec::new();
@@ -125,7 +125,7 @@ mod tests {
         assert_eq!(seconds(&request), [4, 5, 6]);
         assert_eq!(seconds(&GetFlowsRequest { number: 2, ..request.clone() }), [4, 5]);
         assert_eq!(seconds(&GetFlowsRequest { follow: true, until: None, ..request }), [4, 5, 6, 7, 8, 9]);
-        // What is selected is counted, not what is looked at.
+        // `number` counts only flows that the filters select.
         let request = GetFlowsRequest { number: 2, whitelist: dropped.clone(), ..none.clone() };
         assert_eq!(seconds(&request), [7, 9]);
         assert_eq!(seconds(&GetFlowsRequest { blacklist: dropped, ..none.clone() }), [2, 4, 6, 8]);

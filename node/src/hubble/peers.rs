@@ -1,14 +1,14 @@
-//! The nodes that a relay is told of, and how it reaches them.
+//! The cluster's nodes as Hubble Relay's peers, with the address of each.
 //!
 //! ```text
-//!   policy thread --Nodes--> [ Peers ] --what a relay was not told--> its stream of notifications
+//!   policy thread --Nodes--> [ Peers ] --differences to what the relay knows--> the relay's notification stream
 //! ```
 //!
-//! All nodes are taken to be configured alike, as Cilium's agents take it: they listen at the same port, with TLS or without. So a relay
-//! needs to ask only one of them. Where nobody else reaches this server, at a socket or a loopback address, it names itself alone.
+//! Like Cilium's agent, the server assumes that all nodes use the same port, all with TLS or all without. A relay therefore needs to query
+//! only one of them. A server at a Unix socket or a loopback address names only its own node, because others cannot reach it.
 //!
-//! What a relay was told is remembered for it, and it is told the difference: one that reads slowly misses nothing and is told the same
-//! thing once, however often a node has come and gone.
+//! For each relay, the server stores the last sent nodes and sends only differences. A slow relay thus misses no node, and its backlog
+//! does not grow while nodes come and go.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -22,22 +22,22 @@ use crate::state::Nodes;
 use bulkhead_observe::hubble::observer;
 use bulkhead_observe::hubble::peer::{ChangeNotification, ChangeType, Tls};
 
-/// What follows the names of the node and the cluster in the name that a node's certificate has.
+/// The domain of the names in nodes' certificates, which are `NODE.CLUSTER.hubble-grpc.cilium.io`.
 const SERVERS: &str = "hubble-grpc.cilium.io";
 
-/// Where the server listens.
+/// The address at which the server listens.
 pub(super) enum Address {
     Unix(String),
     Tcp(SocketAddr),
 }
 
 impl Address {
-    /// Whether another node would be reached at its own address and the same port.
+    /// Whether other machines can reach a server that listens like this one.
     fn is_of_others(&self) -> bool {
         matches!(self, Self::Tcp(listen) if !listen.ip().is_loopback())
     }
 
-    /// Where a node with these addresses is reached: the first one of a family that is listened to. Empty where it has none.
+    /// Returns `ADDRESS:PORT` of a node: the first of its addresses whose family the server listens to. Empty if no address fits.
     fn of(&self, addresses: &[IpAddr]) -> String {
         let Self::Tcp(listen) = self else { return String::new() };
         let is_any = listen.ip().is_unspecified() && listen.is_ipv6();
@@ -49,14 +49,14 @@ impl Address {
             .unwrap_or_default()
     }
 
-    /// Where this node is reached, whose addresses are these. `called` is the address that a client has called.
+    /// Returns this node's address for clients. The state has `addresses` of the node; a client connected to `called`.
     fn own(&self, addresses: &[IpAddr], called: Option<IpAddr>) -> String {
         match self {
             Self::Unix(path) => path.clone(),
             Self::Tcp(listen) if !listen.ip().is_unspecified() => listen.to_string(),
             Self::Tcp(listen) => {
                 let own = self.of(addresses);
-                // A node that the state does not know is reached where it was reached.
+                // Without an address in the state, the address to which the client connected serves.
                 let called = || called.map(|called| SocketAddr::new(called.to_canonical(), listen.port()).to_string());
                 if own.is_empty() { called().unwrap_or_default() } else { own }
             }
@@ -64,20 +64,20 @@ impl Address {
     }
 }
 
-/// See the module.
+/// The nodes of the state and the settings from which their peer addresses follow.
 pub(super) struct Peers {
     node: Arc<str>,
     address: Address,
-    /// The cluster's name in certificates; none without TLS.
+    /// The cluster's name in certificates. `None` without TLS.
     cluster: Option<Arc<str>>,
     nodes: watch::Receiver<Arc<Nodes>>,
 }
 
-/// Where each node is reached.
+/// The address of each node, by the node's name. Empty text if the node has no suitable address.
 type Addresses = BTreeMap<Arc<str>, String>;
 
 impl Peers {
-    /// With the cluster's name in certificates; without one there is no TLS.
+    /// `cluster` is the cluster's name in certificates, or `None` without TLS.
     pub(super) fn new(
         node: &Arc<str>,
         address: Address,
@@ -87,18 +87,18 @@ impl Peers {
         Self { node: Arc::clone(node), address, cluster: cluster.map(Into::into), nodes }
     }
 
-    /// Where this node is reached by a client that has called it at this address.
+    /// Returns this node's address for a client that connected to `called`. Empty if unknown.
     pub(super) fn own_address(&self, called: Option<IpAddr>) -> String {
         let nodes = self.nodes.borrow();
         self.address.own(nodes.get(&self.node).map_or(&[], Vec::as_slice), called)
     }
 
-    /// How this node's certificate is made sure of; none without TLS.
+    /// Returns the name by which clients verify this node's certificate. `None` without TLS.
     pub(super) fn own_tls(&self) -> Option<observer::Tls> {
         self.server_name(&self.node).map(|server_name| observer::Tls { enabled: true, server_name })
     }
 
-    /// All nodes now, this one first, and then what changes.
+    /// Streams all present nodes, this node first, and then each change.
     pub(super) fn changes(self: &Arc<Self>, called: Option<IpAddr>) -> impl Stream<Item = ChangeNotification> + use<> {
         let told = Told {
             peers: Arc::clone(self),
@@ -122,8 +122,8 @@ impl Peers {
         addresses
     }
 
-    /// The name that a node's certificate has; none without TLS. Those of all nodes are at one level, so that
-    /// `*.default.hubble-grpc.cilium.io` is all of them.
+    /// Returns the name in a node's certificate, or `None` without TLS. Dots of the node's name become `-`, so that one wildcard
+    /// certificate (`*.default.hubble-grpc.cilium.io`) covers all nodes.
     fn server_name(&self, node: &str) -> Option<String> {
         let cluster = self.cluster.as_ref()?;
         Some(format!("{}.{cluster}.{SERVERS}", node.replace('.', "-")))
@@ -139,25 +139,25 @@ impl Peers {
     }
 }
 
-/// What one relay was told.
+/// The notification stream of one relay, with the nodes that the relay knows.
 struct Told {
     peers: Arc<Peers>,
     called: Option<IpAddr>,
     nodes: watch::Receiver<Arc<Nodes>>,
     told: Addresses,
-    /// What is to be told next.
+    /// Notifications to send next.
     waiting: VecDeque<ChangeNotification>,
 }
 
 impl Told {
-    /// Waits for a change for as long as it takes.
+    /// Returns the next notification; waits without a timeout.
     async fn next(&mut self) -> ChangeNotification {
         loop {
             if let Some(next) = self.waiting.pop_front() {
                 return next;
             }
             if !self.told.is_empty() && self.nodes.changed().await.is_err() {
-                // The policy thread has died, which the main thread sees.
+                // The policy thread has died; the main thread handles that.
                 std::future::pending::<()>().await;
             }
             self.look();
@@ -204,7 +204,7 @@ mod tests {
         (tell, Arc::new(Peers::new(&"b".into(), address, cluster, told)))
     }
 
-    /// What a relay is told without waiting.
+    /// Returns the notifications that are ready, as text.
     fn told(changes: &mut (impl Stream<Item = ChangeNotification> + Unpin)) -> Vec<String> {
         let mut told = Vec::new();
         while let Some(Some(change)) = changes.next().now_or_never() {
@@ -227,7 +227,7 @@ mod tests {
         assert_eq!(own("[::]:4244", "2001:db8::1", None), "[2001:db8::1]:4244");
         assert_eq!(own("127.0.0.1:4244", "192.0.2.1", None), "127.0.0.1:4244");
         assert_eq!(own("192.0.2.9:4244", "192.0.2.1", Some("192.0.2.9")), "192.0.2.9:4244");
-        // Where nothing is known of the node.
+        // The state has no suitable address of the node.
         assert_eq!(own("[::]:4244", "", Some("::ffff:192.0.2.7")), "192.0.2.7:4244");
         assert_eq!(own("0.0.0.0:4244", "2001:db8::1", Some("192.0.2.7")), "192.0.2.7:4244");
         assert_eq!(own("unix:///run/x.sock", "192.0.2.1", None), "unix:///run/x.sock");
@@ -242,10 +242,10 @@ mod tests {
         assert_eq!(told(&mut first), [""; 0]);
         tell.send_replace(nodes(&[("a", "10.0.0.9"), ("b", "10.0.0.2"), ("d", "10.0.0.4")]));
         assert_eq!(told(&mut first), ["-c ", "=a 10.0.0.9:4244", "+d 10.0.0.4:4244"]);
-        // One that comes later is told what is so then.
+        // A relay that connects later receives the present nodes.
         let mut second = Box::pin(peers.changes(called));
         assert_eq!(told(&mut second), ["+b 10.0.0.2:4244", "+a 10.0.0.9:4244", "+d 10.0.0.4:4244"]);
-        // What came and went in between is nobody's news, and this node is always there.
+        // A node that came and went between two reads is not reported, and this node is never removed.
         tell.send_replace(nodes(&[("e", "10.0.0.5")]));
         tell.send_replace(nodes(&[("a", "10.0.0.9")]));
         for changes in [&mut first, &mut second] {

@@ -31,17 +31,17 @@ use bulkhead_observe::hubble::observer::{
 };
 use bulkhead_observe::hubble::peer;
 
-/// Streams of flows and of their namespaces at a time, over all connections. A client has one, and a relay one for each client of its own.
+/// Maximum number of concurrent `GetFlows` and `GetNamespaces` calls over all connections. A relay makes one call per client.
 const STREAMS: usize = 32;
 
-/// What can be asked.
+/// A gRPC method of this server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Method {
     GetFlows,
     ServerStatus,
     GetNodes,
     GetNamespaces,
-    /// Events of Cilium's agent, of which there is none.
+    /// A method for events of Cilium's agent, with its name. Always answered as unimplemented.
     Events(&'static str),
     Notify,
     CheckHealth,
@@ -49,7 +49,7 @@ pub(super) enum Method {
 }
 
 impl Method {
-    /// By its path: `/observer.Observer/GetFlows`.
+    /// Returns the method of a path such as `/observer.Observer/GetFlows`. `None` if the server has no such method.
     pub(super) fn of(path: &str) -> Option<Self> {
         let (service, method) = path.strip_prefix('/')?.split_once('/')?;
         Some(match (service, method) {
@@ -66,13 +66,13 @@ impl Method {
         })
     }
 
-    /// Whether it goes on until the client ends it.
+    /// Whether the call may last until the client ends it.
     pub(super) const fn lasts(self) -> bool {
         matches!(self, Self::GetFlows | Self::Notify | Self::WatchHealth)
     }
 }
 
-/// What all connections share.
+/// State shared by all connections: the data sources and the limit on concurrent streams.
 pub(super) struct Service {
     observer: Observer,
     hub: Hub,
@@ -85,10 +85,10 @@ impl Service {
         Self { observer, hub, peers: Arc::new(peers), streams: Arc::new(Semaphore::new(STREAMS)) }
     }
 
-    /// Answers a request of a client that has called this address.
+    /// Answers an encoded request of a client that connected to `called`.
     ///
     /// # Errors
-    /// What is wrong with it, or why there is no answer.
+    /// If the request is invalid, the method is not implemented, or too many clients watch.
     pub(super) async fn answer(
         &self,
         method: Method,
@@ -127,7 +127,7 @@ impl Service {
         Ok(Box::pin(Flows { received, node: Arc::clone(self.observer.node()), mask, _permit: permit }))
     }
 
-    /// The right to have the past told, and what comes.
+    /// Takes one of the [`STREAMS`] permits. An error if none is free.
     fn permit(&self) -> Result<OwnedSemaphorePermit, Status> {
         let told = || format!("{STREAMS} clients watch already; end one of them");
         let busy = |_| Status::new(Code::ResourceExhausted, told());
@@ -163,9 +163,9 @@ impl Service {
         }
     }
 
-    /// Those of which flows are remembered.
+    /// Returns the namespaces of all past flows in memory.
     async fn namespaces(&self) -> Result<GetNamespacesResponse, Status> {
-        // All of the past is made for it, as for a stream.
+        // Costs as much as a stream of all past flows.
         let _permit = self.permit()?;
         let mut received = self.hub.observe(Observe::default()).await.map_err(unavailable)?;
         let mut names = BTreeSet::new();
@@ -180,7 +180,7 @@ impl Service {
     }
 }
 
-/// A stream of flows to a client. Dropped, it is over, which frees what is kept for it.
+/// A stream of flows to a client. Dropping it ends the subscription and frees its queue and permit.
 struct Flows {
     received: Receiver<Observed>,
     node: Arc<str>,
@@ -197,7 +197,7 @@ impl Stream for Flows {
     }
 }
 
-/// A response whose flow is encoded already. On the wire it is the same as [`GetFlowsResponse`].
+/// A response with an encoded flow. On the wire it equals [`GetFlowsResponse`].
 #[derive(Clone, PartialEq, Eq, Message)]
 struct EncodedFlow {
     #[prost(bytes = "vec", optional, tag = "1")]
@@ -228,10 +228,10 @@ fn response(observed: Observed, node: &str, mask: Option<&Mask>) -> Bytes {
     }
 }
 
-/// Whether a service is served here.
+/// Answers a health check: whether the named service exists here.
 fn serving(request: &[u8]) -> Result<ServingStatus, Status> {
     let asked: HealthCheckRequest = decode(request)?;
-    // Without a name it is about all of them.
+    // An empty name asks about the server as a whole.
     let is_known = ["", health::OBSERVER, observer::NAME, peer::NAME, health::NAME].contains(&&*asked.service);
     Ok(if is_known { ServingStatus::Serving } else { ServingStatus::ServiceUnknown })
 }
@@ -240,7 +240,7 @@ fn decode<T: Message + Default>(bytes: &[u8]) -> Result<T, Status> {
     T::decode(bytes).map_err(invalid)
 }
 
-/// The client has to send something else.
+/// The status for an invalid request.
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 fn invalid(error: impl ToString) -> Status {
     Status::new(Code::InvalidArgument, error.to_string())
@@ -254,7 +254,7 @@ fn one(message: &impl Message) -> Answers {
     Box::pin(stream::iter([Ok(message.encode_to_vec().into())]))
 }
 
-/// A message, and then nothing until the client ends it.
+/// A stream of one message that stays open until the client ends the call.
 fn lasting(message: &impl Message) -> Answers {
     Box::pin(one(message).chain(stream::pending()))
 }

@@ -1,14 +1,12 @@
-//! TLS for Hubble's clients: what its files say, also after they were renewed.
+//! TLS for Hubble's clients, with certificates that are reloaded after a renewal.
 //!
 //! ```text
-//!   certificate, key, client_ca --read--> ServerConfig --watch--> the handshakes that begin from now on
-//!                                   '- broken: told, and the one before stays
+//!   certificate, key, client_ca --read--> ServerConfig --watch--> new handshakes
+//!                                   '- invalid: logged, and the previous configuration stays
 //! ```
 //!
-//! It is TLS 1.3 alone, as with Hubble's own servers. Sessions are not resumed: each connection shows its certificate, so that one of an
-//! authority that is no longer named opens none.
-//!
-//! The files are asked for their times again and again ([`Watch`]), as mounted Secrets are a link that is pointed elsewhere.
+//! The server accepts only TLS 1.3, like Hubble's own servers. It does not resume sessions: each connection presents its certificate, so a
+//! client whose CA was removed cannot reconnect. The files are polled ([`Watch`]), because a mounted Secret changes by a symbolic link.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -33,19 +31,19 @@ use crate::config::TlsFiles;
 use crate::log;
 use crate::watch::Watch;
 
-/// Longer files are no certificates: all authorities that browsers trust have a quarter of it.
+/// Maximum size of a file, in bytes: four times the bundle of all CAs that browsers trust.
 const LONGEST: u64 = 1 << 20;
 
-/// How often the files are looked at: soon enough for whoever renews them by hand, and three calls of the kernel.
+/// Polling interval of the files. It costs three system calls and is short enough for an administrator who renews a file by hand.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// How long a handshake may take: some round trips over a slow link. Then its place is free for somebody who speaks.
+/// Timeout of a handshake, which takes a few round trips. Then the connection ends and frees its place.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// Refused clients are told this often at most: whoever tries on and on does not fill the log.
+/// Minimum interval between two log messages about refused clients, so that a client that retries does not fill the log.
 const TOLD_EVERY: Duration = Duration::from_secs(60);
 
-/// What is wrong with a file.
+/// An invalid TLS file: its configuration field, path, problem and remedy.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {}: {problem}\nhelp: {help}", path.display())]
 pub(crate) struct TlsError {
@@ -55,7 +53,7 @@ pub(crate) struct TlsError {
     pub help: &'static str,
 }
 
-/// A file with its field.
+/// The configuration field and path of a file.
 #[derive(Clone, Copy)]
 struct File<'a>(&'static str, &'a Path);
 
@@ -70,7 +68,7 @@ impl File<'_> {
             self.error(format!("cannot be read: {error}"), help)
         };
         let file = fs::metadata(self.1).map_err(unreadable)?;
-        // Reading a pipe might never end.
+        // Reading a pipe might block forever.
         if !file.is_file() {
             return Err(self.error("is not a file", "name a PEM file"));
         }
@@ -102,10 +100,10 @@ impl File<'_> {
     }
 }
 
-/// Reads the files.
+/// Reads the files and builds the server's TLS configuration.
 ///
 /// # Errors
-/// What is wrong with them.
+/// If a file cannot be read or is invalid.
 pub(crate) fn read(files: &TlsFiles) -> Result<ServerConfig, TlsError> {
     let provider = Arc::new(ring::default_provider());
     let identity = identity(files, &provider)?;
@@ -123,7 +121,7 @@ pub(crate) fn read(files: &TlsFiles) -> Result<ServerConfig, TlsError> {
     Ok(config)
 }
 
-/// The server's certificate with its key.
+/// Reads the server's certificate chain and private key, and checks that they belong together.
 fn identity(files: &TlsFiles, provider: &CryptoProvider) -> Result<CertifiedKey, TlsError> {
     let (certificate, key) = (File("hubble.tls.certificate", &files.certificate), File("hubble.tls.key", &files.key));
     let chain = certificate.certificates()?;
@@ -145,7 +143,7 @@ fn identity(files: &TlsFiles, provider: &CryptoProvider) -> Result<CertifiedKey,
     }
 }
 
-/// What asks clients for a certificate of one of the authorities.
+/// Returns the verifier that requires a client certificate of one of these CAs.
 fn clients(authorities: File<'_>, provider: Arc<CryptoProvider>) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
     let help = "put the self-signed certificates of the CAs into the file";
     let mut roots = RootCertStore::empty();
@@ -157,7 +155,7 @@ fn clients(authorities: File<'_>, provider: Arc<CryptoProvider>) -> Result<Arc<d
     verifier.map_err(|error| authorities.error(error.to_string(), help))
 }
 
-/// What connections are secured with.
+/// The server's TLS configuration, which [`Tls::follow`] keeps up to date with its files.
 pub(super) struct Tls {
     files: TlsFiles,
     watch: Watch,
@@ -168,26 +166,26 @@ impl Tls {
     /// Reads the files for the first time.
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// If a file cannot be read or is invalid.
     pub(super) fn new(files: &TlsFiles) -> Result<Self, TlsError> {
-        // Before reading, so that what changes meanwhile is seen.
+        // Created before reading, so that it detects changes during the read.
         let paths: Vec<PathBuf> = files.named().map(|(_, path)| path.to_owned()).collect();
         let watch = Watch::every(EVERY, &paths);
         let config = watch::Sender::new(Arc::new(read(files)?));
         Ok(Self { files: files.clone(), watch, config })
     }
 
-    /// The cluster's name in certificates.
+    /// Returns the cluster's name in certificates.
     pub(super) fn cluster(&self) -> &str {
         &self.files.cluster
     }
 
-    /// For those who are connected from now on.
+    /// Returns an acceptor that always uses the latest configuration.
     pub(super) fn acceptor(&self) -> Acceptor {
         Acceptor { config: self.config.subscribe(), refused: Arc::default() }
     }
 
-    /// Reads the files again whenever they have changed. A disk that does not answer keeps nobody waiting.
+    /// Reloads the files after each change. Reads on a blocking thread, so that a hanging disk does not block clients.
     pub(super) async fn follow(mut self) {
         loop {
             tokio::time::sleep_until(self.watch.next_look().into()).await;
@@ -195,7 +193,7 @@ impl Tls {
                 self.look();
                 self
             });
-            // An error is the end of the process.
+            // Fails only while the process ends.
             let Ok(same) = looked.await else { return };
             self = same;
         }
@@ -207,7 +205,7 @@ impl Tls {
         }
         let read = read(&self.files);
         if !self.watch.was_read() {
-            // They went on changing: a certificate may have come before its key.
+            // The files changed during the read: a certificate may have been written before its key.
             return;
         }
         match read {
@@ -222,7 +220,7 @@ impl Tls {
     }
 }
 
-/// Secures connections.
+/// Performs TLS handshakes. Clones share the rate limit of the log.
 #[derive(Clone)]
 pub(super) struct Acceptor {
     config: watch::Receiver<Arc<ServerConfig>>,
@@ -230,8 +228,7 @@ pub(super) struct Acceptor {
 }
 
 impl Acceptor {
-    /// A connection of which both ends know who is there. None where they do not agree on it, which is told, or where the client says
-    /// nothing.
+    /// Performs the handshake with `client`. `None` if it exceeds [`HANDSHAKE`] or fails; logs the error if the client sent invalid data.
     pub(super) async fn accept<S>(&self, stream: S, client: SocketAddr) -> Option<TlsStream<S>>
     where
         S: AsyncRead + AsyncWrite + Unpin,
@@ -240,7 +237,7 @@ impl Acceptor {
         let handshake = TlsAcceptor::from(config).accept(stream);
         match tokio::time::timeout(HANDSHAKE, handshake).await {
             Ok(Ok(secured)) => Some(secured),
-            // Those that only look whether somebody listens go away, and are no news.
+            // The client closed the connection, as a port scan or a TCP health check does.
             Ok(Err(error)) if error.kind() != ErrorKind::InvalidData => None,
             Ok(Err(error)) => {
                 let mut refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
@@ -252,11 +249,11 @@ impl Acceptor {
     }
 }
 
-/// Clients that were refused.
+/// The rate limit of the log messages about refused clients.
 #[derive(Debug, Default)]
 struct Refused {
     told: Option<Instant>,
-    /// How many were not told.
+    /// Number of refused clients since the last message, which were not logged.
     more: u64,
 }
 
@@ -268,7 +265,7 @@ impl Refused {
         }
         let more = match std::mem::take(&mut self.more) {
             0 => String::new(),
-            more => format!(" ({more} more before it)"),
+            more => format!(" ({more} more since the last such message)"),
         };
         self.told = Some(Instant::now());
         log::warn(&format!(

@@ -1,67 +1,67 @@
-//! What the interfaces' states need from the system, and what it answers.
+//! The trait by which the interface states attach to interfaces, and open and close ports.
 
 use bulkhead_dataplane::io::LinkStatus;
 
 use crate::config::PortEntry;
 
-/// Why nothing can be attached to an interface.
+/// Why attaching to an interface failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum AttachError {
-    /// It was removed, renamed or replaced a moment ago: the kernel's message about that is on its way.
+    /// The interface was just removed, renamed or replaced; the kernel's message will follow.
     Gone,
-    /// Anything else, for people, with a remedy.
+    /// Any other reason, with a remedy, for the log.
     Refused(String),
 }
 
 /// Why a port cannot be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum OpenError {
-    /// As for [`AttachError::Gone`].
+    /// The interface was just removed, renamed or replaced.
     Gone,
-    /// One of its queues is in use, which may be over at once. For people, with a remedy.
+    /// A queue is in use, which may end soon. The text is for the log, with a remedy.
     Busy(String),
-    /// Anything else, for people, with a remedy.
+    /// Any other reason, with a remedy, for the log.
     Refused(String),
 }
 
-/// What opening a port has brought.
+/// The result of opening a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Opening {
-    /// The largest MTU that it can carry, in bytes.
+    /// The largest MTU that the port supports, in bytes.
     pub largest_mtu: u16,
 }
 
-/// What attaches to interfaces. A trait, so that the rules of [`super::Interfaces`] are tested without interfaces.
+/// A way to attach to interfaces. A trait, so that tests of [`super::Interfaces`] need no real interfaces.
 pub(crate) trait Datapath {
-    /// What is attached to one interface, and drops each of its packets until the port is opened. To drop it detaches.
+    /// The programs attached to one interface, which drop all its packets until the port is opened. Dropping the value detaches them.
     ///
-    /// It is known by what the kernel says of it and not by the interface's name: an interface may be renamed, change its name
-    /// with another one, or be moved to another namespace and back, and a new one may have its name.
+    /// The kernel's attachment identifies the interface, not a name: interfaces may be renamed, swap names or be moved to another namespace
+    /// and back, and a new one may reuse a name.
     type Attachment;
 
-    /// Attaches to an interface, up or down.
+    /// Attaches to an interface, which may be up or down.
     ///
     /// # Errors
-    /// Why not. Nothing is attached then.
+    /// If the interface is gone or the kernel refuses. Nothing is attached then.
     fn attach(&mut self, entry: &PortEntry, link: &LinkStatus) -> Result<Self::Attachment, AttachError>;
 
-    /// Sets an interface up that is attached to.
+    /// Sets an attached interface up.
     ///
     /// # Errors
-    /// Why not, for people.
+    /// If the kernel refuses; the text is for the log.
     fn set_up(&mut self, link: &LinkStatus) -> Result<(), String>;
 
-    /// The number of the interface now, in whatever namespace it is; none when it was removed.
+    /// Returns the interface's present index, in any namespace. `None` if the interface was deleted.
     fn index(&self, attachment: &Self::Attachment) -> Option<u32>;
 
-    /// Whether it is attached to the interface of this number in this namespace.
+    /// Whether the attachment is to the interface of this index in this namespace.
     fn is_here_as(&self, attachment: &Self::Attachment, index: u32) -> bool;
 
-    /// Follows what rtnetlink does not tell of an interface, such as its number of queues. To be called when something of it may
-    /// have changed, whether its port is open or not. Returns why an open port must be closed and opened anew, if it must.
+    /// Reads facts that rtnetlink does not report, such as the number of queues. Must be called after any change of an attached interface.
+    /// Returns the reason if an open port must be closed and reopened, else `None`.
     ///
     /// # Errors
-    /// The system does not answer, which says nothing about the interface.
+    /// If the kernel does not answer; the interface's state is then unknown.
     fn refresh(
         &mut self,
         entry: &PortEntry,
@@ -69,19 +69,19 @@ pub(crate) trait Datapath {
         attachment: &mut Self::Attachment,
     ) -> Result<Option<String>, String>;
 
-    /// Whether something of an attachment is left to do that can wait until the node's interfaces are quiet.
+    /// Whether the attachment has deferred work, for a time when the node's interfaces are quiet.
     fn is_unsettled(&self, attachment: &Self::Attachment) -> bool;
 
-    /// Does a part of that, which may take some ten milliseconds. Its packets are treated as before meanwhile.
+    /// Does a part of the deferred work, which may take tens of milliseconds. Does not affect packets meanwhile.
     ///
     /// # Errors
-    /// Why not, for people. It is settled then, as well as it can be.
+    /// If the work fails; the text is for the log. The attachment then counts as settled.
     fn settle(&mut self, attachment: &mut Self::Attachment) -> Result<(), String>;
 
-    /// Opens the port of an interface that is up. Does not wait.
+    /// Opens the port of an interface that is up, without waiting.
     ///
     /// # Errors
-    /// Why not. The interface stays closed.
+    /// If the port cannot be opened now. It stays closed.
     fn open(
         &mut self,
         entry: &PortEntry,
@@ -89,6 +89,6 @@ pub(crate) trait Datapath {
         attachment: &mut Self::Attachment,
     ) -> Result<Opening, OpenError>;
 
-    /// Closes the port. When this returns no worker has it any more, and each packet of the interface is dropped.
+    /// Closes the port. Afterwards, no worker uses it and all packets of the interface are dropped.
     fn close(&mut self, entry: &PortEntry, attachment: &mut Self::Attachment);
 }

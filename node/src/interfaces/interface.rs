@@ -1,4 +1,4 @@
-//! One configured port and its interface: the state that it is in, why that changes, and what is said of it.
+//! The state machine of one port and its interface, with the log messages of each transition.
 
 use std::time::Instant;
 
@@ -13,14 +13,14 @@ use crate::config::PortEntry;
 use crate::links::Changes;
 use crate::log;
 
-/// One configured port and its interface.
+/// A configured or added port, with the state of its interface.
 #[derive(Debug)]
 pub(super) struct Interface<A> {
     pub(super) entry: PortEntry,
     pub(super) state: State<A>,
-    /// What was said last about why it is not open, so that it is said once.
+    /// The last reported reason why the port is not open, to log each reason once. `None` while it is open.
     pub(super) said: Option<String>,
-    /// Whether the system did not answer when it was asked last, which was said.
+    /// Whether the last query of the kernel failed, to log that once.
     is_unanswered: bool,
 }
 
@@ -29,7 +29,7 @@ impl<A> Interface<A> {
         Self { entry: entry.clone(), state: State::Absent, said: None, is_unanswered: false }
     }
 
-    /// The link of the port when it is open.
+    /// Returns the open port's MAC address and usable MTU. `None` if the port is not open.
     pub(super) fn link(&self) -> Option<Link> {
         match self.state {
             State::Open { link, largest_mtu, .. } => Some(Link { mtu: link.mtu.min(largest_mtu), ..link }),
@@ -37,7 +37,7 @@ impl<A> Interface<A> {
         }
     }
 
-    /// How the port is, for others.
+    /// Returns the port's status for reports.
     pub(super) fn status(&self) -> PortStatus {
         let state = match self.state {
             State::Absent => PortState::Absent,
@@ -50,7 +50,7 @@ impl<A> Interface<A> {
         PortStatus { name, kind, interface, added, state, why }
     }
 
-    /// When something is to be tried next.
+    /// Returns the time of the next attempt to attach or open. `None` if the port does not wait for a time.
     pub(super) const fn next_attempt(&self) -> Option<Instant> {
         match self.state {
             State::Unprotected { again, .. } => Some(again),
@@ -59,13 +59,13 @@ impl<A> Interface<A> {
         }
     }
 
-    /// Whether the port is to be opened now.
+    /// Whether the port should be opened now.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         self.next_attempt().is_some_and(|at| at <= now) && matches!(self.state, State::Closed { .. })
     }
 
-    /// Follows an interface that is attached: closes what must be closed. Returns what is still attached when it is not
-    /// this port's any more, and whether an open port has changed.
+    /// Updates an attached port to its interface's present state, and closes it if necessary. Returns the attachment if the interface is no
+    /// longer this port's, and whether an open port has changed.
     pub(super) fn follow<D: Datapath<Attachment = A>>(
         &mut self,
         link: Option<&LinkStatus>,
@@ -127,7 +127,7 @@ impl<A> Interface<A> {
         (None, changed)
     }
 
-    /// A closed port waits for its turn when the interface is up.
+    /// Updates the event for which a closed port waits, by whether its interface is up.
     fn settle(&mut self, link: &LinkStatus, now: Instant) {
         let State::Closed { wait, .. } = &mut self.state else { return };
         if let Some(kept_closed) = self.entry.kept_closed() {
@@ -137,7 +137,7 @@ impl<A> Interface<A> {
             return;
         }
         if link.up {
-            // Whoever has added it sends when it is told that the port is open: nothing of that is to be lost.
+            // A pod sends as soon as its added port is reported as open; without a settled carrier, the kernel would drop those packets.
             let is_settling = link.settling && self.entry.added.is_some();
             match *wait {
                 Wait::Up if is_settling => *wait = Wait::Carrier { until: now + CARRIER },
@@ -151,13 +151,13 @@ impl<A> Interface<A> {
         let interface = &self.entry.interface;
         let what = format!("waits for its interface: {interface} is down\nhelp: ip link set {interface} up");
         match self.entry.added {
-            // A message of before it was set up may come after that: no news to a person.
+            // Not logged: the kernel's message may predate our setting the interface up.
             Some(_) => self.said = Some(what),
             None => self.say(what),
         }
     }
 
-    /// The interface is not this port's any more. What is attached to it stays: it may only have another name.
+    /// Closes the port because the interface is no longer its own. Returns the attachment, which stays in case of a mere renaming.
     fn lose<D: Datapath<Attachment = A>>(
         &mut self,
         why: &Cause<'_>,
@@ -171,7 +171,7 @@ impl<A> Interface<A> {
         (self.take(), was_open)
     }
 
-    /// Takes out what is attached.
+    /// Removes and returns the attachment. The state is [`State::Absent`] then.
     pub(super) fn take(&mut self) -> Option<Kept<A>> {
         match std::mem::replace(&mut self.state, State::Absent) {
             State::Closed { index, attachment, .. } | State::Open { index, attachment, .. } => {
@@ -181,41 +181,41 @@ impl<A> Interface<A> {
         }
     }
 
-    /// There is no interface of its name.
+    /// Handles that no interface has the configured name.
     pub(super) fn wait_for_interface(&mut self) {
         self.state = State::Absent;
         let what = format!("waits for its interface: {} does not exist", self.entry.interface);
         match self.entry.added {
-            // Whoever has added it is told, and removes it.
+            // Not logged: the client that added the port receives the reason and removes the port.
             Some(_) => self.said = Some(what),
             None => self.say(what),
         }
     }
 
-    /// Its interface is another port's, which has it by another name.
+    /// Handles that the port `other` owns the interface, by another of its names.
     pub(super) fn wait_for_other(&mut self, other: &str) {
         self.state = State::Absent;
         let name = &self.entry.interface;
         self.say(format!(
             "cannot be opened: {name} is the interface of port {other} under another name\n\
-             help: an interface is one port; remove one of the two"
+             help: an interface can belong to only one port; remove one of the two"
         ));
     }
 
-    /// Sets the interface of an added port up: whoever has made it has left that to us, so that it is held before it carries a packet.
-    /// None where there is nothing to set up.
+    /// Sets an added port's interface up. Its creator leaves it down, so that the vswitch attaches before the first packet. `None` if the
+    /// interface is already up, the port must stay closed, or the port belongs to the configuration.
     fn set_up<D: Datapath<Attachment = A>>(&self, link: &LinkStatus, datapath: &mut D) -> Option<Result<(), String>> {
         let is_wanted = self.entry.added.is_some() && self.entry.kept_closed().is_none() && !link.up;
         is_wanted.then(|| datapath.set_up(link))
     }
 
-    /// Whether attaching to this interface has failed and is not to be tried again yet.
+    /// Whether attaching to this unchanged interface failed, and its retry is not due yet.
     pub(super) fn is_postponed(&self, index: u32, changes: &Changes, now: Instant) -> bool {
         matches!(self.state, State::Unprotected { index: known, again, .. }
             if known == index && now < again && !changes.touch(index))
     }
 
-    /// Takes what attaching has brought.
+    /// Applies the result of attaching: closed if it succeeded, unprotected if the kernel refused.
     pub(super) fn take_attached<D: Datapath<Attachment = A>>(
         &mut self,
         attached: Result<A, AttachError>,
@@ -228,7 +228,7 @@ impl<A> Interface<A> {
             Ok(attachment) => {
                 self.state = State::Closed { index: link.index, attachment, wait: Wait::Up };
                 match self.set_up(link, datapath) {
-                    // The kernel tells when it is up.
+                    // The kernel will report that the interface is up.
                     Some(Ok(())) => {}
                     Some(Err(error)) => {
                         let interface = &self.entry.interface;
@@ -258,7 +258,7 @@ impl<A> Interface<A> {
         }
     }
 
-    /// Opens a port that is due. Whether it is open then.
+    /// Opens a due port. Returns whether it is open now.
     pub(super) fn open<D: Datapath<Attachment = A>>(
         &mut self,
         link: Option<&LinkStatus>,
@@ -285,7 +285,7 @@ impl<A> Interface<A> {
                 return true;
             }
             Err(OpenError::Gone) => {
-                // What has become of it is told in a moment.
+                // The kernel will report what happened to the interface.
                 *wait = Wait::until(now + RETRY);
                 return false;
             }
@@ -301,7 +301,7 @@ impl<A> Interface<A> {
         false
     }
 
-    /// An open port has failed by itself.
+    /// Closes an open port that failed in its worker. The port is due to be reopened at once if its interface still exists.
     pub(super) fn fail<D: Datapath<Attachment = A>>(
         &mut self,
         why: &str,
@@ -321,7 +321,7 @@ impl<A> Interface<A> {
         }
     }
 
-    /// Closes an open port, which stays attached.
+    /// Closes an open port, which stays attached, and logs the cause.
     fn close<D: Datapath<Attachment = A>>(
         &mut self,
         cause: &Cause<'_>,
@@ -333,11 +333,11 @@ impl<A> Interface<A> {
         self.state = State::Closed { index, attachment, wait: Wait::Up };
         counters.removed += 1;
         cause.tell(&self.entry);
-        // What comes next, that there is no interface, is what was just said.
+        // The cause is logged, so a missing interface must not be logged next.
         self.said = Some(format!("waits for its interface: {} does not exist", self.entry.interface));
     }
 
-    /// Tries what waits for a time now.
+    /// Makes a postponed attempt to attach or open due now.
     pub(super) fn hurry(&mut self, now: Instant) {
         match &mut self.state {
             State::Unprotected { again, .. } => *again = now,
@@ -348,7 +348,7 @@ impl<A> Interface<A> {
         }
     }
 
-    /// The port stays as it is.
+    /// Logs once that the kernel does not answer. The port stays as it is.
     fn say_unanswered(&mut self, error: &str) {
         if !std::mem::replace(&mut self.is_unanswered, true) {
             log::error(&format!(
@@ -367,11 +367,11 @@ impl<A> Interface<A> {
 }
 
 fn link_of(link: &LinkStatus) -> Link {
-    // An IP packet has no more than 65,535 bytes, whatever the link carries.
+    // An IP packet has at most 65,535 bytes.
     Link { mac: link.mac, mtu: u16::try_from(link.mtu).unwrap_or(u16::MAX) }
 }
 
-/// An MTU that was changed while the port is open. One that is too large does not close it: the packets that fit go on.
+/// Logs an MTU change of an open port. An MTU above `largest` does not close the port, because shorter packets still pass.
 fn say_mtu(entry: &PortEntry, mtu: u16, largest: u16) {
     if mtu <= largest {
         log::info(&format!("port {entry}: the MTU of its interface is now {mtu}"));

@@ -1,40 +1,39 @@
-//! The state of a configured port's interface, and how long it waits for what.
+//! The states of a port's interface, and the times to wait in each.
 
 use std::time::{Duration, Instant};
 
 use bulkhead_dataplane::Link;
 
-/// How long to wait before a port that could not be opened is tried again. The usual reason is one that a person must
-/// remove, so trying often would only fill the log's rate.
+/// Retry interval for a port that could not be opened. Usually a person must remove the cause, so a shorter one would not help.
 pub(super) const RETRY: Duration = Duration::from_secs(1);
 
-/// The same for an interface that cannot be attached to. Its packets go past the vswitch, so this is short.
+/// Retry interval for attaching to an interface. Short, as its packets bypass the vswitch meanwhile.
 pub(super) const ATTACH_RETRY: Duration = Duration::from_millis(100);
 
-/// The same for a queue that is busy. One that was just closed, by us or by a process that was killed, is busy until the
-/// kernel has let go of the last packet that it was sending: 40 ms at most, as far as was seen.
+/// Retry interval for a busy queue. A queue that this or a killed process has just closed stays busy until the kernel has sent its last
+/// packet: at most 40 ms in measurements.
 pub(super) const BUSY_RETRY: Duration = Duration::from_millis(20);
 
-/// How long a queue may be busy before it is said.
+/// Time for which a queue may be busy before that is logged.
 pub(super) const BUSY: Duration = Duration::from_secs(2);
 
-/// How long an added port waits for the kernel to act on the carrier of its interface, which takes less than a millisecond when the
-/// machine is idle. Interfaces of some kinds never tell that it has.
+/// Maximum time for which an added port waits until the kernel has acted on its interface's carrier, which takes less than a millisecond
+/// on an idle machine. Some kinds of interfaces never report it.
 pub(super) const CARRIER: Duration = Duration::from_secs(1);
 
-/// What a closed port waits for.
+/// The event for which a closed port waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
-    /// For nothing: it is not to be opened.
+    /// Nothing: the port must stay closed.
     Never,
-    /// For somebody to set its interface up.
+    /// Its interface goes up.
     Up,
-    /// For the kernel to act on the carrier that its interface has, until this time at most.
+    /// The kernel acts on the carrier of its interface, or the time `until`.
     Carrier { until: Instant },
-    /// For its turn, from this time on.
+    /// The thread opens it, at the time `at` or later.
     Turn {
         at: Instant,
-        /// Since when one of its queues is busy.
+        /// When one of its queues was first busy. `None` if no queue was.
         busy_since: Option<Instant>,
     },
 }
@@ -45,27 +44,27 @@ impl Wait {
     }
 }
 
-/// The state of a configured port's interface, and what is held for it.
+/// The state of a port's interface, with its attachment.
 #[derive(Debug)]
 pub(super) enum State<A> {
-    /// There is no interface of its name, or it is another port's.
+    /// No interface has the configured name, or the interface belongs to another port.
     Absent,
-    /// It is there and nothing can be attached to it: its packets go to the host's stack.
+    /// Attaching to the interface failed: its packets go to the host's stack.
     Unprotected {
         index: u32,
-        /// When the last failure was counted.
+        /// When a failure was last counted.
         counted: Instant,
-        /// When it is tried again.
+        /// When to retry.
         again: Instant,
     },
-    /// Attached, and each of its packets is dropped.
+    /// Attached; all packets are dropped.
     Closed { index: u32, attachment: A, wait: Wait },
-    /// Attached, and its packets come to the workers.
+    /// Attached; the workers receive the packets.
     Open { index: u32, attachment: A, link: Link, largest_mtu: u16 },
 }
 
 impl<A> State<A> {
-    /// The interface that something is attached to.
+    /// Returns the index of the attached interface. `None` if none is attached.
     pub(super) const fn attached(&self) -> Option<u32> {
         match self {
             Self::Closed { index, .. } | Self::Open { index, .. } => Some(*index),
@@ -73,7 +72,7 @@ impl<A> State<A> {
         }
     }
 
-    /// What is attached to it.
+    /// Returns the attachment, if any.
     pub(super) const fn attachment(&self) -> Option<&A> {
         match self {
             Self::Closed { attachment, .. } | Self::Open { attachment, .. } => Some(attachment),
@@ -81,7 +80,7 @@ impl<A> State<A> {
         }
     }
 
-    /// What is attached to it, to be changed.
+    /// Returns the attachment, if any, for changes.
     pub(super) const fn attachment_mut(&mut self) -> Option<&mut A> {
         match self {
             Self::Closed { attachment, .. } | Self::Open { attachment, .. } => Some(attachment),

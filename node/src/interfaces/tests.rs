@@ -9,14 +9,14 @@ use super::*;
 use crate::config::Config;
 use bulkhead_observe::admin::PortKey;
 
-/// Interfaces that exist in this test only, and what was done to them.
+/// Simulated interfaces, with a log of the calls on them.
 #[derive(Default)]
 struct World {
     links: BTreeMap<&'static str, LinkStatus>,
     /// Interfaces that were moved to another namespace.
     elsewhere: BTreeMap<u32, LinkStatus>,
     calls: Vec<String>,
-    /// What is attached, by number, with the name by which that was done.
+    /// Attachments: the interface's index, and its configured name at the time of attaching.
     attached: BTreeMap<u32, String>,
 }
 
@@ -26,7 +26,7 @@ impl World {
     }
 }
 
-/// What is attached, until it is dropped.
+/// A simulated attachment.
 struct FakeAttachment {
     index: u32,
     name: String,
@@ -45,19 +45,19 @@ impl Drop for FakeAttachment {
     }
 }
 
-/// What goes wrong, until it is mended.
+/// A simulated datapath, with the errors that its methods return while they are set.
 #[derive(Default)]
 struct Fake {
     world: Rc<RefCell<World>>,
-    /// Why nothing can be attached to any interface.
+    /// Error of attaching to any interface.
     attach: Option<AttachError>,
     set_up: Option<&'static str>,
     refresh: Option<&'static str>,
     settle: Option<&'static str>,
     open: Option<OpenError>,
-    /// Ports that have other queues than they were opened with.
+    /// Reason that the next refresh of an open port returns, such as another number of queues.
     outdated: Option<&'static str>,
-    /// Whether ports take packets in one buffer only.
+    /// Whether ports support only packets that fit one buffer.
     plain: bool,
 }
 
@@ -139,30 +139,30 @@ fn entry((pod, interface): (&str, &str)) -> PortEntry {
     Config::parse("c", &text, std::path::Path::new("")).unwrap().ports.remove(0)
 }
 
-/// A port that was added for this container; closed where something has its place.
+/// A port added for this container, kept closed if a reason is given.
 fn added(container: &str, of: (&str, &str), kept_closed: Option<&str>) -> PortEntry {
     let key = PortKey { container: container.to_owned(), container_interface: "eth0".to_owned() };
     let added = Added { key: Arc::new(key), number: 1, kept_closed: kept_closed.map(Arc::from) };
     PortEntry { added: Some(added), ..entry(of) }
 }
 
-/// Pods and their interfaces.
+/// Each pod with its interface.
 const A: (&str, &str) = ("x/a", "va");
 const B: (&str, &str) = ("x/b", "vb");
 const C: (&str, &str) = ("x/c", "vc");
 
-/// Ports and what they are on, at one moment.
+/// Ports on simulated interfaces, with a simulated clock.
 struct Node {
     fake: Fake,
     links: Links,
     interfaces: Interfaces<Fake>,
     now: Instant,
-    /// Whether the kernel does not tell which interfaces there are.
+    /// Whether reading the table of interfaces fails.
     is_unanswered: bool,
 }
 
 impl Node {
-    /// Ports whose interfaces are not there.
+    /// Creates ports whose interfaces do not exist.
     fn bare(ports: &[(&'static str, &'static str)]) -> Self {
         let entries: Vec<PortEntry> = ports.iter().copied().map(entry).collect();
         Self {
@@ -174,14 +174,14 @@ impl Node {
         }
     }
 
-    /// Their interfaces, numbered from 1, are there, and nobody has looked yet.
+    /// Creates ports and their interfaces, with indexes from 1, without reconciling them.
     fn new(ports: &[(&'static str, &'static str)]) -> Self {
         let node = Self::bare(ports);
         (1..).zip(ports).for_each(|(index, (_, interface))| node.set(interface, index));
         node
     }
 
-    /// And they are open.
+    /// Creates ports and their interfaces, and opens them.
     fn open(ports: &[(&'static str, &'static str)]) -> Self {
         let mut node = Self::new(ports);
         assert!(node.look());
@@ -217,7 +217,7 @@ impl Node {
         world.links.insert(to, link);
     }
 
-    /// Reads the table anew, and does all that can be done now. Whether anything changed.
+    /// Reads the table again, reconciles and opens ports. Returns whether an open port has changed.
     fn look(&mut self) -> bool {
         if self.is_unanswered {
             self.links.apply(LinkEvent::Lost);
@@ -228,7 +228,7 @@ impl Node {
         self.act()
     }
 
-    /// Takes messages in, and does all that can be done now. Whether anything changed.
+    /// Applies messages, reconciles and opens ports. Returns whether an open port has changed.
     fn tell(&mut self, events: impl IntoIterator<Item = LinkEvent>) -> bool {
         events.into_iter().for_each(|event| self.links.apply(event));
         self.act()
@@ -255,7 +255,7 @@ impl Node {
         self.interfaces.fail(pod, "the kernel said no", &mut self.fake, self.now)
     }
 
-    /// What was asked of the system since the last time.
+    /// Returns the datapath's calls since the last time.
     fn calls(&mut self) -> Vec<String> {
         std::mem::take(&mut self.fake.world.borrow_mut().calls)
     }
@@ -272,12 +272,12 @@ impl Node {
         self.port(pod).link().unwrap().mtu
     }
 
-    /// The numbers of the interfaces that something is attached to.
+    /// Returns the indexes of the attached interfaces.
     fn attached(&self) -> Vec<u32> {
         self.fake.world.borrow().attached.keys().copied().collect()
     }
 
-    /// What was said last about why a port is not open.
+    /// Returns the last reported reason why a port is not open.
     fn said(&self, pod: &str) -> &str {
         self.port(pod).said.as_deref().unwrap()
     }
@@ -285,7 +285,7 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // The end of the process gives everything back, open or not.
+        // At its end, a process may detach from open ports too.
         let mut world = self.fake.world.borrow_mut();
         world.links.clear();
         world.elsewhere.clear();
@@ -357,7 +357,7 @@ fn a_port_that_fails_is_opened_again_and_one_that_is_refused_after_a_while() {
 fn a_port_that_fails_because_its_interface_was_removed_is_not_tried_again() {
     let mut node = Node::open(&[A]);
     node.remove("va");
-    // The worker is faster than the kernel's message.
+    // The worker's failure arrives before the kernel's message.
     assert!(node.fail("x/a"));
     node.calls();
     assert!(!node.act());
@@ -410,7 +410,7 @@ fn an_interface_stays_attached_until_nothing_names_it_any_more() {
         node.look();
         assert!(node.is_open("x/a"));
     }
-    // Another pod's now: the interface is the same.
+    // The same interface now belongs to another pod's port.
     node.configure(&[entry(("x/b", "va"))]);
     assert_eq!(node.attached(), [1]);
     node.look();
@@ -461,7 +461,7 @@ fn a_busy_queue_is_tried_again_soon_and_said_when_it_stays_busy() {
 fn another_number_of_queues_opens_the_port_anew() {
     let mut node = Node::open(&[A]);
     node.fake.outdated = Some("its interface has 2 queues now");
-    // Only the port that the kernel has told something of is asked about.
+    // Only the port of the changed interface is refreshed.
     assert!(!node.tell([LinkEvent::Features(7)]));
     assert!(node.tell([LinkEvent::Features(1)]));
     assert!(!node.look());
@@ -516,7 +516,7 @@ fn an_interface_that_is_renamed_stays_attached_and_another_one_of_its_name_is_be
     node.look();
     assert_eq!((node.interfaces.open_of(), node.attached()), ((1, 1), vec![1, 2]));
     node.remove("old");
-    // The configuration follows another one: it is never let go in between.
+    // The interface is renamed and the configuration follows: it stays attached in between.
     node.rename("va", "vb");
     node.calls();
     node.configure(&[entry(("x/a", "vb"))]);
@@ -607,7 +607,7 @@ fn an_interface_that_was_moved_to_another_namespace_stays_attached_and_is_opened
 #[test]
 fn another_interface_of_the_same_number_and_name_is_another_one() {
     let mut node = Node::open(&[A]);
-    // Removed and made again before anybody has read the messages: the table is as before. What was attached is gone.
+    // The interface is removed and recreated before the messages are read: the table is as before, but the attachment is gone.
     let link = node.fake.world.borrow().links["va"].clone();
     node.remove("va");
     let gone = node.interfaces.interfaces[0].take().unwrap();
@@ -652,14 +652,14 @@ fn a_fault_at_any_step_of_opening_leaves_the_interface_closed_and_is_mended_by_t
         node.now += RETRY;
         assert!(node.act(), "{what}");
         assert_eq!((node.interfaces.open_of(), node.attached()), ((2, 2), vec![1, 2]), "{what}");
-        // And the last step, in which a worker finds that it cannot use what it was given.
+        // The last step fails: a worker cannot use the port that it received.
         node.fail("x/a");
         assert_eq!((node.interfaces.open_of(), node.attached()), ((1, 2), vec![1, 2]), "{what}");
         assert!(node.act() && node.is_open("x/a"), "{what}");
     }
 }
 
-/// Numbers that are the same in each run: xorshift64.
+/// A reproducible pseudorandom generator: xorshift64.
 struct Random(u64);
 
 impl Random {
@@ -671,7 +671,7 @@ impl Random {
     }
 }
 
-/// Something happens to the interfaces of a node. Returns the kernel's messages about it.
+/// Changes the node's interfaces at random. Returns the kernel's messages about the change.
 fn happen(node: &mut Node, random: &mut Random, next: &mut u32) -> Vec<LinkEvent> {
     const NAMES: [&str; 5] = ["va", "vb", "vc", "old", "tmp"];
     let name = NAMES[random.below(NAMES.len())];
@@ -731,7 +731,7 @@ fn whatever_happens_in_whatever_order_each_named_interface_is_attached_and_open_
         node.look();
         let mut configured = vec![A, B, C];
         for _ in 0..60 {
-            // Some things happen before the messages are read.
+            // Several changes happen before the messages are read.
             let mut events = Vec::new();
             for _ in 0..=random.below(3) {
                 events.extend(happen(&mut node, &mut random, &mut next));
@@ -779,7 +779,7 @@ fn whatever_happens_in_whatever_order_each_named_interface_is_attached_and_open_
 fn what_can_wait_is_done_once_for_each_attachment_whether_its_port_is_open_or_not() {
     let mut node = Node::open(&[A, B]);
     let settled = |node: &Node| node.fake.world.borrow().calls.iter().filter(|call| call.starts_with("settle")).count();
-    assert_eq!(settled(&node), 0, "not before it is asked for");
+    assert_eq!(settled(&node), 0, "not before it is requested");
     node.fake.settle = Some("refused");
     assert!(node.interfaces.settle_next(&mut node.fake) && node.interfaces.settle_next(&mut node.fake));
     assert!(!node.interfaces.settle_next(&mut node.fake));
@@ -796,27 +796,27 @@ fn the_interface_of_an_added_port_is_set_up_when_it_is_held_and_not_again() {
     assert!(node.configure(&[added("one", A, None)]));
     node.look();
     assert_eq!((node.calls(), node.attached()), (vec!["set up 1".into()], vec![1]));
-    // The kernel tells that it is up; a message of before comes first.
+    // The kernel reports that the interface is up, after an older message.
     let mut link = node.fake.world.borrow().links["va"].clone();
     link.up = false;
     assert!(!node.tell([LinkEvent::Changed(link.clone())]));
-    // Nor is what was sent before the kernel has acted on the carrier to be lost.
+    // The port opens only after the kernel has acted on the carrier, so that no packet is lost.
     (link.up, link.settling) = (true, true);
     assert!(!node.tell([LinkEvent::Changed(link.clone())]) && node.calls().is_empty());
     link.settling = false;
     assert!(node.tell([LinkEvent::Changed(link)]) && node.is_open("x/a"));
     node.calls();
-    // Somebody shuts it down, and means it.
+    // An interface that is shut down later stays down.
     node.change("va", |link| link.up = false);
     node.look();
     assert!(!node.is_open("x/a") && node.said("x/a").contains("va is down"));
     assert_eq!(node.calls(), ["close va"]);
-    // One of the configuration is whoever's has made it.
+    // The vswitch does not set up an interface of the configuration.
     let mut node = Node::new(&[B]);
     node.change("vb", |link| link.up = false);
     node.look();
     assert!(node.calls().is_empty() && !node.is_open("x/b"));
-    // Some interfaces never tell.
+    // Some interfaces never report that the kernel has acted on the carrier.
     let mut node = Node::bare(&[]);
     node.set("va", 1);
     node.change("va", |link| link.settling = true);
@@ -825,7 +825,7 @@ fn the_interface_of_an_added_port_is_set_up_when_it_is_held_and_not_again() {
     assert!(!node.is_open("x/a") && node.interfaces.next_attempt() == Some(node.now + CARRIER));
     node.now += CARRIER;
     assert!(node.look() && node.is_open("x/a"));
-    // What cannot be set up is told.
+    // A failure to set the interface up is reported.
     let mut node = Node::bare(&[]);
     node.set("va", 1);
     node.change("va", |link| link.up = false);
@@ -852,11 +852,11 @@ fn an_older_container_of_a_pod_is_held_closed_from_when_a_newer_one_has_its_plac
     assert_eq!(node.said("x/a@one/eth0"), "is closed: a newer one");
     let view: Vec<_> = node.interfaces.view().iter().map(|port| port.name.to_string()).collect();
     assert_eq!(view, ["x/a"], "the snapshot has no port that is never opened");
-    // Nothing opens it, however often it is tried.
+    // A retry does not open it.
     node.interfaces.hurry(node.now);
     node.look();
     assert!(node.calls().is_empty());
-    // The newer one goes.
+    // The newer container's port is removed.
     node.remove("vb");
     assert!(node.configure(&[added("one", A, None)]));
     node.look();

@@ -1,8 +1,7 @@
 //! The thread that owns the interfaces.
 //!
-//! It sleeps until the kernel, a worker or another thread tells it something, or until it is time to try something again. An
-//! idle port costs nothing. From time to time ([`Pace`](crate::links::Pace)) the thread reads the table of interfaces again, in case a
-//! message was lost.
+//! The thread sleeps until a message from the kernel, a worker or another thread arrives, or a retry is due; an idle port costs nothing.
+//! At intervals ([`Pace`](crate::links::Pace)) the thread reads the table of interfaces again, in case a message was lost.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -21,113 +20,113 @@ use crate::log;
 use crate::notice::Notice;
 use crate::ports::Event;
 
-/// Ports are opened for this long before messages are looked at again, one port at least. Those that take long are opened and
-/// published one by one; of those that take microseconds many are published at once.
+/// Maximum time for opening ports, at least one, before the thread reads messages and publishes. Slow openings are thus published one by
+/// one, and fast ones together.
 const SLICE: Duration = Duration::from_millis(5);
 
-/// What can wait is done when no port was opened for this long: a pod that is just being started is not to wait for it.
+/// Time without an opened port after which deferred work starts, so that a starting pod does not wait for it.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// Between two parts of what can wait. Each holds the kernel's lock of all interfaces for some ten milliseconds, and others on the node
-/// need it as well.
+/// Pause between two parts of deferred work. Each holds the kernel's lock of all interfaces (RTNL) for tens of milliseconds, which other
+/// processes of the node need too.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// How long to wait for the answer of the thread: it may be opening a port, which takes some ten milliseconds.
+/// Maximum time to wait for the thread's answer. Opening a port takes tens of milliseconds.
 const ANSWER: Duration = Duration::from_secs(2);
 
-/// What the thread is told.
+/// A command to the thread.
 pub(crate) enum Command {
-    /// The configuration has changed: these are all ports and routes as of this change.
+    /// Applies a new configuration: all ports, all routes and the number of the change.
     Configure(Vec<PortEntry>, Vec<RouteEntry>, u64),
-    /// These are all ports as of this change.
+    /// Applies new ports: all ports and the number of the change.
     Ports(Vec<PortEntry>, u64),
-    /// Look at everything now.
+    /// Reads all interfaces and makes all retries now.
     Look,
-    /// Tell what was counted.
+    /// Sends the counters and statuses.
     Report(Sender<Report>),
-    /// End.
+    /// Ends the thread.
     Stop,
 }
 
-/// What was counted.
+/// The counters and statuses of all ports.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Report {
     pub counters: InterfaceCounters,
-    /// What was forwarded without the workers.
+    /// Traffic that the flow cache forwarded without the workers.
     pub cached: Cached,
-    /// The ports, those of the configuration first; none when the thread has ended.
+    /// The ports, those of the configuration first. Empty if the thread has ended or does not answer.
     pub ports: Vec<PortStatus>,
 }
 
-/// The interfaces when the thread has ended. Dropped, it detaches from them.
+/// The interfaces after the thread's end. Dropping the value detaches from them.
 pub(crate) struct Stopped {
     interfaces: Interfaces<LinuxDatapath>,
     accounts: Accounts,
 }
 
 impl Stopped {
-    /// What was counted until now.
+    /// Returns the counters, without the ports' statuses.
     pub(crate) fn report(&self) -> Report {
         let cached = datapath::cached(&self.accounts, &self.interfaces);
         Report { counters: self.interfaces.counters, cached, ports: Vec::new() }
     }
 }
 
-/// The thread as others see it.
+/// Controls the running thread.
 pub(crate) struct Handle {
     commands: Sender<Command>,
     thread: JoinHandle<Stopped>,
 }
 
-/// Asks the thread. Clones ask the same one.
+/// Requests reports from the thread.
 #[derive(Clone)]
 pub(crate) struct Asker {
     commands: Sender<Command>,
 }
 
 impl Asker {
-    /// What was counted so far. Waits for the thread's answer; nothing when it has ended or does not answer in time.
+    /// Returns the thread's report. Empty if the thread has ended or does not answer within [`ANSWER`].
     pub(crate) fn report(&self) -> Report {
         let (answer, report) = crossbeam_channel::bounded(1);
-        // An error means that it is dead; `is_dead` tells.
+        // Fails only if the thread is dead, which `Handle::is_dead` reports.
         let _ = self.commands.send(Command::Report(answer));
         report.recv_timeout(ANSWER).unwrap_or_default()
     }
 }
 
 impl Handle {
-    /// Tells the thread something.
+    /// Sends a command to the thread.
     pub(crate) fn tell(&self, command: Command) {
-        // An error means that it is dead; `is_dead` tells.
+        // Fails only if the thread is dead, which `is_dead` reports.
         let _ = self.commands.send(command);
     }
 
-    /// For the thread that says which ports there are.
+    /// Returns a sender of commands, for the ports thread.
     pub(crate) fn commands(&self) -> Sender<Command> {
         self.commands.clone()
     }
 
-    /// For those who ask what was counted.
+    /// Returns a client for reports.
     pub(crate) fn asker(&self) -> Asker {
         Asker { commands: self.commands.clone() }
     }
 
-    /// Whether it has ended though nobody has stopped it: a fault of the program.
+    /// Whether the thread has ended without [`stop`](Self::stop), which is a bug.
     pub(crate) fn is_dead(&self) -> bool {
         self.thread.is_finished()
     }
 
-    /// Ends it. Nothing is detached yet. None when it has panicked.
+    /// Ends the thread, without detaching yet. `None` if the thread has panicked.
     pub(crate) fn stop(self) -> Option<Stopped> {
         self.tell(Command::Stop);
         self.thread.join().ok()
     }
 }
 
-/// Starts the thread, which begins with the interfaces of the calling thread's network namespace at once.
+/// Starts the thread, which attaches to the interfaces of the calling thread's network namespace at once.
 ///
 /// # Errors
-/// When the system refuses a thread.
+/// If the system cannot create a thread.
 pub(crate) fn start(
     entries: &[PortEntry],
     routes: Vec<RouteEntry>,
@@ -162,7 +161,7 @@ pub(crate) fn start(
     Ok(Handle { commands: tell, thread })
 }
 
-/// What the thread has.
+/// The state of the thread.
 struct Owner {
     interfaces: Interfaces<LinuxDatapath>,
     datapath: LinuxDatapath,
@@ -172,23 +171,23 @@ struct Owner {
     events: Receiver<VswitchEvent>,
     commands: Receiver<Command>,
     notices: Sender<Notice>,
-    /// To the thread that says which ports there are.
+    /// Channel to the ports thread.
     ports: Sender<Event>,
-    /// The last change that it has told.
+    /// Number of the last change that the ports thread sent.
     change: u64,
-    /// What it was told last.
+    /// The last statuses sent to the ports thread, with the number of the change.
     told: Option<(u64, Arc<Vec<PortStatus>>)>,
     routes: Vec<RouteEntry>,
-    /// Whether the configuration has changed what the snapshot is to say.
+    /// Whether a new configuration requires a new snapshot.
     changed: bool,
     is_stopped: bool,
-    /// Whether all ports that could be opened at start were.
+    /// Whether every port has been tried once since the start.
     is_settled: bool,
-    /// When the table of interfaces is read anew.
+    /// When to read the table of interfaces again.
     next_read: Instant,
-    /// When the next part of what can wait is done, if there is any.
+    /// When to do the next part of deferred work.
     next_settling: Instant,
-    /// Whether there was any since it was last said that there is none.
+    /// Whether deferred work was done whose end is not logged yet.
     is_settling: bool,
 }
 
@@ -212,7 +211,8 @@ impl Owner {
         }
     }
 
-    /// Brings everything to what is known now. Returns when there is more to do that does not wait for anything.
+    /// Reads failures and changes, reconciles the ports, publishes and opens ports. Returns the time of the next step if more ports are due
+    /// now, else `None`.
     fn step(&mut self) -> Option<Instant> {
         let now = Instant::now();
         if now >= self.next_read || !self.links.is_whole() {
@@ -226,7 +226,7 @@ impl Owner {
         let changes = self.links.take_changes();
         self.datapath.forget_routes();
         changed |= self.interfaces.reconcile(&self.links, &changes, &mut self.datapath, now);
-        // A port that was closed is not opened before the workers' snapshot is without it.
+        // A closed port may reopen only after a snapshot without it is published.
         if !(if changed { self.publish() } else { self.composer.retry() }) {
             return None;
         }
@@ -235,7 +235,7 @@ impl Owner {
         more
     }
 
-    /// Opens ports for a while. Returns whether there are more.
+    /// Opens due ports for at most [`SLICE`] and publishes them. Returns the present time if more are due, else `None`.
     fn open(&mut self) -> Option<Instant> {
         let (started, mut opened) = (Instant::now(), false);
         let more = loop {
@@ -257,19 +257,19 @@ impl Owner {
         more
     }
 
-    /// Tells how the ports are, where that has changed. What is told of an open port is so: the workers have it.
+    /// Sends changed statuses to the ports thread. A port is reported as open only after the workers have it.
     fn tell_statuses(&mut self) {
         let statuses = self.interfaces.statuses();
         if self.told.as_ref().is_some_and(|(change, told)| *change == self.change && **told == statuses) {
             return;
         }
         let statuses = Arc::new(statuses);
-        // An error means that the thread is dead, which the main thread sees.
+        // Fails only if the ports thread is dead, which the main thread detects.
         let _ = self.ports.send(Event::Interfaces(self.change, Arc::clone(&statuses)));
         self.told = Some((self.change, statuses));
     }
 
-    /// Does a part of what can wait, if it is time.
+    /// Does a part of deferred work if it is due, and logs the end of the work.
     fn settle(&mut self) {
         if Instant::now() < self.next_settling || !self.links.is_whole() {
             return;
@@ -286,15 +286,15 @@ impl Owner {
         self.composer.set_ports(self.interfaces.view(), Some(self.routes.clone()))
     }
 
-    /// When something is to be done even if nobody tells anything.
+    /// Returns when the next step is due if no message arrives.
     fn deadline(&self) -> Instant {
-        // What cannot be published comes first: nothing is opened before.
+        // Retries of publishing come first, because no port opens before.
         let attempt = self.composer.next_attempt().or_else(|| self.interfaces.next_attempt());
         let settling = self.interfaces.is_any_unsettled(&self.datapath).then_some(self.next_settling);
         [attempt, settling].into_iter().flatten().fold(self.next_read, Instant::min)
     }
 
-    /// Waits until somebody tells something, and takes all that was told.
+    /// Waits for a message until this time, then handles the waiting messages.
     fn wait(&mut self, until: Instant) {
         let (links, events, commands) = (self.messages.events.clone(), self.events.clone(), self.commands.clone());
         select! {
@@ -306,7 +306,7 @@ impl Owner {
             recv(commands) -> command => self.obey(command.unwrap_or(Command::Stop)),
             default(until.saturating_duration_since(Instant::now())) => {}
         }
-        // No more than were waiting, so that a storm does not keep anything else from being done.
+        // Only messages that are already waiting, so that a storm of them does not block other work.
         for _ in 0..links.len() {
             links.try_iter().take(1).for_each(|told| self.take_links(told));
         }
@@ -344,7 +344,7 @@ impl Owner {
             }
             Command::Report(answer) => {
                 let cached = self.datapath.cached(&self.interfaces);
-                // Whoever has asked may not wait any more.
+                // The client may have stopped waiting.
                 let ports = self.interfaces.statuses();
                 let _ = answer.send(Report { counters: self.interfaces.counters, cached, ports });
             }

@@ -1,7 +1,7 @@
-//! What the policy thread tells: changes of the state, when they are in force.
+//! Sends changes of the state from the policy thread to the journal, when they are in force.
 //!
-//! A change that cannot be told yet, because it is refused or the journal's thread is busy, stays here and is told with the next one. So no
-//! change is lost, and what waits is never more than the state has objects.
+//! A change that is refused, or that finds the journal's channel full, waits here and is merged into the next one. So no change is lost,
+//! and at most one event per object of the state waits.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -16,29 +16,29 @@ use crate::clock::now;
 use bulkhead_answers::bundle::Settings;
 use bulkhead_observe::journal::Change;
 
-/// See the module.
+/// The changes that are not in the journal yet.
 #[derive(Default)]
 pub(crate) struct ChangeLog {
-    /// None before it is known whether there is one.
+    /// `None` before [`ChangeLog::tell_to`], and without a journal.
     journal: Option<Journal>,
-    /// Whether it is known that there is none.
+    /// Whether the vswitch runs without a journal, so that changes are discarded.
     is_off: bool,
-    /// The last event of each object.
+    /// The last unsent event of each object.
     events: BTreeMap<Key, Event>,
     attached: Option<BTreeMap<PodName, Attachment>>,
     settings: Settings,
-    /// What was told last; none before anything was.
+    /// The last settings sent, and whether they denied everything. `None` before the first.
     told: Option<(Settings, bool)>,
-    /// Whether all that there is was told once. What this process does not know yet an earlier one may have.
+    /// Whether a complete state was sent, which replaces the previous process's in the journal.
     is_known: bool,
-    /// Changes that wait.
+    /// Number of changes that wait.
     waiting: u64,
-    /// Whether something came since that was counted.
+    /// Whether something was noted since `waiting` was last counted.
     is_fresh: bool,
 }
 
 impl ChangeLog {
-    /// Has what was noted, and what comes, told to this journal. Without one nothing is noted any more.
+    /// Sets the journal, to which past and future changes go. Without one, discards them.
     pub(crate) fn tell_to(&mut self, journal: Option<Journal>, settings: Settings) {
         self.is_off = journal.is_none();
         if self.is_off {
@@ -47,13 +47,13 @@ impl ChangeLog {
         (self.journal, self.settings) = (journal, settings);
     }
 
-    /// Whether nothing is noted, as there is no journal.
+    /// Whether changes are discarded because the vswitch runs without a journal.
     #[cfg(test)]
     pub(super) const fn is_off(&self) -> bool {
         self.is_off
     }
 
-    /// Notes what a source has told.
+    /// Notes events of a policy source.
     pub(crate) fn note<'a>(&mut self, events: impl IntoIterator<Item = &'a Event>) {
         for event in events.into_iter().filter(|_| !self.is_off) {
             self.is_fresh = true;
@@ -61,7 +61,7 @@ impl ChangeLog {
         }
     }
 
-    /// Notes all pods that are attached.
+    /// Notes all attached pods, which replace those noted before.
     pub(crate) fn note_attached(&mut self, pods: &BTreeMap<PodName, Attachment>) {
         if !self.is_off {
             self.is_fresh = true;
@@ -69,13 +69,13 @@ impl ChangeLog {
         }
     }
 
-    /// Policies that do not say are enforced, or not.
+    /// Notes the default enforcement of policies.
     pub(crate) const fn note_enforcement(&mut self, enforcement: Enforcement) {
         self.settings.enforcement = enforcement;
     }
 
-    /// The state is in force by this generation, or none is because it makes no sense (`is_denying`). Tells what was noted; where a state
-    /// is refused (`is_held`) it waits.
+    /// Sends the noted changes, in force since this generation. They wait if their state is refused (`is_held`), or if no valid state
+    /// exists and everything is denied (`is_denying`).
     pub(crate) fn tell(&mut self, generation: u64, is_denying: bool, is_held: bool) {
         if self.journal.as_ref().is_some_and(Journal::has_failed) {
             self.tell_to(None, Settings::default());
@@ -105,7 +105,7 @@ impl ChangeLog {
         };
         let before = self.told.replace((self.settings.clone(), is_denying));
         let message = Message::Change { time: now(), generation, change: Box::new(change) };
-        // Others send as well, so that it may be full by now; and it is closed when the process ends.
+        // Other threads may have filled the channel since, and it is closed while the process ends.
         let Err(error) = journal.messages.try_send(message) else {
             self.is_known |= !is_held;
             return;

@@ -1,4 +1,4 @@
-//! What the stream thread tells: verdicts, as many as the journal may have.
+//! Sends verdicts from the stream thread to the journal, within the journal's budget.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,22 +11,22 @@ use crate::clock::now;
 use crate::stream::Event;
 use bulkhead_observe::journal::LeftOut;
 
-/// How often what was left out is told.
+/// Interval of the records that report left-out verdicts.
 const TOLD_EVERY: Duration = Duration::from_secs(1);
 
-/// The journal is this many seconds of verdicts, when there are more than it may have.
+/// Minimum time that the journal reaches back, in seconds: verdicts may fill its size once in this time.
 const SECONDS: usize = 4096;
 
-/// Verdicts may take this part of the journal at once.
+/// A burst of verdicts may use this fraction (1/64) of the journal's size.
 const AT_ONCE: usize = 64;
 
-/// Bytes that a verdict takes at most, but for its names: of IPv4, and of IPv6. A translation takes as much as the flow once more.
+/// Maximum size of a verdict without its names, in bytes: for IPv4 and for IPv6. A translation adds half.
 const BYTES: [f64; 2] = [48.0, 72.0];
 
-/// Bytes that there may be in a time.
+/// A token bucket, in bytes.
 #[derive(Debug)]
 struct Budget {
-    /// A second.
+    /// Bytes per second.
     rate: f64,
     most: f64,
     left: f64,
@@ -36,7 +36,7 @@ struct Budget {
 impl Budget {
     #[expect(clippy::cast_precision_loss, reason = "a size in bytes is well below 2^52")]
     fn new(size: usize, now: Instant) -> Self {
-        // Half of it for sessions, half for dropped packets: a flood of the one hides nothing of the other.
+        // Sessions and dropped packets have half each, so that a flood of one does not displace the other.
         let (rate, most) = ((size / SECONDS) as f64 / 2.0, (size / AT_ONCE) as f64 / 2.0);
         Self { rate, most, left: most, filled: now }
     }
@@ -50,7 +50,7 @@ impl Budget {
     }
 }
 
-/// See the module.
+/// A rate-limited sender of verdicts to the journal.
 pub(crate) struct Tap {
     journal: Journal,
     sessions: Budget,
@@ -65,12 +65,12 @@ impl Tap {
         Self { journal, sessions, dropped, left_out: LeftOut::default(), told: at }
     }
 
-    /// Whether there is no journal, as its file could not be opened.
+    /// Whether opening the journal's file failed, so that nothing is recorded.
     pub(crate) fn has_failed(&self) -> bool {
         self.journal.has_failed()
     }
 
-    /// Takes verdicts. Never waits.
+    /// Sends the verdicts that the budget allows, and counts the others. Never waits.
     pub(crate) fn tell(&mut self, events: &[Event], snapshot: &Arc<Snapshot>, at: Instant) {
         let mut taken = Vec::new();
         for event in events {
@@ -97,12 +97,12 @@ impl Tap {
         }
     }
 
-    /// The workers had no room for so many sessions and dropped packets.
+    /// Counts sessions and dropped packets that were lost because the workers' buffers were full.
     pub(crate) const fn unheard(&mut self, count: u64) {
         self.left_out.unheard += count;
     }
 
-    /// Tells what was left out, when it is time to.
+    /// Sends the counts of left-out verdicts, if [`TOLD_EVERY`] has passed since the last time.
     pub(crate) fn tell_left_out(&mut self, at: Instant) {
         if at.duration_since(self.told) < TOLD_EVERY {
             return;
@@ -112,7 +112,7 @@ impl Tap {
             self.left_out.since = now();
             return;
         }
-        // What cannot be told now is told later.
+        // If the channel is full, the counts stay for the next attempt.
         if self.journal.messages.try_send(Message::LeftOut(self.left_out)).is_ok() {
             self.journal.counts.left_out.fetch_add(self.left_out.total(), Ordering::Relaxed);
             (self.left_out, self.told) = (LeftOut { since: now(), ..LeftOut::default() }, at);

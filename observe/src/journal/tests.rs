@@ -14,7 +14,7 @@ use super::*;
 
 const SMALL: Layout = Layout { segment: 1 << 18, segments: 3 };
 
-/// Memory that takes no more than so many bytes, as if the process were killed then.
+/// Memory that ignores writes after its first `left` bytes, as if the process had been killed then.
 #[derive(Clone, Debug)]
 struct Torn {
     bytes: Vec<u8>,
@@ -418,7 +418,7 @@ fn numbers_that_no_journal_has_are_not_understood() {
     assert_eq!(found.left_out(0, 50).total(), most);
     let mut state = found.state_at(40).unwrap();
     assert!(found.follow(&mut state).is_none() && found.is_last(&state));
-    // Whoever goes on with it goes on counting.
+    // A later process can continue the journal.
     let (mut next, _) = Recorder::open(writer.memory().clone(), SMALL, "node-1", 50).unwrap();
     next.change(60, 2, &change(vec![Event::Apply(namespace("x", "blue"))])).unwrap();
     assert_eq!(teams(&history(next.memory()), 60).as_deref(), Ok("x=blue"));

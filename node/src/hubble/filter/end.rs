@@ -9,11 +9,11 @@ use super::{any, read};
 use bulkhead_answers::output::printable;
 use bulkhead_observe::hubble::flow::{Endpoint, Workload};
 
-/// See the module.
+/// The wanted values for one end. An empty field matches every flow.
 #[derive(Clone, Debug, Default)]
 pub(super) struct EndFilter {
     addresses: Vec<IpNet>,
-    /// Namespaces, none for any, and what names begin with.
+    /// Each pod filter's namespace (`None` for any) and name prefix.
     pods: Vec<(Option<String>, String)>,
     labels: Vec<LabelSelector>,
     ports: Vec<u32>,
@@ -22,10 +22,10 @@ pub(super) struct EndFilter {
 }
 
 impl EndFilter {
-    /// Reads the fields that are about one end.
+    /// Parses the fields of one end.
     ///
     /// # Errors
-    /// A value that means nothing, or nothing here.
+    /// If a value is invalid.
     pub(super) fn new(
         (addresses, pods, labels, ports): (&[String], &[String], &[String], &[String]),
         identities: &[u32],
@@ -76,7 +76,7 @@ fn address(text: &str) -> Result<IpNet, String> {
     network.ok_or_else(|| format!("`{}` is neither an address nor a network", printable(text)))
 }
 
-/// `namespace/prefix`, `namespace/` for all of them, `/prefix` for any namespace, and `prefix` for the namespace `default`.
+/// Parses `namespace/prefix`, `namespace/` (all its pods), `/prefix` (any namespace) or `prefix` (namespace `default`).
 fn pod(text: &str) -> Result<(Option<String>, String), String> {
     match text.split_once('/') {
         None if text.is_empty() => Err("a pod has no name".to_owned()),
@@ -86,5 +86,5 @@ fn pod(text: &str) -> Result<(Option<String>, String), String> {
 }
 
 fn port(text: &str) -> Result<u32, String> {
-    text.parse::<u16>().map(u32::from).map_err(|_| format!("`{}` is no port", printable(text)))
+    text.parse::<u16>().map(u32::from).map_err(|_| format!("`{}` is not a port number", printable(text)))
 }

@@ -136,7 +136,7 @@ fn comment(packet: &Value) -> String {
     let walk = &packet["walk"];
     let mut text = walk["verdict"].as_str().unwrap_or_default().to_owned();
     // The rule that allowed a packet is not the reason of its loss.
-    let before_origin = if packet["meant_for"].is_string() { ", let through: " } else { ": " };
+    let before_origin = if packet["meant_for"].is_string() { ", allowed by " } else { ": " };
     for (before, part) in [
         (" ", &walk["reason"]),
         (" on its way to ", &packet["meant_for"]),

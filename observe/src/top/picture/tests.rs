@@ -110,7 +110,7 @@ fn a_worker_that_falls_silent_and_answers_again_makes_no_leap() {
     silent.status.uptime_ms = Some(3_000);
     silent.status.workers[0].received += 50;
     let still = tracker.next(silent);
-    assert_eq!((still.path.slow, still.workers[1].received), (Some(50.0), None), "the others are told");
+    assert_eq!((still.path.slow, still.workers[1].received), (Some(50.0), None), "the others are counted");
     let picture = tracker.next(busy(4_000, 1_000_300));
     assert_eq!(rates(&picture), (None, None, None));
     assert!(picture.note.unwrap().contains("responds again"));

@@ -7,16 +7,15 @@
 //! **Purpose.** Numbers for users and for communication between nodes. All pods of an application have one number, that of their labels.
 //! [`Identities`] maps label sets to numbers and back.
 //!
-//! **Not its purpose.** Enforcement: nothing is allowed or denied by these numbers ([`crate::renderer::identity`] says why). So nobody
-//! gains access by choosing labels whose numbers collide.
+//! **Not its purpose.** Enforcement ([`crate::renderer::identity`] says why). So labels with colliding numbers give no access.
 //!
 //! **Derived, not allocated.** A label set's hash yields a sequence of choices. The label set gets the first choice that no label set of
 //! higher precedence has; precedence is by hash, then by text. The result depends on the existing label sets only, not on their order. So
 //! nodes and restarted processes agree as soon as they see the same pods.
 //!
-//! Alternatives that lost: a counter in a store is a dependency, and a node that cannot reach the store cannot start pods. The hash alone
-//! has 27 collisions with 30,000 label sets in 2^24 numbers. The cost: if one of two colliding label sets is removed, the other one moves
-//! to its first choice.
+//! A counter in a store would be a dependency, and a node without access to the store could not start pods. The hash alone has 27
+//! collisions with 30,000 label sets in 2^24 numbers. The cost: after one of two colliding label sets is removed, the other one's number
+//! changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -81,8 +80,8 @@ impl LabelSet {
         Self::of_pod_within(namespace, labels, &[])
     }
 
-    /// As [`of_pod`](Self::of_pod), for pods that rules distinguish by more than labels. Each text in `within` names a block or a port
-    /// number.
+    /// As [`of_pod`](Self::of_pod), for pods that rules also distinguish by a block or a port number. `within` has a text for each of
+    /// these.
     pub fn of_pod_within(namespace: &str, labels: &Labels, within: &[String]) -> Self {
         // Source: Cilium, the label `k8s:io.kubernetes.pod.namespace`.
         let mut text = format!("k8s:io.kubernetes.pod.namespace={namespace};");
@@ -185,8 +184,7 @@ impl Identities {
         let Some(number) = self.by_labels.remove(labels) else { return };
         self.by_number.remove(&number);
         self.displaced.remove(labels);
-        // A label set that preferred this number is among the displaced ones. All of them choose again; the order does not affect the
-        // result.
+        // A label set that preferred this number is displaced. All displaced ones choose again; the order does not affect the result.
         let displaced = std::mem::take(&mut self.displaced);
         for number in displaced.iter().filter_map(|other| self.by_labels.remove(other)) {
             self.by_number.remove(&number);

@@ -68,7 +68,7 @@ pub struct Position {
     pub document: usize,
     /// The line on which the object starts, starting at 1.
     pub line: usize,
-    /// The object's place in its document: empty, or `items[7]` in a list.
+    /// The object's path in its document: empty, or `items[7]` in a list.
     pub path: Arc<str>,
 }
 
@@ -202,8 +202,7 @@ impl Enforcement {
     }
 }
 
-/// Whether a namespace isolates its pods for ingress even if no policy selects them. In the `extensions/v1beta1` model the namespace
-/// isolates, and policies only allow.
+/// Whether a namespace denies ingress to its pods without a policy. In `extensions/v1beta1` the namespace isolates; policies only allow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum IngressIsolation {
     /// The cluster's default applies.

@@ -46,7 +46,7 @@ impl fmt::Display for Direction {
 pub enum Origin {
     /// A rule of a policy.
     Policy {
-        /// The policy.
+        /// The policy's namespace and name.
         policy: PolicyName,
         /// The list that contains the rule.
         direction: Direction,
@@ -57,7 +57,7 @@ pub enum Origin {
     ClusterPolicy {
         /// The policy's tier: Admin or Baseline.
         tier: Tier,
-        /// The policy.
+        /// The policy's kind and name.
         policy: ClusterPolicyName,
         /// The list that contains the rule.
         direction: Direction,
@@ -78,8 +78,7 @@ pub enum Origin {
     /// Traffic between a pod and its own node is always allowed, in both directions (kubelet probes, node-local DNS). Source: Kubernetes
     /// "Network Policies", "The two sorts of pod isolation": "traffic to and from the node where a Pod is running is always allowed".
     OwnNode,
-    /// A pod can always reach itself. Source: Kubernetes "Network Policies", "What you can't do with network policies": no blocking of
-    /// loopback.
+    /// A pod can always reach itself. Source: Kubernetes "Network Policies", "What you can't do with network policies".
     OwnPod,
 }
 
@@ -108,12 +107,10 @@ impl fmt::Display for Origin {
 /// Assigns numbers to origins, so that rules and sessions store four bytes instead of names.
 ///
 /// **A number never gets a second meaning.** Sessions, counters, captured verdicts and snapshots may still have the number of a deleted
-/// rule. Therefore numbers are not reused; only the meaning of a number that no list and no published table has is forgotten. Such a
-/// verdict then has no name, but never a wrong one. A meaning is kept until [`Origins::KEPT`] others were numbered after its last use, so
-/// that reports in progress can still print the name. A known origin keeps its number, so only new policy names and new sets of isolating
-/// policies use memory: about 200 bytes each.
-///
-/// Reusing numbers would require a count of their holders, including packets.
+/// rule. So only the meaning of a number that no list and no published table has is forgotten. Such a verdict then has no name, but never a
+/// wrong one. A meaning is kept until [`Origins::KEPT`] others were numbered after its last use, for reports in progress. Only new policy
+/// names and new sets of isolating policies use memory: about 200 bytes each. Reusing numbers would require a count of their holders,
+/// including packets.
 #[derive(Clone, Debug)]
 pub struct Origins {
     by_id: BTreeMap<OriginId, Origin>,
@@ -133,8 +130,7 @@ impl Default for Origins {
 }
 
 impl Origins {
-    /// Number of new origins after which an unused one is forgotten. Takes 3 MB, and lasts a day if a cluster creates ten policies with new
-    /// names per minute.
+    /// Number of new origins after which an unused one is forgotten: 3 MB, or a day with ten new policy names per minute in the cluster.
     pub const KEPT: usize = 1 << 14;
 
     /// The number of all origins after 2^32 - 1 others. It has no meaning.
@@ -164,8 +160,8 @@ impl Origins {
         origins
     }
 
-    /// Returns the origin's number, or a new one if it has none or was forgotten. After 2^32 - 1 numbers, returns the last number, which
-    /// has no meaning.
+    /// Returns the origin's number, or a new one if it has none or was forgotten. After 2^32 - 1 numbers, returns `u32::MAX`, which has no
+    /// meaning.
     pub fn id(&mut self, origin: Origin) -> OriginId {
         if let Some(&id) = self.ids.get(&origin) {
             self.unused.remove(&id);

@@ -48,8 +48,7 @@ impl AddressBook {
         nodes.users.insert(user.clone());
     }
 
-    /// Updates the sets after a change of a node or host-network pod. Reads all nodes for each selector: clusters have few of both, and
-    /// both seldom change.
+    /// Updates the sets after a change of a node or host-network pod. Reads all nodes per selector: both are few and seldom change.
     pub(crate) fn node_changed(&mut self, cache: &Cache) {
         for (selector, nodes) in &mut self.nodes {
             nodes.follow(addresses_of(cache, selector), &mut self.pending);

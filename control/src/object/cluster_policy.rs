@@ -60,11 +60,11 @@ impl RuleAction {
 /// The kinds of policies without a namespace. With equal tier and priority, rules of an earlier kind come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum ClusterPolicyKind {
-    /// `policy.networking.k8s.io/v1alpha2`.
+    /// A ClusterNetworkPolicy of `policy.networking.k8s.io/v1alpha2`.
     ClusterNetworkPolicy,
-    /// `policy.networking.k8s.io/v1alpha1`, the tier Admin.
+    /// An AdminNetworkPolicy of `policy.networking.k8s.io/v1alpha1`, in the tier Admin.
     AdminNetworkPolicy,
-    /// `policy.networking.k8s.io/v1alpha1`, the tier Baseline.
+    /// A BaselineAdminNetworkPolicy of `policy.networking.k8s.io/v1alpha1`, in the tier Baseline.
     BaselineAdminNetworkPolicy,
 }
 

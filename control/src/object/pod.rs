@@ -31,7 +31,7 @@ pub struct HostPort {
     pub port: u16,
 }
 
-/// A pod.
+/// A pod, which has its own network or that of its node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pod {
     /// The pod's namespace and name.
@@ -107,8 +107,8 @@ pub struct Lifetime {
     pub started: Option<Timestamp>,
     /// Creation time of its object (`metadata.creationTimestamp`). `None` if unknown.
     pub created: Option<Timestamp>,
-    /// The number of the [`Attachment`] in which the node's container runtime assigned the pod's addresses. `None` if unknown. Of two pods
-    /// on one node with the same address, the later attachment has it; their objects are updated later.
+    /// The number of the [`Attachment`] by which the container runtime assigned its addresses. `None` if unknown. Objects lag behind, so of
+    /// two pods on one node the later attachment has an address.
     ///
     /// [`Attachment`]: crate::attachments::Attachment
     #[serde(skip)]
@@ -116,8 +116,7 @@ pub struct Lifetime {
 }
 
 impl Lifetime {
-    /// Whether this pod certainly has an address that both pods claim: the other is terminating, does not run or is older. False for both
-    /// pods if undecidable.
+    /// Whether this pod certainly has an address that both claim: the other one terminates, does not run or is older. False if undecidable.
     pub fn beats(&self, other: &Self) -> bool {
         let stage = |of: &Self| (!of.terminating, of.running);
         let age = |of: fn(&Self) -> Option<Timestamp>| of(self).zip(of(other)).map(|(own, other)| own.cmp(&other));
@@ -127,24 +126,24 @@ impl Lifetime {
     }
 }
 
-/// A point in time, in seconds, as the API server writes it: it says only which of two is later.
+/// A point in time with a resolution of 1 s. Supports only comparison: the later one is greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Timestamp(u64);
 
 impl Timestamp {
-    /// Reads `2026-01-31T23:59:59Z`, the one form that the API server writes. None for any other.
+    /// Parses `2026-01-31T23:59:59Z`, the only format that the API server writes. `None` for any other text.
     pub fn parse(text: &str) -> Option<Self> {
         const FORM: &[u8] = b"0000-00-00T00:00:00Z";
         let fits = |(&byte, &form): (&u8, &u8)| if form == b'0' { byte.is_ascii_digit() } else { byte == form };
         let is_such = text.len() == FORM.len() && text.bytes().zip(FORM).all(|(byte, form)| fits((&byte, form)));
-        // Its digits as one number: in this order the larger one is the later.
+        // The digits as one number, which is greater for a later time.
         let digits = text.bytes().filter(u8::is_ascii_digit);
         is_such.then(|| Self(digits.fold(0, |number, digit| number * 10 + u64::from(digit - b'0'))))
     }
 }
 
 impl Pod {
-    /// What the pod belongs to.
+    /// The workload that created the pod, or the pod itself if none did.
     pub fn workload(&self) -> Workload {
         match &self.owner {
             Some(owner) => Workload::clone(owner),

@@ -23,8 +23,7 @@ pub struct ClusterService {
     pub name: ServiceName,
     /// Creation time of the Service. `None` if unknown.
     pub created: Option<Timestamp>,
-    /// The value of the label `service.kubernetes.io/service-proxy-name`. `None` if absent: the cluster's default proxy handles the
-    /// Service.
+    /// The label `service.kubernetes.io/service-proxy-name`. `None` if absent: the cluster's default proxy handles the Service.
     pub proxy: Option<Arc<str>>,
     /// Cluster addresses, at most one per family. Empty for a headless Service or an ExternalName, which are not translated.
     pub cluster_ips: Vec<IpAddr>,

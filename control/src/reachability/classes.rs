@@ -184,8 +184,7 @@ impl Rows {
         (lists, self.sides)
     }
 
-    /// Returns the number of the list's side for each class. Classes that the same rules match share a side. `named` is empty before and
-    /// after.
+    /// Returns the list's side for each class, by number. Classes that the same rules match share it. `named` is empty before and after.
     fn row(&mut self, list: &TieredList, named: &mut [Vec<u32>]) -> Vec<u32> {
         let mut touched: Vec<u32> = Vec::new();
         for (rule, at) in list.rules.iter().zip(0..) {

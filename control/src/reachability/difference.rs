@@ -12,8 +12,7 @@
 //! A pod is compared with the pod of the same name, per family, so its address may change. Each other address is compared with itself,
 //! unless it is a pod's in either state.
 //!
-//! **Invariant.** If both states have the two ends of a connection, the connection is in exactly one delta if its verdict differs, and
-//! otherwise in none.
+//! **Invariant.** A connection whose two ends exist in both states is in exactly one delta if its verdict differs, and otherwise in none.
 
 mod comparison;
 
@@ -34,9 +33,9 @@ use crate::origin::Direction;
 pub struct Unit {
     /// The pod's namespace and name.
     pub pod: PodName,
-    /// Its address in the old state.
+    /// The pod's address in the old state.
     pub before: IpAddr,
-    /// Its address in the new state.
+    /// The pod's address in the new state.
     pub after: IpAddr,
     nodes: [Arc<str>; 2],
 }
@@ -48,7 +47,7 @@ pub struct Joint {
     pub before: ClassId,
     /// The class in the new state.
     pub after: ClassId,
-    /// The pods, by name.
+    /// The pods, sorted by name.
     pub units: Vec<Unit>,
     /// Addresses of nodes or outside the cluster, which are no pod's in either state.
     pub addresses: AddressSet,

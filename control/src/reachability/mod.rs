@@ -21,9 +21,8 @@
 //! exactly one region.
 //!
 //! **What lost.** Probing each pair of pods at the ports in rules: exact only for those ports, and 10,000 pods are 100,000,000 pairs.
-//! Binary decision diagrams over addresses and ports: they merge classes, but answers must be converted back to rules and ranges, and the
-//! deciding rule is lost. Classes of pods by label: labels that no policy reads split them needlessly, and address blocks do not split
-//! them.
+//! Binary decision diagrams over addresses and ports: they merge classes, but lose the deciding rule. Classes of pods by label: labels that
+//! no policy reads split them needlessly, and address blocks do not split them.
 
 mod classes;
 pub mod difference;
@@ -188,8 +187,7 @@ impl Reachability {
         before + region_at(&self.regions[Family::of(address) as usize], address)
     }
 
-    /// The address space split at the region borders of both states, IPv4 first. Yields the first and last address, the class in this state
-    /// and the class in `other`.
+    /// The address space split at both states' region borders, IPv4 first: first and last address, class in this state, class in `other`.
     pub fn refined<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = (IpAddr, IpAddr, ClassId, ClassId)> + 'a {
         self.regions.iter().zip(&other.regions).flat_map(|(one, other)| refine(one, other))
     }
@@ -226,8 +224,7 @@ impl Reachability {
         is(one, other) || is(other, one)
     }
 
-    /// The number of the side of `class` towards `peer` in a direction. Equal numbers mean equal sides. Not valid between a pod and its own
-    /// node.
+    /// The number of the side of `class` towards `peer`. Equal numbers mean equal sides. Not valid between a pod and its own node.
     pub fn side_number(&self, class: ClassId, direction: Direction, peer: ClassId) -> u32 {
         match self.class(class).list(direction) {
             Some(list) => self.lists[list.0 as usize].row[peer.index()],
@@ -240,8 +237,7 @@ impl Reachability {
         &self.sides
     }
 
-    /// The number of a class's rule list. Classes with the same list treat every peer alike. `None` if the class has no rules in this
-    /// direction.
+    /// The number of a class's rule list; equal lists treat every peer alike. `None` if the class has no rules in this direction.
     pub fn list_number(&self, class: ClassId, direction: Direction) -> Option<u32> {
         self.class(class).list(direction).map(|list| list.0)
     }

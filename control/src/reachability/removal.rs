@@ -13,9 +13,8 @@
 //! removed rules is empty. The state must come from [`Pipeline::with_every_rule`](crate::pipeline::Pipeline::with_every_rule). Other states
 //! omit rules that other rules make redundant.
 //!
-//! **What lost.** Compiling the state without each rule and comparing: exact, and the tests' reference, but seconds for each of thousands
-//! of rules. Comparing rules in pairs, as linters of single files do: misses two rules that together cover a third, and denials at the
-//! other end.
+//! **What lost.** Compiling the state without each rule and comparing: the tests' reference, but seconds for each of thousands of rules.
+//! Comparing rules in pairs, as linters do: misses two rules that together cover a third, and denials at the other end.
 
 mod reason;
 
@@ -52,7 +51,7 @@ impl Removal {
 #[derive(Debug)]
 pub struct Removals<'a> {
     state: &'a Reachability,
-    /// By list number.
+    /// Occurrences, by list number.
     lists: Vec<Occurrence>,
     /// By side number: the list, and the indices of its rules that match the side's peers.
     named: Vec<(ListNumber, Box<[u32]>)>,

@@ -7,8 +7,7 @@ use bulkhead_classifier::{OriginId, PortRange, ServiceSet, Services, protocol};
 use crate::contract::{RuleAction, TierRule};
 use crate::object::Transport;
 
-/// A class of protocols that rules distinguish. Policies name TCP, UDP and SCTP. Only rules without ports match other protocols, so all
-/// those have the same verdict.
+/// A class of protocols that rules distinguish. Protocols other than TCP, UDP and SCTP match only rules without ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Protocol {
     /// TCP.

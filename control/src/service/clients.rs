@@ -54,8 +54,8 @@ impl Clients {
         }
     }
 
-    /// Returns the client at `address` that connects to `destination`. If both are equal, the client is this node: no other host can send
-    /// such packets.
+    /// Returns the client at `address` that connects to `destination`. If both are equal, the client is this node, the only possible
+    /// sender.
     pub fn at(&self, address: IpAddr, destination: IpAddr) -> Client {
         let of_pod = |node: Option<&Arc<str>>| match node {
             Some(node) if *node != self.node => Place::OtherPod,
@@ -85,8 +85,7 @@ impl Clients {
         self.nodes.get(&address).map(|node| format!("node {node}")).or(pod)
     }
 
-    /// Whether this node may have the address in addition to those of its Node object: it is in `node_port_addresses`, and no known node,
-    /// pod or pod CIDR has it.
+    /// Whether this node may have the address although its object lacks it: `node_port_addresses` includes it, and it has no known owner.
     pub fn may_be_nodes(&self, address: IpAddr) -> bool {
         self.node_port_blocks.iter().any(|block| block.contains(&address))
             && !self.nodes.contains_key(&address)

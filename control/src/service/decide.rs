@@ -35,7 +35,7 @@ pub struct Client {
 pub struct Choice {
     /// The backend's id.
     pub backend: BackendId,
-    /// Whether the source address must be rewritten too, because replies would otherwise miss this node.
+    /// Whether to rewrite the source too, because replies would otherwise miss this node or the settings require it.
     pub rewrites_source: bool,
 }
 
@@ -173,8 +173,7 @@ impl Resolver {
         }
     }
 
-    /// Whether the client is in the load balancer's source ranges. If they hold an address of this node, its packets may also have the VIP
-    /// as source.
+    /// Whether the client is in the source ranges. If they hold an address of this node, its packets may also have the VIP as source.
     fn is_in_ranges(&self, ranges: Option<&[IpNet]>, client: Client, vip: IpAddr) -> bool {
         let Some(ranges) = ranges else { return true };
         let holds = |address: IpAddr| ranges.iter().any(|range| range.contains(&address));

@@ -20,8 +20,7 @@ pub struct HealthCheck {
 /// The HTTP response to a health check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HealthAnswer {
-    /// HTTP status: 200, or 503 if the load balancer should stop using this node. Terminating endpoints do not count, but serve until it
-    /// has stopped.
+    /// 200, or 503 if the load balancer should stop using this node. Terminating endpoints do not count, but still serve.
     pub status: u16,
     /// The value of the header `X-Load-Balancing-Endpoint-Weight`.
     pub weight: usize,

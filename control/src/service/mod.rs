@@ -3,10 +3,8 @@
 //! **Purpose.** Joins Services with their EndpointSlices, as one node sees them. Maps each virtual address, protocol and port (VIP) to a
 //! service port, and each service port to the backends for new connections. Reports what each event changed.
 //!
-//! **Not its purpose.** Packets: the dataplane chooses a backend and rewrites addresses. Policy: the dataplane judges it afterwards, on the
-//! backend.
+//! **Not its purpose.** The dataplane chooses a backend, rewrites addresses and then judges policy on the backend.
 //!
-//! ```text
 //! ```text
 //!  Service, EndpointSlice, Node --events--> Resolver --Changes: service ports, VIPs, backends--> publisher
 //!                                              |
@@ -84,16 +82,15 @@ impl fmt::Display for Vip {
 /// The kind of a VIP's address. If several service ports claim a VIP, the first kind in this order wins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum VipKind {
-    /// `spec.clusterIPs`.
+    /// A cluster address of a Service (`spec.clusterIPs`).
     ClusterIp,
     /// A node's address with `spec.ports[].nodePort`.
     NodePort,
-    /// `status.loadBalancer.ingress`.
+    /// A load balancer address of a Service (`status.loadBalancer.ingress`).
     LoadBalancer,
-    /// A node's address with `spec.containers[].ports[].hostPort` of a pod. Ranks before external addresses, so that no Service author can
-    /// take a pod's port.
+    /// A node's address with `hostPort` of a pod. Ranks before external addresses, so that no Service author can take a pod's port.
     HostPort,
-    /// `spec.externalIPs`.
+    /// An external address of a Service (`spec.externalIPs`).
     ExternalIp,
 }
 
@@ -109,8 +106,7 @@ impl VipKind {
         }
     }
 
-    /// Whether Kubernetes permits source rewriting even if replies would return through this node without it. `policy` is the traffic
-    /// policy for this kind of address.
+    /// Whether Kubernetes permits rewriting the source even if replies would return without it. `policy` is that for this kind of address.
     pub fn may_rewrite(self, policy: TrafficPolicy) -> bool {
         self == Self::ClusterIp || self != Self::HostPort && policy == TrafficPolicy::Cluster
     }
@@ -194,8 +190,7 @@ pub struct ResolvedPort {
     pub external_policy: TrafficPolicy,
     /// How long a client keeps its backend after its last new connection, in seconds. `None` without session affinity.
     pub affinity: Option<u32>,
-    /// Clients that may connect to load balancer addresses, as blocks of this family. `None` permits every client; an empty list permits no
-    /// client.
+    /// Blocks of clients that may use load balancer addresses, of this family. `None` permits all clients; an empty list permits none.
     pub source_ranges: Option<Arc<[IpNet]>>,
     /// All backends, sorted by address, including those in neither list.
     backends: Vec<BackendId>,

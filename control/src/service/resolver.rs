@@ -123,8 +123,7 @@ impl Resolver {
         self.settle(touched, &before)
     }
 
-    /// Sets the node's addresses that its Node object does not list. Node ports answer there if `node_port_addresses` has a block with
-    /// them, and host ports always do.
+    /// Sets addresses that the Node object lacks. Host ports answer there; node ports only if `node_port_addresses` includes the address.
     pub fn set_more_addresses(&mut self, addresses: BTreeSet<IpAddr>) -> Changes {
         if self.more_addresses == addresses {
             return Changes::default();
@@ -289,8 +288,8 @@ impl Resolver {
         self.vips.winner(vip).map(|(rank, port)| (*port, rank.kind()))
     }
 
-    /// Whether this proxy (`Some(true)`) or only other proxies (`Some(false)`) handle the Services with this cluster address. `None` if no
-    /// Service has it.
+    /// Whether this proxy (`Some(true)`) or only others (`Some(false)`) handle Services with this cluster address. `None` if no Service has
+    /// it.
     pub fn cluster_address(&self, address: &IpAddr) -> Option<bool> {
         Some(self.cluster_ips.get(address)?.values().any(|is_ours| *is_ours))
     }

@@ -1,5 +1,4 @@
-//! Selects the endpoints for a service port's two lists. A pure function, used both to build the lists and to explain why an endpoint is in
-//! none.
+//! Selects the endpoints of a service port's two lists, and explains why an endpoint is in none. All functions are pure.
 
 use std::net::IpAddr;
 use std::sync::Arc;

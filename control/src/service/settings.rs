@@ -28,8 +28,7 @@ pub struct Settings {
     /// Blocks of permitted external addresses; `None` permits all. An author of a Service can claim any permitted address (CVE-2020-8554).
     #[serde(deserialize_with = "some_blocks", skip_serializing_if = "Option::is_none")]
     pub external_ips: Option<Vec<IpNet>>,
-    /// Source addresses for rewritten connections, at most one per family. If empty, the first address of the node's podCIDR in each
-    /// family.
+    /// Source addresses for rewritten connections, at most one per family. If empty, the first address of the node's podCIDR per family.
     #[serde(deserialize_with = "source_addresses")]
     pub source_addresses: Vec<IpAddr>,
     /// Seed for the hash that chooses a backend. Must be the same on all nodes, so that they choose the same backend.

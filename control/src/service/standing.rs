@@ -17,8 +17,8 @@ pub struct Unused {
 }
 
 impl Resolver {
-    /// Returns the endpoints that get no connections like this one, sorted by address, then the Service's slices without endpoints for this
-    /// port. Empty for a host port.
+    /// Returns the endpoints that connections to `reached` do not use, sorted by address, then slices without endpoints for this port.
+    /// Empty for a host port.
     pub fn unused(&self, reached: Reached) -> Vec<Unused> {
         let Some(port) = self.port(reached.port) else { return Vec::new() };
         let service = port.name.owner.service();

@@ -52,8 +52,7 @@ impl Claimed {
 }
 
 impl Resolver {
-    /// Replaces the list of pods and their addresses. Host ports come from unfinished pods on this node that have their own network
-    /// namespace.
+    /// Replaces the list of pods and their addresses. Only unfinished pods on this node that are not in the host network have host ports.
     pub fn set_host_ports<'a>(&mut self, pods: impl IntoIterator<Item = (&'a Pod, &'a [IpAddr])>) -> Changes {
         let is_meant = |pod: &Pod| {
             let is_here = pod.node.as_ref() == Some(self.node());

@@ -101,7 +101,7 @@ fn an_object_may_say_a_number_and_others_make_room() {
     }
     let db = LabelSet::of_pod("default", &labels("role=db"));
     assert_eq!((store.of(&db), store.add(&db)), (Some(Identity(10_001)), Some(Identity(10_001))));
-    assert!(!store.assign(&set(9), Identity(10_001)), "it is somebody else's");
+    assert!(!store.assign(&set(9), Identity(10_001)), "another object has set it");
     assert!(store.assign(&set(9), given[0]), "the label set that derived it gets another number");
     assert_eq!(store.labels(given[0]), Some(&set(9)));
     assert!(store.of(&set(0)).is_some_and(|number| number != given[0]));

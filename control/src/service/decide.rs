@@ -205,8 +205,8 @@ impl fmt::Display for Answer {
             Self::SourceRange => f.write_str("the client is in none of the loadBalancerSourceRanges"),
             Self::UnknownPort => f.write_str("the Service has no such port"),
             Self::UnallocatedAddress(block) => write!(f, "no Service has this address of the service CIDR {block}"),
-            Self::OtherProxy => f.write_str("the Service is left to another proxy"),
-            Self::NotOurs => f.write_str("no Service is reached by this address, protocol and port"),
+            Self::OtherProxy => f.write_str("another proxy handles the Service"),
+            Self::NotOurs => f.write_str("no Service has this address, protocol and port"),
         }
     }
 }

@@ -62,7 +62,7 @@ impl<'de> Deserialize<'de> for NodePortAddresses {
             [] => Err(D::Error::custom("node_port_addresses is empty: write [primary], or blocks of addresses")),
             [only] if only == "primary" => Ok(Self::Primary),
             all if all.iter().any(|text| text == "primary") => {
-                Err(D::Error::custom("`primary` stands alone: write [primary], or blocks of addresses"))
+                Err(D::Error::custom("`primary` cannot be combined: write [primary], or blocks of addresses"))
             }
             all => all.iter().map(|text| block(text)).collect::<Result<_, _>>().map(Self::In).map_err(D::Error::custom),
         }

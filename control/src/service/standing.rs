@@ -41,9 +41,9 @@ impl Resolver {
         match why {
             Exclusion::NotReady => "not ready".into(),
             Exclusion::Terminating => "terminating, and others are ready".into(),
-            Exclusion::NotServing => "terminating, and does not answer any more".into(),
+            Exclusion::NotServing => "terminating, and no longer serving".into(),
             Exclusion::OtherNode => {
-                let place = endpoint.node.as_ref().map_or("of no node".into(), |node| format!("on node {node}"));
+                let place = endpoint.node.as_ref().map_or("without a node".into(), |node| format!("on node {node}"));
                 let policy = if reached.kind == super::VipKind::ClusterIp { "internal" } else { "external" };
                 format!("{place}, and {policy}TrafficPolicy is {}", TrafficPolicy::Local.name())
             }

@@ -269,7 +269,7 @@ fn settings_are_read_from_json_and_yaml_and_faults_name_place_and_remedy() {
         ),
         ("colour: red\n", vec!["unknown field `colour`", "keys are cluster_cidrs, service_cidrs"]),
         ("service_cidrs: [10.96.0.0]\n", vec!["s.yaml:1", "has no prefix length", "write 10.96.0.0/32"]),
-        ("node_port_addresses: [primary, 192.0.2.0/24]\n", vec!["`primary` stands alone"]),
+        ("node_port_addresses: [primary, 192.0.2.0/24]\n", vec!["`primary` cannot be combined"]),
         ("node_port_addresses: []\n", vec!["node_port_addresses is empty"]),
         ("masquerade_all: 7\n", vec!["s.yaml:1"]),
         ("source_addresses: [10.244.1.01]\n", vec!["s.yaml:1", "invalid address", "remove the leading zeros"]),

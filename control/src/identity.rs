@@ -80,8 +80,7 @@ impl LabelSet {
         Self::of_pod_within(namespace, labels, &[])
     }
 
-    /// As [`of_pod`](Self::of_pod), for pods that rules also distinguish by a block or a port number. `within` has a text for each of
-    /// these.
+    /// As [`of_pod`](Self::of_pod), for pods that rules also distinguish by blocks or port numbers, which `within` lists as texts.
     pub fn of_pod_within(namespace: &str, labels: &Labels, within: &[String]) -> Self {
         // Source: Cilium, the label `k8s:io.kubernetes.pod.namespace`.
         let mut text = format!("k8s:io.kubernetes.pod.namespace={namespace};");
@@ -151,7 +150,7 @@ impl Identities {
         Self { by_labels: AHashMap::new(), by_number: BTreeMap::new(), displaced: BTreeSet::new(), first, count, local }
     }
 
-    /// Returns the number of a label set, and assigns one if necessary. `None` if every number is in use.
+    /// Returns the number of a label set, and assigns one if it has none. `None` if no number is free.
     pub fn add(&mut self, labels: &LabelSet) -> Option<Identity> {
         if let Some(&known) = self.by_labels.get(labels) {
             return Some(known);

@@ -160,7 +160,7 @@ impl Origins {
         origins
     }
 
-    /// Returns the origin's number, or a new one if it has none or was forgotten. After 2^32 - 1 numbers, returns `u32::MAX`, which has no
+    /// Returns the origin's number, or a new one if it has none or was forgotten. After 2^32 - 1 numbers, returns `u32::MAX` without a
     /// meaning.
     pub fn id(&mut self, origin: Origin) -> OriginId {
         if let Some(&id) = self.ids.get(&origin) {

@@ -108,7 +108,7 @@ pub struct Lifetime {
     /// Creation time of its object (`metadata.creationTimestamp`). `None` if unknown.
     pub created: Option<Timestamp>,
     /// The number of the [`Attachment`] by which the container runtime assigned its addresses. `None` if unknown. Objects lag behind, so of
-    /// two pods on one node the later attachment has an address.
+    /// two pods on one node that claim an address, the one with the later attachment has it.
     ///
     /// [`Attachment`]: crate::attachments::Attachment
     #[serde(skip)]

@@ -66,7 +66,7 @@ impl From<Transport> for Protocol {
 pub struct Decision {
     /// Whether this end allows the connection.
     pub allowed: bool,
-    /// The rule that decides. `None` if no rule matches, so that the end allows.
+    /// The rule that decides. `None` if no rule decides; the end then allows the connection.
     pub origin: Option<OriginId>,
 }
 

@@ -232,7 +232,7 @@ impl Resolver {
         self.own.addresses.iter().chain(more).copied()
     }
 
-    /// Whether the node is being deleted, so that load balancers should stop using it.
+    /// Whether the node is being deleted, or will be soon: load balancers should stop using it.
     pub fn is_node_terminating(&self) -> bool {
         self.own.terminating
     }
@@ -288,8 +288,8 @@ impl Resolver {
         self.vips.winner(vip).map(|(rank, port)| (*port, rank.kind()))
     }
 
-    /// Whether this proxy (`Some(true)`) or only others (`Some(false)`) handle Services with this cluster address. `None` if no Service has
-    /// it.
+    /// Whether this proxy (`Some(true)`) or only others (`Some(false)`) handle Services with this cluster address. `None` without such
+    /// Services.
     pub fn cluster_address(&self, address: &IpAddr) -> Option<bool> {
         Some(self.cluster_ips.get(address)?.values().any(|is_ours| *is_ours))
     }

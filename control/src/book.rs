@@ -1,18 +1,17 @@
-//! The address book: which address sets rules name, which pods are their members, and what changed since the last commit.
+//! The address book: the address sets that rules name, their member pods, and the changes since the last commit.
 //!
 //! ```text
-//!  policies --acquire, release--> groups of pods, port names on pods, blocks --each is one set or some--> SetId
-//!  changed pods, namespaces ----> members come and go --commit--> SetDelta: addresses that entered and left
+//!  policies --acquire, release--> groups of pods, port names on pods, blocks --each has one or more sets--> SetId
+//!  changed pods, namespaces ----> members enter and leave --commit--> SetDelta: addresses added and removed
 //! ```
-//! A set lives as long as a policy that selects a local pod names it. A pod's change touches the sets that it enters or leaves and
-//! no others. (The alternative, each policy with a member list of its own, costs a walk over all policies for each pod event;
-//! Contiv did that.) The book knows members by pod and stores no addresses: those are the cache's, and an address leaves a
-//! set when the last member that has it does. What is taken back before the commit was never there.
+//! A set exists while a policy that selects a local pod names it. A pod event costs work only for the sets that the pod enters or leaves.
+//! With a member list per policy, as in Contiv, each pod event would visit all policies. The book stores members by pod; the cache stores
+//! their addresses. An address leaves a set with the last member that has it. A commit omits changes that were reverted since the last one.
 //!
-//! Nodes that a rule names by label are a set of their addresses, and so are the quarantined addresses ([`nodes`]).
+//! The nodes that a rule selects form one set of addresses, and so do the quarantined addresses ([`nodes`]).
 //!
-//! What an egress rule's port names stand for is kept for each group, and for rules without pod selectors for all pods of the
-//! cluster ([`Named`]): one set for each number that a name has.
+//! The numbers of an egress rule's port names are kept per group, or per cluster for rules without pod selectors ([`Named`]). Each number
+//! of a name has its own set.
 
 mod candidates;
 mod commit;
@@ -40,58 +39,58 @@ use crate::object::{IpBlock, Namespace, Pod, PodPeer, PolicyName};
 use crate::selector::Selector;
 use crate::work::Work;
 
-/// A group's number; given again after the group is gone.
+/// A group's index. A later group may reuse it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct GroupId(usize);
 
-/// The endpoints of one peer.
+/// The endpoints that one peer selects.
 #[derive(Debug)]
 pub(crate) struct Group {
     peer: PodPeer,
     set: SetId,
     users: BTreeSet<PolicyName>,
     members: BTreeSet<PodKey>,
-    /// For egress rules that name ports of these pods.
+    /// Port names of these pods that egress rules use.
     named: AHashMap<PortName, Named>,
 }
 
 impl Group {
-    /// The addresses of its pods.
+    /// The set of its pods' addresses.
     pub(crate) fn set(&self) -> SetId {
         self.set
     }
 
-    /// What a port name in use stands for on its pods.
+    /// The numbers of a port name in use on its pods. Panics if no policy uses the name.
     pub(crate) fn named(&self, name: &PortName) -> &Named {
         self.named.get(name).expect("a policy that uses a port name keeps it alive")
     }
 }
 
-/// Addresses that no event changes.
+/// A set of fixed addresses, which no event changes.
 #[derive(Debug)]
 struct Block {
     set: SetId,
     users: BTreeSet<PolicyName>,
 }
 
-/// What a policy uses: it stays up to date until the policy releases it.
+/// A part of the book that a policy uses. The book keeps the part up to date until the policy releases it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Use {
     /// A group's addresses.
     Group(GroupId),
-    /// What a port name stands for on a group's pods.
+    /// The numbers of a port name on a group's pods.
     NamedIn(GroupId, PortName),
-    /// What a port name stands for on any pod.
+    /// The numbers of a port name on any pod.
     NamedAnywhere(Anywhere, PortName),
-    /// Fixed addresses.
+    /// A set of fixed addresses.
     Block(Arc<AddressSet>),
-    /// The nodes of a selector.
+    /// The addresses of the nodes that a selector matches.
     Nodes(Selector),
     /// The quarantined addresses.
     Quarantine,
 }
 
-/// See the module.
+/// All sets that policies use, and their uncommitted changes.
 #[derive(Debug, Default)]
 pub(crate) struct AddressBook {
     by_peer: AHashMap<PodPeer, GroupId>,
@@ -107,7 +106,7 @@ pub(crate) struct AddressBook {
 }
 
 impl AddressBook {
-    /// An empty book in which sets of the same meaning will have the same identities as in this one.
+    /// Returns an empty book that gives sets of the same meaning the same identities as this one.
     pub(crate) fn start_over(&mut self) -> Self {
         let mut before = AHashMap::new();
         for group in self.groups.iter().flatten() {
@@ -129,35 +128,35 @@ impl AddressBook {
         Self { identities: Identities { given: self.identities.given, before }, ..Self::default() }
     }
 
-    /// How many groups, port names, blocks and selectors of nodes are in use.
+    /// Number of groups, port names, blocks and node selectors in use.
     #[cfg(test)]
     pub(crate) fn held(&self) -> usize {
         let anywhere: usize = self.anywhere.values().map(|places| places.len()).sum();
         self.by_peer.len() + anywhere + self.blocks.len() + self.nodes.len()
     }
 
-    /// The group of a number that is in use.
+    /// The group with this index. Panics if it does not exist.
     pub(crate) fn get(&self, id: GroupId) -> &Group {
         self.groups[id.0].as_ref().expect("a policy that uses a group keeps it alive")
     }
 
-    /// The group of a peer that a policy in use names.
+    /// The group of a peer. Panics if no policy uses the peer.
     pub(crate) fn find(&self, peer: &PodPeer) -> &Group {
         self.get(*self.by_peer.get(peer).expect("a policy's groups are made before it is compiled"))
     }
 
-    /// What a port name in use stands for on any pod.
+    /// The numbers of a port name on any pod. Panics if no policy uses the name.
     pub(crate) fn named_anywhere(&self, place: &Anywhere, name: &PortName) -> &Named {
         let named = self.anywhere.get(name).and_then(|places| places.get(place));
         named.expect("a policy that uses a port name keeps it alive")
     }
 
-    /// The set of fixed addresses in use.
+    /// The set of fixed addresses. Panics if no policy uses the addresses.
     pub(crate) fn block(&self, addresses: &AddressSet) -> SetId {
         self.blocks.get(addresses).expect("a policy's blocks are made before it is compiled").set
     }
 
-    /// How many pods something in use names. A port name in a group names none besides the group's.
+    /// Number of pods that a used part names. 0 for a port name in a group, whose pods count with the group.
     pub(crate) fn pods_named_by(&self, used: &Use) -> usize {
         match used {
             Use::Group(id) => self.get(*id).members.len(),
@@ -166,7 +165,7 @@ impl AddressBook {
         }
     }
 
-    /// Lets `user` use the peer's group, which is made when it is the first.
+    /// Registers `user` as a user of the peer's group, which is created if necessary.
     pub(crate) fn acquire(&mut self, cache: &Cache, peer: &PodPeer, user: &PolicyName, work: &mut Work) -> GroupId {
         let id = match self.by_peer.get(peer) {
             Some(&id) => id,
@@ -176,7 +175,7 @@ impl AddressBook {
         id
     }
 
-    /// Lets `user` use a port name of a group's pods, a group that it uses.
+    /// Registers `user` as a user of a port name on the pods of a group that it already uses.
     pub(crate) fn acquire_named(
         &mut self,
         cache: &Cache,
@@ -195,7 +194,7 @@ impl AddressBook {
         named.users.insert(user.clone());
     }
 
-    /// Lets `user` use a port name of pods anywhere.
+    /// Registers `user` as a user of a port name on any pod.
     pub(crate) fn acquire_anywhere(
         &mut self,
         cache: &Cache,
@@ -215,7 +214,7 @@ impl AddressBook {
         named.users.insert(user.clone());
     }
 
-    /// Lets `user` use fixed addresses.
+    /// Registers `user` as a user of fixed addresses.
     pub(crate) fn acquire_block(&mut self, addresses: &Arc<AddressSet>, user: &PolicyName) {
         let (identities, pending) = (&mut self.identities, &mut self.pending);
         let block = self.blocks.entry(addresses.clone()).or_insert_with(|| Block {
@@ -239,7 +238,7 @@ impl AddressBook {
         id
     }
 
-    /// Ends `user`'s use of something. What nobody uses at the next commit is removed by it.
+    /// Ends a use. The next commit removes parts without users.
     pub(crate) fn release(&mut self, used: &Use, user: &PolicyName) {
         let users = match used {
             Use::Group(id) => self.groups[id.0].as_mut().map(|group| &mut group.users),
@@ -260,7 +259,7 @@ impl AddressBook {
         }
     }
 
-    /// Moves a changed pod between the sets.
+    /// Updates the sets for a changed pod.
     pub(crate) fn pod_changed(
         &mut self,
         cache: &Cache,
@@ -292,7 +291,7 @@ impl AddressBook {
         }
     }
 
-    /// Follows a pod where port names of any pod are in use.
+    /// Updates the port names of any pod for a changed pod.
     fn move_anywhere(&mut self, cache: &Cache, key: PodKey, old: Option<&Pod>, new: Option<&Pod>) {
         let ports = old.into_iter().chain(new).flat_map(|pod| &pod.ports);
         let names: BTreeSet<PortName> = ports.map(|port| (port.transport, port.name.clone())).collect();
@@ -308,7 +307,7 @@ impl AddressBook {
         }
     }
 
-    /// Takes a namespace's pods into or out of the groups that its labels enter or leave.
+    /// Updates the groups that a namespace enters or leaves because its labels changed.
     pub(crate) fn namespace_changed(
         &mut self,
         cache: &Cache,
@@ -337,19 +336,19 @@ impl AddressBook {
     }
 }
 
-/// What of a pod sets depend on, beside its labels.
+/// The pod's properties besides labels that sets depend on.
 fn shape(pod: &Pod) -> (&[IpAddr], &[crate::object::ContainerPort]) {
     (&pod.addresses, &pod.ports)
 }
 
-/// A block without its exceptions.
+/// The addresses of a block without its exceptions.
 pub(crate) fn addresses_of(block: &IpBlock) -> AddressSet {
     let except: AddressSet = block.except.iter().copied().collect();
     AddressSet::from_iter([block.cidr]).subtract(&except)
 }
 
 impl Group {
-    /// Replaces what a pod contributes.
+    /// Replaces the pod's contribution to the group's sets.
     fn move_pod(
         &mut self,
         cache: &Cache,

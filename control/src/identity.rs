@@ -1,20 +1,21 @@
-//! Security identities: a number for each set of labels, the same on every node without a store.
+//! Security identities: a number for each set of labels, equal on all nodes without a shared store.
 //!
 //! ```text
-//!  namespace, labels --sorted text--> hash --> first choice, second choice, ... --the first that is not another's--> 7340321
-//!                                                                                  `-- CiliumIdentity-like objects say it instead
+//!  namespace, labels --sorted text--> hash --> first choice, second choice, ... --first free choice--> 7340321
+//!                                                                                  `-- or the number that an object sets
 //! ```
-//! **Purpose.** What people see, and what nodes could tell each other: all pods of an application have one number, and a pod's
-//! address has that of its labels. [`Identities`] gives numbers to label sets and finds label sets by their numbers.
+//! **Purpose.** Numbers for users and for communication between nodes. All pods of an application have one number, that of their labels.
+//! [`Identities`] maps label sets to numbers and back.
 //!
-//! **Not its purpose.** Nothing is enforced by these numbers ([`crate::renderer::identity`] says why), so that it does no harm where
-//! somebody writes labels whose numbers collide.
+//! **Not its purpose.** Enforcement ([`crate::renderer::identity`] says why). So labels with colliding numbers give no access.
 //!
-//! **Derived, not allocated.** Each label set has choices in the order that its hash gives, and gets the first that no label set of
-//! precedence has; precedence is by the whole hash, then by the text. That is a function of which label sets there are, so that two
-//! nodes, and two runs of one, agree as soon as they see the same pods, in whatever order they came. What lost: a counter in a store (a
-//! dependency, and a node that cannot reach it cannot start pods); the hash alone (30,000 label sets in 2^24 numbers collide 27 times).
-//! What it costs: where one of two that collide goes, the other gets its first choice, another number than it had.
+//! **Derived, not allocated.** A label set's hash yields a sequence of choices. The label set gets the first choice that no label set of
+//! higher precedence has; precedence is by hash, then by text. The result depends on the existing label sets only, not on their order. So
+//! nodes and restarted processes agree as soon as they see the same pods.
+//!
+//! A counter in a store would be a dependency, and a node without access to the store could not start pods. The hash alone has 27
+//! collisions with 30,000 label sets in 2^24 numbers. The cost: after one of two colliding label sets is removed, the other one's number
+//! changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -25,33 +26,33 @@ use ipnet::IpNet;
 
 use crate::object::Labels;
 
-/// A security identity.
+/// A security identity: the number of a label set, or a reserved number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Identity(pub u32);
 
 impl Identity {
-    /// Nobody in particular: the wildcard of a policy map.
+    /// Matches every identity: the wildcard of a policy map.
     pub const ANY: Self = Self(0);
-    /// The node itself. Source of this and the next two: Cilium, pkg/identity/numericidentity.go, reserved identities.
+    /// The local node. Source of this and the next two: Cilium, pkg/identity/numericidentity.go, reserved identities.
     pub const HOST: Self = Self(1);
-    /// Whatever is not in the cluster.
+    /// Any address outside the cluster.
     pub const WORLD: Self = Self(2);
     /// Another node.
     pub const REMOTE_NODE: Self = Self(6);
 
-    /// The first number that label sets get: those below are reserved, as in Cilium.
+    /// The lowest number for label sets. Lower numbers are reserved, as in Cilium.
     const FIRST: u32 = 256;
-    /// One more than the last: 24 bits fit a VXLAN network identifier, in which overlays carry an identity.
+    /// One more than the highest number: 24 bits fit a VXLAN network identifier, in which overlays carry an identity.
     const END: u32 = 1 << 24;
-    /// The bit of numbers that mean something on one node alone, as in Cilium: those of address blocks that its policies name.
+    /// The bit of node-local numbers, as in Cilium. They identify address blocks that policies name.
     const LOCAL: u32 = 1 << 24;
 
-    /// Whether the number means something on one node alone.
+    /// Whether the number is valid on one node only.
     pub const fn is_local(self) -> bool {
         self.0 & Self::LOCAL != 0
     }
 
-    /// The name of a special identity.
+    /// The name of a reserved identity. `None` for other numbers.
     pub const fn reserved(self) -> Option<&'static str> {
         match self {
             Self::ANY => Some("any"),
@@ -69,17 +70,17 @@ impl fmt::Display for Identity {
     }
 }
 
-/// What an identity stands for: labels in order, each written once, `key=value;` each. Equal sets have equal texts.
+/// The meaning of an identity: sorted labels without duplicates, each as `key=value;`. Equal sets have equal texts.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LabelSet(Arc<str>);
 
 impl LabelSet {
-    /// The labels of a pod, and its namespace, under a name that no label of a pod can have.
+    /// The labels of a pod and its namespace. The namespace's key cannot be a pod label.
     pub fn of_pod(namespace: &str, labels: &Labels) -> Self {
         Self::of_pod_within(namespace, labels, &[])
     }
 
-    /// The same of pods that rules tell apart by more than labels: each text says by what (a block, a port's number).
+    /// As [`of_pod`](Self::of_pod), for pods that rules also distinguish by blocks or port numbers, which `within` lists as texts.
     pub fn of_pod_within(namespace: &str, labels: &Labels, within: &[String]) -> Self {
         // Source: Cilium, the label `k8s:io.kubernetes.pod.namespace`.
         let mut text = format!("k8s:io.kubernetes.pod.namespace={namespace};");
@@ -89,19 +90,18 @@ impl LabelSet {
         Self(text.into())
     }
 
-    /// The addresses that these blocks, and none besides of those that policies name, hold.
+    /// The addresses that are in exactly these blocks, of all blocks that policies name.
     pub fn of_blocks<'a>(blocks: impl IntoIterator<Item = &'a IpNet>) -> Self {
         let blocks: BTreeSet<&IpNet> = blocks.into_iter().collect();
         Self(blocks.into_iter().map(|block| format!("cidr:{block};")).collect::<String>().into())
     }
 
-    /// The labels as text.
+    /// The labels as text, in the form `key=value;key=value;`.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// FNV-1a with 64 bits: the same on every machine and in every version, which keyed hashes are not.
-    /// Source: draft-eastlake-fnv, "FNV-1a".
+    /// FNV-1a with 64 bits, which is equal on all machines and in all versions, unlike keyed hashes. Source: draft-eastlake-fnv, "FNV-1a".
     fn hash(&self) -> u64 {
         self.0
             .bytes()
@@ -115,20 +115,20 @@ impl fmt::Display for LabelSet {
     }
 }
 
-/// Who has a number.
+/// The label set that has a number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Held {
     labels: LabelSet,
-    /// Which of its choices this is; none where an object says it.
+    /// The index of the number among the label set's choices. `None` if an object set the number.
     choice: Option<u32>,
 }
 
-/// The store: label sets and their numbers, both ways.
+/// A two-way map between label sets and their numbers.
 #[derive(Clone, Debug)]
 pub struct Identities {
     by_labels: AHashMap<LabelSet, Identity>,
     by_number: BTreeMap<Identity, Held>,
-    /// Those that do not have their first choice.
+    /// Label sets with another number than their first choice.
     displaced: BTreeSet<LabelSet>,
     first: u32,
     count: u32,
@@ -136,12 +136,12 @@ pub struct Identities {
 }
 
 impl Identities {
-    /// An empty store of numbers that mean the same on all nodes.
+    /// An empty map for numbers that are equal on all nodes.
     pub fn of_cluster() -> Self {
         Self::with(Identity::FIRST, Identity::END - Identity::FIRST, false)
     }
 
-    /// An empty store of numbers that mean something on one node alone.
+    /// An empty map for numbers that are valid on one node only.
     pub fn of_node() -> Self {
         Self::with(Identity::LOCAL, Identity::END, true)
     }
@@ -150,7 +150,7 @@ impl Identities {
         Self { by_labels: AHashMap::new(), by_number: BTreeMap::new(), displaced: BTreeSet::new(), first, count, local }
     }
 
-    /// The number of a label set, which gets one if it has none. None when there are as many label sets as numbers.
+    /// Returns the number of a label set, and assigns one if it has none. `None` if no number is free.
     pub fn add(&mut self, labels: &LabelSet) -> Option<Identity> {
         if let Some(&known) = self.by_labels.get(labels) {
             return Some(known);
@@ -162,8 +162,8 @@ impl Identities {
         self.by_labels.get(labels).copied()
     }
 
-    /// Gives a label set the number that an object (a CiliumIdentity, a record of a store) says, whoever has it by derivation. False
-    /// where another object has said it for other labels: then nothing changes.
+    /// Assigns the number that an object sets (a CiliumIdentity, a store's record). A label set that derived this number gets another one.
+    /// Returns false and changes nothing if an object has set the number for other labels.
     pub fn assign(&mut self, labels: &LabelSet, number: Identity) -> bool {
         if self.by_number.get(&number).is_some_and(|held| held.choice.is_none() && held.labels != *labels) {
             return false;
@@ -178,13 +178,12 @@ impl Identities {
         true
     }
 
-    /// Forgets a label set that no pod has any more.
+    /// Removes a label set. Call when no pod has it any more.
     pub fn remove(&mut self, labels: &LabelSet) {
         let Some(number) = self.by_labels.remove(labels) else { return };
         self.by_number.remove(&number);
         self.displaced.remove(labels);
-        // Whoever would rather have had this number did not get its first choice. All of them choose again, which ends the same
-        // whatever the order.
+        // A label set that preferred this number is displaced. All displaced ones choose again; the order does not affect the result.
         let displaced = std::mem::take(&mut self.displaced);
         for number in displaced.iter().filter_map(|other| self.by_labels.remove(other)) {
             self.by_number.remove(&number);
@@ -192,31 +191,31 @@ impl Identities {
         displaced.into_iter().for_each(|other| self.settle(other));
     }
 
-    /// The number of a label set.
+    /// The number of a label set. `None` if it has none.
     pub fn of(&self, labels: &LabelSet) -> Option<Identity> {
         self.by_labels.get(labels).copied()
     }
 
-    /// The label set of a number.
+    /// The label set with a number. `None` if no label set has it.
     pub fn labels(&self, number: Identity) -> Option<&LabelSet> {
         self.by_number.get(&number).map(|held| &held.labels)
     }
 
-    /// All of them, by number.
+    /// All label sets in the order of their numbers.
     pub fn iter(&self) -> impl Iterator<Item = (Identity, &LabelSet)> {
         self.by_number.iter().map(|(&number, held)| (number, &held.labels))
     }
 
-    /// Whether its numbers mean something on one node alone.
+    /// Whether the numbers are valid on one node only.
     pub fn is_local(&self) -> bool {
         self.local
     }
 
-    /// The number that a label set chooses at last or first.
+    /// The label set's choice with this index.
     fn choice(&self, labels: &LabelSet, choice: u32) -> Identity {
         let hash = labels.hash();
-        // Both halves decide: those that collide once do not collide again and again. An odd step, and after a round one by one, so that
-        // every number is a choice some time.
+        // Label sets with the same first choice rarely have the same second choice: the hash's upper half sets the step. An odd step, and
+        // single steps after one round, let every number become a choice.
         let step = (hash >> 32) | 1;
         let at = if choice < self.count {
             (hash & u64::from(u32::MAX)).wrapping_add(step.wrapping_mul(choice.into()))
@@ -227,12 +226,12 @@ impl Identities {
         Identity(self.first + at)
     }
 
-    /// Whether the first comes before the second where both choose one number.
+    /// Whether `one` has precedence over `other` if both choose the same number.
     fn precedes(one: &LabelSet, other: &LabelSet) -> bool {
         (one.hash(), one) < (other.hash(), other)
     }
 
-    /// Finds a number for a label set that has none, and for those that have to give theirs up.
+    /// Assigns a number to a label set that has none, and new numbers to the label sets that it evicts.
     fn settle(&mut self, labels: LabelSet) {
         let mut next = Some((labels, 0));
         while let Some((labels, choice)) = next.take() {

@@ -1,6 +1,6 @@
-//! The cluster's objects as the pipeline understands them: validated, and no more of each than policy needs.
+//! The cluster's objects, reduced to what policy and Services need.
 //!
-//! Whoever makes one of these (the sources) has checked it; nothing below checks again.
+//! The policy sources validate objects when they create them. No later stage checks them again.
 
 mod cluster_policy;
 mod pod;
@@ -26,22 +26,22 @@ pub use self::workload::Workload;
 pub use crate::labels::{Labels, NAMESPACE_NAME_LABEL};
 use crate::selector::Selector;
 
-/// The annotation of `extensions/v1beta1` by which a namespace isolates its pods. Also the name under which that isolation is
-/// reported; no policy can have it, because names have no `/`.
-/// Source: Kubernetes proposal "NetworkPolicy" (2016), "Namespace changes".
+/// The annotation by which a namespace isolates its pods in `extensions/v1beta1`. Reports use the same text as the name of that isolation;
+/// no policy can have this name, because policy names contain no `/`. Source: Kubernetes proposal "NetworkPolicy" (2016), "Namespace
+/// changes".
 pub const ISOLATION_ANNOTATION: &str = "net.beta.kubernetes.io/network-policy";
 
 /// A namespaced object's name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ObjectName {
-    /// The namespace.
+    /// The name of the object's namespace.
     pub namespace: Arc<str>,
     /// The name in the namespace.
     pub name: Arc<str>,
 }
 
 impl ObjectName {
-    /// The object `name` in `namespace`.
+    /// Creates the name of the object `name` in `namespace`.
     pub fn new(namespace: impl Into<Arc<str>>, name: impl Into<Arc<str>>) -> Self {
         Self { namespace: namespace.into(), name: name.into() }
     }
@@ -59,16 +59,16 @@ pub type PodName = ObjectName;
 /// A policy's namespace and name.
 pub type PolicyName = ObjectName;
 
-/// Where an object was read from.
+/// The position of an object in its source file.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Position {
-    /// The file as the user named it, `-` for standard input.
+    /// The file's name as the user wrote it, or `-` for standard input.
     pub file: Arc<str>,
-    /// The document's number in the file, from 1.
+    /// The document's number in the file, starting at 1.
     pub document: usize,
-    /// The line on which the object starts, from 1.
+    /// The line on which the object starts, starting at 1.
     pub line: usize,
-    /// The object's place in its document: empty, or `items[7]` in a list.
+    /// The object's path in its document: empty, or `items[7]` in a list.
     pub path: Arc<str>,
 }
 
@@ -78,10 +78,10 @@ impl fmt::Display for Position {
     }
 }
 
-/// A transport protocol that a policy may name.
+/// A transport protocol that policies and Services may name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Transport {
-    /// TCP, the default where a policy or a container names none.
+    /// TCP, the default if a policy, Service or container names no protocol.
     Tcp,
     /// UDP.
     Udp,
@@ -90,7 +90,7 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// All of them.
+    /// All transport protocols.
     pub const ALL: [Self; 3] = [Self::Tcp, Self::Udp, Self::Sctp];
 
     /// The IANA protocol number.
@@ -102,7 +102,7 @@ impl Transport {
         }
     }
 
-    /// The service of this protocol and its ports `first ..= last`.
+    /// The classifier's service with this protocol and the ports `first ..= last`.
     pub(crate) const fn service(self, first: u16, last: u16) -> Service {
         Service { protocols: (self.number(), self.number()), ports: PortRange { first, last } }
     }
@@ -116,7 +116,7 @@ impl Transport {
         }
     }
 
-    /// The protocol of this name, exactly as Kubernetes writes it.
+    /// The protocol with this name, in Kubernetes' spelling. `None` for any other text.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|transport| transport.name() == name)
     }
@@ -131,36 +131,36 @@ impl fmt::Display for Transport {
 /// A namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Namespace {
-    /// Its name.
+    /// The namespace's name.
     pub name: Arc<str>,
-    /// Its labels, [`NAMESPACE_NAME_LABEL`] always among them.
+    /// The namespace's labels, always including [`NAMESPACE_NAME_LABEL`].
     pub labels: Labels,
-    /// Whether it is being deleted, with everything in it.
+    /// Whether the namespace and its objects are being deleted.
     pub terminating: bool,
-    /// What its `extensions/v1beta1` annotation says.
+    /// The value of [`ISOLATION_ANNOTATION`].
     pub isolation: IngressIsolation,
-    /// What its [`DENIED_ANNOTATION`] says; none leaves it to the node's configuration.
+    /// The value of [`DENIED_ANNOTATION`]. `None` if absent: the node's configuration decides.
     pub denied: Option<Denied>,
-    /// What its [`ENFORCEMENT_ANNOTATION`] says of its policies that say nothing themselves.
+    /// The value of [`ENFORCEMENT_ANNOTATION`], for policies without the annotation. `None` if absent.
     #[serde(default)]
     pub enforcement: Option<Enforcement>,
 }
 
-/// The annotation of a namespace that says what becomes of packets which the policies of its pods deny: `refuse` or `drop`.
+/// A namespace's annotation for the treatment of packets that its pods' policies deny: `refuse` or `drop`.
 pub const DENIED_ANNOTATION: &str = "bulkhead.dev/denied";
 
-/// What becomes of a packet that policy denies. It does not pass in either case.
+/// The treatment of a packet that policy denies. Neither value forwards the packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Denied {
-    /// Nothing is said: the sender runs into its time-out, and a scanner learns nothing.
+    /// Drops the packet without a reply. The sender waits for its timeout, and a scanner learns nothing.
     #[default]
     Drop,
-    /// The sender is told at once, by a TCP reset or an ICMP error.
+    /// Drops the packet and sends a TCP reset or an ICMP error to its sender.
     Refuse,
 }
 
 impl Denied {
-    /// As it is written in the annotation and in configurations.
+    /// The value's name in the annotation and in configurations.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Drop => "drop",
@@ -168,27 +168,27 @@ impl Denied {
         }
     }
 
-    /// The one of this name.
+    /// The value with this name. `None` for any other text.
     pub fn from_name(name: &str) -> Option<Self> {
         [Self::Drop, Self::Refuse].into_iter().find(|denied| denied.name() == name)
     }
 }
 
-/// The annotation of a policy, and of a namespace for its policies, that says whether they are enforced: `enforce` or `audit`.
+/// The annotation that says whether a policy is enforced: `enforce` or `audit`. On a namespace, applies to policies without the annotation.
 pub const ENFORCEMENT_ANNOTATION: &str = "bulkhead.dev/enforcement";
 
 /// Whether a policy is enforced. Docs: `docs/audit.md`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Enforcement {
-    /// It is.
+    /// The policy is enforced.
     #[default]
     Enforce,
-    /// It is not: everything passes as if the policy did not exist, and what it would deny is counted.
+    /// The policy has no effect, but packets that it would deny are counted.
     Audit,
 }
 
 impl Enforcement {
-    /// As it is written in the annotation and in configurations.
+    /// The value's name in the annotation and in configurations.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Enforce => "enforce",
@@ -196,129 +196,128 @@ impl Enforcement {
         }
     }
 
-    /// The one of this name.
+    /// The value with this name. `None` for any other text.
     pub fn from_name(name: &str) -> Option<Self> {
         [Self::Enforce, Self::Audit].into_iter().find(|enforcement| enforcement.name() == name)
     }
 }
 
-/// Whether the pods of a namespace are isolated without any policy that selects them: the `extensions/v1beta1` model, in
-/// which the namespace isolates and policies only allow.
+/// Whether a namespace denies ingress to its pods without a policy. In `extensions/v1beta1` the namespace isolates; policies only allow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum IngressIsolation {
-    /// As the whole cluster.
+    /// The cluster's default applies.
     #[default]
     ClusterDefault,
-    /// Nothing comes in but what a policy allows.
+    /// Ingress is denied unless a policy allows it.
     DefaultDeny,
 }
 
 /// A node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Node {
-    /// Its name.
+    /// The node's name.
     pub name: Arc<str>,
-    /// Its labels.
+    /// The node's labels.
     pub labels: Labels,
-    /// Its own addresses (`status.addresses` that are IP addresses): internal ones first, then external ones, then the rest.
+    /// The IP addresses in `status.addresses`: internal ones first, then external ones, then the rest.
     pub addresses: Vec<IpAddr>,
-    /// The blocks that its pods get addresses from (`spec.podCIDRs`).
+    /// The blocks of its pods' addresses (`spec.podCIDRs`).
     pub pod_cidrs: Vec<IpNet>,
-    /// Whether it is being deleted, or is about to be by the cluster's autoscaler: load balancers are to leave it.
+    /// Whether the node is being deleted, or the cluster's autoscaler will delete it soon. Load balancers should stop using it.
     #[serde(default)]
     pub terminating: bool,
 }
 
-/// What selecting a pod does to it.
+/// The effect of a policy on the pods that it selects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum PolicyVersion {
-    /// `networking.k8s.io/v1`: isolates it in the directions that the policy concerns.
+    /// `networking.k8s.io/v1`: isolates the pods in the policy's directions.
     #[default]
     V1,
-    /// `extensions/v1beta1`: allows ingress where the namespace isolates; without that it has no effect.
+    /// `extensions/v1beta1`: allows ingress if the namespace isolates; otherwise has no effect.
     V1beta1,
-    /// No object of its own: a namespace's `extensions/v1beta1` isolation, which lets nothing in.
+    /// A namespace's `extensions/v1beta1` isolation, which denies all ingress. Does not come from a policy object.
     NamespaceIsolation,
 }
 
-/// A NetworkPolicy, with every default filled in.
+/// A NetworkPolicy with all defaults filled in.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Policy {
-    /// Namespace and name.
+    /// The policy's namespace and name.
     pub name: PolicyName,
-    /// The pods of its namespace that it isolates.
+    /// Selects the pods in its namespace that the policy applies to.
     pub subject: Selector,
-    /// What may come in; none when the policy does not concern ingress. An empty list lets nothing in.
+    /// Allowed ingress. `None` if the policy does not apply to ingress; an empty list allows nothing.
     pub ingress: Option<Vec<PolicyRule>>,
-    /// What may go out; none when the policy does not concern egress. An empty list lets nothing out.
+    /// Allowed egress. `None` if the policy does not apply to egress; an empty list allows nothing.
     pub egress: Option<Vec<PolicyRule>>,
-    /// What selecting a pod means.
+    /// The effect on the selected pods.
     pub version: PolicyVersion,
-    /// Why the policy was not understood, when it was not: it then isolates its subjects and allows nothing.
+    /// The reason why the policy is invalid. `None` if the policy is valid. An invalid policy isolates its pods and allows nothing.
     pub fault: Option<Arc<str>>,
-    /// Where it was read.
+    /// Its position in the source file. `None` if it comes from an API server.
     pub position: Option<Position>,
-    /// What tells it from another policy of its name and from an earlier state of itself; none where its object does not say.
+    /// Its UID and generation. `None` if the object has no UID.
     #[serde(default)]
     pub identity: Option<Arc<PolicyIdentity>>,
-    /// What its [`ENFORCEMENT_ANNOTATION`] says; none leaves it to the namespace.
+    /// The value of [`ENFORCEMENT_ANNOTATION`]. `None` if absent: the namespace decides.
     #[serde(default)]
     pub enforcement: Option<Enforcement>,
 }
 
-/// Which policy of its name this is, and which state of it.
+/// Distinguishes a policy from another one of the same name and from its own earlier versions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PolicyIdentity {
     /// `metadata.uid`.
     pub uid: Arc<str>,
-    /// `metadata.generation`: the API server adds one with every change of the spec. 0 where the object does not say.
+    /// `metadata.generation`, which the API server increments at each change of the spec. 0 if absent.
     pub generation: u64,
 }
 
 /// One element of a policy's `ingress` or `egress` list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PolicyRule {
-    /// Who; none for everyone (`from`/`to` absent or empty).
+    /// The peers. `None` for every peer (`from`/`to` absent or empty).
     pub peers: Option<Vec<Peer>>,
-    /// What; none for every protocol and port (`ports` absent or empty).
+    /// The ports. `None` for every protocol and port (`ports` absent or empty).
     pub ports: Option<Vec<PolicyPort>>,
 }
 
 /// One element of a `from` or `to` list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Peer {
-    /// Pods by label.
+    /// Pods, selected by label.
     Pods(PodPeer),
-    /// Addresses by block.
+    /// The addresses of a block.
     Block(IpBlock),
-    /// Nodes by label, with the addresses that they say are theirs. Only cluster policies name them.
+    /// Nodes, selected by label. Only cluster policies have such peers.
     Nodes(Selector),
 }
 
-/// Pods that a rule names: those that `pods` selects in the namespaces that `namespaces` selects.
+/// The pods that `pods` selects in the namespaces that `namespaces` selects.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct PodPeer {
-    /// Which namespaces.
+    /// The namespaces to search.
     pub namespaces: NamespaceScope,
-    /// Which pods in them.
+    /// Selects pods in these namespaces by label.
     pub pods: Selector,
 }
 
-/// The namespaces that a pod peer looks in.
+/// The namespaces in which a peer selects pods.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum NamespaceScope {
-    /// The policy's own (no `namespaceSelector`).
+    /// The policy's namespace, because the peer has no `namespaceSelector`.
     Own(Arc<str>),
-    /// Those that the `namespaceSelector` selects.
+    /// The namespaces that `namespaceSelector` matches.
     Selected(Selector),
 }
 
-/// Addresses of `cidr` that lie in none of `except`.
+/// The addresses of `cidr` that are in none of the `except` blocks.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct IpBlock {
-    /// The block.
+    /// The block of addresses.
     pub cidr: IpNet,
-    /// Blocks inside it that this rule does not cover. Not a deny: another rule may.
+    /// Blocks inside `cidr` that this rule does not allow. Another rule may allow them.
     pub except: Vec<IpNet>,
 }
 
@@ -327,40 +326,40 @@ pub struct IpBlock {
 pub enum PolicyPort {
     /// Every port of a protocol.
     All(Transport),
-    /// Ports `first ..= last` of a protocol; equal without `endPort`.
+    /// The ports `first ..= last` of a protocol. Both are equal without `endPort`.
     Range {
-        /// The protocol.
+        /// The protocol of the ports.
         transport: Transport,
         /// The lowest port.
         first: u16,
         /// The highest port.
         last: u16,
     },
-    /// The port that the destination pod's container declares under this name and protocol.
+    /// The port that the destination pod declares under this name and protocol.
     Named {
-        /// The protocol.
+        /// The protocol of the port.
         transport: Transport,
-        /// The name.
+        /// The port's name in the container.
         name: Arc<str>,
     },
 }
 
-/// One of the objects.
+/// An object of any kind that sources read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Object {
     /// A namespace.
     Namespace(Namespace),
-    /// A pod. Shared, as all kinds of which there are many: a source, the cache and the workers' tables keep the same one.
+    /// A pod. Frequent kinds are reference-counted: a source, the cache and the workers' tables share one allocation.
     Pod(Arc<Pod>),
     /// A node.
     Node(Node),
     /// A NetworkPolicy.
     Policy(Arc<Policy>),
-    /// A policy of the tiers around NetworkPolicy.
+    /// A ClusterNetworkPolicy, AdminNetworkPolicy or BaselineAdminNetworkPolicy.
     ClusterPolicy(ClusterPolicy),
     /// A Service.
     Service(Arc<ClusterService>),
-    /// Endpoints of a Service.
+    /// Some endpoints of a Service.
     EndpointSlice(Arc<EndpointSlice>),
 }
 

@@ -1,4 +1,4 @@
-//! Where a rule comes from: what stands behind the classifier's opaque marks.
+//! Origins: the meaning of the classifier's opaque origin numbers.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
@@ -41,32 +41,32 @@ impl fmt::Display for Direction {
     }
 }
 
-/// Why a rule is in a table.
+/// The reason why a rule is in a table.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Origin {
     /// A rule of a policy.
     Policy {
-        /// The policy.
+        /// The policy's namespace and name.
         policy: PolicyName,
-        /// Which of its lists.
+        /// The list that contains the rule.
         direction: Direction,
-        /// The rule's position in that list, from 0.
+        /// The rule's index in that list, starting at 0.
         rule: usize,
     },
     /// A rule of a cluster policy.
     ClusterPolicy {
-        /// Admin or Baseline.
+        /// The policy's tier: Admin or Baseline.
         tier: Tier,
-        /// The policy.
+        /// The policy's kind and name.
         policy: ClusterPolicyName,
-        /// Which of its lists.
+        /// The list that contains the rule.
         direction: Direction,
-        /// The rule's position in that list, from 0.
+        /// The rule's index in that list, starting at 0.
         rule: usize,
-        /// The rule's name where it has one.
+        /// The rule's name. `None` if the rule has none.
         rule_name: Option<Arc<str>>,
     },
-    /// The end of a list: these policies isolate the pod and none of them allows the traffic.
+    /// The default deny at the end of a list: these policies isolate the pod, and none of them allows the traffic.
     Isolation {
         /// The policies, sorted.
         policies: Arc<[PolicyName]>,
@@ -75,12 +75,10 @@ pub enum Origin {
     },
     /// No policy isolates the pod in this direction.
     NotIsolated(Direction),
-    /// Traffic between a pod and the node it runs on, either way, is always allowed (kubelet probes, node-local DNS).
-    /// Source: Kubernetes "Network Policies", "The two sorts of pod isolation": "traffic to and from the node where a
-    /// Pod is running is always allowed".
+    /// Traffic between a pod and its own node is always allowed, in both directions (kubelet probes, node-local DNS). Source: Kubernetes
+    /// "Network Policies", "The two sorts of pod isolation": "traffic to and from the node where a Pod is running is always allowed".
     OwnNode,
-    /// A pod always reaches itself.
-    /// Source: Kubernetes "Network Policies", "What you can't do with network policies": no blocking of loopback.
+    /// A pod can always reach itself. Source: Kubernetes "Network Policies", "What you can't do with network policies".
     OwnPod,
 }
 
@@ -106,25 +104,22 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Numbers the origins, so that a rule and a session carry four bytes instead of names.
+/// Assigns numbers to origins, so that rules and sessions store four bytes instead of names.
 ///
-/// **A number never gets another meaning**: sessions, counters, captured verdicts and snapshots that workers still read
-/// outlive the rules that made them, and none of them tells when it has forgotten a number. What is forgotten is the
-/// meaning of numbers that no list and no published table has: a verdict may then name nobody, but never somebody else. It
-/// is kept while fewer than [`Origins::KEPT`] others were numbered after the last use, so that what is still on its way to
-/// a person has its name. Since the same policy's rule has the same number as long as it is remembered, it is new names of
-/// policies, and new sets of policies that isolate, that take room: some 200 bytes each.
-///
-/// Numbers that are free again when nobody has them any more would need a count of their holders, packets among them.
+/// **A number never gets a second meaning.** Sessions, counters, captured verdicts and snapshots may still have the number of a deleted
+/// rule. So only the meaning of a number that no list and no published table has is forgotten. Such a verdict then has no name, but never a
+/// wrong one. A meaning is kept until [`Origins::KEPT`] others were numbered after its last use, for reports in progress. Only new policy
+/// names and new sets of isolating policies use memory: about 200 bytes each. Reusing numbers would require a count of their holders,
+/// including packets.
 #[derive(Clone, Debug)]
 pub struct Origins {
     by_id: BTreeMap<OriginId, Origin>,
     ids: HashMap<Origin, OriginId>,
-    /// Numbers that nothing had when that was last looked for, and that were not asked for since.
+    /// Numbers that were unused in the last sweep and were not requested since.
     unused: HashSet<OriginId>,
     given: u32,
     kept: usize,
-    /// How many had a meaning when that was last looked for.
+    /// Number of origins after the last sweep.
     before: usize,
 }
 
@@ -135,20 +130,19 @@ impl Default for Origins {
 }
 
 impl Origins {
-    /// How many origins are numbered before one that is not used any more is forgotten: for 3 MB, a day in which a cluster
-    /// makes ten policies of new names a minute.
+    /// Number of new origins after which an unused one is forgotten: 3 MB, or a day with ten new policy names per minute in the cluster.
     pub const KEPT: usize = 1 << 14;
 
-    /// The number that stands for all origins when there are no others left. It means nothing.
+    /// The number of all origins after 2^32 - 1 others. It has no meaning.
     const NOBODY: OriginId = OriginId(u32::MAX);
 
-    /// The number of [`Origin::OwnNode`], the same in every process, so that whoever makes such a rule needs no numbering.
+    /// The number of [`Origin::OwnNode`]. Constant in all processes, so that a rule for it needs no [`Origins`].
     pub const OWN_NODE: OriginId = OriginId(0);
 
-    /// The number of [`Origin::OwnPod`].
+    /// The number of [`Origin::OwnPod`], also constant.
     pub const OWN_POD: OriginId = OriginId(1);
 
-    /// The number of [`Origin::NotIsolated`].
+    /// The number of [`Origin::NotIsolated`], also constant.
     pub const fn not_isolated(direction: Direction) -> OriginId {
         match direction {
             Direction::Ingress => OriginId(2),
@@ -166,8 +160,8 @@ impl Origins {
         origins
     }
 
-    /// The number of the origin, a new one when it has none or is forgotten. After 2^32 numbers all origins have the last,
-    /// which means nothing.
+    /// Returns the origin's number, or a new one if it has none or was forgotten. After 2^32 - 1 numbers, returns `u32::MAX` without a
+    /// meaning.
     pub fn id(&mut self, origin: Origin) -> OriginId {
         if let Some(&id) = self.ids.get(&origin) {
             self.unused.remove(&id);
@@ -183,17 +177,17 @@ impl Origins {
         id
     }
 
-    /// What the number stands for; none when it was never given, or is forgotten.
+    /// Returns the origin with this number. `None` if the number was never assigned or its origin is forgotten.
     pub fn get(&self, id: OriginId) -> Option<&Origin> {
         self.by_id.get(&id)
     }
 
-    /// The origins with a meaning whose numbers are `first` or later, ascending: a number that is given later is greater.
+    /// The known origins whose numbers are `first` or later, in the order in which they were numbered.
     pub fn since(&self, first: OriginId) -> impl Iterator<Item = (OriginId, &Origin)> {
         self.by_id.range(first..).map(|(&id, origin)| (id, origin))
     }
 
-    /// The numbers of isolations, each with the policies that isolate.
+    /// The numbers of isolations, each with the isolating policies.
     pub(crate) fn isolations(&self) -> impl Iterator<Item = (OriginId, &[PolicyName])> {
         self.by_id.iter().filter_map(|(&id, origin)| match origin {
             Origin::Isolation { policies, .. } => Some((id, &**policies)),
@@ -201,7 +195,7 @@ impl Origins {
         })
     }
 
-    /// Forgets what was not used the last time either, once so many were numbered since that it is worth the search.
+    /// Forgets origins that were unused in this sweep and the previous one. Does nothing until `kept` origins were added since.
     pub(crate) fn sweep(&mut self, used: impl FnOnce() -> HashSet<OriginId>) {
         if self.by_id.len() < self.before + self.kept {
             return;
@@ -218,7 +212,7 @@ impl Origins {
         self.before = self.by_id.len();
     }
 
-    /// How many numbers have a meaning.
+    /// Number of origins that have a number.
     #[expect(clippy::len_without_is_empty, reason = "some origins always have a number")]
     pub fn len(&self) -> usize {
         self.by_id.len()
@@ -229,7 +223,7 @@ impl Origins {
 mod tests {
     use super::*;
 
-    /// How many origins have numbers from the start.
+    /// Number of origins that have a number from the start.
     const FIXED: u32 = 4;
 
     fn origin(at: usize) -> Origin {

@@ -1,9 +1,9 @@
-//! Which groups a pod may be in, by what their selectors ask for, so that a pod event looks at few of them.
+//! An index of groups by what their selectors require, so that a pod event checks few groups.
 //!
 //! ```text
 //!  groups of one namespace            by the namespace
-//!  groups of namespaces by label      by a label that their pods have to have: app=web
-//!                                     those that ask for no value, each time
+//!  groups of namespaces by label      by a label that their pods must have: app=web
+//!                                     groups that require no value are checked each time
 //! ```
 
 use std::collections::BTreeSet;
@@ -15,16 +15,16 @@ use super::GroupId;
 use crate::object::{Labels, NamespaceScope, PodPeer};
 use crate::selector::{Condition, Selector};
 
-/// See the module.
+/// Groups by the namespace or label that their pods must have.
 #[derive(Debug, Default)]
 pub(super) struct Candidates {
-    /// Groups of one namespace each.
+    /// Groups in one namespace, by its name.
     own: AHashMap<Arc<str>, BTreeSet<GroupId>>,
-    /// Groups whose namespaces are selected by label.
+    /// Groups that select namespaces by label.
     selected: BTreeSet<GroupId>,
-    /// Those of them whose pods have a certain label, under each value that it may have.
+    /// Groups in `selected` that require a label value, by label key and by each permitted value.
     by_label: AHashMap<Arc<str>, AHashMap<Arc<str>, BTreeSet<GroupId>>>,
-    /// The others of them.
+    /// Groups in `selected` that require no label value.
     any: BTreeSet<GroupId>,
 }
 
@@ -62,7 +62,7 @@ impl Candidates {
         }
     }
 
-    /// All groups that a pod of the namespace with one of these sets of labels may be in, and perhaps others.
+    /// Returns at least all groups that match a pod of the namespace with one of these label sets.
     pub(super) fn of_pod<'a>(&self, namespace: &str, labels: impl Iterator<Item = &'a Labels>) -> BTreeSet<GroupId> {
         let mut all = self.any.clone();
         all.extend(self.own.get(namespace).into_iter().flatten());
@@ -72,19 +72,19 @@ impl Candidates {
         all
     }
 
-    /// The groups whose namespaces are selected by label.
+    /// The groups that select namespaces by label.
     pub(super) fn of_namespaces(&self) -> impl Iterator<Item = GroupId> + use<> {
         self.selected.iter().copied().collect::<Vec<_>>().into_iter()
     }
 }
 
-/// A label that every pod of the selector has, with the values that it may have.
+/// A label that every pod of the selector must have, with its permitted values. `None` if the selector requires no value.
 fn asked(selector: &Selector) -> Option<(&Arc<str>, &[Arc<str>])> {
     let asked = selector.requirements().iter().filter_map(|requirement| match &requirement.condition {
         Condition::In(values) => Some((&requirement.key, values.as_slice())),
         Condition::NotIn(_) | Condition::Exists | Condition::DoesNotExist => None,
     });
-    // The fewer values the fewer pods; of the same many the first, so that the answer follows from the selector.
+    // Fewer values match fewer pods. Ties go to the first requirement, so that the result depends on the selector only.
     asked.min_by_key(|(_, values)| values.len())
 }
 

@@ -1,4 +1,4 @@
-//! The end of a batch: what nobody uses goes, and what changed is told.
+//! The end of a batch: removes unused parts of the book and reports the changes.
 
 #[cfg(test)]
 use std::collections::BTreeMap;
@@ -16,19 +16,19 @@ use crate::cache::Cache;
 use crate::contract::{SetDelta, SetId};
 use crate::object::PolicyName;
 
-/// What a commit tells.
+/// The changes of one batch.
 #[derive(Debug, Default)]
 pub(crate) struct CommittedSets {
     /// New and changed sets, by identity.
     pub(crate) sets: Vec<SetDelta>,
-    /// Sets that nobody uses any more, by identity.
+    /// Sets that no policy uses any more, by identity.
     pub(crate) dropped: Vec<SetId>,
-    /// Policies whose port names stand for other numbers than before.
+    /// Policies with a port name whose numbers changed.
     pub(crate) renumbered: BTreeSet<PolicyName>,
 }
 
 impl AddressBook {
-    /// Ends the batch: removes what nobody uses, and tells what changed.
+    /// Ends the batch: removes unused parts and returns the changes.
     pub(crate) fn commit(&mut self, cache: &Cache) -> CommittedSets {
         let mut dropped = BTreeSet::new();
         if std::mem::take(&mut self.pending.idle) {
@@ -51,7 +51,7 @@ impl AddressBook {
         CommittedSets { sets, dropped: dropped.into_iter().collect(), renumbered }
     }
 
-    /// Removes what has no user, and the numbers that no pod has.
+    /// Removes parts without users, and numbers of port names that no pod has.
     fn sweep(&mut self, dropped: &mut BTreeSet<SetId>) {
         let mut sweep = Sweep { pending: &mut self.pending, dropped };
         for (at, slot) in self.groups.iter_mut().enumerate() {
@@ -90,7 +90,7 @@ impl AddressBook {
         });
     }
 
-    /// The members of these sets, as the cache has them.
+    /// Returns the members of these sets according to the cache.
     fn members(&self, cache: &Cache, of: &BTreeSet<SetId>) -> Vec<(SetId, Arc<AddressSet>)> {
         let mut all = Vec::with_capacity(of.len());
         for group in self.groups.iter().flatten() {
@@ -115,7 +115,7 @@ impl AddressBook {
         all
     }
 
-    /// All sets with their members: the slow truth beside the deltas.
+    /// All sets with their members: the slow reference for the deltas.
     #[cfg(test)]
     pub(crate) fn all(&self, cache: &Cache) -> BTreeMap<SetId, AddressSet> {
         let named = |named: &Named| named.numbers().map(|(_, set)| set).collect::<Vec<_>>();

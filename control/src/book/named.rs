@@ -1,4 +1,4 @@
-//! What a port name stands for on each of many pods: a set of addresses for each number, kept up to date pod by pod.
+//! The numbers of a port name on many pods: one address set per number, updated pod by pod.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -11,10 +11,9 @@ use super::port_name::PortName;
 use crate::contract::SetId;
 use crate::object::{Pod, PolicyName};
 
-/// The pods that declare one port name, of a group or of the cluster.
+/// The pods of a group or of the cluster that declare one port name.
 #[derive(Debug, Default)]
 pub(crate) struct Named {
-    /// The policies that use it.
     pub(super) users: BTreeSet<PolicyName>,
     within: Option<AddressSet>,
     numbers: BTreeMap<u16, Number>,
@@ -24,12 +23,12 @@ pub(crate) struct Named {
 #[derive(Debug)]
 struct Number {
     set: SetId,
-    /// How many there are. One without pods stays until the batch ends: the next event may bring one.
+    /// Number of pods. An entry with 0 pods stays until the batch ends, because the next event may add one.
     pods: usize,
 }
 
 impl Named {
-    /// What the name stands for on these pods. `set` gives the identity of a number's set.
+    /// Collects the numbers of the name on these pods. `set` returns the identity of a number's set.
     pub(super) fn new<'a>(
         within: Option<AddressSet>,
         name: &PortName,
@@ -45,7 +44,7 @@ impl Named {
         Self { users: BTreeSet::new(), within, numbers }
     }
 
-    /// Replaces what a pod contributes. `others` says whether another pod has the number at an address.
+    /// Replaces a pod's contribution. `others` returns whether another pod has the number at an address.
     #[expect(clippy::too_many_arguments, reason = "the parts of the book that a pod may change, each borrowed alone")]
     pub(super) fn move_pod(
         &mut self,
@@ -79,7 +78,7 @@ impl Named {
         }
     }
 
-    /// Gives up the sets of numbers that no pod has, and all when nothing uses the name. Returns whether anything does.
+    /// Drops the sets of numbers that no pod has, or all if no policy uses the name. Returns whether a policy uses it.
     pub(super) fn sweep(&mut self, in_use: bool, sweep: &mut Sweep<'_>) -> bool {
         let in_use = in_use && !self.users.is_empty();
         let users = &self.users;
@@ -94,17 +93,17 @@ impl Named {
         in_use
     }
 
-    /// How many pods declare the name, each as often as it has numbers there.
+    /// Number of pods that declare the name. A pod counts once per number.
     pub(super) fn pods(&self) -> usize {
         self.numbers.values().map(|number| number.pods).sum()
     }
 
-    /// The sets by the number that the name has there.
+    /// The name's numbers, each with its set.
     pub(crate) fn numbers(&self) -> impl Iterator<Item = (u16, SetId)> {
         self.numbers.iter().map(|(&number, entry)| (number, entry.set))
     }
 
-    /// The members of those of its sets that are asked for, when these are its pods.
+    /// Returns the members of those of its sets that `of` contains. `pods` lists the candidate pods.
     pub(super) fn members<'a, P: Iterator<Item = &'a Pod>>(
         &self,
         name: &PortName,
@@ -120,12 +119,12 @@ impl Named {
     }
 }
 
-/// The numbers that a port name has on a pod. More than one where containers declare the same name.
+/// The numbers of a port name on a pod: several if containers declare the same name.
 fn numbers_of<'a>(pod: &'a Pod, (transport, name): &'a PortName) -> impl Iterator<Item = u16> + 'a {
     pod.ports.iter().filter(|port| port.transport == *transport && port.name == *name).map(|port| port.port)
 }
 
-/// Whether the name has the number on the pod.
+/// Whether the pod declares the name with this number.
 pub(super) fn declares(pod: &Pod, name: &PortName, number: u16) -> bool {
     numbers_of(pod, name).any(|of| of == number)
 }

@@ -1,10 +1,8 @@
-//! Nodes by label, with the addresses that they say are theirs and those of their host-network pods.
+//! Sets of node addresses by label selector, and the set of quarantined addresses ([`crate::claims`]).
 //!
-//! A host-network pod is its node, so that its address is the node's also where the node's object does not name it. Source:
-//! sigs.k8s.io/network-policy-api, NPEP-126 (a `nodes` peer reaches the host-network pods of the node). A node without an object has
-//! no labels that are known: only a selector without requirements matches it.
-//!
-//! Beside them the addresses of which it cannot be told whose they are ([`crate::claims`]).
+//! A node's addresses are those of its object and of its host-network pods, even if the object does not list them. Source:
+//! sigs.k8s.io/network-policy-api, NPEP-126 (a `nodes` peer reaches the node's host-network pods). A node without an object has no labels,
+//! so only a selector without requirements matches it.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -16,12 +14,12 @@ use crate::contract::SetId;
 use crate::object::PolicyName;
 use crate::selector::Selector;
 
-/// Addresses that the cache says at once: those of the nodes of a selector, or those that are quarantined.
+/// A set whose addresses the cache computes as a whole: nodes of a selector, or quarantined addresses.
 #[derive(Debug)]
 pub(super) struct Told {
     pub(super) set: SetId,
     pub(super) users: BTreeSet<PolicyName>,
-    /// Kept, because a node that is gone no longer says what it had.
+    /// The current addresses. A deleted node no longer lists the addresses to remove.
     pub(super) addresses: BTreeSet<IpAddr>,
 }
 
@@ -34,12 +32,12 @@ impl Told {
 }
 
 impl AddressBook {
-    /// The set of the nodes of a selector in use.
+    /// The set of a selector's nodes. Panics if no policy uses the selector.
     pub(crate) fn nodes(&self, selector: &Selector) -> SetId {
         self.nodes.get(selector).expect("a policy's nodes are made before it is compiled").set
     }
 
-    /// Lets `user` use the nodes of a selector.
+    /// Registers `user` as a user of a selector's nodes.
     pub(crate) fn acquire_nodes(&mut self, cache: &Cache, selector: &Selector, user: &PolicyName) {
         let (identities, pending) = (&mut self.identities, &mut self.pending);
         let nodes = self.nodes.entry(selector.clone()).or_insert_with(|| Told {
@@ -50,19 +48,19 @@ impl AddressBook {
         nodes.users.insert(user.clone());
     }
 
-    /// Follows a changed node, or a host-network pod. Reads all nodes for each selector in use: clusters have few of both, and both seldom change.
+    /// Updates the sets after a change of a node or host-network pod. Reads all nodes per selector: both are few and seldom change.
     pub(crate) fn node_changed(&mut self, cache: &Cache) {
         for (selector, nodes) in &mut self.nodes {
             nodes.follow(addresses_of(cache, selector), &mut self.pending);
         }
     }
 
-    /// The set of the quarantined addresses, in use.
+    /// The set of quarantined addresses. Panics if no policy uses the set.
     pub(crate) fn quarantine(&self) -> SetId {
         self.quarantine.as_ref().expect("a policy's quarantine is made before it is compiled").set
     }
 
-    /// Lets `user` use the quarantined addresses.
+    /// Registers `user` as a user of the quarantined addresses.
     pub(crate) fn acquire_quarantine(&mut self, cache: &Cache, user: &PolicyName) {
         let (identities, pending) = (&mut self.identities, &mut self.pending);
         let quarantine = self.quarantine.get_or_insert_with(|| Told {
@@ -73,7 +71,7 @@ impl AddressBook {
         quarantine.users.insert(user.clone());
     }
 
-    /// Follows the quarantined addresses.
+    /// Updates the set after a change of the quarantined addresses.
     pub(crate) fn quarantine_changed(&mut self, cache: &Cache) {
         if let Some(quarantine) = &mut self.quarantine {
             quarantine.follow(cache.quarantined().clone(), &mut self.pending);

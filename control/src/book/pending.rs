@@ -1,4 +1,4 @@
-//! What a batch did to the sets, netted: what comes and goes within it was never there.
+//! The net changes of a batch: a change that the same batch reverts does not appear.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use crate::contract::SetId;
 use crate::object::{PodPeer, PolicyName};
 use crate::selector::Selector;
 
-/// What makes two sets the same one over a fresh start.
+/// A set's meaning. Sets with equal keys keep their identity when the book starts over.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum SetKey {
     Group(PodPeer),
@@ -23,16 +23,16 @@ pub(super) enum SetKey {
     Quarantine,
 }
 
-/// Gives the identities of sets.
+/// Assigns identities to sets.
 #[derive(Debug, Default)]
 pub(super) struct Identities {
     pub(super) given: u64,
-    /// The sets of before a fresh start.
+    /// The sets from before the book started over, until the first commit.
     pub(super) before: AHashMap<SetKey, SetId>,
 }
 
 impl Identities {
-    /// The identity of a set of this meaning: that of before a fresh start, or a new one.
+    /// Returns the set's identity from before the book started over, or a new one.
     pub(super) fn of(&mut self, key: &SetKey) -> SetId {
         self.before.get(key).copied().unwrap_or_else(|| {
             self.given += 1;
@@ -41,15 +41,15 @@ impl Identities {
     }
 }
 
-/// What happened since the last commit.
+/// The changes since the last commit.
 #[derive(Debug, Default)]
 pub(super) struct Pending {
-    /// Sets that were not there. They are read whole at the end.
+    /// New sets. The commit reads their members from the cache.
     pub(super) fresh: BTreeSet<SetId>,
     pub(super) moves: BTreeMap<SetId, Moves>,
-    /// Policies whose port names stand for other numbers.
+    /// Policies with a port name whose numbers changed.
     pub(super) renumbered: BTreeSet<PolicyName>,
-    /// Whether something may have lost its last user or its last pod.
+    /// Whether any part may have lost its last user or its last pod.
     pub(super) idle: bool,
 }
 
@@ -79,7 +79,7 @@ impl Pending {
         }
     }
 
-    /// Replaces what a pod contributes to a set. `others` says whether another pod contributes an address.
+    /// Replaces a pod's contribution to a set. `others` returns whether another pod contributes an address.
     pub(super) fn shift(&mut self, set: SetId, old: &[IpAddr], new: &[IpAddr], others: impl Fn(IpAddr) -> bool) {
         for &address in new.iter().filter(|address| !old.contains(address) && !others(**address)) {
             self.add(set, address);
@@ -90,15 +90,15 @@ impl Pending {
     }
 }
 
-/// The removal of what nobody uses.
+/// The removal of unused sets.
 pub(super) struct Sweep<'a> {
     pub(super) pending: &'a mut Pending,
-    /// Sets that are gone and that somebody was told of.
+    /// Removed sets that an earlier commit reported.
     pub(super) dropped: &'a mut BTreeSet<SetId>,
 }
 
 impl Sweep<'_> {
-    /// Gives up a set. One that is as young as the batch was never told of.
+    /// Drops a set. A set that is new in this batch was never reported, and neither is its removal.
     pub(super) fn drop_set(&mut self, set: SetId) {
         self.pending.moves.remove(&set);
         if !self.pending.fresh.remove(&set) {
@@ -107,7 +107,7 @@ impl Sweep<'_> {
     }
 }
 
-/// The identity of a set that was not there, as far as this batch is concerned.
+/// Returns the set's identity and marks the set as new in this batch.
 pub(super) fn fresh(identities: &mut Identities, pending: &mut Pending, key: &SetKey) -> SetId {
     let set = identities.of(key);
     pending.fresh.insert(set);

@@ -1,4 +1,4 @@
-//! Named ports and the pods among which their numbers are looked up.
+//! Port names, and the pods among which rules look up their numbers.
 
 use std::sync::Arc;
 
@@ -7,20 +7,20 @@ use bulkhead_classifier::AddressSet;
 use super::addresses_of;
 use crate::object::{IpBlock, Transport};
 
-/// A port by name. The same name of two protocols is two.
+/// A port's protocol and name. The same name with another protocol is a different port name.
 pub(crate) type PortName = (Transport, Arc<str>);
 
-/// Among which pods an egress rule's port name is looked up.
+/// The pods among which an egress rule looks up a port name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Anywhere {
-    /// Among all endpoints of the cluster.
+    /// All endpoints of the cluster.
     Everybody,
-    /// Among those with an address in the block.
+    /// Endpoints with an address in the block.
     Block(IpBlock),
 }
 
 impl Anywhere {
-    /// Addresses outside do not count; none for no bound.
+    /// The addresses that count. `None` if all addresses count.
     pub(super) fn bounds(&self) -> Option<AddressSet> {
         match self {
             Self::Everybody => None,

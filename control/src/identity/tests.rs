@@ -17,7 +17,7 @@ fn numbers(identities: &Identities) -> Vec<(Identity, String)> {
     identities.iter().map(|(number, labels)| (number, labels.to_string())).collect()
 }
 
-/// By definition: whoever precedes chooses first.
+/// The definition: label sets choose in order of precedence.
 fn truth(sets: &BTreeSet<LabelSet>, count: u32) -> Vec<(Identity, String)> {
     let mut order: Vec<&LabelSet> = sets.iter().collect();
     order.sort_by_key(|labels| (labels.hash(), (*labels).clone()));
@@ -60,7 +60,7 @@ fn numbers_are_the_same_on_all_nodes_after_restarts_and_in_every_version() {
     let (one, other) = (of(&mut sets.iter()), of(&mut sets.iter().rev()));
     assert!(one.displaced.len() > 10, "only {} have not got their first choice", one.displaced.len());
     assert_eq!(numbers(&one), numbers(&other));
-    // What an upgrade must not change.
+    // An upgrade must not change these numbers.
     assert_eq!(one.of(&set(0)), of(&mut sets[..1].iter()).of(&set(0)));
     assert_eq!(set(0).hash(), 0x7290_a4f4_00c4_49ab);
 }
@@ -94,15 +94,15 @@ fn an_object_may_say_a_number_and_others_make_room() {
     let mut store = small(4);
     let given: Vec<Identity> = (0..4).map(|at| store.add(&set(at)).unwrap()).collect();
     store.remove(&set(3));
-    // The seed's Table 2-1, whose numbers no derivation gives.
+    // Example numbers that no derivation yields.
     let table = [("role=db", 10_001), ("role=frontend", 10_002), ("role=backend", 10_003)];
     for (text, number) in table {
         assert!(store.assign(&LabelSet::of_pod("default", &labels(text)), Identity(number)));
     }
     let db = LabelSet::of_pod("default", &labels("role=db"));
     assert_eq!((store.of(&db), store.add(&db)), (Some(Identity(10_001)), Some(Identity(10_001))));
-    assert!(!store.assign(&set(9), Identity(10_001)), "it is somebody else's");
-    assert!(store.assign(&set(9), given[0]), "whoever derived it gives it up");
+    assert!(!store.assign(&set(9), Identity(10_001)), "another object has set it");
+    assert!(store.assign(&set(9), given[0]), "the label set that derived it gets another number");
     assert_eq!(store.labels(given[0]), Some(&set(9)));
     assert!(store.of(&set(0)).is_some_and(|number| number != given[0]));
     let all: BTreeSet<Identity> = store.iter().map(|(number, _)| number).collect();

@@ -1,5 +1,5 @@
-//! ClusterNetworkPolicy, and AdminNetworkPolicy and BaselineAdminNetworkPolicy from which it came: what the cluster's administrator
-//! decides before and after NetworkPolicy.
+//! Policies of the cluster's administrator, which apply before and after NetworkPolicy: ClusterNetworkPolicy and its predecessors
+//! AdminNetworkPolicy and BaselineAdminNetworkPolicy.
 //!
 //! Source: sigs.k8s.io/network-policy-api, "API Overview", and the types of `policy.networking.k8s.io` v1alpha2 and v1alpha1.
 
@@ -10,23 +10,22 @@ use serde::{Deserialize, Serialize};
 
 use super::{Enforcement, PodPeer, PolicyName, PolicyRule, Position};
 
-/// Where a rule stands among the three layers that Kubernetes knows. The tiers are asked in this order.
-/// Source: sigs.k8s.io/network-policy-api, "API Overview".
+/// The layer of a rule, in order of evaluation. Source: sigs.k8s.io/network-policy-api, "API Overview".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Tier {
-    /// What the cluster's administrator decides before everybody else.
+    /// Administrator's rules that take precedence over NetworkPolicy.
     Admin,
-    /// NetworkPolicy: what it says of a pod that it isolates is final.
+    /// NetworkPolicy. Its verdict is final for a pod that it isolates.
     NetworkPolicy,
-    /// What the administrator decides where no NetworkPolicy isolates.
+    /// Administrator's rules for traffic that no NetworkPolicy isolates.
     Baseline,
 }
 
 impl Tier {
-    /// All of them, in their order.
+    /// All tiers in order of evaluation.
     pub const ALL: [Self; 3] = [Self::Admin, Self::NetworkPolicy, Self::Baseline];
 
-    /// As Kubernetes writes it.
+    /// The tier's name in Kubernetes.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Admin => "Admin",
@@ -36,19 +35,19 @@ impl Tier {
     }
 }
 
-/// What a rule does with the traffic that it is the first of its tier to match.
+/// The action of a rule. In each tier, the first rule that matches the traffic decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum RuleAction {
-    /// Lets it through.
+    /// Allows the traffic.
     Accept,
-    /// Drops it.
+    /// Denies the traffic.
     Deny,
-    /// Leaves it to the next tier.
+    /// Leaves the decision to the next tier.
     Pass,
 }
 
 impl RuleAction {
-    /// As `policy.networking.k8s.io/v1alpha2` writes it.
+    /// The action's name in `policy.networking.k8s.io/v1alpha2`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Accept => "Accept",
@@ -58,22 +57,22 @@ impl RuleAction {
     }
 }
 
-/// The kinds of policies that have no namespace. Of rules with the same tier and priority an earlier kind's come first.
+/// The kinds of policies without a namespace. With equal tier and priority, rules of an earlier kind come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum ClusterPolicyKind {
-    /// `policy.networking.k8s.io/v1alpha2`.
+    /// A ClusterNetworkPolicy of `policy.networking.k8s.io/v1alpha2`.
     ClusterNetworkPolicy,
-    /// `policy.networking.k8s.io/v1alpha1`, the tier Admin.
+    /// An AdminNetworkPolicy of `policy.networking.k8s.io/v1alpha1`, in the tier Admin.
     AdminNetworkPolicy,
-    /// `policy.networking.k8s.io/v1alpha1`, the tier Baseline.
+    /// A BaselineAdminNetworkPolicy of `policy.networking.k8s.io/v1alpha1`, in the tier Baseline.
     BaselineAdminNetworkPolicy,
 }
 
 impl ClusterPolicyKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 3] = [Self::ClusterNetworkPolicy, Self::AdminNetworkPolicy, Self::BaselineAdminNetworkPolicy];
 
-    /// As Kubernetes writes it.
+    /// The kind's name in Kubernetes.
     pub const fn name(self) -> &'static str {
         match self {
             Self::ClusterNetworkPolicy => "ClusterNetworkPolicy",
@@ -86,14 +85,14 @@ impl ClusterPolicyKind {
 /// A cluster policy's kind and name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ClusterPolicyName {
-    /// The kind.
+    /// The policy's kind.
     pub kind: ClusterPolicyKind,
-    /// The name.
+    /// The policy's name.
     pub name: Arc<str>,
 }
 
 impl ClusterPolicyName {
-    /// The name under which the policy stands among those of namespaces. None of them has it: every one has a namespace.
+    /// Returns a key for maps that also hold NetworkPolicies. Its namespace is empty, so no NetworkPolicy has the same key.
     pub fn key(&self) -> PolicyName {
         PolicyName::new("", format!("{}/{}", self.kind.name(), self.name))
     }
@@ -106,33 +105,33 @@ impl fmt::Display for ClusterPolicyName {
     }
 }
 
-/// Where a cluster policy stands among the others: the least is asked first. Of equals (the API leaves them open) the name decides.
+/// A cluster policy's place in the order of evaluation, lowest first. The name breaks ties, whose order the API leaves open.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Rank {
     /// [`Tier::Admin`] or [`Tier::Baseline`].
     pub tier: Tier,
-    /// Less comes first. A [`ClusterPolicyKind::BaselineAdminNetworkPolicy`], which has none, comes after all that have one.
+    /// The priority; lower values come first. A [`ClusterPolicyKind::BaselineAdminNetworkPolicy`] has none and gets the last place.
     pub priority: u16,
-    /// The policy.
+    /// The policy's kind and name.
     pub name: ClusterPolicyName,
 }
 
 /// A ClusterNetworkPolicy, AdminNetworkPolicy or BaselineAdminNetworkPolicy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterPolicy {
-    /// Its name and its place among the others.
+    /// Its name and place in the order of evaluation.
     pub rank: Rank,
-    /// The pods that it is about, never those of the host's network.
+    /// The pods that the policy applies to. Never host-network pods.
     pub subject: PodPeer,
-    /// What is said of traffic towards them, in order. Without rules nothing is.
+    /// Rules for traffic towards the pods, in order. Empty if the policy does not apply to ingress.
     pub ingress: Vec<ClusterRule>,
-    /// What is said of traffic from them, in order.
+    /// Rules for traffic from the pods, in order. Empty if the policy does not apply to egress.
     pub egress: Vec<ClusterRule>,
-    /// Why the policy was not understood, when it was not: the rules concerned then accept nothing and deny everything.
+    /// The reason why the policy is invalid. `None` if the policy is valid. Its invalid rules accept nothing and deny everything.
     pub fault: Option<Arc<str>>,
-    /// Where it was read.
+    /// Its position in the source file. `None` if it comes from an API server.
     pub position: Option<Position>,
-    /// What its [`ENFORCEMENT_ANNOTATION`](super::ENFORCEMENT_ANNOTATION) says; none leaves it to the configuration.
+    /// The value of [`ENFORCEMENT_ANNOTATION`](super::ENFORCEMENT_ANNOTATION). `None` if absent: the configuration decides.
     #[serde(default)]
     pub enforcement: Option<Enforcement>,
 }
@@ -140,10 +139,10 @@ pub struct ClusterPolicy {
 /// One element of a cluster policy's `ingress` or `egress` list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterRule {
-    /// Its name, which need not be its alone.
+    /// Its name, which need not be unique. `None` if the rule has none.
     pub name: Option<Arc<str>>,
-    /// What happens.
+    /// The action for matching traffic.
     pub action: RuleAction,
-    /// To which traffic. Peers are absent only in what stands for a rule that was not understood; a list without any names nobody.
+    /// The matching traffic. Its peers are `None` only in the replacement for an invalid rule; an empty list matches nothing.
     pub traffic: PolicyRule,
 }

@@ -1,4 +1,4 @@
-//! Pods: what policy needs of them, and what tells one from an earlier one of its name.
+//! Pods, reduced to what policy needs, and what distinguishes a pod from an earlier one of the same name.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -7,84 +7,84 @@ use serde::{Deserialize, Serialize};
 
 use super::{Labels, PodName, Transport, Workload};
 
-/// A port that a container declares.
+/// A named port that a container declares.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ContainerPort {
-    /// The name that policies may refer to.
+    /// The port's name, to which policies refer.
     pub name: Arc<str>,
-    /// Its protocol.
+    /// The port's protocol.
     pub transport: Transport,
-    /// Its number on the pod's address.
+    /// The port's number on the pod's addresses.
     pub port: u16,
 }
 
-/// A port of its node that a container has for itself.
+/// A port of the node that leads to a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct HostPort {
-    /// The node's address at which it answers (`hostIP`); none for every one. An unspecified address stands for all of its family.
+    /// The node address at which the port answers (`hostIP`). `None` for all; an unspecified address for all of its family.
     pub address: Option<IpAddr>,
-    /// Its protocol.
+    /// The port's protocol.
     pub transport: Transport,
-    /// Its number on the node's addresses (`hostPort`).
+    /// The port's number on the node's addresses (`hostPort`).
     pub number: u16,
-    /// Its number on the pod's address (`containerPort`).
+    /// The port's number on the pod's addresses (`containerPort`).
     pub port: u16,
 }
 
-/// A pod.
+/// A pod, which has its own network or that of its node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pod {
-    /// Namespace and name.
+    /// The pod's namespace and name.
     pub name: PodName,
-    /// Its labels.
+    /// The pod's labels.
     pub labels: Labels,
-    /// The node it is bound to, none while it waits for one.
+    /// The pod's node. `None` until the scheduler has assigned one.
     pub node: Option<Arc<str>>,
-    /// Its addresses (`status.podIPs`), none before the network is set up. At most one of each family.
+    /// The pod's addresses (`status.podIPs`), at most one per family. Empty until its network is set up.
     pub addresses: Vec<IpAddr>,
-    /// The MAC address of its interface where a network annotation tells it.
+    /// The MAC address of its interface. `None` unless a network annotation contains one.
     pub mac: Option<[u8; 6]>,
-    /// Whether it shares the node's network; then its address is the node's and policies do not select it.
+    /// Whether the pod uses the node's network and addresses. Policies do not select such pods.
     pub host_network: bool,
-    /// Whether it has ended (`Succeeded`, `Failed`): its address may belong to another pod already.
+    /// Whether the pod has ended (`Succeeded`, `Failed`). Another pod may already have its address.
     pub finished: bool,
-    /// What tells it from an earlier pod of its name; none where its object does not say.
+    /// Distinguishes the pod from an earlier one of the same name. `None` if the object has no UID.
     #[serde(default)]
     pub uid: Option<Uid>,
-    /// What tells whether it or another pod has an address that both say is theirs.
+    /// The pod's stage and age, which decide which of two pods has an address that both claim.
     pub lifetime: Lifetime,
-    /// The named ports of its containers and of its restartable init containers ("sidecars").
+    /// Named ports of its containers and restartable init containers ("sidecars").
     pub ports: Vec<ContainerPort>,
-    /// The ports of its node that these containers have for themselves; none for a pod on the host network, which has all its ports there.
-    /// Most pods have none: a slice without elements takes no memory beyond its place here.
+    /// The host ports of these containers. Empty for a host-network pod, which has all its ports on the node. Most pods have none, and an
+    /// empty box needs no allocation.
     #[serde(default)]
     pub host_ports: Box<[HostPort]>,
-    /// The workload that has made it; `None` if nothing has, and of pods that an API server tells.
+    /// The workload that created the pod. `None` if none did, or if the pod comes from an API server.
     #[serde(default)]
     pub owner: Option<Arc<Workload>>,
-    /// Whether it is not there yet: it stands for the pods that a workload's template or a manifest will make, and its addresses are
-    /// nobody's. Only [`Templates::Read`](crate::source::Templates) makes such pods, so no vswitch ever knows one.
+    /// Whether the pod represents future pods of a workload's template or manifest. No pod has its addresses yet. Only
+    /// [`Templates::Read`](crate::source::Templates) creates such pods, so a vswitch never sees one.
     #[serde(default)]
     pub planned: bool,
 }
 
 impl Pod {
-    /// Whether policies may select the pod and name it as a peer: it runs, on the pod network, with an address.
+    /// Whether policies may select the pod or name it as a peer: it has not finished, is on the pod network and has an address.
     pub fn is_endpoint(&self) -> bool {
         !self.host_network && !self.finished && !self.addresses.is_empty()
     }
 }
 
-/// The UID by which a pod's node knows it: `metadata.uid`, and for a static pod the annotation [`STATIC_POD_ANNOTATION`]. Only whether
-/// two are the same matters, so this is a fingerprint (FNV-1a, 128 bits), which takes less memory than the text.
+/// The UID by which the pod's node knows it: `metadata.uid`, or [`STATIC_POD_ANNOTATION`] for a static pod. Only equality matters, so this
+/// is a fingerprint (FNV-1a, 128 bits), which is smaller than the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Uid([u64; 2]);
 
-/// The annotation of a static pod's object with the UID by which the kubelet knows the pod, and names it to a CNI plugin.
+/// The annotation of a static pod with the UID that the kubelet uses and passes to a CNI plugin.
 pub const STATIC_POD_ANNOTATION: &str = "kubernetes.io/config.hash";
 
 impl Uid {
-    /// The UID that is written so; none for an empty text.
+    /// Computes the fingerprint of a UID. `None` for an empty text.
     pub fn of(text: &str) -> Option<Self> {
         /// The offset basis and the prime of FNV-1a with 128 bits.
         const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
@@ -96,19 +96,19 @@ impl Uid {
     }
 }
 
-/// How far a pod is in its life.
+/// A pod's stage and age.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Lifetime {
-    /// Whether it is being deleted (`metadata.deletionTimestamp`): its network may be gone already.
+    /// Whether the pod is being deleted (`metadata.deletionTimestamp`). Its network may already be gone.
     pub terminating: bool,
-    /// Whether it runs (`status.phase`), or does not say.
+    /// Whether the pod is running (`status.phase`) or has no phase.
     pub running: bool,
-    /// When its node took it on (`status.startTime`).
+    /// The time at which the node accepted the pod (`status.startTime`). `None` if unknown.
     pub started: Option<Timestamp>,
-    /// When its object was made (`metadata.creationTimestamp`).
+    /// Creation time of its object (`metadata.creationTimestamp`). `None` if unknown.
     pub created: Option<Timestamp>,
-    /// Where its node's container runtime has given it its addresses: the number of that [`Attachment`]. What an object says comes
-    /// later than that, so of two pods of one node the one that was attached last has an address.
+    /// The number of the [`Attachment`] by which the container runtime assigned its addresses. `None` if unknown. Objects lag behind, so of
+    /// two pods on one node that claim an address, the one with the later attachment has it.
     ///
     /// [`Attachment`]: crate::attachments::Attachment
     #[serde(skip)]
@@ -116,8 +116,7 @@ pub struct Lifetime {
 }
 
 impl Lifetime {
-    /// Whether of two pods with one address it must be this one that has it: the other one is being deleted, or does not run,
-    /// or is older. False both ways where that cannot be told.
+    /// Whether this pod certainly has an address that both claim: the other one terminates, does not run or is older. False if undecidable.
     pub fn beats(&self, other: &Self) -> bool {
         let stage = |of: &Self| (!of.terminating, of.running);
         let age = |of: fn(&Self) -> Option<Timestamp>| of(self).zip(of(other)).map(|(own, other)| own.cmp(&other));
@@ -127,24 +126,24 @@ impl Lifetime {
     }
 }
 
-/// A point in time, in seconds, as the API server writes it: it says only which of two is later.
+/// A point in time with a resolution of 1 s. Supports only comparison: the later one is greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Timestamp(u64);
 
 impl Timestamp {
-    /// Reads `2026-01-31T23:59:59Z`, the one form that the API server writes. None for any other.
+    /// Parses `2026-01-31T23:59:59Z`, the only format that the API server writes. `None` for any other text.
     pub fn parse(text: &str) -> Option<Self> {
         const FORM: &[u8] = b"0000-00-00T00:00:00Z";
         let fits = |(&byte, &form): (&u8, &u8)| if form == b'0' { byte.is_ascii_digit() } else { byte == form };
         let is_such = text.len() == FORM.len() && text.bytes().zip(FORM).all(|(byte, form)| fits((&byte, form)));
-        // Its digits as one number: in this order the larger one is the later.
+        // The digits as one number, which is greater for a later time.
         let digits = text.bytes().filter(u8::is_ascii_digit);
         is_such.then(|| Self(digits.fold(0, |number, digit| number * 10 + u64::from(digit - b'0'))))
     }
 }
 
 impl Pod {
-    /// What the pod belongs to.
+    /// The workload that created the pod, or the pod itself if none did.
     pub fn workload(&self) -> Workload {
         match &self.owner {
             Some(owner) => Workload::clone(owner),

@@ -1,6 +1,6 @@
-//! Services and the endpoints behind them: what translation needs of both.
+//! Services and their endpoints, reduced to what address translation needs.
 //!
-//! The Service of the API is called [`ClusterService`] here: a `Service` without more is the classifier's range of ports.
+//! A Service of the API is called [`ClusterService`] here, because `Service` is the classifier's range of ports.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -13,64 +13,63 @@ use super::{ObjectName, Timestamp, Transport};
 /// A Service's namespace and name.
 pub type ServiceName = ObjectName;
 
-/// The label of a node with the name of its zone. Source: Kubernetes "Well-Known Labels, Annotations and Taints".
+/// The node label with the zone's name. Source: Kubernetes "Well-Known Labels, Annotations and Taints".
 pub const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
 
 /// A Service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterService {
-    /// Namespace and name.
+    /// The Service's namespace and name.
     pub name: ServiceName,
-    /// When its object was made; none where that does not say.
+    /// Creation time of the Service. `None` if unknown.
     pub created: Option<Timestamp>,
-    /// The proxy that it is meant for (label `service.kubernetes.io/service-proxy-name`); none for the cluster's own.
+    /// The label `service.kubernetes.io/service-proxy-name`. `None` if absent: the cluster's default proxy handles the Service.
     pub proxy: Option<Arc<str>>,
-    /// Its addresses in the cluster, at most one of each family. Empty for a headless Service and for an ExternalName: nothing of these
-    /// is translated.
+    /// Cluster addresses, at most one per family. Empty for a headless Service or an ExternalName, which are not translated.
     pub cluster_ips: Vec<IpAddr>,
-    /// Further addresses at which it is reached (`spec.externalIPs`).
+    /// External addresses (`spec.externalIPs`).
     pub external_ips: Vec<IpAddr>,
-    /// The addresses of its load balancer that nodes bind: those without `ipMode: Proxy`.
+    /// Load balancer addresses that nodes translate: those without `ipMode: Proxy`.
     pub balancer_ips: Vec<IpAddr>,
-    /// Its ports. No two have one name, and no two have one number and protocol.
+    /// The ports. Names are unique, and so are pairs of number and protocol.
     pub ports: Vec<ServicePort>,
-    /// Which endpoints its cluster addresses lead to.
+    /// The traffic policy for cluster addresses.
     pub internal_policy: TrafficPolicy,
-    /// Which endpoints its external addresses, load balancer and node ports lead to.
+    /// The traffic policy for external addresses, load balancer addresses and node ports.
     pub external_policy: TrafficPolicy,
-    /// For how many seconds after its last new connection a client stays with its endpoint; none without session affinity.
+    /// How long a client keeps its endpoint after its last new connection, in seconds. `None` without session affinity.
     pub affinity: Option<u32>,
-    /// Who may connect to the addresses of the load balancer; none for everybody.
+    /// Blocks of clients that may connect to load balancer addresses. `None` permits all clients.
     pub source_ranges: Option<Vec<IpNet>>,
-    /// Where each node tells its load balancer whether it has endpoints; only with the external policy Local.
+    /// The port at which each node answers health checks. `None` unless the external policy is Local.
     pub health_check_port: Option<u16>,
 }
 
 /// A port of a Service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServicePort {
-    /// Its name, by which endpoint slices refer to it; empty where the Service has one port only.
+    /// The name by which EndpointSlices refer to the port. May be empty if the Service has only one port.
     pub name: Arc<str>,
-    /// The protocol.
+    /// The port's protocol.
     pub transport: Transport,
-    /// Its number at the addresses of the Service.
+    /// The port's number at the Service's addresses.
     pub port: u16,
-    /// Its number at the addresses of nodes.
+    /// The port's number at node addresses. `None` without a node port.
     pub node_port: Option<u16>,
 }
 
-/// Which endpoints may be chosen.
+/// The endpoints that new connections may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum TrafficPolicy {
-    /// Those of all nodes.
+    /// Endpoints on all nodes.
     #[default]
     Cluster,
-    /// Those of the node that the packet is at.
+    /// Endpoints on the node that handles the packet.
     Local,
 }
 
 impl TrafficPolicy {
-    /// As Kubernetes writes it.
+    /// The policy's name in Kubernetes.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Cluster => "Cluster",
@@ -79,69 +78,69 @@ impl TrafficPolicy {
     }
 }
 
-/// Some of the endpoints of a Service.
+/// A subset of a Service's endpoints.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndpointSlice {
-    /// Namespace and name.
+    /// The slice's namespace and name.
     pub name: ObjectName,
-    /// The name of its Service, in its namespace; none where it belongs to none.
+    /// The name of its Service, in the same namespace. `None` if the slice belongs to no Service.
     pub service: Option<Arc<str>>,
-    /// Whether it is marked as one of a headless Service, which is not translated.
+    /// Whether the slice is labelled as that of a headless Service, which is not translated.
     pub headless: bool,
-    /// The ports that each of its endpoints serves. Those without a name or a number are left out.
+    /// The ports that each endpoint serves. Ports without a name or number are omitted.
     pub ports: Vec<EndpointPort>,
-    /// The endpoints, all of one family; those of a slice of domain names are left out.
+    /// The endpoints, all of one family. Empty for slices of domain names.
     pub endpoints: Vec<Endpoint>,
 }
 
 impl EndpointSlice {
-    /// The Service that it belongs to.
+    /// The namespace and name of its Service. `None` if the slice belongs to no Service.
     pub fn service_name(&self) -> Option<ServiceName> {
         let service = self.service.clone()?;
         Some(ServiceName { namespace: self.name.namespace.clone(), name: service })
     }
 }
 
-/// A port of endpoints.
+/// A port of all endpoints of a slice.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndpointPort {
-    /// The name of the Service's port that it serves.
+    /// The name of the Service port.
     pub name: Arc<str>,
-    /// The protocol.
+    /// The port's protocol.
     pub transport: Transport,
-    /// Its number at the endpoints, which may differ from the Service's and from that in another slice.
+    /// The port's number at the endpoints. May differ from the Service's number and between slices.
     pub port: u16,
 }
 
-/// One that serves: usually a pod.
+/// An endpoint of a Service, usually a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Endpoint {
-    /// Its address: the first one of the object's, since the others are alternatives.
+    /// The first address of the endpoint in the object; the others are alternatives.
     pub address: IpAddr,
-    /// Its node; none where that is not told, which no node counts as its own.
+    /// The endpoint's node. `None` if unknown: no node treats such an endpoint as local.
     pub node: Option<Arc<str>>,
-    /// Whether it takes new connections.
+    /// Whether the endpoint accepts new connections.
     pub ready: bool,
-    /// Whether it still answers.
+    /// Whether the endpoint still answers.
     pub serving: bool,
-    /// Whether it is about to end.
+    /// Whether the endpoint is terminating.
     pub terminating: bool,
-    /// From where it is to be used; none where every node may. Boxed, since few have hints.
+    /// The nodes and zones that should use the endpoint. `None` for all nodes. Boxed, because few endpoints have hints.
     pub hints: Option<Box<Hints>>,
 }
 
 impl Endpoint {
-    /// Whether it is of use when no endpoint is ready: it ends, and answers until then.
+    /// Whether the endpoint is terminating but still serves, so that it may be used if no endpoint is ready.
     pub const fn is_draining(&self) -> bool {
         !self.ready && self.serving && self.terminating
     }
 }
 
-/// From where an endpoint is to be used, as the controller of slices decides.
+/// The nodes and zones that should use an endpoint, as the EndpointSlice controller decides.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hints {
-    /// From these nodes; empty where nodes are not told.
+    /// Names of nodes. Empty if the controller gives no hints for nodes.
     pub nodes: Vec<Arc<str>>,
-    /// From the nodes of these zones; empty where zones are not told.
+    /// Names of zones. Empty if the controller gives no hints for zones.
     pub zones: Vec<Arc<str>>,
 }

@@ -1,18 +1,19 @@
-//! What a pod belongs to: the object that has made it and will replace it.
+//! The workload of a pod: the object that created the pod and will replace it.
 
 use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// What makes pods of one kind: a Deployment, a `StatefulSet`, a `CronJob`. A pod that nothing makes is its own workload.
+/// The controller that creates a group of pods, such as a Deployment, `StatefulSet` or `CronJob`. A pod without a controller is its own
+/// workload.
 ///
-/// Pods of one workload have the same labels and ports but for what its controller adds, so that policies treat them alike.
+/// Pods of one workload have the same ports, and the same labels except those that the controller adds. So policies treat them alike.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Workload {
-    /// `Deployment`, `StatefulSet`, or any other kind that a controller has; `Pod` for a pod that nothing makes.
+    /// The controller's kind, such as `Deployment`, or `Pod` for a pod without a controller.
     pub kind: Arc<str>,
-    /// Its name; its namespace is that of its pods.
+    /// The controller's name, in the same namespace as its pods.
     pub name: Arc<str>,
 }
 

@@ -1,4 +1,4 @@
-//! What the classes and the rows of sides are made of.
+//! Builds the classes and the rows of sides.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -13,12 +13,12 @@ use crate::contract::{Endpoint, ListId, Peers, SetId, TieredList};
 use crate::pipeline::UNBOUND;
 use crate::renderer::mirror::Mirror;
 
-/// The lists that pods have, and the sets that their rules name.
+/// The pods' rule lists, and the sets that their rules match.
 #[derive(Debug, Default)]
 pub(super) struct Lists {
     pub(super) all: Vec<Arc<TieredList>>,
     numbers: AHashMap<ListId, ListNumber>,
-    /// Ascending.
+    /// Sorted, without duplicates.
     pub(super) sets: Vec<SetId>,
 }
 
@@ -49,7 +49,7 @@ impl Lists {
     }
 }
 
-/// Whose an address is, and the rules of whoever has it.
+/// An address's owner and the owner's rule lists.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct HeldBy {
     pub(super) holder: Holder,
@@ -61,17 +61,17 @@ impl HeldBy {
     const NOBODY: Self = Self { holder: Holder::Outside, egress: None, ingress: None };
 }
 
-/// Numbers the classes as the cut meets them.
+/// Assigns numbers to classes in the order in which the partition reaches them.
 #[derive(Debug)]
 pub(super) struct Classes {
-    /// By number; nobody first.
+    /// By number. The first one is `NOBODY`.
     pub(super) holders: Vec<HeldBy>,
     holder_numbers: AHashMap<HeldBy, u32>,
     /// The sets of each signature, ascending.
     pub(super) signatures: Vec<Arc<[u32]>>,
     signature_numbers: AHashMap<Arc<[u32]>, u32>,
     numbers: AHashMap<(Family, u32, u32), ClassId>,
-    /// The signature and the holder of each class.
+    /// The signature and the holder of each class, by number.
     pub(super) keys: Vec<(u32, u32)>,
 }
 
@@ -95,7 +95,7 @@ impl Classes {
         })
     }
 
-    /// The class of addresses that are in these sets and have this holder.
+    /// Returns the class of addresses that are in these sets and have this holder.
     pub(super) fn class(&mut self, family: Family, inside: &[u32], holder: Option<u32>) -> ClassId {
         let signature = match self.signature_numbers.get(inside) {
             Some(&known) => known,
@@ -116,7 +116,7 @@ impl Classes {
     }
 }
 
-/// Who has which address. What a node says is its own is no pod's.
+/// Maps addresses to holders. An address that both a node and a pod claim is the node's.
 pub(super) fn holders(mirror: &Mirror, lists: &Lists, classes: &mut Classes) -> AHashMap<IpAddr, u32> {
     let mut holders = AHashMap::new();
     for endpoint in mirror.endpoints().values() {
@@ -136,7 +136,7 @@ pub(super) fn holders(mirror: &Mirror, lists: &Lists, classes: &mut Classes) -> 
     holders
 }
 
-/// The addresses of all pods that run.
+/// Returns the addresses of all unfinished pods.
 pub(super) fn members(cache: &Cache, regions: &[Vec<Region>; 2]) -> Vec<Member> {
     let pods = cache.pods().map(|(_, pod)| pod).filter(|pod| !pod.finished);
     let there = pods.filter(|pod| !pod.host_network || pod.node.is_some());
@@ -155,7 +155,7 @@ pub(super) fn members(cache: &Cache, regions: &[Vec<Region>; 2]) -> Vec<Member> 
     members
 }
 
-/// The classes that each set holds, by which lists become rows.
+/// Builds the lists' rows from the classes in each set.
 pub(super) struct Rows {
     classes_of_set: AHashMap<SetId, Vec<u32>>,
     classes: usize,
@@ -173,7 +173,7 @@ impl Rows {
         Self { classes_of_set, classes: classes.keys.len(), sides: vec![Side::open()] }
     }
 
-    /// The lists with their rows, and the sides that these name.
+    /// Returns the lists with their rows, and the sides that the rows refer to.
     pub(super) fn fill(mut self, lists: Vec<Arc<TieredList>>) -> (Vec<Listed>, Vec<Side>) {
         let mut named: Vec<Vec<u32>> = vec![Vec::new(); self.classes];
         let lists = lists.into_iter().map(|list| {
@@ -184,7 +184,7 @@ impl Rows {
         (lists, self.sides)
     }
 
-    /// What a list says to each class: classes that the same rules name have the same side. `named` is empty before and after.
+    /// Returns the list's side for each class, by number. Classes that the same rules match share it. `named` is empty before and after.
     fn row(&mut self, list: &TieredList, named: &mut [Vec<u32>]) -> Vec<u32> {
         let mut touched: Vec<u32> = Vec::new();
         for (rule, at) in list.rules.iter().zip(0..) {
@@ -216,7 +216,7 @@ impl Rows {
         row
     }
 
-    /// A new side: what a list says to somebody whom these of its rules name, beside those that name everybody.
+    /// Adds the side of a list towards a peer that these rules match, in addition to rules that match every peer.
     fn side(&mut self, list: &TieredList, named: &[u32]) -> u32 {
         let mut named = named.iter().peekable();
         let rules = list.rules.iter().zip(0..).filter(|(rule, at)| {

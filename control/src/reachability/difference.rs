@@ -1,19 +1,18 @@
-//! What two states say differently, for all addresses and ports.
+//! The differences between the verdicts of two states, for all addresses and ports.
 //!
-//! **Purpose.** [`Difference`] pairs the classes of two states and keeps the pairs whose verdicts differ, with the ports and the
-//! decisions that make the difference.
+//! **Purpose.** [`Difference`] pairs the classes of two states. It keeps pairs whose verdicts differ, with the ports and the decisions that
+//! cause the difference.
 //!
-//! **Not its purpose.** It names no policies, files or workloads, and says nothing of who is in one state only.
+//! **Not its purpose.** Names of policies, files or workloads, and pods that only one state has.
 //!
 //! ```text
-//!  old classes x new classes --members and addresses in both--> joints --from x to--> same services get through? nothing
+//!  old classes x new classes --members and addresses in both--> joints --from x to--> same allowed services? no delta
 //!                                                                                 `-> Delta: protocol, ports, decisions
 //! ```
-//! A pod is compared with the pod of its name, family by family, so that it may have another address now. All other addresses are
-//! compared with themselves; those that are a pod's in either state are left to the pods.
+//! A pod is compared with the pod of the same name, per family, so its address may change. Each other address is compared with itself,
+//! unless it is a pod's in either state.
 //!
-//! **Invariant.** A connection of any two ends that both states have is in exactly one delta when its verdicts differ, and in none
-//! when they do not.
+//! **Invariant.** A connection whose two ends exist in both states is in exactly one delta if its verdict differs, and otherwise in none.
 
 mod comparison;
 
@@ -29,85 +28,85 @@ use super::{ClassId, Decision, Holder, Member, Protocol, Reachability};
 use crate::object::PodName;
 use crate::origin::Direction;
 
-/// A pod of both states, in one family.
+/// A pod that exists in both states, in one family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unit {
-    /// The pod.
+    /// The pod's namespace and name.
     pub pod: PodName,
-    /// Its address in the old state.
+    /// The pod's address in the old state.
     pub before: IpAddr,
-    /// Its address in the new state.
+    /// The pod's address in the new state.
     pub after: IpAddr,
     nodes: [Arc<str>; 2],
 }
 
-/// Ends that are of one class in the old state and of one class in the new one.
+/// The pods and addresses that share a class in the old state and a class in the new state.
 #[derive(Clone, Debug)]
 pub struct Joint {
     /// The class in the old state.
     pub before: ClassId,
     /// The class in the new state.
     pub after: ClassId,
-    /// The pods, by name.
+    /// The pods, sorted by name.
     pub units: Vec<Unit>,
-    /// The addresses that are no pod's in either state: outside the cluster, or nodes'.
+    /// Addresses of nodes or outside the cluster, which are no pod's in either state.
     pub addresses: AddressSet,
 }
 
-/// First and last address.
+/// The first and last address of a range.
 type AddressRange = (IpAddr, IpAddr);
 
-/// Ports of one protocol whose verdict differs.
+/// Ports of one protocol whose verdict differs, all in the same way.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Delta {
-    /// The protocol.
+    /// The protocol of the ports.
     pub protocol: Protocol,
-    /// Inclusive ranges, ascending and disjoint; all ports for protocols without ports.
+    /// Inclusive ranges, ascending and disjoint. All ports for protocols without ports.
     pub ports: Vec<(u16, u16)>,
-    /// Whether they get through in the new state; in the old one it is the contrary.
+    /// True if the new state allows and the old state denies connections to the ports; false for the reverse.
     pub allowed: bool,
-    /// The ends that say otherwise now.
+    /// The ends whose decision changed.
     pub because: Vec<Cause>,
 }
 
-/// An end that says otherwise now.
+/// An end of a connection whose decision changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Cause {
-    /// Egress for the source's rules, ingress for the destination's.
+    /// Egress if the source's rules decide, ingress if the destination's do.
     pub direction: Direction,
-    /// What it said.
+    /// The decision in the old state.
     pub before: Decision,
-    /// What it says.
+    /// The decision in the new state.
     pub after: Decision,
 }
 
-/// Two joints between which verdicts differ.
+/// Two joints with different verdicts in the two states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pair {
-    /// Who connects, as a place in [`Difference::joints`].
+    /// The joint that connects, as an index in [`Difference::joints`].
     pub from: usize,
-    /// To whom.
+    /// The destination's joint, as an index in [`Difference::joints`].
     pub to: usize,
-    /// What differs, as a place in [`Difference::deltas`]. Not for pods and their own nodes, where an [`OwnNode`] says otherwise.
+    /// An index in [`Difference::deltas`]. Not valid between a pod and its own node if an [`OwnNode`] exists for them.
     pub deltas: usize,
 }
 
-/// What differs between a pod and its own node, where that is not what differs between the pod and other nodes alike.
+/// The deltas between a pod and its own node, if they are not the same as between the pod and other nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnNode {
-    /// The pod's joint.
+    /// The pod's joint, as an index in [`Difference::joints`].
     pub joint: usize,
-    /// The pod, as a place among the joint's units.
+    /// The pod, as an index in [`Joint::units`].
     pub unit: usize,
-    /// The joint of addresses of its node.
+    /// The joint of addresses of its node, as an index in [`Difference::joints`].
     pub node: usize,
-    /// Whether it is the pod that connects.
+    /// Whether the pod connects to the node, not the node to the pod.
     pub outgoing: bool,
-    /// What differs.
+    /// An index in [`Difference::deltas`].
     pub deltas: usize,
 }
 
-/// See the module.
+/// The differences between two states.
 #[derive(Debug)]
 pub struct Difference {
     joints: Vec<Joint>,
@@ -120,7 +119,7 @@ pub struct Difference {
 }
 
 impl Difference {
-    /// No deltas.
+    /// The index of the empty list of deltas.
     pub const NONE: usize = 0;
 
     /// Compares two states.
@@ -143,37 +142,37 @@ impl Difference {
         difference
     }
 
-    /// The ends, each in one joint.
+    /// The joints. Each pod of both states is in one joint per family, and each other address in one.
     pub fn joints(&self) -> &[Joint] {
         &self.joints
     }
 
-    /// What differs, by the places that [`Pair`] and [`OwnNode`] name. The first, [`Difference::NONE`], is nothing.
+    /// The lists of deltas to which [`Pair`] and [`OwnNode`] refer. The first one, [`Difference::NONE`], is empty.
     pub fn deltas(&self) -> &[Vec<Delta>] {
         &self.deltas
     }
 
-    /// The joints between which verdicts differ, by `from`, then `to`.
+    /// The pairs of joints whose verdicts differ, sorted by `from`, then `to`.
     pub fn pairs(&self) -> &[Pair] {
         &self.pairs
     }
 
-    /// The pods and own nodes of which [`Difference::pairs`] does not say it right.
+    /// The pods and own nodes to which [`Difference::pairs`] does not apply.
     pub fn own_nodes(&self) -> &[OwnNode] {
         &self.own_nodes
     }
 
-    /// Pods that only the old state has in this family, with their addresses. They are not compared.
+    /// Pods that only the old state has in a family, with their addresses. They are not compared.
     pub fn only_before(&self) -> &[(PodName, IpAddr)] {
         &self.only_before
     }
 
-    /// Pods that only the new state has.
+    /// Pods that only the new state has in a family, with their addresses. They are not compared.
     pub fn only_after(&self) -> &[(PodName, IpAddr)] {
         &self.only_after
     }
 
-    /// The addresses that are a pod's in either state: no range of addresses speaks of them.
+    /// The addresses that are a pod's in either state. No [`Joint::addresses`] contains them.
     pub fn pods(&self) -> &AddressSet {
         &self.pods
     }
@@ -189,7 +188,7 @@ impl Difference {
         for member in after.members() {
             news.entry((&member.pod, member.address.is_ipv6())).or_default().push(member);
         }
-        // Rare pods have several addresses of a family; they are paired in order.
+        // If a pod has several addresses of a family, they are paired in order.
         news.values_mut().for_each(|members| members.reverse());
         for old in before.members() {
             match news.get_mut(&(&old.pod, old.address.is_ipv6())).and_then(Vec::pop) {
@@ -241,7 +240,7 @@ impl Difference {
         }
     }
 
-    /// Looks at each pod and its own nodes, of either state.
+    /// Compares each pod with its own nodes of both states.
     fn compare_own_nodes(&mut self, comparison: &mut Comparison<'_>) {
         let mut by_node: AHashMap<(usize, Arc<str>), Vec<usize>> = AHashMap::new();
         for (at, joint) in self.joints.iter().enumerate() {
@@ -280,7 +279,7 @@ impl Difference {
         }
     }
 
-    /// Drops the pairs of pods that are all on that node: each of them is told by itself.
+    /// Drops a pair of pods and a node if all these pods are on that node, because `own_nodes` lists each of them.
     fn drop_pairs_of_own_nodes(&mut self) {
         let mut told: AHashMap<(usize, usize, bool), usize> = AHashMap::new();
         for own in &self.own_nodes {

@@ -1,29 +1,28 @@
-//! Who reaches whom, at which ports, by which rules: answered by sets for all addresses and ports at once.
+//! Computes which addresses may connect, at which ports and by which rules, for all addresses and ports at once.
 //!
-//! **Purpose.** [`Reachability`] is one compiled state, ready to be asked. It cuts the address space into classes of addresses that no
-//! rule can tell apart, and says for two classes which services get through and which rule decides on either side. What compares two
-//! states, proves a claim, or looks for rules without effect, asks this and never samples.
+//! **Purpose.** [`Reachability`] is a compiled state for queries. It divides the address space into classes of addresses that no rule
+//! distinguishes. For two classes, it returns the allowed services and the deciding rule at either end. Callers that compare two states,
+//! prove a claim or find rules without effect use it instead of sampling.
 //!
-//! **Not its purpose.** No routes, sessions, Services or replies: it is what the policies say to first packets. No tables either, so
-//! that rules that a renderer refuses are answered for as they are written.
+//! **Not its purpose.** Routes, sessions, Services and replies: it evaluates policies for first packets only. Tables: its answers include
+//! rules that a renderer refuses.
 //!
 //! ```text
 //!  sets of the rules ---cut--> regions --alike--> classes: pods with the same lists in the same sets
 //!  holders: pods, nodes --'                                nodes, each by its addresses in the same sets
-//!                                                          outside: everything else, both families whole
-//!  list x class --the rules that name it--> Side (services, decision), shared by all classes that the same rules name
+//!                                                          outside: all other addresses of both families
+//!  list x class --the rules that match it--> Side (services, decision), shared by all classes that the same rules match
 //!  egress Side of `from` towards `to`, ingress Side of `to` towards `from` --> Verdicts
 //! ```
-//! Traffic between a pod and its own node is the one thing that a class does not tell: each question says whether it is that.
-//! Pods of one class may be on different nodes, else every node would have classes of its own.
+//! A class does not tell whether a pod and a node are on the same machine, so queries state that. Pods of one class may be on different
+//! nodes; otherwise each node would need its own classes.
 //!
-//! **Invariant.** Two addresses of one class have the same verdicts with every third address, but for own nodes. The regions cover
-//! every address once.
+//! **Invariant.** Two addresses of one class have the same verdicts with every third address, except their own nodes. Each address is in
+//! exactly one region.
 //!
-//! **What lost.** Probing each pair of pods with packets at the ports that rules name: exact only for the ports asked, and 10,000 pods
-//! are 100,000,000 pairs. Binary decision diagrams over addresses and ports: they join what classes keep apart, but an answer has to
-//! be turned back into rules and ranges, and the rule that decides is lost. Classes of pods by label: labels that no policy reads
-//! split them, and addresses in blocks do not.
+//! **What lost.** Probing each pair of pods at the ports in rules: exact only for those ports, and 10,000 pods are 100,000,000 pairs.
+//! Binary decision diagrams over addresses and ports: they merge classes, but lose the deciding rule. Classes of pods by label: labels that
+//! no policy reads split them needlessly, and address blocks do not split them.
 
 mod classes;
 pub mod difference;
@@ -48,42 +47,42 @@ use crate::origin::Direction;
 use crate::pipeline::Pipeline;
 use crate::renderer::mirror::Mirror;
 
-/// A class's number in one state.
+/// The number of a class in one state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClassId(u32);
 
 impl ClassId {
-    /// As a place in [`Reachability::classes`].
+    /// The class's index in [`Reachability::classes`].
     pub const fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// A list's number in one state.
+/// The number of a rule list in one state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct ListNumber(u32);
 
-/// Whose the addresses of a class are.
+/// The owner of a class's addresses.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Holder {
     /// Pods that policies may select.
     Pods,
-    /// These nodes, by name; more than one where several say that the address is theirs. Pods in the network of a node have its addresses.
+    /// Nodes, by name. Several if more than one claims the address. Includes their host-network pods.
     Nodes(Arc<[Arc<str>]>),
-    /// Nobody in the cluster.
+    /// No pod or node of the cluster.
     Outside,
 }
 
-/// Addresses of one family that no rule can tell apart, and whose own rules are the same.
+/// Addresses of one family that no rule distinguishes and whose own rules are the same.
 #[derive(Clone, Debug)]
 pub struct Class {
-    /// Whose they are.
+    /// The owner of the addresses.
     pub holder: Holder,
-    /// One of them, for a question that needs an address.
+    /// An example address: the first in the class.
     pub sample: IpAddr,
     egress: Option<ListNumber>,
     ingress: Option<ListNumber>,
-    /// The sets that they are in, as places among those of the state.
+    /// Indices in `Reachability::sets` of the sets that contain the addresses, ascending.
     sets: Arc<[u32]>,
 }
 
@@ -96,48 +95,47 @@ impl Class {
     }
 }
 
-/// An address of a pod.
+/// A pod's address and its class.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// The pod.
+    /// The pod's namespace and name.
     pub pod: PodName,
-    /// The address.
+    /// One of the pod's addresses.
     pub address: IpAddr,
-    /// Its class.
+    /// The address's class.
     pub class: ClassId,
-    /// The pod's node; [`UNBOUND`](crate::pipeline::UNBOUND) for a pod without.
+    /// The pod's node, or [`UNBOUND`](crate::pipeline::UNBOUND) if it has none.
     pub node: Arc<str>,
-    /// Whether it shares the node's network: then the address is its node's, and no policy selects it.
+    /// Whether the pod uses its node's network. Its address is then its node's, and no policy selects the pod.
     pub host_network: bool,
 }
 
-/// A rule list with what it says to each class.
+/// A rule list and its effect on each class.
 #[derive(Debug)]
 struct Listed {
     list: Arc<TieredList>,
-    /// A place in `sides` for each class.
+    /// For each class, an index in `sides`.
     row: Vec<u32>,
 }
 
-/// See the module.
+/// One compiled state, divided into classes of addresses.
 #[derive(Debug)]
 pub struct Reachability {
     classes: Vec<Class>,
-    /// IPv4, IPv6.
+    /// The regions of IPv4, then of IPv6.
     regions: [Vec<Region>; 2],
     lists: Vec<Listed>,
-    /// The first is that of an end without rules.
+    /// The first one is the side of an end without rules.
     sides: Vec<Side>,
-    /// The sets that rules name, ascending.
+    /// The sets that rules match, ascending.
     sets: Vec<SetId>,
     members: Vec<Member>,
-    /// The addresses of each node.
     nodes: BTreeMap<Arc<str>, Vec<IpAddr>>,
     nodes_of_pods: AHashMap<IpAddr, Arc<str>>,
 }
 
 impl Reachability {
-    /// The state of a pipeline that has a mirror: [`Pipeline::without_tables`], or one with which a mirror is registered.
+    /// Reads the state of a pipeline with a mirror, such as [`Pipeline::without_tables`].
     pub fn of(pipeline: &Pipeline, mirror: &Mirror) -> Self {
         let lists = Lists::of(mirror);
         let mut classes = Classes::new();
@@ -163,62 +161,61 @@ impl Reachability {
         }
     }
 
-    /// The classes; a [`ClassId`] is a place among them.
+    /// The classes. [`ClassId::index`] is an index in this slice.
     pub fn classes(&self) -> &[Class] {
         &self.classes
     }
 
-    /// The class of a number of this state.
+    /// The class with this number. Panics if the number is from another state and too large.
     pub fn class(&self, id: ClassId) -> &Class {
         &self.classes[id.index()]
     }
 
-    /// The class of an address.
+    /// The class that contains the address.
     pub fn class_at(&self, address: IpAddr) -> ClassId {
         class_at(&self.regions[Family::of(address) as usize], address)
     }
 
-    /// The whole address space in order, IPv4 first.
+    /// All regions in address order, IPv4 first. They cover the whole address space.
     pub fn regions(&self) -> impl Iterator<Item = &Region> {
         self.regions.iter().flatten()
     }
 
-    /// The place of an address's region among [`Reachability::regions`].
+    /// The index of an address's region in [`Reachability::regions`].
     pub fn region_at(&self, address: IpAddr) -> usize {
         let before = if address.is_ipv4() { 0 } else { self.regions[0].len() };
         before + region_at(&self.regions[Family::of(address) as usize], address)
     }
 
-    /// The whole address space cut where either state is, IPv4 first: first and last address, the class here and the class there.
+    /// The address space split at both states' region borders, IPv4 first: first and last address, class in this state, class in `other`.
     pub fn refined<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = (IpAddr, IpAddr, ClassId, ClassId)> + 'a {
         self.regions.iter().zip(&other.regions).flat_map(|(one, other)| refine(one, other))
     }
 
-    /// The addresses of nobody in the cluster: no pod's, no node's.
+    /// The addresses outside the cluster: of no pod and no node.
     pub fn outside(&self) -> AddressSet {
         let outside = self.regions().filter(|region| self.class(region.class).holder == Holder::Outside);
         AddressSet::of_ranges(outside.map(|region| (region.first, region.last)))
     }
 
-    /// The addresses of all pods that run, by pod; those in the network of their node too. Pods without an address or, in a node's
-    /// network, without a node are not among them.
+    /// The addresses of all unfinished pods, sorted by pod and address. Includes host-network pods unless they have no node.
     pub fn members(&self) -> &[Member] {
         &self.members
     }
 
-    /// The addresses of a pod.
+    /// The addresses of a pod. Empty if the pod is unknown.
     pub fn members_of(&self, pod: &PodName) -> &[Member] {
         let first = self.members.partition_point(|member| member.pod < *pod);
         let count = self.members[first..].partition_point(|member| member.pod == *pod);
         &self.members[first..first + count]
     }
 
-    /// The addresses of each node.
+    /// The addresses of each node, by the node's name.
     pub fn nodes(&self) -> &BTreeMap<Arc<str>, Vec<IpAddr>> {
         &self.nodes
     }
 
-    /// Whether one is a pod's address and the other one an address of its node.
+    /// Whether one address is a pod's and the other is its node's.
     pub fn is_own_node(&self, one: IpAddr, other: IpAddr) -> bool {
         let is = |pod, node| {
             let of = self.nodes_of_pods.get(&pod).and_then(|name| self.nodes.get(name));
@@ -227,8 +224,7 @@ impl Reachability {
         is(one, other) || is(other, one)
     }
 
-    /// What the rules of `class` in a direction say to `peer`, as a number: equal numbers are equal sides. Not for a pod and its own
-    /// node.
+    /// The number of the side of `class` towards `peer`. Equal numbers mean equal sides. Not valid between a pod and its own node.
     pub fn side_number(&self, class: ClassId, direction: Direction, peer: ClassId) -> u32 {
         match self.class(class).list(direction) {
             Some(list) => self.lists[list.0 as usize].row[peer.index()],
@@ -236,17 +232,17 @@ impl Reachability {
         }
     }
 
-    /// The sides by number.
+    /// All sides. Indices are the numbers that [`Reachability::side_number`] returns.
     pub fn sides(&self) -> &[Side] {
         &self.sides
     }
 
-    /// The number of the rule list of a class, where it has one: classes of the same list say the same to everybody.
+    /// The number of a class's rule list; equal lists treat every peer alike. `None` if the class has no rules in this direction.
     pub fn list_number(&self, class: ClassId, direction: Direction) -> Option<u32> {
         self.class(class).list(direction).map(|list| list.0)
     }
 
-    /// What the rules of `class` say to an address that is its own node's, of the class `node`.
+    /// The side of `class` towards an address of its own node, which is in the class `node`.
     pub fn own_node_side(&self, class: ClassId, direction: Direction, node: ClassId) -> Side {
         let Some(list) = self.class(class).list(direction) else { return Side::open() };
         let list = &self.lists[list.0 as usize];
@@ -261,7 +257,7 @@ impl Reachability {
         at.is_some_and(|at| self.class(class).sets.binary_search(&at).is_ok())
     }
 
-    /// The verdicts between two classes of one family. `own_node` says that one end is the other one's node.
+    /// The verdicts between two classes of one family. `own_node` is true if one end is the other's node.
     pub fn verdicts(&self, from: ClassId, to: ClassId, own_node: bool) -> Verdicts {
         if own_node {
             let egress = self.own_node_side(from, Direction::Egress, to);
@@ -272,14 +268,14 @@ impl Reachability {
         Verdicts::of(&self.sides[egress as usize], &self.sides[ingress as usize])
     }
 
-    /// The verdicts between two addresses; none where there is nothing to ask: the addresses are of two families, or the same.
+    /// The verdicts between two addresses. `None` if the addresses are equal or differ in family.
     pub fn between(&self, from: IpAddr, to: IpAddr) -> Option<Verdicts> {
         let is_askable = from != to && from.is_ipv4() == to.is_ipv4();
         is_askable.then(|| self.verdicts(self.class_at(from), self.class_at(to), self.is_own_node(from, to)))
     }
 }
 
-/// The classes as they are told, each with its first address as the sample.
+/// Builds the public classes, each with its first address as the sample.
 fn with_samples(classes: &Classes, regions: &[Vec<Region>; 2]) -> Vec<Class> {
     let mut samples: Vec<Option<IpAddr>> = vec![None; classes.keys.len()];
     for region in regions.iter().flatten() {

@@ -1,4 +1,4 @@
-//! The whole address space, cut where any rule or holder changes.
+//! Partitions the address space at each border of a set or holder.
 //!
 //! ```text
 //!  sets       |-----10.0.0.0/8-----|
@@ -14,18 +14,18 @@ use bulkhead_classifier::AddressSet;
 
 use super::ClassId;
 
-/// Neighbouring addresses of one class.
+/// A range of addresses of one class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
     /// The first address.
     pub first: IpAddr,
     /// The last address, of the same family.
     pub last: IpAddr,
-    /// The class of all of them.
+    /// The class of the addresses.
     pub class: ClassId,
 }
 
-/// The families as numbers, so that one sweep serves both.
+/// Address families by number, so that one algorithm handles both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Family {
     V4,
@@ -72,16 +72,16 @@ fn intervals(set: &AddressSet, family: Family) -> Vec<(u128, u128)> {
     }
 }
 
-/// Cuts a family. `class` names the class of the addresses that are in these of the sets, ascending, and of this holder.
+/// Partitions a family into regions, ascending. `class` returns the class of addresses in these sets (ascending) with this holder.
 ///
-/// `holders` are by position; an address that is not among them has none.
+/// `holders` maps addresses to holders; other addresses have none.
 pub(super) fn cut<'a, H: Copy>(
     family: Family,
     sets: impl Iterator<Item = &'a AddressSet>,
     holders: &AHashMap<IpAddr, H>,
     mut class: impl FnMut(&[u32], Option<H>) -> ClassId,
 ) -> Vec<Region> {
-    // Where a set begins (true) or ends; the place after its last address.
+    // A position, a set, and whether the set begins (true) or ended before that position.
     let mut edges: Vec<(u128, u32, bool)> = Vec::new();
     for (set, number) in sets.zip(0..) {
         for (first, last) in intervals(set, family) {
@@ -119,17 +119,17 @@ pub(super) fn cut<'a, H: Copy>(
     regions
 }
 
-/// The place of the region of an address of the family. The regions cover it, so that there is one.
+/// The index of the region that contains the address. `regions` must be of the address's family.
 pub(super) fn region_at(regions: &[Region], address: IpAddr) -> usize {
     regions.partition_point(|region| region.last < address)
 }
 
-/// The class at an address.
+/// The class of the address. `regions` must be of the address's family.
 pub(super) fn class_at(regions: &[Region], address: IpAddr) -> ClassId {
     regions[region_at(regions, address)].class
 }
 
-/// Both partitions of one family cut where either is: the ends of each piece, and its class in each.
+/// Splits one family at the borders of both partitions. Yields each piece's first and last address and its class in each partition.
 pub(super) fn refine<'a>(
     left: &'a [Region],
     right: &'a [Region],

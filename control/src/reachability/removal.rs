@@ -1,22 +1,20 @@
-//! What changes when rules or whole policies are removed, for all addresses and ports.
+//! The effect of removing rules or whole policies, for all addresses and ports.
 //!
-//! **Purpose.** [`Removals`] says whether a rule, a policy, or a group of both can go without any verdict changing, and why. It asks one
-//! compiled state and compiles nothing anew: a rule occurs in few lists, and few classes of peers are named by it.
+//! **Purpose.** [`Removals`] finds out whether a rule, a policy or a group of both can be removed without changing a verdict, and why. It
+//! uses one compiled state and compiles nothing: a rule occurs in few lists and matches few classes of peers.
 //!
-//! **Not its purpose.** It names no files and gives no advice. What a changed rule would do it does not say.
+//! **Not its purpose.** File names, advice, and the effect of changing a rule.
 //!
 //! ```text
-//!  rule --occurs in--> lists --sides that it names--> without it the same services get through? it does nothing there
-//!                                                 `--> they differ: does the other end of any connection let them through? it matters
+//!  rule --occurs in--> lists --sides that it matches--> same allowed services without it? no effect there
+//!                                                   `--> different: does the other end allow any of them? the rule matters
 //! ```
-//! **Invariant.** A removal is harmless exactly when [`Difference`](super::difference::Difference) between the state and the same state
-//! without what is removed is empty. The state must be one of
-//! [`Pipeline::with_every_rule`](crate::pipeline::Pipeline::with_every_rule): else what others leave nothing to do is not there to be asked
-//! about.
+//! **Invariant.** A removal is harmless exactly if [`Difference`](super::difference::Difference) between the states with and without the
+//! removed rules is empty. The state must come from [`Pipeline::with_every_rule`](crate::pipeline::Pipeline::with_every_rule). Other states
+//! omit rules that other rules make redundant.
 //!
-//! **What lost.** Compiling the state without each rule and comparing: exact as well, and the slow truth of the tests, but seconds for each
-//! of some thousand rules. Comparing rules pairwise, as linters of single files do: two that together cover a third are not found, and
-//! neither is what the other end of the connection denies.
+//! **What lost.** Compiling the state without each rule and comparing: the tests' reference, but seconds for each of thousands of rules.
+//! Comparing rules in pairs, as linters do: misses two rules that together cover a third, and denials at the other end.
 
 mod reason;
 
@@ -32,42 +30,42 @@ use crate::contract::{Peers, Tier, TierRule};
 use crate::object::PolicyName;
 use crate::origin::{Direction, Origin, Origins};
 
-/// What is removed.
+/// The rules and policies to remove.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Removal {
-    /// Rules, by the number of their origin.
+    /// Rules, by origin number.
     pub rules: BTreeSet<OriginId>,
-    /// Whole policies, with their rules and the isolation that selecting a pod means. Of a cluster policy its
+    /// Whole policies, with their rules and their isolation of pods. Cluster policies by their
     /// [key](crate::object::ClusterPolicyName::key).
     pub policies: BTreeSet<PolicyName>,
 }
 
 impl Removal {
-    /// One rule.
+    /// The removal of one rule.
     pub fn of_rule(rule: OriginId) -> Self {
         Self { rules: [rule].into(), ..Self::default() }
     }
 }
 
-/// See the module.
+/// A state from which rules and policies are removed step by step.
 #[derive(Debug)]
 pub struct Removals<'a> {
     state: &'a Reachability,
-    /// By list number.
+    /// Occurrences, by list number.
     lists: Vec<Occurrence>,
-    /// By side number: the list, and the positions of its rules that name those whom the side is about.
+    /// By side number: the list, and the indices of its rules that match the side's peers.
     named: Vec<(ListNumber, Box<[u32]>)>,
-    /// By side number: what gets through without what has been removed so far.
+    /// By side number: the services that remain allowed after all removals so far.
     allowed: Vec<Arc<ServiceSet>>,
     lists_of_rule: AHashMap<OriginId, Vec<ListNumber>>,
     lists_of_policy: AHashMap<PolicyName, BTreeSet<ListNumber>>,
     rules_of_policy: AHashMap<PolicyName, BTreeSet<OriginId>>,
-    /// By class: how many pods' addresses there are, and on which nodes.
+    /// By class: the number of pods' addresses, and the pods' nodes.
     members: Vec<(usize, BTreeSet<Arc<str>>)>,
     removed: Removal,
 }
 
-/// A list, and who has it.
+/// A rule list and the pods that have it.
 #[derive(Debug)]
 struct Occurrence {
     direction: Direction,
@@ -80,14 +78,14 @@ struct Occurrence {
 /// A list that a removal changes.
 struct Changed {
     list: ListNumber,
-    /// What gets through instead, by side number.
+    /// The allowed services after the removal, by side number.
     sides: AHashMap<u32, Arc<ServiceSet>>,
-    /// Whether traffic with own nodes may be judged otherwise: for rules of NetworkPolicies it is not.
+    /// Whether verdicts between pods and their own nodes may change. Rules of NetworkPolicies do not affect them.
     concerns_own_nodes: bool,
 }
 
 impl<'a> Removals<'a> {
-    /// Nothing is removed yet.
+    /// Prepares the state, without removing anything.
     pub fn of(state: &'a Reachability, origins: &Origins) -> Self {
         let mut members = vec![(0, BTreeSet::new()); state.classes.len()];
         for member in &state.members {
@@ -164,13 +162,13 @@ impl<'a> Removals<'a> {
         }
     }
 
-    /// Whether no verdict changes when this is removed, beside what has been removed before.
+    /// Whether removing this, in addition to earlier removals, changes no verdict.
     pub fn is_harmless(&self, removal: &Removal) -> bool {
         let changed = self.changed(removal);
         !changed.iter().any(|one| self.is_felt(one, &changed, removal))
     }
 
-    /// Removes it: later questions are about the state without it.
+    /// Removes the rules and policies. Later queries use the state without them.
     pub fn remove(&mut self, removal: &Removal) {
         for one in self.changed(removal) {
             for (side, allowed) in one.sides {
@@ -181,7 +179,7 @@ impl<'a> Removals<'a> {
         self.removed.policies.extend(removal.policies.iter().cloned());
     }
 
-    /// The rules of which a policy has made something: those that name nobody are not among them.
+    /// The rules in the state that come from a policy. Excludes rules without matching addresses.
     pub fn rules_of(&self, policy: &PolicyName) -> impl Iterator<Item = OriginId> {
         self.rules_of_policy.get(policy).into_iter().flatten().copied()
     }
@@ -199,14 +197,14 @@ impl<'a> Removals<'a> {
         &self.lists[list.0 as usize]
     }
 
-    /// Whether nothing isolates the pods of a list any more, of those that do.
+    /// Whether all policies that isolate the pods of a list are removed. False if no policy isolates them.
     fn is_open(&self, list: ListNumber, removal: &Removal) -> bool {
         let isolating = &self.occurrence(list).isolating;
         let goes = |policy| self.removed.policies.contains(policy) || removal.policies.contains(policy);
         !isolating.is_empty() && isolating.iter().all(goes)
     }
 
-    /// The rules at these positions that are left. `gone` are rules that go, beside those that have gone before.
+    /// The remaining rules at these indices. `gone` are rules to omit, in addition to those already removed.
     fn left(
         &self,
         list: ListNumber,
@@ -254,7 +252,7 @@ impl<'a> Removals<'a> {
         Changed { list, sides, concerns_own_nodes: opens || self.rules(list).iter().any(is_around) }
     }
 
-    /// Whether a connection of a pod that has the list gets another verdict.
+    /// Whether any connection of a pod that has the list gets another verdict.
     fn is_felt(&self, one: &Changed, all: &[Changed], removal: &Removal) -> bool {
         let Occurrence { direction, holders, .. } = self.occurrence(one.list);
         let mut same: AHashSet<(u32, u32)> = AHashSet::new();
@@ -277,7 +275,7 @@ impl<'a> Removals<'a> {
         one.concerns_own_nodes && holders.iter().any(|&pod| self.is_felt_at_own_node(one.list, pod, removal))
     }
 
-    /// Whether two classes of one family have ends that may connect, other than a pod and its own node.
+    /// Whether two classes contain two ends of one family that may connect and are not a pod and its own node.
     fn is_connection(&self, pod: ClassId, peer: ClassId) -> bool {
         let (one, other) = (self.state.class(pod), self.state.class(peer));
         one.sample.is_ipv4() == other.sample.is_ipv4()
@@ -300,7 +298,7 @@ impl<'a> Removals<'a> {
         })
     }
 
-    /// The classes of the addresses that the own nodes of a class of pods have, in its family.
+    /// The classes of addresses of these pods' own nodes, in the pods' family.
     fn own_nodes(&self, pod: ClassId) -> impl Iterator<Item = ClassId> {
         let is_v4 = self.state.class(pod).sample.is_ipv4();
         let nodes = self.members[pod.index()].1.iter().filter_map(|node| self.state.nodes.get(node));
@@ -310,11 +308,11 @@ impl<'a> Removals<'a> {
     }
 }
 
-/// Which rules of a list name whom.
+/// Finds the rules of a list that match a peer.
 struct Named<'a> {
     state: &'a Reachability,
     rules: &'a [TierRule],
-    /// For each rule with sets their places among those of the state.
+    /// For each rule, the indices of its sets in `Reachability::sets`.
     places: Vec<Vec<u32>>,
 }
 
@@ -334,12 +332,12 @@ impl<'a> Named<'a> {
         self.rules[at].peers == Peers::Any || self.places[at].iter().any(|place| sets.binary_search(place).is_ok())
     }
 
-    /// The positions of the rules that name a class, but for own nodes.
+    /// The indices of the rules that match a class which is not the own node's.
     fn by(&self, class: ClassId) -> Box<[u32]> {
         (0..).zip(0..self.rules.len()).filter(|&(_, at)| self.names(at, class)).map(|(number, _)| number).collect()
     }
 
-    /// The positions of the rules that name a class which is the own node's.
+    /// The indices of the rules that match a class of own-node addresses.
     fn by_own_node(&self, class: ClassId) -> impl Iterator<Item = u32> {
         let names = move |at: usize| self.rules[at].peers == Peers::OwnNode || self.names(at, class);
         (0..).zip(0..self.rules.len()).filter(move |&(_, at)| names(at)).map(|(number, _)| number)

@@ -1,4 +1,4 @@
-//! What the rules of one end say to one other end, and both ends together.
+//! The decisions of one end's rules about one peer, and the verdicts of both ends together.
 
 use std::sync::Arc;
 
@@ -7,8 +7,7 @@ use bulkhead_classifier::{OriginId, PortRange, ServiceSet, Services, protocol};
 use crate::contract::{RuleAction, TierRule};
 use crate::object::Transport;
 
-/// A class of protocols that rules tell apart. Policies name TCP, UDP and SCTP; whatever else there is meets the rules without
-/// ports alone, so that all of it has one verdict.
+/// A class of protocols that rules distinguish. Protocols other than TCP, UDP and SCTP match only rules without ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Protocol {
     /// TCP.
@@ -17,15 +16,15 @@ pub enum Protocol {
     Udp,
     /// SCTP.
     Sctp,
-    /// All others: ICMP, GRE and so on. They have no ports.
+    /// All other protocols, such as ICMP and GRE. They have no ports.
     Other,
 }
 
 impl Protocol {
-    /// All of them.
+    /// All classes of protocols.
     pub const ALL: [Self; 4] = [Self::Tcp, Self::Udp, Self::Sctp, Self::Other];
 
-    /// The IANA protocol number; of the others the highest, which is reserved, so that no rule can name it.
+    /// The IANA protocol number. For `Other` the reserved number 255, which no rule can name.
     pub const fn number(self) -> u8 {
         match self {
             Self::Tcp => protocol::TCP,
@@ -45,7 +44,7 @@ impl Protocol {
         }
     }
 
-    /// The class of an IANA protocol number.
+    /// The class that contains an IANA protocol number.
     pub const fn of_number(number: u8) -> Self {
         match number {
             protocol::TCP => Self::Tcp,
@@ -62,21 +61,21 @@ impl From<Transport> for Protocol {
     }
 }
 
-/// What one end says.
+/// The decision of one end about a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Decision {
-    /// Whether it lets the connection through.
+    /// Whether this end allows the connection.
     pub allowed: bool,
-    /// The rule that decides; none where no rule does, so that the end is open.
+    /// The rule that decides. `None` if no rule decides; the end then allows the connection.
     pub origin: Option<OriginId>,
 }
 
 impl Decision {
-    /// An end without rules.
+    /// The decision of an end without rules.
     pub const OPEN: Self = Self { allowed: true, origin: None };
 }
 
-/// What the rules of one end say to one other end: disjoint services that cover all, each with its decision.
+/// The decisions of one end's rules about one peer: disjoint services that cover all services, each with a decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Side {
     pieces: Vec<(ServiceSet, Decision)>,
@@ -84,7 +83,7 @@ pub struct Side {
 }
 
 impl Side {
-    /// An end without rules.
+    /// The side of an end without rules: allows every service.
     pub fn open() -> Self {
         Self::of(vec![(ServiceSet::all(), Decision::OPEN)])
     }
@@ -95,17 +94,17 @@ impl Side {
         Self { pieces, allowed: Arc::new(allowed) }
     }
 
-    /// What these rules say, in their order, to somebody whom all of them name.
+    /// Evaluates rules in order for a peer that all of them match.
     pub(super) fn of_rules<'a>(rules: impl Iterator<Item = &'a TierRule>) -> Self {
         Self::watched(rules, |_, _| {})
     }
 
-    /// The same. `hits` is told what each rule is the first of its tier to match, also where it passes it on.
+    /// As `of_rules`, and calls `hits` with the services for which each rule is the first match in its tier, including Pass rules.
     pub(super) fn watched<'a>(
         rules: impl Iterator<Item = &'a TierRule>,
         mut hits: impl FnMut(&'a TierRule, &ServiceSet),
     ) -> Self {
-        // What no rule of this tier has decided, and what one has passed on to the next tier.
+        // Services that this tier has not decided, and services that it has passed to the next tier.
         let (mut open, mut passed) = (ServiceSet::all(), ServiceSet::default());
         let mut pieces: Vec<(ServiceSet, Decision)> = Vec::new();
         let mut tier = None;
@@ -144,17 +143,17 @@ impl Side {
         Self::of(pieces)
     }
 
-    /// The services with their decisions: disjoint, and together all.
+    /// The services with their decisions. They are disjoint and cover all services.
     pub fn pieces(&self) -> &[(ServiceSet, Decision)] {
         &self.pieces
     }
 
-    /// The services that the end lets through.
+    /// The services that the end allows.
     pub fn allowed(&self) -> &Arc<ServiceSet> {
         &self.allowed
     }
 
-    /// Ranges of ports with their decisions: ascending, disjoint and together all ports.
+    /// Returns ranges of ports with their decisions, ascending and disjoint. They cover all ports.
     fn ranges(&self, protocol: Protocol) -> Vec<((u16, u16), Decision)> {
         let of = |(services, decision): &(ServiceSet, Decision)| -> Vec<_> {
             services.ports_of(protocol.number()).iter().map(|&ports| (ports, *decision)).collect()
@@ -165,24 +164,24 @@ impl Side {
     }
 }
 
-/// What both ends say to connections to a range of ports.
+/// The decisions of both ends about connections to a range of ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// The destination ports; all for protocols without ports.
+    /// The destination ports. All ports for protocols without ports.
     pub ports: PortRange,
-    /// What the source's rules say.
+    /// The decision of the source's rules.
     pub egress: Decision,
-    /// What the destination's rules say. They are asked only where the source's allow.
+    /// The decision of the destination's rules. Has no effect if the source's rules deny.
     pub ingress: Decision,
 }
 
 impl Verdict {
-    /// Whether a connection gets through.
+    /// Whether both ends allow the connection.
     pub const fn allowed(&self) -> bool {
         self.egress.allowed && self.ingress.allowed
     }
 
-    /// The end that denies, which is the source where both do; of what gets through, both.
+    /// The decisions that determine the verdict: the denying end's, which is the source's if both deny, or both if allowed.
     pub fn deciding(&self) -> impl Iterator<Item = Decision> {
         let (egress, ingress) = (self.egress, self.ingress);
         [Some(egress), egress.allowed.then_some(ingress)]
@@ -192,31 +191,31 @@ impl Verdict {
     }
 }
 
-/// The verdicts between two ends: for each protocol, ranges of ports that are disjoint, ascending and together all.
+/// The verdicts between two ends: for each protocol, ascending and disjoint ranges that cover all ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdicts {
     by_protocol: [Vec<Verdict>; Protocol::ALL.len()],
 }
 
 impl Verdicts {
-    /// What the two ends say together.
+    /// Combines the sides of the source and the destination.
     pub fn of(egress: &Side, ingress: &Side) -> Self {
         Self { by_protocol: Protocol::ALL.map(|protocol| both(&egress.ranges(protocol), &ingress.ranges(protocol))) }
     }
 
-    /// Those of a protocol.
+    /// The verdicts of one protocol, ascending by port.
     pub fn of_protocol(&self, protocol: Protocol) -> &[Verdict] {
         &self.by_protocol[protocol as usize]
     }
 
-    /// That of one port.
+    /// The verdict of one destination port.
     pub fn at(&self, protocol: Protocol, port: u16) -> &Verdict {
         let verdicts = self.of_protocol(protocol);
         &verdicts[verdicts.partition_point(|verdict| verdict.ports.last < port)]
     }
 }
 
-/// Cuts the ports where either changes.
+/// Splits the port ranges at the borders of both sides.
 fn both(egress: &[((u16, u16), Decision)], ingress: &[((u16, u16), Decision)]) -> Vec<Verdict> {
     let (mut out, mut into) = (0, 0);
     let (mut verdicts, mut first) = (Vec::<Verdict>::new(), 0);

@@ -1,34 +1,34 @@
-//! All backends in one array.
+//! The array of all backends.
 
 use std::net::{IpAddr, SocketAddr};
 
 use super::{BackendId, ServicePortId};
 
-/// An endpoint as a backend of one service port.
+/// A backend of one service port: an endpoint's address and port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backend {
-    /// Its address.
+    /// The endpoint's address.
     pub address: IpAddr,
-    /// Its port.
+    /// The destination port at the endpoint, in host byte order.
     pub port: u16,
-    /// Whether it still answers. Where it does not, sessions of UDP with it end; those of TCP and SCTP end by themselves.
+    /// Whether the endpoint still answers. If not, the dataplane ends its UDP sessions; TCP and SCTP sessions end by themselves.
     pub serving: bool,
-    /// Whether it is on this node.
+    /// Whether the endpoint is on this node.
     pub local: bool,
-    /// Whose backend it is.
+    /// The service port that the backend belongs to.
     pub service_port: ServicePortId,
-    /// Tells it from earlier ones with its id.
+    /// Distinguishes the backend from earlier ones with the same id.
     pub incarnation: u32,
 }
 
 impl Backend {
-    /// Its address and port.
+    /// The backend's address and port.
     pub const fn socket(&self) -> SocketAddr {
         SocketAddr::new(self.address, self.port)
     }
 }
 
-/// The array. The place of a backend that is gone is given to another one.
+/// The array. A new backend reuses the index of a removed one.
 #[derive(Debug, Default)]
 pub(super) struct Backends {
     all: Vec<Backend>,
@@ -44,7 +44,7 @@ impl Backends {
         &mut self.all[id.index()]
     }
 
-    /// Adds one; its incarnation is set here.
+    /// Adds a backend and sets its incarnation.
     pub(super) fn add(&mut self, backend: Backend) -> BackendId {
         if let Some(id) = self.free.pop() {
             let place = self.get_mut(id);

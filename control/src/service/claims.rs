@@ -1,4 +1,4 @@
-//! Who has what several claim.
+//! Claims of several owners to one VIP or port, and which claim wins.
 
 use std::hash::Hash;
 use std::sync::Arc;
@@ -8,11 +8,11 @@ use ahash::AHashMap;
 use super::{Owner, VipKind};
 use crate::object::Timestamp;
 
-/// What decides among claims: the least one wins. See the module's parent for why.
+/// A claim's rank. The lowest rank wins; see the module `service` for the reasons.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Rank {
     kind: VipKind,
-    /// A Service or pod that does not say when it was made counts as newer than all that do.
+    /// An object without a creation time counts as newer than all others.
     is_ageless: bool,
     created: Option<Timestamp>,
     owner: Owner,
@@ -33,7 +33,7 @@ impl Rank {
     }
 }
 
-/// All claims to things of one kind, the winner of each first.
+/// All claims by key. Each key's claims are sorted by rank, the winner first.
 #[derive(Debug)]
 pub(super) struct Claims<K, T>(AHashMap<K, Vec<(Rank, T)>>);
 
@@ -52,13 +52,13 @@ impl<K: Hash + Eq, T: Copy + PartialEq> Claims<K, T> {
         at == 0
     }
 
-    /// Removes the claim of this claimant. Returns whether it had won.
+    /// Removes the claimant's claim to a key. Returns whether it was the winner.
     pub(super) fn remove_of(&mut self, key: &K, claimant: T) -> bool {
         let own = self.all(key).iter().find(|(_, other)| *other == claimant).map(|(rank, _)| rank.clone());
         own.is_some_and(|rank| self.remove(key, &rank))
     }
 
-    /// Removes a claim. Returns whether it had won.
+    /// Removes the claim with this rank. Returns whether it was the winner.
     pub(super) fn remove(&mut self, key: &K, rank: &Rank) -> bool {
         let Some(claims) = self.0.get_mut(key) else { return false };
         let Some(at) = claims.iter().position(|(other, _)| other == rank) else { return false };
@@ -69,22 +69,22 @@ impl<K: Hash + Eq, T: Copy + PartialEq> Claims<K, T> {
         at == 0
     }
 
-    /// The claim that wins.
+    /// The winning claim. `None` if the key has no claims.
     pub(super) fn winner(&self, key: &K) -> Option<&(Rank, T)> {
         self.all(key).first()
     }
 
-    /// All claims, the winner first.
+    /// All claims to a key, the winner first.
     pub(super) fn all(&self, key: &K) -> &[(Rank, T)] {
         self.0.get(key).map_or(&[], Vec::as_slice)
     }
 
-    /// How many are claimed.
+    /// Number of keys with at least one claim.
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// All that is claimed, in no particular order.
+    /// All keys with at least one claim, in no particular order.
     pub(super) fn keys(&self) -> impl Iterator<Item = &K> {
         self.0.keys()
     }

@@ -1,4 +1,4 @@
-//! Where an address is, for whoever asks offline. A vswitch knows better: by the port that a packet came in on.
+//! Locates a client by its address, for offline queries. A vswitch uses the packet's ingress port instead, which is exact.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -9,20 +9,20 @@ use ipnet::IpNet;
 use super::{Client, NodePortAddresses, Place, Settings};
 use crate::object::{Node, Object, Pod, PodName};
 
-/// Who has which addresses.
+/// The owners of addresses: nodes, pods and pod CIDRs.
 #[derive(Clone, Debug, Default)]
 pub struct Clients {
     node: Arc<str>,
     cluster_cidrs: Vec<IpNet>,
     node_port_blocks: Vec<IpNet>,
-    /// Addresses of nodes, also by their host-network pods.
+    /// Addresses of nodes and of their host-network pods.
     nodes: AHashMap<IpAddr, Arc<str>>,
     pods: AHashMap<IpAddr, (PodName, Option<Arc<str>>)>,
     pod_cidrs: Vec<(IpNet, Arc<str>)>,
 }
 
 impl Clients {
-    /// The addresses that these objects tell, seen from a node.
+    /// Collects the addresses in these objects, as seen from `node`.
     pub fn new<'a>(node: &Arc<str>, settings: &Settings, objects: impl IntoIterator<Item = &'a Object>) -> Self {
         let node_port_blocks = match &settings.node_port_addresses {
             NodePortAddresses::Primary => Vec::new(),
@@ -54,11 +54,12 @@ impl Clients {
         }
     }
 
-    /// The client at this address, which connects to `destination`. With the destination as its source only the node itself can send.
+    /// Returns the client at `address` that connects to `destination`. If both are equal, the client is this node, the only possible
+    /// sender.
     pub fn at(&self, address: IpAddr, destination: IpAddr) -> Client {
         let of_pod = |node: Option<&Arc<str>>| match node {
             Some(node) if *node != self.node => Place::OtherPod,
-            // Of what no node is known to have, it is taken that it is asked about where it is.
+            // An address without a known node counts as local to the queried node.
             _ => Place::Pod,
         };
         let block = self.pod_cidrs.iter().find(|(block, _)| block.contains(&address));
@@ -78,14 +79,13 @@ impl Clients {
         Client { address, place }
     }
 
-    /// What is known of an address: `pod x/a`, `node n1`; none where nothing is.
+    /// Describes the owner of an address: `pod x/a`, `node n1`. `None` if the owner is unknown.
     pub fn told(&self, address: IpAddr) -> Option<String> {
         let pod = self.pods.get(&address).map(|(pod, _)| format!("pod {pod}"));
         self.nodes.get(&address).map(|node| format!("node {node}")).or(pod)
     }
 
-    /// Whether the address can be one that the node has besides those of its object: node ports are to answer there, and nobody else
-    /// has it.
+    /// Whether this node may have the address although its object lacks it: `node_port_addresses` includes it, and it has no known owner.
     pub fn may_be_nodes(&self, address: IpAddr) -> bool {
         self.node_port_blocks.iter().any(|block| block.contains(&address))
             && !self.nodes.contains_key(&address)

@@ -1,4 +1,4 @@
-//! What becomes of the first packet of a connection: the semantics in one place, asked by the command line as by the dataplane's tests.
+//! Decides what happens to the first packet of a connection. The command line and the dataplane's tests both use this implementation.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -8,73 +8,73 @@ use ipnet::IpNet;
 use super::{BackendId, List, Resolver, ServicePortId, Vip, VipKind};
 use crate::object::{ServiceName, TrafficPolicy, Transport};
 
-/// Where a client is, seen from the node: to a vswitch the port that its packet came in on.
+/// A client's location relative to this node. A vswitch derives it from the packet's ingress port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Place {
-    /// A pod of this node.
+    /// A pod on this node.
     Pod,
-    /// A pod of another node: to traffic policies a pod, but answers of other nodes' backends do not come back through here.
+    /// A pod on another node. Traffic policies treat it as a pod, but replies from other nodes' backends do not return through this node.
     OtherPod,
-    /// This node itself.
+    /// This node, or a pod in its host network.
     Host,
-    /// Anything else, other nodes among them.
+    /// Any other host, including other nodes.
     Outside,
 }
 
-/// Who opens a connection.
+/// The host or pod that opens a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Client {
-    /// Its address.
+    /// The connection's source address.
     pub address: IpAddr,
-    /// Where it is.
+    /// The client's location relative to this node.
     pub place: Place,
 }
 
-/// A backend that may be chosen.
+/// A backend for a new connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// The backend.
+    /// The backend's id.
     pub backend: BackendId,
-    /// Whether the client's address has to be rewritten too, or its answer would miss this node.
+    /// Whether to rewrite the source too, because replies would otherwise miss this node or the settings require it.
     pub rewrites_source: bool,
 }
 
-/// What becomes of a connection.
+/// The treatment of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// It goes to a backend.
+    /// Sends the connection to a backend.
     Translate,
-    /// Its sender is told that there is nothing: a TCP reset, or ICMP port unreachable.
+    /// Refuses the connection with a TCP reset or ICMP port unreachable.
     Reject,
-    /// It is dropped, and nobody is told.
+    /// Drops the packet without a reply.
     Drop,
-    /// It is none of ours and goes on unchanged.
+    /// Forwards the packet unchanged: no handled Service has the address.
     Pass,
 }
 
-/// Why that becomes of it.
+/// The reason for a decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// It is given one of these, sorted by address; never empty.
+    /// The connection may use any of these backends. Sorted by address; never empty.
     Backends(Vec<Choice>),
-    /// No endpoint is usable on any node.
+    /// No node has a usable endpoint.
     NoEndpoint,
-    /// Endpoints are usable, but none on this node: its load balancer may not know yet.
+    /// Other nodes have usable endpoints, but this node has none. The load balancer may not have noticed yet.
     NoLocalEndpoint,
-    /// The client is in none of the load balancer's source ranges.
+    /// The client is outside the load balancer's source ranges.
     SourceRange,
-    /// It is the cluster address of a Service that has no such port.
+    /// The destination is the cluster address of a Service without this port.
     UnknownPort,
-    /// It is in this service CIDR, and no Service has it: it would come back over the default route.
+    /// The destination is in this service CIDR, but no Service has it. A forwarded packet would return over the default route.
     UnallocatedAddress(IpNet),
-    /// It is the cluster address of a Service that is left to another proxy.
+    /// The destination is the cluster address of a Service that another proxy handles.
     OtherProxy,
-    /// No Service is reached by it.
+    /// The destination belongs to no Service.
     NotOurs,
 }
 
 impl Answer {
-    /// What becomes of the connection.
+    /// The treatment that follows from the reason.
     pub const fn action(&self) -> Action {
         match self {
             Self::Backends(_) => Action::Translate,
@@ -85,32 +85,32 @@ impl Answer {
     }
 }
 
-/// The service port that was reached, and how.
+/// The service port that a connection reached, with the kind of address and the list in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reached {
-    /// The service port.
+    /// The service port's id.
     pub port: ServicePortId,
-    /// What kind of address was used.
+    /// The kind of the destination address.
     pub kind: VipKind,
-    /// The list that counts for this client.
+    /// The backend list for this client.
     pub list: List,
 }
 
-/// What becomes of a connection, and why.
+/// The decision about a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// The service port that was reached; none where none was.
+    /// The service port that the connection reached. `None` if no service port has the VIP.
     pub reached: Option<Reached>,
-    /// The Service whose address was used; none where it is no Service's.
+    /// The Service with the destination address. `None` if no Service has it, or if a pod has it as a host port.
     pub service: Option<ServiceName>,
-    /// What becomes of it.
+    /// The treatment and its reason.
     pub answer: Answer,
 }
 
 impl Resolver {
-    /// What becomes of a new connection of this client. `port` is none for what is neither TCP nor UDP nor SCTP, such as a ping.
+    /// Decides about a client's new connection. `port` is `None` for protocols other than TCP, UDP and SCTP, such as a ping.
     ///
-    /// None before all is listed.
+    /// Returns `None` until all objects are listed ([`Self::listed`]).
     pub fn decide(&self, client: Client, address: IpAddr, port: Option<(Transport, u16)>) -> Option<Decision> {
         if !self.is_listed() {
             return None;
@@ -129,7 +129,7 @@ impl Resolver {
         let list = match policy {
             TrafficPolicy::Cluster => List::Cluster,
             TrafficPolicy::Local if kind == VipKind::ClusterIp || is_outside => List::Local,
-            // As if it had gone to the load balancer and come back at a node that has endpoints.
+            // Treated as if the load balancer had sent the packet to a node with endpoints.
             TrafficPolicy::Local => List::Cluster,
         };
         let ids = port.list(list);
@@ -141,7 +141,7 @@ impl Resolver {
         } else if ids.is_empty() {
             Answer::NoLocalEndpoint
         } else {
-            // Where the source is promised to be kept, or never rewritten by Kubernetes, the option does not change that.
+            // `masquerade_all` rewrites no source that Kubernetes promises to keep or never rewrites.
             let may_rewrite = kind.may_rewrite(policy);
             let rewrites_all = self.settings.masquerade_all && may_rewrite;
             let choice = |&backend: &BackendId| Choice {
@@ -157,15 +157,15 @@ impl Resolver {
         }
     }
 
-    /// Whether the answer would not come back to this node, or not to the client, with the client's own address.
+    /// Whether replies to the client's own address would miss this node or the client.
     fn needs_rewrite(&self, client: Client, vip: IpAddr, backend: BackendId) -> bool {
         let backend = self.backend(backend);
         match client.place {
-            // It would talk to itself.
+            // The client would connect to itself.
             _ if backend.address == client.address => true,
             Place::Pod => false,
             Place::OtherPod | Place::Outside => !backend.local,
-            // An address of its own is behind the host's port; a VIP as the source may be another node's too.
+            // The host's own addresses are behind its port. If the source is the VIP, another node may have the same address.
             Place::Host => {
                 let is_own = |address: IpAddr| self.node_addresses().any(|own| own == address);
                 is_own(backend.address) || client.address == vip && !is_own(vip)
@@ -173,8 +173,7 @@ impl Resolver {
         }
     }
 
-    /// Whether the client may use the load balancer's address. Where the ranges hold an address of the node, its own packets may also
-    /// come with the VIP as their source.
+    /// Whether the client is in the source ranges. If they hold an address of this node, its packets may also have the VIP as source.
     fn is_in_ranges(&self, ranges: Option<&[IpNet]>, client: Client, vip: IpAddr) -> bool {
         let Some(ranges) = ranges else { return true };
         let holds = |address: IpAddr| ranges.iter().any(|range| range.contains(&address));
@@ -206,8 +205,8 @@ impl fmt::Display for Answer {
             Self::SourceRange => f.write_str("the client is in none of the loadBalancerSourceRanges"),
             Self::UnknownPort => f.write_str("the Service has no such port"),
             Self::UnallocatedAddress(block) => write!(f, "no Service has this address of the service CIDR {block}"),
-            Self::OtherProxy => f.write_str("the Service is left to another proxy"),
-            Self::NotOurs => f.write_str("no Service is reached by this address, protocol and port"),
+            Self::OtherProxy => f.write_str("another proxy handles the Service"),
+            Self::NotOurs => f.write_str("no Service has this address, protocol and port"),
         }
     }
 }

@@ -1,49 +1,49 @@
-//! What load balancers are told of a node: whether it has endpoints of a Service whose external policy is Local.
+//! Answers to load balancers' health checks: whether this node has ready endpoints of a Service with external traffic policy Local.
 
 use serde::Serialize;
 
 use crate::object::ServiceName;
 
-/// The health check of a Service.
+/// A Service's health check on this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HealthCheck {
-    /// The Service.
+    /// The checked Service.
     pub service: ServiceName,
-    /// The port at which the node is asked.
+    /// The node's TCP port at which load balancers send the check.
     pub port: u16,
-    /// How many addresses of this node are ready for it, of IPv4.
+    /// Number of ready IPv4 endpoint addresses on this node.
     pub ipv4: usize,
-    /// The same of IPv6. A pod with two addresses is in both.
+    /// Number of ready IPv6 endpoint addresses on this node. A dual-stack pod counts in both.
     pub ipv6: usize,
 }
 
-/// The answer over HTTP.
+/// The HTTP response to a health check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HealthAnswer {
-    /// 200, or 503 where the balancer is to leave the node. Endpoints that end do not count, and serve until it has.
+    /// 200, or 503 if the load balancer should stop using this node. Terminating endpoints do not count, but still serve.
     pub status: u16,
     /// The value of the header `X-Load-Balancing-Endpoint-Weight`.
     pub weight: usize,
-    /// The body, to be written as JSON.
+    /// The response body, which is sent as JSON.
     pub body: HealthBody,
 }
 
-/// The body of an answer, as kube-proxy writes it.
+/// A response body in kube-proxy's format.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HealthBody {
-    /// The Service.
+    /// The checked Service.
     pub service: ServiceName,
-    /// How many endpoints of this node are ready.
+    /// Number of ready endpoints on this node.
     pub local_endpoints: usize,
-    /// Whether the node's proxy works.
+    /// Whether this node's service proxy is healthy.
     pub service_proxy_healthy: bool,
 }
 
 impl HealthCheck {
-    /// The answer, while the node's proxy is healthy or not.
+    /// Builds the response. An unhealthy proxy always gives status 503.
     pub fn answer(&self, is_proxy_healthy: bool) -> HealthAnswer {
-        // The families' endpoints are the same pods; where one lags behind the other has them already.
+        // A dual-stack pod counts once. The larger number is the more current one if one family's slice lags.
         let local_endpoints = self.ipv4.max(self.ipv6);
         let status = if local_endpoints > 0 && is_proxy_healthy { 200 } else { 503 };
         let service = self.service.clone();

@@ -1,37 +1,35 @@
-//! # Services: which backends a new connection to a virtual address may be given
+//! # Services: the backends for a new connection to a virtual address
 //!
-//! **Purpose.** Joins Services with their endpoint slices as one node sees them: for each virtual address, protocol and port (VIP) the
-//! service port behind it, and for each service port the backends of a new connection. Says what changed with each event.
+//! **Purpose.** Joins Services with their EndpointSlices, as one node sees them. Maps each virtual address, protocol and port (VIP) to a
+//! service port, and each service port to the backends for new connections. Reports what each event changed.
 //!
-//! **Not its purpose.** It sees no packets: which of the backends one is given, and how its addresses are rewritten, is the
-//! dataplane's. It knows no policy, which is judged on the backend afterwards.
+//! **Not its purpose.** The dataplane chooses a backend, rewrites addresses and then judges policy on the backend.
 //!
 //! ```text
-//!  Service, EndpointSlice, Node --events--> Resolver --Changes: service ports, VIPs, backends--> whoever publishes
+//!  Service, EndpointSlice, Node --events--> Resolver --Changes: service ports, VIPs, backends--> publisher
 //!                                              |
-//!    Vip --the claim that wins--> ServicePortId --> ResolvedPort { cluster list, local list, policies, affinity, ranges }
+//!    Vip --winning claim--> ServicePortId --> ResolvedPort { cluster list, local list, policies, affinity, ranges }
 //!                                                                      |              |
 //!                                                                 BackendId      BackendId --> Backend { address, incarnation, serving }
 //!
 //!    client, destination --decide--> translate to one of these | reject | drop | pass
 //! ```
-//! The two address families are apart: a Service with both has service ports of each ([`PortName::ipv4`]).
+//! Each service port has one address family. A dual-stack Service has service ports of both ([`PortName::ipv4`]).
 //!
-//! **Invariant.** What is known is a function of the objects alone, not of the order in which they came. The ids are not: one stays with
-//! its service port or backend for as long as that exists, and goes to another one afterwards. Whoever keeps a [`BackendId`] keeps the
-//! [`Backend::incarnation`] with it, by which a later one is told apart.
+//! **Invariant.** The result depends on the objects only, not on the order of events. Ids are an exception: a service port or backend keeps
+//! its id while it exists, and a later one may reuse the id. To detect reuse of a [`BackendId`], store [`Backend::incarnation`] with it.
 //!
-//! **Conflicts.** Where several service ports claim one VIP, the kind of the address decides first ([`VipKind`]: the API server hands
-//! out cluster addresses and node ports, anybody may write an external address into a Service), then the age of the Service, so that
-//! nobody takes an address away from another one by a new Service, then its namespace and name. Pods' host ports are such claims too.
+//! **Conflicts.** If several service ports claim one VIP, the claim with the first kind of address wins ([`VipKind`]). The API server
+//! assigns cluster addresses and node ports, but any author of a Service can set an external address. Ties go to the older Service, so a
+//! new Service cannot take over an address, then to the first namespace and name. Pods' host ports are claims too.
 //!
-//! **Choices** where Kubernetes says nothing, or its proxies differ:
+//! **Choices** where Kubernetes defines nothing, or its proxies differ:
 //!
-//! * A Service is of a family when it has a cluster address of it, as in kube-proxy.
-//! * With `service_proxy_name` set only the Services labelled so are ours, as in Cilium and kpng.
-//! * Of slices that disagree on one endpoint the one counts that finds it more usable: a refusal for the sake of a stale slice is
-//!   worse than a connection to an endpoint that ends.
-//! * The cluster address of a Service that is another proxy's passes, though it lies in a service CIDR.
+//! * A Service belongs to an address family if it has a cluster address of that family, as in kube-proxy.
+//! * If `service_proxy_name` is set, only Services with that label are handled, as in Cilium and kpng.
+//! * If slices disagree on an endpoint, the slice that finds it more usable wins. Refusing connections because of a stale slice is worse
+//!   than a connection to a terminating endpoint.
+//! * Packets to the cluster address of another proxy's Service pass, even inside a service CIDR.
 //!
 //! Source: Kubernetes "Virtual IPs and Service Proxies", "EndpointSlices", "Topology Aware Routing", and kube-proxy's behaviour.
 
@@ -64,14 +62,14 @@ pub use self::settings::{NodePortAddresses, Settings, SettingsError};
 pub use self::standing::Unused;
 use crate::object::{PodName, ServiceName, Timestamp, TrafficPolicy, Transport};
 
-/// A virtual address, protocol and port: what a Service is reached by.
+/// A virtual address, protocol and port at which clients reach a Service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Vip {
-    /// The address.
+    /// The virtual IP address.
     pub address: IpAddr,
-    /// The protocol.
+    /// TCP, UDP or SCTP.
     pub transport: Transport,
-    /// The port.
+    /// The destination port, in host byte order.
     pub port: u16,
 }
 
@@ -81,24 +79,23 @@ impl fmt::Display for Vip {
     }
 }
 
-/// What kind of address a VIP is of; of several claims the one of the first kind wins.
+/// The kind of a VIP's address. If several service ports claim a VIP, the first kind in this order wins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum VipKind {
-    /// `spec.clusterIPs`.
+    /// A cluster address of a Service (`spec.clusterIPs`).
     ClusterIp,
     /// A node's address with `spec.ports[].nodePort`.
     NodePort,
-    /// `status.loadBalancer.ingress`.
+    /// A load balancer address of a Service (`status.loadBalancer.ingress`).
     LoadBalancer,
-    /// A node's address with `spec.containers[].ports[].hostPort` of a pod. Before external addresses: who may write a Service takes it
-    /// away from no pod.
+    /// A node's address with `hostPort` of a pod. Ranks before external addresses, so that no Service author can take a pod's port.
     HostPort,
-    /// `spec.externalIPs`.
+    /// An external address of a Service (`spec.externalIPs`).
     ExternalIp,
 }
 
 impl VipKind {
-    /// As Kubernetes calls it.
+    /// The kind's name in Kubernetes, for output.
     pub const fn name(self) -> &'static str {
         match self {
             Self::ClusterIp => "cluster IP",
@@ -109,46 +106,45 @@ impl VipKind {
         }
     }
 
-    /// Whether Kubernetes permits to rewrite the source also where the answer would come back without that. `policy` is the one for
-    /// addresses of this kind.
+    /// Whether Kubernetes permits rewriting the source even if replies would return without it. `policy` is that for this kind of address.
     pub fn may_rewrite(self, policy: TrafficPolicy) -> bool {
         self == Self::ClusterIp || self != Self::HostPort && policy == TrafficPolicy::Cluster
     }
 }
 
-/// A service port, for as long as it exists.
+/// The id of a service port while it exists. A later service port may reuse the id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ServicePortId(u32);
 
 impl ServicePortId {
-    /// A small number, of which no two service ports have the same at a time.
+    /// A small array index, unique among existing service ports.
     pub const fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// A backend of a service port, for as long as it exists.
+/// The id of a backend while it exists. A later backend may reuse the id ([`Backend::incarnation`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BackendId(u32);
 
 impl BackendId {
-    /// A small number, of which no two backends have the same at a time.
+    /// A small array index, unique among existing backends.
     pub const fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// Whose a service port is.
+/// The object that a service port belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Owner {
-    /// A Service's.
+    /// The Service that declares the port.
     Service(ServiceName),
-    /// A pod's: it is one of its host ports.
+    /// The pod that has the port as a host port.
     Pod(PodName),
 }
 
 impl Owner {
-    /// The Service, none for a host port.
+    /// The Service's name. `None` for a host port.
     pub const fn service(&self) -> Option<&ServiceName> {
         match self {
             Self::Service(name) => Some(name),
@@ -166,56 +162,56 @@ impl fmt::Display for Owner {
     }
 }
 
-/// What a service port is known by.
+/// The unique name of a service port.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PortName {
-    /// Whose it is.
+    /// The Service or pod that declares the port.
     pub owner: Owner,
-    /// The name of a Service's port, which may be empty; of a host port its number, with the address where the pod names one.
+    /// The port's name in the Service, which may be empty. For a host port: the number, after `hostIP:` if the pod sets one.
     pub port: Arc<str>,
-    /// The protocol.
+    /// TCP, UDP or SCTP.
     pub transport: Transport,
-    /// Whether it is the one of the IPv4 addresses, or of the IPv6 addresses.
+    /// True for IPv4 addresses, false for IPv6.
     pub ipv4: bool,
 }
 
-/// A service port as the node sees it. Clients' affinity is to it, whatever VIP they used.
+/// A service port as this node sees it. Session affinity is per service port, for all its VIPs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResolvedPort {
-    /// What it is known by.
+    /// The service port's unique name.
     pub name: PortName,
-    /// The backends of all nodes that a new connection may be given, sorted by address.
+    /// Backends on all nodes for new connections, sorted by address.
     pub cluster: Arc<[BackendId]>,
-    /// Those of this node, for where the policy is Local, sorted by address.
+    /// Backends on this node for new connections, sorted by address. Used if the traffic policy is Local.
     pub local: Arc<[BackendId]>,
-    /// The policy for cluster addresses.
+    /// The traffic policy for cluster addresses.
     pub internal_policy: TrafficPolicy,
-    /// The policy for all other addresses.
+    /// The traffic policy for all other addresses.
     pub external_policy: TrafficPolicy,
-    /// For how many seconds after its last new connection a client stays with its backend; none without affinity.
+    /// How long a client keeps its backend after its last new connection, in seconds. `None` without session affinity.
     pub affinity: Option<u32>,
-    /// Who may connect to the load balancer's addresses, of this family; none for everybody, empty for nobody.
+    /// Blocks of clients that may use load balancer addresses, of this family. `None` permits all clients; an empty list permits none.
     pub source_ranges: Option<Arc<[IpNet]>>,
-    /// All its backends, in use or not, sorted by address.
+    /// All backends, sorted by address, including those in neither list.
     backends: Vec<BackendId>,
-    /// What it claims.
+    /// The VIPs that the service port claims.
     vips: Vec<(Vip, VipKind)>,
-    /// When its Service or pod was made.
+    /// Creation time of its Service or pod. `None` if the object has none.
     created: Option<Timestamp>,
 }
 
 impl ResolvedPort {
-    /// All its backends, in use or not, sorted by address: a session may be with any of them.
+    /// All backends, sorted by address, including those in neither list: a session may still use them.
     pub fn backends(&self) -> &[BackendId] {
         &self.backends
     }
 
-    /// The VIPs that it claims, also those that another service port has.
+    /// The VIPs that the service port claims, including VIPs that another service port wins.
     pub fn vips(&self) -> &[(Vip, VipKind)] {
         &self.vips
     }
 
-    /// The backends of a list.
+    /// The ids of the list's backends, sorted by address.
     pub fn list(&self, list: List) -> &Arc<[BackendId]> {
         match list {
             List::Cluster => &self.cluster,
@@ -223,32 +219,32 @@ impl ResolvedPort {
         }
     }
 
-    /// Whether there is a backend on any node that a new connection could be given.
+    /// Whether any node has a backend for new connections.
     pub fn is_usable(&self) -> bool {
-        // Topology narrows to some of what is usable, never to none; and what is local is usable.
+        // Topology hints never empty the cluster list, and every local backend is usable.
         !self.cluster.is_empty()
     }
 }
 
-/// What differs from before; what is named may also be gone.
+/// The ids, VIPs and addresses that an event changed. They may no longer exist.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// Service ports: their lists, policies, affinity, ranges or VIPs.
+    /// Service ports whose lists, policies, affinity, ranges or VIPs changed.
     pub ports: BTreeSet<ServicePortId>,
-    /// Backends.
+    /// Backends that were added, removed or changed.
     pub backends: BTreeSet<BackendId>,
-    /// The service ports whose backends these are or were: also those of which nothing else differs.
+    /// The service ports of those backends, even if nothing else about the service port changed.
     pub backend_ports: BTreeSet<ServicePortId>,
-    /// VIPs that lead to another service port, or to none.
+    /// VIPs that now lead to another service port or to none.
     pub vips: BTreeSet<Vip>,
-    /// Addresses of which it differs whether they are cluster addresses of Services, or whose.
+    /// Addresses that became or ceased to be cluster addresses, or belong to other Services than before.
     pub cluster_ips: BTreeSet<IpAddr>,
-    /// Health-check ports that answer otherwise.
+    /// Ports whose health check was added, removed or changed.
     pub health_checks: BTreeSet<u16>,
 }
 
 impl Changes {
-    /// Whether nothing differs.
+    /// Whether the event changed nothing.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }

@@ -1,11 +1,11 @@
-//! The resolver: objects in, what changed out.
+//! The resolver: takes in events about objects and returns changes.
 //!
 //! ```text
-//!  events --take in--> Services and slices by Service --refresh the Services that were named--> ports, backends, claims
-//!                                                                                                    `--> Changes
+//!  events --take in--> Services and slices by Service --refresh the affected Services--> ports, backends, claims
+//!                                                                                              `--> Changes
 //! ```
-//! A Service that an event names is resolved again as a whole, and only what differs is told: that costs as much as the Service has
-//! endpoints, whatever else there is. A change of the node's own zone or addresses resolves all Services again.
+//! An event resolves its whole Service again and reports only the differences. The cost is proportional to the Service's endpoints,
+//! whatever the cluster's size. A change of the node's zone or addresses resolves all Services again.
 
 mod health_checks;
 mod host_ports;
@@ -26,40 +26,39 @@ use super::{BackendId, Changes, NodePortAddresses, Owner, ResolvedPort, ServiceP
 use crate::cache::Event;
 use crate::object::{ClusterService, EndpointSlice, Node, Object, ObjectName, ServiceName, ZONE_LABEL};
 
-/// What is known of one Service.
+/// The objects of one Service and what was resolved from them.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     pub(super) object: Option<Arc<ClusterService>>,
-    /// By name.
+    /// EndpointSlices by name.
     pub(super) slices: BTreeMap<Arc<str>, Arc<EndpointSlice>>,
-    /// Its service ports.
     pub(super) ports: Vec<ServicePortId>,
-    /// Its cluster addresses that are registered, and whether it is ours.
+    /// Registered cluster addresses, and whether this proxy handles the Service.
     cluster_ips: Vec<(IpAddr, bool)>,
-    /// Its health check, with its rank among several of one port.
+    /// The health check, with its rank among the claims to its port.
     pub(super) health_check: Option<(super::claims::Rank, HealthCheck)>,
 }
 
-/// What is known of the node.
+/// The node's own properties, from its Node object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct OwnNode {
     location: Location,
-    /// As its object tells them, the primary one of a family first.
+    /// In the Node object's order: the first of each family is the primary one.
     addresses: Vec<IpAddr>,
     terminating: bool,
 }
 
-/// Services as one node sees them. See the module [`crate::service`].
+/// Resolves Services to VIPs, service ports and backends for one node. See the module [`crate::service`].
 #[derive(Debug)]
 pub struct Resolver {
     pub(super) settings: Settings,
     own: OwnNode,
-    /// Addresses of the node that its object does not tell.
+    /// Node addresses that its Node object does not list.
     more_addresses: BTreeSet<IpAddr>,
     pub(super) services: AHashMap<ServiceName, Known>,
-    /// How many of them have an object.
+    /// Number of `services` with a Service object. The others have only slices.
     service_count: usize,
-    /// The Service that a slice was counted to.
+    /// The Service under which each slice is filed.
     service_of: AHashMap<ObjectName, ServiceName>,
     pub(super) ports: Vec<Option<ResolvedPort>>,
     free_ports: Vec<ServicePortId>,
@@ -73,7 +72,7 @@ pub struct Resolver {
 }
 
 impl Resolver {
-    /// A resolver that knows nothing yet.
+    /// Creates a resolver without objects for the node of this name.
     pub fn new(node: Arc<str>, settings: Settings) -> Self {
         Self {
             settings,
@@ -94,8 +93,8 @@ impl Resolver {
         }
     }
 
-    /// Says that all Services, slices and nodes that there were at the start have been told. Before that nothing changes and nothing is
-    /// answered: with half of the slices half of the connections would be refused.
+    /// Declares the initial list of Services, slices and nodes complete. Before that the resolver reports no changes and answers no
+    /// queries, because an incomplete list would refuse valid connections.
     pub fn listed(&mut self) -> Changes {
         if self.is_listed {
             return Changes::default();
@@ -105,17 +104,17 @@ impl Resolver {
         self.refresh_all(all)
     }
 
-    /// Whether [`Self::listed`] was said.
+    /// Whether [`Self::listed`] was called.
     pub fn is_listed(&self) -> bool {
         self.is_listed
     }
 
-    /// Takes in one event.
+    /// Applies one event and returns what changed.
     pub fn apply(&mut self, event: Event) -> Changes {
         self.apply_batch([event])
     }
 
-    /// Takes in events as one change. Objects of other kinds are passed over.
+    /// Applies several events as one change. Ignores objects other than Services, EndpointSlices and this node.
     pub fn apply_batch(&mut self, events: impl IntoIterator<Item = Event>) -> Changes {
         let (mut touched, before) = (BTreeSet::new(), self.own.clone());
         for event in events {
@@ -124,7 +123,7 @@ impl Resolver {
         self.settle(touched, &before)
     }
 
-    /// Says which addresses the node has besides those that its object tells. They count where node ports answer at blocks of addresses.
+    /// Sets addresses that the Node object lacks. Host ports answer there; node ports only if `node_port_addresses` includes the address.
     pub fn set_more_addresses(&mut self, addresses: BTreeSet<IpAddr>) -> Changes {
         if self.more_addresses == addresses {
             return Changes::default();
@@ -143,7 +142,7 @@ impl Resolver {
         self.refresh_all(touched)
     }
 
-    /// Resolves what is stale, and no Service.
+    /// Resolves stale host ports but no Service.
     pub(super) fn refresh_none(&mut self) -> Changes {
         self.refresh_all(BTreeSet::new())
     }
@@ -198,7 +197,7 @@ impl Resolver {
         }
     }
 
-    /// Takes a slice away from the Service that it was counted to, unless it stays there.
+    /// Removes a slice from its Service, unless `new` is the same Service.
     fn leave(&mut self, slice: &ObjectName, new: Option<&ServiceName>, touched: &mut BTreeSet<ServiceName>) {
         let Some(old) = self.service_of.get(slice).filter(|old| new != Some(old)).cloned() else { return };
         self.service_of.remove(slice);
@@ -208,12 +207,12 @@ impl Resolver {
         touched.insert(old);
     }
 
-    /// How often anything has changed. Nothing but Services moves it.
+    /// Number of calls that changed at least one Service or host port, since the start.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// What it was told of the cluster.
+    /// The resolver's settings.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
@@ -227,18 +226,18 @@ impl Resolver {
         &self.own.location
     }
 
-    /// The node's addresses as they are known: those of its object first.
+    /// The node's addresses: first those of its Node object, then the additional ones.
     pub fn node_addresses(&self) -> impl Iterator<Item = IpAddr> {
         let more = self.more_addresses.iter().filter(|address| !self.own.addresses.contains(address));
         self.own.addresses.iter().chain(more).copied()
     }
 
-    /// Whether load balancers are to leave the node: it is being deleted.
+    /// Whether the node is being deleted, or will be soon: load balancers should stop using it.
     pub fn is_node_terminating(&self) -> bool {
         self.own.terminating
     }
 
-    /// The addresses at which node ports answer.
+    /// Returns the addresses at which node ports answer.
     fn node_port_addresses(&self) -> Vec<IpAddr> {
         match &self.settings.node_port_addresses {
             NodePortAddresses::Primary => {
@@ -246,7 +245,7 @@ impl Resolver {
                 [first(true), first(false)].into_iter().flatten().collect()
             }
             NodePortAddresses::In(blocks) => {
-                // On the loopback address they never answer: nothing of it comes to a vswitch.
+                // Node ports do not answer at loopback addresses: a vswitch sees no loopback packets.
                 let is_in =
                     |address: &IpAddr| !address.is_loopback() && blocks.iter().any(|block| block.contains(address));
                 self.node_addresses().filter(is_in).collect()
@@ -254,7 +253,7 @@ impl Resolver {
         }
     }
 
-    /// The service port; none when it is gone.
+    /// The service port with this id. `None` if it no longer exists.
     pub fn port(&self, id: ServicePortId) -> Option<&ResolvedPort> {
         self.ports.get(id.index())?.as_ref()
     }
@@ -264,43 +263,43 @@ impl Resolver {
         (0u32..).zip(&self.ports).filter_map(|(at, port)| Some((ServicePortId(at), port.as_ref()?)))
     }
 
-    /// The backend of this id, which a service port has; else the last one that had it.
+    /// The backend with this id, or the last backend that had it. Panics if the id was never in use.
     pub fn backend(&self, id: BackendId) -> &Backend {
         self.backends.get(id)
     }
 
-    /// How many Services there are, those that are not translated included.
+    /// Number of Services, including Services that another proxy handles.
     pub fn service_count(&self) -> usize {
         self.service_count
     }
 
-    /// How many VIPs there are.
+    /// Number of claimed VIPs.
     pub fn vip_count(&self) -> usize {
         self.vips.len()
     }
 
-    /// How many backends there are.
+    /// Number of backends of all service ports.
     pub fn backend_count(&self) -> usize {
         self.backends.len()
     }
 
-    /// The service port that a VIP leads to, and what kind of address it is there.
+    /// The service port that a VIP leads to, and the kind of its address. `None` if no service port claims the VIP.
     pub fn vip(&self, vip: &Vip) -> Option<(ServicePortId, super::VipKind)> {
         self.vips.winner(vip).map(|(rank, port)| (*port, rank.kind()))
     }
 
-    /// Whether an address is a cluster address of a Service that is ours (`Some(true)`), or only of Services that are left to another
-    /// proxy (`Some(false)`).
+    /// Whether this proxy (`Some(true)`) or only others (`Some(false)`) handle Services with this cluster address. `None` without such
+    /// Services.
     pub fn cluster_address(&self, address: &IpAddr) -> Option<bool> {
         Some(self.cluster_ips.get(address)?.values().any(|is_ours| *is_ours))
     }
 
-    /// Who claims the VIP, the one that has it first.
+    /// The owners that claim the VIP, the winner first.
     pub fn claimants(&self, vip: &Vip) -> impl Iterator<Item = &Owner> {
         self.vips.all(vip).iter().map(|(rank, _)| rank.owner())
     }
 
-    /// All VIPs, in no particular order.
+    /// All claimed VIPs, in no particular order.
     pub fn vips(&self) -> impl Iterator<Item = &Vip> {
         self.vips.keys()
     }

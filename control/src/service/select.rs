@@ -1,4 +1,4 @@
-//! Which endpoints of a service port make its two lists. Pure, and asked twice: for the lists, and for why an endpoint is in none.
+//! Selects the endpoints of a service port's two lists, and explains why an endpoint is in none. All functions are pure.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -8,21 +8,21 @@ use crate::object::{Endpoint, EndpointSlice, Hints};
 /// One of the two lists of a service port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum List {
-    /// The backends of all nodes.
+    /// Backends on all nodes.
     Cluster,
-    /// Those of this node.
+    /// Backends on this node.
     Local,
 }
 
-/// Where the node is.
+/// The node's name and zone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Location {
     pub(super) node: Arc<str>,
-    /// The name of its zone; none where it has no label, or an empty one.
+    /// The zone label's value. `None` if the node has no such label or an empty one.
     pub(super) zone: Option<Arc<str>>,
 }
 
-/// An endpoint with the number of one of its ports.
+/// An endpoint and the number of one of its ports.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate<'a> {
     pub(super) address: IpAddr,
@@ -31,7 +31,7 @@ pub(super) struct Candidate<'a> {
 }
 
 impl Candidate<'_> {
-    /// How usable it is, more is less: of slices that disagree the better one counts.
+    /// How unusable the endpoint is, 0 if ready. If slices disagree, the lowest value counts.
     fn reluctance(&self) -> u8 {
         match () {
             () if self.endpoint.ready => 0,
@@ -46,7 +46,7 @@ impl Candidate<'_> {
     }
 }
 
-/// The endpoints that slices have for a service port of a family, sorted by address and port, each once.
+/// Returns the endpoints of one family that slices list for a service port, sorted by address and port, without duplicates.
 pub(super) fn candidates<'a>(
     slices: impl Iterator<Item = &'a EndpointSlice>,
     (name, transport): (&str, crate::object::Transport),
@@ -60,41 +60,41 @@ pub(super) fn candidates<'a>(
             all.extend(endpoints.map(|endpoint| Candidate { address: endpoint.address, port: port.port, endpoint }));
         }
     }
-    // The sort is stable: of two that are equally usable the one of the slice that comes first counts.
+    // The sort is stable: of two equally usable duplicates, the one from the first slice counts.
     all.sort_by_key(|candidate| (candidate.address, candidate.port, candidate.reluctance()));
     all.dedup_by_key(|candidate| (candidate.address, candidate.port));
     all
 }
 
-/// How the lists are made of the candidates.
+/// The rules by which a service port's candidates enter its lists.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Selection<'a> {
     location: &'a Location,
     cluster: Cluster,
-    /// Whether there is a ready one on this node.
+    /// Whether this node has a ready candidate.
     local_ready: bool,
 }
 
-/// What the cluster list holds.
+/// The candidates that the cluster list holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cluster {
-    /// Nothing is ready: what still serves until its end.
+    /// Serving candidates that terminate, because none is ready.
     Draining,
-    /// All that is ready.
+    /// All ready candidates.
     Ready,
-    /// What is ready and hinted for this node.
+    /// Ready candidates with a hint for this node.
     ForNode,
-    /// What is ready and hinted for this node's zone.
+    /// Ready candidates with a hint for this node's zone.
     ForZone,
 }
 
-/// Why an endpoint is not in a list.
+/// The reason why an endpoint is not in a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Exclusion {
     NotReady,
-    /// It ends, and others are ready.
+    /// The endpoint terminates while others are ready.
     Terminating,
-    /// It ends, and does not answer any more.
+    /// The endpoint terminates and no longer serves.
     NotServing,
     OtherNode,
     HintedElsewhere(List),
@@ -105,7 +105,7 @@ impl<'a> Selection<'a> {
         let ready = || candidates.iter().filter(|candidate| candidate.endpoint.ready);
         let local_ready = ready().any(|candidate| candidate.is_on(&location.node));
         let hinted = |for_this: &dyn Fn(&Hints) -> Option<bool>| {
-            // All have such hints, and one of them is for here.
+            // Hints count only if every ready candidate has one and at least one names this node or zone.
             let mut here = false;
             let all = ready().all(|candidate| {
                 let hint = candidate.endpoint.hints.as_deref().and_then(for_this);
@@ -126,7 +126,7 @@ impl<'a> Selection<'a> {
         Self { location, cluster, local_ready }
     }
 
-    /// Whether the candidate is in the list, or why not.
+    /// Checks that the candidate is in the list. The error is the reason why not.
     pub(super) fn check(&self, list: List, candidate: &Candidate<'_>) -> Result<(), Exclusion> {
         let endpoint = candidate.endpoint;
         let is_draining = endpoint.is_draining();
@@ -155,13 +155,13 @@ impl<'a> Selection<'a> {
         if is_here == Some(true) { Ok(()) } else { Err(Exclusion::HintedElsewhere(list)) }
     }
 
-    /// Whether the cluster list is narrowed to the endpoints that are hinted for this node itself.
+    /// Whether the cluster list holds only endpoints with a hint for this node.
     pub(super) fn is_by_node(&self) -> bool {
         self.cluster == Cluster::ForNode
     }
 }
 
-/// Whether hints name this one; none where there are none.
+/// Whether hints contain `this`. `None` if the list of hints is empty.
 fn is_for(hints: &[Arc<str>], this: &str) -> Option<bool> {
     (!hints.is_empty()).then(|| hints.iter().any(|hint| **hint == *this))
 }

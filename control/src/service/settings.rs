@@ -1,4 +1,4 @@
-//! What the resolver has to be told of the cluster: the value of `services` in a configuration, or a file of its own.
+//! The resolver's settings: the value of `services` in a configuration, or a separate file.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -9,47 +9,44 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::source::{self, nearest_word};
 
-/// See the module.
+/// Properties of the cluster that the resolver cannot learn from objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Where pods have their addresses, besides the podCIDRs of nodes and the addresses of pods that are known.
+    /// Blocks of pod addresses, besides the nodes' podCIDRs and the addresses of known pods.
     #[serde(deserialize_with = "blocks")]
     pub cluster_cidrs: Vec<IpNet>,
-    /// Where Services have their cluster addresses. What is none of theirs in there is dropped; elsewhere it passes.
+    /// Blocks of cluster addresses. Packets to addresses in them that no Service has are dropped; elsewhere such packets pass.
     #[serde(deserialize_with = "blocks")]
     pub service_cidrs: Vec<IpNet>,
     /// The node's addresses at which node ports answer.
     pub node_port_addresses: NodePortAddresses,
-    /// Whether the source is rewritten wherever Kubernetes permits, not only where the answer would else miss this node.
+    /// Whether to rewrite the source wherever Kubernetes permits, not only if replies would otherwise miss this node.
     pub masquerade_all: bool,
-    /// The Services that are ours: those with the label `service.kubernetes.io/service-proxy-name` of this value; empty for those
-    /// without the label.
+    /// Value of the label `service.kubernetes.io/service-proxy-name` on Services to handle. Empty for Services without the label.
     pub service_proxy_name: String,
-    /// Where external addresses of Services may lie; none for anywhere. Whoever may write a Service can claim any address that is
-    /// permitted here (CVE-2020-8554).
+    /// Blocks of permitted external addresses; `None` permits all. An author of a Service can claim any permitted address (CVE-2020-8554).
     #[serde(deserialize_with = "some_blocks", skip_serializing_if = "Option::is_none")]
     pub external_ips: Option<Vec<IpNet>>,
-    /// The addresses, one per family at most, that connections have as their source where theirs has to change. Empty for the first
-    /// ones of the node's own podCIDRs.
+    /// Source addresses for rewritten connections, at most one per family. If empty, the first address of the node's podCIDR per family.
     #[serde(deserialize_with = "source_addresses")]
     pub source_addresses: Vec<IpAddr>,
-    /// What the choice of backends is hashed with: the same on all nodes, so that they agree on it.
+    /// Seed for the hash that chooses a backend. Must be the same on all nodes, so that they choose the same backend.
     pub hash_seed: String,
 }
 
 /// The node's addresses at which node ports answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum NodePortAddresses {
-    /// The primary one of each family: the first one of its object.
+    /// The primary address of each family: the first in the Node object.
     #[default]
     Primary,
-    /// Those that lie in one of these blocks.
+    /// Every node address in one of these blocks.
     In(Vec<IpNet>),
 }
 
 impl Serialize for NodePortAddresses {
-    /// As it is written in a file.
+    /// Writes the value in the form that a settings file has.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
             Self::Primary => serializer.collect_seq(["primary"]),
@@ -65,7 +62,7 @@ impl<'de> Deserialize<'de> for NodePortAddresses {
             [] => Err(D::Error::custom("node_port_addresses is empty: write [primary], or blocks of addresses")),
             [only] if only == "primary" => Ok(Self::Primary),
             all if all.iter().any(|text| text == "primary") => {
-                Err(D::Error::custom("`primary` stands alone: write [primary], or blocks of addresses"))
+                Err(D::Error::custom("`primary` cannot be combined: write [primary], or blocks of addresses"))
             }
             all => all.iter().map(|text| block(text)).collect::<Result<_, _>>().map(Self::In).map_err(D::Error::custom),
         }
@@ -81,7 +78,7 @@ fn blocks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<IpNet>, D::E
     texts.iter().map(|text| block(text)).collect::<Result<_, _>>().map_err(D::Error::custom)
 }
 
-/// Addresses that a packet can have as its source, one per family at most.
+/// Reads source addresses: unicast, not loopback, at most one per family.
 fn source_addresses<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<IpAddr>, D::Error> {
     let mut addresses: Vec<IpAddr> = Vec::new();
     for text in Vec::<String>::deserialize(deserializer)? {
@@ -103,16 +100,16 @@ fn some_blocks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<
     blocks(deserializer).map(Some)
 }
 
-/// Why a text is no settings, with file, line and remedy.
+/// An error in a settings file: position, problem and remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct SettingsError {
-    /// The file as the user named it.
+    /// The file's name, as the user wrote it.
     pub file: String,
-    /// The line, from 1, where it is known.
+    /// Line number, starting at 1. `None` if the error has no position.
     pub line: Option<u64>,
-    /// What is wrong.
+    /// The problem, as a phrase for users.
     pub problem: String,
-    /// What to do about it.
+    /// The remedy, as a phrase for users.
     pub help: String,
 }
 
@@ -126,7 +123,7 @@ impl fmt::Display for SettingsError {
     }
 }
 
-/// The keys, for remedies.
+/// All keys of a settings file, for remedies in errors.
 const KEYS: [&str; 8] = [
     "cluster_cidrs",
     "service_cidrs",
@@ -139,13 +136,13 @@ const KEYS: [&str; 8] = [
 ];
 
 impl Settings {
-    /// Reads a text that is JSON or YAML.
+    /// Reads settings from JSON or YAML. `file` is the name for errors.
     ///
     /// # Errors
-    /// What is wrong with it, the first fault.
+    /// The first syntax error, unknown key or invalid value.
     pub fn parse(file: &str, text: &str) -> Result<Self, SettingsError> {
         let options = serde_saphyr::options! {
-            // A tag asks for a meaning that is not known here.
+            // A tag requests a type that this reader does not implement.
             reject_unsupported_tags: true,
             with_snippet: false,
         };
@@ -172,7 +169,7 @@ impl Settings {
         })
     }
 
-    /// Whether the Service with this label, none without one, is ours.
+    /// Whether to handle a Service with this service-proxy-name label. `proxy` is `None` if the Service has no such label.
     pub(super) fn is_ours(&self, proxy: Option<&str>) -> bool {
         match proxy {
             None => self.service_proxy_name.is_empty(),

@@ -1,4 +1,4 @@
-//! Why endpoints of a service port are not used, for people. Worked out again from the objects by the rules that made the lists.
+//! Explains to users why endpoints are unused. Evaluates the objects again with the rules that built the lists.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -7,18 +7,18 @@ use super::select::{Candidate, Exclusion, Selection, candidates};
 use super::{List, PortName, Reached, Resolver, ServicePortId};
 use crate::object::{EndpointSlice, TrafficPolicy};
 
-/// An endpoint, or a slice, that a new connection is not given, and why.
+/// An endpoint or slice that gets no new connections of a service port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unused {
     /// The endpoint's address and port, or the slice's name.
     pub what: String,
-    /// Why.
+    /// The reason, as a phrase for users.
     pub why: String,
 }
 
 impl Resolver {
-    /// The endpoints that a connection which reached a service port so is not given, sorted by address, and then slices of the Service
-    /// that have none for this port.
+    /// Returns the endpoints that connections to `reached` do not use, sorted by address, then slices without endpoints for this port.
+    /// Empty for a host port.
     pub fn unused(&self, reached: Reached) -> Vec<Unused> {
         let Some(port) = self.port(reached.port) else { return Vec::new() };
         let service = port.name.owner.service();
@@ -41,9 +41,9 @@ impl Resolver {
         match why {
             Exclusion::NotReady => "not ready".into(),
             Exclusion::Terminating => "terminating, and others are ready".into(),
-            Exclusion::NotServing => "terminating, and does not answer any more".into(),
+            Exclusion::NotServing => "terminating, and no longer serving".into(),
             Exclusion::OtherNode => {
-                let place = endpoint.node.as_ref().map_or("of no node".into(), |node| format!("on node {node}"));
+                let place = endpoint.node.as_ref().map_or("without a node".into(), |node| format!("on node {node}"));
                 let policy = if reached.kind == super::VipKind::ClusterIp { "internal" } else { "external" };
                 format!("{place}, and {policy}TrafficPolicy is {}", TrafficPolicy::Local.name())
             }
@@ -63,7 +63,7 @@ impl Resolver {
         }
     }
 
-    /// The endpoints of a list with their nodes, as the slices tell them; sorted by address.
+    /// Returns the endpoints of a list with their nodes' names, sorted by address. A node is `None` if the slice names none.
     pub fn places(&self, id: ServicePortId, list: List) -> Vec<(SocketAddr, Option<Arc<str>>)> {
         let Some(port) = self.port(id) else { return Vec::new() };
         let Some(service) = port.name.owner.service() else {
@@ -83,7 +83,7 @@ impl Resolver {
     }
 }
 
-/// Why a slice has no endpoints for a service port; none where it has, or could have.
+/// Explains why a slice has no endpoints for a service port. `None` if the slice's ports and family fit.
 fn other_slice(slice: &EndpointSlice, name: &PortName) -> Option<Unused> {
     let port = |name: &str, transport| {
         if name.is_empty() { format!("without a name ({transport})") } else { format!("{name} ({transport})") }
@@ -94,7 +94,7 @@ fn other_slice(slice: &EndpointSlice, name: &PortName) -> Option<Unused> {
         "labelled as that of a headless Service".to_owned()
     } else if !slice.endpoints.is_empty() && !is_family {
         let (other, own) = if name.ipv4 { ("IPv6", "IPv4") } else { ("IPv4", "IPv6") };
-        format!("its endpoints are {other}, and the address asked for is {own}")
+        format!("its endpoints are {other}, and the requested address is {own}")
     } else if !serves {
         let has: Vec<String> = slice.ports.iter().map(|other| port(&other.name, other.transport)).collect();
         let has = if has.is_empty() { "none".to_owned() } else { has.join(", ") };

@@ -1,4 +1,4 @@
-//! Single rules of the resolver. The known answers and the comparison with a naive reading are in `control/tests/services.rs`.
+//! Tests of single rules of the resolver. `control/tests/services.rs` has the known answers and the comparison with a naive reference.
 
 use super::*;
 use crate::cache::Event;
@@ -96,7 +96,7 @@ fn a_backend_that_comes_back_is_another_one() {
     let (id, _) = resolver.vip(&vip("10.96.0.1:80")).unwrap();
     let first = resolver.port(id).unwrap().cluster[0];
     let incarnation = resolver.backend(first).incarnation;
-    // Beside others that come it stays what it is.
+    // A backend keeps its id while others are added.
     resolver.apply(slice("x/a-1", "a", vec![endpoint("10.0.0.0", true), endpoint("10.0.0.1", true)]));
     assert_eq!(resolver.port(id).unwrap().cluster[1], first);
     resolver.apply(slice("x/a-1", "a", vec![]));
@@ -131,7 +131,7 @@ fn a_vip_is_that_of_the_stronger_kind_then_of_the_older_service_then_of_the_firs
         }
         assert_eq!((owner(&resolver, "192.0.2.1:80"), resolver.vips().count()), (None, 0));
     }
-    // A Service that is made anew under its name is a new one.
+    // A Service that is deleted and created again under its name counts as new.
     let mut resolver = listed();
     apply(&mut resolver, external("x/z", "10.96.0.1", Some(1)));
     apply(&mut resolver, external("x/a", "10.96.0.2", Some(2)));
@@ -152,7 +152,7 @@ fn nothing_is_left_of_what_is_gone() {
         resolver.apply(slice("x/a-1", "a", vec![endpoint("10.0.0.1", true)]));
         apply(&mut resolver, balanced);
         assert_eq!(resolver.health_check(30_000).map(|check| check.ipv4), Some(1), "round {round}");
-        // The slice passes to a Service that does not exist, then goes.
+        // The slice moves to a Service that does not exist, then is deleted.
         resolver.apply(slice("x/a-1", "other", vec![endpoint("10.0.0.1", true)]));
         assert_eq!((resolver.backend_count(), resolver.health_check(30_000).unwrap().ipv4), (0, 0));
         resolver.apply(Event::DeleteEndpointSlice(name("x/a-1")));
@@ -231,7 +231,7 @@ fn a_host_port_is_its_pods_at_every_address_of_the_node_and_behind_all_but_exter
     assert_eq!(given(&resolver, "198.51.100.1", "169.254.20.10"), ("10.0.0.1:8080".into(), false));
     assert_eq!(given(&resolver, "2001:db8::9", "2001:db8::1"), ("[fd00::1]:8080".into(), false));
     assert_eq!(given(&resolver, "10.0.0.1", "192.0.2.1"), ("10.0.0.1:8080".into(), true), "itself");
-    // An external address takes nothing away, a load balancer's does.
+    // A Service's external address does not take over a host port; a load balancer address does.
     let mut service = service("x/a", "10.96.0.1");
     service.external_ips = vec!["192.0.2.1".parse().unwrap()];
     apply(&mut resolver, service.clone());
@@ -269,7 +269,7 @@ fn settings_are_read_from_json_and_yaml_and_faults_name_place_and_remedy() {
         ),
         ("colour: red\n", vec!["unknown field `colour`", "keys are cluster_cidrs, service_cidrs"]),
         ("service_cidrs: [10.96.0.0]\n", vec!["s.yaml:1", "has no prefix length", "write 10.96.0.0/32"]),
-        ("node_port_addresses: [primary, 192.0.2.0/24]\n", vec!["`primary` stands alone"]),
+        ("node_port_addresses: [primary, 192.0.2.0/24]\n", vec!["`primary` cannot be combined"]),
         ("node_port_addresses: []\n", vec!["node_port_addresses is empty"]),
         ("masquerade_all: 7\n", vec!["s.yaml:1"]),
         ("source_addresses: [10.244.1.01]\n", vec!["s.yaml:1", "invalid address", "remove the leading zeros"]),

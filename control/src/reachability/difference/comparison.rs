@@ -1,4 +1,4 @@
-//! Two joints against each other: which ports change verdict, and by which decisions. What is known of two sides is not worked out again.
+//! Compares two joints: finds the ports whose verdict changes and the decisions that cause it. Caches results per pair of sides.
 
 use std::sync::Arc;
 
@@ -9,18 +9,18 @@ use super::{Cause, Delta, Difference, Joint};
 use crate::origin::Direction;
 use crate::reachability::{ClassId, Holder, Protocol, Reachability, Side, Verdict, Verdicts};
 
-/// The pods' joint and the node's, whether the node is the pods' own in each state, and whether it is the pods that connect.
+/// The pods' joint, the node's joint, whether the node is the pods' own node in each state, and whether the pods connect.
 type OwnKey = (usize, usize, [bool; 2], bool);
 
-/// Two states while they are compared, with what is known already.
+/// Two states and the cached results of their comparison.
 pub(super) struct Comparison<'a> {
     states: [&'a Reachability; 2],
-    /// For each side of each state, a number that equal allowed services have in common.
+    /// For each state and side, a number that is equal for equal allowed services.
     allowed: [Vec<u32>; 2],
     by_sides: AHashMap<[u32; 4], usize>,
     by_own_node: AHashMap<OwnKey, usize>,
     numbers: AHashMap<Vec<Delta>, usize>,
-    /// All but the first.
+    /// All lists of deltas except the first, which is empty.
     pub(super) deltas: Vec<Vec<Delta>>,
 }
 
@@ -52,14 +52,14 @@ impl<'a> Comparison<'a> {
         self.states[0].class(joint.before).sample.is_ipv6()
     }
 
-    /// Whether it has rules in either state.
+    /// Whether the joint has rules in either state.
     pub(super) fn is_restricted(&self, joint: &Joint) -> bool {
         let classes = self.states.iter().zip(Self::classes(joint));
         let directions = [Direction::Egress, Direction::Ingress];
         classes.into_iter().any(|(state, class)| directions.iter().any(|&way| state.list_number(class, way).is_some()))
     }
 
-    /// The nodes whose addresses these are, in each state.
+    /// The nodes with these addresses in each state. `None` if the addresses are not nodes'.
     pub(super) fn nodes(&self, joint: &Joint) -> [Option<&'a [Arc<str>]>; 2] {
         let [before, after] = Self::classes(joint);
         [(self.states[0], before), (self.states[1], after)].map(|(state, class)| match &state.class(class).holder {
@@ -68,7 +68,7 @@ impl<'a> Comparison<'a> {
         })
     }
 
-    /// What differs between two joints, but for own nodes.
+    /// Returns the index of the deltas between two joints that are not a pod and its own node.
     pub(super) fn deltas(&mut self, from: &Joint, to: &Joint) -> usize {
         let [(eb, ib), (ea, ia)] = [(0, from.before, to.before), (1, from.after, to.after)].map(|(at, from, to)| {
             let state = self.states[at];
@@ -91,7 +91,7 @@ impl<'a> Comparison<'a> {
         number
     }
 
-    /// What differs between a pod and a node that is its own in these of the states.
+    /// Returns the index of the deltas between a pod and a node that is its own in at least one state.
     pub(super) fn own_deltas(&mut self, key: OwnKey, from: &Joint, to: &Joint) -> usize {
         if let Some(&known) = self.by_own_node.get(&key) {
             return known;
@@ -134,7 +134,7 @@ fn differences(before: &Verdicts, after: &Verdicts) -> Vec<Delta> {
     deltas
 }
 
-/// Adds ports to the delta with the same causes, or to a new one.
+/// Adds ports to the delta with the same causes, or creates a delta.
 fn add(deltas: &mut Vec<Delta>, protocol: Protocol, ports: (u16, u16), before: &Verdict, after: &Verdict) {
     let ends = [(Direction::Egress, before.egress, after.egress), (Direction::Ingress, before.ingress, after.ingress)];
     let causes = ends.into_iter().filter(|(_, before, after)| before.allowed != after.allowed);

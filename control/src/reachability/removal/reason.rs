@@ -1,4 +1,4 @@
-//! Why a rule does nothing.
+//! Explains why a rule has no effect.
 
 use std::collections::BTreeSet;
 
@@ -9,27 +9,27 @@ use crate::contract::TierRule;
 use crate::object::PolicyName;
 use crate::reachability::Side;
 
-/// Why a rule that can be removed does nothing. More than one may be the case, each for other connections.
+/// The reasons why a removable rule has no effect. Several may be true, each for different connections.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reason {
-    /// Whether it names any address at all, for any pod that it is about.
+    /// Whether the rule matches any peer address for any pod with the rule.
     pub names_somebody: bool,
-    /// Whether it is ever the first of its tier to match. A rule of a NetworkPolicy need not be, for these have no order.
+    /// Whether the rule is ever the first of its tier to match. Not necessary for a rule of a NetworkPolicy, because those have no order.
     pub is_reached: bool,
-    /// The rules that decide in its place, of the same pods.
+    /// The rules that decide instead for the same pods.
     pub by: BTreeSet<OriginId>,
-    /// Whether without it no rule decides, so that the connection passes all the same.
+    /// Whether no rule decides without this one, so that the connection passes anyway.
     pub by_default: bool,
-    /// What denies the connection at its other end: rules, and isolations.
+    /// Rules and isolations that deny the connection at its other end.
     pub blocked_by: BTreeSet<OriginId>,
-    /// Whether it names the only pod that it is about.
+    /// Whether the rule matches the only pod that has the rule.
     pub only_itself: bool,
-    /// Whether it names the own nodes of pods, with which connections always pass.
+    /// Whether the rule matches pods' own nodes, with which connections always pass.
     pub only_own_node: bool,
 }
 
 impl Removals<'_> {
-    /// Why a rule of which [`Removals::is_harmless`] is true does nothing.
+    /// Returns the reasons why a rule has no effect. [`Removals::is_harmless`] must be true for the rule.
     pub fn reason(&self, rule: OriginId) -> Reason {
         let mut reason = Reason::default();
         for &list in self.lists_of_rule.get(&rule).into_iter().flatten() {
@@ -43,8 +43,8 @@ impl Removals<'_> {
         reason
     }
 
-    /// A rule of each of two cluster policies of one tier that say otherwise of the same connection of one pod, where no earlier rule has
-    /// decided it: which of the policies is asked first then matters.
+    /// Returns a rule of each of two cluster policies of one tier that decide differently about the same connection, if no earlier rule
+    /// decides. The order of the two policies then matters. `None` if there are no such rules.
     pub fn disagreement(&self, one: &PolicyName, other: &PolicyName) -> Option<(OriginId, OriginId)> {
         let lists = |policy: &PolicyName| self.lists_of_policy.get(policy).cloned().unwrap_or_default();
         let both: Vec<ListNumber> = lists(one).intersection(&lists(other)).copied().collect();
@@ -56,7 +56,7 @@ impl Removals<'_> {
                     continue;
                 }
                 let (_, named) = &self.named[side as usize];
-                // What each matches first if the other one is not there.
+                // The first matches of each policy without the other one.
                 let hits = |of: &BTreeSet<OriginId>, gone: &BTreeSet<OriginId>| {
                     let mut hits: Vec<(&TierRule, ServiceSet)> = Vec::new();
                     let left = self.left(list, named.iter().copied(), gone, false);
@@ -115,12 +115,12 @@ impl Removals<'_> {
         }
     }
 
-    /// Whether there is anybody whom the side is about.
+    /// Whether any peer has this side.
     fn has_peers(&self, list: ListNumber, side: u32) -> bool {
         self.pairs(list, side).next().is_some()
     }
 
-    /// The classes of pods that have the list, with each class of their family that the side is about.
+    /// The pairs of a class of pods that have the list and a class of peers of the same family with this side.
     fn pairs(&self, list: ListNumber, side: u32) -> impl Iterator<Item = (ClassId, ClassId)> {
         let row = self.state.lists[list.0 as usize].row.iter().zip((0..).map(ClassId));
         let peers = row.filter(move |(of, _)| **of == side).map(|(_, class)| class);
@@ -133,7 +133,7 @@ impl Removals<'_> {
         })
     }
 
-    /// Why nothing follows where the rule changes what its end says.
+    /// Adds the reasons at other ends why connections keep their verdict although this end's decision changes.
     fn add_other_ends(&self, reason: &mut Reason, list: ListNumber, side: u32, delta: &ServiceSet) {
         let direction = self.occurrence(list).direction.opposite();
         let mut seen = BTreeSet::new();

@@ -1,9 +1,9 @@
-//! Ports of the node that pods have for themselves (`hostPort`): service ports of one backend.
+//! Host ports: ports of the node that lead to one pod (`hostPort`). Each is a service port with one backend.
 //!
-//! As a node port leads to a Service, so does a host port to its pod: at every address of the node, or at the one that the pod names
-//! (`hostIP`), and only to what is of the pod's own family there. Its source is never rewritten, but for the pod's own connections.
+//! A host port answers at every node address of the pod address's family, or only at `hostIP` if the pod sets one. The source is rewritten
+//! only for the pod's connections to itself.
 //!
-//! Source: Kubernetes, `ContainerPort` of the API reference; the CNI plugin `portmap`, which does it elsewhere.
+//! Source: Kubernetes API reference, `ContainerPort`. Other vswitches leave host ports to the CNI plugin `portmap`.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,13 +14,13 @@ use crate::object::{Endpoint, HostPort, Pod, Timestamp};
 use crate::service::select::Candidate;
 use crate::service::{Changes, Owner, PortName, ServicePortId, TrafficPolicy, Vip, VipKind};
 
-/// What is known of them.
+/// The claimed host ports and their service ports.
 #[derive(Debug, Default)]
 pub(in crate::service) struct HostPorts {
     claimed: BTreeMap<PortName, Claimed>,
-    /// The service ports that stand for them.
+    /// The service port of each host port, as of the last refresh.
     ids: BTreeMap<PortName, ServicePortId>,
-    /// Whether these are other ones than those that are claimed, or the node has other addresses.
+    /// Whether `claimed` or the node's addresses changed since the last refresh.
     is_stale: bool,
 }
 
@@ -29,7 +29,7 @@ pub(in crate::service) struct HostPorts {
 struct Claimed {
     port: HostPort,
     address: IpAddr,
-    /// When the pod was made.
+    /// Creation time of the pod. `None` if the pod has none.
     created: Option<Timestamp>,
 }
 
@@ -44,7 +44,7 @@ impl HostPorts {
 }
 
 impl Claimed {
-    /// Whether it answers at an address of the node. At a loopback address it never does: nothing of that comes to a vswitch.
+    /// Whether the host port answers at the node address `own`. Never at a loopback address: a vswitch sees no loopback packets.
     fn is_at(&self, own: IpAddr) -> bool {
         let is_meant = |wanted: IpAddr| wanted == own || wanted.is_unspecified() && wanted.is_ipv4() == own.is_ipv4();
         own.is_ipv4() == self.address.is_ipv4() && !own.is_loopback() && self.port.address.is_none_or(is_meant)
@@ -52,7 +52,7 @@ impl Claimed {
 }
 
 impl Resolver {
-    /// Says which pods there are, each with its addresses: those of this node that run in a network of their own have their host ports.
+    /// Replaces the list of pods and their addresses. Only unfinished pods on this node that are not in the host network have host ports.
     pub fn set_host_ports<'a>(&mut self, pods: impl IntoIterator<Item = (&'a Pod, &'a [IpAddr])>) -> Changes {
         let is_meant = |pod: &Pod| {
             let is_here = pod.node.as_ref() == Some(self.node());
@@ -65,7 +65,7 @@ impl Resolver {
                 let at = port.address.map_or_else(|| port.number.to_string(), |ip| format!("{ip}:{}", port.number));
                 let ipv4 = address.is_ipv4();
                 let name = PortName { owner, port: at.into(), transport: port.transport, ipv4 };
-                // Of two with one number, which the API server forbids, the first one has it.
+                // The first port with a number wins. The API server rejects duplicates.
                 claimed.entry(name).or_insert(Claimed { port, address, created: pod.lifetime.created });
             }
         }
@@ -76,7 +76,7 @@ impl Resolver {
         self.refresh_none()
     }
 
-    /// Resolves all of them again.
+    /// Resolves all host ports again.
     pub(super) fn refresh_host_ports(&mut self, changes: &mut Changes) {
         let HostPorts { claimed, ids, .. } = std::mem::take(&mut self.host_ports);
         ids.iter().filter(|(name, _)| !claimed.contains_key(name)).for_each(|(_, &id)| self.remove_port(id, changes));

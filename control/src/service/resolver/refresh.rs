@@ -1,4 +1,4 @@
-//! Resolving one Service again, and what differs by it.
+//! Resolves a Service again and records the differences.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -13,12 +13,12 @@ use super::super::{Backend, BackendId, Changes, List, Owner, PortName, ResolvedP
 use super::{Known, Resolver};
 use crate::object::{ClusterService, ServiceName, ServicePort, Timestamp, TrafficPolicy};
 
-/// What holds for a service port besides its backends.
+/// A service port's properties other than its name, VIPs and backends.
 pub(in crate::service) struct Terms<'a> {
     pub(in crate::service) internal_policy: TrafficPolicy,
     pub(in crate::service) external_policy: TrafficPolicy,
     pub(in crate::service) affinity: Option<u32>,
-    /// Of both families.
+    /// Blocks of both families.
     pub(in crate::service) source_ranges: Option<&'a [IpNet]>,
     pub(in crate::service) created: Option<Timestamp>,
 }
@@ -32,7 +32,7 @@ impl<'a> Terms<'a> {
 }
 
 impl Resolver {
-    /// Resolves the Service again.
+    /// Resolves a Service again. Removes its entry if neither the Service nor a slice of it exists.
     pub(super) fn refresh(&mut self, name: &ServiceName, node_ports: &[IpAddr], changes: &mut Changes) {
         let Some(mut known) = self.services.remove(name) else { return };
         let service = known.object.clone();
@@ -88,7 +88,7 @@ impl Resolver {
         known.cluster_ips = new;
     }
 
-    /// What a service port claims, sorted, each once.
+    /// Returns the VIPs that a service port claims, sorted, without duplicates.
     fn vips_of(
         &self,
         service: &ClusterService,
@@ -110,13 +110,13 @@ impl Resolver {
         if let Some(number) = port.node_port {
             vips.extend(at(VipKind::NodePort, node_ports, number));
         }
-        // An address may be written twice, as one of the balancer and an external one: the kind that comes first counts.
+        // One address may occur twice, for example as load balancer and external address. The first kind counts.
         vips.sort_unstable();
         vips.dedup_by_key(|(vip, _)| *vip);
         vips
     }
 
-    /// Makes a service port so, a new one where there is no `id`.
+    /// Replaces the service port `id`, or creates one if `id` is `None`. Returns its id.
     pub(in crate::service) fn set_port(
         &mut self,
         id: Option<ServicePortId>,
@@ -135,7 +135,7 @@ impl Resolver {
             let checked = candidates.iter().zip(&backends);
             let new: Vec<BackendId> =
                 checked.filter(|(candidate, _)| selection.check(list, candidate).is_ok()).map(|(_, id)| *id).collect();
-            // Whoever shares the list goes on sharing it.
+            // An equal list keeps its allocation, which snapshots share.
             before.filter(|before| ***before == *new).cloned().unwrap_or_else(|| new.into())
         };
         let cluster = list(List::Cluster, old.as_ref().map(|port| &port.cluster));
@@ -184,7 +184,7 @@ impl Resolver {
         changes.ports.insert(id);
     }
 
-    /// Makes these the backends of a service port: both are sorted by address, and what stays keeps its id.
+    /// Replaces a service port's backends. Both lists are sorted by address; remaining backends keep their ids.
     fn set_backends(
         &mut self,
         service_port: ServicePortId,
@@ -237,7 +237,7 @@ impl Resolver {
         ids
     }
 
-    /// Claims what a service port claims now in the place of what it claimed before.
+    /// Replaces a service port's old claims by its new ones.
     fn claim(
         &mut self,
         id: ServicePortId,
@@ -245,7 +245,7 @@ impl Resolver {
         new: Option<&ResolvedPort>,
         changes: &mut Changes,
     ) {
-        // The age of the Service or pod is in its claims.
+        // Claims contain the creation time of the Service or pod.
         let is_as_old = old.zip(new).is_some_and(|(old, new)| old.created == new.created);
         let vips = |port: Option<&ResolvedPort>| port.map_or(Vec::new(), |port| port.vips.clone());
         let (before, after) = (vips(old), vips(new));
@@ -272,7 +272,7 @@ impl Resolver {
         changes: &mut Changes,
     ) {
         let new = service.and_then(|service| {
-            // Without an address in the cluster it is not translated.
+            // A Service without a cluster address is not translated.
             let port = service.health_check_port.filter(|_| !service.cluster_ips.is_empty())?;
             let rank = Rank::new(VipKind::NodePort, service.created, Owner::Service(service.name.clone()), "".into());
             let [ipv4, ipv6] = [&local_ready[0], &local_ready[1]].map(BTreeSet::len);
@@ -293,7 +293,7 @@ impl Resolver {
     }
 }
 
-/// The service ports of a Service: of each family of which it has an address.
+/// Returns the service ports of a Service, one per port and family with a cluster address.
 fn port_names(service: &ClusterService) -> impl Iterator<Item = (PortName, &ServicePort)> {
     let families = [true, false].into_iter();
     let families = families.filter(|&ipv4| service.cluster_ips.iter().any(|address| address.is_ipv4() == ipv4));
@@ -306,7 +306,7 @@ fn port_names(service: &ClusterService) -> impl Iterator<Item = (PortName, &Serv
     })
 }
 
-/// Whether two states of a service port are the same to new connections: backends that are in no list are told by themselves.
+/// Whether two states of a service port treat new connections alike. Changes of backends in no list are reported separately.
 fn is_same(old: &ResolvedPort, new: &ResolvedPort) -> bool {
     let lists = |port: &ResolvedPort| (port.cluster.clone(), port.local.clone());
     let policies = |port: &ResolvedPort| (port.internal_policy, port.external_policy, port.affinity);

@@ -120,7 +120,7 @@ impl Attachments {
             },
             Event::DeletePod(name) => {
                 if let Some(attached) = self.0.get_mut(&name) {
-                    // The next object of this name is another pod. None of its addresses are outdated.
+                    // The next object of this name is another pod, without outdated addresses.
                     (attached.said, attached.outdated) = (None, Vec::new());
                 }
                 Event::DeletePod(name)

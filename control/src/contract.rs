@@ -40,7 +40,7 @@ pub struct SetDelta {
     pub set: SetId,
     /// The addresses that the set gained.
     pub added: Arc<AddressSet>,
-    /// The addresses that the set lost. None of them is in `added`.
+    /// The addresses that the set lost, disjoint from `added`.
     pub removed: Arc<AddressSet>,
 }
 

@@ -76,7 +76,7 @@ const MUST_REACH: [(&str, u64); 46] = [
     ("passed by Baseline or by all", 2_000),
     ("Admin denies what comes from, or goes to, the own node", 100),
     ("a rule about pods denies what may be one of several pods", 20),
-    ("what may be one of several pods is let through", 100),
+    ("an address that may be one of several pods' is allowed", 100),
 ];
 
 /// The environment of a history: the pipelines' layout, and the isolation of namespaces without an annotation.
@@ -162,7 +162,7 @@ fn is_never_kinder(state: &State, flow: &Flow, judged: &Judgement) -> bool {
 fn difference(state: &State, vswitches: &Vswitches, flow: &Flow, origins: bool) -> Result<Judgement, String> {
     let judged = state.judge(flow);
     if !is_never_kinder(state, flow, &judged) {
-        return Err(format!("more is let through than for one of the pods: {judged:?}"));
+        return Err(format!("more is allowed than for one of the pods: {judged:?}"));
     }
     let hops = vswitches.hops(state, flow, origins);
     let passes = hops.iter().all(|hop| hop.action == Action::Allow);
@@ -273,7 +273,7 @@ fn count(reached: &mut Reached, state: &State, flow: &Flow, judged: &Judgement) 
     );
     add("a rule about pods denies what may be one of several pods", judged.by_quarantine);
     let quarantined = state.is_quarantined(flow.src) || state.is_quarantined(flow.dst);
-    add("what may be one of several pods is let through", quarantined && judged.passes());
+    add("an address that may be one of several pods' is allowed", quarantined && judged.passes());
     add("leaves the cluster", dst == Owner::Nobody);
     add("comes from outside", src == Owner::Nobody);
 }

@@ -161,9 +161,9 @@ fn tables_that_followed_events_are_those_of_the_whole_state() {
             if at + 1 < initial || !(at + 1 - initial).is_multiple_of(STEPS_PER_COMPARISON) {
                 continue;
             }
-            let (mut anew, from_scratch) = of();
-            anew.resync(state.objects()).unwrap();
-            let [followed, expected] = [lists(&pipeline, renderer), lists(&anew, from_scratch)];
+            let (mut fresh, from_scratch) = of();
+            fresh.resync(state.objects()).unwrap();
+            let [followed, expected] = [lists(&pipeline, renderer), lists(&fresh, from_scratch)];
             assert_eq!(followed, expected, "seed {seed}, change {at}");
             reached += followed.values().map(Vec::len).sum::<usize>();
         }

@@ -94,11 +94,11 @@ fn compiled(mut pipeline: Pipeline, objects: Vec<Object>) -> Compiled {
     Compiled { pipeline, reachability }
 }
 
-/// A state, compiled with and without ineffective rules.
+/// A state under test.
 struct Asked {
     isolation: IngressIsolation,
     objects: Vec<Object>,
-    /// Compiled like the states that are compared with this one.
+    /// The objects, compiled without a removal.
     plain: Compiled,
 }
 

@@ -139,8 +139,8 @@ impl Vswitches {
         };
         let (from, to) = (node_of(state.owner(flow.src)), node_of(state.owner(flow.dst)));
         let mut hops: Vec<Hop> = from.iter().filter_map(|node| self.hop(is_full, node, flow, origins)).collect();
-        let through = hops.iter().all(|hop| hop.action == Action::Allow);
-        if let Some(to) = to.filter(|_| through).filter(|to| Some(to) != from.as_ref()) {
+        let passes = hops.iter().all(|hop| hop.action == Action::Allow);
+        if let Some(to) = to.filter(|_| passes).filter(|to| Some(to) != from.as_ref()) {
             hops.extend(self.hop(is_full, &to, flow, origins));
         }
         hops

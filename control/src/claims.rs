@@ -31,7 +31,7 @@ use crate::object::{Node, Object, Pod, PodName};
 /// An address that several pods, or a pod and a node, claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contest {
-    /// The address.
+    /// The contested address.
     pub address: IpAddr,
     /// The owner of the address.
     pub holder: Holder,

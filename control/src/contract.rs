@@ -98,9 +98,9 @@ impl EndpointRules {
 /// All that a renderer knows about one pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// The pod.
+    /// The pod's name.
     pub pod: PodName,
-    /// The node it runs on.
+    /// The node that the pod runs on. An empty name if the pod has none ([`UNBOUND`](crate::pipeline::UNBOUND)).
     pub node: Arc<str>,
     /// The pod's IP addresses, without those that another pod or a node has ([`crate::claims`]).
     pub addresses: Vec<IpAddr>,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Label keys and values.
+/// An object's labels: values by key.
 pub type Labels = BTreeMap<Arc<str>, Arc<str>>;
 
 /// The label that the API server sets on every namespace, with the namespace's name as value. Source: Kubernetes "Well-Known Labels,

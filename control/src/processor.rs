@@ -140,7 +140,7 @@ impl Processor {
         &self.audited
     }
 
-    /// The policies that select the pod, sorted by name, as of the last commit.
+    /// The compiled policies that select the pod, sorted by name, as of the last commit.
     pub fn policies_of(&self, pod: PodKey) -> impl Iterator<Item = &Revision> {
         let names = self.policies_of.get(&pod).into_iter().flatten();
         names.filter_map(|name| self.assignments.get(name)?.compiled.as_ref())

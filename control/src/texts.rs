@@ -1,4 +1,5 @@
-//! Shares equal texts between objects, so that each is in memory once: labels of sibling pods, and the node names of Services' endpoints.
+//! Shares equal texts between objects, so that each is in memory once: mostly labels of sibling pods, and node names of Services'
+//! endpoints.
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -1,17 +1,17 @@
-//! Pods that the node's container runtime has attached, with the addresses that it has given them.
+//! Pods that the node's container runtime has attached, with the addresses that it gave them.
 //!
-//! A pod's object tells its addresses a while after the pod has them (`status.podIPs`). Until then this does:
+//! A pod's object shows its addresses (`status.podIPs`) only some time after the pod has them. Until then the attachment supplies them:
 //!
 //! ```text
-//!   objects --> attachments (addresses that the object lacks) --> claims --> cache
+//!   objects --> attachments (add addresses that the object lacks) --> claims --> cache
 //!                    ^
 //!   CNI ADD, DEL -- attach
 //! ```
-//! Labels, and whether the pod is a policy's subject at all, come from the object alone: a pod without an object is nobody. So is an
-//! attachment of a later pod than the object is of, which the UID tells: the labels of the earlier one are not its own.
+//! Labels come from the object only, so no rule names an attached pod without an object. The same applies if the object's UID shows that it
+//! is an earlier pod's: the attached pod does not have that pod's labels.
 //!
-//! **Invariant.** The object's own addresses count as soon as it tells any, but for those that it had told before the pod was attached:
-//! these are of an earlier sandbox of the pod.
+//! **Invariant.** The object's addresses take precedence as soon as it has any. Exception: addresses that the object already had when the
+//! pod was attached belong to an earlier sandbox.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -22,48 +22,48 @@ use serde::{Deserialize, Serialize};
 use crate::cache::{Cache, Event};
 use crate::object::{Object, Pod, PodName, Uid};
 
-/// What the container runtime says of a pod.
+/// The container runtime's record of an attached pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attachment {
-    /// The pod's UID; none where it is not said, and then any pod of the name is meant.
+    /// The pod's UID. `None` if the runtime does not report one; the record then applies to any pod of the name.
     pub uid: Option<Uid>,
-    /// The addresses that it was given; none where only the object tells them.
+    /// The addresses that the runtime gave to the pod. Empty if only the object has them.
     pub addresses: Vec<IpAddr>,
-    /// Larger than those of all earlier ones: of two pods with one address the one that was attached last has it.
+    /// A number that grows with each attachment. Of two pods with one address, the one with the larger number has it.
     pub number: u64,
 }
 
-/// How far an attached pod is known: what keeps it from sending and receiving.
+/// Whether policy knows an attached pod, or why the pod cannot send and receive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// There is no object of its name.
+    /// No object of this name exists.
     Unknown,
-    /// The object is that of another pod of its name, an earlier one as a rule.
+    /// The object's UID is another pod's, usually an earlier pod of the same name.
     OtherPod,
-    /// The object says that it is on this node, none for no node at all.
+    /// The object names another node, or no node (`None`).
     OtherNode(Option<Arc<str>>),
-    /// It is in the network of its node.
+    /// The pod uses its node's network.
     HostNetwork,
-    /// It has ended.
+    /// The pod has terminated.
     Finished,
-    /// Neither the object nor the container runtime tells an address.
+    /// Neither the object nor the container runtime has an address.
     NoAddress,
-    /// This address of it is another pod's or a node's.
+    /// Another pod or a node has this address.
     Contested(IpAddr),
-    /// Policy knows it, with all of its addresses.
+    /// Policy knows the pod, with all its addresses.
     Known,
 }
 
-/// See the module.
+/// All attached pods, by name.
 #[derive(Debug, Default)]
 pub(crate) struct Attachments(BTreeMap<PodName, Attached>);
 
 #[derive(Debug)]
 struct Attached {
     attachment: Attachment,
-    /// The pod as its object is, none without one.
+    /// The pod as in its object. `None` without an object.
     said: Option<Arc<Pod>>,
-    /// The addresses that the object had told before the pod was attached.
+    /// The addresses that the object had before the pod was attached.
     outdated: Vec<IpAddr>,
 }
 
@@ -72,7 +72,7 @@ impl Attached {
         self.attachment.uid.is_none_or(|uid| pod.uid.is_none_or(|known| known == uid))
     }
 
-    /// The pod with the addresses that it has.
+    /// Returns the pod with the addresses that it has now.
     fn complete(&self, said: &Pod) -> Pod {
         let mut pod = said.clone();
         if !self.is_meant(said) || said.host_network || said.finished {
@@ -107,7 +107,7 @@ impl Attached {
 }
 
 impl Attachments {
-    /// The event with the addresses that its pod has.
+    /// Adds an attached pod's addresses to an event about it.
     pub(crate) fn resolve(&mut self, event: Event) -> Event {
         match event {
             Event::Apply(Object::Pod(pod)) => match self.0.get_mut(&pod.name) {
@@ -120,7 +120,7 @@ impl Attachments {
             },
             Event::DeletePod(name) => {
                 if let Some(attached) = self.0.get_mut(&name) {
-                    // What comes under the name is another pod, none of whose addresses are outdated.
+                    // The next object of this name is another pod, without outdated addresses.
                     (attached.said, attached.outdated) = (None, Vec::new());
                 }
                 Event::DeletePod(name)
@@ -129,7 +129,8 @@ impl Attachments {
         }
     }
 
-    /// Makes `new` all attachments. `said` tells pods that were not attached as their objects are. Returns what that changes.
+    /// Replaces all attachments. `said` returns a pod as in its object, for pods that were not attached. Returns events for the pods that
+    /// change.
     pub(crate) fn replace(
         &mut self,
         new: BTreeMap<PodName, Attachment>,
@@ -155,17 +156,17 @@ impl Attachments {
             }
             self.0.insert(name, attached);
         }
-        // Those first that give addresses back.
+        // First the pods that lose addresses.
         let gone = before.into_values().filter_map(|attached| Some(Event::Apply(Object::Pod(attached.said?))));
         gone.chain(events).collect()
     }
 
-    /// No object is known any more.
+    /// Forgets all objects.
     pub(crate) fn forget_objects(&mut self) {
         self.0.values_mut().for_each(|attached| attached.said = None);
     }
 
-    /// How far each pod is known. `covers` tells whether a pod is one of the nodes that matter.
+    /// The standing of each attached pod. `covers` returns whether the scope includes a pod.
     pub(crate) fn standings(&self, cache: &Cache, covers: impl Fn(&Pod) -> bool) -> BTreeMap<PodName, Standing> {
         self.0.iter().map(|(name, attached)| (name.clone(), attached.standing(cache, &covers))).collect()
     }
@@ -206,7 +207,7 @@ mod tests {
             self.0.apply(event).unwrap();
         }
 
-        /// The addresses of a pod's interface in the tables, none where it has none.
+        /// The addresses of a pod's interface in the tables. Empty if it has no interface.
         fn has(&self, pod: &str) -> Vec<String> {
             let pod = crate::renderer::acl::Attachment::Pod(name(pod));
             let tables = self.0.node_tables("n").unwrap();
@@ -232,7 +233,7 @@ mod tests {
         );
         state.apply(Event::Apply(pod("x/a", "10.0.0.9", "n", "app=a")));
         assert_eq!((state.has("x/a"), state.standing("x/a")), (vec!["10.0.0.9".into()], Standing::Known));
-        // The object is as it was without the attachment.
+        // The object without the attachment.
         state.apply(Event::Apply(pod("x/a", "", "n", "app=a")));
         state.attach(&[]);
         assert!(state.has("x/a").is_empty() && state.0.standings().is_empty());
@@ -245,7 +246,7 @@ mod tests {
         state.apply(Event::Apply(pod("x/a", "", "n", "")));
         state.attach(&[("x/a", given)]);
         assert_eq!(state.has("x/a"), ["10.0.0.1"]);
-        // A state that is read anew.
+        // A resync.
         state.0.resync([pod("x/a", "", "n", ""), pod("x/b", "10.0.0.2", "n", "")]).unwrap();
         assert_eq!((state.has("x/a"), state.has("x/b")), (vec!["10.0.0.1".into()], vec!["10.0.0.2".into()]));
         state.0.resync([pod("x/b", "10.0.0.2", "n", "")]).unwrap();
@@ -262,7 +263,7 @@ mod tests {
         assert_eq!(state.has("x/a"), ["10.0.0.2"], "something else of it has changed");
         state.apply(Event::Apply(pod("x/a", "10.0.0.3", "n", "")));
         assert_eq!(state.has("x/a"), ["10.0.0.3"]);
-        // Without addresses the object's count.
+        // An attachment without addresses: those of the object apply.
         state.attach(&[("x/a", attachment("", &[], 2))]);
         assert_eq!((state.has("x/a"), state.standing("x/a")), (vec!["10.0.0.3".into()], Standing::Known));
     }

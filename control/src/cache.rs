@@ -1,6 +1,5 @@
-//! The cache: the cluster's present state with the indexes that look-ups need, and a notice of each change.
-//!
-//! An event that changes nothing gives no notice, so nothing below it runs.
+//! The cache: the cluster's present state, its indexes, and the changes that each event causes. An event without a change causes no work in
+//! later stages.
 
 mod derived;
 mod event;
@@ -18,14 +17,13 @@ use crate::object::{
 };
 use crate::selector::{Condition, Selector};
 
-/// A short stand-in for a pod's name inside the pipeline, for as long as the pod exists. After the event that removed the
-/// pod it may be another's.
+/// A short identifier of a pod, used inside the pipeline. May be reused after the event that removed the pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PodKey(u32);
 
 type LabelPair = (Arc<str>, Arc<str>);
 
-/// The state and its indexes.
+/// The cluster's state and its indexes.
 #[derive(Debug, Default)]
 pub struct Cache {
     namespaces: BTreeMap<Arc<str>, Arc<Namespace>>,
@@ -33,17 +31,17 @@ pub struct Cache {
     policies: BTreeMap<PolicyName, Arc<Policy>>,
     cluster_policies: BTreeMap<ClusterPolicyName, Arc<ClusterPolicy>>,
     pod_keys: AHashMap<PodName, PodKey>,
-    /// By key; none where the key is free, or will be with the next event.
+    /// Pods by key. `None` for keys that are free or become free with the next event.
     pods: Vec<Option<Arc<Pod>>>,
     free: Vec<PodKey>,
     gone: Vec<PodName>,
     pods_by_namespace: AHashMap<Arc<str>, BTreeSet<PodKey>>,
     pods_by_label: AHashMap<LabelPair, BTreeSet<PodKey>>,
-    /// Usually one pod an address; two while an address passes from an ended pod to the next.
+    /// Usually one pod per address. Two while an address moves from a terminated pod to another one.
     pods_by_address: AHashMap<IpAddr, BTreeSet<PodKey>>,
-    /// Running pods in the network of their node.
+    /// Running host-network pods, by node.
     host_network_pods: AHashMap<Arc<str>, BTreeSet<PodKey>>,
-    /// Policies that are deleted and still enforced, by namespace.
+    /// Deleted policies that are still enforced, by namespace.
     retained: BTreeMap<Arc<str>, BTreeSet<PolicyName>>,
     /// Namespaces that are being deleted.
     ending: BTreeSet<Arc<str>>,
@@ -52,18 +50,18 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// A cache without objects, for a cluster whose namespaces isolate or not when their annotation does not say.
+    /// Creates an empty cache. `default_isolation` applies to namespaces without the `extensions/v1beta1` annotation.
     pub fn new(default_isolation: IngressIsolation) -> Self {
         Self { default_isolation, ..Self::default() }
     }
 
-    /// What namespaces do whose annotation does not say.
+    /// The isolation of namespaces without the `extensions/v1beta1` annotation.
     pub fn default_isolation(&self) -> IngressIsolation {
         self.default_isolation
     }
 
-    /// Takes in one event. Returns what it changed: nothing when the state was so already, else the object itself and
-    /// then what follows from it.
+    /// Applies one event. Returns the changes: none if the state is the same as before, otherwise the object's own change and then its
+    /// consequences.
     pub fn apply(&mut self, event: Event) -> Vec<CacheChange> {
         let namespace = match &event {
             Event::Apply(Object::Namespace(Namespace { name, .. })) | Event::DeleteNamespace(name) => {
@@ -106,7 +104,7 @@ impl Cache {
             Event::DeleteNode(name) => self.set_node(&name, None),
             Event::DeletePolicy(name) => self.set_policy(name, None),
             Event::DeleteClusterPolicy(name) => self.set_cluster_policy(name, None),
-            // No policy depends on them: `crate::service` resolves them.
+            // No policy depends on Services: `crate::service` resolves them.
             Event::Apply(Object::Service(_) | Object::EndpointSlice(_))
             | Event::DeleteService(_)
             | Event::DeleteEndpointSlice(_) => None,
@@ -168,7 +166,7 @@ impl Cache {
         Some(CacheChange::Pod { key, old, new })
     }
 
-    /// Frees the keys of pods that the last event removed: by now nobody uses them any more.
+    /// Frees the keys of pods that the previous event removed. All stages have processed that event.
     fn free_keys(&mut self) {
         for name in std::mem::take(&mut self.gone) {
             if let Some(key) = self.pod_keys.remove(&name) {
@@ -204,12 +202,12 @@ impl Cache {
         }
     }
 
-    /// The pod of this key, none when it is gone.
+    /// The pod of this key. `None` if it was removed.
     pub fn pod(&self, key: PodKey) -> Option<&Arc<Pod>> {
         self.pods[key.0 as usize].as_ref()
     }
 
-    /// The key of the pod of this name, none when there is no such pod.
+    /// The key of the pod of this name. `None` if it does not exist.
     pub fn pod_key(&self, name: &PodName) -> Option<PodKey> {
         self.pod_keys.get(name).copied()
     }
@@ -225,7 +223,7 @@ impl Cache {
         keys.filter_map(|&key| Some((key, self.pod(key)?)))
     }
 
-    /// The running host-network pods of a node: their addresses are the node's.
+    /// The running host-network pods of a node, whose addresses are the node's.
     pub fn host_network_pods<'a>(&'a self, node: &'a Arc<str>) -> impl Iterator<Item = &'a Arc<Pod>> {
         let keys = self.host_network_pods.get(node).into_iter().flatten();
         keys.filter_map(|&key| self.pod(key))
@@ -242,56 +240,56 @@ impl Cache {
         keys.filter_map(|&key| Some((key, self.pod(key)?)))
     }
 
-    /// The addresses of which it cannot be told whose they are.
+    /// The addresses that several pods claim and none verifiably has ([`crate::claims`]).
     pub fn quarantined(&self) -> &BTreeSet<IpAddr> {
         &self.quarantined
     }
 
-    /// Says which addresses these are. Returns a change when they are others than before.
+    /// Sets the quarantined addresses. Returns a change if they differ from before.
     pub(crate) fn quarantine(&mut self, addresses: BTreeSet<IpAddr>) -> Option<CacheChange> {
         let changed = self.quarantined != addresses;
         self.quarantined = addresses;
         changed.then_some(CacheChange::Quarantine)
     }
 
-    /// All nodes by name.
+    /// All nodes, by name.
     pub fn nodes(&self) -> &BTreeMap<Arc<str>, Arc<Node>> {
         &self.nodes
     }
 
-    /// All namespaces by name.
+    /// All namespaces, by name.
     pub fn namespaces(&self) -> &BTreeMap<Arc<str>, Arc<Namespace>> {
         &self.namespaces
     }
 
-    /// All policies by name.
+    /// All NetworkPolicies by name, including deleted ones that are still enforced and the policies of isolating namespaces.
     pub fn policies(&self) -> &BTreeMap<PolicyName, Arc<Policy>> {
         &self.policies
     }
 
-    /// All cluster policies by kind and name.
+    /// All cluster policies, by kind and name.
     pub fn cluster_policies(&self) -> &BTreeMap<ClusterPolicyName, Arc<ClusterPolicy>> {
         &self.cluster_policies
     }
 
-    /// The policies of a namespace.
+    /// The NetworkPolicies of a namespace, sorted by name.
     pub fn policies_in<'a>(&'a self, namespace: &'a Arc<str>) -> impl Iterator<Item = &'a Arc<Policy>> {
         let first = PolicyName { namespace: namespace.clone(), name: "".into() };
         self.policies.range(first..).take_while(move |(name, _)| name.namespace == *namespace).map(|(_, policy)| policy)
     }
 
-    /// Whether a policy is enforced: what its annotation says, else that of its namespace, else `default`.
+    /// Whether a policy is enforced or audited: by its annotation, else by its namespace's annotation, else `default`.
     pub fn enforcement(&self, policy: &Policy, default: Enforcement) -> Enforcement {
         let of_namespace = || self.namespaces.get(&policy.name.namespace).and_then(|namespace| namespace.enforcement);
         policy.enforcement.or_else(of_namespace).unwrap_or(default)
     }
 
-    /// Whether the scope covers the namespace; one without an object is known by its name only.
+    /// Whether the scope covers the namespace. Of a namespace without an object, only the name is known.
     pub fn scope_covers(&self, scope: &NamespaceScope, namespace: &Arc<str>) -> bool {
         scope_covers(scope, namespace, self.namespaces.get(namespace).map(|namespace| &namespace.labels))
     }
 
-    /// The endpoints that a peer names.
+    /// The keys of the endpoints that a peer selects.
     pub fn pods_of_peer(&self, peer: &PodPeer) -> BTreeSet<PodKey> {
         let selected = |key: &PodKey| {
             self.pod(*key).is_some_and(|pod| {
@@ -309,8 +307,7 @@ impl Cache {
         }
     }
 
-    /// A superset of the pods that the selector selects, from the requirement with the fewest pods; none when no
-    /// requirement is indexed.
+    /// A superset of the selected pods: those that meet the requirement with the fewest pods. `None` if no requirement is indexed.
     fn candidates<'a>(&'a self, selector: &'a Selector) -> Option<impl Iterator<Item = PodKey> + 'a> {
         let postings = |key: &Arc<str>, values: &'a [Arc<str>]| {
             let key = key.clone();
@@ -328,7 +325,7 @@ impl Cache {
     }
 }
 
-/// Whether the scope covers a namespace with these labels, none when the namespace has no object.
+/// Whether the scope covers a namespace with these labels. `labels` is `None` for a namespace without an object.
 pub fn scope_covers(scope: &NamespaceScope, namespace: &Arc<str>, labels: Option<&Labels>) -> bool {
     match scope {
         NamespaceScope::Own(own) => own == namespace,
@@ -339,8 +336,8 @@ pub fn scope_covers(scope: &NamespaceScope, namespace: &Arc<str>, labels: Option
     }
 }
 
-/// Whether two states of a pod differ in nothing but its UID, its workload and how far it is in its life: no verdict depends on these,
-/// but for who has an address.
+/// Whether two states of a pod are equal except for UID, workload and lifetime. These decide only which pod has an address, never a
+/// verdict.
 fn same_to_policy(old: Option<&Pod>, new: Option<&Pod>) -> bool {
     match (old, new) {
         (Some(old), Some(new)) if (old.lifetime, old.uid, &old.owner) != (new.lifetime, new.uid, &new.owner) => {
@@ -350,7 +347,7 @@ fn same_to_policy(old: Option<&Pod>, new: Option<&Pod>) -> bool {
     }
 }
 
-/// The node that a host-network pod shares the network of.
+/// The node whose network a running host-network pod uses.
 fn host_of(pod: &Pod) -> Option<&Arc<str>> {
     pod.node.as_ref().filter(|_| pod.host_network && !pod.finished)
 }

@@ -1,20 +1,23 @@
-//! Who has an address that several say is theirs.
+//! Decides which pod or node has an address that several objects claim.
 //!
-//! Addresses are reused: the object of the pod that had one before may still be there, with the address in it. One pod at most has an
-//! address, so that a fault or a delay of one object changes nothing for others.
+//! Addresses are reused: the object of the previous pod may still exist and contain the address. At most one pod has an address, so a
+//! faulty or late object of one pod does not affect others.
 //!
 //! ```text
-//!  event --> claims --> the event, its pod without the addresses that it does not have
-//!                  `--> further ones: pods that lose an address by it (before), pods that get one (after)
+//!  event --> claims --> the event, with its pod's addresses reduced to those that the pod has
+//!                  `--> further events: before it, pods that lose an address by it; after it, pods that gain one
 //! ```
-//! Of several pods the one has it that beats every other: of two pods of one node the one that its container runtime has attached,
-//! the later one of two such ([`Lifetime::attached`](crate::object::Lifetime::attached)); else the one that runs while the other one
-//! does not, or that started later ([`Lifetime::beats`](crate::object::Lifetime::beats)). Where that cannot be told the address is nobody's. What a node says is its own is no
-//! pod's. A pod without its address is as one whose network is not set up yet: no rule names it, and its interface has no table,
-//! so that nothing passes there. Packets of pods on other nodes still arrive with such an address, and a rule that names pods does
-//! not match them. An address that is nobody's is therefore quarantined: rules of cluster policies that deny or pass pods deny it.
+//! A node's address belongs to no pod. Otherwise a pod has an address if it beats every other pod that claims it:
 //!
-//! **Invariant.** Who has what follows from the objects alone, not from the order in which they came.
+//! * Of two pods of one node, the one that the container runtime attached later
+//!   ([`Lifetime::attached`](crate::object::Lifetime::attached)).
+//! * Otherwise the one that runs while the other does not, or that started later ([`Lifetime::beats`](crate::object::Lifetime::beats)).
+//!
+//! If no pod wins, no pod has the address. A pod without its address is treated like one whose network is not set up: no rule names it, and
+//! its interface has no table and drops all packets. Pods of other nodes can still send from such an address, and rules that name pods do
+//! not match it. The address is therefore quarantined: cluster policies' rules that deny or pass pods deny it.
+//!
+//! **Invariant.** The result depends on the objects alone, not on their order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -25,41 +28,41 @@ use ahash::AHashMap;
 use crate::cache::{Cache, Event};
 use crate::object::{Node, Object, Pod, PodName};
 
-/// An address that several say is theirs.
+/// An address that several pods, or a pod and a node, claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contest {
-    /// The address.
+    /// The contested address.
     pub address: IpAddr,
-    /// Who has it.
+    /// The owner of the address.
     pub holder: Holder,
-    /// The pods that say so too and do not have it, sorted.
+    /// The pods that claim the address and do not have it, sorted by name.
     pub others: Vec<PodName>,
 }
 
-/// Who has an address.
+/// The owner of an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Holder {
     /// This pod.
     Pod(PodName),
     /// A node.
     Node,
-    /// Which pod has it cannot be told.
+    /// No owner: no pod beats all others.
     Nobody,
 }
 
-/// See the module.
+/// The pods with fewer addresses than their objects claim, and the nodes' addresses.
 #[derive(Debug, Default)]
 pub(crate) struct Claims {
-    /// Pods that do not have all addresses of their objects, as their objects are. All others are in the cache as they are.
+    /// Pods without some of their objects' addresses, as in their objects. All other pods are complete in the cache.
     short: BTreeMap<PodName, Arc<Pod>>,
-    /// Those pods by the addresses that they do not have.
+    /// The names of the pods in `short`, by the addresses that they lack.
     missed: BTreeMap<IpAddr, BTreeSet<PodName>>,
-    /// How many nodes have an address in their objects.
+    /// The number of node objects that contain an address.
     nodes: AHashMap<IpAddr, u32>,
 }
 
 impl Claims {
-    /// The events that make the cache's state the one with this event.
+    /// Returns the events that bring the cache to the state after this event.
     pub(crate) fn resolve(&mut self, cache: &Cache, event: Event) -> Vec<Event> {
         match event {
             Event::Apply(Object::Pod(pod)) => self.pod(cache, &pod.name.clone(), Some(pod)),
@@ -76,7 +79,7 @@ impl Claims {
         }
     }
 
-    /// The addresses that several say are theirs, in order.
+    /// All contested addresses, sorted.
     pub(crate) fn contests(&self, cache: &Cache) -> Vec<Contest> {
         let contest = |(&address, others): (&IpAddr, &BTreeSet<PodName>)| {
             let pod = cache.pods_at(address).map(|(_, pod)| pod).find(|pod| pod.is_endpoint());
@@ -90,14 +93,14 @@ impl Claims {
         self.missed.iter().map(contest).collect()
     }
 
-    /// The addresses that are nobody's, because it cannot be told which pod has them.
+    /// The contested addresses without an owner.
     pub(crate) fn quarantined(&self, cache: &Cache) -> BTreeSet<IpAddr> {
         let has = |address: IpAddr| cache.pods_at(address).any(|(_, pod)| pod.is_endpoint());
         let missed = self.missed.keys().copied();
         missed.filter(|&address| !has(address) && !self.is_nodes(cache, address, None)).collect()
     }
 
-    /// Takes in what a node says. Returns the addresses of which that changes whether they are a node's.
+    /// Updates the count of node addresses. Returns the addresses that a node's object gained or lost.
     fn node(&mut self, cache: &Cache, name: &Arc<str>, new: Option<&Node>) -> BTreeSet<IpAddr> {
         let of = |node: Option<&Node>| -> BTreeSet<IpAddr> {
             node.into_iter().flat_map(|node| node.addresses.iter().copied()).collect()
@@ -148,7 +151,7 @@ impl Claims {
         events
     }
 
-    /// The event between those of the pods that lose one of the addresses by it, and of those that get one.
+    /// Returns the event between the events of pods that lose a touched address and those of pods that gain one.
     fn with_others(
         &mut self,
         cache: &Cache,
@@ -181,7 +184,7 @@ impl Claims {
         losing.into_iter().chain([event]).chain(getting).collect()
     }
 
-    /// The pod that has the address when the subject is so.
+    /// The pod that has the address after the subject's change. `None` if a node has it, or no pod.
     fn holder(&self, cache: &Cache, address: IpAddr, subject: Option<&Subject<'_>>) -> Option<PodName> {
         if self.is_nodes(cache, address, subject) {
             return None;
@@ -194,7 +197,8 @@ impl Claims {
         let own = subject.and_then(|subject| subject.pod).filter(|pod| pod.addresses.contains(&address));
         let claimants: Vec<&Pod> =
             having.chain(short).chain(missing).filter(is_other).chain(own).filter(|pod| pod.is_endpoint()).collect();
-        // Whoever beats all others beats the best of those before it, too; who is best among some need not beat all.
+        // A pod that beats all others also beats the best of the pods before it. The reverse does not hold, so the winner is checked
+        // against all.
         let mut best = *claimants.first()?;
         for pod in &claimants[1..] {
             if beats(pod, best) {
@@ -205,7 +209,7 @@ impl Claims {
         wins.then(|| best.name.clone())
     }
 
-    /// Whether the address is a node's when the subject is so: by the node's object, or as that of a pod in its network.
+    /// Whether a node has the address after the subject's change: by its object or by a host-network pod.
     fn is_nodes(&self, cache: &Cache, address: IpAddr, subject: Option<&Subject<'_>>) -> bool {
         let shares = |pod: &Pod| pod.host_network && !pod.finished && pod.node.is_some();
         let is_other = |pod: &Pod| subject.is_none_or(|subject| *subject.name != pod.name);
@@ -215,13 +219,13 @@ impl Claims {
             || cache.pods_at(address).any(|(_, pod)| is_other(pod) && shares(pod))
     }
 
-    /// The pod with all addresses that it says are its own.
+    /// The pod with all addresses in its object.
     pub(crate) fn said<'a>(&'a self, cache: &'a Cache, name: &PodName) -> Option<&'a Arc<Pod>> {
         let known = || cache.pod_key(name).and_then(|key| cache.pod(key));
         self.short.get(name).or_else(known)
     }
 
-    /// Keeps what a pod's object says where the pod has less.
+    /// Keeps the pod as in its object if it lacks some of the addresses.
     fn remember(&mut self, said: Arc<Pod>, has: &Pod) {
         let missed: Vec<IpAddr> =
             said.addresses.iter().copied().filter(|address| !has.addresses.contains(address)).collect();
@@ -247,17 +251,17 @@ impl Claims {
     }
 }
 
-/// Whether of two pods that say an address is theirs it must be this one that has it.
+/// Whether `one` takes precedence over `other` for an address that both claim.
 fn beats(one: &Pod, other: &Pod) -> bool {
     let (attached, others) = (one.lifetime.attached, other.lifetime.attached);
-    // What another node's container runtime does is not known here.
+    // Attachments of other nodes' container runtimes are unknown here.
     match one.node == other.node && attached != others {
         true => attached > others,
         false => one.lifetime.beats(&other.lifetime),
     }
 }
 
-/// A pod that changes, as its object will be; none when it goes.
+/// A changing pod. `pod` is its new object, `None` if it was deleted.
 struct Subject<'a> {
     name: &'a PodName,
     pod: Option<&'a Pod>,
@@ -341,13 +345,13 @@ mod tests {
             Event::Apply(Pod { lifetime, ..Arc::unwrap_or_clone(pod) }.into())
         };
         let mut state = State::default();
-        // Its container has ended and its address was given away; its object tells that later.
+        // The container of x/old has ended and its address was reused. The object of x/old is late.
         state.apply(Event::Apply(started("x/old", "10.0.0.1", 9)));
         state.apply(attached("x/a", 1));
         assert_eq!((state.has("x/old").len(), state.has("x/a").len()), (0, 1));
         state.apply(attached("x/b", 2));
         assert_eq!((state.has("x/old").len(), state.has("x/a").len(), state.has("x/b").len()), (0, 0, 1));
-        // A pod of another node: it cannot be told whose the address is.
+        // A pod of another node: the owner is unknown.
         let Object::Pod(elsewhere) = started("x/c", "10.0.0.1", 1) else { unreachable!() };
         let running = Lifetime { running: true, ..elsewhere.lifetime };
         state.apply(Event::Apply(

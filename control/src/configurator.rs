@@ -1,15 +1,14 @@
-//! The configurator: a pod's policies in, its two rule lists out.
+//! The configurator: generates a pod's two rule lists from its policies.
 //!
-//! A list is made once for all pods with the same policies and the same numbers behind the port names; it is a function
-//! of those alone:
+//! Pods with the same policies and the same numbers for the policies' port names share one list. The list depends on nothing else:
 //!
 //! ```text
-//!  Admin          rules by the policies' rank, then in their order
-//!  NetworkPolicy  where the pod is isolated: own node; rules by the policies' names; deny of the rest, which names those that isolate
-//!  Baseline       where it is not: rules by rank, then in their order
+//!  Admin          rules by the policies' rank, then in the policy's order
+//!  NetworkPolicy  of an isolated pod: accept the own node; rules by the policies' names; deny all, which names the isolating policies
+//!  Baseline       of a pod that is not isolated: rules by rank, then in the policy's order
 //! ```
-//! No policy for a direction: no list, the direction is open. What an earlier rule leaves nothing to do is left out, unless every rule is
-//! asked for: rules that follow one that lets everything through, and Baseline rules of an isolated pod.
+//! A direction without policies has no list and is open. Ineffective rules are omitted unless [`Configurator::keeping_every_rule`] made the
+//! configurator: rules after one that accepts everything, and Baseline rules of an isolated pod.
 
 use std::sync::{Arc, Weak};
 
@@ -21,7 +20,7 @@ use crate::object::{Pod, PolicyName, PolicyVersion, Rank, Transport};
 use crate::origin::{Direction, Origin, Origins};
 use crate::processor::{CompiledPolicy, Match, Revision};
 
-/// What makes two lists the same: direction, the policies' meanings, and the numbers behind the port names.
+/// The input of a list: direction, revisions of the policies, and the pod's numbers for their port names.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct ListKey {
     direction: Direction,
@@ -29,22 +28,23 @@ struct ListKey {
     numbers: Vec<Vec<(Transport, u16)>>,
 }
 
-/// See the module.
+/// Generates rule lists and shares equal ones.
 #[derive(Debug, Default)]
 pub struct Configurator {
-    /// The lists that some endpoint has, and some that none has any more.
+    /// The generated lists. Those that no endpoint has any more are removed by [`Self::sweep`].
     lists: AHashMap<ListKey, Weak<TieredList>>,
     given: u64,
     keeps_all: bool,
 }
 
 impl Configurator {
-    /// One that leaves no rule out. The verdicts are the same; what a rule would do if others were not there can be read from its lists.
+    /// Creates a configurator that keeps ineffective rules. The verdicts are the same, but the lists also show what a rule would do if
+    /// others were removed.
     pub fn keeping_every_rule() -> Self {
         Self { keeps_all: true, ..Self::default() }
     }
 
-    /// The rules of a pod that these policies select.
+    /// Returns the rules of a pod that these policies select.
     pub fn configure<'a>(
         &mut self,
         pod: &Pod,
@@ -52,7 +52,7 @@ impl Configurator {
         origins: &mut Origins,
     ) -> EndpointRules {
         let mut policies: Vec<_> = policies.collect();
-        // Admin, NetworkPolicy, Baseline; what is of the same name as before stays as it was.
+        // By tier, rank and name.
         policies.sort_by(|a, b| place(&a.policy).cmp(&place(&b.policy)));
         EndpointRules {
             ingress: self.list(Direction::Ingress, pod, &policies, origins),
@@ -60,12 +60,12 @@ impl Configurator {
         }
     }
 
-    /// Forgets the lists that no endpoint has.
+    /// Removes the lists that no endpoint has any more.
     pub fn sweep(&mut self) {
         self.lists.retain(|_, list| list.strong_count() > 0);
     }
 
-    /// The lists that some endpoint has.
+    /// The lists that an endpoint has.
     pub(crate) fn lists(&self) -> impl Iterator<Item = Arc<TieredList>> {
         self.lists.values().filter_map(Weak::upgrade)
     }
@@ -80,7 +80,7 @@ impl Configurator {
         let mut concerned: Vec<_> =
             policies.iter().filter(|revision| concerns(&revision.policy, direction, policies)).collect();
         if !self.keeps_all && concerned.iter().any(|revision| revision.policy.rank.is_none()) {
-            // What isolates is final.
+            // An isolated pod's NetworkPolicies decide all traffic.
             concerned.retain(|revision| tier(&revision.policy) != Tier::Baseline);
         }
         if concerned.is_empty() {
@@ -108,18 +108,18 @@ fn tier(policy: &CompiledPolicy) -> Tier {
     policy.rank.as_ref().map_or(Tier::NetworkPolicy, |rank| rank.tier)
 }
 
-/// Where the policy stands among those of a pod.
+/// The policy's sort key among the policies of a pod.
 fn place(policy: &CompiledPolicy) -> (Tier, Option<&Rank>, &PolicyName) {
     (tier(policy), policy.rank.as_ref(), &policy.name)
 }
 
-/// Whether the policy has a say in a direction. One of `extensions/v1beta1` has only where the namespace isolates.
+/// Whether the policy has rules for a direction. An `extensions/v1beta1` policy has none unless the namespace isolates.
 fn concerns(policy: &CompiledPolicy, direction: Direction, all: &[&Revision]) -> bool {
     let namespace_isolates = || all.iter().any(|one| one.policy.version == PolicyVersion::NamespaceIsolation);
     policy.matches(direction).is_some() && (policy.version != PolicyVersion::V1beta1 || namespace_isolates())
 }
 
-/// The numbers that a match's port names have on the pod, sorted. A name that no container declares has none.
+/// The port numbers that the pod's containers declare for a match's port names, sorted.
 fn numbers(entry: &Match, pod: &Pod) -> Vec<(Transport, u16)> {
     let names = |transport, name: &Arc<str>| entry.named.iter().any(|(t, n)| *t == transport && n == name);
     let ports = pod.ports.iter().filter(|port| names(port.transport, &port.name));
@@ -129,7 +129,7 @@ fn numbers(entry: &Match, pod: &Pod) -> Vec<(Transport, u16)> {
     numbers
 }
 
-/// The rules of policies that come in their order.
+/// Generates the rules of policies that are sorted by [`place`].
 fn generate(
     direction: Direction,
     pod: &Pod,
@@ -151,12 +151,12 @@ fn generate(
     if !namespaced.is_empty() {
         rules.extend(isolate(direction, pod, &namespaced, keeps_all, origins));
     }
-    // Of an isolated pod there are none but where every rule is kept: then Baseline has no say.
+    // An isolated pod has Baseline policies here only with `keeps_all`.
     add_tier(Tier::Baseline, &mut rules, origins);
     rules
 }
 
-/// The rules of a cluster policy.
+/// Generates the rules of a cluster policy.
 fn ranked(
     direction: Direction,
     pod: &Pod,
@@ -174,7 +174,7 @@ fn ranked(
     matches.filter_map(rule).collect()
 }
 
-/// The rules of the NetworkPolicies that isolate a pod.
+/// Generates the rules of the NetworkPolicies that isolate a pod.
 fn isolate(
     direction: Direction,
     pod: &Pod,
@@ -203,7 +203,7 @@ fn isolate(
     rules
 }
 
-/// The services of a match on this pod; none when its port names resolve to nothing and it has no other ports.
+/// The services of a match on this pod. `None` if the match has only port names, and the pod declares none of them.
 fn services(entry: &Match, pod: &Pod) -> Option<Services> {
     let Services::Set(numbered) = &entry.services else { return Some(Services::Any) };
     if entry.named.is_empty() {

@@ -1,21 +1,20 @@
-//! The contract between the compiler and the renderers: what there is to enforce, and what changed in it.
+//! The contract between the compiler and the renderers: transactions of address sets, endpoints with their rules, and nodes.
 //!
 //! ```text
 //!  batch of events --> compiler --> Transaction { sets: added, removed | endpoints: ordered rules in tiers | nodes } --> renderers
 //!                                                   ^                            |
 //!                                                   `------- SetId --------------'
 //! ```
-//! Selectors exist above this line only, tables below it only. A rule names its peers by the identity of address sets, so a pod
-//! that comes or goes changes a set and no rule. A renderer is told what changed in a set and never the set again; one
-//! that needs whole sets keeps them in its own form ([`SetMirror`] is the plainest).
+//! Selectors exist only in the compiler, tables only in the renderers. A rule names its peers by the identity of address sets, so adding or
+//! removing a pod changes a set and no rule. A renderer receives only the changes of a set. If it needs whole sets, it keeps them in its
+//! own form ([`SetMirror`] is the simplest).
 //!
-//! **Invariant.** Whoever applies every transaction in order knows every set, endpoint and node; a transaction may be applied
-//! twice. What a batch leaves as it was is not in its transaction.
+//! **Invariant.** A renderer that applies all transactions in order knows every set, endpoint and node. Applying a transaction twice is
+//! harmless. A transaction contains only what its batch changed.
 //!
-//! **What lost.** Lending renderers a view of the compiler's sets beside the deltas: memory is then held once, but the compiler would
-//! have to keep the sets in the form of one of the renderers, and of two accounts of the same change, one would be untested. Giving
-//! each rule its addresses (the form before): a pod event then compiles every policy that names a group of the pod, and only a
-//! renderer that compares everything with everything finds out what changed.
+//! **Rejected.** Lending renderers a view of the compiler's sets besides the deltas saves memory. But the compiler's form of sets would
+//! have to suit a renderer, and one of two accounts of the same change would be untested. Putting addresses into each rule makes a pod
+//! event compile every policy that names one of the pod's groups, and only a renderer that compares everything finds the change.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -26,116 +25,115 @@ use bulkhead_classifier::{AddressSet, OriginId, Services};
 use crate::object::{Node, PodName};
 pub use crate::object::{RuleAction, Tier};
 
-/// The identity of an address set. Never another set's, also when the set is gone.
+/// The identity of an address set. Never reused after the set is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SetId(pub(crate) u64);
 
-/// The identity of a rule list. Never another list's.
+/// The identity of a rule list. Never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ListId(pub(crate) u64);
 
-/// What changed in one set. [`AddressSet::prefixes`] gives the prefixes.
+/// The change of one set's members. [`AddressSet::prefixes`] returns them as prefixes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SetDelta {
-    /// The set; one that was not named before is new, and was empty.
+    /// The set. A set that no earlier transaction named is new, and was empty.
     pub set: SetId,
-    /// The addresses that entered it.
+    /// The addresses that the set gained.
     pub added: Arc<AddressSet>,
-    /// The addresses that left it; none of them is in `added`.
+    /// The addresses that the set lost, disjoint from `added`.
     pub removed: Arc<AddressSet>,
 }
 
 /// The other end of a rule's traffic: sources of ingress, destinations of egress.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Peers {
-    /// Everybody, of both families.
+    /// All addresses, IPv4 and IPv6.
     Any,
-    /// The node that the pod runs on, by any of its addresses.
+    /// Any address of the node that the pod runs on.
     OwnNode,
-    /// The members of any of these sets, each named once.
+    /// The members of any of these sets. Each set occurs once.
     Sets(Arc<[SetId]>),
 }
 
-/// One rule.
+/// A rule of a pod, for one direction.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TierRule {
-    /// Its tier.
+    /// The tier in which the rule is evaluated.
     pub tier: Tier,
-    /// The other end.
+    /// The addresses at the other end of the traffic.
     pub peers: Peers,
     /// Protocols and destination ports.
     pub services: Services,
-    /// What happens.
+    /// What the rule does with matching traffic.
     pub action: RuleAction,
-    /// Which policy's rule this is.
+    /// The policy and rule that this rule was compiled from.
     pub origin: OriginId,
 }
 
-/// A pod's rules for one direction: by tier, and in a tier in the order in which they are asked. Traffic that no rule accepts or
-/// denies passes.
+/// A pod's rules for one direction, sorted by tier and, in a tier, by order of evaluation. Traffic that no rule accepts or denies passes.
 #[derive(Debug, PartialEq, Eq)]
 pub struct TieredList {
-    /// Its identity: the rules of a list never change.
+    /// Identifies the list. The rules of a list never change.
     pub id: ListId,
-    /// The rules.
+    /// The rules, in order of evaluation.
     pub rules: Vec<TierRule>,
 }
 
-/// A pod's rules, in lists that pods with the same rules share.
+/// A pod's rules for both directions. Pods with the same rules share the lists.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EndpointRules {
-    /// What may come in; none for everything.
+    /// The rules for ingress. `None` if no policy concerns it: all ingress is allowed.
     pub ingress: Option<Arc<TieredList>>,
-    /// What may go out; none for everything.
+    /// The rules for egress. `None` if no policy concerns it: all egress is allowed.
     pub egress: Option<Arc<TieredList>>,
 }
 
 impl EndpointRules {
-    /// The lists that there are.
+    /// Returns the lists, ingress first.
     pub fn lists(&self) -> impl Iterator<Item = &Arc<TieredList>> {
         self.ingress.iter().chain(&self.egress)
     }
 }
 
-/// All that a renderer learns about one pod.
+/// All that a renderer knows about one pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// The pod.
+    /// The pod's name.
     pub pod: PodName,
-    /// The node it runs on.
+    /// The node that the pod runs on. An empty name if the pod has none ([`UNBOUND`](crate::pipeline::UNBOUND)).
     pub node: Arc<str>,
-    /// Its addresses.
+    /// The pod's IP addresses, without those that another pod or a node has ([`crate::claims`]).
     pub addresses: Vec<IpAddr>,
-    /// Its MAC address where it is known.
+    /// The pod's MAC address, if known.
     pub mac: Option<[u8; 6]>,
-    /// Its rules.
+    /// The pod's rules.
     pub rules: EndpointRules,
 }
 
-/// What one batch of events changed. To be applied in the order of the fields.
+/// The changes of one batch of events. Renderers apply the fields in the order of their declaration.
 #[derive(Clone, Debug, Default)]
 pub struct Transaction {
-    /// Whether this is the whole state: sets, pods and nodes that are not in it are gone, and each set has all its members in
-    /// `added`.
+    /// Whether this is the whole state. Sets, pods and nodes that the transaction does not name are then removed, and `added` holds all
+    /// members of each set.
     pub resync: bool,
-    /// Sets that are new or changed, by identity.
+    /// New and changed sets, sorted by identity.
     pub sets: Vec<SetDelta>,
-    /// Pods with what is to be enforced for them, none for a pod that is gone.
+    /// Changed pods, each with its new state. `None` if the pod was removed.
     pub endpoints: Vec<(PodName, Option<Arc<Endpoint>>)>,
-    /// Nodes with their new state, none for a node that is gone.
+    /// Changed nodes, each with its new state. `None` if the node was removed.
     pub nodes: Vec<(Arc<str>, Option<Arc<Node>>)>,
-    /// Sets that no rule names any more, by identity.
+    /// Sets that no rule names any more, sorted by identity.
     pub dropped: Vec<SetId>,
 }
 
 impl Transaction {
-    /// Whether it changes nothing.
+    /// Whether the transaction changes nothing.
     pub fn is_empty(&self) -> bool {
         let Self { resync, sets, endpoints, nodes, dropped } = self;
         !resync && sets.is_empty() && endpoints.is_empty() && nodes.is_empty() && dropped.is_empty()
     }
 
-    /// What the transaction says of a node: none when it says nothing, and none within when the node is gone.
+    /// Returns the new state of a node: `None` if the transaction does not change it, `Some(None)` if it removes the node.
     pub fn node(&self, name: &str) -> Option<Option<&Node>> {
         let said = self.nodes.iter().rev().find(|(named, _)| **named == *name);
         match said {
@@ -145,12 +143,12 @@ impl Transaction {
     }
 }
 
-/// All sets as the deltas tell them.
+/// A copy of all sets, updated from the transactions' deltas.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SetMirror(BTreeMap<SetId, AddressSet>);
 
 impl SetMirror {
-    /// Follows a transaction.
+    /// Applies the set changes of a transaction.
     pub fn apply(&mut self, transaction: &Transaction) {
         if transaction.resync {
             self.0.clear();
@@ -164,17 +162,17 @@ impl SetMirror {
         }
     }
 
-    /// The members of a set, none when there is no such set.
+    /// The members of a set. `None` if the set does not exist.
     pub fn get(&self, set: SetId) -> Option<&AddressSet> {
         self.0.get(&set)
     }
 
-    /// All sets, by identity.
+    /// All sets with their members, sorted by identity.
     pub fn sets(&self) -> impl Iterator<Item = (SetId, &AddressSet)> {
         self.0.iter().map(|(&set, members)| (set, members))
     }
 
-    /// Whether the address is one of the peers. The own node's are `node`.
+    /// Whether the address is one of the peers. `node` lists the addresses of the pod's own node.
     pub fn names(&self, peers: &Peers, node: &[IpAddr], address: IpAddr) -> bool {
         match peers {
             Peers::Any => true,

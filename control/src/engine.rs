@@ -1,31 +1,32 @@
-//! What makes a node's tables, and which engine suits a state: what `engine: auto` goes by.
+//! The engines that make a node's tables, and the choice between them for `engine: auto`.
 //!
 //! ```text
-//!   most pods that one policy of the node names together
+//!   most pods that one policy of the node names
 //!        0            FEW             MANY
-//!        |--- acl -----|-- as it was --|---- identity ----->
+//!        |--- acl -----|-- no change --|---- identity ----->
 //! ```
-//! Measured with `cargo bench -p bulkhead-control --bench engines` on nodes of 250 pods. Where policies name up to a thousand pods each, rule
-//! lists answer in about half the time that identities take, also in a cluster of 100,000 pods. Where they name everybody, rule lists get
-//! slower and larger with the cluster, and identities do not: in one of 100,000 they take twice as long for a packet, ten times the memory and a
-//! hundred times as long for an event. Where policies name 5,000 pods together, both answer a packet in the same time; where they name 10,000,
-//! identities are quicker by a sixth, which is why [`MANY`] is that. An event of a pod elsewhere is cheaper with identities in any case, but
-//! below a millisecond with rule lists where these are small.
+//! Measured with `cargo bench -p bulkhead-control --bench engines` on nodes of 250 pods, in clusters of up to 100,000 pods:
 //!
-//! The pods of the cluster were no measure: the rules decide how many of them a node's tables know.
+//! * Policies name up to 1,000 pods each: rule lists need about half of identities' time per packet.
+//! * Policies name 5,000 pods: both need the same time per packet. With 10,000 pods, identities need a sixth less, hence [`MANY`].
+//! * Policies name all 100,000 pods: rule lists need twice the time per packet, ten times the memory and a hundred times the time per
+//!   event.
+//!
+//! An event of a remote pod always costs less with identities, but with small rule lists it takes less than a millisecond. The cluster's
+//! size is not the criterion, because the rules decide how many of its pods a node's tables contain.
 
-/// What makes the node's tables. The verdicts are the same; memory, the cost of an event and that of a lookup differ.
+/// The form of a node's tables. The verdicts are the same; memory and the cost of events and lookups differ.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Engine {
-    /// Rule lists, compiled, with the addresses of all sets that they name ([`crate::renderer::acl`]).
+    /// Compiled rule lists that contain the addresses of all sets ([`crate::renderer::acl`]).
     #[default]
     Acl,
-    /// An ipcache for the node and a policy map for each pod ([`crate::renderer::identity`]).
+    /// One ipcache per node and one policy map per pod ([`crate::renderer::identity`]).
     Identity,
 }
 
 impl Engine {
-    /// As it is written in a configuration.
+    /// The engine's name in the configuration.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Acl => "acl",
@@ -34,12 +35,12 @@ impl Engine {
     }
 }
 
-/// Who says which engine makes the tables.
+/// How the engine is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Choice {
-    /// Somebody has.
+    /// The configuration names the engine.
     Fixed(Engine),
-    /// The state does, with each change ([`suited`]).
+    /// Each change of the state may choose another engine ([`suited`]).
     Auto,
 }
 
@@ -49,14 +50,14 @@ impl Default for Choice {
     }
 }
 
-/// So many pods, named together by one policy, suit identities: see the module for what was measured.
+/// From this number of pods named by one policy, identities are faster. The module has the measurements.
 pub const MANY: usize = 10_000;
 
-/// With fewer, rule lists suit again. Half of [`MANY`]: a change of engine compiles everything and has each session judged again, so that
-/// a cluster that grows and shrinks by less than half is to cause none.
+/// Below this number of pods named by one policy, rule lists are chosen again. Half of [`MANY`], because a change of engine compiles
+/// everything and judges all sessions again: a cluster that grows and shrinks by less than half causes none.
 pub const FEW: usize = MANY / 2;
 
-/// The engine that suits a state whose policies name at most `named` pods each, where `now` makes the tables.
+/// Returns the engine for a state whose policies name at most `named` pods each. `now` is the present engine.
 pub const fn suited(now: Engine, named: usize) -> Engine {
     match now {
         Engine::Acl if named >= MANY => Engine::Identity,

@@ -1,4 +1,4 @@
-//! Short ways to write objects in this crate's unit tests.
+//! Shorthands that make objects in this crate's unit tests.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub(crate) fn labels(text: &str) -> Labels {
         .collect()
 }
 
-/// `a=b`, `a!=b`, `a in (b,c)`; one requirement, or everything.
+/// Parses one requirement: `a=b`, `a!=b` or `a in (b,c)`. An empty text selects everything.
 pub(crate) fn selector(text: &str) -> Selector {
     if text.is_empty() {
         return Selector::everything();

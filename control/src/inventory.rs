@@ -1,10 +1,10 @@
-//! All objects that a source has listed, by name: what a new listing changes is a batch of events.
+//! The objects that a source has listed, by name. Turns a new listing into events for the objects that changed.
 //!
 //! ```text
-//!   listing --replace--> [ objects by kind and name ] --what differs--> events --> Pipeline::apply_batch
+//!   listing --replace--> [ objects by kind and name ] --differences--> events --> Pipeline::apply_batch
 //! ```
-//! A source that can only list, such as files, or a watch that has lost its place, then costs the pipeline as much as the objects that
-//! differ. The alternative, [`Pipeline::resync`](crate::pipeline::Pipeline::resync) with each listing, compiles every policy again.
+//! The cost for the pipeline is then proportional to the changes, even for sources that can only list, such as files, or for a watch that
+//! must list again. [`Pipeline::resync`](crate::pipeline::Pipeline::resync) with each listing would compile every policy again.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,7 +14,7 @@ use crate::cache::Event;
 use crate::object::{ClusterPolicyName, Object, ObjectName, PodName, PolicyName, ServiceName};
 use crate::texts::Texts;
 
-/// What an object is known by: there is one of each name at a time.
+/// An object's kind and name, which are unique at any time.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Key {
     /// A node.
@@ -29,12 +29,12 @@ pub enum Key {
     Pod(PodName),
     /// A Service.
     Service(ServiceName),
-    /// Endpoints of a Service.
+    /// An EndpointSlice.
     EndpointSlice(ObjectName),
 }
 
 impl fmt::Display for Key {
-    /// `NetworkPolicy shop/db`, by Kubernetes' name of the kind.
+    /// `NetworkPolicy shop/db`, with Kubernetes' name of the kind.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Node(name) => write!(f, "Node {name}"),
@@ -49,7 +49,7 @@ impl fmt::Display for Key {
 }
 
 impl Key {
-    /// The object that an event is about.
+    /// The key of an event's object.
     pub fn of_event(event: &Event) -> Self {
         match event {
             Event::Apply(object) => Self::of(object),
@@ -63,7 +63,7 @@ impl Key {
         }
     }
 
-    /// What an object is known by.
+    /// The key of an object.
     pub fn of(object: &Object) -> Self {
         match object {
             Object::Node(node) => Self::Node(node.name.clone()),
@@ -76,7 +76,7 @@ impl Key {
         }
     }
 
-    /// The event that it is gone.
+    /// Returns the deletion event of this object.
     pub fn gone(self) -> Event {
         match self {
             Self::Node(name) => Event::DeleteNode(name),
@@ -90,7 +90,7 @@ impl Key {
     }
 }
 
-/// See the module.
+/// All listed objects.
 #[derive(Clone, Debug, Default)]
 pub struct Inventory {
     objects: BTreeMap<Key, Object>,
@@ -98,22 +98,22 @@ pub struct Inventory {
 }
 
 impl Inventory {
-    /// Whether nothing was listed.
+    /// Whether the inventory is empty.
     pub fn is_empty(&self) -> bool {
         self.objects.is_empty()
     }
 
-    /// All of it, by kind and name.
+    /// All objects, sorted by kind and name.
     pub fn objects(&self) -> impl Iterator<Item = &Object> {
         self.objects.values()
     }
 
-    /// The object of this name.
+    /// The object of this key. `None` if it was not listed.
     pub fn get(&self, key: &Key) -> Option<&Object> {
         self.objects.get(key)
     }
 
-    /// Takes in what somebody else has found to have changed. Returns the object before, none where it was absent.
+    /// Applies an event of another source. Returns the object's previous state, `None` if it did not exist.
     pub fn apply(&mut self, event: Event) -> Option<Object> {
         match event {
             Event::Apply(mut object) => {
@@ -124,8 +124,8 @@ impl Inventory {
         }
     }
 
-    /// Makes `listing` all that there is, of two objects of one name the later one. Returns what that changes: first what is gone,
-    /// then what is new or different.
+    /// Replaces all objects by `listing`. If it has two objects of one name, the later one counts. Returns the difference as events: first
+    /// deletions, then new and changed objects.
     pub fn replace(&mut self, listing: impl IntoIterator<Item = Object>) -> Vec<Event> {
         let mut before = std::mem::take(&mut self.objects);
         for mut object in listing {
@@ -134,7 +134,7 @@ impl Inventory {
         }
         let differs = |(key, object): (&Key, &mut Object)| match before.remove(key) {
             Some(before) if before == *object => {
-                // Whoever was told of it shares this one.
+                // Earlier events share the previous object's memory.
                 *object = before;
                 None
             }

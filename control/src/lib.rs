@@ -1,10 +1,10 @@
-//! # The control plane: Kubernetes objects in, tables out
+//! # The control plane: compiles Kubernetes objects to tables
 //!
-//! **Purpose.** Keeps the policy-related state of a cluster, finds which pods a change concerns, translates their
-//! policies to rules and the rules to tables for every interface of a node.
+//! **Purpose.** Keeps the policy-related state of a cluster, finds the pods that a change concerns, compiles their policies to rules, and
+//! compiles the rules to tables for each interface of a node.
 //!
-//! **Not its purpose.** No packets and no sessions; it does not know the dataplane. It opens no connection: `bulkhead-cluster`
-//! follows an API server.
+//! **Not its purpose.** Packets and sessions: this crate does not know the dataplane. Connections: `bulkhead-cluster` watches an API
+//! server.
 //!
 //! ```text
 //!  files, API --source--> objects --cache--> changes --processor--> CompiledPolicy --configurator--> rules in tiers of a pod
@@ -13,18 +13,18 @@
 //!                                                                                          |
 //!                                                       classifier::Tables <--ACL renderer-+- other renderers
 //! ```
-//! Services stand beside the pipeline: [`service`] resolves them to backends, and no policy depends on them.
+//! [`service`] resolves Services to backends, separately from the pipeline: no policy depends on Services.
 //!
-//! Between objects and cache [`attachments`] adds the addresses that the node's container runtime has given to pods, and [`claims`]
-//! decides whose an address is that several say is theirs.
+//! Between objects and cache, [`attachments`] adds the addresses that the node's container runtime gave to pods, and [`claims`] decides
+//! which pod has an address that several objects claim.
 //!
-//! What is above the transaction knows selectors and no tables; what is below knows tables and no selectors ([`contract`]).
+//! The stages before the transaction know selectors and no tables; the stages after it know tables and no selectors ([`contract`]).
 //!
-//! **Invariant.** The tables are a function of the objects alone: the order in which objects came, and whether they came
-//! one by one, in batches or all at once, changes nothing. What is not understood never widens what is allowed.
+//! **Invariant.** The tables are a function of the objects alone. The order of events and their division into batches make no difference. A
+//! faulty object never widens what is allowed.
 //!
-//! **Direction words.** In everything a user sees, *ingress* and *egress* are the pod's: ingress is traffic towards the
-//! pod. Contiv's documents speak from the vswitch's side; [`renderer::contiv`] alone does so too.
+//! **Direction words.** *Ingress* is traffic towards the pod, *egress* traffic from it, in all output and code except [`renderer::contiv`],
+//! which follows Contiv and takes the vswitch's side.
 #![forbid(unsafe_code)]
 
 pub mod attachments;

@@ -1,7 +1,7 @@
-//! The pipeline: every layer in a row, driven by events.
+//! The policy pipeline: turns events into rules and passes them to renderers.
 //!
-//! Owned by one thread, without a lock. A batch of events runs through all layers before the next is taken, so a renderer sees whole
-//! states only.
+//! One thread owns the pipeline, without a lock. A batch of events passes all layers before the next batch starts, so a renderer sees only
+//! whole states.
 
 mod audit;
 mod enforcing;
@@ -30,10 +30,10 @@ use audit::Shadow;
 pub use audit::{AuditTables, AuditedPolicy};
 pub use renderers::RendererHandle;
 
-/// The name of the node that pods without one are kept under, so that a state written by hand can be asked about.
+/// The node name of pods without a node, so that questions about hand-written states can be answered.
 pub const UNBOUND: &str = "";
 
-/// See the module.
+/// All layers from events to renderers, with the present state.
 pub struct Pipeline {
     attachments: Attachments,
     claims: Claims,
@@ -41,58 +41,58 @@ pub struct Pipeline {
     processor: Processor,
     configurator: Configurator,
     origins: Origins,
-    /// The endpoints as renderers know them.
+    /// The endpoints in their state after the last transaction.
     told: BTreeMap<PodName, Arc<Endpoint>>,
-    /// The first makes the tables.
+    /// The first renderer makes the enforced rules.
     renderers: Vec<Box<dyn Renderer>>,
     enforcing: Enforcing,
     choice: Choice,
-    /// The tables of all policies, while some are audited.
+    /// The renderer of the audit tables. `None` while no policy is audited.
     shadow: Option<Shadow>,
-    /// Whether a renderer could not take in the last transaction: it tries again with the next one, be that empty.
+    /// Whether a renderer failed on the last transaction. It tries again with the next one, even an empty one.
     is_behind: bool,
 }
 
 impl Pipeline {
-    /// A pipeline without objects.
+    /// Creates a pipeline without objects.
     pub fn new(scope: Scope) -> Self {
         Self::with_default_isolation(scope, IngressIsolation::ClusterDefault)
     }
 
-    /// A pipeline without objects, for a cluster whose namespaces isolate or not when their `extensions/v1beta1` annotation
-    /// does not say.
+    /// Creates a pipeline without objects. `isolation` applies to namespaces without the `extensions/v1beta1` annotation.
     pub fn with_default_isolation(scope: Scope, isolation: IngressIsolation) -> Self {
         Self::with_engine(scope, isolation, Engine::Acl)
     }
 
-    /// The same with another engine. Tables of all nodes are always rule lists: an ipcache is a node's.
+    /// As [`Pipeline::with_default_isolation`], with a chosen engine. [`Scope::Cluster`] always uses [`Engine::Acl`], because an ipcache
+    /// belongs to one node.
     pub fn with_engine(scope: Scope, isolation: IngressIsolation, engine: Engine) -> Self {
         let (enforcing, renderer) = at_destination(&scope, engine, 0);
         Self::with(scope, isolation, renderer, enforcing)
     }
 
-    /// A pipeline without objects for one node that enforces policy at the source.
+    /// Creates a pipeline without objects for one node that enforces policy at the source.
     pub fn at_source(node: Arc<str>, isolation: IngressIsolation) -> Self {
         let renderer = Box::new(SourceRenderer::new(node.clone()));
         Self::with(Scope::Node(node), isolation, renderer, Enforcing::Sessions(RendererHandle::FIRST))
     }
 
-    /// A pipeline without objects for one node whose kernel enforces policy by nftables. It makes no tables.
+    /// Creates a pipeline without objects for one node whose kernel enforces policy by nftables. It makes no tables.
     pub fn in_the_kernel(node: Arc<str>, isolation: IngressIsolation, suspects: Suspects) -> Self {
         let mut renderer = NftRenderer::of_node(node.clone());
         renderer.set_suspects(suspects);
         Self::with(Scope::Node(node), isolation, Box::new(renderer), Enforcing::Kernel(RendererHandle::FIRST))
     }
 
-    /// A pipeline without objects, of the pods of all nodes, that makes no tables: for questions that the rules and sets answer by
-    /// themselves ([`crate::reachability`]). Tables of all nodes take most of the time and memory of a large state.
+    /// Creates a pipeline without objects, for the pods of all nodes. It makes no tables, which take most of the time and memory of a large
+    /// state: [`crate::reachability`] needs only rules and sets.
     pub fn without_tables(isolation: IngressIsolation) -> Self {
         let enforcing = Enforcing::Nothing(RendererHandle::FIRST);
         Self::with(Scope::Cluster, isolation, Box::<Mirror>::default(), enforcing)
     }
 
-    /// The same, and no rule is left out of the lists because others leave it nothing to do, so that it can be asked what would be if those
-    /// were not there ([`crate::reachability::removal`]).
+    /// As [`Pipeline::without_tables`], but the lists keep rules that other rules make ineffective. [`crate::reachability::removal`] can
+    /// then evaluate the lists without those other rules.
     pub fn with_every_rule(isolation: IngressIsolation) -> Self {
         Self { configurator: Configurator::keeping_every_rule(), ..Self::without_tables(isolation) }
     }
@@ -114,10 +114,10 @@ impl Pipeline {
         }
     }
 
-    /// Makes `objects` the whole state.
+    /// Replaces the whole state by `objects`.
     ///
     /// # Errors
-    /// [`RenderError`] of the first renderer that could not take it; the others have taken it.
+    /// [`RenderError`] of the first renderer that failed. The other renderers have applied the change.
     pub fn resync(&mut self, objects: impl IntoIterator<Item = Object>) -> Result<(), RenderError> {
         let mut cache = Cache::new(self.cache.default_isolation());
         let mut claims = Claims::default();
@@ -134,16 +134,16 @@ impl Pipeline {
         self.render_all()
     }
 
-    /// Renders the present state from scratch.
+    /// Sends the whole present state to all renderers.
     ///
     /// # Errors
     /// As for [`Pipeline::resync`].
     pub fn render_all(&mut self) -> Result<(), RenderError> {
         let committed = self.processor.resync(&self.cache);
-        // Before anything is made of the state: an engine that does not suit it would take the longest.
+        // Before the configurator runs: an unsuitable engine would take the longest.
         self.suit();
         self.follow_audit();
-        // Kept until the end: lists that endpoints still have keep their identities.
+        // The old endpoints live until the transaction exists, so that the configurator reuses their lists with the same identities.
         let before = (std::mem::take(&mut self.told), self.shadow.as_mut().map(Shadow::start_over));
         let nodes = self.cache.nodes().keys().chain(self.cache.host_networks()).cloned().collect();
         let mut transaction = self.transaction(committed, BTreeSet::new(), nodes);
@@ -152,7 +152,7 @@ impl Pipeline {
         self.render(&transaction)
     }
 
-    /// Takes in one event, as a batch of its own.
+    /// Applies one event, as a batch.
     ///
     /// # Errors
     /// As for [`Pipeline::resync`].
@@ -160,17 +160,17 @@ impl Pipeline {
         self.apply_batch([event])
     }
 
-    /// Takes in events as one change: renderers see the state after the last of them and none in between, and publish once, or not
-    /// at all where nothing has changed in the end.
+    /// Applies events as one change: renderers receive at most one transaction, with the state after the last event, and none if that state
+    /// is the same as before.
     ///
     /// # Errors
-    /// As for [`Pipeline::resync`]; also when the events change nothing, as long as a renderer has not taken in what came before.
+    /// As for [`Pipeline::resync`]. Also if the events change nothing while a renderer still fails on an earlier transaction.
     pub fn apply_batch(&mut self, events: impl IntoIterator<Item = Event>) -> Result<(), RenderError> {
         let events = events.into_iter().map(|event| self.attachments.resolve(event)).collect();
         self.take_in(events)
     }
 
-    /// Makes these all pods that the node's container runtime has attached, in place of those of the last call.
+    /// Replaces the list of pods that the node's container runtime has attached.
     ///
     /// # Errors
     /// As for [`Pipeline::resync`].
@@ -180,13 +180,13 @@ impl Pipeline {
         self.take_in(events)
     }
 
-    /// How far each attached pod is known.
+    /// For each attached pod, whether policy knows it, or why not.
     pub fn standings(&self) -> BTreeMap<PodName, Standing> {
         let covers = |pod: &Pod| self.processor.scope().covers(pod);
         self.attachments.standings(&self.cache, covers)
     }
 
-    /// Takes in events with the addresses of attached pods.
+    /// Applies events to which [`Attachments`] has added the attached pods' addresses.
     fn take_in(&mut self, events: Vec<Event>) -> Result<(), RenderError> {
         let (mut moved, mut nodes) = (BTreeSet::new(), BTreeSet::new());
         for event in events {
@@ -213,7 +213,7 @@ impl Pipeline {
         }
         let committed = self.processor.commit(&self.cache);
         let is_other_engine = self.suit();
-        // Also where this is the first audited policy: the shadow has to be told everything.
+        // A new shadow renderer needs the whole state as well.
         if self.follow_audit() || is_other_engine {
             return self.render_all();
         }
@@ -225,8 +225,8 @@ impl Pipeline {
         self.render(&transaction)
     }
 
-    /// What is to be told: the sets, the affected pods that differ from what was told last, and those of the moved ones that are
-    /// gone.
+    /// Composes a transaction: the sets, the affected pods that changed since the last transaction, and the removed ones among the `moved`
+    /// pods.
     fn transaction(
         &mut self,
         committed: Committed,
@@ -278,7 +278,7 @@ impl Pipeline {
         Transaction { resync: false, sets, endpoints, nodes, dropped }
     }
 
-    /// The node with all addresses that are its own: those of its object and of its host-network pods.
+    /// The node with the addresses of its object and of its host-network pods. `None` without an object and addresses.
     fn node_state(&self, name: &Arc<str>) -> Option<Arc<Node>> {
         let object = self.cache.nodes().get(name);
         let mut node = match object {
@@ -305,7 +305,7 @@ impl Pipeline {
             outcome = outcome.and(rendered.map_err(|source| RenderError { renderer: renderer.name(), source }));
         }
         if let Some(shadow) = &mut self.shadow {
-            // What it cannot take in is told, and never keeps anything from being enforced.
+            // A failure of the shadow is reported in `refusals` and never affects enforcement.
             shadow.render(transaction, &self.origins);
         }
         self.is_behind = outcome.is_err();
@@ -314,7 +314,8 @@ impl Pipeline {
         outcome
     }
 
-    /// Forgets origins that no list has, nor what renderers have in force, be it because one refused the later ones.
+    /// Forgets origins that neither a list nor a renderer uses. A renderer that refused newer rules still uses the origins of the older
+    /// ones.
     fn sweep_origins(&mut self) {
         let (configurator, renderers, shadow) = (&self.configurator, &self.renderers, &self.shadow);
         self.origins.sweep(|| {
@@ -327,22 +328,21 @@ impl Pipeline {
         });
     }
 
-    /// The rules that do not fit a renderer, with what is in force in their place. Everything else is in force.
+    /// The rules that a renderer could not express, with the rules in force instead. All other rules are in force.
     pub fn refusals(&self) -> Vec<Refusal> {
         let enforcing = self.renderers.iter().flat_map(|renderer| renderer.refusals());
         enforcing.chain(self.shadow.iter().flat_map(Shadow::refusals)).collect()
     }
 
-    /// What verdicts' origins mean.
+    /// The meaning of the origins in verdicts.
     pub fn origins(&self) -> &Origins {
         &self.origins
     }
 
-    /// The origins of rules whose denials are refused instead of dropped, as the namespaces of the denying policies have
-    /// it. A namespace that does not say does as `default`.
+    /// The origins of the isolation rules whose denied packets are refused with a reset or an ICMP error, not silently dropped. The
+    /// annotation of the denying policies' namespace decides, or `default` if the namespace has none.
     ///
-    /// It is the policies of the pod that denies which are asked: of the sender's for its egress, of the receiver's for its
-    /// ingress. Policies are of their pod's namespace.
+    /// The sender's policies deny its egress, the receiver's policies its ingress. A policy belongs to the namespace of its pods.
     pub fn refusing_origins(&self, default: Denied) -> Vec<OriginId> {
         let namespaces = self.cache.namespaces();
         let said = |name: &Arc<str>| namespaces.get(name).and_then(|namespace| namespace.denied);
@@ -355,12 +355,12 @@ impl Pipeline {
         self.origins.isolations().filter(|(_, policies)| refuses(policies)).map(|(id, _)| id).collect()
     }
 
-    /// The addresses that several pods, or a pod and a node, say are theirs.
+    /// The addresses that several pods, or a pod and a node, claim.
     pub fn contests(&self) -> Vec<Contest> {
         self.claims.contests(&self.cache)
     }
 
-    /// The state. Its pods have no addresses but those that are theirs.
+    /// The state after the last batch. Its pods have only the addresses that [`crate::claims`] gives them.
     pub fn cache(&self) -> &Cache {
         &self.cache
     }

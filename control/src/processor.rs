@@ -1,12 +1,12 @@
-//! The processor: which pods a change concerns, and what their policies mean in sets and numbers.
+//! The processor: finds the pods that a change concerns, and compiles their policies to sets and port numbers.
 //!
 //! ```text
-//!  change --> address book: members of sets come and go --commit--> SetDelta
-//!         |        `--a port name stands for other numbers--> policies to compile --commit--> pods they select
-//!         `-> policies whose text or subjects change ---------------^---------------------------^
+//!  change --> address book: changes of sets' members ------------------------------------commit--> SetDelta
+//!         |        `--a port name maps to other numbers--> policies to compile --commit--> pods that they select
+//!         `-> policies whose text or subjects change ---------------^--------------------------^
 //! ```
-//! A pod that comes or goes changes sets and compiles no policy. A policy that comes out as it was concerns nobody. Only pods of
-//! the scope (one node, or all for a what-if) are looked after; the others are peers.
+//! Adding or removing a pod changes sets and compiles no policy. A policy that compiles to the same result affects no pod. Only pods of the
+//! scope (one node, or all nodes for a what-if) get rules; the others are only peers.
 
 mod compile;
 mod governing;
@@ -25,7 +25,7 @@ use crate::contract::{SetDelta, SetId};
 use crate::object::{Enforcement, Namespace, Pod, PolicyName};
 use crate::work::Work;
 
-/// Whose pods are looked after.
+/// The pods that get rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// The pods of one node.
@@ -35,7 +35,7 @@ pub enum Scope {
 }
 
 impl Scope {
-    /// Whether the pod is looked after: an endpoint of the scope.
+    /// Whether the pod is an endpoint of the scope.
     pub fn covers(&self, pod: &Pod) -> bool {
         pod.is_endpoint()
             && match self {
@@ -52,31 +52,31 @@ struct Assignment {
     subjects: BTreeSet<PodKey>,
     uses: AHashSet<Use>,
     blocks: Blocks,
-    /// None until the first commit.
+    /// `None` until the first commit.
     compiled: Option<Revision>,
 }
 
-/// What a policy means, and the number of that meaning: never another one's.
+/// A compiled policy with a unique number. Equal numbers mean equal results.
 #[derive(Clone, Debug)]
 pub struct Revision {
-    /// The number.
+    /// A number that is never reused.
     pub number: u64,
-    /// The meaning.
+    /// The compiled policy.
     pub policy: Arc<CompiledPolicy>,
 }
 
-/// What a batch changed.
+/// The result of a batch.
 #[derive(Debug, Default)]
 pub struct Committed {
-    /// Pods whose rules it may have altered, among them pods that left the scope.
+    /// Pods whose rules may have changed, including pods that left the scope.
     pub affected: BTreeSet<PodKey>,
-    /// New and changed sets, by identity.
+    /// New and changed sets, sorted by identity.
     pub sets: Vec<SetDelta>,
-    /// Sets that no policy names any more, by identity.
+    /// Sets that no policy names any more, sorted by identity.
     pub dropped: Vec<SetId>,
 }
 
-/// See the module.
+/// The address book, and the policies that select pods of the scope.
 #[derive(Debug)]
 pub struct Processor {
     scope: Scope,
@@ -84,20 +84,20 @@ pub struct Processor {
     assignments: BTreeMap<PolicyName, Assignment>,
     policies_of: AHashMap<PodKey, BTreeSet<PolicyName>>,
     revisions: u64,
-    /// Pods whose policies changed since the last commit, and policies that are to be compiled.
+    /// Pods whose policies changed since the last commit.
     affected: BTreeSet<PodKey>,
     uncompiled: BTreeSet<PolicyName>,
-    /// What holds for policies that do not say whether they are enforced; none where all are, whatever they say.
+    /// The default for policies without an enforcement annotation. `None` without auditing: all policies are enforced.
     auditing: Option<Enforcement>,
-    /// Those of the assigned policies that are not enforced, as of the last commit.
+    /// The audited policies, as of the last commit.
     audited: BTreeSet<PolicyName>,
-    /// What policies meant that were taken out since the last commit: they may come back.
+    /// The last revisions of policies that were removed since the last commit, and may be added again.
     retired: AHashMap<PolicyName, Revision>,
     work: Work,
 }
 
 impl Processor {
-    /// A processor that knows nothing yet.
+    /// Creates a processor without policies.
     pub fn new(scope: Scope) -> Self {
         Self {
             scope,
@@ -114,39 +114,39 @@ impl Processor {
         }
     }
 
-    /// The work done since this processor was made.
+    /// The work since the processor was made.
     pub fn work(&self) -> Work {
         self.work
     }
 
-    /// Whose pods are looked after.
+    /// The pods that get rules.
     pub fn scope(&self) -> &Scope {
         &self.scope
     }
 
-    /// Has policies be audited that say so, and with [`Enforcement::Audit`] also those that say nothing; with none all are enforced. To be
+    /// Enables auditing, with the default for policies without an annotation. `None` disables auditing: all policies are enforced. Must be
     /// called before there are objects, or before a resync.
     pub fn set_auditing(&mut self, default: Option<Enforcement>) {
         self.auditing = default;
     }
 
-    /// See [`Processor::set_auditing`].
+    /// The default of [`Processor::set_auditing`].
     pub fn auditing(&self) -> Option<Enforcement> {
         self.auditing
     }
 
-    /// The policies that select a pod of the scope and are not enforced, as of the last commit.
+    /// The audited policies that select a pod of the scope, as of the last commit.
     pub fn audited(&self) -> &BTreeSet<PolicyName> {
         &self.audited
     }
 
-    /// The policies that select the pod, sorted by name, as of the last commit.
+    /// The compiled policies that select the pod, sorted by name, as of the last commit.
     pub fn policies_of(&self, pod: PodKey) -> impl Iterator<Item = &Revision> {
         let names = self.policies_of.get(&pod).into_iter().flatten();
         names.filter_map(|name| self.assignments.get(name)?.compiled.as_ref())
     }
 
-    /// Starts over from the whole state. All pods of the scope are affected, and all sets are told with all their members.
+    /// Starts over from the whole state. Returns all pods of the scope, and all sets with all their members.
     pub fn resync(&mut self, cache: &Cache) -> Committed {
         let mut before = std::mem::replace(self, Self::new(self.scope.clone()));
         self.work = before.work;
@@ -157,7 +157,7 @@ impl Processor {
         for policy in namespaced.chain(cache.cluster_policies().values().cloned().map(Governing::Cluster)) {
             self.assign(cache, &policy);
         }
-        // What means the same keeps its number, so that a resync without a change changes nothing below.
+        // Equal results keep their number, so that a resync without a change changes no list.
         let revisions = before.assignments.into_iter().filter_map(|(name, before)| Some((name, before.compiled?)));
         self.retired = revisions.collect();
         let mut committed = self.commit(cache);
@@ -165,7 +165,7 @@ impl Processor {
         committed
     }
 
-    /// Follows one change.
+    /// Applies one change of the cache.
     pub fn process(&mut self, cache: &Cache, change: &CacheChange) {
         match change {
             CacheChange::Policy { name, new, .. } => {
@@ -189,7 +189,7 @@ impl Processor {
         }
     }
 
-    /// Ends a batch: compiles what has to be, and tells what all changes since the last commit came to.
+    /// Ends a batch: compiles the changed policies and returns the changes since the last commit.
     pub fn commit(&mut self, cache: &Cache) -> Committed {
         let book::CommittedSets { sets, dropped, renumbered } = self.book.commit(cache);
         let mut affected = std::mem::take(&mut self.affected);
@@ -208,7 +208,7 @@ impl Processor {
             } else {
                 self.audited.remove(&name);
             }
-            // Another text with the same meaning concerns those alone that it selects now or did before.
+            // Another text with the same result affects only the pods that it newly selects or no longer selects.
             if assignment.compiled.as_ref().is_none_or(|known| *known.policy != compiled) {
                 self.revisions += 1;
                 assignment.compiled = Some(Revision { number: self.revisions, policy: Arc::new(compiled) });
@@ -219,20 +219,20 @@ impl Processor {
         Committed { affected, sets, dropped }
     }
 
-    /// The most pods that one policy of the scope's pods names together, each as often as the policy's groups have it. A port name that is
-    /// looked up among all pods names those that declare it.
+    /// The largest number of pods that one policy names. A pod counts once per group that contains it. A port name that is looked up on all
+    /// pods counts the pods that declare it.
     pub(crate) fn most_named(&self) -> usize {
         let named = |assignment: &Assignment| assignment.uses.iter().map(|used| self.book.pods_named_by(used)).sum();
         self.assignments.values().map(named).max().unwrap_or(0)
     }
 
-    /// How much of the address book, and how many policies and pods of policies are remembered.
+    /// The number of remembered policies, pods with policies, and entries of the address book.
     #[cfg(test)]
     pub(crate) fn held(&self) -> usize {
         self.book.held() + self.assignments.len() + self.policies_of.len()
     }
 
-    /// All sets in use with their members, read from the cache: the slow truth beside the deltas.
+    /// All sets in use, computed from the cache: the reference for the deltas.
     #[cfg(test)]
     pub(crate) fn sets(&self, cache: &Cache) -> BTreeMap<SetId, bulkhead_classifier::AddressSet> {
         self.book.all(cache)
@@ -262,7 +262,7 @@ impl Processor {
         }
     }
 
-    /// Follows a namespace whose labels cluster policies may ask for.
+    /// Applies a change of a namespace's labels to cluster policies.
     fn reassign_namespace(&mut self, cache: &Cache, name: &Arc<str>, old: Option<&Namespace>, new: Option<&Namespace>) {
         let [before, after] = [old, new].map(|namespace| namespace.map(|namespace| &namespace.labels));
         let mut subjects = cache.cluster_policies().values().map(|policy| &policy.subject.namespaces);
@@ -277,7 +277,7 @@ impl Processor {
         }
     }
 
-    /// Brings the set of policies that select one pod up to date.
+    /// Updates the set of policies that select one pod.
     fn reassign_pod(&mut self, cache: &Cache, key: PodKey, pod: Option<&Pod>) {
         let selecting = pod.into_iter().flat_map(|pod| Governing::of(cache, pod));
         let selecting: BTreeMap<PolicyName, Governing> = selecting.map(|policy| (policy.key(), policy)).collect();
@@ -308,7 +308,7 @@ impl Processor {
         }
     }
 
-    /// Takes in a policy, to be compiled with the next commit. Returns the pods that it selects.
+    /// Adds a policy, which the next commit compiles. Returns the pods that it selects.
     fn assign(&mut self, cache: &Cache, policy: &Governing) -> BTreeSet<PodKey> {
         let mut subjects = policy.subjects(cache, &mut self.work);
         subjects.retain(|&key| cache.pod(key).is_some_and(|pod| self.scope.covers(pod)));
@@ -329,14 +329,14 @@ impl Processor {
         self.uncompiled.insert(policy.key());
     }
 
-    /// Forgets a policy.
+    /// Removes a policy and releases the sets that it uses.
     fn unassign(&mut self, name: &PolicyName) {
         for used in self.detach(name).into_iter().flat_map(|assignment| assignment.uses) {
             self.book.release(&used, name);
         }
     }
 
-    /// Takes a policy out, but for what it uses. Returns what it was.
+    /// Removes a policy without releasing the sets that it uses. Returns it.
     fn detach(&mut self, name: &PolicyName) -> Option<Assignment> {
         let mut assignment = self.assignments.remove(name)?;
         self.audited.remove(name);

@@ -7,16 +7,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::labels::{Labels, NAMESPACE_NAME_LABEL};
 
-/// A conjunction of requirements on labels; without any it selects everything.
+/// A label selector: a conjunction of requirements. Without requirements, it selects everything.
 ///
-/// Requirements are kept sorted and without repeats, so that selectors which mean the same compare equal however they
-/// were written. Source: Kubernetes "Labels and Selectors", `LabelSelector`.
+/// Requirements are sorted and unique, so selectors with the same meaning are equal. Source: Kubernetes "Labels and Selectors",
+/// `LabelSelector`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Selector {
     requirements: Vec<Requirement>,
 }
 
-/// One condition on one label key.
+/// A condition on one label.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Requirement {
     /// The label's key.
@@ -25,26 +25,26 @@ pub struct Requirement {
     pub condition: Condition,
 }
 
-/// What is asked of a label.
+/// A condition on the value of a label.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Condition {
-    /// The label is there with one of the values (`matchLabels` is this with one value).
+    /// The label exists with one of the values. `matchLabels` becomes this condition with one value.
     In(Vec<Arc<str>>),
-    /// The label is not there, or has none of the values.
+    /// The label does not exist, or has none of the values.
     NotIn(Vec<Arc<str>>),
-    /// The label is there.
+    /// The label exists.
     Exists,
-    /// The label is not there.
+    /// The label does not exist.
     DoesNotExist,
 }
 
 impl Selector {
-    /// The selector that selects everything (`{}`).
+    /// Returns the selector `{}`, which selects everything.
     pub fn everything() -> Self {
         Self::default()
     }
 
-    /// The conjunction of the requirements.
+    /// Creates the conjunction of the requirements.
     pub fn new(requirements: impl IntoIterator<Item = Requirement>) -> Self {
         let mut requirements: Vec<_> = requirements
             .into_iter()
@@ -61,7 +61,7 @@ impl Selector {
         Self { requirements }
     }
 
-    /// The conditions, sorted.
+    /// The requirements, sorted.
     pub fn requirements(&self) -> &[Requirement] {
         &self.requirements
     }
@@ -73,8 +73,8 @@ impl Selector {
 
     /// Whether the selector selects a namespace of which only the name is known.
     ///
-    /// Every namespace carries [`NAMESPACE_NAME_LABEL`]. About any other label nothing is known, so a requirement on
-    /// one is not met, whatever its operator: a namespace is not let in because its labels are missing from the state.
+    /// Every namespace has [`NAMESPACE_NAME_LABEL`]. A requirement on any other label is not met, whatever its operator, so that a missing
+    /// namespace object never widens a rule.
     pub fn matches_unknown_namespace(&self, name: &Arc<str>) -> bool {
         self.requirements
             .iter()
@@ -94,7 +94,7 @@ impl Condition {
 }
 
 impl fmt::Display for Selector {
-    /// As `kubectl -l` takes it: `app=web,tier in (a,b),!debug`; `<everything>` when there is no requirement.
+    /// The syntax of `kubectl -l`: `app=web,tier in (a,b),!debug`. `<everything>` without requirements.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.requirements.is_empty() {
             return f.write_str("<everything>");

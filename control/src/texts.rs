@@ -1,33 +1,33 @@
-//! Texts that many objects have in common, each kept once: the labels of a cluster's pods are mostly those of their siblings, and the
-//! endpoints of all Services are on the same nodes.
+//! Shares equal texts between objects, so that each is in memory once: mostly labels of sibling pods, and node names of Services'
+//! endpoints.
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::object::{ClusterService, EndpointSlice, Labels, Object, Pod};
 
-/// Below so many texts nothing is looked through for those that nobody has any more.
+/// Minimum number of texts before unused ones are removed.
 const FEW: usize = 1024;
 
-/// See the module.
+/// The shared texts.
 #[derive(Clone, Debug, Default)]
 pub struct Texts {
     all: HashSet<Arc<str>, ahash::RandomState>,
-    /// How many there were when they were last looked through.
+    /// The number of texts after unused ones were last removed.
     kept: usize,
 }
 
 impl Texts {
-    /// Has the object share its texts with others, where it is of a kind of which there are many.
+    /// Replaces the object's texts by shared ones, if objects of its kind are numerous.
     pub fn share(&mut self, object: &mut Object) {
         match object {
-            // One that is shared already stays as it is.
+            // An object that is shared already stays unchanged.
             Object::Pod(pod) => Arc::get_mut(pod).into_iter().for_each(|one| self.share_pod(one)),
             Object::Service(service) => Arc::get_mut(service).into_iter().for_each(|one| self.share_service(one)),
             Object::EndpointSlice(slice) => Arc::get_mut(slice).into_iter().for_each(|one| self.share_slice(one)),
             Object::Namespace(_) | Object::Node(_) | Object::Policy(_) | Object::ClusterPolicy(_) => return,
         }
-        // What is looked through is paid for by what has come since.
+        // The number of texts has doubled since the last removal, so the cost per text is constant.
         if self.all.len() > FEW.max(self.kept * 2) {
             self.all.retain(|text| Arc::strong_count(text) > 1);
             self.kept = self.all.len();
@@ -50,7 +50,7 @@ impl Texts {
     fn share_service(&mut self, service: &mut ClusterService) {
         let ClusterService { name, ports, .. } = service;
         self.one(&mut name.namespace);
-        // Its slices name it.
+        // The Service's slices contain its name.
         self.one(&mut name.name);
         ports.iter_mut().for_each(|port| self.one(&mut port.name));
     }

@@ -1,21 +1,21 @@
-//! Cluster policies of the same tier and priority that disagree about a pod.
+//! Finds cluster policies of the same tier and priority that disagree about a pod.
 //!
-//! The API leaves open which of them is asked first. Here it is the one whose name comes first, so the answer is always the same; but
-//! nobody who reads the policies can see it, and another implementation may have it otherwise.
+//! The API does not define which of them takes precedence. Bulkhead evaluates them in the order of their names, so its verdict is
+//! deterministic. The policies' author cannot see this order, and other implementations may use another one.
 
 use std::fmt;
 
 use crate::cache::Cache;
 use crate::object::{ClusterPolicy, ClusterPolicyName, ClusterRule, PodName};
 
-/// Two policies that may disagree.
+/// Two policies of the same tier and priority that may disagree about a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tie {
-    /// The one that is asked first.
+    /// The policy that Bulkhead evaluates first.
     pub first: ClusterPolicyName,
-    /// The other one.
+    /// The other policy.
     pub second: ClusterPolicyName,
-    /// A pod that both select.
+    /// A pod that both policies select.
     pub pod: PodName,
 }
 
@@ -26,7 +26,7 @@ impl fmt::Display for Tie {
     }
 }
 
-/// The ties among the cluster policies, of each policy the first with one before it.
+/// Returns for each cluster policy its first tie with an earlier policy.
 pub fn ties(cache: &Cache) -> Vec<Tie> {
     let mut policies: Vec<&ClusterPolicy> = cache.cluster_policies().values().map(|policy| &**policy).collect();
     policies.sort_by(|a, b| a.rank.cmp(&b.rank));
@@ -45,7 +45,7 @@ pub fn ties(cache: &Cache) -> Vec<Tie> {
     ties
 }
 
-/// Whether rules of both for one direction have different actions.
+/// Whether the policies have rules with different actions for one direction.
 fn disagree(one: &ClusterPolicy, other: &ClusterPolicy) -> bool {
     let differ = |one: &[ClusterRule], other: &[ClusterRule]| {
         one.iter().any(|rule| other.iter().any(|other| other.action != rule.action))

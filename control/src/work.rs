@@ -1,9 +1,9 @@
-//! What an event costs, in steps that do not depend on the machine.
+//! Counters of the work that events cause, independent of the machine.
 
-/// Work done so far: what a batch costs is the difference.
+/// Work since the pipeline was made. The cost of a batch is the difference.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
-    /// Pods looked at, as peers or as subjects of policies.
+    /// Pods examined, as peers or as subjects of policies.
     pub pods: u64,
     /// Intervals of address sets written for tables.
     pub intervals: u64,

@@ -1,5 +1,5 @@
-//! Everything that is tested from outside, in one program: each program of its own would be linked with all that these share.
-//! `cargo test -p bulkhead-control --test all -- scenarios::` runs those of one file.
+//! All integration tests in one program, because each program would link the shared code again. `cargo test -p bulkhead-control --test all
+//! -- scenarios::` runs the tests of one file.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a panic is how a test fails, and a skipped one says so")]
 
 mod cases;

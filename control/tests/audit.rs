@@ -1,5 +1,5 @@
-//! Audited policies: what is enforced is what would be without them, and what is audited is what would be denied with them, on random
-//! clusters and histories, by both engines, against the oracle.
+//! Tests audited policies with both engines on random clusters and histories, against the oracle. The tables in force must equal those
+//! without the audited policies, and the audit must report what these policies would deny.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,18 +16,18 @@ use bulkhead_control::processor::Scope;
 use bulkhead_control::renderer::nftables::Suspects;
 use bulkhead_control::source::{Loaded, Options, Strictness, load_text};
 
-/// Histories of a run, and flows at each point of one that is looked at. What matters here is which policies are audited, and how that
-/// changes; what policies mean is `semantics.rs`'s to ask.
+/// Histories of a run, and flows per compared state. This test is about which policies are audited and how that changes; `semantics.rs`
+/// tests what policies mean.
 const HISTORIES: u64 = 120;
 const FLOWS_PER_STATE: usize = 150;
 const STEPS_PER_STATE: usize = 4;
 
-/// What an annotation says: nothing, in many cases.
+/// A random annotation, often none.
 fn says(rng: &mut Rng) -> Option<Enforcement> {
     rng.pick(&[None, None, Some(Enforcement::Audit), Some(Enforcement::Audit), Some(Enforcement::Enforce)])
 }
 
-/// The step with annotations. What outlives its deletion is another test's: no namespace is being deleted here.
+/// The step with annotations. No namespace terminates here, because another test covers retained policies.
 fn annotated(rng: &mut Rng, step: Step) -> Step {
     let Step::Event(Event::Apply(mut object)) = step else { return step };
     match &mut object {
@@ -42,7 +42,7 @@ fn annotated(rng: &mut Rng, step: Step) -> Step {
     Step::Event(Event::Apply(object))
 }
 
-/// The state without the policies that are audited, decided here a second time.
+/// The state without the audited policies, computed here independently.
 fn enforced_part(state: &State, default: Enforcement) -> Vec<Object> {
     let of_namespace = |name: &Arc<str>| {
         let said = state.namespaces.get(name).and_then(|namespace| namespace.enforcement);
@@ -57,7 +57,7 @@ fn enforced_part(state: &State, default: Enforcement) -> Vec<Object> {
         } == Enforcement::Audit;
         match object {
             Object::Namespace(namespace) if of_namespace(&namespace.name) == Enforcement::Audit => {
-                // Its isolation is a policy of it.
+                // The namespace's isolation counts as one of its policies.
                 kept.push(Object::Namespace(Namespace { isolation: IngressIsolation::ClusterDefault, ..namespace }));
             }
             object if !is_audited => kept.push(object),

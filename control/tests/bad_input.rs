@@ -1,6 +1,5 @@
-//! What is not understood fails closed: for the pods that the policy selects and for nobody else, reported once with
-//! object and path. And nothing that a file may hold makes the pipeline panic, or differ from the oracle, or lets more
-//! through than the same file did before it was damaged.
+//! Faulty objects fail closed for exactly the pods that the policy selects, and are reported once with object and path. No content of a
+//! file makes the pipeline panic, differ from the oracle, or allow more than the undamaged file did.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -88,10 +87,9 @@ spec:
     - from: [{namespaceSelector: {matchLabels: {team: red}}}]
 "#;
 
-/// Faults in the part of a policy below its subject, each with the field that is to be named. Whoever overlooks the fault
-/// lets something through.
+/// Faults in a policy outside its subject, each with the field that the error must name. Ignoring the fault would widen the policy.
 const FAULTS: [(&str, &str); 58] = [
-    // The structure.
+    // Structure.
     ("ingres: [{}]", "spec.ingres"),
     ("ingress: {}", "spec.ingress"),
     ("ingress: [null]", "spec.ingress[0]"),
@@ -180,8 +178,8 @@ const FAULTS: [(&str, &str); 58] = [
     ("ingress: [{ports: [{port: 80, endport: 90}]}]", "spec.ingress[0].ports[0].endport"),
 ];
 
-/// Faults in the subject: the policy's pods are then all of its namespace. What other policies allow to x/bystander stays
-/// allowed, for policies add up.
+/// Faults in the subject: the policy then selects all pods of its namespace. Traffic that other policies allow to x/bystander stays
+/// allowed, because policies are additive.
 const SUBJECT_FAULTS: [(&str, &str); 5] = [
     ("podSelector: []", "spec.podSelector"),
     ("podSelector: {app: victim}", "spec.podSelector.app"),
@@ -196,7 +194,7 @@ const SUBJECT_FAULTS: [(&str, &str); 5] = [
     ),
 ];
 
-/// By the model of 2016, in which a namespace can be damaged as well.
+/// Reads with the semantics of `extensions/v1beta1`, in which a namespace can be faulty as well.
 fn read(text: &str, strictness: Strictness) -> Result<Loaded, SourceErrors> {
     let semantics = Semantics::V1beta1 { default: IngressIsolation::ClusterDefault };
     load_text(
@@ -222,7 +220,7 @@ fn tables(objects: &[Object]) -> Vswitches {
     vswitches
 }
 
-/// All flows between the ends of the cluster that are worth asking for.
+/// The flows between the cluster's addresses that the tests compare.
 fn flows() -> Vec<Flow> {
     let v4 = ["10.1.0.1", "10.1.0.2", "10.1.0.3", "10.1.0.4", "192.168.0.1", "192.168.0.2", "8.8.8.8"];
     let v6 = ["fd01::1", "fd01::2", "fd01::3", "fd01::4", "2001:db8::1"];
@@ -240,8 +238,7 @@ fn flows() -> Vec<Flow> {
     flows
 }
 
-/// Holds that the policy shuts off the pods of x for which `subject` holds, but for their own node, and changes nothing
-/// else, and that it is reported once, at `path`.
+/// Checks that the policy isolates exactly the pods for which `subject` holds, except from their own node, and is reported once, at `path`.
 fn fails_closed(text: &str, path: &str, subject: impl Fn(&PodName) -> bool) {
     let before = State::of(&lenient(CLUSTER).unwrap().objects);
     let loaded = lenient(text).unwrap_or_else(|errors| panic!("{errors}"));
@@ -357,7 +354,7 @@ const TEXTS: [&str; 16] = [
 ];
 const NUMBERS: [i64; 8] = [0, 1, 80, 65_535, 65_536, -1, i64::MAX, i64::MIN];
 
-/// Any JSON, made of the words that objects are made of.
+/// Any JSON value, made of words that occur in objects.
 fn any_json(rng: &mut Rng, depth: usize) -> Value {
     match rng.below(if depth == 0 { 6 } else { 10 }) {
         0 => Value::Null,
@@ -375,7 +372,7 @@ fn any_json(rng: &mut Rng, depth: usize) -> Value {
     }
 }
 
-/// Damages one place in the value.
+/// Damages the value in one place.
 fn damage(rng: &mut Rng, value: &mut Value) {
     let descend = rng.chance(85);
     match value {
@@ -406,7 +403,7 @@ fn damage(rng: &mut Rng, value: &mut Value) {
     }
 }
 
-/// Holds that running and fresh pipelines say what the oracle says. Returns how many flows that were.
+/// Checks that a pipeline agrees with the oracle on random flows. Returns the number of flows.
 fn equals_oracle(rng: &mut Rng, state: &State, running: &Vswitches, context: &str) -> usize {
     let probes = Probes::of(state, true);
     let mut compared = 0;
@@ -417,8 +414,8 @@ fn equals_oracle(rng: &mut Rng, state: &State, running: &Vswitches, context: &st
     compared
 }
 
-/// The seeds of a random part: so many, and further ones for as many seconds as the environment variable
-/// `BULKHEAD_FUZZ_SECONDS` says, so that by itself a test does the same everywhere.
+/// The seeds of a random test: `number` of them, and more for the seconds in the environment variable `BULKHEAD_FUZZ_SECONDS`. Without the
+/// variable, a test is the same everywhere.
 fn seeds(number: u64) -> impl Iterator<Item = u64> {
     let seconds = std::env::var("BULKHEAD_FUZZ_SECONDS").map_or(0, |seconds| seconds.parse().unwrap());
     let end = Instant::now() + Duration::from_secs(seconds);
@@ -441,7 +438,7 @@ fn a_damaged_file_is_refused_or_lets_no_more_through_than_the_whole_one() {
             refused += 1;
             continue;
         };
-        // The running pipeline sees the whole file first, and then what the damage did to it.
+        // The running pipeline receives the undamaged file first, and then the damage's events.
         let mut after = before.clone();
         let mut running = tables(&before.objects());
         let whole = State::of(&loaded.objects);
@@ -451,13 +448,13 @@ fn a_damaged_file_is_refused_or_lets_no_more_through_than_the_whole_one() {
         }
         assert_eq!(after, whole, "{context}");
         compared += equals_oracle(&mut rng, &after, &running, &context);
-        // What a strict reader takes means something else, and may well mean more.
+        // If the strict reader accepts the file, it has another meaning and may allow more.
         if read(&text, Strictness::Strict).is_ok() {
             valid += 1;
             continue;
         }
         shut += 1;
-        // Under the name of another object it is a second of that one, which says nothing about the old.
+        // A renamed object is another object's duplicate or a new object, so the result may be wider.
         if ["namespace", "name"].iter().any(|key| damaged[at]["metadata"][key] != documents[at]["metadata"][key]) {
             continue;
         }
@@ -465,13 +462,13 @@ fn a_damaged_file_is_refused_or_lets_no_more_through_than_the_whole_one() {
         compared += is_no_wider(&before, &after, &running, &context);
     }
     println!("{refused} refused, {shut} shut, {valid} valid, {compared} flows");
-    // One object never refuses a file.
+    // A faulty object never makes the whole file fail.
     assert!(refused == 0 && shut > 900 && valid > 300, "{refused} refused, {shut} shut, {valid} valid");
     assert!(compared > 300_000, "{compared} flows");
 }
 
-/// Holds that the tables let nothing through that the oracle refuses before. Returns how many flows that were. What was a pod's
-/// and is nobody's is left out: its interface has no table, through which nothing passes.
+/// Checks that the tables allow nothing that the oracle denied before. Returns the number of compared flows. Addresses that a pod lost are
+/// skipped: their interface has no table, and nothing passes.
 fn is_no_wider(before: &State, after: &State, running: &Vswitches, context: &str) -> usize {
     let is_pod = |state: &State, end| matches!(state.owner(end), Owner::Pod(_));
     let is_closed = |end| is_pod(before, end) && !is_pod(after, end);
@@ -482,7 +479,7 @@ fn is_no_wider(before: &State, after: &State, running: &Vswitches, context: &str
     flows.len()
 }
 
-/// The cluster with isolation by annotation in x, and a policy there that tells namespaces by what they are not.
+/// The cluster with isolation by annotation in x, and a policy there with a negative namespace selector.
 fn isolated_documents() -> Vec<Value> {
     let mut documents = documents();
     documents[0]["metadata"]["annotations"] = json!({ISOLATION_ANNOTATION: ISOLATED});
@@ -508,7 +505,7 @@ fn no_damage_of_the_metadata_of_a_namespace_or_pod_opens_a_namespace_that_isolat
     let (mut refused, mut namespaces, mut pods, mut twice, mut valid) = (0, 0, 0, 0, 0);
     for seed in seeds(6_000) {
         let mut rng = Rng::new(seed);
-        // x itself, which is the first, as often as all others.
+        // Half of the time x itself, which is the first target.
         let at = if rng.chance(50) { 0 } else { rng.pick(&targets) };
         let mut object = documents[at].clone();
         match rng.below(10) {
@@ -521,7 +518,7 @@ fn no_damage_of_the_metadata_of_a_namespace_or_pod_opens_a_namespace_that_isolat
         let is_another =
             ["namespace", "name"].iter().any(|key| object["metadata"][key] != documents[at]["metadata"][key]);
         let mut damaged = documents.clone();
-        // In its place, or beside the good one.
+        // Replaces the good object, or adds a second one.
         let beside = rng.chance(30);
         match beside {
             true => damaged.insert(rng.below(documents.len() + 1), object),
@@ -544,7 +541,7 @@ fn no_damage_of_the_metadata_of_a_namespace_or_pod_opens_a_namespace_that_isolat
             (false, false) => pods += 1,
         }
         let after = State::of(&loaded.objects);
-        // Over the whole state, and from scratch in any order.
+        // One pipeline follows the changes; another starts from scratch, in any order.
         let mut running = tables(&objects);
         let whole = State::of(&loaded.objects);
         replaced(&State::of(&objects), &whole).iter().for_each(|event| running.apply(event));
@@ -552,7 +549,7 @@ fn no_damage_of_the_metadata_of_a_namespace_or_pod_opens_a_namespace_that_isolat
         shuffled(whole.objects(), seed).into_iter().for_each(|object| fresh.apply(&Event::Apply(object)));
         for vswitches in [&running, &fresh] {
             equals_oracle(&mut rng, &after, vswitches, &context);
-            // Without its name it is gone, or another one.
+            // An object that lost its name is missing or another one.
             if beside || !is_another {
                 is_no_wider(&before, &after, vswitches, &context);
             }
@@ -563,7 +560,7 @@ fn no_damage_of_the_metadata_of_a_namespace_or_pod_opens_a_namespace_that_isolat
     assert!(refused == 0 && namespaces > 300 && pods > 30 && twice > 300 && valid > 300, "{reached}");
 }
 
-/// The events that make one state of another.
+/// The events that lead from one state to another.
 fn replaced(old: &State, new: &State) -> Vec<Event> {
     let namespaces = old.namespaces.keys().filter(|name| !new.namespaces.contains_key(*name)).cloned();
     let nodes = old.nodes.keys().filter(|name| !new.nodes.contains_key(*name)).cloned();
@@ -593,7 +590,7 @@ fn arbitrary_objects_never_panic_and_mean_what_the_oracle_says() {
             let mut object = json!({"apiVersion": api_version, "kind": kind});
             object["metadata"] = json!({"name": format!("any-{at}"), "namespace": "x"});
             for part in ["spec", "status"] {
-                // Policies of a file that an API server has seen have no more than a spec.
+                // A NetworkPolicy has no status.
                 if kind != "NetworkPolicy" || part == "spec" {
                     object[part] = any_json(&mut rng, 5);
                 }

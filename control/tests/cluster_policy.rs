@@ -1,4 +1,4 @@
-//! ClusterNetworkPolicy and its ancestors against known answers.
+//! Tests ClusterNetworkPolicy and its predecessors with known answers.
 
 use crate::cases::{Cell, QUESTIONS, Question, cells, state};
 use crate::oracle::changes::events;
@@ -11,7 +11,7 @@ use bulkhead_control::source::{Strictness, load_text};
 use bulkhead_control::ties::ties;
 use serde_json::Value;
 
-/// The cases of a group, none where they are absent.
+/// The cases of a group. `None` if the case files are absent.
 fn group(name: &str) -> Option<Vec<Value>> {
     let mut all = crate::cases::load("cnp_cases.json")?;
     all.retain(|case| case["group"] == name);
@@ -36,7 +36,7 @@ fn what_is_to_be_refused_is_refused_with_its_object_field_and_remedy() {
     assert_eq!(cases.len(), 60);
 }
 
-/// How many cells of each question were compared.
+/// Runs a group. Returns the number of compared cells per question. `None` if the case files are absent.
 fn run_group(name: &str) -> Option<[usize; 3]> {
     let cases = group(name)?;
     let compared = QUESTIONS.map(|question| crate::cases::run(&cases, question).cells);
@@ -89,7 +89,7 @@ fn where_faults_are_survived_a_rule_fails_closed_and_what_does_not_say_for_whom_
     assert_eq!(survived, 21);
 }
 
-/// A cluster policy for every pod.
+/// A cluster policy that selects all pods.
 fn policy(name: &str, tier: &str, priority: u16, rules: &str) -> String {
     format!(
         "{{apiVersion: policy.networking.k8s.io/v1alpha2, kind: ClusterNetworkPolicy, metadata: {{name: {name}}}, \
@@ -186,7 +186,7 @@ fn the_addresses_of_selected_nodes_follow_their_labels() {
         );
         policy("p", "Admin", 0, rules) + &node + POD
     };
-    // The pod's own node too: it is exempt from NetworkPolicies only.
+    // Cluster policies apply to the pod's own node as well. It is exempt from NetworkPolicies only.
     let steps = [
         ("{}", "192.0.2.1", false),
         ("{role: edge}", "192.0.2.1", true),
@@ -222,7 +222,7 @@ fn the_address_of_a_host_network_pod_is_its_nodes() {
         (text("{matchLabels: {role: edge}}", &shares("node-2", "Running")), true),
         (text("{matchLabels: {role: edge}}", &shares("node-2", "Succeeded")), false),
         (text("{matchLabels: {role: core}}", &shares("node-2", "Running")), false),
-        // Of a node without an object no label is known.
+        // The labels of a node without an object are unknown.
         (text("{matchExpressions: [{key: role, operator: DoesNotExist}]}", &shares("node-3", "Running")), false),
         (text("{}", &shares("node-3", "Running")), true),
         (text("{}", ""), false),
@@ -237,7 +237,7 @@ fn the_address_of_a_host_network_pod_is_its_nodes() {
     }
 }
 
-/// A pod of another node with the address 10.0.1.1, as another one has too; whose it is cannot be told.
+/// A pod of another node that claims the address 10.0.1.1, as another pod does.
 fn claimant(name: &str, labels: &str) -> String {
     format!(
         "\n---\n{{apiVersion: v1, kind: Pod, metadata: {{name: {name}, namespace: x, labels: {labels}}}, spec: {{nodeName: node-2}}, \
@@ -251,15 +251,15 @@ fn an_address_that_is_nobodys_is_denied_where_a_rule_denies_or_passes_pods_and_o
     let rule = |action: &str, peer: &str, more: &str| format!("{{action: {action}, PEERS: [{{{peer}}}]{more}}}");
     let port_80 = ", protocols: [{tcp: {destinationPort: {number: 80}}}]";
     let net = "networks: [10.0.0.0/8]";
-    // The rules, both ways where ingress can say them, and whether TCP 80 and TCP 81 pass.
+    // The rules (both directions if ingress can express them), and whether TCP 80 and TCP 81 pass.
     let cases = [
         (vec![rule("Deny", red, "")], [false, false]),
         (vec![rule("Deny", red, port_80)], [false, true]),
         (vec![rule("Accept", red, ""), rule("Deny", "namespaces: {}", port_80)], [false, true]),
-        // Nobody may be passed to others that are kinder.
+        // A Pass must not lead to rules that allow more.
         (vec![rule("Pass", red, ""), rule("Accept", "namespaces: {}", "")], [false, false]),
         (vec![rule("Accept", red, "")], [true, true]),
-        // Egress only: what a network rule decides before does not depend on pods.
+        // Egress only: an earlier network rule decides independently of pods.
         (vec![rule("Accept", net, port_80), rule("Deny", red, "")], [true, false]),
         (vec![rule("Pass", net, port_80), rule("Deny", red, "")], [true, false]),
         (vec![rule("Deny", net, port_80), rule("Accept", red, "")], [false, true]),
@@ -275,7 +275,7 @@ fn an_address_that_is_nobodys_is_denied_where_a_rule_denies_or_passes_pods_and_o
                 let word = if direction == Direction::Ingress { "from" } else { "to" };
                 let text = policy("p", tier, 0, &format!("{direction}: [{}]", rules.replace("PEERS", word))) + POD;
                 let (mut running, mut before) = (Vswitches::cluster(), State::default());
-                // One pod, two that cannot be told apart, and one again.
+                // One pod, two pods without a winner, and one again.
                 for pods in [claimant("d", "{team: blue}"), two.clone(), claimant("d", "{team: blue}")] {
                     let state =
                         State::of(&load_text("t.yaml", &(text.clone() + &pods), Strictness::Strict).unwrap().objects);

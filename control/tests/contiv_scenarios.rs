@@ -1,20 +1,21 @@
-//! The unit tests of Contiv's policy plugin, retold as what this pipeline enforces: its configurator's, its ACL renderer's,
-//! its VPPTCP renderer's and those of its cache; with the processor, for which Contiv had none.
+//! The unit tests of Contiv's policy plugin, as enforced by this pipeline: those of its configurator, ACL renderer, VPPTCP renderer and
+//! cache, and tests of the processor, for which Contiv had none.
 //!
 //! ```text
 //!  manifests --load_text--> objects --> pipeline of node-1 --+--> published tables: interface -> table -> lookup
 //!                                                            `--> a registered renderer: the rule lists of each pod
 //! ```
-//! Contiv speaks from the vswitch's side: its `ingress` is what enters the vswitch from a pod, here the pod's egress. Its
-//! rule lists are written here as the policies that make them. A probe is one first packet, looked up where it leaves the
-//! vswitch; an expectation names all services that pass, so that every other probed service must not.
+//! Contiv takes the vswitch's side: its `ingress` enters the vswitch from a pod, and is the pod's egress here. Policies replace Contiv's
+//! rule lists. A probe is one first packet, looked up at the interface where it leaves the vswitch. An expectation names all services that
+//! pass; all other probed services must not pass.
 //!
-//! Left out, because the product has nothing of the kind:
+//! Omitted, because Bulkhead has no equivalent:
 //!
-//! * The NAT-loopback permit, under which a pod reaches itself through a service: there are no services yet.
-//! * Reflective ACLs, and so the outcome "reply denied": replies belong to sessions, which the dataplane keeps.
-//! * How many ACL messages a change costs: instead, which interfaces share a table, and that a repeat publishes nothing.
-//! * Contiv's exact tables: they are the business of the renderer that reproduces them. What VPPTCP made of them is not.
+//! * The NAT-loopback permit, with which a pod reaches itself through a Service.
+//! * Reflective ACLs with their outcome "reply denied": the dataplane's sessions handle replies.
+//! * The number of ACL messages per change. Tests check instead which interfaces share a table, and that a repeated event publishes
+//!   nothing.
+//! * Contiv's exact tables, which the tests of `renderer::contiv` check, except those that VPPTCP derives from them.
 
 #[path = "contiv_scenarios/acl.rs"]
 mod acl;

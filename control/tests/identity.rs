@@ -1,4 +1,4 @@
-//! `engine: identity` against known answers, and against the oracle and the rule lists on random histories.
+//! Tests `engine: identity` with known answers, and on random histories with the oracle and the rule lists.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ fn every_cyclonus_case_is_right_step_by_step_and_from_scratch() {
     let Some(all) = crate::cases::load("cyclonus_cases.json") else { return };
     for question in QUESTIONS {
         let compared = crate::cases::run_on(&all, question, identities);
-        // All 123,669 but the diagonal.
+        // All 123,669 except the diagonal.
         assert_eq!((compared.cases, compared.cells), (230, 123_669 - 13_713));
     }
 }
@@ -36,7 +36,7 @@ fn every_trap_case_is_right_step_by_step_and_from_scratch() {
 
 const HISTORIES: u64 = 80;
 const FLOWS: usize = 250;
-/// Every how many changes a history is looked at.
+/// Changes between two compared states of a history.
 const STEPS_PER_STATE: usize = 6;
 
 #[test]

@@ -1,5 +1,5 @@
-//! The pipeline against known answers: the truth tables of the cyclonus generator's cases and of the trap cases, step
-//! after step in one running pipeline and each step from scratch, with ingress and egress also on their own.
+//! Tests the pipeline with known answers: the truth tables of the cyclonus generator's cases and of the trap cases. Each step runs in a
+//! running pipeline and from scratch, also with ingress or egress alone.
 
 use crate::cases::{Compared, QUESTIONS};
 use crate::vswitch::Vswitches;
@@ -15,7 +15,7 @@ fn every_cyclonus_case_is_right_step_by_step_and_from_scratch() {
     for Compared { cases, steps, cells } in compared {
         println!("{cases} cases, {steps} steps, {cells} cells");
         assert_eq!((cases, steps), (230, 256));
-        // All 123,669 but the diagonal.
+        // All 123,669 except the diagonal.
         assert_eq!(cells, 123_669 - 13_713);
     }
 }

@@ -1,5 +1,5 @@
-//! Security groups against known answers and the oracle: what an evaluator of the API's own semantics says of the groups that are
-//! rendered, and of every state on the way from one to the next.
+//! Tests security groups with known answers and the oracle. An evaluator of the API's semantics judges the rendered groups, and every
+//! intermediate state of a synchronization.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 const OWNER: &str = "bulkhead:test";
 
-/// A pipeline with the renderer, and a server with a port for each pod.
+/// A pipeline with the renderer, and a Neutron server with a port per pod.
 struct Cluster {
     pipeline: Pipeline,
     renderer: RendererHandle<NeutronRenderer>,
@@ -55,7 +55,7 @@ impl Cluster {
         desired(&self.pipeline, self.renderer)
     }
 
-    /// Does what Kuryr does: ports come and go with the pods. Kuryr gives a new one no group that opens it.
+    /// Adds and removes ports with the pods, as Kuryr does. A new port has no group that allows traffic.
     fn follow_pods(&mut self, desired: &Desired) {
         let addresses_of = |port: &Value| ListedPort::of(port).unwrap().addresses;
         let server = &mut self.server;
@@ -125,7 +125,7 @@ impl Cluster {
         }
     }
 
-    /// Brings the server to the present state. `each` sees it after each request.
+    /// Synchronizes the server with the present state. Calls `each` after each request.
     fn sync(&mut self, mut each: impl FnMut(&Neutron, &Request)) -> (Desired, Plan) {
         let desired = self.desired();
         self.follow_pods(&desired);
@@ -145,7 +145,7 @@ fn answer(server: &Verdicts, flow: &Flow) -> bool {
     server.passes(flow.src, flow.dst, flow.protocol, flow.port)
 }
 
-/// Runs all steps of all cases, each from what the step before has left at the server. Returns how many cells were compared.
+/// Runs all steps of all cases, each from the server's state after the previous step. Returns the number of compared cells.
 fn run(file: &str) -> Option<usize> {
     let (mut cells, mut wrong) = (0, Vec::new());
     for case in crate::cases::load(file)? {
@@ -158,7 +158,7 @@ fn run(file: &str) -> Option<usize> {
             let (refused, verdicts) = (cluster.pipeline.refusals(), cluster.server.verdicts());
             for cell in crate::cases::asked(step, crate::cases::Question::Combined) {
                 let passes = answer(&verdicts, &cell.flow);
-                // What is refused is closed. No case but those of tiers is.
+                // Refused rules deny all traffic. Only cases with tiers are refused.
                 let is_right = if refused.is_empty() { passes == cell.passes } else { !passes || cell.passes };
                 cells += usize::from(refused.is_empty());
                 if !is_right {
@@ -187,7 +187,7 @@ fn groups_let_through_what_every_trap_case_says() {
     assert!(cells > 10_000, "only {cells} cells were compared");
 }
 
-/// Histories, flows at one point of each, and every how many changes a history is looked at.
+/// Histories, flows per compared state, and changes between compared states.
 const HISTORIES: u64 = 60;
 const FLOWS: usize = 80;
 const STEPS_PER_STATE: usize = 3;
@@ -218,7 +218,7 @@ fn random_histories_are_never_wider_than_the_oracle_nor_on_the_way() {
             check(seed, at, &mut cluster, &state, &flows, &mut hit);
             if rng.chance(10) {
                 let objects: Vec<Object> = shuffled(state.objects(), rng.next());
-                // What outlives its deletion is in no object.
+                // Retained policies are in no object.
                 if oracle_alone(&state, &flows, isolation, &objects) {
                     let (mut fresh, renderer) = pipeline(isolation);
                     fresh.resync(objects).unwrap();
@@ -238,7 +238,7 @@ fn random_histories_are_never_wider_than_the_oracle_nor_on_the_way() {
     }
 }
 
-/// Whether a state from its objects alone says the same as the state that has followed the events.
+/// Whether a state made from the objects alone gives the same verdicts as the state that followed the events.
 fn oracle_alone(state: &State, flows: &[Flow], isolation: IngressIsolation, objects: &[Object]) -> bool {
     let alone = State { isolates: isolation == IngressIsolation::DefaultDeny, ..State::of(objects) };
     alone == *state && flows.iter().all(|flow| alone.allowed(flow) == state.allowed(flow))

@@ -1,8 +1,7 @@
-//! Scenarios of NetworkPolicy from elsewhere, retold: the 48 end-to-end tests of Kubernetes and fifteen recipes. What each
-//! must do stands with it in `scenarios/*.yaml`; the policies in there are read as a user's file would be.
+//! Scenarios of NetworkPolicy: the 48 end-to-end tests of Kubernetes and fifteen recipes, each with its expectations in `scenarios/*.yaml`.
+//! The policies in these files are read like a user's file.
 //!
-//! Every step is applied to two running pipelines (one for the cluster, one a node) and to one from scratch, and the
-//! oracle is asked as well.
+//! Every step is applied to two running pipelines (one for the cluster, one per node) and to a fresh one. The oracle must agree.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -22,7 +21,7 @@ struct Scenario {
     steps: Vec<Change>,
 }
 
-/// What a step does, and what must hold afterwards.
+/// A step's changes, and the verdicts that must hold afterwards.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct Change {
@@ -39,7 +38,7 @@ struct Change {
 
 type Labels = BTreeMap<String, String>;
 
-/// Where the pods are: namespace, pod, address, node. The last number is the namespace's and the pod's.
+/// The pods: namespace, pod, address, node. The address ends with the namespace's and the pod's number.
 const PODS: [(&str, &str, &str, &str); 9] = [
     ("x", "a", "10.1.1.1", "node-1"),
     ("x", "b", "10.1.2.2", "node-2"),
@@ -126,8 +125,8 @@ fn events(change: &Change) -> Vec<Event> {
     deletions.chain(read(&manifests).into_iter().map(Event::Apply)).collect()
 }
 
-/// One line of `expect`: `allow|deny FROM -> TO [SERVICE]`. FROM and TO are a pod, with `*` for any part of its name, or
-/// `world`; SERVICE is `TCP` or `TCP/80`, and everything (ICMP too) when it is left out.
+/// One line of `expect`: `allow|deny FROM -> TO [SERVICE]`. FROM and TO are a pod, with `*` for any part of its name, or `world`. SERVICE
+/// is `TCP` or `TCP/80`; without it, the line applies to all protocols, ICMP included.
 struct Line<'a> {
     allows: bool,
     from: &'a str,
@@ -161,7 +160,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Whether a pattern names an end. `*` names every pod, and not the world.
+/// Whether a pattern matches an end. `*` matches every pod, but not the world.
 fn names(pattern: &str, end: &str) -> bool {
     match (pattern.split_once('/'), end.split_once('/')) {
         (Some((ns, pod)), Some((end_ns, end_pod))) => (ns == "*" || ns == end_ns) && (pod == "*" || pod == end_pod),
@@ -176,7 +175,7 @@ fn ends() -> Vec<(String, IpAddr)> {
     pods.chain([("world".to_owned(), WORLD.parse().unwrap())]).collect()
 }
 
-/// Every probe of a step: flow, its ends by name.
+/// The probes of a step: each flow with the names of its ends.
 fn probes() -> Vec<(Flow, String, String)> {
     let mut probes = Vec::new();
     for (from, src) in ends() {
@@ -191,7 +190,7 @@ fn probes() -> Vec<(Flow, String, String)> {
     probes
 }
 
-/// Plays a scenario. Returns what went wrong.
+/// Runs a scenario. Returns the differences.
 fn play(scenario: &Scenario) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut state = State::of(&fixture());

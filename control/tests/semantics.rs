@@ -1,6 +1,6 @@
-//! The pipeline's tables against the oracle: random clusters, random histories, random flows, no difference.
+//! Compares the pipeline's tables with the oracle, on random clusters, histories and flows.
 //!
-//! `BULKHEAD_FLOW_CHECKS=100000000` asks for more flows than the million and a bit of a normal run.
+//! A normal run checks 1.25 million flows. `BULKHEAD_FLOW_CHECKS=100000000` checks more.
 
 #[path = "reachability/mod.rs"]
 mod reachability;
@@ -19,17 +19,17 @@ use bulkhead_control::cache::Event;
 use bulkhead_control::object::{IngressIsolation, Pod, Policy, PolicyName, PolicyRule, Tier};
 use bulkhead_control::origin::{Direction, Origin};
 
-/// Flows of a normal run: what CI is to check, and a quarter more.
+/// Flows of a normal run: the million that CI requires, and a quarter more.
 const FLOWS: u64 = 1_250_000;
-/// Flows at one point of a history. More find little new in clusters this small.
+/// Flows per compared state. More find little new in clusters this small.
 const FLOWS_PER_STATE: usize = 400;
-/// Every how many changes a history is looked at.
+/// Changes between two compared states of a history.
 const STEPS_PER_STATE: usize = 5;
 
-/// How often each situation was met.
+/// The number of flows that met each situation.
 type Reached = BTreeMap<&'static str, u64>;
 
-/// Every situation that a run must meet, each this often at least in the normal run.
+/// The situations that a normal run must meet, each with its minimum number of flows.
 const MUST_REACH: [(&str, u64); 46] = [
     ("ingress allowed by policy", 20_000),
     ("egress allowed by policy", 20_000),
@@ -76,24 +76,24 @@ const MUST_REACH: [(&str, u64); 46] = [
     ("passed by Baseline or by all", 2_000),
     ("Admin denies what comes from, or goes to, the own node", 100),
     ("a rule about pods denies what may be one of several pods", 20),
-    ("what may be one of several pods is let through", 100),
+    ("an address that may be one of several pods' is allowed", 100),
 ];
 
-/// What a history runs on: the pipelines, and what namespaces do that do not say.
+/// The environment of a history: the pipelines' layout, and the isolation of namespaces without an annotation.
 #[derive(Clone, Copy, Debug)]
 struct Setting {
     layout: Layout,
     isolation: IngressIsolation,
 }
 
-/// The pipelines of a cluster.
+/// The layout of a cluster's pipelines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Layout {
-    /// One for all nodes.
+    /// One pipeline for all nodes.
     Cluster,
-    /// One a node.
+    /// One pipeline per node.
     Nodes,
-    /// One a node, which enforces policy at the source.
+    /// One pipeline per node that enforces policy at the source.
     NodesAtSource,
 }
 
@@ -135,8 +135,7 @@ fn fits(state: &State, flow: &Flow, unbound: bool) -> bool {
     })
 }
 
-/// Whether what the cluster policies of one end let through with an address that may be one of several pods' they would let through
-/// whichever of them had it.
+/// Whether the cluster policies of one end allow to a contested address only what they would allow to each pod that claims it.
 fn is_never_kinder(state: &State, flow: &Flow, judged: &Judgement) -> bool {
     let ends = [(flow.src, flow.dst, Direction::Ingress), (flow.dst, flow.src, Direction::Egress)];
     ends.into_iter().filter(|(address, ..)| state.is_quarantined(*address)).all(|(address, end, direction)| {
@@ -158,12 +157,12 @@ fn is_never_kinder(state: &State, flow: &Flow, judged: &Judgement) -> bool {
     })
 }
 
-/// Whether the tables say to the flow what the oracle says, and name the reason that the oracle knows. What is wrong
-/// otherwise.
+/// Compares the tables' verdict and reason for a flow with the oracle's. Returns the oracle's judgement, or a description of the
+/// difference.
 fn difference(state: &State, vswitches: &Vswitches, flow: &Flow, origins: bool) -> Result<Judgement, String> {
     let judged = state.judge(flow);
     if !is_never_kinder(state, flow, &judged) {
-        return Err(format!("more is let through than for one of the pods: {judged:?}"));
+        return Err(format!("more is allowed than for one of the pods: {judged:?}"));
     }
     let hops = vswitches.hops(state, flow, origins);
     let passes = hops.iter().all(|hop| hop.action == Action::Allow);
@@ -181,9 +180,9 @@ fn names_the_reason(state: &State, flow: &Flow, judged: &Judgement, hop: &Hop) -
         |end| matches!(state.owner(end), Owner::Pod(pod) if pod.node.as_deref().unwrap_or_default() == &*hop.node);
     let here = is_here(flow.src);
     match (&hop.origin, hop.action) {
-        // A node judges no sources of other nodes on their way out to itself.
+        // A node does not judge packets that other nodes' sources send to the node itself.
         (Some(Origin::OwnNode | Origin::NotIsolated(Direction::Egress)), Action::Allow) if hop.exit && !here => true,
-        // And, at the source, no destinations of other nodes.
+        // At the source, it does not judge destinations of other nodes.
         (Some(Origin::NotIsolated(Direction::Ingress)), Action::Allow) if hop.exit && !is_here(flow.dst) => true,
         (Some(Origin::OwnNode), Action::Allow) => judged.own_node,
         (Some(Origin::NotIsolated(direction)), Action::Allow) => *judged.side(*direction) == Side::NotIsolated,
@@ -274,12 +273,13 @@ fn count(reached: &mut Reached, state: &State, flow: &Flow, judged: &Judgement) 
     );
     add("a rule about pods denies what may be one of several pods", judged.by_quarantine);
     let quarantined = state.is_quarantined(flow.src) || state.is_quarantined(flow.dst);
-    add("what may be one of several pods is let through", quarantined && judged.passes());
+    add("an address that may be one of several pods' is allowed", quarantined && judged.passes());
     add("leaves the cluster", dst == Owner::Nobody);
     add("comes from outside", src == Owner::Nobody);
 }
 
-/// Runs one history, on cluster or nodes where no layout is asked for. Returns how many flows were checked.
+/// Runs one history in the requested layout, by default at random with one pipeline for all nodes or one per node. Returns the number of
+/// checked flows.
 ///
 /// # Panics
 /// On the first difference, with a small history that leads to it.
@@ -288,7 +288,7 @@ fn check_history(seed: u64, asked: Option<Layout>, reached: &mut Reached) -> u64
     let History { isolation, initial, mut steps } = history(&mut rng);
     let layout = asked.unwrap_or(Layout::cluster_or_nodes(rng.chance(40)));
     if layout == Layout::NodesAtSource {
-        // Ranges of many ports are many session rules, which say nothing new.
+        // Wide port ranges need many session rules and test nothing new.
         steps = steps.into_iter().map(Step::narrowed).collect();
     }
     let setting = Setting { layout, isolation };
@@ -303,7 +303,7 @@ fn check_history(seed: u64, asked: Option<Layout>, reached: &mut Reached) -> u64
         let probes = Probes::of(&state, vswitches.know_the_unbound());
         for at_flow in 0..FLOWS_PER_STATE {
             let Some(flow) = probes.flow(&mut rng) else { continue };
-            // Looking the reasons up costs as much as the rest; every eighth is enough.
+            // Looking up reasons doubles the time. Every eighth flow is enough.
             match difference(&state, &vswitches, &flow, at_flow % 8 == 0) {
                 Ok(judged) => count(reached, &state, &flow, &judged),
                 Err(what) => panic!("{}", report(seed, setting, &steps[..=at], &flow, &what)),
@@ -332,7 +332,7 @@ fn report(seed: u64, setting: Setting, steps: &[Step], flow: &Flow, what: &str) 
     format!("history {seed}, {flow:?}\n{what}\nafter ({setting:?})\n{}", show(&small))
 }
 
-/// Runs histories on all cores until `flows` are checked. Returns how many were, and what they met.
+/// Runs histories on all cores until `flows` are checked. Returns the number of flows and the situations that they met.
 fn check_many(flows: u64, asked: Option<Layout>) -> (u64, Reached) {
     let (next, checked) = (AtomicU64::new(1), AtomicU64::new(0));
     let worker = || {
@@ -380,15 +380,15 @@ const FLOWS_AT_SOURCE: u64 = 30_000;
 fn tables_at_the_source_say_what_the_objects_say_and_name_the_reason() {
     let (checked, reached) = check_many(FLOWS_AT_SOURCE, Some(Layout::NodesAtSource));
     assert!(checked >= FLOWS_AT_SOURCE);
-    // What the long run meets often this one meets, too; it has a fortieth of the flows. These nodes have no pod without one, and
-    // whether v1beta1 counts is drawn once for each history, of which there are few.
+    // This run meets the common situations too, with a fortieth of the flows. Exceptions: these nodes have no pods without a node, and the
+    // few histories rarely draw v1beta1.
     let is_rare = |what: &str| ["pod on no node", "allowed by v1beta1"].contains(&what);
     let often = MUST_REACH.iter().filter(|(what, least)| *least >= 1_000 && !is_rare(what));
     let missed: Vec<_> = often.filter(|(what, least)| reached.get(what).copied().unwrap_or(0) < least / 100).collect();
     assert!(missed.is_empty(), "not everything was met: {missed:?}\n{reached:?}");
 }
 
-/// A whole history, and the state and the tables after it.
+/// A whole history, with the state and tables after it.
 struct Played {
     rng: Rng,
     setting: Setting,
@@ -407,7 +407,7 @@ fn played(seed: u64) -> Played {
     Played { rng, setting, state, vswitches }
 }
 
-/// The histories after which all that is enforced is an object's, or can be written as one: what a fresh start can get.
+/// The histories whose final state consists of objects alone, or can be written as objects, so that a fresh start can reproduce it.
 fn played_to_objects() -> impl Iterator<Item = (u64, Played)> {
     (0..HISTORIES).filter_map(|seed| {
         let played = played(seed);
@@ -416,7 +416,7 @@ fn played_to_objects() -> impl Iterator<Item = (u64, Played)> {
     })
 }
 
-/// Histories for each of the tests below.
+/// Histories per test below.
 const HISTORIES: u64 = 150;
 
 #[test]
@@ -469,7 +469,7 @@ fn a_resync_with_the_same_state_publishes_nothing() {
     }
 }
 
-/// Compares the verdicts of two sets of tables over the flows of `state`, each with its own objects.
+/// Compares the verdicts of two sets of tables, each with its own objects, for flows of `state`. Returns the number of flows.
 fn same_verdicts(rng: &mut Rng, state: &State, one: &Vswitches, other: (&State, &Vswitches), context: &str) -> usize {
     let probes = Probes::of(state, one.know_the_unbound());
     let mut compared = 0;
@@ -480,7 +480,7 @@ fn same_verdicts(rng: &mut Rng, state: &State, one: &Vswitches, other: (&State, 
     compared
 }
 
-/// Rules that allow one peer and one port each, together what `rule` allows.
+/// Splits a rule into rules of one peer and one port each, which together allow the same.
 fn split(rule: &PolicyRule) -> Vec<PolicyRule> {
     let peers: Vec<_> = match &rule.peers {
         None => vec![None],
@@ -494,19 +494,19 @@ fn split(rule: &PolicyRule) -> Vec<PolicyRule> {
     pairs.map(|(peers, ports)| PolicyRule { peers, ports }).collect()
 }
 
-/// The policy with every rule split, last rule first.
+/// The policy with all rules split and in reverse order.
 fn split_rules(policy: &Policy) -> Policy {
     let all = |rules: &Vec<PolicyRule>| rules.iter().rev().flat_map(split).collect();
     Policy { ingress: policy.ingress.as_ref().map(all), egress: policy.egress.as_ref().map(all), ..policy.clone() }
 }
 
-/// A policy for each rule of the policy and each direction, in names that sort the other way.
+/// Splits a policy into one policy per rule and direction. Their names sort in reverse order.
 fn split_policy(policy: &Policy) -> Vec<Policy> {
     let mut parts = Vec::new();
     for direction in [Direction::Ingress, Direction::Egress] {
         let rules = if direction == Direction::Ingress { &policy.ingress } else { &policy.egress };
         let Some(rules) = rules else { continue };
-        // Without a rule it still isolates.
+        // A direction without rules still isolates.
         let lists: Vec<Vec<_>> = match rules.as_slice() {
             [] => vec![vec![]],
             rules => rules.iter().map(|rule| vec![rule.clone()]).collect(),

@@ -1,4 +1,4 @@
-//! The resolver of Services against known answers, and against a naive reading of the same rules on random histories.
+//! Tests the resolver of Services with known answers, and with a naive reference on random histories.
 
 #[path = "services/asked.rs"]
 mod asked;
@@ -34,7 +34,7 @@ fn every_packet_of_the_known_answers_is_right_from_scratch() {
     assert!(["dnat", "reject", "drop", "pass"].iter().all(|action| actions.contains_key(action)), "{actions:?}");
 }
 
-/// Each cluster is reached by events from each of several others, and its tables are those from scratch.
+/// Each cluster is reached by events from several others. Its tables must equal those made from scratch.
 #[test]
 fn every_packet_of_the_known_answers_is_right_in_a_cluster_that_was_another_one_before() {
     let Some(cases) = Cases::load() else { return };
@@ -49,7 +49,7 @@ fn every_packet_of_the_known_answers_is_right_in_a_cluster_that_was_another_one_
         let mut running = Running::new(&node, &settings, Vec::new());
         let forth = group.iter();
         let back = group.iter().rev();
-        // Far apart in the file, so that also clusters of another kind are next to each other.
+        // In steps of 37 through the file, so that different kinds of clusters follow each other.
         let apart = (0..group.len()).map(|at| &group[at * 37 % group.len()]);
         for case in forth.chain(back).chain(apart) {
             running.become_cluster(cases.objects(case));
@@ -80,16 +80,16 @@ fn health_checks_answer_as_known() {
             assert_eq!(body["localEndpoints"], case["expect"]["localEndpoints"], "{case}");
             assert_eq!(body["serviceProxyHealthy"], true);
             assert!(body["service"]["namespace"].is_string() && body["service"]["name"].is_string(), "{body}");
-            // While the proxy is not healthy no node is to get anything.
+            // An unhealthy proxy fails all health checks.
             assert_eq!(running.resolver.health_check(port).unwrap().answer(false).status, 503);
         }
     }
     assert_eq!(all.len(), 4);
 }
 
-/// What of the sequences follows from the objects: which backends may be chosen before and after a change, which service port affinity
-/// is to and for how long, and which backends still serve, by which sessions of UDP end. That a client stays with a backend in time (1 to
-/// 5), sessions themselves (10 to 12, 15, 16, 20), and the rewriting of packets (17 to 19) are the dataplane's.
+/// The parts of the sequences that follow from objects: the backends that may be chosen before and after a change, the service port and
+/// duration of an affinity, and the backends at which UDP sessions continue. Affinity over time (1 to 5), sessions (10 to 12, 15, 16, 20)
+/// and rewriting of packets (17 to 19) are tested in the dataplane.
 #[test]
 fn the_sequences_are_right_as_far_as_they_follow_from_objects() {
     let Some(cases) = Cases::load() else { return };
@@ -125,7 +125,7 @@ fn the_sequences_are_right_as_far_as_they_follow_from_objects() {
                 "more_than_one_backend" => assert!(eligible.len() > 1, "{id}: {step}"),
                 "reject" | "pass" => assert_eq!(running.action(packet), expect, "{id}: {step}"),
                 _ if step.get("established").is_some() => {
-                    // The connection stays with a backend that new ones are not given.
+                    // The connection keeps its backend, which new connections do not get.
                     assert!(endpoints_of(&running, packet).contains(expect), "{id}: {step}");
                 }
                 _ => {
@@ -159,7 +159,7 @@ fn the_sequences_are_right_as_far_as_they_follow_from_objects() {
     assert_eq!(decided, (1..=20).collect(), "each has a part that follows from objects");
 }
 
-/// Seeds of random histories: few enough for every run, and each with dozens of states.
+/// Random histories: few enough for every run, each with dozens of states.
 const SEEDS: u64 = 60;
 
 #[test]
@@ -194,7 +194,7 @@ fn what_is_known_after_any_history_is_what_a_naive_reading_of_the_rules_says() {
             }
             compare(&world, &resolver, &mut reached, &context);
         }
-        // And from scratch, in another order.
+        // From scratch, in another order.
         let mut events = world.events();
         rng.shuffle(&mut events);
         let mut fresh = Resolver::new(random::NODE.into(), settings);

@@ -1,4 +1,4 @@
-//! The session rules against the oracle: random clusters and histories, one session table a node, random connections.
+//! Compares session rules with the oracle, on random clusters, histories and connections, with one session table per node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use bulkhead_control::renderer::acl::AclTable;
 use bulkhead_control::renderer::session_rules::{SessionRenderer, SessionTransport, SourceRenderer};
 use bulkhead_control::source::{Strictness, load_text};
 
-/// Histories, and connections at one point of each.
+/// Histories, and connections per compared state.
 const HISTORIES: u64 = 60;
 const FLOWS: usize = 300;
-/// Every how many changes a history is looked at.
+/// Changes between two compared states of a history.
 const STEPS_PER_STATE: usize = 5;
 
-/// Whether one end lets the connection through.
+/// Whether one end allows the connection.
 fn open(judged: &Judgement, direction: Direction) -> bool {
     match judged.side(direction) {
         Side::NotIsolated | Side::Allowed(_) => true,
@@ -118,11 +118,11 @@ fn check(
     }
 }
 
-/// Histories whose tables are compared with those of a new renderer, and every how many changes.
+/// Histories whose tables are compared with those of a new renderer, and changes between comparisons.
 const COMPARED: u64 = 40;
 const STEPS_PER_COMPARISON: usize = 2;
 
-/// The lists of a node at the source, by the name of their table, with origins in words.
+/// The rule lists of a node at the source, by table name, with the origins' meanings.
 fn lists(pipeline: &Pipeline, renderer: RendererHandle<SourceRenderer>) -> BTreeMap<Arc<str>, Vec<String>> {
     let Some(published) = pipeline.renderer(renderer).node_tables() else { return BTreeMap::new() };
     let line = |rule: &Rule| {
@@ -149,7 +149,7 @@ fn tables_that_followed_events_are_those_of_the_whole_state() {
         let mut state = State { isolates: isolation == IngressIsolation::DefaultDeny, ..State::default() };
         for (at, step) in steps.into_iter().enumerate() {
             match step.narrowed() {
-                // Pods of a namespace that goes keep policies that are gone, of which nobody knows who comes later.
+                // Skipped: pods of a terminating namespace retain deleted policies, which a fresh start does not know.
                 Step::Event(Event::DeleteNamespace(_)) => {}
                 Step::Event(Event::Apply(Object::Namespace(namespace))) if namespace.terminating => {}
                 Step::Event(event) => {
@@ -161,9 +161,9 @@ fn tables_that_followed_events_are_those_of_the_whole_state() {
             if at + 1 < initial || !(at + 1 - initial).is_multiple_of(STEPS_PER_COMPARISON) {
                 continue;
             }
-            let (mut anew, from_scratch) = of();
-            anew.resync(state.objects()).unwrap();
-            let [followed, expected] = [lists(&pipeline, renderer), lists(&anew, from_scratch)];
+            let (mut fresh, from_scratch) = of();
+            fresh.resync(state.objects()).unwrap();
+            let [followed, expected] = [lists(&pipeline, renderer), lists(&fresh, from_scratch)];
             assert_eq!(followed, expected, "seed {seed}, change {at}");
             reached += followed.values().map(Vec::len).sum::<usize>();
         }
@@ -171,8 +171,7 @@ fn tables_that_followed_events_are_those_of_the_whole_state() {
     assert!(reached > 50_000, "{reached}");
 }
 
-/// Pods of a node with their labels, and two policies about what `t` takes at port 80: `app` from pods with that label, `tier` from those
-/// with the other one.
+/// Pods of a node with their labels, and two policies for port 80 of `t`: `app` allows pods with the label `app`, `tier` those with `tier`.
 fn labelled(pods: [(&str, &str); 4]) -> Vec<Object> {
     let pod = |(at, (name, labels)): (usize, (&str, &str))| {
         format!(

@@ -1,10 +1,9 @@
-//! What is in the state although no object of its own says so:
+//! Policies that the cache derives or retains without a present object:
 //!
-//! * A namespace that isolates its pods (`extensions/v1beta1`) stands as a policy that selects them all and lets nothing in.
-//! * A policy that vanishes from a namespace that is being deleted stays until the pods that it selects are gone. The
-//!   namespace's contents are deleted in no particular order, and pods that outlive their policies would be open for as
-//!   long as they take to stop (CVE-2024-7598). A policy that is deleted before its namespace is said to terminate is
-//!   gone like any other: nothing tells the two apart.
+//! * A namespace that isolates its pods (`extensions/v1beta1`) is represented by a policy that selects all of them and allows no ingress.
+//! * A deleted policy of a terminating namespace stays until the pods that it selects are gone. A namespace's contents are deleted in no
+//!   particular order, and pods that outlive their policies would be open until they stop (CVE-2024-7598). A policy deleted before its
+//!   namespace starts to terminate is removed immediately: its deletion looks like any other.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,7 +13,7 @@ use crate::object::{ISOLATION_ANNOTATION, IngressIsolation, Namespace, Pod, Poli
 use crate::selector::Selector;
 
 impl Cache {
-    /// Keeps the policies of `before` that this state lacks and that have to outlive their deletion.
+    /// Keeps the policies of `before` that this state lacks but must still enforce.
     pub(crate) fn retain_from(&mut self, before: &Self) {
         let left = before.ending.iter().filter(|name| !self.namespaces.contains_key(*name)).cloned();
         let left: Vec<_> = left.filter(|name| self.pods_in(name).next().is_some()).collect();
@@ -27,10 +26,10 @@ impl Cache {
         }
     }
 
-    /// Keeps account of the namespaces that are being deleted. One whose object is gone is among them until its last pod
-    /// is gone too: watches of different kinds are not ordered among each other.
+    /// Tracks which namespaces are being deleted. A namespace without an object stays among them until its last pod is deleted, because
+    /// watches of different kinds are not ordered.
     pub(super) fn follow_end(&mut self, name: &Arc<str>, old: Option<&Namespace>, new: Option<&Namespace>) {
-        // That it is gone may be told twice.
+        // A deletion may be reported twice.
         let Some(namespace) = new.or(old) else { return };
         if namespace.terminating {
             self.ending.insert(name.clone());
@@ -39,8 +38,8 @@ impl Cache {
         }
     }
 
-    /// Makes the namespace's isolation a policy, or removes that. After a change of a pod the policy may have to come, but not to go:
-    /// one that the namespace does not have any more is kept for its pods, and ends with them ([`Self::release`]).
+    /// Adds or removes the policy that represents the namespace's isolation. A change of a pod may add it but not remove it: after the
+    /// namespace stops isolating, a retained policy ends with its pods ([`Self::release`]).
     pub(super) fn isolate(&mut self, namespace: &Arc<str>, is_pod: bool) -> Option<CacheChange> {
         let own = self.namespaces.get(namespace).map(|namespace| namespace.isolation).unwrap_or_default();
         let isolates = match own {
@@ -52,7 +51,7 @@ impl Cache {
         }
         let name = PolicyName::new(namespace.clone(), ISOLATION_ANNOTATION);
         if isolates == self.policies.contains_key(&name) {
-            // It may have been kept beyond its end, and is wanted again.
+            // The policy may have been retained after its end. It is current again.
             if let Some(kept) = self.retained.get_mut(namespace).filter(|_| isolates) {
                 kept.remove(&name);
             }
@@ -72,7 +71,7 @@ impl Cache {
         self.set_policy(name, policy.map(Arc::new))
     }
 
-    /// Ends the policies that were kept for pods of the namespace and have none left, or a namespace that stays.
+    /// Removes the namespace's retained policies that select no pod any more, or all of them if the namespace no longer terminates.
     pub(super) fn release(&mut self, namespace: &Arc<str>) -> Vec<CacheChange> {
         let is_ending = self.ending.contains(namespace);
         if is_ending && !self.namespaces.contains_key(namespace) && self.pods_in(namespace).next().is_none() {
@@ -90,7 +89,7 @@ impl Cache {
         ended.collect()
     }
 
-    /// Whether a policy has to outlive its deletion. A pod without an address counts: it may get one again.
+    /// Whether a deleted policy must stay enforced. A pod without an address counts, as it may get one again.
     pub(super) fn is_needed(&self, name: &PolicyName) -> bool {
         let Some(policy) = self.policies.get(name) else { return false };
         let lives = |pod: &Pod| !pod.finished && !pod.host_network && policy.subject.matches(&pod.labels);

@@ -1,4 +1,4 @@
-//! What comes into the cache, and what it tells of it.
+//! The cache's input events and the changes that it returns.
 
 use std::sync::Arc;
 
@@ -9,71 +9,71 @@ use crate::object::{
     ClusterPolicy, ClusterPolicyName, Namespace, Object, ObjectName, Pod, PodName, Policy, PolicyName, ServiceName,
 };
 
-/// One event from a source.
+/// One event from a source of objects.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Event {
-    /// The object is there, new or changed.
+    /// The object was added or changed.
     Apply(Object),
-    /// The namespace is gone.
+    /// The namespace was deleted.
     DeleteNamespace(Arc<str>),
-    /// The pod is gone.
+    /// The pod was deleted.
     DeletePod(PodName),
-    /// The node is gone.
+    /// The node was deleted.
     DeleteNode(Arc<str>),
-    /// The policy is gone.
+    /// The NetworkPolicy was deleted.
     DeletePolicy(PolicyName),
-    /// The cluster policy is gone.
+    /// The cluster policy was deleted.
     DeleteClusterPolicy(ClusterPolicyName),
-    /// The Service is gone.
+    /// The Service was deleted.
     DeleteService(ServiceName),
-    /// The endpoint slice is gone.
+    /// The EndpointSlice was deleted.
     DeleteEndpointSlice(ObjectName),
 }
 
-/// What an event changed: the object before and after, none where it was or is absent.
+/// A change of one object in the cache.
 #[derive(Clone, Debug)]
 pub enum CacheChange {
-    /// A namespace.
+    /// A namespace changed.
     Namespace {
-        /// Its name.
+        /// The namespace's name.
         name: Arc<str>,
-        /// Before.
+        /// The namespace before the event. `None` if it did not exist.
         old: Option<Arc<Namespace>>,
-        /// After.
+        /// The namespace after the event. `None` if it was deleted.
         new: Option<Arc<Namespace>>,
     },
-    /// A pod.
+    /// A pod changed.
     Pod {
-        /// Its key.
+        /// The pod's key.
         key: PodKey,
-        /// Before.
+        /// The pod before the event. `None` if it did not exist.
         old: Option<Arc<Pod>>,
-        /// After.
+        /// The pod after the event. `None` if it was deleted.
         new: Option<Arc<Pod>>,
     },
-    /// A node.
+    /// A node changed.
     Node {
-        /// Its name.
+        /// The node's name.
         name: Arc<str>,
     },
-    /// The addresses of which it cannot be told whose they are.
+    /// The set of quarantined addresses changed ([`Cache::quarantined`](super::Cache::quarantined)).
     Quarantine,
-    /// A policy.
+    /// A NetworkPolicy changed.
     Policy {
-        /// Its name.
+        /// The policy's name.
         name: PolicyName,
-        /// Before.
+        /// The policy before the event. `None` if it did not exist.
         old: Option<Arc<Policy>>,
-        /// After.
+        /// The policy after the event. `None` if it was deleted.
         new: Option<Arc<Policy>>,
     },
-    /// A cluster policy.
+    /// A cluster policy changed.
     ClusterPolicy {
-        /// Its name.
+        /// The policy's name.
         name: ClusterPolicyName,
-        /// Before.
+        /// The policy before the event. `None` if it did not exist.
         old: Option<Arc<ClusterPolicy>>,
-        /// After.
+        /// The policy after the event. `None` if it was deleted.
         new: Option<Arc<ClusterPolicy>>,
     },
 }

@@ -1,20 +1,22 @@
-//! Audited policies: what the node would enforce if they were enforced too.
+//! Audited policies: computes what a node would enforce if it enforced them too.
 //!
 //! ```text
-//!                            .--without audited policies--> endpoints --> renderers --> the tables in force
+//!                            .--without audited policies--> endpoints --> renderers --> tables in force
 //!  policies of a pod --------+
-//!                            `--all of them---------------> endpoints --> shadow -----> what they would be
+//!                            `--all policies--------------> endpoints --> shadow -----> audit tables
 //! ```
-//! **Two compilations.** A connection is audited where the tables in force allow it and those of all policies deny it. Both sides come
-//! out of the same configurator and a renderer of the same kind, so that an audited policy cannot change what is enforced, and becomes
-//! what was foretold when it is enforced. The shadow exists while some policy is audited, and a port has a shadow table only where the
-//! two may differ ([`AuditTables::differs_at`]); without audited policies nothing here costs anything. What it costs while there are
-//! some: the memory and the compile time of these tables once more, and a second lookup for each new connection that passes.
+//! **Two compilations.** A connection is audited if the tables in force allow it and the audit tables deny it. The same configurator and a
+//! renderer of the same kind make both. An audited policy therefore cannot change what is enforced, and enforcing it later has the
+//! predicted effect.
 //!
-//! **What lost.** One list with a third action, *allow and count*: where only one of several policies is audited, each of its lists
-//! has to be crossed with those that are enforced, in both directions and over all tiers, so that the rules in force become others, and
-//! more, as soon as something is audited. The engines and every renderer would know of the action, and whether enforcement has stayed
-//! as it was would be a theorem about them instead of a comparison of two lists.
+//! **Cost.** The shadow exists only while a policy is audited. It doubles the memory and compile time of the tables. A port has an audit
+//! table only if the two tables may differ ([`AuditTables::differs_at`]). Each new connection that such a port allows needs a second
+//! lookup.
+//!
+//! **Rejected.** A third action *allow and count* in one list. If only some of a pod's policies are audited, their rules must be crossed
+//! with the enforced ones, in both directions and over all tiers, which changes and multiplies the rules in force. Every engine and
+//! renderer would have to know the action. That enforcement stays the same would need a proof about them, instead of a comparison of two
+//! lists.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -31,43 +33,43 @@ use crate::renderer::acl::{AclRenderer, Attachment, NodeTables};
 use crate::renderer::identity::IdentityRenderer;
 use crate::renderer::{Instead, Refusal, RenderError, Renderer};
 
-/// What a node would enforce if its audited policies were enforced too.
+/// The tables of a node as if its audited policies were enforced.
 #[derive(Clone, Debug)]
 pub struct AuditTables {
-    /// Its tables then.
+    /// The tables of all policies, audited ones included.
     pub tables: Arc<NodeTables>,
     differing: Differing,
 }
 
-/// Where the tables of all policies may say something else than those in force.
+/// Where the audit tables may give another verdict than those in force.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Differing {
-    /// What some pod may send: that is judged at every port.
+    /// Some pod's egress differs. Every port judges egress.
     egress: bool,
-    /// Pods that may be sent something else.
+    /// Pods whose ingress differs.
     ingress: BTreeSet<PodName>,
 }
 
 impl AuditTables {
-    /// Whether the table of this interface may say something else than the one in force.
+    /// Whether the audit table of this interface may give another verdict than the table in force.
     pub fn differs_at(&self, attachment: &Attachment) -> bool {
         self.differing.egress || matches!(attachment, Attachment::Pod(pod) if self.differing.ingress.contains(pod))
     }
 }
 
 impl PartialEq for AuditTables {
-    /// Whether nothing has changed from one to the other.
+    /// Whether both have the same table object and the same differences.
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.tables, &other.tables) && self.differing == other.differing
     }
 }
 
-/// A policy that is not enforced, or is enforced although it says otherwise.
+/// The name of a policy that is audited, or that requests an audit from a pipeline without auditing.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum AuditedPolicy {
-    /// Of a namespace.
+    /// A NetworkPolicy.
     Namespaced(PolicyName),
-    /// Of the cluster.
+    /// A policy of the tiers around NetworkPolicy.
     Cluster(ClusterPolicyName),
 }
 
@@ -81,7 +83,7 @@ impl std::fmt::Display for AuditedPolicy {
     }
 }
 
-/// The renderer of the shadow tables, of the same kind as the enforcing one.
+/// The renderer of the audit tables, of the same kind as the enforcing one.
 enum Form {
     Acl(Box<AclRenderer>),
     Identities(Box<IdentityRenderer>),
@@ -103,13 +105,13 @@ impl Form {
     }
 }
 
-/// See the module.
+/// The renderer of the audit tables and its endpoints.
 pub(super) struct Shadow {
     form: Form,
-    /// The endpoints as the renderer knows them, and what it is to be told of them.
+    /// The latest endpoints by all policies, and those of them that changed since the last transaction.
     told: BTreeMap<PodName, Arc<Endpoint>>,
     news: Vec<(PodName, Option<Arc<Endpoint>>)>,
-    /// Why it could not take in the last transaction. It tries again with the next one.
+    /// The error of the last transaction, if it failed. The renderer tries again with the next one.
     failed: Option<String>,
 }
 
@@ -128,13 +130,13 @@ impl Shadow {
         Some(Self { form, told: BTreeMap::new(), news: Vec::new(), failed: None })
     }
 
-    /// Forgets the endpoints, because all of them are told again. Returns what they were: what still has a list keeps its identity.
+    /// Forgets the endpoints before a resync. Returns them, so that the caller keeps their lists alive and the lists keep their identities.
     pub(super) fn start_over(&mut self) -> BTreeMap<PodName, Arc<Endpoint>> {
         self.news.clear();
         std::mem::take(&mut self.told)
     }
 
-    /// An endpoint by all policies.
+    /// Records the endpoint, compiled from all policies, for the next transaction if it changed.
     pub(super) fn tell(&mut self, endpoint: Endpoint) {
         if self.told.get(&endpoint.pod).is_none_or(|told| **told != endpoint) {
             let (name, endpoint) = (endpoint.pod.clone(), Arc::new(endpoint));
@@ -143,19 +145,19 @@ impl Shadow {
         }
     }
 
-    /// The pod is gone.
+    /// Records that the pod was removed.
     pub(super) fn forget(&mut self, pod: &PodName) {
         if self.told.remove(pod).is_some() {
             self.news.push((pod.clone(), None));
         }
     }
 
-    /// Whether the renderer is to be told something of endpoints, or has not taken in what it was told.
+    /// Whether endpoints changed since the last transaction, or the renderer failed on it.
     pub(super) fn has_news(&self) -> bool {
         !self.news.is_empty() || self.failed.is_some()
     }
 
-    /// Follows a transaction of the enforcing renderers, with the endpoints by all policies.
+    /// Applies a transaction of the enforcing renderers, with this shadow's endpoints.
     pub(super) fn render(&mut self, transaction: &Transaction, origins: &Origins) {
         let endpoints = std::mem::take(&mut self.news);
         let transaction = Transaction { endpoints, ..transaction.clone() };
@@ -167,7 +169,7 @@ impl Shadow {
         self.form.renderer().origins()
     }
 
-    /// What does not fit. Nothing of it is enforced.
+    /// Rules that the shadow's renderer could not express. They affect the audit, not enforcement.
     pub(super) fn refusals(&self) -> Vec<Refusal> {
         let mut refusals = self.form.renderer().refusals();
         refusals.iter_mut().for_each(|refusal| refusal.subject = format!("the audit of {}", refusal.subject));
@@ -185,9 +187,10 @@ impl Shadow {
 }
 
 impl Pipeline {
-    /// The same pipeline with audited policies: those whose annotation, or whose namespace's, says so, and with
-    /// [`Enforcement::Audit`] also those that say nothing. Without this all policies are enforced, whatever they say. To be called
-    /// before there are objects. Where policy is enforced at the source, or by the kernel, nothing is audited.
+    /// Enables auditing. Policies whose annotation, or whose namespace's annotation, requests an audit are then not enforced. `default`
+    /// applies to policies without an annotation. Without auditing, all policies are enforced, whatever their annotations say.
+    ///
+    /// Must be called before the pipeline has objects. Has no effect if policy is enforced at the source or by the kernel.
     #[must_use]
     pub fn auditing(mut self, default: Enforcement) -> Self {
         if self.can_audit() {
@@ -196,8 +199,8 @@ impl Pipeline {
         self
     }
 
-    /// Has policies that do not say be enforced or audited from now on; with none all are enforced, whatever they say. Where policy is
-    /// enforced at the source, or by the kernel, nothing changes.
+    /// Changes the default for policies without an annotation. `None` disables auditing: all policies are enforced. Has no effect if policy
+    /// is enforced at the source or by the kernel.
     ///
     /// # Errors
     /// As for [`Pipeline::resync`].
@@ -209,7 +212,7 @@ impl Pipeline {
         self.render_all()
     }
 
-    /// Whether policies can be left out of what is enforced, and counted.
+    /// Whether this kind of enforcement supports auditing.
     const fn can_audit(&self) -> bool {
         match self.enforcing {
             Enforcing::Acl(_) | Enforcing::Identities(_) | Enforcing::Nothing(_) => true,
@@ -217,7 +220,7 @@ impl Pipeline {
         }
     }
 
-    /// Makes the shadow, or forgets it, as there are audited policies. Returns whether it is new, and is to be told everything.
+    /// Creates the shadow if a policy is audited, or drops it if none is. Returns whether it is new and needs the whole state.
     pub(super) fn follow_audit(&mut self) -> bool {
         match (&self.shadow, self.processor.audited().is_empty()) {
             (Some(_), true) => self.shadow = None,
@@ -230,7 +233,7 @@ impl Pipeline {
         false
     }
 
-    /// The policies that select a pod of the scope and are not enforced, by name.
+    /// The audited policies that select a pod of the scope, sorted by name.
     pub fn audited_policies(&self) -> BTreeSet<AuditedPolicy> {
         let cluster = self.cache.cluster_policies().keys().map(|name| (name.key(), name));
         let cluster: BTreeMap<PolicyName, &ClusterPolicyName> = cluster.collect();
@@ -241,7 +244,7 @@ impl Pipeline {
         self.processor.audited().iter().map(named).collect()
     }
 
-    /// Whether this policy is enforced; none when there is no such policy.
+    /// Whether this policy is enforced or audited. `None` if the policy does not exist.
     pub fn enforcement_of(&self, policy: &AuditedPolicy) -> Option<Enforcement> {
         let said = match policy {
             AuditedPolicy::Namespaced(name) => {
@@ -256,8 +259,8 @@ impl Pipeline {
         Some(said.unwrap_or_default())
     }
 
-    /// The policies that are enforced although they, or their namespaces, want to be audited: this pipeline audits nothing. Each with
-    /// where it stands.
+    /// The policies that are enforced although they, or their namespaces, request an audit, each with its position in the source. Empty if
+    /// auditing is enabled.
     pub fn unaudited_policies(&self) -> Vec<(AuditedPolicy, Option<Position>)> {
         if self.processor.auditing().is_some() {
             return Vec::new();
@@ -271,12 +274,12 @@ impl Pipeline {
         own.chain(cluster).collect()
     }
 
-    /// What a node would enforce if its audited policies were enforced too; none where none is audited.
+    /// The audit tables of a node. `None` if they cannot differ from those in force.
     pub fn audit_tables(&self, node: &str) -> Option<AuditTables> {
         self.all_audit_tables().remove(node)
     }
 
-    /// The same of all nodes of the scope.
+    /// The audit tables of all nodes of the scope whose tables may differ from those in force.
     pub fn all_audit_tables(&self) -> BTreeMap<Arc<str>, AuditTables> {
         let Some(shadow) = &self.shadow else { return BTreeMap::new() };
         let mut differing: BTreeMap<&Arc<str>, Differing> = BTreeMap::new();
@@ -297,7 +300,7 @@ impl Pipeline {
     }
 }
 
-/// Whether the two lists of a pod are others, in each direction. Equal lists are one list.
+/// Whether the lists of a pod differ, for ingress and egress. Equal lists have the same identity.
 fn differences(enforced: &EndpointRules, full: &EndpointRules) -> (bool, bool) {
     let differ = |one: &Option<Arc<TieredList>>, other: &Option<Arc<TieredList>>| match (one, other) {
         (Some(one), Some(other)) => one.id != other.id,

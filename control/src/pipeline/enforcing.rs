@@ -1,4 +1,4 @@
-//! What enforces policy: the renderer that every pipeline begins with, and what it has made.
+//! The enforcing renderer, which is the first of every pipeline, and its output.
 
 use std::sync::Arc;
 
@@ -13,18 +13,18 @@ use crate::renderer::session_rules::{SessionTable, SourceRenderer};
 use crate::renderer::{RenderError, Renderer};
 use crate::work::Work;
 
-/// The renderer whose tables the dataplane enforces.
+/// The kind of the enforcing renderer.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Enforcing {
-    /// At the destination, by rule lists.
+    /// At the destination, with compiled rule lists.
     Acl(RendererHandle<AclRenderer>),
-    /// The same, by identities.
+    /// At the destination, with identities.
     Identities(RendererHandle<IdentityRenderer>),
-    /// At the source.
+    /// At the source, with session rules.
     Sessions(RendererHandle<SourceRenderer>),
-    /// The node's kernel, by nftables: there are no tables.
+    /// In the node's kernel, by nftables. No tables.
     Kernel(RendererHandle<NftRenderer>),
-    /// Nothing: the rules are kept to be asked about.
+    /// No enforcement: the rules are kept for questions about them. No tables.
     Nothing(RendererHandle<Mirror>),
 }
 
@@ -38,23 +38,22 @@ impl Enforcing {
 }
 
 impl Pipeline {
-    /// What makes the tables.
+    /// The engine that makes the tables. [`Engine::Acl`] if tables at the destination are not used.
     pub fn engine(&self) -> Engine {
         self.enforcing.engine()
     }
 
-    /// Who says what makes the tables.
+    /// How the engine is chosen.
     pub const fn choice(&self) -> Choice {
         self.choice
     }
 
-    /// The most pods that one policy of the scope's pods names together, by which [`Choice::Auto`] goes.
+    /// The largest number of pods that one policy of the scope's pods names. [`Choice::Auto`] depends on this number.
     pub fn most_named(&self) -> usize {
         self.processor.most_named()
     }
 
-    /// Has this engine make the tables from now on, or the one that suits the state as it is and will be. Where policy is not enforced by
-    /// tables at the destination there is one form of them only, and nothing changes.
+    /// Sets how the engine is chosen, and changes the engine if necessary. Has no effect unless tables at the destination enforce policy.
     ///
     /// # Errors
     /// As for [`Pipeline::resync`].
@@ -63,7 +62,7 @@ impl Pipeline {
         if self.suit() { self.render_all() } else { Ok(()) }
     }
 
-    /// Puts the engine that is chosen in the place of another one, without tables. Returns whether it was another one.
+    /// Replaces the enforcing renderer by an empty one if the choice requires another engine. Returns whether it did.
     pub(super) fn suit(&mut self) -> bool {
         let has_engines = matches!(self.enforcing, Enforcing::Acl(_) | Enforcing::Identities(_));
         if !has_engines || *self.processor.scope() == Scope::Cluster {
@@ -78,12 +77,12 @@ impl Pipeline {
         }
         let generation = self.all_node_tables().iter().map(|tables| tables.generation).max().unwrap_or_default();
         (self.enforcing, self.renderers[0]) = at_destination(self.processor.scope(), engine, generation);
-        // It is of the engine's kind.
+        // The shadow's renderer is of the old engine's kind.
         self.shadow = None;
         true
     }
 
-    /// The latest tables of a node, none when the node is not in the scope or nothing is known of it.
+    /// The latest tables of a node. `None` if the scope does not include the node, the pipeline does not know it, or tables are not used.
     pub fn node_tables(&self, node: &str) -> Option<Arc<NodeTables>> {
         match self.enforcing {
             Enforcing::Acl(acl) => self.renderer(acl).node_tables(node).cloned(),
@@ -93,7 +92,7 @@ impl Pipeline {
         }
     }
 
-    /// The latest tables of all nodes of the scope, by name.
+    /// The latest tables of all nodes of the scope, sorted by name.
     pub fn all_node_tables(&self) -> Vec<Arc<NodeTables>> {
         match self.enforcing {
             Enforcing::Acl(acl) => self.renderer(acl).all_node_tables().cloned().collect(),
@@ -103,7 +102,7 @@ impl Pipeline {
         }
     }
 
-    /// The rules and sets, of a pipeline that makes no tables.
+    /// The rules and sets. `None` unless the pipeline makes no tables ([`Pipeline::without_tables`]).
     pub fn mirror(&self) -> Option<&Mirror> {
         match self.enforcing {
             Enforcing::Nothing(mirror) => Some(self.renderer(mirror)),
@@ -118,7 +117,7 @@ impl Pipeline {
         }
     }
 
-    /// The identities, where these are the engine.
+    /// The identity renderer. `None` if another engine makes the tables.
     pub fn identities(&self) -> Option<&IdentityRenderer> {
         match self.enforcing {
             Enforcing::Identities(identities) => Some(self.renderer(identities)),
@@ -126,7 +125,7 @@ impl Pipeline {
         }
     }
 
-    /// The renderer of the kernel's ruleset, where the kernel enforces.
+    /// The renderer of the kernel's ruleset. `None` unless the kernel enforces policy.
     pub fn kernel(&self) -> Option<RendererHandle<NftRenderer>> {
         match self.enforcing {
             Enforcing::Kernel(kernel) => Some(kernel),
@@ -134,7 +133,7 @@ impl Pipeline {
         }
     }
 
-    /// The work that finding and compiling the affected policies and writing their sets took so far.
+    /// The work since the pipeline was made: pods examined, policies compiled, set intervals written.
     pub fn work(&self) -> Work {
         let intervals = match self.enforcing {
             Enforcing::Acl(acl) => self.renderer(acl).written(),
@@ -144,12 +143,12 @@ impl Pipeline {
         Work { intervals, ..self.processor.work() }
     }
 
-    /// The work that large tables of all nodes took so far; nothing where policy is enforced at the source.
+    /// The work on large tables of all nodes since the pipeline was made. Zero unless [`Engine::Acl`] makes the tables.
     pub fn table_work(&self) -> TableWork {
         self.acl().map(AclRenderer::work).unwrap_or_default()
     }
 
-    /// The session table, where policy is enforced at the source.
+    /// The session table. `None` unless policy is enforced at the source.
     pub fn session_table(&self) -> Option<&SessionTable> {
         match self.enforcing {
             Enforcing::Acl(_) | Enforcing::Identities(_) | Enforcing::Kernel(_) | Enforcing::Nothing(_) => None,
@@ -157,7 +156,7 @@ impl Pipeline {
         }
     }
 
-    /// Waits for the tables that are compiled beside, so that the next event goes on from them.
+    /// Waits for tables that are being compiled in the background, so that the next event updates them.
     #[cfg(test)]
     pub(super) fn finish_builds(&mut self) {
         let Enforcing::Acl(handle) = self.enforcing else { return };
@@ -165,7 +164,7 @@ impl Pipeline {
     }
 }
 
-/// The renderer that makes the tables of a scope, and what it is.
+/// Creates the renderer that makes the tables of a scope, and names its kind.
 pub(super) fn at_destination(scope: &Scope, engine: Engine, generation: u64) -> (Enforcing, Box<dyn Renderer>) {
     match (scope, engine) {
         (Scope::Node(node), Engine::Identity) => {

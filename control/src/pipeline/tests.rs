@@ -22,7 +22,7 @@ fn tcp(src: &str, dst: &str, port: u16) -> Key {
     Key::new(src.parse().unwrap(), dst.parse().unwrap(), protocol::TCP, 40_000, port)
 }
 
-/// The verdict where a packet leaves the vswitch of a node, and why.
+/// The verdict and its origin at the interface where a packet leaves a node's vswitch.
 fn judge(pipeline: &Pipeline, node: &str, key: &Key) -> (Action, Option<Origin>) {
     let tables = pipeline.node_tables(node).expect("the node is in the scope");
     let dst: IpAddr = key.dst();
@@ -68,8 +68,8 @@ fn without_a_policy_everything_passes_and_one_table_serves_all_pods() {
 
 #[test]
 fn an_address_of_a_nodes_pod_network_that_no_pod_has_is_judged_by_its_number_on_that_node_too() {
-    // As clients outside have it whose connections to a Service node n2, or n1, sends on: nobody may take them for the node itself, which
-    // all policies let pass, nor for a pod.
+    // Source addresses of outside clients whose connections to a Service were forwarded by node n1 or n2. The vswitch must mistake them
+    // neither for the node, which all policies allow, nor for a pod.
     let with_network = |object: Object, network: &str| match object {
         Object::Node(node) => Object::Node(Node { pod_cidrs: vec![network.parse().unwrap()], ..node }),
         other => other,
@@ -207,7 +207,7 @@ fn the_order_of_classes_follows_an_event_that_leaves_every_set_of_sources_as_it_
     let objects = |first: &str| {
         vec![
             namespace("x", ""),
-            // Two pods with one address, as when one is not yet gone: without the first, other sources come first.
+            // Two pods claim one address. Without the first pod, other sources come first.
             pod("x/a", "10.0.0.5", "n1", first),
             pod("x/b", "10.0.0.1", "n1", "role=b"),
             pod("x/c", "10.0.0.5", "n1", "role=c"),
@@ -402,7 +402,7 @@ fn a_long_history_of_policies_is_forgotten_and_no_verdict_loses_or_changes_its_n
         assert!(action == Action::Deny && matches!(origin, Some(Origin::Isolation { .. })), "{origin:?}");
         let (_, origin) = judge(&pipeline, "n1", &tcp("10.244.1.4", "10.244.1.2", 6379));
         assert!(matches!(origin, Some(Origin::Policy { policy, .. }) if policy == name("default/allow-backend")));
-        // What a worker may still read: it has its name, or in the end none.
+        // A worker may still use these origins. Each keeps its meaning or is forgotten, but never gets another meaning.
         let tables = pipeline.node_tables("n1").unwrap();
         for rule in tables.tables.iter().flat_map(|table| table.tables.rules().iter()) {
             held.push((
@@ -429,17 +429,17 @@ fn a_policy_that_is_deleted_from_a_namespace_that_stays_is_gone_at_once() {
     assert!(allowed(&pipeline, "n1", &tcp("10.244.1.3", "10.244.1.2", 6379)));
 }
 
-/// A table's rules, with what their origins mean.
+/// A table's rules, with the meaning of their origins.
 type MeaningfulRules = Vec<(Rule, Option<Origin>)>;
 
-/// Everything that is enforced, with meanings in place of numbers that depend on the order of events.
+/// The rules of all interfaces, with the origins' meanings instead of their numbers, which depend on the order of events.
 fn enforced(pipeline: &Pipeline) -> Vec<(String, MeaningfulRules)> {
     let mut all = Vec::new();
     for node in ["n1", "n2"] {
         let Some(tables) = pipeline.node_tables(node) else { continue };
         for interface in tables.interfaces.iter() {
             if tables.interfaces.len() == 2 {
-                continue; // A node without pods may or may not have been heard of.
+                continue; // Whether a node without pods is known depends on the events.
             }
             let rules = tables.tables[interface.table].tables.rules();
             let meaning = |rule: &Rule| {

@@ -1,4 +1,4 @@
-//! From a policy to matches that name the book's sets.
+//! Compiles a policy to matches that name the address book's sets.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,26 +16,26 @@ use crate::object::{
 use crate::origin::Direction;
 use crate::work::Work;
 
-/// A policy with selectors replaced by sets and port names by numbers, as far as they do not depend on the pod that the policy
-/// is applied to. It stays the same while pods come and go.
+/// A policy with sets instead of selectors, and with numbers instead of port names, except names that depend on the selected pod (ingress).
+/// Adding or removing pods does not change it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CompiledPolicy {
-    /// The policy.
+    /// The policy's name.
     pub name: PolicyName,
-    /// What selecting a pod means.
+    /// The API version, which decides whether the policy isolates the pods that it selects.
     pub version: PolicyVersion,
-    /// Its place in the tiers around NetworkPolicy; none when it is one.
+    /// The rank of a cluster policy. `None` for a NetworkPolicy.
     pub rank: Option<Rank>,
-    /// What is said of what comes in; none when the policy does not concern ingress.
+    /// The ingress matches. `None` if the policy does not concern ingress.
     pub ingress: Option<Vec<Match>>,
-    /// What is said of what goes out; none when the policy does not concern egress.
+    /// The egress matches. `None` if the policy does not concern egress.
     pub egress: Option<Vec<Match>>,
-    /// Whether it is not enforced and only counted.
+    /// Whether the policy is audited instead of enforced.
     pub is_audited: bool,
 }
 
 impl CompiledPolicy {
-    /// The matches of a direction; none when the policy does not concern it.
+    /// The matches of a direction. `None` if the policy does not concern it.
     pub fn matches(&self, direction: Direction) -> Option<&[Match]> {
         match direction {
             Direction::Ingress => self.ingress.as_deref(),
@@ -44,24 +44,24 @@ impl CompiledPolicy {
     }
 }
 
-/// Traffic that a policy's rule is about: these peers and these services.
+/// Traffic that a policy's rule matches, and the rule's action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Match {
     /// The rule's position in the policy's list.
     pub rule: usize,
-    /// The rule's name; none in a NetworkPolicy.
+    /// The rule's name. `None` for NetworkPolicies and unnamed rules.
     pub name: Option<Arc<str>>,
-    /// What happens; Accept in a NetworkPolicy.
+    /// The action. Accept for NetworkPolicies.
     pub action: RuleAction,
     /// The other end: sources of ingress, destinations of egress.
     pub peers: Peers,
-    /// Protocols and ports by number.
+    /// Protocols and numeric ports.
     pub services: Services,
-    /// Ports by name, to be looked up on the pod that the policy selects (ingress only).
+    /// Ports by name, which are looked up on the pod that the policy selects. Empty for egress.
     pub named: Vec<PortName>,
 }
 
-/// Lets a policy use the sets that it is compiled from, which are made where nobody used them yet.
+/// Acquires the sets that a policy is compiled from, and creates those that no other policy uses.
 pub(super) fn acquire(
     book: &mut AddressBook,
     cache: &Cache,
@@ -108,7 +108,7 @@ pub(super) fn acquire(
     uses
 }
 
-/// The address blocks of a policy's rules.
+/// The address blocks of a policy's rules, by direction and position of the rule.
 #[derive(Debug)]
 pub(super) struct Blocks(BTreeMap<(Direction, usize), Arc<AddressSet>>);
 
@@ -119,7 +119,7 @@ impl Blocks {
                 Peer::Pods(_) | Peer::Nodes(_) => None,
                 Peer::Block(block) => Some(addresses_of(block)),
             });
-            // At once: a union for each of a thousand blocks copies what is there a thousand times.
+            // In one step: a union per block would copy the previous result for each of a thousand blocks.
             let mut blocks = blocks.peekable();
             blocks.peek()?;
             Some(Arc::new(blocks.flat_map(|block| block.prefixes().collect::<Vec<_>>()).collect()))
@@ -128,7 +128,7 @@ impl Blocks {
     }
 }
 
-/// Compiles a policy from what is in use.
+/// Compiles a policy from acquired sets.
 pub(super) struct Compiler<'a> {
     pub(super) book: &'a AddressBook,
     pub(super) blocks: &'a Blocks,
@@ -162,7 +162,7 @@ impl Compiler<'_> {
         }
     }
 
-    /// The matches of a cluster policy's rules; none without rules, which say nothing.
+    /// The matches of a cluster policy's rules. `None` without rules: the policy does not concern the direction.
     fn cluster_matches(&self, direction: Direction, rules: &[ClusterRule]) -> Option<Vec<Match>> {
         let mut all = Vec::new();
         for (at, rule) in rules.iter().enumerate() {
@@ -175,12 +175,12 @@ impl Compiler<'_> {
         (!rules.is_empty()).then_some(all)
     }
 
-    /// What of the rule is denied to addresses of which it cannot be told whose they are.
+    /// The match that denies the rule's services to quarantined addresses.
     fn quarantined(&self, direction: Direction, at: usize, rule: &ClusterRule) -> Match {
         let mut named = named_ports(&rule.traffic);
         let mut services = numbered_services(&rule.traffic);
         if direction == Direction::Egress && !named.is_empty() {
-            // The name may stand for any number there.
+            // The pods at these addresses are unknown, so the name may map to any number.
             let all: ServiceSet = named.drain(..).map(|(transport, _)| transport.service(0, u16::MAX)).collect();
             services = match services {
                 Services::Any => Services::Any,
@@ -191,8 +191,8 @@ impl Compiler<'_> {
         Match { rule: at, name: rule.name.clone(), action: RuleAction::Deny, peers, services, named }
     }
 
-    /// One match for the rule's peers; for egress, also one for each number that a port name stands for, with the destinations
-    /// where it does. What can match nothing, whoever the peers are, is left out.
+    /// Returns one match for the rule's peers and, for egress, one for each number of a port name, with the destinations that use this
+    /// number. Omits matches that match nothing.
     fn matches(&self, direction: Direction, at: usize, rule: &PolicyRule) -> Vec<Match> {
         let named = named_ports(rule);
         let services = numbered_services(rule);
@@ -221,7 +221,7 @@ impl Compiler<'_> {
         matches
     }
 
-    /// The rule's peers, blocks first.
+    /// The sets of the rule's peers, blocks first.
     fn peers(&self, direction: Direction, at: usize, rule: &PolicyRule) -> Peers {
         let Some(peers) = &rule.peers else { return Peers::Any };
         let blocks = self.blocks.0.get(&(direction, at)).map(|block| self.book.block(block));
@@ -233,7 +233,7 @@ impl Compiler<'_> {
         named_sets(blocks.into_iter().chain(groups))
     }
 
-    /// The destinations of an egress rule's port names, by the number that the name has on each.
+    /// The destinations of an egress rule's port names, by the number that the name maps to on each destination.
     fn destinations(&self, rule: &PolicyRule, names: &[PortName]) -> BTreeMap<(Transport, u16), Vec<SetId>> {
         let mut destinations: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for name in names {
@@ -255,7 +255,7 @@ impl Compiler<'_> {
     }
 }
 
-/// Each set once, in this order: it follows from the policy, as identities do not.
+/// Removes duplicates and keeps the order. The order depends on the policy; an order by identity would depend on events.
 fn named_sets(sets: impl IntoIterator<Item = SetId>) -> Peers {
     let mut named: Vec<SetId> = Vec::new();
     for set in sets {
@@ -270,7 +270,7 @@ fn is_nothing(services: &Services) -> bool {
     matches!(services, Services::Set(set) if set.is_empty())
 }
 
-/// Where an egress rule's port names are looked up on pods that no selector of the rule names.
+/// The peers without a pod selector for which an egress rule's port names are looked up: blocks, or all pods.
 fn places(rule: &PolicyRule) -> Vec<Anywhere> {
     let Some(peers) = &rule.peers else { return vec![Anywhere::Everybody] };
     let block = |peer: &Peer| match peer {
@@ -290,7 +290,7 @@ fn named_ports(rule: &PolicyRule) -> Vec<PortName> {
         .collect()
 }
 
-/// The services that a rule names by number; everything when it names no ports at all.
+/// The services that a rule names by number. All services if the rule has no list of ports.
 fn numbered_services(rule: &PolicyRule) -> Services {
     let Some(ports) = &rule.ports else { return Services::Any };
     let numbered = ports.iter().filter_map(|port| match port {

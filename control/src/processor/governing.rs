@@ -1,4 +1,4 @@
-//! Policies of both sorts as the processor sees them: which pods they are about, and which rules they have.
+//! NetworkPolicies and cluster policies behind one interface: the pods that they select, and their rules.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,17 +8,17 @@ use crate::object::{ClusterPolicy, ClusterRule, Enforcement, Peer, Pod, Policy, 
 use crate::origin::Direction;
 use crate::work::Work;
 
-/// A policy.
+/// A NetworkPolicy or a cluster policy.
 #[derive(Clone, Debug)]
 pub(super) enum Governing {
-    /// Of a namespace.
+    /// A NetworkPolicy.
     Namespaced(Arc<Policy>),
-    /// Of the cluster.
+    /// A policy of the tiers around NetworkPolicy.
     Cluster(Arc<ClusterPolicy>),
 }
 
 impl Governing {
-    /// Its name among those of both sorts.
+    /// A name that is unique among both kinds.
     pub(super) fn key(&self) -> PolicyName {
         match self {
             Self::Namespaced(policy) => policy.name.clone(),
@@ -26,7 +26,7 @@ impl Governing {
         }
     }
 
-    /// Whether it is enforced, where `default` holds if nothing is said.
+    /// Whether the policy is enforced or audited. `default` applies without an annotation.
     pub(super) fn enforcement(&self, cache: &Cache, default: Enforcement) -> Enforcement {
         match self {
             Self::Namespaced(policy) => cache.enforcement(policy, default),
@@ -41,7 +41,7 @@ impl Governing {
         namespaced.cloned().map(Self::Namespaced).chain(cluster.cloned().map(Self::Cluster))
     }
 
-    /// The pods that it selects, endpoints and others.
+    /// The selected pods, including pods that are not endpoints.
     pub(super) fn subjects(&self, cache: &Cache, work: &mut Work) -> BTreeSet<PodKey> {
         match self {
             Self::Namespaced(policy) => {
@@ -56,7 +56,7 @@ impl Governing {
         }
     }
 
-    /// Whether a rule denies what is quarantined.
+    /// Whether a rule denies quarantined addresses.
     pub(super) fn has_quarantine(&self) -> bool {
         match self {
             Self::Namespaced(_) => false,
@@ -64,7 +64,7 @@ impl Governing {
         }
     }
 
-    /// All rules' traffic with their direction and position.
+    /// The traffic of all rules, with direction and position.
     pub(super) fn rules(&self) -> Box<dyn Iterator<Item = (Direction, usize, &PolicyRule)> + '_> {
         fn numbered<'a>(
             direction: Direction,
@@ -89,11 +89,11 @@ fn selects(cache: &Cache, policy: &ClusterPolicy, pod: &Pod) -> bool {
     policy.subject.pods.matches(&pod.labels) && cache.scope_covers(&policy.subject.namespaces, &pod.name.namespace)
 }
 
-/// Whether the rule denies what is quarantined, too: it denies pods, or keeps the rest of its tier from them, and which pods the
-/// address has is not known. A rule that accepts pods does not match such an address.
+/// Whether the rule also denies quarantined addresses. Rules that deny or pass pods do, because the address may be one of these pods'.
+/// Rules that accept pods do not match such an address.
 ///
-/// A rule is then never kinder to it than to any of the pods that say it is theirs: what is left to let it through, up to the first
-/// of these rules of a tier, are rules that name networks.
+/// A rule therefore never treats the address better than it treats any pod that claims it. Before the first such rule of a tier, only rules
+/// that name networks can allow the address.
 pub(super) fn denies_quarantined(rule: &ClusterRule) -> bool {
     rule.action != RuleAction::Accept && rule.traffic.peers.iter().flatten().any(|peer| matches!(peer, Peer::Pods(_)))
 }

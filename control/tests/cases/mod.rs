@@ -1,7 +1,7 @@
-//! Known answers: states with truth tables, and how the pipeline and the oracle are held against them.
+//! Known answers: states with truth tables, with which the pipeline and the oracle are compared.
 //!
-//! The cases lie outside the project (`BULKHEAD_CASES` names their folder). Where they are absent the tests say so and pass; under CI
-//! that is a failure.
+//! The cases are not part of the project; `BULKHEAD_CASES` names their folder. If it is absent, the tests print that and pass, but fail
+//! under CI.
 #![allow(dead_code, reason = "each test file uses a part of this")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,10 +19,10 @@ use crate::oracle::changes::events;
 use crate::oracle::{Flow, State};
 use crate::vswitch::Vswitches;
 
-/// Differences that are shown; what is wrong once is often wrong a thousand times.
+/// The maximum number of printed differences. One fault often causes a thousand.
 const SHOWN: usize = 40;
 
-/// The cases of a file, none (with a printed reason) where it is absent.
+/// The cases of a file. `None`, with a printed reason, if the file is absent.
 pub(crate) fn load(file: &str) -> Option<Vec<Value>> {
     let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/cases");
     let path = env::var_os("BULKHEAD_CASES").map_or_else(beside, PathBuf::from).join(file);
@@ -34,7 +34,7 @@ pub(crate) fn load(file: &str) -> Option<Vec<Value>> {
     Some(serde_json::from_str(&text).unwrap())
 }
 
-/// The objects of one step, read as a file would be.
+/// The objects of one step, read like a file.
 pub(crate) fn state(step: &Value, strictness: Strictness) -> State {
     let mut items: Vec<Value> = Vec::new();
     let list = |key: &str| step[key].as_array().cloned().unwrap_or_default();
@@ -44,7 +44,7 @@ pub(crate) fn state(step: &Value, strictness: Strictness) -> State {
     items.extend(list("nodes").iter().map(node));
     items.extend(list("pods").iter().map(pod));
     for (at, mut policy) in list("policies").into_iter().enumerate() {
-        // One case writes two of the same name, which no cluster can have.
+        // One case has two policies of one name, which is impossible in a cluster.
         let metadata = &policy["metadata"];
         if list("policies")[..at]
             .iter()
@@ -61,7 +61,7 @@ pub(crate) fn state(step: &Value, strictness: Strictness) -> State {
     let text = json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string();
     let loaded = load_text("case.json", &text, strictness).unwrap_or_else(|errors| panic!("{errors}\n{text}"));
     let mut state = State::of(&loaded.objects);
-    // A policy that only stands on another line is the same policy.
+    // A policy that only moved to another line is the same policy.
     state.policies.values_mut().for_each(|policy| policy.position = None);
     state.cluster_policies.values_mut().for_each(|policy| policy.position = None);
     state
@@ -95,12 +95,12 @@ fn pod(pod: &Value) -> Value {
     })
 }
 
-/// A pod's addresses as the case writes them.
+/// A pod's addresses, as written in the case.
 fn texts_of(pod: &Value) -> Vec<Value> {
     pod["ips"].as_array().cloned().unwrap_or_else(|| vec![pod["ip"].clone()])
 }
 
-/// The pod's node; of cases that name none, by the block that the pod's address lies in.
+/// The pod's node. If the case names none, the node whose block contains the pod's address.
 pub(crate) fn node_of(pod: &Value) -> Option<&str> {
     if let Some(node) = pod.get("node") {
         return node.as_str();
@@ -109,7 +109,7 @@ pub(crate) fn node_of(pod: &Value) -> Option<&str> {
     Some(if of_first { "node-1" } else { "node-2" })
 }
 
-/// Which of a step's tables is asked.
+/// Selects one of a step's truth tables.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Question {
     Combined,
@@ -127,7 +127,7 @@ impl Question {
         }
     }
 
-    /// The state in which only the rules of this direction are left.
+    /// Reduces the state to the rules of this question's direction.
     pub(crate) fn asked_of(self, mut state: State) -> State {
         let Self::Only(direction) = self else { return state };
         for policy in state.policies.values_mut() {
@@ -147,15 +147,15 @@ impl Question {
     }
 }
 
-/// One probed cell of a truth table.
+/// One cell of a truth table.
 pub(crate) struct Cell {
     pub(crate) flow: Flow,
     pub(crate) passes: bool,
-    /// How to say it.
+    /// The cell's description in messages.
     pub(crate) what: String,
 }
 
-/// The probed cells of the tables. A pod's way to itself is left out.
+/// The cells of the tables, without those of a pod's traffic to itself.
 pub(crate) fn cells(step: &Value, tables: &Value, question: Question, v6: bool) -> Vec<Cell> {
     let question = question.table();
     let order: Vec<&str> = step["order"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
@@ -193,14 +193,14 @@ pub(crate) fn cells(step: &Value, tables: &Value, question: Question, v6: bool) 
     cells
 }
 
-/// All cells of a step that ask the question.
+/// All cells of a step for one question.
 pub(crate) fn asked(step: &Value, question: Question) -> Vec<Cell> {
     let tables = [("tables", false), ("tables6", true), ("derived", false)];
     let tables = tables.into_iter().filter(|(key, _)| step[key].is_object());
     tables.flat_map(|(key, v6)| cells(step, &step[key], question, v6)).collect()
 }
 
-/// The nodes of all steps.
+/// The names of the nodes of all steps.
 pub(crate) fn nodes_of(steps: &[Value]) -> BTreeSet<String> {
     let list = |step: &'_ Value, key: &str| step[key].as_array().cloned().unwrap_or_default();
     let mut nodes: BTreeSet<String> = BTreeSet::new();
@@ -211,7 +211,7 @@ pub(crate) fn nodes_of(steps: &[Value]) -> BTreeSet<String> {
     nodes
 }
 
-/// How much was compared.
+/// The numbers of compared cases and cells.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Compared {
     pub(crate) cases: usize,
@@ -219,13 +219,13 @@ pub(crate) struct Compared {
     pub(crate) cells: usize,
 }
 
-/// Runs all cases for one question: step by step in one pipeline and in one a node, deletions first in one and last in the other, each
-/// step from scratch, and by the oracle.
+/// Runs all cases for one question: step by step in one pipeline and in one per node (deletions first in one, last in the other), each step
+/// from scratch, and with the oracle.
 pub(crate) fn run(cases: &[Value], question: Question) -> Compared {
     compare(cases, question, |nodes| vec![Vswitches::cluster(), Vswitches::nodes(nodes)], |_| Vswitches::cluster())
 }
 
-/// The same on vswitches that `make` makes of a case's nodes: step by step in one of them, and each step from scratch.
+/// As [`run`], on vswitches that `make` creates from a case's nodes: step by step, and each step from scratch.
 pub(crate) fn run_on(cases: &[Value], question: Question, make: impl Fn(&[&str]) -> Vswitches) -> Compared {
     compare(cases, question, |nodes| vec![make(nodes)], &make)
 }

@@ -1,5 +1,5 @@
-//! Contiv's ACL renderer tests, probed as its mock engine was: first packets between local pods, a remote pod and the
-//! Internet. Each of Contiv's rule lists is the policy that makes it.
+//! Contiv's ACL renderer tests, with the probes of its mock engine: first packets between local pods, a remote pod and the Internet.
+//! Policies replace Contiv's rule lists.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,15 +12,15 @@ use bulkhead_control::renderer::acl::AclRenderer;
 use super::manifest::{node, pod, policy};
 use super::probe::{NODE, Vswitch, guarded};
 
-/// Towards pod1 (Contiv: TS5): TCP from 10.10/16, nothing else.
+/// To pod1 (Contiv: TS5): only TCP from 10.10/16.
 const TCP_IN: &str = "podSelector: {matchLabels: {pod: pod1}}, policyTypes: [Ingress],
     ingress: [{from: [{ipBlock: {cidr: 10.10.0.0/16}}], ports: [{protocol: TCP}]}]";
 
-/// The same for pod1 and pod2.
+/// As `TCP_IN`, for pod1 and pod2.
 const TCP_IN_TWO: &str = "podSelector: {matchExpressions: [{key: pod, operator: In, values: [pod1, pod2]}]},
     policyTypes: [Ingress], ingress: [{from: [{ipBlock: {cidr: 10.10.0.0/16}}], ports: [{protocol: TCP}]}]";
 
-/// From pod1 (Contiv: TS6): TCP to 10.10/16, nothing else.
+/// From pod1 (Contiv: TS6): only TCP to 10.10/16.
 const TCP_OUT: &str = "podSelector: {matchLabels: {pod: pod1}}, policyTypes: [Egress],
     egress: [{to: [{ipBlock: {cidr: 10.10.0.0/16}}], ports: [{protocol: TCP}]}]";
 
@@ -28,7 +28,7 @@ const TCP_OUT: &str = "podSelector: {matchLabels: {pod: pod1}}, policyTypes: [Eg
 const POD1_OUT_FIRST: &str = "podSelector: {matchLabels: {pod: pod1}}, policyTypes: [Egress],
     egress: [{ports: [{port: 161, protocol: UDP}]}]";
 
-/// Towards pod1 in the first transaction: Contiv's list has no deny at its end, which leaves everything open.
+/// To pod1 in the first transaction. Contiv's list has no final deny, which leaves all other traffic open.
 const POD1_IN_FIRST: &str = "podSelector: {matchLabels: {pod: pod1}}, policyTypes: [Ingress], ingress: [
     {from: [{ipBlock: {cidr: 10.0.0.0/8}}], ports: [{port: 53, protocol: UDP}]},
     {from: [{ipBlock: {cidr: 192.168.0.0/16}}], ports: [{port: 514, protocol: UDP}]},
@@ -39,17 +39,17 @@ const POD1_OUT_SECOND: &str = "podSelector: {matchLabels: {pod: pod1}}, policyTy
     {to: [{ipBlock: {cidr: 10.10.0.0/16}}], ports: [{port: 80}]},
     {ports: [{port: 161, protocol: UDP}]}]";
 
-/// Towards pod1 in the second transaction.
+/// To pod1 in the second transaction.
 const POD1_IN_SECOND: &str = "podSelector: {matchLabels: {pod: pod1}}, policyTypes: [Ingress], ingress: [
     {from: [{ipBlock: {cidr: 10.0.0.0/8}}], ports: [{port: 53, protocol: UDP}]},
     {from: [{ipBlock: {cidr: 192.168.0.0/16}}], ports: [{port: 514, protocol: UDP}]}]";
 
-/// From pod3, in both.
+/// From pod3, in both transactions.
 const POD3_OUT: &str = "podSelector: {matchLabels: {pod: pod3}}, policyTypes: [Egress], egress: [
     {to: [{ipBlock: {cidr: 10.10.1.1/32}}], ports: [{protocol: UDP}]},
     {ports: [{port: 22}]}]";
 
-/// Towards pod3, in both.
+/// To pod3, in both transactions.
 const POD3_IN: &str = "podSelector: {matchLabels: {pod: pod3}}, policyTypes: [Ingress], ingress: [
     {from: [{ipBlock: {cidr: 10.0.0.0/8}}], ports: [{port: 80}, {port: 443}]},
     {ports: [{port: 67, protocol: UDP}]}]";
@@ -99,7 +99,7 @@ const AFTER_SECOND: &str = "
     pod6        -> pod2         all
     pod2        -> 8.8.8.8      all";
 
-/// Contiv's pods by number; the last one is on another node.
+/// Contiv's pods by number. The last one is on another node.
 const PODS: [(&str, &str, &str); 6] = [
     ("pod1", "10.10.1.1", NODE),
     ("pod2", "10.10.1.2", NODE),
@@ -109,7 +109,7 @@ const PODS: [(&str, &str, &str); 6] = [
     ("pod6", "10.10.10.1", "node-2"),
 ];
 
-/// Both nodes and the pods but for those left out.
+/// Both nodes, and the pods except those left out.
 fn cluster_without(left_out: &[&str]) -> Vec<String> {
     let pods = PODS.into_iter().filter(|(name, ..)| !left_out.contains(name));
     let pods =
@@ -202,7 +202,7 @@ fn pods_with_equal_rules_share_one_table_and_it_outlives_one_of_them() {
     vswitch.delete_pod("pod2");
     assert_eq!(vswitch.guarded(), ["pod1"]);
     vswitch.expect(&towards("pod1"));
-    vswitch.expect("8.8.8.8 -> pod2 all"); // Nobody's address now: it goes to the uplink, which is open.
+    vswitch.expect("8.8.8.8 -> pod2 all"); // No pod has the address any more, so it goes to the open uplink.
     assert!(Arc::ptr_eq(&before, &compiled(&vswitch)), "the table of the pod that stays is not made again");
 }
 
@@ -313,7 +313,7 @@ fn repeating_a_transaction_or_a_resync_publishes_nothing() {
     }
     assert_eq!(generations, [1, 1, 2, 2, 3, 3, 4, 4, 5, 5], "the first time counts, the second does not");
 
-    // The whole state, as a resync would bring it.
+    // The whole state, as in a resync.
     let mut latest = BTreeMap::new();
     transactions.iter().for_each(|transaction| latest.extend(transaction.endpoints.iter().cloned()));
     let sets = vswitch.recorder.sets();
@@ -331,7 +331,7 @@ fn repeating_a_transaction_or_a_resync_publishes_nothing() {
     assert_eq!(tables.generation, 5);
     assert_eq!(guarded(tables), vswitch.guarded());
 
-    // An event that repeats what is known does not even reach the renderers.
+    // An event without a change does not reach the renderers.
     let generation = vswitch.generation();
     second().iter().for_each(|manifest| vswitch.apply(manifest));
     assert_eq!((vswitch.generation(), vswitch.recorder.transactions().len()), (generation, transactions.len()));

@@ -1,4 +1,4 @@
-//! Contiv's tests of its cache and its indexes: who is found by label, by key and by namespace, and what a watcher hears.
+//! Contiv's tests of its cache and indexes: lookups by label, key and namespace, and the changes that a watcher receives.
 
 use std::collections::BTreeSet;
 
@@ -29,7 +29,7 @@ fn cache() -> Cache {
     cache
 }
 
-/// The peer that a policy of the namespace `dev` names so.
+/// The peer with these selectors, in a policy of the namespace `dev`.
 fn peer(selectors: &str) -> PodPeer {
     let spec = format!("podSelector: {{}}, policyTypes: [Ingress], ingress: [{{from: [{{{selectors}}}]}}]");
     let Object::Policy(policy) = object(&policy("dev/p", &spec)) else { panic!("{spec}") };
@@ -39,7 +39,7 @@ fn peer(selectors: &str) -> PodPeer {
     }
 }
 
-/// The pods that a peer finds, by full name.
+/// The full names of the pods that a peer selects.
 fn found(cache: &Cache, selectors: &str) -> Vec<String> {
     let keys = cache.pods_of_peer(&peer(selectors));
     let names: BTreeSet<_> = keys.iter().map(|&key| cache.pod(key).unwrap().name.to_string()).collect();

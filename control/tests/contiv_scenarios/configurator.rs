@@ -1,5 +1,5 @@
-//! Contiv's configurator tests. Its mock renderer answered ALLOWED, DENIED or UNMATCHED from the pods' rules; the same is
-//! asked here of a registered renderer's rules, and of the tables, which must agree.
+//! Contiv's configurator tests. Its mock renderer answered ALLOWED, DENIED or UNMATCHED from the pods' rules. Here a registered renderer's
+//! rules and the tables answer, and must agree.
 
 use std::sync::Arc;
 
@@ -14,13 +14,13 @@ use super::probe::{NODE, Recorder, Vswitch};
 const FROM_POD2: &str = "podSelector: {matchLabels: {pod: pod1}}, policyTypes: [Ingress], ingress: [
     {from: [{podSelector: {matchLabels: {pod: pod2}}}], ports: [{port: 80}, {port: 443}]}]";
 
-/// Contiv's pods, all on the node of the vswitch.
+/// Contiv's pods, all on the vswitch's node.
 fn pods() -> Vec<String> {
     let pods = [("pod1", "192.168.1.1"), ("pod2", "192.168.1.2"), ("pod3", "192.168.3.1")];
     pods.map(|(name, address)| pod(&format!("default/{name}"), address, NODE, &format!("pod: {name}"))).into()
 }
 
-/// The pods under policies that are named `policy-1` and so on in the order given.
+/// A vswitch with the pods and policies, which are named `policy-1` and so on in the given order.
 fn under(specs: &[&str]) -> Vswitch {
     let mut manifests = pods();
     manifests.extend(specs.iter().enumerate().map(|(at, spec)| policy(&format!("default/policy-{}", at + 1), spec)));

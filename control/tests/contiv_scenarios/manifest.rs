@@ -1,15 +1,15 @@
-//! Objects, written as a user writes them and read by the file source.
+//! Shorthands for manifests, which the file source reads.
 
 use bulkhead_control::object::{Object, ObjectName};
 use bulkhead_control::source::{Strictness, load_text};
 
-/// The objects of some manifests.
+/// The objects of the manifests.
 pub(crate) fn objects(manifests: &[String]) -> Vec<Object> {
     let text = manifests.join("---\n");
     load_text("scenario.yaml", &text, Strictness::Strict).unwrap_or_else(|errors| panic!("{errors}\n{text}")).objects
 }
 
-/// The one object of a manifest.
+/// The object of a manifest with one object.
 pub(crate) fn object(manifest: &str) -> Object {
     let mut objects = objects(&[manifest.to_owned()]);
     assert_eq!(objects.len(), 1, "{manifest}");
@@ -22,7 +22,7 @@ pub(crate) fn name(full_name: &str) -> ObjectName {
     ObjectName::new(namespace, name)
 }
 
-/// A pod with these labels (`app: web, tier: front`). Without an address it is one that waits for its network.
+/// A pod with these labels (`app: web, tier: front`). Without an address, its network is not set up yet.
 pub(crate) fn pod(full_name: &str, address: &str, node: &str, labels: &str) -> String {
     let (namespace, name) = full_name.split_once('/').unwrap();
     let status = match address {

@@ -1,4 +1,4 @@
-//! A vswitch under test: what passes it, and what its renderers were told.
+//! A vswitch under test: the services that pass it, and the transactions of its renderers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -15,23 +15,23 @@ use bulkhead_control::renderer::{BoxError, Renderer};
 
 use super::manifest::{name, object, objects};
 
-/// The node whose vswitch is looked at.
+/// The node whose vswitch is tested.
 pub(crate) const NODE: &str = "node-1";
 
-/// Every port that a scenario names, its neighbours, and both ends.
+/// Every port that a scenario names, adjacent ports, and the ends of the range.
 const PORTS: [u16; 18] = [1, 22, 53, 67, 80, 81, 100, 161, 333, 443, 514, 777, 888, 8000, 8001, 8080, 8081, 65_535];
 const TRANSPORTS: [(&str, u8); 3] = [("TCP", protocol::TCP), ("UDP", protocol::UDP), ("SCTP", protocol::SCTP)];
-/// Neither transport nor ICMP: a number kept for experiments (RFC 3692).
+/// Neither a transport nor ICMP: a protocol number for experiments (RFC 3692).
 const OTHER: u8 = 253;
 
-/// Everything that is probed: name, protocol, port.
+/// The probed services: name, protocol, port.
 fn services() -> Vec<(String, u8, u16)> {
     let transports =
         TRANSPORTS.into_iter().flat_map(|(name, number)| PORTS.map(|port| (format!("{name}:{port}"), number, port)));
     transports.chain([("ICMP".into(), protocol::ICMP, 0), ("OTHER".into(), OTHER, 0)]).collect()
 }
 
-/// The services that the words name: `all`, `nothing`, `TCP:80`, `UDP:*`, `ICMP`, `OTHER`.
+/// The services that these words name: `all`, `nothing`, `TCP:80`, `UDP:*`, `ICMP`, `OTHER`.
 fn named(words: &[&str]) -> BTreeSet<String> {
     let services = services();
     let mut all = BTreeSet::new();
@@ -47,7 +47,7 @@ fn named(words: &[&str]) -> BTreeSet<String> {
     all
 }
 
-/// The rows of a table: left end, arrow, right end, services.
+/// The rows of an expectation: left end, arrow, right end, services.
 fn rows(table: &str) -> impl Iterator<Item = (&str, &str, &str, Vec<&str>)> {
     let lines = table.lines().map(str::trim).filter(|line| !line.is_empty());
     lines.map(|line| match line.split_whitespace().collect::<Vec<_>>().as_slice() {
@@ -58,7 +58,7 @@ fn rows(table: &str) -> impl Iterator<Item = (&str, &str, &str, Vec<&str>)> {
     })
 }
 
-/// The services that a rule list allows with a peer: the first rule that matches decides. No peer here is the own node.
+/// The services that a rule list allows with a peer. The first matching rule decides. No peer here is the pod's own node.
 fn allowed(sets: &SetMirror, list: &TieredList, peer: IpAddr) -> BTreeSet<String> {
     let decides = |protocol, port| {
         let mut rules = list.rules.iter();
@@ -69,24 +69,23 @@ fn allowed(sets: &SetMirror, list: &TieredList, peer: IpAddr) -> BTreeSet<String
     services.map(|(name, ..)| name).collect()
 }
 
-/// A renderer that keeps what it was given. Clones hear the same.
+/// A renderer that keeps all transactions. Clones share them.
 #[derive(Clone, Default)]
 pub(crate) struct Recorder(Arc<Mutex<Vec<Transaction>>>);
 
 impl Recorder {
-    /// Every transaction so far.
     pub(crate) fn transactions(&self) -> Vec<Transaction> {
         self.0.lock().unwrap().clone()
     }
 
-    /// The sets by the transactions so far.
+    /// The sets after the transactions so far.
     pub(crate) fn sets(&self) -> SetMirror {
         let mut sets = SetMirror::default();
         self.transactions().iter().for_each(|transaction| sets.apply(transaction));
         sets
     }
 
-    /// The pods and their rules by the transactions so far.
+    /// The pods and their rules after the transactions so far.
     pub(crate) fn pods(&self) -> BTreeMap<String, EndpointRules> {
         let mut pods = BTreeMap::new();
         for transaction in self.transactions() {
@@ -115,18 +114,16 @@ impl Renderer for Recorder {
     }
 }
 
-/// The vswitch of [`NODE`], with one recording renderer beside the ACL renderer.
+/// The vswitch of [`NODE`], with a recording renderer besides the ACL renderer.
 pub(crate) struct Vswitch {
-    /// The pipeline behind it.
     pub(crate) pipeline: Pipeline,
-    /// The recording renderer.
     pub(crate) recorder: Recorder,
-    /// The address of every pod (by name without namespace) and node that ever was.
+    /// The address of every past and present pod (by name without namespace) and node.
     addresses: BTreeMap<String, IpAddr>,
 }
 
 impl Vswitch {
-    /// A vswitch that starts with these objects.
+    /// Creates a vswitch with these objects.
     pub(crate) fn of(manifests: &[String]) -> Self {
         let recorder = Recorder::default();
         let mut pipeline = Pipeline::new(Scope::Node(NODE.into()));
@@ -145,14 +142,14 @@ impl Vswitch {
         self.addresses.extend(address.map(|&address| (name.to_string(), address)));
     }
 
-    /// Makes these objects the whole state.
+    /// Replaces the whole state by these objects.
     pub(crate) fn resync(&mut self, manifests: &[String]) {
         let objects = objects(manifests);
         objects.iter().for_each(|object| self.learn(object));
         self.pipeline.resync(objects).unwrap();
     }
 
-    /// Takes in one object.
+    /// Applies one object.
     pub(crate) fn apply(&mut self, manifest: &str) {
         let object = object(manifest);
         self.learn(&object);
@@ -164,17 +161,17 @@ impl Vswitch {
         self.pipeline.apply(Event::DeletePod(name(&format!("default/{pod}")))).unwrap();
     }
 
-    /// What is enforced.
+    /// The tables in force.
     pub(crate) fn tables(&self) -> Arc<NodeTables> {
         self.pipeline.node_tables(NODE).expect("the first state publishes tables")
     }
 
-    /// How often tables were published.
+    /// The generation of the tables.
     pub(crate) fn generation(&self) -> u64 {
         self.tables().generation
     }
 
-    /// The interfaces whose table is not simply open: pods by name, `uplink`, `host`.
+    /// The interfaces whose table does not simply allow everything: pods by name, `uplink`, `host`.
     pub(crate) fn guarded(&self) -> Vec<String> {
         guarded(&self.tables())
     }
@@ -190,13 +187,13 @@ impl Vswitch {
         end.parse().unwrap_or_else(|_| *self.addresses.get(end).unwrap_or_else(|| panic!("there is no {end}")))
     }
 
-    /// The services whose first packet the vswitch lets through.
+    /// The services whose first packet the vswitch allows.
     fn passing(&self, src: IpAddr, dst: IpAddr) -> BTreeSet<String> {
         let tables = self.tables();
         let has = |interface: &&Interface| interface.addresses.contains(&dst);
         let uplink = |interface: &&Interface| interface.attachment == Attachment::Uplink;
         let exit = tables.interfaces.iter().find(has).or_else(|| tables.interfaces.iter().find(uplink)).unwrap();
-        // The dataplane asks no table about a pod's packets to itself.
+        // The dataplane allows a pod's packets to itself without a lookup.
         let hairpin = exit.hairpin.is_some() && exit.addresses.contains(&src);
         let passes = |protocol, port| {
             let key = Key::new(src, dst, protocol, 40_000, port);
@@ -215,8 +212,8 @@ impl Vswitch {
         }
     }
 
-    /// Asserts rows such as `pod1 <- pod2  TCP:80`: exactly these services pass by the rules that renderers got for the
-    /// pod on the left, and also by the tables. `unmatched` is for a direction without rules.
+    /// Asserts rows such as `pod1 <- pod2  TCP:80`: exactly these services pass, by the left pod's rules in the renderer and by the tables.
+    /// `unmatched` means a direction without rules.
     pub(crate) fn expect_rules(&self, table: &str) {
         let (pods, sets) = (self.recorder.pods(), self.recorder.sets());
         for (pod, arrow, peer, services) in rows(table) {
@@ -242,7 +239,7 @@ impl Vswitch {
     }
 }
 
-/// The interfaces of the tables that are not simply open.
+/// The interfaces whose table does not simply allow everything.
 pub(crate) fn guarded(tables: &NodeTables) -> Vec<String> {
     let open = |interface: &Interface| tables.tables[interface.table].tables.constant_action() == Some(Action::Allow);
     tables.interfaces.iter().filter(|interface| !open(interface)).map(label).collect()

@@ -1,7 +1,7 @@
-//! The processor against Contiv's table of events: which pods each of them concerns, and what policies then mean.
+//! Tests the processor with Contiv's table of events: the pods that each event concerns, and the meaning of policies afterwards.
 //!
-//! Contiv had no tests of this layer, and most of its faults in it. The policies here have rules in both directions: one
-//! with an empty list was processed again at every event, which hid those faults.
+//! Contiv had no tests of this layer, and most of its faults in it. These policies have rules in both directions: Contiv processed a policy
+//! with an empty list again at every event, which hid the faults.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -15,17 +15,17 @@ use super::manifest::{name, namespace, object, objects, pod, policy};
 /// Every pod that a test names.
 const PODS: [&str; 6] = ["dev/web1", "dev/web2", "dev/db", "dev/idle", "dev/new", "ops/x"];
 
-/// Web pods talk with databases of their namespace.
+/// Web pods communicate with databases of their namespace.
 const WITH_DB: &str = "podSelector: {matchLabels: {app: web}}, policyTypes: [Ingress, Egress],
     ingress: [{from: [{podSelector: {matchLabels: {app: db}}}]}],
     egress: [{to: [{podSelector: {matchLabels: {app: db}}}]}]";
 
-/// Web pods talk with namespaces of production.
+/// Web pods communicate with namespaces of production.
 const WITH_PROD: &str = "podSelector: {matchLabels: {app: web}}, policyTypes: [Ingress, Egress],
     ingress: [{from: [{namespaceSelector: {matchLabels: {env: prod}}}]}],
     egress: [{to: [{namespaceSelector: {matchLabels: {env: prod}}}]}]";
 
-/// A cache with the processor that follows it.
+/// A cache and its processor.
 struct Followed {
     cache: Cache,
     processor: Processor,
@@ -51,7 +51,7 @@ impl Followed {
         followed
     }
 
-    /// Takes in an event. Returns the pods that it concerns: their policies are others, or name a set that is.
+    /// Applies an event. Returns the pods whose policies, or whose policies' sets, change.
     fn affected_by(&mut self, event: Event) -> Vec<&'static str> {
         for change in self.cache.apply(event) {
             self.processor.process(&self.cache, &change);
@@ -66,7 +66,7 @@ impl Followed {
         concerned
     }
 
-    /// Takes in the whole state anew.
+    /// Resynchronizes the processor. Returns the affected pods.
     fn resync(&mut self) -> Vec<&'static str> {
         let committed = self.processor.resync(&self.cache);
         let named = self.named(&committed.affected);
@@ -79,7 +79,7 @@ impl Followed {
         self.sets.apply(&Transaction { resync, sets, dropped, ..Transaction::default() });
     }
 
-    /// The sets that the policies of a pod name.
+    /// The sets that a pod's policies name.
     fn named_sets(&self, pod: &str) -> Vec<SetId> {
         let policies = self.cache.pod_key(&name(pod)).into_iter().flat_map(|key| self.processor.policies_of(key));
         let matches =
@@ -107,8 +107,8 @@ impl Followed {
         self.processor.policies_of(key).map(|revision| revision.policy.name.to_string()).collect()
     }
 
-    /// Whether a pod's policies let an address in, and let the pod out to it. They must agree, as every policy here
-    /// names the same peers both ways.
+    /// Whether a pod's policies allow traffic with an address. Both directions must agree, as every policy here names the same peers in
+    /// both.
     fn talks_with(&self, pod: &str, address: &str) -> bool {
         let (key, address): (_, IpAddr) = (self.cache.pod_key(&name(pod)).unwrap(), address.parse().unwrap());
         let mut both = [false; 2];

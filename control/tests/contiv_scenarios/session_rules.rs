@@ -1,7 +1,7 @@
-//! Contiv's VPPTCP renderer tests: which session rules a policy becomes, and how few requests a change costs.
+//! Contiv's VPPTCP renderer tests: the session rules of a policy, and the number of requests that a change costs.
 //!
-//! Contiv's tests render single deny rules, which no policy makes; those are in the renderer's own tests. Here each is the
-//! policy nearest to it, so that the denies that close a list are there too.
+//! Contiv's tests render single deny rules, which no policy generates; the renderer's own tests have those. Here the nearest policy is
+//! used, so the final denies of its lists appear too.
 
 use bulkhead_classifier::Action;
 use bulkhead_control::cache::Event;
@@ -30,12 +30,12 @@ fn pod2() -> String {
     pod_on(NODE, "pod2", "10.10.1.2")
 }
 
-/// A policy on pod1.
+/// A policy that selects pod1.
 fn on_pod1(rules: &str) -> String {
     policy("default/p", &format!("{OF_POD1}, {rules}"))
 }
 
-/// A pipeline of the node that starts with these objects and renders into the table.
+/// A pipeline of the node with these objects, which renders into the table.
 fn pipeline(table: &SessionTable, manifests: &[String]) -> Pipeline {
     let mut pipeline = Pipeline::new(Scope::Node(NODE.into()));
     pipeline.register(SessionRenderer::new(NODE.into(), table.clone()));
@@ -62,7 +62,7 @@ fn sorted<const N: usize>(rules: [&str; N]) -> Vec<String> {
 const TCP: SessionTransport = SessionTransport::Tcp;
 const UDP: SessionTransport = SessionTransport::Udp;
 
-/// Whether a connection to pod1 from outside of the node passes.
+/// Whether a connection to pod1 from outside the node passes.
 fn comes_in(table: &SessionTable, src: &str, transport: SessionTransport, port: u16) -> bool {
     table.verdict(None, src.parse().unwrap(), "10.10.1.1".parse().unwrap(), transport, port) == Action::Allow
 }
@@ -114,7 +114,7 @@ fn a_deny_of_any_udp_is_two_halves() {
 fn a_change_of_one_pods_data_costs_the_requests_of_what_differs() {
     let blocks = |last: u8, port: u16| {
         let block = |at: u8| format!("{{ipBlock: {{cidr: 192.168.{at}.0/24}}}}");
-        // No two of them neighbours, which would be one block.
+        // Not adjacent: adjacent blocks would become one.
         let from: Vec<_> = [1, 3, last].map(block).to_vec();
         on_pod1(&format!("ingress: [{{from: [{}], ports: [{{port: {port}}}]}}]", from.join(", ")))
     };

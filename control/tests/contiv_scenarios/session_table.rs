@@ -1,4 +1,4 @@
-//! A stack's session table in memory, which counts what it is asked.
+//! A stack's session table in memory, which counts requests.
 #![allow(dead_code, reason = "each test file uses a part of this")]
 
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ struct State {
     namespaces: BTreeMap<PodName, u32>,
     without: Vec<PodName>,
     requests: usize,
-    /// Requests that still work; none for all of them.
+    /// The number of requests that will still succeed. `None` if all will.
     working: Option<usize>,
 }
 
@@ -48,7 +48,7 @@ impl State {
     }
 }
 
-/// See the module. Clones are the same table.
+/// A session table. Clones share its state.
 #[derive(Clone, Default)]
 pub(crate) struct SessionTable(Arc<Mutex<State>>);
 
@@ -57,12 +57,12 @@ impl SessionTable {
         self.0.lock().unwrap()
     }
 
-    /// How many requests were served so far.
+    /// The number of requests so far.
     pub(crate) fn requests(&self) -> usize {
         self.state().requests
     }
 
-    /// Our rules as text, sorted.
+    /// The renderer's rules as text, sorted.
     pub(crate) fn rules(&self) -> Vec<String> {
         let state = self.state();
         let ours = state.rules.iter().filter(|(_, (_, tag))| tag == TAG);
@@ -72,22 +72,22 @@ impl SessionTable {
         rules
     }
 
-    /// Puts a rule in under another tag.
+    /// Adds a rule with a foreign tag.
     pub(crate) fn add_foreign(&self, rule: SessionRule) {
         self.state().rules.insert(rule.matches, (rule.action, "proxy".into()));
     }
 
-    /// How many rules have another tag.
+    /// The number of rules with a foreign tag.
     pub(crate) fn foreign(&self) -> usize {
         self.state().rules.values().filter(|(_, tag)| tag != TAG).count()
     }
 
-    /// Fails every request after so many; none for no longer.
+    /// Makes all requests fail after this number of them. `None` ends the failures.
     pub(crate) fn fail_after(&self, requests: Option<usize>) {
         self.state().working = requests;
     }
 
-    /// Whether the pod has an application.
+    /// Sets whether the pod has an application.
     pub(crate) fn set_application(&self, pod: &PodName, there: bool) {
         self.state().without.retain(|name| name != pod);
         if !there {
@@ -95,7 +95,7 @@ impl SessionTable {
         }
     }
 
-    /// What happens to a connection that the application of a pod opens, and without a pod to one from outside.
+    /// The verdict for a connection that a pod's application opens or, without a pod, for one from outside.
     pub(crate) fn verdict(
         &self,
         opener: Option<&PodName>,

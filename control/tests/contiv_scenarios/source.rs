@@ -1,5 +1,5 @@
-//! Contiv's six VPPTCP scenarios, enforced: our own session table has the rules and counts the requests, and the tables that the dataplane
-//! looks up give the verdicts.
+//! Contiv's six VPPTCP scenarios. Our session table holds the rules and counts requests; the tables that the dataplane uses give the
+//! verdicts.
 
 use bulkhead_classifier::{Action, Key, protocol};
 use bulkhead_control::cache::Event;
@@ -23,14 +23,14 @@ fn on_pod1(rules: &str) -> String {
     policy("default/p", &format!("podSelector: {{matchLabels: {{pod: pod1}}}}, {rules}"))
 }
 
-/// A node whose vswitch enforces at the source.
+/// A vswitch that enforces policy at the source.
 struct Vswitch {
     pipeline: Pipeline,
     renderer: RendererHandle<SourceRenderer>,
 }
 
 impl Vswitch {
-    /// One that finds this session table, and then these objects besides the pods.
+    /// Creates a vswitch that adopts this session table, with the pods and these objects.
     fn resumed(table: SessionTable, more: &[String]) -> Self {
         let mut pipeline = Pipeline::new(Scope::Node(NODE.into()));
         let renderer = pipeline.register(SourceRenderer::resume(NODE.into(), table));
@@ -55,7 +55,7 @@ impl Vswitch {
         self.table().rules().map(|rule| rule.to_string()).collect()
     }
 
-    /// What becomes of a packet that comes in from its source: a pod's port, or the uplink.
+    /// The verdict for a packet that arrives from its source: at a pod's port or the uplink.
     fn verdict(&self, src: &str, dst: &str, protocol: u8, port: u16) -> Action {
         let tables = self.pipeline.renderer(self.renderer).node_tables().unwrap();
         assert_eq!(tables.enforced_at, EnforcedAt::Source);
@@ -106,7 +106,7 @@ fn scenario_3_a_deny_of_any_udp_is_two_halves_and_judges_all_addresses() {
     assert_eq!(denies.collect::<Vec<_>>(), halves);
     for src in ["8.8.8.8", "200.0.0.1", POD2] {
         assert!(!vswitch.passes(src, POD1, UDP, 53) && vswitch.passes(src, POD1, TCP, 53), "{src}");
-        // What has no sessions is judged by the 6-tuples.
+        // Protocols without session rules are judged by the 6-tuples.
         assert!(
             !vswitch.passes(src, POD1, protocol::SCTP, 53) && !vswitch.passes(src, POD1, protocol::ICMP, 0),
             "{src}"
@@ -118,13 +118,13 @@ fn scenario_3_a_deny_of_any_udp_is_two_halves_and_judges_all_addresses() {
 fn scenario_4_a_change_of_one_pods_data_costs_the_requests_of_what_differs() {
     let blocks = |last: u8, port: u16| {
         let block = |at: u8| format!("{{ipBlock: {{cidr: 192.168.{at}.0/24}}}}");
-        // No two of them neighbours, which would be one block. The node, beside them, is allowed TCP and UDP.
+        // Not adjacent: adjacent blocks would become one. The node is also allowed TCP and UDP.
         let from: Vec<_> = [1, 3, last].map(block).to_vec();
         on_pod1(&format!("ingress: [{{from: [{}], ports: [{{port: {port}}}]}}]", from.join(", ")))
     };
     let mut vswitch = Vswitch::new(&[blocks(5, 80)]);
     let start = vswitch.table().requests();
-    // Dump and ping; three blocks, four denies and the node at the pod; two denies at the other pod.
+    // Dump and ping. At the pod: three blocks, four denies and the node. At the other pod: two denies.
     assert_eq!(start, 2 + 3 + 4 + 2 + 2);
     vswitch.apply(&blocks(7, 80));
     assert_eq!(vswitch.table().requests(), start + 2, "one block for another");
@@ -161,7 +161,7 @@ fn scenario_6_a_resync_after_a_restart_is_a_dump_a_ping_and_the_difference() {
     assert_eq!((same.rules(), same.table().requests()), (rules, requests + 2), "a dump and a ping");
     assert!(same.passes(POD2, POD1, TCP, 80) && !same.passes(POD2, POD1, TCP, 81));
     let other = Vswitch::resumed(before.table().clone(), &[open(81)]);
-    // At the entrance pod1 and pod2 are sources, at the other pod's port pod1 is the destination.
+    // At the uplink, pod1 and pod2 are sources. At the other pod's port, pod1 is the destination.
     assert_eq!(other.table().requests(), requests + 2 + 2 * 3);
     assert!(!other.passes(POD2, POD1, TCP, 80) && other.passes(POD2, POD1, TCP, 81));
     let none = Vswitch::resumed(before.table().clone(), &[]);

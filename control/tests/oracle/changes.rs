@@ -1,10 +1,10 @@
-//! From one state to another.
+//! Events that lead from one state to another.
 
 use bulkhead_control::cache::Event;
 
 use super::State;
 
-/// The events that lead from one state to the next, deletions first or last.
+/// Returns the events that lead from one state to the next, deletions first or last.
 pub(crate) fn events(old: &State, new: &State, deletions_first: bool) -> Vec<Event> {
     let mut gone: Vec<Event> = Vec::new();
     gone.extend(

@@ -1,12 +1,12 @@
-//! What outlives its deletion, because its namespace is being deleted with everything in it.
+//! Policies and isolations that stay in force after their deletion, because their namespace is being deleted.
 //!
-//! The contents of such a namespace go in no particular order. A pod that is still there when its policies are gone must
-//! not be open for that (CVE-2024-7598), so a policy, or the isolation of the namespace, that vanishes from a namespace
-//! that was said to terminate stays in force until the pods that it is about are gone:
+//! The contents of such a namespace are deleted in no particular order. A remaining pod must not be open without its policies
+//! (CVE-2024-7598). A policy, or the namespace's isolation, that disappears from a terminating namespace therefore stays in force until the
+//! pods that it selects are gone:
 //!
-//! * A pod counts as long as it may send and receive by itself: it has not ended, and has a network of its own.
-//! * When none is left it is over for good, whatever comes into the namespace then.
-//! * A namespace whose object is gone is still being deleted while it has pods. One that is said to stay is not.
+//! * A pod counts while it can send and receive by itself: it has not terminated and has its own network.
+//! * After the last such pod, the policy is gone for good, even if new pods appear in the namespace.
+//! * A namespace without an object is still being deleted while it has pods. A namespace that exists and does not terminate is not.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,18 +16,18 @@ use bulkhead_control::object::{Object, Pod, Policy, PolicyName};
 
 use super::{State, selects};
 
-/// What is gone and still in force.
+/// The retained policies and isolations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Kept {
     /// Namespaces that are being deleted, with or without an object.
     ending: BTreeSet<Arc<str>>,
     pub(crate) policies: BTreeMap<PolicyName, Policy>,
-    /// Namespaces that isolate and no longer say so.
+    /// Namespaces that still isolate without an annotation.
     pub(crate) isolations: BTreeSet<Arc<str>>,
 }
 
 impl State {
-    /// Follows what an event that led here from `before` means for what is kept.
+    /// Updates what is retained after an event that led from `before` to this state.
     pub(super) fn keep(&mut self, before: &Self, event: &Event) {
         if let Event::Apply(Object::Namespace(namespace)) = event {
             if namespace.terminating {
@@ -54,7 +54,7 @@ impl State {
         self.end();
     }
 
-    /// Ends what is kept for nobody any more, and what is there again.
+    /// Drops retained policies and isolations that have no pods any more, or exist again.
     fn end(&mut self) {
         let Kept { ending, policies, isolations } = std::mem::take(&mut self.kept);
         let lives = |pod: &Pod| !pod.finished && !pod.host_network;
@@ -72,7 +72,7 @@ impl State {
         self.kept = Kept { ending, policies, isolations };
     }
 
-    /// The state in which what is kept is there as an object of its own; none when that is an isolation, which has none.
+    /// The state with retained policies as objects. `None` if an isolation is retained, which no object can express.
     pub(crate) fn with_the_kept(&self) -> Option<Self> {
         let mut state = self.clone();
         state.policies.append(&mut state.kept.policies);

@@ -1,25 +1,24 @@
-//! NetworkPolicy v1 read straight from the objects: the truth that the pipeline's tables are held against.
+//! The oracle: evaluates NetworkPolicy v1 directly on the objects, as the reference for the pipeline's tables.
 //!
-//! Also `extensions/v1beta1`, read from its proposal, and what outlives its deletion in a namespace that is being deleted.
+//! Also `extensions/v1beta1`, from its proposal, and policies that are retained in a terminating namespace.
 //!
-//! **Purpose.** [`State::judge`] answers for one first packet whether the cluster lets it through, and which policies
-//! say so. It is slow, short, and written from the specification.
+//! **Purpose.** [`State::judge`] decides for one first packet whether the cluster allows it, and which policies decide. It is slow, short,
+//! and written from the specification.
 //!
-//! **Not its purpose.** No replies (sessions pass them), no routing, no tables. A pod's way to itself is always open and
-//! is not asked.
+//! **Not its purpose.** Replies (sessions allow them), routing and tables. A pod's traffic to itself is always allowed and not judged.
 //!
 //! ```text
-//!  flow --who has these addresses?--> pod, node or nobody
-//!          source pod:      policies that select it, egress  --> no list: open; a rule that matches: open; else shut
-//!          destination pod: policies that select it, ingress --> the same; and where its namespace isolates, it is
-//!                           isolated by that, and policies of v1beta1 allow too
-//!          before that the rules of cluster policies of the tier Admin, after it, where no list is, those of Baseline: the first
-//!          that matches decides, unless it is a Pass
-//!  passes = both sides open; what only NetworkPolicies shut is open to the own node
+//!  flow --owners of the addresses--> pod, node or nobody
+//!          source pod:      policies that select it, egress  --> no list: open; a matching rule: open; else closed
+//!          destination pod: policies that select it, ingress --> the same; also isolated if its namespace isolates, and
+//!                           policies of v1beta1 then allow too
+//!          before: the rules of Admin cluster policies; after, if no list exists: those of Baseline.
+//!                  The first matching rule decides, unless it is a Pass
+//!  allowed = both sides open; the own node is exempt from NetworkPolicies
 //! ```
 //!
-//! **Invariant.** Only the object types of the crate are used, none of its logic: selectors, blocks, ports and the
-//! question who is an endpoint are all decided here a second time.
+//! **Invariant.** The oracle uses the crate's object types, but not its logic: selectors, blocks, ports and endpoints are evaluated
+//! independently.
 #![allow(dead_code, reason = "each test file uses a part of this")]
 
 pub(crate) mod changes;
@@ -40,7 +39,7 @@ use bulkhead_control::origin::Direction;
 use bulkhead_control::selector::{Condition, Selector};
 use ipnet::IpNet;
 
-/// The first packet of a connection. For protocols without ports `port` is 0.
+/// The first packet of a connection. `port` is 0 for protocols without ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Flow {
     pub(crate) src: IpAddr,
@@ -49,70 +48,70 @@ pub(crate) struct Flow {
     pub(crate) port: u16,
 }
 
-/// Who has an address.
+/// The owner of an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Owner<'a> {
     Pod(&'a Pod),
     Node(Arc<str>),
-    /// Nobody that the state knows: an external address.
+    /// No object: an external address.
     Nobody,
-    /// More than one; what happens to its traffic is not defined.
+    /// Several owners. The verdict is undefined.
     Several,
 }
 
-/// What one end's policies say.
+/// The verdict of one end's policies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
     /// The end is no pod, or no policy isolates the pod in this direction.
     NotIsolated,
-    /// These rules allow it.
+    /// These rules allow the flow.
     Allowed(Vec<(PolicyName, usize)>),
-    /// These policies isolate the pod, and none of their rules allows it.
+    /// These policies isolate the pod, and none of their rules allows the flow.
     Denied(Vec<PolicyName>),
     /// A cluster policy's rule decides.
     Tier(tiers::Decision),
 }
 
-/// The answer for one flow.
+/// The verdict for one flow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Judgement {
-    /// Traffic between a pod and its own node, which no NetworkPolicy forbids.
+    /// Whether the flow is between a pod and its own node, which NetworkPolicies always allow.
     pub(crate) own_node: bool,
     pub(crate) egress: Side,
     pub(crate) ingress: Side,
-    /// A port name decided that a rule matches.
+    /// Whether a port name decided that a rule matches.
     pub(crate) by_name: bool,
-    /// The tiers that a Pass has ended, by direction.
+    /// The tiers that a Pass ended, by direction.
     pub(crate) passed: BTreeSet<(Tier, Direction)>,
-    /// A rule that denies or passes pods denied an address of which it cannot be told whose it is.
+    /// Whether a rule that denies or passes pods denied a quarantined address.
     pub(crate) by_quarantine: bool,
-    /// An `except` decided that a block does not match.
+    /// Whether an `except` decided that a block does not match.
     pub(crate) by_except: bool,
-    /// What of the former model, and of what outlives its deletion, had a part in it.
+    /// The special features that affected the verdict.
     pub(crate) parts: BTreeSet<Part>,
 }
 
-/// What may have a part in a judgement.
+/// A special feature that affects a verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Part {
-    /// The namespace isolates the pod because its annotation says so.
+    /// The namespace's annotation isolates the pod.
     Annotation,
-    /// The namespace isolates the pod because all do that say nothing.
+    /// The cluster's default for namespaces without an annotation isolates the pod.
     ClusterDefault,
-    /// A policy of `extensions/v1beta1` allows.
+    /// A policy of `extensions/v1beta1` allows the flow.
     Beta,
-    /// A policy of `extensions/v1beta1` would allow, but the namespace does not isolate.
+    /// A policy of `extensions/v1beta1` would allow the flow, but the namespace does not isolate.
     IdleBeta,
-    /// A policy that was deleted isolates the pod.
+    /// A retained policy isolates the pod.
     KeptPolicy,
-    /// A policy that was deleted allows.
+    /// A retained policy allows the flow.
     KeptAllow,
-    /// An isolation that was taken back isolates the pod.
+    /// A retained isolation isolates the pod.
     KeptIsolation,
 }
 
 impl Judgement {
-    /// Whether the flow gets through.
+    /// Whether the flow is allowed.
     pub(crate) fn passes(&self) -> bool {
         let open = |side: &Side| match side {
             Side::NotIsolated | Side::Allowed(_) => true,
@@ -122,7 +121,7 @@ impl Judgement {
         open(&self.egress) && open(&self.ingress)
     }
 
-    /// What the policies of the end that `direction` concerns say.
+    /// The verdict of the destination's policies for ingress, of the source's for egress.
     pub(crate) fn side(&self, direction: Direction) -> &Side {
         match direction {
             Direction::Ingress => &self.ingress,
@@ -131,7 +130,7 @@ impl Judgement {
     }
 }
 
-/// The objects of a cluster, each the latest of its name.
+/// The objects of a cluster, each in its latest state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct State {
     pub(crate) namespaces: BTreeMap<Arc<str>, Namespace>,
@@ -139,14 +138,14 @@ pub(crate) struct State {
     pub(crate) nodes: BTreeMap<Arc<str>, Node>,
     pub(crate) policies: BTreeMap<PolicyName, Policy>,
     pub(crate) cluster_policies: BTreeMap<ClusterPolicyName, ClusterPolicy>,
-    /// Whether namespaces isolate that do not say.
+    /// Whether namespaces without an annotation isolate.
     pub(crate) isolates: bool,
-    /// What outlives its deletion.
+    /// Retained policies and isolations.
     pub(crate) kept: ending::Kept,
 }
 
 impl State {
-    /// The state that these objects make.
+    /// Creates a state from these objects.
     pub(crate) fn of(objects: &[Object]) -> Self {
         let mut state = Self::default();
         for object in objects {
@@ -155,7 +154,7 @@ impl State {
         state
     }
 
-    /// Follows one event.
+    /// Applies one event.
     pub(crate) fn apply(&mut self, event: &Event) {
         let before = self.clone();
         self.set(event);
@@ -184,20 +183,20 @@ impl State {
             Event::DeletePod(name) => drop(self.pods.remove(&name)),
             Event::DeleteNode(name) => drop(self.nodes.remove(&name)),
             Event::DeletePolicy(name) => drop(self.policies.remove(&name)),
-            // No policy depends on them.
+            // No policy depends on Services.
             Event::Apply(Object::Service(_) | Object::EndpointSlice(_))
             | Event::DeleteService(_)
             | Event::DeleteEndpointSlice(_) => {}
         }
     }
 
-    /// Whether a namespace says that it isolates its pods. One that says nothing, or has no object, does as all do.
+    /// Whether a namespace isolates its pods by annotation. A namespace without an annotation or object follows the default.
     fn says_that_it_isolates(&self, namespace: &Arc<str>) -> bool {
         self.namespaces.get(namespace).is_some_and(|object| object.isolation == IngressIsolation::DefaultDeny)
             || self.isolates
     }
 
-    /// All objects, by kind and name.
+    /// All objects, sorted by kind and name.
     pub(crate) fn objects(&self) -> Vec<Object> {
         let namespaces = self.namespaces.values().cloned().map(Object::Namespace);
         let nodes = self.nodes.values().cloned().map(Object::Node);
@@ -207,8 +206,8 @@ impl State {
         namespaces.chain(nodes).chain(pods).chain(policies).chain(cluster_policies).collect()
     }
 
-    /// Who has the address: the node whose own it is or whose network a running pod shares, a running pod, or nobody. Of several
-    /// pods the one that is newer than each of the others.
+    /// The owner of the address: a node by its object or by a running host-network pod, a running pod, or nobody. Of several pods, the one
+    /// that is newer than all others.
     pub(crate) fn owner(&self, address: IpAddr) -> Owner<'_> {
         let running = || self.pods.values().filter(|pod| !pod.finished && pod.addresses.contains(&address));
         let own = self.nodes.values().filter(|node| node.addresses.contains(&address)).map(|node| &node.name);
@@ -224,21 +223,21 @@ impl State {
         pods.iter().find(beats_all).map_or(Owner::Nobody, |pod| Owner::Pod(pod))
     }
 
-    /// Whether running pods say that the address is theirs and it cannot be told whose it is.
+    /// Whether running pods claim the address and none wins.
     pub(crate) fn is_quarantined(&self, address: IpAddr) -> bool {
         let mut pods = self.pods.values().filter(|pod| !pod.finished && !pod.host_network);
         self.owner(address) == Owner::Nobody && pods.any(|pod| pod.addresses.contains(&address))
     }
 
-    /// Whether the cluster lets the flow through.
+    /// Whether the cluster allows the flow.
     pub(crate) fn allowed(&self, flow: &Flow) -> bool {
         self.judge(flow).passes()
     }
 
-    /// What the cluster says to the flow.
+    /// Judges the flow.
     ///
     /// # Panics
-    /// When an address has several owners, or both ends are one: what happens then is not the policies' business.
+    /// If an address has several owners, or both ends have the same address: policies do not define a verdict.
     pub(crate) fn judge(&self, flow: &Flow) -> Judgement {
         let (src, dst) = (self.owner(flow.src), self.owner(flow.dst));
         assert!(src != Owner::Several && dst != Owner::Several && flow.src != flow.dst, "not to be asked: {flow:?}");
@@ -269,8 +268,8 @@ impl State {
         Judgement { own_node, egress, ingress, by_name, by_except, by_quarantine, passed, parts }
     }
 
-    /// Whether the address is that of a selected node: by its object, or because a running pod shares its network. Of a node without
-    /// an object no label is known.
+    /// Whether a selected node has the address, by its object or a running host-network pod. The labels of a node without an object are
+    /// unknown.
     fn is_of_nodes(&self, selector: &Selector, address: IpAddr) -> bool {
         let mut nodes = self.nodes.values();
         let mut pods = self.pods.values().filter(|pod| pod.host_network && !pod.finished);
@@ -285,7 +284,7 @@ impl State {
             })
     }
 
-    /// Whether the scope covers a namespace. Of one without an object only the name is known.
+    /// Whether the scope covers a namespace. Of a namespace without an object, only the name is known.
     fn covers(&self, scope: &NamespaceScope, namespace: &Arc<str>) -> bool {
         match scope {
             NamespaceScope::Own(own) => own == namespace,
@@ -302,7 +301,7 @@ impl State {
     }
 }
 
-/// Whether of two pods with one address it is the first that has it.
+/// Whether the first of two pods with one address has it.
 fn is_newer(one: &Pod, other: &Pod) -> bool {
     let (one, other) = (one.lifetime, other.lifetime);
     if one.terminating != other.terminating {
@@ -321,7 +320,7 @@ fn is_newer(one: &Pod, other: &Pod) -> bool {
     false
 }
 
-/// A flow with its ends looked up, while it is judged.
+/// A flow that is being judged, with its ends' owners.
 struct Asked<'a> {
     state: &'a State,
     flow: &'a Flow,
@@ -352,7 +351,7 @@ impl Asked<'_> {
                 continue;
             }
             let Some(rules) = list(policy, direction) else { continue };
-            // In the former model a policy isolates nobody, and says nothing where the namespace does not isolate.
+            // In `extensions/v1beta1`, a policy isolates no pod, and has no effect if the namespace does not isolate.
             let beta = policy.version == PolicyVersion::V1beta1;
             if !beta {
                 isolating.push(policy.name.clone());
@@ -460,7 +459,7 @@ pub(crate) fn selects(selector: &Selector, labels: &Labels) -> bool {
     })
 }
 
-/// Whether the address lies in the block's `cidr`, and whether in one of its `except`.
+/// Whether the address is in the block's `cidr`, and whether it is in an `except`.
 fn in_block(block: &IpBlock, address: IpAddr) -> (bool, bool) {
     (in_prefix(&block.cidr, address), block.except.iter().any(|except| in_prefix(except, address)))
 }
@@ -475,7 +474,7 @@ fn in_prefix(prefix: &IpNet, address: IpAddr) -> bool {
     free == 128 || network >> free == address >> free
 }
 
-/// Source: IANA "Assigned Internet Protocol Numbers".
+/// The protocol's number. Source: IANA "Assigned Internet Protocol Numbers".
 pub(crate) fn number_of(transport: Transport) -> u8 {
     match transport {
         Transport::Tcp => 6,

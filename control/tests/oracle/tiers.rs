@@ -1,4 +1,4 @@
-//! The tiers around NetworkPolicy, read from "API Overview" of sigs.k8s.io/network-policy-api.
+//! The tiers around NetworkPolicy, evaluated after "API Overview" of sigs.k8s.io/network-policy-api.
 
 use bulkhead_control::object::{
     ClusterPolicy, ClusterPolicyKind, ClusterPolicyName, Peer, Pod, PolicyPort, PolicyRule, RuleAction, Tier,
@@ -17,7 +17,7 @@ pub(crate) struct Decision {
 }
 
 impl Asked<'_> {
-    /// What a tier says for one end of the flow; none when it passes, or says nothing.
+    /// A tier's decision for one end of the flow. `None` if the tier passes or no rule matches.
     pub(super) fn tier(&mut self, tier: Tier, subject: &Pod, direction: Direction) -> Option<Decision> {
         let state = self.state;
         let selected = |policy: &&ClusterPolicy| {
@@ -57,8 +57,8 @@ impl Asked<'_> {
         None
     }
 
-    /// Whether the rule names pods, and the other end may be one of them because it cannot be told whose its address is. What a port
-    /// name stands for there cannot be told either.
+    /// Whether the rule names pods, and the other end is a contested address that may be one of these pods'. The number of a port name is
+    /// unknown there too.
     fn may_be_of_named_pods(&mut self, rule: &PolicyRule, direction: Direction) -> bool {
         let other = match direction {
             Direction::Ingress => self.flow.src,

@@ -17,7 +17,7 @@ const KINDS: [ClusterPolicyKind; 5] = [
     ClusterPolicyKind::BaselineAdminNetworkPolicy,
 ];
 
-/// A few names, so that objects replace each other.
+/// A random name out of few, so that objects replace each other.
 pub(crate) fn cluster_policy_name(rng: &mut Rng) -> ClusterPolicyName {
     let kind = rng.pick(&KINDS);
     let name = match kind {
@@ -58,7 +58,7 @@ fn rules(rng: &mut Rng, direction: Direction) -> Vec<ClusterRule> {
     let rule = |rng: &mut Rng| {
         let action = rng.pick(&[RuleAction::Accept, RuleAction::Deny, RuleAction::Pass]);
         let name = rng.chance(20).then(|| text("rule"));
-        // What stands for a rule that was not understood.
+        // The replacement of a faulty rule.
         if rng.chance(4) {
             let peers = (action == RuleAction::Accept).then(Vec::new);
             let action = if action == RuleAction::Pass { RuleAction::Deny } else { action };
@@ -84,7 +84,7 @@ fn peer(rng: &mut Rng, direction: Direction) -> Peer {
     }
 }
 
-/// One entry of a list of ports. A name is of all protocols.
+/// A random entry of a list of ports. If all peers are pods, a port name becomes one entry per protocol.
 fn ports(rng: &mut Rng, of_pods: bool) -> Vec<PolicyPort> {
     match port(rng) {
         PolicyPort::Range { transport, first, last } => vec![PolicyPort::Range { transport, first, last }],

@@ -1,7 +1,7 @@
-//! Random clusters and what happens to them, small enough that everything meets everything: few names, few labels, few
-//! addresses, so that selectors select, blocks nest, addresses pass from pod to pod and port names collide.
+//! Random clusters and histories. Names, labels and addresses are few, so that selectors match, blocks nest, addresses move between pods
+//! and port names collide.
 //!
-//! Seeded: the same number gives the same history.
+//! The same seed gives the same history.
 #![allow(dead_code, reason = "each test file uses a part of this")]
 
 pub(crate) mod cluster_policy;
@@ -19,17 +19,17 @@ use bulkhead_control::object::{IngressIsolation, Namespace, Object, PodName, Pol
 pub(crate) use self::rng::Rng;
 use crate::oracle::{Flow, Owner, State, number_of};
 
-/// One thing that happens.
+/// One step of a history.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
-    /// An event of the source.
+    /// An event from the source.
     Event(Event),
-    /// The source starts over and gives its whole state, in the order of this seed.
+    /// A resync with the whole state, in the order of this seed.
     Resync(u64),
 }
 
 impl Step {
-    /// The step with policies whose ranges have three ports at most.
+    /// The step, with all port ranges reduced to at most three ports.
     pub(crate) fn narrowed(self) -> Self {
         let narrow = |rules: &mut Option<Vec<PolicyRule>>| {
             for port in rules.iter_mut().flatten().flat_map(|rule| rule.ports.iter_mut().flatten()) {
@@ -50,15 +50,14 @@ impl Step {
     }
 }
 
-/// A history: first the objects of a cluster in any order, then changes. `initial` is the number of the first.
+/// A history: `initial` events with a cluster's objects in any order, then changes.
 pub(crate) struct History {
-    /// What namespaces do that do not say whether they isolate.
+    /// The isolation of namespaces without an annotation.
     pub(crate) isolation: IngressIsolation,
     pub(crate) initial: usize,
     pub(crate) steps: Vec<Step>,
 }
 
-/// A random history.
 pub(crate) fn history(rng: &mut Rng) -> History {
     let isolation = if rng.chance(12) { IngressIsolation::DefaultDeny } else { IngressIsolation::ClusterDefault };
     let mut first = Vec::new();
@@ -79,7 +78,7 @@ pub(crate) fn history(rng: &mut Rng) -> History {
     for _ in 0..1 + rng.below(7) {
         first.push(Object::from(objects::policy(rng)));
     }
-    // Most clusters have NetworkPolicies alone.
+    // Most clusters have only NetworkPolicies.
     let tiers = rng.chance(40);
     if tiers {
         first.extend((0..1 + rng.below(4)).map(|_| Object::ClusterPolicy(cluster_policy::cluster_policy(rng))));
@@ -151,7 +150,7 @@ fn change(rng: &mut Rng, state: &State, past: &[Step]) -> Vec<Step> {
     }
 }
 
-/// A namespace is said to terminate, and its contents go in any order, as far as that is seen.
+/// A namespace terminates, and some of its contents are deleted, in any order.
 fn end(rng: &mut Rng, state: &State) -> Vec<Step> {
     let Some(namespace) = state.namespaces.values().nth(rng.below(objects::NAMESPACES.len())) else {
         return Vec::new();
@@ -167,7 +166,7 @@ fn end(rng: &mut Rng, state: &State) -> Vec<Step> {
     std::iter::once(first).chain(gone).map(Step::Event).collect()
 }
 
-/// A pod ends or goes, and another takes its addresses, in either order.
+/// A pod terminates or is deleted, and another pod takes its addresses, in either order.
 fn hand_over(rng: &mut Rng, state: &State, from: &PodName) -> Vec<Step> {
     let old = state.pods[from].clone();
     let to = objects::pod_name(rng);
@@ -192,21 +191,20 @@ fn hand_over(rng: &mut Rng, state: &State, from: &PodName) -> Vec<Step> {
     steps
 }
 
-/// The ends of flows in a state, and the services worth asking for.
+/// The addresses and services in a state that are worth probing.
 pub(crate) struct Probes {
     pods: [Vec<IpAddr>; 2],
     all: [Vec<IpAddr>; 2],
-    /// What the pods declare, by address.
+    /// The pods' declared ports, by address.
     declared: BTreeMap<IpAddr, Vec<(u8, u16)>>,
 }
 
-/// Protocols of flows: TCP most often, then UDP and SCTP, and some without ports: ICMP or ICMPv6 (0 stands for them), GRE,
-/// and the highest number.
+/// Protocols of flows: mostly TCP, then UDP, SCTP, and some without ports: ICMP or ICMPv6 (written 0), GRE, and the highest number.
 const PROTOCOLS: [u8; 12] = [6, 6, 6, 6, 17, 17, 17, 132, 132, 0, 47, 255];
 
 impl Probes {
-    /// Every address that somebody has or that begins, ends or borders a block, unless it has several owners. Without
-    /// `unbound`, pods on no node are left out: nobody looks after them.
+    /// Every address of an object, and every first, last or adjacent address of a block, unless several objects own it. Without `unbound`,
+    /// pods without a node are omitted, because no pipeline has rules for them.
     pub(crate) fn of(state: &State, unbound: bool) -> Self {
         let mut probes = Self { pods: Default::default(), all: Default::default(), declared: BTreeMap::new() };
         let mut seen = BTreeSet::new();
@@ -232,12 +230,11 @@ impl Probes {
         probes
     }
 
-    /// All ends.
     pub(crate) fn addresses(&self) -> impl Iterator<Item = IpAddr> {
         self.all.iter().flatten().copied()
     }
 
-    /// A random flow with a pod at one end at least, none when the state has no two ends.
+    /// A random flow with a pod at one end or both. `None` if the state has fewer than two ends.
     pub(crate) fn flow(&self, rng: &mut Rng) -> Option<Flow> {
         let family = usize::from(rng.chance(40));
         let (pods, all) = (&self.pods[family], &self.all[family]);
@@ -262,13 +259,13 @@ impl Probes {
     }
 }
 
-/// Objects in a random order.
+/// Returns the objects in a random order.
 pub(crate) fn shuffled(mut objects: Vec<Object>, seed: u64) -> Vec<Object> {
     Rng::new(seed).shuffle(&mut objects);
     objects
 }
 
-/// A name as the objects keep it.
+/// A name in the form that objects use.
 pub(crate) fn text(text: &str) -> Arc<str> {
     text.into()
 }

@@ -14,7 +14,7 @@ use super::{Rng, text};
 use crate::oracle::State;
 
 pub(crate) const NAMESPACES: [&str; 4] = ["x", "y", "z", "w"];
-/// Has pods and policies, but never an object.
+/// A namespace with pods and policies, but without an object.
 pub(crate) const UNKNOWN_NAMESPACE: &str = "w";
 pub(crate) const NODES: [&str; 3] = ["n1", "n2", "n3"];
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
@@ -28,7 +28,7 @@ pub(super) const SCOPE_LABELS: Vocabulary =
 
 const PORT_NAMES: [&str; 3] = ["web", "dns", "metrics"];
 const NUMBERS: [u16; 5] = [53, 80, 81, 8080, 9090];
-/// The ports of flows: those of pods and policies, their neighbours, and the ends of the range.
+/// The ports of flows: those of pods and policies, adjacent ports, and the ends of the range.
 pub(crate) const PORTS: [u16; 14] = [0, 1, 52, 53, 54, 79, 80, 81, 82, 443, 8080, 8081, 9090, 65_535];
 
 /// Addresses that no object of the generator has.
@@ -124,14 +124,14 @@ pub(crate) fn pod(rng: &mut Rng, name: &PodName) -> Pod {
         ports: container_ports(rng),
     };
     if host_network {
-        // Its node's first address, or one that the node's object does not tell.
+        // The first address of the pod's node, or one that the node's object lacks.
         let host = if rng.chance(60) { at + 1 } else { at + 11 };
         pod.addresses = vec![node_address(rng.chance(30), host)];
     }
     pod
 }
 
-/// Few points in time, so that some pods are as old as others.
+/// Few different times, so that some pods are of the same age.
 fn lifetime(rng: &mut Rng) -> Lifetime {
     let time = |rng: &mut Rng| Timestamp::parse(&format!("2026-01-01T00:00:0{}Z", rng.below(4)));
     let (terminating, running) = (rng.chance(10), rng.chance(80));
@@ -144,7 +144,7 @@ fn addresses(rng: &mut Rng, name: &PodName) -> Vec<IpAddr> {
     let own = NAMESPACES.iter().position(|one| **one == *name.namespace).unwrap_or(0) * 4
         + usize::from(name.name.as_bytes()[0] - b'a')
         + 1;
-    // Mostly its own, so that most addresses have one owner.
+    // Mostly the pod's own number, so that most addresses have one owner.
     let host = if rng.chance(85) { own } else { 1 + rng.below(20) };
     match rng.below(10) {
         0..5 => vec![pod_address(false, host), pod_address(true, host)],
@@ -192,7 +192,7 @@ pub(crate) fn policy(rng: &mut Rng) -> Policy {
         7 | 8 => (true, true),
         _ => (false, false),
     };
-    // The former version has ingress only.
+    // `extensions/v1beta1` has ingress only.
     let beta = rng.chance(20);
     Policy {
         subject: selector(rng, POD_LABELS, 40),
@@ -257,7 +257,7 @@ pub(super) fn port(rng: &mut Rng) -> PolicyPort {
     }
 }
 
-/// A block around an address that plays a part, and exceptions inside it that may nest.
+/// A block around an address in use, with exceptions inside it that may nest.
 pub(super) fn block(rng: &mut Rng) -> IpBlock {
     let v6 = rng.chance(40);
     let around = |rng: &mut Rng| match rng.below(5) {
@@ -278,7 +278,7 @@ pub(super) fn block(rng: &mut Rng) -> IpBlock {
     IpBlock { cidr, except }
 }
 
-/// The first and last addresses of the policies' blocks and exceptions, and those just outside.
+/// The first and last addresses of the policies' blocks and exceptions, and the addresses next to them.
 pub(crate) fn borders(state: &State) -> impl Iterator<Item = IpAddr> {
     let policies = state.policies.values();
     let rules = policies.flat_map(|policy| policy.ingress.iter().chain(&policy.egress)).flatten();

@@ -1,8 +1,7 @@
 //! Random numbers that are the same on every machine.
 #![allow(dead_code, reason = "each test file uses a part of this")]
 
-/// SplitMix64 (Steele, Lea, Flood: "Fast Splittable Pseudorandom Number Generators", 2014): enough for tests, and the
-/// same on every machine and in every version.
+/// SplitMix64 (Steele, Lea, Flood: "Fast Splittable Pseudorandom Number Generators", 2014), which gives the same numbers in every version.
 pub(crate) struct Rng(u64);
 
 impl Rng {
@@ -23,7 +22,7 @@ impl Rng {
         usize::try_from(self.next() % n as u64).unwrap()
     }
 
-    /// True in `percent` of a hundred cases.
+    /// True with a probability of `percent` percent.
     pub(crate) fn chance(&mut self, percent: usize) -> bool {
         self.below(100) < percent
     }

@@ -1,4 +1,4 @@
-//! Makes a failing history small, and prints it so that a person can read it.
+//! Reduces a failing history and prints it in readable form.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use bulkhead_control::object::{ClusterPolicy, NamespaceScope, Object, Peer, Pod,
 
 use super::Step;
 
-/// The smallest history found for which `fails` still holds, by leaving out steps and parts of objects.
+/// Removes steps and parts of objects while `fails` holds. Returns the smallest history found.
 pub(crate) fn shrink(mut steps: Vec<Step>, fails: impl Fn(&[Step]) -> bool) -> Vec<Step> {
     let mut chunk = steps.len().next_power_of_two();
     while chunk > 0 {
@@ -35,7 +35,7 @@ pub(crate) fn shrink(mut steps: Vec<Step>, fails: impl Fn(&[Step]) -> bool) -> V
     steps
 }
 
-/// The step with one part less, for each part that it can do without.
+/// Variants of the step, each without one of its optional parts.
 fn simpler(step: &Step) -> Vec<Step> {
     let apply = |object| Step::Event(Event::Apply(object));
     match step {
@@ -136,7 +136,7 @@ fn smaller_rules(rule: &PolicyRule) -> Vec<PolicyRule> {
     all
 }
 
-/// The history, a line a step.
+/// The history as text, one line per step.
 pub(crate) fn show(steps: &[Step]) -> String {
     let mut out = String::new();
     for step in steps {

@@ -1,4 +1,4 @@
-//! What two states say differently, against the oracle: each flow of each pair of ends, in both states.
+//! Tests the difference of two states with the oracle: each flow of each pair of ends, in both states.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -11,17 +11,17 @@ use super::{Reached, reachability};
 use crate::oracle::{Flow, Owner, State};
 use crate::random::{History, Probes, Rng, history, objects};
 
-/// Pairs of states that are compared.
+/// Compared pairs of states.
 const PAIRS: u64 = 120;
 
-/// Who an end is, in both states.
+/// The identity of an end in both states.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Who {
     Pod(PodName, bool),
     Address(IpAddr),
 }
 
-/// The deltas between two ends, looked up in what was found by sets.
+/// Returns the deltas between two ends.
 fn found<'a>(difference: &'a Difference, from: &Who, to: &Who) -> &'a [Delta] {
     let is_in = |joint: &Joint, who: &Who| match who {
         Who::Pod(name, v6) => joint.units.iter().any(|unit| unit.pod == *name && unit.before.is_ipv6() == *v6),
@@ -49,7 +49,7 @@ fn found<'a>(difference: &'a Difference, from: &Who, to: &Who) -> &'a [Delta] {
     pairs.next().map_or(&[], |pair| &difference.deltas()[pair.deltas])
 }
 
-/// The ends that both states have, with their addresses in each.
+/// The ends that exist in both states, with their addresses in each.
 fn ends(states: [&State; 2]) -> BTreeMap<Who, [IpAddr; 2]> {
     let pods = |state: &State| -> BTreeMap<Who, IpAddr> {
         let owned = |pod: &PodName, address: IpAddr| match state.owner(address) {
@@ -82,7 +82,7 @@ fn check_pair(seed: u64, reached: &mut Reached) {
     let mut rng = Rng::new(seed);
     let History { isolation, initial, steps } = history(&mut rng);
     let (old, before) = reachability(isolation, &steps[..initial]);
-    // Some pairs are close to each other.
+    // Some pairs differ little.
     let until = if seed.is_multiple_of(3) { (initial + 2).min(steps.len()) } else { steps.len() };
     let (new, after) = reachability(isolation, &steps[..until]);
     let of = |pipeline: &bulkhead_control::pipeline::Pipeline| Reachability::of(pipeline, pipeline.mirror().unwrap());

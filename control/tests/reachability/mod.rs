@@ -1,5 +1,5 @@
-//! The answers by sets against the oracle: whatever it says to a flow, the verdicts between the flow's ends say at its port, for the
-//! reason that it knows.
+//! Compares reachability by sets with the oracle: for each flow, the verdict between its ends at its port must be the same, for a reason
+//! that the oracle gives.
 
 mod difference;
 mod removal;
@@ -14,12 +14,12 @@ use super::{Reached, count};
 use crate::oracle::{Flow, Judgement, Owner, Side, State};
 use crate::random::{History, Probes, Rng, Step, history, shuffled};
 
-/// Clusters that are looked at, each after its whole history.
+/// Compared clusters, each after its whole history.
 const HISTORIES: u64 = 250;
-/// Flows that are asked of each: more find little new in clusters this small.
+/// Flows per cluster. More find little new in clusters this small.
 const FLOWS: usize = 500;
 
-/// What must be met, each this often at least.
+/// The situations that must be met, each with its minimum number of flows.
 const MUST_REACH: [(&str, u64); 22] = [
     ("ingress allowed by policy", 1_000),
     ("egress allowed by policy", 1_000),
@@ -61,7 +61,7 @@ fn reachability(isolation: IngressIsolation, steps: &[Step]) -> (State, Pipeline
     (state, pipeline)
 }
 
-/// Whether the decision is what the oracle says of the end, for a reason that it gives.
+/// Whether the decision and its reason agree with the oracle's judgement of this end.
 fn agrees(pipeline: &Pipeline, judged: &Judgement, direction: Direction, decision: Decision) -> bool {
     let origin = decision.origin.map(|id: OriginId| pipeline.origins().get(id).expect("a rule's origin has a meaning"));
     match (judged.side(direction), origin) {
@@ -90,7 +90,7 @@ fn check(state: &State, pipeline: &Pipeline, reachability: &Reachability, flow: 
     if same { Ok(judged) } else { Err(format!("the oracle says {judged:?}\nthe sets say {verdict:?}")) }
 }
 
-/// Whether the regions cover both families once, and the classes are whose the oracle says.
+/// Checks that the regions cover both families exactly once, and that the classes have the owners that the oracle names.
 fn check_regions(state: &State, reachability: &Reachability, probes: &Probes) {
     let mut next: [Option<std::net::IpAddr>; 2] = [Some([0; 4].into()), Some([0; 16].into())];
     for region in reachability.regions() {
@@ -141,7 +141,7 @@ fn verdicts_by_sets_are_the_oracles_at_every_port_for_its_reasons() {
     }
 }
 
-/// The ranges of one protocol are all its ports once, and change nothing where the sides do not.
+/// The ranges of a protocol cover each port once, and do not split where both sides' verdicts stay the same.
 #[test]
 fn the_ranges_of_each_protocol_are_disjoint_and_together_all_ports() {
     let mut ranges = 0;

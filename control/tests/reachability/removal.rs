@@ -1,4 +1,4 @@
-//! What can be removed without a verdict changing, against the slow truth: the state is compiled without it, and compared.
+//! Tests which rules and policies are removable without a change of verdicts, by compiling the state without them and comparing.
 
 use std::collections::BTreeMap;
 
@@ -14,14 +14,14 @@ use super::Reached;
 use crate::oracle::State;
 use crate::random::{History, Rng, Step, history};
 
-/// States that are looked at, each after its whole history.
+/// Compared states, each after its whole history.
 const STATES: u64 = 520;
-/// Rules of each state that are removed one by one: each costs a compilation.
+/// Rules removed one by one per state. Each costs a compilation.
 const RULES: usize = 10;
-/// Policies of each state that are removed one by one.
+/// Policies removed one by one per state.
 const POLICIES: usize = 3;
 
-/// A rule of the objects.
+/// A rule of an object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rule {
     policy: PolicyName,
@@ -94,11 +94,11 @@ fn compiled(mut pipeline: Pipeline, objects: Vec<Object>) -> Compiled {
     Compiled { pipeline, reachability }
 }
 
-/// A state with what is asked about it.
+/// A state under test.
 struct Asked {
     isolation: IngressIsolation,
     objects: Vec<Object>,
-    /// Compiled as the others are.
+    /// The objects, compiled without a removal.
     plain: Compiled,
 }
 
@@ -169,7 +169,7 @@ fn check_state(seed: u64, reached: &mut Reached) {
         add("a policy that changes nothing", told);
         add("a policy that changes something", !told);
     }
-    // One after the other, as long as nothing changes.
+    // Removes rules one after the other while nothing changes.
     let (mut gone, mut refused) = (Vec::new(), 0);
     for rule in &all {
         let alone = removal(rule).is_none_or(|removal| removals.is_harmless(&removal));

@@ -1,4 +1,4 @@
-//! A resolver that runs, and what it says in words that do not depend on ids.
+//! A running resolver, and its answers in a form without ids.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -11,12 +11,12 @@ use bulkhead_control::service::{
 };
 use serde_json::Value;
 
-/// What becomes of a connection.
+/// The treatment of a connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Told {
     pub(crate) action: &'static str,
     pub(crate) service: Option<String>,
-    /// The backends, and whether the source is rewritten for each.
+    /// The backends, each with whether the source address is rewritten.
     pub(crate) backends: BTreeMap<SocketAddr, bool>,
 }
 
@@ -36,7 +36,7 @@ pub(crate) fn told(resolver: &Resolver, decision: &Decision) -> Told {
     Told { action, service: decision.service.as_ref().map(ToString::to_string), backends }
 }
 
-/// A node's resolver in a cluster that may become another one.
+/// A node's resolver, in a cluster that may change into another one.
 pub(crate) struct Running {
     pub(crate) resolver: Resolver,
     inventory: Inventory,
@@ -59,13 +59,13 @@ impl Running {
         self.objects = objects;
     }
 
-    /// Changes the objects by what a sequence says.
+    /// Applies a sequence's change to the objects.
     pub(crate) fn change(&mut self, change: &Value, first: Option<&str>) {
         let objects = super::cases::changed(&self.objects, change, first);
         self.become_cluster(objects);
     }
 
-    /// The first packet of a connection, as the command line asks.
+    /// Judges the first packet of a connection, like the command line.
     pub(crate) fn ask(&self, from: IpAddr, to: IpAddr, port: Option<(Transport, u16)>) -> Told {
         let clients = Clients::new(self.resolver.node(), &self.settings, &self.objects);
         let decide = |resolver: &Resolver| told(resolver, &resolver.decide(clients.at(from, to), to, port).unwrap());
@@ -84,7 +84,7 @@ impl Running {
         self.ask(socket("src").ip(), to.ip(), Some((transport, to.port())))
     }
 
-    /// The backends that a packet of a sequence may be given.
+    /// The backends that may be chosen for a packet of a sequence.
     pub(crate) fn eligible(&self, packet: &Value) -> BTreeSet<String> {
         self.ask_packet(packet).backends.keys().map(ToString::to_string).collect()
     }
@@ -93,7 +93,7 @@ impl Running {
         self.ask_packet(packet).action
     }
 
-    /// The service port behind an address and port of TCP.
+    /// The service port of a TCP address and port.
     pub(crate) fn port_of(&self, text: &str) -> Option<(ServicePortId, &ResolvedPort)> {
         self.port_at(text, Transport::Tcp)
     }
@@ -108,7 +108,7 @@ impl Running {
         Some((id, self.resolver.port(id)?))
     }
 
-    /// Whether a session outlives a change: one of UDP does as long as its backend serves for the service port of its VIP.
+    /// Whether a session survives a change: a UDP session does while its backend serves the service port of its VIP.
     pub(crate) fn keeps_session(&self, session: &Value) -> bool {
         let text = |key: &str| session[key].as_str().unwrap();
         if text("protocol") != "UDP" {
@@ -123,7 +123,7 @@ impl Running {
         Tables::of(&self.resolver)
     }
 
-    /// As a packet of a case.
+    /// Judges the packet of a case.
     pub(crate) fn ask_case(&self, case: &Value) -> Told {
         let address = |value: &Value| value["ip"].as_str().unwrap().parse::<IpAddr>().unwrap();
         let (from, to) = (address(&case["client"]), address(&case["dst"]));
@@ -134,7 +134,7 @@ impl Running {
     }
 }
 
-/// What is known, without ids.
+/// The resolver's state without ids.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Tables {
     ports: BTreeMap<PortName, String>,
@@ -164,7 +164,7 @@ impl Tables {
     }
 }
 
-/// What is known by id, for what an event says that it changed.
+/// The resolver's state by id, to check which changes an event reports.
 pub(crate) struct Identities {
     ports: BTreeMap<ServicePortId, ResolvedPort>,
     backends: BTreeMap<BackendId, Backend>,
@@ -181,7 +181,7 @@ impl Identities {
         Self { ports, backends, vips, epoch: resolver.epoch() }
     }
 
-    /// Fails unless the changes name what differs, and of service ports and backends nothing else.
+    /// Fails unless the changes name all differences, and no other service ports and backends.
     pub(crate) fn check(&self, resolver: &Resolver, changes: &Changes, context: &str) {
         let after = Self::of(resolver);
         let shown = |port: &ResolvedPort| {
@@ -194,7 +194,7 @@ impl Identities {
         let expected: BTreeSet<_> = ids.into_iter().filter(differs).collect();
         let beyond = changes.ports.difference(&expected).filter(|id| self.ports.contains_key(id));
         assert!(expected.is_subset(&changes.ports), "ports {expected:?} {:?}\n{context}", changes.ports);
-        // One that came and went, or gave its id to another one just like it, may be told of.
+        // May also be reported: a service port that was added and removed, or whose id was reused for an equal one.
         assert!(beyond.count() <= changes.vips.len(), "ports {expected:?} {:?}\n{context}", changes.ports);
         let ids: BTreeSet<_> = self.backends.keys().chain(after.backends.keys()).copied().collect();
         let expected: BTreeSet<_> =
@@ -209,7 +209,7 @@ impl Identities {
         let expected: BTreeSet<_> = vips.into_iter().filter(|vip| self.vips.get(vip) != after.vips.get(vip)).collect();
         assert!(expected.is_subset(&changes.vips), "VIPs {expected:?} {:?}\n{context}", changes.vips);
         assert_eq!(after.epoch, self.epoch + u64::from(!changes.is_empty()), "{context}");
-        // Two backends never share an id, nor two service ports a backend.
+        // Backends never share an id, and service ports never share a backend.
         let all: usize = after.ports.values().map(|port| port.backends().len()).sum();
         assert_eq!((all, after.backends.len()), (resolver.backend_count(), all), "{context}");
         for (id, port) in &after.ports {

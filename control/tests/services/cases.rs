@@ -17,7 +17,7 @@ use super::asked::{Running, Told};
 pub(crate) struct Cases(Value);
 
 impl Cases {
-    /// The cases, none (with a printed reason) where the file is absent.
+    /// The cases. `None`, with a printed reason, if the file is absent.
     pub(crate) fn load() -> Option<Self> {
         let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/cases");
         let folder = env::var_os("BULKHEAD_CASES").map_or_else(beside, PathBuf::from);
@@ -38,7 +38,7 @@ impl Cases {
         self.0[key].as_array().unwrap()
     }
 
-    /// The defaults, overlaid by what the case says.
+    /// The defaults, overridden by the case's settings.
     pub(crate) fn settings(&self, case: &Value) -> Settings {
         let mut settings = self.0["defaults"].clone();
         for (key, value) in case["settings"].as_object().into_iter().flatten() {
@@ -47,7 +47,7 @@ impl Cases {
         Settings::parse("settings", &settings.to_string()).unwrap()
     }
 
-    /// The objects of the case's cluster, read as a file would be.
+    /// The objects of the case's cluster, read like a file.
     pub(crate) fn objects(&self, case: &Value) -> Vec<Object> {
         let cluster = self.0["objects"][case["objects"].as_str().unwrap()].as_object().unwrap();
         let items: Vec<&Value> = cluster.values().flat_map(|list| list.as_array().unwrap()).collect();
@@ -57,7 +57,7 @@ impl Cases {
     }
 }
 
-/// Holds what was found against a case. Returns the action.
+/// Compares a result with the case's expectation. Returns the action.
 pub(crate) fn check(case: &Value, found: &Told) -> &'static str {
     let expect = &case["expect"];
     let context = format!("case {} ({}): {}\nfound {found:?}", case["id"], case["objects"], case["why"]);
@@ -78,14 +78,14 @@ pub(crate) fn check(case: &Value, found: &Told) -> &'static str {
     found.action
 }
 
-/// All endpoints of the service port that a packet of a sequence goes to, chosen or not.
+/// All endpoints of a sequence packet's service port, eligible or not.
 pub(crate) fn endpoints_of(running: &Running, packet: &Value) -> BTreeSet<String> {
     let transport = Transport::from_name(packet["protocol"].as_str().unwrap()).unwrap();
     let (_, port) = running.port_at(packet["dst"].as_str().unwrap(), transport).unwrap();
     port.backends().iter().map(|&id| running.resolver.backend(id).socket().to_string()).collect()
 }
 
-/// The objects after what a sequence calls a change. `first` is the backend that its first packet was given.
+/// The objects after a sequence's change. `first` is the backend of its first packet.
 pub(crate) fn changed(objects: &[Object], change: &Value, first: Option<&str>) -> Vec<Object> {
     let mut objects = objects.to_vec();
     let (kind, value) = change.as_object().unwrap().iter().next().unwrap();
@@ -156,7 +156,7 @@ pub(crate) fn changed(objects: &[Object], change: &Value, first: Option<&str>) -
     objects
 }
 
-/// Adds an endpoint to the Service's slice; where there is none yet, one with the ports of the sequences' Service.
+/// Adds an endpoint to the Service's slice. If it has none, creates one with the ports of the sequences' Service.
 fn add_endpoint(objects: &mut Vec<Object>, new: Endpoint) {
     let slices = objects.iter_mut().filter_map(|object| match object {
         Object::EndpointSlice(slice) => Some(slice),

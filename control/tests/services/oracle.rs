@@ -1,4 +1,4 @@
-//! The slow truth: the rules for Services as they are written, read again for every question, with no table in between.
+//! The reference: applies the written rules for Services to the objects for every question, without tables.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -13,7 +13,7 @@ use bulkhead_control::service::{Client, NodePortAddresses, Place, Settings};
 use super::asked::Told;
 use super::random::NODE;
 
-/// All objects, each the latest of its name.
+/// All objects, each in its latest state.
 pub(crate) struct World {
     settings: Settings,
     services: BTreeMap<ObjectName, ClusterService>,
@@ -22,13 +22,13 @@ pub(crate) struct World {
     pub(crate) pods: Vec<Pod>,
 }
 
-/// What becomes of a connection, and by which rule.
+/// The treatment of a connection, and the rules that decide it.
 pub(crate) struct Expected {
     pub(crate) told: Told,
     rules: Vec<&'static str>,
 }
 
-/// What questions have reached, so that a test that reaches too little fails.
+/// The situations that questions met, so that a test with too little coverage fails.
 #[derive(Debug, Default)]
 pub(crate) struct Reached {
     actions: BTreeMap<&'static str, usize>,
@@ -99,7 +99,7 @@ impl World {
         }
     }
 
-    /// The events that make an empty world this one.
+    /// The events that lead from an empty world to this one.
     pub(crate) fn events(&self) -> Vec<Event> {
         let services = self.services.values().cloned().map(|service| Object::Service(service.into()));
         let slices = self.slices.values().cloned().map(|slice| Object::EndpointSlice(slice.into()));
@@ -121,7 +121,7 @@ impl World {
         service.proxy.as_deref() == wanted
     }
 
-    /// Every address, port and kind by which a port of a Service is reached in a family.
+    /// All kinds, addresses and ports by which clients reach a Service's port in one family.
     fn vips(&self, service: &ClusterService, port: &ServicePort) -> Vec<(u8, IpAddr, u16)> {
         let mut all = Vec::new();
         let has_family = |address: &IpAddr| service.cluster_ips.iter().any(|own| own.is_ipv4() == address.is_ipv4());
@@ -150,7 +150,7 @@ impl World {
         all
     }
 
-    /// The endpoints of a port of a Service in a family, by address and port.
+    /// The endpoints of a Service's port in one family, by address and port.
     fn endpoints(
         &self,
         service: &ClusterService,
@@ -192,7 +192,7 @@ impl World {
         all
     }
 
-    /// The cluster list.
+    /// The endpoints for the `Cluster` traffic policy.
     fn cluster(&self, all: &BTreeMap<SocketAddr, Endpoint>, rules: &mut Vec<&'static str>) -> BTreeSet<SocketAddr> {
         let ready: BTreeMap<&SocketAddr, &Endpoint> = all.iter().filter(|(_, one)| one.ready).collect();
         if ready.is_empty() {
@@ -234,7 +234,7 @@ impl World {
         ready.into_keys().copied().collect()
     }
 
-    /// The local list.
+    /// The endpoints for the `Local` traffic policy.
     fn local(all: &BTreeMap<SocketAddr, Endpoint>, rules: &mut Vec<&'static str>) -> BTreeSet<SocketAddr> {
         let here = || all.iter().filter(|(_, one)| one.node.as_deref() == Some(NODE));
         let ready: BTreeSet<_> = here().filter(|(_, one)| one.ready).map(|(socket, _)| *socket).collect();
@@ -250,7 +250,7 @@ impl World {
         draining
     }
 
-    /// What becomes of a new connection.
+    /// The treatment of a new connection.
     pub(crate) fn resolve(&self, client: Client, to: IpAddr, port: Option<(Transport, u16)>) -> Expected {
         let mut rules = Vec::new();
         let mut claims = Vec::new();
@@ -274,7 +274,7 @@ impl World {
             && claims.first().is_none_or(|((kind, ..), ..)| *kind > 3)
         {
             rules.push("host port");
-            // The pod's own connection would be one with itself.
+            // A pod's connection to its own host port needs source translation.
             let backends = [(socket, socket.ip() == client.address)].into();
             return Expected { told: Told { action: "dnat", service: None, backends }, rules };
         }
@@ -290,7 +290,7 @@ impl World {
         Expected { told, rules }
     }
 
-    /// The pod and port behind a host port of the node: of several pods' the oldest one's, then the first one's by name.
+    /// The pod and port behind a host port of the node. Of several pods, the oldest one has it, and of equally old ones the first by name.
     fn host_port(&self, to: IpAddr, port: Option<(Transport, u16)>) -> Option<SocketAddr> {
         let mut claims = Vec::new();
         for pod in self.pods.iter().filter(|pod| pod.node.as_deref() == Some(NODE)) {
@@ -378,7 +378,7 @@ impl World {
         ("pass", None, "not ours")
     }
 
-    /// The Service whose health is asked for at a port, and how many ready addresses of each family are on this node.
+    /// The Service whose health check uses this port, and its number of ready addresses of each family on this node.
     pub(crate) fn health(&self, port: u16) -> Option<(String, usize, usize)> {
         let mut all: Vec<&ClusterService> = self.services.values().filter(|service| self.is_ours(service)).collect();
         all.retain(|service| service.health_check_port == Some(port) && !service.cluster_ips.is_empty());

@@ -1,4 +1,4 @@
-//! Random Services, slices and nodes, and what happens to them: so few names, addresses and ports that everything meets.
+//! Random Services, slices, nodes and events, with few names, addresses and ports, so that they conflict.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use ipnet::IpNet;
 
 use super::Rng;
 
-/// The node that is asked about.
+/// The node whose resolver is tested.
 pub(crate) const NODE: &str = "n1";
 const NODES: [&str; 2] = [NODE, "n2"];
 const ZONES: [&str; 3] = ["a", "b", ""];
@@ -57,7 +57,7 @@ pub(crate) fn settings(rng: &mut Rng) -> Settings {
     }
 }
 
-/// Who asks.
+/// The clients of connections.
 pub(crate) fn clients() -> Vec<Client> {
     [
         ("10.244.1.1", Place::Pod),
@@ -75,7 +75,7 @@ pub(crate) fn clients() -> Vec<Client> {
     .collect()
 }
 
-/// What is asked for.
+/// The destination addresses of connections.
 pub(crate) fn addresses() -> Vec<IpAddr> {
     let mut all: Vec<&str> = [&CLUSTER_IPS[..], &CLUSTER_IPS_V6, &EXTERNAL_IPS[..3], &NODE_IPS].concat();
     all.extend(["10.96.9.9", "10.244.1.1", "8.8.8.8"]);
@@ -128,7 +128,7 @@ fn service(rng: &mut Rng, (namespace, name): (&str, &str)) -> ClusterService {
 }
 
 fn hints(rng: &mut Rng) -> Option<Box<Hints>> {
-    // Mostly whole, for one endpoint without hints switches them off.
+    // Mostly complete, because one endpoint without hints disables them.
     let texts = |all: Vec<&str>| all.into_iter().map(Arc::from).collect();
     let nodes = if rng.chance(50) { texts(some(rng, &NODES, 60)) } else { Vec::new() };
     let zones = if rng.chance(85) { texts(some(rng, &ZONES[..2], 65)) } else { Vec::new() };
@@ -137,7 +137,7 @@ fn hints(rng: &mut Rng) -> Option<Box<Hints>> {
 }
 
 fn slice(rng: &mut Rng, at: usize) -> EndpointSlice {
-    // Each slice stays in a namespace and passes from Service to Service there.
+    // Each slice stays in its namespace, but may change its Service.
     let namespace = ["x", "y"][at % 2];
     let pool: &[&str] = if rng.chance(70) { &ENDPOINTS } else { &ENDPOINTS_V6 };
     let has_hints = rng.chance(60);
@@ -186,7 +186,7 @@ fn node(rng: &mut Rng) -> Node {
     }
 }
 
-/// All pods that there are, of which some have host ports.
+/// All pods, some with host ports.
 pub(crate) fn pods(rng: &mut Rng) -> Vec<Pod> {
     ["a", "b", "c"]
         .into_iter()
@@ -226,7 +226,7 @@ fn pod(rng: &mut Rng, name: &str) -> Pod {
     }
 }
 
-/// A few events that come at once.
+/// A batch of one to five events.
 pub(crate) fn batch(rng: &mut Rng) -> Vec<Event> {
     (0..1 + rng.below(5)).map(|_| event(rng)).collect()
 }

@@ -1,8 +1,8 @@
-//! A Neutron server for tests: security groups, their rules, ports and tags, with the rules that the API has for them, and an evaluator
-//! that says what the groups let through.
+//! A Neutron server for tests: security groups, rules, ports and tags with the API's checks, and an evaluator of the traffic that the
+//! groups allow.
 //!
-//! It is written from the API reference ("OpenStack Networking API v2.0") and from what the reference server refuses, and knows none of
-//! the project's types: bodies are JSON. What it does not know it refuses, as the server does.
+//! It follows the API reference ("OpenStack Networking API v2.0") and the reference server's checks. It uses none of the project's types:
+//! bodies are JSON. Like the server, it refuses unknown attributes.
 #![allow(dead_code, clippy::unwrap_used, reason = "each test file uses a part of this; tests may panic")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,26 +11,26 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde_json::{Map, Value, json};
 
-/// Tags had so many characters before they had 255: what fits here fits all servers.
+/// The maximum number of characters in a tag of older servers. Newer ones allow 255.
 const MAX_TAG: usize = 60;
 const MAX_NAME: usize = 255;
 
-/// An answer: status and body.
+/// A response: status and body.
 pub(crate) type Answer = (u16, Value);
 
-/// See the module.
+/// The server's state.
 #[derive(Clone, Debug)]
 pub(crate) struct Neutron {
     pub(crate) groups: BTreeMap<String, Value>,
     pub(crate) ports: BTreeMap<String, Value>,
-    /// How many a project may have.
+    /// The project's quota of groups.
     pub(crate) max_groups: usize,
     pub(crate) max_rules: usize,
-    /// The most elements of a page, whatever is asked for.
+    /// The maximum number of elements per page, even if a request has a larger `limit`.
     pub(crate) page: usize,
-    /// What was done: method and path of each request that changed something.
+    /// The method and path of each request that changed something.
     pub(crate) changes: Vec<String>,
-    /// How many lists were asked for.
+    /// The number of list requests.
     pub(crate) lists: usize,
     given: u64,
 }
@@ -60,7 +60,7 @@ impl Neutron {
         format!("00000000-0000-4000-8000-{:012x}", self.given)
     }
 
-    /// Makes a port, as Kuryr does for a pod. Returns its ID.
+    /// Creates a port, as Kuryr does for a pod. Returns its ID.
     pub(crate) fn add_port(&mut self, addresses: &[IpAddr], groups: &[&str]) -> String {
         let id = self.id();
         let fixed: Vec<Value> =
@@ -73,7 +73,7 @@ impl Neutron {
         id
     }
 
-    /// Makes a group of somebody else. Returns its ID.
+    /// Creates a group that another tool owns. Returns its ID.
     pub(crate) fn add_group(&mut self, name: &str, rules: &[Value]) -> String {
         let id = self.id();
         let rules: Vec<Value> = rules
@@ -145,7 +145,7 @@ impl Neutron {
         found.truncate(limit);
         let mut answer = json!({ kind: found });
         if more {
-            // A name that nobody can resolve, as behind a proxy that the server does not know of.
+            // An unresolvable name, as from a server behind a proxy that it does not know.
             answer[format!("{kind}_links")] = json!([{"rel": "next", "href": "http://inside.invalid/next"}]);
         }
         (200, answer)
@@ -170,7 +170,7 @@ impl Neutron {
             return refused(409, "OverQuota", "Quota exceeded for resources: ['security_group_rule'].");
         }
         let id = self.id();
-        // What the server opens in every new group.
+        // The egress rules that the server adds to every new group.
         let rules: Vec<Value> = ["IPv4", "IPv6"]
             .iter()
             .map(|family| {
@@ -297,7 +297,7 @@ impl Neutron {
         self.groups.values().flat_map(|group| group["security_group_rules"].as_array().unwrap())
     }
 
-    /// What the groups let through now.
+    /// The traffic that the groups allow now.
     pub(crate) fn verdicts(&self) -> Verdicts {
         let members = |group: &str| -> Vec<IpNet> {
             let member = |port: &&Value| port["security_groups"].as_array().unwrap().iter().any(|of| of == group);
@@ -330,12 +330,12 @@ struct Rule {
     v4: bool,
     protocol: Option<u8>,
     ports: (u64, u64),
-    /// None for everybody.
+    /// `None` for all addresses.
     remote: Option<Vec<IpNet>>,
 }
 
 impl Verdicts {
-    /// Whether a connection's first packet passes at both its ends. An end that is no port lets everything through.
+    /// Whether both ends allow a connection's first packet. An end without a port allows everything.
     pub(crate) fn passes(&self, src: IpAddr, dst: IpAddr, protocol: u8, port: u16) -> bool {
         self.side(true, src, dst, protocol, port) && self.side(false, dst, src, protocol, port)
     }
@@ -379,12 +379,12 @@ fn pairs(port: &Value) -> impl Iterator<Item = IpNet> {
     })
 }
 
-/// The attributes when there are no others.
+/// The attributes. `None` if the value has unknown ones.
 fn only<'a>(value: &'a Value, known: &[&str]) -> Option<&'a Map<String, Value>> {
     value.as_object().filter(|map| map.keys().all(|key| known.contains(&&**key)))
 }
 
-/// Source: Neutron, `_validate_port_range`, `_validate_ip_prefix`, `_validate_ethertype_and_protocol`.
+/// Checks a rule. Source: Neutron, `_validate_port_range`, `_validate_ip_prefix`, `_validate_ethertype_and_protocol`.
 fn checked(rule: &Value) -> Result<(), (&'static str, String)> {
     let direction = rule["direction"].as_str().unwrap_or_default();
     let family = rule["ethertype"].as_str().unwrap_or_default();
@@ -420,7 +420,7 @@ fn checked(rule: &Value) -> Result<(), (&'static str, String)> {
     Ok(())
 }
 
-/// What makes two rules one. Source: Neutron, `_rule_to_key`.
+/// The key by which two rules are duplicates. Source: Neutron, `_rule_to_key`.
 fn key_of(rule: &Value) -> Vec<String> {
     let keys = [
         "direction",
@@ -445,7 +445,7 @@ fn key_of(rule: &Value) -> Vec<String> {
     keys.map(one).to_vec()
 }
 
-/// Undoes percent encoding.
+/// Decodes percent encoding.
 fn decoded(text: &str) -> String {
     let mut bytes = Vec::new();
     let mut rest = text.bytes();

@@ -1,12 +1,12 @@
-//! What the vswitches of a cluster do with a flow, by the tables that the pipeline published.
+//! The vswitches of a cluster: judges flows with the tables that the pipelines published.
 //!
 //! ```text
-//!  source pod or node --> its node's vswitch: the interface that has the destination, else the uplink
-//!                              | other node                                 `- local: one table, done
+//!  source pod or node --> its node's vswitch: the destination's interface, else the uplink
+//!                              | other node                       `- local: one table, done
 //!                              v
-//!                         the destination's node: the interface that has the destination
+//!                         the destination's node: the destination's interface
 //! ```
-//! Where policy is enforced at the source it is the interface of the source, and of what comes from elsewhere the uplink.
+//! If policy is enforced at the source, the source's interface counts, or the uplink for traffic from elsewhere.
 #![allow(dead_code, reason = "each test file uses a part of this")]
 
 use std::collections::BTreeMap;
@@ -22,15 +22,15 @@ use bulkhead_control::renderer::acl::{Attachment, EnforcedAt, Interface};
 
 use crate::oracle::{Flow, Owner, State};
 
-/// The pipelines of a cluster: one for all nodes, or one a node as in production.
+/// The pipelines of a cluster: one for all nodes, or one per node as in production.
 pub(crate) struct Vswitches {
     pipelines: BTreeMap<Arc<str>, Pipeline>,
 }
 
-/// The key of the pipeline that looks after all nodes; no node has this name.
+/// The key of the pipeline for all nodes. No node has this name.
 const ALL: &str = "*";
 
-/// What one table said to a flow.
+/// One table's verdict for a flow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hop {
     pub(crate) node: Arc<str>,
@@ -39,78 +39,76 @@ pub(crate) struct Hop {
     pub(crate) origin: Option<Origin>,
 }
 
-/// One interface: node, attachment and addresses, and its rules with what their origins mean.
+/// One interface: a text with node, attachment and addresses, and its rules with the meaning of their origins.
 pub(crate) type Enforced = (String, Vec<(Rule, Option<Origin>)>);
 
 impl Vswitches {
-    /// One pipeline in [`Scope::Cluster`].
     pub(crate) fn cluster() -> Self {
         Self::cluster_where(IngressIsolation::ClusterDefault)
     }
 
-    /// The same for a cluster whose namespaces isolate or not when they do not say.
+    /// As [`Self::cluster`], with the isolation of namespaces without an annotation.
     pub(crate) fn cluster_where(isolation: IngressIsolation) -> Self {
         Self { pipelines: [(ALL.into(), Pipeline::with_default_isolation(Scope::Cluster, isolation))].into() }
     }
 
-    /// A pipeline for each of the nodes.
+    /// One pipeline per node.
     pub(crate) fn nodes(names: &[&str]) -> Self {
         Self::nodes_where(names, IngressIsolation::ClusterDefault)
     }
 
-    /// The same for a cluster whose namespaces isolate or not when they do not say.
+    /// As [`Self::nodes`], with the isolation of namespaces without an annotation.
     pub(crate) fn nodes_where(names: &[&str], isolation: IngressIsolation) -> Self {
         let of = |name: &str| Pipeline::with_default_isolation(Scope::Node(name.into()), isolation);
         Self { pipelines: names.iter().map(|name| ((*name).into(), of(name))).collect() }
     }
 
-    /// A pipeline for each of the nodes that enforces policy at the source.
+    /// One pipeline per node that enforces policy at the source.
     pub(crate) fn nodes_at_source(names: &[&str]) -> Self {
         Self::nodes_at_source_where(names, IngressIsolation::ClusterDefault)
     }
 
-    /// The same for a cluster whose namespaces isolate or not when they do not say.
+    /// As [`Self::nodes_at_source`], with the isolation of namespaces without an annotation.
     pub(crate) fn nodes_at_source_where(names: &[&str], isolation: IngressIsolation) -> Self {
         let of = |name: &str| Pipeline::at_source(name.into(), isolation);
         Self { pipelines: names.iter().map(|name| ((*name).into(), of(name))).collect() }
     }
 
-    /// A pipeline for each of the nodes, whose tables another engine makes.
+    /// One pipeline per node, with a chosen engine.
     pub(crate) fn nodes_by(names: &[&str], isolation: IngressIsolation, engine: Engine) -> Self {
         let of = |name: &str| Pipeline::with_engine(Scope::Node(name.into()), isolation, engine);
         Self { pipelines: names.iter().map(|name| ((*name).into(), of(name))).collect() }
     }
 
-    /// The same with audited policies, and those that say nothing as `default` has it.
+    /// As [`Self::nodes_by`], with auditing. `default` applies to policies without an annotation.
     pub(crate) fn nodes_auditing(names: &[&str], engine: Engine, default: Enforcement) -> Self {
         let isolation = IngressIsolation::ClusterDefault;
         let of = |name: &str| Pipeline::with_engine(Scope::Node(name.into()), isolation, engine).auditing(default);
         Self { pipelines: names.iter().map(|name| ((*name).into(), of(name))).collect() }
     }
 
-    /// The same as one pipeline of all nodes.
+    /// One pipeline for all nodes, with auditing.
     pub(crate) fn cluster_auditing(default: Enforcement) -> Self {
         Self { pipelines: [(ALL.into(), Pipeline::new(Scope::Cluster).auditing(default))].into() }
     }
 
-    /// The pipelines.
     pub(crate) fn pipelines(&self) -> impl Iterator<Item = &Pipeline> {
         self.pipelines.values()
     }
 
-    /// Whether a pod without a node is looked after.
+    /// Whether pods without a node get rules.
     pub(crate) fn know_the_unbound(&self) -> bool {
         self.pipelines.contains_key(ALL)
     }
 
-    /// Takes in one event, everywhere.
+    /// Applies one event to all pipelines.
     pub(crate) fn apply(&mut self, event: &Event) {
         for pipeline in self.pipelines.values_mut() {
             pipeline.apply(event.clone()).unwrap();
         }
     }
 
-    /// Makes the objects the whole state, everywhere.
+    /// Replaces the whole state of all pipelines.
     pub(crate) fn resync(&mut self, objects: &[Object]) {
         for pipeline in self.pipelines.values_mut() {
             pipeline.resync(objects.to_vec()).unwrap();
@@ -121,18 +119,18 @@ impl Vswitches {
         self.pipelines.get(node).or_else(|| self.pipelines.get(ALL)).expect("the node is in the scope")
     }
 
-    /// How often each node's tables were published.
+    /// The generation of each node's tables.
     pub(crate) fn generations(&self) -> Vec<(Arc<str>, u64)> {
         let all = self.pipelines.values().flat_map(Pipeline::all_node_tables);
         all.map(|tables| (tables.node.clone(), tables.generation)).collect()
     }
 
-    /// The tables that the flow meets, in order, up to the first that denies it.
+    /// The verdicts of the tables that judge the flow, in order, up to the first that denies it.
     pub(crate) fn hops(&self, state: &State, flow: &Flow, origins: bool) -> Vec<Hop> {
         self.hops_by(false, state, flow, origins)
     }
 
-    /// The same, where `is_full` by the tables of all policies, audited ones included.
+    /// As [`Self::hops`]. With `is_full`, by the tables of all policies, audited ones included.
     pub(crate) fn hops_by(&self, is_full: bool, state: &State, flow: &Flow, origins: bool) -> Vec<Hop> {
         let node_of = |owner: Owner<'_>| match owner {
             Owner::Pod(pod) => Some(pod.node.clone().unwrap_or_else(|| UNBOUND.into())),
@@ -141,14 +139,14 @@ impl Vswitches {
         };
         let (from, to) = (node_of(state.owner(flow.src)), node_of(state.owner(flow.dst)));
         let mut hops: Vec<Hop> = from.iter().filter_map(|node| self.hop(is_full, node, flow, origins)).collect();
-        let through = hops.iter().all(|hop| hop.action == Action::Allow);
-        if let Some(to) = to.filter(|_| through).filter(|to| Some(to) != from.as_ref()) {
+        let passes = hops.iter().all(|hop| hop.action == Action::Allow);
+        if let Some(to) = to.filter(|_| passes).filter(|to| Some(to) != from.as_ref()) {
             hops.extend(self.hop(is_full, &to, flow, origins));
         }
         hops
     }
 
-    /// None when nothing was ever published for the node: it then has no pods and nothing to say.
+    /// `None` if nothing was ever published for the node, which then has no pods.
     fn hop(&self, is_full: bool, node: &Arc<str>, flow: &Flow, origins: bool) -> Option<Hop> {
         let pipeline = self.pipeline(node);
         let tables = pipeline.node_tables(node)?;
@@ -166,7 +164,7 @@ impl Vswitches {
             audit.tables.tables[own.expect("the same interfaces").table].tables.clone()
         });
         let table = full.as_ref().unwrap_or(&tables.tables[interface.table].tables);
-        // The source port must not matter: an arbitrary one that follows from the flow.
+        // Any source port must give the same verdict. This one depends on the flow.
         let src_port = flow.port.wrapping_mul(40_503) ^ u16::from(flow.protocol);
         let verdict = table.lookup(&Key::new(flow.src, flow.dst, flow.protocol, src_port, flow.port));
         let origin = match origins {
@@ -177,13 +175,13 @@ impl Vswitches {
         Some(Hop { node: node.clone(), exit, action: verdict.action(), origin })
     }
 
-    /// Whether every table that the flow meets lets it through.
+    /// Whether every table that judges the flow allows it.
     pub(crate) fn allow(&self, state: &State, flow: &Flow) -> bool {
         self.hops(state, flow, false).iter().all(|hop| hop.action == Action::Allow)
     }
 
-    /// All that is enforced, with meanings in place of numbers that depend on the history. A node without pods is left
-    /// out, for whether it was ever heard of depends on the history too.
+    /// The rules of all interfaces, with the origins' meanings instead of their numbers, which depend on the history. Nodes without pods
+    /// are omitted, because whether they are known also depends on the history.
     pub(crate) fn enforced(&self) -> Vec<Enforced> {
         let mut all = Vec::new();
         for pipeline in self.pipelines.values() {

@@ -1,5 +1,4 @@
-//! A batch is one change: whatever the events and however they are cut into batches, the end is the same, and what is told
-//! of sets on the way leads there.
+//! Random events give the same state for every division into batches, and the deltas of sets lead to that state.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -14,7 +13,7 @@ use crate::object::{ContainerPort, PolicyPort, Transport};
 use crate::renderer::BoxError;
 use crate::selector::Selector;
 
-/// Keeps nothing but what transactions tell.
+/// A renderer that keeps only the contents of transactions.
 #[derive(Default)]
 struct Listener {
     sets: SetMirror,
@@ -55,7 +54,7 @@ impl Renderer for Listener {
 }
 
 impl Listener {
-    /// Every set that a rule names is there, and no other.
+    /// Checks that every set named by a rule exists.
     fn check(&self) {
         let rules = self.endpoints.values().flat_map(|endpoint| endpoint.rules.lists()).flat_map(|list| &list.rules);
         for rule in rules {
@@ -73,7 +72,7 @@ fn any_port() -> impl Strategy<Value = PolicyPort> {
     ]
 }
 
-/// As [`any_event`], with port names, blocks, both families, pods that end, and addresses that pods share.
+/// As [`any_event`], also with port names, blocks, both families, terminated pods and shared addresses.
 fn any_richer_event() -> impl Strategy<Value = Event> {
     let role = || prop_oneof![Just("role=a"), Just("role=b"), Just("role=c")];
     let ns = || prop_oneof![Just("x"), Just("y")];
@@ -136,7 +135,7 @@ fn batches_of_any_size_end_where_one_batch_and_a_fresh_start_end_and_the_deltas_
         let listener = batched.register(Listener::default());
         for batch in &batches {
             batched.apply_batch(batch.iter().cloned()).unwrap();
-            // The book's members and the cache's addresses are one account of every set, the deltas another.
+            // Two accounts of every set: the book with the cache, and the deltas.
             let told = batched.renderer(listener);
             told.check();
             let mirrored: BTreeMap<_, _> = told.sets.sets().map(|(set, members)| (set, members.clone())).collect();
@@ -154,7 +153,7 @@ fn batches_of_any_size_end_where_one_batch_and_a_fresh_start_end_and_the_deltas_
         let end = enforced(&batched);
         prop_assert_eq!(&end, &enforced(&at_once), "at once");
         prop_assert_eq!(&end, &enforced(&fresh), "from scratch");
-        // A resync says the same again: nothing is published, and the sets have the same identities.
+        // A resync without changes publishes nothing and keeps the sets' identities.
         let generations = |pipeline: &Pipeline| -> Vec<u64> {
             pipeline.all_node_tables().iter().map(|tables| tables.generation).collect()
         };
@@ -162,7 +161,7 @@ fn batches_of_any_size_end_where_one_batch_and_a_fresh_start_end_and_the_deltas_
         batched.render_all().unwrap();
         prop_assert_eq!(before, generations(&batched));
         prop_assert_eq!(&sets, &batched.renderer(listener).sets);
-        // What came goes again, and nothing stays behind.
+        // After the deletion of all objects, no set, endpoint or table is left.
         let cache = batched.cache();
         let pods = cache.pods().map(|(_, pod)| Event::DeletePod(pod.name.clone()));
         let all: Vec<_> = pods.chain(cache.policies().keys().cloned().map(Event::DeletePolicy)).collect();
@@ -191,7 +190,7 @@ fn a_batch_that_changes_nothing_in_the_end_tells_and_publishes_nothing() {
     let mut pipeline = cluster(objects);
     let listener = pipeline.register(Listener::default());
     let before = pipeline.node_tables("n1").unwrap();
-    // A remote peer and a local pod restart, a policy is replaced by itself, and a label comes and goes.
+    // A remote peer and a local pod restart, a policy is deleted and created again, and a label is added and removed.
     pipeline
         .apply_batch([
             Event::DeletePod(name("default/backend2")),
@@ -232,7 +231,7 @@ fn a_batch_is_published_once_and_a_table_that_no_event_concerns_is_the_one_of_be
 
 #[test]
 fn a_renderer_that_fails_is_named_and_makes_up_for_it_with_the_next_change() {
-    /// Says what it was given, and fails while it is told to.
+    /// Reports the size of each transaction, and fails on request.
     struct Fails(mpsc::Sender<usize>, mpsc::Receiver<()>);
     impl Renderer for Fails {
         fn name(&self) -> String {

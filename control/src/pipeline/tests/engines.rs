@@ -1,4 +1,4 @@
-//! `engine: auto`: the state chooses, with each batch, and nobody notices but by the figures.
+//! `engine: auto`: each batch may change the engine, and verdicts stay the same.
 
 use std::net::Ipv4Addr;
 
@@ -8,7 +8,6 @@ use crate::object::{Enforcement, Policy};
 
 const DB: &str = "10.244.1.2";
 
-/// Remote backend number `at`.
 fn backend(at: usize) -> Object {
     let address = Ipv4Addr::from(0x0a50_0000 + u32::try_from(at).unwrap());
     pod(&format!("default/remote-{at}"), &address.to_string(), "n2", "role=backend")
@@ -29,7 +28,7 @@ fn automatic() -> Pipeline {
     pipeline
 }
 
-/// Backends come in, the frontend does not; and which engine says so.
+/// Checks that backends reach the database and the frontend does not. Returns the engine.
 fn check(pipeline: &Pipeline) -> Engine {
     let passes = |from: &str| allowed(pipeline, "n1", &tcp(from, DB, 6379));
     assert_eq!(["10.244.1.3", "10.244.1.4"].map(passes), [false, true]);
@@ -70,7 +69,7 @@ fn a_state_that_comes_as_a_whole_is_taken_by_the_engine_that_suits_it() {
     let all: Vec<Object> = redis().into_iter().chain([allow_backend()]).chain((0..MANY).map(backend)).collect();
     pipeline.resync(all.clone()).unwrap();
     assert_eq!(check(&pipeline), Engine::Identity);
-    // Somebody says so, or leaves it to the state again.
+    // A fixed engine, and back to automatic choice.
     for (choice, engine) in [
         (Choice::Fixed(Engine::Acl), Engine::Acl),
         (Choice::Auto, Engine::Identity),
@@ -81,7 +80,7 @@ fn a_state_that_comes_as_a_whole_is_taken_by_the_engine_that_suits_it() {
     }
     pipeline.resync(redis().into_iter().chain([allow_backend()])).unwrap();
     assert_eq!(check(&pipeline), Engine::Identity, "what somebody has said stays");
-    // Policies of other nodes' pods are none of this node's business.
+    // Policies of other nodes' pods do not count.
     let elsewhere = policy("default/p", "role=web", Some(vec![from_pods("default", "role=backend", None)]), None);
     let mut other = Pipeline::new(Scope::Node("n1".into()));
     other.choose(Choice::Auto).unwrap();
@@ -130,7 +129,7 @@ fn what_is_audited_is_told_by_the_engine_that_is_in_force() {
     assert!(pipeline.audit_tables("n1").is_none());
     pipeline.enforce(Some(Enforcement::Enforce)).unwrap();
     assert_eq!(told(&pipeline), Engine::Identity);
-    // The first audited policy comes with what changes the engine.
+    // The first audited policy arrives in the batch that changes the engine.
     let mut pipeline = automatic();
     pipeline = pipeline.auditing(Enforcement::Enforce);
     pipeline.apply_batch((0..MANY - 2).map(remote).chain([Event::Apply(audited)])).unwrap();

@@ -1,6 +1,6 @@
-//! Whatever comes and goes, what is remembered depends on what there is, not on what there was.
+//! The pipeline's memory depends on the present state, not on the number of past events.
 //!
-//! The long test prints the memory of the process on its way: `cargo xtask growth [EVENTS]`.
+//! The long test prints the memory of the process as it runs: `cargo xtask growth [EVENTS]`.
 
 use std::net::Ipv4Addr;
 use std::time::Instant;
@@ -8,14 +8,14 @@ use std::time::Instant;
 use super::*;
 use crate::object::{ContainerPort, PolicyPort, Transport};
 
-/// How many things of each kind a pipeline remembers.
+/// Counts of the things that a pipeline remembers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Held {
-    /// Sets, lists and nodes that somebody has been told of, and pods of which they have.
+    /// Sets, lists and nodes of the renderer, and pods of the pipeline.
     told: [usize; 4],
-    /// Groups, port names, blocks and selectors of nodes in use.
+    /// Groups, port names, blocks and node selectors in use.
     book: usize,
-    /// Numbers with a meaning, of rules, of what decides tables, and of sets that are shared.
+    /// Origins, interned inputs of tables, and shared sets.
     interned: [usize; 3],
 }
 
@@ -29,7 +29,7 @@ fn held(pipeline: &Pipeline) -> Held {
     }
 }
 
-/// SplitMix64.
+/// SplitMix64, a random number generator.
 struct Random(u64);
 
 impl Random {
@@ -44,11 +44,11 @@ impl Random {
 
 const NAMESPACES: u32 = 8;
 const NODES: u32 = 5;
-/// Places for pods and for policies: whoever comes to one that is taken has the other one gone.
+/// Numbers of slots for pods and policies. A new object in a slot deletes the previous one.
 const PODS: u32 = 120;
 const POLICIES: u32 = 24;
 
-/// A cluster in which nothing stays: names are never used again, as those of deployments' pods.
+/// A cluster whose objects change all the time. No name is used twice, as with pods of Deployments.
 struct Churn {
     random: Random,
     given: u64,
@@ -67,7 +67,7 @@ impl Churn {
         all[self.random.below(u32::try_from(all.len()).unwrap()) as usize]
     }
 
-    /// The next events: one comes, and what was in its place goes.
+    /// The next events: a new object, after the deletion of the previous one in its slot.
     fn next(&mut self) -> Vec<Event> {
         self.given += 1;
         let (given, kind) = (self.given, self.random.below(20));
@@ -75,7 +75,7 @@ impl Churn {
             0..12 => {
                 let at = self.random.below(PODS);
                 let (place, name) = (at as usize, format!("ns{}/p{given}", self.random.below(NAMESPACES)));
-                // Two places have each address, so that pods quarrel about it.
+                // Each address has two slots, so that pods contest it.
                 let address = Ipv4Addr::from(0x0a00_0001 + at / 2 * 2 + self.random.below(2)).to_string();
                 let node = format!("n{}", self.random.below(2));
                 let app = self.one_of(&["app=a", "app=b", "app=c,tier=x"]);
@@ -103,7 +103,7 @@ impl Churn {
             18 => vec![Event::DeleteNamespace(format!("ns{}", self.random.below(NAMESPACES)).into())],
             _ => {
                 let place = self.random.below(NODES) as usize;
-                // The nodes that pods are on, and others that come and go.
+                // Nodes 0 and 1 have pods; the others are replaced under new names.
                 let name = if place < 2 { format!("n{place}") } else { format!("other{given}") };
                 let address = format!("192.168.{place}.{}", 1 + self.random.below(3));
                 let gone = self.nodes[place].replace(Event::DeleteNode(name.as_str().into()));
@@ -138,7 +138,7 @@ impl Churn {
         PolicyRule { peers, ports }
     }
 
-    /// Everything goes.
+    /// Deletes all objects.
     fn end(self) -> Vec<Event> {
         let namespaces = (0..NAMESPACES).map(|at| Event::DeleteNamespace(format!("ns{at}").into()));
         let places = self.policies.into_iter().chain(self.pods).chain(self.nodes);
@@ -146,7 +146,7 @@ impl Churn {
     }
 }
 
-/// Applies so many events in batches of up to 16, calls `look` now and then, and lets everything go.
+/// Applies at least `events` events in batches, calls `look` after every `every` events, and deletes all objects at the end.
 fn churn(pipeline: &mut Pipeline, events: u64, every: u64, mut look: impl FnMut(u64, &Pipeline)) {
     let mut churn = Churn::new();
     let (mut done, mut next) = (0, every);
@@ -192,10 +192,10 @@ fn after_fifty_thousand_events_no_more_is_remembered_than_there_is() {
         };
         let (first, second) = most.split_at(most.len() / 2);
         let (first, second) = (half(first), half(second));
-        // Sets that are large enough to be shared there are none.
+        // No set is large enough to be shared.
         assert!(first[..7].iter().all(|&most| most > 0), "{scope:?} {first:?}");
         assert!(first.iter().zip(second).all(|(&a, b)| b <= a + a / 4 + 8), "{scope:?} {first:?} {second:?}");
-        // Sets, lists, pods and nodes are gone with the last event, whatever was swept when.
+        // Sets, lists, pods and nodes are removed with the last event, independent of sweeps.
         let end = held(&pipeline);
         assert_eq!((end.told, end.book), (empty.told, empty.book), "{scope:?}");
         assert!(pipeline.acl().unwrap().holds_nothing());
@@ -203,7 +203,7 @@ fn after_fifty_thousand_events_no_more_is_remembered_than_there_is() {
     }
 }
 
-/// Memory of the process in KiB.
+/// Resident memory of the process, in KiB.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -227,7 +227,7 @@ fn memory_does_not_grow_with_the_number_of_events() {
         );
         all.push(resident);
     });
-    // The first quarter fills what is kept for a while: the names of rules that are gone.
+    // The first quarter fills the memory of deleted rules' names.
     let quarter = all.len() / 4;
     let most = |of: &[u64]| of.iter().copied().max().unwrap_or(0);
     let (early, late) = (most(&all[..2 * quarter]), most(&all[2 * quarter..]));

@@ -1,4 +1,4 @@
-//! What an event costs, in counted steps: what changed, not what there is.
+//! The cost of an event, in counted steps, depends on the change and not on the state's size.
 
 use bulkhead_classifier::{Addresses, PartedSet};
 
@@ -30,7 +30,7 @@ fn all_pods() -> Option<Vec<Peer>> {
     Some(vec![Peer::Pods(PodPeer { namespaces, pods: Selector::everything() })])
 }
 
-/// A node with one pod, and many pods elsewhere that declare `http`.
+/// A node with one pod, and many pods on other nodes that declare `http`.
 fn large(policies: Vec<Object>) -> Pipeline {
     let mut objects = vec![namespace("x", ""), pod("x/a", "192.168.0.1", "n", "")];
     objects.extend((0..100).map(|at| namespace(&format!("n{at}"), "")));
@@ -66,10 +66,10 @@ fn a_pod_event_visits_the_pod_alone_where_port_names_may_be_anybodys() {
     let back = cost(&mut pipeline, Event::Apply(with_port(last, 8081)));
     assert!(!allowed(&pipeline, "n", &key(8080)) && allowed(&pipeline, "n", &key(8081)));
     for work in [gone, back] {
-        // The name's other number is a new set, which the policies have to name.
+        // The name's second number is a new set, which the policies must name.
         assert_eq!((work.pods, work.policies <= 3), (1, true));
-        // One part of what is the same set four times: the addresses of the group, and of the name in the group, anywhere,
-        // and in the block. Then one of the pods with the other number.
+        // One part of four equal sets: the addresses of the group, and of the port name in the group, on all pods, and in the block. Then
+        // the one pod with the second number.
         assert!(work.intervals <= PART as u64 + 4, "{work:?}");
     }
 }
@@ -120,7 +120,7 @@ fn a_pod_that_no_group_has_costs_nothing_but_the_look_at_it() {
     assert_eq!(work, Work { pods: 1, intervals: 0, policies: 0 });
 }
 
-/// A pipeline whose node has large tables at its exit and at its pod, and what is to be asked of them.
+/// A pipeline whose node has large tables at its exit and its pod.
 fn with_large_tables() -> Pipeline {
     let policies = (0..3).map(|at| {
         let rule = |ports| PolicyRule { peers: all_pods(), ports };

@@ -37,7 +37,7 @@ enum Next {
     /// The installed rules with changes.
     Changed { source: (Arc<Table>, Vec<IpAddr>), requests: Vec<SessionRequest>, widths: Vec<(Pair, bool)> },
     /// Newly encoded rules.
-    Anew(Installed),
+    New(Installed),
 }
 
 impl Installed {
@@ -164,7 +164,7 @@ impl<T: SessionTarget> SessionRenderer<T> {
             match next {
                 Next::Kept => {}
                 Next::Changed { requests: of_scope, .. } => requests.extend_from_slice(of_scope),
-                Next::Anew(new) => requests.extend(requests_between(old, &new.rules)),
+                Next::New(new) => requests.extend(requests_between(old, &new.rules)),
             }
         }
         for (_, gone) in installed.iter().filter(|(scope, _)| !next.contains_key(scope)) {
@@ -190,7 +190,7 @@ impl<T: SessionTarget> SessionRenderer<T> {
                         };
                     }
                 }
-                Next::Anew(new) => drop(installed.insert(scope, new)),
+                Next::New(new) => drop(installed.insert(scope, new)),
             }
         }
         self.installed = Some(installed);
@@ -223,7 +223,7 @@ impl<T: SessionTarget> SessionRenderer<T> {
                     let Encoded { rules, wide } = encode(scope, &table.rules, &own, left)
                         .ok_or(SessionError::TooManyRules { limit: self.limit })?;
                     let size = rules.len();
-                    (Next::Anew(Installed { source: Some((table.clone(), own)), rules, wide }), size)
+                    (Next::New(Installed { source: Some((table.clone(), own)), rules, wide }), size)
                 }
             };
             left = left.checked_sub(size).ok_or(SessionError::TooManyRules { limit: self.limit })?;

@@ -74,8 +74,8 @@ fn commit(cache: &mut RendererCache, orientation: Orientation, updates: &[Update
     let mut fresh = RendererCache::new(orientation, super::MAX_TUPLES);
     let pods = cache.state().pods().iter().map(|(name, lists)| (name.clone(), Some(lists.clone())));
     fresh.stage(true, pods.collect()).unwrap().commit();
-    let anew = Stack::of(fresh.state());
-    assert_eq!((&anew.locals, &anew.global), (&now.locals, &now.global), "step by step equals a fresh start");
+    let restarted = Stack::of(fresh.state());
+    assert_eq!((&restarted.locals, &restarted.global), (&now.locals, &now.global), "step by step equals a fresh start");
     let names = |cache: &RendererCache| -> Vec<(Arc<Table>, BTreeSet<PodName>)> {
         cache.state().tables().into_iter().map(|(table, pods)| (table.clone(), pods.clone())).collect()
     };

@@ -271,9 +271,9 @@ fn scenario_8_after_resuming_from_dumped_tables_only_the_difference_is_published
             stack.apply(&changes);
             let mut fresh = cache(orientation);
             fresh.stage(true, whole_state).unwrap().commit();
-            let (now, anew) = (Stack::of(after.state()), Stack::of(fresh.state()));
+            let (now, restarted) = (Stack::of(after.state()), Stack::of(fresh.state()));
             assert_eq!((&stack.locals, &stack.global), (&now.locals, &now.global));
-            assert_eq!((&now.locals, &now.global), (&anew.locals, &anew.global));
+            assert_eq!((&now.locals, &now.global), (&restarted.locals, &restarted.global));
             commit(&mut after, orientation, &[(pod(1), None)]);
         }
     }

@@ -58,7 +58,8 @@ const AGAIN: Duration = Duration::from_secs(1);
 
 /// Removes the nftables table. Returns whether it existed.
 ///
-/// # Errors If a process enforces policy in this network namespace, or nft fails.
+/// # Errors
+/// If a process enforces policy in this network namespace, or nft fails.
 pub(super) fn cleanup() -> anyhow::Result<bool> {
     let _ownership = kernel::Ownership::take()?;
     kernel::remove()
@@ -66,7 +67,8 @@ pub(super) fn cleanup() -> anyhow::Result<bool> {
 
 /// Enforces policy until a signal stops the process.
 ///
-/// # Errors If nftables is unusable, the state cannot be loaded, or the system refuses a resource.
+/// # Errors
+/// If nftables is unusable, the state cannot be loaded, or the system refuses a resource.
 pub(super) fn start(config: Config, args: &Run) -> anyhow::Result<ExitCode> {
     check()?;
     if let Some(path) = &args.ready_file {

@@ -118,7 +118,8 @@ async fn counters() -> Result<Vec<Counter>, Failure> {
 
 /// Starts to serve the admin socket and the metrics.
 ///
-/// # Errors If the metrics address cannot be bound, or the thread cannot be started.
+/// # Errors
+/// If the metrics address cannot be bound, or the thread cannot be started.
 pub(super) fn start(
     config: &AdminConfig,
     told: Arc<Mutex<Told>>,

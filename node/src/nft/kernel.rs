@@ -27,7 +27,8 @@ pub(super) struct Ownership(#[expect(dead_code, reason = "it is what holds the n
 impl Ownership {
     /// Takes the ownership.
     ///
-    /// # Errors If another process has it.
+    /// # Errors
+    /// If another process has it.
     pub(super) fn take() -> anyhow::Result<Self> {
         let name = SocketAddr::from_abstract_name("bulkhead-nftables")?;
         match UnixListener::bind_addr(&name) {
@@ -42,7 +43,8 @@ impl Ownership {
 
 /// Runs an nft script in one transaction.
 ///
-/// # Errors If nft is missing or refuses the script. The ruleset is then unchanged.
+/// # Errors
+/// If nft is missing or refuses the script. The ruleset is then unchanged.
 pub(super) fn run(script: &str) -> anyhow::Result<()> {
     nft(&["-f", "-"], script).map(drop)
 }
@@ -69,7 +71,8 @@ pub(super) fn wait_for_packets() {
 
 /// Makes a change in one transaction. Changes of set elements go over netlink: nft takes longer to parse them than the kernel to load them.
 ///
-/// # Errors As for [`run`].
+/// # Errors
+/// As for [`run`].
 pub(super) fn change(change: &Change, epoch: Epoch) -> anyhow::Result<()> {
     if let Some(sets) = &change.sets {
         match set_elements::change(sets, epoch) {
@@ -83,7 +86,8 @@ pub(super) fn change(change: &Change, epoch: Epoch) -> anyhow::Result<()> {
 
 /// Returns the epoch of the kernel's ruleset. `None` if the table does not exist.
 ///
-/// # Errors If nft cannot be run or fails.
+/// # Errors
+/// If nft cannot be run or fails.
 pub(super) fn epoch() -> anyhow::Result<Option<Epoch>> {
     let mut words = vec!["-j", "list", "set"];
     words.extend(TABLE.split(' '));
@@ -103,7 +107,8 @@ pub(crate) struct Counter {
 
 /// Reads the table's counters. `None` if the table does not exist.
 ///
-/// # Errors If nft cannot be run or fails.
+/// # Errors
+/// If nft cannot be run or fails.
 pub(super) fn counters() -> anyhow::Result<Option<Vec<Counter>>> {
     let mut words = vec!["-j", "list", "counters", "table"];
     words.extend(TABLE.split(' '));
@@ -117,7 +122,8 @@ pub(super) fn counters() -> anyhow::Result<Option<Vec<Counter>>> {
 
 /// Removes the table. Returns whether it existed.
 ///
-/// # Errors If nft cannot remove it.
+/// # Errors
+/// If nft cannot remove it.
 pub(super) fn remove() -> anyhow::Result<bool> {
     // A node without nft, or whose kernel lacks nftables, counts as one without the table.
     if !matches!(epoch(), Ok(Some(_))) {
@@ -132,7 +138,8 @@ const OLDEST: (u32, u32) = (5, 14);
 
 /// Checks the kernel's version, that nft is installed, and that the process may change nftables.
 ///
-/// # Errors If one of the checks fails, with the remedy.
+/// # Errors
+/// If one of the checks fails, with the remedy.
 pub(crate) fn check() -> anyhow::Result<()> {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     check_release(release.trim())?;

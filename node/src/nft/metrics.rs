@@ -14,7 +14,8 @@ use crate::admin::policy_labels::{bounded, labels_of};
 
 /// Renders all metrics as OpenMetrics text.
 ///
-/// # Errors Never in practice: the text is written to a string.
+/// # Errors
+/// Never in practice: the text is written to a string.
 pub(crate) fn render(told: &Told, counters: &[Counter]) -> Result<String, fmt::Error> {
     let mut metrics = Metrics::default();
     add_program(&mut metrics, told);

@@ -25,7 +25,8 @@ pub(super) type HostRoutes = BTreeMap<IpAddr, Arc<str>>;
 
 /// Reads the node's routes to single addresses in this thread's network namespace. Without IPv6, returns IPv4 routes only.
 ///
-/// # Errors If a file in `/proc` cannot be read.
+/// # Errors
+/// If a file in `/proc` cannot be read.
 pub(super) fn host_routes() -> io::Result<HostRoutes> {
     let v4 = fs::read_to_string("/proc/thread-self/net/route")?;
     let v6 = match fs::read_to_string("/proc/thread-self/net/ipv6_route") {

@@ -97,14 +97,14 @@ pub(super) fn start(
 /// What the ports thread knows about the attached pods.
 struct Known {
     ports: Sender<Event>,
-    /// Number of the last change that it has sent.
+    /// Number of the last change from the ports thread.
     change: u64,
-    /// The last report to it. `None` before the first one.
+    /// The last report to the ports thread. `None` before the first one.
     told: Option<(u64, BTreeMap<PodName, Standing>)>,
 }
 
 impl Known {
-    /// Reports how far the attached pods are known, if that has changed. What is reported is in force.
+    /// Reports how far the attached pods are known, if that has changed. The reported state is in force.
     fn tell(&mut self, state: &LiveState) {
         let now = (self.change, state.standings());
         if self.told.as_ref() != Some(&now) {

@@ -1,4 +1,4 @@
-//! Owns the list of ports: those of the configuration and those that a CNI plugin adds at the admin socket.
+//! Owns the list of ports: configured ports, and ports that a CNI plugin adds at the admin socket.
 //!
 //! ```text
 //!   main thread --Configured--.                .--Ports------> interfaces thread --Interfaces--.

@@ -57,7 +57,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// For messages: what is forwarded without a state.
 pub(super) const DENYING: &str = "only the node's own traffic to and from the uplink is forwarded";
 
-/// The state, and what is in force of it.
+/// The state, and the policy and Services compiled from it.
 pub(super) struct LiveState {
     config: StateConfig,
     node: Arc<str>,
@@ -204,7 +204,7 @@ impl LiveState {
         self.api.iter_mut().for_each(Api::hurry);
     }
 
-    /// Reads the files if they have changed, or takes the API server's changes. Returns whether what is in force changed.
+    /// Reads the files if they have changed, or takes the API server's changes. Returns whether anything in force changed.
     pub(super) fn refresh(&mut self) -> bool {
         if self.api.is_some() {
             return self.refresh_from_server();
@@ -221,7 +221,7 @@ impl LiveState {
         self.settle(loaded)
     }
 
-    /// Enforces what the pipeline knows, and logs new warnings. Returns whether what is in force changed.
+    /// Enforces what the pipeline knows, and logs new warnings. Returns whether anything in force changed.
     fn enforce(
         &mut self,
         mut warnings: BTreeSet<String>,
@@ -283,7 +283,7 @@ impl LiveState {
         Ok(!is_same)
     }
 
-    /// Replaces the attached pods. Returns whether what is in force changed.
+    /// Replaces the attached pods. Returns whether anything in force changed.
     pub(super) fn attach(&mut self, pods: BTreeMap<PodName, Attachment>) -> bool {
         self.changes.note_attached(&pods);
         let taken = self.pipeline.attach(pods).map_err(anyhow::Error::from);
@@ -318,7 +318,7 @@ impl LiveState {
         self.changes.tell_to(journal, settings);
     }
 
-    /// Writes to the journal what is in force since this generation. `is_held` is true if a newer state is known but not in force.
+    /// Writes the state in force as of this generation to the journal. `is_held` is true if a newer state is known but not in force.
     pub(super) fn tell_changes(&mut self, generation: u64, is_held: bool) {
         self.changes.tell(generation, self.denied, is_held || self.is_refused);
     }

@@ -38,7 +38,7 @@ pub(super) struct View<'a> {
     pub peers: &'a [Peer],
     /// Origins of rules whose denied packets are answered instead of dropped silently.
     pub refusing: Vec<OriginId>,
-    /// Whether all pod traffic is denied. Pods' ports then have no table, and no port sends packets back to itself.
+    /// Whether all pod traffic is denied. Pods' ports then have no table, and no port sends packets back to where they came from.
     pub denied: bool,
 }
 

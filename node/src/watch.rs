@@ -39,7 +39,7 @@ struct Version {
 pub(crate) struct Look(Vec<Version>);
 
 impl Look {
-    /// Polls the paths, and everything in those that are folders.
+    /// Polls the paths, and the content of folders.
     pub(crate) fn at(paths: &[PathBuf]) -> Self {
         let mut look = Self::default();
         for path in paths {

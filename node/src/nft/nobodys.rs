@@ -15,7 +15,7 @@ pub(super) struct Nobodys {
 }
 
 impl Nobodys {
-    /// Checks the node's interfaces. Returns those that count for the first time.
+    /// Checks the node's interfaces. Returns newly found ones.
     pub(super) fn look(
         &mut self,
         links: &[LinkStatus],

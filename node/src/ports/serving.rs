@@ -5,7 +5,7 @@ use bulkhead_dataplane::PortConfig;
 
 use crate::interfaces::{PortState, PortStatus};
 
-/// What is known about a port.
+/// The facts that decide whether a port is served.
 pub(super) struct Facts<'a> {
     /// The interface's status. `None` until the interfaces thread knows the port.
     pub(super) status: Option<&'a PortStatus>,
@@ -74,7 +74,7 @@ fn has_all(port: &PortConfig) -> bool {
     port.link.is_some() && port.table().is_some() && !port.addresses.is_empty()
 }
 
-/// What is missing about a pod. `None` if the pod is known.
+/// Why a pod's object does not suffice yet. `None` if it does.
 fn lacking(standing: &Standing) -> Option<String> {
     Some(match standing {
         Standing::Known => return None,

@@ -14,7 +14,7 @@ use crate::log;
 use bulkhead_answers::services::Adapter;
 
 impl LiveState {
-    /// Applies what was read, or logs why not. Returns whether what is in force changed.
+    /// Applies what was read, or logs why not. Returns whether anything in force changed.
     pub(super) fn settle(&mut self, loaded: anyhow::Result<Loaded>) -> bool {
         let error = match loaded.and_then(|loaded| self.take(loaded)) {
             Ok(has_changed) => {
@@ -38,7 +38,7 @@ impl LiveState {
     pub(super) fn load_files(&self) -> anyhow::Result<Loaded> {
         if let Some(path) = self.watch.endless() {
             // Opening a pipe without a writer would block the policy thread forever.
-            let help = "name a file or a folder; what writes the pipe may write a new file and rename it";
+            let help = "name a file or a folder; instead of the pipe, write a new file and rename it";
             anyhow::bail!("{} is neither a file nor a folder\n  help: {help}", path.display());
         }
         let mut options = self.config.options.clone();
@@ -50,7 +50,7 @@ impl LiveState {
         Ok(source::load(&self.config.paths, options)?)
     }
 
-    /// Replaces the state. On an error, what is in force stays. Returns whether what is in force changed.
+    /// Replaces the state. On an error, the previous state stays in force. Returns whether anything in force changed.
     pub(super) fn take(&mut self, loaded: Loaded) -> anyhow::Result<bool> {
         let mut warnings = told(&loaded.warnings);
         self.tell(&warnings, log::warn);

@@ -46,7 +46,7 @@ impl Masquerading {
         let mut kept = [&self.config.except[..], &self.settings[..]].concat();
         for node in nodes {
             kept.extend(&node.pod_cidrs);
-            // Nodes have routes to pods.
+            // Nodes can reply to pods' own addresses.
             kept.extend(node.addresses.iter().copied().map(IpNet::from));
         }
         let known = (sources, kept);

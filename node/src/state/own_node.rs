@@ -40,7 +40,7 @@ impl LiveState {
         is_other
     }
 
-    /// Applies the addresses of the node's interfaces. Returns whether what is in force changed.
+    /// Applies the addresses of the node's interfaces. Returns whether anything in force changed.
     pub(crate) fn renumber(&mut self, addresses: std::io::Result<BTreeSet<IpAddr>>) -> bool {
         let addresses = match addresses {
             Ok(addresses) if addresses == self.addresses => return false,

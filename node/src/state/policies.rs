@@ -7,7 +7,7 @@ use super::LiveState;
 use bulkhead_observe::admin::{Enforcement, PolicyQuestion};
 
 impl LiveState {
-    /// What is known about a policy, and which part of the state is not compiled. The caller adds whether compiled policy is in force.
+    /// Describes a policy's object, and the part of the state that is not compiled. The caller adds whether compiled policy is in force.
     pub(crate) fn enforcement(&self, asked: &PolicyQuestion) -> Enforcement {
         let cache = self.pipeline.cache();
         let mut enforcement = Enforcement::default();

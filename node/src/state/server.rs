@@ -64,7 +64,7 @@ impl LiveState {
         self.api.as_ref().map(Api::follower)
     }
 
-    /// Applies the API server's changes. Returns whether what is in force changed.
+    /// Applies the API server's changes. Returns whether anything in force changed.
     pub(super) fn refresh_from_server(&mut self) -> bool {
         let Some(api) = &mut self.api else { return false };
         let taken = match api.take() {
@@ -90,7 +90,7 @@ impl LiveState {
         }
     }
 
-    /// Applies the changes. Returns whether what is in force changed.
+    /// Applies the changes. Returns whether anything in force changed.
     fn take_changes(&mut self, changes: Changes) -> anyhow::Result<bool> {
         let Changes { is_whole, heard, mut events, faulty, warnings } = changes;
         self.heard = heard;

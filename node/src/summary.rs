@@ -25,7 +25,7 @@ use bulkhead_answers::services;
 /// Maximum number of policies in the text. JSON has all of them.
 const MAX_POLICIES: usize = 100;
 
-/// The data of the summary.
+/// The data of the summary. Counters count since the process started.
 pub(super) struct Summary<'a> {
     pub node: &'a str,
     pub snapshot: &'a Snapshot,

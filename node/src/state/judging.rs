@@ -70,8 +70,8 @@ impl Judged {
 }
 
 impl LiveState {
-    /// Switches the engine and which policies are audited. Does nothing unless packets are judged at the destination. Returns whether what
-    /// is in force changed.
+    /// Switches the engine and which policies are audited. Does nothing unless packets are judged at the destination. Returns whether
+    /// anything in force changed.
     pub(crate) fn judge(&mut self, judging: &Judging) -> bool {
         let &Judging::Destination(choice, enforcement) = judging else { return false };
         self.changes.note_enforcement(enforcement);

@@ -254,13 +254,13 @@ fn who_is_not_known_or_speaks_for_others_is_dropped() {
         lab.log().contains(&format!("interface {interface} is closed: it belongs to no pod"))
     });
     let (_, ports) = lab.ask(&["ports"]);
-    assert!(ports.contains("no pod of the node is behind it"), "{ports}");
+    assert!(ports.contains("it belongs to no pod of this node"), "{ports}");
     assert_eq!(lab.log().matches("is closed: it belongs to no pod").count(), 1, "{}", lab.log());
     // As soon as the state knows it.
     lab.hide("d", false);
     lab.write_state("");
     eventually("d is known", || lab.pings("d", &lab.get("b").v4));
-    eventually("nobody misses it", || !lab.ask(&["ports"]).1.contains("no pod of the node is behind it"));
+    eventually("nobody misses it", || !lab.ask(&["ports"]).1.contains("it belongs to no pod of this node"));
     // Its interface goes, and with it the route that said whose it was.
     lab.unplug("d");
     eventually("d is told to be closed", || lab.log().contains("pod default/d is closed"));

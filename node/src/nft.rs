@@ -5,11 +5,11 @@
 //!   host routes, configuration --places-------^                              | counters
 //!   admin socket, HTTP <-- [ admin ] <-- Told <------------------------------'
 //! ```
-//! One thread does it all in turn: nothing here forwards, and the kernel goes on with what it has. What it does not know yet it drops
-//! (interfaces without a pod, pods without an interface), so that a pod that comes is closed until its rules are in force.
+//! One thread does all of this in turn. It forwards no packets, so the kernel keeps enforcing while the thread is busy. Interfaces without
+//! a known pod and pods without a known interface are closed: a new pod stays closed until its rules are loaded.
 //!
-//! **Invariant.** The kernel has one whole ruleset that made sense, the last one that it has taken. What fails is said once and tried again.
-//! When the process ends, the table stays and goes on judging; the next process replaces it in one transaction.
+//! **Invariant.** The kernel has one complete ruleset, the last one that loaded without error. A failure is logged once and retried. When
+//! the process ends, the table stays and keeps enforcing; the next process replaces it in one transaction.
 
 mod admin;
 mod kernel;
@@ -46,29 +46,29 @@ pub(super) use kernel::check;
 use nobodys::Nobodys;
 use status::Told;
 
-/// How often the node's routes are looked at, by which pods are found: what a pod that has just been wired waits at most, closed.
+/// Interval of reading the node's routes, which map pods to interfaces. A newly wired pod stays closed for up to this long.
 const ROUTES: Duration = Duration::from_millis(100);
-/// How often it is looked at whether the table is still there: what `nft flush ruleset` opens is open for so long at most.
+/// Interval of checking that the table exists. After `nft flush ruleset`, traffic is unfiltered for up to this long.
 const LOOK: Duration = Duration::from_secs(2);
-/// When the second step of a change follows the first, at the soonest: changes that follow each other within so long have one second step
-/// together. That no packet of before is on its way any more [`kernel::wait_for_packets`] makes sure of, and not this time.
+/// Minimum time between the two steps of a change. Changes within this time share one second step. [`kernel::wait_for_packets`], not this
+/// time, ensures that packets of the old ruleset are gone.
 const SETTLED: Duration = Duration::from_millis(20);
-/// When what failed is tried again.
+/// Wait before a failed load is retried.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Removes the table.
+/// Removes the nftables table. Returns whether it existed.
 ///
 /// # Errors
-/// When a process that enforces runs here, or the system refuses.
+/// If a process enforces policy in this network namespace, or nft fails.
 pub(super) fn cleanup() -> anyhow::Result<bool> {
     let _ownership = kernel::Ownership::take()?;
     kernel::remove()
 }
 
-/// Enforces until a signal ends it.
+/// Enforces policy until a signal stops the process.
 ///
 /// # Errors
-/// When there is no state, or the system refuses something.
+/// If nftables is unusable, the state cannot be loaded, or the system refuses a resource.
 pub(super) fn start(config: Config, args: &Run) -> anyhow::Result<ExitCode> {
     check()?;
     if let Some(path) = &args.ready_file {
@@ -80,7 +80,7 @@ pub(super) fn start(config: Config, args: &Run) -> anyhow::Result<ExitCode> {
     Enforcer::start(config, args)?.run(&requests)
 }
 
-/// See the module.
+/// The enforcement thread: the configuration, the state, and what the kernel has loaded.
 struct Enforcer {
     /// Held for the life of the process.
     _ownership: kernel::Ownership,
@@ -91,18 +91,18 @@ struct Enforcer {
     state: LiveState,
     handle: RendererHandle<NftRenderer>,
     epoch: Epoch,
-    /// When connections are to be remembered again; none when they are.
+    /// When the second step of the last change is due, after which the kernel remembers connections. `None` once it is done.
     settles: Option<Instant>,
-    /// When the kernel is told again what it has not taken.
+    /// When a failed load is retried. `None` if the last load succeeded.
     again: Option<Instant>,
     looked: Instant,
     routes: places::HostRoutes,
-    /// Pods that were told to have no interface.
+    /// Pods whose missing interface was logged.
     unplaced: BTreeSet<String>,
     nobodys: Nobodys,
-    /// Whether a state is to be put into force that the log tells of.
+    /// Whether to log that the next change is in force.
     is_to_be_told: bool,
-    /// What failed last, so that it is said once.
+    /// The last error, so that it is logged once. `None` after a success.
     failed: Option<String>,
     told: Arc<Mutex<Told>>,
     ready_file: Option<PathBuf>,
@@ -128,7 +128,7 @@ impl Enforcer {
             }
             match places::host_routes() {
                 Ok(routes) => self.routes = routes,
-                // Pods stay where they were: without routes all of them would be closed.
+                // The last routes stay: without routes, all pods would be closed.
                 Err(error) => log::error(&format!("cannot read the kernel's routes: {error}")),
             }
             self.look();
@@ -148,7 +148,7 @@ impl Enforcer {
                     Request::Look => self.hurry("SIGHUP"),
                 },
                 recv(asked) -> asked => if asked.is_ok() { self.hurry("the admin socket") },
-                // What the state has was put into force above, or is told to be refused.
+                // The newest state was enforced or refused above.
                 recv(lookups) -> lookup => if let Ok(lookup) = lookup {
                     lookup.answer(&self.state);
                 },
@@ -180,7 +180,8 @@ impl Enforcer {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the table is still there. Somebody may have flushed all tables.
+    /// Checks that the table is unchanged, and schedules a reload if another program changed it. Also looks for interfaces that belong to
+    /// no pod.
     fn look(&mut self) {
         if self.looked.elapsed() < LOOK || self.again.is_some() {
             return;
@@ -201,7 +202,7 @@ impl Enforcer {
         }
     }
 
-    /// Says which interfaces are closed because they are nobody's.
+    /// Logs interfaces that are closed because they belong to no pod. Each is logged once.
     fn tell_nobodys(&mut self, links: &[LinkStatus]) {
         let told = Arc::clone(&self.told);
         let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
@@ -216,7 +217,7 @@ impl Enforcer {
         }
     }
 
-    /// Tells the kernel what has changed, and lets connections be remembered when it is time to.
+    /// Loads a changed ruleset, or runs the second step of the last change if it is due. `seen` is when the thread noticed the change.
     fn enforce(&mut self, seen: Instant) {
         if self.again.is_some_and(|again| Instant::now() < again) {
             return;
@@ -242,7 +243,7 @@ impl Enforcer {
         } else if self.settles.is_some_and(|settles| Instant::now() >= settles) {
             kernel::wait_for_packets();
             if let Err(error) = kernel::run(&remember(self.epoch)) {
-                // Perhaps the table is gone.
+                // The table may be gone.
                 self.state.nft_taken(self.handle, false);
                 return self.fail(&error);
             }
@@ -252,7 +253,7 @@ impl Enforcer {
         self.lock().is_refused = false;
     }
 
-    /// What failed is tried again, with all that is known.
+    /// Schedules a retry, and logs the error if it differs from the last one.
     fn fail(&mut self, error: &anyhow::Error) {
         self.again = Some(Instant::now() + AGAIN);
         let text = format!("{error:#}");
@@ -263,7 +264,7 @@ impl Enforcer {
         self.lock().is_refused = true;
     }
 
-    /// Says which pods have no interface: they are closed, and should not be.
+    /// Logs pods that are closed because the node has no interface for them.
     fn tell_unplaced(&mut self, places: &BTreeMap<Arc<str>, Option<PodName>>) {
         let placed: BTreeSet<_> = places.values().flatten().collect();
         let pods = self.state.nft_pods(self.handle).filter(|(pod, _)| !placed.contains(pod));
@@ -278,7 +279,7 @@ impl Enforcer {
         self.lock().unplaced.clone_from(&self.unplaced);
     }
 
-    /// Says that policy is in force.
+    /// Announces in the ready file, to systemd and in the log that policy is in force.
     fn announce(&mut self) -> anyhow::Result<()> {
         self.lock().is_settled = true;
         let announced = signals::announce_ready(self.ready_file.as_deref());
@@ -334,7 +335,7 @@ impl Enforcer {
         }
     }
 
-    /// Prints what was counted.
+    /// Prints the kernel's counters.
     fn summarize(&self) {
         match kernel::counters() {
             Ok(counters) => log::print(self.lock().summary(self.format, &counters.unwrap_or_default())),

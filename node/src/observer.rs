@@ -1,11 +1,12 @@
-//! What the threads of a running vswitch know, for whoever asks: the summary, the admin socket, the metrics.
+//! Collects what the threads of a running vswitch know, for the summary, the admin socket and the metrics.
 //!
 //! ```text
 //!   workers, interfaces thread --asked, answer in milliseconds--.
 //!   policy thread, composer ----shared values, no waiting-------+--> Observation --> summary | status | metrics
 //! ```
 //!
-//! **Invariant.** To observe changes nothing, and nothing that enforces waits for it. Only [`Observer::end_sessions`] changes something.
+//! **Invariant.** Observing changes nothing, and no thread that enforces waits for it. Only [`Observer::end_sessions`] and
+//! [`Observer::end_all_flows`] change something.
 
 mod last_told;
 
@@ -40,12 +41,12 @@ use super::summary::Summary;
 use bulkhead_observe::admin::{Enforcement, KeptFiles, PolicyQuestion};
 use last_told::LastTold;
 
-/// See the module. Clones ask the same vswitch.
+/// Access to a running vswitch. Clones refer to the same one.
 #[derive(Clone)]
 pub(super) struct Observer {
     about: Arc<About>,
     composer: Arc<Composer>,
-    /// Whoever stops the vswitch is its last owner.
+    /// Weak, because the thread that stops the vswitch must be its last owner.
     vswitch: Weak<Vswitch>,
     interfaces: Asker,
     capture: Option<CaptureReading>,
@@ -54,45 +55,44 @@ pub(super) struct Observer {
     last_told: Arc<LastTold>,
 }
 
-/// What does not change, and what it is read from.
+/// Facts that do not change, and the counters that other threads update.
 pub(super) struct About {
     pub(super) started: Instant,
     pub(super) stream: Arc<StreamCounts>,
     pub(super) node: Arc<str>,
     pub(super) origins: SharedOrigins,
     pub(super) state: Arc<StateCounts>,
-    /// The API server, where the state is not files.
+    /// The API server's follower. `None` if the state comes from files.
     pub(super) follower: Option<Arc<Follower>>,
-    /// How old what it has told may be for the vswitch to be called ready.
+    /// Maximum age of the API server's objects for the vswitch to be ready.
     pub(super) stale_after: Duration,
-    /// The configuration's file.
     pub(super) configuration: PathBuf,
-    /// The flight recorder; none where it is off.
+    /// The flight recorder. `None` if it is off.
     pub(super) journal: Option<Journal>,
-    /// The most sessions that there can be.
+    /// Maximum number of sessions.
     pub(super) session_capacity: usize,
-    /// Whether all ports that could be opened at start were.
+    /// Whether all ports that could be opened at start are open.
     pub(super) is_settled: AtomicBool,
 }
 
-/// What was so at one time.
+/// What the vswitch's threads reported at one time.
 pub(super) struct Observation {
     pub(super) about: Arc<About>,
     pub(super) snapshot: Arc<Snapshot>,
-    /// The node's own pod networks, none before there is a state.
+    /// The node's own pod networks. Empty before a state is loaded.
     pub(super) pod_networks: Arc<[IpNet]>,
     pub(super) counters: VswitchCounters,
     pub(super) interfaces: Report,
     pub(super) state: StateCounters,
-    /// How well the API server is heard, where the state is not files.
+    /// Health of the connection to the API server. `None` if the state comes from files.
     pub(super) source: Option<SourceHealth>,
     pub(super) enforced: Enforced,
     /// See [`Composer::event_to_enforced`].
     pub(super) event_to_enforced: Histogram,
     pub(super) capture: Option<CaptureCounters>,
-    /// The policies that are not enforced; none while nothing is known of policy.
+    /// Policies in audit mode. `None` until a state is loaded.
     pub(super) audited: Option<Arc<BTreeSet<AuditedPolicy>>>,
-    /// What they would have denied.
+    /// What those policies would have denied.
     pub(super) audit: AuditTotals,
     pub(super) uptime: Duration,
 }
@@ -118,13 +118,13 @@ impl Observer {
         Self { about, composer, vswitch, interfaces, capture, names, audit, last_told: Arc::default() }
     }
 
-    /// The account of what audited policies would have denied.
+    /// Counts what audited policies would have denied.
     pub(super) fn audit(&self) -> &Audit {
         &self.audit
     }
 
-    /// Asks everybody. Waits for their answers, some milliseconds when all is well, a few seconds at most. A worker that does not answer has
-    /// the numbers that it told last.
+    /// Queries all threads. Takes some milliseconds, at most a few seconds. For a worker that does not answer, the result has its last
+    /// known counters.
     pub(super) fn observe(&self) -> Observation {
         let vswitch = self.vswitch.upgrade();
         let mut counters = vswitch.as_ref().map(|vswitch| vswitch.counters()).unwrap_or_default();
@@ -134,7 +134,7 @@ impl Observer {
         self.with(counters, self.interfaces.report(), capture)
     }
 
-    /// The same, where this is what they have counted.
+    /// Like [`Self::observe`], with counters that the caller has read.
     pub(super) fn with(
         &self,
         counters: VswitchCounters,
@@ -158,12 +158,12 @@ impl Observer {
         }
     }
 
-    /// Tells all sessions to `each`, until that says to stop. False when a worker does not answer.
+    /// Passes all sessions to `each` until it breaks. Returns false if a worker does not answer.
     pub(super) fn sessions(&self, each: impl FnMut(SessionInfo) -> ControlFlow<()>) -> bool {
         self.vswitch.upgrade().is_none_or(|vswitch| vswitch.sessions(each))
     }
 
-    /// Ends the selected sessions, and tells them to `each`. False when a worker does not answer.
+    /// Ends the selected sessions and passes them to `each`. Returns false if a worker does not answer.
     pub(super) fn end_sessions(&self, selector: &SessionSelector, mut each: impl FnMut(&SessionInfo)) -> bool {
         let mut ports = BTreeSet::new();
         let answered = self.vswitch.upgrade().is_none_or(|vswitch| {
@@ -172,12 +172,12 @@ impl Observer {
                 each(&session);
             })
         });
-        // Afterwards: what a worker adds from now on is of sessions that are there.
+        // After the sessions: flows that a worker adds from now on belong to remaining sessions.
         self.composer.end_flows_of_sessions(ports);
         answered
     }
 
-    /// The addresses of a pod of the state, none when there is no such pod. An error when the policy thread is busy for longer than
+    /// Returns the addresses of a pod. `None` if the state has no such pod. An error if the policy thread is busy for longer than
     /// `patience`.
     pub(super) fn addresses_of(
         &self,
@@ -187,12 +187,12 @@ impl Observer {
         self.names.addresses(pod, patience)
     }
 
-    /// What the state's Services make of connections. An error as above.
+    /// How the state's Services translate connections. An error as for [`Self::addresses_of`].
     pub(super) fn translations(&self, asked: Asked, patience: Duration) -> Result<Translations, RecvTimeoutError> {
         self.names.translations(asked, patience)
     }
 
-    /// What the state says of addresses, in their order. An error as above.
+    /// What the state knows about each address, in the order of `addresses`. An error as for [`Self::addresses_of`].
     pub(super) fn ends_of(
         &self,
         addresses: Vec<IpAddr>,
@@ -201,7 +201,7 @@ impl Observer {
         self.names.ends(addresses, patience)
     }
 
-    /// The addresses of the pods that are selected. An error as above.
+    /// Returns the addresses of the selected pods. An error as for [`Self::addresses_of`].
     pub(super) fn addresses_of_selected(
         &self,
         selector: Selector,
@@ -210,63 +210,62 @@ impl Observer {
         self.names.selected(selector, patience)
     }
 
-    /// The vswitch, until somebody stops it. Not to be kept.
+    /// The vswitch. `None` once it is stopped. Callers must not keep the reference.
     pub(super) fn vswitch(&self) -> Option<Arc<Vswitch>> {
         self.vswitch.upgrade()
     }
 
-    /// Ends all flows in the kernel: packets of established sessions come to the workers, which add their flows again.
+    /// Ends all flows in the kernel. Packets of established sessions then reach the workers, which add their flows again.
     pub(super) fn end_all_flows(&self) {
         let ports = (0..=u16::MAX).map(PortId).take(self.composer.current().ports().len());
         self.composer.end_flows_of_sessions(ports);
     }
 
-    /// The flight recorder; none where it is off or its file could not be opened.
+    /// The flight recorder. `None` if it is off or its file could not be opened.
     pub(super) fn journal(&self) -> Option<&Journal> {
         self.about.journal.as_ref().filter(|journal| !journal.has_failed())
     }
 
-    /// Which files there are. The journal's has what was told to it until now, if that takes no longer than `patience`.
+    /// Returns the paths of the configuration and the journal. Flushes the journal first, for at most `patience`.
     pub(super) fn kept_files(&self, patience: Duration) -> KeptFiles {
         self.journal().inspect(|journal| journal.flush(patience));
         KeptFiles {
             node: self.about.node.to_string(),
             configuration: self.about.configuration.clone(),
-            // It may have turned out by now that there is none.
+            // The flush may have shown that the journal has failed.
             journal: self.journal().map(Journal::path),
         }
     }
 
-    /// What became of those who watch.
+    /// Counters of the clients that watch flows.
     pub(super) fn stream(&self) -> &Arc<StreamCounts> {
         &self.about.stream
     }
 
-    /// How long the vswitch has run.
+    /// Time since the vswitch started.
     pub(super) fn uptime(&self) -> Duration {
         self.about.started.elapsed()
     }
 
-    /// The node's name.
     pub(super) fn node(&self) -> &Arc<str> {
         &self.about.node
     }
 
-    /// How far a policy is in force. An error as above.
+    /// Reports how far a policy is in force. An error as for [`Self::addresses_of`].
     pub(super) fn enforcement(
         &self,
         asked: PolicyQuestion,
         patience: Duration,
     ) -> Result<Enforcement, RecvTimeoutError> {
-        // In this order: what the policy thread knows is published when it answers, and what is published the workers confirm.
+        // In this order: the policy thread answers after it has published what it knows, and the workers confirm what is published.
         let mut told = self.names.enforcement(asked, patience)?;
         let enforced = self.composer.enforced();
         told.tables_generation = self.composer.current().generation();
         if enforced.is_refused {
-            told.pending.push("a newer state or other ports cannot be put into force, and are tried again".into());
+            told.pending.push("a newer state or port change could not be published; bulkhead retries".into());
         }
         if enforced.keeps_flows {
-            told.pending.push("flows of an earlier process go on until all ports are open".into());
+            told.pending.push("flows of the previous process remain until all ports are open".into());
         }
         if !self.vswitch.upgrade().is_some_and(|vswitch| vswitch.confirm()) {
             told.pending.push("a worker does not answer".into());
@@ -276,40 +275,39 @@ impl Observer {
         Ok(told)
     }
 
-    /// What is in force now.
+    /// The snapshot in force.
     pub(super) fn snapshot(&self) -> Arc<Snapshot> {
         self.composer.current()
     }
 
-    /// What numbers of rules stand for.
+    /// The origins of rules by number.
     pub(super) fn origins(&self) -> &SharedOrigins {
         &self.about.origins
     }
 
-    /// All ports that can be opened at start were.
+    /// Records that all ports that could be opened at start are open.
     pub(super) fn settle(&self) {
         self.about.is_settled.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the node's pods are served as they should be: the ports were opened, and there is a policy to judge them by that is not
-    /// too old. Asks nobody.
+    /// Whether the vswitch is ready: ports are open, and a policy is in force that is not too old. Does not wait for other threads.
     pub(super) fn is_ready(&self) -> bool {
         let health = self.about.follower.as_ref().map(|follower| follower.health());
         self.about.is_ready(self.composer.enforced(), health.as_ref())
     }
 
-    /// Whether what load balancers send here is served: the ports were opened, the threads run, and there is a policy to judge by. However
-    /// old that is: a server that no node reaches must not have balancers leave all of them. Asks nobody.
+    /// Whether load balancers should use this node: ports are open, the workers run, and a policy is in force. The policy's age does not
+    /// count: while the API server is unreachable, balancers must not leave all nodes. Does not wait for other threads.
     pub(super) fn is_serving(&self) -> bool {
         self.about.is_settled.load(Ordering::Relaxed) && !self.composer.enforced().is_denying && self.is_alive()
     }
 
-    /// Whether an API server should be followed and is not any more: a fault of the program.
+    /// Whether the thread that follows the API server has died, which is a bug.
     pub(super) fn has_lost_source(&self) -> bool {
         self.about.follower.as_ref().is_some_and(|follower| follower.is_dead())
     }
 
-    /// Whether all threads that forward run. Asks nobody.
+    /// Whether all workers run. Does not wait for them.
     pub(super) fn is_alive(&self) -> bool {
         self.vswitch.upgrade().is_none_or(|vswitch| vswitch.dead_workers() == 0)
     }
@@ -321,7 +319,6 @@ impl Observation {
         self.about.is_ready(self.enforced, self.source.as_ref())
     }
 
-    /// What is told of it.
     pub(super) fn summary(&self) -> Summary<'_> {
         Summary {
             node: &self.about.node,

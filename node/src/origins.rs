@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bulkhead_classifier::OriginId;
 use bulkhead_control::origin::{Origin, Origins};
 
-/// Clones see the same.
+/// A shared map. Clones see the same content.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SharedOrigins(Arc<Mutex<BTreeMap<OriginId, Origin>>>);
 
@@ -15,12 +15,12 @@ impl SharedOrigins {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the number stands for.
+    /// Returns the origin with this number. `None` if the number is unknown.
     pub(super) fn get(&self, id: OriginId) -> Option<Origin> {
         self.lock().get(&id).cloned()
     }
 
-    /// Makes this what `origins` says. To be called before the tables that the origins are for are published.
+    /// Copies new origins, and removes those that `origins` no longer has. Must be called before tables with these numbers are published.
     pub(super) fn follow(&self, origins: &Origins) {
         let mut known = self.lock();
         let first = known.last_key_value().map_or(0, |(last, _)| last.0.saturating_add(1));

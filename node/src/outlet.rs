@@ -1,15 +1,14 @@
-//! Standard output and standard error, written by threads of their own.
+//! Writes standard output and standard error from separate threads.
 //!
-//! A pipe that nobody reads blocks whoever writes to it, and the threads of a vswitch have to enforce changes and to obey
-//! signals. Non-blocking descriptors were the alternative: that setting belongs to the open file, which the shell and
-//! other programs share.
+//! A pipe that is not read blocks its writer, and the threads of a vswitch must keep enforcing changes and handling signals. The
+//! alternative was non-blocking descriptors: that setting belongs to the open file, which the shell and other programs share.
 //!
 //! ```text
 //!   put --bounded queue--> thread --write--> standard output
-//!    '--full: counted, told when there is room again
+//!    '--full: counted, reported when the queue has room
 //! ```
 //!
-//! **Invariant.** [`Outlet::put`] never waits. What is written is whole and in the order of the calls.
+//! **Invariant.** [`Outlet::put`] never waits. Texts are written whole and in the order of the calls.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -20,37 +19,37 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
 
-/// How long the end of the process waits for a reader that may only be slow.
+/// How long the end of the process waits for a slow reader.
 pub(super) const LAST_WAIT: Duration = Duration::from_secs(1);
 
-/// What an outlet does with what it cannot write.
+/// What an outlet reports about texts that it could not write.
 pub(super) struct Faults {
-    /// So many texts did not fit: the answer is written in their place.
+    /// Returns the message about this number of missed texts.
     pub(super) missed: fn(u64) -> String,
-    /// Writing has failed.
+    /// Called if writing fails.
     pub(super) failed: fn(&io::Error),
 }
 
 enum Message {
-    /// A text, and how many before it did not fit.
+    /// A text, and the number of missed texts before it.
     Text(String, u64),
-    /// Whoever sends this waits until all before it is written.
+    /// The thread replies once everything before is written.
     Flush(Sender<()>),
 }
 
-/// See the module.
+/// One stream with its queue and thread.
 pub(super) struct Outlet {
     queue: Sender<Message>,
     missed: Arc<AtomicU64>,
 }
 
 impl Outlet {
-    /// Starts the thread. At most `waiting` texts wait for it.
+    /// Starts the thread. Its queue holds at most `waiting` texts.
     pub(super) fn start(name: &str, descriptor: io::Result<OwnedFd>, waiting: usize, faults: Faults) -> Self {
         let (queue, messages) = crossbeam_channel::bounded(waiting);
         let missed = Arc::new(AtomicU64::new(0));
         let told = Arc::clone(&missed);
-        // Without a descriptor or a thread there is nobody to tell: the queue's end goes, and puts count as missed.
+        // Without a descriptor or a thread, the receiver is dropped and texts count as missed.
         if let Ok(descriptor) = descriptor {
             let mut out = File::from(descriptor);
             let write = move || write(&mut out, &messages, &told, &faults);
@@ -59,7 +58,7 @@ impl Outlet {
         Self { queue, missed }
     }
 
-    /// Has the text written soon.
+    /// Enqueues a text. If the queue is full, the text counts as missed.
     pub(super) fn put(&self, text: String) {
         let before = self.missed.swap(0, Ordering::Relaxed);
         if self.queue.try_send(Message::Text(text, before)).is_err() {
@@ -67,7 +66,7 @@ impl Outlet {
         }
     }
 
-    /// Waits until everything is written, and no longer than `limit`. False when something is not.
+    /// Waits until everything is written, for at most `limit`. Returns false if something is not written.
     pub(super) fn finish(&self, limit: Duration) -> bool {
         let deadline = Instant::now() + limit;
         let (tell, done) = crossbeam_channel::bounded(1);
@@ -94,11 +93,11 @@ fn write(out: &mut impl Write, messages: &Receiver<Message>, missed: &AtomicU64,
             }
             Message::Flush(done) => {
                 tell(out, missed.swap(0, Ordering::Relaxed));
-                // Who asked may have given up.
+                // The caller may have given up.
                 let _ = done.send(());
             }
         }
-        // There is room again, and perhaps nothing more to say for hours.
+        // The next text may be hours away.
         if messages.is_empty() {
             tell(out, missed.swap(0, Ordering::Relaxed));
         }
@@ -117,7 +116,7 @@ mod tests {
     fn a_reader_that_does_not_read_makes_nobody_wait_and_is_told_what_it_missed() {
         let (reader, writer) = pipe().unwrap();
         let outlet = Outlet::start("test", Ok(writer.into()), 4, FAULTS);
-        // More than a pipe holds in each, so that the thread is stuck in the first.
+        // Longer than a pipe's buffer, so that the thread blocks in the first.
         let long = "x".repeat(1 << 21);
         for number in 0..10 {
             outlet.put(format!("{number} {long}\n"));

@@ -1,10 +1,10 @@
-//! The addresses of the node's own interfaces: traffic between them and the node's pods is always allowed.
+//! Reads and watches the addresses of the node's own interfaces. Traffic between them and the node's pods is always allowed.
 //!
-//! The state names the node's addresses by its Node object, but not all that the node listens on: node-local DNS has 169.254.20.10 on an
-//! interface of its own, a bridge the gateway of its network. So the kernel is asked, and tells of changes.
+//! The Node object does not have all addresses on which the node listens: node-local DNS has 169.254.20.10 on a separate interface, and a
+//! bridge has the gateway of its network. Hence the kernel is the source.
 //!
-//! What the node merely forwards for others is not its own: addresses that kube-proxy puts on an interface to take in packets for
-//! Services, which go on to pods. If they counted, egress policy would not hold for them.
+//! Addresses of Services, which kube-proxy adds to an interface, are left out: the node forwards their packets to pods, and egress policy
+//! must apply to them.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -15,28 +15,28 @@ use crossbeam_channel::{Receiver, never};
 
 use super::log;
 
-/// Interfaces that have the addresses of Services: of kube-proxy in mode ipvs, and of kube-router.
+/// Interfaces with addresses of Services: of kube-proxy in mode ipvs, and of kube-router.
 const OF_SERVICES: [&str; 2] = ["kube-ipvs0", "kube-dummy-if"];
 
-/// The addresses now, in this thread's network namespace.
+/// Reads the addresses in this thread's network namespace.
 ///
 /// # Errors
-/// When the kernel does not answer.
+/// If the kernel does not answer.
 pub(super) fn read() -> io::Result<BTreeSet<IpAddr>> {
-    // In this order: of an interface that comes in between there are no addresses yet.
+    // In this order: an interface that is added in between has no addresses in `all`.
     let all = kernel::addresses()?;
     let links = kernel::links()?;
     let is_of_services = |index: u32| {
         let link = links.iter().find(|link| link.index == index);
-        // One that is gone already has no addresses either.
+        // An interface that was removed meanwhile has no addresses either.
         link.is_none_or(|link| link.names.iter().any(|name| OF_SERVICES.contains(&name.as_str())))
     };
     let own = all.into_iter().filter(|found| !is_of_services(found.interface)).map(|found| found.address);
     Ok(own.filter(|&address| is_reachable(address)).collect())
 }
 
-/// Whether packets from pods can be for the address. Loopback addresses are in every pod its own, and IPv6 has link-local ones on
-/// each link that no router passes on. (Those of IPv4 are routed to the node where somebody uses them, as node-local DNS does.)
+/// Whether packets from pods can reach the address. Loopback addresses are local to each pod. IPv6 link-local addresses are not routed;
+/// those of IPv4 are, for node-local DNS.
 fn is_reachable(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => !address.is_loopback() && !address.is_unspecified(),
@@ -44,13 +44,12 @@ fn is_reachable(address: IpAddr) -> bool {
     }
 }
 
-/// Starts to listen, in this thread's network namespace. Never ready when the kernel tells nothing; then the addresses are those of
-/// the last change of the state.
+/// Starts to watch for changes in this thread's network namespace. If the kernel refuses, the channel is never ready.
 pub(super) fn changes() -> Receiver<()> {
     let (tell, told) = crossbeam_channel::bounded(1);
     let follow = move |watch: AddressWatch| {
         while watch.wait().is_ok() {
-            // One that waits to be taken says the same.
+            // A notice that is still in the channel covers this change.
             if let Err(crossbeam_channel::TrySendError::Disconnected(())) = tell.try_send(()) {
                 return;
             }

@@ -1,8 +1,8 @@
-//! The thread that follows the state's files or the API server, the node's own addresses, and which pods are attached: it reads what has
-//! changed, compiles what they say, and has that enforced.
+//! The policy thread. It follows the state's files or the API server, the node's addresses and the attached pods, compiles policy, and has
+//! it published.
 //!
-//! All of it takes as long as it takes, seconds for a large cluster, for ever for a file on a server that does not answer. Nothing
-//! else waits for it: interfaces are attached to, held closed and opened with the policy that was in force before.
+//! Compiling takes seconds in a large cluster, and a read takes forever if a file server does not answer. No other thread waits for this
+//! one: the interfaces thread opens and closes ports with the policy in force.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,14 +21,13 @@ use super::own_addresses;
 use super::ports::{Attach, Event};
 use super::state::{Judging, LiveState};
 
-/// After a batch of the server's changes the thread leaves further ones alone for this many times as long as the batch took. So it takes
-/// at most a third of a core. Most of the work of a batch does not grow with its changes: thousands of changes a second cost less in
-/// fewer batches, and leave more of the cores to the workers.
+/// Length of the rest after a batch of the API server's changes, in multiples of the batch's duration. It limits the thread to a third of a
+/// core. Most of a batch's cost does not depend on its size, so fewer batches leave more of the cores to the workers.
 const REST: u32 = 2;
-/// The longest rest: a change that comes right after a batch is in force so much later.
+/// Longest rest, by which a change right after a batch is delayed.
 const LONGEST_REST: Duration = Duration::from_millis(20);
 
-/// What the thread is told and asked.
+/// The channels that the thread reads.
 struct Inbox {
     look: Receiver<()>,
     attached: Receiver<Attach>,
@@ -36,8 +35,7 @@ struct Inbox {
     lookups: Receiver<Lookup>,
 }
 
-/// The thread as others see it. It ends when this is dropped, or when it is done with a file that it waits for: nobody waits
-/// for it.
+/// A handle to the thread. Dropping it ends the thread; nobody waits for it, since it may be blocked by a file.
 pub(super) struct Handle {
     look: Sender<()>,
     attach: Sender<Attach>,
@@ -47,38 +45,38 @@ pub(super) struct Handle {
 }
 
 impl Handle {
-    /// Has the files looked at now.
+    /// Makes the thread check the files now.
     pub(super) fn look(&self) {
-        // One that waits says the same; and an error means that it is dead, which `is_dead` tells.
+        // A full channel already has this request. A closed one means that the thread is dead: see `is_dead`.
         let _ = self.look.try_send(());
     }
 
-    /// Has another engine make the tables, and other policies be audited.
+    /// Switches the engine, and the policies that are audited.
     pub(super) fn judge(&self, judging: Judging) {
-        // An error means that the thread is dead, which `is_dead` tells.
+        // An error means that the thread is dead: see `is_dead`.
         let _ = self.judging.send(judging);
     }
 
-    /// For the thread that says which pods are attached.
+    /// The channel for the attached pods, for the ports thread.
     pub(super) fn attach(&self) -> Sender<Attach> {
         self.attach.clone()
     }
 
-    /// For whoever needs the addresses of pods.
+    /// A channel for lookups of names and addresses.
     pub(super) fn names(&self) -> Names {
         self.names.clone()
     }
 
-    /// Whether it has ended though nobody has stopped it: a fault of the program.
+    /// Whether the thread has ended without being stopped, which is a bug.
     pub(super) fn is_dead(&self) -> bool {
         self.thread.is_finished()
     }
 }
 
-/// Starts the thread with a state that was loaded and is in force, with the pods that are attached as of change 0.
+/// Starts the thread with a state that is already in force, and with the attached pods of change 0.
 ///
 /// # Errors
-/// When the system refuses a thread.
+/// If the thread cannot be started.
 pub(super) fn start(
     state: LiveState,
     composer: Arc<Composer>,
@@ -96,21 +94,21 @@ pub(super) fn start(
     Ok(Handle { look, attach, judging, names, thread })
 }
 
-/// What the thread that says which pods are attached is told of them.
+/// What the ports thread knows about the attached pods.
 struct Known {
     ports: Sender<Event>,
-    /// The last change that it has told.
+    /// Number of the last change from the ports thread.
     change: u64,
-    /// What it was told last.
+    /// The last report to the ports thread. `None` before the first one.
     told: Option<(u64, BTreeMap<PodName, Standing>)>,
 }
 
 impl Known {
-    /// Tells how far the attached pods are known, where that has changed. What is told is in force.
+    /// Reports how far the attached pods are known, if that has changed. The reported state is in force.
     fn tell(&mut self, state: &LiveState) {
         let now = (self.change, state.standings());
         if self.told.as_ref() != Some(&now) {
-            // An error means that the thread is dead, which the main thread sees.
+            // An error means that the thread is dead, which the main thread detects.
             let _ = self.ports.send(Event::Policy(now.0, now.1.clone()));
             self.told = Some(now);
         }
@@ -119,7 +117,7 @@ impl Known {
 
 fn follow(mut state: LiveState, composer: &Composer, inbox: &Inbox, notices: &Sender<Notice>, mut known: Known) {
     let (mut addresses, mut server) = (own_addresses::changes(), state.notices());
-    // What has changed between the first reading and now.
+    // The addresses may have changed since the first read.
     let mut renumbered = true;
     let (nothing, mut rested) = (never(), Instant::now());
     state.tell_changes(composer.current().generation(), composer.enforced().is_refused);
@@ -133,7 +131,7 @@ fn follow(mut state: LiveState, composer: &Composer, inbox: &Inbox, notices: &Se
                 Ok(()) => state.hurry(),
                 Err(_) => return,
             },
-            // Of many changes the last one says it all. Without the thread that tells them the process ends.
+            // The last message replaces earlier ones. If the ports thread dies, the process ends.
             recv(inbox.attached) -> told => attach = told.ok().map(|told| inbox.attached.try_iter().last().unwrap_or(told)),
             recv(inbox.judging) -> told => judging = told.ok().map(|told| inbox.judging.try_iter().last().unwrap_or(told)),
             recv(inbox.lookups) -> asked => {
@@ -148,7 +146,7 @@ fn follow(mut state: LiveState, composer: &Composer, inbox: &Inbox, notices: &Se
             },
             recv(changes) -> told => match told {
                 Ok(notice) => state.hear(&notice),
-                // The thread has died, which the main thread sees.
+                // The thread is dead, which the main thread detects.
                 Err(_) => server = never(),
             },
             default(if renumbered { Duration::ZERO } else { next_look }) => {}
@@ -162,14 +160,14 @@ fn follow(mut state: LiveState, composer: &Composer, inbox: &Inbox, notices: &Se
         let is_judged_otherwise = judging.is_some_and(|judging| state.judge(&judging));
         let has_changed = std::mem::take(&mut renumbered) && state.renumber(own_addresses::read());
         let has_refreshed = state.refresh();
-        // Of a change that is none for this node nothing is to be waited for.
+        // A change without effect on this node has no latency to measure.
         let heard = state.take_heard().filter(|_| has_refreshed);
         let has_changed = has_refreshed || has_changed;
         let services = state.take_services();
         let has_services = services.is_some();
         if has_changed || is_attached || is_judged_otherwise {
             let policy = state.policy();
-            // A pod that comes is no news to a person.
+            // New pods are not logged.
             composer.set_policy(Policy { is_told: policy.is_told && has_changed, ..policy }, services, seen, heard);
             if notices.send(Notice::Policy).is_err() {
                 return;

@@ -1,19 +1,19 @@
-//! Which ports there are: those of the configuration and those that a CNI plugin has added at the admin socket.
+//! Owns the list of ports: configured ports, and ports that a CNI plugin adds at the admin socket.
 //!
 //! ```text
 //!   main thread --Configured--.                .--Ports------> interfaces thread --Interfaces--.
 //!   admin socket --Asked------+--> [ thread ] -+--Attach-----> policy thread ------Policy------+--> [ waiting requests ] --> answers
 //!                                  registry    `--file
 //! ```
-//! One thread ([`thread`]) owns the [`registry`] and the file ([`mod@file`]) that keeps it over a restart. It tells the two threads that make
-//! a port work what there is, with the number of the change, and they tell it what has become of that. A request to add a port waits in
-//! the thread's list until both have done their part, or its time is up ([`serving`]): so any number of requests wait, and none of them
-//! holds back another one or a thread.
+//! One thread ([`thread`]) owns the [`registry`] and the file ([`mod@file`]) that preserves it over a restart. It sends each change with
+//! its number to the interfaces thread and the policy thread, and both report when they are done. A request to add a port waits in the
+//! thread's list until then, or until its time is up ([`serving`]). Any number of requests can wait; none delays another request or a
+//! thread.
 //!
-//! What lost: to have the main thread do it. It prints summaries and reads files, and a pod would have to wait for that.
+//! The alternative was the main thread. It prints summaries and reads files, which would delay pods.
 //!
-//! **Invariant.** What is in the file is what was told to the other threads, or newer. A request is answered only when the first packet
-//! of the container will be judged by the policies that select its pod.
+//! **Invariant.** The file is as new as what the other threads know, or newer. A request is answered only when the first packet of the
+//! container will be judged by the policies that select its pod.
 
 mod added;
 mod file;
@@ -34,38 +34,38 @@ use bulkhead_observe::admin::{AddPort, Failure, PortKey};
 pub(super) use file::PortFile;
 pub(super) use registry::Registry;
 
-/// Where an answer goes.
+/// The channel for the answer to a client of the admin socket.
 pub(super) type Reply = tokio::sync::oneshot::Sender<Result<Value, Failure>>;
 
-/// What is asked at the admin socket.
+/// A request at the admin socket.
 #[derive(Debug)]
 pub(super) enum Question {
-    /// Serve a container's interface.
+    /// Add a port for a container's interface.
     Add(AddPort),
-    /// Serve it no more.
+    /// Remove the port.
     Remove(PortKey),
-    /// How it is.
+    /// Report the port's state.
     Check(PortKey),
-    /// Remove all but these, of one network or whatever their network.
+    /// Remove all added ports except these. With a network name, only ports of that network.
     Retain(Vec<PortKey>, Option<String>),
 }
 
-/// What the thread is told.
+/// A message to the thread.
 #[derive(Debug)]
 pub(super) enum Event {
-    /// Somebody asks.
+    /// A request at the admin socket.
     Asked(Question, Reply),
-    /// The configuration has changed.
+    /// The new ports and routes of the configuration.
     Configured(Vec<PortEntry>, Vec<RouteEntry>),
-    /// The ports of this change are so, and the workers know it.
+    /// The status of the ports of this change. The workers already use it.
     Interfaces(u64, Arc<Vec<PortStatus>>),
-    /// The attached pods of this change are so, and what follows from it is in force.
+    /// How far the attached pods of this change are known. What follows from it is in force.
     Policy(u64, BTreeMap<PodName, Standing>),
-    /// End.
+    /// Ends the thread.
     Stop,
 }
 
-/// The pods that are attached as of this change: what the policy thread is told.
+/// The attached pods as of this change, for the policy thread.
 #[derive(Debug)]
 pub(super) struct Attach {
     pub(super) change: u64,

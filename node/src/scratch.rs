@@ -1,13 +1,12 @@
-//! A folder for one test, removed when it ends.
+//! A temporary folder for one test, removed when it is dropped.
 #![allow(dead_code, reason = "other crates include this file, and use a part of it")]
 
 use std::path::{Path, PathBuf};
 
-/// See the module.
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
-    /// An empty one. `name` is the test's own.
+    /// Creates an empty folder. `name` must be unique to the test.
     pub(crate) fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("bulkhead-live-{}-{name}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
@@ -19,7 +18,7 @@ impl Scratch {
         &self.0
     }
 
-    /// Writes a file in it.
+    /// Writes a file in the folder. Returns its path.
     pub(crate) fn write(&self, name: &str, text: &str) -> PathBuf {
         let path = self.0.join(name);
         std::fs::write(&path, text).unwrap();

@@ -1,10 +1,10 @@
-//! Addresses of the sets of `dataplane: nftables`, changed by netlink.
+//! Changes addresses in the sets of `dataplane: nftables` over netlink.
 //!
 //! ```text
 //!   BATCH_BEGIN | DELRULE all of `remember` | DELSETELEM all of `epoch`, NEWSETELEM its new one | DELSETELEM, NEWSETELEM .. | BATCH_END
 //! ```
-//! The kernel makes one transaction of a batch. Everything else is left to nft: of all messages of nftables these are the ones that a busy
-//! cluster makes all day, and nft takes longer to read ten thousand addresses than the kernel does to put them into a set.
+//! The kernel makes one transaction of a batch. All other changes go through nft. In a busy cluster, changes of addresses are the frequent
+//! ones, and nft takes longer to parse ten thousand addresses than the kernel to add them to a set.
 //!
 //! Source: Linux, `include/uapi/linux/netfilter/nfnetlink.h` and `nf_tables.h`.
 
@@ -26,28 +26,28 @@ const DELSETELEM: u16 = NFTABLES << 8 | 14;
 const REQUEST: u16 = 1;
 const ACK: u16 = 4;
 const CREATE: u16 = 0x400;
-/// `NLMSG_ERROR`, which is the acknowledgement as well.
+/// `NLMSG_ERROR`, also used for acknowledgements.
 const ERROR: u16 = 2;
 const NESTED: u16 = 0x8000;
 const INET: u8 = 1;
 
-/// Elements of a message: an attribute has 65,535 bytes at most, and an element of IPv6 takes 28.
+/// Elements per message: an attribute has at most 65,535 bytes, and an IPv6 element takes 28.
 const ELEMENTS: usize = 2_000;
-/// Bytes of a batch: what a socket sends at once where the system's bounds are as they come.
-/// Source: Linux, `net.core.wmem_default` is 212,992, of which bookkeeping takes a part.
+/// Maximum bytes of a batch: what a socket sends at once with the system's default limits. Source: Linux, `net.core.wmem_default` is
+/// 212,992, doubled, of which bookkeeping takes a part.
 const BATCH: usize = 400_000;
 
-/// Has the kernel make these changes, and the epoch the present one, in one transaction.
+/// Makes these changes and sets the epoch, in one transaction.
 ///
 /// # Errors
-/// What the kernel says, or `ArgumentListTooLong` where it is too much for one batch; then nothing has changed.
+/// The kernel's error, or `ArgumentListTooLong` if the changes exceed one batch. The kernel's sets are then unchanged.
 pub fn change(sets: &[SetChange], epoch: Epoch) -> io::Result<()> {
     let batch = batch(sets, epoch);
     if batch.bytes.len() > BATCH {
         return Err(io::ErrorKind::ArgumentListTooLong.into());
     }
     let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(NETFILTER))?;
-    // As much as the system lets: it counts twice what is asked for.
+    // As much as the system allows: the kernel doubles the requested size.
     let _ = sockopt::set_socket_send_buffer_size(&socket, BATCH);
     send(&socket, &batch.bytes, SendFlags::empty())?;
     let mut buffer = vec![0; 1 << 16];
@@ -62,7 +62,7 @@ pub fn change(sets: &[SetChange], epoch: Epoch) -> io::Result<()> {
     }
 }
 
-/// What the kernel says of the message with this number, or of one before it that has failed.
+/// The kernel's answer to message number `last`, or to an earlier one that failed. `None` if `part` has neither.
 fn answer(mut part: &[u8], last: u32) -> Option<io::Result<()>> {
     while let Some(length) = part.first_chunk().map(|length| u32::from_ne_bytes(*length) as usize) {
         let Some(message) = part.get(..length).filter(|_| length >= 20) else {
@@ -82,11 +82,11 @@ fn answer(mut part: &[u8], last: u32) -> Option<io::Result<()>> {
     None
 }
 
-/// Messages in the order in which they were begun.
+/// Netlink messages in the order of their numbers.
 #[derive(Debug, Default)]
 struct Batch {
     bytes: Vec<u8>,
-    /// The number of the last message.
+    /// Number of the last message, or of the acknowledged one once the batch is complete.
     sequence: u32,
 }
 
@@ -94,7 +94,7 @@ fn batch(sets: &[SetChange], epoch: Epoch) -> Batch {
     let mut batch = Batch::default();
     let table = TABLE.strip_prefix("inet ").unwrap_or(TABLE);
     batch.message(BATCH_BEGIN, REQUEST, 0, NFTABLES, |_| {});
-    // NFTA_RULE_TABLE and NFTA_RULE_CHAIN: without a number all rules of the chain.
+    // NFTA_RULE_TABLE and NFTA_RULE_CHAIN. Without a handle, this deletes all rules of the chain.
     batch.message(DELRULE, REQUEST, INET, 0, |batch| {
         batch.text(1, table);
         batch.text(2, "remember");
@@ -117,7 +117,7 @@ fn batch(sets: &[SetChange], epoch: Epoch) -> Batch {
             // NFTA_SET_ELEM_LIST_TABLE, _SET and _ELEMENTS.
             batch.text(1, table);
             batch.text(2, set);
-            // Without elements all of the set.
+            // Without elements, this deletes the whole content of the set.
             if !keys.is_empty() {
                 batch.nested(3, |batch| keys.iter().for_each(|key| batch.element(key)));
             }
@@ -136,7 +136,7 @@ fn octets(address: &IpAddr) -> Vec<u8> {
 }
 
 impl Batch {
-    /// `struct nlmsghdr`, `struct nfgenmsg`, and what `fill` adds.
+    /// Appends `struct nlmsghdr`, `struct nfgenmsg`, and what `fill` appends.
     fn message(&mut self, kind: u16, flags: u16, family: u8, resource: u16, fill: impl FnOnce(&mut Self)) {
         let start = self.bytes.len();
         self.sequence += 1;
@@ -152,7 +152,7 @@ impl Batch {
         self.bytes[start..start + 4].copy_from_slice(&length.to_ne_bytes());
     }
 
-    /// An attribute that `fill` makes.
+    /// Appends an attribute whose payload `fill` appends.
     fn attribute(&mut self, kind: u16, fill: impl FnOnce(&mut Self)) {
         let start = self.bytes.len();
         self.bytes.extend([0; 2]);

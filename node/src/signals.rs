@@ -1,4 +1,4 @@
-//! What the outside tells a running vswitch, and what it tells the outside.
+//! Receives signals, and announces that the vswitch is ready.
 
 use std::ffi::OsStr;
 use std::io;
@@ -12,41 +12,41 @@ use crossbeam_channel::Receiver;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
-/// A signal to stop that comes so soon after the first is the same request: `timeout` and `sudo` pass a signal on that
-/// their whole process group gets as well.
+/// A stop signal within this time after the first is the same request: `timeout` and `sudo` forward a signal that their process group also
+/// receives.
 const SAME_REQUEST: Duration = Duration::from_secs(1);
 
-/// What a signal asks for.
+/// What a signal requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Request {
     /// SIGTERM, SIGINT: stop.
     Stop,
     /// SIGUSR1: print the summary.
     Summary,
-    /// SIGHUP: look at the files now. To daemons it means to reload, and ending one would cut all pods off.
+    /// SIGHUP: check the files now. Daemons reload on SIGHUP, and ending the vswitch would cut off all pods.
     Look,
 }
 
-/// Tells the second signal to stop from the first.
+/// Distinguishes a second stop signal from a repetition of the first.
 #[derive(Debug, Default)]
 struct Stopping {
-    /// When the first one came.
+    /// When the first stop signal arrived. `None` before it.
     since: Option<Instant>,
 }
 
 impl Stopping {
-    /// Whether a signal to stop that comes now is not to wait for anything.
+    /// Whether a stop signal at this time must end the process at once.
     fn is_urgent(&mut self, now: Instant) -> bool {
         now.duration_since(*self.since.get_or_insert(now)) >= SAME_REQUEST
     }
 }
 
-/// Receives signals from now on, as requests; without it SIGUSR1 and SIGHUP would end the process. A second signal to stop ends
-/// the process at once, whatever it waits for: the kernel gives the interfaces back, and nothing is printed. A channel that is
-/// closed means to stop: the listener has died, and nobody could stop the vswitch any more but by force.
+/// Receives signals from now on. Without this, SIGUSR1 and SIGHUP would end the process. A second stop signal ends the process at once: the
+/// kernel releases the interfaces, and no summary is printed. A closed channel means stop: the listener is dead, and only SIGKILL would
+/// still end the vswitch.
 ///
 /// # Errors
-/// When the system does not let it.
+/// If the system refuses.
 pub(super) fn listen() -> io::Result<Receiver<Request>> {
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGUSR1, SIGHUP])?;
     let (tell, requests) = crossbeam_channel::unbounded();
@@ -56,7 +56,7 @@ pub(super) fn listen() -> io::Result<Receiver<Request>> {
             let request = match signal {
                 SIGUSR1 => Request::Summary,
                 SIGHUP => Request::Look,
-                // As the shell shows that a signal has ended a program.
+                // The exit code with which shells report a signal.
                 _ if stopping.is_urgent(Instant::now()) => signal_hook::low_level::exit(128 + signal),
                 _ => Request::Stop,
             };
@@ -68,12 +68,12 @@ pub(super) fn listen() -> io::Result<Receiver<Request>> {
     Ok(requests)
 }
 
-/// Whether the ready file can be written when its time comes, as far as can be told without writing it.
+/// Checks that the ready file can be written later, without writing it.
 ///
 /// # Errors
-/// When it cannot.
+/// If its folder does not exist, or the path is a folder.
 pub(super) fn check_ready_file(path: &Path) -> io::Result<()> {
-    // `ready` has the parent ``, which stands for the current folder.
+    // `ready` has the parent ``, which means the current folder.
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !std::fs::metadata(folder)?.is_dir() {
         return Err(io::ErrorKind::NotADirectory.into());
@@ -81,10 +81,10 @@ pub(super) fn check_ready_file(path: &Path) -> io::Result<()> {
     if path.is_dir() { Err(io::ErrorKind::IsADirectory.into()) } else { Ok(()) }
 }
 
-/// Says that forwarding has started: to whoever waits for `ready_file`, and to systemd (`Type=notify`).
+/// Announces that forwarding has started: writes `ready_file` and notifies systemd (`Type=notify`).
 ///
 /// # Errors
-/// When the file cannot be written, or systemd cannot be told.
+/// If the file cannot be written, or systemd cannot be notified.
 pub(super) fn announce_ready(ready_file: Option<&Path>) -> io::Result<()> {
     if let Some(path) = ready_file {
         std::fs::write(path, format!("{}\n", std::process::id()))?;
@@ -92,7 +92,7 @@ pub(super) fn announce_ready(ready_file: Option<&Path>) -> io::Result<()> {
     std::env::var_os("NOTIFY_SOCKET").map_or(Ok(()), |name| notify(&name))
 }
 
-/// sd_notify(3): a datagram to the socket of this name; `@` stands for an abstract one.
+/// Sends a datagram to this socket, as sd_notify(3). A leading `@` marks an abstract name.
 fn notify(name: &OsStr) -> io::Result<()> {
     let address = match name.as_bytes().strip_prefix(b"@") {
         Some(name) => SocketAddr::from_abstract_name(name)?,
@@ -110,7 +110,7 @@ mod tests {
         let (mut stopping, first) = (Stopping::default(), Instant::now());
         assert!(!stopping.is_urgent(first), "the first one stops it in order");
         assert!(!stopping.is_urgent(first) && !stopping.is_urgent(first + SAME_REQUEST / 2));
-        // Counted from the first: whoever asks again and again is heard.
+        // The time counts from the first signal: repeated signals do not restart it.
         assert!(stopping.is_urgent(first + SAME_REQUEST) && stopping.is_urgent(first + SAME_REQUEST * 60));
     }
 

@@ -1,4 +1,5 @@
-//! The policy in force: what the state's files or the API server say, or said when they last made sense.
+//! The state from files or from an API server, and the policy compiled from it. If a new state is invalid, the last good one stays in
+//! force.
 
 mod counts;
 mod files;
@@ -48,77 +49,77 @@ pub(super) use nodes::Nodes;
 use own_node::{nameless, without_state};
 pub(super) use translations::{Asked, AskedFor, Translations};
 
-/// How often the first read is repeated while the files go on changing: with the pause, five seconds. Who writes for
-/// longer than that is read as it comes, like any later change.
+/// How often the first read is repeated while the files keep changing: with `PAUSE`, for five seconds. Files that change for longer are
+/// then used as read.
 const SETTLING: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What becomes of packets without a state.
+/// For messages: what is forwarded without a state.
 pub(super) const DENYING: &str = "only the node's own traffic to and from the uplink is forwarded";
 
-/// See the module.
+/// The state, and the policy and Services compiled from it.
 pub(super) struct LiveState {
     config: StateConfig,
     node: Arc<str>,
     watch: Watch,
-    /// The API server, where the state is not files.
+    /// The API server. `None` if the state comes from files.
     api: Option<Api>,
     pipeline: Pipeline,
-    /// What the pipeline was told of the files, or of what was kept of the API server's state.
+    /// The objects that the pipeline has from files, or from the stored copy of the API server's state.
     inventory: Inventory,
-    /// What workers are told of Services; none where they are off.
+    /// The Services for the workers. `None` if Services are off.
     services: Option<Adapter>,
-    /// What load balancers are told.
+    /// The health of Services, for load balancers.
     health: watch::Sender<NodeHealth>,
-    /// What a relay of Hubble is told.
+    /// The cluster's nodes, for Hubble relays.
     nodes: watch::Sender<Arc<Nodes>>,
-    /// How pods' connections to the world leave; none for with their own addresses.
+    /// How pods' connections to outside the cluster are masqueraded. `None` if they are not.
     masquerading: Option<Masquerading>,
-    /// Services and nodes that were kept of the API server's state, until it tells them itself.
+    /// Services and nodes of the stored copy, until the API server sends them.
     kept_services: Inventory,
-    /// Addresses that connections to Services were to leave with, and whose they are: they are not used.
+    /// Source addresses for connections to Services that are not used, because a pod or node has them, with that owner.
     taken_sources: BTreeMap<IpAddr, String>,
     origins: SharedOrigins,
-    /// Those of a node without a state where the kernel enforces.
+    /// The tables of the last good state. If the kernel enforces, those of a node without a state.
     tables: Arc<NodeTables>,
-    /// What the kernel is to enforce: the number of the last state that made sense, and whether a later one does not.
+    /// The revision that the kernel must enforce, and whether a newer state is withheld.
     kernel: KernelState,
     /// See [`Policy::audit`] and [`Policy::audited`].
     audit: Option<Arc<AuditTables>>,
     audited: Arc<BTreeSet<AuditedPolicy>>,
     peers: Arc<[Peer]>,
-    /// The node's own blocks.
+    /// The node's own pod CIDRs.
     pod_networks: Arc<[IpNet]>,
     /// See [`Policy::node_addresses`].
     primary: Arc<[IpAddr]>,
     refusing: [Arc<[OriginId]>; 2],
-    /// What is in force where there is no state: the node's own addresses and nothing else, so that it can ask for one.
+    /// The tables in force without a state: only the node's own addresses, so that it can reach the API server.
     without: Arc<NodeTables>,
-    /// The node as its object is, or one without anything.
+    /// This node's object. It has only a name if the state lacks it.
     own: Node,
     /// The addresses of the node's interfaces.
     addresses: BTreeSet<IpAddr>,
-    /// Whether nothing may pass, because there is no state that makes sense and the configuration wants it so.
+    /// Whether pod traffic is denied: no state is loaded yet, or the newest one was refused and the configuration says to deny then.
     denied: bool,
-    /// When the change that was taken last was heard, until somebody asks.
+    /// When the last change was detected. `None` after [`Self::take_heard`].
     heard: Option<Instant>,
-    /// What was told of the last state: of the next one what is new is.
+    /// Findings that were reported for the last state, so that only new ones are reported.
     told: BTreeSet<String>,
-    /// The same of an API server's Services, which have batches of their own.
+    /// The same for Services of an API server, which arrive in separate batches.
     told_of_services: BTreeSet<String>,
     counts: Arc<StateCounts>,
-    /// Whether what was read or heard last was refused, so that an older state is in force.
+    /// Whether the newest state was refused, so that an older one is in force.
     is_refused: bool,
-    /// What the journal is told.
+    /// Changes for the journal.
     changes: ChangeLog,
 }
 
 impl LiveState {
-    /// Reads the state for the first time, to be judged so. `services` is none where they are off, `addresses` are those of the
-    /// node's interfaces, `attached` the pods that were attached.
+    /// Loads the first state. `services` is `None` if Services are off. `addresses` are those of the node's interfaces, `attached` the pods
+    /// that are already attached.
     ///
     /// # Errors
-    /// When it does not load, unless the configuration says to wait for one.
+    /// If no state can be loaded, unless the configuration says to wait for one.
     pub(super) fn load(
         config: &StateConfig,
         services: Option<Settings>,
@@ -127,7 +128,7 @@ impl LiveState {
         addresses: BTreeSet<IpAddr>,
         attached: BTreeMap<PodName, Attachment>,
     ) -> anyhow::Result<Self> {
-        // Before reading, so that what changes meanwhile is seen.
+        // Before reading, so that changes during the read are detected.
         let watch = Watch::new(&config.paths);
         let isolation = config.options.semantics.default_isolation();
         let mut pipeline = judging.pipeline(node, isolation)?;
@@ -181,7 +182,7 @@ impl LiveState {
             if state.watch.was_read() {
                 break;
             }
-            // Somebody is writing: what was read may lack the policies that are still to come.
+            // The files are being written: policies may still be missing.
             std::thread::sleep(PAUSE);
             loaded = state.load_files();
         }
@@ -197,14 +198,13 @@ impl LiveState {
         Ok(state)
     }
 
-    /// Looks at the files with the next [`Self::refresh`], and asks a server again.
+    /// Makes the next [`Self::refresh`] check the files, and an API server be asked again.
     pub(super) fn hurry(&mut self) {
         self.watch.hurry();
         self.api.iter_mut().for_each(Api::hurry);
     }
 
-    /// Looks at the files, and reads them when they have changed, or takes what the API server has changed. Returns whether that
-    /// changed what is in force.
+    /// Reads the files if they have changed, or takes the API server's changes. Returns whether anything in force changed.
     pub(super) fn refresh(&mut self) -> bool {
         if self.api.is_some() {
             return self.refresh_from_server();
@@ -215,13 +215,13 @@ impl LiveState {
         self.heard = Some(Instant::now());
         let loaded = self.load_files();
         if !self.watch.was_read() {
-            // The files went on changing: what was read may be half of it.
+            // The files changed during the read, which may have mixed two states.
             return false;
         }
         self.settle(loaded)
     }
 
-    /// Has what the pipeline knows enforced. Returns whether that changes what is in force.
+    /// Enforces what the pipeline knows, and logs new warnings. Returns whether anything in force changed.
     fn enforce(
         &mut self,
         mut warnings: BTreeSet<String>,
@@ -244,12 +244,12 @@ impl LiveState {
         Ok(has_changed)
     }
 
-    /// Takes what the pipeline has compiled. Returns whether that is something else than before.
+    /// Takes what the pipeline has compiled. Returns whether it differs from before.
     fn take_tables(&mut self, contests: usize) -> anyhow::Result<bool> {
         self.tell_nodes();
         let (tables, is_other_kernel) = match self.kernel_revision() {
             None => (run::node_tables(&self.pipeline, &self.node)?, false),
-            // There are no tables: the kernel is told what has changed.
+            // The kernel gets changes instead of tables.
             Some(revision) => {
                 run::check_node(&self.pipeline, &self.node)?;
                 let before = std::mem::replace(&mut self.kernel.revision, revision);
@@ -283,12 +283,12 @@ impl LiveState {
         Ok(!is_same)
     }
 
-    /// Makes these all pods that are attached. Returns whether that changed what is in force.
+    /// Replaces the attached pods. Returns whether anything in force changed.
     pub(super) fn attach(&mut self, pods: BTreeMap<PodName, Attachment>) -> bool {
         self.changes.note_attached(&pods);
         let taken = self.pipeline.attach(pods).map_err(anyhow::Error::from);
         if self.counts.applied.load(Ordering::Relaxed) == 0 {
-            // They count with the first state.
+            // The first state will include them.
             return false;
         }
         let contests = self.pipeline.contests();
@@ -307,7 +307,7 @@ impl LiveState {
         }
     }
 
-    /// Has the journal told of this state and all that come; without one nothing more is noted.
+    /// Records this state and all later changes in the journal. Without a journal, changes are no longer collected.
     pub(super) fn record(&mut self, journal: Option<Journal>, enforcement: Enforcement) {
         let settings = bulkhead_answers::bundle::Settings {
             isolation: self.config.options.semantics.default_isolation(),
@@ -318,12 +318,12 @@ impl LiveState {
         self.changes.tell_to(journal, settings);
     }
 
-    /// Tells the journal what is in force by this generation. `is_held` is whether what is known is not.
+    /// Writes the state in force as of this generation to the journal. `is_held` is true if a newer state is known but not in force.
     pub(super) fn tell_changes(&mut self, generation: u64, is_held: bool) {
         self.changes.tell(generation, self.denied, is_held || self.is_refused);
     }
 
-    /// Tells these, but for those that were told of the last state, or of this one.
+    /// Reports these findings, except those already reported for the last state or this one.
     fn tell(&mut self, findings: &BTreeSet<String>, tell: fn(&String)) {
         findings.difference(&self.told).for_each(tell);
         self.told.extend(findings.iter().cloned());
@@ -333,12 +333,12 @@ impl LiveState {
         of(&self.counts).fetch_add(1, Ordering::Relaxed);
     }
 
-    /// When to look next, if nothing is told.
+    /// When to refresh next if no event arrives.
     pub(super) fn next_look(&self) -> Instant {
         self.api.as_ref().map_or_else(|| self.watch.next_look(), Api::next_look)
     }
 
-    /// What is to be enforced: the last good state, or before there was one that no pod sends or is sent anything.
+    /// What must be enforced: the last good state, or no pod traffic before the first one.
     pub(super) fn policy(&self) -> Policy {
         let in_force = Policy {
             tables: Arc::clone(&self.tables),
@@ -367,8 +367,8 @@ impl LiveState {
         }
     }
 
-    /// When the change that was taken last was heard: the first of its events of the API server, or that files had changed. None where there
-    /// was no such change since this was asked.
+    /// Returns when the last change was detected: the API server's first event of it, or the change of the files. `None` if there was no
+    /// change since the last call.
     pub(super) const fn take_heard(&mut self) -> Option<Instant> {
         self.heard.take()
     }
@@ -378,21 +378,21 @@ impl LiveState {
         own.flat_map(|node| node.pod_cidrs.iter().copied())
     }
 
-    /// What the numbers in the tables stand for, of this state and of all that come.
+    /// The origins of all numbers in the tables, for this state and later ones.
     pub(super) fn origins(&self) -> SharedOrigins {
         self.origins.clone()
     }
 
-    /// How often the state has changed, for whoever wants to know while this is in use.
+    /// Counters of the state, for other threads.
     pub(super) fn counts(&self) -> Arc<StateCounts> {
         Arc::clone(&self.counts)
     }
 }
 
-/// What deserves a look in what was read.
+/// The warnings as texts. The last one counts those that are not shown.
 fn told(warnings: &SourceErrors) -> BTreeSet<String> {
     let more = warnings.total() - warnings.shown().len();
-    let more = (more > 0).then(|| format!("{more} more of such"));
+    let more = (more > 0).then(|| format!("{more} more like these"));
     warnings.shown().iter().map(ToString::to_string).chain(more).collect()
 }
 

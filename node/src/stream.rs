@@ -1,4 +1,5 @@
-//! What is watched: the thread that reads the workers' stream and tells it to whoever asks at the admin socket.
+//! Streams verdicts and traced packets: a thread reads the workers' rings and passes events to clients of the admin socket and of Hubble,
+//! and to the journal.
 //!
 //! ```text
 //!   workers ==rings==> [ watcher: fold repeats, name the ends, select ] --bounded queue--> a task of the admin thread --> client
@@ -7,10 +8,10 @@
 //!                           `--addresses that it does not know--> policy thread
 //! ```
 //!
-//! Here is what the rest of the process sees: [`Hub`] takes questions to the thread, which is [`watcher`].
+//! [`Hub`] is the interface for the rest of the process. The thread is [`watcher`].
 //!
-//! **Invariant.** No client keeps the thread waiting, and the thread keeps no worker waiting. What a client does not get is told to it as a
-//! number: packets and sessions seen and lost are together what has happened.
+//! **Invariant.** No client delays the thread, and the thread delays no worker. What a client misses is counted, and the count is sent to
+//! it: packets and sessions sent plus those lost are complete.
 
 mod client;
 mod counts;
@@ -42,39 +43,38 @@ pub(super) use repeats::Event;
 pub(super) use select::Selector;
 use watcher::Watcher;
 
-/// Lines that wait for a client: at the usual rate a tenth of a second, and less than a megabyte.
+/// Lines queued per client: a tenth of a second at the default rate, and less than a megabyte.
 const WAITING: usize = 1024;
 
-/// Verdicts that are remembered for `--last` and for Hubble's clients: some megabytes.
+/// Verdicts kept for `--last` and for Hubble's clients. They take some megabytes.
 pub(super) const REMEMBERED: usize = 4096;
 
-/// What somebody wants to watch.
+/// What a client wants to watch.
 pub(super) enum Watch {
     Monitor(Monitor),
     Trace(Trace),
-    /// A client of Hubble.
+    /// A request of Hubble's API.
     Observe(Box<Observe>),
 }
 
-/// Somebody who watches.
+/// A request of a new client.
 struct Request {
     watch: Watch,
     outlet: Outlet,
     opened: oneshot::Sender<Result<Watching, Failure>>,
 }
 
-/// The thread, for those who ask it. It ends when nobody has this any more.
+/// A handle to the thread, which ends when the last clone is dropped.
 #[derive(Clone)]
 pub(super) struct Hub {
     requests: Sender<Request>,
 }
 
 impl Hub {
-    /// Starts the thread, which tells the journal where there is one. It watches also while no client does if it `keeps` the past for
-    /// those that come.
+    /// Starts the thread, which passes verdicts to `journal`, if given. If `keeps` is true, it collects past verdicts even without clients.
     ///
     /// # Errors
-    /// When the system refuses one.
+    /// If the thread cannot be started.
     pub(super) fn start(observer: Observer, journal: Option<Tap>, keeps: bool) -> io::Result<(Self, JoinHandle<()>)> {
         let (requests, asked) = crossbeam_channel::unbounded();
         let watcher = Watcher::new(observer, journal, keeps);
@@ -82,21 +82,21 @@ impl Hub {
         Ok((Self { requests }, thread))
     }
 
-    /// Begins to watch. Returns what comes before the lines, and where they come.
+    /// Starts to watch. Returns the first answer for the client, and the channel of the lines after it.
     ///
     /// # Errors
-    /// What is wrong with the question.
+    /// If the request is invalid or cannot be served.
     pub(super) async fn watch(&self, watch: Watch) -> Result<(Watching, mpsc::Receiver<String>), Failure> {
-        // The past comes all at once.
+        // Past verdicts are enqueued at once.
         let past = if let Watch::Monitor(asked) = &watch { asked.last.min(REMEMBERED) } else { 0 };
         let (lines, received) = mpsc::channel(WAITING + past);
         Ok((self.ask(watch, Outlet::Lines(lines)).await?, received))
     }
 
-    /// The same for a client of Hubble.
+    /// Like [`Self::watch`], for a client of Hubble.
     ///
     /// # Errors
-    /// When the thread has died.
+    /// If the thread has died.
     pub(super) async fn observe(&self, asked: Observe) -> Result<mpsc::Receiver<Observed>, Failure> {
         let (flows, received) = mpsc::channel(WAITING + REMEMBERED);
         self.ask(Watch::Observe(Box::new(asked)), Outlet::Flows(flows)).await?;
@@ -105,9 +105,9 @@ impl Hub {
 
     async fn ask(&self, watch: Watch, outlet: Outlet) -> Result<Watching, Failure> {
         let (opened, answer) = oneshot::channel();
-        // An error means that the thread is dead; then nobody answers.
+        // An error means that the thread is dead. Then `answer` fails.
         let _ = self.requests.send(Request { watch, outlet, opened });
-        let dead = || Failure::new("internal", "the thread that watches has died", "report it");
+        let dead = || Failure::new("internal", "the stream thread has died", "report it");
         answer.await.unwrap_or_else(|_| Err(dead()))
     }
 }

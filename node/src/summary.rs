@@ -22,28 +22,28 @@ use super::view::is_unused;
 use bulkhead_answers::output::Columns;
 use bulkhead_answers::services;
 
-/// Rows of policies that a person reads; JSON has all of them.
+/// Maximum number of policies in the text. JSON has all of them.
 const MAX_POLICIES: usize = 100;
 
-/// Everything that is told.
+/// The data of the summary. Counters count since the process started.
 pub(super) struct Summary<'a> {
     pub node: &'a str,
     pub snapshot: &'a Snapshot,
     pub counters: &'a VswitchCounters,
-    /// What was forwarded without them.
+    /// What the flow cache has forwarded without the workers.
     pub cached: &'a Cached,
     pub state: StateCounters,
-    /// How well the API server is heard, where the state is not files.
+    /// Health of the connection to the API server. `None` if the state comes from files.
     pub source: Option<&'a SourceHealth>,
     pub ports: InterfaceCounters,
-    /// None without a capture.
+    /// `None` without a capture.
     pub capture: Option<CaptureCounters>,
     pub uptime: Duration,
     pub origins: &'a SharedOrigins,
 }
 
 impl Summary<'_> {
-    /// What went through a port, by the workers and by the flow cache.
+    /// A port's traffic through the workers and the flow cache.
     pub(super) fn port(&self, id: Option<PortId>, name: &str) -> PortTraffic {
         let traffic = id.map(|id| self.counters.port(id)).unwrap_or_default();
         let cached = self.cached.port(name);
@@ -56,8 +56,8 @@ impl Summary<'_> {
         }
     }
 
-    /// What went through the ports that are open or have seen something. Those that are gone are not among them: their number grows
-    /// with the age of the process.
+    /// The traffic of all ports that are open or have had traffic. Removed ports are left out, since their number grows with the process's
+    /// age.
     pub(super) fn ports(&self) -> impl Iterator<Item = (&str, PortTraffic)> {
         let ports = (0..).map(PortId).zip(self.snapshot.ports()).filter(|(_, port)| !is_unused(&port.name));
         let told = ports.map(|(id, port)| (&*port.name, port.link.is_some(), self.port(Some(id), &port.name)));
@@ -65,7 +65,7 @@ impl Summary<'_> {
             .map(|(name, _, traffic)| (name, traffic))
     }
 
-    /// What became of sessions, over all workers.
+    /// Session counters, summed over all workers.
     pub(super) fn sessions(&self) -> SessionCounters {
         self.counters.workers.iter().map(|worker| worker.engine.sessions()).fold(
             SessionCounters::default(),
@@ -85,7 +85,7 @@ impl Summary<'_> {
         )
     }
 
-    /// What the workers did besides forwarding.
+    /// Counters of neighbours, ICMP errors and refusals, summed over all workers.
     fn forward(&self) -> ForwardCounters {
         self.counters.workers.iter().map(|worker| worker.forward).fold(ForwardCounters::default(), |sum, more| {
             ForwardCounters {
@@ -102,12 +102,12 @@ impl Summary<'_> {
         })
     }
 
-    /// Packets that the capture should have and has not: its writer was behind.
+    /// Packets that are missing in the capture because its writer was too slow.
     fn capture_missed(&self) -> u64 {
         self.counters.sum(|worker| worker.tap_missed)
     }
 
-    /// What each origin decided, by the workers and by the flow cache.
+    /// Packets decided by each origin, in the workers and the flow cache.
     pub(super) fn decided(&self) -> BTreeMap<OriginId, OriginCounters> {
         let mut sums: BTreeMap<OriginId, OriginCounters> = BTreeMap::new();
         for (id, counters) in self.counters.workers.iter().flat_map(|worker| worker.engine.origins()) {
@@ -124,7 +124,7 @@ impl Summary<'_> {
         sums
     }
 
-    /// What each rule, isolation and exemption decided, the busiest first.
+    /// Packets decided by each rule, isolation and exemption, the busiest first.
     pub(super) fn policies(&self) -> Vec<(String, OriginCounters)> {
         let name = |id| self.origins.get(id).map_or_else(|| "unknown".to_owned(), |origin| origin.to_string());
         let mut named: Vec<_> = self.decided().into_iter().map(|(id, counters)| (name(id), counters)).collect();
@@ -132,13 +132,13 @@ impl Summary<'_> {
         named
     }
 
-    /// For people.
+    /// Writes the summary as text.
     pub(super) fn write(&self, out: &mut impl Write) -> io::Result<()> {
         let counters = self.counters;
         let uptime = humantime::format_duration(Duration::from_secs(self.uptime.as_secs()));
         writeln!(out, "node {}: {uptime}, generation {}", self.node, self.snapshot.generation())?;
         writeln!(out)?;
-        let mut table = Columns::new(&["PORT", "RECEIVED", "BYTES", "SENT", "BYTES", "LOST BELOW"]);
+        let mut table = Columns::new(&["PORT", "RECEIVED", "BYTES", "SENT", "BYTES", "LOST IN KERNEL"]);
         for (name, traffic) in self.ports() {
             let numbers =
                 [traffic.received, traffic.received_bytes, traffic.sent, traffic.sent_bytes, lost_below(&traffic)];
@@ -148,12 +148,12 @@ impl Summary<'_> {
         for port in self.snapshot.ports() {
             let CachedTraffic { limited, bypassed, .. } = self.cached.port(&port.name);
             if limited > 0 {
-                writeln!(out, "{}: {limited} packets dropped that were more than slow_path allows", port.name)?;
+                writeln!(out, "{}: {limited} packets dropped over the slow_path limit", port.name)?;
             }
             if bypassed > 0 {
                 writeln!(
                     out,
-                    "{}: {bypassed} packets dropped that the node's kernel sent past the vswitch",
+                    "{}: {bypassed} packets dropped because the node's kernel bypassed the vswitch",
                     port.name
                 )?;
             }
@@ -190,7 +190,7 @@ impl Summary<'_> {
             table.write(out)?;
             match policies.len().saturating_sub(MAX_POLICIES) {
                 0 => writeln!(out)?,
-                more => writeln!(out, "and {more} more that decided less often\n")?,
+                more => writeln!(out, "and {more} more that decided fewer packets\n")?,
             }
         }
         self.write_rest(out)
@@ -246,8 +246,8 @@ impl Summary<'_> {
         } = state;
         writeln!(
             out,
-            "state: {applied} applied, {refused} refused; {faulty} objects not understood, {contested_addresses} addresses contested, \
-             {unenforced_kinds} kinds not enforced, {refused_tables} tables that do not fit"
+            "state: {applied} applied, {refused} refused; {faulty} invalid objects, {contested_addresses} contested addresses, \
+             {unenforced_kinds} kinds not enforced, {refused_tables} tables too large"
         )?;
         writeln!(out, "services: {}", services::told(services.as_ref()))?;
         if let Some(source) = self.source {
@@ -261,7 +261,7 @@ impl Summary<'_> {
     }
 }
 
-/// The API server, for a person.
+/// The line about the API server.
 fn source_line(source: &SourceHealth) -> String {
     let (how, since) =
         (if source.is_connected { "connected" } else { "not connected" }, source.since.elapsed().as_secs());
@@ -276,7 +276,7 @@ fn source_line(source: &SourceHealth) -> String {
     )
 }
 
-/// How well Services are heard, for the end of a line.
+/// The health of Services, as the end of that line.
 fn services_text(services: &ServicesHealth) -> String {
     let how = if services.is_connected { "connected" } else { "not connected" };
     let age = services.age().map_or_else(|| "never listed".to_owned(), |age| format!("{} s old", age.as_secs()));
@@ -284,13 +284,13 @@ fn services_text(services: &ServicesHealth) -> String {
     format!("; Services: {how}, {age}{}", error.unwrap_or_default())
 }
 
-/// What the kernel lost before the vswitch saw it.
+/// Packets that the kernel lost before the vswitch received them.
 fn lost_below(traffic: &PortTraffic) -> u64 {
     let statistics = traffic.statistics;
     statistics.receive_ring_full + statistics.fill_ring_empty + statistics.receive_dropped
 }
 
-/// Packets that a worker dropped, for whatever reason.
+/// Packets that a worker dropped, for any reason.
 pub(super) fn dropped(worker: &WorkerCounters) -> u64 {
     worker.engine.dropped_in_all() + worker.other_drops.iter().sum::<u64>()
 }
@@ -380,7 +380,7 @@ mod tests {
             "x/a",
             "uplink",
             "10 port_down",
-            "state: 2 applied, 1 refused; 3 objects not understood, 4 addresses contested, 5 kinds not enforced, 6 tables that do not",
+            "state: 2 applied, 1 refused; 3 invalid objects, 4 contested addresses, 5 kinds not enforced, 6 tables too large",
             "kubernetes: not connected for 0 s, the state is 0 s old, 4 lists, 6 failures; away; Services: not connected, never listed: forbidden",
             "services: 7 Services, 8 VIPs and 9 backends; not all are listed",
             "6 answered, 2 requested",

@@ -1,4 +1,4 @@
-//! The snapshot of a live node: the tables' ports, the configured ones, and what is open of them.
+//! Builds the snapshot of a live node from its compiled tables, configured ports and open interfaces.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -17,43 +17,40 @@ use bulkhead_answers::run;
 /// A configured port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PortView {
-    /// Its name.
     pub name: Arc<str>,
-    /// What is behind it.
     pub kind: PortKind,
-    /// The MAC address on the other side, where it shall not be learned.
+    /// MAC address of the interface's peer. `None` if it is learned.
     pub mac: Option<[u8; 6]>,
-    /// The interface's end; none while the port is closed.
+    /// The open interface. `None` while the port is closed.
     pub link: Option<Link>,
 }
 
-/// What a snapshot is made of.
+/// The parts of a snapshot.
 pub(super) struct View<'a> {
-    /// What policy says, and which pods there are.
+    /// The compiled policy and the node's pods.
     pub tables: &'a NodeTables,
-    /// What it would say if audited policies were enforced.
+    /// Tables as if audited policies were enforced. `None` without such policies.
     pub audit: Option<&'a AuditTables>,
-    /// What is configured and open.
+    /// The configured ports.
     pub ports: &'a [PortView],
-    /// The configured routes.
     pub routes: &'a [RouteEntry],
-    /// The pod networks of the other nodes, each with its node's address.
+    /// Pod networks of other nodes, with their nodes' addresses.
     pub peers: &'a [Peer],
-    /// The origins of rules whose denials are refused.
+    /// Origins of rules whose denied packets are answered instead of dropped silently.
     pub refusing: Vec<OriginId>,
-    /// Whether no pod may send or be sent anything: no pod's port has a table then, and no port sends back where it came from.
+    /// Whether all pod traffic is denied. Pods' ports then have no table, and no port sends packets back to where they came from.
     pub denied: bool,
 }
 
 impl View<'_> {
-    /// Builds the snapshot. Its ports are numbered by `ids`.
+    /// Builds the snapshot. `ids` numbers its ports.
     ///
-    /// A port that is configured without a pod in the state has no addresses and no table: everything that comes from it
-    /// is spoofed, and nothing goes out. A pod without an open interface is known, so that the packets for it are
-    /// refused as such and not sent to the uplink.
+    /// A configured port without a pod in the state has no addresses and no table: all packets from it are spoofed, and none are sent to
+    /// it. A pod without an open interface is in the snapshot, so that packets to it are dropped for that reason and not sent to the
+    /// uplink.
     ///
     /// # Errors
-    /// When the parts contradict each other; [`run::check_addresses`] has excluded what a state can do.
+    /// If the parts contradict each other. [`run::check_addresses`] has excluded contradictions that a state can cause.
     pub(super) fn snapshot(&self, generation: u64, ids: &mut Ids) -> anyhow::Result<Snapshot> {
         let mut known: HashMap<Arc<str>, PortConfig> = HashMap::new();
         let mut names = Vec::new();
@@ -75,7 +72,7 @@ impl View<'_> {
             for port in known.values_mut() {
                 (port.hairpin, port.audit) = (None, None);
                 if port.kind == PortKind::Pod {
-                    // What has no address sends nothing but what is spoofed.
+                    // Without addresses, all packets from the pod are spoofed.
                     (port.egress, port.ingress) = (None, None);
                     port.addresses.clear();
                 }
@@ -91,8 +88,8 @@ impl View<'_> {
         Ok(Snapshot::new(generation, ports, compiled, routes)?.refusing(self.refusing.iter().copied()))
     }
 
-    /// Hosts first: what has an address here is never elsewhere. Then what is configured, then the other nodes' pods,
-    /// then the uplink for the rest.
+    /// Local addresses first, because they are never elsewhere. Then configured routes, other nodes' pod networks, and the uplink as
+    /// default.
     fn routes(&self, ports: &[PortConfig]) -> anyhow::Result<BTreeMap<IpNet, NextHop>> {
         let mut routes = BTreeMap::new();
         let numbered = || (0u16..).map(PortId).zip(ports);
@@ -105,7 +102,7 @@ impl View<'_> {
             let port = port.ok_or_else(|| anyhow::anyhow!("the route {} leads to no port", route.prefix))?;
             let is_pod = ports.get(port.index()).is_some_and(|port| port.kind == PortKind::Pod);
             if is_pod && self.tables.enforced_at == EnforcedAt::Source {
-                // The tables of other ports know the pod by its addresses.
+                // Other ports' tables know the pod by its addresses.
                 anyhow::bail!(
                     "the route {} leads to a pod's port, where nothing is judged with enforce: source",
                     route.prefix
@@ -116,7 +113,7 @@ impl View<'_> {
         let Some(uplink) = numbered().find(|(_, port)| port.kind == PortKind::Uplink).map(|(id, _)| id) else {
             return Ok(routes);
         };
-        // Without an uplink other nodes' pods are reached as all else is: the tables know of an uplink in any case.
+        // The tables have an uplink in any case. If none is configured, other nodes' pods are reached by the default route.
         let peers = if self.ports.iter().any(|port| port.kind == PortKind::Uplink) { self.peers } else { &[] };
         for peer in peers {
             routes.entry(peer.prefix.trunc()).or_insert(NextHop { port: uplink, gateway: Some(peer.address) });
@@ -132,15 +129,15 @@ fn closed(name: &Arc<str>, kind: PortKind) -> PortConfig {
     PortConfig::new(name.clone(), kind)
 }
 
-/// What the names of places begin with that hold a number which no port has. No port's name does.
+/// Prefix of placeholders' names. No port's name has it.
 const UNUSED: &str = "unused ";
 
-/// Holds the place of a number that no port has.
+/// A placeholder for a number that no port has.
 fn unused(at: usize) -> PortConfig {
     closed(&format!("{UNUSED}{at}").into(), PortKind::Pod)
 }
 
-/// Whether this is the name of such a place.
+/// Whether the name is a placeholder's.
 pub(super) fn is_unused(name: &str) -> bool {
     name.starts_with(UNUSED)
 }

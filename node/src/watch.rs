@@ -1,46 +1,45 @@
-//! Whether files have changed, by asking for their size, times and identity again and again.
+//! Detects changes of files by polling their size, times and identity.
 //!
-//! inotify was the alternative. It watches inodes, so a mounted ConfigMap (where a symbolic link is pointed elsewhere) and an
-//! editor that renames need watches on every folder of every path, and a queue that overflows needs this code all the same.
-//! Asking for a few files 20 times a second costs a thousandth of a core.
+//! The alternative was inotify. It watches inodes: a mounted ConfigMap (which redirects a symbolic link) and an editor that renames need
+//! watches on every folder of every path. After an overflow of its queue, polling is needed anyway. Polling a few files 20 times a second
+//! costs a thousandth of a core.
 //!
-//! A file that is being written is not read: a change counts when the files look the same at two looks in a row, and the
-//! reader looks once more after it has read. Half of a policy file is a state without the other half, so whoever can
-//! should write a new file and rename it.
+//! A file is not read while it is being written: a change counts when two polls in a row see the same, and the reader polls once more after
+//! it has read. Half of a policy file is a valid but different state, so programs should write a new file and rename it.
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How often to look. This, [`REST`] and the compilation must fit into the 100 ms within which a change takes effect.
+/// Polling interval. With [`REST`] and compiling, it must fit into the 100 ms within which a change takes effect.
 pub(crate) const INTERVAL: Duration = Duration::from_millis(50);
 
-/// How long after a look that found something else the next one is.
+/// Wait after a poll that saw a new change.
 const REST: Duration = Duration::from_millis(15);
 
-/// Looking may take this part of the time: a large folder on a slow disk is looked at less often.
+/// The pause after a poll is at least this many times as long as the poll: a large folder on a slow disk is polled less often.
 const SHARE: u32 = 20;
 
-/// As when reading: a link to a folder above would never end.
+/// Maximum depth of folders, as when reading: a link to a parent folder would never end.
 const MAX_DEPTH: usize = 32;
 
-/// What tells one version of a file from another. The inode, because a rename may keep size and times; the change time,
-/// because a program may set the modification time but not this one.
+/// Identifies one version of a file. The inode, because a rename may keep size and times. The change time, because a program can set the
+/// modification time but not this one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Version {
     path: PathBuf,
     file: Option<(u64, u64, u64, i64, i64, i64, i64)>,
-    /// Reading it might never end: a pipe, a socket, a device.
+    /// Whether reading may never end: a pipe, a socket or a device.
     endless: bool,
 }
 
-/// How the files looked at one moment.
+/// The files at one time.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub(crate) struct Look(Vec<Version>);
 
 impl Look {
-    /// Looks at the paths, and at everything in those that are folders.
+    /// Polls the paths, and the content of folders.
     pub(crate) fn at(paths: &[PathBuf]) -> Self {
         let mut look = Self::default();
         for path in paths {
@@ -69,47 +68,47 @@ impl Look {
     }
 }
 
-/// Watches some paths.
+/// Watches some paths for changes.
 #[derive(Debug)]
 pub(crate) struct Watch {
     paths: Vec<PathBuf>,
-    /// How they looked when they were last read.
+    /// The files when they were last read.
     read: Look,
-    /// How they looked last.
+    /// The files at the last poll.
     last: Look,
     interval: Duration,
     next: Instant,
 }
 
 impl Watch {
-    /// Watches from now on: what changes after this call is a change.
+    /// Watches from now on: any later change is reported.
     pub(crate) fn new(paths: &[PathBuf]) -> Self {
         Self::every(INTERVAL, paths)
     }
 
-    /// As [`new`](Self::new), looking this often.
+    /// As [`new`](Self::new), with this polling interval.
     pub(crate) fn every(interval: Duration, paths: &[PathBuf]) -> Self {
         let look = Look::at(paths);
         Self { paths: paths.to_vec(), read: look.clone(), last: look, interval, next: Instant::now() + interval }
     }
 
-    /// Looks at the next opportunity, however soon after the last one that is.
+    /// Makes the next [`Self::has_changed`] poll, however short ago the last poll was.
     pub(crate) fn hurry(&mut self) {
         self.next = Instant::now();
     }
 
-    /// When the paths are looked at next.
+    /// When the paths are polled next.
     pub(crate) const fn next_look(&self) -> Instant {
         self.next
     }
 
-    /// Whether the files look as they did when they were last read, now that somebody asks.
+    /// Polls now. Returns whether the files are the same as when they were last read.
     pub(crate) fn is_read(&self) -> bool {
         Look::at(&self.paths) == self.read
     }
 
-    /// What at the last look was neither a file nor a folder: to read it may take for ever. In folders only by the names
-    /// that are read at all.
+    /// A path that was neither a file nor a folder at the last poll: reading it may take forever. In folders, only names that are read
+    /// count.
     pub(crate) fn endless(&self) -> Option<&Path> {
         let is_read = |path: &Path| {
             let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
@@ -119,7 +118,7 @@ impl Watch {
         self.last.0.iter().find(|version| version.endless && is_read(&version.path)).map(|version| &*version.path)
     }
 
-    /// Whether the files have changed and have come to rest. To be followed by reading them and [`Watch::was_read`].
+    /// Whether the files have changed and are no longer being written. The caller must then read them and call [`Watch::was_read`].
     pub(crate) fn has_changed(&mut self) -> bool {
         let started = Instant::now();
         if started < self.next {
@@ -134,8 +133,8 @@ impl Watch {
         at_rest && has_changed
     }
 
-    /// Says that the files were read since the last [`Watch::has_changed`]. False when they have changed meanwhile, so that
-    /// what was read is to be forgotten; they will be reported again.
+    /// Records that the files were read after [`Watch::has_changed`]. Returns false if they changed meanwhile: the caller must discard what
+    /// it read, and the change is reported again.
     pub(crate) fn was_read(&mut self) -> bool {
         let now = Look::at(&self.paths);
         let same = now == self.last;
@@ -154,7 +153,7 @@ mod tests {
     use crate::scratch::Scratch;
     use std::os::unix::fs::symlink;
 
-    /// Looks without waiting, so that no test depends on time.
+    /// Polls without waiting, so that no test depends on time.
     fn look(watch: &mut Watch) -> bool {
         watch.next = Instant::now();
         watch.has_changed()

@@ -1,6 +1,6 @@
-//! What the running process can be asked: the admin socket, metrics and probes, as with the other dataplane.
+//! Serves the admin socket, metrics and probes with `dataplane: nftables`.
 //!
-//! What is only the vswitch's (sessions, tables, added ports) is answered with the reason why there is none.
+//! Requests for data that only the vswitch has (sessions, tables, added ports) fail with an explanation.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -24,13 +24,13 @@ use crate::listener::Listener;
 use crate::names::Names;
 use bulkhead_observe::admin::{Enforcement, Failure, PolicyQuestion, Request};
 
-/// How long the end waits for an answer that is under way.
+/// How long shutdown waits for running requests.
 const ENDING: Duration = Duration::from_secs(2);
 
-/// How long the thread that enforces is waited for: it may be compiling a large state.
+/// How long to wait for the enforcement thread, which may be compiling a large state.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Who answers.
+/// The data from which requests are answered.
 #[derive(Clone)]
 struct Answers {
     told: Arc<Mutex<Told>>,
@@ -56,30 +56,30 @@ impl Answers {
             }
             Request::Enforcement(asked) => serde_json::to_value(self.enforcement(asked).await?),
             Request::Reload => {
-                // One that waits says the same.
+                // If the queue is full, a reload is already pending.
                 let _ = self.look.try_send(());
                 Ok(Value::Object(serde_json::Map::new()))
             }
             _ => {
-                let help = "the kernel has connections and rules: `conntrack -L`, `nft list table inet bulkhead`; pods are found by routes \
+                let help = "list connections with `conntrack -L` and rules with `nft list table inet bulkhead`; pods are found by routes \
                             and by the configuration's ports";
-                return Err(Failure::new("other_dataplane", "this is not there with dataplane: nftables", help));
+                return Err(Failure::new("other_dataplane", "not available with dataplane: nftables", help));
             }
         };
         value.map_err(|error| Failure::new("internal", error.to_string(), "report it"))
     }
 
-    /// How far a policy is in force.
+    /// Reports how far a policy is in force.
     async fn enforcement(&self, asked: PolicyQuestion) -> Result<Enforcement, Failure> {
         let (names, busy) =
             (self.names.clone(), || Failure::new("no_answer", "cannot look up the policy", "ask again"));
-        // The thread that enforces answers between two changes.
+        // The enforcement thread answers between two changes.
         let told = tokio::task::spawn_blocking(move || names.enforcement(asked, PATIENCE)).await.map_err(|_| busy())?;
         let mut told = told.map_err(|_| busy())?;
         let now = self.lock();
         told.tables_generation = now.changes;
         if now.is_refused || !now.is_settled {
-            told.pending.push("the kernel has not taken the newest ruleset yet; it is tried again".into());
+            told.pending.push("the kernel has not loaded the newest ruleset yet; bulkhead retries".into());
         }
         told.stale = now.source().is_some_and(|source| !source.is_connected);
         told.enforced = told.pending.is_empty();
@@ -97,7 +97,7 @@ impl Answers {
                 },
                 Err(failure) => (StatusCode::INTERNAL_SERVER_ERROR, "text/plain", format!("{}\n", failure.message)),
             },
-            // The kernel enforces whatever becomes of this process.
+            // Always live: the kernel keeps enforcing without this process.
             "/livez" => probes::probe(true, ""),
             "/readyz" => probes::probe(self.lock().is_ready(), "no policy is in force, or it is too old"),
             _ => (StatusCode::NOT_FOUND, "text/plain", "not found: use /metrics, /livez or /readyz\n".to_owned()),
@@ -107,19 +107,19 @@ impl Answers {
     }
 }
 
-/// The counters, as they are now.
+/// Reads the table's counters. Empty if the table does not exist.
 async fn counters() -> Result<Vec<Counter>, Failure> {
     let read = tokio::task::spawn_blocking(kernel::counters).await;
-    match read.context("to ask nft does not panic").and_then(|read| read) {
+    match read.context("the task that runs nft panicked").and_then(|read| read) {
         Ok(counters) => Ok(counters.unwrap_or_default()),
         Err(error) => Err(Failure::new("no_answer", format!("{error:#}"), "ask again")),
     }
 }
 
-/// Starts to listen.
+/// Starts to serve the admin socket and the metrics.
 ///
 /// # Errors
-/// When the address of the metrics cannot be had, or the system refuses a thread.
+/// If the metrics address cannot be bound, or the thread cannot be started.
 pub(super) fn start(
     config: &AdminConfig,
     told: Arc<Mutex<Told>>,
@@ -143,6 +143,6 @@ pub(super) fn start(
             tokio::spawn(http::serve(listener, connections, probes::CONVERSATION, answer));
         }
     };
-    // One thread that asks nft: whoever asks meanwhile waits.
+    // One thread runs nft; concurrent requests wait.
     Ok(Handle::start(1, ENDING, begin)?)
 }

@@ -1,7 +1,7 @@
-//! The node's nftables, by way of the program `nft`.
+//! Changes and reads the node's nftables with the program `nft`.
 //!
-//! The program and not netlink: a ruleset is a text that a person can read, check (`nft -c`) and load, and nft knows how the kernel of
-//! the day wants it encoded. It costs a process of some milliseconds for a change.
+//! nft rather than netlink: a person can read, check (`nft -c`) and load the same text, and nft knows the running kernel's encoding. Each
+//! change costs a process of a few milliseconds. Only changes of set elements use netlink ([`set_elements`]).
 
 use std::io::{self, Write};
 use std::os::linux::net::SocketAddrExt;
@@ -18,17 +18,17 @@ use serde_json::Value;
 use crate::preflight::version_of;
 use crate::set_elements;
 
-/// Bytes of what nft says that are told: it repeats the line that it does not take, which may have all addresses of a cluster.
+/// Maximum length of nft's error text, in characters. nft repeats the refused line, which may have all addresses of a cluster.
 const TOLD: usize = 400;
 
-/// Held by the process that owns the table: in this network namespace, and for as long as the process lives.
+/// Ownership of the table in this network namespace, for the life of the process.
 pub(super) struct Ownership(#[expect(dead_code, reason = "it is what holds the name")] UnixListener);
 
 impl Ownership {
-    /// Takes it.
+    /// Takes the ownership.
     ///
     /// # Errors
-    /// When another process has it.
+    /// If another process has it.
     pub(super) fn take() -> anyhow::Result<Self> {
         let name = SocketAddr::from_abstract_name("bulkhead-nftables")?;
         match UnixListener::bind_addr(&name) {
@@ -41,21 +41,21 @@ impl Ownership {
     }
 }
 
-/// Has nft run a script, in one transaction.
+/// Runs an nft script in one transaction.
 ///
 /// # Errors
-/// When there is no nft, or it does not take the script; then the kernel has what it had.
+/// If nft is missing or refuses the script. The ruleset is then unchanged.
 pub(super) fn run(script: &str) -> anyhow::Result<()> {
     nft(&["-f", "-"], script).map(drop)
 }
 
-/// How long a packet is waited for where the kernel does not tell. From chain to chain of a hook takes one some microseconds.
+/// How long to wait for packets in transit if the kernel has no barrier. From chain to chain of a hook, a packet takes microseconds.
 const UNTOLD: Duration = Duration::from_millis(200);
 
-/// Waits until every packet that is between two chains of a hook now is past the last one. That is exact: the chains of a hook run in one
-/// read section of RCU (Linux, `nf_hook`), what judges and what remembers are chains of one hook each, and both ways end no earlier than
-/// all read sections that have begun. `MEMBARRIER_CMD_GLOBAL` is `synchronize_rcu` (`kernel/sched/membarrier.c`); a kernel with `nohz_full`
-/// has it not, but ends every packet socket with `synchronize_net` (`net/packet/af_packet.c`, `packet_release`).
+/// Waits until every packet that is now between two chains of a hook has passed the last one. This is exact: the chains of a hook run in
+/// one read section of RCU (Linux, `nf_hook`), and the chains that judge and that remember share a hook. Both barriers return only after
+/// all read sections that have begun. `MEMBARRIER_CMD_GLOBAL` is `synchronize_rcu` (`kernel/sched/membarrier.c`). A kernel with `nohz_full`
+/// lacks it, but closing a packet socket calls `synchronize_net` (`net/packet/af_packet.c`, `packet_release`).
 pub(super) fn wait_for_packets() {
     if membarrier(MembarrierCommand::Global).is_ok() {
         return;
@@ -69,7 +69,7 @@ pub(super) fn wait_for_packets() {
     }
 }
 
-/// Has the kernel make a change, in one transaction: addresses of sets without nft, which takes longer to read them than the kernel.
+/// Makes a change in one transaction. Changes of set elements go over netlink: nft takes longer to parse them than the kernel to load them.
 ///
 /// # Errors
 /// As for [`run`].
@@ -77,17 +77,17 @@ pub(super) fn change(change: &Change, epoch: Epoch) -> anyhow::Result<()> {
     if let Some(sets) = &change.sets {
         match set_elements::change(sets, epoch) {
             Ok(()) => return Ok(()),
-            // More than a message may have, or what only nft can explain.
+            // Too large for one message, or an error that only nft explains.
             Err(error) => tracing::debug!("the kernel refuses set elements over netlink; using nft: {error}"),
         }
     }
     run(&change.script)
 }
 
-/// The epoch in the kernel, none where there is no table.
+/// Returns the epoch of the kernel's ruleset. `None` if the table does not exist.
 ///
 /// # Errors
-/// When there is no nft.
+/// If nft cannot be run or fails.
 pub(super) fn epoch() -> anyhow::Result<Option<Epoch>> {
     let mut words = vec!["-j", "list", "set"];
     words.extend(TABLE.split(' '));
@@ -98,17 +98,17 @@ pub(super) fn epoch() -> anyhow::Result<Option<Epoch>> {
     Ok(marks.filter_map(|mark| Epoch::of_mark(u32::try_from(mark).ok()?)).next())
 }
 
-/// A counter.
+/// A named counter of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Counter {
     pub name: String,
     pub packets: u64,
 }
 
-/// The table's counters, none where there is no table.
+/// Reads the table's counters. `None` if the table does not exist.
 ///
 /// # Errors
-/// When there is no nft.
+/// If nft cannot be run or fails.
 pub(super) fn counters() -> anyhow::Result<Option<Vec<Counter>>> {
     let mut words = vec!["-j", "list", "counters", "table"];
     words.extend(TABLE.split(' '));
@@ -120,30 +120,30 @@ pub(super) fn counters() -> anyhow::Result<Option<Vec<Counter>>> {
     Ok(Some(counters.collect()))
 }
 
-/// Removes the table. Returns whether there was one.
+/// Removes the table. Returns whether it existed.
 ///
 /// # Errors
-/// When nft refuses.
+/// If nft cannot remove it.
 pub(super) fn remove() -> anyhow::Result<bool> {
-    // A node without nft, or whose kernel has no nftables, has no table either, as far as anybody can tell.
+    // A node without nft, or whose kernel lacks nftables, counts as one without the table.
     if !matches!(epoch(), Ok(Some(_))) {
         return Ok(false);
     }
     run(&format!("delete table {TABLE}\n")).map(|()| true)
 }
 
-/// The oldest kernel. Before 5.5 a rule in postrouting does not know the interface that a packet came in on, and would let all that pods
-/// send pass; what lies between was not tried.
+/// Oldest supported kernel. Before 5.5, rules in postrouting do not know the input interface and would pass all packets from pods. Versions
+/// from 5.5 to 5.13 are untested.
 const OLDEST: (u32, u32) = (5, 14);
 
-/// Whether the kernel is new enough, and there is an nft that may change something.
+/// Checks the kernel's version, that nft is installed, and that the process may change nftables.
 ///
 /// # Errors
-/// Why not.
+/// If one of the checks fails, with the remedy.
 pub(crate) fn check() -> anyhow::Result<()> {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     check_release(release.trim())?;
-    // It asks the kernel for its tables, which takes the same capability as to change them.
+    // For this, nft lists the kernel's tables, which needs the same capability as a change.
     nft(&["-c", "-f", "-"], &format!("table {TABLE} {{ }}\n")).map(drop)
 }
 
@@ -157,10 +157,10 @@ fn check_release(release: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A JSON document, none where what is listed is not there.
+/// Runs nft and parses its JSON output. `None` if the listed object does not exist.
 fn listed(words: &[&str]) -> anyhow::Result<Option<Value>> {
     match nft(words, "") {
-        Ok(text) => Ok(Some(serde_json::from_str(&text).context("nft does not answer in JSON")?)),
+        Ok(text) => Ok(Some(serde_json::from_str(&text).context("the output of nft is not JSON")?)),
         Err(error) if error.to_string().contains("No such file or directory") && !is_missing(&error) => Ok(None),
         Err(error) => Err(error),
     }
@@ -178,7 +178,7 @@ fn nft(words: &[&str], input: &str) -> anyhow::Result<String> {
         let help = "install nftables (apt install nftables), or leave out dataplane: nftables";
         anyhow::Error::new(error).context(format!("the program nft {found}\n  help: {help}"))
     })?;
-    // A script is read while it is parsed, and what nft says is read by nobody until it has ended: so it is written by another thread.
+    // Another thread writes the script: nft may block on its own output, which nobody reads before `wait_with_output`.
     let mut stdin = child.stdin.take().context("nft has no standard input")?;
     let script = input.to_owned();
     let writer = std::thread::spawn(move || stdin.write_all(script.as_bytes()));
@@ -191,7 +191,7 @@ fn nft(words: &[&str], input: &str) -> anyhow::Result<String> {
         bail!("nft refuses the ruleset: {}", told.chars().take(TOLD).collect::<String>());
     }
     if !matches!(written, Ok(Ok(()))) {
-        bail!("nft has not read all of its script");
+        bail!("nft did not read its whole script");
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

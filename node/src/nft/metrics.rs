@@ -12,10 +12,10 @@ use super::status::{Told, reasons};
 use crate::admin::exposition::{Kind, Labels, Metrics, Value};
 use crate::admin::policy_labels::{bounded, labels_of};
 
-/// All metrics as text.
+/// Renders all metrics as OpenMetrics text.
 ///
 /// # Errors
-/// Never in fact: what is written to is a string.
+/// Never in practice: the text is written to a string.
 pub(crate) fn render(told: &Told, counters: &[Counter]) -> Result<String, fmt::Error> {
     let mut metrics = Metrics::default();
     add_program(&mut metrics, told);

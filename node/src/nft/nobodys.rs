@@ -1,4 +1,4 @@
-//! Interfaces that the ruleset closes because they are nobody's: no pod of the node is behind them, and the configuration does not name them.
+//! Finds interfaces that the ruleset closes because they belong to no pod of the node and to no configured port.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use bulkhead_control::object::PodName;
 use bulkhead_control::renderer::nftables::Suspects;
 use bulkhead_dataplane::io::LinkStatus;
 
-/// See the module. An interface counts from the second look on at which it is nobody's: a pod that has just been wired is placed in between.
+/// Interfaces that belong to no pod. An interface counts from the second check on, since a newly wired pod may be placed in between.
 #[derive(Debug, Default)]
 pub(super) struct Nobodys {
     before: BTreeSet<String>,
@@ -15,7 +15,7 @@ pub(super) struct Nobodys {
 }
 
 impl Nobodys {
-    /// Looks at the node's interfaces, and returns those that count since now.
+    /// Checks the node's interfaces. Returns newly found ones.
     pub(super) fn look(
         &mut self,
         links: &[LinkStatus],
@@ -32,7 +32,7 @@ impl Nobodys {
     }
 }
 
-/// Whether the ruleset takes it for a pod's.
+/// Whether the ruleset assumes that the interface belongs to a pod.
 fn is_suspect(link: &LinkStatus, suspects: &Suspects) -> bool {
     match suspects {
         Suspects::Veth => link.is_routed_veth,
@@ -61,7 +61,7 @@ mod tests {
         assert_eq!(nobodys.look(&links, &Suspects::Veth, &places), ["veth1"]);
         assert_eq!(nobodys.look(&links, &Suspects::Veth, &places), [""; 0]);
         assert_eq!(nobodys.known, BTreeSet::from(["veth1".to_owned()]));
-        // It goes, and another one of its name comes.
+        // The interface is removed, and another one with the same name appears.
         nobodys.look(&links[1..], &Suspects::Veth, &places);
         assert!(nobodys.known.is_empty());
         let prefixes = Suspects::Prefixes(vec!["cali".into()]);

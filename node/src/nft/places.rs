@@ -1,7 +1,7 @@
-//! Which interface is which pod's: as the configuration says, and else where the node's routes lead to the pod's address.
+//! Finds each pod's interface: from the configuration, otherwise from the node's route to the pod's address.
 //!
-//! Network plugins that route (ptp, Calico's, those of clouds, this program's own) give each pod's veth a route to the pod's address alone.
-//! Those that bridge do not, and their pods are not on interfaces that routed packets have: such a pod is told, and closed.
+//! Network plugins that route (ptp, Calico, cloud plugins, Bulkhead's) add a host route over the pod's veth. Plugins that bridge do not,
+//! and routed packets do not pass their pods' interfaces. Such pods are closed, and the log names them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,20 +13,20 @@ use bulkhead_control::object::PodName;
 
 use crate::config::PortEntry;
 
-/// A route has a gateway: the address is elsewhere. Source: Linux, `RTF_GATEWAY`.
+/// A route with a gateway: the address is on another node. Source: Linux, `RTF_GATEWAY`.
 const GATEWAY: u32 = 0x2;
-/// The address is the node's own. Source: Linux, `RTF_LOCAL`.
+/// A route to an address of the node itself. Source: Linux, `RTF_LOCAL`.
 const LOCAL: u32 = 0x8000_0000;
-/// The route drops. Source: Linux, `RTF_REJECT`.
+/// A route that drops packets. Source: Linux, `RTF_REJECT`.
 const REJECT: u32 = 0x200;
 
 /// The interfaces of routes to single addresses, by address.
 pub(super) type HostRoutes = BTreeMap<IpAddr, Arc<str>>;
 
-/// Reads the node's routes to single addresses, in this thread's network namespace.
+/// Reads the node's routes to single addresses in this thread's network namespace. Without IPv6, returns IPv4 routes only.
 ///
 /// # Errors
-/// When the kernel does not tell them. Without IPv6 there are none of it.
+/// If a file in `/proc` cannot be read.
 pub(super) fn host_routes() -> io::Result<HostRoutes> {
     let v4 = fs::read_to_string("/proc/thread-self/net/route")?;
     let v6 = match fs::read_to_string("/proc/thread-self/net/ipv6_route") {
@@ -36,7 +36,7 @@ pub(super) fn host_routes() -> io::Result<HostRoutes> {
     Ok(v4.lines().skip(1).filter_map(v4_route).chain(v6.lines().filter_map(v6_route)).collect())
 }
 
-/// `Iface Destination Gateway Flags RefCnt Use Metric Mask ..`: numbers in hexadecimal digits as the machine has them in memory.
+/// Parses `Iface Destination Gateway Flags RefCnt Use Metric Mask ..`. Addresses are hexadecimal in the machine's byte order.
 fn v4_route(line: &str) -> Option<(IpAddr, Arc<str>)> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let number = |at: usize| u32::from_str_radix(words.get(at)?, 16).ok();
@@ -44,7 +44,7 @@ fn v4_route(line: &str) -> Option<(IpAddr, Arc<str>)> {
     is_host.then_some((Ipv4Addr::from(number(1)?.to_ne_bytes()).into(), Arc::from(words[0])))
 }
 
-/// `destination length source length gateway metric references use flags interface`.
+/// Parses `destination length source length gateway metric references use flags interface`.
 fn v6_route(line: &str) -> Option<(IpAddr, Arc<str>)> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let flags = u32::from_str_radix(words.get(8)?, 16).ok()?;
@@ -53,7 +53,7 @@ fn v6_route(line: &str) -> Option<(IpAddr, Arc<str>)> {
     is_host.then_some((Ipv6Addr::from(address).into(), Arc::from(*words.get(9)?)))
 }
 
-/// The interfaces that are known, each with the pod behind it. `pods` are those of the node with their addresses.
+/// Returns the known interfaces with their pods; `None` for interfaces of other ports. `pods` are the node's pods with their addresses.
 pub(super) fn places<'a>(
     ports: &[PortEntry],
     routes: &HostRoutes,
@@ -62,7 +62,7 @@ pub(super) fn places<'a>(
     let mut places: BTreeMap<Arc<str>, Option<PodName>> =
         ports.iter().map(|port| (Arc::clone(&port.interface), port.pod.clone())).collect();
     let placed: BTreeSet<PodName> = places.values().flatten().cloned().collect();
-    // Two pods behind one interface are none: nobody could tell which of them has sent a packet.
+    // An interface with two pods belongs to neither: the sender of a packet would be unknown.
     let mut found: BTreeMap<Arc<str>, BTreeSet<PodName>> = BTreeMap::new();
     for (pod, addresses) in pods.filter(|(pod, _)| !placed.contains(*pod)) {
         for interface in addresses.iter().filter_map(|address| routes.get(address)) {

@@ -28,19 +28,19 @@ pub(crate) struct Told {
     pub(super) places: BTreeMap<Arc<str>, Option<PodName>>,
     /// The node's pods whose interface is not known.
     pub(super) unplaced: BTreeSet<String>,
-    /// Interfaces that are closed because they are nobody's.
+    /// Closed interfaces that belong to no pod and no configured port.
     pub(super) nobodys: BTreeSet<String>,
-    /// How often the ruleset was changed.
+    /// Ruleset changes loaded since the process started.
     pub changes: u64,
     pub is_denying: bool,
-    /// Whether what an earlier process has put into force stays, because there is no state yet.
+    /// Whether the previous process's ruleset stays in force because no state is loaded yet.
     pub(super) is_kept: bool,
-    /// Whether a change cannot be put into force.
+    /// Whether the last change could not be loaded.
     pub is_refused: bool,
-    /// Whether the first ruleset was taken.
+    /// Whether the process has announced that policy is in force.
     pub(super) is_settled: bool,
     pub since: Instant,
-    /// How long the last change took, from when it was seen until the kernel had it.
+    /// Time from detecting the last change until the kernel enforced it.
     pub took: Duration,
     pub started: Instant,
     pub origins: SharedOrigins,
@@ -71,7 +71,7 @@ impl Told {
         }
     }
 
-    /// There is another ruleset in force.
+    /// Records a newly loaded ruleset. `seen` is when its change was detected.
     pub(super) fn enforced(&mut self, places: BTreeMap<Arc<str>, Option<PodName>>, is_denying: bool, seen: Instant) {
         (self.places, self.is_denying, self.since) = (places, is_denying, Instant::now());
         self.is_kept = false;
@@ -87,25 +87,25 @@ impl Told {
         self.follower.as_ref().map(|follower| follower.health())
     }
 
-    /// Whether the node's pods are judged as they should be: there is a policy in force that is not too old.
+    /// Whether a ruleset compiled from a loaded state is in force, and the API server's objects are no older than `stale_after`.
     pub(crate) fn is_ready(&self) -> bool {
         let is_fresh = self.source().is_none_or(|source| source.age().is_some_and(|age| age <= self.stale_after));
         self.is_settled && !self.is_denying && !self.is_kept && is_fresh
     }
 
-    /// What a counter is of, where it is of a rule: whether it allows, and where it comes from.
+    /// Returns whether the counter's rule allows, and the rule's origin. `None` for counters that belong to no rule.
     pub(crate) fn rule(&self, counter: &Counter) -> Option<(bool, OriginId)> {
         let (action, number) = counter.name.split_once('-')?;
         let allows = match action {
             "allow" => true,
             "deny" => false,
-            // It decides nothing.
+            // Not a verdict.
             _ => return None,
         };
         Some((allows, OriginId(number.parse().ok()?)))
     }
 
-    /// What each rule has decided, the busiest first.
+    /// Packets by origin, the busiest first. Origins without packets are left out.
     pub(super) fn policies(&self, counters: &[Counter]) -> Vec<PolicyRow> {
         let mut rows: BTreeMap<String, (u64, u64)> = BTreeMap::new();
         for counter in counters.iter().filter(|counter| counter.packets > 0) {
@@ -121,7 +121,7 @@ impl Told {
         rows
     }
 
-    /// Packets that were dropped, by reason.
+    /// Dropped packets by reason, the most frequent first. Reasons without packets are left out.
     pub(super) fn drops(&self, counters: &[Counter]) -> Vec<DropRow> {
         let denied = counters.iter().filter(|counter| self.rule(counter).is_some_and(|(allows, _)| !allows));
         let denied = ("policy_denied", "No rule allows the packet.", denied.map(|counter| counter.packets).sum());
@@ -137,14 +137,14 @@ impl Told {
         rows
     }
 
-    /// What is printed at the end.
+    /// The summary that is printed on request and at the end.
     pub(super) fn summary(&self, format: Format, counters: &[Counter]) -> String {
         if format == Format::Json {
             let (policies, dropped) = (self.policies(counters), self.drops(counters));
             let summary = serde_json::json!({ "node": self.node, "policies": policies, "dropped": dropped });
             return format!("{summary}\n");
         }
-        let mut text = format!("node {}: the kernel has judged\n", self.node);
+        let mut text = format!("node {}: verdicts of the kernel\n", self.node);
         for PolicyRow { origin, allowed, denied, .. } in self.policies(counters) {
             writeln!(text, "  {origin}: {allowed} allowed, {denied} denied").expect("a text takes anything");
         }
@@ -203,7 +203,7 @@ impl Told {
         }
     }
 
-    /// The interfaces that are judged, then the pods that have none and the interfaces that are nobody's.
+    /// Interfaces with policy, then pods without an interface, then interfaces that belong to no pod.
     pub(crate) fn ports(&self) -> Vec<PortRow> {
         let row = |name: String, interface: &str, state: &str, why: Option<&str>| {
             let count = |what| statistic(interface, what).unwrap_or(0);
@@ -231,29 +231,29 @@ impl Told {
             let name = pod.as_ref().map_or_else(|| interface.to_string(), ToString::to_string);
             match statistic(interface, "rx_packets") {
                 Some(_) => row(name, interface, "open", None),
-                None => row(name, interface, "absent", Some("there is no interface of this name")),
+                None => row(name, interface, "absent", Some("no interface has this name")),
             }
         });
         let unplaced = self.unplaced.iter().map(|pod| {
-            let why = "no route of the node leads to its address alone, and no port of the configuration names it";
+            let why = "the node has no host route to its address, and no port of the configuration names it";
             row(pod.clone(), "", "closed", Some(why))
         });
         let nobodys = self.nobodys.iter().map(|interface| {
-            let why = "no pod of the node is behind it, and no port of the configuration names it";
+            let why = "it belongs to no pod of this node and to no port of the configuration";
             PortRow { kind: "unknown".into(), ..row(interface.clone(), interface, "closed", Some(why)) }
         });
         placed.chain(unplaced).chain(nobodys).collect()
     }
 }
 
-/// The counters of what is dropped for another reason than a policy's.
+/// Drops for other reasons than policy: name, description and packets.
 pub(crate) fn reasons(counters: &[Counter]) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
     use bulkhead_control::renderer::nftables::REASONS;
     let count = |name| counters.iter().find(|counter| counter.name == name).map_or(0, |counter| counter.packets);
     REASONS.iter().map(move |&(name, why)| (name, why, count(name)))
 }
 
-/// A number that the kernel counts for an interface; none when there is no such interface.
+/// Reads a kernel counter of an interface. `None` if the interface does not exist.
 fn statistic(interface: &str, what: &str) -> Option<u64> {
     if interface.is_empty() {
         return None;

@@ -1,19 +1,19 @@
 //! The last counters of each worker, reported while it does not answer.
 //!
-//! A counter that falls to 0 is a restart to whoever reads it: Prometheus would add all of it once more when the worker answers again.
+//! To Prometheus, a counter that falls to 0 is a restart: it would add the whole count again once the worker answers.
 
 use std::sync::{Mutex, PoisonError};
 
 use bulkhead_dataplane::vswitch::{VswitchCounters, WorkerCounters};
 
-/// See the module.
+/// The last counters, by worker.
 #[derive(Debug, Default)]
 pub(super) struct LastTold(Mutex<Vec<WorkerCounters>>);
 
 impl LastTold {
-    /// Remembers what workers have told, and gives those that have not answered what they told last. They are still called silent.
+    /// Stores the counters of workers that have answered, and fills in the stored ones for those that have not. `has_answered` stays false.
     pub(super) fn fill(&self, counters: &mut VswitchCounters) {
-        // Each is replaced as a whole.
+        // A poisoned lock does no harm: entries are replaced as a whole.
         let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if told.len() < counters.workers.len() {
             told.resize_with(counters.workers.len(), WorkerCounters::default);
@@ -23,7 +23,7 @@ impl LastTold {
             if now.has_answered && rounds(now) >= rounds(last) {
                 last.clone_from(now);
             } else {
-                // An answer with fewer rounds is older than one that somebody else got meanwhile.
+                // Fewer rounds: another caller has stored a newer answer meanwhile.
                 *now = WorkerCounters { has_answered: now.has_answered, ..last.clone() };
             }
         }
@@ -50,7 +50,7 @@ mod tests {
         assert_eq!(told(vec![silent(), worker(7)]), [(false, 0), (true, 7)], "nothing is known of the first one yet");
         assert_eq!(told(vec![worker(5), silent()]), [(true, 5), (false, 7)]);
         assert_eq!(told(vec![silent(), silent()]), [(false, 5), (false, 7)]);
-        // An answer that was under way for longer is older.
+        // An answer with lower counters is older.
         assert_eq!(told(vec![worker(4), worker(9)]), [(true, 5), (true, 9)]);
         assert_eq!(told(vec![silent(), silent()]), [(false, 5), (false, 9)]);
         assert_eq!(told(Vec::new()), [], "the vswitch has been stopped");

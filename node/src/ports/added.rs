@@ -1,4 +1,4 @@
-//! A port that a client of the admin socket has added, checked.
+//! A validated request of an admin socket's client to add a port.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -9,13 +9,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{check_interface, parse_mac};
 
-/// Container IDs have 64 letters. What is longer is none, and would only fill logs.
+/// Container IDs have 64 characters. The limit keeps nonsense out of the logs.
 const MAX_CONTAINER_LEN: usize = 128;
 
-/// IPAM plugins name files by it, which can be no longer.
+/// IPAM plugins use the name as a file name, which has at most 255 bytes.
 const MAX_NETWORK_LEN: usize = 255;
 
-/// An added port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct AddedEntry {
@@ -28,15 +27,15 @@ pub(crate) struct AddedEntry {
     pub(super) netns: Option<Arc<str>>,
     pub(super) mac: Option<[u8; 6]>,
     pub(super) addresses: Vec<IpAddr>,
-    /// Larger than those of all that were added before.
+    /// Higher than the numbers of all ports added before.
     pub(super) number: u64,
 }
 
 impl AddedEntry {
-    /// What is asked for, without a number yet.
+    /// Validates a request. The entry's number is 0 until it is added.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// If a field is invalid, with the remedy.
     pub(super) fn read(asked: &AddPort) -> Result<Self, Failure> {
         let refused = |problem: String, help: &str| Err(Failure::new("refused", problem, help));
         let key = asked.key();

@@ -3,9 +3,9 @@
 //! ```text
 //!   {"format": "bulkhead-added-ports", "version": 1, "node": ..., "boot": ..., "ports": [...]}
 //! ```
-//! It is written beside and renamed, so that it is whole or as it was before. What is damaged all the same, or of another version, is
-//! moved aside and told: its ports are then not served, and their interfaces give nothing away, for what an earlier process has pinned
-//! holds them closed. A file of before the last boot is of containers that are gone.
+//! The file is written under another name and renamed, so it is always complete. A damaged file, or one of another version, is moved aside
+//! and an error is logged. Its ports are not served. Their interfaces stay closed, because pinned programs of the previous process hold
+//! them. A file from before the last boot is discarded, because its containers are gone.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -20,10 +20,10 @@ use super::added::AddedEntry;
 use crate::log;
 
 const FORMAT: &str = "bulkhead-added-ports";
-/// Counts the changes of what ports are written as.
+/// Version of the format, increased with each change of it.
 const VERSION: u32 = 1;
 
-/// Longer files are none: a port takes some hundred bytes.
+/// Maximum length in bytes. A port takes some hundred bytes.
 const MAX_LEN: u64 = 1 << 24;
 
 #[derive(Debug, Deserialize, Serialize)]
@@ -31,19 +31,19 @@ struct Content {
     format: String,
     version: u32,
     node: String,
-    /// Another one after each boot.
+    /// The kernel's boot ID, which changes with each boot.
     boot: String,
     ports: Vec<AddedEntry>,
 }
 
-/// What every version begins with.
+/// The fields that every version has.
 #[derive(Deserialize)]
 struct Head {
     format: String,
     version: u32,
 }
 
-/// See the module.
+/// The file with the added ports of one node.
 #[derive(Debug)]
 pub(crate) struct PortFile {
     path: PathBuf,
@@ -52,7 +52,7 @@ pub(crate) struct PortFile {
 }
 
 impl PortFile {
-    /// The file of a node in this folder.
+    /// The file for `node` in this folder.
     pub(crate) fn new(folder: &Path, node: &Arc<str>) -> Self {
         let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-._".contains(letter);
         let name: String = node.chars().map(|c| if is_plain(c) { c } else { '_' }).collect();
@@ -60,7 +60,7 @@ impl PortFile {
         Self { path: folder.join(format!("ports-{name}.json")), node: node.clone(), boot: boot.trim().to_owned() }
     }
 
-    /// The ports that an earlier process has kept. What cannot be used is moved aside and told.
+    /// Reads the ports that the previous process saved. A file that cannot be used is moved aside, and an error is logged.
     pub(crate) fn read(&self) -> Vec<AddedEntry> {
         let error = match self.try_read() {
             Ok(ports) => return ports,
@@ -88,9 +88,9 @@ impl PortFile {
         let text = fs::read(&self.path)?;
         let head: Head = serde_json::from_slice(&text).context("it is damaged")?;
         anyhow::ensure!(head.format == FORMAT, "it is not a file of added ports");
-        anyhow::ensure!(head.version == VERSION, "it is of version {}, not {VERSION}", head.version);
+        anyhow::ensure!(head.version == VERSION, "its version is {}, not {VERSION}", head.version);
         let content: Content = serde_json::from_slice(&text).context("it is damaged")?;
-        anyhow::ensure!(*content.node == *self.node, "it is of node `{}`", content.node);
+        anyhow::ensure!(*content.node == *self.node, "it belongs to node `{}`", content.node);
         if content.boot != self.boot {
             log::info("discarded the ports that were added before the last boot: their containers have ended");
             return Ok(Vec::new());
@@ -98,10 +98,10 @@ impl PortFile {
         Ok(content.ports)
     }
 
-    /// Puts these in the place of the file.
+    /// Replaces the file.
     ///
     /// # Errors
-    /// When the system refuses; the file is then as it was.
+    /// If the system refuses. The old file then stays.
     pub(crate) fn write<'a>(&self, ports: impl Iterator<Item = &'a AddedEntry>) -> anyhow::Result<()> {
         let content = Content {
             format: FORMAT.into(),
@@ -117,7 +117,7 @@ impl PortFile {
         let write = || -> std::io::Result<()> {
             let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
             file.write_all(&text)?;
-            // Not synced: it is for another process, and a reboot makes it worthless.
+            // Not synced: the file is for the next process, and worthless after a reboot.
             fs::rename(&new, &self.path)
         };
         write().with_context(|| format!("cannot write {}", self.path.display()))

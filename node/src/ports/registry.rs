@@ -1,7 +1,7 @@
-//! The ports of the configuration and the added ones, by what they are known by, and what follows from that.
+//! The list of configured and added ports, and what follows from it for interfaces and attached pods.
 //!
-//! Of several sandboxes of one pod the newest one has the pod's name and addresses. The others' ports stay, closed, until they are
-//! removed: their interfaces are not to be left to the node's kernel.
+//! If a pod has several sandboxes, the newest one has the pod's name and addresses. The ports of the others stay closed until they are
+//! removed: the node's kernel must not forward packets of their interfaces.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -16,16 +16,15 @@ use crate::config::{Added, PortEntry};
 use crate::log;
 use bulkhead_observe::admin::{Failure, Missed, PortKey};
 
-/// Ports that can be added: several times as many as a node has pods. A bound, because a plugin that does not remove any would fill the
-/// memory.
+/// Maximum number of added ports: several times the pods of a node. It bounds the memory if a plugin never removes ports.
 const MOST: usize = 4_096;
 
-/// See the module.
+/// The list of ports.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     config: Vec<PortEntry>,
     added: BTreeMap<Arc<PortKey>, AddedEntry>,
-    /// The number of the next port that is added.
+    /// Number of the next added port.
     next: u64,
 }
 
@@ -36,7 +35,7 @@ impl Registry {
         Self { config, added, next }
     }
 
-    /// Makes these the configuration's ports.
+    /// Replaces the configuration's ports.
     pub(super) fn configure(&mut self, ports: Vec<PortEntry>) {
         self.config = ports;
     }
@@ -49,11 +48,11 @@ impl Registry {
         self.added.values()
     }
 
-    /// Adds a port, or replaces the one that is known by the same. `is_there` tells whether an added port has an interface. Returns
-    /// whether that changed anything.
+    /// Adds a port, or replaces the one with the same key. `is_there` returns whether an added port's interface exists. Returns whether
+    /// anything changed.
     ///
     /// # Errors
-    /// Why it cannot be.
+    /// If the port conflicts with another one, or too many ports were added.
     pub(super) fn add(&mut self, mut new: AddedEntry, is_there: impl Fn(&PortKey) -> bool) -> Result<bool, Failure> {
         if self.added.get(&new.key).is_some_and(|known| known.is_same(&new)) {
             return Ok(false);
@@ -67,7 +66,7 @@ impl Registry {
         Ok(true)
     }
 
-    /// What keeps a port from being added, with the remedy.
+    /// Why a port cannot be added, with the remedy. `None` if it can.
     fn conflict(&self, new: &AddedEntry, is_there: impl Fn(&PortKey) -> bool) -> Option<(String, &'static str)> {
         let pod = new.pod.to_string();
         for port in &self.config {
@@ -106,7 +105,7 @@ impl Registry {
         is_full.then(|| (format!("{MOST} ports were added already"), "remove the ports of ended containers"))
     }
 
-    /// Makes the port what it was before it was added.
+    /// Undoes an addition: restores the entry from before it.
     pub(super) fn restore(&mut self, key: &Arc<PortKey>, before: Option<AddedEntry>) {
         match before {
             Some(before) => self.added.insert(key.clone(), before),
@@ -114,12 +113,11 @@ impl Registry {
         };
     }
 
-    /// Removes a port.
     pub(super) fn remove(&mut self, key: &PortKey) -> Option<AddedEntry> {
         self.added.remove(key)
     }
 
-    /// Removes the ports whose containers have ended while no vswitch was there to be told, also from their file.
+    /// Removes the ports of containers that ended while no vswitch was running, also from the file.
     pub(crate) fn make_up(&mut self, missed: &Missed, file: &PortFile) {
         let remove = |key| {
             let Some(entry) = self.remove(&key) else { return Ok(()) };
@@ -134,7 +132,7 @@ impl Registry {
         }
     }
 
-    /// The added ports, of a network where one is named, that are none of these.
+    /// Keys of the added ports that are not in `keep`. With a network name, only ports of that network.
     pub(super) fn others(&self, keep: &[PortKey], network: Option<&str>) -> Vec<Arc<PortKey>> {
         let keep: HashSet<&PortKey> = keep.iter().collect();
         let is_meant = |entry: &&AddedEntry| network.is_none() || entry.network.as_deref() == network;
@@ -142,7 +140,7 @@ impl Registry {
         others.map(|entry| entry.key.clone()).collect()
     }
 
-    /// The port that is added last for each pod, by its number.
+    /// The number of each pod's newest port.
     fn newest(&self) -> HashMap<&PodName, u64> {
         let mut newest = HashMap::new();
         for entry in self.added.values() {
@@ -152,7 +150,7 @@ impl Registry {
         newest
     }
 
-    /// Why the port is not to be opened, if it is not.
+    /// Why the port stays closed. `None` if it may be opened.
     fn kept_closed(&self, entry: &AddedEntry, newest: &HashMap<&PodName, u64>) -> Option<Arc<str>> {
         let pod = entry.pod.to_string();
         if self.config.iter().any(|port| *port.name == *pod) {
@@ -162,7 +160,7 @@ impl Registry {
         (!is_newest).then(|| format!("is closed: a newer container of {pod} has replaced it").into())
     }
 
-    /// All ports, those of the configuration first.
+    /// All ports, the configuration's first.
     pub(crate) fn entries(&self) -> Vec<PortEntry> {
         let newest = self.newest();
         let entry = |entry: &AddedEntry| {
@@ -191,7 +189,7 @@ impl Registry {
         self.config.iter().cloned().chain(self.added.values().map(entry)).collect()
     }
 
-    /// The pods that were attached by ports that are to be opened.
+    /// The pods of added ports that may be opened.
     pub(crate) fn attachments(&self) -> BTreeMap<PodName, Attachment> {
         let newest = self.newest();
         let served = self.added.values().filter(|entry| self.kept_closed(entry, &newest).is_none());
@@ -251,7 +249,7 @@ pub(super) mod tests {
         let expected = [("uplink", "u", false), ("x/a@one/eth0", "v1", true), ("x/a", "v2", false)];
         assert_eq!(shown(&registry), expected.map(|(name, on, closed)| (name.to_owned(), on.to_owned(), closed)));
         assert_eq!(registry.attachments()[&PodName::new("x", "a")].number, 2);
-        // The same again is nothing new, neither for the one nor for the other.
+        // Adding a known port again changes nothing.
         assert_eq!(add(&mut registry, &asked("one", "x/a", "v1", &["10.0.0.1"])), Ok(false));
         registry.remove(&asked("two", "x/a", "", &[]).key()).unwrap();
         assert_eq!(shown(&registry)[1], ("x/a".into(), "v1".into(), false));
@@ -265,7 +263,7 @@ pub(super) mod tests {
         add(&mut registry, &asked("one", "x/a", "v1", &["10.0.0.1"])).unwrap();
         let before = registry.entries();
         assert_eq!(add(&mut registry, &asked("one", "x/a", "v1", &["10.0.0.2"])), Ok(true));
-        assert_ne!(registry.entries(), before, "it is opened anew, for its sessions are those of the other address");
+        assert_ne!(registry.entries(), before, "it is reopened: its sessions belong to the other address");
         assert_eq!(registry.entries().len(), 1);
     }
 
@@ -283,10 +281,10 @@ pub(super) mod tests {
         ] {
             assert_eq!(add(&mut registry, &asked).unwrap_err(), why);
         }
-        // Its container is gone, though nobody has said so.
+        // The other container is gone, but its port was never removed.
         let again = AddedEntry::read(&asked("two", "x/b", "v2", &["fd00::1"])).unwrap();
         assert_eq!(registry.add(again, |_| false), Ok(true));
-        // The configuration comes first.
+        // Configured ports take precedence.
         registry.configure(
             Config::parse(
                 "c",

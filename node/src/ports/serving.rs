@@ -1,30 +1,30 @@
-//! Tells whether an added port is served, and otherwise what it waits for.
+//! Decides whether an added port is served, and otherwise names what it waits for.
 
 use bulkhead_control::attachments::Standing;
 use bulkhead_dataplane::PortConfig;
 
 use crate::interfaces::{PortState, PortStatus};
 
-/// What is known of a port.
+/// The facts that decide whether a port is served.
 pub(super) struct Facts<'a> {
-    /// How its interface is; none until the interfaces thread has taken it over.
+    /// The interface's status. `None` until the interfaces thread knows the port.
     pub(super) status: Option<&'a PortStatus>,
-    /// How far its pod is known; none until the policy thread has taken it over.
+    /// How far the pod is known. `None` until the policy thread knows that it is attached.
     pub(super) standing: Option<&'a Standing>,
-    /// The port in the snapshot in force.
+    /// The port in the snapshot in force. `None` if the snapshot lacks it.
     pub(super) port: Option<&'a PortConfig>,
-    /// Whether there is something newer than that snapshot which cannot be put into force.
+    /// Whether a newer snapshot could not be published.
     pub(super) is_refused: bool,
 }
 
-/// See the module.
+/// Whether a port is served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Serving {
-    /// The first packet is judged, by the policies that select its pod.
+    /// The container's first packet will be judged by the policies that select its pod.
     Served,
-    /// It is not to be, and why.
+    /// The port stays closed, for this reason.
     Never(String),
-    /// What it waits for.
+    /// What the port waits for.
     Waits(Vec<String>),
 }
 
@@ -60,7 +60,7 @@ impl Facts<'_> {
     }
 }
 
-/// Why a port is closed, with what to do about it.
+/// The first line of the reason why a port is closed, with the remedy.
 fn in_one_line(why: &str) -> String {
     let first = why.lines().next().unwrap_or_default();
     match why.lines().find_map(|line| line.trim_start().strip_prefix("help: ")) {
@@ -69,12 +69,12 @@ fn in_one_line(why: &str) -> String {
     }
 }
 
-/// Whether packets of the port are judged, and those to it.
+/// Whether packets from and to the port are judged.
 fn has_all(port: &PortConfig) -> bool {
     port.link.is_some() && port.table().is_some() && !port.addresses.is_empty()
 }
 
-/// What is not known of a pod.
+/// Why a pod's object does not suffice yet. `None` if it does.
 fn lacking(standing: &Standing) -> Option<String> {
     Some(match standing {
         Standing::Known => return None,

@@ -24,53 +24,52 @@ use crate::interfaces::{PortState, PortStatus};
 use crate::log;
 use bulkhead_observe::admin::{AddPort, AddedPort, CheckedPort, Failure, PortKey, RemovedPort, RemovedPorts};
 
-/// How often it is looked whether a port is served, beside when somebody tells of a change: what could not be published is tried
-/// again by others, who do not tell.
+/// Interval of checking whether waiting ports are served. Other threads retry a failed publication without an event to this thread.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The longest that a request may wait. A kubelet waits for two minutes.
+/// Longest timeout of a request. A kubelet waits for two minutes.
 const MOST_PATIENCE: Duration = Duration::from_secs(120);
 
-/// How long the answer to a removal waits until the port is closed: the interfaces thread may be opening others.
+/// How long the answer to a removal waits until the port is closed. The interfaces thread may be opening others.
 const CLOSING: Duration = Duration::from_secs(5);
 
-/// The thread as others see it.
+/// A handle to the thread.
 pub(crate) struct Handle {
     tell: Sender<Event>,
     thread: JoinHandle<()>,
 }
 
 impl Handle {
-    /// Tells the thread something.
+    /// Sends an event to the thread.
     pub(crate) fn tell(&self, event: Event) {
-        // An error means that it is dead; `is_dead` tells.
+        // An error means that the thread is dead: see `is_dead`.
         let _ = self.tell.send(event);
     }
 
-    /// Whether it has ended though nobody has stopped it: a fault of the program.
+    /// Whether the thread has ended without being stopped, which is a bug.
     pub(crate) fn is_dead(&self) -> bool {
         self.thread.is_finished()
     }
 
-    /// Ends it. Whoever waits for an answer gets none.
+    /// Ends the thread. Waiting requests get no answer.
     pub(crate) fn stop(self) {
         self.tell(Event::Stop);
-        // One that has panicked has said so.
+        // A panic was already logged.
         let _ = self.thread.join();
     }
 }
 
-/// Whom the thread talks to.
+/// The composer, and the channels to the interfaces thread and the policy thread.
 pub(crate) struct Others {
     pub composer: Arc<Composer>,
     pub interfaces: Sender<Command>,
     pub policy: Sender<Attach>,
 }
 
-/// Starts the thread with ports that the others know: this is change 0. Without a file nothing is kept.
+/// Starts the thread with ports that the other threads already know, as change 0. Without a file, added ports are not saved.
 ///
 /// # Errors
-/// When the system refuses a thread.
+/// If the thread cannot be started.
 pub(crate) fn start(
     registry: Registry,
     file: Option<PortFile>,
@@ -98,7 +97,7 @@ pub(crate) fn start(
 struct Waiting {
     key: Arc<PortKey>,
     number: u64,
-    /// The change that the others must know.
+    /// The change that the other threads must report.
     change: u64,
     since: Instant,
     until: Instant,
@@ -118,15 +117,15 @@ struct Owner {
     file: Option<PortFile>,
     others: Others,
     events: Receiver<Event>,
-    /// The number of the last change that the others were told.
+    /// Number of the last change sent to the other threads.
     change: u64,
-    /// Whether they are to be told another one.
+    /// Whether another change must be sent.
     is_changed: bool,
-    /// The configuration's routes, where they are to be told too.
+    /// The configuration's new routes, to be sent with the next change. `None` if they have not changed.
     routes: Option<Vec<RouteEntry>>,
-    /// How the ports are, as of a change.
+    /// The ports' status, as of a change. `None` before the first report.
     statuses: Option<(u64, Arc<Vec<PortStatus>>)>,
-    /// How far pods are known, as of a change.
+    /// How far pods are known, as of a change. `None` before the first report.
     standings: Option<(u64, BTreeMap<PodName, Standing>)>,
     waiting: Vec<Waiting>,
     removing: Vec<Removing>,
@@ -144,7 +143,7 @@ impl Owner {
                 Err(RecvTimeoutError::Timeout) => None,
                 Err(RecvTimeoutError::Disconnected) => return,
             };
-            // Many that ask at once are one change.
+            // Requests that arrive together become one change.
             let more = self.events.len();
             let events: Vec<Event> = first.into_iter().chain(self.events.try_iter().take(more)).collect();
             for event in events {
@@ -171,7 +170,7 @@ impl Owner {
             }
             Event::Asked(Question::Check(key), reply) => {
                 let answer = self.check(&key).map(|checked| json(&checked));
-                // Whoever has asked may be gone.
+                // The client may be gone.
                 let _ = reply.send(answer);
             }
             Event::Configured(ports, routes) => {
@@ -184,7 +183,7 @@ impl Owner {
         }
     }
 
-    /// The change that has all that is known now.
+    /// Number of the change that includes all that is known now.
     fn next_change(&self) -> u64 {
         self.change + u64::from(self.is_changed)
     }
@@ -200,7 +199,7 @@ impl Owner {
         }
     }
 
-    /// Makes the port one of the list, and of the file.
+    /// Adds the port to the list and the file. Returns its key and number.
     fn try_add(&mut self, asked: &AddPort) -> Result<(Arc<PortKey>, u64), Failure> {
         let entry = AddedEntry::read(asked)?;
         if self.others.composer.enforced().is_denying {
@@ -231,7 +230,7 @@ impl Owner {
         Ok((key, number))
     }
 
-    /// An address of a pod whose port is open is not another one's.
+    /// Refuses an address of another pod whose port is open.
     fn check_addresses(&self, entry: &AddedEntry) -> Result<(), Failure> {
         let snapshot = self.others.composer.current();
         let pod = entry.pod.to_string();
@@ -250,7 +249,7 @@ impl Owner {
         self.file.as_ref().map_or(Ok(()), |file| file.write(self.registry.added()))
     }
 
-    /// Returns the names of those that there were.
+    /// Removes these ports. Returns the names of those that existed.
     fn remove(&mut self, keys: &[Arc<PortKey>]) -> Vec<String> {
         let removed: Vec<String> =
             keys.iter().filter_map(|key| self.registry.remove(key)).map(|entry| entry.pod.to_string()).collect();
@@ -258,27 +257,27 @@ impl Owner {
             self.is_changed = true;
             if let Err(error) = self.keep() {
                 log::error(&format!(
-                    "cannot save that a port was removed; after the next start it is back, closed: {error:#}"
+                    "cannot save the removal of a port; after the next start the port is back, closed: {error:#}"
                 ));
             }
         }
         removed
     }
 
-    /// Answers when the ports are closed.
+    /// Answers once the ports are closed.
     fn answer_removal(&mut self, answer: &impl Serialize, reply: Reply) {
         let until = Instant::now() + CLOSING;
         self.removing.push(Removing { change: self.next_change(), until, answer: Ok(json(answer)), reply });
     }
 
-    /// Tells the others what has changed.
+    /// Sends the changed list to the other threads.
     fn tell_others(&mut self) {
         if !std::mem::take(&mut self.is_changed) {
             return;
         }
         self.change += 1;
         let (entries, change) = (self.registry.entries(), self.change);
-        // Errors mean that they are dead, which the main thread sees.
+        // Errors mean that the threads are dead, which the main thread detects.
         let _ = self.others.interfaces.send(match self.routes.take() {
             Some(routes) => Command::Configure(entries, routes, change),
             None => Command::Ports(entries, change),
@@ -286,7 +285,7 @@ impl Owner {
         let _ = self.others.policy.send(Attach { change, pods: self.registry.attachments() });
     }
 
-    /// Answers all that can be answered now, or cannot wait any longer.
+    /// Answers all requests that are complete or out of time.
     fn answer(&mut self) {
         let (now, snapshot) = (Instant::now(), self.others.composer.current());
         let known = self.statuses.as_ref().map(|(change, _)| *change);
@@ -305,7 +304,7 @@ impl Owner {
         }
     }
 
-    /// The answer, if there is one yet.
+    /// The answer to a request. `None` while the request must wait.
     fn outcome(&self, waiting: &Waiting, snapshot: &Snapshot, now: Instant) -> Option<Result<Value, Failure>> {
         let Some(entry) = self.registry.get(&waiting.key).filter(|entry| entry.number == waiting.number) else {
             let message = "another request meanwhile removed the port or added it with other settings";
@@ -330,7 +329,7 @@ impl Owner {
         }
     }
 
-    /// How it is with a port, where nothing counts that is older than this change.
+    /// Whether a port is served. Reports older than `change` are ignored.
     fn serving(&self, entry: &AddedEntry, snapshot: &Snapshot, change: u64) -> Serving {
         let statuses = self.statuses.as_ref().filter(|(of, _)| *of >= change);
         let standings = self.standings.as_ref().filter(|(of, _)| *of >= change);
@@ -372,7 +371,7 @@ fn status_of<'a>(statuses: &'a [PortStatus], key: &PortKey) -> Option<&'a PortSt
     statuses.iter().find(|status| status.added.as_ref().is_some_and(|added| *added.key == *key))
 }
 
-/// A pod's port in the snapshot.
+/// A pod's port in the snapshot. `None` if the snapshot lacks it.
 fn port_of<'a>(composer: &Composer, snapshot: &'a Snapshot, pod: &PodName) -> Option<&'a PortConfig> {
     let name = pod.to_string();
     snapshot.port(composer.id_of(&name)?).filter(|port| *port.name == *name)

@@ -1,4 +1,4 @@
-//! How the state fares, counted.
+//! Counters of the state.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -7,30 +7,29 @@ use super::judging::Judged;
 use bulkhead_answers::services::Counts;
 use bulkhead_observe::admin::Judging;
 
-/// How often the files changed.
+/// Counters of the state at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub(crate) struct StateCounters {
-    /// States that took effect, the first one included.
+    /// States that took effect since the process started, including the first one.
     pub applied: u64,
-    /// States that did not load.
+    /// States that were refused since the process started.
     pub refused: u64,
-    /// Objects of the state in force that were not understood.
+    /// Objects of the state in force that could not be parsed.
     pub faulty: u64,
-    /// Addresses that several pods, or a pod and a node, of the state in force say are theirs.
+    /// Addresses that several pods, or a pod and a node, claim in the state in force.
     pub contested_addresses: u64,
-    /// Kinds of the state in force that restrict traffic, are not enforced, and are not ignored by the configuration.
+    /// Kinds in the state in force that restrict traffic and are neither enforced nor ignored by the configuration.
     pub unenforced_kinds: u64,
-    /// Lists and tables of the state in force that do not fit: what was in force before stays, or nothing passes.
+    /// Lists and tables of the state in force that are too large: the previous ones stay in force, or nothing passes.
     pub refused_tables: u64,
-    /// How much is known of Services; none where they are off.
+    /// Counts of Services. `None` if Services are off.
     pub services: Option<Counts>,
-    /// What judges packets.
     #[serde(skip)]
     pub judged: Judged,
 }
 
 impl StateCounters {
-    /// What judges packets; none before that is decided.
+    /// What judges packets. `None` before that is decided.
     pub(crate) fn judging(&self) -> Option<Judging> {
         let Judged { renderer, place, is_automatic } = self.judged;
         let (renderer, place) = (renderer.to_owned(), place.to_owned());
@@ -38,7 +37,7 @@ impl StateCounters {
     }
 }
 
-/// Counts that other threads read.
+/// Counters that the policy thread updates and other threads read.
 #[derive(Debug, Default)]
 pub(crate) struct StateCounts {
     pub(super) applied: AtomicU64,
@@ -66,7 +65,7 @@ impl StateCounts {
         }
     }
 
-    /// Notes what judges now. Returns what did before.
+    /// Stores what judges packets now. Returns what did before.
     pub(super) fn judged(&self, now: Judged) -> Judged {
         std::mem::replace(&mut *self.judged.lock().unwrap_or_else(PoisonError::into_inner), now)
     }

@@ -1,4 +1,4 @@
-//! The state as files say it: they are read whole, and what differs from before is taken over.
+//! The state from files: they are read as a whole, and the differences are applied.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use crate::log;
 use bulkhead_answers::services::Adapter;
 
 impl LiveState {
-    /// Takes over what was read, or says why not. Returns whether that changed what is in force.
+    /// Applies what was read, or logs why not. Returns whether anything in force changed.
     pub(super) fn settle(&mut self, loaded: anyhow::Result<Loaded>) -> bool {
         let error = match loaded.and_then(|loaded| self.take(loaded)) {
             Ok(has_changed) => {
@@ -37,20 +37,20 @@ impl LiveState {
 
     pub(super) fn load_files(&self) -> anyhow::Result<Loaded> {
         if let Some(path) = self.watch.endless() {
-            // A pipe without a writer would keep the policy thread for ever.
-            let help = "name a file or a folder; what writes the pipe may write a new file and rename it";
+            // Opening a pipe without a writer would block the policy thread forever.
+            let help = "name a file or a folder; instead of the pipe, write a new file and rename it";
             anyhow::bail!("{} is neither a file nor a folder\n  help: {help}", path.display());
         }
         let mut options = self.config.options.clone();
         if self.counts.applied.load(Ordering::Relaxed) > 0 {
-            // Whoever starts a vswitch can be told to stop. One that runs must not be kept from all changes by the object of another
-            // product: it tells as loud as it can.
+            // At start, an error stops the vswitch. Once it runs, another product's object must not block all changes, so it is only
+            // logged.
             options.unenforced = Unenforced::Report;
         }
         Ok(source::load(&self.config.paths, options)?)
     }
 
-    /// Makes this the state, or changes nothing that is in force. Returns whether that changed what is in force.
+    /// Replaces the state. On an error, the previous state stays in force. Returns whether anything in force changed.
     pub(super) fn take(&mut self, loaded: Loaded) -> anyhow::Result<bool> {
         let mut warnings = told(&loaded.warnings);
         self.tell(&warnings, log::warn);
@@ -79,17 +79,17 @@ impl LiveState {
             pods.flatten().copied().filter(|address| self.addresses.contains(address)).collect();
         let node = with_addresses(&own, &self.addresses, |address| pods.contains(address));
         let more = more_addresses(&node, &own);
-        // Of two objects of one name the later one counts.
+        // Of two objects with one name, the later one counts.
         let is_known = !node.addresses.is_empty() || own != nameless(&self.node);
         objects.extend(is_known.then_some(Object::Node(node)));
-        // What differs, and nothing else, is compiled. Should that fail, the tables stay and what differs is known all the same: the
-        // pipeline tries again with the next change.
+        // Only differences are compiled. If that fails, the tables stay, and the pipeline retries with the next change: it has the
+        // differences.
         let changes = self.inventory.replace(objects);
         self.changes.note(&changes);
         let (policy, services) = self.divide(changes);
         self.kernel.is_held = true;
         let applied = self.pipeline.apply_batch(policy);
-        // Whatever becomes of policy.
+        // Even if policy could not be compiled.
         self.follow_services(services, &own, more);
         applied?;
         self.own = own;

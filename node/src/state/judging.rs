@@ -1,4 +1,4 @@
-//! What enforces the state, and what the engine is where the state chooses it.
+//! Selects where and by what packets are judged. With `engine: auto`, the state decides.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,14 +13,14 @@ use super::LiveState;
 use crate::log;
 use bulkhead_answers::run;
 
-/// Who judges packets, and by what.
+/// Where packets are judged, and by what.
 #[derive(Clone, Debug)]
 pub(crate) enum Judging {
-    /// The vswitch, where packets leave, by tables of this engine. Policies that do not say are enforced, or audited.
+    /// By the vswitch where packets leave, with tables of this engine. The enforcement is for policies that do not set one.
     Destination(Choice, Enforcement),
-    /// The vswitch, where packets come in, by session rules.
+    /// By the vswitch where packets enter, with session rules.
     Source,
-    /// The node's kernel, by nftables.
+    /// By the node's kernel, with nftables.
     Kernel(Suspects),
 }
 
@@ -45,14 +45,14 @@ impl Judging {
     }
 }
 
-/// What judges packets now, as `bulkhead status` tells it.
+/// What judges packets now, for `bulkhead status`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Judged {
-    /// The renderer, by the name that the configuration's `renderers` has for it.
+    /// The renderer's name in the configuration's `renderers`.
     pub renderer: &'static str,
     /// `destination`, `source` or `kernel`.
     pub place: &'static str,
-    /// Whether the state has chosen it (`engine: auto`).
+    /// Whether the state has chosen the engine (`engine: auto`).
     pub is_automatic: bool,
 }
 
@@ -70,12 +70,12 @@ impl Judged {
 }
 
 impl LiveState {
-    /// Has another engine make the tables, or the state choose one, and other policies be audited. Elsewhere than at the destination
-    /// there is neither. Returns whether that changed what is in force.
+    /// Switches the engine and which policies are audited. Does nothing unless packets are judged at the destination. Returns whether
+    /// anything in force changed.
     pub(crate) fn judge(&mut self, judging: &Judging) -> bool {
         let &Judging::Destination(choice, enforcement) = judging else { return false };
         self.changes.note_enforcement(enforcement);
-        // Both are taken over, whatever the first of them meets.
+        // Both apply, even if one fails.
         let enforced = self.pipeline.enforce(Some(enforcement));
         let judged = enforced.and(self.pipeline.choose(choice)).map_err(anyhow::Error::from);
         if self.counts.applied.load(Ordering::Relaxed) == 0 {
@@ -85,7 +85,7 @@ impl LiveState {
         let contests = self.pipeline.contests().len();
         match judged.and_then(|()| self.take_tables(contests)) {
             Ok(has_changed) => {
-                // What one engine takes may be too much for the other one.
+                // Rules that fit one engine may be too large for another.
                 self.tell(&run::refusals(&self.pipeline).into_iter().collect(), log::warn);
                 has_changed
             }
@@ -97,7 +97,7 @@ impl LiveState {
         }
     }
 
-    /// Tells what judges from now on, where the state has chosen it.
+    /// Records what judges packets. Logs a change of the engine that the state has chosen.
     pub(super) fn tell_judging(&self) {
         let now = Judged::of(&self.pipeline);
         let before = self.counts.judged(now);

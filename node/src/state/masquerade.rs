@@ -1,4 +1,4 @@
-//! Masquerading as it follows from the state: which addresses the node has, and where the cluster is.
+//! Derives masquerading from the state: the node's source addresses, and the destinations inside the cluster.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -12,12 +12,11 @@ use ipnet::IpNet;
 use super::LiveState;
 use crate::config::MasqueradeConfig;
 
-/// What is known of it.
 pub(super) struct Masquerading {
     config: MasqueradeConfig,
-    /// Blocks of pods and of Services besides those that Nodes tell.
+    /// Blocks of pods and Services from the settings of Services, besides those of Nodes.
     settings: Vec<IpNet>,
-    /// What it was made of.
+    /// The source addresses and excluded blocks of `value`.
     known: (Vec<IpAddr>, Vec<IpNet>),
     value: Arc<Masquerade>,
 }
@@ -33,21 +32,21 @@ impl Masquerading {
         Arc::clone(&self.value)
     }
 
-    /// Takes in the node as its object is, the addresses of its interfaces, and all nodes. Returns whether anything differs.
+    /// Applies this node's object, the addresses of its interfaces, and all nodes. Returns whether the value changed.
     fn follow<'a>(
         &mut self,
         own: &Node,
         addresses: &BTreeSet<IpAddr>,
         nodes: impl Iterator<Item = &'a Arc<Node>>,
     ) -> bool {
-        // Not a bridge's, say.
+        // A pod bridge's address is no source.
         let is_pods = |address: &IpAddr| own.pod_cidrs.iter().any(|block| block.contains(address));
         let of_interfaces = addresses.iter().filter(|address| is_routable(**address) && !is_pods(address));
         let sources = self.config.addresses.iter().chain(&own.addresses).chain(of_interfaces).copied().collect();
         let mut kept = [&self.config.except[..], &self.settings[..]].concat();
         for node in nodes {
             kept.extend(&node.pod_cidrs);
-            // Nodes know the way to pods.
+            // Nodes can reply to pods' own addresses.
             kept.extend(node.addresses.iter().copied().map(IpNet::from));
         }
         let known = (sources, kept);
@@ -61,7 +60,7 @@ impl Masquerading {
     }
 }
 
-/// Whether others can answer to an address.
+/// Whether other hosts can reply to an address.
 fn is_routable(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => !address.is_loopback() && !address.is_link_local(),
@@ -70,13 +69,13 @@ fn is_routable(address: IpAddr) -> bool {
 }
 
 impl LiveState {
-    /// Has pods' connections to the world leave so, none for with their own addresses. `settings` are those of Services.
+    /// Configures how pods' connections to outside the cluster are masqueraded. `None` turns it off. `settings` are those of Services.
     pub(crate) fn masquerade(&mut self, config: Option<MasqueradeConfig>, settings: Option<&Settings>) {
         self.masquerading = config.map(|config| Masquerading::new(config, settings));
         self.follow_masquerade();
     }
 
-    /// Takes in what is known of nodes. Returns whether masquerading differs by it.
+    /// Applies the known nodes. Returns whether masquerading changed.
     pub(super) fn follow_masquerade(&mut self) -> bool {
         let nodes = self.pipeline.cache().nodes().values();
         self.masquerading.as_mut().is_some_and(|known| known.follow(&self.own, &self.addresses, nodes))
@@ -120,7 +119,7 @@ mod tests {
         assert!(value.is_for(ip("172.18.0.3")) && value.is_for(ip("8.8.8.8")) && value.is_for(ip("2001:db8::1")));
         assert!(known.follow(&nodes[0], &addresses, nodes[..1].iter()));
         assert!(known.value().is_for(ip("10.2.0.5")));
-        // What is said comes first.
+        // Configured addresses come first.
         let config = MasqueradeConfig { addresses: vec![ip("172.19.0.9")], ..MasqueradeConfig::default() };
         let mut said = Masquerading::new(config, None);
         assert!(said.follow(&nodes[0], &addresses, nodes.iter()));

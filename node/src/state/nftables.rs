@@ -1,4 +1,4 @@
-//! The state as the node's kernel enforces it.
+//! The state for `dataplane: nftables`, which the node's kernel enforces.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -10,22 +10,21 @@ use bulkhead_control::renderer::nftables::{Change, Epoch, NftRenderer};
 
 use super::LiveState;
 
-/// What the kernel is to enforce.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct KernelState {
-    /// The number of what the renderer knew when it was in force last.
+    /// The renderer's revision with the last valid state.
     pub(super) revision: u64,
-    /// Whether the renderer knows more than what makes sense. Until the state does the kernel is not told of it.
+    /// Whether the renderer has a newer state that is not valid. It is withheld from the kernel.
     pub(super) is_held: bool,
 }
 
 impl LiveState {
-    /// The renderer of the kernel's ruleset, where the kernel enforces.
+    /// The renderer of the kernel's ruleset. `None` if the vswitch enforces.
     pub(crate) fn nft_renderer(&self) -> Option<RendererHandle<NftRenderer>> {
         self.pipeline.kernel()
     }
 
-    /// The number of what the kernel's renderer knows; none where the vswitch enforces.
+    /// The revision of the kernel's renderer. `None` if the vswitch enforces.
     pub(super) fn kernel_revision(&self) -> Option<u64> {
         Some(self.pipeline.renderer(self.pipeline.kernel()?).revision())
     }
@@ -35,7 +34,7 @@ impl LiveState {
         self.pipeline.renderer(handle).pods()
     }
 
-    /// What the kernel is to be told so that it enforces the present state at these interfaces; none when it does already.
+    /// Returns the change that makes the kernel enforce the present state at these interfaces. `None` if it already does.
     pub(crate) fn nft_change(
         &mut self,
         handle: RendererHandle<NftRenderer>,
@@ -47,13 +46,13 @@ impl LiveState {
         if is_held && renderer.is_taken() {
             return None;
         }
-        // What was in force last is gone from the kernel, and nobody knows it any more.
+        // If the kernel has lost the last valid ruleset, that state is no longer known: close all.
         renderer.set_closed(is_closed || is_held);
         renderer.set_interfaces(interfaces);
         self.pipeline.renderer(handle).change(epoch, self.pipeline.origins())
     }
 
-    /// Whether the kernel has taken what it was told last. If not, it is told everything the next time.
+    /// Records whether the kernel has loaded the last change. If not, the next change has the whole ruleset.
     pub(crate) fn nft_taken(&mut self, handle: RendererHandle<NftRenderer>, is_taken: bool) {
         let renderer = self.pipeline.renderer_mut(handle);
         if is_taken {
@@ -63,7 +62,7 @@ impl LiveState {
         }
     }
 
-    /// Whether nothing may pass for lack of a state.
+    /// Whether pod traffic is denied because no valid state is loaded.
     pub(crate) const fn is_denying(&self) -> bool {
         self.denied
     }

@@ -1,4 +1,4 @@
-//! The cluster's nodes, for a relay of Hubble.
+//! Publishes the cluster's nodes for Hubble relays.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -13,14 +13,14 @@ use super::LiveState;
 pub(crate) type Nodes = BTreeMap<Arc<str>, Vec<IpAddr>>;
 
 impl LiveState {
-    /// The nodes of this state and of all that come. They are followed for as long as somebody has what is returned.
+    /// Subscribes to the nodes of this state and later ones. They are updated while a receiver exists.
     pub(crate) fn nodes(&self) -> watch::Receiver<Arc<Nodes>> {
         let nodes = self.nodes.subscribe();
         self.tell_nodes();
         nodes
     }
 
-    /// Tells the nodes that the pipeline knows, where they are others than before.
+    /// Publishes the pipeline's nodes if they differ from the published ones.
     pub(super) fn tell_nodes(&self) {
         if self.nodes.receiver_count() == 0 {
             return;
@@ -40,7 +40,8 @@ impl LiveState {
         });
     }
 
-    /// Of this node the pipeline knows the addresses of all interfaces as well. Others reach it by its object's.
+    /// The addresses in the node's object. For this node, the pipeline also has those of all interfaces, by which other nodes do not reach
+    /// it.
     fn addresses_of_node<'a>(&'a self, node: &'a Node) -> &'a [IpAddr] {
         if node.name == self.node { &self.own.addresses } else { &node.addresses }
     }

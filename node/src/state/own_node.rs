@@ -1,4 +1,4 @@
-//! The node whose vswitch this is: as its object says, with the addresses of its interfaces.
+//! This node: its Node object with the addresses of its interfaces.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ use crate::log;
 use bulkhead_answers::run;
 
 impl LiveState {
-    /// The node with the addresses of its interfaces, beside the pods that are known.
+    /// The Node object with the addresses of the node's interfaces, except those of known pods.
     pub(super) fn own_node(&self) -> Node {
         let cache = self.pipeline.cache();
         let contests = self.pipeline.contests();
@@ -27,8 +27,8 @@ impl LiveState {
         })
     }
 
-    /// Finds the node's primary address of each family, as its object has them in order and an interface has them too: only such a one
-    /// can be the source of what the node's kernel sends. Returns whether they are others than before.
+    /// Finds the node's primary address of each family: the first one in its object that an interface has too. Only such an address can be
+    /// the source of packets from the node's kernel. Returns whether one of them changed.
     pub(super) fn find_primary(&mut self) -> bool {
         let has = |ipv4: bool| {
             let own = self.own.addresses.iter().copied();
@@ -40,7 +40,7 @@ impl LiveState {
         is_other
     }
 
-    /// Takes in the addresses of the node's interfaces. Returns whether that changed what is in force.
+    /// Applies the addresses of the node's interfaces. Returns whether anything in force changed.
     pub(crate) fn renumber(&mut self, addresses: std::io::Result<BTreeSet<IpAddr>>) -> bool {
         let addresses = match addresses {
             Ok(addresses) if addresses == self.addresses => return false,
@@ -71,15 +71,15 @@ impl LiveState {
         let event = Event::Apply(Object::Node(node));
         self.changes.note([&event]);
         let applied = self.pipeline.apply(event).map_err(anyhow::Error::from);
-        // What stays is known by the nodes' addresses, the new ones.
+        // Masquerading excludes the nodes' addresses, so the new ones count.
         let is_masqueraded_otherwise = self.follow_masquerade();
         let tables = applied.and_then(|()| match self.kernel_revision() {
             None => run::node_tables(&self.pipeline, &self.node),
-            // The kernel is told by itself.
+            // The kernel gets changes instead of tables.
             Some(_) => Ok(Arc::clone(&self.tables)),
         });
         match tables {
-            // Without a state it is the node's own addresses that are in force.
+            // Without a state, the tables with the node's own addresses are in force.
             Ok(tables) if Arc::ptr_eq(&tables, &self.tables) => {
                 self.denied || has_other_primary || is_masqueraded_otherwise
             }
@@ -101,7 +101,7 @@ impl LiveState {
     }
 }
 
-/// The tables of a node of which nothing is known but its own addresses.
+/// The tables of a node of which only the addresses are known.
 pub(super) fn without_state(node: &Arc<str>, addresses: &BTreeSet<IpAddr>) -> anyhow::Result<Arc<NodeTables>> {
     let mut pipeline = Pipeline::new(Scope::Node(node.clone()));
     pipeline.resync([Object::Node(with_addresses(&nameless(node), addresses, |_| false))])?;
@@ -109,12 +109,12 @@ pub(super) fn without_state(node: &Arc<str>, addresses: &BTreeSet<IpAddr>) -> an
     tables.ok_or_else(|| anyhow::anyhow!("an empty node has no tables: this is a bug in bulkhead"))
 }
 
-/// A node of which nothing is known.
+/// A Node object with only a name.
 pub(super) fn nameless(name: &Arc<str>) -> Node {
     Node { name: name.clone(), labels: Labels::new(), addresses: Vec::new(), pod_cidrs: Vec::new(), terminating: false }
 }
 
-/// The node with the addresses of its interfaces, but for those that a pod has: then it is the pod's policies that count.
+/// Adds the addresses of the interfaces to the node, except those of pods: for them, the pods' policies count.
 pub(super) fn with_addresses(own: &Node, addresses: &BTreeSet<IpAddr>, is_pods: impl Fn(&IpAddr) -> bool) -> Node {
     let mut node = own.clone();
     let more = addresses.iter().filter(|address| !own.addresses.contains(address) && !is_pods(address));
@@ -122,13 +122,12 @@ pub(super) fn with_addresses(own: &Node, addresses: &BTreeSet<IpAddr>, is_pods: 
     node
 }
 
-/// The addresses of a node that its object does not tell.
+/// The node's addresses that its object does not have.
 pub(super) fn more_addresses(node: &Node, object: &Node) -> BTreeSet<IpAddr> {
     node.addresses.iter().filter(|address| !object.addresses.contains(address)).copied().collect()
 }
 
-/// A state that does not know the node is more likely a wrong or an empty file than a node without pods and policies:
-/// applied, it would cut all pods off.
+/// Refuses a state without this node. A wrong or empty file is a more likely cause than a node without pods, and would cut off all pods.
 pub(super) fn check_node(objects: &[Object], node: &str) -> anyhow::Result<()> {
     let known = objects.iter().any(|object| match object {
         Object::Node(known) => &*known.name == node,

@@ -1,4 +1,4 @@
-//! Which policies the state has, for whoever waits for one to be enforced.
+//! Answers whether the state has a policy, for clients that wait until it is enforced.
 
 use bulkhead_control::object::{self, ClusterPolicyName, PolicyName};
 use bulkhead_control::pipeline::AuditedPolicy;
@@ -7,7 +7,7 @@ use super::LiveState;
 use bulkhead_observe::admin::{Enforcement, PolicyQuestion};
 
 impl LiveState {
-    /// What is known of a policy, and what of the state is not compiled. Whether what is compiled is in force others know.
+    /// Describes a policy's object, and the part of the state that is not compiled. The caller adds whether compiled policy is in force.
     pub(crate) fn enforcement(&self, asked: &PolicyQuestion) -> Enforcement {
         let cache = self.pipeline.cache();
         let mut enforcement = Enforcement::default();
@@ -18,7 +18,7 @@ impl LiveState {
                 let identity = policy.and_then(|policy| policy.identity.as_deref());
                 enforcement.known = policy.is_some();
                 enforcement.uid = identity.map(|identity| identity.uid.to_string());
-                // 0 where the object does not say.
+                // 0 if the object has no generation.
                 enforcement.generation =
                     identity.map(|identity| identity.generation).filter(|generation| *generation > 0);
                 let fault = policy.and_then(|policy| policy.fault.as_deref());
@@ -38,20 +38,20 @@ impl LiveState {
         enforcement
     }
 
-    /// What of the state is not what is compiled.
+    /// Why compiled policy differs from the state. Empty if it does not.
     fn pending(&self) -> Vec<String> {
         let mut pending = Vec::new();
         if self.denied {
-            pending.push("there is no state that makes sense, so nothing is let through".into());
+            pending.push("no valid state is loaded, so pod traffic is denied".into());
         }
         if self.is_refused {
-            pending.push("the newest state is refused, and an older one stays in force; the log says why".into());
+            pending.push("the newest state was refused and an older one stays in force; see the log".into());
         }
         if self.api.is_none() && !self.watch.is_read() {
-            pending.push("the state's files have changed and are about to be read".into());
+            pending.push("the state's files have changed and will be read soon".into());
         }
         let refusals = self.pipeline.refusals();
-        pending.extend(refusals.first().map(|refusal| format!("tables do not fit: {refusal}")));
+        pending.extend(refusals.first().map(|refusal| format!("tables are too large: {refusal}")));
         pending
     }
 }

@@ -1,4 +1,4 @@
-//! What other threads ask about the pods and nodes that are known.
+//! Answers other threads' questions about pods and nodes.
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
@@ -18,31 +18,31 @@ impl LiveState {
         self.pipeline.standings()
     }
 
-    /// The addresses of a pod that has not ended, none when there is no such pod.
+    /// Returns the addresses of a pod. `None` if the pod does not exist or has ended.
     pub(crate) fn addresses_of(&self, name: &PodName) -> Option<Vec<IpAddr>> {
         let cache = self.pipeline.cache();
         let pod = cache.pod(cache.pod_key(name)?)?;
         (!pod.finished).then(|| pod.addresses.to_vec())
     }
 
-    /// What there is at an address.
+    /// The pod or node at an address.
     pub(crate) fn end_at(&self, address: IpAddr) -> EndFacts {
         let cache = self.pipeline.cache();
-        // A pod that has the node's address is told as the node.
+        // A pod with the node's address is reported as the node.
         let pods = cache.pods_at(address).map(|(_, pod)| pod).filter(|pod| !pod.finished && !pod.host_network);
         let pod = pods.last().cloned();
         let is_node = || cache.nodes().values().any(|node| node.addresses.contains(&address));
         EndFacts { is_node: pod.is_none() && is_node(), pod }
     }
 
-    /// The addresses of the pods that are selected.
+    /// The addresses of selected pods that have not ended.
     pub(crate) fn addresses_selected(&self, selector: &Selector) -> HashSet<IpAddr> {
         let pods = self.pipeline.cache().pods().map(|(_, pod)| pod);
         let selected = pods.filter(|pod| !pod.finished && selector.selects(pod));
         selected.flat_map(|pod| pod.addresses.iter().copied()).collect()
     }
 
-    /// Whose addresses these are, each as people know it: the workload of a pod, a node, or nobody in the cluster.
+    /// Names the owner of each address: a pod's workload, or a node. An unassigned address is its own name.
     pub(crate) fn owners_of(&self, addresses: &[IpAddr]) -> Vec<String> {
         let cache = self.pipeline.cache();
         let owner = |&address: &IpAddr| {
@@ -56,7 +56,7 @@ impl LiveState {
         addresses.iter().map(owner).collect()
     }
 
-    /// Where the node's own pods have their addresses: its blocks, and each pod's own.
+    /// The node's pod CIDRs, and the addresses of its pods.
     pub(crate) fn pod_networks(&self) -> Vec<IpNet> {
         let blocks = self.own_blocks();
         let pods =
@@ -65,7 +65,7 @@ impl LiveState {
     }
 }
 
-/// `shop/web (Deployment)`; a pod that nothing has made by its own name. Pods come and go, and what they are part of stays.
+/// `shop/web (Deployment)`, or the pod's name if it has no owner. Owners outlive their pods.
 fn owner_name(pod: &Pod) -> String {
     match &pod.owner {
         Some(owner) => format!("{}/{} ({})", pod.name.namespace, owner.name, owner.kind),

@@ -1,4 +1,4 @@
-//! The state as an API server tells it: batches of what has changed, and at the start what was kept.
+//! The state from an API server: batches of changes, and at start a stored copy.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::super::log;
 use super::{DENYING, LiveState, nameless, services, told};
 
 impl LiveState {
-    /// Takes the first state of the API server, or what was kept of an earlier one, or none.
+    /// Loads the API server's first state, otherwise the stored copy, otherwise nothing.
     pub(super) fn load_from_server(&mut self) {
         let Some(api) = &mut self.api else { return };
         api.wait();
@@ -24,7 +24,7 @@ impl LiveState {
         if !self.denied {
             return;
         }
-        // What the server has told is in the pipeline, refused or not. An older state upon it would be none that there ever was.
+        // The pipeline has the server's objects, even if they were refused. With an older state added, it would have a mixture.
         let is_heard = self.counts.refused.load(Ordering::Relaxed) > 0;
         if let Some(kept) = self.api.as_ref().filter(|_| !is_heard).and_then(Api::last_good) {
             let (count, age) = (kept.objects.len(), kept.age.as_secs());
@@ -49,22 +49,22 @@ impl LiveState {
         log::error(&format!("{why}; {DENYING} until it sends a valid one"));
     }
 
-    /// What the API server is heard with.
+    /// The channel of the follower's notices. Never ready if the state comes from files.
     pub(crate) fn notices(&self) -> Receiver<Notice> {
         self.api.as_ref().map_or_else(crossbeam_channel::never, Api::notices)
     }
 
-    /// Takes note of what was told about the API server; [`Self::refresh`] does what follows.
+    /// Handles a notice about the API server. Its changes take effect with [`Self::refresh`].
     pub(crate) fn hear(&mut self, notice: &Notice) {
         self.api.iter_mut().for_each(|api| api.hear(notice));
     }
 
-    /// The API server, for whoever wants to know how well it is heard.
+    /// The API server's follower, which reports its health. `None` if the state comes from files.
     pub(crate) fn follower(&self) -> Option<Arc<Follower>> {
         self.api.as_ref().map(Api::follower)
     }
 
-    /// Takes what the API server has changed. Returns whether that changed what is in force.
+    /// Applies the API server's changes. Returns whether anything in force changed.
     pub(super) fn refresh_from_server(&mut self) -> bool {
         let Some(api) = &mut self.api else { return false };
         let taken = match api.take() {
@@ -90,14 +90,14 @@ impl LiveState {
         }
     }
 
-    /// Makes the changes part of the state. Returns whether that changed what is in force.
+    /// Applies the changes. Returns whether anything in force changed.
     fn take_changes(&mut self, changes: Changes) -> anyhow::Result<bool> {
         let Changes { is_whole, heard, mut events, faulty, warnings } = changes;
         self.heard = heard;
         let warnings = told(&warnings);
         self.tell(&warnings, log::warn);
         if is_whole && !self.inventory.is_empty() {
-            // What was kept of an earlier state goes, as far as it is not so any more.
+            // Deletes objects of the stored copy that the server no longer has.
             let objects = events.into_iter().filter_map(|event| match event {
                 Event::Apply(object) => Some(object),
                 _ => None,
@@ -123,7 +123,7 @@ impl LiveState {
         self.kernel.is_held = true;
         self.changes.note(&events);
         self.pipeline.apply_batch(events)?;
-        // Which addresses of the interfaces are pods' may have changed with them.
+        // The batch may have changed which addresses of the interfaces belong to pods.
         let node = self.own_node();
         let known = self.pipeline.cache().nodes().get(&self.node).is_some_and(|known| **known == node);
         if !known && (!node.addresses.is_empty() || self.own != nameless(&self.node)) {
@@ -136,7 +136,7 @@ impl LiveState {
     }
 }
 
-/// As `check_node`, of what the pipeline knows.
+/// Like `check_node`, for the pipeline's objects.
 fn check_known(pipeline: &Pipeline, own: &Node) -> anyhow::Result<()> {
     let has_pod = || pipeline.cache().pods().any(|(_, pod)| pod.node.as_ref() == Some(&own.name));
     anyhow::ensure!(

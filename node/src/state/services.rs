@@ -1,4 +1,4 @@
-//! The part of the state that is about Services. Policy does not depend on it: a Service that is wrong changes no table.
+//! Services of the state. Policy does not depend on them: an invalid Service changes no table.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ use super::own_node::more_addresses;
 use super::{LiveState, nameless, told};
 use bulkhead_answers::services::{self, Adapter, NodeHealth, Update};
 
-/// Divides what was kept of an API server's state: what Services depend on, nodes included, and what policy does.
+/// Splits a stored copy of the API server's state into objects for Services and objects for policy. Nodes are in both.
 pub(super) fn kept(objects: Vec<Object>) -> (Vec<Object>, Vec<Object>) {
     let is_of_services = |object: &Object| matches!(object, Object::Service(_) | Object::EndpointSlice(_));
     let (mut services, policy): (Vec<Object>, Vec<Object>) = objects.into_iter().partition(is_of_services);
@@ -24,7 +24,7 @@ pub(super) fn kept(objects: Vec<Object>) -> (Vec<Object>, Vec<Object>) {
     (services, policy)
 }
 
-/// Whether an event is about what no policy depends on.
+/// Whether the event's object affects only Services.
 const fn is_of_services(event: &Event) -> bool {
     matches!(
         event,
@@ -35,13 +35,13 @@ const fn is_of_services(event: &Event) -> bool {
 }
 
 impl LiveState {
-    /// What is to be published of Services; none where nothing has changed, before all is listed, and where they are off.
+    /// Returns the change of Services to publish. `None` if they have not changed, are not all listed yet, or are off.
     pub(crate) fn take_services(&mut self) -> Option<Update> {
         self.hear_services();
         self.withhold_sources();
         let services = self.services.as_mut()?;
         if let Some(health) = services.take_health() {
-            // Nobody may be asked.
+            // `send` would fail without a receiver.
             self.health.send_replace(health);
         }
         let update = services.take();
@@ -51,7 +51,7 @@ impl LiveState {
         update
     }
 
-    /// Keeps connections from leaving with an address that a pod or a node has, and tells that.
+    /// Excludes source addresses that a pod or a node has, and logs them.
     fn withhold_sources(&mut self) {
         let Some(adapter) = &mut self.services else { return };
         let taken = services::withhold_taken(adapter, &self.pipeline);
@@ -65,20 +65,20 @@ impl LiveState {
         self.taken_sources = taken;
     }
 
-    /// Takes what the API server has changed of Services. The first batch comes when all are listed.
+    /// Applies the API server's changes to Services. The first batch comes once all are listed.
     fn hear_services(&mut self) {
         let Some(taken) = self.api.as_mut().and_then(Api::take_services) else { return };
         match taken {
             Ok(Changes { is_whole, mut events, warnings, .. }) => {
                 if is_whole && !self.kept_services.is_empty() {
-                    // What was kept of an earlier state goes, as far as it is not so any more.
+                    // Deletes objects of the stored copy that the server no longer has.
                     let objects = events.into_iter().filter_map(|event| match event {
                         Event::Apply(object) => Some(object),
                         _ => None,
                     });
                     events = std::mem::take(&mut self.kept_services).replace(objects);
                 }
-                // Apart from those of policy, of which each batch tells all.
+                // Separate from the warnings about policy. Each batch repeats all of them.
                 let warnings = told(&warnings);
                 warnings.difference(&self.told_of_services).for_each(log::warn);
                 self.told_of_services = warnings;
@@ -88,7 +88,7 @@ impl LiveState {
         }
     }
 
-    /// Takes in Services and nodes of an earlier state of the API server, if there are Services among them.
+    /// Applies the Services and nodes of a stored copy, if it has Services.
     pub(super) fn follow_kept_services(&mut self, objects: Vec<Object>) {
         if objects.iter().any(|object| matches!(object, Object::Service(_))) {
             let events = self.kept_services.replace(objects);
@@ -96,10 +96,9 @@ impl LiveState {
         }
     }
 
-    /// Has the adapter know of what a server tells, or has told. This node is among it as its object is, also where policy's first batch is
-    /// still to come.
+    /// Passes the API server's events to the adapter. This node is as in its object, even before policy's first batch arrives.
     fn adapt(&mut self, events: Vec<Event>) {
-        // Nodes are noted as policy knows them.
+        // Nodes are recorded as policy knows them.
         self.changes.note(events.iter().filter(|event| is_of_services(event)));
         let more = more_addresses(&self.own_node(), &self.own);
         let Some(adapter) = &mut self.services else { return };
@@ -108,8 +107,8 @@ impl LiveState {
         adapter.listed();
     }
 
-    /// Divides events into those for policy and those for Services. Nodes are for both, but for this one: to policy it has the addresses
-    /// of its interfaces.
+    /// Splits events into those for policy and those for Services. Nodes are in both, except this one: for policy it has the addresses of
+    /// its interfaces.
     pub(super) fn divide(&self, events: Vec<Event>) -> (Vec<Event>, Vec<Event>) {
         let (mut services, policy): (Vec<Event>, Vec<Event>) = events.into_iter().partition(is_of_services);
         let is_other_node = |event: &&Event| match event {
@@ -121,7 +120,7 @@ impl LiveState {
         (policy, services)
     }
 
-    /// Takes in what has changed of Services, with this node as its object is and the addresses that it has besides.
+    /// Applies changes of Services, with this node's object and its additional addresses.
     pub(super) fn follow_services(&mut self, mut events: Vec<Event>, own: &Node, more: BTreeSet<IpAddr>) {
         let Some(adapter) = &mut self.services else { return };
         let is_known = *own != nameless(&self.node);
@@ -135,13 +134,13 @@ impl LiveState {
         adapter.listed();
     }
 
-    /// What load balancers are told; none where Services are off.
+    /// The health of Services, for load balancers. `None` if Services are off.
     pub(crate) fn health(&self) -> Option<watch::Receiver<NodeHealth>> {
         self.services.as_ref().map(|_| self.health.subscribe())
     }
 
-    /// Has the adapter know of the host ports of the node's pods that policy knows, each with the addresses that it has there: a pod that
-    /// the plugin has wired has them before its object does.
+    /// Passes the host ports of the node's pods to the adapter. The addresses are those in the tables: a pod that the plugin has attached
+    /// has them before its object does.
     pub(super) fn follow_host_ports(&mut self) {
         let Some(adapter) = &mut self.services else { return };
         let cache = self.pipeline.cache();
@@ -152,7 +151,7 @@ impl LiveState {
         adapter.set_host_ports(pods);
     }
 
-    /// Tells others how much is known.
+    /// Publishes the counts of Services.
     pub(super) fn count_services(&self) {
         let counts = self.services.as_ref().map(Adapter::counts);
         *self.counts.services.lock().unwrap_or_else(PoisonError::into_inner) = counts;

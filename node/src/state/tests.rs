@@ -37,12 +37,12 @@ impl Files {
     }
 }
 
-/// What is counted, but for Services.
+/// The counters except those of Services.
 fn of_policy(state: &LiveState) -> StateCounters {
     StateCounters { services: None, judged: Judged::default(), ..state.counts().read() }
 }
 
-/// Reads the files now, without waiting for them to come to rest.
+/// Reads the files now, even if they are still being written.
 fn reread(state: &mut LiveState) -> bool {
     let loaded = state.load_files();
     state.settle(loaded)
@@ -97,7 +97,7 @@ fn a_state_that_changes_nothing_for_the_node_is_not_published() {
         assert!(Arc::ptr_eq(&state.policy().tables, &before.tables));
     }
     assert_eq!(state.counts().read().applied, 4, "each of them was taken in");
-    // The same objects, and what of another node matters here: where its pods are.
+    // The same objects, and of the other node what matters here: its pod CIDRs.
     files.write(&(here + &there.replace("10.2.0.0", "10.3.0.0")));
     assert!(reread(&mut state));
     let after = state.policy();
@@ -198,7 +198,7 @@ fn the_addresses_of_the_nodes_interfaces_are_its_own_as_long_as_it_has_them_but_
     assert!(passes(&state, "10.1.0.1", dns) && passes(&state, dns, "10.1.0.1"));
     assert!(!passes(&state, "10.1.0.1", "10.1.0.2"), "a pod's address is the pod's");
     assert!(!state.renumber(set(&[dns, "10.1.0.2"])), "the same is no change");
-    // Another state, and then no such address any more.
+    // Another state; then the address is removed.
     files.write(&(pod("a", "10.1.0.1") + &pod("c", "10.1.0.3") + policy));
     assert!(reread(&mut state));
     assert!(passes(&state, "10.1.0.3", dns) && !passes(&state, "10.1.0.3", "192.0.2.1"));
@@ -225,7 +225,7 @@ fn an_attached_pod_has_its_addresses_from_when_its_object_is_known() {
         when_missing: WhenMissing::Exit,
         when_refused: WhenRefused::Keep,
     };
-    // As an earlier process has kept it.
+    // The stored copy of the previous process.
     let mut state = LiveState::load(
         &config,
         Some(Settings::default()),
@@ -304,7 +304,7 @@ fn services_are_followed_beside_policy_and_neither_takes_the_other_for_a_change(
     assert!(second.epoch() > first.epoch());
     let counts = state.counts().read().services.unwrap();
     assert_eq!((counts.services, counts.vips, counts.backends, counts.listed), (1, 1, 1, true));
-    // A Service that cannot be read is left out and told, and holds nothing back.
+    // An invalid Service is left out and logged, and does not affect others.
     let faulty = service("bad", "10.96.0.300", "");
     files.write(&(rest.clone() + &dns + &faulty + &pod("b", "10.1.0.3")));
     assert!(reread(&mut state));
@@ -333,7 +333,7 @@ fn no_connection_leaves_with_the_address_of_a_pod_or_a_node() {
     files.write(&text(""));
     assert!(reread(&mut state));
     assert_eq!(source(&mut state).as_deref(), Some("10.1.0.1"));
-    // A bridge of another network that is left over.
+    // A left-over bridge of another network.
     assert!(state.renumber(Ok(["10.1.0.1".parse().unwrap()].into())));
     assert_eq!((source(&mut state), state.taken_sources.len()), (None, 1));
 }
@@ -353,7 +353,7 @@ fn a_host_port_leads_to_the_address_that_its_pod_was_attached_with_and_to_nobody
     let services = state.take_services().expect("the pod has an address").services;
     let (_, port) = services.vip(&at("192.0.2.1")).unwrap();
     assert_eq!(*port.serving, ["10.1.0.1:8080".parse().unwrap()]);
-    // The node is given another address, and then the pod goes.
+    // The node gets another address, then the pod is deleted.
     state.renumber(Ok(["192.0.2.77".parse().unwrap()].into()));
     assert!(state.take_services().unwrap().services.vip(&at("192.0.2.77")).is_some());
     files.write(&node("node-1", 1));

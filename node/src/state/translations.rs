@@ -1,4 +1,4 @@
-//! What the Services of the state make of connections, for whoever asks a running vswitch to explain one.
+//! Answers how the state's Services translate a connection, for clients that ask a running vswitch to explain one.
 
 use std::net::IpAddr;
 
@@ -11,45 +11,42 @@ use bulkhead_answers::services::nodes_and_host_ports;
 use bulkhead_answers::translate::at_node::translate;
 use bulkhead_answers::translate::{Translation, resolved};
 
-/// What is asked.
+/// A question about a connection.
 pub(crate) struct Asked {
-    /// The addresses of who begins the connection.
+    /// The client's addresses.
     pub from: Vec<IpAddr>,
-    /// What it goes to.
     pub to: AskedFor,
-    /// The port; needed for an address.
+    /// The destination port. Required for an address.
     pub port: Option<PortProtocol>,
 }
 
-/// What a connection goes to that may be a Service's.
+/// A destination that Services may translate.
 pub(crate) enum AskedFor {
-    /// An address.
     Address(IpAddr),
-    /// A Service.
     Service(ServiceTarget),
 }
 
-/// What is translated or refused, of each client that it concerns. An error is one of the question, with its remedy.
+/// For each client, how its connection is translated or refused. An error is a fault of the question, with its remedy.
 pub(crate) type Translations = anyhow::Result<Vec<(End, Translation)>>;
 
 impl LiveState {
-    /// What this node makes of connections to Services. An address that is no Service's has none.
+    /// How this node translates a connection. Empty for an address that belongs to no Service.
     ///
     /// # Errors
-    /// When there is no such Service or port, and when a Service is asked about while they are off or not yet known.
+    /// If the Service or port does not exist, or if a Service is asked about while Services are off or not listed yet.
     pub(crate) fn translations(&self, asked: &Asked) -> Translations {
         let Some(adapter) = &self.services else {
             return match &asked.to {
                 AskedFor::Address(_) => Ok(Vec::new()),
                 AskedFor::Service(_) => Err(anyhow::anyhow!(
-                    "Services are off here\n  help: ask with `services:` on in the configuration, or about a pod"
+                    "Services are off on this node\n  help: add `services:` to the configuration, or ask about a pod"
                 )),
             };
         };
         let resolver = adapter.resolver();
         let is_address = matches!(asked.to, AskedFor::Address(_));
         if is_address && !resolver.is_listed() {
-            // What has no Services yet translates nothing.
+            // Connections are not translated before Services are listed.
             return Ok(Vec::new());
         }
         let others = nodes_and_host_ports(&self.pipeline);

@@ -1,4 +1,4 @@
-//! One who watches: what it wants, what it may get, and what it did not get.
+//! One client of the stream: its request, its rate limit, and its count of missed events.
 
 use std::collections::{HashSet, VecDeque};
 use std::net::IpAddr;
@@ -24,24 +24,24 @@ use crate::observer::Observer;
 use bulkhead_observe::admin::{Failure, Trace, Watching};
 use bulkhead_observe::hubble::flow::{Flow, LostEventSource};
 
-/// Lines a second unless a client wants another rate: more than anybody reads, and some 5 % of a core.
+/// Default rate in lines a second: more than a person reads, and some 5 % of a core.
 const RATE: u32 = 10_000;
 
-/// How often it is told what it did not get.
+/// Interval of reporting missed events to the client.
 const TOLD_EVERY: Duration = Duration::from_secs(1);
 
-/// How long the policy thread is waited for, as a trace by name cannot begin without it.
+/// How long to wait for the policy thread. A trace by pod name cannot start without its answer.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// What it wants.
+/// What the client wants.
 pub(super) enum Wanted {
     Flows(FlowFilter),
-    /// What a client of Hubble wants.
+    /// A request of Hubble's API.
     Observed(Box<Observe>),
     Packets(Packets),
 }
 
-/// Where it goes.
+/// Where the client's events go.
 pub(super) enum Outlet {
     Lines(Sender<String>),
     /// To a client of Hubble.
@@ -63,11 +63,11 @@ impl Outlet {
         }
     }
 
-    /// Does not wait. An error with nothing in it says that it is full, or closed.
+    /// Enqueues a line without waiting. Fails if the queue is full or closed.
     fn send_line(&self, line: &Value) -> Result<(), TrySendError<()>> {
         match self {
             Self::Lines(lines) => lines.try_send(format!("{line}\n")).map_err(|error| without(&error)),
-            // Nobody sends it lines.
+            // Clients of Hubble get no lines.
             Self::Flows(_) => Ok(()),
         }
     }
@@ -87,18 +87,18 @@ const fn without<T>(error: &TrySendError<T>) -> TrySendError<()> {
     }
 }
 
-/// A trace.
+/// A request to trace packets.
 pub(super) struct Packets {
     filter: Filter,
     ends: Selector,
-    /// The addresses of these ends; none where all are.
+    /// The addresses of these ends. `None` if all ends are selected.
     addresses: Option<Arc<HashSet<IpAddr>>>,
     forwarded: Option<bool>,
     snap: u16,
     cached: bool,
 }
 
-/// What there may be in a time: so many a second, and as many at once.
+/// A token bucket that holds the tokens of one second.
 struct Bucket {
     rate: f64,
     left: f64,
@@ -120,21 +120,21 @@ impl Bucket {
     }
 }
 
-/// See the module.
+/// A client of the stream.
 pub(super) struct Client {
     wanted: Wanted,
     outlet: Outlet,
     bucket: Bucket,
-    /// How many more it wants; none for all.
+    /// How many more events the client wants. `None` for all.
     more: Option<u64>,
-    /// Whether it wants nothing but the past.
+    /// Whether the client wants only past events.
     is_of_past: bool,
     is_done: bool,
-    /// The place of its tracepoint in the plan in force.
+    /// Index of the client's tracepoint in the plan in force. `None` if it does not trace.
     pub(super) point: Option<usize>,
-    /// Told when the workers tell what it wants.
+    /// The channel for the first answer, due once workers report what the client wants. `None` after that.
     pub(super) opened: Option<(oneshot::Sender<Result<Watching, Failure>>, Watching)>,
-    /// What workers left out, and what it did not get, since it was told.
+    /// Events left out by workers since the last report to the client. `unsent` are those that the client's queue or rate refused.
     pub(super) left_out: u64,
     unsent: u64,
     told_at: Instant,
@@ -143,10 +143,10 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// Reads what it wants.
+    /// Validates a request.
     ///
     /// # Errors
-    /// What is wrong with that.
+    /// If the request is invalid, or its pods cannot be looked up.
     pub(super) fn new(watch: Watch, outlet: Outlet, observer: &Observer) -> Result<Self, Failure> {
         let (wanted, count, rate, last, is_of_past) = match watch {
             Watch::Monitor(asked) => {
@@ -183,15 +183,15 @@ impl Client {
         matches!(self.wanted, Wanted::Packets(_))
     }
 
-    /// Whether nothing more is to be told to it.
+    /// Whether the client gets no more events.
     pub(super) fn is_over(&self) -> bool {
         let ends = |asked: &Observe| asked.follows() && asked.is_over_at(crate::clock::now());
-        // The past is told first.
+        // Past events are sent first.
         let is_late = self.opened.is_none() && matches!(&self.wanted, Wanted::Observed(asked) if ends(asked));
         self.is_done || self.outlet.is_closed() || is_late
     }
 
-    /// What workers are to select for it.
+    /// What workers must select for the client. `None` if it does not trace.
     pub(super) fn tracepoint(&self) -> Option<Tracepoint> {
         let Wanted::Packets(packets) = &self.wanted else { return None };
         let filter = match &packets.addresses {
@@ -202,16 +202,16 @@ impl Client {
         Some(Tracepoint { filter, forwarded, snap, keeps_from_cache: cached })
     }
 
-    /// Looks up whom a trace by name is about. Whether that is somebody else than before.
+    /// Looks up the addresses of traced pods. Returns whether they changed.
     pub(super) fn look_up(&mut self) -> bool {
         let Wanted::Packets(packets) = &mut self.wanted else { return false };
         packets.look_up(&self.observer, Duration::from_millis(20)).unwrap_or_default()
     }
 
-    /// Workers tell what it wants from now on. Some of the past, all of which this is, comes before that.
+    /// Answers the client, now that workers report what it wants, and sends the selected part of `past`.
     pub(super) fn open(&mut self, past: &VecDeque<Told>) {
         let Some((opened, watching)) = self.opened.take() else { return };
-        // Whoever has asked may be gone; then the queue is closed.
+        // The client may be gone. Its queue is then closed.
         let _ = opened.send(Ok(watching));
         self.tell_past(past);
         self.is_done |= self.is_of_past;
@@ -235,7 +235,7 @@ impl Client {
         }
     }
 
-    /// Tells it a verdict, if it wants that. `message` is the same for those that have the protocol of Hubble, made when the first one needs it.
+    /// Sends a verdict if the client wants it. `message` is shared by clients of Hubble; the first one that needs it creates it.
     pub(super) fn tell_flow(&mut self, told: &Told, message: &mut Option<Arc<Flow>>) {
         match &self.wanted {
             Wanted::Flows(filter) => {
@@ -269,7 +269,7 @@ impl Client {
         }
     }
 
-    /// Whether it may have another line. What it may not have is counted.
+    /// Whether the client may get another line. If not, `weight` is added to the missed events.
     fn may_tell(&mut self, weight: u64) -> bool {
         if self.is_done {
             return false;
@@ -295,7 +295,7 @@ impl Client {
         }
     }
 
-    /// Tells what it did not get, now and then.
+    /// Reports missed events to the client, at most once per [`TOLD_EVERY`].
     pub(super) fn tell_lost(&mut self, now: Instant, counts: &StreamCounts) {
         if self.left_out + self.unsent == 0 || now.duration_since(self.told_at) < TOLD_EVERY {
             return;
@@ -320,7 +320,7 @@ impl Client {
     }
 }
 
-/// What a client did not get, as a line.
+/// A line that reports missed events.
 fn lost(source: LostEventSource, count: u64, node: &str) -> Value {
     let source = match source {
         LostEventSource::PerfEventRingBuffer => "PERF_EVENT_RING_BUFFER",
@@ -361,7 +361,7 @@ impl Packets {
         Ok(packets)
     }
 
-    /// Whether the addresses of its ends are others than before; an error when nobody answers.
+    /// Updates the addresses of the selected ends. Returns whether they changed, or an error if the policy thread does not answer.
     fn look_up(&mut self, observer: &Observer, patience: Duration) -> Result<bool, ()> {
         if self.ends.is_everything() {
             return Ok(false);

@@ -1,4 +1,4 @@
-//! Who is behind an address.
+//! Finds the pod or node behind an address.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -12,27 +12,27 @@ use super::super::end_facts::EndFacts;
 use super::super::observer::Observer;
 use bulkhead_observe::hubble::flow::{self, Endpoint};
 
-/// How long what the state has said of an address is taken for true. A pod's address may be another pod's soon after.
+/// How long the state's answer about an address is cached. Soon after, another pod may have the address.
 const GOOD_FOR: Duration = Duration::from_secs(1);
 
-/// Addresses that are remembered: a large cluster's pods. Beyond that all are forgotten and asked for again.
+/// Maximum number of cached addresses: a large cluster's pods. Beyond that, the cache is cleared.
 const MOST: usize = 1 << 15;
 
-/// How long the policy thread is waited for. It may be compiling; then ends have no labels until it has done so.
+/// How long to wait for the policy thread. While it compiles, ends have no labels.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// Identities that Cilium reserves, in whose ranks tools expect those of everybody else.
+/// Identities that Cilium reserves, and its range for pods. Tools expect them.
 mod reserved {
     pub(super) const HOST: u32 = 1;
     pub(super) const WORLD: u32 = 2;
     pub(super) const REMOTE_NODE: u32 = 6;
-    /// The first one of pods.
+    /// The first identity of pods.
     pub(super) const FIRST: u32 = 256;
-    /// The last one of pods.
+    /// The last identity of pods.
     pub(super) const LAST: u32 = (1 << 24) - 1;
 }
 
-/// An end of a flow.
+/// One end of a flow: a pod, a node, or an address outside the cluster.
 #[derive(Clone, Debug, Default)]
 pub(super) struct End {
     pub(super) namespace: Option<Arc<str>>,
@@ -43,13 +43,12 @@ pub(super) struct End {
 }
 
 impl End {
-    /// Namespace and name of a pod.
+    /// Namespace and name of a pod. `None` for other ends.
     pub(super) fn name(&self) -> Option<(&str, &str)> {
         self.namespace.as_deref().zip(self.pod.as_deref())
     }
 
-    /// A number that pods of one namespace with the same labels have in common, on all nodes: made of these (FNV-1a). Two sets of labels
-    /// may have the same by chance.
+    /// For pods, a hash (FNV-1a) of the namespace and labels, equal on all nodes. Two sets of labels may collide.
     fn identity(&self) -> u32 {
         let Some(namespace) = &self.namespace else { return self.reserved };
         let labels = self.labels.iter().flatten().flat_map(|(key, value)| [&**key, &**value]);
@@ -61,7 +60,7 @@ impl End {
         reserved::FIRST + u32::try_from(hash % range).expect("less than 2^24")
     }
 
-    /// As `flow.Endpoint` has it.
+    /// The end as a message of Hubble's API.
     pub(super) fn message(&self) -> Endpoint {
         let mut end = Endpoint { identity: self.identity(), ..Endpoint::default() };
         if let Some((namespace, pod)) = self.name() {
@@ -84,14 +83,14 @@ impl End {
     }
 }
 
-/// What is known of addresses.
+/// A cache of the ends by address.
 #[derive(Debug, Default)]
 pub(super) struct Ends {
     known: HashMap<IpAddr, (Instant, End)>,
 }
 
 impl Ends {
-    /// Asks for addresses of which nothing is known, all together.
+    /// Asks the policy thread about all unknown addresses at once.
     pub(super) fn learn(
         &mut self,
         addresses: impl Iterator<Item = IpAddr>,
@@ -109,7 +108,7 @@ impl Ends {
             self.known.clear();
         }
         let unknown: Vec<IpAddr> = unknown.into_iter().collect();
-        // Without an answer ends have the names of their ports.
+        // Without an answer, ends have the names of their ports.
         let facts = observer.ends_of(unknown.clone(), PATIENCE).unwrap_or_default();
         for (at, address) in unknown.into_iter().enumerate() {
             let facts = facts.get(at).cloned().unwrap_or_default();
@@ -127,7 +126,7 @@ fn end(address: IpAddr, facts: EndFacts, snapshot: &Snapshot) -> End {
     if let Some(port) = port.filter(|port| port.kind == PortKind::Pod)
         && let Some((namespace, pod)) = port.name.split_once('/')
     {
-        // This node's pods are known whoever answers. The state may not have caught up with their labels.
+        // This node's pods are known without an answer. The state may not have their labels yet.
         let known = facts.pod.filter(|known| *known.name.namespace == *namespace && *known.name.name == *pod);
         let (labels, workload) =
             known.map(|known| (Some(known.labels.clone()), known.owner.clone())).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! A verdict as Hubble tells it: the message that its clients get, and of that one object of `hubble observe -o json`, with what only Bulkhead
-//! knows in a field of its own.
+//! Formats a verdict for Hubble: the message for its clients, and the same as an object of `hubble observe -o json`, where a separate field
+//! has the facts that only Bulkhead knows.
 
 use std::net::IpAddr;
 
@@ -22,13 +22,13 @@ use bulkhead_observe::hubble::flow::{
     TrafficDirection,
 };
 
-/// Numbers of event types (`pkg/monitor/api`): a packet was dropped; policy has decided about a connection.
+/// Numbers of event types (`pkg/monitor/api`): a dropped packet, and a policy's verdict on a connection.
 mod event {
     pub(super) const DROP: i32 = 1;
     pub(super) const POLICY_VERDICT: i32 = 5;
 }
 
-/// A verdict, and who is concerned.
+/// A verdict, with the ends of its flow.
 #[derive(Clone, Debug)]
 pub(super) struct Told {
     pub(super) event: Event,
@@ -43,7 +43,7 @@ impl Told {
     pub(super) fn new(event: Event, ends: &Ends, snapshot: &Snapshot) -> Self {
         let Outcome { in_port, verdict, decision, flow, translation, .. } = event.judgement.outcome;
         let name = |id| snapshot.port(id).map(|port| port.name.to_string());
-        // Policy is about the endpoint, and not about the Service's address.
+        // Policy applies to the endpoint, not to the Service's address.
         let to = translation.map(|translation| translation.dst).or(flow.map(|flow| flow.dst));
         let of = |address: Option<IpAddr>| address.map(|address| ends.of(address)).unwrap_or_default();
         let table = decision.and_then(|decision| decision.table);
@@ -58,12 +58,11 @@ impl Told {
         }
     }
 
-    /// Who is concerned.
     pub(super) const fn ends(&self) -> [&End; 2] {
         [&self.from, &self.to]
     }
 
-    /// By Hubble's name.
+    /// Hubble's name of the verdict.
     pub(super) fn verdict(&self) -> &'static str {
         parts::verdict(self.kind())
     }
@@ -76,12 +75,12 @@ impl Told {
         }
     }
 
-    /// The message, of this node, whose rules have these origins.
+    /// The message for Hubble's clients. `node` is this node's name, `origins` has the origins of its rules.
     pub(super) fn message(&self, node: &str, origins: &SharedOrigins) -> message::Flow {
         self.message_of(node, self.origin(origins).as_ref())
     }
 
-    /// Of the rule that has decided.
+    /// The origin of the rule that decided. `None` if no rule did.
     fn origin(&self, origins: &SharedOrigins) -> Option<Origin> {
         origins.get(self.event.judgement.outcome.decision?.origin?)
     }
@@ -91,7 +90,7 @@ impl Told {
         let reason = outcome.verdict.drop_reason();
         let code = reason.map_or(0, |reason| reasons::hubble(reason).0);
         let number = i32::try_from(code).unwrap_or_default();
-        // As policy has judged it; the Service's address is in none of Hubble's fields.
+        // As judged by policy. Hubble has no field for the Service's address.
         let sent = outcome
             .flow
             .map(|seen| outcome.translation.map_or(seen, |sent| Flow { dst: sent.dst, dport: sent.dport, ..seen }));
@@ -129,7 +128,7 @@ impl Told {
         message
     }
 
-    /// One line, of this node, whose rules have these origins.
+    /// The verdict as one JSON object. `node` and `origins` as in [`Self::message`].
     pub(super) fn json(&self, node: &str, origins: &SharedOrigins) -> Value {
         let Judgement { time, generation, outcome, .. } = self.event.judgement;
         let origin = self.origin(origins);
@@ -195,7 +194,7 @@ impl Told {
         json!({ "flow": flow, "node_name": node, "time": time })
     }
 
-    /// From the pod's point of view whose policy has decided, or where none has, of the pod that is here.
+    /// The direction as seen by the pod whose policy decided, otherwise by the local pod.
     fn direction(&self, origin: Option<&Origin>) -> TrafficDirection {
         let of = |direction: &Direction| match direction {
             Direction::Ingress => TrafficDirection::Ingress,
@@ -214,7 +213,7 @@ impl Told {
         }
     }
 
-    /// Whether the packet goes against the direction in which its conversation was opened; none where nothing tells.
+    /// Whether the packet is a reply in its connection. `None` if unknown.
     fn is_reply(&self, tcp_flags: Option<u8>, is_of_policy: bool) -> Option<bool> {
         use bulkhead_dataplane::wire::tcp::flags::{ACK, SYN};
         match tcp_flags {
@@ -226,7 +225,7 @@ impl Told {
     }
 }
 
-/// The policies that a decision is of, and in which direction they have decided.
+/// The policies that decided, with their direction. `None` if the decision was not a policy's.
 fn deciding(origin: &Origin) -> Option<(Direction, Vec<Policy>)> {
     let named = |policy: &PolicyName| Policy {
         name: policy.name.to_string(),

@@ -1,4 +1,4 @@
-//! The parts of a flow as `hubble observe -o json` prints them, made of the message that Hubble's clients get: there is one source of both.
+//! Formats parts of a flow like `hubble observe -o json`, from the message for Hubble's clients, so that both agree.
 
 use serde_json::{Map, Value, json};
 
@@ -6,7 +6,7 @@ use bulkhead_observe::hubble::flow::{
     Endpoint, Ip, IpVersion, Layer4, Policy, Protocol, TcpFlags, TrafficDirection, Verdict,
 };
 
-/// By Hubble's name.
+/// Hubble's name of the verdict.
 pub(super) const fn verdict(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Forwarded => "FORWARDED",

@@ -1,20 +1,20 @@
-//! How much there is to see, for whoever asks how a node does.
+//! The rate of events, for Hubble's server status.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// As Hubble has it.
+/// Averaging time, as in Hubble.
 const OVER: Duration = Duration::from_secs(60);
 
 /// Events a second over the last minute.
 #[derive(Debug, Default)]
 pub(super) struct Rate {
-    /// How many there had been in all, then. The first one is at most a little older than a minute.
+    /// Total counts by time. The first entry is at most slightly older than a minute.
     seen: VecDeque<(Instant, u64)>,
 }
 
 impl Rate {
-    /// Takes note of how many there have been in all until `now`, and returns the rate.
+    /// Records the total number of events until `now`. Returns the rate.
     pub(super) fn after(&mut self, now: Instant, seen: u64) -> f64 {
         while self.seen.get(1).is_some_and(|(at, _)| now.duration_since(*at) >= OVER) {
             self.seen.pop_front();

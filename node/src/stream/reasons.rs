@@ -1,10 +1,10 @@
-//! What Hubble calls the reasons for which packets are dropped (`flow.DropReason` of Cilium's API, as of 1.18).
+//! Maps drop reasons to those of Hubble (`flow.DropReason` of Cilium's API, as of 1.18).
 //!
-//! Ours are finer. Where nothing there means the same, it is the nearest that does not say something else.
+//! Bulkhead's reasons are finer. A reason without an equivalent maps to the nearest one that says nothing wrong.
 
 use bulkhead_dataplane::DropReason;
 
-/// Its number and name in Hubble's enum.
+/// The reason's number and name in Hubble's enum.
 pub(super) const fn hubble(reason: DropReason) -> (u32, &'static str) {
     use DropReason::*;
     match reason {

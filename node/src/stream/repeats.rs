@@ -1,4 +1,4 @@
-//! Repeats of one dropped flow within a second are one event with a count.
+//! Folds repeats of a dropped flow within a second into one event with a count.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -7,17 +7,17 @@ use std::time::{Duration, Instant};
 use bulkhead_dataplane::vswitch::stream::Judgement;
 use bulkhead_dataplane::{DropReason, Flow, Outcome, PortId, SessionState, Verdict};
 
-/// How long repeats are counted before they are told.
+/// How long repeats are counted before they are reported.
 pub(super) const WINDOW: Duration = Duration::from_secs(1);
 
-/// Flows whose repeats are counted at a time. Those of more are told one by one, so that nothing is held back without bound.
+/// Maximum number of flows whose repeats are counted. Packets of further flows are reported one by one, which bounds the memory.
 const FLOWS: usize = 4096;
 
-/// A new session, or packets that were dropped and are alike.
+/// A new session, or dropped packets of one flow.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Event {
     pub judgement: Judgement,
-    /// Packets.
+    /// Number of packets.
     pub count: u64,
 }
 
@@ -26,7 +26,7 @@ impl Event {
         Self { judgement: *judgement, count: 1 }
     }
 
-    /// Packets of which nobody knows whose they were.
+    /// Dropped packets of which only the reason is known.
     pub(super) const fn lost(time: u64, reason: DropReason, count: u64) -> Self {
         let mut outcome = Outcome::UNJUDGED;
         (outcome.verdict, outcome.in_port) = (Verdict::Drop(reason), PortId(u16::MAX));
@@ -37,7 +37,7 @@ impl Event {
         self.judgement.outcome.session == Some(SessionState::New) && self.judgement.outcome.verdict.out_port().is_some()
     }
 
-    /// The addresses of both ends, and those that they were translated to.
+    /// The addresses of both ends before and after translation.
     pub(super) fn addresses(&self) -> impl Iterator<Item = IpAddr> + use<> {
         let Outcome { flow, translation, .. } = self.judgement.outcome;
         let received = flow.map(|flow| [flow.src, flow.dst]);
@@ -54,14 +54,14 @@ struct Folded {
     last: Event,
 }
 
-/// See the module.
+/// The dropped flows whose repeats are being counted.
 #[derive(Debug, Default)]
 pub(super) struct Repeats {
     flows: HashMap<Key, Folded>,
 }
 
 impl Repeats {
-    /// Takes a dropped packet. Returns it when it is the first of its flow, and is to be told now.
+    /// Counts a dropped packet. Returns an event to report now if the packet is the first of its flow.
     pub(super) fn fold(&mut self, judgement: &Judgement, now: Instant) -> Option<Event> {
         let outcome = &judgement.outcome;
         let reason = outcome.verdict.drop_reason()?;
@@ -76,7 +76,8 @@ impl Repeats {
         Some(Event { judgement: *judgement, count: 1 })
     }
 
-    /// Repeats that have been counted for long enough, the earliest last packet first. A flow that goes on goes on to be counted.
+    /// Returns repeats that were counted for [`WINDOW`], in the order of their last packets. Flows with repeats are counted further, others
+    /// are forgotten.
     pub(super) fn due(&mut self, now: Instant) -> Vec<Event> {
         let mut due = Vec::new();
         self.flows.retain(|_, folded| {
@@ -122,7 +123,7 @@ mod tests {
         let due = repeats.due(start + WINDOW);
         let told: Vec<_> = due.iter().map(|event| (event.count, event.judgement.time)).collect();
         assert_eq!(told, [(10, 11)]);
-        // It goes on, and is counted on; then it is new again.
+        // The flow continues and is counted further. After a pause, it is new again.
         assert!(repeats.fold(&dropped(denied, 1, 30), start + WINDOW).is_none());
         assert_eq!(repeats.due(start + 2 * WINDOW).len(), 1);
         assert!(repeats.due(start + 3 * WINDOW).is_empty());

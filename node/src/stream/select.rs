@@ -1,31 +1,31 @@
-//! Which pods somebody wants to see.
+//! Selects pods by name, namespace and labels.
 
 use bulkhead_control::object::{Labels, Pod};
 
 use bulkhead_observe::admin::Failure;
 
-/// By name, namespace and labels. What is not said does not matter; of several values of one kind one is enough.
+/// A selector for pods. A list without entries selects all pods; in others, one matching entry is enough.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Selector {
-    /// What `namespace/name` begins with.
+    /// Prefixes of `namespace/name`.
     pods: Vec<String>,
     namespaces: Vec<String>,
-    /// All labels of one of these.
+    /// Sets of labels, all of which a pod must have. A label without a value matches any value.
     labels: Vec<Vec<(String, Option<String>)>>,
 }
 
-/// Words of a selector, of all kinds together: more are nobody's to type.
+/// Maximum number of pods, namespaces and labels of a selector together.
 const MOST: usize = 256;
 
 impl Selector {
-    /// Reads what was asked for.
+    /// Validates the parts of a selector.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// If the selector has too many parts, or a label has no key.
     pub(super) fn new(pods: &[String], namespaces: &[String], labels: &[String]) -> Result<Self, Failure> {
         let malformed = |message: &str, help: &str| Failure::new("malformed", message, help);
         if pods.len() + namespaces.len() + labels.len() > MOST {
-            return Err(malformed("too many pods, namespaces and labels are asked for", "name a namespace or a label"));
+            return Err(malformed("too many pods, namespaces and labels in a request", "name a namespace or a label"));
         }
         let named = |pod: &String| if pod.contains('/') { pod.clone() } else { format!("default/{pod}") };
         let label = |text: &str| {
@@ -41,17 +41,16 @@ impl Selector {
         Ok(Self { pods: pods.iter().map(named).collect(), namespaces: namespaces.to_vec(), labels })
     }
 
-    /// Whether all ends are selected.
+    /// Whether the selector selects all ends.
     pub(super) fn is_everything(&self) -> bool {
         self.pods.is_empty() && self.namespaces.is_empty() && self.labels.is_empty()
     }
 
-    /// Whether a pod is selected.
     pub(crate) fn selects(&self, pod: &Pod) -> bool {
         self.selects_named(Some((&pod.name.namespace, &pod.name.name)), Some(&pod.labels))
     }
 
-    /// The same of what is known of an end.
+    /// Like [`Self::selects`], for an end whose name and labels may be unknown.
     pub(super) fn selects_named(&self, name: Option<(&str, &str)>, labels: Option<&Labels>) -> bool {
         let is_named = |wanted: &String| {
             let (namespace, prefix) = wanted.split_once('/').unwrap_or(("default", wanted));

@@ -1,4 +1,4 @@
-//! A packet's walk through the vswitch, as a trace tells it.
+//! Formats a packet's way through the vswitch for a trace.
 
 use bulkhead_control::object::Transport;
 use bulkhead_dataplane::vswitch::stream::Judgement;
@@ -14,14 +14,14 @@ use bulkhead_answers::output::end;
 /// A packet that a tracepoint has selected.
 #[derive(Clone, Copy)]
 pub(super) struct Seen<'a> {
-    /// What became of it in the end.
+    /// The packet's outcome.
     pub(super) judgement: &'a Judgement,
-    /// Where it was to leave, when it was lost on its way out.
+    /// The port to which the packet should have been sent, if it was lost at output. `None` otherwise.
     pub(super) meant_for: Option<PortId>,
     pub(super) bytes: &'a [u8],
 }
 
-/// One line: the packet, its walk with the words of `explain --live`, and its bytes in hexadecimal digits.
+/// One line: the packet, its way in the words of `explain --live`, and its bytes in hexadecimal.
 pub(super) fn json(observer: &Observer, snapshot: &Snapshot, seen: &Seen<'_>) -> Value {
     let Seen { judgement, meant_for, bytes } = *seen;
     let Judgement { time, generation, len, tcp_flags, outcome } = *judgement;

@@ -1,4 +1,4 @@
-//! Which verdicts somebody wants to see.
+//! Selects the verdicts that a client wants.
 
 use bulkhead_classifier::protocol;
 use bulkhead_dataplane::Flow;
@@ -7,7 +7,7 @@ use super::flow::Told;
 use super::select::Selector;
 use bulkhead_observe::admin::{Failure, Monitor};
 
-/// See the module.
+/// A client's filter for verdicts.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FlowFilter {
     ends: Selector,
@@ -17,10 +17,10 @@ pub(super) struct FlowFilter {
 }
 
 impl FlowFilter {
-    /// Reads what was asked for.
+    /// Validates the filters of a request.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// If a verdict or protocol is unknown, or a selector is invalid.
     pub(super) fn new(asked: &Monitor) -> Result<Self, Failure> {
         let protocol = |name: &String| {
             let number = match &*name.to_ascii_uppercase() {
@@ -31,8 +31,8 @@ impl FlowFilter {
                 "ICMPV6" => Some(protocol::ICMPV6),
                 _ => name.parse().ok(),
             };
-            let message = || format!("{} is no protocol", bulkhead_answers::output::printable(name));
-            number.ok_or_else(|| Failure::new("malformed", message(), "TCP, UDP, SCTP, ICMP, ICMPv6, or a number"))
+            let message = || format!("{} is not a protocol", bulkhead_answers::output::printable(name));
+            number.ok_or_else(|| Failure::new("malformed", message(), "use TCP, UDP, SCTP, ICMP, ICMPv6 or a number"))
         };
         Ok(Self {
             ends: Selector::new(&asked.pods, &asked.namespaces, &asked.labels)?,
@@ -53,12 +53,12 @@ impl FlowFilter {
     }
 }
 
-/// Verdicts by Hubble's names.
+/// Validates verdicts. The names are Hubble's, in any case.
 pub(super) fn verdicts(names: &[String]) -> Result<Vec<&'static str>, Failure> {
     let known = |name: &String| {
         let known = ["FORWARDED", "DROPPED", "AUDIT"].into_iter().find(|known| known.eq_ignore_ascii_case(name));
-        let message = || format!("{} is no verdict", bulkhead_answers::output::printable(name));
-        known.ok_or_else(|| Failure::new("malformed", message(), "FORWARDED, DROPPED or AUDIT"))
+        let message = || format!("{} is not a verdict", bulkhead_answers::output::printable(name));
+        known.ok_or_else(|| Failure::new("malformed", message(), "use FORWARDED, DROPPED or AUDIT"))
     };
     names.iter().map(known).collect()
 }

@@ -1,8 +1,8 @@
-//! The thread: reads the rings, and tells the journal and the clients.
+//! The thread that reads the rings, and passes events to the journal and the clients.
 //!
-//! It sleeps, and there is no stream, while there is neither a client nor a journal and the past is not kept for Hubble's clients
-//! ([`crate::hubble`]). Else it looks at the rings every [`TICK`]: nobody rings for it, so that no worker makes a system call for an
-//! observer. Where it has only the journal to tell, that is every [`JOURNAL_TICK`], and nobody is asked whose the addresses are.
+//! It sleeps, and workers write no stream, if there is neither a client nor a journal and past verdicts are not kept for Hubble's clients
+//! ([`crate::hubble`]). Otherwise it polls the rings every [`TICK`], so that workers make no system call to wake an observer. For the
+//! journal alone, it polls every [`JOURNAL_TICK`] and does not look up the ends of flows.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,41 +25,41 @@ use crate::view;
 use crate::view::kind_name;
 use bulkhead_observe::admin::{Failure, WatchedPort, Watching};
 
-/// How often the rings are read while somebody watches. They hold what happens in 160 ms at 100,000 sessions a second.
+/// Interval of reading the rings while a client watches. They hold 160 ms of events at 100,000 sessions a second.
 const TICK: Duration = Duration::from_millis(10);
 
-/// The same while only the journal does: what lies in the rings longer is as true, and a fifth of the wake-ups leaves more to the workers. At
-/// 100,000 sessions a second a ring is a third full by then.
+/// Interval for the journal alone: a fifth of the wake-ups leaves more of the cores to the workers. At 100,000 sessions a second, a ring is
+/// then a third full.
 const JOURNAL_TICK: Duration = Duration::from_millis(50);
 
-/// Records of each worker that are read at a time, so that a flood does not keep clients from being served.
+/// Records read from each worker at once. The limit lets the thread serve clients during a flood.
 const AT_ONCE: usize = 4096;
 
-/// How often the addresses of pods that a trace is about are looked up again.
+/// Interval of looking up the addresses of traced pods again.
 const LOOKUP: Duration = Duration::from_secs(1);
 
-/// See the module.
+/// The thread's state.
 pub(super) struct Watcher {
     observer: Observer,
     counts: Arc<StreamCounts>,
     journal: Option<Tap>,
     clients: Vec<Client>,
     reader: Option<StreamReader>,
-    /// What the workers have been told to tell, while there is a reader.
+    /// The plan that the workers follow while there is a reader.
     in_force: StreamPlan,
-    /// What the reader's workers had left out when that was told last.
+    /// What the reader's workers had left out at the last count.
     left_out: LeftOut,
     repeats: Repeats,
     ends: Ends,
     past: VecDeque<flow::Told>,
     looked_up: Instant,
-    /// Whether the past is kept also of when no client watches.
+    /// Whether past verdicts are collected without clients.
     keeps: bool,
     rate: Rate,
 }
 
 impl Watcher {
-    /// Nobody watches yet. See [`Hub::start`](super::Hub::start).
+    /// Creates the state, without clients. See [`Hub::start`](super::Hub::start).
     pub(super) fn new(observer: Observer, journal: Option<Tap>, keeps: bool) -> Self {
         Self {
             counts: Arc::clone(observer.stream()),
@@ -78,7 +78,7 @@ impl Watcher {
         }
     }
 
-    /// Watches until nobody can ask any more.
+    /// Serves clients until the last [`Hub`](super::Hub) is dropped.
     pub(super) fn run(mut self, asked: &Receiver<Request>) {
         if !self.is_idle() {
             self.plan();
@@ -92,7 +92,7 @@ impl Watcher {
             match request {
                 Ok(request) => {
                     self.admit(request);
-                    // Those that come together share a stream.
+                    // Requests that arrive together share a stream.
                     while let Ok(request) = asked.try_recv() {
                         self.admit(request);
                     }
@@ -105,12 +105,12 @@ impl Watcher {
         }
     }
 
-    /// Whether nobody is to be told anything.
+    /// Whether events have no recipient.
     fn is_idle(&self) -> bool {
         self.clients.is_empty() && self.journal.is_none() && !self.keeps
     }
 
-    /// How long the rings may wait; none for ever.
+    /// How long the rings may wait. `None` while the thread is idle.
     fn patience(&self) -> Option<Duration> {
         match (self.is_idle(), self.clients.is_empty() && !self.keeps) {
             (true, _) => None,
@@ -119,14 +119,14 @@ impl Watcher {
         }
     }
 
-    /// Tells the journal what is left: workers go on for a moment, and what they tell is theirs.
+    /// Passes the last events to the journal. Workers still run for a moment; their later events are lost.
     fn end(mut self) {
         self.drain();
         let rest = self.repeats.due(Instant::now() + repeats::WINDOW);
         self.tell(rest);
     }
 
-    /// Lets somebody watch, or says why not.
+    /// Adds a client, or sends it the reason for a refusal.
     fn admit(&mut self, request: Request) {
         let Request { watch, outlet, opened } = request;
         let snapshot = self.observer.snapshot();
@@ -134,7 +134,7 @@ impl Watcher {
             Err(failure) => drop(opened.send(Err(failure))),
             Ok(client) if client.is_tracing() && self.tracers() == MOST_TRACEPOINTS => {
                 let message = format!("{MOST_TRACEPOINTS} traces are running, which is the limit");
-                // Whoever has asked may be gone.
+                // The client may be gone.
                 let _ = opened.send(Err(Failure::new("busy", message, "end one of them")));
             }
             Ok(mut client) => {
@@ -148,8 +148,8 @@ impl Watcher {
         self.clients.iter().filter(|client| client.is_tracing()).count()
     }
 
-    /// Has workers tell what the clients want, and tells those that wait for it. The stream stays as it is while all clients together want what
-    /// they wanted: so who comes or goes costs the others nothing.
+    /// Makes workers report what the clients want, and answers new clients. The stream stays if all clients together want the same as
+    /// before, so clients that come or go cost the others nothing.
     fn plan(&mut self) {
         self.clients.retain(|client| !client.is_over());
         self.counts.clients.store(self.clients.len() as u64, Ordering::Relaxed);
@@ -167,7 +167,7 @@ impl Watcher {
             tracepoints,
         };
         if self.reader.is_some() && plan == self.in_force {
-            // The workers tell all of it already. A new stream would lose the packets of the old one that are under way.
+            // The workers already report all of it. A new stream would lose the packets in transit in the old one.
             drop(vswitch);
             self.read();
             self.count_left_out();
@@ -177,13 +177,13 @@ impl Watcher {
         self.open_clients();
     }
 
-    /// Has the workers tell what this plan asks for.
+    /// Makes the workers follow this plan.
     fn reopen(&mut self, vswitch: Arc<Vswitch>, plan: StreamPlan) {
         let reader = vswitch.open_stream(&plan);
-        // They answer when they write to it: what comes from now on is told.
+        // Workers answer once they write to the new stream, so later events are reported.
         vswitch.counters();
         drop(vswitch);
-        // By the places of the tracepoints until now.
+        // Records of the old stream refer to the old tracepoints.
         self.drain();
         self.leave_behind();
         if plan.tracepoints.iter().any(|point| point.keeps_from_cache) {
@@ -192,7 +192,7 @@ impl Watcher {
         (self.reader, self.in_force, self.left_out) = (Some(reader), plan, LeftOut::default());
     }
 
-    /// Gives the clients their places in the plan in force, and tells those that wait for it.
+    /// Assigns the plan's tracepoints to the clients, and answers new clients.
     fn open_clients(&mut self) {
         let mut point = 0;
         for client in &mut self.clients {
@@ -206,13 +206,13 @@ impl Watcher {
         }
     }
 
-    /// Reads all that lies in the rings.
+    /// Reads the rings until they are empty.
     fn drain(&mut self) {
         while self.read() > 0 {}
         self.count_left_out();
     }
 
-    /// Packets of the stream until now whose end nobody tells any more.
+    /// Counts packets of the old stream whose outcome will not be reported.
     fn leave_behind(&mut self) {
         let packets = self.reader.as_ref().map_or(0, StreamReader::under_way);
         self.counts.left_out.fetch_add(packets, Ordering::Relaxed);
@@ -221,7 +221,7 @@ impl Watcher {
         }
     }
 
-    /// Returns whether there may be more to read at once.
+    /// Runs one round. Returns whether more records may be waiting.
     fn tick(&mut self) -> bool {
         let is_behind = self.read() >= AT_ONCE;
         self.count_left_out();
@@ -246,7 +246,7 @@ impl Watcher {
         is_behind
     }
 
-    /// Reads some of what lies in the rings, and tells it. Returns how many records there were.
+    /// Reads records from the rings and passes them on. Returns their number.
     fn read(&mut self) -> usize {
         let Some(mut reader) = self.reader.take() else { return 0 };
         let (now, mut events, mut packets) = (Instant::now(), Vec::new(), Vec::new());
@@ -275,7 +275,7 @@ impl Watcher {
         count
     }
 
-    /// Tells verdicts, and remembers them.
+    /// Passes verdicts to the journal and the clients, and remembers them.
     fn tell(&mut self, events: Vec<Event>) {
         if events.is_empty() {
             return;
@@ -286,7 +286,7 @@ impl Watcher {
             journal.tell(&events, &snapshot, now);
         }
         if self.clients.is_empty() && !self.keeps {
-            // Nobody is to be told who they are of, and nothing is remembered.
+            // Only the journal gets events. It needs no ends, and the past is not kept.
             return;
         }
         self.ends.learn(events.iter().flat_map(Event::addresses), &self.observer, &snapshot, now);
@@ -294,7 +294,7 @@ impl Watcher {
         for event in events {
             let told = flow::Told::new(event, &self.ends, &snapshot);
             let mut message = None;
-            // Those that are not open yet get it as part of the past.
+            // Clients that are not open yet get the event as part of the past.
             for client in self.clients.iter_mut().filter(|client| client.opened.is_none()) {
                 client.tell_flow(&told, &mut message);
             }

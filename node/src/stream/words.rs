@@ -1,4 +1,4 @@
-//! Packets in words, as Hubble has them.
+//! Describes packets in Hubble's words.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -7,7 +7,7 @@ use bulkhead_dataplane::Flow;
 
 use bulkhead_answers::output::flag_names;
 
-/// `TCP Flags: SYN`, `UDP`, `ICMPv4 EchoRequest`, as Hubble has it.
+/// Summarizes a packet as Hubble does: `TCP Flags: SYN`, `UDP`, `ICMPv4 EchoRequest`. Empty without a flow.
 pub(super) fn summary(flow: Option<&Flow>, tcp_flags: Option<u8>) -> String {
     let Some(flow) = flow else { return String::new() };
     match (flow.protocol, flow.icmp) {
@@ -26,7 +26,7 @@ pub(super) fn summary(flow: Option<&Flow>, tcp_flags: Option<u8>) -> String {
     }
 }
 
-/// A time in nanoseconds since 1970.
+/// Formats nanoseconds since 1970.
 pub(super) fn rfc3339(time: u64) -> String {
     humantime::format_rfc3339_nanos(UNIX_EPOCH + Duration::from_nanos(time)).to_string()
 }

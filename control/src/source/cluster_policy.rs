@@ -1,15 +1,14 @@
-//! ClusterNetworkPolicy v1alpha2, AdminNetworkPolicy and BaselineAdminNetworkPolicy v1alpha1: the rules of the API, and those that its
-//! schema cannot express.
+//! Reads ClusterNetworkPolicy v1alpha2, AdminNetworkPolicy and BaselineAdminNetworkPolicy v1alpha1, with the checks of the API and those
+//! that its schema cannot express.
 //!
 //! ```text
-//!  metadata, tier, priority, subject --any fault--> refused: nobody knows for whom, or before whom, it speaks
-//!  each rule by itself --any fault--> refused; where faults are survived, Accept matches nothing and all others deny everything
+//!  metadata, tier, priority, subject --any fault--> input refused: the pods or the precedence of the policy are unknown
+//!  each rule --any fault--> strict: input refused; lenient: an Accept matches nothing, any other rule denies everything
 //! ```
-//! An object that went through a server of another version has lost the fields that this one did not know: a peer or a protocol
-//! without any field is the rest of one. So it is a fault and neither everybody nor nobody.
+//! An object that passed through an API server of another version has lost the fields unknown to that server. So a peer or protocol without
+//! any field is probably the rest of one. It is a fault, and means neither everything nor nothing.
 //!
-//! Source: `apis/v1alpha2` and `apis/v1alpha1` of kubernetes-sigs/network-policy-api, and its issue 252 for what stands for a
-//! rule that is not understood.
+//! Source: `apis/v1alpha2` and `apis/v1alpha1` of kubernetes-sigs/network-policy-api, and its issue 252 for the treatment of invalid rules.
 
 mod peers;
 mod ports;
@@ -38,16 +37,16 @@ use crate::object::{
 use crate::origin::Direction;
 use crate::selector::Selector;
 
-/// The group of all kinds.
+/// The API group of all cluster policies.
 const GROUP: &str = "policy.networking.k8s.io";
 
-/// The highest number of a priority.
+/// The highest priority number, and thus the lowest precedence.
 const MAX_PRIORITY: i64 = 1000;
 
-/// What a rule's name may have at most, in characters.
+/// Maximum length of a rule's name, in characters.
 const MAX_RULE_NAME: usize = 100;
 
-/// Reads an object of the group; none when it is of another group.
+/// Reads a cluster policy. `None` if the object belongs to another API group.
 pub(super) fn read(api_version: &str, kind: &str, value: &Value) -> Option<Read> {
     let (group, version) = api_version.split_once('/')?;
     if group != GROUP {
@@ -78,7 +77,7 @@ fn unreadable(kind: &str, value: &Value, problem: Problem) -> Read {
     Read { label: label_of(kind, value), key: None, outcome: Outcome::Unreadable, findings }
 }
 
-/// What to call an object, as far as its name is known.
+/// Returns the object's kind, and its name if that is readable, for messages.
 fn label_of(kind: &str, value: &Value) -> String {
     match value.pointer("/metadata/name").and_then(Value::as_str) {
         Some(name) => format!("{kind} {name}"),
@@ -102,7 +101,7 @@ fn read_kind(kind: ClusterPolicyKind, value: &Value) -> Read {
     Read { label: label_of(kind.name(), value), key, outcome, findings }
 }
 
-/// The object's name, checked.
+/// Returns the object's name. `None` and a problem if the name is missing or invalid, or if a namespace is set.
 fn policy_name(kind: ClusterPolicyKind, value: &Value, findings: &mut Findings) -> Option<Arc<str>> {
     let base = FieldPath::of("metadata");
     if value.pointer("/metadata/namespace").is_some_and(|namespace| !namespace.is_null() && namespace != "") {
@@ -120,7 +119,7 @@ fn policy_name(kind: ClusterPolicyKind, value: &Value, findings: &mut Findings) 
     Some(name.into())
 }
 
-/// Reads one object.
+/// Reads one cluster policy.
 struct Reader<'a> {
     kind: ClusterPolicyKind,
     findings: &'a mut Findings,
@@ -131,15 +130,14 @@ impl Reader<'_> {
         Version::of(self.kind)
     }
 
-    /// A problem with a field that this kind or version does not have.
+    /// Adds a problem about a field that this kind or version does not have. `instead` is the remedy; empty means to remove the field.
     fn unknown(&mut self, path: &FieldPath, field: &str, instead: &str) {
         let help = if instead.is_empty() { "remove it".to_owned() } else { instead.to_owned() };
         let text = format!("unknown field `{field}` in a {}", self.kind.name());
         self.findings.problem(&path.key(field), text, help);
     }
 
-    /// The policy, with what stands for those of its rules that are not understood. None when it cannot be told whom it is about or
-    /// when it is asked.
+    /// Returns the policy. `closed` replaces each invalid rule. `None` if the spec's shape, tier, priority or subject is invalid.
     fn policy(&mut self, name: Arc<str>, value: &Value) -> Option<ClusterPolicy> {
         let base = FieldPath::of("spec");
         let object = match typed::<raw::RawObject>(value, &FieldPath::default()) {
@@ -248,7 +246,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Pods by the labels of their namespaces and their own.
+    /// Returns the pods selected by the labels of their namespaces and their own.
     fn pods(&mut self, raw: &RawPods, base: &FieldPath) -> Option<PodPeer> {
         let required = |selector: &Part<super::raw::RawSelector>| selector.is_none();
         if required(&raw.pod_selector) {
@@ -291,7 +289,7 @@ impl Reader<'_> {
         rule.filter(|_| self.findings.problems.len() == before).unwrap_or_else(|| self.closed(value))
     }
 
-    /// What stands for a rule that is not understood: an Accept of nothing, or a Deny of everything.
+    /// Returns the replacement for an invalid rule: an Accept that matches nothing, or a Deny that matches everything.
     fn closed(&self, value: &Value) -> ClusterRule {
         let accepts = value.get("action").and_then(Value::as_str).and_then(|text| self.action_of(text));
         let name = value.get("name").and_then(Value::as_str).filter(|name| is_rule_name(name)).map(Arc::from);

@@ -1,4 +1,4 @@
-//! Label selectors, checked as the API server does.
+//! Reads label selectors with the API server's checks.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::path::FieldPath;
 use super::raw::{Mapping, Part, RawExpression, RawSelector};
 use crate::selector::{Condition, Requirement, Selector};
 
-/// A selector; everything when it is absent.
+/// Returns the selector, or one that selects everything if it is absent. `None` as for [`selector`].
 pub(super) fn optional_selector(
     raw: &Part<RawSelector>,
     path: &FieldPath,
@@ -20,7 +20,7 @@ pub(super) fn optional_selector(
     }
 }
 
-/// A selector, none when any requirement is not understood: with fewer requirements it would select more.
+/// Returns the selector. `None` if any requirement is invalid: with fewer requirements it would select more.
 pub(super) fn selector(raw: &RawSelector, base: &FieldPath, findings: &mut Findings) -> Option<Selector> {
     let before = findings.problems.len();
     let mut requirements = Vec::new();

@@ -1,4 +1,4 @@
-//! Peers: pods, and for egress networks, nodes and domain names.
+//! Reads peers of cluster policies: pods, and for egress also networks, nodes and domain names.
 
 use super::super::error::{Problem, quoted};
 use super::super::labels::selector;
@@ -11,18 +11,18 @@ use crate::object::{ClusterPolicyKind, IpBlock, Peer, RuleAction};
 use crate::origin::Direction;
 use crate::selector::Selector;
 
-/// How many networks and domain names a peer may have, in both versions.
+/// Maximum number of networks, and of domain names, in one peer. The same in both API versions.
 const MAX_NAMED: usize = 25;
 
-/// The longest network, in characters.
+/// Maximum length of a network, in characters.
 const MAX_NETWORK: usize = 43;
 
-/// The longest name in the domain name system, and the longest label of it, in octets. Source: RFC 1035 §2.3.4.
+/// Maximum length of a domain name, and of one of its labels, in octets. Source: RFC 1035 §2.3.4.
 const MAX_DOMAIN_NAME: usize = 253;
 const MAX_DOMAIN_LABEL: usize = 63;
 
 impl Reader<'_> {
-    /// The peers of a rule. What is not understood is left out here, so the rule counts only if no problem was found.
+    /// Returns the valid peers of a rule. The rule may be used only if no problem was found.
     pub(super) fn peers(
         &mut self,
         direction: Direction,
@@ -91,7 +91,7 @@ impl Reader<'_> {
         Some(Vec::new())
     }
 
-    /// The count of a set, and no value twice.
+    /// Adds problems if `values` is empty, too long, or contains a value twice.
     fn check_set(&mut self, values: &[String], what: &str, base: &FieldPath) {
         if values.is_empty() {
             self.findings.problem(base, format!("no {what}"), "add at least one, or remove the peer");
@@ -123,7 +123,7 @@ impl Reader<'_> {
         peers
     }
 
-    /// Checks domain names, which match nothing as long as nobody follows the answers that pods get.
+    /// Checks domain names. They match nothing, because the vswitch does not read the DNS answers that pods receive.
     fn domain_names(&mut self, action: Option<RuleAction>, domains: &[String], base: &FieldPath) {
         if self.kind == ClusterPolicyKind::BaselineAdminNetworkPolicy {
             let text = format!("`domainNames` is not in a {}", self.kind.name());
@@ -147,7 +147,7 @@ impl Reader<'_> {
     }
 }
 
-/// A domain name of at least two labels, `*.` before it or not. A `*` stands for one label or more.
+/// Whether `text` is a domain name of at least two labels, optionally after `*.`, which matches one or more labels.
 fn is_domain_pattern(text: &str) -> bool {
     let name = text.strip_prefix("*.").unwrap_or(text);
     let name = name.strip_suffix('.').unwrap_or(name);

@@ -1,4 +1,4 @@
-//! Protocols and destination ports: `protocols` of v1alpha2, `ports` of v1alpha1.
+//! Reads protocols and destination ports of cluster policies: `protocols` of v1alpha2, `ports` of v1alpha1.
 
 use std::sync::Arc;
 
@@ -11,14 +11,14 @@ use super::raw::{RawDestinationPort, RawPort, RawProtocol, RawRange, RawRule, Ra
 use super::{Reader, Version};
 use crate::object::{PolicyPort, Transport};
 
-/// Whether some of the ports are names.
+/// Whether any port is named.
 pub(super) fn name_some(ports: &[PolicyPort]) -> bool {
     ports.iter().any(|port| matches!(port, PolicyPort::Named { .. }))
 }
 
 impl Reader<'_> {
-    /// The protocols and ports of a rule; none for everything. What is not understood is left out here, so the rule counts only if no
-    /// problem was found.
+    /// Returns the valid protocols and ports of a rule. `None` means every protocol and port. The rule may be used only if no problem was
+    /// found.
     pub(super) fn ports_of(&mut self, raw: &RawRule, base: &FieldPath) -> Option<Vec<PolicyPort>> {
         let (key, own, other) = (self.version().ports(), raw.protocols.is_some(), raw.ports.is_some());
         let path = base.key(key);
@@ -116,7 +116,7 @@ impl Reader<'_> {
         Some(vec![PolicyPort::Range { transport, first, last }])
     }
 
-    /// A port by name: of whichever protocol the container declares it.
+    /// Returns a named port, for all protocols: the container's declaration decides which one applies.
     fn named(&mut self, name: &str, path: &FieldPath) -> Option<Vec<PolicyPort>> {
         if !names::is_port_name(name) {
             let help = "write up to 15 lower-case letters, digits and single hyphens, at least one letter";

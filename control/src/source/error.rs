@@ -26,7 +26,7 @@ pub struct SourceError {
     pub object: Option<String>,
     /// The field in the object, such as `spec.ingress[0].from`. Empty if the message is about the whole object.
     pub path: String,
-    /// What is wrong.
+    /// The problem.
     pub problem: String,
     /// The remedy.
     pub help: String,

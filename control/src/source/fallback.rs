@@ -123,8 +123,8 @@ fn is_valid_port(port: &Value) -> bool {
         && port.host_ip.is_none_or(|text| text.is_empty() || parse_address(&text).is_ok())
 }
 
-/// Returns the stand-in for a faulty node: its name and its readable addresses and blocks. Pods on other nodes are reached through them,
-/// and they allow the node's own traffic to its pods.
+/// Returns the stand-in for a faulty node: its name and its readable addresses and blocks. Routes to the node's pods and the treatment of
+/// the node's own traffic depend on them.
 pub(super) fn node(value: &Value) -> Outcome {
     let text = |pointer| value.pointer(pointer).and_then(Value::as_str);
     let Some(name) = text("/metadata/name").filter(|name| names::is_dns_subdomain(name)) else {

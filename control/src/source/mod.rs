@@ -24,7 +24,7 @@
 //!   If its name is unreadable, the policy is named after its position. If its namespace is invalid, it is left out: no pod can be there.
 //! * A rule of a cluster policy matches nothing if it accepts, and denies everything otherwise.
 //! * A namespace keeps its name. It is isolated if it has the isolation annotation and [`Semantics::V1beta1`] applies. A peer's selector
-//!   matches it only if the selector requires nothing but the name.
+//!   matches it only if the selector refers to nothing but the name.
 //! * A pod keeps everything but its faulty ports. With any other fault the pod is left out: its interface gets no table, so it passes no
 //!   traffic, and no rule allows anything to it by its labels. The same applies to two pods with one name that differ.
 //! * A node keeps its name and its readable addresses and blocks.

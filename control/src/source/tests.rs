@@ -1,4 +1,4 @@
-//! NetworkPolicy: what is accepted, as what, and the exact words about what is not.
+//! NetworkPolicy: the result of reading valid policies, and the exact messages about faults.
 
 use super::*;
 use crate::object::{IpBlock, NamespaceScope, Peer, PodPeer, Policy, PolicyPort, PolicyRule, Transport};
@@ -16,7 +16,7 @@ pub(super) fn messages(reports: &SourceErrors) -> Vec<String> {
     reports.shown().iter().map(ToString::to_string).collect()
 }
 
-/// The errors of a text, each as it is displayed.
+/// Returns the displayed errors of a text.
 pub(super) fn errors(text: &str) -> Vec<String> {
     match strict(text) {
         Ok(loaded) => panic!("accepted: {loaded:?}"),
@@ -34,7 +34,7 @@ pub(super) fn policies(loaded: &Loaded) -> Vec<&Policy> {
     policies
 }
 
-/// The text of a policy; its spec starts on line 5.
+/// Returns the text of a policy whose spec starts on line 5.
 pub(super) fn policy_text(spec: &str) -> String {
     let spec: String = spec.lines().map(|line| format!("  {line}\n")).collect();
     format!(
@@ -42,7 +42,7 @@ pub(super) fn policy_text(spec: &str) -> String {
     )
 }
 
-/// The one policy of that spec, and the warnings.
+/// Returns the policy with this spec, and the warnings.
 fn read_spec(spec: &str) -> (Policy, Vec<String>) {
     let loaded = strict(&policy_text(spec)).unwrap_or_else(|errors| panic!("{spec}\n{errors}"));
     assert_eq!(loaded.objects.len(), 1);
@@ -55,7 +55,7 @@ fn read(spec: &str) -> Policy {
     policy
 }
 
-/// The one error about the spec, without the part that is the same in all.
+/// Returns the only error about the spec, without the prefix that all such errors have.
 fn spec_error(spec: &str) -> String {
     let errors = errors(&policy_text(spec));
     assert_eq!(errors.len(), 1, "{errors:#?}");
@@ -580,7 +580,7 @@ fn kinds_that_restrict_traffic_and_are_not_enforced_are_an_error_each_unless_the
             assert_eq!(messages(&load_text("t.yaml", &text, report).unwrap().unenforced), errors);
         }
     }
-    // Nobody enforces these, or they restrict nothing.
+    // Calico does not enforce the first one, and the second restricts nothing.
     let others = "{apiVersion: projectcalico.org/v3, kind: StagedNetworkPolicy}\n---\n{apiVersion: stats.antrea.io/v1alpha1, kind: NetworkPolicyStats}";
     assert!(strict(others).unwrap().warnings.is_empty());
 }
@@ -649,7 +649,7 @@ fn a_policy_whose_metadata_is_not_understood_isolates_where_it_can_be_known_to()
         assert_eq!(policy.subject, labels(&[("a", "b")]), "{metadata}");
         assert!(policy.fault.is_some() && loaded.faulty == 1 && !loaded.warnings.is_empty(), "{metadata}");
     }
-    // No pod can be in these: the policy concerns nobody.
+    // No pod can be in these namespaces, so the policy applies to none.
     for namespace in ["a.b", "[prod]", "{}", "Prod"] {
         let loaded = lenient(&format!("{head}metadata: {{name: web, namespace: {namespace}}}\n"));
         assert_eq!((loaded.objects.len(), loaded.faulty, loaded.warnings.total()), (0, 1, 1), "{namespace}");

@@ -142,7 +142,7 @@ fn a_pod_has_the_host_ports_of_its_containers_and_sidecars_named_or_not() {
     ];
     let found = pod(spec);
     assert_eq!((&*found.host_ports, found.ports.len()), (&expected[..], 1));
-    // There each port is the node's.
+    // On the host network every port is a port of the node.
     assert!(pod(&format!("{spec}\n  hostNetwork: true")).host_ports.is_empty());
 }
 

@@ -5,7 +5,7 @@ use std::fs;
 use super::tests::{errors, lenient, messages, policies, policy_text, strict};
 use super::*;
 
-/// A directory of its own for a test, gone afterwards.
+/// A test's temporary directory, removed on drop.
 pub(super) struct Scratch(PathBuf);
 
 impl Scratch {
@@ -274,7 +274,7 @@ fn a_syntax_error_in_json_is_told_in_terms_of_json() {
 
 #[test]
 fn anchors_and_merge_keys_are_expanded_and_never_empty() {
-    // serde_yaml_ng read such a selector as an empty one: every namespace.
+    // `serde_yaml_ng` read such a selector as an empty one, which selects every namespace.
     let spec = "podSelector:\n  matchLabels: &labels {team: red}\ningress:\n- from:\n  - namespaceSelector: {matchLabels: {<<: *labels, tier: a}}\n  - podSelector: {matchLabels: *labels}";
     let loaded = strict(&policy_text(spec)).unwrap();
     let peers = policies(&loaded)[0].ingress.as_ref().unwrap()[0].peers.as_ref().unwrap();

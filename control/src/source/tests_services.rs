@@ -1,4 +1,4 @@
-//! Services and endpoint slices: what is understood of them, and the exact words about what is not.
+//! Services and endpoint slices: the result of reading them, and the exact messages about faults.
 
 use super::tests::messages;
 use super::*;
@@ -24,7 +24,7 @@ fn slice(text: &str) -> EndpointSlice {
     EndpointSlice::clone(slice)
 }
 
-/// The one error about an object of such a kind.
+/// Returns the only error about an object of this kind.
 fn error(kind: &str, text: &str) -> String {
     let (version, kind) = kind.rsplit_once(' ').unwrap();
     let text = format!("apiVersion: {version}\nkind: {kind}\nmetadata: {{name: web}}\n{text}\n");

@@ -28,9 +28,7 @@ pub(super) fn parse_address(text: &str) -> Result<IpAddr, AddressFault> {
     })?;
     match address {
         IpAddr::V6(v6) => match v6.to_ipv4_mapped() {
-            Some(v4) => {
-                Err(fault(format!("{} is an IPv4 address mapped into IPv6", quoted(text)), format!("write {v4}")))
-            }
+            Some(v4) => Err(fault(format!("{} is an IPv4-mapped IPv6 address", quoted(text)), format!("write {v4}"))),
             None => Ok(address),
         },
         IpAddr::V4(_) => Ok(address),

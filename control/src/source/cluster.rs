@@ -99,7 +99,7 @@ pub(super) fn checked_namespace(
     if let Some(given) = given.filter(|given| *given != name) {
         let path = FieldPath::of("metadata").key("labels").key(NAMESPACE_NAME_LABEL);
         let text = format!("label is {}, but the namespace is {}", quoted(&given), quoted(&name));
-        findings.problem(&path, text, "remove the label: every namespace has it, with its own name");
+        findings.problem(&path, text, "remove the label: every namespace has it, with its name as value");
     }
     let annotation = metadata.annotations.as_ref().and_then(|all| all.get(ISOLATION_ANNOTATION));
     let isolation =
@@ -121,8 +121,8 @@ fn isolation_by(model: Model, annotation: &Value, findings: &mut Findings) -> Op
     if isolation_of(annotation, &mut Findings::default()) != Some(IngressIsolation::ClusterDefault) {
         let path = FieldPath::of("metadata").key("annotations").key(ISOLATION_ANNOTATION);
         let help = "isolate its pods by a NetworkPolicy with `podSelector: {}` and no rules, and remove the annotation; \
-                    --policy-semantics v1beta1 reads both as in 2016";
-        findings.warning(&path, "the annotation isolates nothing: Kubernetes ignores it since 1.7", help);
+                    or use --policy-semantics v1beta1, the semantics of 2016";
+        findings.warning(&path, "the annotation has no effect: Kubernetes ignores it since 1.7", help);
     }
     Some(IngressIsolation::ClusterDefault)
 }
@@ -137,7 +137,7 @@ fn isolation_of(annotation: &Value, findings: &mut Findings) -> Option<IngressIs
         Some(Some("DefaultDeny")) => Some(IngressIsolation::DefaultDeny),
         _ => {
             let help = r#"write {"ingress": {"isolation": "DefaultDeny"}}, or remove the annotation"#;
-            findings.problem(&path, "the annotation is not understood", help);
+            findings.problem(&path, "invalid annotation", help);
             None
         }
     }
@@ -148,7 +148,7 @@ fn isolation_of(annotation: &Value, findings: &mut Findings) -> Option<IngressIs
 fn denied_of(annotation: &Value, findings: &mut Findings) -> Denied {
     annotation.as_str().and_then(Denied::from_name).unwrap_or_else(|| {
         let path = FieldPath::of("metadata").key("annotations").key(DENIED_ANNOTATION);
-        findings.warning(&path, "the annotation is not understood and means drop", "write refuse or drop");
+        findings.warning(&path, "invalid annotation, treated as drop", "write refuse or drop");
         Denied::Drop
     })
 }

@@ -56,7 +56,7 @@ pub(super) fn read(api_version: &str, kind: &str, value: &Value) -> Option<Read>
     Some(match known {
         Some(kind) if Version::of(kind).name() == version => read_kind(kind, value),
         Some(known) => {
-            let text = format!("{kind} of {} is not read", quoted(api_version));
+            let text = format!("{kind} of {} is not supported", quoted(api_version));
             let help = format!("write `apiVersion: {GROUP}/{}`", Version::of(known).name());
             unreadable(kind, value, Problem::new(&FieldPath::of("apiVersion"), text, help))
         }
@@ -106,14 +106,14 @@ fn policy_name(kind: ClusterPolicyKind, value: &Value, findings: &mut Findings) 
     let base = FieldPath::of("metadata");
     if value.pointer("/metadata/namespace").is_some_and(|namespace| !namespace.is_null() && namespace != "") {
         let text = format!("a {} has no namespace", kind.name());
-        findings.problem(&base.key("namespace"), text, "remove it: the policy is one of the whole cluster");
+        findings.problem(&base.key("namespace"), text, "remove it: the policy applies to the whole cluster");
         return None;
     }
     let text = value.pointer("/metadata/name").and_then(Value::as_str).map(str::to_owned);
     let name = plain_name(text, &mut findings.problems)?;
     if kind == ClusterPolicyKind::BaselineAdminNetworkPolicy && name != "default" {
-        let text = format!("a {} is called `default`, not {}", kind.name(), quoted(&name));
-        findings.problem(&base.key("name"), text, "name it `default`: a cluster has one");
+        let text = format!("a {} must be named `default`, not {}", kind.name(), quoted(&name));
+        findings.problem(&base.key("name"), text, "rename it to `default`: a cluster has only one");
         return None;
     }
     Some(name.into())
@@ -176,7 +176,7 @@ impl Reader<'_> {
         match (of_kind, spec.tier.as_deref()) {
             (Some(tier), None) => Some(tier),
             (Some(_), Some(_)) => {
-                self.unknown(base, "tier", "remove it: the kind says the tier");
+                self.unknown(base, "tier", "remove it: the kind determines the tier");
                 None
             }
             (None, Some("Admin")) => Some(Tier::Admin),
@@ -198,11 +198,11 @@ impl Reader<'_> {
 
     fn priority(&mut self, spec: &RawSpec, base: &FieldPath) -> Option<u16> {
         let path = base.key("priority");
-        let help = format!("write a number from 0, which is asked first, to {MAX_PRIORITY}");
+        let help = format!("write a number from 0 (evaluated first) to {MAX_PRIORITY}");
         match (self.kind, spec.priority) {
             (ClusterPolicyKind::BaselineAdminNetworkPolicy, None) => Some(u16::MAX),
             (ClusterPolicyKind::BaselineAdminNetworkPolicy, Some(_)) => {
-                self.unknown(base, "priority", "remove it: a cluster has one such policy");
+                self.unknown(base, "priority", "remove it: a cluster has only one such policy");
                 None
             }
             (_, None) => {
@@ -212,7 +212,7 @@ impl Reader<'_> {
             (_, Some(priority)) => {
                 let valid = u16::try_from(priority).ok().filter(|_| priority <= MAX_PRIORITY);
                 if valid.is_none() {
-                    self.findings.problem(&path, format!("priority {priority} does not exist"), help);
+                    self.findings.problem(&path, format!("invalid priority {priority}"), help);
                 }
                 valid
             }
@@ -238,9 +238,9 @@ impl Reader<'_> {
                 let pods = self.pods(pods, &base.key("pods"));
                 pods.filter(|_| self.findings.problems.len() == before)
             }
-            (None, None) => self.fail(Problem::new(base, "the subject names nobody", HELP)),
+            (None, None) => self.fail(Problem::new(base, "the subject is empty", HELP)),
             (Some(_), Some(_)) => {
-                let text = "`namespaces` and `pods` stand together";
+                let text = "`namespaces` and `pods` cannot be combined";
                 self.fail(Problem::new(base, text, "write one of them; `pods` takes a `namespaceSelector` too"))
             }
         }
@@ -274,8 +274,8 @@ impl Reader<'_> {
         if count > most {
             self.findings.problem(
                 path,
-                format!("{count} {what}; there may be {most}"),
-                "divide them over several policies or rules",
+                format!("{count} {what}: the maximum is {most}"),
+                "split them into several policies or rules",
             );
         }
     }
@@ -332,8 +332,9 @@ impl Reader<'_> {
         let named = ports.as_ref().is_some_and(|ports| ports::name_some(ports));
         let lists = own.iter().flatten().any(|Mapping(peer)| peer.names_no_pods());
         if named && lists {
-            let text = "a named port stands with networks, nodes or domain names, which have no named ports";
-            self.findings.problem(base, text, "write two rules, the port by its number in the one with these peers");
+            let text =
+                "a named port cannot be combined with networks, nodes or domain names, which have no named ports";
+            self.findings.problem(base, text, "write two rules; in the one with these peers, write the port's number");
         }
         let name = raw.name.as_deref().filter(|name| !name.is_empty()).map(Arc::from);
         Some(ClusterRule { name, action: action?, traffic: PolicyRule { peers: Some(peers), ports } })

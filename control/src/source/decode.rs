@@ -72,7 +72,7 @@ impl Inherited {
 /// Returns the apiVersion and kind of an object.
 pub(super) fn identity(fields: &Map<String, Value>) -> Result<(&str, &str), Problem> {
     let text = |key: &str, example: &str| {
-        let help = format!("write `{key}: {example}` or whatever it is; without it this may be a policy");
+        let help = format!("write `{key}: {example}` or the correct value; without it, this could be a policy");
         match fields.get(key) {
             Some(Value::String(text)) if !text.is_empty() => Ok(text.as_str()),
             Some(_) => Err(Problem::new(&FieldPath::of(key), format!("`{key}` is not a name"), help)),
@@ -150,7 +150,7 @@ fn meant_as_policy(api_version: &str, kind: &str) -> Option<Problem> {
         return None;
     }
     Some(if kind == POLICY_KIND {
-        let text = format!("NetworkPolicy of {} is not read", quoted(api_version));
+        let text = format!("NetworkPolicy of {} is not supported", quoted(api_version));
         Problem::new(&FieldPath::of("apiVersion"), text, format!("write `apiVersion: {POLICY_API}`"))
     } else {
         let text = format!("unknown kind {}", quoted(kind));

@@ -22,7 +22,7 @@ pub(super) fn of(object: &Value, findings: &mut Findings) -> Option<Enforcement>
         if names::nearest(key, [ENFORCEMENT_ANNOTATION]).is_some() {
             let path = FieldPath::of("metadata").key("annotations").key(key);
             let help = format!("did you mean `{ENFORCEMENT_ANNOTATION}`?");
-            findings.warning(&path, "the annotation is not known and changes nothing", help);
+            findings.warning(&path, "unknown annotation, which has no effect", help);
         }
     }
     let annotation = annotations.get(ENFORCEMENT_ANNOTATION)?;
@@ -35,7 +35,7 @@ pub(super) fn of(object: &Value, findings: &mut Findings) -> Option<Enforcement>
             Some(word) => format!("did you mean `{word}`?"),
             None => "write audit or enforce".to_owned(),
         };
-        findings.warning(&path, format!("{} is not understood and means enforce", quoted(&text)), help);
+        findings.warning(&path, format!("unknown value {}, treated as enforce", quoted(&text)), help);
         Enforcement::Enforce
     }))
 }

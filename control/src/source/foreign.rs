@@ -31,7 +31,7 @@ pub(super) fn restricts(group: &str, kind: &str) -> bool {
 pub(super) fn problem(api_version: &str, kind: &str) -> Problem {
     let group = group_of(api_version);
     let name = if kind.eq_ignore_ascii_case(OWN_KIND) { format!("{kind}.{group}") } else { kind.to_owned() };
-    let text = format!("objects of kind {api_version} {kind} restrict traffic, and are not enforced");
+    let text = format!("objects of kind {api_version} {kind} restrict traffic and are not enforced");
     let help = format!(
         "write what they say as networking.k8s.io/v1 NetworkPolicy; or accept what they then do not restrict: --ignore {name}, and \
          for `run` state: {{ignore: [{name}]}}"

@@ -69,7 +69,7 @@ fn requirement(raw: &RawExpression, base: &FieldPath, findings: &mut Findings) -
 
 fn label_key(key: &str, path: &FieldPath, findings: &mut Findings) {
     if !names::is_label_key(key) {
-        let help = "write up to 63 letters, digits, `-`, `_` and `.`, before them a domain and `/` if need be";
+        let help = "write up to 63 letters, digits, `-`, `_` and `.`, optionally after a domain and `/`";
         findings.problem(path, format!("invalid label key {}", quoted(key)), help);
     }
 }

@@ -128,8 +128,8 @@ impl Loader {
             Err(error) => return self.refuse(file, error.line, error.text, error.help),
         };
         if entries.is_empty() {
-            let problem = "the file holds no object".to_owned();
-            let help = "nothing of it is enforced; was it cut off, or is it the wrong file?".to_owned();
+            let problem = "the file contains no object".to_owned();
+            let help = "it enforces nothing; check that it is complete and the right file".to_owned();
             let (file, object, path) = (Arc::clone(file), None, String::new());
             self.loaded.warnings.push(SourceError { file, document: 0, line: None, object, path, problem, help });
         }
@@ -365,14 +365,14 @@ impl Loader {
 pub(super) fn consequence(outcome: &Outcome) -> &'static str {
     match outcome {
         Outcome::Closed(Object::Namespace(namespace)) if namespace.isolation == IngressIsolation::DefaultDeny => {
-            "; until then its pods are isolated, and only its name is known of it"
+            "; until then its pods are isolated, and only its name is used"
         }
-        Outcome::Closed(Object::Namespace(_)) => "; until then only its name is known of it",
+        Outcome::Closed(Object::Namespace(_)) => "; until then only its name is used",
         Outcome::Closed(Object::Policy(_)) => "; until then it isolates its pods and allows nothing",
         Outcome::Closed(Object::ClusterPolicy(_)) => {
-            "; until then the rule matches nothing if it accepts, and denies everything if it does not"
+            "; until then the rule matches nothing if it accepts, and denies everything otherwise"
         }
-        Outcome::Closed(_) => "; until then the object counts without this part",
+        Outcome::Closed(_) => "; until then the object is used without this part",
         _ => "; until then the object is left out",
     }
 }

@@ -120,14 +120,16 @@ impl FromStr for KindName {
             None => (text, None),
         };
         if kind.is_empty() || group.is_some_and(str::is_empty) || text.contains(['/', ' ']) {
-            return Err(format!("`{text}` is no kind; write CiliumNetworkPolicy, or NetworkPolicy.projectcalico.org"));
+            return Err(format!(
+                "`{text}` is not a kind; write CiliumNetworkPolicy, or NetworkPolicy.projectcalico.org"
+            ));
         }
         match group {
             None if kind.eq_ignore_ascii_case(foreign::OWN_KIND) => {
-                Err(format!("`{text}` alone is Kubernetes' own; write whose it is: NetworkPolicy.projectcalico.org"))
+                Err(format!("`{text}` alone is Kubernetes' own; add the group: NetworkPolicy.projectcalico.org"))
             }
             Some(group) if kind.eq_ignore_ascii_case(foreign::OWN_KIND) && foreign::is_own_group(group) => {
-                Err(format!("`{text}` is enforced and cannot be passed over"))
+                Err(format!("`{text}` is enforced and cannot be ignored"))
             }
             _ => Ok(Self { kind: kind.to_owned(), group: group.map(str::to_owned) }),
         }

@@ -13,7 +13,7 @@ use super::tree::{Entry, GIVEN_TWICE, Tree, line_number};
 /// laughs").
 const MAX_ALIASED_BYTES: usize = 64 << 20;
 
-const REPEATED_HELP: &str = "remove one of the two: which of them counts is not defined";
+const REPEATED_HELP: &str = "remove one of the two: it is undefined which one counts";
 
 /// The error of a text that is neither YAML nor JSON.
 pub(super) struct SyntaxError {
@@ -63,7 +63,7 @@ fn parse_json(text: &str) -> Result<Vec<Entry>, SyntaxError> {
         let message = error.to_string();
         let text = message.split(" at line ").next().unwrap_or_default().to_owned();
         let help = match error.classify() {
-            serde_json::error::Category::Eof => "the text ends too early: was it cut off?",
+            serde_json::error::Category::Eof => "the text ends too early: check that the file is complete",
             _ if text.ends_with(GIVEN_TWICE) => REPEATED_HELP,
             _ => "correct the JSON; nothing of this file was read",
         };

@@ -272,10 +272,8 @@ fn warn_of_blocks(objects: &[Object], is_v6: bool, warnings: &mut SourceErrors) 
             line: Some(position.line),
             object: Some(name),
             path: String::new(),
-            problem: format!(
-                "nobody can say whether the block {open} will cover pods that are not there yet; here it covers none"
-            ),
-            help: "say where pods get their addresses, for example --pod-cidr 10.244.0.0/16".to_owned(),
+            problem: format!("block {open} may or may not cover the addresses of planned pods; assumed to cover none"),
+            help: "name the block of the pods' addresses, for example --pod-cidr 10.244.0.0/16".to_owned(),
         });
     }
     for warning in told.into_values() {

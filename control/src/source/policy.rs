@@ -98,7 +98,7 @@ fn read_spec(value: &Value, findings: &mut Findings) -> Option<RawSpec> {
         Ok(policy) => Some(match policy.spec {
             Some(Mapping(spec)) => spec,
             None => {
-                let text = "the policy has no spec: it selects every pod of its namespace and lets nothing in";
+                let text = "the policy has no spec: it selects every pod of its namespace and allows no ingress";
                 findings.warning(&FieldPath::default(), text, "write `spec: {podSelector: {}}` if that is meant");
                 RawSpec { pod_selector: None, ingress: None, egress: None, policy_types: None }
             }
@@ -153,7 +153,8 @@ fn refuse_later_fields(spec: &RawSpec, base: &FieldPath, findings: &mut Findings
     }
 }
 
-const LATER_FIELD: &str = "write `apiVersion: networking.k8s.io/v1`, where the policy itself isolates its pods, or read with --policy-semantics v1";
+const LATER_FIELD: &str =
+    "write `apiVersion: networking.k8s.io/v1`, where the policy itself isolates its pods, or use --policy-semantics v1";
 
 /// Returns whether the policy applies to ingress and to egress. As in the API server, a policy without `policyTypes` always applies to
 /// ingress, and to egress if it has egress rules.
@@ -212,8 +213,7 @@ impl Rules<'_> {
         for (count, key, whom) in [(peers, peers_key, "everybody"), (ports, "ports", "every port of every protocol")] {
             if count == Some(0) {
                 let text = format!("an empty `{key}` means {whom}, not nothing");
-                let help =
-                    format!("leave `{key}` out if that is meant, and remove the rule if nothing is to be allowed");
+                let help = format!("omit `{key}` if that is meant; remove the rule to allow nothing");
                 self.findings.empty_list(&base.key(key), &text, &help);
             }
         }
@@ -230,12 +230,12 @@ impl Rules<'_> {
             (None, None, None) => {
                 let help = "write `podSelector: {}` for the policy's own namespace, `namespaceSelector: {}` for every pod, \
                             or leave out the list for everyone";
-                self.findings.problem(base, "the peer names nobody", help);
+                self.findings.problem(base, "the peer is empty", help);
                 None
             }
             (None, None, Some(Mapping(block))) => self.block(block, &base.key("ipBlock")).map(Peer::Block),
             (_, _, Some(_)) => {
-                let text = "`ipBlock` stands together with a selector";
+                let text = "`ipBlock` cannot be combined with a selector";
                 self.findings.problem(&base.key("ipBlock"), text, "write two peers, each after a `- `");
                 None
             }
@@ -281,12 +281,12 @@ impl Rules<'_> {
         match (&raw.port, raw.end_port) {
             (None, None) => transport.map(PolicyPort::All),
             (None, Some(_)) => {
-                self.findings.problem(&end_path, "`endPort` stands without `port`", "add the first port of the range");
+                self.findings.problem(&end_path, "`endPort` requires `port`", "add the first port of the range");
                 None
             }
             (Some(PortRef::Name(_)), Some(_)) => {
                 let help = "write the first port of the range as a number, or remove `endPort`";
-                self.findings.problem(&end_path, "`endPort` stands with a named port", help);
+                self.findings.problem(&end_path, "`endPort` cannot be combined with a named port", help);
                 None
             }
             (Some(PortRef::Name(name)), None) => {
@@ -326,7 +326,7 @@ pub(super) fn block_of(text: &str, path: &FieldPath, findings: &mut Findings) ->
     match parse_block(text) {
         Ok((block, host_bits)) => {
             if host_bits {
-                let problem = format!("{} has bits set behind its prefix length; read as {block}", quoted(text));
+                let problem = format!("{} has host bits set; read as {block}", quoted(text));
                 findings.warning(path, problem, format!("write {block}"));
             }
             Some(block)

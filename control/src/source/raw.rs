@@ -329,17 +329,17 @@ fn explained(message: &str, path: &FieldPath) -> (String, String) {
         let known = message.rsplit_once("expected ").map_or("", |(_, known)| known);
         let help = match written.and_then(|written| names::nearest(written, known.split('`').skip(1).step_by(2))) {
             Some(nearest) => format!("did you mean `{nearest}`?"),
-            None => "remove it; a field that is not understood could change what the policy means".to_owned(),
+            None => "remove it: an unknown field could change the meaning of the policy".to_owned(),
         };
         (message.to_owned(), help)
     } else if let Some(field) = message.strip_prefix("missing field ") {
         (format!("missing field {field}"), format!("add {field}"))
     } else {
         let help = match message.rsplit_once("expected ").map(|(_, expected)| expected) {
-            Some("a string") if message.contains("null") => "write a value, \"\" for an empty one",
+            Some("a string") if message.contains("null") => "write a value, or \"\" for an empty one",
             Some("a string") if message.contains("sequence") || message.contains("map,") => "write a single value",
             Some("a string") => "put the value in quotes",
-            Some("a mapping") if message.contains("null") => "write `{}` if an empty one is meant",
+            Some("a mapping") if message.contains("null") => "write `{}` for an empty mapping",
             Some("a mapping") => "write `key: value` pairs, or `{}` for none",
             Some("a sequence") => "write a list, each element after a `- `",
             Some("a map") => "write `key: value` pairs, or `{}` for none",

@@ -77,7 +77,7 @@ impl Loader {
             let mut files = Vec::new();
             self.list(path, MAX_DEPTH, &mut files);
             if files.is_empty() {
-                let problem = "the directory holds no file that ends in .yaml, .yml or .json".to_owned();
+                let problem = "the directory contains no file that ends in .yaml, .yml or .json".to_owned();
                 self.refuse(&name, None, problem, "check the path; a single file may have any name".to_owned());
             }
             for file in files {
@@ -99,8 +99,8 @@ impl Loader {
     fn list(&mut self, directory: &Path, depth: usize, files: &mut Vec<PathBuf>) {
         let name: Arc<str> = directory.to_string_lossy().into();
         let Some(depth) = depth.checked_sub(1) else {
-            let problem = format!("more than {MAX_DEPTH} directories deep");
-            return self.refuse(&name, None, problem, "does a link point to a directory above?".to_owned());
+            let problem = format!("directories are nested more than {MAX_DEPTH} deep");
+            return self.refuse(&name, None, problem, "check for a symbolic link to a parent directory".to_owned());
         };
         let entries = fs::read_dir(directory).and_then(|entries| entries.collect::<Result<Vec<_>, _>>());
         let mut paths: Vec<_> = match entries {

@@ -175,8 +175,8 @@ fn service_ports(spec: &RawServiceSpec, base: &FieldPath, findings: &mut Finding
         let node_port = node_port.and_then(|port| port_number(port, &path.key("nodePort"), findings));
         let (Some(transport), Some(port)) = (transport, port) else { continue };
         if ports.iter().any(|other| other.name == name) {
-            let text = format!("a second port of the name {}", quoted(&name));
-            findings.problem(&path, text, "give each port a name of its own: endpoints are found by it");
+            let text = format!("a second port named {}", quoted(&name));
+            findings.problem(&path, text, "give each port a unique name: endpoints refer to it");
         } else if ports.iter().any(|other| (other.transport, other.port) == (transport, port)) {
             findings.problem(&path, format!("a second port {port}/{transport}"), "remove one of the two");
         } else {
@@ -196,7 +196,7 @@ fn affinity(spec: &RawServiceSpec, base: &FieldPath, findings: &mut Findings) ->
     if checked.is_none() {
         let path = base.key("sessionAffinityConfig").key("clientIP").key("timeoutSeconds");
         let help = format!("write a number of seconds from 1 to {MAX_AFFINITY}");
-        findings.problem(&path, format!("{seconds} is no time that affinity may last"), help);
+        findings.problem(&path, format!("invalid session affinity timeout {seconds}"), help);
     }
     checked.filter(|_| kind == "ClientIP")
 }
@@ -258,8 +258,8 @@ fn checked_endpoint(raw: &RawEndpoint, v4: bool, path: &FieldPath, findings: &mu
     };
     let address = address_of(text, &path.index(0), findings)?;
     if address.is_ipv4() != v4 {
-        let text = format!("{address} is not of the slice's addressType");
-        findings.problem(&path.index(0), text, "put endpoints of another family into a slice of their own");
+        let text = format!("{address} does not match the slice's addressType");
+        findings.problem(&path.index(0), text, "put endpoints of another family into a separate slice");
         return None;
     }
     let conditions = raw.conditions.as_ref().map(|Mapping(conditions)| conditions);

@@ -154,7 +154,7 @@ fn template(kind: &'static str, raw: RawWorkload, findings: &mut Findings) -> Op
         _ => (spec.template, spec.parallelism, base.key("template")),
     };
     let Some(Mapping(template)) = template else {
-        let help = "add the template of its pods; without it nobody can say what policies select them";
+        let help = "add the pod template; without it, the policies that select its pods are unknown";
         findings.problems.push(Problem::new(&path, "the workload has no pod template", help));
         return None;
     };

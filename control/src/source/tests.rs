@@ -154,7 +154,7 @@ fn rules_of_a_direction_that_is_not_listed_are_ignored_with_a_warning_but_checke
                    Egress\n  help: add Egress to policyTypes, or remove the rules";
     assert_eq!(warnings, [warning]);
     let error = spec_error("policyTypes: [Ingress]\negress:\n- to:\n  - {}");
-    assert!(error.starts_with("8 spec.egress[0].to[0]: the peer names nobody"), "{error}");
+    assert!(error.starts_with("8 spec.egress[0].to[0]: the peer is empty"), "{error}");
 }
 
 #[test]
@@ -211,11 +211,11 @@ fn host_bits_are_cleared_with_a_warning() {
         warnings,
         [
             format!(
-                "t.yaml:8: {start}.cidr: \"10.1.2.3/8\" has bits set behind its prefix length; read as 10.0.0.0/8\n  \
+                "t.yaml:8: {start}.cidr: \"10.1.2.3/8\" has host bits set; read as 10.0.0.0/8\n  \
                  help: write 10.0.0.0/8"
             ),
             format!(
-                "t.yaml:9: {start}.except[0]: \"10.9.9.9/16\" has bits set behind its prefix length; read as \
+                "t.yaml:9: {start}.except[0]: \"10.9.9.9/16\" has host bits set; read as \
                  10.9.0.0/16\n  help: write 10.9.0.0/16"
             ),
         ]
@@ -288,11 +288,11 @@ fn every_fault_of_a_rule_is_told_with_its_line_and_remedy() {
         ),
         (
             "ports: [{endPort: 90}]",
-            "6 spec.ingress[0].ports[0].endPort: `endPort` stands without `port`|add the first port of the range",
+            "6 spec.ingress[0].ports[0].endPort: `endPort` requires `port`|add the first port of the range",
         ),
         (
             "ports: [{port: http, endPort: 90}]",
-            "6 spec.ingress[0].ports[0].endPort: `endPort` stands with a named port|write the first port of the range as a \
+            "6 spec.ingress[0].ports[0].endPort: `endPort` cannot be combined with a named port|write the first port of the range as a \
              number, or remove `endPort`",
         ),
         (
@@ -305,17 +305,17 @@ fn every_fault_of_a_rule_is_told_with_its_line_and_remedy() {
         ),
         (
             "from: [{}]",
-            "6 spec.ingress[0].from[0]: the peer names nobody|write `podSelector: {}` for the policy's own namespace, \
+            "6 spec.ingress[0].from[0]: the peer is empty|write `podSelector: {}` for the policy's own namespace, \
              `namespaceSelector: {}` for every pod, or leave out the list for everyone",
         ),
         (
             "from: [{podSelector: }]",
-            "6 spec.ingress[0].from[0]: the peer names nobody|write `podSelector: {}` for the policy's own namespace, \
+            "6 spec.ingress[0].from[0]: the peer is empty|write `podSelector: {}` for the policy's own namespace, \
              `namespaceSelector: {}` for every pod, or leave out the list for everyone",
         ),
         (
             "from: [{podSelector: {}, ipBlock: {cidr: 10.0.0.0/8}}]",
-            "6 spec.ingress[0].from[0].ipBlock: `ipBlock` stands together with a selector|write two peers, each after a `- `",
+            "6 spec.ingress[0].from[0].ipBlock: `ipBlock` cannot be combined with a selector|write two peers, each after a `- `",
         ),
         ("from: [{ipBlock: {}}]", "6 spec.ingress[0].from[0].ipBlock: missing field `cidr`|add `cidr`"),
         (
@@ -330,8 +330,8 @@ fn every_fault_of_a_rule_is_told_with_its_line_and_remedy() {
         ),
         (
             "to: []",
-            "6 spec.ingress[0].to: unknown field `to`, expected `from` or `ports`|remove it; a field that is not understood \
-             could change what the policy means",
+            "6 spec.ingress[0].to: unknown field `to`, expected `from` or `ports`|remove it: an unknown field \
+             could change the meaning of the policy",
         ),
     ] {
         let indented = rule.replace('\n', "\n  ");
@@ -346,8 +346,14 @@ fn every_fault_of_a_block_is_told() {
     let inside = "write a smaller block of the cidr, of the same address family";
     let length = "without leading zeros";
     for (block, expected) in [
-        ("cidr: 10.0.0.1", "cidr: block \"10.0.0.1\" has no prefix length|write 10.0.0.1/32 for this one address".into()),
-        ("cidr: 'fd00::1'", "cidr: block \"fd00::1\" has no prefix length|write fd00::1/128 for this one address".into()),
+        (
+            "cidr: 10.0.0.1",
+            "cidr: block \"10.0.0.1\" has no prefix length|write 10.0.0.1/32 for this one address".into(),
+        ),
+        (
+            "cidr: 'fd00::1'",
+            "cidr: block \"fd00::1\" has no prefix length|write fd00::1/128 for this one address".into(),
+        ),
         ("cidr: web", format!("cidr: block \"web\" has no prefix length|{whole}")),
         ("cidr: 10.0.0/8", format!("cidr: invalid block \"10.0.0/8\": invalid address \"10.0.0\"|{whole}")),
         (
@@ -362,17 +368,32 @@ fn every_fault_of_a_block_is_told() {
             "cidr: 10.0.0.0/08",
             format!("cidr: invalid block \"10.0.0.0/08\": prefix length \"08\"|write a number from 0 to 32, {length}"),
         ),
-        ("cidr: '::/129'", format!("cidr: invalid block \"::/129\": prefix length \"129\"|write a number from 0 to 128, {length}")),
+        (
+            "cidr: '::/129'",
+            format!("cidr: invalid block \"::/129\": prefix length \"129\"|write a number from 0 to 128, {length}"),
+        ),
         (
             "cidr: '::ffff:10.0.0.0/104'",
-            "cidr: invalid block \"::ffff:10.0.0.0/104\": \"::ffff:10.0.0.0\" is an IPv4 address mapped into IPv6|write \
+            "cidr: invalid block \"::ffff:10.0.0.0/104\": \"::ffff:10.0.0.0\" is an IPv4-mapped IPv6 address|write \
              10.0.0.0"
                 .into(),
         ),
-        ("cidr: 10.0.0.0/8, except: [10.0.0.0/8]", format!("except[0]: \"10.0.0.0/8\" is not strictly inside cidr \"10.0.0.0/8\"|{inside}")),
-        ("cidr: 10.0.0.0/8, except: [0.0.0.0/0]", format!("except[0]: \"0.0.0.0/0\" is not strictly inside cidr \"10.0.0.0/8\"|{inside}")),
-        ("cidr: 10.0.0.0/8, except: [11.0.0.0/9]", format!("except[0]: \"11.0.0.0/9\" is not strictly inside cidr \"10.0.0.0/8\"|{inside}")),
-        ("cidr: 0.0.0.0/0, except: ['fd00::/8']", format!("except[0]: \"fd00::/8\" is not strictly inside cidr \"0.0.0.0/0\"|{inside}")),
+        (
+            "cidr: 10.0.0.0/8, except: [10.0.0.0/8]",
+            format!("except[0]: \"10.0.0.0/8\" is not strictly inside cidr \"10.0.0.0/8\"|{inside}"),
+        ),
+        (
+            "cidr: 10.0.0.0/8, except: [0.0.0.0/0]",
+            format!("except[0]: \"0.0.0.0/0\" is not strictly inside cidr \"10.0.0.0/8\"|{inside}"),
+        ),
+        (
+            "cidr: 10.0.0.0/8, except: [11.0.0.0/9]",
+            format!("except[0]: \"11.0.0.0/9\" is not strictly inside cidr \"10.0.0.0/8\"|{inside}"),
+        ),
+        (
+            "cidr: 0.0.0.0/0, except: ['fd00::/8']",
+            format!("except[0]: \"fd00::/8\" is not strictly inside cidr \"0.0.0.0/0\"|{inside}"),
+        ),
     ] {
         let error = spec_error(&format!("ingress: [{{from: [{{ipBlock: {{{block}}}}}]}}]"));
         let expected = format!("5 spec.ingress[0].from[0].ipBlock.{}", expected.replace('|', "\n  help: "));
@@ -383,9 +404,12 @@ fn every_fault_of_a_block_is_told() {
 #[test]
 fn every_fault_of_a_selector_is_told() {
     let value = "write up to 63 letters, digits, `-`, `_` and `.`, a letter or digit first and last";
-    let key = "write up to 63 letters, digits, `-`, `_` and `.`, before them a domain and `/` if need be";
+    let key = "write up to 63 letters, digits, `-`, `_` and `.`, optionally after a domain and `/`";
     for (selector, expected) in [
-        ("matchExpressions: [{key: a, operator: In}]", "matchExpressions[0].values: operator In without values|add at least one value".into()),
+        (
+            "matchExpressions: [{key: a, operator: In}]",
+            "matchExpressions[0].values: operator In without values|add at least one value".into(),
+        ),
         (
             "matchExpressions: [{key: a, operator: NotIn, values: []}]",
             "matchExpressions[0].values: operator NotIn without values|add at least one value".into(),
@@ -399,17 +423,32 @@ fn every_fault_of_a_selector_is_told() {
             "matchExpressions[0].operator: unknown operator \"in\"|write In, NotIn, Exists or DoesNotExist".into(),
         ),
         ("matchExpressions: [{key: a}]", "matchExpressions[0]: missing field `operator`|add `operator`".into()),
-        ("matchExpressions: [{key: '-', operator: Exists}]", format!("matchExpressions[0].key: invalid label key \"-\"|{key}")),
+        (
+            "matchExpressions: [{key: '-', operator: Exists}]",
+            format!("matchExpressions[0].key: invalid label key \"-\"|{key}"),
+        ),
         (
             "matchExpressions: [{key: a, operator: In, values: [b c]}]",
             format!("matchExpressions[0].values[0]: invalid label value \"b c\"|{value}"),
         ),
         ("matchLabels: {a/b/c: d}", format!("matchLabels.a/b/c: invalid label key \"a/b/c\"|{key}")),
         ("matchLabels: {a.b/c: -d}", format!("matchLabels[\"a.b/c\"]: invalid label value \"-d\"|{value}")),
-        ("matchLabels: {a: 1}", "matchLabels.a: invalid type: integer `1`, expected a string|put the value in quotes".into()),
-        ("matchLabels: {a: yes}", "matchLabels.a: invalid type: boolean `true`, expected a string|put the value in quotes".into()),
-        ("matchLabels: {a: 1.10}", "matchLabels.a: invalid type: floating point `1.1`, expected a string|put the value in quotes".into()),
-        ("matchLabels: {a: }", "matchLabels.a: invalid type: null, expected a string|write a value, \"\" for an empty one".into()),
+        (
+            "matchLabels: {a: 1}",
+            "matchLabels.a: invalid type: integer `1`, expected a string|put the value in quotes".into(),
+        ),
+        (
+            "matchLabels: {a: yes}",
+            "matchLabels.a: invalid type: boolean `true`, expected a string|put the value in quotes".into(),
+        ),
+        (
+            "matchLabels: {a: 1.10}",
+            "matchLabels.a: invalid type: floating point `1.1`, expected a string|put the value in quotes".into(),
+        ),
+        (
+            "matchLabels: {a: }",
+            "matchLabels.a: invalid type: null, expected a string|write a value, or \"\" for an empty one".into(),
+        ),
         (
             "matchLables: {a: b}",
             "matchLables: unknown field `matchLables`, expected `matchLabels` or `matchExpressions`|did you mean \
@@ -418,8 +457,8 @@ fn every_fault_of_a_selector_is_told() {
         ),
         (
             "app: web",
-            "app: unknown field `app`, expected `matchLabels` or `matchExpressions`|remove it; a field that is not understood \
-             could change what the policy means"
+            "app: unknown field `app`, expected `matchLabels` or `matchExpressions`|remove it: an unknown field \
+             could change the meaning of the policy"
                 .into(),
         ),
     ] {
@@ -443,8 +482,7 @@ fn a_misspelt_direction_is_an_error_and_not_a_policy_that_denies_or_allows() {
 
 #[test]
 fn a_null_rule_is_not_a_rule_that_allows_everything() {
-    let expected =
-        "6 spec.ingress[0]: invalid type: null, expected a mapping\n  help: write `{}` if an empty one is meant";
+    let expected = "6 spec.ingress[0]: invalid type: null, expected a mapping\n  help: write `{}` for an empty mapping";
     assert_eq!(spec_error("ingress:\n-\n"), expected);
 }
 
@@ -472,7 +510,7 @@ fn the_metadata_of_a_policy_is_held_to_its_fields_as_well() {
         ("metadata: {}", "t.yaml:3: NetworkPolicy: metadata: missing field `name`|add `name`"),
         (
             "metadata:",
-            "t.yaml:3: NetworkPolicy: metadata: invalid type: null, expected a mapping|write `{}` if an empty one is meant",
+            "t.yaml:3: NetworkPolicy: metadata: invalid type: null, expected a mapping|write `{}` for an empty mapping",
         ),
         ("spec: {}", "t.yaml:1: NetworkPolicy: missing field `metadata`|add `metadata` with a `name`"),
         (
@@ -514,22 +552,22 @@ fn a_policy_of_another_api_version_is_never_passed_over() {
         (
             "extensions/v1beta2",
             "NetworkPolicy",
-            "apiVersion: NetworkPolicy of \"extensions/v1beta2\" is not read|write `apiVersion: networking.k8s.io/v1`",
+            "apiVersion: NetworkPolicy of \"extensions/v1beta2\" is not supported|write `apiVersion: networking.k8s.io/v1`",
         ),
         (
             "networking.k8s.io/v2",
             "NetworkPolicy",
-            "apiVersion: NetworkPolicy of \"networking.k8s.io/v2\" is not read|write `apiVersion: networking.k8s.io/v1`",
+            "apiVersion: NetworkPolicy of \"networking.k8s.io/v2\" is not supported|write `apiVersion: networking.k8s.io/v1`",
         ),
         (
             "networking.k8s.oi/v1",
             "NetworkPolicy",
-            "apiVersion: NetworkPolicy of \"networking.k8s.oi/v1\" is not read|write `apiVersion: networking.k8s.io/v1`",
+            "apiVersion: NetworkPolicy of \"networking.k8s.oi/v1\" is not supported|write `apiVersion: networking.k8s.io/v1`",
         ),
         (
             "v1",
             "NetworkPolicy",
-            "apiVersion: NetworkPolicy of \"v1\" is not read|write `apiVersion: networking.k8s.io/v1`",
+            "apiVersion: NetworkPolicy of \"v1\" is not supported|write `apiVersion: networking.k8s.io/v1`",
         ),
         ("networking.k8s.io/v1", "Networkpolicy", "kind: unknown kind \"Networkpolicy\"|did you mean `NetworkPolicy`?"),
         (
@@ -607,7 +645,7 @@ fn a_faulty_policy_fails_closed_where_faults_are_survived() {
     let policy = policies(&loaded)[0];
     assert_eq!(policy.subject, labels(&[("a", "b")]));
     assert_eq!((&policy.ingress, &policy.egress), (&Some(vec![]), &Some(vec![])));
-    assert_eq!(policy.fault.as_deref(), Some("spec.ingress[1].from[0]: the peer names nobody"));
+    assert_eq!(policy.fault.as_deref(), Some("spec.ingress[1].from[0]: the peer is empty"));
     assert_eq!(loaded.warnings.total(), 1);
     assert!(loaded.warnings.shown()[0].help.ends_with("; until then it isolates its pods and allows nothing"));
 }

@@ -216,7 +216,7 @@ fn faults_of_a_pod_are_told() {
         ),
         (
             "status: {podIP: '::ffff:10.0.0.1'}",
-            "t.yaml:4: Pod default/a: status.podIP: \"::ffff:10.0.0.1\" is an IPv4 address mapped into IPv6|write 10.0.0.1",
+            "t.yaml:4: Pod default/a: status.podIP: \"::ffff:10.0.0.1\" is an IPv4-mapped IPv6 address|write 10.0.0.1",
         ),
         (
             "status:\n  podIPs:\n  - ip: 10.0.0.1\n  - ip: 10.0.0.2",
@@ -257,7 +257,7 @@ fn a_namespace_with_the_name_of_another_in_its_label_is_an_error() {
     let text =
         "apiVersion: v1\nkind: Namespace\nmetadata:\n  name: shop\n  labels:\n    kubernetes.io/metadata.name: bank\n";
     let expected = "t.yaml:6: Namespace shop: metadata.labels[\"kubernetes.io/metadata.name\"]: label is \"bank\", but the \
-                    namespace is \"shop\"\n  help: remove the label: every namespace has it, with its own name";
+                    namespace is \"shop\"\n  help: remove the label: every namespace has it, with its name as value";
     assert_eq!(one_error(text), expected);
 }
 

@@ -128,10 +128,7 @@ fn of_a_namespace_that_was_not_understood_only_the_name_is_known() {
     assert!(namespace.terminating);
     let messages = messages(&lenient(&text).warnings);
     assert_eq!(messages.len(), 1);
-    assert!(
-        messages[0].ends_with("; until then its pods are isolated, and only its name is known of it"),
-        "{messages:?}"
-    );
+    assert!(messages[0].ends_with("; until then its pods are isolated, and only its name is used"), "{messages:?}");
 }
 
 #[test]
@@ -188,7 +185,7 @@ fn a_pod_with_a_bad_port_keeps_its_address_its_labels_and_its_other_ports() {
         assert!(pod.is_endpoint() && pod.node.is_some() && pod.labels.len() == 1, "{pod:?}");
         assert_eq!(pod.ports.len(), ports, "{text}");
         let messages = messages(&lenient(&text).warnings);
-        assert!(messages.len() == 1 && messages[0].ends_with("; until then the object counts without this part"));
+        assert!(messages.len() == 1 && messages[0].ends_with("; until then the object is used without this part"));
         assert_eq!(errors(&text).len(), 1);
     }
     let annotations = "{apiVersion: v1, kind: Pod, metadata: {name: a, annotations: []}, status: {podIP: 10.0.0.1}}";

@@ -57,20 +57,20 @@ impl Reader<'_> {
     ) -> Option<Vec<Peer>> {
         match raw.fields().as_slice() {
             [] => {
-                let text = "the peer names nobody: it lost the field that this version of the API does not know";
-                let help = "write `namespaces: {}` if every pod is meant; else write the peer again";
+                let text = "the peer is empty: an API server of another version may have dropped its field";
+                let help = "write `namespaces: {}` if every pod is meant; otherwise restore the peer's field";
                 return self.fail(Problem::new(base, text, help));
             }
             [_] => {}
             [first, second, ..] => {
-                let text = format!("`{first}` and `{second}` stand together");
+                let text = format!("`{first}` and `{second}` cannot be combined in one peer");
                 return self.fail(Problem::new(base, text, "write two peers, each after a `- `"));
             }
         }
         for field in raw.fields() {
             if direction == Direction::Ingress && matches!(field, "networks" | "nodes" | "domainNames") {
                 let text = format!("`{field}` is for egress only");
-                let help = "name pods here; what comes from elsewhere a NetworkPolicy of the namespace decides";
+                let help = "select pods here; for other sources, write a NetworkPolicy in the namespace";
                 return self.fail(Problem::new(&base.key(field), text, help));
             }
         }
@@ -97,11 +97,11 @@ impl Reader<'_> {
             self.findings.problem(base, format!("no {what}"), "add at least one, or remove the peer");
         }
         if values.len() > MAX_NAMED {
-            let text = format!("{} {what}; there may be {MAX_NAMED}", values.len());
-            self.findings.problem(base, text, "divide them over several peers");
+            let text = format!("{} {what}: the maximum is {MAX_NAMED}", values.len());
+            self.findings.problem(base, text, "split them into several peers");
         }
         if let Some(at) = (1..values.len()).find(|&at| values[..at].contains(&values[at])) {
-            self.findings.problem(base, format!("{} is there twice", quoted(&values[at])), "remove one of the two");
+            self.findings.problem(base, format!("{} is listed twice", quoted(&values[at])), "remove one of the two");
         }
     }
 
@@ -126,8 +126,8 @@ impl Reader<'_> {
     /// Checks domain names. They match nothing, because the vswitch does not read the DNS answers that pods receive.
     fn domain_names(&mut self, action: Option<RuleAction>, domains: &[String], base: &FieldPath) {
         if self.kind == ClusterPolicyKind::BaselineAdminNetworkPolicy {
-            let text = format!("`domainNames` is not in a {}", self.kind.name());
-            return self.findings.problem(base, text, "write them in an AdminNetworkPolicy, or write networks");
+            let text = format!("a {} has no `domainNames`", self.kind.name());
+            return self.findings.problem(base, text, "use an AdminNetworkPolicy, or write networks");
         }
         self.check_set(domains, "domain names", base);
         for (at, name) in domains.iter().enumerate().filter(|(_, name)| !is_domain_pattern(name)) {
@@ -136,12 +136,13 @@ impl Reader<'_> {
         }
         match action {
             Some(RuleAction::Deny | RuleAction::Pass) => {
-                let help = "deny or pass networks instead: an address may have names that nobody has asked for";
-                self.findings.problem(base, "domain names are for Accept only", help);
+                let help =
+                    "use networks for Deny and Pass: an address may have other names, which no pod has looked up";
+                self.findings.problem(base, "domain names are allowed only with Accept", help);
             }
             Some(RuleAction::Accept) | None => {
-                let text = "domain names are not followed: this peer accepts nothing";
-                self.findings.warning(base, text, "name networks as well, until they are");
+                let text = "domain names are not supported: this peer accepts nothing";
+                self.findings.warning(base, text, "add a peer with the networks");
             }
         }
     }

@@ -62,7 +62,7 @@ impl Reader<'_> {
             ([(key, transport, Mapping(raw))], None) => self.numbered(**transport, raw, &base.key(key)),
             ([], Some(name)) => self.named(name, &base.key("destinationNamedPort")),
             ([], None) => {
-                let text = "the entry names no protocol: it lost the field that this version of the API does not know";
+                let text = "the entry is empty: an API server of another version may have dropped its field";
                 let help = "write tcp, udp or sctp with a destinationPort, or a destinationNamedPort";
                 self.fail(Problem::new(base, text, help))
             }
@@ -76,7 +76,7 @@ impl Reader<'_> {
     fn numbered(&mut self, transport: Transport, raw: &RawTransport, base: &FieldPath) -> Option<Vec<PolicyPort>> {
         let Some(Mapping(RawDestinationPort { number, range })) = &raw.destination_port else {
             let text = format!(
-                "no destinationPort: this may be the rest of a field that is not known, and not all of {transport}"
+                "no destinationPort: an API server of another version may have dropped a field, so this does not mean every {transport} port"
             );
             let help = "write `destinationPort: {range: {start: 1, end: 65535}}` if every port is meant";
             return self.fail(Problem::new(base, text, help));
@@ -89,7 +89,7 @@ impl Reader<'_> {
             }
             (None, Some(Mapping(range))) => self.range(transport, range, &path.key("range")),
             _ => {
-                let text = "exactly one of `number` and `range` has to be there";
+                let text = "exactly one of `number` and `range` is required";
                 self.fail(Problem::new(&path, text, "write `number: 80`, or `range: {start: 80, end: 90}`"))
             }
         }
@@ -97,7 +97,7 @@ impl Reader<'_> {
 
     fn range(&mut self, transport: Transport, raw: &RawRange, base: &FieldPath) -> Option<Vec<PolicyPort>> {
         if self.version() == Version::V1alpha2 && raw.protocol.is_some() {
-            self.unknown(base, "protocol", "remove it: the protocol stands around the range");
+            self.unknown(base, "protocol", "remove it: the field around the range gives the protocol");
         }
         let mut end = |key: &str, number: Option<i64>| match number {
             Some(number) => port_number(number, &base.key(key), self.findings),
@@ -111,7 +111,7 @@ impl Reader<'_> {
         let (first, last) = (first?, last?);
         if first >= last {
             let text = format!("start {first} is not less than end {last}");
-            return self.fail(Problem::new(base, text, "write the lower port first; one port alone is no range"));
+            return self.fail(Problem::new(base, text, "write the lower port first, and a single port as a number"));
         }
         Some(vec![PolicyPort::Range { transport, first, last }])
     }
@@ -146,7 +146,7 @@ impl Reader<'_> {
             }
             (None, None, Some(name)) => self.named(name, &base.key("namedPort")),
             (None, None, None) => {
-                let text = "the entry names no port: it lost the field that this version of the API does not know";
+                let text = "the entry is empty: an API server of another version may have dropped its field";
                 self.fail(Problem::new(base, text, "write portNumber, portRange or namedPort"))
             }
             _ => {

@@ -24,16 +24,19 @@ pub struct Unknown {
 pub fn needs_labels<'a>(objects: impl Iterator<Item = &'a Object>, unknown: &Unknown) -> Option<SourceError> {
     let fault = |policy: &ClusterPolicy| match unknown.namespaces.first().filter(|_| asks_for_labels(policy)) {
         Some(name) => Some((
-            format!("whether it is about namespace {} is not known: its labels could not be read", quoted(name)),
-            "mend the namespace; without its labels what this policy denies could pass",
+            format!(
+                "cannot tell whether the policy applies to namespace {}: the namespace's labels could not be read",
+                quoted(name)
+            ),
+            "correct the namespace: without its labels, traffic that this policy denies could pass",
         )),
         None if unknown.is_pod && shuts_off_pods(policy) => Some((
-            "whether it is about a pod that could not be read is not known".to_owned(),
-            "mend the pod; without its labels, addresses and ports what this policy denies could pass",
+            "cannot tell whether the policy applies to a pod that could not be read".to_owned(),
+            "correct the pod: without its labels, addresses and ports, traffic that this policy denies could pass",
         )),
         None if unknown.is_node && shuts_off_nodes(policy) => Some((
-            "whether it is about a node that could not be read is not known".to_owned(),
-            "mend the node; without its labels and addresses what this policy denies could pass",
+            "cannot tell whether the policy applies to a node that could not be read".to_owned(),
+            "correct the node: without its labels and addresses, traffic that this policy denies could pass",
         )),
         None => None,
     };

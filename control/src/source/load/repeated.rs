@@ -40,7 +40,7 @@ impl Loader {
             (Strictness::Strict, _) => (Severity::Error, ""),
             (Strictness::Lenient, Some(_)) => (Severity::Warning, ""),
             (Strictness::Lenient, None) if is_cluster_policy => (Severity::Error, ""),
-            (Strictness::Lenient, None) => (Severity::Warning, "; until then neither counts"),
+            (Strictness::Lenient, None) => (Severity::Warning, "; until then neither is used"),
         };
         self.loaded.faulty += 1;
         let problem = Problem::new(&FieldPath::default(), text, format!("remove one of the two{consequence}"));

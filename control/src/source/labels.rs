@@ -76,7 +76,7 @@ fn label_key(key: &str, path: &FieldPath, findings: &mut Findings) {
 
 fn label_value(value: &str, path: &FieldPath, findings: &mut Findings) {
     if !names::is_label_value(value) {
-        let help = "write up to 63 letters, digits, `-`, `_` and `.`, a letter or digit first and last";
+        let help = "write up to 63 letters, digits, `-`, `_` and `.`, starting and ending with a letter or digit";
         findings.problem(path, format!("invalid label value {}", quoted(value)), help);
     }
 }

@@ -144,7 +144,7 @@ pub(super) fn plain_name(name: Option<String>, problems: &mut Vec<Problem>) -> O
         return None;
     };
     if !names::is_dns_subdomain(&name) {
-        let help = "write lower-case letters, digits, `-` and `.`, a letter or digit first and last";
+        let help = "write lower-case letters, digits, `-` and `.`, starting and ending with a letter or digit";
         problems.push(Problem::new(&base.key("name"), format!("invalid name {}", quoted(&name)), help));
         return None;
     }

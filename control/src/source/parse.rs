@@ -65,7 +65,7 @@ fn parse_json(text: &str) -> Result<Vec<Entry>, SyntaxError> {
         let help = match error.classify() {
             serde_json::error::Category::Eof => "the text ends too early: check that the file is complete",
             _ if text.ends_with(GIVEN_TWICE) => REPEATED_HELP,
-            _ => "correct the JSON; nothing of this file was read",
+            _ => "correct the JSON; no object of this file was read",
         };
         SyntaxError { line: Some(error.line()), text, help: help.to_owned() }
     })?;
@@ -114,7 +114,7 @@ fn yaml_options(text: &str) -> serde_saphyr::Options {
 fn yaml_error(source: &str, error: &serde_saphyr::Error) -> SyntaxError {
     let location = error.location();
     let number = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
-    let mut help = "correct the YAML; nothing of this file was read";
+    let mut help = "correct the YAML; no object of this file was read";
     let text = match error.without_snippet() {
         serde_saphyr::Error::DuplicateMappingKey { key: Some(key), .. } => {
             help = REPEATED_HELP;

@@ -40,7 +40,7 @@ pub(super) fn read(value: &Value, version: PolicyVersion, fault: Option<Problem>
     let outcome = match (policy, findings.problems.first()) {
         (Some(policy), None) => Outcome::Object(Policy { identity: identity(value), enforcement, ..policy }.into()),
         (_, first) => {
-            let fault = first.map_or_else(|| "not understood".to_owned(), Problem::to_string);
+            let fault = first.map_or_else(|| "invalid policy".to_owned(), Problem::to_string);
             // The loader names an unnamed policy after its position.
             let name = PolicyName { namespace, name: name.unwrap_or_default() };
             let closed = closed(name, value, fault.into());
@@ -148,7 +148,7 @@ fn checked(name: &PolicyName, spec: &RawSpec, version: PolicyVersion, findings: 
 fn refuse_later_fields(spec: &RawSpec, base: &FieldPath, findings: &mut Findings) {
     for (key, there) in [("egress", spec.egress.is_some()), ("policyTypes", spec.policy_types.is_some())] {
         if there {
-            findings.problem(&base.key(key), format!("`{key}` is not in extensions/v1beta1"), LATER_FIELD);
+            findings.problem(&base.key(key), format!("extensions/v1beta1 has no `{key}`"), LATER_FIELD);
         }
     }
 }
@@ -275,7 +275,7 @@ impl Rules<'_> {
         let transport = transport(raw.protocol.as_deref(), &base.key("protocol"), self.findings);
         let end_path = base.key("endPort");
         if self.version == PolicyVersion::V1beta1 && raw.end_port.is_some() {
-            self.findings.problem(&end_path, "`endPort` is not in extensions/v1beta1", LATER_FIELD);
+            self.findings.problem(&end_path, "extensions/v1beta1 has no `endPort`", LATER_FIELD);
             return None;
         }
         match (&raw.port, raw.end_port) {

@@ -33,7 +33,7 @@ impl ReadFault {
         let help = match error.kind() {
             io::ErrorKind::NotFound => "check the path",
             io::ErrorKind::PermissionDenied => "make the file readable for this user",
-            _ => "nothing of this file was read",
+            _ => "no object of this file was read",
         };
         Self::new(format!("cannot read: {error}"), help)
     }

@@ -28,7 +28,7 @@ pub struct Faults {
     label: String,
     problems: Vec<Problem>,
     warnings: Vec<Problem>,
-    /// See [`Self::is_survived`].
+    /// See [`Self::is_survived()`].
     is_survived: bool,
     /// The end of the remedy: how the faulty object is treated until it is repaired.
     consequence: &'static str,

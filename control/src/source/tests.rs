@@ -403,7 +403,7 @@ fn every_fault_of_a_block_is_told() {
 
 #[test]
 fn every_fault_of_a_selector_is_told() {
-    let value = "write up to 63 letters, digits, `-`, `_` and `.`, a letter or digit first and last";
+    let value = "write up to 63 letters, digits, `-`, `_` and `.`, starting and ending with a letter or digit";
     let key = "write up to 63 letters, digits, `-`, `_` and `.`, optionally after a domain and `/`";
     for (selector, expected) in [
         (
@@ -515,8 +515,8 @@ fn the_metadata_of_a_policy_is_held_to_its_fields_as_well() {
         ("spec: {}", "t.yaml:1: NetworkPolicy: missing field `metadata`|add `metadata` with a `name`"),
         (
             "metadata: {name: Web}",
-            "t.yaml:3: NetworkPolicy default/Web: metadata.name: invalid name \"Web\"|write lower-case letters, digits, `-` and `.`, a \
-             letter or digit first and last",
+            "t.yaml:3: NetworkPolicy default/Web: metadata.name: invalid name \"Web\"|write lower-case letters, digits, `-` and `.`, \
+             starting and ending with a letter or digit",
         ),
         (
             "metadata: {name: web, namespace: a.b}",

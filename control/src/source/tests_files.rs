@@ -228,7 +228,7 @@ fn what_does_not_say_its_kind_is_an_error_and_stands_for_what_it_looks_like_wher
 #[test]
 fn a_syntax_error_is_an_error_in_both_modes_with_its_line() {
     for (text, expected) in [
-        ("a: 1\nb: [", "t.yaml:2: unclosed bracket '['|correct the YAML; nothing of this file was read"),
+        ("a: 1\nb: [", "t.yaml:2: unclosed bracket '['|correct the YAML; no object of this file was read"),
         (
             "a: 1\na: 2\n",
             "t.yaml:2: key \"a\" is given twice in one mapping|remove one of the two: it is undefined which one counts",
@@ -241,7 +241,7 @@ fn a_syntax_error_is_an_error_in_both_modes_with_its_line() {
             "{\"items\": [],\n\"items\": []}",
             "t.yaml:2: key \"items\" is given twice in one mapping|remove one of the two: it is undefined which one counts",
         ),
-        ("{\"a\": 1,\n\"b\" 2}", "t.yaml:2: expected `:`|correct the JSON; nothing of this file was read"),
+        ("{\"a\": 1,\n\"b\" 2}", "t.yaml:2: expected `:`|correct the JSON; no object of this file was read"),
         (
             "{\"a\": {\n",
             "t.yaml:2: EOF while parsing an object|the text ends too early: check that the file is complete",
@@ -250,8 +250,8 @@ fn a_syntax_error_is_an_error_in_both_modes_with_its_line() {
             "a:\n  b: {{ .Values.b }}\n",
             "t.yaml:2: expected string scalar|this looks like a template: render it first (`helm template`)",
         ),
-        ("a: !secret b", "t.yaml:1: unsupported tag `!secret`|correct the YAML; nothing of this file was read"),
-        ("a: *b", "t.yaml:1: reference to unknown value|correct the YAML; nothing of this file was read"),
+        ("a: !secret b", "t.yaml:1: unsupported tag `!secret`|correct the YAML; no object of this file was read"),
+        ("a: *b", "t.yaml:1: reference to unknown value|correct the YAML; no object of this file was read"),
     ] {
         for strictness in [Strictness::Strict, Strictness::Lenient] {
             let errors = load_text("t.yaml", text, strictness).unwrap_err();

@@ -106,10 +106,10 @@ use crate::object::{Object, Position};
 pub struct Loaded {
     /// The objects, in the order of the inputs.
     pub objects: Vec<Object>,
-    /// Number of skipped objects per unsupported kind. The key is `apiVersion kind`, such as `storage.k8s.io/v1 StorageClass`.
+    /// Number of skipped objects per kind that is unsupported or not selected by [`Options`]. The key is `apiVersion kind`, such as
+    /// `apps/v1 Deployment`.
     pub skipped: BTreeMap<String, usize>,
-    /// Number of skipped objects per kind in [`Options::ignored`], with the same keys: they restrict traffic, and the user accepted that
-    /// loss.
+    /// Number of skipped objects per kind in [`Options::ignored`], with the same keys. These kinds restrict traffic.
     pub ignored: BTreeMap<String, usize>,
     /// Warnings about accepted input. In [`Strictness::Lenient`] also every fault, since none refuses the input.
     pub warnings: SourceErrors,

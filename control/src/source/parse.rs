@@ -22,7 +22,8 @@ pub(super) struct SyntaxError {
     pub(super) help: String,
 }
 
-/// Returns the objects of a text, in order, and the detected notation. The file name decides which parser's error is returned.
+/// Returns the objects of a text, in order, and its notation. If both parsers fail, the file name and the start of the text decide whose
+/// error is returned.
 pub(super) fn parse(file: &str, text: &str) -> Result<(Vec<Entry>, Syntax), SyntaxError> {
     let named_json = file.ends_with(".json");
     if !starts_like_json(text) {

@@ -178,7 +178,7 @@ impl Pools {
         }
         taken.iter().for_each(|address| families[usize::from(address.is_ipv6())] = true);
         if families == [false; 2] {
-            // The state has no addresses. It has IPv6 if a policy has a rule on an IPv6 block.
+            // The state has no addresses: assume IPv4, and IPv6 if a rule names an IPv6 block.
             families = [true, each_block(objects).any(|(_, _, block)| block.cidr.addr().is_ipv6())];
         }
         let blocks = match blocks {

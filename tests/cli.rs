@@ -302,7 +302,7 @@ fn kinds_that_restrict_traffic_and_are_not_enforced_are_an_error_unless_ignored(
     let note = compile(&["--ignore", "CiliumNetworkPolicy", "--ignore", "NetworkPolicy.crd.projectcalico.org"], 0);
     let ignored = "1 cilium.io/v2 CiliumNetworkPolicy, 1 crd.projectcalico.org/v1 NetworkPolicy";
     assert!(note.contains(&format!("ignored by --ignore although they restrict traffic: {ignored}")), "{note}");
-    assert!(compile(&["--ignore", "NetworkPolicy"], 2).contains("write whose it is"));
+    assert!(compile(&["--ignore", "NetworkPolicy"], 2).contains("add the group"));
 }
 
 #[test]

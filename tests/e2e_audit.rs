@@ -122,7 +122,7 @@ fn a_typo_in_the_annotation_enforces_and_is_told_with_its_line_and_the_remedy() 
     let _server = redis(&lab);
     assert!(!pong(&lab, "frontend") && pong(&lab, "backend"));
     let log = lab.log();
-    let told = log.lines().find(|line| line.contains("\"adit\" is not understood and means enforce"));
+    let told = log.lines().find(|line| line.contains("unknown value \"adit\", treated as enforce"));
     assert!(
         told.is_some_and(|line| line.contains("state.yaml:") && line.contains("NetworkPolicy default/only-backends")),
         "{log}"

@@ -310,7 +310,11 @@ fn a_namespace_whose_labels_cannot_be_read_is_refused_where_a_cluster_policy_ask
     let by_label = policy("p", "Admin", 0, rules)
         .replace("to: [{namespaces: {}}]", "to: [{namespaces: {matchLabels: {team: red}}}]");
     let error = load_text("t.yaml", &(by_label + faulty + POD), Strictness::Lenient).unwrap_err().to_string();
-    assert!(error.starts_with("t.yaml:1: ClusterNetworkPolicy p: whether it is about namespace \"x\""), "{error}");
+    assert!(
+        error
+            .starts_with("t.yaml:1: ClusterNetworkPolicy p: cannot tell whether the policy applies to namespace \"x\""),
+        "{error}"
+    );
     assert!(load_text("t.yaml", &(policy("p", "Admin", 0, rules) + faulty + POD), Strictness::Lenient).is_ok());
 }
 
@@ -321,6 +325,9 @@ fn a_node_that_cannot_be_read_is_refused_where_a_cluster_policy_denies_nodes() {
         policy("p", "Admin", 0, &format!("egress: [{{action: {action}, to: [{{nodes: {{}}}}]}}]")) + faulty + POD
     };
     let error = load_text("t.yaml", &text("Deny"), Strictness::Lenient).unwrap_err().to_string();
-    assert!(error.starts_with("t.yaml:1: ClusterNetworkPolicy p: whether it is about a node"), "{error}");
+    assert!(
+        error.starts_with("t.yaml:1: ClusterNetworkPolicy p: cannot tell whether the policy applies to a node"),
+        "{error}"
+    );
     assert!(load_text("t.yaml", &text("Accept"), Strictness::Lenient).is_ok());
 }

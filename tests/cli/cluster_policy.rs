@@ -100,7 +100,7 @@ fn a_pod_that_cannot_be_read_is_not_let_through_where_a_cluster_policy_denies_po
     let output = bulkhead(&args);
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{error}");
-    assert!(error.contains("ClusterNetworkPolicy tenants") && error.contains("mend the pod"), "{error}");
+    assert!(error.contains("ClusterNetworkPolicy tenants") && error.contains("correct the pod"), "{error}");
     // Where none denies pods, the pod alone is nobody.
     let path = scratch("faulty-pod-only.yaml", &faulty.replace("Deny", "Accept").replace("Pass", "Accept"));
     stdout(

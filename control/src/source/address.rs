@@ -1,4 +1,4 @@
-//! Addresses and blocks, as strictly as the API server takes them today for new objects.
+//! Parses addresses and blocks as strictly as current API servers do for new objects.
 
 use std::net::IpAddr;
 
@@ -6,7 +6,6 @@ use ipnet::IpNet;
 
 use super::error::quoted;
 
-/// What is wrong with an address, and the remedy.
 pub(super) struct AddressFault {
     pub(super) text: String,
     pub(super) help: String,
@@ -16,8 +15,8 @@ fn fault(text: String, help: impl Into<String>) -> AddressFault {
     AddressFault { text, help: help.into() }
 }
 
-/// An address. Leading zeros are refused: some parsers read `010` as eight (CVE-2021-29923). So are IPv4 addresses mapped
-/// into IPv6: they never appear on the wire as such, so a rule on one would match nothing or, unmapped, something else.
+/// Parses an address. Refuses leading zeros, because some parsers read `010` as octal 8 (CVE-2021-29923). Refuses IPv4-mapped IPv6
+/// addresses, because they never appear on the wire: a rule on one would match nothing or, unmapped, something else.
 pub(super) fn parse_address(text: &str) -> Result<IpAddr, AddressFault> {
     let address: IpAddr = text.parse().map_err(|_| {
         let help = if has_leading_zero(text) {
@@ -29,16 +28,14 @@ pub(super) fn parse_address(text: &str) -> Result<IpAddr, AddressFault> {
     })?;
     match address {
         IpAddr::V6(v6) => match v6.to_ipv4_mapped() {
-            Some(v4) => {
-                Err(fault(format!("{} is an IPv4 address mapped into IPv6", quoted(text)), format!("write {v4}")))
-            }
+            Some(v4) => Err(fault(format!("{} is an IPv4-mapped IPv6 address", quoted(text)), format!("write {v4}"))),
             None => Ok(address),
         },
         IpAddr::V4(_) => Ok(address),
     }
 }
 
-/// A block, its host bits cleared, and whether any were set.
+/// Parses a block. Returns it with cleared host bits, and whether any host bit was set.
 pub(super) fn parse_block(text: &str) -> Result<(IpNet, bool), AddressFault> {
     let Some((address, length)) = text.split_once('/') else {
         let help = match parse_address(text) {
@@ -68,7 +65,7 @@ pub(super) fn parse_block(text: &str) -> Result<(IpNet, bool), AddressFault> {
     Ok((block.trunc(), block.trunc() != block))
 }
 
-/// Whether an octet of what looks like an IPv4 address starts with a zero.
+/// Whether the text looks like an IPv4 address with a leading zero in an octet.
 fn has_leading_zero(text: &str) -> bool {
     let octets: Vec<_> = text.split('.').collect();
     octets.len() == 4

@@ -1,7 +1,7 @@
-//! Pods, namespaces and nodes: the few fields that policy needs.
+//! Reads the fields of pods, namespaces and nodes that policy needs.
 //!
-//! Unknown fields are passed over, for they vary with the version of Kubernetes and none of them can widen a policy. Most of
-//! these objects come from an API server, which has checked the rest.
+//! Unknown fields are ignored: they vary with the Kubernetes version, and none can widen a policy. Most of these objects come from an API
+//! server, which has validated the rest.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -24,26 +24,25 @@ use crate::object::{
     NAMESPACE_NAME_LABEL, Namespace, Node, Object, Pod, STATIC_POD_ANNOTATION, Timestamp, Uid,
 };
 
-/// Where Multus and other meta plugins tell the interfaces of a pod. Source: Network Plumbing Working Group, "Kubernetes
+/// The annotation in which Multus and other meta plugins list a pod's interfaces. Source: Network Plumbing Working Group, "Kubernetes
 /// Network Custom Resource Definition De-facto Standard".
 const NETWORK_STATUS: &str = "k8s.v1.cni.cncf.io/network-status";
 
-/// The taint of a node that the cluster's autoscaler is about to delete. Source: Kubernetes "Cluster Autoscaler", and the health check of
-/// kube-proxy, which fails then.
+/// The taint of a node that the cluster autoscaler is about to delete. kube-proxy's health check fails on such nodes.
+/// Source: Kubernetes "Cluster Autoscaler".
 const TO_BE_DELETED_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 
-/// The kinds of nodes and pods.
 pub(super) const NODE_KIND: &str = "Node";
 pub(super) const POD_KIND: &str = "Pod";
 
-/// The pod, none when anything of it is not understood.
+/// Returns the pod, or `None` if any part of it is faulty.
 pub(super) fn whole_pod(value: &Value) -> Option<Pod> {
     let mut findings = Findings::default();
     let pod = checked_pod(raw::typed(value, &FieldPath::default()).ok()?, &mut findings);
     pod.filter(|_| findings.problems.is_empty())
 }
 
-/// The pod, as far as it was understood; it may be used only when no problem was found.
+/// Returns the pod. If `findings` contains a problem, parts are missing and the pod must not be used. `None` without a valid name.
 pub(super) fn checked_pod(raw: raw::RawPod, findings: &mut Findings) -> Option<Pod> {
     let metadata = raw.metadata.map(|Mapping(metadata)| metadata).unwrap_or_default();
     let spec = raw.spec.map(|Mapping(spec)| spec).unwrap_or_default();
@@ -54,7 +53,7 @@ pub(super) fn checked_pod(raw: raw::RawPod, findings: &mut Findings) -> Option<P
     let name = object_name(metadata.name, metadata.namespace, &mut findings.problems);
     let mut ports = Ports::default();
     ports.add(&spec.containers, "containers", |_| true, findings);
-    // Init containers that run on beside the others ("sidecars") serve their ports for the life of the pod.
+    // Sidecars (init containers that always restart) serve their ports for the life of the pod.
     let runs_on = |container: &RawContainer| container.restart_policy.as_deref() == Some("Always");
     ports.add(&spec.init_containers, "initContainers", runs_on, findings);
     let host_network = spec.host_network.unwrap_or(false);
@@ -86,7 +85,7 @@ pub(super) fn checked_pod(raw: raw::RawPod, findings: &mut Findings) -> Option<P
     })
 }
 
-/// A namespace from its raw form. `None` if a part that decides policy could not be parsed; `findings` then holds the problem.
+/// Returns the namespace. `None` without a valid name or isolation. If `findings` contains a problem, the namespace must not be used.
 pub(super) fn checked_namespace(
     raw: raw::RawNamespace,
     value: &Value,
@@ -100,7 +99,7 @@ pub(super) fn checked_namespace(
     if let Some(given) = given.filter(|given| *given != name) {
         let path = FieldPath::of("metadata").key("labels").key(NAMESPACE_NAME_LABEL);
         let text = format!("label is {}, but the namespace is {}", quoted(&given), quoted(&name));
-        findings.problem(&path, text, "remove the label: every namespace has it, with its own name");
+        findings.problem(&path, text, "remove the label: every namespace has it, with its name as value");
     }
     let annotation = metadata.annotations.as_ref().and_then(|all| all.get(ISOLATION_ANNOTATION));
     let isolation =
@@ -113,8 +112,8 @@ pub(super) fn checked_namespace(
     Some(Object::Namespace(Namespace { name, labels, terminating, isolation, denied, enforcement }))
 }
 
-/// What the `extensions/v1beta1` annotation says to a model. To that of servers since 1.7 nothing, and who thinks otherwise has
-/// pods that are open.
+/// Returns the isolation that the `extensions/v1beta1` annotation sets. In [`Model::V1`] it has no effect, so an annotation that would
+/// isolate adds a warning: the author may believe that the pods are isolated.
 fn isolation_by(model: Model, annotation: &Value, findings: &mut Findings) -> Option<IngressIsolation> {
     if model == Model::V1beta1 {
         return isolation_of(annotation, findings);
@@ -122,13 +121,13 @@ fn isolation_by(model: Model, annotation: &Value, findings: &mut Findings) -> Op
     if isolation_of(annotation, &mut Findings::default()) != Some(IngressIsolation::ClusterDefault) {
         let path = FieldPath::of("metadata").key("annotations").key(ISOLATION_ANNOTATION);
         let help = "isolate its pods by a NetworkPolicy with `podSelector: {}` and no rules, and remove the annotation; \
-                    --policy-semantics v1beta1 reads both as in 2016";
-        findings.warning(&path, "the annotation isolates nothing: Kubernetes ignores it since 1.7", help);
+                    or use --policy-semantics v1beta1, the semantics of 2016";
+        findings.warning(&path, "the annotation has no effect: Kubernetes ignores it since 1.7", help);
     }
     Some(IngressIsolation::ClusterDefault)
 }
 
-/// What the `extensions/v1beta1` annotation says: `{"ingress": {"isolation": "DefaultDeny"}}`.
+/// Parses the `extensions/v1beta1` annotation, `{"ingress": {"isolation": "DefaultDeny"}}`. `None` and a problem if it is invalid.
 fn isolation_of(annotation: &Value, findings: &mut Findings) -> Option<IngressIsolation> {
     let path = FieldPath::of("metadata").key("annotations").key(ISOLATION_ANNOTATION);
     let parsed = annotation.as_str().and_then(|text| serde_json::from_str::<raw::RawIsolation>(text).ok());
@@ -138,30 +137,30 @@ fn isolation_of(annotation: &Value, findings: &mut Findings) -> Option<IngressIs
         Some(Some("DefaultDeny")) => Some(IngressIsolation::DefaultDeny),
         _ => {
             let help = r#"write {"ingress": {"isolation": "DefaultDeny"}}, or remove the annotation"#;
-            findings.problem(&path, "the annotation is not understood", help);
+            findings.problem(&path, "invalid annotation", help);
             None
         }
     }
 }
 
-/// What [`DENIED_ANNOTATION`] says. No policy depends on it, so what is not understood is worth a warning and no more; then
-/// senders are told nothing.
+/// Parses [`DENIED_ANNOTATION`]. An invalid value is only a warning, since no policy depends on it, and means [`Denied::Drop`]: senders of
+/// denied packets get no answer.
 fn denied_of(annotation: &Value, findings: &mut Findings) -> Denied {
     annotation.as_str().and_then(Denied::from_name).unwrap_or_else(|| {
         let path = FieldPath::of("metadata").key("annotations").key(DENIED_ANNOTATION);
-        findings.warning(&path, "the annotation is not understood and means drop", "write refuse or drop");
+        findings.warning(&path, "invalid annotation, treated as drop", "write refuse or drop");
         Denied::Drop
     })
 }
 
-/// The node, none when anything of it is not understood.
+/// Returns the node, or `None` if any part of it is faulty.
 pub(super) fn whole_node(value: &Value) -> Option<Node> {
     let mut findings = Findings::default();
     let node = checked_node(raw::typed(value, &FieldPath::default()).ok()?, &mut findings);
     node.filter(|_| findings.problems.is_empty())
 }
 
-/// The node, as far as it was understood; it may be used only when no problem was found.
+/// Returns the node. If `findings` contains a problem, parts are missing and the node must not be used. `None` without a valid name.
 pub(super) fn checked_node(raw: raw::RawNode, findings: &mut Findings) -> Option<Node> {
     let metadata = raw.metadata.map(|Mapping(metadata)| metadata).unwrap_or_default();
     let spec = raw.spec.map(|Mapping(spec)| spec).unwrap_or_default();
@@ -180,7 +179,7 @@ pub(super) fn checked_node(raw: raw::RawNode, findings: &mut Findings) -> Option
     Some(Node { name: name?.into(), labels: labels_of(metadata.labels), addresses, pod_cidrs, terminating })
 }
 
-/// The addresses of a node: the first one of a family is its primary one.
+/// Returns the addresses of a node: internal, external, then others. The first of each family is the primary address.
 fn node_addresses(status: &RawNodeStatus, findings: &mut Findings) -> Vec<IpAddr> {
     let (mut internal, mut external, mut rest) = (Vec::new(), Vec::new(), Vec::new());
     for (at, Mapping(entry)) in status.addresses.iter().flatten().enumerate() {
@@ -188,7 +187,7 @@ fn node_addresses(status: &RawNodeStatus, findings: &mut Findings) -> Vec<IpAddr
         match entry.kind.as_str() {
             "InternalIP" => internal.extend(address_of(&entry.address, &path, findings)),
             "ExternalIP" => external.extend(address_of(&entry.address, &path, findings)),
-            // The host name of a node without one.
+            // The `Hostname` of a node without a host name is an address.
             _ => rest.extend(parse_address(&entry.address)),
         }
     }
@@ -201,7 +200,7 @@ fn node_addresses(status: &RawNodeStatus, findings: &mut Findings) -> Vec<IpAddr
     addresses
 }
 
-/// What is no time says nothing: it is asked for only where two pods have one address.
+/// Parses a timestamp. `None` if it is missing or invalid: it only decides which of two pods owns a shared address.
 pub(super) fn timestamp(value: Option<&Value>) -> Option<Timestamp> {
     Timestamp::parse(value?.as_str()?)
 }
@@ -220,7 +219,7 @@ pub(super) fn address_of(text: &str, path: &FieldPath, findings: &mut Findings) 
     }
 }
 
-/// The addresses of a pod, at most one of each family.
+/// Returns the addresses of a pod, at most one per family.
 fn pod_addresses(status: &RawPodStatus, findings: &mut Findings) -> Vec<IpAddr> {
     let base = FieldPath::of("status");
     let many = status.pod_ips.iter().flatten().enumerate();
@@ -244,16 +243,16 @@ fn pod_addresses(status: &RawPodStatus, findings: &mut Findings) -> Vec<IpAddr> 
     addresses
 }
 
-/// The ports of containers that matter.
+/// The container ports that have a name or a host port.
 #[derive(Default)]
 struct Ports {
     named: Vec<ContainerPort>,
-    /// Those that have a port of the node.
+    /// Ports that are mapped to a port of the node.
     of_node: Vec<HostPort>,
 }
 
 impl Ports {
-    /// Adds those of these containers that serve them.
+    /// Adds the ports of `containers` that `serves` accepts. Checks all ports.
     fn add(
         &mut self,
         containers: &List<RawContainer>,
@@ -264,7 +263,7 @@ impl Ports {
         for (at, Mapping(container)) in containers.iter().flatten().enumerate() {
             for (port_at, Mapping(raw)) in container.ports.iter().flatten().enumerate() {
                 let name = raw.name.as_deref().filter(|name| !name.is_empty());
-                // 0 is what a program writes that has none.
+                // Programs write 0 for no host port.
                 let number = raw.host_port.filter(|&number| number != 0);
                 if name.is_none() && number.is_none() {
                     continue;
@@ -277,7 +276,7 @@ impl Ports {
                 let address = address.map(|text| address_of(text, &path.key("hostIP"), findings));
                 let (Some(transport), Some(port), true) = (transport, port, serves(container)) else { continue };
                 self.named.extend(name.map(|name| ContainerPort { name: name.into(), transport, port }));
-                // An address that is not understood is no address at all, and not every one.
+                // An invalid address means no host port. `None` would mean all addresses of the node.
                 if let (Some(Some(number)), None | Some(Some(_))) = (number, address) {
                     self.of_node.push(HostPort { address: address.flatten(), transport, number, port });
                 }
@@ -286,8 +285,8 @@ impl Ports {
     }
 }
 
-/// The MAC address of a pod's default interface. The annotation is free text of a third party: what does not parse is
-/// nothing, and no error, since policy does not depend on it.
+/// Returns the MAC address of a pod's default interface. `None` if the annotation does not contain a valid one. That is no error: the
+/// annotation is a third party's free text, and policy does not depend on it.
 fn mac_of(annotation: &str) -> Option<[u8; 6]> {
     #[derive(Deserialize)]
     struct Status {

@@ -1,15 +1,14 @@
-//! ClusterNetworkPolicy v1alpha2, AdminNetworkPolicy and BaselineAdminNetworkPolicy v1alpha1: the rules of the API, and those that its
-//! schema cannot express.
+//! Reads ClusterNetworkPolicy v1alpha2, AdminNetworkPolicy and BaselineAdminNetworkPolicy v1alpha1, with the checks of the API and those
+//! that its schema cannot express.
 //!
 //! ```text
-//!  metadata, tier, priority, subject --any fault--> refused: nobody knows for whom, or before whom, it speaks
-//!  each rule by itself --any fault--> refused; where faults are survived, Accept matches nothing and all others deny everything
+//!  metadata, tier, priority, subject --any fault--> input refused: the pods or the precedence of the policy are unknown
+//!  each rule --any fault--> strict: input refused; lenient: an Accept matches nothing, any other rule denies everything
 //! ```
-//! An object that went through a server of another version has lost the fields that this one did not know: a peer or a protocol
-//! without any field is the rest of one. So it is a fault and neither everybody nor nobody.
+//! An object that passed through an API server of another version has lost the fields unknown to that server. So a peer or protocol without
+//! any field is probably the rest of one. It is a fault, and means neither everything nor nothing.
 //!
-//! Source: `apis/v1alpha2` and `apis/v1alpha1` of kubernetes-sigs/network-policy-api, and its issue 252 for what stands for a
-//! rule that is not understood.
+//! Source: `apis/v1alpha2` and `apis/v1alpha1` of kubernetes-sigs/network-policy-api, and its issue 252 for the treatment of invalid rules.
 
 mod peers;
 mod ports;
@@ -38,16 +37,16 @@ use crate::object::{
 use crate::origin::Direction;
 use crate::selector::Selector;
 
-/// The group of all kinds.
+/// The API group of all cluster policies.
 const GROUP: &str = "policy.networking.k8s.io";
 
-/// The highest number of a priority.
+/// The highest priority number, and thus the lowest precedence.
 const MAX_PRIORITY: i64 = 1000;
 
-/// What a rule's name may have at most, in characters.
+/// Maximum length of a rule's name, in characters.
 const MAX_RULE_NAME: usize = 100;
 
-/// Reads an object of the group; none when it is of another group.
+/// Reads a cluster policy. `None` if the object belongs to another API group.
 pub(super) fn read(api_version: &str, kind: &str, value: &Value) -> Option<Read> {
     let (group, version) = api_version.split_once('/')?;
     if group != GROUP {
@@ -57,7 +56,7 @@ pub(super) fn read(api_version: &str, kind: &str, value: &Value) -> Option<Read>
     Some(match known {
         Some(kind) if Version::of(kind).name() == version => read_kind(kind, value),
         Some(known) => {
-            let text = format!("{kind} of {} is not read", quoted(api_version));
+            let text = format!("{kind} of {} is not supported", quoted(api_version));
             let help = format!("write `apiVersion: {GROUP}/{}`", Version::of(known).name());
             unreadable(kind, value, Problem::new(&FieldPath::of("apiVersion"), text, help))
         }
@@ -78,7 +77,7 @@ fn unreadable(kind: &str, value: &Value, problem: Problem) -> Read {
     Read { label: label_of(kind, value), key: None, outcome: Outcome::Unreadable, findings }
 }
 
-/// What to call an object, as far as its name is known.
+/// Returns the object's kind, and its name if that is readable, for messages.
 fn label_of(kind: &str, value: &Value) -> String {
     match value.pointer("/metadata/name").and_then(Value::as_str) {
         Some(name) => format!("{kind} {name}"),
@@ -102,25 +101,25 @@ fn read_kind(kind: ClusterPolicyKind, value: &Value) -> Read {
     Read { label: label_of(kind.name(), value), key, outcome, findings }
 }
 
-/// The object's name, checked.
+/// Returns the object's name. `None` and a problem if the name is missing or invalid, or if a namespace is set.
 fn policy_name(kind: ClusterPolicyKind, value: &Value, findings: &mut Findings) -> Option<Arc<str>> {
     let base = FieldPath::of("metadata");
     if value.pointer("/metadata/namespace").is_some_and(|namespace| !namespace.is_null() && namespace != "") {
         let text = format!("a {} has no namespace", kind.name());
-        findings.problem(&base.key("namespace"), text, "remove it: the policy is one of the whole cluster");
+        findings.problem(&base.key("namespace"), text, "remove it: the policy applies to the whole cluster");
         return None;
     }
     let text = value.pointer("/metadata/name").and_then(Value::as_str).map(str::to_owned);
     let name = plain_name(text, &mut findings.problems)?;
     if kind == ClusterPolicyKind::BaselineAdminNetworkPolicy && name != "default" {
-        let text = format!("a {} is called `default`, not {}", kind.name(), quoted(&name));
-        findings.problem(&base.key("name"), text, "name it `default`: a cluster has one");
+        let text = format!("a {} must be named `default`, not {}", kind.name(), quoted(&name));
+        findings.problem(&base.key("name"), text, "rename it to `default`: a cluster has only one");
         return None;
     }
     Some(name.into())
 }
 
-/// Reads one object.
+/// Reads one cluster policy.
 struct Reader<'a> {
     kind: ClusterPolicyKind,
     findings: &'a mut Findings,
@@ -131,15 +130,14 @@ impl Reader<'_> {
         Version::of(self.kind)
     }
 
-    /// A problem with a field that this kind or version does not have.
+    /// Adds a problem about a field that this kind or version does not have. `instead` is the remedy; empty means to remove the field.
     fn unknown(&mut self, path: &FieldPath, field: &str, instead: &str) {
         let help = if instead.is_empty() { "remove it".to_owned() } else { instead.to_owned() };
         let text = format!("unknown field `{field}` in a {}", self.kind.name());
         self.findings.problem(&path.key(field), text, help);
     }
 
-    /// The policy, with what stands for those of its rules that are not understood. None when it cannot be told whom it is about or
-    /// when it is asked.
+    /// Returns the policy. `closed` replaces each invalid rule. `None` if the spec's shape, tier, priority or subject is invalid.
     fn policy(&mut self, name: Arc<str>, value: &Value) -> Option<ClusterPolicy> {
         let base = FieldPath::of("spec");
         let object = match typed::<raw::RawObject>(value, &FieldPath::default()) {
@@ -178,7 +176,7 @@ impl Reader<'_> {
         match (of_kind, spec.tier.as_deref()) {
             (Some(tier), None) => Some(tier),
             (Some(_), Some(_)) => {
-                self.unknown(base, "tier", "remove it: the kind says the tier");
+                self.unknown(base, "tier", "remove it: the kind determines the tier");
                 None
             }
             (None, Some("Admin")) => Some(Tier::Admin),
@@ -200,11 +198,11 @@ impl Reader<'_> {
 
     fn priority(&mut self, spec: &RawSpec, base: &FieldPath) -> Option<u16> {
         let path = base.key("priority");
-        let help = format!("write a number from 0, which is asked first, to {MAX_PRIORITY}");
+        let help = format!("write a number from 0 (evaluated first) to {MAX_PRIORITY}");
         match (self.kind, spec.priority) {
             (ClusterPolicyKind::BaselineAdminNetworkPolicy, None) => Some(u16::MAX),
             (ClusterPolicyKind::BaselineAdminNetworkPolicy, Some(_)) => {
-                self.unknown(base, "priority", "remove it: a cluster has one such policy");
+                self.unknown(base, "priority", "remove it: a cluster has only one such policy");
                 None
             }
             (_, None) => {
@@ -214,7 +212,7 @@ impl Reader<'_> {
             (_, Some(priority)) => {
                 let valid = u16::try_from(priority).ok().filter(|_| priority <= MAX_PRIORITY);
                 if valid.is_none() {
-                    self.findings.problem(&path, format!("priority {priority} does not exist"), help);
+                    self.findings.problem(&path, format!("invalid priority {priority}"), help);
                 }
                 valid
             }
@@ -240,15 +238,15 @@ impl Reader<'_> {
                 let pods = self.pods(pods, &base.key("pods"));
                 pods.filter(|_| self.findings.problems.len() == before)
             }
-            (None, None) => self.fail(Problem::new(base, "the subject names nobody", HELP)),
+            (None, None) => self.fail(Problem::new(base, "the subject is empty", HELP)),
             (Some(_), Some(_)) => {
-                let text = "`namespaces` and `pods` stand together";
+                let text = "`namespaces` and `pods` cannot be combined";
                 self.fail(Problem::new(base, text, "write one of them; `pods` takes a `namespaceSelector` too"))
             }
         }
     }
 
-    /// Pods by the labels of their namespaces and their own.
+    /// Returns the pods selected by the labels of their namespaces and their own.
     fn pods(&mut self, raw: &RawPods, base: &FieldPath) -> Option<PodPeer> {
         let required = |selector: &Part<super::raw::RawSelector>| selector.is_none();
         if required(&raw.pod_selector) {
@@ -276,8 +274,8 @@ impl Reader<'_> {
         if count > most {
             self.findings.problem(
                 path,
-                format!("{count} {what}; there may be {most}"),
-                "divide them over several policies or rules",
+                format!("{count} {what}: the maximum is {most}"),
+                "split them into several policies or rules",
             );
         }
     }
@@ -291,7 +289,7 @@ impl Reader<'_> {
         rule.filter(|_| self.findings.problems.len() == before).unwrap_or_else(|| self.closed(value))
     }
 
-    /// What stands for a rule that is not understood: an Accept of nothing, or a Deny of everything.
+    /// Returns the replacement for an invalid rule: an Accept that matches nothing, or a Deny that matches everything.
     fn closed(&self, value: &Value) -> ClusterRule {
         let accepts = value.get("action").and_then(Value::as_str).and_then(|text| self.action_of(text));
         let name = value.get("name").and_then(Value::as_str).filter(|name| is_rule_name(name)).map(Arc::from);
@@ -334,8 +332,9 @@ impl Reader<'_> {
         let named = ports.as_ref().is_some_and(|ports| ports::name_some(ports));
         let lists = own.iter().flatten().any(|Mapping(peer)| peer.names_no_pods());
         if named && lists {
-            let text = "a named port stands with networks, nodes or domain names, which have no named ports";
-            self.findings.problem(base, text, "write two rules, the port by its number in the one with these peers");
+            let text =
+                "a named port cannot be combined with networks, nodes or domain names, which have no named ports";
+            self.findings.problem(base, text, "write two rules; in the one with these peers, write the port's number");
         }
         let name = raw.name.as_deref().filter(|name| !name.is_empty()).map(Arc::from);
         Some(ClusterRule { name, action: action?, traffic: PolicyRule { peers: Some(peers), ports } })

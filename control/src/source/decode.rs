@@ -1,4 +1,4 @@
-//! Which kind of object a value is, and whose turn it is to read it.
+//! Determines the kind of a value and calls that kind's reader.
 
 use serde_json::{Map, Value};
 
@@ -14,44 +14,44 @@ use super::service;
 use super::template::{self, WorkloadRead};
 use crate::object::{ISOLATION_ANNOTATION, PolicyVersion};
 
-/// The apiVersion of the NetworkPolicy that is read.
+/// The supported apiVersion of NetworkPolicy.
 pub(super) const POLICY_API: &str = "networking.k8s.io/v1";
-/// The NetworkPolicy of the time when namespaces isolated and policies only allowed.
+/// The apiVersion of NetworkPolicy from 2016, when namespaces isolated and policies only allowed.
 const BETA_POLICY_API: &str = "extensions/v1beta1";
 const POLICY_KIND: &str = "NetworkPolicy";
 const POLICY_GROUP: &str = "networking.k8s.io";
-/// What only the spec of a NetworkPolicy has.
+/// Fields that occur only in the spec of a NetworkPolicy.
 const POLICY_FIELDS: [&str; 3] = ["podSelector", "policyTypes", "egress"];
 
-/// How far a group may be from that of NetworkPolicy and still be a typo of it, in letters. Other products have a
-/// NetworkPolicy of their own, but none in a group that is as near.
+/// Maximum edit distance, in letters, at which a group counts as a typo of [`POLICY_GROUP`]. Other products define their own NetworkPolicy,
+/// but in groups with a greater distance.
 const GROUP_TYPO: usize = 4;
 
-/// What became of a value.
+/// The result of decoding a value.
 pub(super) enum Decoded {
-    /// An object of a kind that is not read.
+    /// An object of an unsupported kind, which is only counted.
     Skipped {
         /// `apps/v1`.
         api_version: String,
         /// `Deployment`.
         kind: String,
     },
-    /// A document or list of which it is not known which objects it holds.
+    /// A document or list whose objects cannot be determined.
     Unreadable(Problem),
-    /// An object of a kind that is read.
+    /// An object of a supported kind.
     Read(Box<Read>),
     /// An object with a pod template.
     Workload(Box<WorkloadRead>),
-    /// One that means another thing to the model of 2016.
+    /// An object whose meaning depends on [`Semantics`](super::Semantics).
     BySemantics {
-        /// As servers since 1.7 have it.
+        /// The meaning in API servers since Kubernetes 1.7.
         v1: Box<Read>,
-        /// As it was meant in 2016.
+        /// The meaning of 2016.
         v1beta1: Box<Read>,
     },
 }
 
-/// What the items of a typed list (`PodList`) do not repeat.
+/// The apiVersion and kind of the items of a typed list such as `PodList`, which the items need not repeat.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Inherited(Option<(String, String)>);
 
@@ -60,7 +60,7 @@ impl Inherited {
         Self(Some((api_version.to_owned(), kind.to_owned())))
     }
 
-    /// Adds what the value does not say itself.
+    /// Adds apiVersion and kind to `value` if they are missing there.
     pub(super) fn fill(&self, value: &mut Value) {
         let (Some((api_version, kind)), Some(fields)) = (&self.0, value.as_object_mut()) else { return };
         for (key, text) in [("apiVersion", api_version), ("kind", kind)] {
@@ -69,10 +69,10 @@ impl Inherited {
     }
 }
 
-/// The value's apiVersion and kind.
+/// Returns the apiVersion and kind of an object.
 pub(super) fn identity(fields: &Map<String, Value>) -> Result<(&str, &str), Problem> {
     let text = |key: &str, example: &str| {
-        let help = format!("write `{key}: {example}` or whatever it is; without it this may be a policy");
+        let help = format!("write `{key}: {example}` or the correct value; without it, this could be a policy");
         match fields.get(key) {
             Some(Value::String(text)) if !text.is_empty() => Ok(text.as_str()),
             Some(_) => Err(Problem::new(&FieldPath::of(key), format!("`{key}` is not a name"), help)),
@@ -82,7 +82,7 @@ pub(super) fn identity(fields: &Map<String, Value>) -> Result<(&str, &str), Prob
     Ok((text("apiVersion", POLICY_API)?, text("kind", POLICY_KIND)?))
 }
 
-/// Reads an object, by both models where they differ.
+/// Reads an object, with both [`Model`]s if they may differ.
 pub(super) fn decode(mut value: Value, inherited: &Inherited) -> Decoded {
     inherited.fill(&mut value);
     match decode_by(&value, Model::V1) {
@@ -94,10 +94,10 @@ pub(super) fn decode(mut value: Value, inherited: &Inherited) -> Decoded {
     }
 }
 
-/// Whether the object may mean another thing to the model of 2016.
+/// Whether the object may have another meaning in [`Model::V1beta1`].
 fn is_of_2016(value: &Value) -> bool {
     let annotations = value.pointer("/metadata/annotations");
-    // What cannot be read may isolate.
+    // Unreadable annotations may isolate.
     value.get("apiVersion").is_some_and(|version| version == BETA_POLICY_API)
         || annotations.is_some_and(|all| {
             !all.is_null() && all.as_object().is_none_or(|all| all.contains_key(ISOLATION_ANNOTATION))
@@ -137,20 +137,20 @@ fn decode_by(value: &Value, model: Model) -> Decoded {
     Decoded::Read(Box::new(read))
 }
 
-/// What is wrong with an object that was meant as a NetworkPolicy, but does not say so as it must: an older apiVersion, or
-/// a typo. Passed over it would protect nothing.
+/// Returns the problem of an object that is probably meant as a NetworkPolicy, but has an older apiVersion or a typo. `None` for other
+/// objects. Skipping such an object would silently protect nothing.
 fn meant_as_policy(api_version: &str, kind: &str) -> Option<Problem> {
     let group = api_version.split('/').next().unwrap_or_default();
     let near_group = names::nearest(group, [POLICY_GROUP]).is_some()
         && strsim::osa_distance(&group.to_lowercase(), POLICY_GROUP) <= GROUP_TYPO;
-    // Groups without a dot are Kubernetes' own: nobody else's policies are there.
+    // Groups without a dot belong to Kubernetes. Other products do not define policies there.
     let own_group = near_group || !group.contains('.');
     let near_kind = strsim::osa_distance(&kind.to_lowercase(), &POLICY_KIND.to_lowercase()) <= 3;
     if !(own_group && near_kind && kind.len() <= POLICY_KIND.len() + 3) {
         return None;
     }
     Some(if kind == POLICY_KIND {
-        let text = format!("NetworkPolicy of {} is not read", quoted(api_version));
+        let text = format!("NetworkPolicy of {} is not supported", quoted(api_version));
         Problem::new(&FieldPath::of("apiVersion"), text, format!("write `apiVersion: {POLICY_API}`"))
     } else {
         let text = format!("unknown kind {}", quoted(kind));
@@ -158,8 +158,8 @@ fn meant_as_policy(api_version: &str, kind: &str) -> Option<Problem> {
     })
 }
 
-/// What stands for an object that does not say what it is: a policy if it is like one, and a namespace if it has the annotation
-/// that isolates.
+/// Reads an object without a usable kind or apiVersion: as a policy if it has a policy's fields, as a namespace if it has the isolation
+/// annotation.
 fn unidentified(value: &Value, problem: Problem, model: Model) -> Read {
     let text = |key: &str| value.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
     let is_policy = match (text("apiVersion"), text("kind")) {

@@ -1,4 +1,4 @@
-//! Documents, and the items of lists.
+//! Splits documents and (possibly nested) lists into objects, and decodes list items while they are parsed.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -12,12 +12,12 @@ use super::error::{Problem, quoted};
 use super::path::FieldPath;
 use super::tree::{Element, Entry, GIVEN_TWICE, Tree, insert_once, scalars};
 
-/// The lists whose items are read, whatever their apiVersion. They must have items and nothing unknown: one with `item:`
-/// would else be empty without a word.
+/// Lists that are read with any apiVersion. They need `items` and may have no unknown field: with the typo `item:`, such a list would
+/// otherwise silently hold no objects.
 const MUST_BE_LISTS: [&str; 7] =
     ["List", "NamespaceList", "PodList", "NodeList", "NetworkPolicyList", "ServiceList", "EndpointSliceList"];
 
-/// A document of which the elements of `items` are decoded already where they tell their own kind.
+/// A parsed document. Elements of `items` that name their own kind are already decoded.
 pub(super) struct Document<L> {
     fields: Option<Map<String, Value>>,
     items: Option<Items<L>>,
@@ -31,7 +31,7 @@ enum Items<L> {
 
 enum Item {
     Decoded(Decoded),
-    /// It lacks its kind, or is a list of its own: what to do with it depends on the list that it is in.
+    /// An item without a kind, or a nested list. How to read it depends on the enclosing list.
     Undecoded(Value),
 }
 
@@ -118,7 +118,7 @@ impl<'de, L: Element> Visitor<'de> for ItemsVisitor<L> {
 }
 
 impl<L> Document<L> {
-    /// Adds the document's objects to the entries. `item_lines` are the lines of its items where the parser told none.
+    /// Adds the document's objects to `entries`. `item_lines` holds the lines of the items for parsers that do not report them.
     pub(super) fn finish(self, document: usize, line: usize, item_lines: &[usize], entries: &mut Vec<Entry>) {
         let mut add = |line, path, decoded| entries.push(Entry { document, line, path, decoded });
         let root = FieldPath::default();
@@ -148,7 +148,7 @@ impl<L> Document<L> {
             }
             (Some(_), _) => {}
             (None, items) => {
-                // The key matters to kinds that are strict about what they hold; its value does not.
+                // The value is gone. The key alone matters, to kinds that refuse unknown fields.
                 if items.is_some() {
                     fields.insert("items".to_owned(), Value::Null);
                 }
@@ -158,7 +158,7 @@ impl<L> Document<L> {
     }
 }
 
-/// Adds the object, or the objects of the list, that an item is. The parsers bound how deep lists nest.
+/// Adds the object of an item, or the objects of a nested list. The parsers bound the depth of nesting.
 fn expand(
     mut value: Value,
     inherited: &Inherited,
@@ -182,7 +182,7 @@ fn expand(
     }
 }
 
-/// What the items inherit when the object is a list; none when it is not one. `items_are_list` is none without `items`.
+/// Returns what the items inherit, or `None` if the object is not a list. `items_are_list` is `None` if the object has no `items`.
 fn list_kind(fields: &Map<String, Value>, items_are_list: Option<bool>) -> Result<Option<Inherited>, Problem> {
     let root = FieldPath::default();
     let (api_version, kind) = identity(fields)?;
@@ -201,7 +201,7 @@ fn list_kind(fields: &Map<String, Value>, items_are_list: Option<bool>) -> Resul
         }
     }
     Ok(match item_kind {
-        // Without items it is an object of a kind whose name ends as that of a list does.
+        // The object is not a list: a kind whose name ends in `List`.
         _ if items_are_list.is_none() => None,
         "" => Some(Inherited::default()),
         kind => Some(Inherited::new(api_version, kind)),

@@ -1,4 +1,4 @@
-//! The annotation that says whether a policy is enforced.
+//! Reads the annotation that sets whether a policy is enforced.
 
 use serde_json::Value;
 
@@ -7,13 +7,13 @@ use super::names;
 use super::path::FieldPath;
 use crate::object::{DENIED_ANNOTATION, ENFORCEMENT_ANNOTATION, Enforcement};
 
-/// What the keys of this program's annotations begin with.
+/// The prefix of Bulkhead's annotation keys.
 const OWN: &str = "bulkhead.dev/";
 
-/// What [`ENFORCEMENT_ANNOTATION`] of an object says; none where the object has no such annotation.
+/// Returns the value of [`ENFORCEMENT_ANNOTATION`], or `None` if the object has no such annotation.
 ///
-/// A value that is not understood enforces, so that a typo never opens anything. It is worth a warning and no fault: the object means
-/// what its spec says.
+/// An invalid value means [`Enforcement::Enforce`], so that a typo opens nothing. It is a warning, not a fault, because the object's spec
+/// is valid.
 pub(super) fn of(object: &Value, findings: &mut Findings) -> Option<Enforcement> {
     let annotations = object.pointer("/metadata/annotations")?.as_object()?;
     let is_unknown =
@@ -22,7 +22,7 @@ pub(super) fn of(object: &Value, findings: &mut Findings) -> Option<Enforcement>
         if names::nearest(key, [ENFORCEMENT_ANNOTATION]).is_some() {
             let path = FieldPath::of("metadata").key("annotations").key(key);
             let help = format!("did you mean `{ENFORCEMENT_ANNOTATION}`?");
-            findings.warning(&path, "the annotation is not known and changes nothing", help);
+            findings.warning(&path, "unknown annotation, which has no effect", help);
         }
     }
     let annotation = annotations.get(ENFORCEMENT_ANNOTATION)?;
@@ -35,7 +35,7 @@ pub(super) fn of(object: &Value, findings: &mut Findings) -> Option<Enforcement>
             Some(word) => format!("did you mean `{word}`?"),
             None => "write audit or enforce".to_owned(),
         };
-        findings.warning(&path, format!("{} is not understood and means enforce", quoted(&text)), help);
+        findings.warning(&path, format!("unknown value {}, treated as enforce", quoted(&text)), help);
         Enforcement::Enforce
     }))
 }

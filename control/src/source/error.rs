@@ -1,4 +1,4 @@
-//! What is wrong with an input, and where.
+//! Errors and warnings about input, with their places.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -6,34 +6,34 @@ use std::sync::Arc;
 
 use super::path::FieldPath;
 
-/// How many errors, and how many warnings, are kept in full; of the rest only the number is kept. More than a screen
-/// of them helps nobody, and a hostile file must not fill the memory with messages.
+/// Number of errors, and of warnings, kept in full. Beyond it, [`SourceErrors`] only counts: more than a screen of messages helps no
+/// reader, and a hostile file must not fill the memory with messages.
 pub const MAX_SHOWN: usize = 50;
 
-/// The longest piece of input that a message repeats, in characters: enough for every valid name but the longest.
+/// Maximum length of quoted input in a message, in characters. All but the longest valid names fit.
 const MAX_QUOTED: usize = 120;
 
-/// One thing that is wrong (or, among warnings, odd) in an input.
+/// One error or warning about an input.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct SourceError {
     /// The file as the user named it, `-` for standard input.
     pub file: Arc<str>,
-    /// The document's number in the file, from 1, empty documents not counted; 0 when the file as a whole is meant.
+    /// The document's number in the file, from 1, not counting empty documents. 0 if the message is about the whole file.
     pub document: usize,
-    /// The line, from 1; none when the file as a whole is meant.
+    /// The line, from 1. `None` if the message is about the whole file.
     pub line: Option<usize>,
-    /// The object's kind, namespace and name as far as they are known: `NetworkPolicy default/web`.
+    /// The object's kind, namespace and name, such as `NetworkPolicy default/web`, without the parts that could not be read.
     pub object: Option<String>,
-    /// The field in the object, such as `spec.ingress[0].from`; empty when the object as a whole is meant.
+    /// The field in the object, such as `spec.ingress[0].from`. Empty if the message is about the whole object.
     pub path: String,
-    /// What is wrong.
+    /// The problem.
     pub problem: String,
-    /// What to do about it.
+    /// The remedy.
     pub help: String,
 }
 
 impl fmt::Display for SourceError {
-    /// Two lines: place and problem, then the remedy. Control characters of the input are escaped.
+    /// Writes two lines: place and problem, then the remedy. Control characters of the input are escaped.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&printable(&self.file))?;
         if let Some(line) = self.line {
@@ -49,7 +49,7 @@ impl fmt::Display for SourceError {
     }
 }
 
-/// A list of errors or warnings that stops growing: the first [`MAX_SHOWN`], and how many there were.
+/// A bounded list of errors or warnings: the first [`MAX_SHOWN`] messages and the total number.
 #[derive(Clone, Debug, Default, PartialEq, Eq, thiserror::Error)]
 pub struct SourceErrors {
     shown: Vec<SourceError>,
@@ -57,17 +57,17 @@ pub struct SourceErrors {
 }
 
 impl SourceErrors {
-    /// Those that were kept, in the order of the input.
+    /// Returns the kept messages, in the order of the input.
     pub fn shown(&self) -> &[SourceError] {
         &self.shown
     }
 
-    /// How many there were.
+    /// Returns the number of messages, including those not kept.
     pub fn total(&self) -> usize {
         self.total
     }
 
-    /// Whether there were none.
+    /// Whether no message was added.
     pub fn is_empty(&self) -> bool {
         self.total == 0
     }
@@ -76,7 +76,7 @@ impl SourceErrors {
         self.shown.len() < MAX_SHOWN
     }
 
-    /// Adds one; its index where it was kept.
+    /// Adds a message. Returns its index in [`SourceErrors::shown`], or `None` if it was only counted.
     pub(super) fn push(&mut self, error: SourceError) -> Option<usize> {
         self.total += 1;
         self.has_room().then(|| {
@@ -89,7 +89,7 @@ impl SourceErrors {
         self.shown[index].line = Some(line);
     }
 
-    /// Counts one that is not kept.
+    /// Counts a message without keeping it.
     pub(super) fn count(&mut self) {
         self.total += 1;
     }
@@ -118,7 +118,7 @@ impl fmt::Display for SourceErrors {
     }
 }
 
-/// Something wrong in an object, before it is known where the object lies.
+/// A problem in an object whose place is not known yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Problem {
     pub(super) path: FieldPath,
@@ -133,7 +133,7 @@ impl Problem {
 }
 
 impl fmt::Display for Problem {
-    /// One line without the remedy, for [`crate::object::Policy::fault`].
+    /// Writes one line without the remedy, for [`crate::object::Policy::fault`].
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = self.path.to_string();
         if !path.is_empty() {
@@ -143,14 +143,14 @@ impl fmt::Display for Problem {
     }
 }
 
-/// The problems and the oddities that were found in one object.
+/// The problems and warnings found in one object.
 #[derive(Default)]
 pub(super) struct Findings {
     pub(super) problems: Vec<Problem>,
     pub(super) warnings: Vec<Problem>,
-    /// Rules of a direction that the policy does not concern; among the warnings as well.
+    /// Rules for a direction that `policyTypes` does not list. `warnings` contains them too.
     pub(super) idle_rules: Vec<Problem>,
-    /// Lists that are written and empty, so that they mean everybody, or every port.
+    /// Empty lists of peers or ports, which allow every peer or port.
     pub(super) empty_lists: Vec<Problem>,
 }
 
@@ -173,7 +173,7 @@ impl Findings {
     }
 }
 
-/// A piece of input between quotes, cut when it is long.
+/// Quotes a piece of input. Cuts it after [`MAX_QUOTED`] characters.
 pub(super) fn quoted(text: &str) -> String {
     match text.char_indices().nth(MAX_QUOTED) {
         None => format!("\"{text}\""),
@@ -181,7 +181,7 @@ pub(super) fn quoted(text: &str) -> String {
     }
 }
 
-/// The text with everything escaped that could move a terminal's cursor, colour it, or reorder what is read.
+/// Escapes characters that could move a terminal's cursor, change its colour or reorder the visible text.
 pub(super) fn printable(text: &str) -> Cow<'_, str> {
     let harmful = |c: char| {
         c.is_control()

@@ -1,7 +1,7 @@
-//! What stands for an object that was not understood, where faults are survived.
+//! Builds stand-ins for faulty objects in lenient mode.
 //!
-//! **Invariant.** With the stand-in no more is allowed than with any object that could have been meant. Where no such
-//! stand-in can be written down the object is left out ([`Outcome::Nothing`]): a fault stays with the object that has it.
+//! **Invariant.** A stand-in allows no more than any possible meaning of the faulty object. If no such stand-in exists, the object is left
+//! out ([`Outcome::Nothing`]). A fault never affects other objects.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,9 +23,8 @@ use crate::object::{
 };
 use crate::selector::{Condition, Requirement, Selector};
 
-/// Stands for a faulty namespace: what is known of every namespace of that name, isolated if the object may say so to
-/// the model of 2016.
-/// What no namespace can be called is nobody's namespace.
+/// Returns the stand-in for a faulty namespace. It has only the label with its name, and is isolated if the object may isolate it in
+/// [`Model::V1beta1`]. [`Outcome::Nothing`] if the name is not a valid namespace name.
 pub(super) fn namespace(value: &Value, model: Model) -> Outcome {
     let text = |pointer| value.pointer(pointer).and_then(Value::as_str);
     let name = value.pointer("/metadata/name").and_then(metadata::scalar);
@@ -44,12 +43,12 @@ pub(super) fn namespace(value: &Value, model: Model) -> Outcome {
 fn named(name: Arc<str>, terminating: bool, isolates: bool) -> Namespace {
     let labels = Labels::from([(NAMESPACE_NAME_LABEL.into(), Arc::clone(&name))]);
     let isolation = if isolates { IngressIsolation::DefaultDeny } else { IngressIsolation::ClusterDefault };
-    // Nothing is told where it is not known whether it may be, and nothing is left unenforced.
+    // Both annotations are unknown: send no answer to denied senders, and enforce everything.
     let (denied, enforcement) = (Some(Denied::Drop), Some(Enforcement::Enforce));
     Namespace { name, labels, terminating, isolation, denied, enforcement }
 }
 
-/// Stands for two different namespaces of one name.
+/// Returns a stand-in for two different namespaces with one name.
 pub(super) fn either_namespace(one: &Namespace, other: &Namespace) -> Namespace {
     let isolates = [one, other].into_iter().any(|namespace| namespace.isolation == IngressIsolation::DefaultDeny);
     let stands_for_both = named(Arc::clone(&one.name), one.terminating || other.terminating, isolates);
@@ -59,9 +58,9 @@ pub(super) fn either_namespace(one: &Namespace, other: &Namespace) -> Namespace 
     Namespace { denied, enforcement, ..stands_for_both }
 }
 
-/// Takes the namespaces whose labels are not known out of what the policy's peers select by label: a selector that says
-/// which labels must not be there would select them. As [`Selector::matches_unknown_namespace`], but that is for
-/// namespaces without an object, and these need one for their isolation.
+/// Excludes `unknown`, the namespaces with unknown labels, from the label selectors of the policy's peers. Otherwise a selector that
+/// requires the absence of a label would match them. [`Selector::matches_unknown_namespace`] does the same for namespaces without an
+/// object, but these need an object for their isolation.
 pub fn exclude_namespaces(policy: &mut Policy, unknown: &BTreeSet<Arc<str>>) {
     if unknown.is_empty() {
         return;
@@ -78,9 +77,9 @@ pub fn exclude_namespaces(policy: &mut Policy, unknown: &BTreeSet<Arc<str>>) {
     }
 }
 
-/// Stands for a faulty pod: the pod without its bad ports, which only serve to be allowed by name, and without annotations,
-/// of which policy needs none. Of a pod of which more is not understood nobody can say what binds it: it is left out. At its own
-/// node its interface is then nobody's, so nothing passes there, and no policy allows it anything by its labels.
+/// Returns the stand-in for a faulty pod: the pod without its invalid ports, which only serve named ports in rules, and without unreadable
+/// annotations, which policy does not need. With any other fault the pod is left out, because the policies that select it are unknown. On
+/// its own node, its interface then belongs to no pod and passes no traffic, and no rule allows its traffic by labels.
 pub(super) fn pod(value: &Value) -> Outcome {
     let mut rest = value.clone();
     for key in ["containers", "initContainers"] {
@@ -124,8 +123,8 @@ fn is_valid_port(port: &Value) -> bool {
         && port.host_ip.is_none_or(|text| text.is_empty() || parse_address(&text).is_ok())
 }
 
-/// Stands for a faulty node: its name, and the addresses and blocks that can be read. Its other pods are reached by them, and its
-/// own traffic passes by them.
+/// Returns the stand-in for a faulty node: its name and its readable addresses and blocks. Routes to the node's pods and the treatment of
+/// the node's own traffic depend on them.
 pub(super) fn node(value: &Value) -> Outcome {
     let text = |pointer| value.pointer(pointer).and_then(Value::as_str);
     let Some(name) = text("/metadata/name").filter(|name| names::is_dns_subdomain(name)) else {
@@ -147,8 +146,8 @@ pub(super) fn node(value: &Value) -> Outcome {
     whole_node(&rest).map_or(Outcome::Nothing, |node| Outcome::Closed(Object::Node(node)))
 }
 
-/// Stands for two pods of one name, of which at most the ports differ (and what policy does not need): only the ports of
-/// both count. None when they differ in more.
+/// Returns the stand-in for two pods with one name that differ only in ports and in properties that policy does not need. It has the ports
+/// common to both. `None` if the pods differ in more.
 pub(super) fn either_pod(one: &Pod, other: &Pod) -> Option<Pod> {
     let ports = one.ports.iter().filter(|port| other.ports.contains(port)).cloned().collect();
     let host_ports: Vec<_> = one.host_ports.iter().filter(|port| other.host_ports.contains(port)).copied().collect();

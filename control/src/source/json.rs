@@ -1,27 +1,27 @@
-//! The places of JSON values: `serde_json` tells the line of an error only, so this walks over text that it has accepted.
+//! Finds the lines of JSON values in text that `serde_json` has accepted: `serde_json` reports lines only for errors.
 
 use std::borrow::Cow;
 
-/// What a text consists of, for both notations.
+/// A token of YAML or JSON text.
 #[derive(Debug)]
 pub(super) enum Token<'a> {
     Open(Shape),
     Close,
     Scalar {
         text: Cow<'a, str>,
-        /// Whether it would, as a whole document, be an empty one.
+        /// Whether the scalar is null. A document that holds only this scalar is empty and is not counted.
         null: bool,
     },
 }
 
-/// What a token opens.
+/// The kind of collection that a token opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
     Mapping,
     Sequence,
 }
 
-/// The tokens of JSON text, with their lines. On text that is no JSON the tokens mean nothing, but they end.
+/// Iterates over the tokens of JSON text, with their lines from 1. For invalid JSON the tokens are meaningless, but the iterator ends.
 pub(super) struct JsonTokens<'a> {
     text: &'a str,
     at: usize,
@@ -33,7 +33,7 @@ impl<'a> JsonTokens<'a> {
         Self { text, at: 0, line: 1 }
     }
 
-    /// The end of the string that starts at `start`, behind its closing quote.
+    /// Returns the offset behind the closing quote of the string that starts at `start`.
     fn string_end(&self, start: usize) -> usize {
         let bytes = self.text.as_bytes();
         let mut at = start + 1;
@@ -91,18 +91,18 @@ fn unescaped(raw: &str) -> Cow<'_, str> {
     }
 }
 
-/// The line of a document, and the lines of the elements of its `items`.
+/// The line of a document and of each element of its `items`.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Outline {
     pub(super) line: usize,
     pub(super) items: Vec<usize>,
 }
 
-/// The outlines of all documents that are not `null`.
+/// Returns the outlines of all documents that are not `null`.
 pub(super) fn outlines(text: &str) -> Vec<Outline> {
     let mut outlines: Vec<Outline> = Vec::new();
     let mut depth = 0_usize;
-    // In the outer mapping: whether a key comes next, and whether the last key was `items`.
+    // State in the outer mapping: whether the next token is a key, and whether the last key was `items`.
     let (mut key_next, mut in_items) = (false, false);
     for (token, line) in JsonTokens::new(text) {
         if matches!(token, Token::Close) {

@@ -27,7 +27,8 @@ pub(super) fn node(value: &Value) -> Read {
     read(NODE_KIND, false, value, |raw, findings| checked_node(raw, findings).map(Object::Node), fallback::node)
 }
 
-/// Reads an object of one kind: its shape, then what `build` makes of it, or `fallback` where there is a fault.
+/// Reads an object of one kind: parses its fields as `T` and checks them with `build`. If either finds a fault, `fallback` makes the
+/// outcome.
 pub(super) fn read<T: DeserializeOwned>(
     kind: &'static str,
     namespaced: bool,

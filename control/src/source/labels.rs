@@ -1,4 +1,4 @@
-//! Label selectors, checked as the API server does.
+//! Reads label selectors with the API server's checks.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use super::path::FieldPath;
 use super::raw::{Mapping, Part, RawExpression, RawSelector};
 use crate::selector::{Condition, Requirement, Selector};
 
-/// A selector; everything when it is absent.
+/// Returns the selector, or one that selects everything if it is absent. `None` as for [`selector`].
 pub(super) fn optional_selector(
     raw: &Part<RawSelector>,
     path: &FieldPath,
@@ -20,7 +20,7 @@ pub(super) fn optional_selector(
     }
 }
 
-/// A selector, none when any requirement is not understood: with fewer requirements it would select more.
+/// Returns the selector. `None` if any requirement is invalid: with fewer requirements it would select more.
 pub(super) fn selector(raw: &RawSelector, base: &FieldPath, findings: &mut Findings) -> Option<Selector> {
     let before = findings.problems.len();
     let mut requirements = Vec::new();
@@ -69,14 +69,14 @@ fn requirement(raw: &RawExpression, base: &FieldPath, findings: &mut Findings) -
 
 fn label_key(key: &str, path: &FieldPath, findings: &mut Findings) {
     if !names::is_label_key(key) {
-        let help = "write up to 63 letters, digits, `-`, `_` and `.`, before them a domain and `/` if need be";
+        let help = "write up to 63 letters, digits, `-`, `_` and `.`, optionally after a domain and `/`";
         findings.problem(path, format!("invalid label key {}", quoted(key)), help);
     }
 }
 
 fn label_value(value: &str, path: &FieldPath, findings: &mut Findings) {
     if !names::is_label_value(value) {
-        let help = "write up to 63 letters, digits, `-`, `_` and `.`, a letter or digit first and last";
+        let help = "write up to 63 letters, digits, `-`, `_` and `.`, starting and ending with a letter or digit";
         findings.problem(path, format!("invalid label value {}", quoted(value)), help);
     }
 }

@@ -1,4 +1,4 @@
-//! From entries to the answer: what a fault does, and objects that are given twice.
+//! Collects decoded entries into the result, reports their faults, and detects objects that are given twice.
 
 mod repeated;
 
@@ -20,18 +20,18 @@ use super::tree::Entry;
 use super::{Loaded, Options, Semantics, ServiceKinds, Strictness, Templates, Unenforced, foreign, service};
 use crate::object::{ISOLATION_ANNOTATION, IngressIsolation, Object, Policy, PolicyVersion, Position};
 
-/// Collects objects and faults over all inputs.
+/// Collects objects and faults of all inputs.
 pub(super) struct Loader {
     options: Options,
-    /// In the order of the inputs; an object that turned out not to count leaves its place empty.
+    /// Objects in the order of the inputs. Objects that do not count leave an empty slot.
     slots: Vec<Slot>,
     seen: HashMap<ObjectKey, usize>,
-    /// Workloads, as long as nothing speaks against them.
+    /// Workloads' templates. `None` for a workload that is given twice.
     templates: Vec<Option<Placed>>,
     seen_templates: HashMap<ObjectKey, usize>,
-    /// What is not known of objects that are not understood.
+    /// Unknown properties of objects that could not be read.
     unknown: Unknown,
-    /// All but the objects.
+    /// The result, without `objects`.
     loaded: Loaded,
     errors: SourceErrors,
 }
@@ -42,12 +42,12 @@ struct Slot {
     line: usize,
 }
 
-/// Where a fault is to be reported.
+/// The list to which a message is added.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Severity {
     Error,
     Warning,
-    /// Of a kind that is not enforced, and is only told.
+    /// See [`Loaded::unenforced`].
     Unenforced,
     /// See [`Loaded::idle_rules`].
     IdleRules,
@@ -55,7 +55,7 @@ enum Severity {
     EmptyList,
 }
 
-/// The place of an entry, and the faults of its text whose lines are yet to be found.
+/// The place of an entry, and the messages about its text whose lines are still unknown.
 struct Context<'a> {
     file: &'a Arc<str>,
     document: usize,
@@ -89,7 +89,7 @@ impl Loader {
         }
     }
 
-    /// Everything that was read, or everything that is wrong with it.
+    /// Returns the objects and warnings, or the errors if any input had one.
     pub(super) fn finish(mut self) -> Result<Loaded, SourceErrors> {
         if self.errors.is_empty() {
             let objects = self.slots.iter().filter_map(|slot| slot.object.as_ref());
@@ -114,13 +114,13 @@ impl Loader {
         Ok(Loaded { objects, ..self.loaded })
     }
 
-    /// Reports what concerns a file as a whole.
+    /// Adds an error about a whole file.
     pub(super) fn refuse(&mut self, file: &Arc<str>, line: Option<usize>, problem: String, help: String) {
         let (file, object, path) = (Arc::clone(file), None, String::new());
         self.errors.push(SourceError { file, document: 0, line, object, path, problem, help });
     }
 
-    /// Reads a text.
+    /// Reads the text of one file.
     pub(super) fn read_text(&mut self, file: &Arc<str>, text: &str) {
         self.loaded.files += 1;
         let (entries, syntax) = match parse(file, text) {
@@ -128,8 +128,8 @@ impl Loader {
             Err(error) => return self.refuse(file, error.line, error.text, error.help),
         };
         if entries.is_empty() {
-            let problem = "the file holds no object".to_owned();
-            let help = "nothing of it is enforced; was it cut off, or is it the wrong file?".to_owned();
+            let problem = "the file contains no object".to_owned();
+            let help = "it enforces nothing; check that it is complete and the right file".to_owned();
             let (file, object, path) = (Arc::clone(file), None, String::new());
             self.loaded.warnings.push(SourceError { file, document: 0, line: None, object, path, problem, help });
         }
@@ -253,8 +253,7 @@ impl Loader {
         }
     }
 
-    /// Keeps a workload's template, where templates are asked for. One that is not understood, or given twice, stands for nothing where
-    /// faults are survived.
+    /// Keeps a workload's template if [`Templates::Read`] is set. In lenient mode, a workload that is faulty or given twice adds no pods.
     fn settle_workload(&mut self, read: WorkloadRead, context: &mut Context<'_>) {
         if self.options.templates == Templates::Skip {
             return self.skip(&read.api_version, read.kind, context);
@@ -284,7 +283,7 @@ impl Loader {
         self.templates.push(Some(Placed { template, position: context.position() }));
     }
 
-    /// Gives a policy whose name cannot be read one that no other object has: where it was read.
+    /// Names a policy without a readable name after its position. The name is unique.
     fn name_by_place(&self, policy: &mut Policy) -> ObjectKey {
         let place = policy.position.as_ref().map(ToString::to_string).unwrap_or_default();
         let mut name = format!("unnamed at {}", printable(&place));
@@ -294,7 +293,7 @@ impl Loader {
             name: name.into(),
         };
         while self.seen.contains_key(&key(&name)) {
-            // Several objects on one line.
+            // Several unnamed objects can be on one line.
             name.push('\'');
         }
         let key = key(&name);
@@ -309,7 +308,7 @@ impl Loader {
         let counts = if is_ignored { &mut self.loaded.ignored } else { &mut self.loaded.skipped };
         let count = counts.entry(printable(&format!("{api_version} {kind}")).into_owned()).or_insert(0);
         *count += 1;
-        // Once for each kind: a cluster may hold hundreds.
+        // One message per kind: a cluster may have hundreds of such objects.
         if *count > 1 || !restricts || is_ignored {
             return;
         }
@@ -320,7 +319,7 @@ impl Loader {
         self.report(severity, context, None, foreign::problem(api_version, kind));
     }
 
-    /// Warns of the policies that do nothing because their namespace does not isolate, in the model in which they only allow.
+    /// Warns about `extensions/v1beta1` policies without effect: these only allow, and their namespace does not isolate.
     fn warn_of_idle(&mut self) {
         let Semantics::V1beta1 { default } = self.options.semantics else { return };
         let isolates = |isolation| match isolation {
@@ -362,18 +361,18 @@ impl Loader {
     }
 }
 
-/// What surviving the object's fault means, for the end of its remedy.
+/// Returns the end of the remedy in lenient mode: how the faulty object is treated until it is repaired.
 pub(super) fn consequence(outcome: &Outcome) -> &'static str {
     match outcome {
         Outcome::Closed(Object::Namespace(namespace)) if namespace.isolation == IngressIsolation::DefaultDeny => {
-            "; until then its pods are isolated, and only its name is known of it"
+            "; until then its pods are isolated, and only its name is used"
         }
-        Outcome::Closed(Object::Namespace(_)) => "; until then only its name is known of it",
+        Outcome::Closed(Object::Namespace(_)) => "; until then only its name is used",
         Outcome::Closed(Object::Policy(_)) => "; until then it isolates its pods and allows nothing",
         Outcome::Closed(Object::ClusterPolicy(_)) => {
-            "; until then the rule matches nothing if it accepts, and denies everything if it does not"
+            "; until then the rule matches nothing if it accepts, and denies everything otherwise"
         }
-        Outcome::Closed(_) => "; until then the object counts without this part",
+        Outcome::Closed(_) => "; until then the object is used without this part",
         _ => "; until then the object is left out",
     }
 }

@@ -1,4 +1,4 @@
-//! Lines of fields, found afterwards: only what is wrong or explained needs them, so reading does not pay for them.
+//! Finds the lines of fields after the text was read. Only messages and explanations need lines, so reading does not pay for them.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -8,7 +8,7 @@ use serde_saphyr::granit_parser::{Event, Parser, ScalarStyle, Span};
 use super::json::{JsonTokens, Shape, Token};
 use super::path::{FieldPath, Step};
 
-/// The two notations. JSON is YAML too, but `serde_json` is several times as fast, and takes several documents in a row.
+/// The notation of a text. JSON is also YAML, but `serde_json` is several times as fast and reads consecutive documents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Syntax {
     Yaml,
@@ -18,14 +18,15 @@ pub(super) enum Syntax {
 /// A field whose line is wanted.
 #[derive(Clone, Debug)]
 pub(super) struct Wanted {
-    /// The document, from 1, empty ones not counted.
+    /// The document's number in the text, from 1, not counting empty documents.
     pub(super) document: usize,
     /// The field's path from the document's root.
     pub(super) path: FieldPath,
 }
 
-/// The lines, from 1, of the wanted fields in the same order, by one walk over the text; where a field is not written
-/// (it is missing, or came through an alias or a merge key) the line of the nearest field around it.
+/// Returns the lines, from 1, of the wanted fields in the same order. Walks over the text once. For a field that is not written there (it
+/// is missing, or comes from an alias or a merge key), returns the line of the nearest enclosing field. `None` if the document does not
+/// exist.
 pub(super) fn lines(text: &str, syntax: Syntax, wanted: &[Wanted]) -> Vec<Option<usize>> {
     let mut roots: BTreeMap<usize, Place> = BTreeMap::new();
     for Wanted { document, path } in wanted {
@@ -38,7 +39,7 @@ pub(super) fn lines(text: &str, syntax: Syntax, wanted: &[Wanted]) -> Vec<Option
     wanted.iter().map(|Wanted { document, path }| roots.get(document)?.line_of(path.steps())).collect()
 }
 
-/// A node of the tree of wanted paths. A list of thousands of policies has as many children, so they are found by their step.
+/// A node of the tree of wanted paths. Children are found by hash, since a list of policies may have thousands of wanted elements.
 #[derive(Default)]
 struct Place {
     line: Option<usize>,
@@ -94,7 +95,7 @@ fn walk_documents<'a>(tokens: &mut impl Iterator<Item = (Token<'a>, usize)>, roo
     }
 }
 
-/// Walks over one value. The parsers bound how deep values nest, and so this recursion.
+/// Walks over one value. The parsers bound the depth of nesting and thus this recursion.
 fn walk<'a>(tokens: &mut impl Iterator<Item = (Token<'a>, usize)>, first: &Token<'a>, mut place: Option<&mut Place>) {
     let Token::Open(shape) = *first else { return };
     let mut index = 0;
@@ -122,7 +123,7 @@ fn walk<'a>(tokens: &mut impl Iterator<Item = (Token<'a>, usize)>, first: &Token
     }
 }
 
-/// The tokens of YAML text up to its first error.
+/// Iterates over the tokens of YAML text up to its first error.
 struct YamlTokens<'a, P>(P)
 where
     P: Iterator<Item = Result<(Event<'a>, Span), serde_saphyr::granit_parser::ScanError>>;
@@ -144,7 +145,7 @@ where
                     let null = style == ScalarStyle::Plain && matches!(&*text, "" | "~" | "null" | "Null" | "NULL");
                     Token::Scalar { text, null }
                 }
-                // What an alias stands for is written elsewhere: here it is a value without fields.
+                // An alias's value is written elsewhere. Here the alias is a value without fields.
                 Event::Alias(_) => Token::Scalar { text: Cow::Borrowed("*"), null: false },
                 _ => continue,
             };

@@ -1,4 +1,4 @@
-//! Names and namespaces.
+//! Reads and checks objects' names and namespaces.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::path::FieldPath;
 use super::raw;
 use crate::object::ObjectName;
 
-/// The fields of `ObjectMeta`, those of earlier versions of Kubernetes included.
+/// The fields of `ObjectMeta`, including those of earlier Kubernetes versions.
 const FIELDS: [&str; 17] = [
     "name",
     "namespace",
@@ -33,14 +33,14 @@ const FIELDS: [&str; 17] = [
     "initializers",
 ];
 
-/// The fields on which it depends which pods a policy is about.
+/// The fields that decide to which pods a policy applies.
 const NAMING: [&str; 2] = ["name", "namespace"];
 
-/// Where a policy belongs.
+/// The namespace and name of a policy.
 pub(super) struct Place {
-    /// None when no namespace can have what is written there as its name.
+    /// `None` if the value is not a valid namespace name.
     pub(super) namespace: Option<Arc<str>>,
-    /// None when it cannot be read.
+    /// `None` if it could not be read.
     pub(super) name: Option<Arc<str>>,
 }
 
@@ -57,8 +57,7 @@ struct Notes {
     annotations: Option<BTreeMap<String, String>>,
 }
 
-/// Where the policy belongs. What is wrong is a problem only where that depends on it: a field that nobody knows, or a label
-/// that is none, is worth a warning.
+/// Returns the policy's namespace and name. Faults that affect neither, such as unknown fields and invalid labels, are only warnings.
 pub(super) fn place(value: &Value, findings: &mut Findings) -> Place {
     let base = FieldPath::of("metadata");
     let Some(metadata) = value.get("metadata") else {
@@ -70,7 +69,7 @@ pub(super) fn place(value: &Value, findings: &mut Findings) -> Place {
     let before = findings.problems.len();
     restore_misspelt(&mut metadata, &base, findings);
     match raw::typed::<Names>(&metadata, &base) {
-        // Whoever has misspelt the name has not forgotten it.
+        // After a misspelt `name`, a message about a missing name would mislead.
         Ok(Names { name, namespace }) => {
             if findings.problems.len() == before
                 && let Some(name) = object_name(name, namespace, &mut findings.problems)
@@ -92,8 +91,8 @@ pub(super) fn place(value: &Value, findings: &mut Findings) -> Place {
     Place { namespace, name }
 }
 
-/// Puts the values of misspelt naming fields where they were meant to be, as problems, and warns of all other fields that are
-/// not known.
+/// Moves the values of misspelt `name` and `namespace` fields to the intended fields and adds problems. Warns about all other unknown
+/// fields.
 fn restore_misspelt(metadata: &mut Value, base: &FieldPath, findings: &mut Findings) {
     let Some(fields) = metadata.as_object_mut() else { return };
     let unknown: Vec<String> = fields.keys().filter(|key| !FIELDS.contains(&key.as_str())).cloned().collect();
@@ -110,7 +109,7 @@ fn restore_misspelt(metadata: &mut Value, base: &FieldPath, findings: &mut Findi
     }
 }
 
-/// The text that a scalar was written as, as far as that is known: `name: 7` is hardly anything but "7".
+/// Returns the probable text of a scalar: `name: 7` means "7". `None` if the value is no scalar.
 pub(super) fn scalar(value: &Value) -> Option<Arc<str>> {
     match value {
         Value::String(text) => Some(text.as_str().into()),
@@ -119,7 +118,7 @@ pub(super) fn scalar(value: &Value) -> Option<Arc<str>> {
     }
 }
 
-/// The name of a namespaced object, checked.
+/// Returns the name of a namespaced object. `None` and a problem if the name or namespace is invalid. A missing namespace means `default`.
 pub(super) fn object_name(
     name: Option<String>,
     namespace: Option<String>,
@@ -127,7 +126,7 @@ pub(super) fn object_name(
 ) -> Option<ObjectName> {
     let base = FieldPath::of("metadata");
     let name = plain_name(name, problems);
-    // As the API server: an empty namespace is an absent one.
+    // An empty namespace counts as absent, as in the API server.
     let namespace = namespace.filter(|namespace| !namespace.is_empty()).unwrap_or_else(|| "default".to_owned());
     if !names::is_dns_label(&namespace) {
         let help = "write up to 63 lower-case letters, digits and `-`";
@@ -137,7 +136,7 @@ pub(super) fn object_name(
     Some(ObjectName::new(namespace, name?))
 }
 
-/// The name of an object, checked.
+/// Returns the name of an object. `None` and a problem if it is missing or no DNS subdomain.
 pub(super) fn plain_name(name: Option<String>, problems: &mut Vec<Problem>) -> Option<String> {
     let base = FieldPath::of("metadata");
     let Some(name) = name.filter(|name| !name.is_empty()) else {
@@ -145,7 +144,7 @@ pub(super) fn plain_name(name: Option<String>, problems: &mut Vec<Problem>) -> O
         return None;
     };
     if !names::is_dns_subdomain(&name) {
-        let help = "write lower-case letters, digits, `-` and `.`, a letter or digit first and last";
+        let help = "write lower-case letters, digits, `-` and `.`, starting and ending with a letter or digit";
         problems.push(Problem::new(&base.key("name"), format!("invalid name {}", quoted(&name)), help));
         return None;
     }

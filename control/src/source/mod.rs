@@ -1,52 +1,49 @@
 //! # Objects from files: YAML and JSON in, checked objects out
 //!
-//! **Purpose.** Reads any mix of files, directories and standard input (manifests, or what `kubectl get -o yaml|json`
-//! prints) into [`Object`]s, and names file, line, object, field and remedy for everything it does not understand.
+//! **Purpose.** Reads files, directories and standard input (manifests, or the output of `kubectl get -o yaml|json`) into [`Object`]s. Each
+//! error names file, line, object, field and remedy.
 //!
-//! **Not its purpose.** It asks no API server, and decides nothing about traffic: semantics begin at the cache.
+//! **Not its purpose.** Connections to an API server, and decisions about traffic: the cache gives objects their meaning.
 //!
 //! ```text
 //!  paths --read--> text --parse--> documents, list items --decode--> kind
 //!                   |                                                 |-- NetworkPolicy --policy--.
 //!                   |                                                 |-- ClusterNetworkPolicy, ... --cluster_policy--+
 //!                   |                                                 |-- Pod, Node, ... --cluster-+--> objects
-//!                   |                                                 |-- Deployment, ... --template--planned--> pods, where they are asked for
-//!                   |                                                 |-- Service, EndpointSlice --service, where they are asked for
+//!                   |                                                 |-- Deployment, ... --template--planned--> pods (`Templates::Read`)
+//!                   |                                                 |-- Service, EndpointSlice --service (`ServiceKinds::Read`)
 //!                   |                                                 |-- other policies: an error |
 //!                   |                                                 `-- any other: counted       |
 //!                   `------------------------locate: lines of -----------------------> errors, warnings
 //! ```
 //!
-//! **Invariant.** Nothing that is not understood widens what is allowed. In [`Strictness::Strict`] any fault refuses the
-//! whole input. In [`Strictness::Lenient`] a fault stays with the object that has it, and something stands for this object
-//! that allows no more than any object that could be meant:
+//! **Invariant.** Input that cannot be parsed never widens what is allowed. In [`Strictness::Strict`] any fault refuses the whole input. In
+//! [`Strictness::Lenient`] only the faulty object is affected. A stand-in replaces it, which allows no more than any possible meaning:
 //!
-//! * A policy isolates its subjects in both directions and allows nothing; where they are not known, its whole namespace. One
-//!   without a name is called after its place. One in a namespace that cannot exist concerns nobody and is left out.
+//! * A policy isolates its subjects in both directions and allows nothing. If its subject is unreadable, it isolates its whole namespace.
+//!   If its name is unreadable, the policy is named after its position. If its namespace is invalid, it is left out: no pod can be there.
 //! * A rule of a cluster policy matches nothing if it accepts, and denies everything otherwise.
-//! * A namespace keeps its name, is isolated if it has the annotation and that counts ([`Semantics::V1beta1`]), and of the peers
-//!   that select namespaces only those select it that ask for nothing but the name.
-//! * A pod keeps everything but its faulty ports. With any other fault it is nobody: its interface has no table, so nothing
-//!   passes there, and no rule allows it anything by its labels. So are two pods of one name that differ.
-//! * A node keeps its name and the addresses and blocks that can be read.
-//! * A Service is left out, and an endpoint slice keeps the endpoints that can be read.
-//! * An object that does not say its kind is a policy if it looks like one, and is left out otherwise.
+//! * A namespace keeps its name. It is isolated if it has the isolation annotation and [`Semantics::V1beta1`] applies. A peer's selector
+//!   matches it only if the selector refers to nothing but the name.
+//! * A pod keeps everything but its faulty ports. With any other fault the pod is left out: its interface gets no table, so it passes no
+//!   traffic, and no rule allows anything to it by its labels. The same applies to two pods with one name that differ.
+//! * A node keeps its name and its readable addresses and blocks.
+//! * A Service is left out. An endpoint slice keeps its readable endpoints.
+//! * An object without a kind is read as a policy if it looks like one, and left out otherwise.
 //!
-//! Only what hides which objects there are is refused in both modes: a file that cannot be read, that is neither YAML nor JSON, or
-//! a list that has no items. So is a cluster policy without a readable tier, priority or subject, or one that is given twice with
-//! differences, and one that denies by labels of namespaces or nodes that could not be read: nothing else would close what it may mean.
+//! Both modes refuse input that hides objects: a file that is unreadable or neither YAML nor JSON, and a list without `items`. Both also
+//! refuse cluster policies that no stand-in can replace: one without a readable tier, priority or subject, one that is given twice with
+//! differences, and one that denies by labels or addresses of a namespace, pod or node that could not be read.
 //!
-//! A field of a policy's metadata that is not known is worth a warning in both modes, for versions of Kubernetes differ there and no
-//! policy depends on it. What looks like a typo of `name` or `namespace` is a fault: the policy would be another one's.
+//! An unknown field in a policy's metadata is a warning in both modes: Kubernetes versions differ there, and no policy depends on it. A
+//! probable typo of `name` or `namespace` is a fault, because the policy would apply to other pods.
 //!
-//! **Choices.** The structs are our own: those of `k8s-openapi` drop unknown fields, so the typo `ingres:` would silently
-//! become a policy that denies everything, and a typo inside a peer one that allows everything. Text becomes an untyped
-//! `serde_json::Value` first: parsing straight into a type turns `version: 1.10` into a string where `kubectl` refuses it.
-//! Lists are decoded item by item while they are parsed, since the untyped tree of a large cluster is several times
-//! as large as its text.
+//! **Choices.** We define our own structs, because those of `k8s-openapi` drop unknown fields. The typo `ingres:` would silently make a
+//! policy deny everything, and a typo inside a peer would make it allow everything. Text becomes an untyped `serde_json::Value` first:
+//! parsing straight into a type accepts `version: 1.10` as a string, which `kubectl` refuses. List items are decoded while they are parsed,
+//! since the untyped tree of a large cluster is several times as large as its text.
 //!
-//! A missing `metadata.namespace` is `default`. (`kubectl apply` would take the namespace of its context, which a file
-//! does not tell.)
+//! A missing `metadata.namespace` means `default`. (`kubectl apply` would use the namespace of its context, which a file does not name.)
 
 mod address;
 mod cluster;
@@ -104,36 +101,37 @@ pub use options::{KindName, Options, Semantics, ServiceKinds, Strictness, Templa
 
 use crate::object::{Object, Position};
 
-/// What the inputs held.
+/// The objects of all inputs, with counts and warnings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Loaded {
     /// The objects, in the order of the inputs.
     pub objects: Vec<Object>,
-    /// How many objects of each other kind were passed over, by `apiVersion kind` (`apps/v1 Deployment`).
+    /// Number of skipped objects per kind that is unsupported or not selected by [`Options`]. The key is `apiVersion kind`, such as
+    /// `apps/v1 Deployment`.
     pub skipped: BTreeMap<String, usize>,
-    /// The same of kinds that restrict traffic and may be ignored.
+    /// Number of skipped objects per kind in [`Options::ignored`], with the same keys. These kinds restrict traffic.
     pub ignored: BTreeMap<String, usize>,
-    /// What is accepted but deserves a look; in [`Strictness::Lenient`] also every fault that was survived.
+    /// Warnings about accepted input. In [`Strictness::Lenient`] also every fault, since none refuses the input.
     pub warnings: SourceErrors,
-    /// How many files were read, standard input among them.
+    /// Number of files read, including standard input.
     pub files: usize,
-    /// How many objects had a fault that was survived.
+    /// Number of objects with a fault. Greater than 0 only in [`Strictness::Lenient`].
     pub faulty: usize,
-    /// The first object of each kind that restricts traffic and is not enforced; only with [`Unenforced::Report`].
+    /// The first object of each kind that restricts traffic and is not enforced. Empty unless [`Unenforced::Report`] is set.
     pub unenforced: SourceErrors,
-    /// Rules of NetworkPolicies that have no effect, because `policyTypes` does not list their direction; among the warnings as well.
+    /// Rules of NetworkPolicies without effect, because `policyTypes` does not list their direction. `warnings` contains them too.
     pub idle_rules: SourceErrors,
-    /// Lists of NetworkPolicies' rules that are written and empty: they mean everybody, or every port. No warnings, for that may be meant.
+    /// Empty lists in NetworkPolicies' rules, which allow every peer or every port. `warnings` does not contain them: that may be intended.
     pub empty_lists: SourceErrors,
 }
 
-/// Reads the files, in the order given; of a directory those that end in `.yaml`, `.yml` or `.json`, sorted, with all
-/// directories below. A file that is named itself is read whatever its name; `-` is standard input.
+/// Reads the files in the given order. From a directory, reads the files that end in `.yaml`, `.yml` or `.json`, sorted and recursively. A
+/// file that `paths` names may have any name; `-` is standard input.
 ///
 /// # Errors
-/// Everything that is wrong with the input, the first [`MAX_SHOWN`] in full: files that cannot be read or parsed, objects
-/// that are repeated, and in [`Strictness::Strict`] every faulty object; and kinds that restrict traffic and are not enforced,
-/// unless [`Options`] say otherwise.
+/// All faults of the input, the first [`MAX_SHOWN`] in full: files that cannot be read or parsed, objects that are given twice, and in
+/// [`Strictness::Strict`] every faulty object. Kinds that restrict traffic and are not enforced are also errors, unless [`Options`] permits
+/// them.
 pub fn load(paths: &[PathBuf], options: impl Into<Options>) -> Result<Loaded, SourceErrors> {
     let mut loader = load::Loader::new(options.into());
     for path in paths {
@@ -142,25 +140,25 @@ pub fn load(paths: &[PathBuf], options: impl Into<Options>) -> Result<Loaded, So
     loader.finish()
 }
 
-/// Reads one text as if it were the contents of the file `file_name`.
+/// Reads `text` as the contents of the file `file_name`, which messages name.
 ///
 /// # Errors
-/// As [`load()`].
+/// The same as for [`load()`].
 pub fn load_text(file_name: &str, text: &str, options: impl Into<Options>) -> Result<Loaded, SourceErrors> {
     let mut loader = load::Loader::new(options.into());
     loader.read_text(&file_name.into(), text.strip_prefix('\u{feff}').unwrap_or(text));
     loader.finish()
 }
 
-/// The line, from 1, of a field such as `spec.ingress[0]` of the object at `position`; of the nearest field around it where
-/// the object does not write it. Reads the file again: [`lines_of`] finds many fields at once.
+/// Returns the line, from 1, of a field such as `spec.ingress[0]` of the object at `position`. If the object does not contain the field,
+/// returns the line of the nearest enclosing field. Reads the file again; use [`lines_of`] for several fields.
 ///
-/// None when the file cannot be read any more (standard input never can) or no longer holds such an object.
+/// `None` if the file cannot be read again (standard input never can) or no longer contains the object.
 pub fn line_of(position: &Position, sub_path: &str) -> Option<usize> {
     lines_of(&[(position, sub_path)]).pop().flatten()
 }
 
-/// The lines of many fields, in the same order, each as [`line_of`] tells it: each file is read and walked once.
+/// Returns the lines of several fields, in the same order and each as for [`line_of`]. Reads each file once.
 pub fn lines_of(fields: &[(&Position, &str)]) -> Vec<Option<usize>> {
     let mut by_file: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for (at, (position, _)) in fields.iter().enumerate().filter(|(_, (position, _))| &*position.file != read::STDIN) {
@@ -177,7 +175,7 @@ pub fn lines_of(fields: &[(&Position, &str)]) -> Vec<Option<usize>> {
     lines
 }
 
-/// [`line_of`] in a text that is at hand.
+/// Like [`line_of`], but searches `text` instead of reading the file.
 pub fn line_in(text: &str, position: &Position, sub_path: &str) -> Option<usize> {
     lines_in(text, &[(position, sub_path)]).pop().flatten()
 }
@@ -193,30 +191,30 @@ fn lines_in(text: &str, fields: &[(&Position, &str)]) -> Vec<Option<usize>> {
     wanted.iter().map(|wanted| wanted.as_ref().and_then(|_| lines.next().flatten())).collect()
 }
 
-/// A block of addresses, or what is wrong with it and the remedy.
+/// Parses a block of addresses. The error is the problem and its remedy.
 pub(crate) fn block(text: &str) -> Result<ipnet::IpNet, (String, String)> {
     address::parse_block(text).map(|(block, _)| block).map_err(|fault| (fault.text, fault.help))
 }
 
-/// A block of addresses, or the block of a single address, or what is wrong with it and the remedy.
+/// Parses a block of addresses, or a single address as a block of full length.
 ///
 /// # Errors
-/// The two, when it is neither.
+/// The problem and its remedy, if `text` is neither.
 pub fn block_or_address(text: &str) -> Result<ipnet::IpNet, (String, String)> {
     if text.contains('/') { block(text) } else { address(text).map(ipnet::IpNet::from) }
 }
 
-/// An address, or what is wrong with it and the remedy.
+/// Parses an address. The error is the problem and its remedy.
 pub(crate) fn address(text: &str) -> Result<std::net::IpAddr, (String, String)> {
     address::parse_address(text).map_err(|fault| (fault.text, fault.help))
 }
 
-/// The known word that the one given is a typo of.
+/// Returns the entry of `known` that `word` is probably a typo of. `None` if no entry is similar enough.
 pub fn nearest_word<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     names::nearest(word, known)
 }
 
-/// The text with everything escaped that a terminal would obey.
+/// Escapes control and formatting characters that a terminal would interpret.
 pub fn escaped(text: &str) -> std::borrow::Cow<'_, str> {
     error::printable(text)
 }

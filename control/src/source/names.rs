@@ -1,18 +1,18 @@
-//! The syntax of names and labels. Source: Kubernetes "Object Names and IDs", "Labels and Selectors", and RFC 6335 §5.1
-//! for port names.
+//! Checks the syntax of names and labels. Source: Kubernetes "Object Names and IDs", "Labels and Selectors", and RFC 6335 §5.1 for port
+//! names.
 
-/// The longest DNS label, label value and label name (RFC 1035).
+/// Maximum length of a DNS label (RFC 1035), a label value and a label name, in bytes.
 const MAX_LABEL: usize = 63;
-/// The longest DNS subdomain that Kubernetes takes (RFC 1123).
+/// Maximum length of a DNS subdomain in Kubernetes (RFC 1123), in bytes.
 const MAX_SUBDOMAIN: usize = 253;
-/// The longest service name (RFC 6335).
+/// Maximum length of a port name (RFC 6335), in bytes.
 const MAX_PORT_NAME: usize = 15;
 
 fn is_lower_alphanumeric(byte: u8) -> bool {
     byte.is_ascii_lowercase() || byte.is_ascii_digit()
 }
 
-/// Bytes of which the first and last satisfy `edge` and all the others `edge` or `inner`.
+/// Whether the first and last byte satisfy `edge`, and all other bytes satisfy `edge` or are in `inner`. False for an empty text.
 fn is_word(text: &str, edge: fn(u8) -> bool, inner: &[u8]) -> bool {
     let bytes = text.as_bytes();
     let edges = bytes.first().zip(bytes.last());
@@ -20,17 +20,17 @@ fn is_word(text: &str, edge: fn(u8) -> bool, inner: &[u8]) -> bool {
         && bytes.iter().all(|&byte| edge(byte) || inner.contains(&byte))
 }
 
-/// A namespace's name: a DNS label.
+/// Whether `text` is a DNS label, as a namespace's name must be.
 pub(super) fn is_dns_label(text: &str) -> bool {
     text.len() <= MAX_LABEL && is_word(text, is_lower_alphanumeric, b"-")
 }
 
-/// The name of most objects: a DNS subdomain. As in Kubernetes its parts may be longer than a DNS label.
+/// Whether `text` is a DNS subdomain, as the names of most objects must be. As in Kubernetes, its parts may exceed a DNS label's length.
 pub(super) fn is_dns_subdomain(text: &str) -> bool {
     text.len() <= MAX_SUBDOMAIN && text.split('.').all(|part| is_word(part, is_lower_alphanumeric, b"-"))
 }
 
-/// A label key: a name, and a DNS subdomain and `/` before it or not.
+/// Whether `text` is a label key: a name, optionally after a DNS subdomain and `/`.
 pub(super) fn is_label_key(text: &str) -> bool {
     let (prefix, name) = match text.split_once('/') {
         Some((prefix, name)) => (Some(prefix), name),
@@ -39,12 +39,12 @@ pub(super) fn is_label_key(text: &str) -> bool {
     prefix.is_none_or(is_dns_subdomain) && !name.is_empty() && is_label_value(name)
 }
 
-/// A label value.
+/// Whether `text` is a label value.
 pub(super) fn is_label_value(text: &str) -> bool {
     text.is_empty() || text.len() <= MAX_LABEL && is_word(text, |byte| byte.is_ascii_alphanumeric(), b"-_.")
 }
 
-/// A port's name (`IANA_SVC_NAME`): at least one letter, and no two hyphens in a row.
+/// Whether `text` is a port name (`IANA_SVC_NAME`): with at least one letter and without two hyphens in a row.
 pub(super) fn is_port_name(text: &str) -> bool {
     text.len() <= MAX_PORT_NAME
         && is_word(text, is_lower_alphanumeric, b"-")
@@ -52,9 +52,9 @@ pub(super) fn is_port_name(text: &str) -> bool {
         && !text.contains("--")
 }
 
-/// The known word that is most like the one given, when it is like it enough to be a typo of it.
+/// Returns the entry of `known` that is most similar to `word`, or `None` if no entry is similar enough for a typo.
 pub(super) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    // Long words are no typos of field names, and the distance costs the product of the lengths.
+    // Long words are not typos of field names, and computing the distance costs the product of the lengths.
     if word.len() > MAX_LABEL {
         return None;
     }
@@ -62,7 +62,7 @@ pub(super) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) 
     known
         .into_iter()
         .map(|candidate| (strsim::osa_distance(&lower, &candidate.to_lowercase()), candidate))
-        // Up to a third of the letters may differ: `prot` is still `port`, `foo` is not `from`.
+        // A typo changes at most a third of the letters: `prot` matches `port`, `foo` does not match `from`.
         .filter(|&(distance, candidate)| distance * 3 <= candidate.len().max(word.len()))
         .min_by_key(|&(distance, _)| distance)
         .map(|(_, candidate)| candidate)

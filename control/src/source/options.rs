@@ -1,4 +1,4 @@
-//! How objects are read.
+//! Options for reading objects.
 
 use std::collections::BTreeSet;
 use std::str::FromStr;
@@ -8,34 +8,33 @@ use ipnet::IpNet;
 use super::foreign;
 use crate::object::IngressIsolation;
 
-/// What a faulty object does.
+/// The effect of a faulty object. Callers choose between refusing the input and isolating the fault.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Strictness {
-    /// It refuses the whole input.
+    /// A faulty object refuses the whole input.
     #[default]
     Strict,
-    /// It alone fails closed, with a warning.
+    /// A stand-in that allows no more replaces the faulty object, with a warning.
     Lenient,
 }
 
-/// What NetworkPolicies of `extensions/v1beta1` mean.
+/// The semantics of NetworkPolicies of `extensions/v1beta1`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Semantics {
-    /// The same as those of `networking.k8s.io/v1`, as servers since Kubernetes 1.7 have it. The annotation of namespaces means
-    /// nothing.
+    /// The same as for `networking.k8s.io/v1`, as in API servers since Kubernetes 1.7. The namespaces' isolation annotation has no effect.
     #[default]
     V1,
-    /// What they meant in 2016: the annotation of the namespace isolates, policies only allow ingress, and an empty list allows
-    /// nothing. Policies of `networking.k8s.io/v1` mean what they mean.
+    /// The semantics of 2016: the namespace's annotation isolates, policies only allow ingress, and an empty list allows nothing. Policies
+    /// of `networking.k8s.io/v1` keep their meaning.
     /// Source: Kubernetes proposal "NetworkPolicy" (2016).
     V1beta1 {
-        /// What namespaces do whose annotation does not say.
+        /// The isolation of namespaces whose annotation does not set it.
         default: IngressIsolation,
     },
 }
 
 impl Semantics {
-    /// What namespaces do that do not say.
+    /// Returns the isolation of namespaces without an effective isolation annotation.
     pub fn default_isolation(self) -> IngressIsolation {
         match self {
             Self::V1 => IngressIsolation::ClusterDefault,
@@ -44,51 +43,51 @@ impl Semantics {
     }
 }
 
-/// What objects do that restrict traffic and are of a kind that is not enforced.
+/// The effect of an object whose kind restricts traffic and is not enforced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unenforced {
-    /// They refuse the whole input.
+    /// The object refuses the whole input.
     #[default]
     Refuse,
-    /// They are told in [`super::Loaded::unenforced`].
+    /// [`super::Loaded::unenforced`] reports the first object of each such kind.
     Report,
 }
 
-/// Whether Services and endpoint slices are read.
+/// Whether to read Services and endpoint slices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ServiceKinds {
-    /// They are passed over: no policy depends on them, so that no fault of one refuses an input that is about policy.
+    /// Skips them. No policy depends on them, so a fault in one must not refuse input about policy.
     #[default]
     Skip,
-    /// They are among the objects.
+    /// Returns them among the objects.
     Read,
 }
 
-/// Whether workloads count that have no pods in the state.
+/// Whether to add planned pods for workloads that have no pods in the state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Templates {
-    /// Only pods do. A vswitch must know no others: nobody has their addresses.
+    /// Adds none. A vswitch must use this: planned pods have invented addresses.
     #[default]
     Skip,
-    /// Pods that workloads' templates make stand for them ([`Pod::planned`](crate::object::Pod::planned)), so that what was never
-    /// applied can be asked about. Their addresses are of these blocks; without any, of blocks that are nobody's.
+    /// Adds pods made from the workloads' templates ([`Pod::planned`](crate::object::Pod::planned)), so that questions can be asked about
+    /// manifests before they are applied. Their addresses are in these blocks, or in reserved blocks if the list is empty.
     Read(Vec<IpNet>),
 }
 
-/// How objects are read.
+/// Options for reading objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// What a faulty object does.
+    /// The effect of a faulty object.
     pub strictness: Strictness,
-    /// What `extensions/v1beta1` means.
+    /// The semantics of `extensions/v1beta1` objects.
     pub semantics: Semantics,
-    /// Kinds that restrict traffic and may be passed over.
+    /// Kinds that restrict traffic and are skipped at the user's request.
     pub ignored: BTreeSet<KindName>,
-    /// What other such kinds do.
+    /// The effect of objects of all other kinds that restrict traffic and are not enforced.
     pub unenforced: Unenforced,
-    /// Whether Services are read.
+    /// Whether to read Services and endpoint slices.
     pub services: ServiceKinds,
-    /// Whether pods are made from workloads' templates.
+    /// Whether to add planned pods made from workloads' templates, and in which blocks.
     pub templates: Templates,
 }
 
@@ -98,7 +97,7 @@ impl From<Strictness> for Options {
     }
 }
 
-/// A kind as users name it: `CiliumNetworkPolicy`, or with its group `NetworkPolicy.projectcalico.org`.
+/// A kind as users write it: `CiliumNetworkPolicy`, or with its group `NetworkPolicy.projectcalico.org`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct KindName {
     kind: String,
@@ -106,7 +105,7 @@ pub struct KindName {
 }
 
 impl KindName {
-    /// Whether it names this kind of this group.
+    /// Whether this name matches `kind` in `group`, ignoring case. A name without a group matches every group.
     pub fn is(&self, group: &str, kind: &str) -> bool {
         self.kind.eq_ignore_ascii_case(kind) && self.group.as_ref().is_none_or(|own| own.eq_ignore_ascii_case(group))
     }
@@ -121,14 +120,16 @@ impl FromStr for KindName {
             None => (text, None),
         };
         if kind.is_empty() || group.is_some_and(str::is_empty) || text.contains(['/', ' ']) {
-            return Err(format!("`{text}` is no kind; write CiliumNetworkPolicy, or NetworkPolicy.projectcalico.org"));
+            return Err(format!(
+                "`{text}` is not a kind; write CiliumNetworkPolicy, or NetworkPolicy.projectcalico.org"
+            ));
         }
         match group {
             None if kind.eq_ignore_ascii_case(foreign::OWN_KIND) => {
-                Err(format!("`{text}` alone is Kubernetes' own; write whose it is: NetworkPolicy.projectcalico.org"))
+                Err(format!("`{text}` alone is Kubernetes' own; add the group: NetworkPolicy.projectcalico.org"))
             }
             Some(group) if kind.eq_ignore_ascii_case(foreign::OWN_KIND) && foreign::is_own_group(group) => {
-                Err(format!("`{text}` is enforced and cannot be passed over"))
+                Err(format!("`{text}` is enforced and cannot be ignored"))
             }
             _ => Ok(Self { kind: kind.to_owned(), group: group.map(str::to_owned) }),
         }

@@ -1,7 +1,7 @@
-//! Which workload a pod belongs to, by its `ownerReferences`.
+//! Determines the workload of a pod from its `ownerReferences`.
 //!
-//! A Deployment's pods name the `ReplicaSet` in between, and those of a `CronJob` the Job. Both controllers derive the names
-//! of what they make from their own, so the workload is known without the object in between.
+//! A Deployment's pods name its `ReplicaSet` as owner, and a `CronJob`'s pods name its Job. Both controllers derive these names from their
+//! own, so the workload is known without the object in between.
 
 use std::sync::Arc;
 
@@ -10,11 +10,12 @@ use serde_json::Value;
 
 use crate::object::{Labels, Workload};
 
-/// The label that the Deployment controller gives a `ReplicaSet` and its pods; the `ReplicaSet` is named after the Deployment and its value.
+/// The label that the Deployment controller sets on a `ReplicaSet` and its pods. The `ReplicaSet`'s name is the Deployment's name, `-` and
+/// the label's value.
 const TEMPLATE_HASH_LABEL: &str = "pod-template-hash";
 
-/// How many digits the `CronJob` controller puts behind a Job's name at least: the scheduled time in minutes since 1970, which has
-/// eight of them from 1989 to 2160.
+/// Minimum number of digits that the `CronJob` controller appends to a Job's name: the scheduled time in minutes since 1970, which has 8
+/// digits from 1989 to 2160.
 const MIN_TIME_DIGITS: usize = 8;
 
 #[derive(Deserialize)]
@@ -25,14 +26,15 @@ struct Reference {
     controller: Option<bool>,
 }
 
-/// The object that manages the one with these references. Whatever cannot be read says nothing: no verdict depends on it.
+/// Returns the controller named in `ownerReferences`. `None` if no controller is named or readable. That is no error: no verdict depends on
+/// it.
 pub(super) fn manager(references: Option<&Value>) -> Option<Workload> {
     let managing = |value: &Value| Reference::deserialize(value).ok().filter(|one| one.controller == Some(true));
     let found = references?.as_array()?.iter().find_map(managing)?;
     Some(Workload { kind: found.kind.into(), name: found.name.into() })
 }
 
-/// The workload of a pod with these references and labels. A static pod is managed by its node, which is no workload.
+/// Returns the workload of a pod. `None` for a pod without a controller and for a static pod, whose controller is its node.
 pub(super) fn workload(references: Option<&Value>, labels: &Labels) -> Option<Arc<Workload>> {
     let manager = manager(references).filter(|manager| &*manager.kind != "Node")?;
     let maker = match &*manager.kind {

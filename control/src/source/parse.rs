@@ -1,4 +1,4 @@
-//! Text to decoded objects: documents, and the items of lists.
+//! Parses the text of a file, YAML or JSON, into decoded objects.
 
 use serde::de::IgnoredAny;
 use serde_saphyr::Spanned;
@@ -9,34 +9,35 @@ use super::json;
 pub(super) use super::locate::Syntax;
 use super::tree::{Entry, GIVEN_TWICE, Tree, line_number};
 
-/// What aliases may add to a text's scalars, in bytes. Without a bound a small file could fill the memory ("billion laughs").
+/// Maximum number of bytes that aliases may add to a text's scalars. Without a bound, a small file could fill the memory ("billion
+/// laughs").
 const MAX_ALIASED_BYTES: usize = 64 << 20;
 
-/// The remedy for a repeated key.
-const REPEATED_HELP: &str = "remove one of the two: which of them counts is not defined";
+const REPEATED_HELP: &str = "remove one of the two: it is undefined which one counts";
 
-/// Why a text is neither YAML nor JSON.
+/// The error of a text that is neither YAML nor JSON.
 pub(super) struct SyntaxError {
     pub(super) line: Option<usize>,
     pub(super) text: String,
     pub(super) help: String,
 }
 
-/// The objects of the text of a file, in order, and the notation that it turned out to have.
+/// Returns the objects of a text, in order, and its notation. If both parsers fail, the file name and the start of the text decide whose
+/// error is returned.
 pub(super) fn parse(file: &str, text: &str) -> Result<(Vec<Entry>, Syntax), SyntaxError> {
     let named_json = file.ends_with(".json");
     if !starts_like_json(text) {
         let parsed = parse_yaml(text).map(|entries| (entries, Syntax::Yaml));
         return parsed.map_err(|yaml| parse_json(text).err().filter(|_| named_json).unwrap_or(yaml));
     }
-    // A YAML document may start with a brace as well.
+    // A YAML document may also start with a brace.
     let json = match parse_json(text) {
         Ok(entries) => return Ok((entries, Syntax::Json)),
         Err(error) => error,
     };
     match parse_yaml(text) {
         Ok(entries) => Ok((entries, Syntax::Yaml)),
-        // What is called JSON, or has its first key in quotes, is hardly meant as YAML, and nothing else as JSON.
+        // Text in a `.json` file or with a quoted first key is meant as JSON, any other text as YAML.
         Err(_) if named_json || starts_with_quoted_key(text) => Err(json),
         Err(yaml) => Err(yaml),
     }
@@ -50,7 +51,7 @@ fn starts_with_quoted_key(text: &str) -> bool {
     text.trim_start().strip_prefix('{').is_some_and(|rest| rest.trim_start().starts_with('"'))
 }
 
-/// The notation of a text that [`parse`] has accepted.
+/// Returns the notation of a text that [`parse`] has accepted.
 pub(super) fn syntax_of(text: &str) -> Syntax {
     let is_json = || serde_json::Deserializer::from_str(text).into_iter::<IgnoredAny>().all(|value| value.is_ok());
     if starts_like_json(text) && is_json() { Syntax::Json } else { Syntax::Yaml }
@@ -59,13 +60,13 @@ pub(super) fn syntax_of(text: &str) -> Syntax {
 fn parse_json(text: &str) -> Result<Vec<Entry>, SyntaxError> {
     let documents = serde_json::Deserializer::from_str(text).into_iter::<Option<Document<Tree>>>();
     let documents: Vec<_> = documents.filter_map(Result::transpose).collect::<Result<_, _>>().map_err(|error| {
-        // serde_json adds the place, which stands in front of the message already.
+        // `serde_json` appends the line, which the message already has in front.
         let message = error.to_string();
         let text = message.split(" at line ").next().unwrap_or_default().to_owned();
         let help = match error.classify() {
-            serde_json::error::Category::Eof => "the text ends too early: was it cut off?",
+            serde_json::error::Category::Eof => "the text ends too early: check that the file is complete",
             _ if text.ends_with(GIVEN_TWICE) => REPEATED_HELP,
-            _ => "correct the JSON; nothing of this file was read",
+            _ => "correct the JSON; no object of this file was read",
         };
         SyntaxError { line: Some(error.line()), text, help: help.to_owned() }
     })?;
@@ -88,9 +89,9 @@ fn parse_yaml(text: &str) -> Result<Vec<Entry>, SyntaxError> {
     Ok(entries)
 }
 
-/// Every node, document and merge key costs at least a byte of the text, so the text's own length bounds them and the
-/// parser's fixed limits (a fraction of a real cluster) are lifted. Only aliases make more of a text than it holds: the
-/// limits on those stay, and so does the one on the depth of nesting, which bounds the recursion.
+/// Returns the YAML parser's limits. Every node, document and merge key takes at least one byte, so the text's length bounds their number.
+/// The parser's fixed limits are lifted: a real cluster exceeds them. Only aliases expand to more than the text holds; their limits stay.
+/// The limit on nesting depth also stays, since it bounds recursion.
 fn yaml_options(text: &str) -> serde_saphyr::Options {
     let size = text.len();
     serde_saphyr::options! {
@@ -99,14 +100,14 @@ fn yaml_options(text: &str) -> serde_saphyr::Options {
             max_nodes: usize::MAX,
             max_documents: usize::MAX,
             max_total_scalar_bytes: size.saturating_add(MAX_ALIASED_BYTES),
-            // One set of labels that a thousand pods refer to is no attack.
+            // A set of labels that a thousand pods refer to is no attack.
             enforce_alias_anchor_ratio: false,
         },
-        // As `kubectl`: 017 is fifteen.
+        // As in `kubectl`, 017 is 15.
         legacy_octal_numbers: true,
-        // A tag asks for a meaning that is not known here.
+        // A tag requests a type that is unknown here.
         reject_unsupported_tags: true,
-        // Both default to on and cost time for nothing.
+        // On by default, but costs time and is not shown.
         with_snippet: false,
     }
 }
@@ -114,7 +115,7 @@ fn yaml_options(text: &str) -> serde_saphyr::Options {
 fn yaml_error(source: &str, error: &serde_saphyr::Error) -> SyntaxError {
     let location = error.location();
     let number = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
-    let mut help = "correct the YAML; nothing of this file was read";
+    let mut help = "correct the YAML; no object of this file was read";
     let text = match error.without_snippet() {
         serde_saphyr::Error::DuplicateMappingKey { key: Some(key), .. } => {
             help = REPEATED_HELP;

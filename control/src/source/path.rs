@@ -1,4 +1,4 @@
-//! Paths of fields in an object.
+//! Paths of fields in an object, for messages and to find lines.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ pub(super) enum Step {
 }
 
 impl FieldPath {
-    /// The path of one key.
+    /// Returns the path of a top-level field.
     pub(super) fn of(key: &str) -> Self {
         Self::default().key(key)
     }
@@ -33,7 +33,7 @@ impl FieldPath {
         Self(steps)
     }
 
-    /// This path, then the other.
+    /// Appends `rest` to this path.
     pub(super) fn join(&self, rest: &Self) -> Self {
         Self(self.0.iter().chain(&rest.0).cloned().collect())
     }
@@ -46,7 +46,7 @@ impl FieldPath {
         Self(steps)
     }
 
-    /// Reads back what `Display` writes; none when the text is no path.
+    /// Parses the output of `Display`. `None` if the text is not a path.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let mut steps = Vec::new();
         let mut rest = text;

@@ -1,23 +1,23 @@
-//! Pods that are not there yet: of workloads' templates, and of manifests that were never applied.
+//! Adds planned pods, from workloads' templates and from manifests that were never applied.
 //!
 //! ```text
-//!  Deployment shop/web, replicas: 3  -->  shop/web, shop/web#2    250.a.b.c, 250.d.e.f    (no pod of it in the state)
+//!  Deployment shop/web, replicas: 3  -->  shop/web, shop/web#2    250.a.b.c, 250.d.e.f    (the state has no pod of it)
 //!  Pod shop/probe without a status   -->  shop/probe              250.g.h.i
 //! ```
-//! One pod stands for all pods of a workload, because policies treat them alike; where more than one runs at a time a second one
-//! stands beside it, so that what one pod of the workload may do with another is judged as well. A workload without replicas
-//! counts all the same: someone scales it up again. One with a pod in the state is judged by that pod.
+//! One pod represents all pods of a workload, because policies treat them alike. A workload that runs several pods at a time gets a second
+//! one, so that traffic between its pods can be judged. A workload with 0 replicas also gets a pod, since it may be scaled up. A workload
+//! with a pod in the state gets none.
 //!
-//! The pod has the workload's name. Where a pod or a workload of another kind has it too, the kind stands before it
-//! (`shop/job/web`). Neither `/` nor `#` can be in a real pod's name.
+//! A planned pod has the workload's name. If a pod or a workload of another kind also has that name, the kind is put before it
+//! (`shop/job/web`). Names of real pods contain neither `/` nor `#`.
 //!
-//! **Addresses.** Nobody knows which addresses the pods will get. They get some that no real pod can have and that depend on
-//! nothing but the name, so that two states give a workload the same ones; those in use in the state are passed over. They are
-//! of the families that the state's own addresses have. A block that covers all addresses covers them too, as it will cover the real ones. Of any other block within which
-//! clusters have their pods nobody can say, and it counts as covering none of them, with a warning; where the caller says where pods
-//! will be, they get addresses there, and the warning is not needed.
+//! **Addresses.** The future addresses of the pods are unknown. Planned pods get addresses that no real pod can have. They depend only on
+//! the pod's name, so two states give a workload the same addresses; addresses in use are skipped. Families are those of the state's
+//! addresses. A block of all addresses covers planned pods, as it will cover the real ones. For any other block inside the usual pod ranges
+//! the answer is unknown, so it counts as covering no planned pod, with a warning. If the caller names the pods' blocks, planned pods get
+//! addresses there and no warning is needed.
 //!
-//! **Invariant.** Nothing here is reached unless [`Templates::Read`](super::Templates::Read) asks for it, which only questions do.
+//! **Invariant.** Planned pods exist only with [`Templates::Read`](super::Templates::Read). Only commands that answer questions set it.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -29,16 +29,16 @@ use super::error::{SourceError, SourceErrors};
 use super::template::{Template, precedence};
 use crate::object::{IpBlock, Object, ObjectName, Peer, Pod, PodName, Position, Workload};
 
-/// Where planned pods are unless the caller says: in the last part of 240.0.0.0/4, which is reserved for future use (RFC 1112 §4)
-/// and of which clusters use the first part, where any. Large enough that a thousand names rarely want the same address.
+/// The default block of planned pods: the end of 240.0.0.0/4, which is reserved for future use (RFC 1112 §4). Clusters use at most its
+/// start. Large enough that a thousand names rarely collide.
 const RESERVED_V4: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(250, 0, 0, 0), 8);
 
-/// The same of IPv6: the last part of 3fff::/20, which is for documentation (RFC 9637). 2001:db8::/32 is as well, but stands for
-/// addresses outside in many examples.
+/// The default IPv6 block: the end of 3fff::/20, which is for documentation (RFC 9637). 2001:db8::/32 is too, but many examples use it for
+/// outside addresses.
 const RESERVED_V6: Ipv6Net = Ipv6Net::new_assert(Ipv6Addr::new(0x3fff, 0xfff, 0, 0, 0, 0, 0, 0), 104);
 
-/// Where clusters have their pods: private and shared addresses (RFC 1918, RFC 6598, RFC 4193), those for benchmarks (RFC 2544) and
-/// the reserved ones, which large clusters use as well. A block beyond covers no pod.
+/// Ranges in which clusters have their pods: private and shared addresses (RFC 1918, RFC 6598, RFC 4193), benchmarking addresses (RFC 2544)
+/// and reserved ones, which large clusters use. A block outside covers no pod.
 const POD_SPACE: [IpNet; 7] = [
     IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(10, 0, 0, 0), 8)),
     IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(172, 16, 0, 0), 12)),
@@ -49,13 +49,13 @@ const POD_SPACE: [IpNet; 7] = [
     IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::new(0xfc00, 0, 0, 0, 0, 0, 0, 0), 7)),
 ];
 
-/// A template and where its workload stands.
+/// A template and the position of its workload.
 pub(super) struct Placed {
     pub(super) template: Template,
     pub(super) position: Position,
 }
 
-/// Adds the pods of the templates, and gives those of manifests their addresses.
+/// Adds the templates' pods, marks pods of unapplied manifests as planned, and gives addresses to all planned pods.
 pub(super) fn add(objects: &mut Vec<Object>, templates: Vec<Placed>, blocks: &[IpNet], warnings: &mut SourceErrors) {
     let made = made(objects, templates);
     let is_manifest = |pod: &Pod| {
@@ -64,7 +64,7 @@ pub(super) fn add(objects: &mut Vec<Object>, templates: Vec<Placed>, blocks: &[I
     };
     objects.iter_mut().filter_map(pod_mut).filter(|pod| is_manifest(pod)).for_each(|pod| pod.planned = true);
     objects.extend(made.into_iter().map(Object::from));
-    // One on the host network has its node's addresses, and no node.
+    // A pod on the host network has its node's addresses, but a planned one has no node.
     let is_addressed = |pod: &Pod| pod.planned && !pod.host_network;
     if !objects.iter().filter_map(pod_of).any(is_addressed) {
         return;
@@ -92,7 +92,7 @@ fn pod_mut(object: &mut Object) -> Option<&mut Pod> {
     }
 }
 
-/// The pods that stand for workloads which have none, in the order of precedence and names.
+/// Returns the planned pods of workloads without pods in the state, ordered by kind and name.
 fn made(objects: &[Object], mut templates: Vec<Placed>) -> Vec<Pod> {
     let workload = |template: &Template| template.pod.owner.clone().map(|owner| (namespace_of(template), owner));
     let running: HashSet<(Arc<str>, Arc<Workload>)> = objects
@@ -105,7 +105,7 @@ fn made(objects: &[Object], mut templates: Vec<Placed>) -> Vec<Pod> {
         templates.iter().filter_map(|placed| workload(&placed.template)).collect();
     templates.retain(|Placed { template, .. }| {
         let managed = template.manager.clone().map(|manager| (namespace_of(template), Arc::new(manager)));
-        // What another workload has made stands for nothing of its own; nor does what is left of an earlier one's.
+        // A workload made by another one in the state adds no pods, nor does an idle one, such as a Deployment's old `ReplicaSet`.
         let is_part = managed.as_ref().is_some_and(|manager| known.contains(manager) || template.is_idle);
         let has_pod = workload(template).into_iter().chain(managed).any(|workload| running.contains(&workload));
         !is_part && !has_pod && !template.is_over
@@ -133,7 +133,7 @@ fn namespace_of(template: &Template) -> Arc<str> {
     template.pod.name.namespace.clone()
 }
 
-/// The workload's name, with its kind before it where another pod has that name.
+/// Returns the workload's name, with its kind before it if another pod has that name.
 fn free_name(pod: &Pod, taken: &BTreeSet<PodName>) -> PodName {
     let kind = pod.owner.as_ref().map_or("", |owner| &owner.kind).to_ascii_lowercase();
     let PodName { namespace, name } = &pod.name;
@@ -147,7 +147,7 @@ fn numbered(name: &PodName, number: u64) -> PodName {
     ObjectName::new(name.namespace.clone(), format!("{}#{number}", name.name))
 }
 
-/// The labels that the `StatefulSet` controller gives each pod, which policies select by.
+/// Adds the labels that the `StatefulSet` controller sets on each pod, which policies may select by.
 /// Source: Kubernetes "StatefulSets", "Pod name label" and "Pod index label".
 fn add_ordinal(pod: &mut Pod, ordinal: u64) {
     let workload = pod.workload();
@@ -155,7 +155,7 @@ fn add_ordinal(pod: &mut Pod, ordinal: u64) {
     pod.labels.insert("apps.kubernetes.io/pod-index".into(), ordinal.to_string().into());
 }
 
-/// The addresses to give away.
+/// Assigns addresses to planned pods.
 struct Pools {
     blocks: Vec<IpNet>,
     is_v6: bool,
@@ -178,7 +178,7 @@ impl Pools {
         }
         taken.iter().for_each(|address| families[usize::from(address.is_ipv6())] = true);
         if families == [false; 2] {
-            // Nothing tells; then whoever writes rules on IPv6 addresses has IPv6.
+            // The state has no addresses: assume IPv4, and IPv6 if a rule names an IPv6 block.
             families = [true, each_block(objects).any(|(_, _, block)| block.cidr.addr().is_ipv6())];
         }
         let blocks = match blocks {
@@ -192,7 +192,7 @@ impl Pools {
         Self { blocks, is_v6, taken }
     }
 
-    /// The addresses of the pod of this name: one of each family at most. None of a family whose blocks are full.
+    /// Returns the addresses for the pod of this name, at most one per family. A family whose blocks are full has no address.
     fn of(&mut self, name: &PodName) -> Vec<IpAddr> {
         let mut addresses: Vec<IpAddr> = Vec::new();
         for &block in &self.blocks {
@@ -208,12 +208,12 @@ impl Pools {
     }
 }
 
-/// How many bits of an address a name decides: with 24 of them a block of that size holds every pod of a cluster.
+/// Number of address bits that the name decides. With 24 bits, a block holds every pod of a cluster.
 const NAME_BITS: u32 = 24;
 
-/// An address of the block that is not taken, none when all are. The first and last address of a block are nobody's.
+/// Returns a free address of the block, or `None` if all are taken. Never the first and last address of a block.
 fn free_address(block: IpNet, name: &PodName, taken: &HashSet<IpAddr>) -> Option<IpAddr> {
-    /// The offset basis and the prime of FNV-1a with 32 bits: what matters is only that it is the same everywhere.
+    /// The offset basis and prime of 32-bit FNV-1a. Any hash works that is the same on all machines.
     const BASIS: u32 = 0x811c_9dc5;
     const PRIME: u32 = 0x0100_0193;
     let host_bits = u32::from(block.max_prefix_len() - block.prefix_len()).min(NAME_BITS);
@@ -228,7 +228,7 @@ fn free_address(block: IpNet, name: &PodName, taken: &HashSet<IpAddr>) -> Option
     (0..count).map(|step| at(1 + (start + step) % count)).find(|address| !taken.contains(address))
 }
 
-/// Every block that a rule of a policy names, with the policy's name and place.
+/// Returns every block in a policy's rules, with the policy's name and position.
 fn each_block(objects: &[Object]) -> impl Iterator<Item = (String, Option<&Position>, &IpBlock)> {
     objects.iter().flat_map(|object| {
         let (name, position, peers): (String, _, Vec<&Peer>) = match object {
@@ -256,7 +256,7 @@ fn each_block(objects: &[Object]) -> impl Iterator<Item = (String, Option<&Posit
     })
 }
 
-/// Warns of the blocks of which nobody can say whether they will cover the planned pods: once for each policy.
+/// Warns, once per policy, about a block that may or may not cover the future pods.
 fn warn_of_blocks(objects: &[Object], is_v6: bool, warnings: &mut SourceErrors) {
     let is_open = |block: &IpNet| {
         let overlaps = |space: &IpNet| space.contains(block) || block.contains(space);
@@ -272,10 +272,8 @@ fn warn_of_blocks(objects: &[Object], is_v6: bool, warnings: &mut SourceErrors) 
             line: Some(position.line),
             object: Some(name),
             path: String::new(),
-            problem: format!(
-                "nobody can say whether the block {open} will cover pods that are not there yet; here it covers none"
-            ),
-            help: "say where pods get their addresses, for example --pod-cidr 10.244.0.0/16".to_owned(),
+            problem: format!("block {open} may or may not cover the addresses of planned pods; assumed to cover none"),
+            help: "name the block of the pods' addresses, for example --pod-cidr 10.244.0.0/16".to_owned(),
         });
     }
     for warning in told.into_values() {

@@ -1,6 +1,6 @@
-//! NetworkPolicy: the rules of the Kubernetes API, without the API server that would otherwise enforce them.
+//! Reads NetworkPolicies, with the checks that an API server would make.
 //!
-//! Source: the API reference of `networking.k8s.io/v1` and the validation that Kubernetes describes there.
+//! Source: the API reference of `networking.k8s.io/v1` and the validation described there.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ use crate::selector::Selector;
 
 const KIND: &str = "NetworkPolicy";
 
-/// Reads a policy. With a `fault` it is known to be wrong already.
+/// Reads a policy. If the caller has already found a `fault`, the result is a stand-in.
 pub(super) fn read(value: &Value, version: PolicyVersion, fault: Option<Problem>) -> Read {
     let mut findings = Findings::default();
     findings.problems.extend(fault);
@@ -40,8 +40,8 @@ pub(super) fn read(value: &Value, version: PolicyVersion, fault: Option<Problem>
     let outcome = match (policy, findings.problems.first()) {
         (Some(policy), None) => Outcome::Object(Policy { identity: identity(value), enforcement, ..policy }.into()),
         (_, first) => {
-            let fault = first.map_or_else(|| "not understood".to_owned(), Problem::to_string);
-            // Without a name it is given one by its place.
+            let fault = first.map_or_else(|| "invalid policy".to_owned(), Problem::to_string);
+            // The loader names an unnamed policy after its position.
             let name = PolicyName { namespace, name: name.unwrap_or_default() };
             let closed = closed(name, value, fault.into());
             Outcome::Closed(Policy { identity: identity(value), enforcement, ..closed }.into())
@@ -51,7 +51,8 @@ pub(super) fn read(value: &Value, version: PolicyVersion, fault: Option<Problem>
     Read { label, key, outcome, findings }
 }
 
-/// The policy that isolates the subjects and allows nothing; everything in the namespace when they are not known.
+/// Returns the stand-in that isolates the policy's subjects in both directions and allows nothing. If the subject is unreadable, the
+/// stand-in isolates every pod of the namespace.
 fn closed(name: PolicyName, value: &Value, fault: Arc<str>) -> Policy {
     let base = FieldPath::of("spec").key("podSelector");
     let subject = match value.pointer("/spec/podSelector") {
@@ -76,7 +77,7 @@ fn closed(name: PolicyName, value: &Value, fault: Arc<str>) -> Policy {
     }
 }
 
-/// What to call a policy, as far as its metadata is understood.
+/// Returns the policy's kind, and its namespace and name if they are readable, for messages.
 fn label_of(value: &Value) -> String {
     let text = |pointer| value.pointer(pointer).and_then(Value::as_str).filter(|text| !text.is_empty());
     match (text("/metadata/namespace"), text("/metadata/name")) {
@@ -85,7 +86,7 @@ fn label_of(value: &Value) -> String {
     }
 }
 
-/// What the API server has written about the object's identity.
+/// Returns the UID and generation that the API server has set. `None` without a UID.
 fn identity(value: &Value) -> Option<Arc<PolicyIdentity>> {
     let uid = value.pointer("/metadata/uid").and_then(Value::as_str).filter(|uid| !uid.is_empty())?;
     let generation = value.pointer("/metadata/generation").and_then(Value::as_u64).unwrap_or_default();
@@ -97,7 +98,7 @@ fn read_spec(value: &Value, findings: &mut Findings) -> Option<RawSpec> {
         Ok(policy) => Some(match policy.spec {
             Some(Mapping(spec)) => spec,
             None => {
-                let text = "the policy has no spec: it selects every pod of its namespace and lets nothing in";
+                let text = "the policy has no spec: it selects every pod of its namespace and allows no ingress";
                 findings.warning(&FieldPath::default(), text, "write `spec: {podSelector: {}}` if that is meant");
                 RawSpec { pod_selector: None, ingress: None, egress: None, policy_types: None }
             }
@@ -109,7 +110,7 @@ fn read_spec(value: &Value, findings: &mut Findings) -> Option<RawSpec> {
     }
 }
 
-/// The policy, as far as it was understood; it may be used only when no problem was found.
+/// Returns the policy. If `findings` contains a problem, parts are missing and the policy must not be used. `None` without a valid subject.
 fn checked(name: &PolicyName, spec: &RawSpec, version: PolicyVersion, findings: &mut Findings) -> Option<Policy> {
     let base = FieldPath::of("spec");
     let subject = optional_selector(&spec.pod_selector, &base.key("podSelector"), findings);
@@ -143,19 +144,20 @@ fn checked(name: &PolicyName, spec: &RawSpec, version: PolicyVersion, findings: 
     })
 }
 
-/// `extensions/v1beta1` knows ingress from pods only.
+/// Adds problems for fields that `extensions/v1beta1` does not have. Its policies only allow ingress from pods.
 fn refuse_later_fields(spec: &RawSpec, base: &FieldPath, findings: &mut Findings) {
     for (key, there) in [("egress", spec.egress.is_some()), ("policyTypes", spec.policy_types.is_some())] {
         if there {
-            findings.problem(&base.key(key), format!("`{key}` is not in extensions/v1beta1"), LATER_FIELD);
+            findings.problem(&base.key(key), format!("extensions/v1beta1 has no `{key}`"), LATER_FIELD);
         }
     }
 }
 
-const LATER_FIELD: &str = "write `apiVersion: networking.k8s.io/v1`, where the policy itself isolates its pods, or read with --policy-semantics v1";
+const LATER_FIELD: &str =
+    "write `apiVersion: networking.k8s.io/v1`, where the policy itself isolates its pods, or use --policy-semantics v1";
 
-/// Whether the policy concerns ingress, and egress. As the API server fills it in: without `policyTypes` always ingress,
-/// and egress if there are rules for it.
+/// Returns whether the policy applies to ingress and to egress. As in the API server, a policy without `policyTypes` always applies to
+/// ingress, and to egress if it has egress rules.
 fn directions(spec: &RawSpec, base: &FieldPath, findings: &mut Findings) -> (bool, bool) {
     let has_ingress = spec.ingress.as_ref().is_some_and(|rules| !rules.is_empty());
     let has_egress = spec.egress.as_ref().is_some_and(|rules| !rules.is_empty());
@@ -179,7 +181,7 @@ fn directions(spec: &RawSpec, base: &FieldPath, findings: &mut Findings) -> (boo
     (listed("Ingress"), listed("Egress"))
 }
 
-/// The rules of one policy.
+/// Reads the rules of one policy.
 struct Rules<'a> {
     namespace: &'a Arc<str>,
     version: PolicyVersion,
@@ -187,9 +189,9 @@ struct Rules<'a> {
 }
 
 impl Rules<'_> {
-    /// What was not understood is left out here, so the rule counts only if no problem was found.
+    /// Returns a rule without its invalid parts. The rule may be used only if no problem was found.
     fn rule(&mut self, peers: &List<RawPeer>, peers_key: &str, ports: &List<RawPort>, base: &FieldPath) -> PolicyRule {
-        // An empty list: everything in v1, nothing in v1beta1.
+        // An empty list means everything in v1, but nothing in v1beta1.
         let empty_is_nothing = self.version == PolicyVersion::V1beta1;
         if !empty_is_nothing {
             self.empty_lists(peers.as_ref().map(Vec::len), peers_key, ports.as_ref().map(Vec::len), base);
@@ -206,13 +208,12 @@ impl Rules<'_> {
         PolicyRule { peers, ports }
     }
 
-    /// Remarks on lists that are written and have no elements.
+    /// Reports peer and port lists that are present but empty.
     fn empty_lists(&mut self, peers: Option<usize>, peers_key: &str, ports: Option<usize>, base: &FieldPath) {
         for (count, key, whom) in [(peers, peers_key, "everybody"), (ports, "ports", "every port of every protocol")] {
             if count == Some(0) {
                 let text = format!("an empty `{key}` means {whom}, not nothing");
-                let help =
-                    format!("leave `{key}` out if that is meant, and remove the rule if nothing is to be allowed");
+                let help = format!("omit `{key}` if that is meant; remove the rule to allow nothing");
                 self.findings.empty_list(&base.key(key), &text, &help);
             }
         }
@@ -229,12 +230,12 @@ impl Rules<'_> {
             (None, None, None) => {
                 let help = "write `podSelector: {}` for the policy's own namespace, `namespaceSelector: {}` for every pod, \
                             or leave out the list for everyone";
-                self.findings.problem(base, "the peer names nobody", help);
+                self.findings.problem(base, "the peer is empty", help);
                 None
             }
             (None, None, Some(Mapping(block))) => self.block(block, &base.key("ipBlock")).map(Peer::Block),
             (_, _, Some(_)) => {
-                let text = "`ipBlock` stands together with a selector";
+                let text = "`ipBlock` cannot be combined with a selector";
                 self.findings.problem(&base.key("ipBlock"), text, "write two peers, each after a `- `");
                 None
             }
@@ -274,18 +275,18 @@ impl Rules<'_> {
         let transport = transport(raw.protocol.as_deref(), &base.key("protocol"), self.findings);
         let end_path = base.key("endPort");
         if self.version == PolicyVersion::V1beta1 && raw.end_port.is_some() {
-            self.findings.problem(&end_path, "`endPort` is not in extensions/v1beta1", LATER_FIELD);
+            self.findings.problem(&end_path, "extensions/v1beta1 has no `endPort`", LATER_FIELD);
             return None;
         }
         match (&raw.port, raw.end_port) {
             (None, None) => transport.map(PolicyPort::All),
             (None, Some(_)) => {
-                self.findings.problem(&end_path, "`endPort` stands without `port`", "add the first port of the range");
+                self.findings.problem(&end_path, "`endPort` requires `port`", "add the first port of the range");
                 None
             }
             (Some(PortRef::Name(_)), Some(_)) => {
                 let help = "write the first port of the range as a number, or remove `endPort`";
-                self.findings.problem(&end_path, "`endPort` stands with a named port", help);
+                self.findings.problem(&end_path, "`endPort` cannot be combined with a named port", help);
                 None
             }
             (Some(PortRef::Name(name)), None) => {
@@ -320,12 +321,12 @@ impl Rules<'_> {
     }
 }
 
-/// A block of which the host bits do not matter, as for the API server; it warns as well.
+/// Parses a block. Host bits are cleared with a warning, as in the API server. `None` and a problem if the block is invalid.
 pub(super) fn block_of(text: &str, path: &FieldPath, findings: &mut Findings) -> Option<IpNet> {
     match parse_block(text) {
         Ok((block, host_bits)) => {
             if host_bits {
-                let problem = format!("{} has bits set behind its prefix length; read as {block}", quoted(text));
+                let problem = format!("{} has host bits set; read as {block}", quoted(text));
                 findings.warning(path, problem, format!("write {block}"));
             }
             Some(block)
@@ -337,7 +338,7 @@ pub(super) fn block_of(text: &str, path: &FieldPath, findings: &mut Findings) ->
     }
 }
 
-/// A port's number.
+/// Returns the port number. `None` and a problem if it is not between 1 and 65535.
 pub(super) fn port_number(number: i64, path: &FieldPath, findings: &mut Findings) -> Option<u16> {
     let port = u16::try_from(number).ok().filter(|&port| port > 0);
     if port.is_none() {
@@ -346,7 +347,7 @@ pub(super) fn port_number(number: i64, path: &FieldPath, findings: &mut Findings
     port
 }
 
-/// A protocol, TCP when it is not given.
+/// Returns the protocol, TCP if it is not given. `None` and a problem if it is unknown.
 pub(super) fn transport(name: Option<&str>, path: &FieldPath, findings: &mut Findings) -> Option<Transport> {
     let Some(name) = name else { return Some(Transport::Tcp) };
     let transport = Transport::from_name(name);

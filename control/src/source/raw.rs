@@ -1,4 +1,4 @@
-//! The shape of objects in files. What is missing here is refused in a NetworkPolicy, and of no interest in the others.
+//! The serialized form of objects. An unknown field is a fault in a NetworkPolicy, and is ignored in other kinds.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,8 +13,8 @@ use super::error::Problem;
 use super::names;
 use super::path::{FieldPath, Step};
 
-/// A struct that is written as a mapping and nothing else. A derived struct by itself also takes a list of its fields'
-/// values, so that `namespaceSelector: []` would select every namespace.
+/// A struct that is read only from a mapping. A derived struct also accepts a list of its fields' values, so that `namespaceSelector: []`
+/// would select every namespace.
 pub(super) struct Mapping<T>(pub(super) T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Mapping<T> {
@@ -35,12 +35,12 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Mapping<T> {
     }
 }
 
-/// A list that is absent, null (which Kubernetes takes for absent) or there.
+/// A list of structs. `None` if it is absent or null, which Kubernetes treats alike.
 pub(super) type List<T> = Option<Vec<Mapping<T>>>;
-/// A struct that is absent, null or there.
+/// A struct. `None` if it is absent or null.
 pub(super) type Part<T> = Option<Mapping<T>>;
 
-/// The parts of a NetworkPolicy.
+/// A NetworkPolicy. Only its spec is read with this struct.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[expect(dead_code, reason = "the other fields are named so that they are known")]
@@ -147,7 +147,7 @@ impl<'de> Deserialize<'de> for PortRef {
             }
 
             fn visit_u64<E>(self, number: u64) -> Result<PortRef, E> {
-                // No port is as large as that either way.
+                // Neither value is a valid port.
                 Ok(PortRef::Number(i64::try_from(number).unwrap_or(i64::MAX)))
             }
 
@@ -159,7 +159,7 @@ impl<'de> Deserialize<'de> for PortRef {
     }
 }
 
-/// What matters of the other kinds' `ObjectMeta`.
+/// The fields used of the `ObjectMeta` of other kinds than policies.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Metadata {
@@ -173,20 +173,20 @@ pub(super) struct Metadata {
     pub(super) owner_references: Option<Value>,
 }
 
-/// What matters of a Namespace.
+/// The fields used of a Namespace.
 #[derive(Deserialize)]
 pub(super) struct RawNamespace {
     pub(super) metadata: Part<Metadata>,
     pub(super) status: Part<RawNamespaceStatus>,
 }
 
-/// What matters of a `NamespaceStatus`.
+/// The fields used of a `NamespaceStatus`.
 #[derive(Default, Deserialize)]
 pub(super) struct RawNamespaceStatus {
     pub(super) phase: Option<String>,
 }
 
-/// The value of the `extensions/v1beta1` annotation of a namespace.
+/// The value of a namespace's `extensions/v1beta1` isolation annotation.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RawIsolation {
@@ -200,7 +200,7 @@ pub(super) struct RawIngressIsolation {
     pub(super) isolation: Option<String>,
 }
 
-/// What matters of a Pod.
+/// The fields used of a Pod.
 #[derive(Deserialize)]
 pub(super) struct RawPod {
     pub(super) metadata: Part<Metadata>,
@@ -208,7 +208,7 @@ pub(super) struct RawPod {
     pub(super) status: Part<RawPodStatus>,
 }
 
-/// What matters of a `PodSpec`.
+/// The fields used of a `PodSpec`.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct RawPodSpec {
@@ -218,7 +218,7 @@ pub(super) struct RawPodSpec {
     pub(super) init_containers: List<RawContainer>,
 }
 
-/// What matters of a `Container`.
+/// The fields used of a `Container`.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct RawContainer {
@@ -226,7 +226,7 @@ pub(super) struct RawContainer {
     pub(super) ports: List<RawContainerPort>,
 }
 
-/// What matters of a `ContainerPort`.
+/// The fields used of a `ContainerPort`.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct RawContainerPort {
@@ -238,7 +238,7 @@ pub(super) struct RawContainerPort {
     pub(super) host_ip: Option<String>,
 }
 
-/// What matters of a `PodStatus`.
+/// The fields used of a `PodStatus`.
 #[derive(Default, Deserialize)]
 pub(super) struct RawPodStatus {
     pub(super) phase: Option<String>,
@@ -256,7 +256,7 @@ pub(super) struct RawPodIp {
     pub(super) ip: String,
 }
 
-/// What matters of a Node.
+/// The fields used of a Node.
 #[derive(Deserialize)]
 pub(super) struct RawNode {
     pub(super) metadata: Part<Metadata>,
@@ -264,7 +264,7 @@ pub(super) struct RawNode {
     pub(super) status: Part<RawNodeStatus>,
 }
 
-/// What matters of a `NodeSpec`.
+/// The fields used of a `NodeSpec`.
 #[derive(Default, Deserialize)]
 pub(super) struct RawNodeSpec {
     #[serde(rename = "podCIDR")]
@@ -274,13 +274,13 @@ pub(super) struct RawNodeSpec {
     pub(super) taints: List<RawTaint>,
 }
 
-/// What matters of a `Taint`.
+/// The fields used of a `Taint`.
 #[derive(Deserialize)]
 pub(super) struct RawTaint {
     pub(super) key: Option<String>,
 }
 
-/// What matters of a `NodeStatus`.
+/// The fields used of a `NodeStatus`.
 #[derive(Default, Deserialize)]
 pub(super) struct RawNodeStatus {
     pub(super) addresses: List<RawNodeAddress>,
@@ -294,9 +294,9 @@ pub(super) struct RawNodeAddress {
     pub(super) address: String,
 }
 
-/// The value as a `T`, or where and why it is none. `base` is the value's own path in its object.
+/// Parses `value` as a `T`. The problem's path starts with `base`, the value's path in its object.
 pub(super) fn typed<T: DeserializeOwned>(value: &Value, base: &FieldPath) -> Result<T, Problem> {
-    // Keeping track of the path costs as much again, so only values with a fault pay for it.
+    // Tracking the path doubles the cost, so only faulty values pay for it.
     if let Ok(Mapping(typed)) = Mapping::<T>::deserialize(value) {
         return Ok(typed);
     }
@@ -318,28 +318,28 @@ fn problem_of(error: &serde_path_to_error::Error<serde_json::Error>, base: &Fiel
     Problem { path, text, help }
 }
 
-/// Serde's message with its remedy. The wording of the messages that are told apart here is held by tests.
+/// Returns serde's message and the remedy. Tests pin the wording of the messages distinguished here.
 fn explained(message: &str, path: &FieldPath) -> (String, String) {
     if message.starts_with("unknown field ") {
         let written = path.steps().iter().rev().find_map(|step| match step {
             Step::Key(key) => Some(key.as_str()),
             Step::Index(_) => None,
         });
-        // Odd pieces between backticks are words; the first is the unknown field itself, and may hold anything.
+        // Odd pieces between backticks are words. The first one is the unknown field itself, which may contain anything.
         let known = message.rsplit_once("expected ").map_or("", |(_, known)| known);
         let help = match written.and_then(|written| names::nearest(written, known.split('`').skip(1).step_by(2))) {
             Some(nearest) => format!("did you mean `{nearest}`?"),
-            None => "remove it; a field that is not understood could change what the policy means".to_owned(),
+            None => "remove it: an unknown field could change the meaning of the policy".to_owned(),
         };
         (message.to_owned(), help)
     } else if let Some(field) = message.strip_prefix("missing field ") {
         (format!("missing field {field}"), format!("add {field}"))
     } else {
         let help = match message.rsplit_once("expected ").map(|(_, expected)| expected) {
-            Some("a string") if message.contains("null") => "write a value, \"\" for an empty one",
+            Some("a string") if message.contains("null") => "write a value, or \"\" for an empty one",
             Some("a string") if message.contains("sequence") || message.contains("map,") => "write a single value",
             Some("a string") => "put the value in quotes",
-            Some("a mapping") if message.contains("null") => "write `{}` if an empty one is meant",
+            Some("a mapping") if message.contains("null") => "write `{}` for an empty mapping",
             Some("a mapping") => "write `key: value` pairs, or `{}` for none",
             Some("a sequence") => "write a list, each element after a `- `",
             Some("a map") => "write `key: value` pairs, or `{}` for none",

@@ -1,4 +1,4 @@
-//! Files and directories.
+//! Reads files, directories and standard input.
 
 use std::fs;
 use std::io::{self, Read};
@@ -7,19 +7,18 @@ use std::sync::Arc;
 
 use super::load::Loader;
 
-/// The name of standard input.
+/// The path that denotes standard input.
 pub(super) const STDIN: &str = "-";
 
-/// The endings of the files that are read from a directory, in any case.
+/// File extensions that are read from a directory, ignoring case.
 const ENDINGS: [&str; 3] = ["yaml", "yml", "json"];
 
-/// How deep directories may nest. A link to a directory above would never end; no tree of manifests is as deep.
+/// Maximum depth of nested directories. It ends loops of symbolic links; no tree of manifests is as deep.
 const MAX_DEPTH: usize = 32;
 
-/// The largest file, in bytes: several times 100,000 pods. More is a mistake, such as a disk image or `/dev/zero`.
+/// Maximum size of a file, in bytes: several times that of 100,000 pods. A larger file is a mistake, such as a disk image or `/dev/zero`.
 const MAX_FILE_BYTES: u64 = 4 << 30;
 
-/// Why a file cannot be read, and the remedy.
 pub(super) struct ReadFault {
     problem: String,
     help: String,
@@ -34,13 +33,13 @@ impl ReadFault {
         let help = match error.kind() {
             io::ErrorKind::NotFound => "check the path",
             io::ErrorKind::PermissionDenied => "make the file readable for this user",
-            _ => "nothing of this file was read",
+            _ => "no object of this file was read",
         };
         Self::new(format!("cannot read: {error}"), help)
     }
 }
 
-/// The text of a file.
+/// Returns the text of a file, without a byte order mark.
 pub(super) fn file_text(path: &Path) -> Result<String, ReadFault> {
     fs::File::open(path).map_err(|error| ReadFault::io(&error)).and_then(text_of)
 }
@@ -59,7 +58,7 @@ fn text_of(source: impl Read) -> Result<String, ReadFault> {
     })
 }
 
-/// The text without a byte order mark, which editors on Windows write in front and JSON does not know.
+/// Removes the byte order mark, which editors on Windows write and JSON does not allow.
 fn without_mark(text: String) -> String {
     match text.strip_prefix('\u{feff}') {
         Some(rest) => rest.to_owned(),
@@ -78,7 +77,7 @@ impl Loader {
             let mut files = Vec::new();
             self.list(path, MAX_DEPTH, &mut files);
             if files.is_empty() {
-                let problem = "the directory holds no file that ends in .yaml, .yml or .json".to_owned();
+                let problem = "the directory contains no file that ends in .yaml, .yml or .json".to_owned();
                 self.refuse(&name, None, problem, "check the path; a single file may have any name".to_owned());
             }
             for file in files {
@@ -96,12 +95,12 @@ impl Loader {
         }
     }
 
-    /// Adds the files of a directory, sorted by name.
+    /// Adds the files of a directory to `files`, recursively and sorted by name.
     fn list(&mut self, directory: &Path, depth: usize, files: &mut Vec<PathBuf>) {
         let name: Arc<str> = directory.to_string_lossy().into();
         let Some(depth) = depth.checked_sub(1) else {
-            let problem = format!("more than {MAX_DEPTH} directories deep");
-            return self.refuse(&name, None, problem, "does a link point to a directory above?".to_owned());
+            let problem = format!("directories are nested more than {MAX_DEPTH} deep");
+            return self.refuse(&name, None, problem, "check for a symbolic link to a parent directory".to_owned());
         };
         let entries = fs::read_dir(directory).and_then(|entries| entries.collect::<Result<Vec<_>, _>>());
         let mut paths: Vec<_> = match entries {
@@ -113,7 +112,7 @@ impl Loader {
         };
         paths.sort();
         for path in paths {
-            // A mounted ConfigMap holds each file twice: by its name and below `..data`.
+            // A mounted ConfigMap contains each file twice: under its name and below `..data`.
             if path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("..")) {
                 continue;
             }

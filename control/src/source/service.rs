@@ -1,7 +1,7 @@
-//! Services and endpoint slices.
+//! Reads Services and endpoint slices.
 //!
-//! Unknown fields are passed over, as in other objects of a cluster. A Service with a fault is left out, so that nothing is translated
-//! that might be meant otherwise; of a slice only the endpoints with a fault are.
+//! Unknown fields are ignored, as in other cluster objects. A faulty Service is left out: translating a wrong reading of it would misdirect
+//! traffic. A faulty slice keeps its valid endpoints.
 
 mod raw;
 
@@ -25,21 +25,20 @@ use crate::object::{
 };
 use raw::{RawEndpoint, RawName, RawService, RawServiceSpec, RawSlice};
 
-/// The kinds of Services and endpoint slices.
 pub(super) const SERVICE_KIND: &str = "Service";
 pub(super) const SLICE_KIND: &str = "EndpointSlice";
-/// The apiVersion of the slices that are read: the one since Kubernetes 1.21.
+/// The supported apiVersion of endpoint slices, available since Kubernetes 1.21.
 pub(super) const SLICE_API: &str = "discovery.k8s.io/v1";
 
-/// The label of a Service that is left to a proxy of this name.
-/// Source: Kubernetes "Well-Known Labels, Annotations and Taints", as for the next two.
+/// The label with which a Service names the proxy that handles it.
+/// Source: Kubernetes "Well-Known Labels, Annotations and Taints", also for the next two.
 const PROXY_NAME_LABEL: &str = "service.kubernetes.io/service-proxy-name";
-/// The label of an endpoint slice with the name of its Service.
+/// The label of an endpoint slice that contains the name of its Service.
 const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
-/// The label of the slices of headless Services.
+/// The label of endpoint slices of headless Services.
 const HEADLESS_LABEL: &str = "service.kubernetes.io/headless";
 
-/// How long session affinity lasts where a Service does not say, and at most, in seconds. Source: Kubernetes API, `ClientIPConfig`.
+/// Default and maximum duration of session affinity, in seconds. Source: Kubernetes API, `ClientIPConfig`.
 const DEFAULT_AFFINITY: u32 = 10_800;
 const MAX_AFFINITY: i64 = 86_400;
 
@@ -57,7 +56,7 @@ pub(super) fn slice(value: &Value) -> Read {
     read(SLICE_KIND, true, value, build, slice_without_faults)
 }
 
-/// The Service, as far as it was understood; it may be used only when no problem was found.
+/// Returns the Service. If `findings` contains a problem, parts are missing and the Service must not be used. `None` without a valid name.
 fn checked_service(raw: RawService, findings: &mut Findings) -> Option<ClusterService> {
     let metadata = raw.metadata.map(|Mapping(metadata)| metadata).unwrap_or_default();
     let spec = raw.spec.map(|Mapping(spec)| spec).unwrap_or_default();
@@ -92,7 +91,7 @@ fn checked_service(raw: RawService, findings: &mut Findings) -> Option<ClusterSe
     })
 }
 
-/// The word, the first one where there is none.
+/// Returns the entry of `known` equal to `text`. The first entry if `text` is missing, empty, or unknown, which adds a problem.
 fn one_of<const N: usize>(
     text: Option<&str>,
     known: [&'static str; N],
@@ -135,7 +134,7 @@ fn cluster_ips(spec: &RawServiceSpec, base: &FieldPath, findings: &mut Findings)
         (None, Some(one)) => (std::slice::from_ref(one), base.key("clusterIP")),
         (None, None) => return Vec::new(),
     };
-    // None is that of a headless Service, and an empty one that of a Service that has not got one yet.
+    // Kubernetes writes `None` for a headless Service, and an empty text for a Service without an address yet.
     if texts.iter().any(|text| text.is_empty() || text == "None") {
         return Vec::new();
     }
@@ -157,7 +156,7 @@ fn balancer_ips(ingress: &List<raw::RawIngressPoint>, findings: &mut Findings) -
     for (at, Mapping(point)) in ingress.iter().flatten().enumerate() {
         let path = base.index(at);
         let mode = one_of(point.ip_mode.as_deref(), ["VIP", "Proxy"], &path.key("ipMode"), findings);
-        // One with a host name only is none of the node's.
+        // The node does not handle a load balancer that has only a host name.
         let Some(text) = point.ip.as_ref().filter(|text| !text.is_empty()) else { continue };
         let address = address_of(text, &path.key("ip"), findings);
         kept.extend(address.filter(|address| mode == "VIP" && !kept.contains(address)));
@@ -176,8 +175,8 @@ fn service_ports(spec: &RawServiceSpec, base: &FieldPath, findings: &mut Finding
         let node_port = node_port.and_then(|port| port_number(port, &path.key("nodePort"), findings));
         let (Some(transport), Some(port)) = (transport, port) else { continue };
         if ports.iter().any(|other| other.name == name) {
-            let text = format!("a second port of the name {}", quoted(&name));
-            findings.problem(&path, text, "give each port a name of its own: endpoints are found by it");
+            let text = format!("a second port named {}", quoted(&name));
+            findings.problem(&path, text, "give each port a unique name: endpoints refer to it");
         } else if ports.iter().any(|other| (other.transport, other.port) == (transport, port)) {
             findings.problem(&path, format!("a second port {port}/{transport}"), "remove one of the two");
         } else {
@@ -197,12 +196,12 @@ fn affinity(spec: &RawServiceSpec, base: &FieldPath, findings: &mut Findings) ->
     if checked.is_none() {
         let path = base.key("sessionAffinityConfig").key("clientIP").key("timeoutSeconds");
         let help = format!("write a number of seconds from 1 to {MAX_AFFINITY}");
-        findings.problem(&path, format!("{seconds} is no time that affinity may last"), help);
+        findings.problem(&path, format!("invalid session affinity timeout {seconds}"), help);
     }
     checked.filter(|_| kind == "ClientIP")
 }
 
-/// Blanks around a range mean nothing, and an empty text is no range.
+/// Returns the load balancer's source ranges, without surrounding blanks and empty texts. `None` if no range is given.
 fn source_ranges(spec: &RawServiceSpec, path: &FieldPath, findings: &mut Findings) -> Option<Vec<IpNet>> {
     let texts = spec.load_balancer_source_ranges.iter().flatten().map(|text| text.trim()).enumerate();
     let mut texts = texts.filter(|(_, text)| !text.is_empty()).peekable();
@@ -210,7 +209,7 @@ fn source_ranges(spec: &RawServiceSpec, path: &FieldPath, findings: &mut Finding
     Some(texts.filter_map(|(at, text)| block_of(text, &path.index(at), findings)).collect())
 }
 
-/// The slice, as far as it was understood; it may be used only when no problem was found.
+/// Returns the slice. If `findings` contains a problem, parts are missing and the slice must not be used. `None` without a valid name.
 fn checked_slice(raw: RawSlice, findings: &mut Findings) -> Option<EndpointSlice> {
     let metadata = raw.metadata.map(|Mapping(metadata)| metadata).unwrap_or_default();
     let label = |key: &str| metadata.labels.as_ref().and_then(|labels| labels.get(key));
@@ -241,7 +240,7 @@ fn slice_ports(raw: &List<raw::RawEndpointPort>, findings: &mut Findings) -> Vec
     for (at, Mapping(raw)) in raw.iter().flatten().enumerate() {
         let path = FieldPath::of("ports").index(at);
         let transport: Option<Transport> = transport(raw.protocol.as_deref(), &path.key("protocol"), findings);
-        // Without a name or a number it is nobody's: Kubernetes' proxies pass over it as well.
+        // A port without a name or number belongs to no Service port. kube-proxy ignores it too.
         let (Some(name), Some(number)) = (&raw.name, raw.port.filter(|&number| number != 0)) else { continue };
         let port = port_number(number, &path.key("port"), findings);
         if let (Some(transport), Some(port)) = (transport, port) {
@@ -259,8 +258,8 @@ fn checked_endpoint(raw: &RawEndpoint, v4: bool, path: &FieldPath, findings: &mu
     };
     let address = address_of(text, &path.index(0), findings)?;
     if address.is_ipv4() != v4 {
-        let text = format!("{address} is not of the slice's addressType");
-        findings.problem(&path.index(0), text, "put endpoints of another family into a slice of their own");
+        let text = format!("{address} does not match the slice's addressType");
+        findings.problem(&path.index(0), text, "put endpoints of another family into a separate slice");
         return None;
     }
     let conditions = raw.conditions.as_ref().map(|Mapping(conditions)| conditions);
@@ -282,7 +281,7 @@ fn checked_endpoint(raw: &RawEndpoint, v4: bool, path: &FieldPath, findings: &mu
     })
 }
 
-/// Stands for a faulty slice: the slice without the endpoints that have a fault. One with any other fault is left out.
+/// Returns the stand-in for a faulty slice: the slice without its faulty endpoints. A slice with any other fault is left out.
 fn slice_without_faults(value: &Value) -> Outcome {
     let mut rest = value.clone();
     let whole = |value: &Value| {
@@ -291,7 +290,7 @@ fn slice_without_faults(value: &Value) -> Outcome {
         slice.filter(|_| findings.problems.is_empty())
     };
     let Some(endpoints) = rest.get_mut("endpoints").map(Value::take) else { return Outcome::Nothing };
-    // Without any endpoint it has to be whole.
+    // The rest of the slice must have no fault.
     if whole(&rest).is_none() {
         return Outcome::Nothing;
     }

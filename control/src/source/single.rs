@@ -1,6 +1,6 @@
-//! One object at a time, for code that gets objects from elsewhere than files: each is read as if a file held it.
+//! Reads one object at a time, for callers that receive objects from an API server instead of files.
 //!
-//! An object keeps its [`Faults`] after it is read: a server sends an object once, and each batch reports the faults of all objects.
+//! [`Faults`] outlive the reading of an object: a server sends an object once, but each batch reports the faults of all objects.
 
 use serde_json::Value;
 
@@ -12,34 +12,35 @@ use super::load::consequence;
 use super::outcome::Outcome;
 use crate::object::Object;
 
-/// An object as it was read.
+/// The result of reading one object.
 #[derive(Debug)]
 pub struct Single {
-    /// The object, or a substitute that allows no more than any possible meaning of a faulty one. `None` if no substitute is safe.
+    /// The object, or for a faulty one a stand-in that allows no more than any of its possible meanings. `None` if no stand-in is safe.
     pub object: Option<Object>,
-    /// What is not in order with it; `None` if nothing is.
+    /// The problems and warnings about the object. `None` if it has neither.
     pub faults: Option<Box<Faults>>,
 }
 
-/// What is not in order with an object.
+/// The problems and warnings about one object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Faults {
-    /// What messages call the object.
+    /// The object's kind, namespace and name, for messages. Empty if no part could be read.
     label: String,
     problems: Vec<Problem>,
     warnings: Vec<Problem>,
-    /// Whether a substitute exists that allows no more than the object can mean.
+    /// See [`Self::is_survived()`].
     is_survived: bool,
-    /// What the remedy ends with.
+    /// The end of the remedy: how the faulty object is treated until it is repaired.
     consequence: &'static str,
 }
 
-/// Reads an object, whose kind is the one given unless it says its own. Of two models it is read by that of today's servers.
+/// Reads an object. `api_version` and `kind` apply if the object itself does not contain them. The semantics of `extensions/v1beta1` are
+/// those of current API servers.
 ///
-/// `None` if it is of a kind that is not read.
+/// `None` if the kind is unsupported.
 pub fn read(value: Value, api_version: &str, kind: &str) -> Option<Single> {
     let read = match decode(value, &Inherited::new(api_version, kind)) {
-        // Servers know the model of 2016 no more.
+        // Current API servers no longer use the model of 2016.
         Decoded::Read(read) | Decoded::BySemantics { v1: read, .. } => *read,
         Decoded::Skipped { .. } | Decoded::Workload(_) | Decoded::Unreadable(_) => return None,
     };
@@ -52,14 +53,14 @@ pub fn read(value: Value, api_version: &str, kind: &str) -> Option<Single> {
 }
 
 impl Single {
-    /// Whether a part of the object is not understood.
+    /// Whether a part of the object is invalid.
     pub fn has_problems(&self) -> bool {
         self.faults.as_ref().is_some_and(|faults| faults.has_problems())
     }
 }
 
 impl Faults {
-    /// `None` if the object is in order.
+    /// Returns `None` if there are no problems and no warnings.
     fn new(label: String, findings: Findings, outcome: &Outcome) -> Option<Box<Self>> {
         let Findings { problems, warnings, .. } = findings;
         let is_clean = problems.is_empty() && warnings.is_empty();
@@ -74,23 +75,23 @@ impl Faults {
         })
     }
 
-    /// Whether there is a part of the object that is not understood, rather than one that deserves a look.
+    /// Whether a part of the object is invalid. False if there are only warnings.
     pub fn has_problems(&self) -> bool {
         !self.problems.is_empty()
     }
 
-    /// Whether the other objects may take effect without this one. False if traffic that this object forbids would pass without it.
+    /// Whether the other objects may take effect without this one. False if traffic that this object denies would then pass.
     pub const fn is_survived(&self) -> bool {
         self.is_survived
     }
 
-    /// Adds what is not understood. `place` is what messages name instead of a file.
+    /// Adds the problems to `told`. Messages contain `place` instead of a file name.
     pub fn tell_problems(&self, place: &str, told: &mut SourceErrors) {
         let consequence = if self.is_survived { self.consequence } else { "" };
         told.extend(self.problems.iter().map(|problem| self.error(place, problem, consequence)));
     }
 
-    /// Adds what deserves a look. `place` is what messages name instead of a file.
+    /// Adds the warnings to `told`. Messages contain `place` instead of a file name.
     pub fn tell_warnings(&self, place: &str, told: &mut SourceErrors) {
         told.extend(self.warnings.iter().map(|warning| self.error(place, warning, "")));
     }

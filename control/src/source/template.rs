@@ -1,6 +1,6 @@
-//! Workloads: the pod template of each, read as the pod that it makes.
+//! Reads workloads: each one's pod template becomes a planned pod.
 //!
-//! As of pods, only the few fields that policy needs are read, and all others are passed over.
+//! As for pods, only the fields that policy needs are read, and unknown fields are ignored.
 
 use std::sync::Arc;
 
@@ -16,8 +16,8 @@ use super::path::FieldPath;
 use super::raw::{self, List, Mapping, Metadata, Part};
 use crate::object::{Labels, Pod, Workload};
 
-/// The kinds that have a pod template, and the groups that they were in over time; the versions in these do not matter, because
-/// templates have the same place in all of them.
+/// The kinds with a pod template, and their API groups over time. The template has the same place in all versions of these groups. The
+/// order is that of [`precedence`].
 const KINDS: [(&str, &[&str]); 7] = [
     ("Deployment", &["apps", "extensions"]),
     ("StatefulSet", &["apps"]),
@@ -28,14 +28,14 @@ const KINDS: [(&str, &[&str]); 7] = [
     ("Job", &["batch"]),
 ];
 
-/// A workload, understood or not.
+/// The result of reading a workload, with or without errors.
 pub(super) struct WorkloadRead {
     pub(super) api_version: String,
     pub(super) kind: &'static str,
-    /// Its kind, namespace and name as far as they are known.
+    /// Kind, namespace and name for messages, without the parts that could not be read.
     pub(super) label: String,
     pub(super) key: Option<ObjectKey>,
-    /// None when there is a problem among the findings.
+    /// `None` if `findings` contains a problem.
     pub(super) template: Option<Template>,
     pub(super) findings: Findings,
 }
@@ -43,21 +43,21 @@ pub(super) struct WorkloadRead {
 /// A workload's pod template.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Template {
-    /// The pod that it makes, named after the workload, without node and addresses.
+    /// A pod made from the template. It has the workload's name, and no node or addresses.
     pub(super) pod: Pod,
-    /// What manages the workload itself: a Deployment its `ReplicaSet`, a `CronJob` its Job.
+    /// The controller of the workload itself: a Deployment for a `ReplicaSet`, a `CronJob` for a Job.
     pub(super) manager: Option<Workload>,
     /// Whether the workload runs more than one pod at a time.
     pub(super) is_many: bool,
-    /// Whether it is to run no pods at present.
+    /// Whether the workload is scaled to zero pods.
     pub(super) is_idle: bool,
-    /// Whether it has run all the pods that it ever will: a Job that has ended.
+    /// Whether the workload starts no more pods: a Job that has completed or failed.
     pub(super) is_over: bool,
-    /// Of a `StatefulSet`, the number of its first pod.
+    /// The ordinal of a `StatefulSet`'s first pod. `None` for other kinds.
     pub(super) first_ordinal: Option<u64>,
 }
 
-/// How far a kind is to be preferred where several workloads of one namespace have one name.
+/// Returns a kind's rank if several workloads of a namespace have the same name. The lowest rank keeps the plain name.
 pub(super) fn precedence(kind: &str) -> usize {
     KINDS.iter().position(|(known, _)| *known == kind).unwrap_or(KINDS.len())
 }
@@ -69,7 +69,7 @@ struct RawWorkload {
     status: Option<Value>,
 }
 
-/// What matters of the specs of all these kinds.
+/// The fields that policy needs, of the specs of all these kinds.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct RawSpec {
@@ -114,7 +114,7 @@ struct RawCondition {
     status: String,
 }
 
-/// Reads a workload; none when the kind is no such.
+/// Reads a workload. `None` if the kind is not one of [`KINDS`].
 pub(super) fn read(api_version: &str, kind: &str, value: &Value) -> Option<WorkloadRead> {
     let group = api_version.split_once('/').map_or("", |(group, _)| group);
     let (kind, _) = KINDS.into_iter().find(|(known, groups)| *known == kind && groups.contains(&group))?;
@@ -139,7 +139,7 @@ pub(super) fn read(api_version: &str, kind: &str, value: &Value) -> Option<Workl
     Some(WorkloadRead { api_version: api_version.to_owned(), kind, label, key, template, findings })
 }
 
-/// The template, as far as it was understood; it may be used only when no problem was found.
+/// Returns the template. If `findings` contains a problem, the template must not be used. `None` without a valid name, template or pod.
 fn template(kind: &'static str, raw: RawWorkload, findings: &mut Findings) -> Option<Template> {
     let metadata = raw.metadata.map(|Mapping(metadata)| metadata).unwrap_or_default();
     let manager = owner::manager(metadata.owner_references.as_ref());
@@ -154,7 +154,7 @@ fn template(kind: &'static str, raw: RawWorkload, findings: &mut Findings) -> Op
         _ => (spec.template, spec.parallelism, base.key("template")),
     };
     let Some(Mapping(template)) = template else {
-        let help = "add the template of its pods; without it nobody can say what policies select them";
+        let help = "add the pod template; without it, the policies that select its pods are unknown";
         findings.problems.push(Problem::new(&path, "the workload has no pod template", help));
         return None;
     };
@@ -166,7 +166,7 @@ fn template(kind: &'static str, raw: RawWorkload, findings: &mut Findings) -> Op
     }
     pod.name = name;
     let count = match kind {
-        // One on each node.
+        // One pod on each node: assume more than one node.
         "DaemonSet" => 2,
         "Job" | "CronJob" => parallelism.unwrap_or(1),
         _ => spec.replicas.unwrap_or(1),
@@ -175,10 +175,10 @@ fn template(kind: &'static str, raw: RawWorkload, findings: &mut Findings) -> Op
     Some(Template { pod, manager, is_many: count > 1, is_idle: count < 1, is_over, first_ordinal })
 }
 
-/// The pod of a template, under a name that does not count.
+/// Returns the pod of a template, under a placeholder name.
 fn pod_of(template: RawTemplate, path: &FieldPath, findings: &mut Findings) -> Option<Pod> {
     let mut metadata = template.metadata.map(|Mapping(metadata)| metadata).unwrap_or_default();
-    // Names and owners of a template mean nothing.
+    // The name and owners of a template have no effect.
     metadata.retain(|key, _| key == "labels" || key == "annotations");
     metadata.insert("name".to_owned(), "template".into());
     let mut spec = template.spec.map(|Mapping(spec)| spec).unwrap_or_default();
@@ -193,7 +193,7 @@ fn pod_of(template: RawTemplate, path: &FieldPath, findings: &mut Findings) -> O
     Some(Pod { planned: true, ..pod? })
 }
 
-/// The labels that the Job controller gives its pods, which policies select by.
+/// Adds the labels that the Job controller sets on its pods, which policies may select by.
 /// Source: Kubernetes "Well-Known Labels, Annotations and Taints".
 fn add_job_labels(labels: &mut Labels, job: &Arc<str>) {
     for key in ["batch.kubernetes.io/job-name", "job-name"] {

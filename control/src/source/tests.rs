@@ -1,4 +1,4 @@
-//! NetworkPolicy: what is accepted, as what, and the exact words about what is not.
+//! NetworkPolicy: the result of reading valid policies, and the exact messages about faults.
 
 use super::*;
 use crate::object::{IpBlock, NamespaceScope, Peer, PodPeer, Policy, PolicyPort, PolicyRule, Transport};
@@ -16,7 +16,7 @@ pub(super) fn messages(reports: &SourceErrors) -> Vec<String> {
     reports.shown().iter().map(ToString::to_string).collect()
 }
 
-/// The errors of a text, each as it is displayed.
+/// Returns the displayed errors of a text.
 pub(super) fn errors(text: &str) -> Vec<String> {
     match strict(text) {
         Ok(loaded) => panic!("accepted: {loaded:?}"),
@@ -34,7 +34,7 @@ pub(super) fn policies(loaded: &Loaded) -> Vec<&Policy> {
     policies
 }
 
-/// The text of a policy; its spec starts on line 5.
+/// Returns the text of a policy whose spec starts on line 5.
 pub(super) fn policy_text(spec: &str) -> String {
     let spec: String = spec.lines().map(|line| format!("  {line}\n")).collect();
     format!(
@@ -42,7 +42,7 @@ pub(super) fn policy_text(spec: &str) -> String {
     )
 }
 
-/// The one policy of that spec, and the warnings.
+/// Returns the policy with this spec, and the warnings.
 fn read_spec(spec: &str) -> (Policy, Vec<String>) {
     let loaded = strict(&policy_text(spec)).unwrap_or_else(|errors| panic!("{spec}\n{errors}"));
     assert_eq!(loaded.objects.len(), 1);
@@ -55,7 +55,7 @@ fn read(spec: &str) -> Policy {
     policy
 }
 
-/// The one error about the spec, without the part that is the same in all.
+/// Returns the only error about the spec, without the prefix that all such errors have.
 fn spec_error(spec: &str) -> String {
     let errors = errors(&policy_text(spec));
     assert_eq!(errors.len(), 1, "{errors:#?}");
@@ -154,7 +154,7 @@ fn rules_of_a_direction_that_is_not_listed_are_ignored_with_a_warning_but_checke
                    Egress\n  help: add Egress to policyTypes, or remove the rules";
     assert_eq!(warnings, [warning]);
     let error = spec_error("policyTypes: [Ingress]\negress:\n- to:\n  - {}");
-    assert!(error.starts_with("8 spec.egress[0].to[0]: the peer names nobody"), "{error}");
+    assert!(error.starts_with("8 spec.egress[0].to[0]: the peer is empty"), "{error}");
 }
 
 #[test]
@@ -211,11 +211,11 @@ fn host_bits_are_cleared_with_a_warning() {
         warnings,
         [
             format!(
-                "t.yaml:8: {start}.cidr: \"10.1.2.3/8\" has bits set behind its prefix length; read as 10.0.0.0/8\n  \
+                "t.yaml:8: {start}.cidr: \"10.1.2.3/8\" has host bits set; read as 10.0.0.0/8\n  \
                  help: write 10.0.0.0/8"
             ),
             format!(
-                "t.yaml:9: {start}.except[0]: \"10.9.9.9/16\" has bits set behind its prefix length; read as \
+                "t.yaml:9: {start}.except[0]: \"10.9.9.9/16\" has host bits set; read as \
                  10.9.0.0/16\n  help: write 10.9.0.0/16"
             ),
         ]
@@ -288,11 +288,11 @@ fn every_fault_of_a_rule_is_told_with_its_line_and_remedy() {
         ),
         (
             "ports: [{endPort: 90}]",
-            "6 spec.ingress[0].ports[0].endPort: `endPort` stands without `port`|add the first port of the range",
+            "6 spec.ingress[0].ports[0].endPort: `endPort` requires `port`|add the first port of the range",
         ),
         (
             "ports: [{port: http, endPort: 90}]",
-            "6 spec.ingress[0].ports[0].endPort: `endPort` stands with a named port|write the first port of the range as a \
+            "6 spec.ingress[0].ports[0].endPort: `endPort` cannot be combined with a named port|write the first port of the range as a \
              number, or remove `endPort`",
         ),
         (
@@ -305,17 +305,17 @@ fn every_fault_of_a_rule_is_told_with_its_line_and_remedy() {
         ),
         (
             "from: [{}]",
-            "6 spec.ingress[0].from[0]: the peer names nobody|write `podSelector: {}` for the policy's own namespace, \
+            "6 spec.ingress[0].from[0]: the peer is empty|write `podSelector: {}` for the policy's own namespace, \
              `namespaceSelector: {}` for every pod, or leave out the list for everyone",
         ),
         (
             "from: [{podSelector: }]",
-            "6 spec.ingress[0].from[0]: the peer names nobody|write `podSelector: {}` for the policy's own namespace, \
+            "6 spec.ingress[0].from[0]: the peer is empty|write `podSelector: {}` for the policy's own namespace, \
              `namespaceSelector: {}` for every pod, or leave out the list for everyone",
         ),
         (
             "from: [{podSelector: {}, ipBlock: {cidr: 10.0.0.0/8}}]",
-            "6 spec.ingress[0].from[0].ipBlock: `ipBlock` stands together with a selector|write two peers, each after a `- `",
+            "6 spec.ingress[0].from[0].ipBlock: `ipBlock` cannot be combined with a selector|write two peers, each after a `- `",
         ),
         ("from: [{ipBlock: {}}]", "6 spec.ingress[0].from[0].ipBlock: missing field `cidr`|add `cidr`"),
         (
@@ -330,8 +330,8 @@ fn every_fault_of_a_rule_is_told_with_its_line_and_remedy() {
         ),
         (
             "to: []",
-            "6 spec.ingress[0].to: unknown field `to`, expected `from` or `ports`|remove it; a field that is not understood \
-             could change what the policy means",
+            "6 spec.ingress[0].to: unknown field `to`, expected `from` or `ports`|remove it: an unknown field \
+             could change the meaning of the policy",
         ),
     ] {
         let indented = rule.replace('\n', "\n  ");
@@ -346,8 +346,14 @@ fn every_fault_of_a_block_is_told() {
     let inside = "write a smaller block of the cidr, of the same address family";
     let length = "without leading zeros";
     for (block, expected) in [
-        ("cidr: 10.0.0.1", "cidr: block \"10.0.0.1\" has no prefix length|write 10.0.0.1/32 for this one address".into()),
-        ("cidr: 'fd00::1'", "cidr: block \"fd00::1\" has no prefix length|write fd00::1/128 for this one address".into()),
+        (
+            "cidr: 10.0.0.1",
+            "cidr: block \"10.0.0.1\" has no prefix length|write 10.0.0.1/32 for this one address".into(),
+        ),
+        (
+            "cidr: 'fd00::1'",
+            "cidr: block \"fd00::1\" has no prefix length|write fd00::1/128 for this one address".into(),
+        ),
         ("cidr: web", format!("cidr: block \"web\" has no prefix length|{whole}")),
         ("cidr: 10.0.0/8", format!("cidr: invalid block \"10.0.0/8\": invalid address \"10.0.0\"|{whole}")),
         (
@@ -362,17 +368,32 @@ fn every_fault_of_a_block_is_told() {
             "cidr: 10.0.0.0/08",
             format!("cidr: invalid block \"10.0.0.0/08\": prefix length \"08\"|write a number from 0 to 32, {length}"),
         ),
-        ("cidr: '::/129'", format!("cidr: invalid block \"::/129\": prefix length \"129\"|write a number from 0 to 128, {length}")),
+        (
+            "cidr: '::/129'",
+            format!("cidr: invalid block \"::/129\": prefix length \"129\"|write a number from 0 to 128, {length}"),
+        ),
         (
             "cidr: '::ffff:10.0.0.0/104'",
-            "cidr: invalid block \"::ffff:10.0.0.0/104\": \"::ffff:10.0.0.0\" is an IPv4 address mapped into IPv6|write \
+            "cidr: invalid block \"::ffff:10.0.0.0/104\": \"::ffff:10.0.0.0\" is an IPv4-mapped IPv6 address|write \
              10.0.0.0"
                 .into(),
         ),
-        ("cidr: 10.0.0.0/8, except: [10.0.0.0/8]", format!("except[0]: \"10.0.0.0/8\" is not strictly inside cidr \"10.0.0.0/8\"|{inside}")),
-        ("cidr: 10.0.0.0/8, except: [0.0.0.0/0]", format!("except[0]: \"0.0.0.0/0\" is not strictly inside cidr \"10.0.0.0/8\"|{inside}")),
-        ("cidr: 10.0.0.0/8, except: [11.0.0.0/9]", format!("except[0]: \"11.0.0.0/9\" is not strictly inside cidr \"10.0.0.0/8\"|{inside}")),
-        ("cidr: 0.0.0.0/0, except: ['fd00::/8']", format!("except[0]: \"fd00::/8\" is not strictly inside cidr \"0.0.0.0/0\"|{inside}")),
+        (
+            "cidr: 10.0.0.0/8, except: [10.0.0.0/8]",
+            format!("except[0]: \"10.0.0.0/8\" is not strictly inside cidr \"10.0.0.0/8\"|{inside}"),
+        ),
+        (
+            "cidr: 10.0.0.0/8, except: [0.0.0.0/0]",
+            format!("except[0]: \"0.0.0.0/0\" is not strictly inside cidr \"10.0.0.0/8\"|{inside}"),
+        ),
+        (
+            "cidr: 10.0.0.0/8, except: [11.0.0.0/9]",
+            format!("except[0]: \"11.0.0.0/9\" is not strictly inside cidr \"10.0.0.0/8\"|{inside}"),
+        ),
+        (
+            "cidr: 0.0.0.0/0, except: ['fd00::/8']",
+            format!("except[0]: \"fd00::/8\" is not strictly inside cidr \"0.0.0.0/0\"|{inside}"),
+        ),
     ] {
         let error = spec_error(&format!("ingress: [{{from: [{{ipBlock: {{{block}}}}}]}}]"));
         let expected = format!("5 spec.ingress[0].from[0].ipBlock.{}", expected.replace('|', "\n  help: "));
@@ -382,10 +403,13 @@ fn every_fault_of_a_block_is_told() {
 
 #[test]
 fn every_fault_of_a_selector_is_told() {
-    let value = "write up to 63 letters, digits, `-`, `_` and `.`, a letter or digit first and last";
-    let key = "write up to 63 letters, digits, `-`, `_` and `.`, before them a domain and `/` if need be";
+    let value = "write up to 63 letters, digits, `-`, `_` and `.`, starting and ending with a letter or digit";
+    let key = "write up to 63 letters, digits, `-`, `_` and `.`, optionally after a domain and `/`";
     for (selector, expected) in [
-        ("matchExpressions: [{key: a, operator: In}]", "matchExpressions[0].values: operator In without values|add at least one value".into()),
+        (
+            "matchExpressions: [{key: a, operator: In}]",
+            "matchExpressions[0].values: operator In without values|add at least one value".into(),
+        ),
         (
             "matchExpressions: [{key: a, operator: NotIn, values: []}]",
             "matchExpressions[0].values: operator NotIn without values|add at least one value".into(),
@@ -399,17 +423,32 @@ fn every_fault_of_a_selector_is_told() {
             "matchExpressions[0].operator: unknown operator \"in\"|write In, NotIn, Exists or DoesNotExist".into(),
         ),
         ("matchExpressions: [{key: a}]", "matchExpressions[0]: missing field `operator`|add `operator`".into()),
-        ("matchExpressions: [{key: '-', operator: Exists}]", format!("matchExpressions[0].key: invalid label key \"-\"|{key}")),
+        (
+            "matchExpressions: [{key: '-', operator: Exists}]",
+            format!("matchExpressions[0].key: invalid label key \"-\"|{key}"),
+        ),
         (
             "matchExpressions: [{key: a, operator: In, values: [b c]}]",
             format!("matchExpressions[0].values[0]: invalid label value \"b c\"|{value}"),
         ),
         ("matchLabels: {a/b/c: d}", format!("matchLabels.a/b/c: invalid label key \"a/b/c\"|{key}")),
         ("matchLabels: {a.b/c: -d}", format!("matchLabels[\"a.b/c\"]: invalid label value \"-d\"|{value}")),
-        ("matchLabels: {a: 1}", "matchLabels.a: invalid type: integer `1`, expected a string|put the value in quotes".into()),
-        ("matchLabels: {a: yes}", "matchLabels.a: invalid type: boolean `true`, expected a string|put the value in quotes".into()),
-        ("matchLabels: {a: 1.10}", "matchLabels.a: invalid type: floating point `1.1`, expected a string|put the value in quotes".into()),
-        ("matchLabels: {a: }", "matchLabels.a: invalid type: null, expected a string|write a value, \"\" for an empty one".into()),
+        (
+            "matchLabels: {a: 1}",
+            "matchLabels.a: invalid type: integer `1`, expected a string|put the value in quotes".into(),
+        ),
+        (
+            "matchLabels: {a: yes}",
+            "matchLabels.a: invalid type: boolean `true`, expected a string|put the value in quotes".into(),
+        ),
+        (
+            "matchLabels: {a: 1.10}",
+            "matchLabels.a: invalid type: floating point `1.1`, expected a string|put the value in quotes".into(),
+        ),
+        (
+            "matchLabels: {a: }",
+            "matchLabels.a: invalid type: null, expected a string|write a value, or \"\" for an empty one".into(),
+        ),
         (
             "matchLables: {a: b}",
             "matchLables: unknown field `matchLables`, expected `matchLabels` or `matchExpressions`|did you mean \
@@ -418,8 +457,8 @@ fn every_fault_of_a_selector_is_told() {
         ),
         (
             "app: web",
-            "app: unknown field `app`, expected `matchLabels` or `matchExpressions`|remove it; a field that is not understood \
-             could change what the policy means"
+            "app: unknown field `app`, expected `matchLabels` or `matchExpressions`|remove it: an unknown field \
+             could change the meaning of the policy"
                 .into(),
         ),
     ] {
@@ -443,8 +482,7 @@ fn a_misspelt_direction_is_an_error_and_not_a_policy_that_denies_or_allows() {
 
 #[test]
 fn a_null_rule_is_not_a_rule_that_allows_everything() {
-    let expected =
-        "6 spec.ingress[0]: invalid type: null, expected a mapping\n  help: write `{}` if an empty one is meant";
+    let expected = "6 spec.ingress[0]: invalid type: null, expected a mapping\n  help: write `{}` for an empty mapping";
     assert_eq!(spec_error("ingress:\n-\n"), expected);
 }
 
@@ -472,13 +510,13 @@ fn the_metadata_of_a_policy_is_held_to_its_fields_as_well() {
         ("metadata: {}", "t.yaml:3: NetworkPolicy: metadata: missing field `name`|add `name`"),
         (
             "metadata:",
-            "t.yaml:3: NetworkPolicy: metadata: invalid type: null, expected a mapping|write `{}` if an empty one is meant",
+            "t.yaml:3: NetworkPolicy: metadata: invalid type: null, expected a mapping|write `{}` for an empty mapping",
         ),
         ("spec: {}", "t.yaml:1: NetworkPolicy: missing field `metadata`|add `metadata` with a `name`"),
         (
             "metadata: {name: Web}",
-            "t.yaml:3: NetworkPolicy default/Web: metadata.name: invalid name \"Web\"|write lower-case letters, digits, `-` and `.`, a \
-             letter or digit first and last",
+            "t.yaml:3: NetworkPolicy default/Web: metadata.name: invalid name \"Web\"|write lower-case letters, digits, `-` and `.`, \
+             starting and ending with a letter or digit",
         ),
         (
             "metadata: {name: web, namespace: a.b}",
@@ -514,22 +552,22 @@ fn a_policy_of_another_api_version_is_never_passed_over() {
         (
             "extensions/v1beta2",
             "NetworkPolicy",
-            "apiVersion: NetworkPolicy of \"extensions/v1beta2\" is not read|write `apiVersion: networking.k8s.io/v1`",
+            "apiVersion: NetworkPolicy of \"extensions/v1beta2\" is not supported|write `apiVersion: networking.k8s.io/v1`",
         ),
         (
             "networking.k8s.io/v2",
             "NetworkPolicy",
-            "apiVersion: NetworkPolicy of \"networking.k8s.io/v2\" is not read|write `apiVersion: networking.k8s.io/v1`",
+            "apiVersion: NetworkPolicy of \"networking.k8s.io/v2\" is not supported|write `apiVersion: networking.k8s.io/v1`",
         ),
         (
             "networking.k8s.oi/v1",
             "NetworkPolicy",
-            "apiVersion: NetworkPolicy of \"networking.k8s.oi/v1\" is not read|write `apiVersion: networking.k8s.io/v1`",
+            "apiVersion: NetworkPolicy of \"networking.k8s.oi/v1\" is not supported|write `apiVersion: networking.k8s.io/v1`",
         ),
         (
             "v1",
             "NetworkPolicy",
-            "apiVersion: NetworkPolicy of \"v1\" is not read|write `apiVersion: networking.k8s.io/v1`",
+            "apiVersion: NetworkPolicy of \"v1\" is not supported|write `apiVersion: networking.k8s.io/v1`",
         ),
         ("networking.k8s.io/v1", "Networkpolicy", "kind: unknown kind \"Networkpolicy\"|did you mean `NetworkPolicy`?"),
         (
@@ -580,7 +618,7 @@ fn kinds_that_restrict_traffic_and_are_not_enforced_are_an_error_each_unless_the
             assert_eq!(messages(&load_text("t.yaml", &text, report).unwrap().unenforced), errors);
         }
     }
-    // Nobody enforces these, or they restrict nothing.
+    // Calico does not enforce the first one, and the second restricts nothing.
     let others = "{apiVersion: projectcalico.org/v3, kind: StagedNetworkPolicy}\n---\n{apiVersion: stats.antrea.io/v1alpha1, kind: NetworkPolicyStats}";
     assert!(strict(others).unwrap().warnings.is_empty());
 }
@@ -607,7 +645,7 @@ fn a_faulty_policy_fails_closed_where_faults_are_survived() {
     let policy = policies(&loaded)[0];
     assert_eq!(policy.subject, labels(&[("a", "b")]));
     assert_eq!((&policy.ingress, &policy.egress), (&Some(vec![]), &Some(vec![])));
-    assert_eq!(policy.fault.as_deref(), Some("spec.ingress[1].from[0]: the peer names nobody"));
+    assert_eq!(policy.fault.as_deref(), Some("spec.ingress[1].from[0]: the peer is empty"));
     assert_eq!(loaded.warnings.total(), 1);
     assert!(loaded.warnings.shown()[0].help.ends_with("; until then it isolates its pods and allows nothing"));
 }
@@ -649,7 +687,7 @@ fn a_policy_whose_metadata_is_not_understood_isolates_where_it_can_be_known_to()
         assert_eq!(policy.subject, labels(&[("a", "b")]), "{metadata}");
         assert!(policy.fault.is_some() && loaded.faulty == 1 && !loaded.warnings.is_empty(), "{metadata}");
     }
-    // No pod can be in these: the policy concerns nobody.
+    // No pod can be in these namespaces, so the policy applies to none.
     for namespace in ["a.b", "[prod]", "{}", "Prod"] {
         let loaded = lenient(&format!("{head}metadata: {{name: web, namespace: {namespace}}}\n"));
         assert_eq!((loaded.objects.len(), loaded.faulty, loaded.warnings.total()), (0, 1, 1), "{namespace}");

@@ -142,7 +142,7 @@ fn a_pod_has_the_host_ports_of_its_containers_and_sidecars_named_or_not() {
     ];
     let found = pod(spec);
     assert_eq!((&*found.host_ports, found.ports.len()), (&expected[..], 1));
-    // There each port is the node's.
+    // On the host network every port is a port of the node.
     assert!(pod(&format!("{spec}\n  hostNetwork: true")).host_ports.is_empty());
 }
 
@@ -216,7 +216,7 @@ fn faults_of_a_pod_are_told() {
         ),
         (
             "status: {podIP: '::ffff:10.0.0.1'}",
-            "t.yaml:4: Pod default/a: status.podIP: \"::ffff:10.0.0.1\" is an IPv4 address mapped into IPv6|write 10.0.0.1",
+            "t.yaml:4: Pod default/a: status.podIP: \"::ffff:10.0.0.1\" is an IPv4-mapped IPv6 address|write 10.0.0.1",
         ),
         (
             "status:\n  podIPs:\n  - ip: 10.0.0.1\n  - ip: 10.0.0.2",
@@ -257,7 +257,7 @@ fn a_namespace_with_the_name_of_another_in_its_label_is_an_error() {
     let text =
         "apiVersion: v1\nkind: Namespace\nmetadata:\n  name: shop\n  labels:\n    kubernetes.io/metadata.name: bank\n";
     let expected = "t.yaml:6: Namespace shop: metadata.labels[\"kubernetes.io/metadata.name\"]: label is \"bank\", but the \
-                    namespace is \"shop\"\n  help: remove the label: every namespace has it, with its own name";
+                    namespace is \"shop\"\n  help: remove the label: every namespace has it, with its name as value";
     assert_eq!(one_error(text), expected);
 }
 

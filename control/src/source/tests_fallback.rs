@@ -1,4 +1,4 @@
-//! What stands for objects that were not understood, where faults are survived: never something more open.
+//! Stand-ins for faulty objects in lenient mode never allow more than the object could mean.
 
 use bulkhead_classifier::{Action, Key, protocol};
 
@@ -56,7 +56,7 @@ fn only_pod(text: &str) -> Pod {
     }
 }
 
-/// Whether TCP to port 80 gets into the pod that has `dst`.
+/// Whether the pod with address `dst` accepts TCP from `src` to port 80.
 fn lets_in(pipeline: &Pipeline, src: &str, dst: &str) -> bool {
     let key = Key::new(src.parse().unwrap(), dst.parse().unwrap(), protocol::TCP, 40_000, 80);
     let node = pipeline.node_tables("n1").expect("the node has pods");
@@ -65,8 +65,8 @@ fn lets_in(pipeline: &Pipeline, src: &str, dst: &str) -> bool {
     node.tables[interface.expect("the pod is there").table].tables.lookup(&key).action() == Action::Allow
 }
 
-/// Holds what gets from 10.0.0.2 to 10.0.0.1 in every order of the objects, event by event, after a further event of each,
-/// and in a resync.
+/// Asserts whether traffic from 10.0.0.2 to 10.0.0.1 is allowed, for every order of the objects: after all events, after a further change
+/// of each pod, and after a resync.
 fn assert_lets_in(text: &str, expected: bool) {
     let loaded = lenient(text);
     let mut rotated = loaded.objects.clone();
@@ -78,7 +78,7 @@ fn assert_lets_in(text: &str, expected: bool) {
         let mut running = Pipeline::new(Scope::Cluster);
         rotated.iter().for_each(|object| running.apply(Event::Apply(object.clone())).unwrap());
         assert_eq!(lets_in(&running, "10.0.0.2", "10.0.0.1"), expected, "{rotated:#?}");
-        // Each once more with a change and back, as an event about what stands already is no event.
+        // Change each pod and restore it, because an event without a change has no effect.
         for object in &rotated {
             if let Object::Pod(pod) = object {
                 let elsewhere = Pod { mac: Some([2; 6]), labels: Labels::default(), ..Pod::clone(pod) };
@@ -115,7 +115,7 @@ fn the_pods_of_a_namespace_that_was_not_understood_are_isolated_in_every_order_o
         assert_lets_in(&format!("{pods}{faulty}"), false);
         assert!(!errors(&faulty).is_empty());
     }
-    // The same pods are open in a namespace that says nothing.
+    // In a namespace without the annotation, the same pods are open.
     assert_lets_in(&format!("{}{pods}", plain("x", "{}")), true);
     assert_lets_in(&format!("{}{pods}", plain("x", "{a: 1}")), true);
 }
@@ -128,10 +128,7 @@ fn of_a_namespace_that_was_not_understood_only_the_name_is_known() {
     assert!(namespace.terminating);
     let messages = messages(&lenient(&text).warnings);
     assert_eq!(messages.len(), 1);
-    assert!(
-        messages[0].ends_with("; until then its pods are isolated, and only its name is known of it"),
-        "{messages:?}"
-    );
+    assert!(messages[0].ends_with("; until then its pods are isolated, and only its name is used"), "{messages:?}");
 }
 
 #[test]
@@ -188,7 +185,7 @@ fn a_pod_with_a_bad_port_keeps_its_address_its_labels_and_its_other_ports() {
         assert!(pod.is_endpoint() && pod.node.is_some() && pod.labels.len() == 1, "{pod:?}");
         assert_eq!(pod.ports.len(), ports, "{text}");
         let messages = messages(&lenient(&text).warnings);
-        assert!(messages.len() == 1 && messages[0].ends_with("; until then the object counts without this part"));
+        assert!(messages.len() == 1 && messages[0].ends_with("; until then the object is used without this part"));
         assert_eq!(errors(&text).len(), 1);
     }
     let annotations = "{apiVersion: v1, kind: Pod, metadata: {name: a, annotations: []}, status: {podIP: 10.0.0.1}}";

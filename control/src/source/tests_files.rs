@@ -5,7 +5,7 @@ use std::fs;
 use super::tests::{errors, lenient, messages, policies, policy_text, strict};
 use super::*;
 
-/// A directory of its own for a test, gone afterwards.
+/// A test's temporary directory, removed on drop.
 pub(super) struct Scratch(PathBuf);
 
 impl Scratch {
@@ -76,7 +76,7 @@ fn what_cannot_be_read_is_an_error_in_both_modes() {
         (scratch.0.join("none.yaml"), "cannot read: ", "check the path"),
         (
             scratch.0.clone(),
-            "the directory holds no file that ends in .yaml, .yml or .json",
+            "the directory contains no file that ends in .yaml, .yml or .json",
             "check the path; a single file may have any name",
         ),
         (scratch.file("latin.txt", b"a\n\xe9"), "line 2 is not UTF-8", "convert the file to UTF-8"),
@@ -102,14 +102,14 @@ fn a_link_to_a_directory_above_ends_in_an_error() {
     scratch.file("a/b.yaml", pod("a"));
     std::os::unix::fs::symlink(&scratch.0, scratch.0.join("a/up")).unwrap();
     let errors = load(std::slice::from_ref(&scratch.0), Strictness::Lenient).unwrap_err();
-    assert!(errors.to_string().contains("more than 32 directories deep"), "{errors}");
+    assert!(errors.to_string().contains("directories are nested more than 32 deep"), "{errors}");
 }
 
 #[test]
 fn a_file_without_objects_is_warned_about() {
     for text in ["", "# nothing\n---\n---\n", "null", "~\n---\n", "apiVersion: v1\nkind: List\nitems: []\n"] {
         let loaded = strict(text).unwrap();
-        let expected = "t.yaml: the file holds no object\n  help: nothing of it is enforced; was it cut off, or is it the wrong file?";
+        let expected = "t.yaml: the file contains no object\n  help: it enforces nothing; check that it is complete and the right file";
         assert_eq!(messages(&loaded.warnings), [expected], "{text:?}");
     }
 }
@@ -151,7 +151,7 @@ fn the_items_of_a_typed_list_inherit_their_kind() {
 #[test]
 fn an_old_policy_in_a_typed_list_is_not_passed_over() {
     let errors = errors("{apiVersion: extensions/v1beta2, kind: NetworkPolicyList, items: [{metadata: {name: a}}]}");
-    assert!(errors[0].contains("apiVersion: NetworkPolicy of \"extensions/v1beta2\" is not read"), "{errors:?}");
+    assert!(errors[0].contains("apiVersion: NetworkPolicy of \"extensions/v1beta2\" is not supported"), "{errors:?}");
 }
 
 #[test]
@@ -228,27 +228,30 @@ fn what_does_not_say_its_kind_is_an_error_and_stands_for_what_it_looks_like_wher
 #[test]
 fn a_syntax_error_is_an_error_in_both_modes_with_its_line() {
     for (text, expected) in [
-        ("a: 1\nb: [", "t.yaml:2: unclosed bracket '['|correct the YAML; nothing of this file was read"),
+        ("a: 1\nb: [", "t.yaml:2: unclosed bracket '['|correct the YAML; no object of this file was read"),
         (
             "a: 1\na: 2\n",
-            "t.yaml:2: key \"a\" is given twice in one mapping|remove one of the two: which of them counts is not defined",
+            "t.yaml:2: key \"a\" is given twice in one mapping|remove one of the two: it is undefined which one counts",
         ),
         (
             "{\"a\": 1,\n\"b\": {\"c\": 1, \"c\": 2}}",
-            "t.yaml:2: key \"c\" is given twice in one mapping|remove one of the two: which of them counts is not defined",
+            "t.yaml:2: key \"c\" is given twice in one mapping|remove one of the two: it is undefined which one counts",
         ),
         (
             "{\"items\": [],\n\"items\": []}",
-            "t.yaml:2: key \"items\" is given twice in one mapping|remove one of the two: which of them counts is not defined",
+            "t.yaml:2: key \"items\" is given twice in one mapping|remove one of the two: it is undefined which one counts",
         ),
-        ("{\"a\": 1,\n\"b\" 2}", "t.yaml:2: expected `:`|correct the JSON; nothing of this file was read"),
-        ("{\"a\": {\n", "t.yaml:2: EOF while parsing an object|the text ends too early: was it cut off?"),
+        ("{\"a\": 1,\n\"b\" 2}", "t.yaml:2: expected `:`|correct the JSON; no object of this file was read"),
+        (
+            "{\"a\": {\n",
+            "t.yaml:2: EOF while parsing an object|the text ends too early: check that the file is complete",
+        ),
         (
             "a:\n  b: {{ .Values.b }}\n",
             "t.yaml:2: expected string scalar|this looks like a template: render it first (`helm template`)",
         ),
-        ("a: !secret b", "t.yaml:1: unsupported tag `!secret`|correct the YAML; nothing of this file was read"),
-        ("a: *b", "t.yaml:1: reference to unknown value|correct the YAML; nothing of this file was read"),
+        ("a: !secret b", "t.yaml:1: unsupported tag `!secret`|correct the YAML; no object of this file was read"),
+        ("a: *b", "t.yaml:1: reference to unknown value|correct the YAML; no object of this file was read"),
     ] {
         for strictness in [Strictness::Strict, Strictness::Lenient] {
             let errors = load_text("t.yaml", text, strictness).unwrap_err();
@@ -274,7 +277,7 @@ fn a_syntax_error_in_json_is_told_in_terms_of_json() {
 
 #[test]
 fn anchors_and_merge_keys_are_expanded_and_never_empty() {
-    // serde_yaml_ng read such a selector as an empty one: every namespace.
+    // `serde_yaml_ng` read such a selector as an empty one, which selects every namespace.
     let spec = "podSelector:\n  matchLabels: &labels {team: red}\ningress:\n- from:\n  - namespaceSelector: {matchLabels: {<<: *labels, tier: a}}\n  - podSelector: {matchLabels: *labels}";
     let loaded = strict(&policy_text(spec)).unwrap();
     let peers = policies(&loaded)[0].ingress.as_ref().unwrap()[0].peers.as_ref().unwrap();

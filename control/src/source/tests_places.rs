@@ -1,4 +1,4 @@
-//! Places: where an object stands, objects that stand in two, and how faults are told.
+//! Positions of objects and fields, objects that are given twice, and the display of faults.
 
 use std::path::Path;
 
@@ -94,7 +94,7 @@ fn a_policys_position_leads_to_the_lines_of_its_fields() {
         ]
         .map(line);
         assert_eq!(found, lines.map(Some), "{text}");
-        // What is not written is found where it would be.
+        // A missing field has the line of the nearest enclosing field.
         assert_eq!(line("spec.ingress[1].ports[3]"), Some(lines[5]));
         assert_eq!(line("not a path["), None);
     }

@@ -1,4 +1,4 @@
-//! Any text at all.
+//! Properties that hold for every text.
 
 use std::cell::Cell;
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::object::Policy;
 
-/// Values that look like policies here and there, so that random ones get past the first check.
+/// Values that resemble policies in places, so that random values pass the first checks.
 fn value() -> impl Strategy<Value = Value> {
     let keys = prop::sample::select(vec![
         "spec",
@@ -78,7 +78,7 @@ fn value() -> impl Strategy<Value = Value> {
     })
 }
 
-/// A spec that is right, but for a value that is put into a place of it.
+/// A valid spec in which one place has a random value.
 fn spec() -> impl Strategy<Value = Value> {
     let good = json!({
         "podSelector": {"matchLabels": {"app": "web"}},
@@ -148,7 +148,7 @@ fn lenient_is_strict_or_closed_and_never_in_between() {
                 prop_assert!(policy.fault.is_some());
                 prop_assert_eq!((&policy.ingress, &policy.egress), (&Some(vec![]), &Some(vec![])));
                 if subject != Some(json!({"matchLabels": {"app": "web"}})) {
-                    // Whatever else the subject is, it was read as a whole or is everything.
+                    // A changed subject is either read completely or selects everything.
                     let alone = json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "a"},
                         "spec": {"podSelector": subject}});
                     let alone = load_text("t", &alone.to_string(), Strictness::Strict);
@@ -170,7 +170,7 @@ fn yaml_and_json_of_the_same_value_are_read_the_same() {
     let result = runner.run(&spec(), |spec| {
         let object = json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "a"}, "spec": spec});
         let json = load_text("t", &object.to_string(), Strictness::Lenient).unwrap();
-        // Behind the marker the same text is YAML, as JSON is a part of it.
+        // After the document marker, the same text is parsed as YAML, of which JSON is a subset.
         let yaml = load_text("t", &format!("---\n{object}"), Strictness::Lenient).unwrap();
         let (mut json, mut yaml) = (only_policy(&json).clone(), only_policy(&yaml).clone());
         (json.position, yaml.position) = (None, None);

@@ -1,4 +1,4 @@
-//! Services and endpoint slices: what is understood of them, and the exact words about what is not.
+//! Services and endpoint slices: the result of reading them, and the exact messages about faults.
 
 use super::tests::messages;
 use super::*;
@@ -24,7 +24,7 @@ fn slice(text: &str) -> EndpointSlice {
     EndpointSlice::clone(slice)
 }
 
-/// The one error about an object of such a kind.
+/// Returns the only error about an object of this kind.
 fn error(kind: &str, text: &str) -> String {
     let (version, kind) = kind.rsplit_once(' ').unwrap();
     let text = format!("apiVersion: {version}\nkind: {kind}\nmetadata: {{name: web}}\n{text}\n");
@@ -122,8 +122,8 @@ fn faults_of_services_name_line_field_and_remedy() {
         ),
         (
             "spec: {ports: [{port: 80}, {port: 81}]}",
-            ":4: Service default/web: spec.ports[1]: a second port of the name \"\"\n  help: give each port a name of its own: \
-             endpoints are found by it",
+            ":4: Service default/web: spec.ports[1]: a second port named \"\"\n  help: give each port a unique name: \
+             endpoints refer to it",
         ),
         (
             "spec: {clusterIPs: [10.0.0.1, 10.0.0.2]}",
@@ -132,7 +132,7 @@ fn faults_of_services_name_line_field_and_remedy() {
         ),
         (
             "spec: {sessionAffinity: ClientIP, sessionAffinityConfig: {clientIP: {timeoutSeconds: 86401}}}",
-            ":4: Service default/web: spec.sessionAffinityConfig.clientIP.timeoutSeconds: 86401 is no time that affinity may last\n  \
+            ":4: Service default/web: spec.sessionAffinityConfig.clientIP.timeoutSeconds: invalid session affinity timeout 86401\n  \
              help: write a number of seconds from 1 to 86400",
         ),
     ];
@@ -147,8 +147,8 @@ fn faults_of_services_name_line_field_and_remedy() {
         ),
         (
             "addressType: IPv4\nendpoints: [{addresses: ['fd00::1']}]",
-            ":5: EndpointSlice default/web: endpoints[0].addresses[0]: fd00::1 is not of the slice's addressType\n  \
-             help: put endpoints of another family into a slice of their own",
+            ":5: EndpointSlice default/web: endpoints[0].addresses[0]: fd00::1 does not match the slice's addressType\n  \
+             help: put endpoints of another family into a separate slice",
         ),
     ];
     for (text, expected) in slices {

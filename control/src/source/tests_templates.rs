@@ -1,4 +1,4 @@
-//! Workloads: which pods stand for them, with which addresses, and the exact words about faults.
+//! Workloads: their planned pods and addresses, and the exact messages about faults.
 
 use super::tests::messages;
 use super::*;
@@ -23,7 +23,7 @@ fn pods(loaded: &Loaded) -> Vec<&Pod> {
     loaded.objects.iter().filter_map(pod).collect()
 }
 
-/// What stands for what: `shop/web of Deployment web`.
+/// Lists the pods of the result, such as `shop/web of Deployment web`. `!` marks pods that are not planned.
 fn told(text: &str) -> Vec<String> {
     let loaded = read(text).unwrap_or_else(|errors| panic!("{text}\n{errors}"));
     let told = pods(&loaded).into_iter().map(|pod| {
@@ -33,7 +33,7 @@ fn told(text: &str) -> Vec<String> {
     told.collect()
 }
 
-/// A workload of the namespace `shop` with this spec beside its template.
+/// Returns a workload in namespace `shop` with this spec and a template.
 fn workload(kind: &str, name: &str, spec: &str) -> String {
     let version = match kind {
         "Job" | "CronJob" => "batch/v1",
@@ -106,7 +106,7 @@ fn a_pod_in_the_state_takes_the_place_of_its_workloads_template() {
     let web = workload("Deployment", "web", "replicas: 2,");
     let running = pod_of("web-5d-x", "ReplicaSet web-5d", "pod-template-hash: 5d", "Running");
     assert_eq!(told(&format!("{web}{running}")), ["!shop/web-5d-x of Deployment web"]);
-    // One that has ended, or of another workload or namespace, does not.
+    // A pod that has ended, or that belongs to another workload or namespace, does not.
     let ended = pod_of("web-5d-x", "ReplicaSet web-5d", "pod-template-hash: 5d", "Failed");
     let strange = pod_of("api-5d-x", "ReplicaSet api-5d", "pod-template-hash: 5d", "Running");
     for other in [ended, strange, running.replace("namespace: shop", "namespace: x")] {
@@ -130,7 +130,7 @@ fn what_a_workload_has_made_or_what_has_ended_stands_for_nothing_of_its_own() {
     let [new, old] = [("web-2", "replicas: 1,"), ("web-1", "replicas: 0,")]
         .map(|(name, spec)| managed("ReplicaSet", name, spec, "Deployment web"));
     assert_eq!(told(&format!("{new}{old}{web}")), ["shop/web of Deployment web"]);
-    // What has made them is not in the state.
+    // The Deployment that made them is not in the state.
     assert_eq!(told(&format!("{new}{old}")), ["shop/web-2 of ReplicaSet web-2"]);
     let nightly = managed("Job", "nightly-1", "", "CronJob nightly");
     assert_eq!(told(&format!("{nightly}{}", workload("CronJob", "nightly", ""))), ["shop/nightly of CronJob nightly"]);
@@ -167,10 +167,10 @@ fn addresses_depend_on_the_name_alone_and_are_nobody_elses() {
     assert!(alone.len() == 1 && alone[0].starts_with("250."), "{alone:?}");
     assert_ne!(alone, address(&web, "shop/web#2"));
     assert_eq!(alone, address(&format!("{}{web}", workload("Deployment", "api", "")), "shop/web"));
-    // Someone has it already.
+    // A pod in the state has the address already.
     let pod = format!("---\n{{apiVersion: v1, kind: Pod, metadata: {{name: a}}, status: {{podIP: {}}}}}\n", alone[0]);
     assert_ne!(address(&format!("{web}{pod}"), "shop/web"), alone);
-    // Five thousand of them are all different.
+    // 5000 workloads have distinct addresses.
     let many: String = (0..5000).map(|at| workload("Deployment", &format!("web-{at}"), "")).collect();
     let loaded = read(&many).unwrap();
     let distinct: std::collections::BTreeSet<_> = pods(&loaded).iter().map(|pod| pod.addresses[0]).collect();
@@ -222,7 +222,7 @@ fn a_block_that_may_cover_pods_is_warned_of_unless_it_is_known_where_they_will_b
     ] {
         let loaded = read(&policy(open)).unwrap();
         let [warning] = &messages(&loaded.warnings)[..] else { panic!("{open}: {:?}", loaded.warnings) };
-        assert!(warning.starts_with("t.yaml:4: NetworkPolicy shop/p: nobody can say whether the block "), "{warning}");
+        assert!(warning.starts_with("t.yaml:4: NetworkPolicy shop/p: block "), "{warning}");
         assert!(warning.ends_with("for example --pod-cidr 10.244.0.0/16"), "{warning}");
         let known = read_with(&policy(open), Strictness::Strict, &["10.244.0.0/16"]).unwrap();
         assert_eq!(messages(&known.warnings), [""; 0]);
@@ -273,8 +273,8 @@ fn faults_of_templates_name_line_field_and_remedy_and_leave_out_the_workload_whe
         ),
         (
             "apiVersion: batch/v1\nkind: CronJob\nmetadata: {name: web}\nspec:\n  jobTemplate: {}\n".to_owned(),
-            "t.yaml:5: CronJob default/web: spec.jobTemplate.spec.template: the workload has no pod template\n  help: add the template of \
-             its pods; without it nobody can say what policies select them",
+            "t.yaml:5: CronJob default/web: spec.jobTemplate.spec.template: the workload has no pod template\n  help: add the pod \
+             template; without it, the policies that select its pods are unknown",
         ),
         (
             "{apiVersion: apps/v1, kind: Deployment, metadata: {}, spec: {template: {}}}".to_owned(),
@@ -287,7 +287,7 @@ fn faults_of_templates_name_line_field_and_remedy_and_leave_out_the_workload_whe
         let survived = read_with(&text, Strictness::Lenient, &[]).unwrap();
         assert_eq!((pods(&survived).len(), survived.faulty), (0, 1));
         assert!(messages(&survived.warnings)[0].ends_with("; until then the object is left out"));
-        // Nobody who does not ask for them stumbles over it.
+        // Without `Templates::Read`, faulty workloads are no error.
         assert!(load_text("t.yaml", &text, Strictness::Strict).unwrap().objects.is_empty());
     }
     let twice = workload("Deployment", "web", "").repeat(2);

@@ -1,4 +1,4 @@
-//! A text's values before they are decoded, and the objects found in them.
+//! Untyped values of a text, and the entries decoded from them.
 
 use std::fmt;
 
@@ -11,26 +11,26 @@ use super::decode::Decoded;
 use super::error::quoted;
 use super::path::FieldPath;
 
-/// How the message about a repeated key ends, and its remedy.
+/// The end of the message about a repeated key.
 pub(super) const GIVEN_TWICE: &str = " is given twice in one mapping";
 
-/// An object of a text.
+/// An object found in a text.
 pub(super) struct Entry {
-    /// Its document, from 1, empty ones not counted.
+    /// The document's number in the text, from 1, not counting empty documents.
     pub(super) document: usize,
-    /// The line on which it starts, from 1.
+    /// The line on which the object starts, from 1.
     pub(super) line: usize,
-    /// Its path in the document: empty, or `items[7]`.
+    /// The object's path in the document: empty, or `items[7]` in a list.
     pub(super) path: FieldPath,
     pub(super) decoded: Decoded,
 }
 
-/// An untyped value in which no mapping repeats a key. (`serde_json` would keep the last.)
+/// An untyped value. Parsing fails if a mapping repeats a key, of which `serde_json` would silently keep the last.
 pub(super) struct Tree(pub(super) Value);
 
-/// What the elements of `items` are read as: with their line where the parser tells it.
+/// The type of elements of `items`, with the line if the parser reports it.
 pub(super) trait Element: DeserializeOwned {
-    /// The value, and its line; 0 when it is not known.
+    /// Returns the value and its line, from 1. 0 if the parser does not report it.
     fn into_parts(self) -> (Value, usize);
 }
 
@@ -53,7 +53,7 @@ impl<'de> Deserialize<'de> for Tree {
     }
 }
 
-/// The methods of a visitor that takes every scalar.
+/// Visitor methods that accept every scalar and pass it to `$scalar`.
 macro_rules! scalars {
     ($scalar:expr) => {
         fn visit_bool<E>(self, value: bool) -> Result<Self::Value, E> {

@@ -1,4 +1,4 @@
-//! Peers: pods, and for egress networks, nodes and domain names.
+//! Reads peers of cluster policies: pods, and for egress also networks, nodes and domain names.
 
 use super::super::error::{Problem, quoted};
 use super::super::labels::selector;
@@ -11,18 +11,18 @@ use crate::object::{ClusterPolicyKind, IpBlock, Peer, RuleAction};
 use crate::origin::Direction;
 use crate::selector::Selector;
 
-/// How many networks and domain names a peer may have, in both versions.
+/// Maximum number of networks, and of domain names, in one peer. The same in both API versions.
 const MAX_NAMED: usize = 25;
 
-/// The longest network, in characters.
+/// Maximum length of a network, in characters.
 const MAX_NETWORK: usize = 43;
 
-/// The longest name in the domain name system, and the longest label of it, in octets. Source: RFC 1035 §2.3.4.
+/// Maximum length of a domain name, and of one of its labels, in octets. Source: RFC 1035 §2.3.4.
 const MAX_DOMAIN_NAME: usize = 253;
 const MAX_DOMAIN_LABEL: usize = 63;
 
 impl Reader<'_> {
-    /// The peers of a rule. What is not understood is left out here, so the rule counts only if no problem was found.
+    /// Returns the valid peers of a rule. The rule may be used only if no problem was found.
     pub(super) fn peers(
         &mut self,
         direction: Direction,
@@ -57,20 +57,20 @@ impl Reader<'_> {
     ) -> Option<Vec<Peer>> {
         match raw.fields().as_slice() {
             [] => {
-                let text = "the peer names nobody: it lost the field that this version of the API does not know";
-                let help = "write `namespaces: {}` if every pod is meant; else write the peer again";
+                let text = "the peer is empty: an API server of another version may have dropped its field";
+                let help = "write `namespaces: {}` if every pod is meant; otherwise restore the peer's field";
                 return self.fail(Problem::new(base, text, help));
             }
             [_] => {}
             [first, second, ..] => {
-                let text = format!("`{first}` and `{second}` stand together");
+                let text = format!("`{first}` and `{second}` cannot be combined in one peer");
                 return self.fail(Problem::new(base, text, "write two peers, each after a `- `"));
             }
         }
         for field in raw.fields() {
             if direction == Direction::Ingress && matches!(field, "networks" | "nodes" | "domainNames") {
                 let text = format!("`{field}` is for egress only");
-                let help = "name pods here; what comes from elsewhere a NetworkPolicy of the namespace decides";
+                let help = "select pods here; for other sources, write a NetworkPolicy in the namespace";
                 return self.fail(Problem::new(&base.key(field), text, help));
             }
         }
@@ -91,17 +91,17 @@ impl Reader<'_> {
         Some(Vec::new())
     }
 
-    /// The count of a set, and no value twice.
+    /// Adds problems if `values` is empty, too long, or contains a value twice.
     fn check_set(&mut self, values: &[String], what: &str, base: &FieldPath) {
         if values.is_empty() {
             self.findings.problem(base, format!("no {what}"), "add at least one, or remove the peer");
         }
         if values.len() > MAX_NAMED {
-            let text = format!("{} {what}; there may be {MAX_NAMED}", values.len());
-            self.findings.problem(base, text, "divide them over several peers");
+            let text = format!("{} {what}: the maximum is {MAX_NAMED}", values.len());
+            self.findings.problem(base, text, "split them into several peers");
         }
         if let Some(at) = (1..values.len()).find(|&at| values[..at].contains(&values[at])) {
-            self.findings.problem(base, format!("{} is there twice", quoted(&values[at])), "remove one of the two");
+            self.findings.problem(base, format!("{} is listed twice", quoted(&values[at])), "remove one of the two");
         }
     }
 
@@ -123,11 +123,11 @@ impl Reader<'_> {
         peers
     }
 
-    /// Checks domain names, which match nothing as long as nobody follows the answers that pods get.
+    /// Checks domain names. They match nothing, because the vswitch does not read the DNS answers that pods receive.
     fn domain_names(&mut self, action: Option<RuleAction>, domains: &[String], base: &FieldPath) {
         if self.kind == ClusterPolicyKind::BaselineAdminNetworkPolicy {
-            let text = format!("`domainNames` is not in a {}", self.kind.name());
-            return self.findings.problem(base, text, "write them in an AdminNetworkPolicy, or write networks");
+            let text = format!("a {} has no `domainNames`", self.kind.name());
+            return self.findings.problem(base, text, "use an AdminNetworkPolicy, or write networks");
         }
         self.check_set(domains, "domain names", base);
         for (at, name) in domains.iter().enumerate().filter(|(_, name)| !is_domain_pattern(name)) {
@@ -136,18 +136,19 @@ impl Reader<'_> {
         }
         match action {
             Some(RuleAction::Deny | RuleAction::Pass) => {
-                let help = "deny or pass networks instead: an address may have names that nobody has asked for";
-                self.findings.problem(base, "domain names are for Accept only", help);
+                let help =
+                    "use networks for Deny and Pass: an address may have other names, which no pod has looked up";
+                self.findings.problem(base, "domain names are allowed only with Accept", help);
             }
             Some(RuleAction::Accept) | None => {
-                let text = "domain names are not followed: this peer accepts nothing";
-                self.findings.warning(base, text, "name networks as well, until they are");
+                let text = "domain names are not supported: this peer accepts nothing";
+                self.findings.warning(base, text, "add a peer with the networks");
             }
         }
     }
 }
 
-/// A domain name of at least two labels, `*.` before it or not. A `*` stands for one label or more.
+/// Whether `text` is a domain name of at least two labels, optionally after `*.`, which matches one or more labels.
 fn is_domain_pattern(text: &str) -> bool {
     let name = text.strip_prefix("*.").unwrap_or(text);
     let name = name.strip_suffix('.').unwrap_or(name);

@@ -1,4 +1,4 @@
-//! Protocols and destination ports: `protocols` of v1alpha2, `ports` of v1alpha1.
+//! Reads protocols and destination ports of cluster policies: `protocols` of v1alpha2, `ports` of v1alpha1.
 
 use std::sync::Arc;
 
@@ -11,14 +11,14 @@ use super::raw::{RawDestinationPort, RawPort, RawProtocol, RawRange, RawRule, Ra
 use super::{Reader, Version};
 use crate::object::{PolicyPort, Transport};
 
-/// Whether some of the ports are names.
+/// Whether any port is named.
 pub(super) fn name_some(ports: &[PolicyPort]) -> bool {
     ports.iter().any(|port| matches!(port, PolicyPort::Named { .. }))
 }
 
 impl Reader<'_> {
-    /// The protocols and ports of a rule; none for everything. What is not understood is left out here, so the rule counts only if no
-    /// problem was found.
+    /// Returns the valid protocols and ports of a rule. `None` means every protocol and port. The rule may be used only if no problem was
+    /// found.
     pub(super) fn ports_of(&mut self, raw: &RawRule, base: &FieldPath) -> Option<Vec<PolicyPort>> {
         let (key, own, other) = (self.version().ports(), raw.protocols.is_some(), raw.ports.is_some());
         let path = base.key(key);
@@ -62,7 +62,7 @@ impl Reader<'_> {
             ([(key, transport, Mapping(raw))], None) => self.numbered(**transport, raw, &base.key(key)),
             ([], Some(name)) => self.named(name, &base.key("destinationNamedPort")),
             ([], None) => {
-                let text = "the entry names no protocol: it lost the field that this version of the API does not know";
+                let text = "the entry is empty: an API server of another version may have dropped its field";
                 let help = "write tcp, udp or sctp with a destinationPort, or a destinationNamedPort";
                 self.fail(Problem::new(base, text, help))
             }
@@ -76,7 +76,7 @@ impl Reader<'_> {
     fn numbered(&mut self, transport: Transport, raw: &RawTransport, base: &FieldPath) -> Option<Vec<PolicyPort>> {
         let Some(Mapping(RawDestinationPort { number, range })) = &raw.destination_port else {
             let text = format!(
-                "no destinationPort: this may be the rest of a field that is not known, and not all of {transport}"
+                "no destinationPort: an API server of another version may have dropped a field, so this does not mean every {transport} port"
             );
             let help = "write `destinationPort: {range: {start: 1, end: 65535}}` if every port is meant";
             return self.fail(Problem::new(base, text, help));
@@ -89,7 +89,7 @@ impl Reader<'_> {
             }
             (None, Some(Mapping(range))) => self.range(transport, range, &path.key("range")),
             _ => {
-                let text = "exactly one of `number` and `range` has to be there";
+                let text = "exactly one of `number` and `range` is required";
                 self.fail(Problem::new(&path, text, "write `number: 80`, or `range: {start: 80, end: 90}`"))
             }
         }
@@ -97,7 +97,7 @@ impl Reader<'_> {
 
     fn range(&mut self, transport: Transport, raw: &RawRange, base: &FieldPath) -> Option<Vec<PolicyPort>> {
         if self.version() == Version::V1alpha2 && raw.protocol.is_some() {
-            self.unknown(base, "protocol", "remove it: the protocol stands around the range");
+            self.unknown(base, "protocol", "remove it: the field around the range gives the protocol");
         }
         let mut end = |key: &str, number: Option<i64>| match number {
             Some(number) => port_number(number, &base.key(key), self.findings),
@@ -111,12 +111,12 @@ impl Reader<'_> {
         let (first, last) = (first?, last?);
         if first >= last {
             let text = format!("start {first} is not less than end {last}");
-            return self.fail(Problem::new(base, text, "write the lower port first; one port alone is no range"));
+            return self.fail(Problem::new(base, text, "write the lower port first, and a single port as a number"));
         }
         Some(vec![PolicyPort::Range { transport, first, last }])
     }
 
-    /// A port by name: of whichever protocol the container declares it.
+    /// Returns a named port, for all protocols: the container's declaration decides which one applies.
     fn named(&mut self, name: &str, path: &FieldPath) -> Option<Vec<PolicyPort>> {
         if !names::is_port_name(name) {
             let help = "write up to 15 lower-case letters, digits and single hyphens, at least one letter";
@@ -146,7 +146,7 @@ impl Reader<'_> {
             }
             (None, None, Some(name)) => self.named(name, &base.key("namedPort")),
             (None, None, None) => {
-                let text = "the entry names no port: it lost the field that this version of the API does not know";
+                let text = "the entry is empty: an API server of another version may have dropped its field";
                 self.fail(Problem::new(base, text, "write portNumber, portRange or namedPort"))
             }
             _ => {

@@ -1,4 +1,4 @@
-//! The shape of the objects, both versions in one: what the other version has is refused where it is read.
+//! The serialized form of cluster policies. One set of structs covers both API versions; the readers refuse fields of the other version.
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::super::raw::{List, Part, RawSelector};
 
-/// The object. What is in its metadata and its status says nothing about traffic.
+/// A cluster policy. Its metadata and status do not affect traffic.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[expect(dead_code, reason = "the other fields are named so that they are known")]
@@ -20,7 +20,8 @@ pub(super) struct RawObject {
     pub(super) spec: Option<Value>,
 }
 
-/// `ClusterNetworkPolicySpec`, `AdminNetworkPolicySpec`, `BaselineAdminNetworkPolicySpec`. Rules are read one by one.
+/// `ClusterNetworkPolicySpec`, `AdminNetworkPolicySpec`, `BaselineAdminNetworkPolicySpec`. Rules stay untyped, so that one invalid rule
+/// does not affect the others.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct RawSpec {
@@ -71,7 +72,7 @@ pub(super) struct RawPeer {
 }
 
 impl RawPeer {
-    /// The fields that are there.
+    /// Returns the names of the fields that are set.
     pub(super) fn fields(&self) -> Vec<&'static str> {
         let fields = [
             ("namespaces", self.namespaces.is_some()),
@@ -83,7 +84,7 @@ impl RawPeer {
         fields.into_iter().filter(|(_, there)| *there).map(|(field, _)| field).collect()
     }
 
-    /// Whether it names addresses that have no container ports.
+    /// Whether the peer selects something other than pods, which has no named container ports.
     pub(super) fn names_no_pods(&self) -> bool {
         self.networks.is_some() || self.nodes.is_some() || self.domain_names.is_some()
     }
@@ -99,7 +100,7 @@ pub(super) struct RawProtocol {
     pub(super) destination_named_port: Option<String>,
 }
 
-/// `ClusterNetworkPolicyProtocolTCP` and its like.
+/// `ClusterNetworkPolicyProtocolTCP`, and the same for UDP and SCTP.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct RawTransport {
@@ -114,7 +115,7 @@ pub(super) struct RawDestinationPort {
     pub(super) range: Part<RawRange>,
 }
 
-/// `PortRange`; its protocol only in v1alpha1.
+/// `PortRange`. Only v1alpha1 has `protocol`.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct RawRange {

@@ -1,7 +1,7 @@
-//! Namespaces, pods and nodes of which not everything is known, where faults are survived.
+//! Refuses cluster policies that depend on a namespace, pod or node that could not be read completely, in lenient mode.
 //!
-//! An Accept that does not match them is closed; a subject, a Deny or a Pass that does not is open. Nothing can stand for such an
-//! object, so that the input is refused when a cluster policy asks for what is not known.
+//! Such an object may not match selectors that it should match. An Accept then fails closed, but a subject, a Deny or a Pass fails open. No
+//! stand-in for the object avoids that, so the input is refused.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,31 +9,34 @@ use std::sync::Arc;
 use super::super::error::{SourceError, quoted};
 use crate::object::{ClusterPolicy, NAMESPACE_NAME_LABEL, NamespaceScope, Object, Peer, PodPeer, RuleAction};
 
-/// What is not known.
+/// The objects that could not be read completely.
 #[derive(Debug, Default)]
 pub struct Unknown {
-    /// The namespaces whose labels are not.
+    /// The names of namespaces whose labels are unknown.
     pub namespaces: BTreeSet<Arc<str>>,
-    /// Whether labels, addresses or ports of some pod are not.
+    /// Whether the labels, addresses or ports of any pod are unknown.
     pub is_pod: bool,
-    /// Whether labels or addresses of some node are not.
+    /// Whether the labels or addresses of any node are unknown.
     pub is_node: bool,
 }
 
-/// What is wrong when a cluster policy depends on something that is not known.
+/// Returns the error of the first cluster policy that depends on unknown properties of an object. `None` if there is no such policy.
 pub fn needs_labels<'a>(objects: impl Iterator<Item = &'a Object>, unknown: &Unknown) -> Option<SourceError> {
     let fault = |policy: &ClusterPolicy| match unknown.namespaces.first().filter(|_| asks_for_labels(policy)) {
         Some(name) => Some((
-            format!("whether it is about namespace {} is not known: its labels could not be read", quoted(name)),
-            "mend the namespace; without its labels what this policy denies could pass",
+            format!(
+                "cannot tell whether the policy applies to namespace {}: the namespace's labels could not be read",
+                quoted(name)
+            ),
+            "correct the namespace: without its labels, traffic that this policy denies could pass",
         )),
         None if unknown.is_pod && shuts_off_pods(policy) => Some((
-            "whether it is about a pod that could not be read is not known".to_owned(),
-            "mend the pod; without its labels, addresses and ports what this policy denies could pass",
+            "cannot tell whether the policy applies to a pod that could not be read".to_owned(),
+            "correct the pod: without its labels, addresses and ports, traffic that this policy denies could pass",
         )),
         None if unknown.is_node && shuts_off_nodes(policy) => Some((
-            "whether it is about a node that could not be read is not known".to_owned(),
-            "mend the node; without its labels and addresses what this policy denies could pass",
+            "cannot tell whether the policy applies to a node that could not be read".to_owned(),
+            "correct the node: without its labels and addresses, traffic that this policy denies could pass",
         )),
         None => None,
     };
@@ -54,12 +57,12 @@ pub fn needs_labels<'a>(objects: impl Iterator<Item = &'a Object>, unknown: &Unk
     })
 }
 
-/// Whether a rule that does not accept names nodes.
+/// Whether a Deny or Pass rule has a node peer.
 fn shuts_off_nodes(policy: &ClusterPolicy) -> bool {
     shuts_off(policy, |peer| matches!(peer, Peer::Nodes(_)))
 }
 
-/// Whether a rule that does not accept names pods.
+/// Whether a Deny or Pass rule has a pod peer.
 fn shuts_off_pods(policy: &ClusterPolicy) -> bool {
     shuts_off(policy, |peer| matches!(peer, Peer::Pods(_)))
 }

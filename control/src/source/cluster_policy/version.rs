@@ -1,8 +1,8 @@
-//! The versions of the API.
+//! API versions of cluster policies.
 
 use crate::object::ClusterPolicyKind;
 
-/// The versions that are read. They differ in fields, words and limits.
+/// A supported API version. The versions differ in fields, keywords and limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Version {
     V1alpha1,
@@ -24,7 +24,7 @@ impl Version {
         }
     }
 
-    /// How many rules, peers and ports there may be in one list.
+    /// Returns the maximum number of rules, peers or ports in one list.
     pub(super) const fn most(self) -> usize {
         match self {
             Self::V1alpha1 => 100,
@@ -32,7 +32,7 @@ impl Version {
         }
     }
 
-    /// The list of a rule's ports.
+    /// Returns the name of the field with a rule's ports.
     pub(super) const fn ports(self) -> &'static str {
         match self {
             Self::V1alpha1 => "ports",

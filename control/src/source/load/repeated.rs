@@ -1,4 +1,4 @@
-//! Objects that are given twice.
+//! Handles objects that are given twice.
 
 use std::sync::Arc;
 
@@ -11,13 +11,12 @@ use crate::source::fallback::{either_namespace, either_pod};
 use crate::source::path::FieldPath;
 
 impl Loader {
-    /// Settles an object that was given before. Which of the two counts is not known: where faults are survived, one
-    /// stands for them that allows no more than either. Where nothing can (two nodes, two pods that differ in more than their
-    /// ports) neither counts.
+    /// Handles an object that was given before. Which of the two is meant is unknown. In lenient mode, a stand-in that allows no more than
+    /// either replaces both. Without a safe stand-in (two nodes, or pods that differ in more than their ports), neither counts.
     pub(super) fn repeat(&mut self, first: usize, object: Option<Object>, label: &str, context: &mut Context<'_>) {
         let slot = &mut self.slots[first];
         let text = format!("the object is given twice, first at {}:{}", slot.file, slot.line);
-        // Without it, what it forbids would pass.
+        // Without a cluster policy, traffic that it denies would pass, so both modes refuse the input.
         let is_cluster_policy =
             slot.object.iter().chain(&object).any(|object| matches!(object, Object::ClusterPolicy(_)));
         let is_same = slot.object == object;
@@ -41,7 +40,7 @@ impl Loader {
             (Strictness::Strict, _) => (Severity::Error, ""),
             (Strictness::Lenient, Some(_)) => (Severity::Warning, ""),
             (Strictness::Lenient, None) if is_cluster_policy => (Severity::Error, ""),
-            (Strictness::Lenient, None) => (Severity::Warning, "; until then neither counts"),
+            (Strictness::Lenient, None) => (Severity::Warning, "; until then neither is used"),
         };
         self.loaded.faulty += 1;
         let problem = Problem::new(&FieldPath::default(), text, format!("remove one of the two{consequence}"));
@@ -49,7 +48,7 @@ impl Loader {
     }
 }
 
-/// A policy that is no wider than either of two of the same name.
+/// Returns a policy that allows no more than either of two policies with one name.
 fn either(one: Policy, mut other: Policy, fault: &str) -> Policy {
     other.position.clone_from(&one.position);
     if one == other {
@@ -57,7 +56,7 @@ fn either(one: Policy, mut other: Policy, fault: &str) -> Policy {
     }
     let subject = if one.subject == other.subject { one.subject } else { Selector::everything() };
     let fault = Some(printable(fault).into());
-    // A v1beta1 policy would not isolate by itself.
+    // A v1beta1 policy does not isolate by itself.
     let version = PolicyVersion::V1;
     let is_same = one.enforcement == other.enforcement;
     let enforcement = if is_same { one.enforcement } else { Some(Enforcement::Enforce) };

@@ -1,10 +1,10 @@
-//! The shape of Services and endpoint slices in files: what matters of them.
+//! The serialized form of Services and endpoint slices, with only the fields that are used.
 
 use serde::Deserialize;
 
 use super::super::raw::{List, Metadata, Part};
 
-/// What matters of a `Service`.
+/// The fields used of a `Service`.
 #[derive(Deserialize)]
 pub(super) struct RawService {
     pub(super) metadata: Part<Metadata>,
@@ -12,7 +12,7 @@ pub(super) struct RawService {
     pub(super) status: Part<RawServiceStatus>,
 }
 
-/// What matters of a `ServiceSpec`.
+/// The fields used of a `ServiceSpec`.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct RawServiceSpec {
@@ -32,7 +32,7 @@ pub(super) struct RawServiceSpec {
     pub(super) health_check_node_port: Option<i64>,
 }
 
-/// What matters of a `ServicePort`.
+/// The fields used of a `ServicePort`.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct RawServicePort {
@@ -56,7 +56,7 @@ pub(super) struct RawClientAffinity {
     pub(super) timeout_seconds: Option<i64>,
 }
 
-/// What matters of a `ServiceStatus`.
+/// The fields used of a `ServiceStatus`.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct RawServiceStatus {
@@ -69,7 +69,7 @@ pub(super) struct RawBalancerStatus {
     pub(super) ingress: List<RawIngressPoint>,
 }
 
-/// What matters of a `LoadBalancerIngress`.
+/// The fields used of a `LoadBalancerIngress`.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct RawIngressPoint {
@@ -77,7 +77,7 @@ pub(super) struct RawIngressPoint {
     pub(super) ip_mode: Option<String>,
 }
 
-/// What matters of an `EndpointSlice`.
+/// The fields used of an `EndpointSlice`.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct RawSlice {
@@ -87,7 +87,7 @@ pub(super) struct RawSlice {
     pub(super) ports: List<RawEndpointPort>,
 }
 
-/// What matters of an `EndpointPort`.
+/// The fields used of an `EndpointPort`.
 #[derive(Deserialize)]
 pub(super) struct RawEndpointPort {
     pub(super) name: Option<String>,
@@ -95,7 +95,7 @@ pub(super) struct RawEndpointPort {
     pub(super) port: Option<i64>,
 }
 
-/// What matters of an `Endpoint`.
+/// The fields used of an `Endpoint`.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct RawEndpoint {

@@ -112,7 +112,7 @@ fn pods_with_the_same_mac_address_reach_each_other_as_policy_says() {
     assert!(summary["flow_cache"]["forwarded"].as_u64() > Some(50), "the kernel has them: {summary:#}");
 }
 
-/// Prints for each line the bytes of UDP received since the last line, and the length of the longest datagram.
+/// Prints for each line the number of UDP datagrams received since the last line, and the length of the longest in bytes.
 const RECEIVER: &str = "
 import socket, sys
 server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

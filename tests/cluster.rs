@@ -125,7 +125,7 @@ fn a_server_that_is_killed_and_a_token_that_is_worth_nothing_any_more_change_not
     api.delete(&account);
     api.create(&account);
     api.kill();
-    within("it is told", || lab.count("the last good state, ") > 0);
+    within("the log says so", || lab.count("the last good state, ") > 0);
     let (client, since) = (lab.get("client").v4.clone(), Instant::now());
     while since.elapsed() < AWAY {
         assert!(!lab.pings("client", &server), "the last good state stays in force");

@@ -122,7 +122,7 @@ fn a_state_that_does_not_load_changes_nothing_and_is_told() {
     require!("ping");
     let (mut lab, server) = pinging();
     lab.write_state("---\nkind: NetworkPolicy\napiVersion: networking.k8s.io/v1\nmetadata: {name: x\n");
-    eventually("the fault is told", || lab.log().contains("does not load"));
+    eventually("the error is logged", || lab.log().contains("does not load"));
     assert!(lab.log().contains("state.yaml") && lab.log().contains("help:"), "{}", lab.log());
     assert!(lab.pings("client", &server), "the last good state stays");
     std::fs::write(lab.path("state.yaml"), "").unwrap();

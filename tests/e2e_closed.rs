@@ -110,7 +110,7 @@ fn a_pod_whose_port_is_refused_is_cut_off_and_not_unprotected() {
     let before = echoes(&lab, "b");
     let ping = |count| lab.get("a").netns.output(&format!("ping -n -q -c {count} -i 0.002 -W 1 {b}")).status.success();
     assert!(!ping(50));
-    eventually("the refusal is told", || lab.count("all its packets are dropped") == 1);
+    eventually("the refusal is logged", || lab.count("all its packets are dropped") == 1);
     assert!(lab.log().contains("queue 0 is in use by another AF_XDP socket"), "{}", lab.log());
     assert!(!ping(50) && is_attached(&lab.node, "p2"));
     assert_eq!(echoes(&lab, "b"), before, "{}", lab.log());

@@ -135,13 +135,13 @@ import socket, sys
 UDP_SEGMENT, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE = 103, 10, 3
 client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 client.connect((sys.argv[1], 7040))
-# Not to be cut on the way, and whatever the way is said to carry.
+# Sets the DF bit and ignores the path MTU.
 client.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE)
 print('ready', flush=True)
 for line in sys.stdin:
     size, count = map(int, line.split())
     client.setsockopt(socket.SOL_UDP if hasattr(socket, 'SOL_UDP') else 17, UDP_SEGMENT, size if count > 1 else 0)
-    # An error that an earlier packet has brought is told by the next call, once.
+    # The error of an earlier packet is returned once, by the next call.
     for _ in range(3):
         try:
             client.send(b'x' * size * count)

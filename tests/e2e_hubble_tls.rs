@@ -169,7 +169,7 @@ fn over_tls_clients_know_the_node_by_the_name_that_it_tells_and_others_are_refus
     stream.read_to_end(&mut answer).ok();
     assert!(!answer.starts_with(b"HTTP") && answer.len() < 16, "{answer:?}");
     let told = || lab.count("hubble.listen: refused the client at 127.0.0.1:");
-    eventually("a refused client is told", || told() > 0);
+    eventually("a refused client is logged", || told() > 0);
     assert_eq!(told(), 1, "not each of them: {}", lab.log());
     lab.pings("b", &lab.get("a").v4.clone());
     assert!(following.next(&mut flows, SOON).unwrap().is_some(), "others read on");
@@ -188,7 +188,7 @@ fn with_an_authority_for_clients_only_those_with_a_certificate_of_it_are_served(
     lab.start("");
     let served = |own: Option<&[String; 2]>| client(&lab, trusting(&authority.certificate(), own));
     assert!(served(None).is_err());
-    eventually("it is told why", || lab.count("peer sent no certificates") == 1);
+    eventually("the reason is logged", || lab.count("peer sent no certificates") == 1);
     assert!(served(Some(&stranger)).is_err());
     // The server's certificate is from another authority than the clients'.
     assert!(served(Some(&server)).is_err());
@@ -241,22 +241,22 @@ fn renewed_certificates_are_used_without_a_restart_and_broken_ones_are_told_and_
     eventually("the new certificate is shown", || new().is_ok());
     assert!(old().is_err(), "neither the old authority's clients are served nor do they trust");
     let used = || lab.count("hubble.tls: the files have changed; new connections");
-    eventually("it is told", || used() == 1);
+    eventually("the change is logged", || used() == 1);
     // A key that belongs to another certificate.
     let mut broken = files(&second, &two);
     broken[2].1.clone_from(&one[1]);
     mounted("3", &broken);
     let told = || lab.count("hubble.tls: the changed files cannot be used");
-    eventually("the broken files are told", || told() == 1);
+    eventually("the broken files are logged", || told() == 1);
     assert_eq!(lab.count("hubble.tls.key: "), 1, "{}", lab.log());
     assert!(new().is_ok(), "those before are used");
     // A missing file.
     mount(&lab, "4", &[("ca.crt", &second.certificate())]);
-    eventually("the missing files are told", || told() == 2);
+    eventually("the missing files are logged", || told() == 2);
     assert!(new().is_ok());
     mounted("5", &files(&first, &one));
     eventually("files that are right again are used", || old().is_ok());
-    assert_eq!(told(), 2, "each is told once: {}", lab.log());
+    assert_eq!(told(), 2, "each is logged once: {}", lab.log());
     // The connection from before these changes still receives flows.
     lab.pings("a", &lab.get("b").v4.clone());
     assert!(following.next(&mut flows, SOON).unwrap().is_some());

@@ -78,7 +78,7 @@ fn a_node_reaches_its_server_through_the_vswitch_and_the_servers_policies_take_e
 
     // While the server is away, the last known state stays in force. Changes take effect when the server is back.
     api.go_down();
-    within("it is told", || lab.count("the last good state, ") > 0);
+    within("the loss is logged", || lab.count("the last good state, ") > 0);
     api.put(deny());
     assert!(lab.pings("client", &server) && lab.pings("client", SERVER));
     let summary = lab.summary();
@@ -201,7 +201,7 @@ fn in_a_pod_of_the_cluster_the_service_account_is_enough_and_its_renewed_token_i
     // The server rejects the old token. The kubelet writes the new one shortly afterwards.
     api.admit("second");
     api.put(deny());
-    within("it is told", || lab.count("the server rejects the credential (401)") > 0);
+    within("the refusal is logged", || lab.count("the server rejects the credential (401)") > 0);
     assert!(lab.pings("client", &server), "what was known last stays in force");
     account.renew("second");
     println!("with the new token after {:?}", within("the policy", || !lab.pings("client", &server)));

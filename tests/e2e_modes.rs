@@ -84,7 +84,7 @@ fn a_changed_number_of_queues_opens_the_port_anew_and_the_kernel_takes_none_away
         lab.count("2 queues to receive and 1 to transmit now, instead of 1 and 1") == 1
     });
     // Packets sent on the second queue would be lost, so the vswitch reports the remedy and does not open the port.
-    eventually("the remedy is told", || lab.count("help: ethtool -L p2 tx 2") == 1);
+    eventually("the remedy is logged", || lab.count("help: ethtool -L p2 tx 2") == 1);
     assert!(ethtool(&lab.node, "p2 tx 2"));
     eventually("the port is open again", || lab.count("port default/a (p2) is open") == 2);
     assert!(ethtool(a, "eth0 tx 2"));
@@ -108,7 +108,7 @@ fn a_larger_mtu_is_taken_over_while_the_port_is_open() {
     for (pod, interface) in [("a", "p2"), ("b", "p3")] {
         lab.node.ip(&format!("link set {interface} mtu 9000"));
         lab.get(pod).netns.ip("link set eth0 mtu 9000");
-        eventually("the change is told", || {
+        eventually("the change is logged", || {
             lab.count(&format!("({interface}): the MTU of its interface is now 9000")) == 1
         });
     }

@@ -90,7 +90,7 @@ fn each_drop_is_told_by_monitor_trace_and_metrics_in_the_same_words_and_none_is_
     // Repeated drops are reported after a second.
     let drops = status_drops(&lab);
     assert!(expected.iter().all(|reason| drops.contains_key(*reason)), "{drops:?}");
-    eventually("all drops are told", || {
+    eventually("all drops are reported", || {
         let (told, lost) = told_drops(&monitor.lines(&lab));
         let of = |reason: &str| told.get(reason).copied().unwrap_or_default();
         lost == 0 && expected[..4].iter().all(|reason| of(reason) == drops[*reason]) && of("multicast") > 0
@@ -167,7 +167,7 @@ fn a_reader_that_does_not_read_holds_nobody_back_and_what_others_miss_is_counted
     let mut client = connect(lab.get("a"), lab.get("b"), 6379, PATIENCE).unwrap();
     assert!(answers(&mut client), "pods are served meanwhile");
     let after = status_drops(&lab)["policy_denied"];
-    eventually("all is told or counted", || {
+    eventually("all drops are reported or counted as lost", || {
         let (told, lost) = told_drops(&monitor.lines(&lab));
         // The workers' lost events may include the redis session, because they do not apply the filter by protocol.
         let happened = after - before;
@@ -330,7 +330,7 @@ fn who_comes_and_goes_costs_a_trace_no_packet_while_the_plan_stays_the_same() {
     for at in 0..3 {
         Watcher::start(&lab, &format!("monitor-{at}"), &["monitor", "-o", "json"]).stop();
     }
-    eventually("its end is told", || trace.has_ended());
+    eventually("its end is reported", || trace.has_ended());
     let packets = trace.lines(&lab);
     assert_eq!(packets[0]["packet"]["reason"], "no_neighbour", "{packets:#?}");
     assert!(metrics(&lab).contains("bulkhead_stream_left_out_records_total 0"), "{}", metrics(&lab));

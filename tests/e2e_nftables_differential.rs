@@ -201,7 +201,7 @@ fn both_dataplanes_let_the_same_packets_through() {
             chosen.map(|(_, to, first)| (*to, answer(first))).collect()
         };
         let asked = compare("answers", &answers(true));
-        compare("answers that nobody has asked for", &answers(false));
+        compare("unsolicited answers", &answers(false));
         if !differences.is_empty() {
             let summary = vswitch.lab.summary();
             panic!(

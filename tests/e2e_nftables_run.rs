@@ -250,7 +250,7 @@ fn who_is_not_known_or_speaks_for_others_is_dropped() {
     for reason in ["spoofed_source", "unknown_interface"] {
         assert!(status.contains(reason), "{reason}: {status}");
     }
-    eventually("its interface is told", || {
+    eventually("its interface is logged", || {
         lab.log().contains(&format!("interface {interface} is closed: it belongs to no pod"))
     });
     let (_, ports) = lab.ask(&["ports"]);
@@ -263,7 +263,7 @@ fn who_is_not_known_or_speaks_for_others_is_dropped() {
     eventually("nobody misses it", || !lab.ask(&["ports"]).1.contains("no pod of the node is behind it"));
     // Deleting the interface also deletes the route that assigned it to the pod.
     lab.unplug("d");
-    eventually("d is told to be closed", || lab.log().contains("pod default/d is closed"));
+    eventually("the log reports d as closed", || lab.log().contains("pod default/d is closed"));
 }
 
 /// Loads rules that translate, as kube-proxy does, a Service at `10.96.0.10:80` to its only endpoint, `b` at port 8080.

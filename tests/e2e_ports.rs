@@ -90,7 +90,7 @@ fn ports_are_added_and_removed_by_the_configuration() {
     eventually("the port is given back", || !is_attached(&lab.node, "p4"));
     assert!(!lab.pings("a", &c) && lab.pings("a", &lab.get("b").v4));
     std::fs::write(lab.path("config.yaml"), "node: x\nportz: []\n").unwrap();
-    eventually("a wrong configuration is told", || lab.log().contains("unknown field `portz`"));
+    eventually("the wrong configuration is logged", || lab.log().contains("unknown field `portz`"));
     assert!(lab.pings("a", &lab.get("b").v4));
     let summary = lab.stop();
     assert_eq!(summary["port_changes"]["removed"], 0, "what the configuration closes is not lost: {summary:#}");
@@ -145,7 +145,7 @@ fn a_netns_that_is_none_is_told_with_its_line_at_start_and_at_reload_and_keeps_n
         lab.write_config();
         lab.vswitch().signal("HUP");
         eventually("the port is open again", || lab.count("port default/a (p2) is open") == round + 2);
-        eventually("the fault is told", || told(&lab, "a", 5, netns) == 1 + usize::from(*netns == pipe));
+        eventually("the error is logged", || told(&lab, "a", 5, netns) == 1 + usize::from(*netns == pipe));
         eventually("the pod is reached", || lab.pings("b", &a));
     }
     assert_lost_nothing(&lab, "c", background);
@@ -250,7 +250,7 @@ fn a_capture_that_cannot_be_written_is_told_once_and_counted_and_forwarding_goes
     lab.start_with("", &["--capture", "/dev/full"]);
     let b = lab.get("b").v4.clone();
     let told = || lab.count("cannot write the capture /dev/full: No space left on device");
-    eventually("the full disk is told", || {
+    eventually("the full disk is logged", || {
         lab.get("a").netns.exec(&format!("ping -n -q -c 10 -i 0.002 -s 1400 {b}"));
         told() == 1
     });
@@ -258,7 +258,7 @@ fn a_capture_that_cannot_be_written_is_told_once_and_counted_and_forwarding_goes
     assert_eq!(told(), 1, "{}", lab.log());
     let output = lab.stop_with_output();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert_eq!(output.status.code(), Some(2), "whoever asked for a capture does not have one: {}", lab.log());
+    assert_eq!(output.status.code(), Some(2), "the requested capture is incomplete: {}", lab.log());
     let summary: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert!(summary["capture"]["unwritten"].as_u64() >= Some(20), "{summary:#}");
 }

@@ -70,7 +70,7 @@ fn connections_outlive_a_process_that_is_killed_and_one_that_is_told_to_end() {
     }
     let summary = lab.stop();
     assert_eq!(summary["sessions"]["adopted"], 200, "{summary:#}");
-    assert_eq!(summary["sessions"]["created"], 0, "none was opened anew: {summary:#}");
+    assert_eq!(summary["sessions"]["created"], 0, "no session was opened again: {summary:#}");
 }
 
 #[test]

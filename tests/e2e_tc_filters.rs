@@ -64,7 +64,7 @@ fn without_links_filters_hold_a_port_closed_when_the_process_was_killed_and_the_
     assert!(!lab.pings("a", &to));
     lab.start("");
     assert!(lab.pings("a", &to));
-    assert_eq!(filters(&lab, "a", "ingress").matches("handle 0xb01c4ead").count(), 1, "in the place of the old one");
+    assert_eq!(filters(&lab, "a", "ingress").matches("handle 0xb01c4ead").count(), 1, "instead of the old one");
     lab.stop();
     assert!(!has_clsact(&lab, "a") || filters(&lab, "a", "ingress").is_empty(), "an orderly end takes them away");
 }

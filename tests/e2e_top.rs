@@ -196,7 +196,7 @@ fn a_vswitch_that_goes_away_is_told_and_what_it_counts_anew_makes_no_leap() {
         let shown = screen.shown();
         let totals: String =
             shown.lines().filter(|line| line.starts_with(" packets") || line.starts_with(" path")).collect();
-        // A dash means that there is no rate yet. A dash before a number would be a minus sign.
+        // A dash means that the rate is not known yet. A dash before a number would be a minus sign.
         let is_negative = totals
             .split_whitespace()
             .any(|word| word.starts_with('-') && word[1..].starts_with(|sign: char| sign.is_ascii_digit()));

@@ -153,7 +153,7 @@ fn workers_are_told_what_the_resolver_decides_after_any_history() {
         let (known, again) = (services.unwrap(), fresh.take().unwrap().services);
         assert_eq!(told(adapter.resolver(), &known), told(fresh.resolver(), &again), "seed {seed}");
         assert_eq!(adapter.counts(), fresh.counts(), "seed {seed}");
-        assert_eq!(health, fresh.take_health().unwrap(), "what load balancers are told, seed {seed}");
+        assert_eq!(health, fresh.take_health().unwrap(), "the health checks, seed {seed}");
         for address in random::addresses() {
             assert_eq!(known.source_for(address), again.source_for(address));
         }

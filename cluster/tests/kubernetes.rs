@@ -342,7 +342,7 @@ fn nothing_is_handed_over_before_all_kinds_are_known() {
         cluster.until("trouble", |cluster| !cluster.troubles.is_empty());
         cluster.follow(Duration::from_millis(100));
         assert!(cluster.batches.is_empty() && cluster.follower.take(Purpose::Policy).is_none(), "{kind}");
-        assert_eq!(cluster.troubles.len(), 1, "it is told once: {:?}", cluster.troubles);
+        assert_eq!(cluster.troubles.len(), 1, "the error is reported once: {:?}", cluster.troubles);
         assert!(cluster.troubles[0].contains("verbs: [list, watch]"), "{:?}", cluster.troubles);
         cluster.server.forbid(kind, false);
         cluster.converge();
@@ -414,7 +414,7 @@ fn a_cluster_policy_that_nothing_can_stand_for_holds_back_the_state_until_it_is_
     let mut wrong = cluster_policy("odd", "Deny", 1, "db");
     wrong["spec"]["tier"] = "Other".into();
     cluster.server.put(wrong);
-    cluster.until("it is told", |cluster| !cluster.refused.is_empty());
+    cluster.until("the refusal", |cluster| !cluster.refused.is_empty());
     assert!(cluster.refused[0].contains("ClusterNetworkPolicy odd"), "{:?}", cluster.refused);
     assert!(cluster.passes(CLOSED, OPEN), "what was known stays");
     cluster.server.put(cluster_policy("odd", "Deny", 1, "db"));

@@ -231,7 +231,7 @@ fn a_flow_that_is_in_use_asks_to_be_renewed_with_a_copy_and_is_forwarded_meanwhi
     assert_eq!(packet[..12], talk.flow.received, "as it came");
     assert_eq!(packet[22], 64, "with all its hops");
     assert_eq!(&packet[42..47], b"hello");
-    assert_eq!(counted(&talk), 1, "whoever gets the copy counts it");
+    assert_eq!(counted(&talk), 1, "the worker that gets the copy counts the packet");
     assert_eq!(talk.send(), (true, vec![]), "once");
     assert_eq!(counted(&talk), 2);
     // Without a renewal, the program sends the next copy after half of the remaining lease.
@@ -255,16 +255,16 @@ fn what_has_ended_is_not_renewed() {
     assert!(!datapath.renew(&CachedFlow { is_hop: false, ..talk.flow }), "another way");
     assert!(!datapath.renew(&CachedFlow { epochs: [1, 2], ..talk.flow }), "another policy");
     datapath.moved(PortId(1));
-    let anew = CachedFlow { moves: [0, 1], ..talk.flow };
-    assert!(!datapath.renew(&anew), "packets of it may be on their way to a worker");
+    let moved = CachedFlow { moves: [0, 1], ..talk.flow };
+    assert!(!datapath.renew(&moved), "packets of it may be on their way to a worker");
     let (arrives, left) = talk.send();
     assert!(!arrives && left.len() == 1, "{left:?}");
     assert_eq!(left[0].0, talk.flow.from.0, "no copy");
-    datapath.add(&anew);
+    datapath.add(&moved);
     assert!(datapath.open(FlowLatch(7), Some(0)));
     assert_eq!(talk.send(), (true, vec![]));
     assert!(
-        !datapath.renew(&CachedFlow { flow: Flow { sport: 5001, ..talk.flow.flow }, ..anew }),
+        !datapath.renew(&CachedFlow { flow: Flow { sport: 5001, ..talk.flow.flow }, ..moved }),
         "nobody has added it"
     );
 }

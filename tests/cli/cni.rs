@@ -266,7 +266,7 @@ fn garbage_is_collected_by_the_vswitch_and_by_the_ipam_plugin() {
     let attachments = json!([{"containerID": "c1", "ifname": "eth0"}]);
     let conf = place.conf(json!({"ipam": {"type": "fake-ipam"}, "cni.dev/valid-attachments": attachments}));
     let (code, _) = error(&place.plugin("GC", &conf, &[]));
-    assert_eq!(code, 11, "the runtime is told that not all was collected");
+    assert_eq!(code, 11, "the error tells the runtime that garbage is left");
     assert_eq!(fs::read_to_string(place.path("calls")).unwrap(), "GC\n", "but what could be");
     let vswitch = FakeVswitch::content(&place.socket());
     assert_silent_success(&place.plugin("GC", &conf, &[]));

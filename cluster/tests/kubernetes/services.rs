@@ -165,7 +165,7 @@ fn a_server_that_does_not_show_services_takes_no_policy_away_and_says_what_to_do
         assert!(!cluster.passes(OPEN, CLOSED) && cluster.passes(CLOSED, OPEN), "{kind}");
         cluster.until("trouble", |cluster| !cluster.troubles.is_empty());
         cluster.follow(Duration::from_millis(200));
-        assert_eq!(cluster.troubles.len(), 1, "it is told once: {:?}", cluster.troubles);
+        assert_eq!(cluster.troubles.len(), 1, "the error is reported once: {:?}", cluster.troubles);
         assert!(cluster.troubles[0].contains(said), "{:?}", cluster.troubles);
         let health = cluster.follower.health();
         assert!(health.is_connected && health.is_synced && health.last_error.is_none(), "{health:?}");

@@ -40,7 +40,7 @@ struct Kernel {
 impl Kernel {
     fn new() -> Self {
         let router = Router::new(WIRES);
-        // The hand-made packets have no valid checksums.
+        // Hand-made SCTP packets have no checksum.
         router
             .node
             .shell("nft add table inet none; nft add chain inet none c '{ type filter hook input priority 0; }'");

@@ -1,5 +1,4 @@
-//! `enforce: source`: the vswitch judges packets where they enter the node: at the sending pod's port, or with one table for all other
-//! ports.
+//! `enforce: source`: the vswitch judges packets where they enter: at the sending pod's port, and for packets from outside by one table.
 
 use crate::lab::netns::Netns;
 use crate::lab::{Lab, policy};

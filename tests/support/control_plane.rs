@@ -241,7 +241,7 @@ impl Cluster {
         answer["status"]["token"].as_str().unwrap().to_owned()
     }
 
-    /// The server's self-signed certificate, which clients need as their CA.
+    /// The server's certificate file. It includes the certificate of the CA, which clients need.
     pub fn certificate(&self) -> PathBuf {
         self.folder.join("certificates/apiserver.crt")
     }

@@ -27,7 +27,7 @@ use serde_json::{Value, json};
 pub enum Fault {
     /// The connection closes without an answer.
     Drop,
-    /// An answer ends in the middle, of a list or of a watch's line.
+    /// An answer ends early, in the middle of a list or of a line of a watch.
     Cut,
     /// The requested version or page is gone: 410, as an answer or as an event.
     Gone,
@@ -41,6 +41,7 @@ pub enum Fault {
     Garbage,
     /// 401: the token has expired.
     Unauthorized,
+    /// 403: the client may not read this kind.
     Forbidden,
     /// 500 with a body that is not JSON.
     Broken,

@@ -1,4 +1,4 @@
-//! The command line as people and scripts use it: answers, exit codes and messages.
+//! The command line: answers, exit codes and messages.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
 mod audit;
@@ -94,7 +94,7 @@ fn reach_draws_the_matrix_and_counts_each_family_and_external_address() {
     let row = |name: &str| {
         answer.lines().find(|line| line.starts_with(name)).unwrap().split_whitespace().skip(1).collect::<String>()
     };
-    // Columns in the order backend1, backend2, db, frontend.
+    // The columns are backend1, backend2, db, frontend.
     assert_eq!((row("default/frontend"), row("default/backend1")), ("..X#".into(), "#...".into()), "{answer}");
     let args = [
         "reach",
@@ -221,7 +221,7 @@ fn of_two_pods_with_one_address_the_newer_has_it_and_where_that_cannot_be_told_i
     assert!(stderr(&args, 2).contains("pod x/a has no address"));
 }
 
-/// The proposal of 2016: a namespace that isolates, and a policy that lets frontends of it reach its backends.
+/// The proposal of 2016 (v1beta1): an isolated namespace, and a policy that allows its frontends to reach its backends.
 const OF_2016: &str = r#"
 apiVersion: v1
 kind: Namespace
@@ -253,7 +253,7 @@ fn v1beta1_means_what_servers_make_of_it_and_what_it_meant_in_2016_is_a_mode() {
         (output.status.code(), warned)
     };
     let mode = &["--policy-semantics", "v1beta1"][..];
-    // As v1 the policy isolates what it selects, and the annotation nothing.
+    // With v1 semantics the policy isolates the pods that it selects, and the annotation has no effect.
     for (from, to, today, then) in [
         ("frontend", "backend", 0, 0),
         ("other", "backend", 1, 1),

@@ -1,4 +1,4 @@
-//! A vswitch that follows a real API server, with the rights of `deploy/rbac.yaml` and no others: `cargo xtask cluster`.
+//! A vswitch that follows a real API server with exactly the rights of `deploy/rbac.yaml`. `cargo xtask cluster` runs these tests.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
 use std::fs;
@@ -15,7 +15,7 @@ use crate::{require, require_plugins};
 use ipnet::Ipv4Net;
 use serde_json::{Value, json};
 
-/// Ends the test early without a server: `cargo xtask cluster` says where it is.
+/// Returns the paths of the server's programs, or skips the test if `cargo xtask cluster` has not set them.
 macro_rules! programs {
     () => {{
         let Some(programs) = Programs::found() else {
@@ -32,7 +32,7 @@ mod deployment;
 #[path = "cluster/node.rs"]
 mod node;
 
-/// Whatever a ClusterNetworkPolicy says is taken, as by a server that knows them.
+/// A CustomResourceDefinition of ClusterNetworkPolicy that accepts any content.
 fn cluster_policies() -> Value {
     let anything = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
     json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
@@ -49,7 +49,7 @@ fn nobody_reaches_the_server() -> Value {
             "ingress": [{"name": "closed", "action": "Deny", "from": [{"namespaces": {}}]}]}})
 }
 
-/// Two pods, and a real server outside that knows them and what the manifest grants.
+/// A lab with two pods, and a real server outside with their objects and the manifest's rights.
 fn lab(programs: Programs) -> (Lab, Cluster) {
     let (lab, api) = lab_with(&["client", "server"], programs);
     api.create_with_status(&node(&lab));
@@ -59,7 +59,7 @@ fn lab(programs: Programs) -> (Lab, Cluster) {
     (lab, api)
 }
 
-/// These pods, and a real server outside that knows what the manifest grants, and no objects of theirs.
+/// A lab with these pods, and a real server outside with the manifest's rights but without the pods' objects.
 fn lab_with(pods: &[&str], programs: Programs) -> (Lab, Cluster) {
     let mut lab = beside_a_server(pods);
     let api = Cluster::start(programs, lab.outside.as_ref().unwrap(), &lab.path(""));
@@ -95,7 +95,7 @@ fn policies_pods_and_labels_of_a_real_server_take_effect() {
     });
     api.create(&nobody_reaches_the_server());
     within("the cluster policy", || !lab.pings("client", &server));
-    // The policy selects by a label that the pod has no more.
+    // The pod no longer has the label that the policy selects.
     let path = "/api/v1/namespaces/default/pods/server";
     let (status, mut other) = api.ask("GET", path, None);
     assert_eq!(status, 200);
@@ -103,7 +103,7 @@ fn policies_pods_and_labels_of_a_real_server_take_effect() {
     assert_eq!(api.ask("PUT", path, Some(&other)).0, 200);
     within("the label", || lab.pings("client", &server));
 
-    // A pod that is gone is nobody's peer: its port is closed.
+    // A deleted pod matches no peer, and its port is closed.
     api.delete(&pod(&lab, "client"));
     within("the pod's end", || !lab.pings("client", &server));
     api.create_with_status(&pod(&lab, "client"));
@@ -120,12 +120,12 @@ fn a_server_that_is_killed_and_a_token_that_is_worth_nothing_any_more_change_not
 
     api.create(&deny());
     within("the policy", || !lab.pings("client", &server));
-    // The account is another one of the same name: its old tokens are refused. A watch that was granted goes on, so the server ends.
+    // Recreating the account invalidates its old tokens. The server must restart, because an established watch would continue.
     let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "bulkhead", "namespace": "kube-system"}});
     api.delete(&account);
     api.create(&account);
     api.kill();
-    within("it is told", || lab.count("the last good state, ") > 0);
+    within("the log says so", || lab.count("the last good state, ") > 0);
     let (client, since) = (lab.get("client").v4.clone(), Instant::now());
     while since.elapsed() < AWAY {
         assert!(!lab.pings("client", &server), "the last good state stays in force");
@@ -140,17 +140,16 @@ fn a_server_that_is_killed_and_a_token_that_is_worth_nothing_any_more_change_not
     lab.stop();
 }
 
-/// How long a server stays away: longer than each pause between two attempts to reach it, and any lease of a flow.
+/// How long the server stays away: longer than any pause between reconnects and any flow's lease.
 const AWAY: Duration = Duration::from_secs(60);
 
-/// The addresses that the server says the node's pods have. Neither the whole of the network that the lab's own pods are in, nor the
-/// default of the runtime.
+/// The node's pod CIDR as the server has it. It differs from the network of the lab's own pods, and from the runtime's default.
 const POD_CIDR: &str = "10.244.1.64/26";
 
-/// A port of the tests' server. What is asked there is UDP: the first packet is judged, and none is sent again.
+/// The port of the tests' server. It is UDP, so that the first packet decides: nothing is retransmitted.
 const PORT: u16 = 6379;
 
-/// A node whose pods a runtime wires by the plugin, with objects of a real server, in a namespace of its own.
+/// A node whose pods a runtime attaches by the CNI plugin, with objects of a real server.
 struct Wired {
     lab: Lab,
     api: Cluster,
@@ -158,7 +157,7 @@ struct Wired {
 }
 
 impl Wired {
-    /// With the plugin as `bulkhead cni install` installs it, which has asked the server for the node's addresses.
+    /// Starts the node with the plugin from `bulkhead cni install`, which takes the pod CIDR from the server.
     fn new(programs: Programs) -> Self {
         let (mut lab, api) = lab_with(&[], programs);
         let mut node = node(&lab);
@@ -166,7 +165,7 @@ impl Wired {
         api.create_with_status(&node);
         api.create(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}));
         lab.start("");
-        // What a container runtime runs again until it succeeds is run once here.
+        // A container runtime would retry until the plugin succeeds; this test runs it only once.
         let (code, text) = lab.ask(&["status", "--wait"]);
         assert_eq!(code, Some(0), "{text}");
         let mut runtime = Runtime::new(&lab.node, &lab.path(""), &lab.path("admin.sock"));
@@ -179,13 +178,13 @@ impl Wired {
         Self { lab, api, runtime }
     }
 
-    /// A pod as whoever creates it has it, with the node that a scheduler has chosen.
+    /// A Pod object as its creator writes it, with the node that the scheduler has chosen.
     fn pod(&self, name: &str, role: &str) -> Value {
         json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "shop", "labels": {"role": role}},
             "spec": {"nodeName": self.lab.node_name(), "containers": [{"name": "main", "image": "none"}]}})
     }
 
-    /// Creates a pod and wires it. Its addresses are not in its status yet.
+    /// Creates a pod and attaches it. Its status has no addresses yet.
     fn add(&self, name: &str, role: &str) -> Sandbox {
         let mut sandbox = Sandbox::of(&self.api.create(&self.pod(name, role)));
         println!("ADD of {name} took {:?}", self.runtime.add(&mut sandbox));
@@ -194,7 +193,7 @@ impl Wired {
         sandbox
     }
 
-    /// Writes a pod's addresses into its status, as a kubelet does when its sandbox is there.
+    /// Writes a pod's addresses into its status, as a kubelet does for a running sandbox.
     fn report(&self, sandbox: &Sandbox) {
         let mut pod = self.pod(&sandbox.pod, "");
         assert_eq!(self.api.get(&pod)["status"].get("podIP"), None, "nobody has told the server before");
@@ -207,12 +206,12 @@ impl Wired {
         self.api.delete(&self.pod(&sandbox.pod, ""));
     }
 
-    /// How many pods the vswitch knows from the server.
+    /// The number of pods that the vswitch knows from the server.
     fn known_pods(&mut self) -> u64 {
         self.lab.summary()["source"]["objects"]["Pod"].as_u64().unwrap_or(0)
     }
 
-    /// The ports that were added by the plugin.
+    /// The names of the ports that the plugin has added.
     fn ports(&self) -> Vec<String> {
         let (code, text) = self.lab.ask(&["ports", "-o", "json"]);
         assert_eq!(code, Some(0), "{text}");
@@ -222,7 +221,7 @@ impl Wired {
     }
 }
 
-/// A node with the database, open to the role `backend`. Ends the test early where something for it is missing.
+/// A node with a database that only role `backend` may reach. Skips the test if a program for it is missing.
 macro_rules! wired {
     () => {{
         let programs = programs!();
@@ -235,7 +234,7 @@ macro_rules! wired {
     }};
 }
 
-/// The database is open to pods of this role at its port, and to nobody else.
+/// A policy that allows ingress to the database's port only from pods with this role.
 fn only_from(role: &str) -> Value {
     json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "database", "namespace": "shop"},
         "spec": {"podSelector": {"matchLabels": {"role": "db"}}, "policyTypes": ["Ingress"],
@@ -254,7 +253,7 @@ fn pods_that_the_plugin_wires_are_judged_by_a_real_servers_policies_from_their_f
         assert_eq!(node.runtime.check(sandbox), Ok(()));
     }
 
-    // Kinds that it is not shown, with the same labels and addresses.
+    // Objects of kinds that the vswitch may not read, with the same labels and addresses.
     let metadata = json!({"name": "db", "namespace": "shop"});
     let service = node.api.create(&json!({"apiVersion": "v1", "kind": "Service", "metadata": metadata,
         "spec": {"selector": {"role": "db"}, "ports": [{"port": PORT, "protocol": "UDP"}]}}));
@@ -263,7 +262,7 @@ fn pods_that_the_plugin_wires_are_judged_by_a_real_servers_policies_from_their_f
         "subsets": [{"addresses": [{"ip": db.v4()}], "ports": [{"port": PORT, "protocol": "UDP"}]}]}));
     assert!(one_datagram(&backend, &db, PORT) && !one_datagram(&frontend, &db, PORT));
 
-    // A policy that changes, a label that changes, and the policy's end.
+    // Change the policy, change a label, delete the policy.
     node.api.change(&only_from("backend"), &only_from("frontend"));
     within("the changed policy", || one_datagram(&frontend, &db, PORT));
     assert!(!one_datagram(&backend, &db, PORT));
@@ -274,7 +273,7 @@ fn pods_that_the_plugin_wires_are_judged_by_a_real_servers_policies_from_their_f
     node.api.delete(&only_from(""));
     within("the policy's end", || one_datagram(&backend, &db, PORT));
 
-    // Another pod of the same name, as of a StatefulSet: its own labels count at once.
+    // The new pod has the same name, as with a StatefulSet. Its own labels take effect at once.
     node.api.create(&only_from("backend"));
     within("the policy of before", || !one_datagram(&frontend, &db, PORT));
     node.delete(&frontend);
@@ -294,7 +293,7 @@ fn while_a_real_server_is_away_the_plugin_wires_the_pods_that_it_has_told_of_and
     node.report(&db);
     let before = node.add("before", "frontend");
     node.report(&before);
-    // Created and scheduled; the server ends before the node's runtime gets to them.
+    // Pods that exist and are scheduled when the server ends, but that the runtime has not added yet.
     let [mut open, mut closed] = [("open", "backend"), ("closed", "frontend")]
         .map(|(name, role)| Sandbox::of(&node.api.create(&node.pod(name, role))));
     within("it has been told of all", || node.known_pods() == 4);
@@ -304,7 +303,7 @@ fn while_a_real_server_is_away_the_plugin_wires_the_pods_that_it_has_told_of_and
     node.runtime.add(&mut open);
     node.runtime.add(&mut closed);
     assert!(one_datagram(&open, &db, PORT) && !one_datagram(&closed, &db, PORT));
-    // What it has not been told of cannot be judged, so it is not wired: to be tried again.
+    // The vswitch does not know this pod, so ADD fails and the runtime must try again.
     node.runtime.plugins[0]["timeout_seconds"] = 1.into();
     let error = node.runtime.try_add(&mut Sandbox::new("unknown")).unwrap_err();
     assert_eq!(error["code"], 11, "{error:#}");
@@ -329,7 +328,7 @@ fn deploy() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("deploy")
 }
 
-/// A pod as the controller of a DaemonSet makes it for a node.
+/// The pod that a DaemonSet's controller creates.
 fn pod_of(daemonset: &Value, name: &str) -> Value {
     let template = &daemonset["spec"]["template"];
     let mut pod =
@@ -339,14 +338,14 @@ fn pod_of(daemonset: &Value, name: &str) -> Value {
     pod
 }
 
-/// A real server alone, with nothing of ours.
+/// A lab with a real server, without objects and without a vswitch.
 fn server_alone(programs: Programs) -> (Lab, Cluster) {
     let lab = beside_a_server(&[]);
     let api = Cluster::start(programs, lab.outside.as_ref().unwrap(), &lab.path(""));
     (lab, api)
 }
 
-/// The fields of one value that the other one does not have, or has otherwise.
+/// The paths of fields in `sent` that `kept` lacks or has with another value.
 fn lost(sent: &Value, kept: &Value, path: &str) -> Vec<String> {
     match (sent, kept) {
         (Value::Object(sent), Value::Object(kept)) => {
@@ -359,7 +358,7 @@ fn lost(sent: &Value, kept: &Value, path: &str) -> Vec<String> {
             let pairs = sent.iter().zip(kept).enumerate();
             pairs.flat_map(|(at, (sent, kept))| lost(sent, kept, &format!("{path}[{at}]"))).collect()
         }
-        // A server leaves out what is empty.
+        // A server omits empty fields.
         (Value::Object(fields), Value::Null) if fields.is_empty() => Vec::new(),
         (Value::Array(items), Value::Null) if items.is_empty() => Vec::new(),
         _ if sent == kept => Vec::new(),
@@ -378,7 +377,7 @@ fn a_real_server_takes_every_manifest_and_keeps_every_field() {
     for object in &sent {
         let kept = api.create(object);
         let lost = lost(object, &kept, object["kind"].as_str().unwrap());
-        // A field since 1.30. Older servers leave out what they do not know; there an annotation would say it.
+        // Kubernetes 1.30 added this field. Older servers drop it; they use an annotation instead.
         let (new, lost): (Vec<_>, Vec<_>) = lost.into_iter().partition(|path| path.ends_with(".appArmorProfile"));
         assert_eq!(lost, Vec::<String>::new(), "{kept:#}");
         assert_eq!(!new.is_empty(), is_old && object.to_string().contains("appArmorProfile"), "{new:?}");
@@ -398,7 +397,7 @@ fn the_service_account_may_list_and_watch_what_policy_and_services_depend_on_and
         assert_eq!(code, 201, "{answer:#}");
         answer["status"].take()
     };
-    // A binding takes effect a moment after it is made.
+    // A role binding takes effect with a short delay.
     let may = |verb: &str, group: &str, resource: &str| {
         let (resource, sub) = resource.split_once('/').unwrap_or((resource, ""));
         let spec = json!({"verb": verb, "group": group, "resource": resource, "subresource": sub});
@@ -406,7 +405,7 @@ fn the_service_account_may_list_and_watch_what_policy_and_services_depend_on_and
     };
     within("the rights are granted", || may("list", "", "pods"));
 
-    // All of it, but for what every user may do: to ask about itself.
+    // Lists all rights except those that every user has, which are questions about the user itself.
     let status = ask("selfsubjectrulesreviews", json!({"namespace": "kube-system"}));
     assert_eq!(status["incomplete"], false, "{status:#}");
     let mut rights = Vec::new();

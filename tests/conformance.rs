@@ -1,5 +1,5 @@
-//! `bulkhead reach` against known answers: every cell of the truth tables of the cyclonus generator's cases and of the
-//! trap cases, a fresh program for each step.
+//! `bulkhead reach` against known answers: every cell of the truth tables of cyclonus' generated cases and of the trap cases. Each step
+//! runs the program once.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use crate::known_states::objects;
 use crate::support::{bulkhead_with_input, cases, stdout};
 use serde_json::Value;
 
-/// The verdicts of the program: (protocol/port, from, to) -> allowed.
+/// The program's verdicts: (protocol/port, from, to) -> allowed.
 fn probed(step: &Value) -> BTreeMap<(String, String, String), bool> {
     let mut args = vec!["reach", "-o", "json", "--state", "-"];
     let ports: Vec<String> = step["tables"].as_object().unwrap().keys().map(|key| turned(key)).collect();
@@ -25,13 +25,13 @@ fn probed(step: &Value) -> BTreeMap<(String, String, String), bool> {
     answer["probes"].as_array().unwrap().iter().map(probe).collect()
 }
 
-/// `TCP/80` as the program takes it: `80/TCP`.
+/// Turns `TCP/80` into the program's form, `80/TCP`.
 fn turned(key: &str) -> String {
     let (protocol, port) = key.split_once('/').unwrap();
     format!("{port}/{protocol}")
 }
 
-/// Compares one step. Returns how many cells were compared and what differs.
+/// Compares one step. Returns the number of compared cells and the differences.
 fn compare(step: &Value) -> (usize, Vec<String>) {
     let verdicts = probed(step);
     let order: Vec<&str> = step["order"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
@@ -54,7 +54,7 @@ fn compare(step: &Value) -> (usize, Vec<String>) {
     (cells, differences)
 }
 
-/// Runs all cases of a file. Returns how many cases, steps and cells there were.
+/// Runs all cases of a file. Returns the numbers of cases, steps and cells. `None` if the known answers are absent.
 fn run(file: &str) -> Option<(usize, usize, usize)> {
     let text = fs::read_to_string(cases()?.join(file)).unwrap();
     let all: Vec<Value> = serde_json::from_str(&text).unwrap();

@@ -1,5 +1,5 @@
-//! `bulkhead reach --to service/..` against known answers: a Service in front of every pod of the cyclonus generator's cases, and each
-//! probe aimed at the Service. The verdicts are those of the probes that are aimed at the pods.
+//! `bulkhead reach --to service/..` against known answers: each pod of cyclonus' generated cases gets a Service, and each probe goes to the
+//! Service. The verdicts must equal those of probes to the pods.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
 use std::collections::BTreeMap;
@@ -9,10 +9,10 @@ use crate::known_states::objects;
 use crate::support::{bulkhead_with_input, cases, stdout};
 use serde_json::{Value, json};
 
-/// What is added to a pod's port for the Service's, so that nothing is right by chance.
+/// The difference between a Service's port and its pod's port, so that using the wrong one fails.
 const SHIFT: u64 = 1000;
 
-/// The ports of a step, as protocol and number.
+/// The ports of a step: protocol and number.
 fn ports(step: &Value) -> Vec<(String, u64)> {
     let split = |key: &String| {
         let (protocol, port) = key.split_once('/').unwrap();
@@ -21,7 +21,7 @@ fn ports(step: &Value) -> Vec<(String, u64)> {
     step["tables"].as_object().unwrap().keys().map(split).collect()
 }
 
-/// A Service and its slice in front of each pod, both with the pod's name.
+/// A Service and an endpoint slice for each pod, both named after the pod.
 fn services(step: &Value) -> Vec<Value> {
     let name = |protocol: &str, port: u64| format!("{}-{port}", protocol.to_lowercase());
     let ports = ports(step);
@@ -49,7 +49,7 @@ fn services(step: &Value) -> Vec<Value> {
     objects
 }
 
-/// The verdicts of the program: (protocol/port of the pod, from, to) -> allowed.
+/// The program's verdicts: (protocol/port of the pod, from, to) -> allowed.
 fn probed(step: &Value) -> BTreeMap<(String, String, String), bool> {
     let mut state = objects(step);
     state["items"].as_array_mut().unwrap().extend(services(step));
@@ -87,7 +87,7 @@ fn through_a_service_in_front_of_each_pod_every_verdict_is_as_without() {
                         if !matches!(cell, '.' | 'X') {
                             continue;
                         }
-                        // A pod reaches itself through its own Service, whatever the policies say.
+                        // A pod may reach itself through its own Service, whatever policy says.
                         let expected = cell == '.' || from == to;
                         let key = (port.clone(), (*from).to_owned(), (*to).to_owned());
                         cells += 1;

@@ -1,5 +1,5 @@
-//! What `deploy/` installs: every manifest is one of its kind, what it refers to is there, its configuration and its commands are
-//! those of this program, and the chart makes the same.
+//! Checks `deploy/`: manifests match their types, references resolve, this program accepts the configuration and commands, and the Helm
+//! chart renders the same objects.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,7 +23,7 @@ fn deploy() -> PathBuf {
     root().join("deploy")
 }
 
-/// Both sets of manifests: what is installed, and what removes it.
+/// Both sets of manifests: installation and removal.
 fn sets() -> [Vec<Value>; 2] {
     [kustomized(&deploy()), kustomized(&deploy().join("uninstall"))]
 }
@@ -40,12 +40,12 @@ fn texts(value: &Value) -> BTreeSet<&str> {
     value.as_array().into_iter().flatten().map(text).collect()
 }
 
-/// The configuration inside the manifests' ConfigMap.
+/// The configuration in the manifests' ConfigMap.
 fn configuration(objects: &[Value]) -> String {
     text(&of_kind(objects, "ConfigMap")[0]["data"]["node.yaml"]).to_owned()
 }
 
-/// What an object loses when it is read as its type: a field of another name, or in another place.
+/// The first field that is lost when an object is parsed as its type, because the type does not have it. `None` if nothing is lost.
 fn lost<T: DeserializeOwned + Serialize>(object: &Value) -> Option<String> {
     let read: T = match serde_json::from_value(object.clone()) {
         Ok(read) => read,
@@ -116,7 +116,7 @@ fn what_a_manifest_refers_to_is_there() {
                 assert_eq!(container["securityContext"].get("privileged"), None);
                 let ports = container["ports"].as_array().into_iter().flatten();
                 let ports: BTreeMap<&str, &Value> = ports.map(|port| (text(&port["name"]), port)).collect();
-                // In the node's network the two are one.
+                // With the node's network, container port and host port are the same.
                 assert!(ports.values().all(|port| port["containerPort"] == port["hostPort"]));
                 for probe in ["startupProbe", "livenessProbe", "readinessProbe"] {
                     if let Some(probe) = container.get(probe) {
@@ -150,7 +150,7 @@ fn the_configurations_load_and_what_they_name_is_mounted_and_probed() {
         let path = scratch(&format!("deployed-{at}.yaml"), &configuration(objects));
         let output = bulkhead(&["run", "--config", &path, "--node", "node-1", "--check", "-o", "json"]);
         let errors = String::from_utf8_lossy(&output.stderr);
-        // Whether this machine could run it does not matter here: 2 would be a configuration that is not one.
+        // 0 or 1, as this machine may be unable to run the configuration; 2 would mean that it is invalid.
         assert!(matches!(output.status.code(), Some(0 | 1)), "{errors}");
         let misspelt = scratch("misspelt.yaml", &configuration(objects).replace("ports:", "port:"));
         let output = bulkhead(&["run", "--config", &misspelt, "--node", "node-1", "--check"]);
@@ -168,7 +168,7 @@ fn the_configurations_load_and_what_they_name_is_mounted_and_probed() {
         let asked = &container[probe]["httpGet"];
         assert_eq!((text(&asked["host"]), text(&asked["path"])), (listen, path));
     }
-    // The defaults of `pins`, `sessions.folder` and `state.kubernetes.folder`, and where the configuration itself is.
+    // The defaults of `pins`, `sessions.folder` and `state.kubernetes.folder`, and the folder of the configuration.
     let socket = text(&config["admin"]["socket"]).rsplit_once('/').unwrap().0;
     for folder in ["/sys/fs/bpf", "/run/bulkhead", "/var/lib/bulkhead", "/etc/bulkhead", socket] {
         assert!(mounted.contains_key(folder), "{folder}");
@@ -227,7 +227,7 @@ fn the_image_has_one_version_everywhere() {
     assert!(fs::read_to_string(root().join("Cargo.toml")).unwrap().contains(&format!("rust-version = \"{rust}\"")));
 }
 
-/// Objects by kind and name, with configurations as what they say.
+/// Objects by kind and name, with configurations parsed so that only their meaning is compared.
 fn comparable(objects: Vec<Value>) -> BTreeMap<String, Value> {
     let objects = objects.into_iter().map(|mut object| {
         if let Some(text) = object.pointer("/data/node.yaml").and_then(Value::as_str).map(str::to_owned) {

@@ -1,4 +1,4 @@
-//! What is written for people is made of the program and agrees with it: the configuration's reference, man pages, completions.
+//! Checks documents for users against the program: the configuration reference, man pages, shell completions, links, the tour.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
 #[path = "support/reference.rs"]
@@ -15,7 +15,7 @@ use bulkhead_dataplane::DropReason;
 use clap::CommandFactory;
 use reference::{paths, reference};
 
-/// `cargo xtask reference` sets this to have the file written.
+/// If set, the test writes the reference instead of comparing it. `cargo xtask reference` sets it.
 const BLESS: &str = "BULKHEAD_BLESS";
 
 fn examples() -> [String; 2] {
@@ -37,14 +37,14 @@ fn the_reference_is_what_the_examples_say() {
     );
 }
 
-/// The names that a mapping of the configuration may have, as the program itself tells when it meets another one. `place` has `@` where
-/// the mapping is.
+/// The field names of a mapping in the configuration, taken from the program's error about an unknown field. `@` in `place` marks the
+/// mapping.
 fn fields(place: &str) -> BTreeSet<String> {
     let path = scratch("unknown-field.yaml", &place.replace('@', "{zzz: 1}"));
     let output = bulkhead(&["run", "--check", "--config", &path]);
     let error = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.code() == Some(2) && error.contains("unknown field `zzz`"), "{place}: {error}");
-    // Of one field it says no `one of`.
+    // For a mapping with a single field, the error has no `one of`.
     let expected = error.split("expected ").nth(1).unwrap().lines().next().unwrap();
     expected.trim_start_matches("one of ").split(", ").map(|name| name.trim_matches('`').to_owned()).collect()
 }
@@ -105,7 +105,7 @@ fn every_command_of_the_readme_works_and_the_sample_is_what_is_printed() {
             let known = fs::read_to_string(root().join("dev/xtask/src/main.rs")).unwrap();
             assert!(known.contains(&format!("[\"{verb}\"] => ")), "{command}");
         } else if let Some(folder) = command.strip_prefix("kubectl apply -k ") {
-            // tests/deploy.rs reads what is there.
+            // tests/deploy.rs checks its contents.
             assert!(root().join(folder).join("kustomization.yaml").is_file(), "{command}");
         } else {
             panic!("no test runs {command}");
@@ -116,7 +116,7 @@ fn every_command_of_the_readme_works_and_the_sample_is_what_is_printed() {
     assert!(printed.iter().any(|text| text == samples[0]), "the sample is not what is printed: {printed:#?}");
 }
 
-/// What is printed for a command of the tour. Where standard output goes to a file, that is what is on standard error.
+/// The output of a command of the tour: standard error if the command redirects standard output, and otherwise standard output.
 fn printed(command: &str) -> String {
     let words: Vec<&str> = command.strip_prefix("bulkhead ").unwrap().split_whitespace().collect();
     let redirected = words.iter().position(|word| *word == ">");
@@ -125,7 +125,7 @@ fn printed(command: &str) -> String {
     String::from_utf8(if redirected.is_some() { output.stderr } else { output.stdout }).unwrap()
 }
 
-/// The commands of the tour's story, in its order.
+/// The commands of the tour, in order.
 const STORY: [&str; 6] = ["learn", "lint", "diff", "test", "replay", "explain"];
 
 #[test]
@@ -134,7 +134,7 @@ fn the_tour_shows_what_its_commands_print() {
     let text = fs::read_to_string(&path).unwrap();
     let mut parts: Vec<String> = text.split("```").map(str::to_owned).collect();
     let mut told = Vec::new();
-    // Every second part is inside a fence; what a command prints is in the next one.
+    // Every second part is inside a fence. A command's output is in the next fence.
     for at in (1..parts.len()).step_by(2) {
         if let Some(command) = parts[at].clone().strip_prefix("sh\n") {
             assert!(parts[at + 1].trim().is_empty() && at + 2 < parts.len(), "no output is shown of {command}");
@@ -153,7 +153,7 @@ fn the_tour_shows_what_its_commands_print() {
     }
 }
 
-/// The pages for people, by their paths from the root: README, CONTRIBUTING, the classifier's README and every page of `docs/`.
+/// The paths of the pages for users: README, CONTRIBUTING, the classifier's README and every page of `docs/`.
 fn pages() -> Vec<String> {
     let docs = fs::read_dir(root().join("docs")).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
     let docs = docs.filter(|name| Path::new(name).extension().is_some_and(|end| end == "md"));
@@ -161,7 +161,7 @@ fn pages() -> Vec<String> {
     readmes.into_iter().chain(docs.map(|name| format!("docs/{name}"))).collect()
 }
 
-/// The text without fenced blocks: in those, `#` starts a comment and brackets are no links.
+/// The text without fenced blocks, in which `#` starts comments and brackets are not links.
 fn outside_fences(text: &str) -> String {
     let mut inside = false;
     let mut kept = String::new();
@@ -176,7 +176,7 @@ fn outside_fences(text: &str) -> String {
     kept
 }
 
-/// The anchors of a page's headings, as GitHub makes them: lower case, spaces as hyphens, no other punctuation.
+/// The anchors of a page's headings by GitHub's rules: lower case, hyphens for spaces, no other punctuation.
 fn anchors(text: &str) -> BTreeSet<String> {
     let text = outside_fences(text);
     let headings = text.lines().filter(|line| line.starts_with('#'));
@@ -216,7 +216,7 @@ fn pages_are_short_and_the_entry_page_links_to_each() {
     let entry = fs::read_to_string(root().join("docs/README.md")).unwrap();
     for file in pages() {
         let lines = fs::read_to_string(root().join(&file)).unwrap().lines().count();
-        // `cargo xtask reference` generates the configuration's reference: a list to search, not a page to read.
+        // The generated configuration reference may be longer: users search it instead of reading it.
         let limit = match file.as_str() {
             "README.md" => 120,
             "docs/configuration.md" => 450,
@@ -240,7 +240,7 @@ fn every_subcommand_has_a_man_page_that_man_can_read() {
         let path = folder.join(format!("{name}.1"));
         let page = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{name}: {error}"));
         assert!(page.contains(".SH SYNOPSIS") || page.contains(".SH \"SYNOPSIS\""), "{page}");
-        // groff's warnings, where it is.
+        // Checks for groff's warnings if groff is installed.
         if let Ok(output) = Command::new("groff").args(["-man", "-ww", "-z", "-Tutf8"]).arg(&path).output() {
             assert!(output.stderr.is_empty(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
         }
@@ -256,7 +256,7 @@ fn completions_know_every_subcommand_and_the_shell_takes_them() {
             assert!(script.contains(subcommand.get_name()), "{shell}: {}", subcommand.get_name());
         }
         if ["elvish", "powershell"].contains(&shell) {
-            // They cannot read a script without running it.
+            // These shells cannot check a script without running it.
             continue;
         }
         let path = scratch(&format!("completions.{shell}"), &script);

@@ -1,4 +1,4 @@
-//! Ports that a CNI plugin adds at the admin socket: the calls that it makes, without the plugin.
+//! Ports that a CNI plugin adds at the admin socket. The tests send the plugin's requests themselves.
 
 use crate::require;
 use std::io::{BufRead, BufReader, Write};
@@ -14,10 +14,10 @@ use crate::lab::{Lab, is_attached, policy};
 use bulkhead_dataplane::io::in_namespace;
 use serde_json::{Value, json};
 
-/// An answer, or a failure's code and message.
+/// An answer, or the code and message of a failure.
 type Told = Result<Value, (String, String)>;
 
-/// Asks the vswitch of a lab, over a connection of its own.
+/// Sends a request to the vswitch on a new connection.
 fn ask(socket: &Path, request: &str, arguments: &Value) -> Told {
     let mut stream = UnixStream::connect(socket).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -34,17 +34,17 @@ fn ask(socket: &Path, request: &str, arguments: &Value) -> Told {
     }
 }
 
-/// What a plugin does with a lab's pods. A container is named as its pod is.
+/// A CNI plugin's actions for a lab's pods. A container has the name of its pod.
 trait Plugin {
     fn socket(&self) -> PathBuf;
-    /// Makes a pod as a plugin does: the node's end is down, and the configuration does not have it.
+    /// Makes a pod as a plugin finds it: the host end is down, and the configuration does not list it.
     fn container(&mut self, name: &str, labels: &str);
     fn arguments(&self, name: &str) -> Value;
     fn add(&self, name: &str) -> Told;
     fn add_with(&self, name: &str, changes: Value) -> Told;
     fn check(&self, container: &str) -> Told;
     fn remove(&self, container: &str) -> bool;
-    /// A pod's object without an address, as it is before its node tells any.
+    /// A Pod object without an address, as it is before its kubelet reports one.
     fn pending(&self, name: &str, labels: &str) -> String;
 }
 
@@ -94,7 +94,7 @@ impl Plugin for Lab {
     }
 }
 
-/// Takes a pod out of the configuration, with the node's end of its veth down.
+/// Removes a pod from the configuration and sets the host end of its veth down.
 fn unplugged(lab: &mut Lab, name: &str) {
     lab.node.ip(&format!("link set {} down", lab.get(name).interface));
     lab.configure(name, false);
@@ -106,8 +106,7 @@ fn changed(mut arguments: Value, changes: Value) -> Value {
     arguments
 }
 
-/// A packet that a pod sends in the moment in which it may. It is sent once, and nothing asks for a MAC address before: what is lost is
-/// lost.
+/// A packet that a pod sends as soon as it may. It is sent only once and without ARP before, so a loss is detected.
 struct FirstPacket {
     sender: UdpSocket,
     receiver: UdpSocket,
@@ -134,7 +133,7 @@ impl FirstPacket {
     }
 }
 
-/// The pod `a` takes in what comes from pods with `app: b`.
+/// A policy: pod `a` accepts only packets from pods with `app: b`.
 fn only_b() -> String {
     policy(
         "only-b",
@@ -180,7 +179,7 @@ fn the_first_packet_after_the_answer_is_forwarded_and_judged_by_the_policies_of_
         first.send();
         assert!(first.arrives(), "{}", lab.ask(&["status"]).1);
     }
-    // The same again is answered again, at once.
+    // A repeated request returns the same answer at once.
     assert_eq!(lab.add("b").unwrap()["port"], "default/b");
     let (code, text) = lab.ask(&["status"]);
     assert!(code == Some(0) && text.contains("ports: 3 of 3 open; 2 of them were added"), "{text}");
@@ -190,7 +189,7 @@ fn the_first_packet_after_the_answer_is_forwarded_and_judged_by_the_policies_of_
     assert_eq!(of_b["container"], json!({"container": "b", "container_interface": "eth0"}));
     assert_eq!((&ports[0]["name"], &ports[0]["container"]), (&"default/a".into(), &Value::Null));
     assert!(lab.ask(&["ports"]).1.contains("CONTAINER"));
-    // A reload of the configuration keeps them.
+    // Reloading the configuration keeps the added ports.
     lab.more_config.push_str("denied: refuse\n");
     lab.write_config();
     eventually("the configuration is taken over", || lab.count("ports and routes of the configuration") > 0);
@@ -231,7 +230,7 @@ fn a_pod_whose_object_is_late_waits_for_it_and_nobody_else_does() {
         assert_eq!(lab.ask(&["status"]).0, Some(0));
         println!("a status while one waits took {:?}", started.elapsed());
         assert!(!adding.is_finished());
-        // Its object tells its labels and no address; the other one's tells both.
+        // b's object has labels but no address; c's has both.
         lab.more_state += &lab.pending("b", "{app: b}");
         lab.hide("c", false);
         lab.apply(&only_b());
@@ -239,13 +238,13 @@ fn a_pod_whose_object_is_late_waits_for_it_and_nobody_else_does() {
         assert!(answer["waited_ms"].as_u64().unwrap() > 0, "{answer}");
         assert!(lab.pings("b", &lab.get("a").v4));
     });
-    // What nobody waits for any more is served all the same.
+    // The port opens although no request waits for it any more.
     assert_eq!(lab.check("c").unwrap()["state"], "open");
     assert!(lab.pings("c", &lab.get("a").v4));
     lab.stop();
 }
 
-/// What a pause between two attempts is at most, several times.
+/// Waits for several times the longest pause between two reconnects.
 fn within(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
@@ -272,7 +271,7 @@ fn with_an_api_server_a_pod_is_served_when_the_server_has_told_of_it_and_not_of_
     api.put(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": {"podCIDRs": ["10.244.1.0/24"]}}));
     let v4 = &lab.get("a").v4.clone();
     api.put(object("a", "1", json!({"app": "a"}), json!({"phase": "Running", "podIP": v4, "podIPs": [{"ip": v4}]})));
-    // An earlier pod of the name, with other labels and an address that was given back.
+    // An earlier pod of the same name, with other labels and an address that was returned.
     api.put(object(
         "b",
         "2",
@@ -302,7 +301,7 @@ fn with_an_api_server_a_pod_is_served_when_the_server_has_told_of_it_and_not_of_
         println!("{}", adding.join().unwrap().unwrap());
     });
     assert!(lab.pings("b", v4));
-    // The kubelet tells the address; the port goes on.
+    // The kubelet reports the address, and the port stays open.
     let own = &lab.get("b").v4;
     api.put(object("b", "3", json!({"app": "c"}), json!({"phase": "Running", "podIP": own, "podIPs": [{"ip": own}]})));
     within("its new label counts", || !lab.pings("b", v4));
@@ -339,7 +338,7 @@ fn of_two_containers_of_a_pod_the_newer_one_is_served_and_the_older_one_again_wh
     assert!(lab.ask(&["ports"]).1.contains("default/b@b/eth0"));
     let (code, message) = lab.add("b").unwrap_err();
     assert!(code == "refused" && message.contains("a newer container"), "{message}");
-    // An unrelated pod does not notice.
+    // Removing the newer container's port does not affect other pods.
     assert!(lab.remove("second"));
     eventually("the older one has its place again", || lab.check("b").unwrap()["state"] == "open");
     assert!(lab.pings("b", &to));
@@ -379,7 +378,7 @@ fn a_port_that_cannot_be_served_holds_back_no_other_one() {
         assert!(code == "timeout" && message.contains("no interface: nothing does not exist"), "{code}: {message}");
     });
     assert_eq!(lab.check("c").unwrap_err().0, "unknown_port");
-    // Its interface comes after all.
+    // The interface appears later.
     let interface = &lab.get("c").interface;
     lab.node.ip(&format!("link set {interface} name nothing"));
     eventually("it is served", || lab.check("bad").unwrap()["state"] == "open");
@@ -413,7 +412,7 @@ fn added_ports_and_their_connections_outlive_the_process() {
     assert!(lab.pings("a", &lab.get("b").v4) && lab.pings("c", &lab.get("b").v4));
     assert_eq!(lab.add("b").unwrap()["port"], "default/b", "the plugin asks again");
     assert!(answers(&mut stream), "which changes nothing");
-    // To remove a port ends its connections, and the next container of its address has none of them.
+    // Removing a port ends its sessions: the next container with the address inherits none.
     let sessions = || {
         let (_, text) = lab.ask(&["sessions", "--port", "default/c", "-o", "json"]);
         serde_json::from_str::<Value>(&text).unwrap()["matching"].clone()
@@ -425,7 +424,7 @@ fn added_ports_and_their_connections_outlive_the_process() {
     lab.add("c").unwrap();
     assert!(!answers(&mut stream), "what was is not picked up");
     assert!(answers(&mut connect(lab.get("b"), lab.get("c"), 6379, PATIENCE).unwrap()));
-    // What is damaged is put aside and told, and what is of the configuration goes on.
+    // A damaged file is put aside with an error in the log. Ports of the configuration are not affected.
     lab.stop();
     std::fs::write(&kept, "{\"format\":\"bulkhead-added").unwrap();
     lab.start("");
@@ -437,7 +436,7 @@ fn added_ports_and_their_connections_outlive_the_process() {
     lab.stop();
 }
 
-/// Veths with their other ends in one namespace, as many as these, named `v0`, `v1`, ...: both ends are down.
+/// Creates `count` veths named `v0`, `v1`, ... whose other ends are in one namespace. Both ends are down.
 fn veths(lab: &Lab, count: usize) -> Netns {
     let inside = Netns::new("inside");
     let lines: String = (0..count)
@@ -455,13 +454,13 @@ fn veths(lab: &Lab, count: usize) -> Netns {
     inside
 }
 
-/// A container, its pod and its veth by number.
+/// The arguments of the request for container number `at`, with its pod and veth.
 fn numbered(at: usize) -> Value {
     json!({"container": format!("container-{at}"), "container_interface": "eth0", "pod": format!("default/pod-{at}"),
         "interface": format!("v{at}"), "addresses": [format!("10.244.1.{}", 100 + at)], "timeout_seconds": 30})
 }
 
-/// Asks the same of many at once, each over a connection of its own. Returns how long each took, sorted, and all of them.
+/// Sends many requests at once, each on its own connection. Returns the sorted duration of each, and the total duration.
 fn at_once(socket: &Path, request: &str, all: &[Value]) -> (Vec<Duration>, Duration) {
     let started = Instant::now();
     let mut each: Vec<Duration> = std::thread::scope(|scope| {
@@ -514,7 +513,7 @@ fn twenty_at_once_are_added_and_removed_again_and_again_and_nothing_is_left() {
     lab.stop();
 }
 
-/// Waits until the status says so: an answer may be a moment old.
+/// Waits until the status contains this text. A status may be slightly old.
 fn has_status(lab: &Lab, text: &str) {
     eventually(text, || lab.ask(&["status"]).1.contains(text));
 }

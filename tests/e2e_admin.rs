@@ -1,4 +1,4 @@
-//! A running vswitch is asked how it is: the admin socket, metrics and probes.
+//! The admin socket, metrics and probes of a running vswitch.
 
 use crate::require;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -12,7 +12,7 @@ use crate::lab::watched::only_redis;
 use crate::lab::{Lab, UNANSWERED, policy};
 use serde_json::Value;
 
-/// Two pods.
+/// A lab with two pods.
 fn lab() -> Lab {
     let mut lab = Lab::new();
     lab.pod("a", "{app: a}");
@@ -26,18 +26,18 @@ fn json(lab: &Lab, words: &[&str]) -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
-/// One line to the socket, one line back.
+/// Sends one line to the admin socket and returns the line of the answer.
 fn raw(lab: &Lab, line: &[u8]) -> String {
     let mut stream = UnixStream::connect(lab.path("admin.sock")).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
-    // It may end the connection before it has read all.
+    // The vswitch may close the connection before it has read everything.
     let _ = stream.write_all(line);
     let mut answer = String::new();
     BufReader::new(stream).read_line(&mut answer).unwrap();
     answer
 }
 
-/// What is served at a path, and the HTTP status behind it.
+/// The body served at a path, followed by the HTTP status.
 fn http(lab: &Lab, path: &str) -> String {
     let command = format!("curl -s -o /dev/stdout -w %{{http_code}} http://127.0.0.1:9965{path}");
     String::from_utf8(lab.node.output(&command).stdout).unwrap()
@@ -109,7 +109,7 @@ fn sessions_that_are_killed_are_over_also_in_the_kernel_and_the_others_go_on() {
         echo(lab.get("b"), port);
     }
     let [mut killed, mut other] = [6379, 6380].map(|port| connect(lab.get("a"), lab.get("b"), port, PATIENCE).unwrap());
-    // Until the kernel forwards them.
+    // Talk until the kernel forwards both connections.
     settle(&mut killed);
     settle(&mut other);
     let (code, text) = lab.ask(&["sessions", "--kill"]);
@@ -141,7 +141,7 @@ fn events_have_fields_for_programs() {
     let ready = find("ready: ");
     assert_eq!((&ready["node"], &ready["open"], &ready["denying"]), (&"node-1".into(), &2.into(), &false.into()));
     assert!(find("the new state")["generation"].as_u64() > Some(1));
-    // With xdp there is a warning about the port as well.
+    // With attach: xdp the port also has a warning.
     let is_opening = |event: &&Value| event["message"].as_str().unwrap().contains(" is open: ");
     assert_eq!(events.iter().find(is_opening).unwrap()["port"], "default/a");
 }
@@ -192,7 +192,7 @@ fn without_a_state_it_is_alive_and_not_ready() {
     lab.apply(&policy("deny", "{podSelector: {}, policyTypes: [Ingress]}"));
     eventually("the change is counted", || http(&lab, "/metrics").contains(&format!("{count} 1")));
     lab.stop();
-    // Without a state, and told to wait for one.
+    // The vswitch starts without a state and waits for one.
     std::fs::remove_file(lab.path("state.yaml")).unwrap();
     let config = std::fs::read_to_string(lab.path("config.yaml")).unwrap();
     let denying = config.replace("state: {paths: [state.yaml]}", "state: {paths: [absent.yaml], when_missing: deny}");
@@ -211,7 +211,7 @@ fn the_probes_and_the_status_do_not_wait_for_the_policy() {
     let mut lab = lab();
     lab.more_config.push_str("admin: {socket: admin.sock, listen: '127.0.0.1:9965'}\n");
     lab.start("");
-    // The thread that reads and compiles the policy is kept busy for as long as this test likes.
+    // Blocks the policy thread, which reads and compiles the state, until the test continues.
     let mut file = Dialogue::start(&lab.node, UNANSWERED, lab.path("state.yaml").to_str().unwrap());
     assert_eq!(file.hear(), "ready");
     assert_eq!(file.hear(), "waits", "the policy thread opens the state");
@@ -236,7 +236,7 @@ fn clients_that_are_slow_or_hostile_hold_nothing_back() {
     }
     let endless = vec![b'x'; 1 << 20];
     assert!(raw(&lab, &endless).contains("too_long"));
-    // Many that say nothing, and some that ask without reading.
+    // Many clients that send nothing, and some that send requests without reading the answers.
     let silent: Vec<_> = (0..300).map(|_| UnixStream::connect(lab.path("admin.sock")).unwrap()).collect();
     let deaf: Vec<_> = (0..10)
         .map(|_| {
@@ -254,7 +254,7 @@ fn clients_that_are_slow_or_hostile_hold_nothing_back() {
     let to = lab.get("b").v4.clone();
     assert!(lab.pings("a", &to));
     drop(deaf);
-    // The oldest of the silent ones had to go.
+    // The vswitch has closed the oldest silent connection to make room.
     let mut first = silent.into_iter().next().unwrap();
     assert_eq!(first.read(&mut [0; 1]).unwrap(), 0);
     lab.stop();

@@ -1,4 +1,4 @@
-//! Pods that do not keep to the rules.
+//! Attacks by pods: spoofed addresses, fragments, floods.
 
 use crate::lab::netns::{Dialogue, Netns, Running, eventually};
 use crate::lab::{Dump, Lab, policy};
@@ -12,18 +12,18 @@ fn lab_of(pods: &[&str]) -> Lab {
     lab
 }
 
-/// What arrives at a pod while this is alive.
+/// Captures the packets that arrive at a pod.
 fn watch(lab: &Lab, pod: &str, filter: &str) -> Dump {
     Dump::start(lab, pod, &format!("-Q in {filter}"))
 }
 
-/// Runs a Python program in a pod.
+/// Runs a Python program in a pod. Panics if it fails.
 fn python(netns: &Netns, program: &str) {
     let output = netns.command("timeout", &["-k", "1", "60", "python3", "-c", program]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Gives a pod's interface another MAC address, and the routes that are lost with that.
+/// Changes a pod's MAC address and restores the routes that this removes.
 fn change_mac(pod: &Netns, mac: &str) {
     pod.ip("link set eth0 down");
     pod.ip(&format!("link set eth0 address {mac}"));
@@ -48,12 +48,12 @@ fn a_pod_cannot_speak_for_another_address_or_mac() {
     let v6 = lab.get("victim").v6.clone();
     bad.ip("addr add fd00:66::66/128 dev eth0 nodad");
     assert!(!bad.output(&format!("ping -6 -n -c 1 -W 1 -I fd00:66::66 {v6}")).status.success());
-    // Another MAC than the one that the port has learned.
+    // This MAC address differs from the one that the port has learned.
     let mac = bad.exec("cat /sys/class/net/eth0/address");
     change_mac(bad, "02:66:66:66:66:66");
     assert!(!lab.pings("bad", &victim));
     assert!(lab.pings("good", &victim), "others go on");
-    // That one is seen, so anything else would have been.
+    // The allowed packet was captured, so a spoofed one would have been too.
     let seen = watch.seen("");
     assert!(seen.lines().count() == 1 && seen.contains(&format!("{good} > {victim}: ICMP echo request")), "{seen}");
     change_mac(bad, mac.trim());
@@ -74,7 +74,7 @@ fn a_port_whose_pod_is_not_in_the_state_is_closed() {
     lab.hide("unknown", true);
     lab.apply("");
     assert!(!lab.pings("unknown", &known) && !lab.pings("known", &unknown));
-    // What is seen is the vswitch's answer that there is no way to the unknown pod.
+    // The only packets are the vswitch's errors that the unknown pod is unreachable.
     let seen = watch.seen("");
     assert!(seen.contains("unreachable") && !seen.contains(&format!("{unknown} > {known}")), "{seen}");
     lab.hide("unknown", false);
@@ -98,7 +98,7 @@ fn fragments_share_the_fate_of_the_first_one() {
     for line in [format!("ping -n -c 1 -W 1 -s 4000 {v4}"), format!("ping -6 -n -c 1 -W 1 -s 4000 {v6}")] {
         assert!(!client.output(&line).status.success());
     }
-    // A later fragment whose first one never came, and a first one too short for its UDP header.
+    // A later fragment without its first one, and a first fragment too short for a UDP header.
     let from = lab.get("client").v4.clone();
     let program = format!(
         "import socket, struct
@@ -114,7 +114,7 @@ send(0x2000, b'xxxxxxxx'[:4])
     python(client, &program);
     lab.apply("");
     client.exec(&format!("ping -n -c 1 -W 2 {v4}"));
-    // That one is seen, so anything else would have been.
+    // The allowed packet was captured, so the others would have been too.
     let seen = watch.seen("");
     let has_come = |from: &str, to: &str| seen.matches(&format!("{from} > {to}")).count();
     assert_eq!((has_come(&from, &v4), has_come(&lab.get("client").v6, &v6)), (1, 0), "{seen}");
@@ -124,7 +124,7 @@ send(0x2000, b'xxxxxxxx'[:4])
     assert!(dropped["fragment_without_first"].as_u64() >= Some(1), "{summary:#}");
 }
 
-/// A thousand connections that say something when asked to, and whether all were answered.
+/// Opens a thousand connections, sends on each when the test asks, and prints whether all were answered.
 const CONNECTIONS: &str = "
 import resource, socket, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
@@ -148,7 +148,7 @@ async def main():
 asyncio.run(main())
 ";
 
-/// SYNs from every port to every port, to an address that answers none of them.
+/// Sends SYNs with all source and destination ports to an address that does not answer.
 const FLOOD: &str = "
 import os, socket, struct, sys
 s = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
@@ -171,7 +171,7 @@ for number in range(int(sys.argv[3])):
 fn a_flood_of_one_pod_does_not_end_the_connections_of_another() {
     require!("python3", "ss", "nc");
     let mut lab = lab_of(&["client", "server", "attacker", "silent"]);
-    // Far fewer than the flood wants.
+    // Far fewer sessions than the flood tries to create.
     lab.more_config = "sessions: {capacity: 8000}\n".to_owned();
     lab.start("");
     lab.get("silent").netns.shell("ip route add blackhole 10.244.0.0/16 || true; ip route del default");

@@ -1,5 +1,5 @@
-//! Audited policies: what they would deny passes and is counted, shown and reported, until they are enforced. Real redis-server and
-//! redis-cli.
+//! Audited policies: packets that they would deny are forwarded, counted and reported, until the policies are enforced. With real
+//! redis-server and redis-cli.
 
 use crate::lab::lasting::{PATIENCE, answers, connect, echo, settle};
 use crate::lab::netns::{Running, eventually};
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 const AUDIT: &str = "bulkhead.dev/enforcement: audit";
 
-/// Only backends may talk to the database.
+/// A policy that allows only backends to reach the database.
 const SPEC: &str = "{podSelector: {matchLabels: {role: db}}, policyTypes: [Ingress], ingress: [{from: [{podSelector: {matchLabels: {role: \
     backend}}}]}]}";
 
@@ -37,13 +37,13 @@ fn pong(lab: &Lab, pod: &str) -> bool {
     String::from_utf8_lossy(&lab.get(pod).netns.output(&line).stdout).trim() == "PONG"
 }
 
-/// The exit code and the answer.
+/// The exit code and the JSON answer of `audit report`.
 fn report(lab: &Lab) -> (Option<i32>, Value) {
     let (code, text) = lab.ask(&["audit", "report", "-o", "json"]);
     (code, serde_json::from_str(&text).unwrap_or_else(|_| panic!("{code:?} {text}")))
 }
 
-/// How many connections the only audited policy would have denied.
+/// The number of connections that the only audited policy would have denied.
 fn connections(lab: &Lab) -> u64 {
     report(lab).1["policies"][0]["connections"].as_u64().unwrap_or_default()
 }
@@ -70,9 +70,9 @@ fn what_an_audited_policy_would_deny_passes_is_counted_over_a_restart_and_is_cut
     assert_eq!(told["connections"].as_array().unwrap().len(), 1, "the backend is allowed: {told:#}");
     let since = told["policies"][0]["since"].clone();
 
-    // Everywhere it is said that the policy is not enforced.
+    // Every command and the metrics show that the policy is not enforced.
     let metric = "bulkhead_audit_connections_total{policy=\"default/only-backends\"} 2";
-    // A page of metrics may be a moment old.
+    // Metrics may be slightly old.
     eventually("the metric counts them", || metrics(&lab).contains(metric));
     let explain = ["explain", "--live", "--from", "default/frontend", "--to", "default/db", "--port", "6379"];
     for (words, shown) in [
@@ -89,7 +89,7 @@ fn what_an_audited_policy_would_deny_passes_is_counted_over_a_restart_and_is_cut
         assert!(code == Some(0) && text.contains(shown), "{words:?}: {text}");
     }
 
-    // An open connection, over a restart and over the change to an enforced policy.
+    // A connection stays open across a restart, until the policy is enforced.
     echo(lab.get("db"), 7777);
     let mut client = connect(lab.get("frontend"), lab.get("db"), 7777, PATIENCE).unwrap();
     settle(&mut client);
@@ -147,7 +147,7 @@ fn a_namespace_or_the_configuration_audits_by_identities_too_and_what_says_other
     assert!(!pong(&lab, "frontend") && pong(&lab, "backend"), "the namespace enforces");
     lab.apply(&annotated(AUDIT));
     assert!(pong(&lab, "frontend"), "the policy's own annotation wins");
-    // Of the configuration it may be taken back while it runs.
+    // An audit mode set in the configuration can be changed while the vswitch runs.
     lab.annotations = "{}".to_owned();
     lab.apply(&annotated(""));
     assert!(pong(&lab, "frontend"));

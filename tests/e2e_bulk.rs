@@ -1,4 +1,4 @@
-//! Bulk TCP, whose packets the kernel makes larger than any wire carries, while something changes.
+//! Bulk TCP, whose packets are larger than the MTU, during changes of policy and interfaces.
 
 use crate::require;
 use std::cell::Cell;
@@ -7,7 +7,7 @@ use crate::lab::bulk::Bulk;
 use crate::lab::netns::{Netns, eventually};
 use crate::lab::{Dump, Lab, Pod, is_tc, policy};
 
-/// The server takes what comes from pods with this label, and from the one that makes marks.
+/// A policy: the server accepts packets from pods with this label and from the marker.
 fn from(app: &str) -> String {
     let spec = format!(
         "{{podSelector: {{matchLabels: {{app: server}}}}, policyTypes: [Ingress], ingress: \
@@ -16,17 +16,18 @@ fn from(app: &str) -> String {
     policy("server", &spec)
 }
 
-/// An echo request of this size to the server, which is seen there and which the worker judges after everything that it had before.
+/// Sends an echo request of this size to the server. It appears in the server's capture, and the worker judges it after all earlier
+/// packets.
 fn mark(lab: &Lab, size: usize) {
     lab.get("marker").netns.exec(&format!("ping -n -c 1 -W 5 -s {size} {}", lab.get("server").v4));
 }
 
-/// What the server's interface has seen, in order.
+/// A packet captured at the server's interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
     /// The mark of this size.
     Mark(usize),
-    /// Data of this connection of the client, and how much.
+    /// Data of the client's connection with this source port, and its length in bytes.
     Data(u16, usize),
 }
 
@@ -35,12 +36,12 @@ fn seen(line: &str) -> Option<Seen> {
     if line.contains("ICMP echo request") {
         return Some(Seen::Mark(length()? - 8));
     }
-    // `IP 10.244.1.2.40000 > 10.244.1.3.5001: Flags ...`
+    // The format is `IP 10.244.1.2.40000 > 10.244.1.3.5001: Flags ...`
     let port = line.split_once(" > ")?.0.rsplit_once('.')?.1.parse().ok()?;
     length().filter(|&length| length > 0).map(|length| Seen::Data(port, length))
 }
 
-/// How many packets policy has denied so far.
+/// Packets that policy has denied so far.
 fn denied(lab: &mut Lab) -> u64 {
     lab.summary()["dropped"]["policy_denied"].as_u64().unwrap_or(0)
 }
@@ -66,7 +67,7 @@ fn no_packet_of_the_old_verdict_arrives_after_a_change_is_in_force_and_none_is_d
         lab.apply(&from("nobody"));
         mark(&lab, 200 + round);
         let before: Vec<u64> = flows.iter().map(Bulk::received).collect();
-        // Long enough for repetitions, and short enough for TCP to come back soon.
+        // Long enough for retransmissions, and short enough that TCP recovers soon.
         std::thread::sleep(std::time::Duration::from_millis(500));
         let after: Vec<u64> = flows.iter().map(Bulk::received).collect();
         mark(&lab, 300 + round);
@@ -101,7 +102,7 @@ fn no_packet_of_the_old_verdict_arrives_after_a_change_is_in_force_and_none_is_d
     lab.stop();
 }
 
-/// Another name for an interface, which must be down meanwhile on older kernels.
+/// Renames an interface. Older kernels require that it is down.
 fn rename(lab: &Lab, from: &str, to: &str) {
     lab.node.ip(&format!("link set {from} down"));
     lab.node.ip(&format!("link set {from} name {to}"));
@@ -115,12 +116,12 @@ fn an_interface_that_is_renamed_moved_or_deleted_under_bulk_traffic_takes_nothin
     for name in ["client", "server", "other", "marker"] {
         lab.pod(name, &format!("{{app: {name}}}"));
     }
-    // Who is not named in it may be reached by everybody.
+    // The policy selects only the server, so all other pods accept everything.
     lab.start(&from("client"));
     let interface = lab.get("client").interface.clone();
     let opened = |lab: &Lab| lab.count(&format!("port default/client ({interface}) is open"));
     let removed = |lab: &Lab| lab.count(&format!("port default/client ({interface}) was removed"));
-    // A port's sessions end with it, so that each time it is another connection which flows when something happens.
+    // A port's sessions end with it, so each step uses a new connection.
     let ports = Cell::new(5011);
     let flow = |lab: &Lab| {
         let bulk = Bulk::start(lab.get("client"), lab.get("server"), ports.replace(ports.get() + 1), false);
@@ -141,7 +142,7 @@ fn an_interface_that_is_renamed_moved_or_deleted_under_bulk_traffic_takes_nothin
         lab.node.ip(&format!("link set {interface} netns {}", elsewhere.name()));
         eventually("the port is removed", || removed(&lab) == 2 * round);
         let mut before = 0;
-        // The server may have some in its socket's buffer.
+        // The server may still read from its socket's buffer.
         eventually("it stands still", || std::mem::replace(&mut before, under_way.received()) == under_way.received());
         elsewhere.ip(&format!("link set {interface} up"));
         others.flows("the others go on while it is elsewhere");
@@ -163,8 +164,8 @@ fn an_interface_that_is_renamed_moved_or_deleted_under_bulk_traffic_takes_nothin
     lab.stop();
 }
 
-/// At the end of each lease all packets of a flow came to the worker until a latch was open: far more of a bulk connection's than a port
-/// may send to the workers. Eight connections then lost thousands of segments, and once they stood still for half a second.
+/// Regression: at the end of each lease, all packets of a flow went to the worker until its latch opened. For a bulk connection these
+/// exceeded the port's limit. Eight connections lost thousands of segments, and once stalled for half a second.
 #[test]
 fn bulk_connections_are_renewed_without_leaving_the_kernel() {
     require!("iperf3", "ss");
@@ -177,10 +178,10 @@ fn bulk_connections_are_renewed_without_leaving_the_kernel() {
     let mut lab = Lab::new();
     lab.pod("client", "{app: client}");
     lab.pod("server", "{app: server}");
-    // Some times what copies of all flows at once are: 16 for each pod, up to 45 segments each for half of them.
+    // The burst is several times the copies of all flows at once: 16 per pod, half of them with up to 45 segments each.
     lab.more_config.push_str("flow_lease: 1s\nslow_path: {packets_per_second: 100000, burst: 2000}\n");
     lab.start(&from("client"));
-    // Reno fills the way. BBR, which may be the machine's default, sends a quarter of that, and nobody may be kept from Reno.
+    // Reno uses all bandwidth and is available to everyone. BBR, a possible default, sends a quarter of that.
     for pod in ["client", "server"] {
         lab.get(pod).netns.exec("sysctl -w net.ipv4.tcp_congestion_control=reno");
     }
@@ -201,17 +202,17 @@ fn bulk_connections_are_renewed_without_leaving_the_kernel() {
     for pod in ["client", "server"] {
         assert_eq!(count(&format!("/ports/default~1{pod}/limited")), 0, "{summary:#}");
     }
-    // Two directions of sixteen connections, added once and renewed after each second.
+    // Sixteen connections in two directions are added once and then renewed every second.
     assert!(count("/flow_cache/added") >= 4 * 32, "{summary:#}");
-    // What comes to the worker does not grow with what is sent: up to 45 segments for each copy of 16 flows with data, over five leases,
-    // and three times as many where the worker is late and the program asks again.
+    // The worker's packets do not grow with the traffic: each copy has up to 45 segments, for 16 flows with data and five leases. If the
+    // worker is late, the program sends up to three copies.
     assert!(to_worker < 16 * 45 * 5 * 3, "{summary:#}");
     assert!(forwarded > segments / 2, "{summary:#}");
 }
 
-/// Packets longer than an IPv4 header can tell say that they have no length. The program at tc took them for wrong and gave them to the
-/// worker, cut into segments: a connection then had a fifth of its speed, and lost what was over the port's limit. An uplink that takes
-/// no such packets cuts them as well.
+/// Regression: packets longer than an IPv4 header can express have a total length of 0. The tc program treated them as malformed and sent
+/// their segments to the worker. Connections then had a fifth of their speed and lost the packets above the port's limit. An uplink that
+/// does not accept such packets segments them as well.
 #[test]
 fn tcp_packets_longer_than_an_ipv4_header_tells_stay_in_the_kernel() {
     require!("iperf3");
@@ -240,8 +241,8 @@ fn tcp_packets_longer_than_an_ipv4_header_tells_stay_in_the_kernel() {
     assert!(to_worker < forwarded / 10, "{summary:#}");
 }
 
-/// How long the packets are that a bulk connection comes in, on average while they are longest: a machine that does something else
-/// meanwhile makes TCP send shorter ones for a while.
+/// Average length of a bulk connection's packets, in bytes, in the best of 15 intervals. While the machine is busy, TCP sends shorter
+/// packets.
 fn longest_packets(client: &Pod, server: &Netns, address: &str) -> u64 {
     let received = || {
         let read = |what| server.exec(&format!("cat /sys/class/net/eth0/statistics/rx_{what}"));
@@ -261,7 +262,7 @@ fn longest_packets(client: &Pod, server: &Netns, address: &str) -> u64 {
     longest
 }
 
-/// Linux 6.3.
+/// Whether the kernel is at least Linux 6.3.
 fn kernel_has_big_tcp() -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let mut numbers = release.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());

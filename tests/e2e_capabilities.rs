@@ -1,5 +1,5 @@
-//! The vswitch as a container of `deploy/daemonset.yaml`: root with the capabilities that are granted there, `/proc/sys` read-only, and a
-//! small limit of locked memory.
+//! The vswitch in the environment of `deploy/daemonset.yaml`: root with only the granted capabilities, `/proc/sys` read-only, and a small
+//! limit of locked memory.
 
 use crate::require;
 use std::fs;
@@ -11,7 +11,7 @@ use crate::lab::{Lab, policy};
 
 const PORT: u16 = 7040;
 
-/// What the manifest grants to the container of this name, as `setpriv` calls it.
+/// The capabilities that the manifest grants to the container of this name, in `setpriv`'s form.
 fn granted(file: &str, container: &str) -> Vec<String> {
     let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy").join(file)).unwrap();
     let daemonset: serde_json::Value = serde_saphyr::from_str(&text).unwrap();
@@ -22,7 +22,7 @@ fn granted(file: &str, container: &str) -> Vec<String> {
     names.iter().map(|name| name.as_str().unwrap().to_lowercase()).collect()
 }
 
-/// A program that runs bulkhead with these capabilities and no others.
+/// A script that runs bulkhead with only these capabilities.
 fn confined(lab: &Lab, capabilities: &[String]) -> PathBuf {
     let added: String = capabilities.iter().map(|name| format!(",+{name}")).collect();
     let path = lab.path("confined");
@@ -52,7 +52,7 @@ fn the_granted_capabilities_are_enough_to_forward_to_enforce_to_take_over_and_to
     echo(lab.get("b"), PORT);
     let mut connection = connect(lab.get("c"), lab.get("b"), PORT, PATIENCE).unwrap();
     assert!(!lab.pings("a", &lab.get("b").v4), "policy denies this");
-    // Until the kernel forwards it, which takes the programs that need CAP_PERFMON.
+    // Talk until the kernel forwards the connection. The programs for that need CAP_PERFMON.
     settle(&mut connection);
     lab.kill();
     assert!(answers(&mut connection), "the kernel goes on with the session");
@@ -88,7 +88,7 @@ fn without_any_one_of_them_it_does_not_start_or_says_what_does_not_work() {
         let named = format!("CAP_{}", missing.to_uppercase());
         assert!(text.contains(&named), "without {named}: {text}");
     }
-    // With all of them there is nothing to complain about.
+    // With all capabilities the check reports none missing.
     let program = confined(&lab, &all);
     let output = lab.node.command(program, &["run", "--config", config.to_str().unwrap(), "--check"]).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

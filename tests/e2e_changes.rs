@@ -1,4 +1,4 @@
-//! What a change of policy does to traffic under way.
+//! Policy changes while traffic flows.
 
 use crate::require;
 use std::net::UdpSocket;
@@ -11,7 +11,7 @@ use bulkhead_dataplane::io::in_namespace;
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use serde_json::Value;
 
-/// The server takes what comes from pods with this label.
+/// A policy: the server accepts packets only from pods with this label.
 fn from(app: &str) -> String {
     let spec = format!(
         "{{podSelector: {{matchLabels: {{app: server}}}}, policyTypes: [Ingress], \
@@ -31,7 +31,7 @@ fn pair() -> Lab {
     lab
 }
 
-/// A pair of which the client reaches the server, which has this address.
+/// A pair of pods whose client may reach the server, and the server's address.
 fn pinging() -> (Lab, String) {
     let mut lab = pair();
     lab.start(&from("client"));
@@ -46,7 +46,7 @@ fn a_flow_that_stays_allowed_loses_nothing_to_changes() {
     let mut lab = pair();
     lab.start(&from("client"));
     let server = lab.get("server").netns.serve("iperf3 -s -1", 5201);
-    // Far below what is possible, so that nothing but policy could lose a packet.
+    // The rate is far below the maximum, so that only policy could drop packets.
     let line = format!("iperf3 -J -c {} -b 20M -t {}", lab.get("server").v4, seconds() + 2);
     let flow = lab.get("client").netns.spawn(&line);
     eventually("the flow runs", || lab.node.statistic(&lab.get("client").interface, 1) > 200);
@@ -56,18 +56,18 @@ fn a_flow_that_stays_allowed_loses_nothing_to_changes() {
     let report: Value = serde_json::from_slice(&flow.wait().stdout).unwrap();
     server.wait();
     let bytes = |side: &str| report["end"][side]["bytes"].as_u64().unwrap();
-    // What iperf3 has under way at its end does not count.
+    // Packets in flight when iperf3 ends are not counted.
     let (sent, received) = (bytes("sum_sent"), bytes("sum_received"));
     assert!(received > 1 << 20 && sent.abs_diff(received) < 1 << 20, "{report:#}");
     let summary = lab.stop();
     let drops: Vec<&String> = summary["dropped"].as_object().unwrap().keys().collect();
-    // Pods' multicast (IPv6 reports of groups) goes nowhere.
+    // Multicast of pods (IPv6 group reports) is always dropped.
     assert!(drops.iter().all(|reason| *reason == "multicast"), "{summary:#}");
     assert!(summary["state"]["applied"].as_u64() >= Some(11) && summary["sessions"]["revoked"] == 0, "{summary:#}");
 }
 
-/// The promise is 100 ms from the change of the file to the last packet. The margin is for a machine whose few cores run
-/// the senders, the receivers and other tests as well; the measured time is printed.
+/// The documented maximum from the change of the file to the last packet. The margin allows for a busy machine with few cores; the test
+/// prints the measured time.
 const PROMISE: Duration = Duration::from_millis(100);
 const MARGIN: Duration = Duration::from_millis(900);
 
@@ -85,7 +85,7 @@ fn a_flow_that_becomes_forbidden_stops_at_once() {
     let changed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     lab.write_state(&from("nobody"));
     eventually("the change is in force", || lab.log().contains("in force"));
-    // Longer than what is allowed: packets that go on are seen too late.
+    // Longer than the limit, so that packets forwarded too late are captured.
     std::thread::sleep((PROMISE + MARGIN) * 2);
     drop(flow);
     let seen = dump.seen("-tt");
@@ -110,7 +110,7 @@ fn a_new_flow_is_blocked_from_its_first_packet() {
     assert!(!lab.connects("client", &lab.get("server").v4, 80) && !lab.connects("client", &lab.get("server").v6, 80));
     lab.apply(&from("client"));
     assert!(lab.connects("client", &lab.get("server").v4, 80), "allowed again");
-    // That one is seen, so anything else would have been. The ends of the connections from before belong to nobody any more.
+    // The allowed SYN was captured, so a denied one would have been too. Segments of earlier connections have no session any more.
     let seen = dump.seen("");
     assert!(seen.lines().next().is_some_and(|first| first.contains("Flags [S],")), "{seen}");
     assert_eq!(seen.matches("Flags [S],").count(), 1, "{seen}");
@@ -122,7 +122,7 @@ fn a_state_that_does_not_load_changes_nothing_and_is_told() {
     require!("ping");
     let (mut lab, server) = pinging();
     lab.write_state("---\nkind: NetworkPolicy\napiVersion: networking.k8s.io/v1\nmetadata: {name: x\n");
-    eventually("the fault is told", || lab.log().contains("does not load"));
+    eventually("the error is logged", || lab.log().contains("does not load"));
     assert!(lab.log().contains("state.yaml") && lab.log().contains("help:"), "{}", lab.log());
     assert!(lab.pings("client", &server), "the last good state stays");
     std::fs::write(lab.path("state.yaml"), "").unwrap();
@@ -138,11 +138,11 @@ fn a_state_that_does_not_load_changes_nothing_and_is_told() {
 fn summaries_that_nobody_reads_keep_no_change_waiting() {
     require!("ping");
     let (mut lab, server) = pinging();
-    // Many times what the pipe and the queue hold: nobody reads the pipe before the end.
+    // Many times what the pipe and the queue hold. The test reads the pipe only at the end.
     for _ in 0..300 {
         lab.vswitch().signal("USR1");
     }
-    // It asks to reload, and does not end the vswitch.
+    // SIGHUP reloads and does not end the vswitch.
     lab.vswitch().signal("HUP");
     eventually("SIGHUP is obeyed", || lab.count("re-reading the configuration and the state") == 1);
     lab.apply(&from("nobody"));
@@ -151,7 +151,7 @@ fn summaries_that_nobody_reads_keep_no_change_waiting() {
     assert!(lab.log().contains("summaries were not printed"), "the pipe was full: {}", lab.log());
 }
 
-/// The server takes UDP from the client on this port and on [`ALWAYS`].
+/// A policy: the server accepts UDP on this port and on [`ALWAYS`].
 fn port(number: u16) -> String {
     let ports = format!("[{{protocol: UDP, port: {number}}}, {{protocol: UDP, port: {ALWAYS}}}]");
     let spec = format!(
@@ -160,33 +160,31 @@ fn port(number: u16) -> String {
     policy("server", &spec)
 }
 
-/// Of the first two ports one is allowed, by the policy of the moment; the third always is.
+/// The current policy allows one of these two ports. [`ALWAYS`] is always allowed.
 const EITHER: [u16; 2] = [5001, 5002];
 const ALWAYS: u16 = 5003;
 
-/// Rounds of packets that may be under way: so few that no queue of the vswitch can be full.
+/// Rounds of packets in flight at once: few enough that no queue of the vswitch fills up.
 const UNDER_WAY: u32 = 32;
 
-/// Bytes that a socket holds for this test: enough for all packets of a run. Between sessions there is no order: while the
-/// worker waits for a processor with the packets of one session, the flow cache may forward those of another, and then the
-/// worker delivers at once more than the usual buffer holds.
+/// The sockets' receive buffers in bytes: enough for all packets of a run. While the worker waits for a CPU with packets of one session,
+/// the flow cache may forward another session's. The worker then delivers more packets at once than the default buffer holds.
 const RECEIVE_BUFFER: usize = 256 << 20;
 
-/// The client asks as fast as the machine can, and half of its packets are denied by the worker: on a fast machine these are more than
-/// the 100,000 per second that a port may send to the workers. The limit is not what these tests are about, and it would drop packets
-/// that policy allows.
+/// Disables the slow path limit. On a fast machine the worker denies more than a port's limit of 100,000 packets per second, and the limit
+/// would then drop allowed packets.
 const NO_LIMIT: &str = "slow_path: {packets_per_second: 0}\n";
 
-/// Rounds of packets that each policy judges at least.
+/// Rounds of packets per policy, at least.
 const ROUNDS: u32 = 200;
 
-/// The client's sockets, which take turns: each has its own three sessions.
+/// The client's sockets, used in turn. Each has its own three sessions.
 const FLOWS: u32 = 8;
 
 /// Changes from one policy to the other.
 const FLIPS: usize = 12;
 
-/// Traffic while the two policies alternate, and the summary.
+/// Sends traffic while the two policies alternate. Returns the rounds and the vswitch's summary.
 fn alternate(config: &str) -> (Rounds, Value) {
     let mut lab = pair();
     lab.more_config.push_str(NO_LIMIT);
@@ -207,13 +205,13 @@ fn alternate(config: &str) -> (Rounds, Value) {
         sent: 0,
         received: [vec![], vec![], vec![]],
     };
-    // Before there are many, the vswitch finds out where the server is.
+    // With the first round the vswitch resolves the server's MAC address.
     traffic.run(1);
     for flip in 1..=FLIPS {
         traffic.run(ROUNDS);
         let before = lab.count("in force");
         lab.write_state(&port(EITHER[flip % 2]));
-        // Packets go on while the change is on its way.
+        // Traffic continues while the change is applied.
         let deadline = Instant::now() + Duration::from_secs(10);
         while lab.count("in force") == before {
             assert!(Instant::now() < deadline, "the new state is not in force");
@@ -237,8 +235,8 @@ fn alternate(config: &str) -> (Rounds, Value) {
 fn traffic_sees_one_of_two_disjoint_policies_at_any_time_and_what_both_allow_loses_nothing() {
     require!();
     let (Rounds { sent, received: [first, second, always], .. }, _) = alternate("flow_cache: false\n");
-    // Which policy judged a packet shows by its fate. Packets are judged in the order in which they were sent. A round of which
-    // both packets pass, or neither, so needs a change in its middle, and there are no more changes than were made.
+    // A packet's fate shows which policy judged it. Packets are judged in the order in which they were sent. If both packets of a round
+    // pass, or neither, the policy changed between them. There must be as many changes as the test made.
     assert!(always == (0..sent).collect::<Vec<u32>>(), "what both policies allow arrives whole and in order");
     let has = |received: &[u32], round| received.binary_search(&round).is_ok();
     let rulers: Vec<bool> = (0..sent).flat_map(|round| [has(&first, round), !has(&second, round)]).collect();
@@ -251,8 +249,8 @@ fn each_session_sees_one_policy_at_a_time_wherever_its_packets_are_forwarded_and
     require!();
     let (Rounds { sent, received: [first, second, always], .. }, summary) = alternate("");
     assert!(summary["flow_cache"]["forwarded"].as_u64() > Some(0), "{summary:#}");
-    // As above, but between sessions there is no order: one may wait for the worker while the flow cache has the other. So
-    // around a change a round may have both policies or neither; most have one.
+    // Between sessions there is no order here: one may wait for the worker while the flow cache forwards the other. So near a change a
+    // round may see both policies or neither; most rounds see one.
     let mut mixed = 0;
     for flow in 0..FLOWS {
         let of_flow =
@@ -279,12 +277,12 @@ struct Rounds {
     receivers: [UdpSocket; 3],
     server: String,
     sent: u32,
-    /// The rounds of which a packet has arrived, by port.
+    /// By port, the rounds whose packets have arrived.
     received: [Vec<u32>; 3],
 }
 
 impl Rounds {
-    /// Sends so many rounds, and waits until the last packet that must arrive has.
+    /// Sends `count` rounds and waits until the last always-allowed packet has arrived.
     fn run(&mut self, count: u32) {
         for _ in 0..count {
             self.wait_for(self.sent.saturating_sub(UNDER_WAY));
@@ -297,8 +295,8 @@ impl Rounds {
         self.wait_for(self.sent);
     }
 
-    /// Receives what is still on its way: the flow cache may have brought the last packet that every policy allows while the
-    /// worker, on a busy machine, has not yet come to those before it.
+    /// Receives the packets still in flight. On a busy machine, the flow cache may forward the last always-allowed packet before the worker
+    /// has judged earlier packets.
     fn settle(&mut self) {
         let mut before = usize::MAX;
         while before != self.count() {
@@ -312,11 +310,11 @@ impl Rounds {
         self.received.iter().map(Vec::len).sum()
     }
 
-    /// Receives until so many rounds have arrived as far as every policy allows.
+    /// Receives until the always-allowed packets of `rounds` rounds have arrived.
     fn wait_for(&mut self, rounds: u32) {
         let deadline = Instant::now() + Duration::from_secs(10);
         loop {
-            // The last packet of a round first: when it is there, so are those before it.
+            // Reads the last port of a round first: after its packet has arrived, the others have too.
             for (socket, received) in self.receivers.iter().zip(&mut self.received).rev() {
                 let mut bytes = [0; 4];
                 while socket.recv(&mut bytes).is_ok() {

@@ -1,8 +1,7 @@
-//! Ports that are closed: their pods are cut off, and never handed to the node's own kernel, which would forward without
-//! any policy.
+//! Closed ports: their pods have no connectivity, and their packets never reach the node's kernel, which would forward them without policy.
 //!
-//! The node of these tests forwards by itself: it has routes to its pods and knows their MAC addresses. Every test shows
-//! that this way exists, so that a packet that takes it is seen.
+//! The node's kernel in these tests can forward: it has routes to the pods and knows their MAC addresses. Each test shows that this path
+//! works, so that packets on it would be detected.
 
 use crate::require;
 use std::fs;
@@ -13,7 +12,7 @@ use crate::lab::netns::{Netns, eventually};
 use crate::lab::{Lab, Options, is_attached, is_tc, policy};
 use bulkhead_dataplane::io::{Interface, Port, QueueConfig, Umem, XdpMode, XskPort, in_namespace};
 
-/// Three pods; b is to receive nothing, by policy, and would receive everything from the node's own kernel.
+/// A lab with three pods. Policy denies all ingress of b, while the node's kernel would forward everything to it. Also returns the policy.
 fn node_that_forwards(options: Options) -> (Lab, String) {
     let mut lab = Lab::with(options);
     for name in ["a", "b", "c"] {
@@ -24,12 +23,12 @@ fn node_that_forwards(options: Options) -> (Lab, String) {
     (lab, policy("b", "{podSelector: {matchLabels: {app: b}}, policyTypes: [Ingress]}"))
 }
 
-/// Echo requests that have come to a pod.
+/// The number of echo requests that have arrived at a pod.
 fn echoes(lab: &Lab, pod: &str) -> u64 {
     lab.counter(pod, "Icmp:", "InEchos")
 }
 
-/// Changes the configuration, whole and at once.
+/// Changes the configuration file atomically.
 fn edit(lab: &Lab, change: impl Fn(String) -> String) {
     let (path, new) = (lab.path("config.yaml"), lab.path("config.yaml.new"));
     fs::write(&new, change(fs::read_to_string(&path).unwrap())).unwrap();
@@ -51,7 +50,7 @@ fn a_pod_does_not_get_past_policy_while_its_port_is_closed_and_opened_again() {
     let netns = lab.get("a").netns.name().to_owned();
     let opened = || lab.count("port default/a (p2) is open");
     for round in 1..=24 {
-        // What the port was opened by is different each time.
+        // Each round makes the port open for a different reason.
         match round % 4 {
             0 => {
                 lab.node.ip("link set p2 down");
@@ -68,18 +67,18 @@ fn a_pod_does_not_get_past_policy_while_its_port_is_closed_and_opened_again() {
         }
         eventually("the port is open again", || opened() == round + 1);
     }
-    // Another pod's name for the same interface, which has no table in the state.
+    // The interface now belongs to another pod's name, which has no table in the state.
     edit(&lab, |text| text.replace("default/a,", "default/unknown,"));
     eventually("the port is open", || lab.count("port default/unknown (p2) is open") == 1);
     assert!(is_attached(&lab.node, "p2"));
     assert_eq!(echoes(&lab, "b"), before, "{}", lab.log());
-    // The flood goes on, and nobody is between the pods any more when nothing names the interface.
+    // The flood continues. When the configuration no longer lists the interface, the vswitch detaches from it.
     edit(&lab, |text| {
         text.lines().filter(|line| !line.contains("interface: p2")).map(|line| format!("{line}\n")).collect()
     });
     eventually("the interface is given back", || !is_attached(&lab.node, "p2"));
     if is_tc() {
-        // The way into b is guarded: the kernel's packets do not get there either.
+        // The programs at b's interface also drop packets that the kernel forwards.
         lab.get("a").netns.output(&format!("ping -n -q -c 20 -i 0.002 -W 1 {b}"));
         assert_eq!(echoes(&lab, "b"), before, "{}", lab.log());
     } else {
@@ -89,7 +88,7 @@ fn a_pod_does_not_get_past_policy_while_its_port_is_closed_and_opened_again() {
     assert_eq!(summary["port_changes"]["opened"], 3 + 24 + 1, "{summary:#}");
 }
 
-/// Takes the only queue of an interface, without an XDP program, as a program that works on it with AF_XDP would.
+/// Occupies the only queue of an interface with an AF_XDP socket, without an XDP program.
 fn occupy(netns: &Netns, interface: &str) -> XskPort {
     let occupy = || {
         let (umem, _frames) = Umem::new(64).unwrap();
@@ -111,7 +110,7 @@ fn a_pod_whose_port_is_refused_is_cut_off_and_not_unprotected() {
     let before = echoes(&lab, "b");
     let ping = |count| lab.get("a").netns.output(&format!("ping -n -q -c {count} -i 0.002 -W 1 {b}")).status.success();
     assert!(!ping(50));
-    eventually("the refusal is told", || lab.count("all its packets are dropped") == 1);
+    eventually("the refusal is logged", || lab.count("all its packets are dropped") == 1);
     assert!(lab.log().contains("queue 0 is in use by another AF_XDP socket"), "{}", lab.log());
     assert!(!ping(50) && is_attached(&lab.node, "p2"));
     assert_eq!(echoes(&lab, "b"), before, "{}", lab.log());
@@ -130,7 +129,7 @@ fn an_interface_that_comes_up_later_was_held_before() {
     lab.node.ip("link set p2 down");
     lab.start(&none);
     assert!(is_attached(&lab.node, "p2"), "no moment between its coming up and its being taken");
-    // Setting it down has removed what leads to it.
+    // Setting the interface down has removed its route.
     let a = lab.get("a").v4.clone();
     lab.node.ip("link set p2 up");
     lab.node.ip(&format!("route replace {a}/32 dev p2"));
@@ -160,7 +159,7 @@ fn packets_on_a_queue_that_was_added_later_do_not_get_past_policy() {
     eventually("the link is up again", || is_up("operstate"));
     let arrived = |pod| lab.counter(pod, "Udp:", "NoPorts");
     let before = arrived("b");
-    // Many flows, so that both queues have some.
+    // 64 flows, so that both queues receive packets.
     let send = |to: &str| {
         let send = || {
             for _ in 0..64 {
@@ -170,7 +169,7 @@ fn packets_on_a_queue_that_was_added_later_do_not_get_past_policy() {
         in_namespace(&namespace(&lab.get("a").netns), send).unwrap();
     };
     send(&b);
-    // The way to c is open, and what was sent to b before has been judged when c is reached.
+    // The link to c works, and the vswitch judged the earlier packets to b before the ping to c.
     eventually("c is reached", || {
         assert_eq!(arrived("b"), before, "past the vswitch");
         lab.pings("a", &c)
@@ -195,7 +194,7 @@ fn interfaces_that_are_renamed_do_not_get_past_policy_and_forward_again_under_th
         lab.node.ip(&format!("link set {from} name {to}"));
         lab.node.ip(&format!("link set {to} up"));
     };
-    // Another interface has its name meanwhile.
+    // Meanwhile another interface has the name.
     rename("p2", "old2");
     eventually("the port is removed", || lab.count("port default/a (p2) was removed") == 1);
     lab.node.ip("link add p2 type veth peer name other");
@@ -207,14 +206,14 @@ fn interfaces_that_are_renamed_do_not_get_past_policy_and_forward_again_under_th
     rename("old2", "p2");
     eventually("the port is open again", || lab.count("port default/a (p2) is open") == 3);
     assert!(lab.pings("a", &c));
-    // Two that change their names: c is behind the port of a.
+    // Two interfaces swap their names, so c is behind the port of a.
     rename("p2", "tmp");
     rename("p4", "p2");
     rename("tmp", "p4");
     eventually("both are open again", || {
         lab.count("port default/a (p2) is open") == 4 && lab.count("port default/c (p4) is open") == 2
     });
-    // The configuration follows a new name.
+    // The configuration uses the new name.
     rename("p4", "q4");
     edit(&lab, |text| text.replace("interface: p4", "interface: q4"));
     eventually("it is open", || lab.count("port default/c (q4) is open") == 1);

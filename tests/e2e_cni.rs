@@ -1,4 +1,5 @@
-//! The CNI plugin in real network namespaces, with `host-local` and `ptp`: what it makes and leaves, whoever answers at the admin socket.
+//! The CNI plugin in real network namespaces, with `host-local` and `ptp`: the interfaces and leases that it creates and removes, for any
+//! answer of the vswitch.
 
 use crate::{require, require_plugins};
 use std::collections::BTreeSet;
@@ -9,7 +10,7 @@ use crate::fake_vswitch::{FakeVswitch, content};
 use crate::lab::netns::{Netns, ip};
 use serde_json::{Value, json};
 
-/// A node where somebody answers as the vswitch does: sets the interface up and says that the port is open.
+/// A node with a fake vswitch, which sets the interface up and reports the port as open.
 struct Node {
     netns: Netns,
     folder: PathBuf,
@@ -42,12 +43,12 @@ impl Node {
         FakeVswitch::start(&self.folder.join("admin.sock"), answer)
     }
 
-    /// The names of the node's interfaces besides `lo`.
+    /// The names of the node's interfaces except `lo`.
     fn interfaces(&self) -> BTreeSet<String> {
         interfaces(&self.netns)
     }
 
-    /// The addresses that host-local has given.
+    /// The number of addresses that host-local has leased.
     fn leases(&self) -> usize {
         let Ok(entries) = std::fs::read_dir(self.folder.join("leases/pods")) else { return 0 };
         let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
@@ -74,7 +75,7 @@ fn a_pod_gets_addresses_routes_and_a_gateway_that_nobody_has_to_ask_for() {
     let node = Node::new("add");
     let vswitch = node.vswitch();
     let mut pod = Sandbox::new("db");
-    // As some runtimes leave new namespaces.
+    // Some runtimes create namespaces with IPv6 disabled.
     pod.netns.sysctl("net.ipv6.conf.default.disable_ipv6", "1");
     println!("ADD took {:?}", node.runtime.add(&mut pod));
     let (v4, v6, node_end) = (pod.v4(), pod.v6(), pod.node_end());
@@ -125,7 +126,7 @@ fn a_pod_gets_addresses_routes_and_a_gateway_that_nobody_has_to_ask_for() {
     assert!(removed.iter().any(|asked| asked["request"] == "remove_port" && asked["arguments"]["container"] == pod.id));
 }
 
-/// What is there of an attachment: interfaces of the node and of the container, and leases.
+/// Whether an attachment has left nothing: no interfaces on the node or in the container, and no leases.
 fn nothing_is_left(node: &Node, pod: &Sandbox) -> bool {
     node.interfaces().is_empty() && interfaces(&pod.netns).is_empty() && node.leases() == 0
 }
@@ -152,7 +153,7 @@ fn an_add_that_fails_leaves_nothing_behind() {
         let asked: Vec<Value> = vswitch.asked().into_iter().map(|mut asked| asked["request"].take()).collect();
         assert_eq!(asked, ["add_port", "remove_port"], "it may have kept the port");
     }
-    // One that has no room for the connection, and one that goes while it is asked.
+    // A vswitch that closes the connection without an answer.
     let vswitch = node.answering(|request| match request["request"].as_str() {
         Some("add_port") => Value::Null,
         _ => json!({"answer": content(request)}),
@@ -163,7 +164,7 @@ fn an_add_that_fails_leaves_nothing_behind() {
     let asked = vswitch.asked();
     assert_eq!(asked.iter().filter(|asked| asked["request"] == "add_port").count(), 3, "it is tried again");
     drop(vswitch);
-    // A container whose namespace is none.
+    // CNI_NETNS is not a network namespace.
     let _vswitch = node.vswitch();
     let conf = &node.runtime.plugins[0];
     let broken = node.runtime.run_with("ADD", &pod, conf, &[("CNI_NETNS", Path::new("/dev/null"))]).unwrap_err();
@@ -183,7 +184,7 @@ fn an_ipam_plugin_that_fails_or_talks_nonsense_is_told_to_take_back_what_it_gave
         ("echo oops; exit 3", 103, "fake-ipam: exit status: 3: oops"),
         ("echo '{\"ips\": []}'", 103, "it assigned no address"),
         ("echo '{\"ips\": [{\"address\": \"10.1\"}]}'", 103, "ips[0].address"),
-        // What the kernel refuses: the same address twice.
+        // The kernel refuses to add the same address twice.
         (
             "echo '{\"ips\": [{\"address\": \"10.1.0.7/24\"}, {\"address\": \"10.1.0.7/16\"}]}'",
             101,
@@ -230,7 +231,7 @@ fn an_attachment_is_removed_by_its_name_alone() {
     let mut pod = Sandbox::new("db");
     node.runtime.add(&mut pod);
     let conf = &node.runtime.plugins[0];
-    // No namespace, no result, no arguments.
+    // DEL without CNI_NETNS, prevResult and CNI_ARGS.
     let unsaid = [("CNI_NETNS", Path::new("")), ("CNI_ARGS", Path::new(""))];
     for _ in 0..2 {
         assert_eq!(node.runtime.run_with("DEL", &pod, conf, &unsaid), Ok(Value::Null));
@@ -342,7 +343,7 @@ fn garbage_is_what_the_runtime_does_not_know_on_this_network() {
     node.runtime.network = "pods".to_owned();
     node.netns.ip("link add bhaaaaaaaaaaaaa type veth peer name else");
     vswitch.asked();
-    // host-local of Debian 12 has no GC.
+    // The host-local of Debian 12 does not support GC.
     let mut conf = node.runtime.plugins[0].clone();
     conf.as_object_mut().unwrap().shift_remove("ipam");
     conf["cniVersion"] = "1.1.0".into();
@@ -383,7 +384,7 @@ fn behind_another_plugin_the_interface_and_the_addresses_are_that_plugins() {
     assert_eq!(node.runtime.check(&pod), Ok(()));
     drop(vswitch);
 
-    // While its port is closed and its interface still there, the pod is cut off.
+    // While its port closes, the interface still exists but is down, so the pod has no connectivity.
     let (name, expected) = (node.netns.name().to_owned(), node_end);
     let vswitch = node.answering(move |request| {
         let link = ip(&format!("-n {name} link show dev {expected}"));
@@ -395,7 +396,7 @@ fn behind_another_plugin_the_interface_and_the_addresses_are_that_plugins() {
     assert!(nothing_is_left(&node, &pod));
     drop(vswitch);
 
-    // What cannot be: addresses of its own, an interface that the result does not know, one that is no veth.
+    // Invalid chains: with an own IPAM section, with an interface missing in the result, with an interface that is not a veth.
     let _vswitch = node.vswitch();
     node.runtime.plugins[1]["ipam"] = ipam;
     let error = node.runtime.try_add(&mut pod).unwrap_err();

@@ -1,5 +1,5 @@
-//! Pods that a container runtime wires by the CNI plugin, with the real vswitch behind it: created, used while policy changes, deleted, and
-//! what becomes of them while the vswitch is away.
+//! A container runtime, the CNI plugin and the real vswitch: pods are created, used while policy changes, and deleted, also while the
+//! vswitch is away.
 
 use crate::{require, require_plugins};
 use std::collections::BTreeMap;
@@ -15,11 +15,11 @@ use crate::lab::{Lab, policy};
 use bulkhead_dataplane::io::in_namespace;
 use serde_json::Value;
 
-/// A node whose pods come and go by CNI.
+/// A node whose pods are created and deleted by CNI.
 struct Cluster {
     lab: Lab,
     runtime: Runtime,
-    /// The pods of the state: labels and addresses by name.
+    /// The pods of the state by name: labels and addresses.
     pods: BTreeMap<String, (String, Vec<String>)>,
     policies: String,
 }
@@ -32,7 +32,7 @@ impl Cluster {
         Self { lab, runtime, pods: BTreeMap::new(), policies: String::new() }
     }
 
-    /// Writes the state as the API has it now.
+    /// Writes the state with the current pods and policies.
     fn write(&mut self) {
         self.lab.more_state.clear();
         for (name, (labels, addresses)) in &self.pods {
@@ -64,13 +64,13 @@ impl Cluster {
         self.lab.apply(policies);
     }
 
-    /// The API has a pod, without addresses.
+    /// Adds a Pod object without addresses to the state.
     fn declare(&mut self, name: &str, labels: &str) {
         self.pods.insert(name.to_owned(), (labels.to_owned(), Vec::new()));
         self.write();
     }
 
-    /// Creates a pod as a kubelet does: it is in the API, its sandbox is made, and only then has the API its addresses.
+    /// Creates a pod in a kubelet's order: the Pod object, the sandbox, then the addresses in the object.
     fn create(&mut self, name: &str, labels: &str) -> Sandbox {
         self.declare(name, labels);
         let mut pod = Sandbox::new(name);
@@ -79,7 +79,7 @@ impl Cluster {
         pod
     }
 
-    /// The API is told a pod's addresses.
+    /// Writes a pod's addresses into the state.
     fn report(&mut self, pod: &Sandbox) {
         self.pods.get_mut(&pod.pod).unwrap().1 = pod.addresses();
         self.write();
@@ -102,7 +102,7 @@ impl Cluster {
     }
 }
 
-/// Ends the test where the plugins of others, or these programs, are missing.
+/// Skips the test if the standard CNI plugins or these programs are missing.
 macro_rules! require_cluster {
     ($($program:expr),*) => {
         require!($($program),*);
@@ -118,7 +118,7 @@ fn with_client() -> (Cluster, Sandbox) {
     (cluster, client)
 }
 
-/// A TCP connection from one pod to the other, both ends of it.
+/// Opens a TCP connection between two pods. Returns both ends.
 fn connection(from: &Sandbox, to: &Sandbox, port: u16) -> (TcpStream, TcpStream) {
     let address: SocketAddr = format!("{}:{port}", to.v4()).parse().unwrap();
     let listener = in_namespace(&to.path(), || TcpListener::bind(address).unwrap()).unwrap();
@@ -131,7 +131,7 @@ fn connection(from: &Sandbox, to: &Sandbox, port: u16) -> (TcpStream, TcpStream)
     (client, server)
 }
 
-/// That a byte gets from each end to the other, if need be by another attempt of TCP's.
+/// Checks that one byte arrives in each direction, if necessary after TCP retransmits it.
 fn assert_carries((client, server): &mut (TcpStream, TcpStream)) {
     let mut byte = [0];
     client.write_all(b"x").unwrap();
@@ -140,10 +140,10 @@ fn assert_carries((client, server): &mut (TcpStream, TcpStream)) {
     client.read_exact(&mut byte).unwrap();
 }
 
-/// Longer than TCP waits before it sends what was lost again, several times over.
+/// Several times TCP's retransmission timeout.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The middle one of some times, and the longest.
+/// The median and the maximum of some durations.
 fn median(mut times: Vec<Duration>) -> (Duration, Duration) {
     times.sort();
     (times[times.len() / 2], times[times.len() - 1])
@@ -189,16 +189,16 @@ fn redis_and_dns_between_pods_follow_policy_as_it_changes() {
     assert!(resolves(&frontend, &dns.v4()));
     cluster.apply(&policy("no-egress", "{podSelector: {matchLabels: {role: frontend}}, policyTypes: [Egress]}"));
     assert!(!resolves(&frontend, &dns.v4()) && resolves(&backend, &dns.v6()) && pong(&backend, &db.v4()));
-    // A pod that policy selects is isolated from its first packet on.
+    // A pod selected by a policy is isolated from its first packet on.
     cluster.apply(&policy("only-backends", ONLY_BACKENDS));
     let late = cluster.create("late", "{role: frontend}");
     assert!(!pong(&late, &db.v4()) && resolves(&late, &dns.v4()));
-    // The node reaches its pods, and they it.
+    // The node reaches its pods, and they reach the node.
     let node = cluster.lab.node_v4();
     assert!(cluster.lab.node.output(&format!("ping -n -c 1 -W 1 {}", late.v4())).status.success() && late.pings(&node));
     assert_eq!(cluster.runtime.check(&late), Ok(()));
     drop(server);
-    // What the plugin is installed with comes from the vswitch.
+    // `cni install` takes the pod CIDRs from the vswitch.
     let [bin, conf, socket] =
         ["bin", "net.d", "admin.sock"].map(|name| cluster.lab.path(name).to_str().unwrap().to_owned());
     let words = ["cni", "install", "--bin-dir", &bin, "--conf-dir", &conf, "--socket", &socket, "--timeout", "5s"];
@@ -220,7 +220,7 @@ fn the_first_packet_after_an_add_is_forwarded_and_two_hundred_pods_leave_nothing
     for round in 0..200 {
         let name = format!("pod-{round}");
         cluster.declare(&name, "{app: server}");
-        // The API server is always ahead of the runtime; a file is followed a moment later.
+        // Pod objects usually arrive before the runtime acts. A state file is read with a short delay.
         let mut pod = Sandbox::new(&name);
         times.push(cluster.runtime.add(&mut pod));
         assert!(one_datagram(&pod, &client, 7), "the first packet that the pod of round {round} sends");
@@ -308,7 +308,7 @@ fn pods_outlive_the_vswitch_and_their_end_while_it_is_away_is_made_up_for() {
     let mut connections: Vec<_> = (0..200).map(|at| connection(&a, &b, 7000 + at)).collect();
     connections.iter_mut().for_each(assert_carries);
     cluster.lab.kill();
-    // Killed: a pod cannot be added, and one that ends ends.
+    // The vswitch is killed: ADD fails, and DEL succeeds.
     let mut new = Sandbox::new("new");
     assert_eq!(cluster.runtime.try_add(&mut new).unwrap_err()["code"], 11);
     cluster.runtime.del(&c);
@@ -324,7 +324,7 @@ fn pods_outlive_the_vswitch_and_their_end_while_it_is_away_is_made_up_for() {
     let folder = cluster.lab.path("missed-deletions");
     let is_missed = |path: &Path| path.extension().is_some_and(|extension| extension == "json");
     assert!(!std::fs::read_dir(folder).unwrap().any(|entry| is_missed(&entry.unwrap().path())));
-    // c's address is free and given to the next pod.
+    // The address of c is free, and the next pod gets it.
     let d = cluster.create("d", "{app: x}");
     assert!(one_datagram(&a, &d, 7));
     cluster.lab.stop();
@@ -342,7 +342,7 @@ fn pods_of_another_plugin_are_judged_as_well() {
     cluster.start();
     let [a, b] = ["a", "b"].map(|name| cluster.create(name, &format!("{{app: {name}}}")));
     assert!(one_datagram(&a, &b, 7) && one_datagram(&b, &a, 7));
-    // The other plugin gives the first address of the block to the node.
+    // The other plugin assigns the first address of the block to the node.
     let before = complaints(&cluster);
     assert!(
         before
@@ -353,7 +353,7 @@ fn pods_of_another_plugin_are_judged_as_well() {
     cluster.apply(&policy("closed", "{podSelector: {matchLabels: {app: b}}, policyTypes: [Ingress]}"));
     assert!(!a.pings(&b.v4()) && b.pings(&a.v4()));
     assert_eq!(cluster.runtime.check(&a), Ok(()));
-    // The garbage of another network is nobody's here, also where the interfaces are another plugin's.
+    // GC of another network removes nothing here, even if the interfaces belong to another plugin.
     let mut conf = cluster.runtime.plugins[1].clone();
     conf["cniVersion"] = "1.1.0".into();
     conf["cni.dev/valid-attachments"] = serde_json::json!([]);
@@ -377,7 +377,7 @@ fn a_pod_for_which_there_are_no_buffers_is_refused_with_the_number_that_is_enoug
     require_cluster!();
     only_with_xdp!();
     let mut cluster = Cluster::new();
-    // Two rings of 1,024, the host's and one pod's, and what is under way.
+    // Two rings of 1,024 frames, for the host's port and one pod, and the frames in flight.
     cluster.lab.more_config = "workers: {frames: 4096}\n".to_owned();
     cluster.start();
     let first = cluster.create("first", "{app: x}");
@@ -389,7 +389,7 @@ fn a_pod_for_which_there_are_no_buffers_is_refused_with_the_number_that_is_enoug
     for says in ["it needs 1024 receive buffers", "set workers.frames to at least 5120, plus 1024 for each"] {
         assert!(error["code"] == 11 && details.contains(says), "{error}");
     }
-    // What was given back is enough for it.
+    // The frames that the deleted pod returned are enough for the next one.
     cluster.delete(&first);
     cluster.runtime.plugins[0]["timeout_seconds"] = 20.into();
     cluster.runtime.add(&mut second);
@@ -414,14 +414,14 @@ fn pods_that_end_in_whatever_order_are_no_warning() {
         assert!(one_datagram(&client, pod, 7), "{}", pod.pod);
     }
     cluster.delete(&told);
-    // A namespace that goes takes the veth with it.
+    // Deleting a namespace also deletes its veth.
     let vanish = |pod: &Sandbox| drop(crate::lab::netns::ip(&format!("netns del {}", pod.netns.name())));
     vanish(&gone_before);
     eventually("its port is closed", || cluster.port("default/gone-before").unwrap()["state"] == "absent");
     cluster.delete(&gone_before);
     cluster.delete(&gone_after);
     vanish(&gone_after);
-    // A pod that could not be added, because nobody told of it, ends as well.
+    // DEL also works for a pod whose ADD failed because the state does not know it.
     cluster.runtime.plugins[0]["timeout_seconds"] = 1.into();
     assert_eq!(cluster.runtime.try_add(&mut Sandbox::new("unknown")).unwrap_err()["code"], 11);
     eventually("only the client's port is left", || {

@@ -1,4 +1,4 @@
-//! The same packets with `attach: tc`, with `attach: xdp` and in a replay have the same verdicts.
+//! The same packets have the same verdicts with `attach: tc`, with `attach: xdp` and in a replay.
 //!
 //! ```text
 //!   seed --> policies, conversations --> sent by hand in pods, outside and on the node, attach: tc   --> arrived or not --.
@@ -6,8 +6,8 @@
 //!                                   `--> a capture of them, bulkhead replay                          --> verdicts --------'
 //! ```
 //!
-//! Somebody answers what has arrived, and only that: a live vswitch does not remember what it has refused, and a replay does. The
-//! kernels of pods and node stay silent, so that there is nothing but what was planned.
+//! A test answers only packets that have arrived, because a replay remembers dropped packets and a live vswitch does not. The kernels of
+//! pods and node send no packets of their own.
 
 use crate::require;
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,33 +29,33 @@ use serde_json::Value;
 
 const PODS: [&str; 4] = ["a", "b", "c", "d"];
 
-/// After the pods.
+/// Parties are numbered: first the pods, then the outside machine, then the host.
 const OUTSIDE: usize = PODS.len();
 const HOST: usize = OUTSIDE + 1;
 
-/// Each is a set of policies, with conversations in them.
+/// Each seed generates one set of policies with its conversations.
 const SEEDS: [u64; 3] = [1, 2, 3];
 const CONVERSATIONS: usize = 120;
 
-/// Numbers of packets that are no part of a conversation.
+/// The first number of packets that belong to no conversation.
 const MARKERS: usize = 1 << 31;
 
-/// Long enough that a worker lets a flow go to the kernel, and that what was judged arrives.
+/// The pause after each step. A worker can add a flow to the kernel in this time, and judged packets arrive.
 const PAUSE: Duration = Duration::from_millis(4);
 
-/// A lab that has been started, with everybody who sends in it.
+/// A running lab with all parties that send packets.
 struct Parties {
     lab: Lab,
     all: Vec<Party>,
     markers: usize,
-    /// The frames of conversations that have arrived, by number, with where.
+    /// By number, the conversations' frames that have arrived, with the receiving party.
     arrived: BTreeMap<usize, Vec<(usize, Vec<u8>)>>,
 }
 
 struct Party {
     station: Station,
     mac: [u8; 6],
-    /// The MAC address at the other end of its wire.
+    /// The MAC address of the party's gateway.
     gateway: [u8; 6],
     v4: Ipv4Addr,
     v6: Ipv6Addr,
@@ -70,7 +70,7 @@ impl Parties {
         lab.outside();
         lab.host();
         lab.start("");
-        // Everybody's MAC address is known to the vswitch before it matters.
+        // With this the vswitch learns all MAC addresses before the test starts.
         for pod in PODS {
             for address in ["172.18.0.100", "fd00:18::100", &lab.node_v4(), &lab.node_v6()] {
                 assert!(lab.pings(pod, address), "{pod} reaches {address}: {}", lab.log());
@@ -96,14 +96,14 @@ impl Parties {
         [&gateway[..], &mac, &ethertype.to_be_bytes(), packet].concat()
     }
 
-    /// Sends frames of each party, and waits until all are judged.
+    /// Sends the frames of each party and waits until the vswitch has judged all of them.
     fn send(&mut self, frames: &[Vec<Vec<u8>>]) {
         let mut waits = BTreeSet::new();
         for (from, frames) in frames.iter().enumerate() {
-            // Fewer than any queue on their way holds.
+            // A batch must fit into every queue on the path.
             for frames in frames.chunks(64) {
                 self.all[from].station.send(frames);
-                // What comes last on a port, and always arrives: the own node may send and receive everything.
+                // The last packet of a port's batch. It always arrives, because the node itself is always allowed.
                 let to = if from == HOST { 0 } else { HOST };
                 let marker = self.frame(from, &echo_request(self.all[from].v4, self.all[to].v4, self.markers));
                 waits.insert(self.markers);
@@ -132,8 +132,8 @@ impl Parties {
         }
     }
 
-    /// Has conversations step by step, each with its next packet. `skipped` are those that nobody sends; it is filled in by the
-    /// first run: answers to what has not arrived. Returns the numbers in the order in which they were sent.
+    /// Runs the conversations in steps of one packet each. `skipped` are the packets not to send. The first run fills it with answers to
+    /// packets that did not arrive. Returns the numbers of the sent packets in order.
     fn talk(&mut self, talk: &Talk, conversations: &[Vec<usize>], skipped: &mut Option<BTreeSet<usize>>) -> Vec<usize> {
         let (mut order, mut left_out) = (Vec::new(), BTreeSet::new());
         for step in 0..conversations.iter().map(Vec::len).max().unwrap() {
@@ -155,7 +155,7 @@ impl Parties {
             self.send(&frames);
             order.extend(sent.concat());
         }
-        // For what is late on a busy machine.
+        // On a busy machine packets may arrive late.
         std::thread::sleep(Duration::from_millis(200));
         self.receive(&mut BTreeSet::new());
         skipped.get_or_insert(left_out);
@@ -167,7 +167,7 @@ impl Parties {
     }
 }
 
-/// An echo request with a marker.
+/// An echo request that carries a marker.
 fn echo_request(source: Ipv4Addr, destination: Ipv4Addr, marker: usize) -> Vec<u8> {
     let payload = [*b"#bh#", u32::try_from(marker).unwrap().to_be_bytes()].concat();
     let mut message = [&[0; icmpv4::HEADER_LEN][..], &payload].concat();
@@ -179,7 +179,7 @@ fn echo_request(source: Ipv4Addr, destination: Ipv4Addr, marker: usize) -> Vec<u
     packet
 }
 
-/// A few policies that allow some of what is tried.
+/// Random policies that allow some of the conversations.
 fn policies(random: &mut Random) -> String {
     let mut text = String::new();
     for number in 0..3 + random.below(3) {
@@ -219,7 +219,7 @@ fn rule(random: &mut Random, peers: &str) -> String {
     format!("{{{peers}: [{{{peer}}}]{ports}}}")
 }
 
-/// Writes the frames as a capture that knows their ports.
+/// Writes the frames to a capture with port names.
 fn write_capture(path: &Path, frames: &[(usize, Vec<u8>)]) {
     let ports = PODS.iter().map(|pod| format!("default/{pod}")).chain(["uplink".to_owned(), "host".to_owned()]);
     let config = |name: String| PortConfig::new(name, PortKind::Pod);
@@ -235,7 +235,7 @@ fn write_capture(path: &Path, frames: &[(usize, Vec<u8>)]) {
     writer.finish().unwrap();
 }
 
-/// What `bulkhead replay` says of each packet: the reason of a drop, or none.
+/// The drop reason of each packet in `bulkhead replay`. `None` if the packet was forwarded.
 fn replayed(lab: &Lab, frames: &[(usize, Vec<u8>)]) -> Vec<Option<String>> {
     let capture = lab.path("sent.pcapng");
     write_capture(&capture, frames);
@@ -249,7 +249,7 @@ fn replayed(lab: &Lab, frames: &[(usize, Vec<u8>)]) -> Vec<Option<String>> {
     packets.map(|line| line["reason"].as_str().map(str::to_owned)).collect()
 }
 
-/// How often each kind of verdict was given, by what it was about.
+/// Counts packets by kind and verdict.
 #[derive(Debug, Default)]
 struct Reached(BTreeMap<String, u64>);
 
@@ -264,7 +264,7 @@ impl Reached {
         self.0.get(what).copied().unwrap_or(0)
     }
 
-    /// How many packets were dropped, by reason.
+    /// Dropped packets by reason.
     fn dropped(&self) -> BTreeMap<&str, u64> {
         let mut drops = BTreeMap::new();
         for (what, count) in &self.0 {
@@ -321,7 +321,7 @@ fn the_same_packets_have_the_same_verdicts_with_tc_with_xdp_and_in_a_replay() {
             break;
         }
     }
-    // Where it arrives, it is the same; and nowhere else but, in an error, with its sender.
+    // An arrived packet is the same in both runs. It arrives only at its destination, or as an error at its sender.
     for (number, planned) in talk.planned.iter().enumerate() {
         let bodies = [&tc, &xdp].map(|parties| {
             let arrivals = parties.arrived.get(&number).map_or(&[][..], Vec::as_slice);
@@ -349,7 +349,7 @@ fn the_same_packets_have_the_same_verdicts_with_tc_with_xdp_and_in_a_replay() {
         }
     }
     for summary in summaries {
-        // Pods' kernels report their groups now and then.
+        // Pods' kernels sometimes send multicast group reports.
         let dropped = summary["dropped"].as_object().unwrap().iter().filter(|(reason, _)| *reason != "multicast");
         let dropped: BTreeMap<&str, u64> = dropped.map(|(reason, n)| (reason.as_str(), n.as_u64().unwrap())).collect();
         assert_eq!(dropped, reached.dropped(), "for the same reasons");

@@ -1,11 +1,11 @@
-//! `bulkhead explain --live`: the answer of a running vswitch, beside what becomes of real packets.
+//! `bulkhead explain --live`: compares the answers of a running vswitch with the fate of real packets.
 
 use crate::lab::netns::eventually;
 use crate::lab::{Lab, policy};
 use crate::require;
 use serde_json::Value;
 
-/// Two pods, a machine outside, and a pod of another node that is in the state alone.
+/// A lab with two pods, a machine outside, and a pod of another node that only the state knows.
 fn lab() -> Lab {
     let mut lab = Lab::new();
     lab.pod("a", "{app: a}");
@@ -17,7 +17,7 @@ fn lab() -> Lab {
 const ELSEWHERE: &str = "---\napiVersion: v1\nkind: Pod\nmetadata: {name: far, namespace: default, labels: {app: far}}\n\
     spec: {nodeName: node-9}\nstatus: {phase: Running, podIP: 10.244.9.9, podIPs: [{ip: 10.244.9.9}]}\n";
 
-/// `b` takes port 6379 from `a` and port 80 from the pod of the other node.
+/// A policy: `b` accepts port 6379 from `a`, and port 80 from the pod of the other node.
 fn policies() -> String {
     let only = policy(
         "only-redis",
@@ -28,7 +28,7 @@ fn policies() -> String {
     format!("{only}{ELSEWHERE}")
 }
 
-/// The exit code and the answer.
+/// The exit code and the answer of `explain --live`.
 fn explain(lab: &Lab, from: &str, to: &str, port: &str) -> (Option<i32>, Value) {
     let (code, text) = lab.ask(&["explain", "--live", "--from", from, "--to", to, "--port", port, "-o", "json"]);
     (code, serde_json::from_str(&text).unwrap_or_else(|_| panic!("{code:?} {text}")))
@@ -41,7 +41,7 @@ fn it_tells_what_is_enforced_now_and_follows_the_policy() {
     lab.start(&policies());
     let (code, told) = explain(&lab, "default/a", "default/b", "6379");
     assert_eq!(code, Some(0), "{told:#}");
-    // Both families.
+    // One walk for each address family.
     assert_eq!(told["walks"].as_array().unwrap().len(), 2, "{told:#}");
     let walk = &told["walks"][0];
     assert_eq!((&walk["verdict"], &walk["judged_elsewhere"]), (&"allow".into(), &false.into()));
@@ -69,7 +69,7 @@ fn it_tells_what_is_enforced_now_and_follows_the_policy() {
         assert!(text.replace("80/TCP", "TCP/80").contains(part), "{part} is not in:\n{text}");
     }
 
-    // The questions are no packets.
+    // Questions create no sessions.
     let (_, sessions) = lab.ask(&["sessions", "-o", "json"]);
     assert_eq!(serde_json::from_str::<Value>(&sessions).unwrap()["matching"], 0, "{sessions}");
 
@@ -130,7 +130,7 @@ fn a_port_that_is_not_open_denies_whatever_the_tables_say() {
     lab.stop();
 }
 
-/// A Service and its slice: each endpoint an address and its node.
+/// A Service and its slice, with an address and a node for each endpoint.
 fn service(name: &str, address: &str, port: u16, endpoints: &[(&str, &str)]) -> String {
     let endpoints: Vec<String> = endpoints
         .iter()
@@ -162,7 +162,7 @@ fn a_service_is_told_backend_by_backend_as_it_is_enforced() {
         (code, serde_json::from_str::<Value>(&text).unwrap_or_else(|_| panic!("{code:?} {text}")))
     };
 
-    // By its name and by its address.
+    // The same Service by name and by address.
     for (to, more) in [("service/default/redis", &[][..]), ("10.96.0.20", &["--port", "80"])] {
         let (code, told) = ask(to, more);
         let translated = &told["services"][0];
@@ -191,7 +191,7 @@ fn a_service_is_told_backend_by_backend_as_it_is_enforced() {
     );
     let (code, told) = ask("service/default/empty", &[]);
     assert_eq!((code, &told["services"][0]["refused"]), (Some(1), &"no_endpoint".into()), "{told:#}");
-    // Nothing of a way that neither begins nor ends here is known here.
+    // Neither client nor backend is on this node, so its verdict is unknown here.
     let remote = ["explain", "--live", "--from", "10.244.8.8", "--to", "service/default/far", "-o", "json"];
     let (code, text) = lab.ask(&remote);
     let told: Value = serde_json::from_str(&text).unwrap_or_else(|_| panic!("{code:?} {text}"));

@@ -1,4 +1,4 @@
-//! Packets of established sessions that the kernel forwards and no worker sees.
+//! Established sessions whose packets the kernel forwards without a worker.
 
 use crate::require;
 use std::net::UdpSocket;
@@ -12,10 +12,10 @@ use serde_json::Value;
 
 const PORT: u16 = 5000;
 
-/// What is sent in a part of a test: some are the worker's, until the cache has the flow.
+/// Packets per phase of a test. The worker forwards the first ones, until the cache has the flow.
 const PACKETS: u32 = 2000;
 
-/// Two pods, of which the server takes UDP.
+/// A lab with two pods, of which the server accepts UDP.
 fn pair(config: &str) -> Lab {
     let mut lab = Lab::new();
     lab.pod("client", "{app: client}");
@@ -25,17 +25,17 @@ fn pair(config: &str) -> Lab {
     lab
 }
 
-/// A pair and a flow that has begun and ran for a while.
+/// A pair with a flow that has run for one phase.
 fn running(config: &str) -> (Lab, Flow) {
     let lab = pair(config);
     let mut flow = Flow::new(&lab);
-    // Until the vswitch knows where the server is.
+    // The vswitch first resolves the server's MAC address.
     eventually("the first packet arrives", || flow.passes());
     flow.run();
     (lab, flow)
 }
 
-/// The server takes UDP on this port only.
+/// A policy: the server accepts only UDP on this port.
 fn allow(port: u16) -> String {
     let ports = format!("[{{protocol: UDP, port: {port}}}]");
     let spec = format!(
@@ -65,7 +65,7 @@ impl Flow {
         Self { client, server, sent: 0, received: Vec::new() }
     }
 
-    /// Sends one; whether it arrives.
+    /// Sends one datagram. Returns whether it arrived.
     fn passes(&mut self) -> bool {
         self.client.send(&self.sent.to_be_bytes()).unwrap();
         self.sent += 1;
@@ -75,7 +75,7 @@ impl Flow {
         arrived
     }
 
-    /// Sends as fast as it can without filling a queue, and receives all.
+    /// Sends datagrams as fast as no queue fills up. Panics if one is lost.
     fn run(&mut self) {
         for at in 0..PACKETS {
             assert!(self.passes(), "packet {at} is lost");
@@ -126,7 +126,7 @@ fn a_pod_whose_other_end_takes_no_such_packets_is_reached_by_the_worker() {
     require!("ethtool");
     only_with_xdp!();
     let (mut lab, mut flow) = running("");
-    // Somebody in the pod turns it off, under way: what was sent there until the next look is lost, and no more.
+    // The pod disables GRO under traffic. Only packets until the vswitch's next check may be lost.
     lab.get("server").netns.exec("ethtool -K eth0 gro off");
     eventually("it is seen", || lab.count("turned off generic receive offload there") == 1);
     flow.run();
@@ -162,8 +162,8 @@ fn without_a_flow_cache_and_with_a_capture_every_packet_comes_to_a_worker() {
     assert!(count(&summary, "/capture/written") >= arrived, "{summary:#}");
 }
 
-/// Opens connections to the argument's address, says nothing for longer than a handshake may last, and has each one answered then.
-/// After that it opens short ones, one after another.
+/// Opens connections to the argument's address and stays silent longer than a handshake may last. On a line, sends on each connection and
+/// reads the answer. On a second line, opens short connections, one after another.
 const CLIENT: &str = "
 import socket, sys
 def connect():
@@ -210,7 +210,7 @@ fn a_connection_goes_on_in_the_kernel_from_its_syn_ack_and_lives_on_when_it_is_s
     eventually("the server listens", || lab.get("server").netns.exec("ss -Htln").contains(":5000 "));
     let mut client = Dialogue::start(&lab.get("client").netns, CLIENT, &lab.get("server").v4);
     assert_eq!(client.hear(), "connected");
-    // No worker has seen what ends their handshakes. Twice what these may take, and the time in which workers look.
+    // No worker saw the packet that completes the handshakes. The pause is twice the handshake timeout plus the workers' check interval.
     std::thread::sleep(Duration::from_secs(5));
     assert_eq!(client.say("all"), "answered 50");
     assert_eq!(client.say("short ones"), "answered 400");
@@ -218,8 +218,8 @@ fn a_connection_goes_on_in_the_kernel_from_its_syn_ack_and_lives_on_when_it_is_s
     assert_eq!(count(&summary, "/sessions/created"), 450, "{summary:#}");
     let workers = summary["workers"].as_array().unwrap();
     let seen: u64 = workers.iter().map(|worker| worker["received"].as_u64().unwrap()).sum();
-    // Of each one SYN, SYN-ACK and two FINs; of the silent ones what comes after their pause, until that is in the cache. All packets
-    // would be ten of each.
+    // Workers see a SYN, a SYN-ACK and two FINs per connection, and the silent connections' first packets after the pause. A connection has
+    // ten packets in total.
     assert!(seen < 450 * 6, "{seen}: {summary:#}");
     assert!(count(&summary, "/flow_cache/forwarded") > 400 * 3, "{summary:#}");
 }

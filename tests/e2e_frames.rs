@@ -1,4 +1,4 @@
-//! Frames that pods write themselves: with VLAN tags, with the MAC address of another pod, longer than the way carries.
+//! Frames that pods build themselves: with VLAN tags, with another pod's MAC address, longer than the link's MTU.
 
 use crate::require;
 use std::net::Ipv4Addr;
@@ -17,7 +17,7 @@ fn lab_of(pods: &[&str]) -> Lab {
     lab
 }
 
-/// An echo request of one pod to another with so many bytes of data, from the IP header on.
+/// An echo request between two pods with `data` bytes of payload, from the IP header on.
 fn echo_request(lab: &Lab, from: &str, to: &str, data: usize) -> Vec<u8> {
     let address = |pod: &str| lab.get(pod).v4.parse::<Ipv4Addr>().unwrap();
     let mut message = vec![0x5a; icmpv4::HEADER_LEN + data];
@@ -29,7 +29,7 @@ fn echo_request(lab: &Lab, from: &str, to: &str, data: usize) -> Vec<u8> {
     packet
 }
 
-/// A frame of a pod to its gateway, with these tags: each its type and its number.
+/// A frame from a pod to its gateway with these VLAN tags: type and number.
 fn frame(lab: &Lab, pod: &str, tags: &[(u16, u16)], packet: &[u8]) -> Vec<u8> {
     let pod = lab.get(pod);
     let (own, gateway) = (mac_of(&pod.netns, "eth0"), mac_of(&lab.node, &pod.interface));
@@ -54,8 +54,8 @@ fn frames_with_vlan_tags_of_a_pods_own_go_nowhere_and_are_all_counted_whatever_p
     };
     let mut frames = Vec::new();
     for to in ["b", "c"] {
-        // The trunk's own tags are service tags with the number of a port: those of all pods are among these. The longest frames
-        // are what a pod's kernel lets pass: it makes room for a customer tag only.
+        // The trunk's own tags are service tags with a port's number; these tags include the numbers of all pods. The longest frames are
+        // the maximum of a pod's kernel, which reserves space for customer tags only.
         for (kind, longest) in [(SERVICE, 1468), (CUSTOMER, 1472)] {
             for data in [8, longest] {
                 let packet = echo_request(&lab, "a", to, data);
@@ -71,14 +71,14 @@ fn frames_with_vlan_tags_of_a_pods_own_go_nowhere_and_are_all_counted_whatever_p
     for frames in frames.chunks(16) {
         a.send(frames);
     }
-    // What comes after them on the same port has arrived, and so would they.
+    // A later packet on the same port has arrived, so the tagged ones would have too.
     assert!(lab.pings("a", &lab.get("c").v4));
     let echoes =
         |seen: Vec<Vec<u8>>| seen.iter().filter(|frame| frame.windows(8).any(|part| part == [0x5a; 8])).count();
     assert_eq!((echoes(b.seen()), echoes(c.seen())), (0, 0));
     let summary = lab.stop();
     assert_eq!(summary["dropped"]["vlan_tagged"], frames.len(), "{summary:#}");
-    // With two echo requests and two answers; in the name of another port it would be fewer.
+    // The tagged frames plus two echo requests and two answers. The count would be lower if frames were counted for another port.
     let received = summary["ports"]["default/a"]["received"].as_u64().unwrap();
     assert!(received >= frames.len() as u64 + 4, "{received} frames of a's: {summary:#}");
 }
@@ -112,7 +112,7 @@ fn pods_with_the_same_mac_address_reach_each_other_as_policy_says() {
     assert!(summary["flow_cache"]["forwarded"].as_u64() > Some(50), "the kernel has them: {summary:#}");
 }
 
-/// Answers each line with how many bytes of UDP have arrived since the last one, and how long the longest datagram was.
+/// Prints for each line the number of UDP datagrams received since the last line, and the length of the longest in bytes.
 const RECEIVER: &str = "
 import socket, sys
 server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -129,19 +129,19 @@ for line in sys.stdin:
     print(len(sizes) - 1, max(sizes), flush=True)
 ";
 
-/// Sends for each line: the size of a datagram and how many, in one call that the kernel segments if there are several.
+/// Sends for each line a number of datagrams of one size, in one call that the kernel segments.
 const SENDER: &str = "
 import socket, sys
 UDP_SEGMENT, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE = 103, 10, 3
 client = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 client.connect((sys.argv[1], 7040))
-# Not to be cut on the way, and whatever the way is said to carry.
+# Sets the DF bit and ignores the path MTU.
 client.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE)
 print('ready', flush=True)
 for line in sys.stdin:
     size, count = map(int, line.split())
     client.setsockopt(socket.SOL_UDP if hasattr(socket, 'SOL_UDP') else 17, UDP_SEGMENT, size if count > 1 else 0)
-    # An error that an earlier packet has brought is told by the next call, once.
+    # The error of an earlier packet is returned once, by the next call.
     for _ in range(3):
         try:
             client.send(b'x' * size * count)
@@ -158,7 +158,7 @@ fn packets_and_segments_that_a_way_does_not_carry_do_not_arrive_though_the_kerne
     require!("ping", "python3");
     const LARGE: usize = 1372;
     let mut lab = lab_of(&["a", "b"]);
-    // The way to b carries 1300 bytes, the one to a 1500, and a believes in 9000.
+    // The path to b carries 1300 bytes, the path to a 1500, and a's own MTU is 9000.
     lab.get("b").netns.ip("link set eth0 mtu 1300");
     lab.node.ip(&format!("link set {} mtu 1300", lab.get("b").interface));
     lab.get("a").netns.ip("link set eth0 mtu 9000");
@@ -178,11 +178,11 @@ fn packets_and_segments_that_a_way_does_not_carry_do_not_arrive_though_the_kerne
         let (count, longest) = said.split_once(' ').unwrap();
         (count.parse::<usize>().unwrap(), longest.parse::<usize>().unwrap())
     };
-    // Until the kernel has the flow.
+    // Send until the kernel has the flow.
     let (arrived, longest) = try_sizes(&[(100, 1); 100]);
     assert!((95..=100).contains(&arrived) && longest == 100, "{arrived} of 100, up to {longest} bytes");
     assert_eq!(try_sizes(&[(LARGE, 1), (LARGE, 8), (8_000, 1), (4_000, 4), (1_273, 1)]), (0, 0));
-    // What fits arrives to the last byte, segments as well.
+    // Datagrams and segments that fit arrive complete.
     assert_eq!(try_sizes(&[(1_272, 1), (1_272, 8), (100, 20)]), (29, 1_272));
     let summary = lab.stop();
     assert!(summary["flow_cache"]["forwarded"].as_u64() > Some(20), "{summary:#}");

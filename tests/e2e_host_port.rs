@@ -1,5 +1,5 @@
-//! A node with one network card, which stays the kernel's: the vswitch makes the host port's interfaces, and pods reach everything else
-//! through the node's kernel.
+//! A node whose only network card stays with its kernel. The vswitch creates the host port's interfaces, and pods reach all other
+//! destinations through the node's kernel.
 
 use crate::lab::lasting::Lasting;
 use crate::lab::netns::{Netns, eventually};
@@ -8,7 +8,7 @@ use crate::require;
 
 const PORT: u16 = 7050;
 
-/// The card of the node, and a machine beside it that knows where the pods are.
+/// Creates the node's card, and a machine behind it with routes to the pods.
 fn card(lab: &Lab) -> Netns {
     let outside = Netns::new("outside");
     veth(&outside, "eth0", &lab.node, "card", 1500);
@@ -31,12 +31,12 @@ fn deploy(lab: &mut Lab) {
     lab.more_config.push_str("routes: [{prefix: 0.0.0.0/0, port: host}, {prefix: '::/0', port: host}]\n");
 }
 
-/// Whether an echo request is answered.
+/// Whether one ping is answered within a second.
 fn pings(from: &Netns, to: &str) -> bool {
     from.output(&format!("ping -n -c 1 -W 1 {to}")).status.success()
 }
 
-/// a takes only what comes from c and from the machine outside, over TCP.
+/// A policy: pod a accepts only TCP on one port, from pod c and from the machine outside.
 fn rules() -> String {
     let from = "[{podSelector: {matchLabels: {app: c}}}, {ipBlock: {cidr: 172.18.0.100/32}}]";
     let rule = format!("{{from: {from}, ports: [{{port: {PORT}}}]}}");
@@ -64,12 +64,12 @@ fn pods_the_node_and_other_machines_reach_each_other_through_the_kernel_as_polic
         assert!(lab.pings("b", far), "a pod reaches another machine at {far}");
         assert!(pings(&outside, pod), "another machine reaches the pod at {pod}");
     }
-    // Policy judges what comes through the kernel by its address, and lets the node itself in.
+    // For packets through the node's kernel, policy matches the source address. The node itself is always allowed.
     let _server = a.netns.serve(&format!("nc -lk {PORT}"), PORT);
     let connects = |from: &Netns| from.output(&format!("nc -n -z -w 1 {} {PORT}", a.v4)).status.success();
     assert!(connects(&outside) && connects(&lab.node) && lab.connects("c", &a.v4, PORT));
     assert!(!lab.connects("b", &a.v4, PORT) && !pings(&outside, &a.v4) && pings(&lab.node, &a.v4));
-    // What the vswitch says of them: there is no uplink, and the way to and from other machines is the host port's.
+    // Explanations name the host port as the path to other machines, because the node has no uplink port.
     let explain =
         |from: &str, to: &str| lab.ask(&["explain", "--live", "--from", from, "--to", to, "--port", &PORT.to_string()]);
     for (from, to) in [("172.18.0.100", "default/a"), ("default/b", "172.18.0.100")] {
@@ -96,7 +96,7 @@ fn the_interfaces_stay_for_the_next_process_and_cleanup_removes_them() {
     lab.node.ip("route add 198.51.100.0/24 dev bh-node");
     lab.kill();
     assert_eq!(number(lab), before, "the interfaces outlive the process");
-    // Another network in the place of the state's.
+    // This network replaces the one from the state.
     lab.more_ports = lab.more_ports.replace("mtu: 1400", "mtu: 1300, networks: [10.244.1.0/25]");
     lab.start("");
     assert_eq!(number(lab), before, "the next process has taken them over");

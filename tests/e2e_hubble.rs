@@ -1,6 +1,6 @@
-//! The server for Hubble's clients beside real programs: what they read is what `bulkhead monitor` prints, and nobody waits for them.
+//! The Hubble server with real programs: its flows equal those of `bulkhead monitor`, and slow clients delay nothing.
 //!
-//! The client is tonic's, so that another implementation of gRPC has the last word on what the server sends.
+//! The client is tonic's, so that an independent implementation of gRPC checks the server's messages.
 
 use std::future::Future;
 use std::io::{self, Read, Write};
@@ -39,12 +39,12 @@ use tonic::{Code, Status, Streaming};
 
 const GET_FLOWS: &str = "/observer.Observer/GetFlows";
 
-/// A node whose vswitch serves Hubble's clients here.
+/// A lab whose vswitch serves Hubble clients at this address.
 fn lab(listen: &str) -> Lab {
     watched(&format!("hubble: {{listen: '{listen}'}}\n"))
 }
 
-/// Messages as bytes: callers encode and decode them.
+/// A codec for messages as bytes: callers encode and decode them.
 #[derive(Clone, Copy, Debug, Default)]
 struct Raw;
 
@@ -82,7 +82,7 @@ impl Decoder for Raw {
     }
 }
 
-/// A connection.
+/// An HTTP/2 connection to the server.
 struct Channel(SendRequest<Body>);
 
 impl GrpcService<Body> for Channel {
@@ -99,7 +99,7 @@ impl GrpcService<Body> for Channel {
     }
 }
 
-/// A client, which does nothing unless it is called.
+/// A gRPC client. It makes progress only while one of its methods runs.
 pub(crate) struct Client {
     runtime: Runtime,
     grpc: Grpc<Channel>,
@@ -112,7 +112,7 @@ impl Client {
         Self::over(async || tokio::net::UnixStream::from_std(stream)).unwrap()
     }
 
-    /// Over what this connects.
+    /// Makes a client on the stream that `connect` returns.
     pub(crate) fn over<S>(connect: impl AsyncFnOnce() -> io::Result<S>) -> io::Result<Self>
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -128,7 +128,7 @@ impl Client {
         Ok(Self { runtime, grpc: Grpc::with_origin(Channel(sender), Uri::from_static("http://node")) })
     }
 
-    /// Begins a call.
+    /// Starts a call with a stream of answers.
     pub(crate) fn call(&mut self, path: &'static str, request: impl Into<Bytes>) -> Result<Streaming<Bytes>, Status> {
         let (grpc, request) = (&mut self.grpc, tonic::Request::new(request.into()));
         self.runtime.block_on(async {
@@ -138,13 +138,13 @@ impl Client {
         })
     }
 
-    /// The next message of a call, none at its end; an error of another kind when it does not come in time.
+    /// The next message of a call. `None` at the end of the call, `DeadlineExceeded` after `patience`.
     pub(crate) fn next(&self, answers: &mut Streaming<Bytes>, patience: Duration) -> Result<Option<Bytes>, Status> {
         let within = async { tokio::time::timeout(patience, answers.message()).await };
         self.runtime.block_on(within).unwrap_or_else(|_| Err(Status::deadline_exceeded("nothing comes")))
     }
 
-    /// A call with one answer.
+    /// Makes a call with a single answer.
     pub(crate) fn one<T: Message + Default>(
         &mut self,
         path: &'static str,
@@ -159,7 +159,7 @@ impl Client {
         self.call(GET_FLOWS, request.encode_to_vec()).unwrap()
     }
 
-    /// All flows of the past that are asked for.
+    /// All past flows that match a request.
     fn past(&mut self, request: &GetFlowsRequest) -> Vec<Flow> {
         let (mut answers, mut flows) = (self.get_flows(request), Vec::new());
         while let Some(answer) = self.next(&mut answers, Duration::from_secs(5)).unwrap() {
@@ -168,14 +168,14 @@ impl Client {
         flows
     }
 
-    /// The same, of which there are some.
+    /// All past flows that match a request. Panics if there are none.
     fn some(&mut self, request: &GetFlowsRequest) -> Vec<Flow> {
         let flows = self.past(request);
         assert!(!flows.is_empty(), "{request:?}");
         flows
     }
 
-    /// Why a request is refused.
+    /// The status with which the server refuses a request.
     fn refused(&mut self, path: &'static str, request: impl Into<Bytes>) -> Status {
         let answered = self.call(path, request);
         answered.and_then(|mut answers| self.next(&mut answers, Duration::from_secs(5))).unwrap_err()
@@ -205,7 +205,7 @@ fn clients_of_hubble_read_what_monitor_prints_of_now_and_of_before_they_came() {
     let mut lab = lab("unix://hubble.sock");
     let mode = std::fs::metadata(lab.path("hubble.sock")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600, "its owner's alone");
-    // Nobody watches yet.
+    // These flows happen while no client watches.
     echo(lab.get("b"), 6379);
     let mut redis = connect(lab.get("a"), lab.get("b"), 6379, PATIENCE).unwrap();
     assert!(answers(&mut redis));
@@ -224,7 +224,7 @@ fn clients_of_hubble_read_what_monitor_prints_of_now_and_of_before_they_came() {
             && has("TCP Flags: SYN", Verdict::Dropped)
             && has("ICMPv4 EchoRequest", Verdict::Dropped)
     });
-    // Each of them as monitor prints it. The moment tells them apart.
+    // `monitor` prints each of these flows. Their time identifies them.
     let (_, printed) = lab.ask(&["monitor", "--last", "100", "-o", "json"]);
     let lines: Vec<Value> = printed.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     for flow in &flows {
@@ -256,7 +256,7 @@ fn clients_of_hubble_read_what_monitor_prints_of_now_and_of_before_they_came() {
     assert_eq!((denied.drop_reason, &*denied.ingress_denied_by[0].name), (133, "only-redis"));
     let allowed = flows.iter().find(|flow| flow.verdict == Verdict::Forwarded as i32).unwrap();
     assert_eq!((&*allowed.ingress_allowed_by[0].name, allowed.is_reply), ("only-redis", Some(false)));
-    // Numbers, masks, and filters that the options of `hubble observe` become.
+    // Limits, masks, and the filters that options of `hubble observe` send.
     assert_eq!(client.past(&GetFlowsRequest { number: 1, ..whitelist(of_a()) }), flows[flows.len() - 1..]);
     assert_eq!(client.past(&GetFlowsRequest { number: 1, first: true, ..whitelist(of_a()) }), flows[..1]);
     let mask = Some(FieldMask { paths: texts(&["verdict", "source.pod_name"]) });
@@ -282,7 +282,7 @@ fn clients_of_hubble_read_what_monitor_prints_of_now_and_of_before_they_came() {
     assert_eq!(client.past(&whitelist(other)), []);
     let since = GetFlowsRequest { since: flows.last().unwrap().time, ..whitelist(of_a()) };
     assert_eq!(client.past(&since).first(), flows.last());
-    // Of now.
+    // Follow new flows.
     let mut following = client.get_flows(&GetFlowsRequest {
         follow: true,
         ..whitelist(FlowFilter { destination_port: texts(&["81"]), ..of_a() })
@@ -292,7 +292,7 @@ fn clients_of_hubble_read_what_monitor_prints_of_now_and_of_before_they_came() {
     let answer = client.next(&mut following, Duration::from_secs(5)).unwrap().unwrap();
     assert_eq!(flow(&answer).unwrap().drop_reason_desc, 133);
     drop(following);
-    // The node.
+    // Status and node.
     let status: ServerStatusResponse = client.one("/observer.Observer/ServerStatus", &NoFields {}).unwrap();
     assert!(status.num_flows >= 3 && status.max_flows == 4096 && status.seen_flows >= status.num_flows, "{status:?}");
     assert!(status.uptime_ns > 0 && status.version.starts_with("bulkhead ") && status.num_connected_nodes == Some(1));
@@ -304,7 +304,7 @@ fn clients_of_hubble_read_what_monitor_prints_of_now_and_of_before_they_came() {
     let peer: ChangeNotification = client.one("/peer.Peer/Notify", &NoFields {}).unwrap();
     assert_eq!((&*peer.name, peer.address, peer.r#type, peer.tls), ("node-1", address, 1, None));
     for path in ["/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"] {
-        // As `hubble status` asks, by the service's name, and of all of them.
+        // `hubble status` asks by the service's name; an empty name means all services.
         for service in ["hubble.server.Observer", "observer.Observer", ""] {
             let asked = HealthCheckRequest { service: service.into() };
             assert_eq!(client.one::<HealthCheckResponse>(path, &asked).unwrap().status, 1, "{service}");
@@ -324,7 +324,7 @@ fn what_is_not_understood_is_refused_and_others_go_on() {
     let wrong = |filter: FlowFilter| whitelist(filter).encode_to_vec();
     let fqdn: &[u8] = &[0x32, 5, 0x3a, 3, b'a', b'.', b'b'];
     let unknown: &[u8] = &[0x2a, 4, 0xca, 0x02, 1, b'x'];
-    // A filter by an identifier of flows.
+    // A filter by flow identifiers.
     let uuid: &[u8] = &[0x32, 4, 0xea, 0x01, 1, b'x'];
     let cases: [(Vec<u8>, &str); 9] = [
         (uuid.to_vec(), "FlowFilter.uuid is not supported"),
@@ -357,7 +357,7 @@ fn what_is_not_understood_is_refused_and_others_go_on() {
             "{refused:?}, not {expected}"
         );
     }
-    // Longer than any request.
+    // A message above the maximum size of requests.
     assert_eq!(client.refused(GET_FLOWS, vec![0x32; 1 << 19]).code(), Code::OutOfRange);
     for path in
         ["/observer.Observer/GetAgentEvents", "/observer.Observer/GetDebugEvents", "/observer.Observer/Forget", "/x"]
@@ -366,7 +366,7 @@ fn what_is_not_understood_is_refused_and_others_go_on() {
     }
     let unknown = HealthCheckRequest { service: "x.Y".into() }.encode_to_vec();
     assert_eq!(client.refused("/grpc.health.v1.Health/Check", unknown).code(), Code::NotFound);
-    // What is no gRPC, no HTTP/2, or nothing at all.
+    // Clients that send no gRPC, no HTTP/2, or nothing.
     let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     let hostile: [Vec<u8>; 5] = [
         b"GET / HTTP/1.1\r\n\r\n".to_vec(),
@@ -378,7 +378,7 @@ fn what_is_not_understood_is_refused_and_others_go_on() {
     let mut kept = Vec::new();
     for bytes in &hostile {
         let mut stream = UnixStream::connect(lab.path("hubble.sock")).unwrap();
-        // It may be gone before it has all of it.
+        // The server may close the connection before it has read everything.
         stream.write_all(bytes).ok();
         kept.push(stream);
     }
@@ -387,7 +387,7 @@ fn what_is_not_understood_is_refused_and_others_go_on() {
     let mut answers = following.get_flows(&GetFlowsRequest { follow: true, ..GetFlowsRequest::default() });
     lab.pings("a", &lab.get("b").v4.clone());
     assert!(following.next(&mut answers, Duration::from_secs(5)).unwrap().is_some());
-    // Connections that say nothing have made room for others, and those that watch have not.
+    // Silent connections were closed to make room for new ones. Connections with a stream were not.
     kept.extend((0..100).map(|_| UnixStream::connect(lab.path("hubble.sock")).unwrap()));
     let oldest = &mut kept[5];
     oldest.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
@@ -405,7 +405,7 @@ fn a_client_that_does_not_read_holds_nobody_back_and_what_another_one_misses_is_
         follow: true,
         ..whitelist(FlowFilter { protocol: texts(&["udp"]), ..FlowFilter::default() })
     };
-    // It asks and never reads.
+    // This client requests flows and never reads them.
     let mut stalled = Client::new(&lab);
     let unread = stalled.get_flows(&udp());
     let mut client = Client::new(&lab);
@@ -418,7 +418,7 @@ fn a_client_that_does_not_read_holds_nobody_back_and_what_another_one_misses_is_
     assert!(answers(&mut redis), "pods are served meanwhile");
     let happened = denied(&lab) - before;
     assert!(happened >= 29_000, "{happened}");
-    // Each datagram is a flow of its own.
+    // Each datagram is a separate flow.
     let (mut told, mut lost) = (0, 0);
     while told + lost < happened {
         let answer = client.next(&mut answers_of, Duration::from_secs(10)).unwrap().unwrap();
@@ -430,9 +430,9 @@ fn a_client_that_does_not_read_holds_nobody_back_and_what_another_one_misses_is_
             _ => told += 1,
         }
     }
-    // The session of redis may be among what workers left out, whatever is asked for.
+    // The workers' lost events may include the redis session, because they do not apply the request's filter.
     assert!((happened..=happened + 1).contains(&(told + lost)), "{told} told, {lost} lost, {happened} happened");
-    // Nobody has read during the flood, and the queue is shorter than that.
+    // The client did not read during the flood, and its queue holds fewer flows.
     assert!(told > 1_000 && lost > 0, "{told} told, {lost} lost");
     assert!(metrics(&lab).contains("bulkhead_stream_clients 2"));
     drop((unread, stalled));
@@ -458,7 +458,7 @@ fn there_are_only_so_many_clients() {
         assert_eq!(other.refused(path, follow.encode_to_vec()).code(), Code::ResourceExhausted, "{path}");
     }
     drop(watching);
-    // What is dropped is told to the server when the clients do something.
+    // The server learns of dropped streams with the connection's next activity.
     eventually("there is room again", || {
         let _: Result<ServerStatusResponse, _> = client.one("/observer.Observer/ServerStatus", &NoFields {});
         other.call(GET_FLOWS, follow.encode_to_vec()).is_ok()

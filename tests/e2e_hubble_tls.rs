@@ -1,5 +1,4 @@
-//! The server for Hubble's clients over TCP: who is served with TLS and who is not, certificates that are renewed, and what a relay is told
-//! of the cluster's nodes.
+//! The Hubble server over TCP: which clients it serves with TLS, renewal of certificates, and the node list that it sends to a relay.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -28,13 +27,13 @@ const NOTIFY: &str = "/peer.Peer/Notify";
 const NODES: &str = "/observer.Observer/GetNodes";
 const STATUS: &str = "/observer.Observer/ServerStatus";
 
-/// The name by which a relay knows the lab's node.
+/// The name by which a relay verifies the lab's node.
 const SERVER: &str = "node-1.default.hubble-grpc.cilium.io";
 
-/// How long something takes that is bound to come.
+/// The time limit for events that must happen.
 const SOON: Duration = Duration::from_secs(10);
 
-/// An authority with its files in a folder: `NAME.crt`, `NAME.key`.
+/// A certificate authority with its files `NAME.crt` and `NAME.key` in a folder.
 struct Authority {
     folder: PathBuf,
     name: &'static str,
@@ -63,7 +62,7 @@ impl Authority {
         run("openssl", &[&words[..], &["-subj", &subject, "-keyout", &key, "-out", &certificate], more].concat());
     }
 
-    /// Issues a certificate. Returns where it and its key are.
+    /// Issues a certificate. Returns the paths of the certificate and of its key.
     fn issue(&self, name: &str) -> [String; 2] {
         let [ca, ca_key] = ["crt", "key"].map(|end| self.path(&format!("{}.{end}", self.name)));
         let names = "subjectAltName=DNS:*.default.hubble-grpc.cilium.io";
@@ -74,7 +73,7 @@ impl Authority {
     }
 }
 
-/// What a client trusts in, and the certificate and the key that it has.
+/// A client's configuration: the authority that it trusts, and its own certificate and key.
 fn trusting(authority: &str, own: Option<&[String; 2]>) -> ClientConfig {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(authority).unwrap()).unwrap();
@@ -91,7 +90,7 @@ fn trusting(authority: &str, own: Option<&[String; 2]>) -> ClientConfig {
     config
 }
 
-/// A connection of a program on the node.
+/// Opens a TCP connection from the node to the Hubble server.
 fn connect(lab: &Lab) -> TcpStream {
     let namespace = Path::new("/run/netns").join(lab.node.name());
     let stream = in_namespace(&namespace, || TcpStream::connect("127.0.0.1:4244").unwrap()).unwrap();
@@ -109,19 +108,19 @@ fn plain_client(lab: &Lab) -> Client {
     Client::over(async || asynchronous(stream)).unwrap()
 }
 
-/// A client that has connected and had an answer, or why not.
+/// Connects a client and waits for its first answer. Returns the error if the server refuses the client.
 fn client(lab: &Lab, config: ClientConfig) -> io::Result<Client> {
     let stream = connect(lab);
     let mut client = Client::over(async || {
         let connector = TlsConnector::from(Arc::new(config));
         connector.connect(ServerName::try_from(SERVER).unwrap(), asynchronous(stream)?).await
     })?;
-    // With TLS 1.3 a server's opinion of a client's certificate is told after the client's handshake.
+    // With TLS 1.3 the client learns only after its handshake whether the server accepts its certificate.
     client.one::<ServerStatusResponse>(STATUS, &NoFields {}).map_err(io::Error::other)?;
     Ok(client)
 }
 
-/// A lab whose folder has the certificates of `authority`, not started.
+/// A lab that is not started, configured for TLS with the certificate `server.crt` in its folder.
 fn secured(more: &str) -> Lab {
     let mut lab = Lab::new();
     lab.pod("a", "{app: a}");
@@ -153,24 +152,24 @@ fn over_tls_clients_know_the_node_by_the_name_that_it_tells_and_others_are_refus
     let mut flows = follow(&mut following);
     lab.pings("a", &lab.get("b").v4.clone());
     assert!(following.next(&mut flows, SOON).unwrap().is_some());
-    // A client that trusts in another authority.
+    // A client that trusts another authority.
     let refused = client(&lab, trusting(&other.certificate(), None)).err().unwrap();
     assert!(refused.to_string().contains("UnknownIssuer"), "{refused}");
-    // One that does not speak HTTP/2.
+    // A client that does not support HTTP/2.
     let mut old = trusting(&authority.certificate(), None);
     old.alpn_protocols = vec![b"http/1.1".to_vec()];
     assert!(client(&lab, old).is_err());
-    // Those without TLS.
+    // Clients without TLS.
     let plain = plain_client(&lab).one::<ServerStatusResponse>(STATUS, &NoFields {});
     assert!(plain.is_err(), "{plain:?}");
     let mut stream = connect(&lab);
     stream.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
     let mut answer = Vec::new();
-    // Whatever is read is an alert, which has no text, and then it is over.
+    // The server may send an alert, which contains no text, and then closes the connection.
     stream.read_to_end(&mut answer).ok();
     assert!(!answer.starts_with(b"HTTP") && answer.len() < 16, "{answer:?}");
     let told = || lab.count("hubble.listen: refused the client at 127.0.0.1:");
-    eventually("a refused client is told", || told() > 0);
+    eventually("a refused client is logged", || told() > 0);
     assert_eq!(told(), 1, "not each of them: {}", lab.log());
     lab.pings("b", &lab.get("a").v4.clone());
     assert!(following.next(&mut flows, SOON).unwrap().is_some(), "others read on");
@@ -189,9 +188,9 @@ fn with_an_authority_for_clients_only_those_with_a_certificate_of_it_are_served(
     lab.start("");
     let served = |own: Option<&[String; 2]>| client(&lab, trusting(&authority.certificate(), own));
     assert!(served(None).is_err());
-    eventually("it is told why", || lab.count("peer sent no certificates") == 1);
+    eventually("the reason is logged", || lab.count("peer sent no certificates") == 1);
     assert!(served(Some(&stranger)).is_err());
-    // The server's authority is not the clients'.
+    // The server's certificate is from another authority than the clients'.
     assert!(served(Some(&server)).is_err());
     let mut served = served(Some(&relay)).unwrap();
     let nodes: GetNodesResponse = served.one(NODES, &NoFields {}).unwrap();
@@ -199,7 +198,7 @@ fn with_an_authority_for_clients_only_those_with_a_certificate_of_it_are_served(
     lab.stop();
 }
 
-/// Puts files into place as a kubelet does with a Secret: the folder's link leads elsewhere all at once.
+/// Replaces files as a kubelet does for a Secret: a symbolic link to the folder of the new version is swapped atomically.
 fn mount(lab: &Lab, version: &str, files: &[(&str, &str)]) {
     let folder = lab.path("secret");
     std::fs::create_dir_all(folder.join(version)).unwrap();
@@ -242,23 +241,23 @@ fn renewed_certificates_are_used_without_a_restart_and_broken_ones_are_told_and_
     eventually("the new certificate is shown", || new().is_ok());
     assert!(old().is_err(), "neither the old authority's clients are served nor do they trust");
     let used = || lab.count("hubble.tls: the files have changed; new connections");
-    eventually("it is told", || used() == 1);
-    // The key of another certificate.
+    eventually("the change is logged", || used() == 1);
+    // A key that belongs to another certificate.
     let mut broken = files(&second, &two);
     broken[2].1.clone_from(&one[1]);
     mounted("3", &broken);
     let told = || lab.count("hubble.tls: the changed files cannot be used");
-    eventually("the broken files are told", || told() == 1);
+    eventually("the broken files are logged", || told() == 1);
     assert_eq!(lab.count("hubble.tls.key: "), 1, "{}", lab.log());
     assert!(new().is_ok(), "those before are used");
-    // A file that is not there.
+    // A missing file.
     mount(&lab, "4", &[("ca.crt", &second.certificate())]);
-    eventually("the missing files are told", || told() == 2);
+    eventually("the missing files are logged", || told() == 2);
     assert!(new().is_ok());
     mounted("5", &files(&first, &one));
     eventually("files that are right again are used", || old().is_ok());
-    assert_eq!(told(), 2, "each is told once: {}", lab.log());
-    // Who had connected before any of it reads on.
+    assert_eq!(told(), 2, "each is logged once: {}", lab.log());
+    // The connection from before these changes still receives flows.
     lab.pings("a", &lab.get("b").v4.clone());
     assert!(following.next(&mut flows, SOON).unwrap().is_some());
     lab.stop();
@@ -267,7 +266,7 @@ fn renewed_certificates_are_used_without_a_restart_and_broken_ones_are_told_and_
 #[test]
 fn a_thousand_connections_that_say_nothing_hold_nobody_back() {
     require!("ping", "openssl");
-    // Each of them is a descriptor here.
+    // The test process needs a file descriptor for each connection.
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }).unwrap();
     let mut lab = secured(", client_ca: authority.crt");
@@ -278,10 +277,10 @@ fn a_thousand_connections_that_say_nothing_hold_nobody_back() {
     let relay = || client(&lab, trusting(&authority.certificate(), Some(&own)));
     let mut following = relay().unwrap();
     let mut flows = follow(&mut following);
-    // It has shown who it is, and asks nothing for now.
+    // An authenticated client without a call.
     let mut idle = relay().unwrap();
     let silent: Vec<TcpStream> = (0..1_000).map(|_| connect(&lab)).collect();
-    // Some begin a handshake and leave it at that.
+    // The connections start a TLS handshake and do not continue it.
     for mut stream in &silent {
         stream.write_all(&[22, 3, 1, 0, 200, 1]).ok();
     }
@@ -291,7 +290,7 @@ fn a_thousand_connections_that_say_nothing_hold_nobody_back() {
     assert!(relay().is_ok(), "one that comes now is served");
     let (code, status) = lab.ask(&["status"]);
     assert_eq!(code, Some(0), "{status}");
-    // The oldest of them have made room for others: they are told so, and not kept.
+    // The server closed the oldest connections to make room.
     let mut oldest = &silent[0];
     let end = loop {
         match oldest.read(&mut [0; 64]) {
@@ -382,7 +381,7 @@ fn what_is_wrong_with_a_file_of_tls_is_told_with_its_name_and_the_remedy_before_
     }
     let (code, text) = check(&key("other.key"), &[]);
     assert!(code == Some(2) && text.contains("hubble.tls.key: ") && text.contains("nothing was touched"), "{text}");
-    // What works, and deserves a look.
+    // These configurations work but get a warning.
     let mode = |mode: u32| {
         let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
         std::fs::set_permissions(lab.path("server.key"), mode).unwrap();
@@ -439,7 +438,7 @@ fn a_relay_is_told_of_the_clusters_nodes_as_they_come_and_go() {
         change(1, "node-4", "172.18.0.14:4244"),
     ];
     assert_eq!(told(3), then);
-    // One without addresses is known, and is not reached.
+    // A node without addresses is listed but not connected to.
     lab.more_state = node("node-3", "172.18.0.23") + "---\napiVersion: v1\nkind: Node\nmetadata: {name: node-4}\n";
     lab.apply("");
     assert_eq!(told(1), [change(3, "node-4", "")]);

@@ -1,4 +1,4 @@
-//! `engine: identity` on a live node: the redis story's policy between real stacks, and another engine while it runs.
+//! `engine: identity` on a live node: the redis policy between real IP stacks, and a change of the engine at run time.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -23,7 +23,7 @@ fn node() -> (Lab, Running) {
     (lab, server)
 }
 
-/// Whether a pod gets its PONG from the database over both families; they must agree.
+/// Whether a pod receives PONG from the database. Panics if IPv4 and IPv6 differ.
 fn pong(lab: &Lab, pod: &str) -> bool {
     let db = lab.get("db");
     let [v4, v6] = [&db.v4, &db.v6].map(|address| {
@@ -56,7 +56,7 @@ fn the_engine_changes_while_it_runs_and_an_open_connection_goes_on() {
     lab.start(&policy("network-policy-allow-backend", SPEC));
     let is_identity = |lab: &Lab| lab.ask(&["tables", "--port", "default/db"]).1.contains("by identity");
     assert!(is_identity(&lab));
-    // Sixty commands in one connection, a tenth of a second apart: both changes happen meanwhile.
+    // Sixty commands on one connection at intervals of 0.1 s, during which the engine changes twice.
     let words = format!("timeout 20 redis-cli -h {} -p 6379 -r 60 -i 0.1 ping", lab.get("db").v4);
     let (backend, said) = (&lab.get("backend").netns, std::sync::Mutex::new(String::new()));
     std::thread::scope(|scope| {
@@ -80,7 +80,7 @@ fn the_engine_changes_while_it_runs_and_an_open_connection_goes_on() {
     lab.stop();
 }
 
-/// As many backends elsewhere.
+/// This number of backend pods on other nodes.
 fn backends(count: u32) -> String {
     let pod = |at: u32| {
         let address = std::net::Ipv4Addr::from(0x0a64_0000 + at);
@@ -108,7 +108,7 @@ fn with_engine_auto_the_state_chooses_and_status_says_what_it_is() {
     assert_eq!(judging(&lab), by("acl"));
     let (_, status) = lab.ask(&["status"]);
     assert!(status.contains("judged: by acl, where packets leave (engine: auto)"), "{status}");
-    // One connection, while the engine changes to and fro.
+    // The same connection is used while the engine changes back and forth.
     let address = format!("{}:6379", lab.get("db").v4);
     let netns = Path::new("/run/netns").join(lab.get("backend").netns.name());
     let mut connection = in_namespace(&netns, || TcpStream::connect(address)).unwrap().unwrap();
@@ -123,7 +123,7 @@ fn with_engine_auto_the_state_chooses_and_status_says_what_it_is() {
     for (state, engine) in [(many, "identity"), (few, "acl")] {
         lab.more_state = state;
         lab.write_state(&rules);
-        // A file of ten thousand pods takes a while to read.
+        // Reading a state with ten thousand pods takes a while.
         let deadline = Instant::now() + Duration::from_secs(60);
         while judging(&lab) != by(engine) {
             assert!(Instant::now() < deadline, "engine {engine} is not in force\n{}", lab.log());

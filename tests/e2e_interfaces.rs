@@ -1,4 +1,4 @@
-//! Interfaces that come, move and go, and how soon the vswitch has them.
+//! Interfaces that appear, move and disappear, and how soon the vswitch attaches to them.
 
 use crate::require;
 use std::path::Path;
@@ -16,8 +16,7 @@ fn pair() -> Lab {
     lab
 }
 
-/// How long the next interface of this name is there without a program, from the kernel's message on. To be started before it
-/// comes.
+/// Measures how long the next interface of this name has no program, from the kernel's message on. Must start before the interface appears.
 fn unprotected(node: &Netns, name: &str) -> std::thread::JoinHandle<Duration> {
     let (path, name) = (Path::new("/run/netns").join(node.name()), name.to_owned());
     let watch = in_namespace(&path, LinkWatch::new).unwrap().unwrap();
@@ -34,7 +33,7 @@ fn unprotected(node: &Netns, name: &str) -> std::thread::JoinHandle<Duration> {
         let started = Instant::now();
         while own_programs(index) == 0 {
             assert!(started.elapsed() < Duration::from_secs(10), "nothing is attached to it");
-            // Asking takes the kernel's lock on interfaces, which attaching needs as well.
+            // A query takes the kernel's lock on interfaces, which attaching needs too.
             std::thread::sleep(Duration::from_micros(200));
         }
         started.elapsed()
@@ -42,8 +41,8 @@ fn unprotected(node: &Netns, name: &str) -> std::thread::JoinHandle<Duration> {
     std::thread::spawn(move || in_namespace(&path, measure).unwrap())
 }
 
-/// The vswitch begins to attach within a millisecond of the kernel's message; attaching takes the kernel longer
-/// (8 to 25 ms for an XDP program on a veth, Linux 6.18). The rest is for a machine whose few cores run other tests as well; the measured time is printed.
+/// The longest time without a program. The vswitch starts to attach within a millisecond of the kernel's message, and the kernel takes 8 to
+/// 25 ms for an XDP program on a veth (Linux 6.18). The rest allows for a busy machine with few cores; the test prints the measured time.
 const MARGIN: Duration = Duration::from_millis(250);
 
 #[test]
@@ -71,12 +70,12 @@ fn a_new_interface_is_attached_to_at_once_though_a_state_is_being_read_and_the_e
     println!("unprotected from the kernel's message on: {times:?}");
     assert!(times[2] < MARGIN, "{times:?}");
     assert_eq!(lab.count("in force"), 0, "the state is still being read");
-    // The promise of a stop in order does not depend on the file.
+    // An orderly stop does not wait for the state file.
     assert_eq!(lab.stop()["port_changes"]["opened"], 6);
 }
 
-/// An XDP program drops all of its interface's packets wherever that is. A tc program knows interfaces by numbers, which mean others
-/// there, and so it must not stay.
+/// Checks a moved interface. An XDP program stays attached and drops all packets there. A tc program identifies interfaces by index, which
+/// differs in another namespace, so the vswitch must detach it.
 fn check_elsewhere(elsewhere: &Netns) {
     if is_tc() {
         eventually("it is detached", || !is_attached(elsewhere, "p2"));
@@ -104,7 +103,7 @@ fn an_interface_that_is_moved_to_another_namespace_is_let_go_or_cut_off_there_an
         eventually("the pod reaches the other", || lab.pings("a", &b));
     }
     assert!(!lab.log().contains("host's stack"), "{}", lab.log());
-    // Nothing names it any more while it is elsewhere.
+    // The configuration drops the interface while it is in the other namespace.
     lab.node.ip(&format!("link set p2 netns {}", elsewhere.name()));
     eventually("the port is removed", || lab.count("port default/a (p2) was removed") == 3);
     check_elsewhere(&elsewhere);

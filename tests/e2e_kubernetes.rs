@@ -1,4 +1,4 @@
-//! A vswitch that follows an API server, which it reaches through itself: the server is behind the uplink that the vswitch forwards to.
+//! A vswitch that follows an API server behind its own uplink, so that it forwards its own connection to the server.
 
 use crate::require;
 use std::net::{TcpListener, UdpSocket};
@@ -14,10 +14,10 @@ use crate::objects::{beside_a_server, deny, node, pod};
 use bulkhead_dataplane::io::in_namespace;
 use serde_json::{Value, json};
 
-/// Where the server is.
+/// The server's address.
 const SERVER: &str = "172.18.0.100";
 
-/// What a pause between two attempts is at most, several times: that a change takes effect is what is asserted, and not when.
+/// The time limit for changes, several times the longest pause between reconnects. The tests check that changes take effect, not how soon.
 const LONG: Duration = Duration::from_secs(60);
 
 fn within(what: &str, mut holds: impl FnMut() -> bool) -> Duration {
@@ -29,7 +29,7 @@ fn within(what: &str, mut holds: impl FnMut() -> bool) -> Duration {
     start.elapsed()
 }
 
-/// Two pods, and a server outside that knows them.
+/// A lab with two pods, and a server outside that has their objects.
 fn lab() -> (Lab, ApiServer) {
     let mut lab = beside_a_server(&["client", "server"]);
     let namespace = Path::new("/run/netns").join(lab.outside.as_ref().unwrap().name());
@@ -56,7 +56,7 @@ fn a_node_reaches_its_server_through_the_vswitch_and_the_servers_policies_take_e
     api.go_down();
     lab.start("");
     let server = lab.get("server").v4.clone();
-    // Before there is a state the node reaches the world, and no pod anything.
+    // Before the first state the node reaches the world, but its pods reach nothing.
     assert!(lab.count("ready: ") == 1 && lab.count("denying: no state is loaded") == 1, "{}", lab.log());
     within("the node's own traffic", || reaches_server(&lab));
     assert!(!lab.pings("client", &server) && !lab.pings("client", SERVER) && !lab.pings("client", &lab.node_v4()));
@@ -76,9 +76,9 @@ fn a_node_reaches_its_server_through_the_vswitch_and_the_servers_policies_take_e
     api.delete("NetworkPolicy", "default", "deny");
     println!("deleted, in force after {:?}", within("the policy's end", || lab.pings("client", &server)));
 
-    // The server away: what was known last stays in force, and what changes meanwhile takes effect afterwards.
+    // While the server is away, the last known state stays in force. Changes take effect when the server is back.
     api.go_down();
-    within("it is told", || lab.count("the last good state, ") > 0);
+    within("the loss is logged", || lab.count("the last good state, ") > 0);
     api.put(deny());
     assert!(lab.pings("client", &server) && lab.pings("client", SERVER));
     let summary = lab.summary();
@@ -93,7 +93,7 @@ fn a_node_reaches_its_server_through_the_vswitch_and_the_servers_policies_take_e
 
 #[test]
 fn a_start_without_the_server_goes_on_with_the_last_good_state_where_that_is_wanted() {
-    // What is followed does not depend on how interfaces are attached to.
+    // Following the server does not depend on how the vswitch attaches.
     only_with_tc!();
     require!("ping");
     let (mut lab, api) = lab();
@@ -116,7 +116,7 @@ fn a_start_without_the_server_goes_on_with_the_last_good_state_where_that_is_wan
     within("the server's state", || lab.pings("client", &server));
     lab.stop();
 
-    // A file with any damage is not used at all.
+    // A damaged file is not used.
     let mut bytes = std::fs::read(&kept).unwrap();
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;
@@ -128,14 +128,13 @@ fn a_start_without_the_server_goes_on_with_the_last_good_state_where_that_is_wan
     lab.stop();
 }
 
-/// A pod's view of its cluster: variables, and a folder with the files of a service account, at the place where a kubelet mounts it.
+/// A container's view of its cluster: environment variables, and the files of a service account in the folder where a kubelet mounts them.
 struct ServiceAccount {
     folder: PathBuf,
 }
 
 impl ServiceAccount {
-    /// Makes the folder, with the certificate of the authority that vouches for a server at this address. Returns where the server's
-    /// certificate with its key is.
+    /// Makes the folder with the CA certificate for a server at this address. Returns the path of the server's certificate and key.
     fn new(folder: PathBuf, address: &str) -> (Self, PathBuf) {
         std::fs::create_dir_all(&folder).unwrap();
         let path = |name: &str| folder.parent().unwrap().join(name).to_str().unwrap().to_owned();
@@ -156,7 +155,7 @@ impl ServiceAccount {
         (Self { folder }, both.into())
     }
 
-    /// Puts a token into place as a kubelet does: the name leads to another file all at once.
+    /// Replaces the token atomically by swapping a symbolic link, as a kubelet does.
     fn renew(&self, token: &str) {
         let (file, link) = (format!("..{token}"), self.folder.join("..new"));
         std::fs::write(self.folder.join(&file), token).unwrap();
@@ -164,11 +163,11 @@ impl ServiceAccount {
         std::fs::rename(link, self.folder.join("token")).unwrap();
     }
 
-    /// A program that runs the vswitch as a container of the pod.
+    /// A script that runs the vswitch in the environment of the pod's container.
     fn container(&self, host: &str, port: u16) -> PathBuf {
         let program = self.folder.parent().unwrap().join("container");
         let (folder, bulkhead) = (self.folder.display(), env!("CARGO_BIN_EXE_bulkhead"));
-        // Mounts of its own, which end with it. In them /var is empty but for the account.
+        // The script uses its own mount namespace, in which /var contains only the service account.
         let script = format!(
             "#!/bin/sh\nexec unshare --mount sh -ec '\n  mount -t tmpfs tmpfs /var\n  \
              at=/var/run/secrets/kubernetes.io/serviceaccount\n  mkdir -p $at\n  mount --bind {folder} $at\n  \
@@ -182,7 +181,7 @@ impl ServiceAccount {
 
 #[test]
 fn in_a_pod_of_the_cluster_the_service_account_is_enough_and_its_renewed_token_is_used() {
-    // What is followed does not depend on how interfaces are attached to.
+    // Following the server does not depend on how the vswitch attaches.
     only_with_tc!();
     require!("ping", "openssl", "socat", "unshare", "mount");
     let (mut lab, api) = lab();
@@ -199,10 +198,10 @@ fn in_a_pod_of_the_cluster_the_service_account_is_enough_and_its_renewed_token_i
     within("the first state", || lab.pings("client", &server));
     assert_eq!(lab.summary()["source"]["connected"], true);
 
-    // The server does not take the old token any more, and a moment later the kubelet puts the new one into place.
+    // The server rejects the old token. The kubelet writes the new one shortly afterwards.
     api.admit("second");
     api.put(deny());
-    within("it is told", || lab.count("the server rejects the credential (401)") > 0);
+    within("the refusal is logged", || lab.count("the server rejects the credential (401)") > 0);
     assert!(lab.pings("client", &server), "what was known last stays in force");
     account.renew("second");
     println!("with the new token after {:?}", within("the policy", || !lab.pings("client", &server)));
@@ -210,13 +209,13 @@ fn in_a_pod_of_the_cluster_the_service_account_is_enough_and_its_renewed_token_i
     lab.stop();
 }
 
-/// What a large cluster brings when it is rolled out anew.
+/// The rate of events when a large cluster restarts all its pods.
 const EVENTS_PER_SECOND: u32 = 10_000;
 
-/// Pods of another node, which policy lets in by their labels.
+/// Pods of another node, selected by the policy's peer labels.
 const STRANGERS: u32 = 1_000;
 
-/// A pod of another node: its label says whether policy lets it in.
+/// A pod of another node whose label decides whether policy allows it.
 fn stranger(at: u32, is_let_in: bool) -> Value {
     let address = format!("10.244.{}.{}", 2 + at / 250, at % 250 + 1);
     let labels = json!({"tier": if is_let_in { "front" } else { "back" }});
@@ -227,11 +226,11 @@ fn stranger(at: u32, is_let_in: bool) -> Value {
 
 #[test]
 fn ten_thousand_pod_events_a_second_cost_no_packet() {
-    // What is followed does not depend on how interfaces are attached to.
+    // Following the server does not depend on how the vswitch attaches.
     only_with_tc!();
     require!("ping");
     let (mut lab, api) = lab();
-    // Every packet is a worker's.
+    // All packets go through a worker.
     lab.more_config = "flow_cache: false\n".to_owned();
     let from = json!([{"podSelector": {"matchLabels": {"tier": "front"}}}, {"podSelector": {"matchLabels": {"app": "client"}}}]);
     api.put(json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "front", "namespace": "default"},
@@ -274,7 +273,7 @@ fn ten_thousand_pod_events_a_second_cost_no_packet() {
             std::thread::sleep(due.saturating_duration_since(Instant::now()));
         }
         println!("{events} events in {:?}", start.elapsed());
-        // One event comes after the other: with the last one all were heard.
+        // Events are processed in order, so this last change shows that all earlier ones were processed.
         let mut last = pod(&lab, "client");
         last["metadata"]["labels"]["marked"] = "yes".into();
         api.put(last);

@@ -1,4 +1,4 @@
-//! Masquerading in a node's vswitch, with the kernels of pods and of a machine outside that has no way back to pods.
+//! Masquerading with the kernels of pods and of a machine outside that has no route to pods.
 
 use crate::require;
 use std::net::{IpAddr, TcpStream, UdpSocket};
@@ -14,7 +14,7 @@ use serde_json::Value;
 const WORLD: &str = "172.18.0.100";
 const WORLD6: &str = "fd00:18::100";
 
-/// A node with two pods, an uplink to the world, and a host port.
+/// A lab with two pods.
 fn lab() -> Lab {
     let mut lab = Lab::new();
     for name in ["a", "b"] {
@@ -24,7 +24,7 @@ fn lab() -> Lab {
     lab
 }
 
-/// Connects it to a world that knows no way to pods.
+/// Adds an uplink to a machine without routes to pods, and a host port.
 fn connect(lab: &mut Lab) {
     let outside = lab.outside();
     for node in 1..=2 {
@@ -32,13 +32,13 @@ fn connect(lab: &mut Lab) {
         outside.ip(&format!("-6 route del fd00:244:{node}::/64"));
     }
     lab.host();
-    // The node's own way there.
+    // The node's own route to the machine.
     lab.node.ip("route add 172.18.0.0/16 via 169.254.1.1 dev host0");
     lab.node.ip("-6 route add fd00:18::/64 via fe80::1 dev host0");
     lab.more_config.push_str("masquerade: true\n");
 }
 
-/// Servers of both families in the world that tell each client its address.
+/// Starts a server per address family outside. Each sends its client the client's address.
 fn serve(lab: &Lab, port: u16) -> [Running; 2] {
     let outside = lab.outside.as_ref().unwrap();
     [("-4", "TCP4-LISTEN", ""), ("-6", "TCP6-LISTEN", ",ipv6-v6only=1")].map(|(family, listen, only)| {
@@ -50,7 +50,7 @@ fn serve(lab: &Lab, port: u16) -> [Running; 2] {
     })
 }
 
-/// Whom the server at an address sees, none when nobody answers.
+/// The client address that the server sees. `None` if it does not answer.
 fn ask(netns: &Netns, address: &str, port: u16) -> Option<IpAddr> {
     let (family, at) = if address.contains(':') { (6, format!("[{address}]")) } else { (4, address.to_owned()) };
     let output = netns.output(&format!("socat -u -T 2 TCP{family}:{at}:{port},connect-timeout=2 -"));
@@ -61,7 +61,7 @@ fn pings(netns: &Netns, to: &str) -> bool {
     pings_with(netns, to, 56)
 }
 
-/// With so many bytes.
+/// Whether two pings with `size` bytes of payload are answered.
 fn pings_with(netns: &Netns, to: &str, size: u32) -> bool {
     netns.output(&format!("ping -n -c 2 -i 0.2 -W 1 -s {size} {to}")).status.success()
 }
@@ -82,7 +82,7 @@ fn check_all(lab: &Lab) {
         assert_eq!(ask(&lab.node, world, 8080), Some(parsed(&node)), "the node itself");
         assert!(pings(&lab.node, world));
     }
-    // Datagrams of two pods with one port, enough of them for the kernel to take the flows over.
+    // Two pods send datagrams from the same port, enough for the kernel to get their flows.
     let server =
         in_namespace(&Path::new("/run/netns").join(outside.name()), || UdpSocket::bind("0.0.0.0:514").unwrap());
     let server = server.unwrap();
@@ -104,7 +104,7 @@ fn check_all(lab: &Lab) {
         }
     }
     assert_ne!(seen[0], seen[1]);
-    // An error of the world about a datagram finds its sender.
+    // An ICMP error from outside reaches the pod that sent the datagram.
     let refused = inside(lab.get("a"), || {
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
         socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
@@ -130,7 +130,7 @@ fn pods_reach_a_world_that_does_not_know_them_and_policy_knows_them_all_the_same
     assert!(!pings(a, WORLD) && pings(b, WORLD));
     let (code, text) = lab.ask(&["sessions"]);
     assert!(code == Some(0) && text.contains(&lab.node_v4()), "{text}");
-    // Whoever explains gives connections an address of the node as well.
+    // `explain` shows the masqueraded source address too.
     for (port, wanted) in [("8080", 0), ("8081", 1)] {
         let (code, text) = lab.ask(&["explain", "--live", "--from", "default/a", "--to", WORLD, "--port", port]);
         let seen = format!("It leaves masqueraded: the other end sees {}.", lab.node_v4());

@@ -1,11 +1,11 @@
-//! The same traffic with every way to set the vswitch up: generic mode, several workers, several queues, spinning.
+//! The same traffic with different settings: generic XDP, several workers, several queues, spinning workers.
 
 use crate::lab::netns::{Netns, eventually, two_cores};
 use crate::lab::{Lab, Options, is_tc, policy};
 use crate::require;
 use serde_json::Value;
 
-/// Two clients and a server that only one of them may use; bulk both ways, ping, and the one that may not.
+/// Runs bulk traffic in both directions and pings between a client and a server, and a stranger that policy denies. Returns the summary.
 fn story(options: Options, config: &str) -> Value {
     let mut lab = Lab::with(options);
     for name in ["client", "stranger", "server"] {
@@ -18,7 +18,7 @@ fn story(options: Options, config: &str) -> Value {
     let (v4, v6) = (lab.get("server").v4.clone(), lab.get("server").v6.clone());
     for address in [&v4, &v6] {
         assert!(lab.pings("client", address) && !lab.pings("stranger", address), "{address}");
-        // Twenty-four connections: their packets are spread over queues and workers.
+        // Twenty-four connections, whose packets spread over queues and workers.
         for words in ["-P 8", "-P 4 -R"] {
             let server = lab.get("server").netns.serve("iperf3 -s -1", 5201);
             let line = format!("iperf3 -J -c {address} -t 1 {words}");
@@ -42,13 +42,13 @@ fn generic_mode_forwards_like_the_drivers() {
 fn workers_share_the_ports_and_find_each_others_sessions() {
     require!("iperf3", "ping", "ss");
     let Some(cores) = two_cores() else { return };
-    // The third port is the first worker's again, so that packets change hands in both directions.
+    // The third port belongs to the first worker again, so packets pass between workers in both directions.
     let summary = story(Options::default(), &format!("workers: {{cores: {cores:?}}}"));
     let workers = summary["workers"].as_array().unwrap();
     assert_eq!(workers.len(), 2);
     let received = |worker: &Value| worker["received"].as_u64().unwrap();
     if is_tc() {
-        // The trunk gives each worker what is its own, and a pair of pods is one worker's.
+        // The trunk steers each flow to one worker, and a pair of pods always to the same worker.
         assert!(workers.iter().map(received).sum::<u64>() > 200, "{summary:#}");
     } else {
         assert!(workers.iter().all(|worker| received(worker) > 100), "{summary:#}");
@@ -83,12 +83,12 @@ fn a_changed_number_of_queues_opens_the_port_anew_and_the_kernel_takes_none_away
     eventually("the change is seen", || {
         lab.count("2 queues to receive and 1 to transmit now, instead of 1 and 1") == 1
     });
-    // What would be sent on the second queue would be lost: better said than half a port.
-    eventually("the remedy is told", || lab.count("help: ethtool -L p2 tx 2") == 1);
+    // Packets sent on the second queue would be lost, so the vswitch reports the remedy and does not open the port.
+    eventually("the remedy is logged", || lab.count("help: ethtool -L p2 tx 2") == 1);
     assert!(ethtool(&lab.node, "p2 tx 2"));
     eventually("the port is open again", || lab.count("port default/a (p2) is open") == 2);
     assert!(ethtool(a, "eth0 tx 2"));
-    // The kernel takes the link down and up for it, which its own routing notices a little later.
+    // The kernel sets the link down and up, which its routing notices slightly later.
     eventually("the pod is reached again", || lab.pings("a", &b));
     assert!(ethtool(a, "eth0 tx 1") && !ethtool(&lab.node, "p2 rx 1 tx 1"), "its second queue has a socket");
     eventually("the pod is reached again", || lab.pings("a", &b));
@@ -108,7 +108,7 @@ fn a_larger_mtu_is_taken_over_while_the_port_is_open() {
     for (pod, interface) in [("a", "p2"), ("b", "p3")] {
         lab.node.ip(&format!("link set {interface} mtu 9000"));
         lab.get(pod).netns.ip("link set eth0 mtu 9000");
-        eventually("the change is told", || {
+        eventually("the change is logged", || {
             lab.count(&format!("({interface}): the MTU of its interface is now 9000")) == 1
         });
     }

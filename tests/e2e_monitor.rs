@@ -1,4 +1,4 @@
-//! `bulkhead monitor`, `trace` and `capture` beside real programs: what they tell is what has happened, and nobody waits for them.
+//! `bulkhead monitor`, `trace` and `capture` with real programs: they report what happened, and slow readers delay nothing.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,14 +14,14 @@ use crate::lab::{Lab, tcpdump_read};
 use crate::require;
 use serde_json::Value;
 
-/// A subcommand that watches, and what it has written so far.
+/// A running subcommand that streams, with its output in files.
 pub(crate) struct Watcher {
     child: Option<Running>,
     name: String,
 }
 
 impl Watcher {
-    /// Starts it and waits until the workers tell what it wants.
+    /// Starts the subcommand and waits until the workers report to it.
     pub(crate) fn start(lab: &Lab, name: &str, words: &[&str]) -> Self {
         let [out, error] =
             ["out", "err"].map(|ending| fs::File::create(lab.path(&format!("{name}.{ending}"))).unwrap());
@@ -36,14 +36,14 @@ impl Watcher {
         fs::read_to_string(lab.path(&format!("{}.err", self.name))).unwrap()
     }
 
-    /// The whole lines of its output.
+    /// The complete lines of its output.
     pub(crate) fn lines(&self, lab: &Lab) -> Vec<Value> {
         let text = fs::read_to_string(lab.path(&format!("{}.out", self.name))).unwrap();
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
         whole.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}"))).collect()
     }
 
-    /// Whether it has ended by itself.
+    /// Whether the subcommand has exited.
     fn has_ended(&mut self) -> bool {
         self.child.as_mut().unwrap().has_ended()
     }
@@ -53,7 +53,7 @@ impl Watcher {
     }
 }
 
-/// Packets that a monitor has told of, by reason, and those that it says it has left out.
+/// Packets in a monitor's drop events by drop reason, and the number of events that it reports as lost.
 fn told_drops(lines: &[Value]) -> (BTreeMap<String, u64>, u64) {
     let (mut told, mut lost) = (BTreeMap::new(), 0);
     for line in lines {
@@ -78,7 +78,7 @@ fn each_drop_is_told_by_monitor_trace_and_metrics_in_the_same_words_and_none_is_
     let mut client = connect(lab.get("a"), lab.get("b"), 6379, PATIENCE).unwrap();
     assert!(answers(&mut client));
     lab.connects("a", &to, 80);
-    // The way to the world is over an uplink, and there is none.
+    // The lab has no uplink, so this packet has no port to leave by.
     lab.pings("a", "198.51.100.1");
     let a = &lab.get("a").netns;
     a.exec("ip addr add 10.9.9.9/32 dev lo");
@@ -87,10 +87,10 @@ fn each_drop_is_told_by_monitor_trace_and_metrics_in_the_same_words_and_none_is_
     let b = &lab.get("b").netns;
     b.output(&format!("ping -n -c 1 -W 1 -t 1 {}", lab.get("a").v4));
     let expected = ["policy_denied", "port_down", "spoofed_source", "ttl_expired", "multicast"];
-    // Repeats are told after a second.
+    // Repeated drops are reported after a second.
     let drops = status_drops(&lab);
     assert!(expected.iter().all(|reason| drops.contains_key(*reason)), "{drops:?}");
-    eventually("all drops are told", || {
+    eventually("all drops are reported", || {
         let (told, lost) = told_drops(&monitor.lines(&lab));
         let of = |reason: &str| told.get(reason).copied().unwrap_or_default();
         lost == 0 && expected[..4].iter().all(|reason| of(reason) == drops[*reason]) && of("multicast") > 0
@@ -101,11 +101,11 @@ fn each_drop_is_told_by_monitor_trace_and_metrics_in_the_same_words_and_none_is_
         let metric = metrics.lines().find(|line| line.contains(&format!("reason=\"{reason}\"")));
         assert!(metric.is_some(), "{reason}: {metrics}");
     }
-    // Of one that was let through, who has done that and where it was to leave.
+    // For a packet that was allowed and then lost, the trace has the deciding rule and the port that it should leave by.
     let lost = &traced.iter().find(|line| line["packet"]["reason"] == "port_down").unwrap()["packet"];
     assert_eq!((&lost["verdict"], &lost["in"]), (&"DROPPED".into(), &"default/a".into()), "{lost:#}");
     assert!(lost["meant_for"].is_string() && lost["walk"]["origin"].is_string(), "{lost:#}");
-    // With the core of Hubble's fields.
+    // Events have Hubble's core fields.
     let denied = lines.iter().find(|line| line["flow"]["bulkhead"]["reason"] == "policy_denied").unwrap();
     let flow = &denied["flow"];
     assert_eq!(
@@ -124,7 +124,7 @@ fn each_drop_is_told_by_monitor_trace_and_metrics_in_the_same_words_and_none_is_
     assert_eq!(allowed["flow"]["ingress_allowed_by"][0]["name"], "only-redis");
     let walk = &traced.iter().find(|line| line["packet"]["reason"] == "policy_denied").unwrap()["packet"]["walk"];
     assert_eq!((&walk["table"], &walk["isolated_by"][0]["name"]), (&"default/b".into(), &"only-redis".into()));
-    // As a flow log it is judged as it was.
+    // Replaying the output as a flow log gives the same verdicts.
     let log = lab.path("monitor.out");
     let words =
         ["replay", "--flows", log.to_str().unwrap(), "--state", lab.path("state.yaml").to_str().unwrap(), "-o", "json"]
@@ -136,7 +136,7 @@ fn each_drop_is_told_by_monitor_trace_and_metrics_in_the_same_words_and_none_is_
         "{text} {}",
         String::from_utf8_lossy(&replayed.stderr)
     );
-    // The past, and filters.
+    // Past events and filters.
     let (_, last) = lab.ask(&["monitor", "--last", "50", "-o", "json", "--pod", "default/b", "--port", "80"]);
     let flows: Vec<Value> = last.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     assert!(
@@ -154,7 +154,7 @@ fn each_drop_is_told_by_monitor_trace_and_metrics_in_the_same_words_and_none_is_
 fn a_reader_that_does_not_read_holds_nobody_back_and_what_others_miss_is_counted() {
     require!("ping", "curl");
     let mut lab = watched("");
-    // It asks and never reads.
+    // This client requests events and never reads them.
     let mut stalled = UnixStream::connect(lab.path("admin.sock")).unwrap();
     stalled.write_all(b"{\"version\":1,\"request\":\"monitor\",\"arguments\":{\"rate\":1000000}}\n").unwrap();
     let monitor = Watcher::start(&lab, "monitor", &["monitor", "-o", "json", "--rate", "3000", "--protocol", "udp"]);
@@ -167,9 +167,9 @@ fn a_reader_that_does_not_read_holds_nobody_back_and_what_others_miss_is_counted
     let mut client = connect(lab.get("a"), lab.get("b"), 6379, PATIENCE).unwrap();
     assert!(answers(&mut client), "pods are served meanwhile");
     let after = status_drops(&lab)["policy_denied"];
-    eventually("all is told or counted", || {
+    eventually("all drops are reported or counted as lost", || {
         let (told, lost) = told_drops(&monitor.lines(&lab));
-        // The session of redis may be among what workers left out, which knows of no protocol.
+        // The workers' lost events may include the redis session, because they do not apply the filter by protocol.
         let happened = after - before;
         (happened..=happened + 1).contains(&(told.get("policy_denied").copied().unwrap_or_default() + lost))
     });
@@ -184,7 +184,7 @@ fn a_reader_that_does_not_read_holds_nobody_back_and_what_others_miss_is_counted
     lab.stop();
 }
 
-/// One line to the socket, one line back.
+/// Sends one line to the admin socket and returns the line of the answer.
 fn raw(lab: &Lab, line: &str) -> Value {
     let mut stream = UnixStream::connect(lab.path("admin.sock")).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
@@ -207,7 +207,7 @@ fn clients_that_send_nonsense_are_told_so_and_others_go_on() {
         ("trace", serde_json::json!({ "filter": "((((\u{1b}[2J" })),
         ("trace", serde_json::json!({ "snap": -1 })),
         ("trace", serde_json::json!({ "verdicts": ["MAYBE"] })),
-        // It would have been told everything.
+        // Ignoring the unknown verdict would send every event.
         ("trace", serde_json::json!({ "verdicts": ["AUDIT"] })),
         ("monitor", serde_json::json!({ "labels": ["=x"] })),
         ("monitor", serde_json::json!({ "protocols": ["tls"] })),
@@ -220,7 +220,7 @@ fn clients_that_send_nonsense_are_told_so_and_others_go_on() {
     }
     let (code, text) = lab.ask(&["trace", "tcp", "port", "80808"]);
     assert!(code == Some(2) && text.contains("           ^^^^^"), "{text}");
-    // Whoever says something in the middle of a stream ends it, for itself alone.
+    // A client that sends data during a stream ends its own stream only.
     let mut rude = UnixStream::connect(lab.path("admin.sock")).unwrap();
     rude.write_all(b"{\"version\":1,\"request\":\"monitor\"}\n").unwrap();
     rude.write_all(&[0xff; 100_000]).ok();
@@ -293,7 +293,7 @@ fn a_capture_has_verdicts_and_ring_files_and_ends_after_its_packets() {
     let bytes = fs::read(&file).unwrap();
     let has = |text: &str| bytes.windows(text.len()).any(|window| window == text.as_bytes());
     assert!(has("drop policy_denied: ingress isolated by default/only-redis") && has("default/a"));
-    // The end of one that was let through is how it is lost.
+    // For an allowed packet that is lost later, the capture's comment names the drop reason.
     let file = lab.path("lost.pcapng");
     let words = ["capture", "--write", file.to_str().unwrap(), "-n", "1", "icmp and host 198.51.100.1"];
     let mut capture = Watcher::start(&lab, "lost", &words);
@@ -301,7 +301,7 @@ fn a_capture_has_verdicts_and_ring_files_and_ends_after_its_packets() {
     eventually("it ends", || capture.has_ended());
     let comment = "drop port_down on its way to ";
     assert!(fs::read(&file).unwrap().windows(comment.len()).any(|window| window == comment.as_bytes()));
-    // Of files of a megabyte at most two are kept.
+    // A ring keeps two files of at most a megabyte each.
     let ring = lab.path("ring.pcapng");
     let words = ["capture", "--write", ring.to_str().unwrap(), "--files", "2", "--file-size", "1", "udp"];
     let capture = Watcher::start(&lab, "ring", &words);
@@ -324,13 +324,13 @@ fn who_comes_and_goes_costs_a_trace_no_packet_while_the_plan_stays_the_same() {
     lab.more_config.push_str("workers: {cores: [0]}\nadmin: {socket: admin.sock, listen: '127.0.0.1:9965'}\n");
     lab.start("");
     let mut trace = Watcher::start(&lab, "trace", &["trace", "-n", "1", "-o", "json", "host", "172.18.0.77"]);
-    // Nobody has this address: for three seconds the packet waits for its next hop, and nobody knows yet what becomes of it.
+    // No machine has this address: the packet waits three seconds for a MAC address, and its fate is open until then.
     let ping = lab.get("a").netns.spawn("ping -n -c 1 -W 4 172.18.0.77");
     eventually("the packet waits", || lab.summary()["workers"][0]["held"].as_u64() > Some(0));
     for at in 0..3 {
         Watcher::start(&lab, &format!("monitor-{at}"), &["monitor", "-o", "json"]).stop();
     }
-    eventually("its end is told", || trace.has_ended());
+    eventually("its end is reported", || trace.has_ended());
     let packets = trace.lines(&lab);
     assert_eq!(packets[0]["packet"]["reason"], "no_neighbour", "{packets:#?}");
     assert!(metrics(&lab).contains("bulkhead_stream_left_out_records_total 0"), "{}", metrics(&lab));

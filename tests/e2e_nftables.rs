@@ -1,11 +1,11 @@
-//! The kernel's verdicts, as the nftables renderer has them, are those of the known answers and of `bulkhead reach`.
+//! The kernel's verdicts with rules of the nftables renderer equal the known answers and `bulkhead reach`.
 //!
 //! ```text
 //!   cluster --Pipeline, NftRenderer--> change --nft--> kernel of a router <--first packets of all pairs, written by hand
 //!           `-known answers, bulkhead reach--> expected        |
 //!                       `------------------- the same? --------'--> arrived or not
 //! ```
-//! One router serves all clusters, one after the other, so that what is tested are the changes from each to the next as well.
+//! One router serves all clusters one after the other, so that the test covers the changes from each cluster to the next.
 
 use crate::require;
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,12 +23,12 @@ use bulkhead_control::renderer::nftables::{Epoch, NftRenderer, remember};
 use bulkhead_control::source::{Strictness, load_text};
 use serde_json::{Value, json};
 
-/// The most ends of a cluster: pods, and addresses outside.
+/// The maximum number of ends of a cluster: pods and addresses outside.
 const WIRES: usize = 14;
 
 const NODE: &str = "node-1";
 
-/// A cluster's only node, and what its kernel was told.
+/// The router as a cluster's only node, with the rules that its kernel has.
 struct Kernel {
     router: Router,
     pipeline: Pipeline,
@@ -40,7 +40,7 @@ struct Kernel {
 impl Kernel {
     fn new() -> Self {
         let router = Router::new(WIRES);
-        // Nobody computes the checksums of packets that are written by hand.
+        // Hand-made SCTP packets have no checksum.
         router
             .node
             .shell("nft add table inet none; nft add chain inet none c '{ type filter hook input priority 0; }'");
@@ -51,7 +51,7 @@ impl Kernel {
         Self { router, pipeline, renderer, epoch: Epoch::any(7), sport: 9_999 }
     }
 
-    /// Has the kernel enforce this state, as a change of the last one. `ends` are who is where, wire by wire.
+    /// Makes the kernel enforce this state, as a change from the last one. `ends` are the wires' pods and addresses.
     fn enforce(&mut self, state: &str, ends: &[End]) {
         let behind: Vec<Vec<IpAddr>> = ends.iter().map(|end| end.addresses.clone()).collect();
         self.router.place(&behind);
@@ -69,7 +69,7 @@ impl Kernel {
         self.router.nft(&remember(self.epoch));
     }
 
-    /// Has the first packet of each connection sent. Returns those that have arrived.
+    /// Sends the first packet of each connection. Returns for each whether it arrived.
     fn probe(&mut self, cells: &[Cell]) -> Vec<bool> {
         let packets: Vec<First> = cells
             .iter()
@@ -83,7 +83,7 @@ impl Kernel {
     }
 }
 
-/// Who is behind a wire.
+/// A pod, or addresses outside, behind one wire.
 #[derive(Clone, Debug)]
 struct End {
     name: String,
@@ -91,7 +91,7 @@ struct End {
     addresses: Vec<IpAddr>,
 }
 
-/// A connection and whether it is allowed.
+/// A connection, and whether policy allows it.
 #[derive(Clone, Debug)]
 struct Cell {
     from: IpAddr,
@@ -111,7 +111,7 @@ fn protocol(name: &str) -> u8 {
     }
 }
 
-/// The objects of a step, all pods on one node: where a pod is changes no verdict between pods.
+/// The objects of a step with all pods on one node, because the node changes no verdict between pods.
 fn state(step: &Value) -> String {
     let mut items: Vec<Value> = Vec::new();
     for (name, labels) in step["namespaces"].as_object().unwrap() {
@@ -151,7 +151,7 @@ fn state(step: &Value) -> String {
     let policies = step["policies"].as_array().unwrap();
     for (at, policy) in policies.iter().enumerate() {
         let mut policy = policy.clone();
-        // One case writes two of the same name, which no cluster can have.
+        // One case has two policies of the same name, which a real cluster refuses.
         let metadata = &policies[at]["metadata"];
         if policies[..at].iter().any(|earlier| earlier["kind"] == policy["kind"] && earlier["metadata"] == *metadata) {
             policy["metadata"]["name"] = format!("{}-{at}", metadata["name"].as_str().unwrap()).into();
@@ -170,7 +170,7 @@ fn addresses(pod: &Value) -> Vec<IpAddr> {
     several.iter().map(|ip| ip.as_str().unwrap().parse().unwrap()).collect()
 }
 
-/// Who there is in a step: its pods, then addresses outside the cluster.
+/// The ends in a step: its pods, then addresses outside the cluster.
 fn ends(step: &Value) -> Vec<End> {
     let pods = step["pods"].as_array().unwrap().iter().map(|pod| {
         let name = PodName::new(pod["namespace"].as_str().unwrap(), pod["name"].as_str().unwrap());
@@ -185,7 +185,7 @@ fn ends(step: &Value) -> Vec<End> {
     ends
 }
 
-/// The cells of a step's tables that can be asked.
+/// The cells of a step's truth tables that can be probed.
 fn cells(step: &Value, ends: &[End]) -> Vec<Cell> {
     let order: Vec<&str> = step["order"].as_array().unwrap().iter().map(|name| name.as_str().unwrap()).collect();
     let mut cells = Vec::new();
@@ -211,7 +211,8 @@ fn cells(step: &Value, ends: &[End]) -> Vec<Cell> {
     cells
 }
 
-/// The cases of a file that one node can show. Those with pods on the host network need nodes to be somebody.
+/// A file's cases that one node can test. Excludes cases with host-network pods, whose addresses are nodes'. `None` if the known answers
+/// are absent.
 fn askable(file: &str) -> Option<Vec<Value>> {
     let text = fs::read_to_string(cases()?.join(file)).unwrap();
     let mut all: Vec<Value> = serde_json::from_str(&text).unwrap();
@@ -231,7 +232,7 @@ fn the_kernel_gives_the_verdicts_of_the_known_answers() {
     require!("nft", "python3");
     let mut kernel = Kernel::new();
     let (mut count, mut steps, mut reached, mut wrong) = (0, 0, BTreeMap::<(bool, u8, bool), u32>::new(), Vec::new());
-    // Of the many cases some of each group: all of them take twenty seconds.
+    // A sample from each file: all cases would take twenty seconds.
     for (file, every) in [("cyclonus_cases.json", 10), ("trap_cases.json", 1), ("cnp_cases.json", 2)] {
         let Some(cases) = askable(file) else { return };
         let started = Instant::now();
@@ -266,7 +267,7 @@ fn the_kernel_gives_the_verdicts_of_the_known_answers() {
     assert!(reached[&(false, 6, true)] > 20 && reached[&(false, 6, false)] > 20, "IPv6 as well");
 }
 
-/// Policies and tiers by chance, for six pods of two namespaces with addresses of both families.
+/// Random policies and tiers for six dual-stack pods in two namespaces.
 fn random_state(seed: u64) -> (Value, Vec<End>) {
     let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut below = move |end: u64| {
@@ -352,7 +353,7 @@ fn random_state(seed: u64) -> (Value, Vec<End>) {
     (json!({"apiVersion": "v1", "kind": "List", "items": items}), ends)
 }
 
-/// The answers of `bulkhead reach`: what it says of each pair's protocol and port, over both families.
+/// The verdicts of `bulkhead reach` for every pair, protocol and port, over both families.
 fn reached(state: &str, ends: &[End]) -> Vec<Cell> {
     let mut args = vec!["reach", "-o", "json", "--state", "-"];
     for port in ["80/TCP", "81/TCP", "81/UDP", "80/SCTP"] {
@@ -394,7 +395,7 @@ fn the_kernel_gives_the_verdicts_of_reach_on_random_clusters() {
     assert_eq!(kinds.len(), 6, "{kinds:?}");
 }
 
-/// A policy that lets the pods of one set speak to `server`.
+/// A state whose policy allows ingress to `server` from these pods.
 fn large(members: impl Iterator<Item = u32>) -> String {
     let mut items = vec![
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "x", "labels": {}}}),
@@ -406,7 +407,7 @@ fn large(members: impl Iterator<Item = u32>) -> String {
             "spec": {"nodeName": NODE}, "status": {"phase": "Running", "podIPs": [{"ip": "10.1.0.2"}]}}),
     ];
     items.extend(members.map(|number| {
-        // Every other address, so that none of them makes a block with others.
+        // Every second address, so that none can be merged with a neighbour into a CIDR.
         let address = std::net::Ipv4Addr::from(0x0a40_0000 + 2 * number);
         json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": format!("far-{number}"), "namespace": "x", "labels": {"app": "client"}},
             "spec": {"nodeName": "elsewhere"}, "status": {"phase": "Running", "podIPs": [{"ip": address.to_string()}]}})
@@ -414,8 +415,8 @@ fn large(members: impl Iterator<Item = u32>) -> String {
     json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string()
 }
 
-/// The example of the article on Calico's felix: a server takes everything of client1's pods, here and elsewhere, and TCP 3456 of
-/// 10.16.2.0/24 but for 10.16.2.122; it may send whatever it wants.
+/// The example of an article on Calico's felix: the server accepts everything from client1's pods on all nodes, and TCP 3456 from
+/// 10.16.2.0/24 except 10.16.2.122. Its egress is unrestricted.
 const ARTICLE: &str = r#"
 {apiVersion: v1, kind: Namespace, metadata: {name: x}}
 ---
@@ -487,8 +488,8 @@ fn the_kernel_gives_the_verdicts_of_the_articles_example() {
     }
 }
 
-/// Ten thousand elements come and go while a client that stays allowed opens connections all the time, and one that is not does: not one
-/// of the first is dropped, and not one of the second passes. Says how long each change took.
+/// Adds and removes ten thousand set elements while an allowed and a denied client open connections. No allowed connection is dropped, and
+/// no denied one passes. Prints the duration of each change.
 #[test]
 fn ten_thousand_elements_change_without_a_verdict_in_between() {
     require!("nft", "python3");
@@ -505,7 +506,7 @@ fn ten_thousand_elements_change_without_a_verdict_in_between() {
     kernel.enforce(&large(0..1), &ends);
     let mut times = Vec::new();
     for round in 0..4_u32 {
-        // Half of them go and as many come; in the first round they all come.
+        // In the first round all elements are added; later rounds replace half of them.
         let members = if round % 2 == 0 { 0..ELEMENTS } else { ELEMENTS / 2..ELEMENTS + ELEMENTS / 2 };
         kernel.pipeline.resync(load_text("state", &large(members), Strictness::Strict).unwrap().objects).unwrap();
         kernel.epoch = kernel.epoch.next();
@@ -514,7 +515,7 @@ fn ten_thousand_elements_change_without_a_verdict_in_between() {
         let elements: usize = sets.iter().map(|set| set.gone.len() + set.new.len()).sum();
         assert!(elements >= ELEMENTS as usize - 2, "{elements} elements");
         let (netns, epoch) = (kernel.router.node.name().to_owned(), kernel.epoch);
-        // In its namespace already, as the process that enforces is.
+        // The thread is already in the node's namespace, as the vswitch's process is.
         let change = std::thread::spawn(move || {
             bulkhead_dataplane::io::in_namespace(&std::path::Path::new("/run/netns").join(netns), move || {
                 let started = Instant::now();
@@ -541,7 +542,7 @@ fn ten_thousand_elements_change_without_a_verdict_in_between() {
     }
     times.sort_unstable();
     println!("median beside the probes {:?}", times[times.len() / 2]);
-    // The same when nothing else runs, as far as the machine lets it: for who wants a number. It decides nothing.
+    // Measures the change without probes, for information only.
     let netns = std::path::Path::new("/run/netns").join(kernel.router.node.name());
     let mut times = Vec::new();
     for round in 0..6_u32 {

@@ -1,11 +1,11 @@
-//! The same traffic through both dataplanes: the vswitch's workers and the kernel by the nftables renderer let through the same packets.
+//! The vswitch's workers, and the kernel with rules of the nftables renderer, allow the same packets.
 //!
 //! ```text
 //!   seed --> policies, connections --> written by hand in a lab's pods --> vswitch           --> arrived or not --.
 //!                                  `-> the same on a router's wires    --> kernel, nftables  --> arrived or not --+--> the same?
 //! ```
-//! A connection is its first packet, an answer where that has arrived, and an answer that nobody has asked for. Between two sets of policies
-//! the connections of the first one go on with another packet each, which the new policies judge.
+//! A connection is its first packet, an answer if that arrived, and an unsolicited answer. After a change of policies, open connections
+//! send another packet, which the new policies judge.
 
 use crate::require;
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,7 +28,7 @@ const PODS: [&str; 4] = ["a", "b", "c", "d"];
 const PORTS: [u16; 3] = [53, 80, 8080];
 const SEEDS: u64 = 4;
 
-/// The vswitch's side.
+/// The lab with the vswitch, and its pods' sockets.
 struct Vswitch {
     lab: Lab,
     stations: Vec<(Station, [u8; 6], [u8; 6])>,
@@ -42,7 +42,7 @@ impl Vswitch {
         }
         lab.start("");
         for name in PODS {
-            // Both know where the other is.
+            // With this, both sides know each other's MAC address.
             assert!(lab.pings(name, &lab.get(PODS[0]).v4) && lab.pings(name, &lab.get(PODS[0]).v6), "{}", lab.log());
         }
         let stations = lab.pods.iter().map(|pod| {
@@ -72,7 +72,7 @@ impl Vswitch {
     }
 }
 
-/// The kernel's side.
+/// The router with nftables rules.
 struct Kernel {
     router: Router,
     pipeline: Pipeline,
@@ -142,7 +142,7 @@ fn policies(random: &mut Random) -> String {
     text
 }
 
-/// All pairs, both families, TCP and UDP.
+/// Connections between all pairs of pods, over both families, TCP and UDP.
 fn connections(pods: &[[IpAddr; 2]], sport: &mut u16) -> Vec<(usize, usize, First)> {
     let mut all = Vec::new();
     for (from, client) in pods.iter().enumerate() {
@@ -158,7 +158,7 @@ fn connections(pods: &[[IpAddr; 2]], sport: &mut u16) -> Vec<(usize, usize, Firs
     all
 }
 
-/// The answer to a packet: addresses and ports the other way round.
+/// The answer to a packet, with addresses and ports swapped.
 const fn answer(first: &First) -> First {
     First { from: first.to, to: first.from, protocol: first.protocol, sport: first.dport, dport: first.sport }
 }
@@ -173,7 +173,7 @@ fn both_dataplanes_let_the_same_packets_through() {
     let addresses: Vec<_> = vswitch.lab.pods.iter().map(|pod| [address(&pod.v4), address(&pod.v6)]).collect();
     let mut sport = 20_000;
     let (mut passed, mut denied, mut ended) = (0, 0, 0);
-    // UDP connections that both have let through: they go on.
+    // UDP connections that both dataplanes allowed, which continue after the change.
     let mut open: Vec<(usize, First)> = Vec::new();
     for seed in 1..=SEEDS {
         let policies = policies(&mut Random(seed));
@@ -201,7 +201,7 @@ fn both_dataplanes_let_the_same_packets_through() {
             chosen.map(|(_, to, first)| (*to, answer(first))).collect()
         };
         let asked = compare("answers", &answers(true));
-        compare("answers that nobody has asked for", &answers(false));
+        compare("unsolicited answers", &answers(false));
         if !differences.is_empty() {
             let summary = vswitch.lab.summary();
             panic!(

@@ -1,4 +1,4 @@
-//! `bulkhead run` with `dataplane: nftables`: real connections between pods that the node's kernel routes.
+//! `bulkhead run` with `dataplane: nftables`: real connections between pods on a node whose kernel routes.
 //!
 //! ```text
 //!   [ pod a: eth0 ]--[ p2                        ul0 ]--[ outside: eth0 ]
@@ -17,10 +17,10 @@ use crate::lab::netns::{Netns, eventually, ip};
 use crate::lab::{Lab, policy};
 use bulkhead_dataplane::io::in_namespace;
 
-/// Longer than any answer takes here, and no longer than a test should wait for one that must not come.
+/// The time limit for answers: longer than any takes here, and short enough for one that must not come.
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// A node whose kernel routes between three pods and an outside.
+/// A lab with three pods and an outside machine, whose node's kernel routes.
 fn routed() -> Lab {
     let mut lab = Lab::new();
     for name in ["a", "b", "c"] {
@@ -52,9 +52,9 @@ fn of<'a>(lab: &'a Lab, name: &str) -> &'a Netns {
     &lab.get(name).netns
 }
 
-/// A server that sends back what it gets.
+/// Starts a TCP echo server.
 fn serve(netns: &Netns, port: u16) {
-    // Of both families.
+    // This address accepts both families.
     let listener = within(netns, || TcpListener::bind(format!("[::]:{port}")).unwrap());
     std::thread::spawn(move || {
         for stream in listener.incoming() {
@@ -85,7 +85,7 @@ fn answers(stream: &mut TcpStream) -> bool {
     stream.write_all(b"x").is_ok() && stream.read_exact(&mut byte).is_ok()
 }
 
-/// `b` is open to these applications, at this port.
+/// A policy: `b` accepts only connections from these applications to this port.
 fn only(applications: &str, port: u16) -> String {
     policy(
         "b",
@@ -119,7 +119,7 @@ fn policy_is_enforced_followed_and_kept_and_nothing_is_left_in_the_end() {
     assert!(connect(&lab.node, &v4.replace(":80", ":81")).is_some(), "the own node may everything");
     assert!(lab.pings("a", "169.254.1.1") && !lab.pings("c", &lab.get("b").v4));
 
-    // Without answers of its own a server goes on sending: what it sends ends as well.
+    // The change must also end packets that a server sends without receiving any.
     let [sender, receiver] = ["b", "c"].map(|name| {
         let address = format!("{}:80", lab.get(name).v4);
         within(of(&lab, name), || UdpSocket::bind(address).unwrap())
@@ -139,7 +139,7 @@ fn policy_is_enforced_followed_and_kept_and_nothing_is_left_in_the_end() {
     assert!(!heard(&receiver), "also what the server sends");
     assert!(connect(of(&lab, "c"), &v4).is_none());
 
-    // What is known of it.
+    // Status, policies and metrics.
     let (code, status) = lab.ask(&["status", "-o", "json"]);
     let status: serde_json::Value = serde_json::from_str(&status).unwrap();
     assert_eq!((code, &status["ready"], &status["node"]), (Some(0), &true.into(), &"node-1".into()), "{status:#}");
@@ -166,18 +166,18 @@ fn policy_is_enforced_followed_and_kept_and_nothing_is_left_in_the_end() {
         assert!(metrics.contains(text), "{text}\n{metrics}");
     }
 
-    // A state that makes no sense changes nothing.
+    // An invalid state changes nothing.
     std::fs::write(lab.path("state.yaml"), "kind: [").unwrap();
     eventually("it is refused", || lab.log().contains("does not load"));
     assert!(answers(&mut kept) && connect(of(&lab, "c"), &v4).is_none());
     lab.apply(&only("a", 80));
 
-    // Somebody flushes all tables.
+    // Another program flushes all tables.
     nft(&lab, "flush ruleset");
     eventually("the table is there again", || nft(&lab, "list tables").contains("inet bulkhead"));
     assert!(connect(of(&lab, "c"), &v4).is_none() && connect(of(&lab, "a"), &v4).is_some());
 
-    // Without the process the kernel goes on, and with the next one as well.
+    // The kernel keeps its rules without the process, and after a restart.
     lab.kill();
     assert!(answers(&mut kept) && connect(of(&lab, "c"), &v4).is_none());
     lab.start(&only("a", 80));
@@ -206,7 +206,7 @@ fn a_restart_without_a_state_keeps_what_an_earlier_process_has_put_into_force() 
     let (_, status) = lab.ask(&["status"]);
     assert!(status.contains("judged: by nftables, in the node's kernel"), "{status}");
     lab.kill();
-    // The state is not there, as that of a server which is away.
+    // The state is missing, as that of an unreachable server would be.
     lab.state = "{paths: [late.yaml], when_missing: deny}".to_owned();
     lab.start("");
     assert!(lab.log().contains("the table of the previous process stays in force"), "{}", lab.log());
@@ -214,7 +214,7 @@ fn a_restart_without_a_state_keeps_what_an_earlier_process_has_put_into_force() 
     let (code, status) = lab.ask(&["status", "-o", "json"]);
     let status: serde_json::Value = serde_json::from_str(&status).unwrap();
     assert_eq!((code, &status["ready"], &status["denying"]), (Some(1), &false.into(), &false.into()), "{status:#}");
-    // Without the table nothing is known, and nothing passes.
+    // Without its table and without a state, the vswitch denies everything.
     nft(&lab, "flush ruleset");
     eventually("the table is there again", || nft(&lab, "list tables").contains("inet bulkhead"));
     eventually("nothing passes", || connect(of(&lab, "a"), &v4).is_none());
@@ -230,7 +230,7 @@ fn who_is_not_known_or_speaks_for_others_is_dropped() {
     require!("nft", "ping");
     only_with_tc!();
     let mut lab = routed();
-    // Pods are found by the node's routes; d is a pod of nobody.
+    // The vswitch finds pods by the node's routes. The state does not know d.
     lab.pod("d", "{app: d}");
     for name in ["a", "b", "c", "d"] {
         lab.configure(name, false);
@@ -250,23 +250,23 @@ fn who_is_not_known_or_speaks_for_others_is_dropped() {
     for reason in ["spoofed_source", "unknown_interface"] {
         assert!(status.contains(reason), "{reason}: {status}");
     }
-    eventually("its interface is told", || {
+    eventually("its interface is logged", || {
         lab.log().contains(&format!("interface {interface} is closed: it belongs to no pod"))
     });
     let (_, ports) = lab.ask(&["ports"]);
     assert!(ports.contains("it belongs to no pod of this node"), "{ports}");
     assert_eq!(lab.log().matches("is closed: it belongs to no pod").count(), 1, "{}", lab.log());
-    // As soon as the state knows it.
+    // The state now has d.
     lab.hide("d", false);
     lab.write_state("");
     eventually("d is known", || lab.pings("d", &lab.get("b").v4));
     eventually("nobody misses it", || !lab.ask(&["ports"]).1.contains("it belongs to no pod of this node"));
-    // Its interface goes, and with it the route that said whose it was.
+    // Deleting the interface also deletes the route that assigned it to the pod.
     lab.unplug("d");
-    eventually("d is told to be closed", || lab.log().contains("pod default/d is closed"));
+    eventually("the log reports d as closed", || lab.log().contains("pod default/d is closed"));
 }
 
-/// A Service at `10.96.0.10:80` whose only endpoint is `b` at port 8080, translated as kube-proxy does.
+/// Loads rules that translate, as kube-proxy does, a Service at `10.96.0.10:80` to its only endpoint, `b` at port 8080.
 fn translated(lab: &Lab, script: &str) {
     let script = script.replace("ENDPOINT", &lab.get("b").v4).replace("VIP", "10.96.0.10");
     lab.node.shell(&script);
@@ -274,7 +274,7 @@ fn translated(lab: &Lab, script: &str) {
 
 fn services(lab: &mut Lab, script: &str, what: &str) {
     serve(of(lab, "b"), 8080);
-    // As a default route: where the node's packets leave is known anew when they are translated.
+    // A route for the VIP, as a default route would be. The kernel looks up the route again after the translation.
     lab.node.ip("route add 10.96.0.0/16 via 172.18.0.100");
     let egress = policy(
         "c-out",
@@ -293,7 +293,7 @@ fn services(lab: &mut Lab, script: &str, what: &str) {
     assert!(connect(&lab.node, "10.96.0.10:80").is_some(), "{what}: the node's own connections");
     let mut hairpin = connect(of(lab, "b"), "10.96.0.10:80").unwrap_or_else(|| panic!("{what}: a pod reaches itself"));
     assert!(answers(&mut hairpin), "{what}");
-    // Translated connections are judged again by whom they are with.
+    // A change of policy applies to translated connections by their real peers.
     lab.apply(&only("a", 8080));
     assert!(answers(&mut kept), "{what}");
     lab.apply(&only("c", 8080));
@@ -380,7 +380,8 @@ fn without_nft_nothing_starts_and_the_remedy_is_told() {
     assert!(errors.contains("nft is not installed") && errors.contains("apt install nftables"), "{errors}");
 }
 
-/// Sends raw IPv6 packets: source, destination, hop limit, next header and payload, of which it works out the checksum at `sum`.
+/// Sends a raw IPv6 packet. Its arguments are source, destination, hop limit, next header, payload, and the checksum's offset in the
+/// payload.
 const RAW: &str = r#"
 import socket, struct, sys
 src, dst, hops, kind, payload, at = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), bytearray.fromhex(sys.argv[5]), int(sys.argv[6])
@@ -416,8 +417,7 @@ fn nobody_speaks_for_the_node_or_its_pods_and_discovery_is_no_way_past_policy() 
         assert!(!heard(), "as {src}");
     }
 
-    // Connection tracking leaves these alone: neighbour solicitations and reports of listeners, which are answered by nobody who is
-    // asked from afar.
+    // Connection tracking ignores neighbour solicitations and multicast listener reports. From a distance they must be dropped.
     let untracked = || {
         let (_, status) = lab.ask(&["status", "-o", "json"]);
         let status: serde_json::Value = serde_json::from_str(&status).unwrap();

@@ -1,10 +1,10 @@
-//! Two nodes, the host and the outside.
+//! Two nodes, the host port and the uplink.
 
 use crate::lab::netns::eventually;
 use crate::lab::{Lab, Options, policy, veth};
 use crate::require;
 
-/// Two nodes whose uplinks are the two ends of a wire, each with a pod, and each with the state of both.
+/// Two nodes connected by their uplinks. Each has one pod and the state of both nodes.
 fn two_nodes() -> (Lab, Lab) {
     let mut one = Lab::with(Options { node: 1, ..Options::default() });
     let mut two = Lab::with(Options { node: 2, ..Options::default() });
@@ -41,7 +41,7 @@ fn a_policy_holds_between_pods_of_two_nodes_and_stops_them_where_they_leave() {
         egress: [{to: [{podSelector: {matchLabels: {app: server}}}]}]}";
     apply([&one, &two], &policy("client", to_server));
     assert_eq!((reaches(server), reaches(other)), ([true; 2], [false; 2]));
-    // What the client may not send does not leave its node.
+    // The client's node drops what its egress policy denies.
     let drops = |lab: &mut Lab| lab.stop()["dropped"]["policy_denied"].as_u64().unwrap_or_default();
     assert!(drops(&mut one) >= 2);
     assert_eq!(drops(&mut two), 0);
@@ -102,7 +102,7 @@ fn a_node_that_has_never_spoken_is_reached_by_its_pods() {
     lab.start("");
     assert!(lab.pings("web", &lab.node_v4()));
     lab.stop();
-    // The address that it has learned is forgotten with the process.
+    // The new process has not yet learned the node's address.
     lab.start("");
     assert!(lab.pings("web", &lab.node_v6()));
     lab.stop();
@@ -115,7 +115,7 @@ fn addresses_of_the_nodes_own_interfaces_are_the_node_from_when_they_come_until_
     lab.pod("web", "{app: web}");
     lab.outside();
     lab.host();
-    // Before the start, and as node-local DNS has it; and what a node merely forwards.
+    // Addresses that exist before the start: one on lo, as node-local DNS has it, and one that the node only forwards.
     lab.node.ip("addr add 169.254.20.10/32 dev lo");
     lab.node.ip("link add kube-ipvs0 type veth peer name ki1");
     lab.node.ip("link set kube-ipvs0 up");

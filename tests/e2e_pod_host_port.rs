@@ -1,4 +1,4 @@
-//! Host ports in a node's vswitch, with real programs: who is reached at the node's address, whom he sees, and what ends with the pod.
+//! Pods' host ports with real programs: which pod answers at the node's address, the source address that it sees, and the end of the pod.
 
 use crate::require;
 use std::net::{IpAddr, UdpSocket};
@@ -10,7 +10,7 @@ use crate::lab::netns::{Netns, Running, eventually};
 use crate::lab::{Lab, policy};
 use bulkhead_dataplane::io::in_namespace;
 
-/// The pod `web` with these ports, in the place of the one without any.
+/// The pod `web` with these host ports, which replaces the one without any.
 fn web(lab: &Lab, phase: &str, ports: &str) -> String {
     let (pod, node) = (lab.get("web"), lab.node_name());
     let (v4, v6) = (&pod.v4, &pod.v6);
@@ -21,7 +21,7 @@ fn web(lab: &Lab, phase: &str, ports: &str) -> String {
     )
 }
 
-/// Whom the server at an address sees, none when nobody answers.
+/// The client address that the server sees. `None` if it does not answer.
 fn ask(netns: &Netns, address: &str, port: u16) -> Option<IpAddr> {
     let family = if address.contains(':') { 6 } else { 4 };
     let at = if family == 6 { format!("[{address}]") } else { address.to_owned() };
@@ -29,7 +29,7 @@ fn ask(netns: &Netns, address: &str, port: u16) -> Option<IpAddr> {
     String::from_utf8_lossy(&output.stdout).trim().trim_matches(['[', ']']).parse().ok()
 }
 
-/// Servers of both families that tell each client its address.
+/// Starts a server per address family. Each sends its client the client's address.
 fn serve(netns: &Netns, port: u16) -> [Running; 2] {
     ["TCP4-LISTEN", "TCP6-LISTEN"].map(|listen| {
         let line = format!("exec socat {listen}:{port},fork,reuseaddr,ipv6-v6only=1 SYSTEM:'echo $SOCAT_PEERADDR'");
@@ -68,7 +68,7 @@ fn a_pod_is_reached_at_its_nodes_address_and_sees_who_asks_until_it_ends() {
     let (client, own) = (lab.get("client"), lab.get("web"));
     assert_eq!(ask(&client.netns, &v4, 80), parse(&client.v4), "a pod of the node sees no difference");
     assert_eq!(ask(&own.netns, &v4, 80), parse("10.244.1.1"), "itself it sees with an address of the node's block");
-    // Datagrams, enough of them for the kernel to take the flow over.
+    // Enough datagrams for the kernel to get the flow.
     let server = inside(own, || UdpSocket::bind("0.0.0.0:5140").unwrap());
     server.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
     let sender =
@@ -83,14 +83,14 @@ fn a_pod_is_reached_at_its_nodes_address_and_sees_who_asks_until_it_ends() {
         server.send_to(b"heard", from).unwrap();
         sender.recv(&mut bytes).unwrap();
     }
-    // Policy is about the pod and its own port.
+    // Policy matches the pod and its own port, not the host port.
     let closed = policy("web", "{podSelector: {matchLabels: {app: web}}, ingress: [{ports: [{port: 80}]}]}");
     let open = policy("web", "{podSelector: {matchLabels: {app: web}}, ingress: [{ports: [{port: 8080}]}]}");
     lab.apply(&format!("{running}{closed}"));
     assert_eq!(ask(lab.outside.as_ref().unwrap(), &v4, 80), None);
     lab.apply(&format!("{running}{open}"));
     assert_eq!(ask(lab.outside.as_ref().unwrap(), &v4, 80), parse("172.18.0.100"));
-    // The pod ends: its host ports are nobody's, also to who has talked to it.
+    // After the pod's end its host ports no longer answer, not even for an open session.
     lab.apply(&running);
     sender.send(b"log").unwrap();
     assert!(server.recv_from(&mut bytes).is_ok());

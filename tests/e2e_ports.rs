@@ -1,4 +1,4 @@
-//! Ports that come and go, and processes that end: in order, and not.
+//! Ports that are added and removed, and processes that stop or crash.
 
 use crate::require;
 use std::path::Path;
@@ -17,15 +17,15 @@ fn three() -> Lab {
     lab
 }
 
-/// That a ping of one pod, to pods that have nothing to do with what happens, has all its answers.
+/// Checks that a background ping between other pods lost no packet.
 fn assert_lost_nothing(lab: &Lab, pod: &str, ping: Running) {
-    // However fast everything else was: enough packets to tell a loss by.
+    // Waits for enough packets to detect a loss.
     eventually("the others go on", || lab.node.statistic(&lab.get(pod).interface, 1) > 100);
     let report = String::from_utf8(ping.interrupt().stdout).unwrap();
     let line = report.lines().find(|line| line.contains("packets transmitted")).unwrap();
     let mut numbers = line.split_whitespace().filter_map(|word| word.parse::<u64>().ok());
     let (sent, answered) = (numbers.next().unwrap(), numbers.next().unwrap());
-    // The last one may be under way when ping is told to end.
+    // The last request may be in flight when ping ends.
     assert!(sent > 10 && sent - answered <= 1, "the flow between the others: {line}");
 }
 
@@ -90,7 +90,7 @@ fn ports_are_added_and_removed_by_the_configuration() {
     eventually("the port is given back", || !is_attached(&lab.node, "p4"));
     assert!(!lab.pings("a", &c) && lab.pings("a", &lab.get("b").v4));
     std::fs::write(lab.path("config.yaml"), "node: x\nportz: []\n").unwrap();
-    eventually("a wrong configuration is told", || lab.log().contains("unknown field `portz`"));
+    eventually("the wrong configuration is logged", || lab.log().contains("unknown field `portz`"));
     assert!(lab.pings("a", &lab.get("b").v4));
     let summary = lab.stop();
     assert_eq!(summary["port_changes"]["removed"], 0, "what the configuration closes is not lost: {summary:#}");
@@ -105,7 +105,7 @@ fn what_a_kill_leaves_forwards_nothing_and_a_new_process_takes_over() {
     let interfaces = ["p2", "p3", "p4"];
     assert!(lab.pings("a", &b) && interfaces.iter().all(|name| is_attached(&lab.node, name)));
     lab.kill();
-    // Filters at tc stay, and drop; links go with the process.
+    // Filters at tc stay and drop packets. Links go with the process.
     if !is_tc() {
         eventually("no XDP program remains", || interfaces.iter().all(|name| !is_attached(&lab.node, name)));
     }
@@ -127,7 +127,7 @@ fn a_netns_that_is_none_is_told_with_its_line_at_start_and_at_reload_and_keeps_n
     run("mkfifo", &[&pipe]);
     std::fs::create_dir(&folder).unwrap();
     std::fs::write(&file, "").unwrap();
-    // The ports begin on the fifth line of the configuration.
+    // The first port is on the fifth line of the configuration.
     let told = |lab: &Lab, pod: &str, line: u32, netns: &str| {
         let what = format!("port default/{pod}, line {line} of the configuration: ");
         let is = |text: &str| text.contains(&what) && text.contains(&format!("{netns} is not a network namespace"));
@@ -139,13 +139,13 @@ fn a_netns_that_is_none_is_told_with_its_line_at_start_and_at_reload_and_keeps_n
     let (a, c) = (lab.get("a").v4.clone(), lab.get("c").v4.clone());
     assert!(lab.pings("b", &c) && lab.pings("b", &a), "the port is open, and so are the others");
     let background = lab.get("b").netns.spawn(&format!("ping -n -i 0.01 -w 60 {c}"));
-    // Each port is opened anew for another namespace.
+    // The port opens again for each other namespace.
     for (round, netns) in [&folder, &file, &pipe].into_iter().enumerate() {
         lab.call_netns("a", netns);
         lab.write_config();
         lab.vswitch().signal("HUP");
         eventually("the port is open again", || lab.count("port default/a (p2) is open") == round + 2);
-        eventually("the fault is told", || told(&lab, "a", 5, netns) == 1 + usize::from(*netns == pipe));
+        eventually("the error is logged", || told(&lab, "a", 5, netns) == 1 + usize::from(*netns == pipe));
         eventually("the pod is reached", || lab.pings("b", &a));
     }
     assert_lost_nothing(&lab, "c", background);
@@ -164,7 +164,7 @@ fn a_second_sigterm_ends_at_once_what_waits_for_a_file() {
     assert_eq!(file.hear(), "waits", "the control thread opens the configuration");
     assert!(lab.pings("a", &b), "the workers wait for nobody");
     lab.vswitch().signal("TERM");
-    // Sooner it would be taken for the same request, which a shell or `timeout` has passed on.
+    // Within a second, the vswitch treats a second SIGTERM as the same request, passed on by a shell or `timeout`.
     std::thread::sleep(Duration::from_millis(1_100));
     assert_eq!(lab.count("stopping"), 0, "it waits");
     assert!(lab.pings("a", &b));
@@ -246,11 +246,11 @@ fn the_summary_comes_on_demand_and_at_the_end() {
 fn a_capture_that_cannot_be_written_is_told_once_and_counted_and_forwarding_goes_on() {
     require!("ping");
     let mut lab = three();
-    // Opens like any file, and has no room.
+    // /dev/full can be opened, but each write fails.
     lab.start_with("", &["--capture", "/dev/full"]);
     let b = lab.get("b").v4.clone();
     let told = || lab.count("cannot write the capture /dev/full: No space left on device");
-    eventually("the full disk is told", || {
+    eventually("the full disk is logged", || {
         lab.get("a").netns.exec(&format!("ping -n -q -c 10 -i 0.002 -s 1400 {b}"));
         told() == 1
     });
@@ -258,7 +258,7 @@ fn a_capture_that_cannot_be_written_is_told_once_and_counted_and_forwarding_goes
     assert_eq!(told(), 1, "{}", lab.log());
     let output = lab.stop_with_output();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert_eq!(output.status.code(), Some(2), "whoever asked for a capture does not have one: {}", lab.log());
+    assert_eq!(output.status.code(), Some(2), "the requested capture is incomplete: {}", lab.log());
     let summary: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert!(summary["capture"]["unwritten"].as_u64() >= Some(20), "{summary:#}");
 }
@@ -342,7 +342,7 @@ fn a_port_for_which_there_are_no_buffers_is_refused_and_not_silently_dead() {
     require!("ping");
     only_with_xdp!();
     let mut lab = three();
-    // Two rings of 1,024, and what is under way.
+    // Enough for two ports with rings of 1,024 frames, and the frames in flight.
     lab.more_config = "workers: {frames: 4096}\n".to_owned();
     lab.start("");
     let refused = "it needs 1024 receive buffers, and 0 of 4096 are free";

@@ -1,4 +1,4 @@
-//! What `deploy/monitoring` says holds against a real Prometheus that reads a running vswitch.
+//! Checks the rules and the dashboard of `deploy/monitoring` with a real Prometheus that scrapes a running vswitch.
 
 use crate::require;
 use std::collections::BTreeSet;
@@ -13,7 +13,7 @@ use serde_json::Value;
 
 const PROMETHEUS: &str = "127.0.0.1:9090";
 
-/// Metrics that a node without an API server does not have.
+/// The prefix of metrics that a node without an API server lacks.
 const OF_THE_SERVER: &str = "bulkhead_source_";
 
 fn monitoring(file: &str) -> PathBuf {
@@ -28,7 +28,7 @@ fn lab() -> Lab {
     lab
 }
 
-/// A Prometheus in the node's namespace that reads the vswitch every second, with the alert rules.
+/// Starts a Prometheus with the alert rules on the node. It scrapes the vswitch every second.
 fn prometheus(lab: &Lab) -> Running {
     let config = format!(
         "global: {{scrape_interval: 1s, evaluation_interval: 1s}}\nrule_files: ['{}']\n\
@@ -47,7 +47,7 @@ fn prometheus(lab: &Lab) -> Running {
     Running::start(lab.node.command("prometheus", &words).stdout(Stdio::null()).stderr(Stdio::null()))
 }
 
-/// What Prometheus answers; null while it does not.
+/// The answer of Prometheus' API. Null if it does not answer.
 fn api(lab: &Lab, path: &str, query: Option<&str>) -> Value {
     let url = format!("http://{PROMETHEUS}/api/v1/{path}");
     let mut words = vec!["-s", "-G", &url];
@@ -73,7 +73,7 @@ fn alerts() -> Vec<(String, String)> {
     groups.map(named).collect()
 }
 
-/// The dashboard's expressions as they are asked with nothing chosen.
+/// The dashboard's expressions with their variables set as if nothing is selected.
 fn panels() -> Vec<(String, String)> {
     let dashboard: Value = serde_json::from_slice(&fs::read(monitoring("dashboard.json")).unwrap()).unwrap();
     let asked = |text: &str| text.replace("$instance", ".*").replace("$__rate_interval", "5s");
@@ -103,7 +103,7 @@ fn every_alert_and_panel_asks_for_metrics_that_a_running_vswitch_has() {
         let answer = api(&lab, "query", Some(expression));
         assert_eq!(answer["status"], "success", "{name}: {answer:#}");
         for metric in metrics(expression).into_iter().filter(|metric| !metric.starts_with(OF_THE_SERVER)) {
-            // One that counts what has not happened yet has no series, but is told.
+            // A counter without events has no series yet, but its family is listed.
             let told = lab.node.exec("curl -s http://127.0.0.1:9965/metrics");
             let family = metric.trim_end_matches("_total").trim_end_matches("_bucket");
             assert!(told.contains(&format!("# TYPE {family} ")), "{name}: no vswitch tells {metric}");
@@ -111,7 +111,7 @@ fn every_alert_and_panel_asks_for_metrics_that_a_running_vswitch_has() {
     }
     let denied = api(&lab, "query", Some("sum by (kind, namespace) (bulkhead_policy_denied_packets_total)"));
     assert_eq!(denied["data"]["result"][0]["metric"]["kind"], "isolation", "{denied:#}");
-    // One that is to fire does, with the rules as they are.
+    // An invalid state must fire an alert.
     lab.write_state("---\n{ this is no state\n");
     eventually("the alert fires", || {
         let rules = api(&lab, "alerts", None);

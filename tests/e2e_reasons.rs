@@ -1,8 +1,7 @@
-//! Reasons for which a live node drops a packet that somebody writes himself: each is told by `monitor`, `trace`, `why`, `status` and the
-//! metrics in the same word.
+//! Drop reasons of hand-made packets on a live node: `monitor`, `trace`, `why`, `status` and the metrics report each by the same name.
 //!
-//! Twelve are left to the dataplane's test of every reason, whose workers are stepped: those of a fault (`unjudged`, `unknown_port`,
-//! `link_truncated`, `no_route`, `table_missing`), and those that take a table, a share, a queue or a worker that is full.
+//! The dataplane's test of every reason covers the other twelve by stepping workers: internal faults (`unjudged`, `unknown_port`,
+//! `link_truncated`, `no_route`, `table_missing`), and full tables, shares, queues or workers.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -21,24 +20,24 @@ use crate::lab::watched::{metrics, only_redis, status_drops};
 use crate::require;
 
 const OUTSIDE: &str = "172.18.0.100";
-/// A Service without an endpoint, and an address of the block that no Service has.
+/// A Service without endpoints. `NOBODYS` is an unassigned address of the service CIDR.
 const EMPTY: &str = "10.96.0.2";
 const NOBODYS: &str = "10.97.0.1";
 const UDP: u8 = 17;
 const ICMPV6: u8 = 58;
 
-/// Frames, and the word that all are to say.
+/// Frames, and the drop reason that they must get.
 struct Case {
     reason: &'static str,
     frames: Vec<Vec<u8>>,
-    /// Whom `why` is asked about: the sender and pod c where a packet says nothing of that, and nobody where no pod is at either end, which
-    /// it refuses.
+    /// The arguments of `why`: from, to, port. The target is pod c if the packet does not name one. `None` if neither end is a pod, which
+    /// `why` refuses.
     asked: Option<[String; 3]>,
 }
 
-/// Who writes frames: what is in front of an IP packet of his.
+/// A sender of hand-made frames.
 struct Sender {
-    /// The MAC addresses of the vswitch's port and his own.
+    /// The MAC addresses of the vswitch's port and of the sender.
     link: [u8; 12],
     name: &'static str,
 }
@@ -56,7 +55,7 @@ impl Sender {
         Case { reason, frames, asked: Some([self.name, "default/c", "80/TCP"].map(str::to_owned)) }
     }
 
-    /// A packet that says whom it is for.
+    /// A packet that names its target.
     fn to(&self, reason: &'static str, packet: &[u8], to: &str, port: &str) -> Case {
         Case { reason, frames: vec![self.ip(packet)], asked: Some([self.name, to, port].map(str::to_owned)) }
     }
@@ -82,7 +81,7 @@ fn v4(src: &str, dst: &str, protocol: u8, payload: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// The same with another fragment word (RFC 791), or hop limit.
+/// The packet with another fragment word (RFC 791) and hop limit.
 fn changed(mut packet: Vec<u8>, fragment: u16, hop_limit: u8) -> Vec<u8> {
     packet[8] = hop_limit;
     let mut header = ipv4::Packet::new_checked(&mut packet).unwrap();
@@ -91,7 +90,7 @@ fn changed(mut packet: Vec<u8>, fragment: u16, hop_limit: u8) -> Vec<u8> {
     packet
 }
 
-/// A datagram in fragments of this size.
+/// A UDP datagram in fragments of this size.
 fn fragments(src: &str, dst: &str, id: u16, len: usize, size: usize) -> Vec<Vec<u8>> {
     let length = u16::try_from(8 + len).unwrap().to_be_bytes();
     let datagram = [&[0x9c, 0x40, 0, 80, length[0], length[1], 0, 0][..], &vec![7; len]].concat();
@@ -122,7 +121,7 @@ fn segment(src: &str, dst: &str, flags: u8) -> Vec<u8> {
     v4(src, dst, 6, &bytes)
 }
 
-/// UDP over IPv6 behind these extension headers, each of eight bytes.
+/// UDP over IPv6 behind these extension headers of eight bytes each.
 fn behind(src: &str, dst: &str, headers: &[u8]) -> Vec<u8> {
     let next = headers.iter().copied().skip(1).chain([UDP]);
     let chain: Vec<u8> = next.flat_map(|next| [next, 0, 0, 0, 1, 2, 0, 0]).collect();
@@ -141,7 +140,7 @@ fn solicitation(src: &str, target: &str, hop_limit: u8) -> Vec<u8> {
     v6(src, "ff02::1:ff00:2", ICMPV6, hop_limit, &[&[135, 0, 0, 0, 0, 0, 0, 0][..], &target].concat())
 }
 
-/// What pod a sends that is no packet as it should be.
+/// Malformed packets from pod a.
 fn malformed(lab: &Lab, a: &Sender) -> Vec<Case> {
     let (own, c) = (&lab.get("a"), &lab.get("c"));
     let (a4, c4, a6, c6) = (&*own.v4, &*c.v4, &*own.v6, &*c.v6);
@@ -184,7 +183,7 @@ fn malformed(lab: &Lab, a: &Sender) -> Vec<Case> {
     ]
 }
 
-/// What pod a sends that goes nowhere.
+/// Well-formed packets from pod a that must be dropped.
 fn unwanted(lab: &Lab, a: &Sender) -> Vec<Case> {
     use ProbeKind::{IcmpEcho, Tcp};
     let v4_of = |pod: &str| lab.get(pod).v4.clone();
@@ -220,11 +219,11 @@ fn unwanted(lab: &Lab, a: &Sender) -> Vec<Case> {
     ]
 }
 
-/// What comes in on the uplink.
+/// Packets that arrive on the uplink.
 fn outside(lab: &Lab, outside: &Sender) -> Vec<Case> {
     let a4 = &*lab.get("a").v4;
     let other = Sender { link: [2, 9, 9, 9, 9, 9, 2, 0, 0, 0, 0, 1], name: OUTSIDE };
-    // Asked as who they say that they are.
+    // `why` is asked about the packet's source address.
     let from = |name| Sender { link: outside.link, name };
     vec![
         from("127.0.0.1").to("martian_source", &udp("127.0.0.1", a4, 80), a4, "80/UDP"),
@@ -234,7 +233,7 @@ fn outside(lab: &Lab, outside: &Sender) -> Vec<Case> {
     ]
 }
 
-/// The reasons that `why` has found in the last seconds.
+/// The drop reasons that `why` finds in the last three seconds.
 fn found(lab: &Lab, [from, to, port]: &[String; 3]) -> BTreeSet<String> {
     let words = ["why", "--from", from, "--to", to, "--port", port, "--at", "now", "--around", "3s", "-o", "json"];
     let (_, text) = lab.ask(&words);
@@ -243,7 +242,7 @@ fn found(lab: &Lab, [from, to, port]: &[String; 3]) -> BTreeSet<String> {
     rows.filter_map(|row| row["reason"].as_str().map(str::to_owned)).collect()
 }
 
-/// Pod a and the machine outside, whose kernels do not answer what comes to them.
+/// Pod a and the machine outside. Their kernels answer no packets.
 fn senders(lab: &Lab) -> (Sender, Sender, [Station; 2]) {
     let (a, machine) = (lab.get("a"), lab.outside.as_ref().unwrap());
     let sender = |name, own: [u8; 6], port: &str| {
@@ -255,7 +254,7 @@ fn senders(lab: &Lab) -> (Sender, Sender, [Station; 2]) {
     (of_a, of_outside, [&a.netns, machine].map(|netns| Station::open_alone(netns, "eth0")))
 }
 
-/// Sends what the cases say, each from its station.
+/// Sends the frames of each case from its station, and checks that every command reports its drop reason.
 fn each_is_found(mut lab: Lab, mut stations: [Station; 2], cases: &[(usize, Case)]) {
     let monitor = Watcher::start(&lab, "monitor", &["monitor", "-o", "json"]);
     let trace = Watcher::start(&lab, "trace", &["trace", "--dropped-only", "-o", "json"]);
@@ -263,14 +262,14 @@ fn each_is_found(mut lab: Lab, mut stations: [Station; 2], cases: &[(usize, Case
         let (last, first) = frames.split_last().unwrap();
         if !first.is_empty() {
             stations[*station].send(first);
-            // What they are answered is on its way.
+            // Waits until the first frames' answers have passed.
             std::thread::sleep(Duration::from_millis(50));
         }
         stations[*station].send(std::slice::from_ref(last));
         if let Some(asked) = asked {
             eventually(&format!("why finds {reason}"), || found(&lab, asked).contains(*reason));
         }
-        // Rows of `why` are the first twenty.
+        // Spaces the cases out: `why` shows only its first twenty rows.
         std::thread::sleep(Duration::from_millis(300));
     }
     let reasons: BTreeSet<&str> = cases.iter().map(|(_, case)| case.reason).collect();
@@ -288,13 +287,13 @@ fn each_is_found(mut lab: Lab, mut stations: [Station; 2], cases: &[(usize, Case
     lab.stop();
 }
 
-/// What takes Services that refuse, masquerading, or a session that is open.
+/// Cases that need Services which refuse, masquerading, or an open session.
 fn configured(lab: &Lab, a: &Sender, outside: &Sender) -> Vec<(usize, Case)> {
     let [a4, c4] = ["a", "c"].map(|pod| lab.get(pod).v4.clone());
     let after = |opening: Vec<u8>, case: Case| Case { frames: [vec![a.ip(&opening)], case.frames].concat(), ..case };
     let from_outside = |reason, to| outside.to(reason, &probe(ProbeKind::Tcp, OUTSIDE, to, 80), to, "80/TCP");
     let mut reset = segment(&a4, &c4, tcp::flags::RST);
-    // Beyond what its receiver has room for.
+    // The sequence number is beyond the receiver's window.
     let header = tcp::Repr {
         source_port: 40_000,
         destination_port: 80,
@@ -310,17 +309,17 @@ fn configured(lab: &Lab, a: &Sender, outside: &Sender) -> Vec<(usize, Case)> {
     vec![
         (1, from_outside("service_source_range", RANGED)),
         (1, from_outside("no_local_endpoint", ELSEWHERE)),
-        // UDP-Lite (RFC 3828): it has ports, which nobody translates.
+        // UDP-Lite (RFC 3828) has ports, but masquerading does not support it.
         (0, a.one("not_masqueraded", &v4(&a4, OUTSIDE, 136, &[0; 16]))),
         (0, after(segment(&a4, &c4, tcp::flags::SYN), reset)),
         (0, after(probe(ProbeKind::Tcp, &a4, SERVED, 81), direct)),
     ]
 }
 
-/// Services of type LoadBalancer: one for few clients, one whose endpoint is on another node.
+/// Services of type LoadBalancer: this one has source ranges, and that of `ELSEWHERE` has its endpoint on another node.
 const RANGED: &str = "192.0.2.1";
 const ELSEWHERE: &str = "192.0.2.2";
-/// The cluster address of one with pod c behind it.
+/// The cluster IP of a Service with pod c as its endpoint.
 const SERVED: &str = "10.96.0.3";
 
 fn service(name: &str, spec: &str, status: &str, (endpoint, node): (&str, &str)) -> String {

@@ -1,11 +1,11 @@
-//! The story that the design begins with: a redis server, two backends that may use it and a frontend that may not.
-//! Real redis-server and redis-cli, over IPv4 and IPv6.
+//! The basic example with real redis-server and redis-cli over IPv4 and IPv6: policy allows two backends to use a redis server, and denies
+//! a frontend.
 
 use crate::lab::netns::Running;
 use crate::lab::{Lab, policy};
 use crate::require;
 
-/// The two families, by a pod's address.
+/// The address families, by which [`pong`] chooses the server's address.
 const FAMILIES: [&str; 2] = ["IPv4", "IPv6"];
 
 fn story() -> (Lab, Running) {
@@ -19,7 +19,7 @@ fn story() -> (Lab, Running) {
     (lab, server)
 }
 
-/// Whether a pod gets its PONG from the database.
+/// Whether a pod receives PONG from the database.
 fn pong(lab: &Lab, pod: &str, family: &str) -> bool {
     let db = lab.get("db");
     let address = if family == "IPv4" { &db.v4 } else { &db.v6 };

@@ -1,4 +1,4 @@
-//! `denied: refuse`, with the programs that people use: a denied connection fails at once, and nobody outside is told.
+//! `denied: refuse` with common programs: a denied connection fails at once, and machines outside get no answer.
 
 use crate::require;
 use std::time::{Duration, Instant};
@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use crate::lab::netns::Netns;
 use crate::lab::{Dump, Lab, policy};
 
-/// Longer than an answer at once takes on a busy machine, and less than curl waits here.
+/// The time limit for a refusal: longer than it takes on a busy machine, and shorter than curl's timeout.
 const AT_ONCE: Duration = Duration::from_secs(2);
 
-/// What a program answered, and how long it took.
+/// A program's exit code, output and duration.
 struct Tried {
     code: Option<i32>,
     said: String,
@@ -23,7 +23,7 @@ fn tried(netns: &Netns, line: &str) -> Tried {
     Tried { code: output.status.code(), said, took: started.elapsed() }
 }
 
-/// curl's connection is refused at once.
+/// Checks that curl's connection is refused at once.
 fn curl_is_refused(netns: &Netns, words: &str) {
     let Tried { code, said, took } = tried(netns, &format!("curl -g -v --connect-timeout 5 {words}"));
     assert_eq!(code, Some(7), "{words}: {said}");
@@ -31,13 +31,13 @@ fn curl_is_refused(netns: &Netns, words: &str) {
     assert!(took < AT_ONCE, "{words}: {took:?}");
 }
 
-/// curl hears nothing.
+/// Checks that curl gets no answer.
 fn curl_times_out(netns: &Netns, words: &str) {
     let Tried { code, said, .. } = tried(netns, &format!("curl -g -s -S --connect-timeout 2 {words}"));
     assert_eq!(code, Some(28), "{words}: {said}");
 }
 
-/// Client and server, host and uplink. The server lets nobody in but `app: friend`; the client may go to the server only.
+/// A lab with client, server, host port and uplink. The server accepts only `app: friend`; the client may connect only to the server.
 fn node() -> (Lab, String) {
     let mut lab = Lab::new();
     lab.pod("client", "{app: client}");
@@ -66,7 +66,7 @@ fn what_is_denied_to_a_pod_or_to_the_node_is_refused_at_once_and_strangers_hear_
     let (v4, v6) = (lab.get("server").v4.clone(), lab.get("server").v6.clone());
     let dump = Dump::start_in(&lab, outside, "tcp or udp or icmp or (icmp6 and ip6[40] < 128)");
 
-    // The server's ingress policy denies, to a pod.
+    // The server's ingress policy denies, and the sender is a pod.
     curl_is_refused(client, &format!("http://{v4}/"));
     curl_is_refused(client, &format!("http://[{v6}]/"));
     let nc = tried(client, &format!("nc -n -v -z -w 5 {v4} 81"));
@@ -81,15 +81,15 @@ fn what_is_denied_to_a_pod_or_to_the_node_is_refused_at_once_and_strangers_hear_
     let ping = tried(client, &format!("ping -6 -n -c 1 -W 5 {v6}"));
     assert!(ping.said.contains("prohibited") && ping.took < AT_ONCE, "{}", ping.said);
 
-    // The client's own egress policy denies.
+    // The client's egress policy denies.
     curl_is_refused(client, "http://172.18.0.100/");
     curl_is_refused(client, "http://[fd00:18::100]/");
 
-    // To somebody behind the node, whose address is on none of its interfaces: from its own addresses everything is allowed.
+    // The sender is behind the node: its address is on none of the node's interfaces, whose addresses are always allowed.
     lab.node.ip("route add local 172.17.0.1/32 dev lo");
     curl_is_refused(&lab.node, &format!("--interface 172.17.0.1 http://{v4}/"));
 
-    // A stranger hears nothing of it: the packets that arrive outside are its own alone.
+    // Senders outside get no answer: the capture there contains only their own packets.
     curl_times_out(outside, &format!("http://{v4}/"));
     curl_times_out(outside, &format!("http://[{v6}]/"));
     let seen = dump.seen("");

@@ -1,4 +1,4 @@
-//! The verdicts of the live path are those of a replay of what it received.
+//! A replay of the packets that a live vswitch received gives the same verdicts.
 
 use crate::require;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::process::Command;
 use crate::lab::{Lab, policy};
 use serde_json::Value;
 
-/// The first words of each packet's comment, `forward` or `drop REASON`, from a pcapng's enhanced packet blocks.
+/// The first words of each packet's comment, `forward` or `drop REASON`, in the enhanced packet blocks of a pcapng file.
 fn live_verdicts(path: &Path) -> Vec<String> {
     let bytes = std::fs::read(path).unwrap();
     let number = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize;
@@ -16,7 +16,7 @@ fn live_verdicts(path: &Path) -> Vec<String> {
     while at < bytes.len() {
         let (kind, len) = (number(at), number(at + 4));
         if kind == 6 {
-            // Options come after the packet, padded to four bytes.
+            // Options follow the packet, padded to four bytes.
             let mut option = at + 28 + number(at + 20).next_multiple_of(4);
             while short(option) != 1 {
                 option += 4 + short(option + 2).next_multiple_of(4);
@@ -30,7 +30,7 @@ fn live_verdicts(path: &Path) -> Vec<String> {
     verdicts
 }
 
-/// What `bulkhead replay` says of the same packets.
+/// The verdicts of `bulkhead replay` on the same packets.
 fn replayed_verdicts(lab: &Lab, capture: &Path) -> Vec<String> {
     let state = lab.path("state.yaml");
     let output = Command::new(env!("CARGO_BIN_EXE_bulkhead"))

@@ -1,5 +1,5 @@
-//! The packets of `service_cases.json` through a live vswitch: every one whose client is a pod of the node, somebody outside, or the node where its
-//! packets leave its kernel.
+//! The packets of `service_cases.json` through a live vswitch: all whose client is a pod of the node, is outside, or is the node itself and
+//! sends through its host port.
 //!
 //! ```text
 //!   case: cluster, client, destination --> the lab's addresses --> state of the running vswitch
@@ -7,7 +7,7 @@
 //!                                                                  an answer of each backend                 --> from the VIP?
 //! ```
 //!
-//! The kernels of pods, node and outside stay silent, so that there is nothing but what was sent. One vswitch goes from cluster to cluster.
+//! The kernels of pods, node and outside send no packets of their own. One vswitch takes the state of each cluster in turn.
 
 use crate::require;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,23 +22,23 @@ use bulkhead_dataplane::probe::{Probe, ProbeKind};
 use bulkhead_dataplane::wire::ethernet::ethertype;
 use serde_json::Value;
 
-/// The last parts of the addresses that pods of the node have in the cases.
+/// The last parts of the addresses of the node's pods in the cases.
 const PODS: [usize; 12] = [2, 3, 4, 10, 11, 12, 13, 14, 31, 32, 33, 34];
 
-/// After the pods.
+/// Parties are numbered: first the pods, then the outside machine, then the host.
 const OUTSIDE: usize = PODS.len();
 const HOST: usize = OUTSIDE + 1;
 
-/// Enough that each of a handful of backends is chosen.
+/// Connections per case: enough to reach each of a handful of backends.
 const TRIES: u16 = 64;
 
-/// The ports of the first case; each has [`TRIES`] of its own, so that no session is one of another case's.
+/// The first source port. Each case has [`TRIES`] ports of its own, so that cases share no sessions.
 const FIRST_PORT: u16 = 20_000;
 
-/// Of markers, which are the host's own and always arrive.
+/// The destination port of markers, which the node sends or receives and which therefore always arrive.
 const MARKER_PORT: u16 = 9;
 
-/// The addresses of the cases, and those of the lab.
+/// Address prefixes of the cases, and the lab's prefixes that replace them.
 const ADDRESSES: [(&str, &str); 7] = [
     ("192.0.2.", "172.18.0."),
     ("203.0.113.", "172.18.113."),
@@ -57,10 +57,10 @@ fn translated(value: &Value) -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
-/// Addresses of load balancers that the node has bound and speaks from.
+/// Load balancer addresses that the node has on an interface and sends from.
 const BOUND: [&str; 2] = ["198.51.100.1", "198.51.100.2"];
 
-/// Nodes, clients and a server outside.
+/// Addresses of other nodes, clients and a server, all outside.
 const OTHERS: [&str; 8] = [
     "172.18.0.12",
     "172.18.0.13",
@@ -72,17 +72,17 @@ const OTHERS: [&str; 8] = [
     "fd00:18::ffff:2",
 ];
 
-/// What a packet on a wire has, as far as the test looks at it.
+/// The fields of a packet that the test compares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Seen {
     protocol: u8,
     from: SocketAddr,
     to: SocketAddr,
-    /// The flags of a TCP segment.
+    /// The flags of a TCP segment. 0 for other protocols.
     flags: u8,
 }
 
-/// None for what is no IP packet.
+/// Parses a frame. `None` if it is not an IP packet.
 fn seen(frame: &[u8]) -> Option<Seen> {
     let (packet, ethertype) = (frame.get(14..)?, u16::from_be_bytes([frame[12], frame[13]]));
     let (protocol, src, dst, rest): (u8, IpAddr, IpAddr, &[u8]) = match ethertype {
@@ -104,11 +104,11 @@ fn seen(frame: &[u8]) -> Option<Seen> {
 struct Party {
     station: Station,
     mac: [u8; 6],
-    /// The MAC address at the other end of its wire.
+    /// The MAC address of the party's gateway.
     gateway: [u8; 6],
 }
 
-/// A vswitch that runs, and everybody around it.
+/// A running vswitch with all parties that send packets.
 struct Parties {
     lab: Lab,
     all: Vec<Party>,
@@ -132,7 +132,7 @@ impl Parties {
             lab.node.ip(&format!("addr add {address}/32 dev host0"));
         }
         lab.start("");
-        // Everybody's MAC address is known to the vswitch before it matters.
+        // With this the vswitch learns all MAC addresses before the test starts.
         for pod in &lab.pods {
             for own in [lab.node_v4(), lab.node_v6()] {
                 assert!(lab.pings(&pod.name, &own), "{} reaches {own}: {}", pod.name, lab.log());
@@ -154,7 +154,7 @@ impl Parties {
         Self { lab, all, markers: 0 }
     }
 
-    /// Which station has an address: a pod of the node, the node, or what is outside.
+    /// The index of the party with an address. Unknown addresses belong to the outside machine.
     fn place(address: IpAddr) -> usize {
         if [Ipv4Addr::new(172, 18, 0, 11).into(), IpAddr::V6("fd00:18::11".parse().unwrap())].contains(&address) {
             return HOST;
@@ -175,11 +175,12 @@ impl Parties {
         [&gateway[..], &mac, &ethertype.to_be_bytes(), packet].concat()
     }
 
-    /// Sends packets of one party and waits until they are judged. Returns what has arrived, with where.
+    /// Sends packets of one party and waits until the vswitch has judged them. Returns the packets that arrived, each with the receiving
+    /// party.
     fn send(&mut self, from: usize, packets: &[Vec<u8>]) -> Vec<(usize, Seen)> {
         let frames: Vec<_> = packets.iter().map(|packet| self.frame(from, packet)).collect();
         self.all[from].station.send(&frames);
-        // What comes last on the wire, and always arrives: the node may send and receive everything.
+        // The last packet of the batch. It always arrives, because the node itself is always allowed.
         self.markers += 1;
         let (marker, node, pod) = (self.markers, self.lab.node_v4(), &self.lab.pods[0].v4);
         let (src, dst, place) = match from {
@@ -197,7 +198,7 @@ impl Parties {
             assert!(Instant::now() < deadline, "the marker has not arrived: {}", self.lab.log());
             self.receive(&mut arrived);
         }
-        // Ports are flushed one after the other.
+        // The vswitch transmits on its ports one after the other.
         std::thread::sleep(Duration::from_millis(2));
         self.receive(&mut arrived);
         arrived.retain(|one| !is_marker(one));
@@ -212,7 +213,7 @@ impl Parties {
         }
     }
 
-    /// Has the vswitch know the objects of a case, those of its own node and pods excepted, which it has.
+    /// Applies the objects of a case to the vswitch, except its own node and pods, which the lab writes.
     fn become_cluster(&mut self, objects: &Value) {
         let name = |object: &Value| object["metadata"]["name"].as_str().unwrap().to_owned();
         let mut text = String::new();
@@ -237,7 +238,7 @@ impl Parties {
     }
 }
 
-/// Not what the kernels say to each other about neighbours and groups.
+/// False for packets about neighbours and multicast groups, which kernels send.
 fn is_told(seen: &Seen) -> bool {
     let is_group = match seen.to.ip() {
         IpAddr::V4(address) => address.is_multicast() || address.is_broadcast(),
@@ -248,11 +249,11 @@ fn is_told(seen: &Seen) -> bool {
     !is_group && !is_link_local && !is_neighbours
 }
 
-/// A case in the lab's words.
+/// A case with the lab's addresses.
 struct Case<'a> {
     value: &'a Value,
     client: IpAddr,
-    /// Where the client is.
+    /// The index of the client's party.
     place: usize,
     to: SocketAddr,
     kind: ProbeKind,
@@ -280,7 +281,7 @@ impl<'a> Case<'a> {
         list.into_iter().flatten().map(|text| text.as_str().unwrap().parse().unwrap()).collect()
     }
 
-    /// Sends the case's packets and says what is wrong.
+    /// Sends the case's packets. Returns the expected action, or an error that describes the difference.
     fn check(&self, parties: &mut Parties) -> Result<&'a str, String> {
         let action = self.value["expect"]["action"].as_str().unwrap();
         let tries = if action == "dnat" { TRIES } else { 4 };
@@ -297,7 +298,7 @@ impl<'a> Case<'a> {
             "dnat" => self.check_backends(parties, &arrived)?,
             "reject" => self.check_refusal(&arrived)?,
             "drop" if !arrived.is_empty() => return Err(format!("something arrives: {arrived:?}")),
-            // Nobody has some of these addresses. Where something arrives, it is what was sent.
+            // Some of these addresses are unassigned. A packet that arrives must be unchanged.
             "pass" if arrived.iter().any(|(_, seen)| seen.from.ip() != self.client || seen.to != self.to) => {
                 return Err(format!("not what was sent: {arrived:?}"));
             }
@@ -325,7 +326,7 @@ impl<'a> Case<'a> {
         self.check_answers(parties, arrived)
     }
 
-    /// One answer of each backend reaches the client in the name of the address that he has used.
+    /// Checks that an answer of each backend reaches the client from the address that the client used.
     fn check_answers(&self, parties: &mut Parties, arrived: &[(usize, Seen)]) -> Result<(), String> {
         let first: BTreeMap<SocketAddr, (usize, Seen)> = arrived.iter().rev().map(|&one| (one.1.to, one)).collect();
         for (at, seen) in first.into_values() {
@@ -344,7 +345,7 @@ impl<'a> Case<'a> {
         Ok(())
     }
 
-    /// A reset, or ICMP, in the name of the virtual address.
+    /// Checks that the client gets a TCP reset or an ICMP error from the virtual address.
     fn check_refusal(&self, arrived: &[(usize, Seen)]) -> Result<(), String> {
         const RESET: u8 = 4;
         if self.value["expect"]["also_ok"] == serde_json::json!(["drop"]) && arrived.is_empty() {
@@ -375,7 +376,7 @@ fn every_packet_of_a_pod_or_from_outside_is_given_to_the_right_backends_and_answ
     let text = std::fs::read_to_string(folder.join("service_cases.json")).unwrap();
     let known = translated(&serde_json::from_str(&text).unwrap());
     let is_for_us = |case: &&Value| {
-        // What the node itself sends to its own address does not leave its kernel.
+        // Packets from the node to its own address do not leave its kernel.
         let is_within_node =
             case["client"]["kind"] == "node" && case["dst"]["ip"].as_str().unwrap().starts_with("172.18.0.");
         case["node"] == "node-1" && !is_within_node && case.get("settings").is_none_or(Value::is_null)

@@ -1,4 +1,4 @@
-//! More clients from outside than one backend of another node can tell apart: their source is the node's, and its ports run out.
+//! More outside clients than the node has source ports for one backend on another node.
 
 use crate::require;
 use std::net::Ipv4Addr;
@@ -9,19 +9,19 @@ use crate::lab::station::{Station, mac_of};
 use bulkhead_dataplane::probe::{Probe, ProbeKind};
 use serde_json::Value;
 
-/// The source ports that there are for one backend, from 1024 on.
+/// The number of source ports for one backend: all from 1024 on.
 const PORTS: u64 = 64_512;
 
-/// Twice as many as there are ports is more than enough.
+/// The maximum number of clients: about twice the ports.
 const MOST_CLIENTS: u32 = 130_000;
 
-/// So many are sent between two looks at what has become of them.
+/// Packets between two reads of the counters.
 const ROUND: u32 = 8_192;
 
-/// Frames that are sent at once: no ring on their way is smaller.
+/// Frames per burst. Every ring on the path holds more.
 const CHUNK: u32 = 256;
 
-/// A Service of one endpoint on another node, and one whose endpoint is a pod of this node.
+/// A Service with one endpoint on another node, and one whose endpoint is a pod of this node.
 const STATE: &str = "---
 {apiVersion: v1, kind: Node, metadata: {name: node-2}, spec: {podCIDRs: [10.244.2.0/24]},
  status: {addresses: [{type: InternalIP, address: 172.18.0.12}]}}
@@ -49,12 +49,12 @@ fn count(summary: &Value, pointer: &str) -> u64 {
 fn when_source_ports_run_out_the_rest_is_dropped_with_its_reason_and_others_are_served() {
     require!("python3", "nc", "socat", "ss");
     let mut lab = Lab::new();
-    // Room for all of them on one port of the vswitch: not sessions are to run out.
+    // The table of sessions must be larger than the number of source ports.
     lab.more_config = "services: {service_cidrs: [10.96.0.0/12]}\nsessions: {capacity: 1048576}\n".to_owned();
     lab.pod("server", "{}");
     let outside = lab.outside();
     outside.ip("addr add 172.18.0.12/16 dev eth0");
-    // What arrives for the backend is nobody's there, and is not answered.
+    // The outside machine drops packets for the backend without an answer.
     outside.shell("sysctl -q -w net.ipv4.ip_forward=0 net.ipv4.icmp_ratelimit=0");
     lab.start(STATE);
     let mut listen = lab.get("server").netns.command("socat", &["TCP4-LISTEN:8080,fork,reuseaddr", "PIPE"]);
@@ -67,14 +67,14 @@ fn when_source_ports_run_out_the_rest_is_dropped_with_its_reason_and_others_are_
     let (mac, gateway) = (mac_of(outside, "eth0"), mac_of(&lab.node, "ul0"));
     let mut station = Station::open(outside, "eth0");
     let frame = |client: u32| {
-        // Addresses with 1,000 ports each, the same ones, so that most have to change.
+        // All addresses use the same 1,000 ports, so most connections need another source port.
         let src = Ipv4Addr::from(u32::from(Ipv4Addr::new(198, 51, 100, 1)) + client / 1_000).into();
         let sport = u16::try_from(2_000 + client % 1_000).unwrap();
         let probe =
             Probe { src, dst: Ipv4Addr::new(172, 18, 0, 11).into(), kind: ProbeKind::Udp, sport, dport: 30_053 };
         [&gateway[..], &mac, &[8, 0], &probe.request().unwrap()].concat()
     };
-    // A busy machine loses some of them before they come to the vswitch.
+    // On a busy machine some packets are lost before they reach the vswitch.
     let (mut sent, mut exhausted, mut summary) = (0, 0, Value::Null);
     while exhausted < 1_000 {
         assert!(sent < MOST_CLIENTS, "{} {}", summary["sessions"], summary["dropped"]);
@@ -89,7 +89,7 @@ fn when_source_ports_run_out_the_rest_is_dropped_with_its_reason_and_others_are_
     }
     let in_use = count(&summary, "/sessions/in_use");
     println!("{sent} clients: {in_use} sessions, {exhausted} packets without a port");
-    // Besides there is the connection to the other Service.
+    // The connection to the other Service counts too.
     assert!((60_000..=PORTS + 100).contains(&in_use), "nearly every port is used: {in_use}");
     let outside = lab.outside.as_ref().unwrap();
     assert!(outside.output("nc -n -z -w 2 172.18.0.11 30080").status.success(), "others are served: {}", lab.log());

@@ -1,4 +1,4 @@
-//! What load balancers are told of a node over HTTP, by a vswitch that runs: the ports of Services, and the proxy's own.
+//! Health checks of load balancers: the HTTP answers of a running vswitch at Services' health check ports and at kube-proxy's port.
 
 use crate::require;
 use std::io::{Read, Write};
@@ -11,12 +11,12 @@ use crate::lab::netns::{Netns, eventually};
 use bulkhead_dataplane::io::in_namespace;
 use serde_json::{Value, json};
 
-/// kube-proxy's port.
+/// The port of kube-proxy's health check.
 const PROXY: u16 = 10_256;
 const PORT: u16 = 32_100;
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A balancer's Service whose node ports keep the client's address, with the pod `web` behind it.
+/// A Service of type LoadBalancer with externalTrafficPolicy Local, and its endpoint, the pod `web`.
 fn service(lab: &Lab, conditions: &str) -> String {
     let pod = lab.get("web");
     format!(
@@ -30,7 +30,7 @@ fn service(lab: &Lab, conditions: &str) -> String {
     )
 }
 
-/// A node with a pod, an uplink to a balancer, and the port to the node itself.
+/// A lab with a pod, an uplink to the load balancer, and a host port.
 fn lab() -> Lab {
     let mut lab = Lab::new();
     lab.pod("web", "{app: web}");
@@ -45,10 +45,10 @@ fn within<T: Send>(netns: &Netns, act: impl FnOnce() -> T + Send) -> T {
     in_namespace(&Path::new("/run/netns").join(netns.name()), act).unwrap()
 }
 
-/// An answer: its status, its head in lower case, and its body.
+/// An HTTP answer: status, head in lower case, body.
 type Answer = (u16, String, String);
 
-/// Asks as a balancer does, none when nobody answers.
+/// Sends an HTTP request as a load balancer does. `None` if there is no answer.
 fn ask(from: &Netns, address: &str, port: u16, request: &str) -> Option<Answer> {
     let address = SocketAddr::new(address.parse::<IpAddr>().unwrap(), port);
     let text = within(from, || -> std::io::Result<String> {
@@ -65,7 +65,7 @@ fn ask(from: &Netns, address: &str, port: u16, request: &str) -> Option<Answer> 
     Some((status, head.to_lowercase(), body.to_owned()))
 }
 
-/// The status at the node's own address, none when nobody answers.
+/// The HTTP status at 127.0.0.1. `None` if there is no answer.
 fn status(lab: &Lab, port: u16, path: &str) -> Option<u16> {
     ask(&lab.node, "127.0.0.1", port, &format!("GET {path}")).map(|(status, _, _)| status)
 }
@@ -75,7 +75,7 @@ fn becomes(lab: &Lab, port: u16, path: &str, expected: Option<u16>) {
     eventually(&format!("port {port}{path} answers {expected:?}"), || status(lab, port, path) == expected);
 }
 
-/// Writes the state again with this Node's `metadata` or `spec`.
+/// Replaces a text in the state file atomically.
 fn change_node(lab: &Lab, from: &str, to: &str) {
     let state = std::fs::read_to_string(lab.path("state.yaml")).unwrap();
     assert!(state.contains(from), "{state}");
@@ -91,7 +91,7 @@ fn a_balancer_outside_follows_the_endpoints_of_the_node_and_the_port_goes_with_i
     becomes(&lab, PORT, "/", Some(200));
     let outside = lab.outside.as_ref().unwrap();
     for address in [lab.node_v4(), lab.node_v6()] {
-        // Whatever method and path a balancer uses.
+        // Load balancers may use any method and path.
         for request in ["GET /", "OPTIONS /healthz", "GET /any?thing"] {
             let (status, head, body) = ask(outside, &address, PORT, request).unwrap_or_else(|| panic!("{}", lab.log()));
             let body: Value = serde_json::from_str(&body).unwrap();
@@ -103,7 +103,7 @@ fn a_balancer_outside_follows_the_endpoints_of_the_node_and_the_port_goes_with_i
             }
         }
     }
-    // It ends and still serves: balancers go.
+    // A terminating endpoint still serves, but load balancers must choose another node.
     lab.apply(&service(&lab, "ready: false, serving: true, terminating: true"));
     becomes(&lab, PORT, "/", Some(503));
     let (_, head, body) = ask(&lab.node, "::1", PORT, "GET /").unwrap();
@@ -190,7 +190,7 @@ fn a_port_that_is_taken_is_told_and_served_as_soon_as_it_is_free() {
             && told.contains("warning: the vswitch cannot answer health checks of load balancers at port 32100 of ::"),
         "{told}"
     );
-    // Changes of other Services do not have it tried more often, nor told.
+    // Changes of other Services cause no further attempts or log lines.
     for _ in 0..3 {
         lab.apply(&service(&lab, "ready: false"));
         lab.apply(&service(&lab, "ready: true"));
@@ -220,7 +220,7 @@ fn clients_that_say_nothing_keep_no_balancer_from_its_answer() {
     let began = Instant::now();
     for stream in &mut silent {
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-        // An end, in whatever way.
+        // The connection ends by a close or a reset.
         let mut byte = [0];
         assert!(!matches!(stream.read(&mut byte), Err(error) if error.kind() == std::io::ErrorKind::WouldBlock));
     }

@@ -1,4 +1,4 @@
-//! The node's own processes as clients of Services, on a node whose network card stays the kernel's: no kube-proxy, no uplink port.
+//! The node's own processes as clients of Services. The node's card stays with its kernel, without kube-proxy and without an uplink port.
 //!
 //! ```text
 //!   [ pod client ]--[ vswitch  bh-host ]~~[ bh-node   node's kernel   card ]--[ another node, with a pod's address ]
@@ -15,19 +15,19 @@ use crate::lab::netns::{Netns, eventually};
 use crate::lab::{Lab, policy, veth};
 use bulkhead_dataplane::io::in_namespace;
 
-/// The node's own addresses, of its card.
+/// The addresses of the node's card.
 const NODE: [&str; 2] = ["172.18.0.11", "fd00:18::11"];
-/// What translated connections have as their source where theirs has to change: the first addresses of the node's podCIDRs.
+/// The source of translated connections whose source must change: the first addresses of the node's podCIDRs.
 const SOURCE: [&str; 2] = ["10.244.1.1", "fd00:244:1::1"];
-/// A pod of the other node.
+/// The addresses of a pod on the other node.
 const FAR: [&str; 2] = ["10.244.2.2", "fd00:244:2::2"];
-/// The API server's Service, whose endpoint is on the node's own network.
+/// The API server's Service, whose endpoint is on the node's own network. `LOCAL` has an endpoint on this node, `REMOTE` one on the other.
 const API: [&str; 2] = ["10.96.0.1", "fd96::1"];
 const LOCAL: [&str; 2] = ["10.96.0.20", "fd96::20"];
 const REMOTE: [&str; 2] = ["10.96.0.30", "fd96::30"];
-/// Where servers listen, and the port of their Services.
+/// The servers' port, and the port of their Services.
 const PORTS: [u16; 2] = [8080, 80];
-/// The port of a server that sends back what it gets, and of its Services.
+/// The echo servers' port, and the port of their Services.
 const ECHO: [u16; 2] = [7000, 7];
 
 const BLOCKS: &str = "services: {service_cidrs: [10.96.0.0/12, 'fd96::/64']}\n";
@@ -40,7 +40,7 @@ fn socket(address: &str, port: u16) -> SocketAddr {
     SocketAddr::new(address.parse().unwrap(), port)
 }
 
-/// A node with a client and a server, a card, and another machine at it that has a pod's address.
+/// A node with a client, a server and a card, and behind the card a machine with a pod's address.
 fn node() -> (Lasting, Netns) {
     let mut lab = Lab::new();
     for name in ["client", "web"] {
@@ -62,7 +62,7 @@ fn node() -> (Lasting, Netns) {
     }
     node.sysctl("net.ipv4.ip_forward", "1");
     node.sysctl("net.ipv6.conf.all.forwarding", "1");
-    // As strict as it gets: a packet comes in where its answer would go out, or not at all.
+    // Strict reverse path filtering: the kernel drops a packet unless its answer would leave by the same interface.
     node.sysctl("net.ipv4.conf.all.rp_filter", "1");
     lab.more_state = "---\napiVersion: v1\nkind: Node\nmetadata: {name: node-2}\n\
         spec: {podCIDRs: [10.244.2.0/24, 'fd00:244:2::/64']}\n\
@@ -73,7 +73,7 @@ fn node() -> (Lasting, Netns) {
     (Lasting::of(lab), other)
 }
 
-/// A Service of both families, protocols and ports, with one endpoint.
+/// A dual-stack Service with two ports over TCP and UDP, and one endpoint.
 fn service(name: &str, addresses: [&str; 2], endpoint: [&str; 2], node: &str) -> String {
     let [v4, v6] = addresses;
     let (mut ports, mut targets) = (Vec::new(), Vec::new());
@@ -111,7 +111,7 @@ fn services(lab: &Lab) -> String {
     all.concat()
 }
 
-/// Servers of both protocols that tell each client which address they see, and one that echoes, in every place where an endpoint is.
+/// At each endpoint, starts servers over TCP and UDP that send the client's address, and an echo server.
 fn serve(lab: &Lab, other: &Netns) {
     let web = lab.get("web");
     for (netns, addresses) in [(&web.netns, [&*web.v4, &*web.v6]), (&lab.node, NODE), (other, FAR)] {
@@ -151,20 +151,20 @@ fn connect(netns: &Netns, to: SocketAddr) -> std::io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Whom a server sees over TCP, none when nobody answers.
+/// The client address that the server sees over TCP. `None` if it does not answer.
 fn seen_by_tcp(netns: &Netns, address: &str) -> Option<IpAddr> {
     let mut text = String::new();
     connect(netns, socket(address, PORTS[1])).ok()?.read_to_string(&mut text).ok()?;
     text.parse().ok()
 }
 
-/// The same over UDP.
+/// The client address that the server sees over UDP. `None` if it does not answer.
 fn seen_by_udp(netns: &Netns, address: &str) -> Option<IpAddr> {
     let to = socket(address, PORTS[1]);
     let any = if to.is_ipv4() { "0.0.0.0" } else { "::" };
     let client = within(netns, || UdpSocket::bind(socket(any, 0))).unwrap();
     client.set_read_timeout(Some(PATIENCE)).unwrap();
-    // Answers in another name than the Service's are not taken.
+    // A connected socket accepts answers only from the Service's address.
     client.connect(to).ok()?;
     client.send(b"who am I").ok()?;
     let mut bytes = [0; 64];
@@ -179,7 +179,7 @@ fn assert_seen(lab: &Lab, netns: &Netns, address: &str, source: &str) {
     assert_eq!(seen_by_udp(netns, address), expected, "UDP to {address}\n{}", lab.log());
 }
 
-/// Routes of ours over the host port, of both families.
+/// The vswitch's routes by the host port, in both families.
 fn routes(lab: &Lab) -> String {
     ["-4", "-6"].map(|family| lab.node.ip(&format!("{family} route show proto 98"))).concat()
 }
@@ -197,7 +197,7 @@ fn processes_of_the_node_reach_services_with_endpoints_here_there_and_on_the_nod
     let client = lab.get("client");
     for family in [0, 1] {
         assert_seen(lab, &lab.node, LOCAL[family], NODE[family]);
-        // A packet with the node's own address that comes back to the node would be none for its kernel.
+        // The kernel would drop a packet that returns to the node with the node's own source address.
         assert_seen(lab, &lab.node, REMOTE[family], SOURCE[family]);
         assert_seen(lab, &lab.node, API[family], SOURCE[family]);
         let own = [&client.v4, &client.v6][family];
@@ -205,7 +205,7 @@ fn processes_of_the_node_reach_services_with_endpoints_here_there_and_on_the_nod
             assert_seen(lab, &client.netns, address[family], own);
         }
     }
-    // Established connections go on, and in the kernel where they do not leave by the port that they came in on.
+    // Established connections continue. The kernel forwards them unless they leave by the port where they arrived.
     let forwarded = |lab: &mut Lab| lab.summary()["flow_cache"]["forwarded"].as_u64().unwrap();
     for (is_pod, addresses) in
         [(true, LOCAL), (true, REMOTE), (true, API), (false, LOCAL), (false, REMOTE), (false, API)]
@@ -240,14 +240,14 @@ fn policy_lets_the_node_reach_its_own_pods_through_a_service_and_holds_for_every
     for family in [0, 1] {
         assert_seen(lab, &lab.node, LOCAL[family], NODE[family]);
         assert_eq!(seen_by_tcp(client, LOCAL[family]), None);
-        // Its own node, behind the address of a Service, is no business of NetworkPolicies.
+        // NetworkPolicy does not apply to a pod's own node, which is the endpoint here.
         assert_eq!(seen_by_tcp(client, API[family]).map(|seen| seen.to_string()).as_deref(), {
             let client = lab.get("client");
             Some(if family == 0 { &*client.v4 } else { &*client.v6 })
         });
         assert_eq!(seen_by_tcp(client, REMOTE[family]), None, "no rule knows a virtual address");
     }
-    // With the address that this node's clients have elsewhere nobody gets in.
+    // A packet from another machine with the node's own translated source address must be dropped.
     other.ip(&format!("addr add {}/32 dev lo", SOURCE[0]));
     lab.node.sysctl("net.ipv4.conf.all.rp_filter", "0");
     lab.node.sysctl("net.ipv4.conf.card.rp_filter", "0");
@@ -269,7 +269,7 @@ fn routes_to_services_follow_the_state_and_the_settings_and_leave_those_of_other
     let all = services(lab);
     lab.start(&all);
     serve(lab, &other);
-    // Without a block each cluster address has a route of its own, but for the one where somebody else has one.
+    // Without service CIDRs, each cluster IP gets its own route, unless another route to it exists.
     let told = routes(lab);
     for [v4, v6] in [API, LOCAL] {
         assert!(told.contains(&format!("{v4} via 169.254.1.1 dev bh-node src {}", NODE[0])), "{told}");
@@ -278,7 +278,7 @@ fn routes_to_services_follow_the_state_and_the_settings_and_leave_those_of_other
     assert!(!told.contains("10.96.0.30") && told.contains("fd96::30"), "{told}");
     assert!(lab.log().contains("10.96.0.30/32 over bh-node: the kernel has another route to it"), "{}", lab.log());
     assert_seen(lab, &lab.node, LOCAL[0], NODE[0]);
-    // What is refused is tried again. A Service that goes takes its route along, and one that comes has one.
+    // The vswitch retries a refused route. Routes are removed and added with their Services.
     lab.node.ip("route del 10.96.0.30/32");
     eventually("what was in the way is gone", || routes(lab).contains("10.96.0.30"));
     let web = lab.get("web");
@@ -291,7 +291,7 @@ fn routes_to_services_follow_the_state_and_the_settings_and_leave_those_of_other
     });
     assert_seen(lab, &lab.node, "10.96.0.21", NODE[0]);
     lab.stop();
-    // With blocks it is one route for each.
+    // With service CIDRs, there is one route per CIDR.
     lab.more_config.push_str(BLOCKS);
     lab.start(&all);
     eventually("there are routes to the blocks", || routes(lab).contains("10.96.0.0/12 via"));
@@ -340,7 +340,7 @@ fn a_kube_proxy_beside_us_is_seen_by_what_it_has_in_the_kernel_and_told() {
     lab.node.shell("nft delete table ip6 nat; nft add table ip kube-proxy");
     let text = check(lab);
     assert!(text.contains("(the nftables table kube-proxy)") && text.contains("kube-proxy --cleanup"), "{text}");
-    // A process of that name in this network, and in another one.
+    // A process named kube-proxy in another network namespace does not count; one in the node's namespace does.
     let program = lab.path("kube-proxy");
     std::fs::copy("/bin/sleep", &program).unwrap();
     let elsewhere = lab.get("web").netns.spawn(&format!("{} 60", program.display()));
@@ -354,7 +354,7 @@ fn a_kube_proxy_beside_us_is_seen_by_what_it_has_in_the_kernel_and_told() {
     drop((elsewhere, here));
     lab.node.shell("nft delete table ip kube-proxy");
     assert!(check(lab).contains("Services are off, and no kube-proxy is seen on this node"));
-    // A start says the same.
+    // The log at the start has the same warning.
     lab.node.shell("nft add table ip kube-proxy");
     lab.start("");
     assert!(lab.log().contains("warning: Services are off; rules of kube-proxy"), "{}", lab.log());

@@ -1,4 +1,4 @@
-//! Services in a node's vswitch, with real programs: who is reached behind an address, whom a server sees, what ends and what goes on.
+//! Services with real programs: the chosen endpoint, the source address that it sees, and which connections survive changes.
 
 use crate::require;
 use std::collections::BTreeSet;
@@ -15,7 +15,7 @@ const VIP: &str = "10.96.0.20";
 const VIP6: &str = "fd96::20";
 const DNS: &str = "10.96.0.10";
 
-/// A Service of both families with more of its `spec`, and a slice of each family with these endpoints: name, IPv4, IPv6, conditions.
+/// A dual-stack Service with `spec` as further fields, and one slice per family with these endpoints.
 fn service(name: &str, addresses: [&str; 2], spec: &str, port: &str, endpoints: &[Endpoint]) -> String {
     let [v4, v6] = addresses;
     let mut text = format!(
@@ -47,7 +47,7 @@ fn protocol_of(port: &str) -> &'static str {
     if port.contains("UDP") { "UDP" } else { "TCP" }
 }
 
-/// An endpoint of a slice.
+/// An endpoint of an endpoint slice.
 struct Endpoint {
     addresses: [String; 2],
     node: String,
@@ -64,7 +64,7 @@ impl Endpoint {
 
 const CONFIG: &str = "services: {service_cidrs: [10.96.0.0/12, 'fd96::/64']}\n";
 
-/// A node with a client and two servers.
+/// A lab with a client and two servers.
 fn lab() -> Lab {
     let mut lab = Lab::new();
     lab.more_config = CONFIG.to_owned();
@@ -74,7 +74,7 @@ fn lab() -> Lab {
     lab
 }
 
-/// Servers that say their name and whom they see, of both families.
+/// Starts servers that send their name and the client's address, over both families.
 fn serve(lab: &Lab, names: &[&str]) -> Vec<Running> {
     let one = |name: &&str| {
         let line = format!("socat TCP6-LISTEN:8080,fork,reuseaddr,ipv6-v6only=0 SYSTEM:'echo {name} $SOCAT_PEERADDR'");
@@ -86,7 +86,7 @@ fn serve(lab: &Lab, names: &[&str]) -> Vec<Running> {
     names.iter().map(one).collect()
 }
 
-/// Who answers at an address, and whom he sees; none when nobody does.
+/// The name of the server that answers, and the client address that it sees. `None` if none answers.
 fn ask(netns: &Netns, address: &str, port: u16) -> Option<(String, String)> {
     let target =
         if address.contains(':') { format!("TCP6:[{address}]:{port}") } else { format!("TCP4:{address}:{port}") };
@@ -98,13 +98,13 @@ fn ask(netns: &Netns, address: &str, port: u16) -> Option<(String, String)> {
     Some((name.to_owned(), peer))
 }
 
-/// `0af4:0102` as an IPv4 address.
+/// Parses `0af4:0102` as an IPv4 address.
 fn mapped(hex: &str) -> String {
     let number = u32::from_str_radix(&hex.replace(':', ""), 16).unwrap();
     std::net::Ipv4Addr::from(number).to_string()
 }
 
-/// The names and peers of so many answers.
+/// Asks 24 times. Returns the servers' names and the client addresses that they saw.
 fn ask_often(netns: &Netns, address: &str, port: u16) -> (BTreeSet<String>, BTreeSet<String>) {
     let all =
         (0..24).map(|_| ask(netns, address, port).unwrap_or_else(|| panic!("nobody answers at {address}:{port}")));
@@ -133,11 +133,11 @@ fn a_client_reaches_every_endpoint_and_is_seen_with_its_own_address_unless_it_is
         assert_eq!((found, peers.len()), (names(["web1", "web2"]), 1), "{vip}: {peers:?}\n{}", lab.log());
         let peer: std::net::IpAddr = peers.first().unwrap().parse().unwrap();
         assert_eq!(peer, own.parse::<std::net::IpAddr>().unwrap());
-        // An endpoint that asks its own Service is given itself now and then.
+        // An endpoint that connects to its own Service sometimes reaches itself.
         let (found, peers) = ask_often(&lab.get("web1").netns, vip, 80);
         assert_eq!((found, peers.len()), (names(["web1", "web2"]), 2), "{peers:?}");
     }
-    // Policy is about the pod and its port.
+    // Policy matches the pod and its own port, not the Service.
     let closed = policy("web1", "{podSelector: {matchLabels: {app: web1}}, policyTypes: [Ingress]}");
     let only = policy(
         "client",
@@ -147,7 +147,7 @@ fn a_client_reaches_every_endpoint_and_is_seen_with_its_own_address_unless_it_is
     let client = &lab.get("client").netns;
     let found: BTreeSet<_> = (0..12).filter_map(|_| ask(client, VIP, 80)).map(|(name, _)| name).collect();
     assert_eq!(found, names(["web2"]));
-    // Nobody is there: the client is told at once, and finds the next endpoint with its next packet.
+    // The Service has no endpoints. The client gets an error at once, and reaches a new endpoint with its next packet.
     lab.apply(&web(&[]));
     let client = &lab.get("client").netns;
     for vip in [VIP, VIP6] {
@@ -226,7 +226,7 @@ fn redis_goes_on_behind_its_address_while_its_endpoint_is_replaced() {
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     };
     assert_eq!(cli(&lab, "set where one"), "OK");
-    // A connection that stays open while its endpoint drains.
+    // This connection stays open while its endpoint terminates.
     let address: std::net::SocketAddr = format!("{VIP}:6379").parse().unwrap();
     let connect = || std::net::TcpStream::connect_timeout(&address, PATIENCE).unwrap();
     let mut open = inside(lab.get("client"), connect);
@@ -242,7 +242,7 @@ fn redis_goes_on_behind_its_address_while_its_endpoint_is_replaced() {
     let draining = redis(lab.get("web1"), "ready: false, serving: true, terminating: true");
     let both = draining
         .replace("endpoints: [", &format!("endpoints: [{{addresses: ['{}'], nodeName: node-1}}, ", lab.get("web2").v4));
-    // The IPv6 slice has no second endpoint of its own family.
+    // The IPv6 slice must not list the IPv4 address.
     let both = both.replacen(
         &format!("endpoints: [{{addresses: ['{}'], nodeName: node-1}}, {{addresses: ['fd", lab.get("web2").v4),
         "endpoints: [{addresses: ['fd",
@@ -279,7 +279,7 @@ fn a_udp_sender_moves_on_with_its_next_packet_when_its_endpoint_is_gone() {
         let (_, from) = client.recv_from(&mut bytes).unwrap();
         assert_eq!(from.to_string(), format!("{VIP}:514"), "he answers in the name of the Service");
     };
-    // Long enough to be in the flow cache.
+    // Enough packets for the flow cache to get the flow.
     (0..200).for_each(|number| reaches(&sockets[0], &format!("one {number}")));
     lab.apply(&udp(lab.get("web2")));
     (0..50).for_each(|number| reaches(&sockets[1], &format!("two {number}")));
@@ -293,7 +293,7 @@ fn node_ports_are_served_from_outside_with_the_clients_address_where_the_policy_
     lab.outside();
     lab.host();
     let local = Endpoint::of(lab.get("web1"), 8080);
-    // On a node that is the machine outside.
+    // An endpoint on another node, which is the outside machine.
     let far = Endpoint {
         addresses: ["172.18.0.100".to_owned(), "fd00:18::100".to_owned()],
         node: "node-2".to_owned(),
@@ -318,7 +318,7 @@ fn node_ports_are_served_from_outside_with_the_clients_address_where_the_policy_
     for (node, client) in [(lab.node_v4(), "172.18.0.100"), (lab.node_v6(), "fd00:18::100")] {
         let (name, peer) = ask(outside, &node, 30001).unwrap_or_else(|| panic!("{}", lab.log()));
         assert_eq!((name.as_str(), parse(&peer)), ("web1", parse(client)), "the client's address is kept");
-        // Its endpoint is elsewhere: it is seen with an address of this node's pod network.
+        // The endpoint is on another node, so it sees an address of this node's pod CIDR.
         let (name, peer) = ask(outside, &node, 30002).unwrap_or_else(|| panic!("{}", lab.log()));
         let source = if client.contains(':') { "fd00:244:1::1" } else { "10.244.1.1" };
         assert_eq!((name.as_str(), parse(&peer)), ("far", parse(source)));
@@ -352,7 +352,7 @@ fn translated_connections_outlive_the_process() {
     settle(&mut old);
     lab.kill();
     assert!((0..50).all(|_| answers(&mut old)), "what is established goes on");
-    // While it is away, the Service is given another endpoint.
+    // The Service's endpoint changes while the vswitch is down.
     let state = to(lab.get("web2"));
     lab.start(&state);
     assert!((0..50).all(|_| answers(&mut old)), "and after the restart: {}", lab.log());
@@ -376,7 +376,7 @@ fn clients_with_affinity_find_their_endpoint_again_after_a_stop_and_after_a_kill
     let state = web(&lab, &all[1..]);
     lab.start(&state);
     let _servers = serve(&lab, &all[1..]);
-    // Each client with each family: five times two who choose one of four.
+    // Five pods with two families each make ten clients. Each of them keeps one of four endpoints.
     let everybodys = |lab: &Lab| -> Vec<BTreeSet<String>> {
         let clients = all.iter().flat_map(|name| [VIP, VIP6].map(|vip| (&lab.get(name).netns, vip)));
         let ask =
@@ -408,7 +408,7 @@ fn clients_with_affinity_find_their_endpoint_again_after_a_stop_and_after_a_kill
     assert!(metrics(&lab).contains("bulkhead_service_affinity_clients 10\n"));
     assert_eq!(everybodys(&lab), before, "{}", lab.log());
     assert_eq!(lab.count("adopted the backends of 10 clients of Services"), 2, "{}", lab.log());
-    // Whose endpoint has gone meanwhile is given another one.
+    // A client whose endpoint has been removed gets another one.
     lab.stop();
     let state = web(&lab, &all[2..]);
     lab.start(&state);

@@ -1,4 +1,4 @@
-//! Connections of real programs live longer than the process, and than a policy that cuts them.
+//! Connections of real programs survive a restart of the vswitch, and a policy that denies them for a while.
 
 use crate::require;
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::lab::netns::{Dialogue, Running, eventually};
 use crate::lab::{Lab, policy};
 
-/// Opens connections to the argument's address, and has each one answered for each line.
+/// Opens connections to the argument's address, and sends on each for every line. Prints whether all were answered.
 const CLIENT: &str = "
 import resource, socket, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
@@ -29,7 +29,7 @@ async def main():
 asyncio.run(main())
 ";
 
-/// The server takes what comes from pods with this label. What it answers passes by the session alone: the client takes nothing.
+/// A policy: the server accepts only packets from pods with this label. The client accepts nothing, so answers need a session.
 fn only(app: &str) -> String {
     let from = format!("from: [{{podSelector: {{matchLabels: {{app: {app}}}}}}}]");
     let server =
@@ -70,7 +70,7 @@ fn connections_outlive_a_process_that_is_killed_and_one_that_is_told_to_end() {
     }
     let summary = lab.stop();
     assert_eq!(summary["sessions"]["adopted"], 200, "{summary:#}");
-    assert_eq!(summary["sessions"]["created"], 0, "none was opened anew: {summary:#}");
+    assert_eq!(summary["sessions"]["created"], 0, "no session was opened again: {summary:#}");
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn connections_that_were_adopted_are_judged_by_the_policy_of_the_moment_and_go_o
     lab.start(&only("nobody"));
     let answer = std::thread::scope(|scope| {
         let answer = scope.spawn(|| client.say("cut"));
-        // Time for each connection to try it a few times.
+        // Time for several retransmissions on each connection.
         std::thread::sleep(Duration::from_secs(3));
         assert!(!answer.is_finished(), "what is cut is not answered");
         lab.apply(&only("client"));

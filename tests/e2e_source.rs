@@ -1,18 +1,18 @@
-//! `enforce: source`: policy is judged where packets come in, at the sending pod's port and, for what enters the node, by one table.
+//! `enforce: source`: the vswitch judges packets where they enter: at the sending pod's port, and for packets from outside by one table.
 
 use crate::lab::netns::Netns;
 use crate::lab::{Lab, policy};
 use crate::require;
 use serde_json::Value;
 
-/// The server takes TCP 80 and UDP 53 from the client, and sends nothing of its own.
+/// A policy: the server accepts TCP 80 and UDP 53 from the client, and has no egress.
 fn only_from_client() -> String {
     let spec = "{podSelector: {matchLabels: {app: server}}, policyTypes: [Ingress, Egress], ingress: [{\
         from: [{podSelector: {matchLabels: {app: client}}}], ports: [{port: 80}, {port: 53, protocol: UDP}]}]}";
     policy("only-from-client", spec)
 }
 
-/// A node with three pods, a machine outside and the node's own port, and a server at one of the pods.
+/// A lab with three pods, an outside machine, a host port, and a server in one of the pods.
 fn lab() -> Lab {
     let mut lab = Lab::new();
     for name in ["client", "server", "other"] {
@@ -28,14 +28,14 @@ fn connects(netns: &Netns, to: &str, port: u16) -> bool {
     netns.output(&format!("nc -n -z -w 1 {to} {port}")).status.success()
 }
 
-/// Whether a datagram is answered.
+/// Whether a UDP datagram is answered.
 fn answers(netns: &Netns, to: &str) -> bool {
     let line = format!("echo question | timeout 2 socat -t 1 - UDP6:[{to}]:53");
     let output = netns.command("sh", &["-c", &line]).output().unwrap();
     output.stdout == b"question\n"
 }
 
-/// The exit code and the first step of the first family.
+/// The exit code of `explain --live`, and the first step for the first address family.
 fn explain(lab: &Lab, from: &str, to: &str, port: &str) -> (Option<i32>, Value) {
     let (code, text) = lab.ask(&["explain", "--live", "--from", from, "--to", to, "--port", port, "-o", "json"]);
     let told: Value = serde_json::from_str(&text).unwrap_or_else(|_| panic!("{code:?} {text}"));
@@ -61,12 +61,12 @@ fn tcp_and_udp_are_judged_at_the_sender_and_what_enters_the_node_by_one_table() 
     }
     crate::lab::netns::eventually("a datagram of the client is answered", || answers(&lab.get("client").netns, &v6));
     assert!(!answers(&lab.get("other").netns, &v6));
-    // Protocols without sessions.
+    // Policy allows no ICMP.
     let client = lab.get("client").v4.clone();
     assert!(!lab.pings("client", &v4) && !lab.pings("server", &client) && lab.pings("other", &client));
     assert!(!lab.connects("server", "172.18.0.100", 80), "the server's own egress");
 
-    // Where it is judged, and by what.
+    // `explain` names the table that decides.
     let (code, step) = explain(&lab, "default/other", "default/server", "80");
     assert_eq!((code, &step["table"]), (Some(1), &"default/other".into()), "{step:#}");
     assert_eq!(step["isolated_by"][0]["name"], "only-from-client");

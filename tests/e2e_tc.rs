@@ -1,4 +1,4 @@
-//! What `attach: tc` promises: pods keep their offloads, what is established outlives the process, nothing gets past it.
+//! Guarantees of `attach: tc`: pods keep their offloads, established connections survive the process, no packet bypasses it.
 
 use crate::require;
 use std::time::{Duration, Instant};
@@ -62,11 +62,11 @@ fn a_connection_survives_a_kill_and_a_restart_and_nothing_new_passes_between_the
     println!("restarted and answered after {:?}", began.elapsed());
     let mut new = connect(lab.get("c"), lab.get("b"), 7000, PATIENCE).unwrap();
     assert!(answers(&mut new));
-    // Adopted sessions are judged by the tables in force.
+    // The tables in force also judge adopted sessions.
     lab.apply(&policy("b", "{podSelector: {matchLabels: {app: b}}, policyTypes: [Ingress]}"));
     assert!(!answers(&mut old) && !answers(&mut new), "{}", lab.log());
     lab.stop();
-    // SIGTERM leaves what a kill leaves, and cleanup takes all of it away.
+    // SIGTERM leaves the same programs as a kill. `cleanup` removes all of them.
     assert!(is_attached(&lab.node, "p2"));
     let config = lab.path("config.yaml");
     let cleanup =
@@ -148,7 +148,7 @@ fn a_flood_that_no_session_covers_is_limited_and_others_connect_meanwhile() {
     let mut slowest = Duration::ZERO;
     for _ in 0..20 {
         let began = Instant::now();
-        // A SYN that is lost is repeated after one second, and again after three.
+        // TCP retransmits a lost SYN after one second, and again after three.
         let mut stream = connect(lab.get("c"), lab.get("b"), 7001, Duration::from_secs(5)).unwrap();
         assert!(answers(&mut stream));
         slowest = slowest.max(began.elapsed());
@@ -156,7 +156,7 @@ fn a_flood_that_no_session_covers_is_limited_and_others_connect_meanwhile() {
     }
     println!("the slowest of 20 connections: {slowest:?}");
     drop(flood);
-    // A burst that is more than its share, whatever the flood was able to send.
+    // This burst exceeds the limit, whatever rate the flood reached.
     lab.get("a").netns.output(&format!("ping -n -q -c 1000 -l 1000 -W 1 {}", lab.get("b").v4));
     let summary = lab.stop();
     assert!(count(&summary, "/ports/default~1a/limited") > 0, "{summary:#}");
@@ -186,7 +186,7 @@ fn a_change_of_one_pods_rules_leaves_the_connections_of_others_in_the_kernel() {
     }
     let summary = lab.stop();
     let through_workers = count(&summary, "/workers/0/received");
-    // Some come before the connection is in the kernel; with an epoch for the whole node each change would add some.
+    // The worker gets packets until the kernel has the connection. An epoch per node would return it to the worker at each change.
     println!("{through_workers} packets came to the worker");
     assert!(count(&summary, "/flow_cache/added") <= 6, "{summary:#}");
     assert!(count(&summary, "/flow_cache/forwarded") > 1_000, "{summary:#}");

@@ -1,7 +1,7 @@
-//! A vswitch that is killed at any moment: what policy denies never passes, and the next one takes over.
+//! A vswitch that is killed at any moment: denied packets never pass, and the next process takes over.
 //!
-//! The node forwards by itself, so that a packet that gets past the vswitch arrives. The moments are spread over the time that
-//! a start took when nobody disturbed it, and over what comes after; where each one was is told by the log.
+//! The node's kernel forwards by itself, so a packet that bypasses the vswitch arrives. The kills are spread over the duration of an
+//! undisturbed start and the time after it. The test prints the stage that each process reached.
 
 use crate::require;
 use std::collections::BTreeSet;
@@ -16,17 +16,17 @@ use bulkhead_dataplane::io::{LinkInfo, in_namespace};
 
 const PORT: u16 = 7010;
 
-/// A node whose pods a, b and c have an open port from the beginning, and d a new interface each time. Only c may talk to b.
+/// A node with open ports for pods a, b and c, and a new interface for d in each round. Only c may reach b.
 struct Node {
     lasting: Lasting,
     rules: String,
-    /// A connection from c to b.
+    /// An open connection from c to b.
     connection: TcpStream,
-    /// From a to b, which policy denies.
+    /// A ping flood from a to b, which policy denies.
     flood: Option<Running>,
-    /// Echo requests that b got before there was a vswitch.
+    /// The number of echo requests at b before the first vswitch started.
     echoes: u64,
-    /// How long a start took.
+    /// The duration of an undisturbed start.
     start: Duration,
 }
 
@@ -58,7 +58,7 @@ impl Node {
         &mut self.lasting.lab
     }
 
-    /// Another interface in the place of d's.
+    /// Replaces d's interface by a new one.
     fn replace_d(&mut self) {
         let lab = self.lab();
         lab.unplug("d");
@@ -71,7 +71,7 @@ impl Node {
         self.lab().launch(Path::new(env!("CARGO_BIN_EXE_bulkhead")), &rules, &[]);
     }
 
-    /// Neither a, which sends all the time, nor d has got anything to b.
+    /// Checks that no packet from a's flood, or from d, has reached b.
     fn check(&mut self, when: &str) {
         let echoes = self.echoes;
         let lab = self.lab();
@@ -79,7 +79,7 @@ impl Node {
         assert_eq!(lab.counter("b", "Icmp:", "InEchos"), echoes, "something got past policy, {when}:\n{}", lab.log());
     }
 
-    /// The next vswitch takes everything over.
+    /// Checks that the next vswitch takes everything over.
     fn check_next(mut self) {
         self.launch();
         self.lab().wait_until_ready();
@@ -99,13 +99,13 @@ impl Node {
     }
 }
 
-/// How many of the vswitch's programs are filters at an interface of the node.
+/// The number of hooks of an interface with a filter of the vswitch.
 fn filters(lab: &Lab, interface: &str) -> usize {
     let shown = ["ingress", "egress"].map(|hook| lab.node.exec(&format!("tc filter show dev {interface} {hook}")));
     shown.iter().filter(|shown| shown.contains("bulkhead")).count()
 }
 
-/// How far a process came: the first words of what it said.
+/// The stage that a process reached: the first words of its last log line.
 fn stage(said: &str) -> String {
     let last = said.lines().rfind(|line| line.contains("info: ")).unwrap_or("nothing");
     last.split_once("info: ").map_or(last, |(_, text)| text).split(' ').take(4).collect::<Vec<_>>().join(" ")
@@ -169,7 +169,7 @@ fn a_vswitch_that_is_killed_while_it_opens_a_port_opens_nothing_and_the_next_one
     node.check_next();
 }
 
-/// How many of the vswitch's programs are at an interface of the node.
+/// The number of the vswitch's programs on an interface of the node.
 fn own_programs_of(lab: &Lab, interface: &str) -> usize {
     let path = Path::new("/run/netns").join(lab.node.name());
     in_namespace(&path, || own_programs(LinkInfo::read(interface).unwrap().index)).unwrap()
@@ -190,7 +190,7 @@ fn a_vswitch_that_is_killed_while_links_take_the_place_of_filters_opens_nothing_
         let said = node.lab().log().len();
         node.replace_d();
         eventually("the port is open", || node.lab().log()[said..].contains("port default/d (p5) is open"));
-        // Links begin to take the place of filters a second after that, one by one with pauses.
+        // A second later, links start to replace filters, one by one with pauses.
         std::thread::sleep(Duration::from_millis(970) + Duration::from_millis(25) * number);
         node.lab().kill();
         left.push((filters(node.lab(), "p5"), own_programs_of(node.lab(), "p5")));

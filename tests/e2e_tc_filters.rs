@@ -1,10 +1,10 @@
-//! How `attach: tc` attaches: ports are opened by filters at once, links take their place later, and where there are no links filters do.
+//! How `attach: tc` attaches: filters open a port at once, tcx links replace them later, and without links the filters stay.
 
 use crate::lab::netns::eventually;
 use crate::lab::{Lab, is_attached};
 use crate::require;
 
-/// A lab with two pods and this in its configuration.
+/// A lab with two pods and these further lines of configuration.
 fn lab(more_config: &str) -> Lab {
     let mut lab = Lab::new();
     lab.pod("a", "{app: a}");
@@ -13,7 +13,7 @@ fn lab(more_config: &str) -> Lab {
     lab
 }
 
-/// The filters at one hook of a pod's interface on the node, as `tc` tells.
+/// The filters at one hook of the host end of a pod's veth, as `tc` prints them.
 fn filters(lab: &Lab, pod: &str, hook: &str) -> String {
     let interface = &lab.get(pod).interface;
     lab.node.exec(&format!("tc filter show dev {interface} {hook}"))
@@ -38,7 +38,7 @@ fn filters_open_a_port_and_links_take_their_place_when_the_node_is_quiet() {
     lab.start("");
     assert!(filters(&lab, "a", "ingress").contains("bulkhead_in"), "it is not quiet yet");
     assert!(filters(&lab, "a", "egress").contains("bulkhead_guard"));
-    // Not one packet gets lost, is told twice or gets past the vswitch meanwhile.
+    // Meanwhile no packet is lost, duplicated, or bypasses the vswitch.
     let to = lab.get("b").v4.clone();
     let pings = lab.get("a").netns.exec(&format!("ping -n -q -c 150 -i 0.02 {to}"));
     assert!(pings.contains(" 150 received") && !pings.contains("duplicates"), "{pings}");
@@ -64,7 +64,7 @@ fn without_links_filters_hold_a_port_closed_when_the_process_was_killed_and_the_
     assert!(!lab.pings("a", &to));
     lab.start("");
     assert!(lab.pings("a", &to));
-    assert_eq!(filters(&lab, "a", "ingress").matches("handle 0xb01c4ead").count(), 1, "in the place of the old one");
+    assert_eq!(filters(&lab, "a", "ingress").matches("handle 0xb01c4ead").count(), 1, "instead of the old one");
     lab.stop();
     assert!(!has_clsact(&lab, "a") || filters(&lab, "a", "ingress").is_empty(), "an orderly end takes them away");
 }
@@ -123,7 +123,7 @@ fn filters_that_somebody_removes_are_attached_again() {
         assert!(lab.pings("a", &to), "{removal}");
     }
     assert_eq!(lab.count("another program removed its tc programs"), 3, "{}", lab.log());
-    // Somebody else's queueing discipline is none of our business.
+    // Another program's queueing discipline does not affect the vswitch.
     lab.node.exec(&format!("tc qdisc add dev {a} root pfifo"));
     lab.node.exec(&format!("tc qdisc del dev {a} root"));
     assert!(lab.pings("a", &to));

@@ -1,4 +1,4 @@
-//! Another version of the program takes over what the one before has left, or none of it.
+//! Another version of the program takes over everything that its predecessor left, or nothing if the layout differs.
 
 use crate::require;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,13 +17,13 @@ use bulkhead_dataplane::io::{LinkInfo, in_namespace, tc_programs};
 
 const PORT: u16 = 7020;
 
-/// Only c may not talk to b.
+/// A policy: only a may reach b.
 fn rules() -> String {
     let from = "from: [{podSelector: {matchLabels: {app: a}}}]";
     policy("b", &format!("{{podSelector: {{matchLabels: {{app: b}}}}, policyTypes: [Ingress], ingress: [{{{from}}}]}}"))
 }
 
-/// The numbers of a process's links at tc, each with that of its program, as the kernel tells.
+/// The ids of a process's tcx links with the ids of their programs, from the kernel.
 fn links(process: u32) -> BTreeMap<u32, u32> {
     let texts = fs::read_dir(format!("/proc/{process}/fdinfo")).unwrap();
     // A descriptor may be closed meanwhile.
@@ -36,14 +36,14 @@ fn links(process: u32) -> BTreeMap<u32, u32> {
     links.collect()
 }
 
-/// What the programs at the hooks of a pod's interface call themselves.
+/// The names of the programs at the hooks of an interface.
 fn names(lab: &Lab, interface: &str) -> BTreeSet<String> {
     let path = Path::new("/run/netns").join(lab.node.name());
     let programs = || tc_programs(LinkInfo::read(interface).unwrap().index).unwrap();
     in_namespace(&path, programs).unwrap().into_iter().map(|program| program.name).collect()
 }
 
-/// A copy of the program that differs: its programs for the kernel have other names.
+/// A copy of the program whose kernel programs have other names.
 fn another_version(lab: &Lab) -> PathBuf {
     let mut bytes = fs::read(env!("CARGO_BIN_EXE_bulkhead")).unwrap();
     for name in [&b"bulkhead_in"[..], b"bulkhead_guard", b"bulkhead_out"] {
@@ -79,7 +79,7 @@ fn another_version_puts_its_programs_into_the_links_of_the_one_before_while_a_co
     echo(lab.get("b"), PORT);
     let mut stream = connect(lab.get("a"), lab.get("b"), PORT, PATIENCE).unwrap();
     settle(&mut stream);
-    // At two hooks of each of three pods, and at the trunk.
+    // Two hooks each of three pods, and the trunk.
     wait_for_links(lab, 7);
     settle(&mut stream);
     let (before, old_names) = (links(lab.vswitch().id()), names(lab, "p2"));
@@ -111,7 +111,7 @@ fn another_version_puts_its_programs_into_the_links_of_the_one_before_while_a_co
     lab.stop();
 }
 
-/// The kernel has such a connection for half a second.
+/// A new connection's flow stays in the kernel for half a second only.
 #[test]
 fn a_connection_that_has_just_begun_waits_for_the_next_process_and_goes_on() {
     require!("mount");
@@ -137,7 +137,7 @@ fn a_connection_that_has_just_begun_waits_for_the_next_process_and_goes_on() {
     assert!(summary["sessions"]["adopted"].as_u64() > Some(0), "{summary:#}");
 }
 
-/// A vswitch was here whose maps and sessions have another layout, and a connection that the kernel still has.
+/// A killed vswitch whose pinned maps and sessions have another layout, and a connection that the kernel still forwards.
 fn left_by_another_layout() -> (Lasting, TcpStream) {
     let mut lasting = Lasting::new();
     let lab = &mut lasting.lab;
@@ -150,7 +150,7 @@ fn left_by_another_layout() -> (Lasting, TcpStream) {
         settle(&mut stream);
     }
     lab.kill();
-    // Its maps and links are in a folder with its version, its sessions in files with theirs.
+    // The names of pinned folders have a version, and so do the headers of the files of sessions.
     let folder = lasting.mount.join("bulkhead");
     let own = fs::read_dir(&folder).unwrap().next().unwrap().unwrap().file_name().into_string().unwrap();
     let (_, namespace) = own.split_once('-').unwrap();

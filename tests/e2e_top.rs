@@ -1,4 +1,4 @@
-//! `bulkhead top` beside real programs: on a terminal as a person has it, and without one.
+//! `bulkhead top` with real programs, on a terminal and without one.
 
 use std::net::{TcpStream, UdpSocket};
 use std::process::Command;
@@ -12,7 +12,7 @@ use crate::lab::{Lab, policy};
 use crate::require;
 use serde_json::Value;
 
-/// Two pods, of which `b` takes nothing but TCP port 6379 from `a`.
+/// A lab with two pods.
 fn lab() -> Lab {
     let mut lab = Lab::new();
     lab.pod("a", "{app: a}");
@@ -29,7 +29,7 @@ fn only_redis() -> String {
     )
 }
 
-/// The same with a vswitch, and a connection that policy allows.
+/// A lab with a running vswitch and one connection that policy allows.
 fn lab_with_a_session() -> (Lab, TcpStream) {
     let mut lab = lab();
     lab.start(&only_redis());
@@ -39,7 +39,7 @@ fn lab_with_a_session() -> (Lab, TcpStream) {
     (lab, client)
 }
 
-/// Datagrams that policy denies, some hundred a second, until this is dropped.
+/// Sends some hundred denied datagrams per second until it is dropped.
 struct Denied(Arc<AtomicBool>);
 
 impl Denied {
@@ -64,11 +64,11 @@ impl Drop for Denied {
     }
 }
 
-/// A terminal of tmux, which ends when this is dropped.
+/// A tmux session. Dropping this value ends it.
 struct Screen(String);
 
 impl Screen {
-    /// With `top` in it, and a word of our own when that has ended.
+    /// Starts `top` in a terminal of this size. A line with its exit code follows its end.
     fn start(lab: &Lab, size: (u16, u16), words: &str) -> Self {
         let name = format!("bulkhead-{}", lab.node.name());
         let socket = lab.path("admin.sock");
@@ -129,11 +129,11 @@ fn a_screen_shows_what_is_dropped_and_who_denies_it_and_obeys_keys() {
     ] {
         screen.shows(text);
     }
-    // The words of `status` and of `policies`.
+    // `top` uses the words of `status` and of `policies`.
     let (_, status) = lab.ask(&["status"]);
     let (_, policies) = lab.ask(&["policies"]);
     assert!(status.contains("policy_denied") && policies.contains("ingress isolated by default/only-redis"));
-    // 200 a second, of which a busy machine may make fewer: not none, and not thousands.
+    // The rate is 200 per second, or fewer on a busy machine.
     eventually("the drops have a rate", || {
         let shown = screen.shown();
         let line = shown.lines().find(|line| line.contains("policy_denied")).unwrap_or_default();
@@ -142,7 +142,7 @@ fn a_screen_shows_what_is_dropped_and_who_denies_it_and_obeys_keys() {
             .and_then(|rate| rate.parse::<f64>().ok())
             .is_some_and(|rate| rate > 20.0 && rate < 500.0)
     });
-    // The filter, and back.
+    // Set the filter and clear it.
     screen.press("/");
     screen.press("default/b");
     screen.shows("ports with: default/b");
@@ -153,14 +153,14 @@ fn a_screen_shows_what_is_dropped_and_who_denies_it_and_obeys_keys() {
     screen.shows("Ctrl-L");
     screen.press("x");
     screen.shows("PORT");
-    // A pause holds the screen as it is.
+    // Pausing freezes the screen.
     screen.press("Space");
     screen.shows("PAUSED");
     let held = screen.shown();
     std::thread::sleep(Duration::from_secs(1));
     assert_eq!(screen.shown(), held);
     screen.press("Space");
-    // Another size.
+    // Resize the terminal.
     screen.tmux(&["resize-window", "-x", "60", "-y", "16"]);
     eventually("it fits", || {
         let shown = screen.shown();
@@ -191,12 +191,12 @@ fn a_vswitch_that_goes_away_is_told_and_what_it_counts_anew_makes_no_leap() {
     screen.shows("no answer, trying again: cannot reach a vswitch at");
     lab.start(&only_redis());
     eventually("it is back", || !screen.shown().contains("no answer"));
-    // From here on each screen is looked at: some hundred packets a second are there and no more.
+    // Every screen after the restart is checked: the rates must stay at some hundred packets per second.
     for _ in 0..15 {
         let shown = screen.shown();
         let totals: String =
             shown.lines().filter(|line| line.starts_with(" packets") || line.starts_with(" path")).collect();
-        // A dash is where there is no rate; before a figure it would be a sign.
+        // A dash means that the rate is not known yet. A dash before a number would be a minus sign.
         let is_negative = totals
             .split_whitespace()
             .any(|word| word.starts_with('-') && word[1..].starts_with(|sign: char| sign.is_ascii_digit()));
@@ -211,8 +211,8 @@ fn a_vswitch_that_goes_away_is_told_and_what_it_counts_anew_makes_no_leap() {
     lab.stop();
 }
 
-/// Runs `top` on a terminal of its own that is nobody's controlling one, so that no signal tells of a hang-up, and does to it what
-/// the argument says. Prints how it ended, the time that it has worked for, and what it wrote at last.
+/// Runs `top` on a terminal that is no process's controlling terminal, so that a hang-up sends no signal. The first argument is what
+/// ends it. Prints the exit code, and whether `top` used raw mode, drew, restored the terminal, left its screen, and used under a second of CPU.
 const PTY: &str = r#"
 import os, pty, sys, time, termios, resource, signal, select
 what, words = sys.argv[1], sys.argv[2:]
@@ -298,7 +298,7 @@ fn without_a_terminal_it_is_text_or_json_and_agrees_with_what_else_is_told() {
         );
     }
     drop(denied);
-    // Of the last datagram there is nothing under way any more, and of the answer nothing is old.
+    // All datagrams have arrived, and a new answer of the vswitch is due.
     std::thread::sleep(Duration::from_millis(300));
     let json = |words: &[&str]| -> Value { serde_json::from_str(&lab.ask(words).1).unwrap() };
     let (status, ports) = (json(&["status", "-o", "json"]), json(&["ports", "-o", "json"]));

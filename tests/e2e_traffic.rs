@@ -1,4 +1,4 @@
-//! Traffic of real programs through the vswitch: bulk, jumbo, datagrams, errors that come back.
+//! Traffic of real programs through the vswitch: bulk, jumbo frames, datagrams, ICMP errors.
 
 use crate::require;
 use std::fs;
@@ -14,14 +14,14 @@ fn pair(options: Options) -> Lab {
     lab
 }
 
-/// A pair that may do everything.
+/// A running lab with a pair of pods and no policies.
 fn started(options: Options) -> Lab {
     let mut lab = pair(options);
     lab.start("");
     lab
 }
 
-/// Runs iperf3 from the client to the server and answers its report.
+/// Runs iperf3 from the client to the server and returns its report.
 fn iperf(lab: &Lab, words: &str) -> Value {
     let address = if words.contains("-6") { &lab.get("server").v6 } else { &lab.get("server").v4 };
     let server = lab.get("server").netns.serve("iperf3 -s -1", 5201);
@@ -32,7 +32,7 @@ fn iperf(lab: &Lab, words: &str) -> Value {
     report
 }
 
-/// How often the pods' kernels refused a checksum.
+/// The number of packets that the pods' kernels dropped because of wrong checksums.
 fn checksum_errors(lab: &Lab) -> u64 {
     let count = |pod: &str| -> u64 {
         let names = ["TcpInCsumErrors", "UdpInCsumErrors", "Udp6InCsumErrors", "IcmpInCsumErrors", "Icmp6InCsumErrors"];
@@ -63,7 +63,7 @@ fn jumbo_packets_pass_whole() {
     require!("iperf3", "nstat", "ping", "ss");
     let mut lab = started(Options { mtu: 9000, ..Options::default() });
     let server = lab.get("server");
-    // 9,000 bytes with their headers, not to be fragmented.
+    // Packets of 9,000 bytes including headers, with "don't fragment".
     lab.get("client").netns.exec(&format!("ping -n -c 3 -W 2 -M do -s 8972 {}", server.v4));
     lab.get("client").netns.exec(&format!("ping -6 -n -c 3 -W 2 -M do -s 8952 {}", server.v6));
     for words in ["", "-R"] {
@@ -80,7 +80,7 @@ fn udp_datagrams_arrive_small_and_fragmented() {
     for words in ["-u -b 20M", "-u -b 20M -R", "-u -b 20M -6", "-u -b 5M -l 4000"] {
         let report = iperf(&lab, words);
         let (lost, sent) = (&report["end"]["sum"]["lost_percent"], &report["end"]["sum"]["packets"]);
-        // 20 Mb/s is far below what is possible; a busy machine may lose some all the same.
+        // 20 Mb/s is far below the maximum, but a busy machine may lose some packets.
         assert!(lost.as_f64().unwrap() < 5.0 && sent.as_u64().unwrap() > 100, "{words}: {lost} % of {sent}");
     }
     lab.get("client").netns.exec(&format!("ping -n -c 2 -W 2 -s 5000 {}", lab.get("server").v4));
@@ -93,7 +93,7 @@ fn udp_datagrams_arrive_small_and_fragmented() {
 fn sctp_flows_where_the_kernel_has_it() {
     require!("iperf3", "python3", "ss");
     let mut lab = started(Options::default());
-    // A socket of protocol 132; the kernel may have neither the protocol nor its module.
+    // The kernel may lack SCTP (protocol 132) or its module.
     let probe = "import socket; socket.socket(socket.AF_INET, socket.SOCK_STREAM, 132)";
     if !lab.get("client").netns.command("python3", &["-c", probe]).output().unwrap().status.success() {
         println!("skipped: this kernel has no SCTP");
@@ -108,7 +108,7 @@ fn a_large_download_arrives_unchanged() {
     require!("python3", "curl", "ss", "sha256sum");
     let mut lab = pair(Options::default());
     let (source, target) = (lab.path("large"), lab.path("copy"));
-    // 64 MiB that repeat in no period that a lost or repeated packet would hide in.
+    // 64 MiB without a short period, in which a lost or repeated packet would go unnoticed.
     let mut state = 1_u64;
     let bytes = std::iter::repeat_with(|| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -169,8 +169,8 @@ fn a_packet_that_is_too_big_for_the_next_link_and_may_be_cut_arrives_in_fragment
     server.netns.ip("link set eth0 mtu 1500");
     lab.start("");
     let dump = Dump::start(&lab, "server", "icmp");
-    // In one packet buffer, and in several. ping compares what comes back byte by byte; the server's kernel cuts its answers
-    // itself.
+    // One packet in a single buffer, and others in several. ping compares the answers byte by byte. The server's kernel fragments its
+    // answers itself.
     for size in [1473, 3000, 8900] {
         let said = lab.get("client").netns.exec(&format!("ping -n -c 3 -W 2 -M dont -s {size} {v4}"));
         assert!(said.contains("3 received") && !said.contains("wrong data"), "{said}");

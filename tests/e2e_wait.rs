@@ -1,4 +1,4 @@
-//! `bulkhead wait`: when it says that a policy is enforced, no packet is judged by an older state any more.
+//! `bulkhead wait`: once it reports a policy as enforced, no packet is judged by an older state.
 
 use crate::require;
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::lab::lasting::{PATIENCE, answers, connect, echo};
 use crate::lab::{Lab, policy};
 
-/// How often the policy changes its mind.
+/// The number of policy changes.
 const CHANGES: u64 = 20;
 
 fn lab() -> Lab {
@@ -16,7 +16,7 @@ fn lab() -> Lab {
     lab
 }
 
-/// Pod `b` takes connections to this port alone.
+/// A policy: pod `b` accepts connections to this port only.
 fn only(port: u16, generation: u64) -> String {
     let spec = format!(
         "{{podSelector: {{matchLabels: {{app: b}}}}, policyTypes: [Ingress], ingress: [{{ports: [{{port: {port}}}]}}]}}"
@@ -39,7 +39,7 @@ fn after_it_returns_the_first_packet_is_judged_by_the_new_policy_in_both_directi
     for change in 0..CHANGES {
         let (open, shut) = if change % 2 == 0 { (8888, 7777) } else { (7777, 8888) };
         let generation = change + 2;
-        // It was open until now, and the kernel may forward it.
+        // The port was open until now, and the kernel may forward this connection.
         let mut earlier = connect(a, b, shut, PATIENCE).unwrap();
         assert!((0..20).all(|_| answers(&mut earlier)), "{change}");
         earlier.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
@@ -77,7 +77,7 @@ fn what_does_not_come_is_told_with_its_reason_when_the_time_is_over() {
     assert_eq!(code, Some(1), "{text}");
     let told: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert!(told["done"] == false && told["known"] == true && told["uid"] == "u-1", "{told:#}");
-    // A state that is refused leaves the older one in force: that is not what was applied.
+    // A refused state leaves the previous one in force, so `wait` must not succeed.
     lab.write_state("---\n{ this is no state\n");
     let (code, text) = wait(&lab, "netpol/only --timeout 600ms");
     assert_eq!(code, Some(1), "{text}");

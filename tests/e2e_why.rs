@@ -1,4 +1,4 @@
-//! `bulkhead why` and `bulkhead bundle` beside real programs: what happened is found afterwards, also after a crash, and elsewhere.
+//! `bulkhead why` and `bulkhead bundle` with real programs: past events are found later, after a crash, and on another machine.
 
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
@@ -13,7 +13,7 @@ use crate::lab::{Lab, policy};
 use crate::require;
 use serde_json::Value;
 
-/// Pod `b` takes this port from `a`, and nothing else.
+/// A policy: pod `b` accepts only connections from `a` to this port.
 fn only(port: u16) -> String {
     policy(
         "only",
@@ -40,7 +40,7 @@ fn now() -> String {
     humantime::format_rfc3339_millis(SystemTime::now()).to_string()
 }
 
-/// What `why` says about a port of `b`, as `a` connects to it: the exit code and the answer.
+/// The exit code and answer of `why` about a connection from `a` to a port of `b`.
 fn why(lab: &Lab, port: u16, at: &str) -> (Option<i32>, Value) {
     let port = port.to_string();
     let words = ["why", "--from", "default/a", "--to", "default/b", "--port", &port, "--at", at, "-o", "json"];
@@ -48,7 +48,7 @@ fn why(lab: &Lab, port: u16, at: &str) -> (Option<i32>, Value) {
     (code, serde_json::from_str(&text).unwrap_or_else(|_| panic!("{code:?} {text}")))
 }
 
-/// The reasons of all drops that `why` has found.
+/// The drop reasons that `why` has found.
 fn reasons(told: &Value) -> BTreeSet<String> {
     let rows = ["verdicts", "unclear"].into_iter().flat_map(|list| told["seen"][list].as_array().unwrap());
     rows.filter_map(|row| row["reason"].as_str().map(str::to_owned)).collect()
@@ -68,7 +68,7 @@ fn drops_are_found_afterwards_a_crash_loses_nothing_and_the_next_process_goes_on
     let mut client = connect(lab.get("a"), lab.get("b"), 6379, PATIENCE).unwrap();
     assert!(answers(&mut client));
     assert!(!lab.connects("a", &to, 80));
-    // The way to the world is over an uplink, and there is none.
+    // The lab has no uplink, so this packet has no port to leave by.
     lab.pings("a", "198.51.100.1");
     let a = &lab.get("a").netns;
     a.exec("ip addr add 10.9.9.9/32 dev lo");
@@ -95,7 +95,7 @@ fn drops_are_found_afterwards_a_crash_loses_nothing_and_the_next_process_goes_on
     assert_eq!(allowed["seen"]["verdicts"][0]["verdict"], "FORWARDED");
 
     let before = now();
-    // The kill takes what nobody has been asked to write.
+    // The kill loses only verdicts that the journal has not written yet.
     lab.connects("a", &to, 81);
     std::thread::sleep(Duration::from_millis(300));
     lab.kill();
@@ -126,7 +126,7 @@ fn drops_are_found_afterwards_a_crash_loses_nothing_and_the_next_process_goes_on
     lab.stop();
 }
 
-/// A crash at any moment, again and again on the same journal: what was in force for a while is known, and nothing is damaged.
+/// Kills the process at many moments with the same journal. The journal must name the state in force and stay undamaged.
 #[test]
 fn whenever_the_process_is_killed_the_journal_says_what_was_in_force() {
     require!("nc");
@@ -148,7 +148,7 @@ fn whenever_the_process_is_killed_the_journal_says_what_was_in_force() {
         word ^= word << 17;
         let pause = Duration::from_millis(word % 120);
         std::thread::sleep(pause);
-        // Whoever asks has all written that was told before.
+        // A question makes the vswitch write all earlier events to its journal.
         let is_flushed = round % 2 == 1;
         if is_flushed {
             why(&lab, 80, "now");
@@ -163,7 +163,7 @@ fn whenever_the_process_is_killed_the_journal_says_what_was_in_force() {
         };
         let [(first, text), (second, _)] = [asked(80), asked(81)];
         assert!(!text.contains("warning"), "round {round}, killed after {pause:?}: {text}");
-        // One of the last states.
+        // The answer is about one of the last two states.
         assert!(first.max(second) == Some(1), "round {round}, killed after {pause:?}: {first:?} {second:?} {text}");
         if is_flushed {
             let expected = [80, 81].map(|port| Some(i32::from(port != last)));
@@ -202,7 +202,7 @@ fn a_bundle_answers_elsewhere_and_has_no_secret_in_it() {
     require!("tar");
     let mut lab = lab();
     lab.more_config.push_str("# token: planted-comment\n");
-    // Whoever makes the bundle is elsewhere.
+    // `bundle` runs in another folder than the vswitch, which uses relative paths.
     lab.is_run_in_its_folder = true;
     lab.annotations =
         "{kubectl.kubernetes.io/last-applied-configuration: planted-annotation, token: planted-annotation}".to_owned();
@@ -218,7 +218,7 @@ fn a_bundle_answers_elsewhere_and_has_no_secret_in_it() {
     let (code, text) = lab.ask(&["bundle", "--output", &file]);
     assert_eq!(code, Some(0), "{text}");
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
-    // A disk that is full: nothing is left of what nobody could read.
+    // On a full disk no incomplete bundle remains.
     let mounted = lab.path("full");
     fs::create_dir(&mounted).unwrap();
     let mount = Command::new("mount").args(["-t", "tmpfs", "-o", "size=8k", "none"]).arg(&mounted).status().unwrap();
@@ -252,7 +252,7 @@ fn a_bundle_answers_elsewhere_and_has_no_secret_in_it() {
     }
     lab.stop();
 
-    // As nobody, without the vswitch.
+    // As user nobody, without a vswitch.
     fs::set_permissions(&file, Permissions::from_mode(0o644)).unwrap();
     let [program, capture] = ["bulkhead", "in.pcapng"].map(|name| lab.path(name));
     fs::copy(env!("CARGO_BIN_EXE_bulkhead"), &program).unwrap();
@@ -268,7 +268,7 @@ fn a_bundle_answers_elsewhere_and_has_no_secret_in_it() {
     assert!(code == Some(1) && text.contains("Seen from"), "{text}");
     let (code, text) = as_nobody(&["replay", "--state", &file, "--node", "node-1", capture.to_str().unwrap()]);
     assert_eq!(code, Some(0), "{text}");
-    // Cut off on the way.
+    // A truncated bundle.
     let whole = fs::read(&file).unwrap();
     let half = lab.path("half.tgz").display().to_string();
     fs::write(&half, &whole[..whole.len() / 2]).unwrap();

@@ -1,9 +1,9 @@
-//! Input that nobody would send: damaged captures, hostile packets, mangled objects. The program answers with an error or
-//! counted drops, never with a panic, and never loses a packet.
+//! Hostile input: damaged captures, malformed packets, invalid objects. The program reports errors or counts drops, never panics, and
+//! accounts for every packet.
 //!
-//! The targets are bolero properties: `cargo test` runs each for a moment, `cargo xtask fuzz SECONDS` for that time, and
-//! `cargo bolero test --test fuzz TARGET` under a coverage-guided fuzzer. Input is a list of edits to real files, because
-//! random bytes do not get past the first magic number.
+//! The targets are bolero properties. `cargo test` runs each briefly, `cargo xtask fuzz SECONDS` for that time, and `cargo bolero test
+//! --test fuzz TARGET` under a coverage-guided fuzzer. Input is a list of edits to real files, because random bytes do not get past the
+//! first magic number.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
 use std::fs;
@@ -27,7 +27,7 @@ use bulkhead_dataplane::io::{CaptureError, CaptureReader};
 use bulkhead_dataplane::{Flow, LinkType, Outcome, Packet, SessionConfig, Snapshot, Worker, WorkerConfig};
 use ipnet::IpNet;
 
-/// How long each target runs in a plain `cargo test`.
+/// The duration of each target in `cargo test`.
 const MOMENT: Duration = Duration::from_millis(500);
 
 fn duration() -> Duration {
@@ -35,7 +35,7 @@ fn duration() -> Duration {
     seconds.map_or(MOMENT, Duration::from_secs)
 }
 
-/// Files of all cases whose name starts so.
+/// The files of all golden cases whose names start with `prefix`.
 fn seeds(prefix: &str) -> Vec<PathBuf> {
     let folders = fs::read_dir(root().join("pcaps")).unwrap().map(|entry| entry.unwrap().path());
     let files = folders.filter(|path| path.is_dir()).flat_map(|folder| fs::read_dir(folder).unwrap());
@@ -53,7 +53,7 @@ fn snapshot(case: &Path) -> Snapshot {
     bulkhead_answers::run::snapshot(&pipeline.node_tables("node-1").unwrap()).unwrap()
 }
 
-/// One edit: where (as a part of the whole), what to do there, and with which byte.
+/// One edit: the position as a fraction of the length, the kind of edit, and its byte.
 type Edit = (u16, u8, u8);
 
 fn edited(seed: &[u8], edits: &[Edit]) -> Vec<u8> {
@@ -148,7 +148,7 @@ fn hostile_packets_end_in_counted_drops() {
     });
 }
 
-/// Words of filters, and what stands between them.
+/// Words of filters, and separators between them.
 const FILTER_WORDS: [&str; 32] = [
     "host",
     "net",
@@ -205,7 +205,7 @@ fn hostile_filters_end_in_an_error_that_points_into_the_text_or_in_a_filter() {
     assert!(taken.load(Ordering::Relaxed) > 0, "no filter was ever taken");
 }
 
-/// Parts of filters that are repeated: what nests, what is long, what is out of range, and what is more than one byte.
+/// Parts of filters to repeat: nesting, long, out of range, or with characters of several bytes.
 const FILTER_PARTS: [&str; 16] = [
     "(",
     ")",
@@ -225,7 +225,7 @@ const FILTER_PARTS: [&str; 16] = [
     "10.0.0.1 ",
 ];
 
-/// How long one expression may take, in an unoptimized build beside others. It takes some milliseconds.
+/// The time limit for one expression in an unoptimized build beside other tests. It usually takes some milliseconds.
 const AT_MOST: Duration = Duration::from_secs(2);
 
 #[test]
@@ -306,8 +306,8 @@ fn mangled_services_end_in_an_error_or_in_the_same_answer_whatever_came_before()
     });
 }
 
-/// A rule in few bits, so that random ones overlap in every way: source and destination (host byte, prefix length),
-/// protocol, first port and width, family, action.
+/// A rule in few bits, so that random rules overlap in every way: source and destination (host byte, prefix length), protocol, first port
+/// and width, family, action.
 type SmallRule = ((u8, u8), (u8, u8), u8, (u8, u8), bool, bool);
 
 fn prefix((host, length): (u8, u8), v6: bool) -> Addresses {
@@ -361,10 +361,10 @@ fn compiled_tables_answer_as_a_scan_of_the_rules() {
     );
 }
 
-/// Rules of a grown list: more than are all direct (1,024), so that the others are reached through classes of addresses.
+/// The number of rules in a grown list: more than the 1,024 that are matched directly, so that others are found through address classes.
 const GROWN: usize = 1100;
 
-/// Hosts on either side of a grown list, and ports: more combinations of them than a cross product takes.
+/// The numbers of hosts on each side of a grown list, and of ports: more combinations than a cross product table accepts.
 const HOSTS: usize = 47;
 const PORTS: usize = 331;
 
@@ -372,7 +372,7 @@ fn v4(net: u8, host: usize, length: u8) -> IpNet {
     IpNet::new(IpAddr::from([10, net, 0, u8::try_from(host % HOSTS * 2).unwrap()]), length).unwrap()
 }
 
-/// A list of hosts times hosts with source ports, to which random bits give wider prefixes, ports and services.
+/// A rule between two hosts with a source port. Random bits widen its prefixes, ports and services.
 fn grown_rule(at: usize, bits: u8) -> Rule {
     let wider = |often: usize, length: u8| {
         if (at + usize::from(bits)).is_multiple_of(often + usize::from(bits)) { length } else { 32 }
@@ -393,12 +393,12 @@ fn grown_rule(at: usize, bits: u8) -> Rule {
     }
 }
 
-/// A place as a part of the whole.
+/// Scales a fraction of 65,536 to an index below `whole`.
 fn scaled(place: u16, whole: usize) -> usize {
     usize::from(place) * whole / (usize::from(u16::MAX) + 1)
 }
 
-/// A key that the rule matches, or just misses in the fields whose bits are set.
+/// A key that matches the rule, or misses it narrowly in the fields whose bits are set in `miss`.
 fn near(rule: &Rule, miss: u8) -> Key {
     let address = |addresses: &Addresses, miss: bool| {
         let first = match addresses.members() {
@@ -417,10 +417,10 @@ fn near(rule: &Rule, miss: u8) -> Key {
     Key::new(src, dst, number, src_port, port + u16::from(bit(6)))
 }
 
-/// An edit of a rule list: what, where, and the bits of a rule.
+/// An edit of a rule list: the kind, the position, and the bits of a rule.
 type ListEdit = (u8, u16, u8);
 
-/// The list after an edit, and the change that says so; none when the edit is said by another list.
+/// Edits the list. Returns the edit as a change, or `None` if the tables must compare the whole list.
 fn edited_list(list: &mut Vec<Rule>, (kind, place, bits): ListEdit) -> Option<Change> {
     let at = scaled(place, list.len());
     let any = |rule: &Rule| *rule == Rule::any(rule.action, rule.origin);
@@ -437,7 +437,7 @@ fn edited_list(list: &mut Vec<Rule>, (kind, place, bits): ListEdit) -> Option<Ch
             Some(Change::Remove { at })
         }
         4 | 5 if !list.is_empty() => {
-            // A host more in its set, or less.
+            // Adds a host to the rule's set, or removes one.
             let mut rule = list[at].clone();
             if let Addresses::Set(set) = &rule.src {
                 let host = [v4(0, usize::from(bits), 32)].into_iter().collect();
@@ -459,7 +459,7 @@ fn edited_list(list: &mut Vec<Rule>, (kind, place, bits): ListEdit) -> Option<Ch
     }
 }
 
-/// A list, its tables, and what happens to both. How many changes the tables followed without a build.
+/// Applies edits to a list and to its tables, and compares both. Returns how many edits the tables followed without a rebuild.
 fn follow(rules: Vec<Rule>, edits: &[ListEdit], probes: &[(u16, u8)]) -> usize {
     let mut list = rules;
     let mut tables = Tables::build(list.clone()).unwrap();
@@ -475,7 +475,7 @@ fn follow(rules: Vec<Rule>, edits: &[ListEdit], probes: &[(u16, u8)]) -> usize {
         };
         match changed {
             Ok(changed) => tables = changed,
-            // The tables in use stay as they are.
+            // On failure the tables in use stay valid.
             Err(error) => {
                 assert_eq!((error, cancelled), (BuildError::Cancelled, true));
                 list.clone_from(&before_list);
@@ -484,7 +484,7 @@ fn follow(rules: Vec<Rule>, edits: &[ListEdit], probes: &[(u16, u8)]) -> usize {
         }
         followed += usize::from(tables.describe().contains("changed since"));
         assert_eq!(*tables.rules(), *list);
-        // Rules that have just gone are asked for too.
+        // Also probes keys of rules that were just removed.
         let keys: Vec<Key> = probes
             .iter()
             .flat_map(|probe| {
@@ -504,7 +504,7 @@ fn follow(rules: Vec<Rule>, edits: &[ListEdit], probes: &[(u16, u8)]) -> usize {
 
 #[test]
 fn tables_that_follow_their_list_answer_as_a_scan_of_it() {
-    // With a rule for everything before the last fifty when the input says so: they are not compiled until it goes.
+    // Some inputs have a rule for everything before the last fifty rules, which are not compiled until it is removed.
     let grown = |bits: &[u8]| -> Vec<Rule> {
         let all = (0..GROWN).map(|at| grown_rule(at, bits.get(at % bits.len().max(1)).copied().unwrap_or(0)));
         let mut list: Vec<Rule> = all.collect();
@@ -513,7 +513,7 @@ fn tables_that_follow_their_list_answer_as_a_scan_of_it() {
         }
         list
     };
-    // What the input grows from has the structure that is looked for, and follows its changes but the last.
+    // The initial list has the structure under test, and its tables follow all edits except the last.
     assert!(Tables::build(grown(&[])).unwrap().describe().contains("tuples"));
     let every_edit: Vec<ListEdit> = (0..8).map(|kind| (kind, u16::from(kind) * 5000, 3)).collect();
     let probes: Vec<(u16, u8)> = (0..250).map(|at| (u16::from(at) * 262, at)).collect();

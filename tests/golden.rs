@@ -1,7 +1,7 @@
-//! Every case of `pcaps/`: the program's output on it equals the expectation beside it, byte for byte, and no packet is
-//! lost on the way. `cargo xtask golden bless` rewrites the expectations and shows the difference.
+//! The golden cases in `pcaps/`: the program's output equals the expected files byte for byte, and accounts for every packet. `cargo xtask
+//! golden bless` rewrites the files and shows the difference.
 //!
-//! The file `asked` of a case has commands, one a line, each of which is run once for each of its forms.
+//! The file `asked` of a case lists commands, one per line. The test runs each in all its output formats.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
 use std::collections::BTreeMap;
@@ -12,8 +12,8 @@ use crate::support::{bulkhead, root, stdout};
 use bulkhead_dataplane::io::CaptureReader;
 use serde_json::Value;
 
-/// The forms of the commands that a case may ask, and how the files of expected output end. A case is a state as well, so none ends as one
-/// does.
+/// The commands that a case may list, with their output formats and the suffixes of the expected files. A case is also a state, so no
+/// suffix may be that of a state file.
 const FORMS: [(&str, &[(&str, &str)]); 5] = [
     ("diff", &[("text", "txt"), ("json", "json.txt"), ("markdown", "md"), ("sarif", "sarif")]),
     ("lint", &[("text", "txt"), ("json", "json.txt"), ("sarif", "sarif")]),
@@ -44,7 +44,7 @@ impl Case {
         Self { folder, node, captures }
     }
 
-    /// Runs `replay` in one form, with the annotated capture written to `annotated`.
+    /// Runs `replay` with this output format, and writes the annotated capture to `annotated`.
     fn replay(&self, form: &str, annotated: &Path) -> String {
         let state = relative(&self.folder.join("state.yaml"));
         let annotated = annotated.to_str().unwrap();
@@ -53,7 +53,7 @@ impl Case {
         stdout(&bulkhead(&args), 0)
     }
 
-    /// What is learned from the captures, and the proof.
+    /// The policies that `learn` derives from the captures, and its proof from standard error.
     fn learn(&self) -> (Vec<u8>, Vec<u8>) {
         let state = relative(&self.folder.join("state.yaml"));
         let captures = self.captures.iter().map(String::as_str);
@@ -62,14 +62,14 @@ impl Case {
         (output.stdout, output.stderr)
     }
 
-    /// A flow log of the case judged; none where it has none.
+    /// The verdicts on the case's flow log in this format. `None` if the case has none.
     fn flows(&self, form: &str) -> Option<String> {
         let log = self.folder.join("flows.log");
         let (state, log) = (relative(&self.folder.join("state.yaml")), log.is_file().then(|| relative(&log))?);
         Some(stdout(&bulkhead(&["replay", "--state", &state, "--flows", &log, "-o", form]), 0))
     }
 
-    /// The commands that are asked about the case; none where it has no such file.
+    /// The commands in the case's file `asked`. Empty if the file does not exist.
     fn asked(&self) -> Vec<String> {
         let asked = fs::read_to_string(self.folder.join("asked")).unwrap_or_default();
         asked.lines().map(str::to_owned).collect()
@@ -96,7 +96,7 @@ fn all_cases() -> Vec<Case> {
     folders.into_iter().map(Case::load).collect()
 }
 
-/// Compares with the expectation, or rewrites it when asked to.
+/// Compares with the expected file, or rewrites it if `BULKHEAD_BLESS` is set.
 fn expect(path: &Path, got: &[u8], wrong: &mut Vec<String>) {
     if std::env::var_os("BULKHEAD_BLESS").is_some() {
         fs::write(path, got).unwrap();
@@ -112,7 +112,7 @@ fn expect(path: &Path, got: &[u8], wrong: &mut Vec<String>) {
     }
 }
 
-/// What a command prints in one form. Its answer may be yes or no.
+/// A command's output in one format. Exit codes 0 and 1 are both answers.
 fn answer(command: &str, form: &str) -> Vec<u8> {
     let output = bulkhead(&command.split_whitespace().chain(["-o", form]).collect::<Vec<_>>());
     assert!(matches!(output.status.code(), Some(0 | 1)), "{command}: {}", String::from_utf8_lossy(&output.stderr));
@@ -128,7 +128,7 @@ fn packets_in(path: &Path) -> u64 {
     packets
 }
 
-/// Every packet that came in is a line, a packet of the annotated capture, and counted as forwarded or dropped once.
+/// Checks that each received packet has one line and one packet in the annotated capture, and is counted once as forwarded or dropped.
 fn assert_conservation(case: &Case, lines: &str, annotated: &Path) {
     let name = case.folder.display();
     let mut lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();

@@ -1,4 +1,4 @@
-//! Security groups from the command line: what `compile --renderer neutron` prints, and what `sync neutron` does to a server that fails.
+//! Security groups: the output of `compile --renderer neutron`, and `sync neutron` with a failing server.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 #[path = "../control/tests/support/neutron.rs"]
@@ -14,7 +14,8 @@ use crate::support::{bulkhead, root, scratch, stdout};
 use serde_json::{Value, json};
 use server::{Fault, Server, TOKEN};
 
-/// The execution flow of Kuryr's specification: the policy of the Kubernetes tutorial, p1 and p2 that it selects, and who it names.
+/// The example from the execution flow in Kuryr's specification: the policy of the Kubernetes tutorial, the pods that it selects, p1 and
+/// p2, and its peers.
 const STATE: &str = "
 {apiVersion: v1, kind: Namespace, metadata: {name: default}}
 ---
@@ -37,7 +38,7 @@ const PODS: [&str; 5] = ["10.1.0.1", "10.1.0.2", "10.1.0.3", "10.1.0.4", "10.1.0
 
 const UID: &str = "65d54bbb-70d5-11e9-9986-fa163e6aa097";
 
-/// The policy of the execution flow, of this generation, for this port.
+/// The example's policy with this generation and port.
 fn tutorial(generation: u64, port: u16) -> String {
     format!(
         "{STATE}---
@@ -60,7 +61,7 @@ spec:
     )
 }
 
-/// What `compile` says of a state.
+/// The JSON output of `compile` for a state.
 fn compiled(name: &str, state: &str) -> Value {
     let path = scratch(name, state);
     let args = ["compile", "--renderer", "neutron", "--state", &path, "-o", "json"];
@@ -73,7 +74,7 @@ fn group<'a>(answer: &'a Value, tag: &str) -> &'a Value {
     all.iter().find(|group| group["id"] == id).unwrap_or_else(|| panic!("no group {tag} in {answer:#}"))
 }
 
-/// A group's rules without the group.
+/// A group's rules without the group's id.
 fn rules(group: &Value) -> Vec<Value> {
     let rules = group["rules"].as_array().unwrap().iter().map(|rule| {
         let mut rule = rule["security_group_rule"].clone();
@@ -125,7 +126,7 @@ fn the_execution_flow_of_the_specification_gives_its_rules_and_attachments() {
     assert_eq!(groups_of(&answer, "default/other"), set(&["open_in", "open_eg"]));
 }
 
-/// A policy for all pods of `default`.
+/// A policy that selects all pods of `default`.
 fn policy(name: &str, spec: &str) -> String {
     format!(
         "---\n{{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {{name: {name}, namespace: default, uid: {name}}}, spec: {{{spec}}}}}\n"
@@ -138,7 +139,7 @@ fn allow_all_is_one_rule_deny_all_is_an_empty_group_and_an_exception_is_left_out
     let none = policy("none", "podSelector: {}, policyTypes: [Ingress]");
     let block = "podSelector: {}, ingress: [{from: [{ipBlock: {cidr: 1.1.1.0/24, except: [1.1.1.0/26]}}]}]";
     let answer = compiled("neutron-small.yaml", &format!("{STATE}{all}{none}{}", policy("block", block)));
-    // The specification leaves out the ethertype, which is IPv4 then. The pods have addresses of IPv4 alone.
+    // The specification omits the ethertype, which means IPv4. All pods have IPv4 addresses only.
     assert_eq!(rules(group(&answer, "all")), [json!({"direction": "egress", "ethertype": "IPv4", "protocol": null})]);
     assert_eq!(rules(group(&answer, "none")), [] as [Value; 0]);
     let prefix = |prefix: &str| json!({"direction": "ingress", "ethertype": "IPv4", "protocol": null, "remote_ip_prefix": prefix});
@@ -160,7 +161,7 @@ fn a_port_name_is_the_number_of_the_pod_and_pods_with_other_numbers_have_another
     let rule = |port: u16| json!({"direction": "ingress", "ethertype": "IPv4", "protocol": "tcp", "port_range_min": port, "port_range_max": port});
     let answer = compiled("neutron-named.yaml", &format!("{STATE}{server}{of_policy}"));
     assert_eq!(rules(group(&answer, "named")), [rule(80)]);
-    // What the policy leaves open is not in its group, or it would open what another policy forbids.
+    // The policy's group does not include the directions that it leaves open. Otherwise it would allow what another policy denies.
     assert_eq!(groups_of(&answer, "default/server"), set(&["named", "node_node-1_in", "open_eg"]));
     let other = pod("second", "10.0.0.232", 81);
     let answer = compiled("neutron-named.yaml", &format!("{STATE}{server}{other}{of_policy}"));
@@ -251,7 +252,7 @@ fn between_two_states_only_what_differs_is_asked_for() {
     assert!(text.lines().take(first_post).all(|line| line.starts_with("DELETE")), "it closes before it opens:\n{text}");
 }
 
-/// A server with a port for each pod, in the project's default group as the server has it.
+/// A server with one port per pod, all in the project's default group. Also returns the id of that group.
 fn started() -> (Server, String) {
     let server = Server::start();
     let any = |direction: &str| json!({"direction": direction, "ethertype": "IPv4", "protocol": null, "port_range_min": null, "port_range_max": null, "remote_ip_prefix": null, "remote_group_id": null});
@@ -280,7 +281,7 @@ fn sync(server: &Server, path: &str, more: &[&str]) -> Output {
     output
 }
 
-/// Compares the groups with `reach`, cell by cell. Returns how many pass.
+/// Compares the groups' verdicts with those of `reach`. Returns the number of allowed cells.
 fn assert_as_reach(server: &Server, path: &str) -> usize {
     let outside = ["172.17.0.9", "172.17.1.9", "10.0.0.9", "203.0.113.9"];
     let mut args = vec!["reach", "-o", "json", "--state", path];
@@ -308,7 +309,7 @@ fn assert_as_reach(server: &Server, path: &str) -> usize {
 #[test]
 fn a_server_gets_what_the_policies_say_and_a_second_run_changes_nothing() {
     let (server, default) = started();
-    // Smaller pages than are asked for, so that each list is several.
+    // The server's pages are smaller than requested, so each list takes several requests.
     server.state().neutron.page = 2;
     let path = scratch("neutron-sync.yaml", &tutorial(7, 6379));
     let dry = sync(&server, &path, &["--dry-run"]);
@@ -321,7 +322,7 @@ fn a_server_gets_what_the_policies_say_and_a_second_run_changes_nothing() {
     assert!(stdout(&sync(&server, &path, &[]), 0).contains("; 0 requests sent"));
     assert_eq!(stdout(&sync(&server, &path, &["--dry-run"]), 0), "");
     assert_eq!(server.state().neutron.changes.len(), sent);
-    // Somebody changes our group, and takes a port out of it.
+    // Another client changes a managed group and removes it from a port.
     {
         let mut state = server.state();
         let port = state.neutron.ports.keys().next().unwrap().clone();
@@ -336,7 +337,7 @@ fn a_server_gets_what_the_policies_say_and_a_second_run_changes_nothing() {
     }
     stdout(&sync(&server, &path, &[]), 0);
     assert!(assert_as_reach(&server, &path) > 10);
-    // Another policy, and none: what nobody needs any more goes.
+    // First another policy, then no policy: unused groups are removed.
     let changed = scratch("neutron-sync-changed.yaml", &tutorial(8, 6380));
     stdout(&sync(&server, &changed, &[]), 0);
     assert!(assert_as_reach(&server, &changed) > 10);
@@ -381,7 +382,7 @@ fn lost_answers_and_errors_of_the_server_are_made_up_for_and_nothing_is_done_twi
     assert!(requests > 30, "{requests}");
     for (at_fault, fault) in faults.iter().enumerate() {
         let (server, _) = started();
-        // Each fault at a fifth of the requests, so that each request is hit by one.
+        // Each fault hits a fifth of the requests, so that over all faults each request is hit once.
         let planned: Vec<(usize, Fault)> = (0..2 * requests)
             .filter(|at| at % 10 == 2 * at_fault || at % 10 == (2 * at_fault + 5) % 10)
             .map(|at| (at, fault.clone()))
@@ -402,7 +403,7 @@ fn a_run_that_ends_anywhere_is_continued_by_the_next() {
     let (server, _) = started();
     for ends in 0.. {
         assert!(ends < 40, "each run comes further");
-        // Some ten requests a run.
+        // Each run can send only nine changes.
         server.state().plan(&[(9, Fault::Answers(403, "Forbidden", "not now"))]);
         let output = sync(&server, &path, &[]);
         if output.status.code() == Some(0) {
@@ -457,7 +458,7 @@ fn a_state_that_is_older_than_what_is_in_force_changes_nothing_unless_it_is_aske
     assert_as_reach(&server, &old);
 }
 
-/// A file that was cut off closed all ports.
+/// Regression: a truncated state file closed all ports.
 #[test]
 fn a_state_without_pods_deletes_nothing_unless_it_is_asked_to() {
     let (server, _) = started();

@@ -1,4 +1,4 @@
-//! `bulkhead replay` against the known answers on Services: first packets of each case in a capture of the port where they come in.
+//! `bulkhead replay` against the known answers on Services. Each case's first packets are in a capture of the port where they arrive.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,10 +11,10 @@ use bulkhead_dataplane::probe::{Probe, ProbeKind};
 use bulkhead_dataplane::{DropReason, LinkType, PortConfig, PortId, PortKind, Verdict};
 use serde_json::{Value, json};
 
-/// Connections of a case: enough that each of a handful of backends is chosen.
+/// Connections per case: enough to reach each of a handful of backends.
 const TRIES: u16 = 64;
 
-/// A capture of packets that have come in on a port, which has the name that the node's vswitch gives it.
+/// Writes a capture of packets received on one port, with the vswitch's name of the port. Returns its path.
 fn capture(name: &str, port: &str, packets: &[Vec<u8>]) -> String {
     let path = scratch(name, "");
     let ports = [PortConfig::new(port.to_owned(), PortKind::Pod)];
@@ -29,7 +29,7 @@ fn capture(name: &str, port: &str, packets: &[Vec<u8>]) -> String {
     path
 }
 
-/// The answers of the program, a line for each packet.
+/// The program's JSON lines, one per packet.
 fn replayed(state: &Value, settings: &Value, node: &str, capture: &str) -> Vec<Value> {
     let state = scratch("replay-services-state.json", &state.to_string());
     let settings = scratch("replay-services-settings.json", &settings.to_string());
@@ -43,7 +43,7 @@ fn socket(value: &Value) -> Option<SocketAddr> {
     value.as_str().map(|text| text.parse().unwrap())
 }
 
-/// The port on which a client's packets come in.
+/// The name of the port on which a client's packets arrive.
 fn port(case: &Value, objects: &Value) -> String {
     let address = &case["client"]["ip"];
     let is_clients = |pod: &&Value| {
@@ -89,14 +89,14 @@ fn check(case: &Value, lines: &[Value]) -> Result<(), String> {
         }
         "reject" => is_refused(&["no_endpoint", "unknown_service_port"]),
         "drop" => is_refused(&["no_local_endpoint", "service_source_range", "unknown_service_address"]),
-        // Nobody may have the address; that it is not translated is what counts.
+        // The address may be unassigned. Only the lack of a translation counts.
         _ => lines.iter().all(|line| line["translated"].is_null()),
     };
     let shown = || lines.iter().take(3).map(Value::to_string).collect::<Vec<_>>().join("\n    ");
     if is_right { Ok(()) } else { Err(format!("case {} ({}): {expect}\n    {}", case["id"], case["objects"], shown())) }
 }
 
-/// Whether node ports are to answer at an address that the Node object does not tell: `replay` knows the node by nothing else.
+/// Whether node ports must answer at an address that is not in the Node object. `replay` knows the node's addresses only from there.
 fn is_unknown_address(case: &Value, objects: &Value, to: IpAddr) -> bool {
     let addresses = |node: &Value| -> Vec<IpAddr> {
         let all = node["status"]["addresses"].as_array().into_iter().flatten();
@@ -147,7 +147,7 @@ fn every_packet_of_the_known_answers_is_replayed_as_expected() {
     assert_eq!((actions.values().sum::<i32>(), unknown), (172, 2), "{actions:?}");
 }
 
-/// What the program prints at `node-1` of connections of a pod of the examples to their Service, each with the answer that web-1 gives.
+/// The program's table at `node-1` for connections of an example pod to its Service. The capture has an answer of web-1 to each connection.
 fn table(policy: &str) -> String {
     const CART: &str = "10.244.1.2";
     let [src, vip, dst]: [IpAddr; 3] = [CART, "10.96.0.20", "10.244.1.20"].map(|text| text.parse().unwrap());
@@ -172,7 +172,7 @@ fn table(policy: &str) -> String {
     stdout(&bulkhead(&[&["replay", "--node", "node-1", &path], &state[..]].concat()), 0)
 }
 
-/// The cells of a row that has this backend, without the number of packets, and that number.
+/// The packet count of the row with this backend, and the row's other cells.
 fn row(table: &str, backend: &str) -> (u32, String) {
     let line = table.lines().find(|line| line.contains(backend)).unwrap_or_else(|| panic!("{backend}: {table}"));
     let words: Vec<&str> = line.split_whitespace().collect();
@@ -186,7 +186,7 @@ fn the_table_has_both_directions_in_one_row_with_service_and_backend() {
     assert!(words.starts_with("shop/cart shop/web (10.96.0.20) TCP 80 shop/web-1 8080 forward"), "{table}");
     let (far, words) = row(&table, "10.244.2.20 8080");
     assert!(words.starts_with("shop/cart shop/web (10.96.0.20) TCP 80 10.244.2.20 8080 forward"), "{table}");
-    // Of the connections that web-2 was given nothing comes back here: what web-1 says to them is nobody's.
+    // For connections to web-2, the capture has no answers of their session: web-1's do not match it.
     assert!(near >= 4 && far >= 2 && near / 2 + far == 16, "{table}");
 }
 
@@ -196,7 +196,7 @@ fn a_connection_that_policy_denies_is_told_with_the_backend_that_it_was_judged_f
         "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: closed, namespace: shop}, \
          spec: {podSelector: {matchLabels: {app: web}}, policyTypes: [Ingress]}}\n",
     );
-    // Web-1 answers what it was not given too, and so is told what it was refused.
+    // The capture also has answers of web-1 to the denied connections.
     let (refused, words) = row(&table, "shop/web-1 8080");
     assert!(words.starts_with("shop/cart shop/web (10.96.0.20) TCP 80 shop/web-1 8080 drop"), "{table}");
     assert!(refused >= 4 && words.contains("shop/closed"), "{table}");

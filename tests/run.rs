@@ -1,4 +1,4 @@
-//! `bulkhead run` as far as it goes without privileges: what it says about its configuration and this machine.
+//! `bulkhead run` without privileges: its messages about the configuration and this machine.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
 use std::fs;
@@ -20,7 +20,7 @@ fn the_readme_command_and_the_help_example_check_this_machine_and_give_a_remedy_
     for command in [from_readme, from_help] {
         let output = bulkhead(&words(&format!("{command} -o json")));
         let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-        // Whether this machine could run it does not matter here; that the answer and the exit code agree does.
+        // This machine may be unable to run the configuration. The answer and the exit code must agree.
         assert_eq!(output.status.code(), Some(i32::from(report["ok"] == false)), "{report:#}");
         let findings = report["findings"].as_array().unwrap();
         assert!(findings.iter().any(|finding| finding["what"].as_str().unwrap().contains("veth-db")), "{report:#}");
@@ -74,7 +74,7 @@ fn a_state_that_does_not_load_ends_the_start() {
     fs::write(&path, "node: n1\nstate: {paths: [absent-state.yaml]}\nports: []\n").unwrap();
     let output = bulkhead(&["run", "--config", path.to_str().unwrap()]);
     let text = String::from_utf8(output.stderr).unwrap();
-    // Without privileges the checks end it before.
+    // Without privileges the checks fail before the state is read.
     assert_eq!(output.status.code(), Some(2), "{text}");
     assert!(text.contains("absent-state.yaml") || text.contains("CAP_NET_ADMIN"), "{text}");
 }

@@ -1,4 +1,4 @@
-//! A capture of a million packets: judged whole, in memory that does not grow with it.
+//! Replays a capture of a million packets completely, in memory that does not grow with the capture.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::io::{BufWriter, Read, Write};
@@ -9,7 +9,7 @@ use crate::support::root;
 use bulkhead_dataplane::probe::{Probe, ProbeKind};
 use serde_json::Value;
 
-/// Packets of a thousand UDP conversations over and over, as a pcap of raw IP.
+/// Writes a pcap file of raw IP packets from a thousand repeated UDP conversations.
 fn capture(packets: u32, out: &mut impl Write) {
     out.write_all(&0xa1b2_c3d4_u32.to_le_bytes()).unwrap();
     for field in [0x0004_0002_u32, 0, 0, 65_535, 101] {
@@ -32,7 +32,7 @@ fn capture(packets: u32, out: &mut impl Write) {
     }
 }
 
-/// Replays so many packets through standard input. Returns the summary and the peak resident memory in KiB.
+/// Replays this number of packets through standard input. Returns the summary and the peak resident memory in KiB.
 fn replay(packets: u32) -> (Value, u64) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_bulkhead"))
         .args(["replay", "-o", "json", "--state", "pcaps/redis-policy", "--node", "node-1", "-"])
@@ -54,7 +54,7 @@ fn replay(packets: u32) -> (Value, u64) {
     let mut input = BufWriter::new(child.stdin.take().unwrap());
     capture(packets, &mut input);
     input.flush().unwrap();
-    // All but the pipe's last buffer has been read by now, and the program still waits for more.
+    // The program has read everything except the pipe's last buffer, and waits for more.
     let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     let peak = peak.trim().trim_end_matches(" kB").parse().unwrap();

@@ -1,7 +1,6 @@
-//! The sequences of the known answers on Services, packet by packet through a worker whose Services change on the way.
+//! The sequences of the known answers on Services, packet by packet through a worker whose Services change between steps.
 //!
-//! What sessions live on when a state is reconciled (10 to 12) follows from objects and is asked of the resolver in its own tests; a
-//! restart (20) is one of the live tests.
+//! The resolver's own tests cover which sessions survive a change of state (10 to 12). An end-to-end test covers the restart (20).
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
 #[path = "../control/tests/services/asked.rs"]
@@ -32,7 +31,7 @@ const SYN: u8 = tcp::flags::SYN;
 const ACK: u8 = tcp::flags::ACK;
 const FIN: u8 = tcp::flags::FIN;
 
-/// A packet in words: who to whom.
+/// The source and destination of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Ends {
     from: SocketAddr,
@@ -73,7 +72,7 @@ impl Bed {
         }
     }
 
-    /// The port on which packets of an address come in.
+    /// The port on which packets from an address arrive.
     fn port_of(&self, address: IpAddr) -> PortId {
         let outside = self.snapshot.ports().iter().position(|port| &*port.name == "uplink").unwrap();
         self.snapshot.owner(address).unwrap_or_else(|| PortId(u16::try_from(outside).unwrap()))
@@ -87,7 +86,7 @@ impl Bed {
         outcomes[0]
     }
 
-    /// What a packet is on the wire when it leaves; none when it is dropped.
+    /// Sends a packet through the worker. Returns its source and destination when it leaves, or the outcome if it is dropped.
     fn sent(&mut self, ends: Ends, protocol: &str, flags: u8) -> Result<Ends, Box<Outcome>> {
         let outcome = self.send(ends.from.ip(), &packet(ends, protocol, flags));
         if !matches!(outcome.verdict, Verdict::Forward(_)) {
@@ -99,7 +98,7 @@ impl Bed {
         }))
     }
 
-    /// What its backend sends back.
+    /// Sends the backend's answer to a packet. Returns as [`Self::sent`] does.
     fn answer(&mut self, sent: Ends, protocol: &str, flags: u8) -> Result<Ends, Box<Outcome>> {
         self.sent(Ends { from: sent.to, to: sent.from }, protocol, flags)
     }
@@ -126,7 +125,7 @@ fn packet(Ends { from, to }: Ends, protocol: &str, flags: u8) -> Vec<u8> {
     packet
 }
 
-/// An error about a packet that its receiver could not take.
+/// An ICMP "packet too big" error about a packet.
 fn too_big(about: Ends) -> Vec<u8> {
     let quoted = packet(about, "TCP", ACK);
     let (IpAddr::V4(source), IpAddr::V4(destination)) = (about.to.ip(), about.from.ip()) else { panic!("IPv4 alone") };
@@ -142,15 +141,15 @@ fn too_big(about: Ends) -> Vec<u8> {
 /// One run of a sequence.
 struct Story {
     bed: Bed,
-    /// The packets so far, as they were sent and as they left.
+    /// The packets so far: as sent, and as they left.
     sent: Vec<(Ends, Ends)>,
     protocol: String,
-    /// For packets without a port of their own.
+    /// The next port for packets whose port is `*`.
     next_port: u16,
 }
 
 impl Story {
-    /// `10.244.1.2:*` has another port each time, `10.244.1.*:40001` another address.
+    /// The ends of a step's packet. `10.244.1.2:*` gets a new port each time, `10.244.1.*:40001` a new address.
     fn ends(&mut self, packet: &Value) -> Ends {
         self.next_port += 1;
         let (port, host) = (self.next_port.to_string(), (self.next_port % 200 + 20).to_string());
@@ -178,7 +177,7 @@ impl Story {
         self.packets(step);
     }
 
-    /// Both sides of the last connection end it.
+    /// Closes the last connection from both sides.
     fn finish(&mut self) {
         let (ends, left) = *self.sent.last().unwrap();
         self.bed.sent(ends, "TCP", ACK).unwrap();
@@ -188,7 +187,7 @@ impl Story {
     }
 
     fn reply(&mut self, from: SocketAddr, expect: &str) {
-        // The connection that is answered: the first one, or the last one where nothing is to be rewritten.
+        // The answered connection: the last one if the step expects an unchanged source, and otherwise the first.
         let is_plain = expect.starts_with("source stays");
         let (ends, left) = if is_plain { *self.sent.last().unwrap() } else { self.sent[0] };
         assert_eq!(left.to, from);
@@ -234,7 +233,7 @@ impl Story {
                 only => assert_eq!(left.to.to_string(), only.split(' ').next().unwrap(), "{step}"),
             }
             found.insert(left.to);
-            // Two connections that are one at their backend are told apart by the client's port there.
+            // Two connections that share a backend must differ there by the client's port.
             let is_mixed_up = before.iter().any(|(other, seen)| *seen == left && *other != ends);
             assert!(!is_mixed_up || expect == "pass", "{step}: {left:?}");
             self.sent.push((ends, left));

@@ -1,4 +1,4 @@
-//! Services as workers are given them: what the adapter makes of objects answers as the resolver decides.
+//! Services as workers receive them: the adapter's tables give the same answers as the resolver.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
 #[path = "../control/tests/services/random.rs"]
@@ -24,7 +24,7 @@ use bulkhead_dataplane::{
 };
 use serde_json::{Value, json};
 
-/// A vswitch whose node has these addresses.
+/// A snapshot whose host port has these addresses.
 fn snapshot(addresses: Vec<IpAddr>) -> Snapshot {
     let host = PortConfig {
         name: "host".into(),
@@ -40,7 +40,7 @@ fn snapshot(addresses: Vec<IpAddr>) -> Snapshot {
     Snapshot::new(1, vec![host], Vec::new(), Routes::default()).unwrap()
 }
 
-/// The port that packets of a client come in on.
+/// The kind of port on which a client's packets arrive.
 fn kind_of(place: Place) -> PortKind {
     match place {
         Place::Pod => PortKind::Pod,
@@ -49,7 +49,7 @@ fn kind_of(place: Place) -> PortKind {
     }
 }
 
-/// What workers are told of a connection.
+/// The answer of a worker's tables to a connection.
 fn explained(
     resolver: &Resolver,
     services: &Services,
@@ -63,8 +63,8 @@ fn explained(
     services.explain(&snapshot, kind_of(client.place), &flow)
 }
 
-/// What the resolver decides, in the dataplane's words. One thing is the vswitch's own: what the host's port sends with an address
-/// that is not the node's comes from outside.
+/// The resolver's answer in the dataplane's types. One rule is the vswitch's own: a packet from the host port counts as an outside client's
+/// unless its source is an address of the node.
 fn decided(resolver: &Resolver, client: Client, to: IpAddr, port: Option<(Transport, u16)>) -> Explained {
     let is_hosts = client.place == Place::Host && resolver.node_addresses().any(|own| own == client.address);
     let place = if client.place == Place::Host && !is_hosts { Place::Outside } else { client.place };
@@ -85,10 +85,10 @@ fn decided(resolver: &Resolver, client: Client, to: IpAddr, port: Option<(Transp
     }
 }
 
-/// Everything that workers are told, without numbers of service ports: those depend on the history.
+/// All entries of the workers' tables without the numbers of service ports, which depend on earlier states.
 fn told(resolver: &Resolver, services: &Services) -> BTreeMap<Vip, (String, ServicePort)> {
     let mut vips: BTreeSet<Vip> = resolver.vips().map(dataplane_vip).collect();
-    // Also what nobody has any more.
+    // Includes addresses that no Service has any more.
     for address in random::addresses() {
         vips.extend(random::ports().into_iter().flatten().map(|(transport, port)| Vip {
             address,
@@ -108,7 +108,7 @@ fn dataplane_vip(vip: &control::Vip) -> Vip {
     Vip { address: vip.address, protocol: vip.transport.number(), port: vip.port }
 }
 
-/// Seeds of random histories, each with dozens of states.
+/// The number of random histories, each with dozens of states.
 const SEEDS: u64 = 60;
 
 #[test]
@@ -153,7 +153,7 @@ fn workers_are_told_what_the_resolver_decides_after_any_history() {
         let (known, again) = (services.unwrap(), fresh.take().unwrap().services);
         assert_eq!(told(adapter.resolver(), &known), told(fresh.resolver(), &again), "seed {seed}");
         assert_eq!(adapter.counts(), fresh.counts(), "seed {seed}");
-        assert_eq!(health, fresh.take_health().unwrap(), "what load balancers are told, seed {seed}");
+        assert_eq!(health, fresh.take_health().unwrap(), "the health checks, seed {seed}");
         for address in random::addresses() {
             assert_eq!(known.source_for(address), again.source_for(address));
         }
@@ -175,7 +175,7 @@ fn workers_are_told_what_the_resolver_decides_after_any_history() {
     }
 }
 
-/// The object that an event is about.
+/// The kind and name of the object that an event changes.
 fn name_of(event: &Event) -> String {
     match event {
         Event::Apply(Object::Service(service)) => format!("service {}", service.name),
@@ -218,7 +218,7 @@ fn note(answer: &Explained, reached: &mut BTreeMap<String, usize>) {
     }
 }
 
-/// The known answers: the defaults, overlaid by what a case says, and its objects.
+/// The known answers: default settings, which a case may override, and objects.
 struct Known {
     all: Value,
 }
@@ -250,7 +250,7 @@ impl Known {
     }
 }
 
-/// Holds what workers are told against a case. Returns the action.
+/// Compares the workers' answer with a case. Returns the expected action.
 fn check(case: &Value, settings: &Settings, objects: &[Object], adapter: &mut Adapter, services: &Services) -> String {
     let address = |value: &Value| value["ip"].as_str().unwrap().parse::<IpAddr>().unwrap();
     let (from, to) = (address(&case["client"]), address(&case["dst"]));
@@ -284,14 +284,14 @@ fn check(case: &Value, settings: &Settings, objects: &[Object], adapter: &mut Ad
     action.to_owned()
 }
 
-/// The addresses of the node that its object does not tell, as the case's client asks for them.
+/// Addresses of the node that its Node object lacks, but that the case's client uses.
 fn more_addresses(case: &Value, node: &str, settings: &Settings, objects: &[Object]) -> BTreeSet<IpAddr> {
     let clients = Clients::new(&node.into(), settings, objects);
     let to: IpAddr = case["dst"]["ip"].as_str().unwrap().parse().unwrap();
     if clients.may_be_nodes(to) { [to].into() } else { BTreeSet::new() }
 }
 
-/// An adapter that goes from cluster to cluster, and what it has told last.
+/// An adapter that takes the state of each cluster in turn, and its latest tables.
 type Kept = (Adapter, Inventory, Option<std::sync::Arc<Services>>);
 
 #[test]
@@ -325,7 +325,7 @@ fn every_packet_of_the_known_answers_is_right_from_scratch_and_after_other_clust
     assert!(actions.len() == 4, "{actions:?}");
 }
 
-/// A node with a Service of UDP and a Service of TCP, both with these endpoints of node `n1`: address, ready, serving.
+/// A node with a UDP Service and a TCP Service, both with these endpoints on node `n1`: address, ready, serving.
 fn cluster(endpoints: &[(&str, bool, bool)], more: &str) -> Vec<Object> {
     let endpoint = |(address, ready, serving): &(&str, bool, bool)| {
         format!(
@@ -349,7 +349,7 @@ fn cluster(endpoints: &[(&str, bool, bool)], more: &str) -> Vec<Object> {
     load_text("cluster.yaml", &text, options).unwrap_or_else(|errors| panic!("{errors}")).objects
 }
 
-/// An adapter that goes from cluster to cluster, and what it says is stale then.
+/// An adapter that takes the state of each cluster in turn and reports stale UDP flows.
 struct Running(Adapter, Inventory);
 
 impl Running {
@@ -374,7 +374,7 @@ fn flows_of_udp_end_where_a_backend_serves_no_more_or_its_vip_is_gone_and_where_
     let mut running = Running::new(cluster(&[a, b], ""));
     let ending = ("10.244.1.2", false, true);
     assert!(running.stale_after(cluster(&[ending, b], "")).is_empty(), "it still answers");
-    // Only its condition differs: it was in no list.
+    // Only the endpoint's condition changed. It was in no list before.
     assert_eq!(running.stale_after(cluster(&[("10.244.1.2", false, false), b], "")), ["10.244.1.2"]);
     assert!(running.stale_after(cluster(&[a, b], "")).is_empty());
     assert_eq!(running.stale_after(cluster(&[b], "")), ["10.244.1.2"], "it is gone");
@@ -398,7 +398,7 @@ fn a_source_that_has_to_change_becomes_the_first_of_the_nodes_block_or_what_the_
     let texts = |all: [&str; 2]| all.map(|text| Some(text.to_owned()));
     assert_eq!(sources("{}"), texts(["10.244.1.1", "fd00:244:1::1"]));
     assert_eq!(sources("source_addresses: [10.244.1.250]"), texts(["10.244.1.250", "fd00:244:1::1"]));
-    // A block of one address has none to spare, and where there is no Node there is no block.
+    // A CIDR with a single address has none for this, and without a Node object there is no CIDR.
     let one = "{apiVersion: v1, kind: Node, metadata: {name: n1}, spec: {podCIDRs: [10.9.9.9/32]}}";
     let loaded = load_text("node.yaml", one, Options::default()).unwrap();
     let services = Adapter::of("n1".into(), Settings::default(), &loaded.objects).take().unwrap().services;
@@ -435,9 +435,9 @@ fn pods_of_all_nodes_are_inside_and_a_change_of_them_is_published() {
     assert_eq!(adapter.counts(), Counts { listed: true, services: 3, vips: 4, backends: 1 });
 }
 
-/// A capture of these IP packets.
+/// A pcap file of these IP packets.
 fn capture(packets: &[Vec<u8>]) -> Vec<u8> {
-    // pcap's header: magic, version 2.4, time zone, accuracy, snap length, LINKTYPE_RAW.
+    // The header of pcap: magic, version 2.4, time zone, accuracy, snap length, LINKTYPE_RAW.
     let number = |value: usize| u32::try_from(value).unwrap().to_le_bytes();
     let mut file =
         [&[0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0][..], &number(65_535), &number(101)].concat();
@@ -482,7 +482,7 @@ fn a_replay_translates_by_the_services_of_the_state() {
     assert_eq!(outs(&answers), ["shop/web".to_owned(), "uplink".to_owned()].into(), "to the backends of both nodes");
     assert_eq!((&*answers[20].1, &*answers[21].0), ("unknown_service_port", "uplink"));
     assert_eq!(replay(&state, &["--settings", &settings])[21].1, "unknown_service_address");
-    // Without a Service an address is one as any other.
+    // Without Services, the address is treated like any other.
     let nodes = "{apiVersion: v1, kind: Node, metadata: {name: node-1}, spec: {podCIDRs: [10.244.1.0/24]}, \
                  status: {addresses: [{type: InternalIP, address: 192.0.2.11}]}}";
     let nodes = scratch("replay-nodes.yaml", nodes);

@@ -1,3 +1,3 @@
-//! Everything that is tested from outside, in one program.
+//! The integration tests of `cluster` in one program.
 
 mod kubernetes;

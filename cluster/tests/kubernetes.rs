@@ -1,5 +1,5 @@
-//! A follower beside a server that does everything wrong that a server can do: what is known converges to what the server has, never is
-//! half of it, and never opens anything.
+//! Follows an API server with injected faults: the known state converges to the server's, is never incomplete, and never opens a closed
+//! pod.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
 #[path = "support/api_server.rs"]
@@ -28,7 +28,7 @@ use serde_json::{Value, json};
 
 const NODE: &str = "node-1";
 
-/// What the server is given to do at most before a test has failed.
+/// Time limit for each condition that a test waits for.
 const LONG: Duration = Duration::from_secs(60);
 
 fn impatient() -> Timing {
@@ -45,7 +45,7 @@ fn impatient() -> Timing {
     }
 }
 
-/// A follower, and what it makes of the server.
+/// A follower with its server, and everything that it has delivered.
 struct Cluster {
     server: ApiServer,
     follower: Follower,
@@ -53,7 +53,7 @@ struct Cluster {
     troubles: Vec<String>,
     pipeline: Pipeline,
     batches: Vec<Changes>,
-    /// The batches about Services.
+    /// The batches of Services and endpoint slices.
     services: Vec<Changes>,
     refused: Vec<String>,
     folder: PathBuf,
@@ -93,7 +93,7 @@ impl Cluster {
         }
     }
 
-    /// Takes in what there is, and what comes within a moment.
+    /// Handles pending notices, and those that arrive within `moment`.
     fn follow(&mut self, moment: Duration) {
         let end = Instant::now() + moment;
         while let Ok(notice) = self.notices.recv_timeout(end.saturating_duration_since(Instant::now())) {
@@ -116,7 +116,7 @@ impl Cluster {
         assert!(!self.follower.is_dead());
     }
 
-    /// Waits until this holds.
+    /// Handles notices until the condition holds. Panics after [`LONG`].
     fn until(&mut self, what: &str, holds: impl Fn(&mut Self) -> bool) {
         let end = Instant::now() + LONG;
         while !holds(self) {
@@ -125,7 +125,7 @@ impl Cluster {
         }
     }
 
-    /// Waits until what is known means the same as what the server has, read from a file.
+    /// Waits until the delivered state has the same verdicts as the server's objects read from a file.
     fn converge(&mut self) {
         let expected = verdicts(&from_scratch(&self.server.state()));
         self.until("the server's state", |cluster| {
@@ -148,7 +148,7 @@ fn from_scratch(state: &str) -> Pipeline {
     pipeline
 }
 
-/// Every address that a pod or a node may have, and one that none has.
+/// Every address that a pod or a node may have, and one address outside the cluster.
 fn addresses() -> Vec<IpAddr> {
     let pods = (1..=PODS).map(|number| format!("10.1.0.{number}"));
     pods.chain(["192.0.2.1", "192.0.2.2", "198.51.100.7"].map(str::to_owned))
@@ -164,7 +164,7 @@ fn passes(pipeline: &Pipeline, from: &str, to: &str, port: u16) -> bool {
     tables.tables[interface.table].tables.lookup(&key).action() == Action::Allow
 }
 
-/// What passes at which interface, of everything that may come to it.
+/// Per interface, whether each packet of a fixed set is allowed.
 fn verdicts(pipeline: &Pipeline) -> BTreeMap<String, Vec<bool>> {
     let Some(tables) = pipeline.node_tables(NODE) else { return BTreeMap::new() };
     let all = addresses();
@@ -218,7 +218,7 @@ fn cluster_policy(name: &str, action: &str, priority: u64, app: &str) -> Value {
         "ingress": [{"name": "r", "action": action, "from": [{"namespaces": {}}]}]}})
 }
 
-/// Two namespaces; pods of `x` are closed to everybody, pods of `y` open. More objects than fit on a page.
+/// A server with two namespaces: policy denies all ingress of the pods of `x`, and none of `y`. Its lists take several pages.
 fn server(seed: u64) -> ApiServer {
     let server = ApiServer::start(seed);
     for object in [namespace("x", "red"), namespace("y", "blue"), node(1), node(2), deny_all("x")] {
@@ -267,7 +267,7 @@ fn what_changes_nothing_is_no_batch() {
         cluster.server.put(again);
         cluster.follow(Duration::from_millis(50));
     }
-    // Nor does listing everything again.
+    // Listing everything again delivers no batch either.
     let lists = cluster.follower.health().lists;
     cluster.server.forget();
     cluster.server.break_connections();
@@ -299,7 +299,7 @@ fn what_vanishes_while_nobody_watches_is_gone_with_the_next_list_and_nothing_els
     cluster.until("contact", |cluster| cluster.follower.health().is_connected);
 }
 
-/// Each fault alone, often, while the state is being listed for the first time and afterwards.
+/// Injects each fault alone and often, during the first lists and afterwards.
 #[test]
 fn no_fault_makes_half_a_state_or_opens_anything_and_all_are_survived() {
     for (seed, fault) in (10..).zip(Fault::ALL) {
@@ -342,7 +342,7 @@ fn nothing_is_handed_over_before_all_kinds_are_known() {
         cluster.until("trouble", |cluster| !cluster.troubles.is_empty());
         cluster.follow(Duration::from_millis(100));
         assert!(cluster.batches.is_empty() && cluster.follower.take(Purpose::Policy).is_none(), "{kind}");
-        assert_eq!(cluster.troubles.len(), 1, "it is told once: {:?}", cluster.troubles);
+        assert_eq!(cluster.troubles.len(), 1, "the error is reported once: {:?}", cluster.troubles);
         assert!(cluster.troubles[0].contains("verbs: [list, watch]"), "{:?}", cluster.troubles);
         cluster.server.forbid(kind, false);
         cluster.converge();
@@ -414,7 +414,7 @@ fn a_cluster_policy_that_nothing_can_stand_for_holds_back_the_state_until_it_is_
     let mut wrong = cluster_policy("odd", "Deny", 1, "db");
     wrong["spec"]["tier"] = "Other".into();
     cluster.server.put(wrong);
-    cluster.until("it is told", |cluster| !cluster.refused.is_empty());
+    cluster.until("the refusal", |cluster| !cluster.refused.is_empty());
     assert!(cluster.refused[0].contains("ClusterNetworkPolicy odd"), "{:?}", cluster.refused);
     assert!(cluster.passes(CLOSED, OPEN), "what was known stays");
     cluster.server.put(cluster_policy("odd", "Deny", 1, "db"));
@@ -483,7 +483,7 @@ fn random_change(rng: &mut Rng, server: &ApiServer) {
             let action = rng.pick(&["Accept", "Deny", "Pass"]);
             let app = rng.pick(&["web", "db"]);
             if rng.below(2) == 0 {
-                // Never about what must stay closed.
+                // Cluster policies accept only traffic to `db`: the pods that this test checks must stay closed.
                 let app = if action == "Accept" { "db" } else { app };
                 server.put(cluster_policy(name, action, rng.below(100), app));
             } else {
@@ -493,7 +493,7 @@ fn random_change(rng: &mut Rng, server: &ApiServer) {
     }
 }
 
-/// Everything at once: random objects, random faults, the server away, events forgotten.
+/// Combines random objects, random faults, server outages and forgotten events.
 #[test]
 fn after_any_history_the_tables_are_those_of_the_servers_objects() {
     let mut happened = BTreeMap::new();
@@ -524,7 +524,7 @@ fn after_any_history_the_tables_are_those_of_the_servers_objects() {
                 assert!(!cluster.passes("198.51.100.7", CLOSED), "seed {seed}: what is closed all the time was open");
             }
         }
-        // Some faults go on for ever; the state converges all the same.
+        // Faults continue at a low rate; the state must converge nevertheless.
         cluster.server.set_faults(&Fault::ALL, 4);
         cluster.converge();
         let opened = cluster
@@ -540,6 +540,6 @@ fn after_any_history_the_tables_are_those_of_the_servers_objects() {
         }
     }
     println!("{batches} batches, faults: {happened:?}");
-    // Another test has each of them happen. Which of them do here depends on how the requests fall between the changes.
+    // Another test covers each fault. Which faults occur here depends on the timing of requests and changes.
     assert!(happened.len() >= Fault::ALL.len() / 2 && batches > 50, "{batches} batches, {happened:?}");
 }

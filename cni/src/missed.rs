@@ -32,7 +32,7 @@ mod tests {
     use crate::scratch::Scratch;
     use bulkhead_observe::admin::PortKey;
 
-    /// Answers so many requests with this line. Returns what was asked.
+    /// Answers the next `times` requests with `line`. The thread returns the requests.
     fn answer(socket: &Path, times: usize, line: &'static str) -> std::thread::JoinHandle<Vec<String>> {
         let listener = UnixListener::bind(socket).unwrap();
         std::thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! Everything that is tested from outside, in one program.
+//! The integration tests of `dataplane` in one program.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,

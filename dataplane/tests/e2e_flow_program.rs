@@ -1,4 +1,4 @@
-//! The flow cache in the kernel, on real veths: what its program does with packets, beside what the worker says of them.
+//! The XDP flow cache on real veths: compares the program's treatment of packets with a worker's verdicts.
 //!
 //! ```text
 //!   a: eth0 ------ va [ program of the cache ] vb ------ b: eth0
@@ -35,15 +35,15 @@ const LATCH: FlowLatch = FlowLatch(40_000);
 const ACK: u8 = 0x10;
 const SYN: u8 = 0x02;
 
-/// How long something that must not come is waited for: what the kernel does it has done when the sending call returns, and
-/// with something else that did come.
+/// How long to wait for a packet that must not arrive. The kernel has handled a packet when the sending call returns, or when another
+/// packet has arrived.
 const SILENCE: Duration = Duration::from_millis(20);
 
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// The flows: protocol, source, destination.
+/// The tested flows: protocol, source, destination.
 const FLOWS: [(ProbeKind, &str, &str); 4] = [
     (ProbeKind::Udp, "10.0.0.1", "10.0.0.2"),
     (ProbeKind::Tcp, "10.0.0.1", "10.0.0.2"),
@@ -51,7 +51,7 @@ const FLOWS: [(ProbeKind, &str, &str); 4] = [
     (ProbeKind::Tcp, "fd00::1", "fd00::2"),
 ];
 
-/// A frame of a flow; TCP with these flags.
+/// A frame of a flow. TCP frames have these flags.
 fn frame((kind, src, dst): (ProbeKind, &str, &str), flags: u8) -> Vec<u8> {
     let mut packet = Probe { src: ip(src), dst: ip(dst), kind, sport: 40_000, dport: 80 }.request().unwrap();
     if kind == ProbeKind::Tcp {
@@ -60,12 +60,12 @@ fn frame((kind, src, dst): (ProbeKind, &str, &str), flags: u8) -> Vec<u8> {
     }
     let ethertype: [u8; 2] = if ip(src).is_ipv4() { [0x08, 0x00] } else { [0x86, 0xdd] };
     let mut frame = [&OWN_MAC[..], &A_MAC, &ethertype, &packet].concat();
-    // Room for what a test changes behind the headers.
+    // Tests change bytes behind the headers.
     frame.resize(frame.len().max(80), 0);
     frame
 }
 
-/// The answer to a flow's SYN.
+/// A TCP frame of the flow's reverse direction with these flags.
 fn answer((kind, src, dst): (ProbeKind, &str, &str), flags: u8) -> Vec<u8> {
     let mut packet = Probe { src: ip(dst), dst: ip(src), kind, sport: 80, dport: 40_000 }.request().unwrap();
     let at = packet.len() - 7;
@@ -74,7 +74,7 @@ fn answer((kind, src, dst): (ProbeKind, &str, &str), flags: u8) -> Vec<u8> {
     [&OWN_MAC[..], &B_MAC, &ethertype, &packet].concat()
 }
 
-/// A node with two pods that may talk.
+/// A node with two pods whose policies allow all traffic.
 fn snapshot() -> Snapshot {
     let tables = Arc::new(Tables::build(vec![Rule::any(Action::Allow, ORIGIN)]).unwrap());
     let pod = |name: &str, mac, addresses: [&str; 2]| PortConfig {
@@ -94,7 +94,7 @@ fn snapshot() -> Snapshot {
     Snapshot::new(1, ports, vec![tables], routes).unwrap()
 }
 
-/// What a worker that has the session of a flow says of a frame.
+/// The verdict of a worker on a frame, after it has created the flow's session.
 fn verdict(flow: (ProbeKind, &str, &str), received: &[u8]) -> Verdict {
     let sessions = SessionConfig { capacity: 16, ..SessionConfig::default() };
     let mut worker = Worker::new(WorkerConfig { sessions, ..WorkerConfig::default() });
@@ -113,12 +113,12 @@ fn verdict(flow: (ProbeKind, &str, &str), received: &[u8]) -> Verdict {
     judge(A, received)
 }
 
-/// The lab: frames are sent at `a` and come out at `b` or at the worker's port of `va`.
+/// The lab: frames sent at `a` arrive at `b`, or at the worker's port of `va`.
 struct Lab {
     net: Net,
     cache: Arc<KernelFlowCache>,
     pool: FramePool,
-    /// Before their interfaces, which must outlive them.
+    /// Ports are declared before their interfaces: fields drop in this order, and interfaces must outlive ports.
     a: XskPort,
     b: XskPort,
     worker: Option<XskPort>,
@@ -178,13 +178,13 @@ impl Lab {
         }
     }
 
-    /// Adds a flow whose packets are not waited for.
+    /// Adds a flow and opens its latch at once.
     fn add(&self, flow: &CachedFlow) {
         self.cache.add(flow);
         assert!(self.cache.open(LATCH, Some(0)));
     }
 
-    /// Sends a frame at `a`. What comes out at `b`, and what at the worker's port.
+    /// Sends a frame at `a`. Returns the frames that arrived at `b` and at the worker's port.
     fn pass(&mut self, bytes: &[u8]) -> (Option<Vec<u8>>, Option<Vec<u8>>) {
         let mut frame = self.pool.take().unwrap();
         frame.reset(bytes.len());
@@ -210,7 +210,7 @@ impl Lab {
         }
     }
 
-    /// Whether the cache has forwarded a frame that its worker may have got instead.
+    /// Sends a frame at `a`. Returns whether the cache forwarded it instead of passing it to the worker.
     fn is_cached(&mut self, bytes: &[u8]) -> bool {
         match self.pass(bytes) {
             (Some(_), None) => true,
@@ -237,7 +237,7 @@ fn take(port: &mut XskPort, pool: &mut FramePool) -> Option<Vec<u8>> {
     bytes
 }
 
-/// The frame, changed a little.
+/// Returns the frame with one or two bytes changed, sometimes also with another length.
 fn damage(random: &mut Random, frame: &[u8]) -> Vec<u8> {
     let mut frame = frame.to_vec();
     for _ in 0..=random.below(2) {
@@ -245,7 +245,7 @@ fn damage(random: &mut Random, frame: &[u8]) -> Vec<u8> {
         match random.below(4) {
             0 => frame[at] ^= 1 << bit,
             1 => frame[at] = random.below(256) as u8,
-            // What lengths are near.
+            // Increments and decrements reach values next to valid lengths.
             2 => frame[at] = frame[at].wrapping_add(1),
             _ => frame[at] = frame[at].wrapping_sub(1),
         }
@@ -426,8 +426,7 @@ fn a_port_that_is_closed_forwards_nothing_whatever_is_in_the_cache() {
     lab.add(&lab.flow(FLOWS[1]));
     assert!(lab.is_cached(&good));
     lab.worker.take().unwrap().close(&mut lab.pool);
-    // A child process that another test starts has a copy of the socket for a moment, until it runs its program; and on a busy
-    // machine a packet may come late.
+    // A child process of another test may hold a copy of the socket until it calls exec, and a busy machine delivers packets late.
     let (deadline, mut silent) = (Instant::now() + Duration::from_secs(10), 0);
     while silent < 5 {
         assert!(Instant::now() < deadline, "its packets are dropped");

@@ -1,4 +1,4 @@
-//! The tc data path on real veths.
+//! The tc programs on real veths.
 
 use std::net::UdpSocket;
 use std::path::PathBuf;
@@ -43,7 +43,7 @@ impl Lab {
         Self { net, datapath, pool, queues }
     }
 
-    /// As when the process ends.
+    /// Detaches everything, as the end of the process does.
     fn end(self) -> Net {
         self.net
     }
@@ -131,7 +131,7 @@ fn a_translated_flow_leaves_with_its_addresses_ports_and_right_checksums_also_th
                     summed += 1;
                     assert_eq!(with_sum, expected, "{flow:?} -> {translation:?}");
                 }
-                // EINVAL: before Linux 6.13.
+                // Before Linux 6.13, the kernel answers EINVAL.
                 Err(error) => assert_eq!(error.raw_os_error(), Some(22), "{flow:?} -> {translation:?}: {error}"),
             }
         }
@@ -150,7 +150,7 @@ struct Talk {
 }
 
 impl Talk {
-    /// A flow with this lease whose latch is open.
+    /// Adds a flow with this lease and opens its latch.
     fn new(lease: Duration) -> Option<Self> {
         Self::limited(lease, SlowPathLimit::default())
     }
@@ -199,7 +199,8 @@ impl Talk {
         Some(Self { lab, flow, client, server, _ports: [a, b] })
     }
 
-    /// Sends a datagram. Whether the other pod gets it, and what comes to the worker: the tag's control word, and the packet without it.
+    /// Sends a datagram. Returns whether the other pod received it, and the worker's packets: each tag's control word, and the packet
+    /// without its tag.
     fn send(&mut self) -> (bool, Vec<(u16, Vec<u8>)>) {
         self.client.send(b"hello").unwrap();
         let arrives = self.server.recv(&mut [0; 8]).is_ok();
@@ -220,7 +221,7 @@ fn a_flow_that_is_in_use_asks_to_be_renewed_with_a_copy_and_is_forwarded_meanwhi
     assert_eq!(talk.send(), (true, vec![]), "at first there is nothing to ask");
     let counted = |talk: &Talk| talk.lab.datapath.traffic(slot).received;
     assert_eq!(counted(&talk), 1);
-    // In the last eighth, at three quarters of which the next copy would be due.
+    // At 14/16 the lease's last eighth begins, in which the program sends copies for renewal.
     until(14);
     std::thread::sleep(Duration::from_millis(20));
     let (arrives, copies) = talk.send();
@@ -230,15 +231,15 @@ fn a_flow_that_is_in_use_asks_to_be_renewed_with_a_copy_and_is_forwarded_meanwhi
     assert_eq!(packet[..12], talk.flow.received, "as it came");
     assert_eq!(packet[22], 64, "with all its hops");
     assert_eq!(&packet[42..47], b"hello");
-    assert_eq!(counted(&talk), 1, "whoever gets the copy counts it");
+    assert_eq!(counted(&talk), 1, "the worker that gets the copy counts the packet");
     assert_eq!(talk.send(), (true, vec![]), "once");
     assert_eq!(counted(&talk), 2);
-    // Nobody answers: it asks again, in time.
+    // Without a renewal, the program sends the next copy after half of the remaining lease.
     until(15);
     std::thread::sleep(Duration::from_millis(20));
     let (arrives, copies) = talk.send();
     assert!(arrives && copies.len() == 1, "{copies:?}");
-    // The latch stays as it is, whatever flow closes it for itself.
+    // A renewal changes only the lease: the latch stays the same, even if the renewed flow names another one.
     assert!(talk.lab.datapath.renew(&CachedFlow { start: FlowStart::Latch(FlowLatch(8)), ..talk.flow }));
     until(17);
     assert_eq!(talk.send(), (true, vec![]), "it has another lease");
@@ -254,27 +255,27 @@ fn what_has_ended_is_not_renewed() {
     assert!(!datapath.renew(&CachedFlow { is_hop: false, ..talk.flow }), "another way");
     assert!(!datapath.renew(&CachedFlow { epochs: [1, 2], ..talk.flow }), "another policy");
     datapath.moved(PortId(1));
-    let anew = CachedFlow { moves: [0, 1], ..talk.flow };
-    assert!(!datapath.renew(&anew), "packets of it may be on their way to a worker");
+    let moved = CachedFlow { moves: [0, 1], ..talk.flow };
+    assert!(!datapath.renew(&moved), "packets of it may be on their way to a worker");
     let (arrives, left) = talk.send();
     assert!(!arrives && left.len() == 1, "{left:?}");
     assert_eq!(left[0].0, talk.flow.from.0, "no copy");
-    datapath.add(&anew);
+    datapath.add(&moved);
     assert!(datapath.open(FlowLatch(7), Some(0)));
     assert_eq!(talk.send(), (true, vec![]));
     assert!(
-        !datapath.renew(&CachedFlow { flow: Flow { sport: 5001, ..talk.flow.flow }, ..anew }),
+        !datapath.renew(&CachedFlow { flow: Flow { sport: 5001, ..talk.flow.flow }, ..moved }),
         "nobody has added it"
     );
 }
 
-/// Copies are for the slow path as well: a port that has used up its time there gets none, and its flows go on.
+/// Copies count against the port's slow path limit. A port that has used up its limit sends no copies, and its flows stay in the cache.
 #[test]
 fn copies_are_counted_as_what_a_port_sends_to_the_workers() {
     let limit = SlowPathLimit { rate: 1, burst: 1 };
     let Some(mut talk) = Talk::limited(Duration::from_millis(800), limit) else { return };
     std::thread::sleep(Duration::from_millis(720));
-    // What nobody knows takes the port's time.
+    // Packets without a flow use up the port's limit.
     let flood = talk.lab.net.inside("a", || UdpSocket::bind("10.77.0.1:5001").unwrap());
     for _ in 0..4 {
         flood.send_to(b"flood", "10.77.0.2:6000").unwrap();
@@ -286,7 +287,7 @@ fn copies_are_counted_as_what_a_port_sends_to_the_workers() {
     assert!(traffic.limited > 0 && traffic.received == 1, "{traffic:?}");
 }
 
-/// A BPF file system of the test's own.
+/// A BPF file system mounted by the test.
 struct BpfFileSystem(PathBuf);
 
 impl BpfFileSystem {
@@ -297,13 +298,13 @@ impl BpfFileSystem {
         Self(path)
     }
 
-    /// What vswitches have left. The kernel has files of its own there.
+    /// The folders that vswitches have pinned. The kernel's own entries are files.
     fn folders(&self) -> Vec<PathBuf> {
         let all = std::fs::read_dir(&self.0).unwrap().map(|entry| entry.unwrap().path());
         all.filter(|path| path.is_dir()).collect()
     }
 
-    /// Makes what a process has left that of one with another layout.
+    /// Renames the pinned folder to that of a version with another layout.
     fn age(&self) {
         let folders = self.folders();
         let [folder] = &folders[..] else { panic!("{folders:?}") };

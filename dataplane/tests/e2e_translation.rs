@@ -1,10 +1,10 @@
-//! Translated flows between the kernels of two pods: what they say of the packets that the programs have given other addresses.
+//! Translated flows between the kernels of two pods: the kernels check the packets that the programs rewrite.
 //!
 //! ```text
 //!   a: eth0 ------ va [ program with the flows ] vb ------ b: eth0
 //!    asks a VIP        |                         |           serves
 //!                      `--> the test's worker <--'
-//!                           SYN, FIN: translated anew; ICMP: as it is
+//!                           SYN, FIN: translated; ICMP: unchanged
 //! ```
 //!
 //! Needs root, `ip`, `ethtool`, `ping`, `socat` and `tcpdump`.
@@ -26,28 +26,27 @@ use bulkhead_dataplane::io::{
 };
 use bulkhead_dataplane::{Affinity, Flow, PortId, PortKind};
 
-/// The node's MAC address towards both pods.
+/// The node's MAC address on both pods' links.
 const OWN_MAC: [u8; 6] = [2, 0, 0, 0, 0xff, 0];
-/// What a client sends, and what it gets: many packets of 64 KiB, and much less than a second's.
+/// Bytes that a client sends and receives: many packets of 64 KiB, in much less than a second.
 const REQUEST: usize = 32 << 20;
 const REPLY: usize = 4 << 20;
-/// Longer than any answer takes.
+/// Time limit for answers, longer than any takes.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How packets go.
+/// The path of packets between the pods.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Way {
-    /// Tc, from pod to pod, offloads as the kernel sets them: unfinished checksums stay so.
+    /// tc from pod to pod with the kernel's default offloads: unfinished checksums stay unfinished.
     Pods,
-    /// Tc, with checksums that the pods have finished.
+    /// tc, with checksums finished by the sending pods.
     Finished,
-    /// Tc, out of interfaces without offloads: the kernel finishes checksums behind the program, as on a wire.
+    /// tc, through interfaces without offloads: the kernel finishes checksums after the program, as on a physical link.
     Wire,
-    /// XDP.
     Xdp,
 }
 
-/// The pods, and how their interfaces are attached.
+/// The pods and the programs attached to their interfaces.
 struct Lab {
     worker: Worker,
     attached: Attached,
@@ -58,7 +57,7 @@ struct Lab {
 struct Attached {
     flows: Arc<dyn KernelFlows>,
     slots: [FlowSlot; 2],
-    /// Of tc: how the worker tells ports apart.
+    /// The tags by which the worker distinguishes ports on the trunk. `None` with XDP.
     tags: Option<[FlowSlot; 2]>,
     _tc: Vec<TcAttachment>,
     _xdp: Vec<Interface>,
@@ -96,7 +95,7 @@ fn attach_xdp(net: &Net, pool: &FramePool) -> (Attached, Vec<XskPort>) {
     })
 }
 
-/// A client's address and port, what it asks, what the server sees of it, and the server.
+/// One connection: the client's address, the VIP that it connects to, the client's address as the server sees it, and the server's address.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     client: SocketAddr,
@@ -106,10 +105,10 @@ struct Case {
 }
 
 const CASES: [([&str; 4], u16); 4] = [
-    // The destination is another one, and a reply's source.
+    // DNAT only: requests change their destination, replies their source.
     (["10.77.0.1", "10.96.0.10", "10.77.0.1", "10.77.0.2"], 0),
     (["fd77::1", "fd96::10", "fd77::1", "fd77::2"], 1),
-    // Both are.
+    // DNAT and SNAT.
     (["10.77.0.1", "10.96.0.10", "10.77.0.99", "10.77.0.2"], 2),
     (["fd77::1", "fd96::10", "fd77::99", "fd77::2"], 3),
 ];
@@ -128,7 +127,7 @@ impl Case {
         })
     }
 
-    /// Both directions.
+    /// The flows of both directions with their translations.
     fn flows(&self, protocol: u8) -> [(Flow, Translation); 2] {
         let Self { client, vip, seen, server } = *self;
         [[client, vip, seen, server], [server, seen, vip, client]].map(|[src, dst, new_src, new_dst]| {
@@ -178,7 +177,7 @@ impl Lab {
         Some(lab)
     }
 
-    /// Has the kernel forward both directions of a case.
+    /// Adds the flows of both directions of a case to the kernel.
     fn add(&self, case: &Case, protocol: u8) {
         let Attached { flows, slots, .. } = &self.attached;
         for (from, (flow, translation)) in case.flows(protocol).into_iter().enumerate() {
@@ -204,16 +203,16 @@ impl Lab {
         }
     }
 
-    /// Packets and bytes that the kernel has forwarded from a pod.
+    /// Packets and bytes of one pod that the kernel has forwarded.
     fn forwarded(&self, from: usize) -> (u64, u64) {
         let traffic = self.attached.flows.traffic(self.attached.slots[from]);
         (traffic.received, traffic.received_bytes)
     }
 
-    /// A client sends much, the server answers with some, and each sees the other where it should be.
+    /// Transfers data over TCP in both directions, and checks the peer address that each end sees.
     fn talk_tcp(&self, case: &Case) {
         let before = self.forwarded(0);
-        // The port that the client is given.
+        // Makes the kernel choose this client port.
         let port = case.client.port();
         self.net.exec("a", &format!("echo {port} {port} > /proc/sys/net/ipv4/ip_local_port_range"));
         let listener = self.net.inside("b", || TcpListener::bind(case.server).unwrap());
@@ -238,8 +237,8 @@ impl Lab {
         assert!(forwarded > REQUEST as u64 * 9 / 10, "{case:?}: the kernel forwards it: {forwarded} bytes");
     }
 
-    /// The packets that each end has sent and the kernel has forwarded, once there are no more: the last ones of a TCP connection come
-    /// after both programs are done with it.
+    /// Waits until the kernel forwards no more packets, and returns each pod's count. The last packets of a TCP connection arrive after
+    /// both programs have finished.
     fn settled(&self) -> [u64; 2] {
         const QUIET: Duration = Duration::from_millis(30);
         let read = || [0, 1].map(|from| self.forwarded(from).0);
@@ -253,7 +252,7 @@ impl Lab {
         }
     }
 
-    /// Datagrams go there and back, and each end sees the other where it should be.
+    /// Exchanges datagrams, and checks the peer address that each end sees.
     fn talk_udp(&self, case: &Case) {
         const DATAGRAMS: usize = 100;
         let before = self.settled();
@@ -275,7 +274,7 @@ impl Lab {
         assert_eq!(forwarded, before.map(|before| before + DATAGRAMS as u64), "{case:?}: the kernel forwards them");
     }
 
-    /// Sends zeros with socat, with an option of the socket. The first `count` datagrams that the server gets.
+    /// Sends zeros with socat and a socket option. Returns the lengths of the first `count` datagrams that the server receives.
     fn send_udp(&self, case: &Case, len: usize, option: &str, count: usize) -> Vec<usize> {
         let server = self.net.inside("b", || UdpSocket::bind(case.server).unwrap());
         let family = if case.vip.is_ipv4() { 4 } else { 6 };
@@ -286,7 +285,7 @@ impl Lab {
         (0..count).map(|_| server.recv(&mut [0; 9000]).unwrap_or_else(|error| panic!("{case:?}: {error}"))).collect()
     }
 
-    /// Packets whose checksums were wrong, of all protocols.
+    /// A pod's packets with wrong checksums, over all protocols.
     fn checksum_errors(&self, pod: &str) -> u64 {
         let text = self.net.exec(pod, "cat /proc/net/snmp");
         let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
@@ -309,19 +308,19 @@ impl Lab {
     }
 }
 
-/// What goes through the test's worker.
+/// Forwards the packets that reach the test's worker.
 struct Switch {
     ports: Vec<XskPort>,
     pool: FramePool,
     tags: Option<[FlowSlot; 2]>,
     macs: [[u8; 6]; 2],
     known: Vec<(Flow, Translation)>,
-    /// Where ICMP packets were sent to.
+    /// The destinations of all ICMP packets.
     icmp: Vec<IpAddr>,
 }
 
 impl Switch {
-    /// Sends on what has come. Whether something has.
+    /// Forwards the waiting packets. Returns whether any were waiting.
     fn poll(&mut self) -> bool {
         let (mut frames, mut received): (Vec<Frame>, _) = (Vec::new(), Vec::new());
         for (at, port) in self.ports.iter_mut().enumerate() {
@@ -339,7 +338,7 @@ impl Switch {
                     (tags.iter().position(|&known| known == tag).unwrap(), [&bytes[..12], &bytes[16..]].concat())
                 }
             };
-            // Not what a pod says to all.
+            // Broadcasts and multicasts are not forwarded.
             if frame.starts_with(&OWN_MAC) {
                 let frame = self.judge(&frame);
                 self.send(1 - from, &frame);
@@ -348,7 +347,7 @@ impl Switch {
         !received.is_empty()
     }
 
-    /// The frame as the other pod gets it, but for its MAC addresses.
+    /// Translates a frame for the other pod, except for its MAC addresses.
     fn judge(&mut self, frame: &[u8]) -> Vec<u8> {
         let address = |at: usize| -> IpAddr {
             match frame[12] {
@@ -389,7 +388,7 @@ impl Switch {
     }
 }
 
-/// A thread with the switch.
+/// A thread that runs the switch.
 struct Worker {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<Switch>>,
@@ -418,14 +417,14 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // Its ports close before the interfaces.
+        // Ports must close before their interfaces.
         if let Some(mut switch) = self.end() {
             switch.ports.iter_mut().for_each(|port| port.close(&mut switch.pool));
         }
     }
 }
 
-/// Packets of a pod that tcpdump waits for.
+/// A tcpdump in a pod that ends after a given number of packets.
 struct Dump(Child);
 
 impl Dump {
@@ -439,12 +438,12 @@ impl Dump {
             .unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
         assert!(lines.any(|line| line.starts_with("listening on")));
-        // What it says in the end must have a reader.
+        // tcpdump prints statistics at its end, which need a reader.
         std::thread::spawn(move || lines.for_each(drop));
         Self(child)
     }
 
-    /// Whether it has seen as many.
+    /// Waits for tcpdump. Returns whether it saw all packets before its timeout.
     fn finish(mut self) -> bool {
         self.0.wait().unwrap().success()
     }
@@ -486,11 +485,11 @@ fn datagrams_without_a_checksum_and_datagrams_in_one_packet_arrive() {
     for way in [Way::Pods, Way::Wire, Way::Finished, Way::Xdp] {
         let Some(lab) = Lab::new(way) else { return };
         for case in Case::all() {
-            // UDP_SEGMENT.
+            // Option 17:103 is UDP_SEGMENT.
             assert_eq!(lab.send_udp(&case, 5000, "17:103:1000", 5), [1000; 5], "{way:?} {case:?}");
             if case.vip.is_ipv4() {
                 let dump = Dump::start(&lab.net, "b", 1, "udp[6:2] = 0");
-                // SO_NO_CHECK.
+                // Option 1:11 is SO_NO_CHECK.
                 assert_eq!(lab.send_udp(&case, 700, "1:11:1", 1), [700], "{way:?} {case:?}");
                 assert!(dump.finish(), "{way:?}: no checksum is none behind the program");
             }
@@ -512,7 +511,7 @@ fn icmp_between_the_addresses_of_a_translated_flow_comes_to_the_worker_as_it_was
         let count = |address: &str| seen.iter().filter(|&&seen| seen == address.parse::<IpAddr>().unwrap()).count();
         let asked = ["10.77.0.2", "10.96.0.10", "fd77::2", "fd96::10"].map(count);
         assert_eq!(asked, [2, 1, 2, 1], "{seen:?}");
-        // Nobody has the VIP, which a kernel may say.
+        // No pod has the VIP, and a kernel may answer with an ICMP error to the client.
         assert!(["10.77.0.1", "fd77::1"].map(count).iter().all(|&answers| answers >= 2), "{seen:?}");
     }
 }

@@ -1,5 +1,5 @@
-//! AF_XDP ports on real veths, in namespaces that the tests make and remove themselves. Needs root, `ip`, `ping`,
-//! `ethtool` and `socat`; without root the tests say so and pass, unless `BULKHEAD_E2E=require` is set.
+//! AF_XDP ports on real veths in the tests' own namespaces. They need root, `ip`, `ping`, `ethtool` and `socat`; without root they print a
+//! reason and pass, unless `BULKHEAD_E2E=require` is set.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -14,14 +14,14 @@ use bulkhead_dataplane::io::{
     XskError, XskPort, in_namespace, poll, set_transmit_checksum_offload, transmit_checksum_offload,
 };
 
-/// Sends every packet of one port out of the next one, until it is stopped or a port fails.
+/// Sends every packet of a port out of the next port, until it is stopped or a port fails.
 struct Wire {
     stop: Arc<AtomicBool>,
     waker: Arc<Waker>,
     thread: JoinHandle<Done>,
 }
 
-/// What is left of a wire.
+/// The state of a wire after its end.
 struct Done {
     pool: FramePool,
     error: Option<PortError>,
@@ -93,7 +93,7 @@ fn forward(
     result
 }
 
-/// A wire between `a` and `b`.
+/// Starts a wire between `a` and `b`.
 fn wired(net: &Net, mode: XdpMode, chunks: u32) -> (Vec<Interface>, Wire) {
     let mut pool = pool(chunks);
     let interfaces: Vec<Interface> = ["va", "vb"].iter().map(|name| net.open(name, mode).unwrap()).collect();
@@ -103,7 +103,7 @@ fn wired(net: &Net, mode: XdpMode, chunks: u32) -> (Vec<Interface>, Wire) {
     (interfaces, Wire::start(pool, ports))
 }
 
-/// Receives until a packet comes for which `wanted` has an answer.
+/// Receives packets until `wanted` returns a value for one.
 fn receive<T>(port: &mut XskPort, pool: &mut FramePool, wanted: impl Fn(&[u8]) -> Option<T>) -> T {
     let mut set = PollSet::new();
     set.add(port.descriptor().unwrap());
@@ -121,13 +121,13 @@ fn receive<T>(port: &mut XskPort, pool: &mut FramePool, wanted: impl Fn(&[u8]) -
     }
 }
 
-/// The payload of an IPv4 UDP packet to a port.
+/// The payload of an IPv4 UDP packet. `None` if the packet has another protocol or destination port.
 fn udp_payload(packet: &[u8], port: u16) -> Option<&[u8]> {
     let udp = packet.get(14..)?.get(20..).filter(|_| packet[12..14] == [8, 0] && packet[23] == 17)?;
     (udp.get(2..4)? == port.to_be_bytes()).then(|| &udp[8..])
 }
 
-/// `a` sends what is for `b`'s address to an interface's MAC address, without asking for it.
+/// Makes `a` send packets for `b`'s address to an interface's MAC address, without ARP.
 fn send_to(net: &Net, namespace: &str, interface: &str) {
     let info = net.inside(namespace, || LinkInfo::read(interface)).unwrap();
     let mac: Vec<String> = info.mac.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -145,7 +145,7 @@ fn a_packet_that_a_pod_sends_arrives_byte_for_byte_in_both_modes() {
         let mut port = net.ports(&interface, &pool).remove(0);
         port.service(&mut pool).unwrap();
         let socket = net.inside("a", || UdpSocket::bind("10.77.0.1:0").unwrap());
-        // More than the rings hold, so that every chunk goes round.
+        // More packets than the rings hold, so that every chunk is reused.
         for n in 0..1000u32 {
             let sent: Vec<u8> = (0..n % 1400 + 4).map(|at| (at * 7 + n) as u8).collect();
             socket.send_to(&sent, "10.77.0.2:5000").unwrap();
@@ -179,7 +179,7 @@ fn a_wire_of_two_ports_carries_ping_and_tcp() {
     }
 }
 
-/// Sends bytes from `a` to `b` and checks each; how many arrived.
+/// Sends bytes from `a` to `b` and checks each. Returns the number of bytes that arrived.
 fn tcp_transfer(net: &Net, total: usize) -> usize {
     let listener = net.inside("b", || TcpListener::bind("10.77.0.2:7000").unwrap());
     let receiver = std::thread::spawn(move || {
@@ -235,7 +235,7 @@ fn no_program_is_left_when_the_interface_is_dropped() {
 
 #[test]
 fn no_program_is_left_when_the_process_is_killed() {
-    // The process to be killed is this one again, with one test that never ends.
+    // The process to kill is another instance of this test program, which runs only this test and never ends.
     if let Ok(namespace) = std::env::var("BHX_HOLD") {
         let interface = in_namespace(namespace.as_ref(), || Interface::open("va", XdpMode::Drv).unwrap()).unwrap();
         let mut pool = pool(1024);
@@ -261,7 +261,7 @@ fn no_program_is_left_when_the_process_is_killed() {
     child.wait().unwrap();
     assert!(holds && attached);
     assert!(!net.exec("sw", "ip link show va").contains("xdp"));
-    // And the interface can be taken at once.
+    // The interface can be opened again at once.
     let interface = net.open("va", XdpMode::Drv).unwrap();
     net.ports(&interface, &pool(1024));
 }
@@ -320,7 +320,7 @@ fn everything_that_the_ring_holds_is_sent_by_one_call_to_the_port() {
 #[test]
 fn packets_for_which_there_is_no_memory_are_counted() {
     let Some(net) = Net::new(1, 1500) else { return };
-    // The last frames are for the vswitch's own messages.
+    // The last frames are reserved for the vswitch's own messages.
     let reserve = FramePool::RESERVE;
     let mut pool = pool(100 + u32::try_from(reserve).unwrap());
     let interface = net.open("va", XdpMode::Drv).unwrap();
@@ -349,7 +349,7 @@ fn an_interface_that_is_removed_is_told_and_every_frame_comes_back() {
             net.exec("a", "ping -c 2 -i 0.01 -W 5 10.77.0.2");
         }
         assert!(interfaces.iter().all(Interface::is_alive));
-        // The whole pod goes, as when it is deleted.
+        // Deletes the pod's end of the veth, as the deletion of a pod does.
         net.exec("b", "ip link del eth0");
         let done = wire.thread.join().unwrap();
         assert!(matches!(done.error, Some(PortError::Gone { .. })), "{:?}", done.error);
@@ -365,7 +365,7 @@ fn an_interface_that_is_shut_down_is_told() {
     net.exec("sw", "ip link set va down");
     let done = wire.thread.join().unwrap();
     assert!(matches!(done.error, Some(PortError::Gone { .. })), "{:?}", done.error);
-    // It is still the same interface.
+    // The interface has the same index as before.
     assert!(interfaces.iter().all(Interface::is_alive));
     assert_eq!(done.pool.available(), 2048);
 }
@@ -373,14 +373,14 @@ fn an_interface_that_is_shut_down_is_told() {
 #[test]
 fn every_queue_has_a_port_and_one_without_drops_what_comes() {
     let Some(net) = Net::new(2, 1500) else { return };
-    // To the switch itself: its stack counts what is not for somebody else.
+    // With the switch's own MAC address, its IP stack counts packets that pass the program.
     send_to(&net, "sw", "va");
     let mut pool = pool(2048);
     let interface = net.open("va", XdpMode::Drv).unwrap();
     let mut ports = net.ports(&interface, &pool);
     assert_eq!((interface.info().queues, ports.len()), (2, 2));
     ports.iter_mut().for_each(|port| port.service(&mut pool).unwrap());
-    // Flows that between them use both queues: the pod's kernel chooses by a hash.
+    // 64 flows use both queues: the pod's kernel chooses the queue by a hash.
     let sockets: Vec<UdpSocket> =
         net.inside("a", || (0..64).map(|_| UdpSocket::bind("10.77.0.1:0").unwrap()).collect());
     let send = || sockets.iter().for_each(|socket| assert_eq!(socket.send_to(b"x", "10.77.0.2:5000").unwrap(), 1));
@@ -400,7 +400,7 @@ fn every_queue_has_a_port_and_one_without_drops_what_comes() {
     }
     assert!(first.iter().all(|&count| count > 0), "{first:?}");
     let before = net.seen_by_the_host();
-    // The other queue's packets are nobody's.
+    // The program drops packets of the queue without a port.
     ports.pop().unwrap().close(&mut pool);
     send();
     let mut again = 0;
@@ -411,7 +411,7 @@ fn every_queue_has_a_port_and_one_without_drops_what_comes() {
     send();
     assert_eq!((again, net.seen_by_the_host()), (first[0], before));
     assert_eq!(pool.available(), 2048);
-    // Without the program they do reach the host: the count above is able to see them.
+    // Without the program the packets reach the host: the count above does see them.
     drop(interface);
     send();
     while net.seen_by_the_host() < before + 64 {}
@@ -449,7 +449,7 @@ fn an_interface_that_is_down_or_absent_is_refused_with_a_remedy() {
     assert!(matches!(net.open("lo", XdpMode::Auto), Err(XskError::NotEthernet { .. })));
     net.exec("sw", "ip link add plain type bridge");
     net.exec("sw", "ip link set plain up");
-    // It has no driver mode.
+    // A bridge has no driver mode.
     let refused = net.open("plain", XdpMode::Drv).unwrap_err();
     assert!(matches!(refused, XskError::ModeRefused { .. }), "{refused}");
     let auto = net.open("plain", XdpMode::Auto).unwrap();

@@ -1,9 +1,7 @@
-//! All interleavings of a worker that goes to sleep with those who have news for it, with loom: no news is slept
-//! through.
+//! Explores with loom all interleavings of a worker that goes to sleep and threads that ring its bell: no wake-up is lost.
 //!
-//! What is explored is the code of `src/vswitch/bell.rs`, over loom's types and an eventfd of loom's parts. The worker
-//! there also wakes after a while by itself; here it does not, so that news that it would sleep through stops the model
-//! ("deadlock").
+//! The model runs the code of `src/vswitch/bell.rs` with loom's types and a model of an eventfd. A real worker also wakes up after a
+//! timeout. Here it does not, so a lost wake-up blocks the model ("deadlock").
 
 use crate::io::Waker;
 use bell::Bell;
@@ -15,7 +13,7 @@ use loom::thread;
 #[path = "../src/vswitch/bell.rs"]
 mod bell;
 
-/// A lane or a channel: what was put in so far, with the order that a queue of one producer has.
+/// A lane or a channel: the number of entries put in so far, with the memory order of a queue of one producer.
 #[derive(Debug, Default)]
 struct Lane(AtomicUsize);
 
@@ -29,7 +27,7 @@ impl Lane {
     }
 }
 
-/// A worker that works until it has found everything in all lanes, and sleeps whenever it finds nothing new.
+/// A worker that sleeps whenever it finds nothing new, until it has found all entries of all lanes.
 fn work(bell: &Bell, lanes: &[Lane], everything: usize) {
     let look = || lanes.iter().map(Lane::count).sum::<usize>();
     let mut found = look();
@@ -45,7 +43,7 @@ fn work(bell: &Bell, lanes: &[Lane], everything: usize) {
 
 fn explore(model: fn()) {
     let mut builder = Builder::new();
-    // Changes of thread that are forced on one; a sleep is none of them.
+    // Bounds forced preemptions of a thread. A sleep is none.
     builder.preemption_bound = Some(4);
     builder.check(model);
 }

@@ -1,11 +1,10 @@
-//! All interleavings of the swap (`src/swap.rs`) with loom: generations never go back, a value is seen whole or not at
-//! all, and only the publisher's thread frees what was replaced.
+//! Explores with loom all interleavings of the swap (`src/swap.rs`): generations never decrease, a reader sees a whole value or none, and
+//! only the publisher's thread frees replaced values.
 //!
-//! The code under test is the code that runs; only the types below it are loom's. In place of `ArcSwap`, which loom
-//! cannot look into, there is a [`Cell`](crate::sync::Cell) that keeps the same promise: reading and exchanging are atomic, and who
-//! has read a value counts as a holder once the exchange has returned. That `ArcSwap` keeps it is tested in
-//! `src/sync.rs` with real threads. A mutex orders more than `ArcSwap` does, so these models would not notice a
-//! weaker order of the version's accesses.
+//! The model runs the production code with loom's types. It replaces `ArcSwap`, which loom cannot instrument, by a
+//! [`Cell`](crate::sync::Cell) with the same guarantee: load and exchange are atomic, and a reader counts as a holder once the exchange has
+//! returned. `src/sync.rs` tests with real threads that `ArcSwap` provides it. The cell's mutex orders more than `ArcSwap` does, so these
+//! models would not detect a weaker order of accesses to the version.
 
 #[path = "../src/swap.rs"]
 mod swap;
@@ -15,7 +14,7 @@ use loom::model::Builder;
 use loom::thread::{self, JoinHandle, ThreadId};
 use swap::{Publisher, Reader};
 
-/// What the values of one run tell about their end.
+/// Records the end of every value of one run.
 #[derive(Debug, Default)]
 struct Ledger {
     freed: std::sync::Mutex<Vec<(u64, ThreadId)>>,
@@ -31,8 +30,8 @@ impl Ledger {
     }
 }
 
-/// A snapshot in small: two halves that must agree. They are atomics that are written and read with the weakest order,
-/// so that loom shows a reader that was not made to see them the zeros from before.
+/// A model of a snapshot: two halves that must be equal. They are relaxed atomics, so that loom shows zeros to a reader without
+/// synchronization.
 #[derive(Debug)]
 struct Value {
     halves: [AtomicU64; 2],
@@ -47,7 +46,7 @@ impl Value {
         Self { halves, generation, ledger: std::sync::Arc::clone(ledger) }
     }
 
-    /// The generation, after a check that all of it is there and that it is not freed.
+    /// Returns the generation. Panics if the halves differ or the value is freed.
     fn check(&self) -> u64 {
         let halves = self.halves.each_ref().map(|half| half.load(Ordering::Relaxed));
         assert_eq!(halves, [self.generation; 2], "a mixture");
@@ -62,7 +61,7 @@ impl Drop for Value {
     }
 }
 
-/// A worker that takes a look `loads` times and gives its reader back with the last generation.
+/// A worker that loads `loads` times. Returns its reader and the last generation.
 fn worker(mut reader: Reader<Value>, loads: usize) -> JoinHandle<(Reader<Value>, u64)> {
     thread::spawn(move || {
         let mut last = 0;
@@ -79,8 +78,8 @@ fn ledger() -> std::sync::Arc<Ledger> {
     std::sync::Arc::default()
 }
 
-/// Explores all orders with at most `preemptions` forced changes of thread. Most faults of such code need two; what
-/// the bound leaves out is the product of everything with everything.
+/// Explores all interleavings with at most this number of forced preemptions. Most bugs in such code need two; without a bound the number
+/// of interleavings explodes.
 fn explore(preemptions: usize, model: fn()) {
     let mut builder = Builder::new();
     builder.preemption_bound = Some(preemptions);
@@ -169,7 +168,7 @@ fn a_value_that_a_reader_is_using_outlives_any_number_of_publishes() {
         let mut publisher = Publisher::new(Value::new(0, &ledger));
         let mut reader = publisher.reader();
         let worker = thread::spawn(move || {
-            // A burst: what was loaded at its start is used to its end.
+            // A burst uses the value that it loaded at its start until its end.
             let value = reader.load();
             let first = value.check();
             thread::yield_now();

@@ -1,4 +1,4 @@
-//! Audited policies offline: every command that shows what policy does says what is not enforced.
+//! Audited policies offline: every command that evaluates policy reports that they are not enforced.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use crate::support::{bulkhead, root, scratch, stdout};
 
 const CAPTURE: &str = "pcaps/redis-policy/in.pcapng";
 
-/// The redis story, with an annotation of its policy.
+/// The state of the redis example with this annotation on its policy.
 fn state(name: &str, annotation: &str) -> String {
     let text = fs::read_to_string(root().join("pcaps/redis-policy/state.yaml")).unwrap();
     let metadata = "  name: network-policy-allow-backend\n  namespace: default\n";

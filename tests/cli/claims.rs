@@ -1,4 +1,4 @@
-//! `bulkhead test`: what holds, what fails by which rule, what is about nobody, and every form of the answer.
+//! `bulkhead test`: claims that hold, claims that fail with the deciding rule, claims that match no pod, and every output format.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::{REDIS, stderr};
 use crate::support::{bulkhead, root, scratch, stdout};
 
-/// A chart as it is rendered: two workloads, one of them a database that a policy opens to the other and, by mistake, to a namespace.
+/// A rendered chart with two workloads. A policy opens the database to the other workload and, by mistake, to a namespace.
 const CHART: &str = "\
 apiVersion: v1
 kind: Namespace
@@ -49,13 +49,13 @@ spec:
     ports: [{port: 9187}]
 ";
 
-/// The chart on disk, and a file with this one claim.
+/// Writes the chart, and a file with this one claim. Returns both paths.
 fn files(name: &str, claim: &str) -> [String; 2] {
     let state = scratch("claims-chart.yaml", CHART.as_bytes());
     [state, scratch(&format!("claims-{name}.yaml"), format!("claims:\n- name: c\n  {claim}\n").as_bytes())]
 }
 
-/// The line of the one claim.
+/// The program's JSON result for the one claim.
 fn judged(name: &str, claim: &str) -> Value {
     let [state, claims] = files(name, claim);
     let output = bulkhead(&["test", "--state", &state, "-o", "json", &claims]);
@@ -66,7 +66,7 @@ fn judged(name: &str, claim: &str) -> Value {
     line
 }
 
-/// Has `explain`, which pushes packets through the tables, say the same about the witness of a claim.
+/// Checks a claim's witness with `explain`, which pushes packets through the tables.
 fn confirm(state: &str, witness: &Value) {
     let end = |name: &str, address: &str| match witness[name].as_str().unwrap() {
         pod if pod.contains('/') => pod.to_owned(),
@@ -257,7 +257,7 @@ fn results_are_told_as_junit_and_as_sarif() {
     assert_eq!((results.len(), &sarif["version"]), (2, &"2.1.0".into()));
 }
 
-/// The names in a file of claims, by what holds them, as the program tells them when it meets another one.
+/// Compares the schema's field names with those that the program lists on an unknown field.
 #[test]
 fn the_schema_has_every_field_that_the_program_knows_and_no_others() {
     let schema: Value =

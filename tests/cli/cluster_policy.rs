@@ -1,4 +1,4 @@
-//! What the commands say about cluster policies.
+//! The commands' output about cluster policies.
 
 use crate::support::{bulkhead, scratch, stdout};
 use serde_json::Value;
@@ -58,7 +58,7 @@ The ingress of x/b passes the rest of the tier Admin:
 "
     .replace("PATH", &path);
     assert!(answer.ends_with(&open), "{open} does not end:\n{answer}");
-    // A NetworkPolicy that isolates is the next tier's answer.
+    // An isolating NetworkPolicy decides in the next tier.
     let isolated = "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: none, namespace: x}, \
                     spec: {podSelector: {}}}";
     let path = scratch("passes-isolated.yaml", &format!("{text}---\n{isolated}\n"));
@@ -72,7 +72,7 @@ The ingress of x/b passes the rest of the tier Admin:
     let skipped = &pass["skipped"][0];
     assert_eq!((&skipped["action"], &skipped["cluster_policy"]["rule_name"]), (&"Deny".into(), &"no strangers".into()));
     assert_eq!((&pass["then"]["action"], &pass["then"]["isolated_by"][0]["name"]), (&"Deny".into(), &"none".into()));
-    // Nothing was passed where the first rule that matches says no.
+    // If the first matching rule denies, nothing is passed.
     let path = scratch("passes-none.yaml", STATE);
     let args = ["explain", "--state", &path, "--from", "x/a", "--to", "x/b", "--port", "80/TCP"];
     assert!(!stdout(&bulkhead(&args), 1).contains("passes the rest"));
@@ -101,7 +101,7 @@ fn a_pod_that_cannot_be_read_is_not_let_through_where_a_cluster_policy_denies_po
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{error}");
     assert!(error.contains("ClusterNetworkPolicy tenants") && error.contains("correct the pod"), "{error}");
-    // Where none denies pods, the pod alone is nobody.
+    // If no cluster policy denies pods, the unreadable pod is left out and its address belongs to no pod.
     let path = scratch("faulty-pod-only.yaml", &faulty.replace("Deny", "Accept").replace("Pass", "Accept"));
     stdout(
         &bulkhead(&["explain", "--lenient", "--state", &path, "--from", "10.0.0.1", "--to", "x/b", "--port", "80/TCP"]),

@@ -1,4 +1,4 @@
-//! The CNI plugin as a container runtime runs it, as far as that needs no network namespaces: what it says, and to whom.
+//! The CNI plugin as a container runtime runs it: results, errors and requests that need no network namespaces.
 
 use std::fs;
 use std::io::Write;
@@ -11,7 +11,7 @@ use crate::fake_vswitch::FakeVswitch;
 use crate::support::{bulkhead, stdout};
 use serde_json::{Value, json};
 
-/// A folder of one test.
+/// The folder of one test.
 struct Place(PathBuf);
 
 impl Place {
@@ -34,7 +34,7 @@ impl Place {
         self.path("admin.sock")
     }
 
-    /// A configuration with these fields besides those that all have.
+    /// The plugin's configuration with these additional fields.
     fn conf(&self, more: Value) -> Value {
         let mut conf = json!({"cniVersion": "1.1.0", "name": "pods", "type": "bulkhead-cni", "socket": self.socket()});
         let Value::Object(more) = more else { unreachable!() };
@@ -42,14 +42,14 @@ impl Place {
         conf
     }
 
-    /// An IPAM plugin: a shell script, which may write to files in this folder.
+    /// Installs an IPAM plugin: a shell script that runs in this folder.
     fn ipam(&self, script: &str) {
         let path = self.path("fake-ipam");
         fs::write(&path, format!("#!/bin/sh\ncd {}\n{script}\n", self.0.display())).unwrap();
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
     }
 
-    /// The files in which it is kept what the vswitch has missed.
+    /// The removals recorded for later because the vswitch did not answer.
     fn missed(&self) -> Vec<Value> {
         let Ok(entries) = fs::read_dir(self.path("missed-deletions")) else { return Vec::new() };
         let paths = entries.map(|entry| entry.unwrap().path());
@@ -57,9 +57,9 @@ impl Place {
         files.map(|path| serde_json::from_slice(&fs::read(path).unwrap()).unwrap()).collect()
     }
 
-    /// Runs the plugin for the container `c1`. What is in `variables` is said instead of what is said otherwise.
+    /// Runs the plugin for container `c1`. `variables` override its environment.
     fn plugin(&self, command: &str, conf: &Value, variables: &[(&str, &str)]) -> Output {
-        // Any file that is not this process's namespace: nothing here gets as far as to enter it.
+        // Any file that is not this process's namespace: no test here enters it.
         let netns = self.text("netns");
         fs::write(&netns, "").unwrap();
         let all = [
@@ -84,12 +84,12 @@ fn run_program(program: &Path, words: &[&str], variables: &[(&str, &str)], input
     let path = std::env::var_os("PATH").unwrap_or_default();
     command.args(words).env_clear().env("PATH", path).envs(variables.iter().copied());
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // It may not want to know.
+    // The plugin may exit before it reads its input.
     let _ = child.stdin.take().unwrap().write_all(input);
     child.wait_with_output().unwrap()
 }
 
-/// The code and the details of an error, which is all that is on standard output.
+/// The code and the details of an error, which must be the only standard output.
 fn error(output: &Output) -> (u64, String) {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let error: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -156,7 +156,7 @@ fn what_is_missing_or_malformed_is_an_error_on_standard_output_with_its_code() {
         assert_eq!(found, code, "{details}");
         assert!(details.contains(says), "{details} does not say {says}");
     }
-    // In the version that the runtime speaks.
+    // Errors use the runtime's CNI version.
     let output = place.plugin("ADD", &place.conf(json!({"cniVersion": "0.4.0", "mtu": 1})), &[]);
     assert!(String::from_utf8_lossy(&output.stdout).contains("\"cniVersion\": \"0.4.0\""));
 }
@@ -172,7 +172,7 @@ fn without_a_vswitch_a_pod_may_be_added_later_and_its_end_is_made_up_for() {
     assert!(!place.path("calls").exists(), "no address is taken for nothing");
     assert_eq!(error(&place.plugin("STATUS", &conf, &[])).0, 51);
 
-    // As often as the runtime likes, without a namespace, whatever the arguments are.
+    // DEL may be repeated, without a namespace and with any arguments.
     assert_silent_success(&place.plugin("DEL", &conf, &[]));
     assert_silent_success(&place.plugin("DEL", &conf, &[("CNI_NETNS", ""), ("CNI_ARGS", "nonsense")]));
     assert_silent_success(&place.plugin("DEL", &conf, &[("CNI_CONTAINERID", "c2")]));
@@ -206,7 +206,7 @@ fn what_was_missed_is_made_up_for_before_a_pod_is_added() {
     assert_eq!(error(&place.plugin("DEL", &conf, &[("CNI_CONTAINERID", "old")])).0, 103);
     assert_eq!(place.missed().len(), 1, "kept, whatever else fails");
     let vswitch = FakeVswitch::content(&place.socket());
-    // It ends there: the namespace is none.
+    // The ADD fails afterwards, because the file is not a namespace.
     assert_eq!(error(&place.plugin("ADD", &conf, &[])).0, 4);
     let asked = vswitch.asked();
     assert_eq!((&asked[0]["request"], &asked[0]["arguments"]["container"]), (&json!("remove_port"), &json!("old")));
@@ -219,7 +219,7 @@ fn status_tells_by_its_code_whether_pods_that_run_are_cut_off() {
     for (ready, denying, code) in [(true, false, None), (false, false, Some(50)), (false, true, Some(51))] {
         let answer = move |_: &Value| json!({"answer": {"node": "n", "ready": ready, "denying": denying, "new": []}});
         let _vswitch = FakeVswitch::start(&place.socket(), answer);
-        // A runtime says nothing but the command and the path.
+        // For STATUS a runtime sets only the command and the path.
         let unsaid = [("CNI_CONTAINERID", ""), ("CNI_NETNS", ""), ("CNI_IFNAME", "")];
         let output = place.plugin("STATUS", &conf, &unsaid);
         match code {
@@ -266,7 +266,7 @@ fn garbage_is_collected_by_the_vswitch_and_by_the_ipam_plugin() {
     let attachments = json!([{"containerID": "c1", "ifname": "eth0"}]);
     let conf = place.conf(json!({"ipam": {"type": "fake-ipam"}, "cni.dev/valid-attachments": attachments}));
     let (code, _) = error(&place.plugin("GC", &conf, &[]));
-    assert_eq!(code, 11, "the runtime is told that not all was collected");
+    assert_eq!(code, 11, "the error tells the runtime that garbage is left");
     assert_eq!(fs::read_to_string(place.path("calls")).unwrap(), "GC\n", "but what could be");
     let vswitch = FakeVswitch::content(&place.socket());
     assert_silent_success(&place.plugin("GC", &conf, &[]));
@@ -351,7 +351,7 @@ fn what_cannot_be_installed_is_told_with_its_place_and_the_remedy() {
     fs::write(place.path("file"), "").unwrap();
     let (good, bad) = (place.text("folder"), place.text("file/folder"));
     for (bin, conf, more, says) in [
-        // Where a file is in the way nobody can write, root included.
+        // A file in place of a folder prevents writing, also for root.
         (&bad, &good, [""; 2], ["file/folder/bulkhead-cni: Not a directory", "of the node with --bin-dir"]),
         (&good, &bad, [""; 2], ["file/folder/05-bulkhead.conflist: Not a directory", "of the node with --conf-dir"]),
         (
@@ -396,7 +396,7 @@ fn the_vswitch_is_asked_where_pods_of_the_node_have_their_addresses() {
     let output = bulkhead(&words);
     assert!(String::from_utf8_lossy(&output.stderr).contains("it has no Node node-1 with podCIDRs"));
     drop(vswitch);
-    // The newest version that the IPAM plugin speaks as well.
+    // The newest version that the IPAM plugin supports too.
     place.ipam(r#"echo '{"cniVersion":"1.0.0","supportedVersions":["0.4.0","1.0.0","1.1.0","2.0.0"]}'"#);
     fs::create_dir(&bin).unwrap();
     fs::rename(place.path("fake-ipam"), place.path("bin/host-local")).unwrap();

@@ -1,4 +1,4 @@
-//! `bulkhead diff`: exact against `reach`, and what it prints.
+//! `bulkhead diff`: its result equals the difference of two `reach` results, and its output formats.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,10 +20,10 @@ fn json(old: &str, new: &str, more: &[&str], code: i32) -> Value {
     serde_json::from_str(&diff(old, new, &[&["-o", "json"][..], more].concat(), code)).unwrap()
 }
 
-/// A question that `reach` answers: from, to, family, protocol, port.
+/// One question for `reach`: from, to, family, protocol, port.
 type Cell = (String, String, String, String, u64);
 
-/// What `reach` says to every pair, at ports in and beside those of the rules.
+/// The verdicts of `reach` for every pair, at the rules' ports and at their neighbours.
 fn reached(state: &str) -> BTreeMap<Cell, String> {
     let ports = [
         "5431/TCP",
@@ -66,7 +66,7 @@ fn reached(state: &str) -> BTreeMap<Cell, String> {
     answer["probes"].as_array().unwrap().iter().map(cell).collect()
 }
 
-/// Whether an end of an entry is this one: by name, or as an address of its range.
+/// Whether an end of an entry is this one: by name, or as an address in its range.
 fn is_end(entry: &Value, end: &str) -> bool {
     let told = entry.as_str().unwrap();
     match (told.parse::<IpNet>(), end.parse::<IpAddr>()) {
@@ -142,7 +142,7 @@ fn the_rule_that_makes_the_difference_is_named_with_file_and_line() {
     assert!(results.iter().any(|result| result["ruleId"] == "newly-allowed" && at(result)));
 }
 
-/// A chart as it is rendered, with the port that the database is opened at.
+/// A rendered chart whose policy opens the database at this port.
 fn chart(name: &str, port: u16) -> String {
     let text = format!(
         "apiVersion: v1\nkind: Namespace\nmetadata: {{name: shop}}\n---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: web, namespace: \
@@ -169,7 +169,7 @@ fn charts_are_compared_by_the_templates_of_their_workloads() {
     assert_eq!(told(0), ends(serde_json::json!([[5432, 5432]]), "deny"));
     assert_eq!(told(1), ends(serde_json::json!([[5433, 5433]]), "allow"));
     assert_eq!(grouped["only_before"], serde_json::json!([]));
-    // The second web server stands for the others.
+    // Entry `web#2` represents the other replicas.
     let pairs = json(&old, &new, &["--ungrouped"], 1);
     let from: Vec<&Value> = pairs["changes"].as_array().unwrap().iter().map(|change| &change["from"]).collect();
     assert_eq!(from, ["shop/web", "shop/web", "shop/web#2", "shop/web#2"]);
@@ -214,7 +214,7 @@ fn the_exit_code_says_whether_there_is_a_difference_or_new_access() {
     assert_eq!(bulkhead(&["diff", "--state", OLD, "--against", "no-such-file.yaml"]).status.code(), Some(2));
 }
 
-/// A client and two endpoints of a Service, on one node with room for other pods.
+/// A client and two endpoints of a Service, on one node with unused pod addresses.
 const SERVED: &str = "\
 {apiVersion: v1, kind: Namespace, metadata: {name: a}}
 ---
@@ -231,7 +231,7 @@ const SERVED: &str = "\
 {apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {namespace: a, name: s-1, labels: {kubernetes.io/service-name: s}}, addressType: IPv4, ports: [{name: http, port: 8080, protocol: TCP}], endpoints: [{addresses: [10.0.0.2], nodeName: node-1}, {addresses: [10.0.0.3], nodeName: node-1}]}
 ";
 
-/// The state with a policy that shuts the pods of these labels.
+/// The state with a policy that denies all ingress of the pods with these labels.
 fn shut(name: &str, labels: &str) -> String {
     let policy = format!(
         "{SERVED}---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {{namespace: a, name: shut}}\nspec: {{podSelector: \
@@ -262,18 +262,18 @@ fn a_seen_flow_is_cut_opened_as_before_or_unknown_and_never_guessed() {
     assert_eq!((&cut["before"], &cut["after"], &answer["same"]), (&"allow".into(), &"deny".into(), &1.into()));
     assert!(cut["because"]["after"][0]["at"][0]["line"].is_u64(), "{cut}");
     assert_eq!(flows("diff-direct.log", &direct, &all, &old, 1)["changed"][0]["after"], "allow");
-    // The log does not say which endpoint the Service gave.
+    // The log does not name the endpoint that the client's connection used.
     let service = line(1000, "10.96.0.9", 80);
     let answer = flows("diff-service.log", &service, &old, &all, 1);
     assert_eq!((&answer["changed"][0]["to"], &answer["changed"][0]["after"]), (&"Service a/s".into(), &"deny".into()));
     let answer = flows("diff-service.log", &service, &old, &some, 1);
     let why = "policy treats the endpoints of Service a/s differently, and the log does not name the endpoint";
     assert_eq!((answer["changed"].as_array().unwrap().len(), &answer["unknown"][why]), (0, &1.into()), "{answer}");
-    // A pod that is gone.
+    // The pod no longer exists.
     let answer = flows("diff-gone.log", &line(1000, "10.0.0.77", 80), &old, &all, 1);
     let why = "10.0.0.77 is in a CIDR of the pods of node node-1, but no pod of the state has it";
     assert_eq!(answer["unknown"][why], 1, "{answer}");
-    // ICMP has no ports, and an isolated pod loses it.
+    // ICMP has no ports. Isolation of the pod denies it.
     let ping =
         "[DESTROY] icmp 1 src=10.0.0.1 dst=10.0.0.2 type=8 code=0 id=7 src=10.0.0.2 dst=10.0.0.1 type=0 code=0 id=7\n";
     let answer = flows("diff-ping.log", ping, &old, &all, 1);

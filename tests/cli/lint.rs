@@ -1,4 +1,4 @@
-//! `bulkhead lint`: each kind of finding with an input that has it, and one that comes near and must not be reported.
+//! `bulkhead lint`: for each kind of finding, an input that has it, and a near miss that must not be reported.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::support::{bulkhead, root, scratch, stdout};
 
-/// Two namespaces with a pod each of three applications, a Service, and the cluster's DNS.
+/// Two namespaces with pods of three applications each, a Service, and the cluster's DNS.
 const BASE: &str = r#"
 {apiVersion: v1, kind: Namespace, metadata: {name: a, labels: {kubernetes.io/metadata.name: a}}}
 ---
@@ -43,7 +43,7 @@ const BASE: &str = r#"
  ports: [{name: http, port: 8080}], endpoints: [{addresses: [10.244.1.2], conditions: {ready: true}}]}
 "#;
 
-/// A NetworkPolicy of namespace `a`; its line in the file is told by the name in the answer.
+/// A NetworkPolicy of namespace `a`. Answers name the policy, so its line does not matter.
 fn np(name: &str, spec: &str) -> String {
     format!(
         "---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {{name: {name}, namespace: a}}\nspec:\n  {}\n",
@@ -51,7 +51,7 @@ fn np(name: &str, spec: &str) -> String {
     )
 }
 
-/// A ClusterNetworkPolicy on all pods.
+/// A ClusterNetworkPolicy whose subject is all pods.
 fn cnp(name: &str, priority: u16, rules: &str) -> String {
     format!(
         "---\napiVersion: policy.networking.k8s.io/v1alpha2\nkind: ClusterNetworkPolicy\nmetadata: {{name: {name}}}\nspec:\n  \
@@ -60,7 +60,7 @@ fn cnp(name: &str, priority: u16, rules: &str) -> String {
     )
 }
 
-/// What is found in a state of the base and these policies.
+/// The findings in a state of the base and these policies.
 fn lint_with(name: &str, policies: &str, more: &[&str]) -> Vec<Value> {
     let path = scratch(&format!("lint-{name}.yaml"), format!("{BASE}{policies}").as_bytes());
     let args = [&["lint", "--state", &path, "-o", "json"][..], more].concat();
@@ -84,7 +84,8 @@ fn of<'a>(findings: &'a [Value], id: &str) -> Vec<&'a Value> {
     findings.iter().filter(|finding| finding["id"] == id).collect()
 }
 
-/// That the first policies have a finding of this kind with these words, at this field, and the second ones have none of the kind.
+/// Checks that the policies `has` produce a finding of this kind at this path with these words, and that none of `near` produces one of
+/// this kind.
 fn told_apart(id: &str, has: &str, path: &str, words: &[&str], near: &[String]) -> Value {
     let findings = lint_with(&format!("{id}-has"), has, &[]);
     let found = of(&findings, id);
@@ -146,7 +147,7 @@ fn selectors_in_two_peers_are_told_where_only_one_peer_can_be_meant() {
         &from("prom"),
         "spec.ingress[0].from[1]",
         &["remove the `- ` before the second selector"],
-        // Such pods are there in both.
+        // Pods with `db` are in both namespaces, pods with `nobody-anywhere` in none.
         &[from("db"), from("nobody-anywhere")],
     );
     assert_eq!(finding["severity"], "error");
@@ -281,7 +282,7 @@ fn rules_that_others_make_needless_are_named_with_these_others() {
         &["a/p ingress[0]"],
         &[two("{ports: [{port: 8081}]}", &db), two(&format!("{{from: [{{{WEB}}}]}}"), &db)],
     );
-    // Two together cover a third.
+    // Two rules together make a third one redundant.
     let halves = "{ports: [{port: 1, endPort: 8079}]}\n- {ports: [{port: 8080, endPort: 65535}]}";
     let wide = format!("{{from: [{{{DB}}}], ports: [{{port: 1, endPort: 65535}}]}}");
     told_apart(
@@ -364,7 +365,7 @@ fn order_counts_among_cluster_policies() {
         &[cnp("c", 1, &format!("{narrow}\n{accept}"))],
     );
     let priorities = |priority: u16| format!("{}{}", cnp("c", 1, wide), cnp("d", priority, accept));
-    // It has no other rule.
+    // The policy has only this one rule.
     told_apart("policy-changes-nothing", &priorities(2), "", &["ClusterNetworkPolicy c"], &[]);
     let np = np("p", &format!("{WEB}\ningress:\n- from: [{{{DB}}}]"));
     told_apart("shadowed-rule", &format!("{}{np}", cnp("c", 1, accept)), "spec.ingress[0]", &["Admin tier"], &[np]);
@@ -416,7 +417,7 @@ fn findings_are_chosen_by_kind_policy_and_namespace() {
     }
 }
 
-/// The policies and where their rules stand in the shop's capture: every rule is used but the one for port 9999.
+/// The shop's policies and one more. The shop's capture uses every rule except that for port 9999.
 fn shop_with_unused() -> String {
     let policies = fs::read_to_string(root().join("examples/shop/policies.yaml")).unwrap();
     let more = "---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: more, namespace: shop}\nspec:\n  \
@@ -525,7 +526,7 @@ fn sarif_names_each_finding_at_its_line_and_the_rules_it_is_about() {
     assert!(results.iter().any(|result| !result["relatedLocations"].as_array().unwrap().is_empty()));
 }
 
-/// `BULKHEAD_BLESS=1` writes them anew: read the difference.
+/// With `BULKHEAD_BLESS=1` rewrites the expected findings: review the difference.
 #[test]
 fn the_bundled_states_are_told_as_they_were() {
     for (name, state, code) in [

@@ -1,14 +1,14 @@
-//! The forms of `bulkhead reach` for people: what other programs take of them, and what is refused.
+//! The output formats of `bulkhead reach` for people: their content, and the questions that they refuse.
 
 use crate::support::{bulkhead, bulkhead_with_input, scratch, stdout};
 
-/// What `reach` prints of a state in a form.
+/// The output of `reach` about a state in one format.
 fn reach(state: &str, form: &str, more: &[&str]) -> String {
     let args = ["reach", "--state", state, "--port", "80", "-o", form];
     stdout(&bulkhead(&[&args[..], more].concat()), 0)
 }
 
-/// What it says on standard error when it refuses.
+/// The error message of a refused question.
 fn refused(state: &str, args: &[&str]) -> String {
     let output = bulkhead(&[&["reach", "--state", state, "--port", "80"][..], args].concat());
     assert_eq!(output.status.code(), Some(2), "{args:?}");
@@ -16,7 +16,7 @@ fn refused(state: &str, args: &[&str]) -> String {
     String::from_utf8(output.stderr).unwrap()
 }
 
-/// Pods of these names with these labels.
+/// Pods with these names and labels.
 fn state(pods: impl IntoIterator<Item = (String, String)>) -> String {
     let pod = |(at, (name, labels)): (usize, (String, String))| {
         format!(
@@ -35,7 +35,7 @@ fn a_graph_of_more_than_50_nodes_is_refused_and_a_focus_or_a_workload_helps() {
     for form in ["dot", "mermaid"] {
         let error = refused(&path, &["-o", form]);
         assert!(error.contains("51 nodes") && error.contains("--focus"), "{error}");
-        // Everybody talks with it.
+        // Every pod may talk to p0, so its neighbourhood is the whole graph.
         assert!(refused(&path, &["-o", form, "--focus", "x/p0"]).contains("51 nodes"));
     }
     assert!(reach(&path, "md", &[]).contains("| x/p0 | x/p1, x/p10, "), "a table is not");

@@ -1,9 +1,9 @@
-//! What `compile` prints of the renderers that the vswitch itself does not use.
+//! The output of `compile` for renderers that the vswitch does not use.
 
 use crate::support::{bulkhead, scratch, stdout};
 use serde_json::{Value, json};
 
-/// A tier with all three actions before a NetworkPolicy: what it denies and passes has to stand in lists without an order.
+/// A tier with all three actions before a NetworkPolicy. Renderers must express its denies and passes as unordered lists.
 const STATE: &str = r#"apiVersion: policy.networking.k8s.io/v1alpha2
 kind: ClusterNetworkPolicy
 metadata: {name: tenants}
@@ -216,7 +216,7 @@ fn identities_are_listed_with_the_ipcache_and_each_pods_policy_map() {
     assert!(text.contains(&format!("{client}:TCP:80:ingress allow  # x/web ingress[0]")), "{text}");
 }
 
-/// The default entry and the world were left out where blocks of both families left no address to nobody.
+/// Regression: the default entries and the world were missing if blocks of both families covered every address.
 #[test]
 fn the_world_and_the_default_entries_are_listed_where_blocks_hold_every_address() {
     let everything =
@@ -234,7 +234,7 @@ fn the_world_and_the_default_entries_are_listed_where_blocks_hold_every_address(
     assert!(ends("0:0:0:ingress deny  # ingress isolated by x/web"), "{text}");
 }
 
-/// All nodes but the own one were listed as 6, so that each had the keys of the others.
+/// Regression: all remote nodes were listed as identity 6, so each got the keys of the others.
 #[test]
 fn remote_nodes_that_a_block_tells_apart_have_a_number_each() {
     let node = "{apiVersion: v1, kind: Node, metadata: {name: node-3}, status: {addresses: [{type: InternalIP, address: 198.51.100.3}]}}";
@@ -279,7 +279,7 @@ fn what_is_not_known_or_does_not_fit_is_an_error_that_says_so() {
             if renderer == "nftables" { &["map.yaml"] } else { &["--interfaces", "--renderer nftables"] },
         );
     }
-    // Half of all ports is as many rules in either form, for 14 blocks more than a session table takes.
+    // 14 blocks with half of all ports each need more rules than a session table holds, in either form.
     let blocks: Vec<String> = (0..14).map(|at| format!("{{ipBlock: {{cidr: 10.{}.0.0/16}}}}", 2 * at)).collect();
     let wide = format!(
         "{{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {{name: wide, namespace: x}}, \

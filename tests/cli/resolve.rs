@@ -1,4 +1,4 @@
-//! `bulkhead resolve` as people and scripts use it: the known answers, what it tells, and what it says about nonsense.
+//! `bulkhead resolve`: the known answers, its output, and its errors.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 const STATE: &str = "examples/services.yaml";
 
-/// What the program says to this connection in the example, and its exit code.
+/// The answer for a connection in the example. Panics if the exit code differs.
 fn ask(from: &str, to: &str, code: i32, more: &[&str]) -> String {
     let args = ["resolve", "--state", STATE, "--node", "node-1", "--from", from, "--to", to];
     stdout(&bulkhead(&[&args[..], more].concat()), code)
@@ -125,7 +125,7 @@ fn an_operator_is_told_why_a_service_answers_nobody() {
     let args = ["--state", &path, "--node", "node-1", "--from", "10.244.1.2", "--to", "10.96.0.20:80/TCP"];
     let answer = stdout(&bulkhead(&[&["resolve"], &args[..]].concat()), 0);
     assert!(answer.contains("10.244.2.20:8080  meant for zone zone-b, and this node is in zone-a"), "{answer}");
-    // Somebody else wants the address.
+    // Another Service claims the same address.
     let thief = "---\n{apiVersion: v1, kind: Service, metadata: {name: thief, namespace: evil}, spec: {clusterIP: 10.96.0.66, \
                  externalIPs: [10.96.0.20], ports: [{port: 80}]}}\n";
     let path = scratch("resolve-why-thief.yaml", &format!("{state}{thief}"));
@@ -182,7 +182,7 @@ fn nonsense_is_an_error_with_its_place_and_a_remedy() {
     let text = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{text}");
     assert!(text.contains("-:3: Service default/a: spec.ports[0].port: port 70000 does not exist"), "{text}");
-    // It alone is left out where faults are survived.
+    // With --lenient only the faulty object is left out.
     let output = bulkhead_with_input(&[&args[..], &["--lenient"]].concat(), faulty);
     assert_eq!(output.status.code(), Some(0));
     assert!(String::from_utf8(output.stderr).unwrap().contains("until then the object is left out"));
@@ -209,7 +209,7 @@ fn services_in_a_state_change_nothing_for_commands_about_policy() {
     let state = fs::read_to_string(crate::support::root().join(STATE)).unwrap();
     let pods = "{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {nodeName: node-1}, status: {podIP: 10.244.1.20}}\n---\n\
                 {apiVersion: v1, kind: Pod, metadata: {name: b}, spec: {nodeName: node-1}, status: {podIP: 10.244.1.21}}\n---\n";
-    // Also one that is not understood.
+    // One of the Services is invalid.
     let faulty = "---\n{apiVersion: v1, kind: Service, metadata: {name: x}, spec: {clusterIP: nonsense}}\n";
     let path = scratch("resolve-mixed.yaml", &format!("{pods}{state}{faulty}"));
     let output = bulkhead(&["reach", "--state", &path, "--port", "80/TCP"]);
@@ -234,11 +234,11 @@ fn a_host_port_is_told_with_its_pod_and_no_service() {
     });
     assert_eq!(answer, expected);
     assert!(ask("192.0.2.11:443", &[], 0).contains("10.244.1.30:8443  node-1 (this one)  kept"));
-    // What a Service has got from the API server stays its own.
+    // A Service keeps a node port that the API server assigned to it.
     let answer = ask("192.0.2.11:30080", &[], 0);
     assert!(answer.contains("service shop/web") && answer.contains("claimed in vain by pod shop/edge"), "{answer}");
     assert!(ask("192.0.2.12:443", &[], 0).contains(": PASS"), "another node's address");
-    // Policy is asked about the pod.
+    // Policy is evaluated for the pod behind the host port.
     let explained = ["explain", "--state", &state, "--from", "203.0.113.9", "--to", "192.0.2.11", "--port", "443"];
     let answer = stdout(&bulkhead(&explained), 0);
     for part in ["192.0.2.11:443/TCP: ALLOW, 1 of 1 backends", "by host port 443/TCP", "10.244.1.30:8443  shop/edge"] {

@@ -1,4 +1,4 @@
-//! Questions about policy whose destination is a Service: `reach --to`, `explain`, and what `compile` warns of.
+//! Policy questions whose destination is a Service: `reach --to`, `explain`, and warnings of `compile`.
 
 use std::fs;
 
@@ -8,14 +8,14 @@ use serde_json::{Value, json};
 const SERVICES: &str = "examples/services.yaml";
 const POLICY: &str = "examples/service-policy.yaml";
 
-/// The two examples as one text, with a change.
+/// Both examples as one text, with `old` replaced by `new`.
 fn example(old: &str, new: &str) -> String {
     let text = [SERVICES, POLICY].map(|path| fs::read_to_string(root().join(path)).unwrap()).join("\n---\n");
     assert!(old.is_empty() || text.contains(old), "{old}");
     text.replace(old, new)
 }
 
-/// The answer of a command about the examples, and its exit code.
+/// A command's answer about the examples. Panics if the exit code differs.
 fn ask(words: &[&str], code: i32) -> String {
     stdout(&bulkhead(&[&[words[0], "--state", SERVICES, POLICY], &words[1..]].concat()), code)
 }
@@ -31,7 +31,7 @@ fn error(words: &[&str]) -> String {
     text
 }
 
-/// The verdict on each backend of the one Service in an answer of `explain`.
+/// The address of each backend and its verdict. Panics unless the answer of `explain` is about one Service.
 fn backends(answer: &Value) -> Vec<(String, String)> {
     let all = answer["services"].as_array().unwrap();
     assert_eq!(all.len(), 1, "{answer:#}");
@@ -92,7 +92,7 @@ fn explain_shows_the_service_each_backend_with_the_deciding_rule_and_why_others_
     let page = fs::read_to_string(root().join("docs/services.md")).unwrap();
     let shown = answer.split("\n\nBackend ").next().unwrap();
     assert!(page.contains(shown), "docs/services.md shows another answer than:\n{shown}");
-    // By its address, by the port's name, and by its number it is the same.
+    // Cluster IP, port name and port number lead to the same answer.
     let same: [&[&str]; 3] = [
         &["--to", "10.96.0.20", "--port", "80"],
         &["--to", "service/shop/web:http"],
@@ -135,22 +135,22 @@ fn the_far_node_judges_the_address_of_the_node_that_rewrote_an_outside_clients()
                 ipBlock on clients needs externalTrafficPolicy: Local";
     assert_eq!((&backend["note"], &backend["source"]), (&note.into(), &"rewritten".into()));
     assert_eq!(backend["walks"][0]["from_address"], "10.244.1.1");
-    // Over the backend's own node the client's address stays.
+    // Through the backend's own node the client's address stays.
     let local = explain(&cluster, 0, &["--node", "node-2"]);
     assert_eq!(local["services"][0]["backends"][0]["note"], Value::Null);
-    // Whoever allows the node allows everybody behind it.
+    // A rule that allows the node's address allows all clients behind the node.
     assert_eq!(explain(&with("10.244.1.1/32}", ""), 0, &["--node", "node-1"])["verdict"], "allow");
-    // With the policy Local the other node refuses it.
+    // With externalTrafficPolicy Local the other node refuses the connection.
     let policy = "  externalTrafficPolicy: Local\n  healthCheckNodePort: 30901\n";
     let answer = explain(&with("203.0.113.0/25}", policy), 1, &["--node", "node-1"]);
     assert_eq!(answer["services"][0]["refused"], "no_local_endpoint");
-    // Without an address to give, its vswitch drops it.
+    // A node without an address for the rewrite drops the connection.
     let text = fs::read_to_string(with("203.0.113.0/25}", ""))
         .unwrap()
         .replace("spec: {podCIDRs: [10.244.1.0/24]}", "spec: {}");
     let pod = "---\napiVersion: v1\nkind: Pod\nmetadata: {name: first, namespace: shop}\nspec: {nodeName: node-1}\n\
         status: {phase: Running, podIP: 10.244.1.1, podIPs: [{ip: 10.244.1.1}]}\n";
-    // Nor with one that a pod has: that pod's own verdict would be the strangers'.
+    // The address must not belong to a pod either: outside clients would get that pod's verdict.
     let taken = format!("{}\n{pod}", fs::read_to_string(with("10.244.1.1/32}", "")).unwrap());
     for text in [text, taken] {
         let answer = explain(&scratch("services-no-source.yaml", &text), 1, &["--node", "node-1"]);
@@ -173,7 +173,7 @@ fn with_masquerade_all_a_pod_of_another_node_sees_the_node_and_one_of_this_node_
     let walks = &answer["services"][0]["backends"][1]["walks"];
     let of =
         |at: usize| (&walks[at]["from_address"], &walks[at]["verdict"], walks[at]["steps"].as_array().unwrap().len());
-    // The pod's own node judges its egress, the far one the node's address.
+    // The client's node judges egress of the pod, the far node ingress from this node's address.
     assert_eq!(of(0), (&"10.244.1.2".into(), &"allow".into(), 1), "{answer:#}");
     assert_eq!(of(1), (&"10.244.1.1".into(), &"deny".into(), 1), "{answer:#}");
 }
@@ -195,7 +195,7 @@ fn the_node_port_of_another_node_is_judged_on_the_way_there_and_behind_it() {
     let answer = ask(&egress("{to: [{ipBlock: {cidr: 192.0.2.11/32}}]}"), 1);
     let service = &answer["services"][0];
     assert_eq!((&service["node"], &service["before"]["verdict"]), (&"node-1".into(), &"allow".into()), "{answer:#}");
-    // web-1 sees the pod, which no rule of it allows; web-2 the node, which the policy for the pod does not name.
+    // web-1 sees the pod's address, which no rule allows. web-2 sees the node's, which the pod's rule does not match.
     assert_eq!(service["backends"][0]["walks"][0]["from_address"], "10.244.2.3");
     assert_eq!(service["backends"][1]["walks"][0]["from_address"], "10.244.1.1");
     assert!(backends(&answer).iter().all(|(_, verdict)| verdict == "deny"), "{answer:#}");
@@ -227,11 +227,11 @@ fn reach_says_for_each_source_whether_it_reaches_all_some_or_no_backends() {
     let allowed = of(&inside, "203.0.113.7", "node-2");
     assert_eq!((&allowed["address"], &allowed["verdict"]), (&"198.51.100.1".into(), &"allow".into()));
     assert_eq!(of(&lines("203.0.113.200"), "203.0.113.200", "node-2")["refused"], "source_range");
-    // A source inside uses the cluster address, by default.
+    // A source inside the cluster uses the cluster IP by default.
     assert_eq!(of(&inside, "shop/cart", "node-1")["address"], "10.96.0.21");
     let balancer = parsed(&ask(&["reach", "-o", "json", "--to", "198.51.100.1", "--port", "80"], 0));
     assert_eq!(of(&balancer["services"], "shop/cart", "node-1")["refused"], "source_range");
-    // Nothing behind it.
+    // A Service without ready endpoints.
     let state = scratch("services-empty.yaml", &example("conditions: {ready: true}", "conditions: {ready: false}"));
     let text = stdout(&bulkhead(&["reach", "--state", &state, "--to", "service/shop/web"]), 0);
     assert_eq!(text.matches("none: no endpoint").count(), 0, "one that ends still serves:\n{text}");
@@ -338,7 +338,7 @@ fn nonsense_about_services_is_an_error_with_a_remedy() {
     assert!(text.contains("has no cluster address") && text.contains("headless"), "{text}");
     let text = explain("service/shop/dns:53");
     assert!(text.contains("several matching ports") && text.contains("udp (53/UDP), tcp (53/TCP)"), "{text}");
-    // A fault of a Service refuses a question about Services, and is a warning elsewhere.
+    // An invalid Service fails a question about Services, and is a warning elsewhere.
     let faulty = format!(
         "{}\n---\n{{apiVersion: v1, kind: Service, metadata: {{name: x}}, spec: {{clusterIP: 1}}}}\n",
         example("", "")
@@ -410,7 +410,7 @@ fn blocks_that_name_virtual_addresses_are_warned_of_with_place_and_remedy() {
             "10.96.0.20/32 holds 10.96.0.20",
         ),
         ("ingress", "cidr: 10.96.0.21/32", "10.96.0.21/32 lies in", "10.96.0.21/32 holds"),
-        // What holds the pods behind them as well means what it says; and clients may have the addresses of a balancer's network.
+        // A block that also contains the backends' addresses works as written. Clients may have addresses of a load balancer's network.
         ("egress", "cidr: 0.0.0.0/0", "", ""),
         ("egress", "cidr: 10.0.0.0/8", "", ""),
         ("egress", "cidr: 0.0.0.0/0, except: [10.0.0.0/8, 198.51.100.0/24]", "", ""),

@@ -1,4 +1,4 @@
-//! `deploy/` on a whole node: the kubelet runs the pods that the DaemonSets' controller would make.
+//! Runs `deploy/` on a whole node: a kubelet runs the pods that the DaemonSet controller would create.
 
 use std::fs;
 
@@ -14,14 +14,14 @@ use crate::machine::NodePrograms;
 use crate::manifests::kustomized;
 use crate::{node_programs, require};
 
-/// The image as containerd calls the one of `deploy/kustomization.yaml`.
+/// The image of `deploy/kustomization.yaml` by containerd's full name.
 const IMAGE: &str = "docker.io/library/bulkhead:0.1.0";
 
-/// Where pods ask for the API server: the first address of the range of Services.
+/// The address at which pods reach the API server: the first address of the service CIDR.
 const SERVICE: &str = "10.96.0.1";
 
-/// A node with one network card, which is its kernel's, without a vswitch. Objects of `deploy/` are in the cluster, but for the DaemonSet.
-/// Returns as well what stands in for kube-proxy on the way to the API server.
+/// A node with one network card, owned by its kernel, and no vswitch. The cluster has all objects of `deploy/` except the DaemonSet. Also
+/// returns a proxy that replaces kube-proxy on the way to the API server.
 fn node_with_one_card(programs: Programs, node_programs: NodePrograms) -> (Node, Running) {
     let mut lab = Lab::new();
     lab.outside();
@@ -30,7 +30,7 @@ fn node_with_one_card(programs: Programs, node_programs: NodePrograms) -> (Node,
     lab.node.ip(&format!("addr add {}/16 dev ul0", lab.node_v4()));
     lab.node.ip(&format!("route add default via {SERVER}"));
     lab.node.sysctl("net.ipv4.ip_forward", "1");
-    // Before a kubelet of 1.20 does anything else, it waits for the credentials of a cloud.
+    // A kubelet 1.20 first waits for credentials from a cloud's metadata service. This route makes that fail at once.
     lab.node.ip("route add unreachable 169.254.169.254");
     let proxy = format!("socat TCP-LISTEN:443,bind={SERVICE},reuseaddr,fork TCP:{SERVER}:6443");
     let proxy = outside.spawn(&proxy);
@@ -38,7 +38,7 @@ fn node_with_one_card(programs: Programs, node_programs: NodePrograms) -> (Node,
     for object in kustomized(&deploy()).iter().filter(|object| object["kind"] != "DaemonSet") {
         api.create(object);
     }
-    // As the controller does that puts it into each namespace.
+    // A controller creates this ConfigMap in each namespace.
     let certificate = fs::read_to_string(api.certificate()).unwrap();
     api.create(&json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"ca.crt": certificate},
         "metadata": {"name": "kube-root-ca.crt", "namespace": "kube-system"}}));
@@ -48,7 +48,7 @@ fn node_with_one_card(programs: Programs, node_programs: NodePrograms) -> (Node,
     (node, proxy)
 }
 
-/// What the controller of a folder's DaemonSet makes for the node, with the volume of a service account that an admission controller adds.
+/// The pod that a folder's DaemonSet creates on the node, with the service account volume that an admission controller adds.
 fn daemon(node: &Node, folder: &str, name: &str) -> Value {
     let objects = kustomized(&deploy().join(folder));
     let mut pod = pod_of(objects.iter().find(|object| object["kind"] == "DaemonSet").unwrap(), name);
@@ -76,7 +76,7 @@ fn daemon(node: &Node, folder: &str, name: &str) -> Value {
     pod
 }
 
-/// Asks for a pod's end, and waits until its container has ended.
+/// Deletes a pod with its grace period and waits until its container has ended.
 fn end(node: &Node, pod: &Pod) {
     node.api.delete_in_order(&pod.object);
     within("the container's end", || node.machine.process(&pod.object).is_none());
@@ -98,7 +98,7 @@ fn the_manifests_wire_a_real_node_replace_its_vswitch_and_leave_nothing_when_the
     let mut stream = backend.connect(&db);
     settle(&mut stream);
 
-    // As a DaemonSet's update replaces it, except that nobody waits for the kubelet, which says after 6 to 60 seconds that the pod has gone.
+    // A DaemonSet's update does the same, but waits for the kubelet, which takes 6 to 60 seconds to report that the pod is gone.
     end(&node, &vswitch);
     assert!(answers(&mut stream), "the kernel goes on with it");
     node.api.delete(&vswitch.object);
@@ -116,7 +116,7 @@ fn the_manifests_wire_a_real_node_replace_its_vswitch_and_leave_nothing_when_the
         node.api.create(object);
     }
     node.ready(&node.api.create(&daemon(&node, "uninstall", "uninstall-1")));
-    // The kernel's own files are there in each BPF file system.
+    // Every BPF file system contains the kernel's own two files.
     for (folder, others) in [
         ("/etc/cni/net.d", ""),
         ("/opt/cni/bin", "host-local\nloopback\n"),

@@ -1,4 +1,4 @@
-//! A whole node: a kubelet and containerd run real containers, whose pods come from the API server and are wired by the plugin.
+//! A whole node: a kubelet and containerd run real containers for the pods of the API server, and the CNI plugin attaches them.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -15,19 +15,19 @@ use crate::lab::lasting::{Lasting, PATIENCE, answers, settle};
 use crate::machine::{IMAGE, Machine, NodePrograms};
 use crate::{node_programs, require};
 
-/// The addresses that the node's pods may have: five besides the gateway's, so that they are soon given again.
+/// The node's pod CIDR. It has five addresses besides the gateway's, so addresses are reused soon.
 const POD_CIDR: &str = "10.244.1.64/29";
 
-/// Where a pod serves a page with the pod's name.
+/// The port at which a pod serves a page with its own name.
 const HTTP: u16 = 80;
 
-/// Where a pod sends back what it is sent, as long as the connection lasts.
+/// The port at which a pod echoes what it receives, until the connection ends.
 const ECHO: u16 = 7;
 
-/// What the containers do.
+/// The containers' command: the HTTP and echo servers.
 const SERVE: &str = "mkdir /www; hostname > /www/index.html; nc -ll -p 7 -e /bin/cat & exec httpd -f -p 80 -h /www";
 
-/// A node with all that runs on one. What is started last ends first.
+/// A node with its control plane. Fields drop in this order, so the vswitch ends last.
 pub(super) struct Node {
     pub(super) machine: Machine,
     pub(super) api: Cluster,
@@ -35,7 +35,7 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// With a vswitch, containerd, a kubelet and the plugin, in this order, as on a node that joins a cluster.
+    /// Joins a node to a cluster: starts vswitch, containerd, kubelet and CNI plugin in this order.
     fn join(programs: Programs, node_programs: NodePrograms) -> Self {
         let (lab, api) = lab_with(&[], programs);
         let mut lasting = Lasting::of(lab);
@@ -44,12 +44,12 @@ impl Node {
         let socket = node.path("admin.sock");
         let words = ["cni", "install", "--range", POD_CIDR, "--socket", socket.to_str().unwrap()];
         node.machine.exec(env!("CARGO_BIN_EXE_bulkhead"), &words);
-        // After the plugin: a kubelet that learns of the addresses looks for the network at once, and otherwise every five seconds.
+        // The plugin is installed first: on new pod CIDRs a kubelet checks the network at once, and otherwise every five seconds.
         node.give_addresses();
         node
     }
 
-    /// With containerd and a kubelet, which has registered the node. The cluster has a namespace `shop`.
+    /// Starts containerd and a kubelet, which registers the node. The cluster has a namespace `shop`.
     pub(super) fn without_network(lasting: Lasting, api: Cluster, programs: NodePrograms) -> Self {
         let machine = Machine::start(programs, &lasting.lab);
         let mut node = Self { machine, api, lasting };
@@ -62,7 +62,7 @@ impl Node {
         node
     }
 
-    /// Gives the node its part of the cluster's network, as a controller does.
+    /// Assigns the node its pod CIDR, as a controller does.
     pub(super) fn give_addresses(&self) {
         self.api.change(&self.object(), &json!({"spec": {"podCIDR": POD_CIDR, "podCIDRs": [POD_CIDR]}}));
     }
@@ -84,7 +84,7 @@ impl Node {
         self.machine.start_kubelet(&config);
     }
 
-    /// A pod as whoever creates it has it, with the node that a scheduler has chosen.
+    /// A Pod object as its creator writes it, with the node that the scheduler has chosen.
     fn pod(&self, name: &str, role: &str) -> Value {
         json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "shop", "labels": {"role": role}},
             "spec": {"nodeName": self.lab().node_name(), "terminationGracePeriodSeconds": 1, "containers": [
@@ -92,7 +92,7 @@ impl Node {
                     "readinessProbe": {"httpGet": {"port": HTTP}, "periodSeconds": 1}}]}})
     }
 
-    /// Waits until the node's kubelet says that a pod is ready: it runs, and its probe is answered. Returns the pod as it is then.
+    /// Waits until the kubelet reports a pod ready: its container runs and answers the probe. Returns the pod with its status.
     pub(super) fn ready(&self, created: &Value) -> Pod {
         let (uid, mut object) = (&created["metadata"]["uid"], Value::Null);
         let took = within("the pod is ready", || {
@@ -110,15 +110,15 @@ impl Node {
         Pod { address, netns: self.machine.netns(&object), object }
     }
 
-    /// Creates pods of these names and roles, and waits until they are ready.
+    /// Creates pods with these names and roles, and waits until they are ready.
     pub(super) fn run<const COUNT: usize>(&self, pods: [(&str, &str); COUNT]) -> [Pod; COUNT] {
         let created = pods.map(|(name, role)| self.api.create(&self.pod(name, role)));
         created.map(|pod| self.ready(&pod))
     }
 
-    /// Whether a container gets another one's page. That of another pod is an error.
+    /// Whether a container receives the page of another pod. Panics if it receives a third pod's page.
     pub(super) fn gets(&self, from: &Pod, to: &Pod) -> bool {
-        // Busybox's wget looks up names, for which a static program needs libraries that the image does not have.
+        // Busybox's wget resolves names, which a static program cannot do without libraries that the image lacks.
         let ask = format!("printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 1 {} {HTTP}", to.address);
         let output = self.machine.output_in(&from.object, &["sh", "-c", &ask]);
         let page = String::from_utf8(output.stdout).unwrap();
@@ -126,13 +126,13 @@ impl Node {
         output.status.success()
     }
 
-    /// The addresses that are somebody's, as `host-local` has them.
+    /// The addresses that `host-local` has leased.
     fn leases(&self) -> Vec<String> {
         let files = self.machine.exec("ls", &["/run/bulkhead/ipam/bulkhead"]);
         files.lines().filter(|name| name.parse::<Ipv4Addr>().is_ok()).map(str::to_owned).collect()
     }
 
-    /// The ports that were added by the plugin.
+    /// The names of the ports that the plugin has added.
     fn ports(&self) -> Vec<String> {
         let (code, text) = self.lab().ask(&["ports", "-o", "json"]);
         assert_eq!(code, Some(0), "{text}");
@@ -144,7 +144,7 @@ impl Node {
     }
 }
 
-/// A pod that runs.
+/// A running pod.
 pub(super) struct Pod {
     pub(super) object: Value,
     address: Ipv4Addr,
@@ -156,7 +156,7 @@ impl Pod {
         self.object["metadata"]["name"].as_str().unwrap()
     }
 
-    /// A connection that the other one sends back on.
+    /// Opens a TCP connection to another pod's echo server.
     pub(super) fn connect(&self, to: &Self) -> TcpStream {
         let address = SocketAddr::from((to.address, ECHO));
         let stream = in_namespace(&self.netns, || TcpStream::connect_timeout(&address, PATIENCE)).unwrap().unwrap();
@@ -166,13 +166,13 @@ impl Pod {
     }
 }
 
-/// Nothing is open in the namespace but what other policies open.
+/// A policy that denies all ingress in the namespace, unless another policy allows it.
 fn closed() -> Value {
     json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "closed", "namespace": "shop"},
         "spec": {"podSelector": {}, "policyTypes": ["Ingress"]}})
 }
 
-/// The database is open to pods of this role, and to nobody else.
+/// A policy that allows ingress to the database only from pods with this role.
 pub(super) fn only_from(role: &str) -> Value {
     json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "database", "namespace": "shop"},
         "spec": {"podSelector": {"matchLabels": {"role": "db"}}, "policyTypes": ["Ingress"],
@@ -186,7 +186,7 @@ fn pods_of_a_real_kubelet_are_probed_and_judged_and_their_addresses_are_given_ag
     for policy in [closed(), only_from("backend")] {
         node.api.create(&policy);
     }
-    // That they are ready says that the kubelet's probes pass where everything else is closed.
+    // The pods become ready, so the kubelet's probes pass although all other ingress is denied.
     let [db, backend, frontend] = node.run([("db", "db"), ("backend", "backend"), ("frontend", "frontend")]);
     assert_eq!(node.ports(), ["shop/backend", "shop/db", "shop/frontend"]);
     assert!(node.gets(&backend, &db) && !node.gets(&frontend, &db) && !node.gets(&db, &backend));
@@ -197,7 +197,7 @@ fn pods_of_a_real_kubelet_are_probed_and_judged_and_their_addresses_are_given_ag
 
     node.api.delete_in_order(&frontend.object);
     within("its port is gone", || node.ports() == ["shop/backend", "shop/db"]);
-    // As of a StatefulSet on a node that was thought lost: the server forgets the pod at once, the node has both for a while.
+    // As with a StatefulSet's pod on a lost node: the server forgets the pod at once, while the node has both for a while.
     node.api.delete(&backend.object);
     let [other] = node.run([("backend", "frontend")]);
     assert!(!node.gets(&other, &db), "the pod of the same name has other labels");
@@ -231,7 +231,7 @@ fn connections_of_a_real_kubelets_pods_outlive_the_vswitch_and_the_kubelet() {
     let created = node.api.create(&node.pod("during", "backend"));
     assert!(answers(&mut stream), "the kernel goes on with it");
     node.lasting.lab.start("");
-    // Its way to the server leads through itself, so at first it knows no policy, and lets nothing pass.
+    // The vswitch reaches the API server through itself. Until then it knows no policy and denies everything.
     println!("goes on after {:?}", within("the connection goes on", || answers(&mut stream)));
     let during = node.ready(&created);
     assert!(node.gets(&during, &db));

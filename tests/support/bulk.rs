@@ -1,4 +1,4 @@
-//! A bulk TCP connection between two pods, whose packets are as large as the pods' kernels make them.
+//! A bulk TCP connection between two pods, with packets of the largest size that the pods' kernels send.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -13,34 +13,34 @@ use bulkhead_dataplane::io::in_namespace;
 use super::Pod;
 use super::netns::{Netns, eventually};
 
-/// What is written at once, in bytes: as much as one packet of the kernel holds.
+/// Bytes per write: the kernel's largest packet.
 const CHUNK: usize = 65_536;
 
-/// Between two writes: at some 500 Mb/s whoever watches misses nothing.
+/// The sender's pause between two writes. It limits the rate to about 500 Mb/s, at which no observer loses packets.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// See the module. Ends when it is dropped.
+/// A running bulk transfer: one sender and one receiver thread. Dropping it stops both threads.
 #[derive(Debug)]
 pub struct Bulk {
     sent: Arc<AtomicU64>,
     received: Arc<AtomicU64>,
     is_over: Arc<AtomicBool>,
-    /// Whether all that was received is what was sent there.
+    /// Whether every byte received so far had the expected value.
     is_right: Arc<AtomicBool>,
     sender: Option<JoinHandle<()>>,
     receiver: Option<JoinHandle<()>>,
-    /// The client's port.
+    /// The client's source port.
     pub port: u16,
 }
 
 impl Bulk {
-    /// Begins one to this port, over IPv6 or IPv4.
+    /// Starts a transfer from `client` to this TCP port of `server`, over IPv6 or IPv4.
     pub fn start(client: &Pod, server: &Pod, port: u16, is_v6: bool) -> Self {
         let address = if is_v6 { &server.v6 } else { &server.v4 };
         Self::between(&client.netns, &server.netns, address, port)
     }
 
-    /// The same to an address in any namespace.
+    /// Starts a transfer to an address in any namespace.
     pub fn between(client: &Netns, server: &Netns, address: &str, port: u16) -> Self {
         let address = SocketAddr::new(address.parse::<IpAddr>().unwrap(), port);
         let path = |netns: &Netns| Path::new("/run/netns").join(netns.name());
@@ -49,7 +49,7 @@ impl Bulk {
         let out = in_namespace(&path(client), || TcpStream::connect_timeout(&address, patience).unwrap()).unwrap();
         let (back, _) = listener.accept().unwrap();
         for stream in [&out, &back] {
-            // So that the threads see that it is over.
+            // The threads check `is_over` after each timeout.
             stream.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
             stream.set_write_timeout(Some(Duration::from_millis(100))).unwrap();
         }
@@ -63,18 +63,18 @@ impl Bulk {
         Self { sent, received, is_over, is_right, sender: Some(sender), receiver: Some(receiver), port }
     }
 
-    /// Bytes that have arrived.
+    /// Bytes received since the start.
     pub fn received(&self) -> u64 {
         self.received.load(Ordering::SeqCst)
     }
 
-    /// Waits until so many more bytes have arrived.
+    /// Waits until 20 further chunks arrive. Panics with `what` after ten seconds.
     pub fn flows(&self, what: &str) {
         let before = self.received();
         eventually(what, || self.received() > before + 20 * CHUNK as u64);
     }
 
-    /// Ends it, and checks that everything has arrived as it was sent.
+    /// Ends the transfer. Panics unless every byte that was sent arrived unchanged.
     pub fn end(mut self) {
         self.is_over.store(true, Ordering::SeqCst);
         self.sender.take().unwrap().join().unwrap();
@@ -90,9 +90,9 @@ impl Drop for Bulk {
     }
 }
 
-/// The byte at this place of the stream.
+/// The byte at offset `at` of the stream.
 fn byte_at(at: u64) -> u8 {
-    // In no period that a lost or repeated packet would hide in.
+    // The sequence has no short period, in which a lost or repeated packet would go unnoticed.
     (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }
 
@@ -117,12 +117,12 @@ fn send(mut stream: TcpStream, count: &AtomicU64, is_over: &AtomicBool) {
         }
         std::thread::sleep(PAUSE);
     }
-    // Dropping it tells the receiver that this is all.
+    // Dropping the stream closes the connection, which ends the receiver.
 }
 
 fn receive(mut stream: TcpStream, count: &AtomicU64, is_over: &AtomicBool, is_right: &AtomicBool) {
     let (mut bytes, mut silent) = (vec![0; CHUNK], 0);
-    // What was sent may take a while when much of it was lost before the end: ten seconds of silence.
+    // After heavy loss, retransmissions take a while: the receiver gives up after ten seconds of silence.
     while !is_over.load(Ordering::SeqCst) || silent < 100 {
         match stream.read(&mut bytes) {
             Ok(0) => return,

@@ -1,4 +1,4 @@
-//! A container runtime, as far as a CNI plugin sees one: sandboxes, and plugins that are run by the specification's convention.
+//! A minimal container runtime: it makes sandboxes and runs CNI plugins by the specification's convention.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -17,15 +17,15 @@ use serde_json::{Value, json};
 
 use super::lab::netns::Netns;
 
-/// Where plugins of others are, such as `host-local` and `ptp`: Debian's containernetworking-plugins, or what Kubernetes' packages bring.
-/// `BULKHEAD_CNI_PLUGINS` names another folder.
+/// The folder of the standard plugins (`host-local`, `ptp`): `BULKHEAD_CNI_PLUGINS`, or where Debian's containernetworking-plugins or the
+/// Kubernetes packages install them. `None` if `host-local` is in none of them.
 pub fn plugins() -> Option<PathBuf> {
     let named = std::env::var_os("BULKHEAD_CNI_PLUGINS").map(PathBuf::from);
     let usual = ["/usr/lib/cni", "/opt/cni/bin"].map(PathBuf::from);
     named.into_iter().chain(usual).find(|folder| folder.join("host-local").is_file())
 }
 
-/// Ends the test where the plugins of others are missing. Where it must run that is a failure.
+/// Skips the test if the standard plugins are not installed. With `BULKHEAD_E2E=require`, fails instead.
 #[macro_export]
 macro_rules! require_plugins {
     () => {
@@ -46,18 +46,15 @@ macro_rules! require_plugins {
 pub struct Sandbox {
     pub id: String,
     pub netns: Netns,
-    /// The pod's name.
     pub pod: String,
-    /// The pod's namespace.
     pub namespace: String,
-    /// The pod's UID.
     pub uid: String,
-    /// What the last plugin of the ADD said.
+    /// The result of the last plugin of the ADD. Null before the first ADD.
     pub result: Value,
 }
 
 impl Sandbox {
-    /// Of a pod of the namespace `default`.
+    /// Makes a sandbox for a pod of namespace `default`.
     pub fn new(pod: &str) -> Self {
         let netns = Netns::new(pod);
         let id = format!("sandbox-{}", netns.name());
@@ -65,7 +62,7 @@ impl Sandbox {
         Self { id, netns, pod: pod.to_owned(), namespace, uid, result: Value::Null }
     }
 
-    /// Of the pod that this object is, as an API server has it.
+    /// Makes a sandbox for this Pod object of the API server.
     pub fn of(object: &Value) -> Self {
         let field = |name: &str| object["metadata"][name].as_str().unwrap().to_owned();
         Self { namespace: field("namespace"), uid: field("uid"), ..Self::new(&field("name")) }
@@ -75,7 +72,7 @@ impl Sandbox {
         Path::new("/run/netns").join(self.netns.name())
     }
 
-    /// Its addresses.
+    /// The pod's addresses from the result of the ADD, without prefix lengths.
     pub fn addresses(&self) -> Vec<String> {
         let ips = self.result["ips"].as_array().unwrap().iter();
         ips.map(|ip| ip["address"].as_str().unwrap().split('/').next().unwrap().to_owned()).collect()
@@ -89,7 +86,7 @@ impl Sandbox {
         self.addresses().into_iter().find(|address| address.contains(':')).unwrap()
     }
 
-    /// The name of the node's end of its veth.
+    /// The name of the host end of the pod's veth.
     pub fn node_end(&self) -> String {
         let interfaces = self.result["interfaces"].as_array().unwrap();
         let node = interfaces.iter().find(|interface| interface.get("sandbox").is_none());
@@ -101,22 +98,20 @@ impl Sandbox {
     }
 }
 
-/// A runtime of a node.
+/// A node's container runtime with one CNI network.
 #[derive(Debug)]
 pub struct Runtime {
-    /// The node's network namespace.
     node: PathBuf,
-    /// `CNI_PATH`.
+    /// The value of `CNI_PATH`.
     path: String,
-    /// The network's name.
     pub network: String,
     pub version: String,
-    /// The plugins' configurations.
+    /// The plugins' configurations, in the order in which ADD runs them.
     pub plugins: Vec<Value>,
 }
 
 impl Runtime {
-    /// With our plugin alone, which asks at this socket, and `host-local` with its files in `folder`.
+    /// Makes a runtime whose only chained plugin is `bulkhead-cni`, using this admin socket. `host-local` keeps its leases in `folder`.
     pub fn new(node: &Netns, folder: &Path, socket: &Path) -> Self {
         let ours = folder.join("cni");
         std::fs::create_dir_all(&ours).unwrap();
@@ -133,7 +128,7 @@ impl Runtime {
         }
     }
 
-    /// Takes the network of this configuration file, except that `host-local` has its files in this folder.
+    /// Uses the network of this configuration file, with the leases of `host-local` in the folder `leases`.
     pub fn take(&mut self, conflist: &Path, leases: &Path) {
         let conf: Value = serde_json::from_slice(&std::fs::read(conflist).unwrap()).unwrap();
         let text = |name: &str| conf[name].as_str().unwrap().to_owned();
@@ -144,12 +139,12 @@ impl Runtime {
         }
     }
 
-    /// Runs a plugin. Returns what it says, or its error.
+    /// Runs a plugin with this command and configuration. Returns its result, or the error that it printed.
     pub fn run(&self, command: &str, sandbox: &Sandbox, conf: &Value) -> Result<Value, Value> {
         self.run_with(command, sandbox, conf, &[])
     }
 
-    /// The same with these variables in place of what is said otherwise.
+    /// Runs a plugin as [`Self::run`] does, with these environment variables added or replaced.
     pub fn run_with(
         &self,
         command: &str,
@@ -177,7 +172,7 @@ impl Runtime {
         }
         process.envs(variables.iter().copied());
         process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
-        // A process is in the namespace of the thread that starts it.
+        // The child inherits the network namespace of the thread that starts it.
         let mut child = in_namespace(&self.node, || process.spawn().unwrap()).unwrap();
         child.stdin.take().unwrap().write_all(conf.to_string().as_bytes()).unwrap();
         let output = child.wait_with_output().unwrap();
@@ -185,7 +180,7 @@ impl Runtime {
         if output.status.success() { Ok(said) } else { Err(said) }
     }
 
-    /// Adds a sandbox to the network. Returns how long it took, or the error.
+    /// Adds a sandbox to the network. Returns how long the plugins took, or the first error.
     pub fn try_add(&self, sandbox: &mut Sandbox) -> Result<Duration, Value> {
         let (start, mut previous) = (Instant::now(), Value::Null);
         for plugin in &self.plugins {
@@ -201,7 +196,7 @@ impl Runtime {
         self.try_add(sandbox).unwrap_or_else(|error| panic!("ADD of {}: {error:#}", sandbox.pod))
     }
 
-    /// Removes it, as often as one likes.
+    /// Removes a sandbox from the network. May be repeated. Panics if a plugin fails.
     pub fn del(&self, sandbox: &Sandbox) {
         for plugin in self.plugins.iter().rev() {
             let deleted = self.run("DEL", sandbox, &with_previous(plugin, &sandbox.result));
@@ -209,7 +204,7 @@ impl Runtime {
         }
     }
 
-    /// Whether it is as it was added; the error's details.
+    /// Runs CHECK for a sandbox. The error is the failing plugin's `details`.
     pub fn check(&self, sandbox: &Sandbox) -> Result<(), String> {
         for plugin in &self.plugins {
             let checked = self.run("CHECK", sandbox, &with_previous(plugin, &sandbox.result));
@@ -227,7 +222,7 @@ fn with_previous(plugin: &Value, previous: &Value) -> Value {
     conf
 }
 
-/// Whether a server in one pod gets the one datagram that a client in another pod sends to this port.
+/// Whether a server in one pod receives a single UDP datagram that another pod sends to this port.
 pub fn one_datagram(from: &Sandbox, to: &Sandbox, port: u16) -> bool {
     let address: SocketAddr = format!("{}:{port}", to.v4()).parse().unwrap();
     let server = in_namespace(&to.path(), || UdpSocket::bind(address).unwrap()).unwrap();

@@ -1,11 +1,11 @@
-//! A real API server with a real etcd in a namespace of the test's, and requests to it.
+//! A real API server with a real etcd in one of the test's namespaces, and requests to it.
 //!
 //! ```text
 //!   [ node: bulkhead ]--uplink--[ outside: kube-apiserver (TLS, RBAC) -- etcd ]
 //!                                      ^-- curl, as the cluster's administrator
 //! ```
 //!
-//! There is no controller, and a kubelet where a test has started one: what others would write, the test writes.
+//! No controllers run: the test writes what they would write. A kubelet runs only if a test starts one.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -23,33 +23,33 @@ use serde_json::{Value, json};
 
 use super::lab::netns::{Netns, Running, run};
 
-/// The address at which [`Lab::outside`](super::lab::Lab::outside) has its machine.
+/// The server's address: that of the machine in [`Lab::outside`](super::lab::Lab::outside).
 pub const SERVER: &str = "172.18.0.100";
 
-/// The administrator's token: a server that lives for seconds in a namespace of its own needs no better one.
+/// The administrator's token. It need not be secret: the server lives for seconds in its own namespace.
 const ADMIN: &str = "administrator";
 
-/// The token of the kubelet on the node of a lab, which has a node's rights.
+/// The kubelet's token, with the rights of the lab's node.
 pub const KUBELET: &str = "kubelet";
 
-/// How long a server may take to start, and what is followed to take effect. A machine that is busy takes tens of seconds.
+/// The time limit for the server's start and for changes to take effect. A busy machine takes tens of seconds.
 const LONG: Duration = Duration::from_secs(120);
 
-/// The programs, where `cargo xtask cluster` says that they are.
+/// Paths of the programs, which `cargo xtask cluster` sets.
 pub struct Programs {
     etcd: PathBuf,
     server: PathBuf,
 }
 
 impl Programs {
-    /// None where nobody has said.
+    /// Reads the paths from `BULKHEAD_ETCD` and `BULKHEAD_KUBE_APISERVER`. `None` if either is unset.
     pub fn found() -> Option<Self> {
         let path = |name| std::env::var_os(name).map(PathBuf::from);
         Some(Self { etcd: path("BULKHEAD_ETCD")?, server: path("BULKHEAD_KUBE_APISERVER")? })
     }
 }
 
-/// See the module.
+/// A running API server with its etcd.
 pub struct Cluster {
     programs: Programs,
     folder: PathBuf,
@@ -58,7 +58,7 @@ pub struct Cluster {
     server: Option<Running>,
 }
 
-/// Waits until it holds, and fails with what was waited for.
+/// Waits until `holds` returns true, and returns how long that took. Panics with `what` after [`LONG`].
 pub fn within(what: &str, mut holds: impl FnMut() -> bool) -> Duration {
     let start = Instant::now();
     while !holds() {
@@ -69,7 +69,7 @@ pub fn within(what: &str, mut holds: impl FnMut() -> bool) -> Duration {
 }
 
 impl Cluster {
-    /// Starts both in this namespace, with what they write in this folder, and waits until the server answers.
+    /// Starts both programs in this namespace, with their files in this folder, and waits until the server answers.
     pub fn start(programs: Programs, netns: &Netns, folder: &Path) -> Self {
         let folder = folder.join("cluster");
         fs::create_dir_all(&folder).unwrap();
@@ -87,7 +87,7 @@ impl Cluster {
         cluster
     }
 
-    /// Starts the server, and waits until it answers.
+    /// Starts the API server and waits until it answers.
     pub fn come_up(&mut self, netns: &Netns) {
         let text = |name: &str| self.folder.join(name).to_str().unwrap().to_owned();
         let words = [
@@ -102,7 +102,7 @@ impl Cluster {
             "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
             format!("--service-account-key-file={}", text("accounts.pem")),
             format!("--service-account-signing-key-file={}", text("accounts.pem")),
-            // There is no controller that gives a namespace its service account, and none that takes taints from nodes.
+            // No controller creates service accounts for namespaces, or removes taints from nodes.
             "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition".to_owned(),
         ];
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
@@ -112,27 +112,27 @@ impl Cluster {
             assert!(!self.server.as_mut().unwrap().has_ended(), "it has ended:\n{}", self.log());
             self.ask("GET", "/readyz", None).0 == 200
         });
-        // It makes this one itself, after it has said that it is ready.
+        // The server creates this namespace itself, after it has reported that it is ready.
         within("the system's namespace", || self.ask("GET", "/api/v1/namespaces/kube-system", None).0 == 200);
     }
 
-    /// Ends the server without giving it a chance. What it has stored stays.
+    /// Kills the API server with SIGKILL. Its data stays in etcd.
     pub fn kill(&mut self) {
         drop(self.server.take());
     }
 
-    /// The end of what the server has logged.
+    /// The last 20 lines of the server's log, newest first.
     fn log(&self) -> String {
         let log = fs::read_to_string(self.folder.join("server.log")).unwrap_or_default();
         log.lines().rev().take(20).collect::<Vec<_>>().join("\n")
     }
 
-    /// A request as the administrator: the HTTP status, 0 without an answer, and the answer.
+    /// Sends a request as the administrator. Returns the HTTP status, 0 without an answer, and the body.
     pub fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> (u16, Value) {
         self.ask_as(ADMIN, method, path, body)
     }
 
-    /// A request as whoever has this token.
+    /// Sends a request with this bearer token. Returns as [`Self::ask`] does.
     pub fn ask_as(&self, token: &str, method: &str, path: &str, body: Option<&Value>) -> (u16, Value) {
         self.ask_with(token, method, path, "application/json", body.map(ToString::to_string).as_deref())
     }
@@ -152,14 +152,14 @@ impl Cluster {
         (status.parse().unwrap_or(0), serde_json::from_str(answer).unwrap_or(Value::Null))
     }
 
-    /// Makes an object, which must not exist. Returns it as the server has it.
+    /// Creates an object and returns the server's version of it. Panics if the server refuses, for example because the object exists.
     pub fn create(&self, object: &Value) -> Value {
         let (status, answer) = self.ask("POST", &collection(object), Some(object));
         assert!(matches!(status, 200..=202), "{object:#} is refused with {status}: {answer:#}\n{}", self.log());
         answer
     }
 
-    /// Makes each object of a text with YAML documents.
+    /// Creates each object of a multi-document YAML text.
     pub fn create_all(&self, manifest: &str) {
         for document in manifest.split("\n---\n") {
             let field = |name: &str| {
@@ -175,7 +175,7 @@ impl Cluster {
         }
     }
 
-    /// Makes an object that has a status, as its creator and its controller would.
+    /// Creates an object and then writes its status, as its controller would.
     pub fn create_with_status(&self, object: &Value) {
         self.create(object);
         self.report(object);
@@ -186,7 +186,7 @@ impl Cluster {
         self.merge(&format!("{}/status", one(object)), &json!({"status": object["status"]}));
     }
 
-    /// Changes an object by a merge patch.
+    /// Applies a merge patch to an object.
     pub fn change(&self, object: &Value, change: &Value) {
         self.merge(&one(object), change);
     }
@@ -197,27 +197,27 @@ impl Cluster {
         assert_eq!(code, 200, "{answer:#}");
     }
 
-    /// The minor number of the server's version: 20 of 1.20.
+    /// The server's minor version: 20 for 1.20.
     pub fn minor_version(&self) -> u32 {
         let (_, version) = self.ask("GET", "/version", None);
-        // Some builds have a `+` behind it.
+        // Some builds append a `+`.
         version["minor"].as_str().unwrap().trim_end_matches('+').parse().unwrap()
     }
 
-    /// The object as the server has it.
+    /// Reads the object from the server.
     pub fn get(&self, object: &Value) -> Value {
         let (code, answer) = self.ask("GET", &one(object), None);
         assert_eq!(code, 200, "{answer:#}");
         answer
     }
 
-    /// Ends an object at once.
+    /// Deletes an object without a grace period.
     pub fn delete(&self, object: &Value) {
         let (code, answer) = self.ask("DELETE", &format!("{}?gracePeriodSeconds=0", one(object)), None);
         assert_eq!(code, 200, "{answer:#}");
     }
 
-    /// Asks for an object's end, which whoever runs it makes in order.
+    /// Deletes an object with its grace period, so that its kubelet ends it in order.
     pub fn delete_in_order(&self, object: &Value) {
         let (code, answer) = self.ask("DELETE", &one(object), None);
         assert_eq!(code, 200, "{answer:#}");
@@ -232,7 +232,7 @@ impl Cluster {
         }
     }
 
-    /// A new token of a service account, which the server takes for ten minutes.
+    /// Requests a token for a service account, valid for ten minutes.
     pub fn token(&self, namespace: &str, account: &str) -> String {
         let request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 600}});
         let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token");
@@ -241,12 +241,12 @@ impl Cluster {
         answer["status"]["token"].as_str().unwrap().to_owned()
     }
 
-    /// The certificate of whoever has signed the server's.
+    /// The server's certificate file. It includes the certificate of the CA, which clients need.
     pub fn certificate(&self) -> PathBuf {
         self.folder.join("certificates/apiserver.crt")
     }
 
-    /// How somebody reaches the server whose token is in this file.
+    /// A kubeconfig as YAML that reads the token from this file.
     pub fn kubeconfig(&self, token_file: &Path) -> String {
         let config = json!({
             "apiVersion": "v1",
@@ -263,12 +263,12 @@ impl Cluster {
     }
 }
 
-/// Where an object is.
+/// The API path of an object.
 fn one(object: &Value) -> String {
     format!("{}/{}", collection(object), object["metadata"]["name"].as_str().unwrap())
 }
 
-/// Where objects of this kind and namespace are.
+/// The API path of the collection for an object's kind and namespace.
 fn collection(object: &Value) -> String {
     let version = object["apiVersion"].as_str().unwrap();
     let kind = object["kind"].as_str().unwrap().to_lowercase();

@@ -1,26 +1,26 @@
-//! Conversations packet by packet, and what people send that is none: made from a seed, each packet with a number in it.
+//! Conversations packet by packet, and stray packets outside any conversation. All come from a seed, and each carries a number.
 #![allow(unreachable_pub, clippy::unwrap_used, reason = "a part of tests, which may panic")]
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use bulkhead_dataplane::wire::{icmpv4, icmpv6, ipv4, ipv6, tcp, udp};
 
-/// Where numbers are in packets: behind this, at the end of the payload.
+/// Marks a packet's number, which follows it at the end of the payload.
 const MARK: [u8; 4] = *b"#bh#";
 
-/// The number in a packet, wherever it is.
+/// The number in a frame. `None` if the frame has no [`MARK`].
 pub fn number_in(frame: &[u8]) -> Option<usize> {
     let at = frame.windows(MARK.len()).rposition(|bytes| bytes == MARK)? + MARK.len();
     let number = frame.get(at..at + 4)?.first_chunk()?;
     Some(u32::from_be_bytes(*number) as usize)
 }
 
-/// A generator of numbers that are the same for the same seed (SplitMix64).
+/// A pseudo-random generator (SplitMix64) that repeats its numbers for the same seed.
 #[derive(Debug)]
 pub struct Random(pub u64);
 
 impl Random {
-    /// A number below `end`.
+    /// Returns a number below `end`.
     pub fn below(&mut self, end: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -29,7 +29,7 @@ impl Random {
         usize::try_from((mixed ^ mixed >> 31) % end as u64).unwrap()
     }
 
-    /// Whether one of `of` times.
+    /// Returns true once in `of` calls on average.
     pub fn one_of(&mut self, of: usize) -> bool {
         self.below(of) == 0
     }
@@ -39,21 +39,21 @@ impl Random {
     }
 }
 
-/// A packet that somebody sends.
+/// A packet that a test sends.
 #[derive(Clone, Debug)]
 pub struct Planned {
-    /// Which party sends it, and whose address it is for.
+    /// Index of the sending party. `to` is the index of the party with the destination address.
     pub from: usize,
     pub to: usize,
-    /// What it is, for who reads of a difference.
+    /// A description for failure messages.
     pub what: String,
-    /// From the IP header on. It has its number in it.
+    /// The bytes from the IP header on, with the packet's number in the payload.
     pub packet: Vec<u8>,
-    /// It is only sent when the packet of this number has arrived, as an answer is.
+    /// The packet that this one answers: this one is only sent after that one has arrived.
     pub answers: Option<usize>,
 }
 
-/// The protocols, and things that are sent without a request.
+/// The kinds of conversations. `Stray` packets come without a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Tcp,
@@ -63,18 +63,18 @@ enum Kind {
     Stray,
 }
 
-/// Makes conversations between parties.
+/// Plans conversations between parties.
 #[derive(Debug)]
 pub struct Talk {
-    /// Per party its addresses.
+    /// The addresses of each party.
     parties: Vec<(Ipv4Addr, Ipv6Addr)>,
     pub random: Random,
     pub planned: Vec<Planned>,
-    /// A port or identifier that no conversation has had.
+    /// The last port or identifier in use. Each conversation takes the next one.
     next_port: u16,
 }
 
-/// Two parties, and which of their ports.
+/// Two parties with the address family and ports of their conversation.
 #[derive(Clone, Copy, Debug)]
 struct Pair {
     client: usize,
@@ -84,10 +84,10 @@ struct Pair {
     dport: u16,
 }
 
-/// How often both sides of a conversation say something when it is established.
+/// Exchanges of data in one established conversation.
 const ROUNDS: usize = 5;
 
-/// What servers listen on, as far as policies know.
+/// The servers' ports, among them the ports that policies name.
 pub const PORTS: [u16; 5] = [53, 80, 443, 8080, 31_000];
 
 impl Talk {
@@ -95,7 +95,7 @@ impl Talk {
         Self { parties, random: Random(seed), planned: Vec::new(), next_port: 20_000 }
     }
 
-    /// So many conversations, each as the numbers of its packets in their order.
+    /// Plans `count` conversations. Returns the packet numbers of each, in order.
     pub fn conversations(&mut self, count: usize) -> Vec<Vec<usize>> {
         (0..count).map(|_| self.conversation()).collect()
     }
@@ -128,7 +128,7 @@ impl Talk {
 
     fn tcp(&mut self, pair: Pair) {
         use tcp::flags::{ACK, FIN, RST, SYN};
-        // The next number of each side.
+        // The next sequence number of the client and of the server.
         let mut next = [1_000_u32, 9_000];
         let mut say = |talk: &mut Self, by_client: bool, flags: u8, answers, what: &str| {
             let (own, other) = if by_client { (0, 1) } else { (1, 0) };
@@ -161,7 +161,7 @@ impl Talk {
             self.spoil(last);
             last = say(self, false, ACK, Some(last), "TCP data back");
         }
-        // What is odd is sent whatever has become of that.
+        // These unusual endings are sent whether or not the data before them arrived.
         match self.random.below(5) {
             0 => {
                 last = say(self, true, FIN | ACK, Some(last), "TCP FIN");
@@ -215,7 +215,7 @@ impl Talk {
         datagram
     }
 
-    /// That nobody listens: with the beginning of the packet that it is about.
+    /// Plans the ICMP error of a closed port, which quotes the beginning of packet `about`.
     fn icmp_error(&mut self, pair: Pair, about: usize) {
         let quoted = self.planned[about].packet.len() - self.payload().len();
         let rest = [&self.planned[about].packet[..quoted], &self.payload()].concat();
@@ -255,7 +255,7 @@ impl Talk {
         self.plan(pair, by_client, if pair.is_v6 { 58 } else { 1 }, &message, answers, what)
     }
 
-    /// A datagram in two fragments: both, the first one, the second one only, or the wrong way round.
+    /// Plans a datagram in two fragments: both, only the first, only the second, or in reverse order.
     fn fragments(&mut self, pair: Pair) {
         let parts: &[bool] = match self.random.below(4) {
             0 => &[true],
@@ -265,7 +265,7 @@ impl Talk {
         };
         let datagram = self.udp_bytes(Pair { dport: pair.dport, ..pair }, true);
         for &is_first in parts {
-            // 8 bytes of header and 8 of data in the first one; offsets count units of 8.
+            // The first fragment has 8 bytes of header and 8 of data. Offsets count units of 8 bytes.
             let body = if is_first { [&datagram[..8], &self.payload()].concat() } else { self.payload() };
             let what = if is_first { "first fragment" } else { "second fragment" };
             if pair.is_v6 {
@@ -286,7 +286,7 @@ impl Talk {
         }
     }
 
-    /// What only makes sense as an answer, and is none.
+    /// Plans a packet that looks like an answer although nobody sent a request.
     fn stray(&mut self, pair: Pair) {
         let payload = self.payload();
         match self.random.below(3) {
@@ -321,7 +321,7 @@ impl Talk {
         }
     }
 
-    /// Makes something of a packet, now and then, that a program in the kernel must leave to whoever judges it.
+    /// Changes one packet in five so that the kernel program must pass it to a worker.
     fn spoil(&mut self, at: usize) {
         if !self.random.one_of(5) {
             return;
@@ -335,7 +335,7 @@ impl Talk {
                     what.push_str(", its last hop");
                 }
                 2 => {
-                    // A header of 8 bytes with options to skip, in front of what is there.
+                    // Inserts a destination options header of 8 bytes behind the IPv6 header.
                     let next = std::mem::replace(&mut packet[6], 60);
                     packet.splice(40..40, [next, 0, 1, 4, 0, 0, 0, 0]);
                     let length = u16::try_from(packet.len() - 40).unwrap();
@@ -383,7 +383,7 @@ impl Talk {
         ipv4::Packet::new_checked(packet.as_mut_slice()).unwrap().fill_checksum();
     }
 
-    /// What the next packet carries: 8 bytes, among them its number.
+    /// The next packet's payload: 8 bytes, of which four are its number.
     fn payload(&self) -> Vec<u8> {
         [MARK, u32::try_from(self.planned.len()).unwrap().to_be_bytes()].concat()
     }

@@ -1,4 +1,4 @@
-//! Somebody who answers at an admin socket as a vswitch would, and remembers what it was asked.
+//! A fake vswitch that answers at an admin socket and records the requests.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -13,14 +13,14 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 
-/// See the module. Dropped, its socket is gone.
+/// A fake vswitch. Dropping it removes its socket.
 pub struct FakeVswitch {
     socket: PathBuf,
     asked: Arc<Mutex<Vec<Value>>>,
 }
 
 impl FakeVswitch {
-    /// Answers each request by `answer`, which is given the request and says `{"answer": ..}` or `{"failure": ..}`.
+    /// Serves each request with `answer`, which returns `{"answer": ..}`, `{"failure": ..}`, or null to close the connection.
     pub fn start(socket: &Path, answer: impl Fn(&Value) -> Value + Send + Sync + 'static) -> Self {
         let listener = UnixListener::bind(socket).unwrap();
         let (asked, answer) = (Arc::<Mutex<Vec<Value>>>::default(), Arc::new(answer));
@@ -34,12 +34,12 @@ impl FakeVswitch {
         Self { socket: socket.to_owned(), asked }
     }
 
-    /// One that has every port open at once.
+    /// Starts a fake that reports every port as open.
     pub fn content(socket: &Path) -> Self {
         Self::start(socket, |request| json!({"answer": content(request)}))
     }
 
-    /// What it was asked since the last time that somebody wanted to know.
+    /// Takes the requests recorded since the last call.
     pub fn asked(&self) -> Vec<Value> {
         std::mem::take(&mut self.asked.lock().unwrap())
     }
@@ -51,7 +51,7 @@ impl Drop for FakeVswitch {
     }
 }
 
-/// The answer to a request when all is well.
+/// The answer of a healthy vswitch to a request.
 pub fn content(request: &Value) -> Value {
     match request["request"].as_str().unwrap_or_default() {
         "add_port" => json!({"port": "p", "interface": "i", "state": "open", "generation": 1, "waited_ms": 0}),
@@ -70,7 +70,7 @@ fn converse(stream: &UnixStream, seen: &Mutex<Vec<Value>>, answer: &(impl Fn(&Va
         seen.lock().unwrap().push(request.clone());
         let mut answer = answer(&request);
         if answer.is_null() {
-            // Ends the connection without an answer.
+            // Closes the connection without an answer.
             return;
         }
         answer["version"] = 1.into();

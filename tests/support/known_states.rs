@@ -1,8 +1,8 @@
-//! The steps of the conformance cases as states.
+//! Converts the steps of the conformance cases into states.
 
 use serde_json::{Value, json};
 
-/// The objects of one step as `kubectl get -o json` would print them.
+/// Returns the objects of one step in the form of `kubectl get -o json`.
 pub(crate) fn objects(step: &Value) -> Value {
     let mut items: Vec<Value> = Vec::new();
     for (name, labels) in step["namespaces"].as_object().unwrap() {

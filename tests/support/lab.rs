@@ -1,4 +1,4 @@
-//! A node with pods, an outside and the vswitch, in namespaces of its own.
+//! A lab: a node with pods, an outside machine and the vswitch, each in a network namespace that the test creates.
 //!
 //! ```text
 //!   [ pod: eth0 ]--[ p2                    ul0 ]--[ outside: eth0 ]
@@ -30,47 +30,45 @@ use serde_json::Value;
 
 use netns::{Netns, Running, eventually, ip, run};
 
-/// A pod: its namespace and what the state says of it.
+/// A pod: its network namespace, and its metadata in the state.
 #[derive(Debug)]
 pub struct Pod {
     pub netns: Netns,
-    /// The node's end of its veth.
+    /// The name of the host end of its veth.
     pub interface: String,
     pub name: String,
     labels: String,
     pub v4: String,
     pub v6: String,
-    /// Whether it is a port of the configuration.
+    /// Whether the configuration lists the pod as a port.
     configured: bool,
-    /// Whether the state knows it.
+    /// Whether the pod is left out of the state.
     hidden: bool,
-    /// What the configuration takes for its namespace.
+    /// The network namespace that the configuration names for the pod.
     named: String,
 }
 
-/// What a lab is made with.
+/// Options for creating a lab.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// 1, 2, ...: its pods are in 10.244.N.0/24 and fd00:244:N::/64, the node is 172.18.0.1N.
+    /// The node's number N, from 1: its pods are in 10.244.N.0/24 and fd00:244:N::/64, the node is 172.18.0.1N.
     pub node: u8,
     pub mtu: u32,
     /// Queues of each end of a pod's veth.
     pub queues: u32,
-    /// How its vswitch attaches to interfaces.
     pub attach: Attach,
 }
 
-/// How a vswitch attaches to interfaces.
+/// How the vswitch attaches to interfaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attach {
-    /// At tc hooks.
     Tc,
-    /// With AF_XDP sockets on the interfaces themselves.
+    /// AF_XDP sockets on the interfaces themselves.
     Xdp,
 }
 
 impl Attach {
-    /// `BULKHEAD_ATTACH`, or the default. `cargo xtask e2e` runs all tests with both.
+    /// Reads `BULKHEAD_ATTACH`; the default is tc. `cargo xtask e2e` runs all tests with both.
     fn chosen() -> Self {
         match std::env::var("BULKHEAD_ATTACH").as_deref() {
             Err(_) | Ok("tc") => Self::Tc,
@@ -79,7 +77,7 @@ impl Attach {
         }
     }
 
-    /// As the configuration has it.
+    /// The value of the configuration's field `attach`.
     const fn name(self) -> &'static str {
         match self {
             Self::Tc => "tc",
@@ -94,30 +92,30 @@ impl Default for Options {
     }
 }
 
-/// See the module.
+/// A lab with its namespaces and files. Dropping it stops the vswitch and removes them.
 #[derive(Debug)]
 pub struct Lab {
     vswitch: Option<Running>,
     pub node: Netns,
     pub pods: Vec<Pod>,
-    /// What is behind the uplink, when there is one.
+    /// The namespace behind the uplink. `None` before [`Lab::outside`].
     pub outside: Option<Netns>,
     options: Options,
     has_host: bool,
     has_uplink: bool,
-    /// The configuration's `state`.
+    /// The configuration's field `state`.
     pub state: String,
-    /// More lines of the configuration.
+    /// Further lines of the configuration.
     pub more_config: String,
-    /// Whether the vswitch is started in its folder, with the configuration named as there.
+    /// Whether the vswitch starts with the lab's folder as its working directory and a relative path to its configuration.
     pub is_run_in_its_folder: bool,
-    /// More of its ports, a line each.
+    /// Further entries of the configuration's `ports`, one per line.
     pub more_ports: String,
-    /// Annotations of the namespace `default` as YAML, in braces.
+    /// Annotations of the namespace `default`, as a YAML flow mapping in braces.
     pub annotations: String,
-    /// Labels of the node, in the same way.
+    /// Labels of the node, in the same form.
     pub node_labels: String,
-    /// Objects of the state besides the node, its namespace and its pods.
+    /// Objects of the state in addition to the node, its namespace and its pods.
     pub more_state: String,
     folder: PathBuf,
 }
@@ -155,17 +153,17 @@ impl Lab {
         self.options.attach == Attach::Tc
     }
 
-    /// A file of this lab.
+    /// The path of a file in this lab's folder.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
 
-    /// Adds a pod of the namespace `default`. `labels` as YAML: `{role: db}`.
+    /// Adds a pod to the namespace `default`. `labels` is YAML: `{role: db}`.
     pub fn pod(&mut self, name: &str, labels: &str) -> &Pod {
         self.pod_at(self.pods.len() + 2, name, labels)
     }
 
-    /// The same with a number of its own, with which its addresses end.
+    /// Adds a pod whose addresses end with `number`.
     pub fn pod_at(&mut self, number: usize, name: &str, labels: &str) -> &Pod {
         let (node, netns) = (self.options.node, Netns::new(name));
         let named = netns.name().to_owned();
@@ -185,7 +183,7 @@ impl Lab {
         self.get(name)
     }
 
-    /// Makes a pod's veth, new or again.
+    /// Creates a pod's veth, for the first time or again.
     pub fn plug(&self, name: &str) {
         let Pod { netns, interface, v4, v6, .. } = self.get(name);
         let Options { mtu, queues, .. } = self.options;
@@ -199,7 +197,7 @@ impl Lab {
         lead_over(netns, "eth0", [v4, v6], ["default"; 2]);
     }
 
-    /// Takes a pod's veth away, as the deletion of the pod does.
+    /// Deletes a pod's veth, as the deletion of the pod does.
     pub fn unplug(&self, name: &str) {
         self.node.ip(&format!("link del {}", self.get(name).interface));
     }
@@ -212,23 +210,22 @@ impl Lab {
         self.pods.iter_mut().find(|pod| pod.name == name).unwrap()
     }
 
-    /// Leaves a pod out of the configuration, or takes it in again; takes effect with [`Lab::write_config`].
+    /// Adds a pod to the configuration or removes it; takes effect with [`Lab::write_config`].
     pub fn configure(&mut self, name: &str, configured: bool) {
         self.get_mut(name).configured = configured;
     }
 
-    /// Calls a pod's namespace something else; takes effect with [`Lab::write_config`].
+    /// Changes the namespace that the configuration names for a pod; takes effect with [`Lab::write_config`].
     pub fn call_netns(&mut self, name: &str, netns: &str) {
         self.get_mut(name).named = netns.to_owned();
     }
 
-    /// Leaves a pod out of the state, or takes it in again; takes effect with [`Lab::apply`].
+    /// Removes a pod from the state or adds it again; takes effect with [`Lab::apply`].
     pub fn hide(&mut self, name: &str, hidden: bool) {
         self.get_mut(name).hidden = hidden;
     }
 
-    /// Adds an uplink to a namespace with one machine, 172.18.0.100 and fd00:18::100. The vswitch has the node's
-    /// address on it.
+    /// Adds an uplink to a namespace with one machine, 172.18.0.100 and fd00:18::100. The vswitch uses the node's addresses on it.
     pub fn outside(&mut self) -> &Netns {
         let outside = Netns::new("outside");
         veth(&self.node, "ul0", &outside, "eth0", self.options.mtu);
@@ -245,12 +242,12 @@ impl Lab {
         self.outside.insert(outside)
     }
 
-    /// Says that an interface `ul0` was made by the test.
+    /// Adds the uplink `ul0`, which the test itself created, to the configuration.
     pub fn has_uplink(&mut self) {
         self.has_uplink = true;
     }
 
-    /// Adds the port to the node itself, whose end is `host0` with the node's addresses.
+    /// Adds the host port. Its other end is `host0`, which has the node's addresses.
     pub fn host(&mut self) {
         let (node, v4, v6) = (&self.node, self.node_v4(), self.node_v6());
         veth(node, "hv", node, "host0", self.options.mtu);
@@ -270,7 +267,7 @@ impl Lab {
         format!("fd00:18::1{}", self.options.node)
     }
 
-    /// This node and its pods as Kubernetes objects.
+    /// The node and its pods as Kubernetes objects, as YAML documents.
     pub fn objects(&self) -> String {
         let (name, v4, v6, number) = (self.node_name(), self.node_v4(), self.node_v6(), self.options.node);
         let labels = &self.node_labels;
@@ -291,7 +288,7 @@ impl Lab {
         text
     }
 
-    /// Writes the state with these policies, whole and at once.
+    /// Replaces the state file atomically by one with these policies.
     pub fn write_state(&self, policies: &str) {
         let metadata = format!("{{name: default, annotations: {}}}", self.annotations);
         let namespace = format!("apiVersion: v1\nkind: Namespace\nmetadata: {metadata}\n");
@@ -299,7 +296,7 @@ impl Lab {
         self.replace("state.yaml", &text);
     }
 
-    /// Writes the configuration, whole and at once.
+    /// Replaces the configuration file atomically.
     pub fn write_config(&self) {
         let (node, more, state) = (self.node_name(), &self.more_config, &self.state);
         let attach = self.options.attach.name();
@@ -329,7 +326,7 @@ impl Lab {
         if !more.contains("admin: {") {
             text.push_str("admin: {socket: admin.sock}\n");
         }
-        // Sessions are kept in this lab's folder: other labs run beside it.
+        // Sessions are stored in the lab's folder, because other labs run in parallel.
         match text.split_once("sessions: {") {
             Some((before, after)) => text = format!("{before}sessions: {{folder: sessions, {after}"),
             None => text.push_str("sessions: {folder: sessions}\n"),
@@ -343,7 +340,7 @@ impl Lab {
         fs::rename(new, self.path(name)).unwrap();
     }
 
-    /// Starts the vswitch with these policies and waits until it forwards.
+    /// Starts the vswitch with these policies and waits until it forwards packets.
     pub fn start(&mut self, policies: &str) {
         self.start_with(policies, &[]);
     }
@@ -353,7 +350,7 @@ impl Lab {
         self.wait_until_ready();
     }
 
-    /// Waits until the vswitch, which was launched, forwards.
+    /// Waits until the launched vswitch forwards packets.
     pub fn wait_until_ready(&mut self) {
         let mut vswitch = self.vswitch.take().unwrap();
         eventually("the vswitch is ready", || {
@@ -363,7 +360,7 @@ impl Lab {
         self.vswitch = Some(vswitch);
     }
 
-    /// Starts the vswitch, of this file, and does not wait.
+    /// Starts `program` as the vswitch without waiting for it.
     pub fn launch(&mut self, program: &Path, policies: &str, args: &[&str]) {
         self.write_state(policies);
         self.write_config();
@@ -385,19 +382,18 @@ impl Lab {
         self.vswitch = Some(Running::start(&mut command));
     }
 
-    /// Whether the vswitch has said that it is ready.
+    /// Whether the vswitch has written its ready file.
     pub fn is_ready(&self) -> bool {
         self.path("ready").exists()
     }
 
-    /// As [`Lab::try_run`] with this configuration.
+    /// Runs `bulkhead run` as [`Lab::try_run`] does, with this text as its configuration.
     pub fn try_config(&self, text: &str, more: &[&str]) -> (Option<i32>, String) {
         self.replace("tried.yaml", text);
         self.try_run("tried.yaml", more)
     }
 
-    /// Runs `bulkhead run` with a configuration in this lab's folder until it ends by itself. Returns its exit code and all
-    /// that it printed.
+    /// Runs `bulkhead run` with this configuration file of the lab until it exits. Returns its exit code and its output.
     pub fn try_run(&self, config: &str, more: &[&str]) -> (Option<i32>, String) {
         let config = self.path(config);
         let words = [&["run", "--config", config.to_str().unwrap()], more].concat();
@@ -405,7 +401,7 @@ impl Lab {
         (output.status.code(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
     }
 
-    /// Asks the running vswitch by a subcommand. Returns its exit code and what it printed.
+    /// Runs a subcommand against the vswitch's admin socket. Returns its exit code and its output.
     pub fn ask(&self, words: &[&str]) -> (Option<i32>, String) {
         let socket = self.path("admin.sock");
         let words = [words, &["--socket", socket.to_str().unwrap()]].concat();
@@ -413,7 +409,7 @@ impl Lab {
         (output.status.code(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
     }
 
-    /// What the vswitch has logged.
+    /// The vswitch's log. Empty if the file does not exist.
     pub fn log(&self) -> String {
         fs::read_to_string(self.path("log")).unwrap_or_default()
     }
@@ -422,26 +418,26 @@ impl Lab {
         self.vswitch.as_ref().unwrap()
     }
 
-    /// Writes the state and waits until it is in force.
+    /// Writes the state and waits until the vswitch logs that it is in force.
     pub fn apply(&self, policies: &str) {
         let before = self.count("in force");
         self.write_state(policies);
         eventually("the new state is in force", || self.count("in force") > before);
     }
 
-    /// How often the log has this text.
+    /// The number of times that this text occurs in the log.
     pub fn count(&self, text: &str) -> usize {
         self.log().matches(text).count()
     }
 
-    /// What the vswitch has counted so far.
+    /// The vswitch's counters as its JSON summary, requested by SIGUSR1.
     pub fn summary(&mut self) -> Value {
         let vswitch = self.vswitch.as_mut().unwrap();
         vswitch.signal("USR1");
         serde_json::from_str(&vswitch.line()).unwrap()
     }
 
-    /// Stops the vswitch. Returns its summary, after checking that no packet was lost without a reason.
+    /// Stops the vswitch and returns its summary. Panics if a packet was lost without a drop reason.
     pub fn stop(&mut self) -> Value {
         let output = self.vswitch.take().unwrap().stop();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -451,17 +447,17 @@ impl Lab {
         summary
     }
 
-    /// Stops the vswitch. Returns all that it printed.
+    /// Stops the vswitch and returns its output.
     pub fn stop_with_output(&mut self) -> Output {
         self.vswitch.take().unwrap().stop()
     }
 
-    /// Ends the vswitch without giving it a chance.
+    /// Kills the vswitch with SIGKILL.
     pub fn kill(&mut self) {
         drop(self.vswitch.take());
     }
 
-    /// Has the node's own kernel forward to and from the pods: past the vswitch, where that does not take the packets.
+    /// Lets the node's kernel forward between the pods, so that packets which bypass the vswitch would arrive.
     pub fn forward_past(&self) {
         for pod in &self.pods {
             self.forward_past_to(&pod.name);
@@ -470,7 +466,7 @@ impl Lab {
         self.node.sysctl("net.ipv4.ip_forward", "1");
     }
 
-    /// As [`Lab::forward_past`] with one pod, whose veth is new.
+    /// Does for one pod, whose veth is new, what [`Lab::forward_past`] does for all.
     pub fn forward_past_to(&self, name: &str) {
         let Pod { netns, interface, v4, .. } = self.get(name);
         let mac = |netns: &Netns, interface: &str| netns.exec(&format!("cat /sys/class/net/{interface}/address"));
@@ -481,7 +477,7 @@ impl Lab {
         self.node.sysctl(&format!("net.ipv4.conf.{interface}.rp_filter"), "0");
     }
 
-    /// A counter of a pod's own kernel, as `/proc/net/snmp` has it.
+    /// A counter of a pod's kernel in `/proc/net/snmp`.
     pub fn counter(&self, pod: &str, protocol: &str, name: &str) -> u64 {
         let text = self.get(pod).netns.exec("cat /proc/net/snmp");
         let mut lines = text.lines().filter_map(|line| line.strip_prefix(protocol)).map(str::split_whitespace);
@@ -490,12 +486,12 @@ impl Lab {
         numbers.nth(at).unwrap().parse().unwrap()
     }
 
-    /// Whether one pod's ping is answered by the other.
+    /// Whether the pod `from` receives an answer to one ping within a second.
     pub fn pings(&self, from: &str, to: &str) -> bool {
         self.get(from).netns.output(&format!("ping -n -c 1 -W 1 {to}")).status.success()
     }
 
-    /// Whether a TCP connection can be made.
+    /// Whether the pod `from` can open a TCP connection within a second.
     pub fn connects(&self, from: &str, to: &str, port: u16) -> bool {
         self.get(from).netns.output(&format!("nc -n -z -w 1 {to} {port}")).status.success()
     }
@@ -505,14 +501,14 @@ impl Drop for Lab {
     fn drop(&mut self) {
         drop(self.vswitch.take());
         if std::thread::panicking() {
-            // Shown with the test's output when it fails.
+            // The test harness shows this output if the test fails.
             println!("--- log of {}\n{}", self.node_name(), self.log());
         }
         let _ = fs::remove_dir_all(&self.folder);
     }
 }
 
-/// Ends a test that is about sockets on the interfaces themselves when labs do not have them.
+/// Skips a test of AF_XDP sockets on interfaces if labs attach at tc.
 #[macro_export]
 macro_rules! only_with_xdp {
     () => {
@@ -523,7 +519,7 @@ macro_rules! only_with_xdp {
     };
 }
 
-/// Ends a test of what `attach: tc` alone promises when labs have the other one.
+/// Skips a test of `attach: tc` if labs attach with AF_XDP sockets.
 #[macro_export]
 macro_rules! only_with_tc {
     () => {
@@ -534,17 +530,17 @@ macro_rules! only_with_tc {
     };
 }
 
-/// Whether the vswitches of labs that say nothing else attach at tc hooks.
+/// Whether labs attach at tc by default.
 pub fn is_tc() -> bool {
     Attach::chosen() == Attach::Tc
 }
 
-/// Whether the labs' vswitches attach by links, as they do by default: `BULKHEAD_TCX`. Kernels before Linux 6.6 have none.
+/// Whether labs attach by tcx links, the default. `BULKHEAD_TCX` disables this: kernels before Linux 6.6 have no tcx.
 pub fn has_tcx() -> bool {
     std::env::var("BULKHEAD_TCX").is_err()
 }
 
-/// A veth between two namespaces, both ends up.
+/// Creates a veth pair between two namespaces and sets both ends up.
 pub fn veth(one: &Netns, one_name: &str, other: &Netns, other_name: &str, mtu: u32) {
     veth_with(one, one_name, other, other_name, &format!("mtu {mtu}"));
 }
@@ -552,7 +548,7 @@ pub fn veth(one: &Netns, one_name: &str, other: &Netns, other_name: &str, mtu: u
 fn veth_with(one: &Netns, one_name: &str, other: &Netns, other_name: &str, words: &str) {
     let (first, second) = (one.name(), other.name());
     ip(&format!("link add {one_name} netns {first} {words} type veth peer name {other_name} netns {second} {words}"));
-    // The vswitch's end has no address of its own and shall not speak.
+    // The vswitch's end must have no address and must not send packets.
     if !std::ptr::eq(one, other) {
         one.sysctl(&format!("net.ipv6.conf.{one_name}.disable_ipv6"), "1");
     }
@@ -560,7 +556,7 @@ fn veth_with(one: &Netns, one_name: &str, other: &Netns, other_name: &str, words
     other.ip(&format!("link set {other_name} up"));
 }
 
-/// Gives a device these addresses, and routes over it to these networks, by a router that the vswitch answers for.
+/// Gives a device these addresses, and routes to these networks by a router address that the vswitch answers for.
 fn lead_over(netns: &Netns, device: &str, addresses: [&str; 2], networks: [&str; 2]) {
     let ([v4, v6], [networks_v4, networks_v6]) = (addresses, networks);
     netns.ip(&format!("addr add {v4}/32 dev {device}"));
@@ -571,38 +567,38 @@ fn lead_over(netns: &Netns, device: &str, addresses: [&str; 2], networks: [&str;
     netns.ip(&format!("-6 route add {networks_v6} via fe80::1 dev {device}"));
 }
 
-/// A NetworkPolicy of the namespace `default`: its name and its spec as YAML in one line.
+/// Returns a NetworkPolicy of the namespace `default`. `spec` is YAML on one line.
 pub fn policy(name: &str, spec: &str) -> String {
     format!(
         "---\napiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {{name: {name}, namespace: default}}\nspec: {spec}\n"
     )
 }
 
-/// Whether an XDP program is on the interface.
+/// Whether an XDP program is attached to the interface.
 pub fn has_xdp(netns: &Netns, interface: &str) -> bool {
     netns.ip(&format!("-d link show dev {interface}")).contains("prog/xdp")
 }
 
-/// The vswitch's programs on the interface of this number of the calling thread's namespace.
+/// The number of the vswitch's programs on the interface with this index in the calling thread's namespace.
 pub fn own_programs(index: u32) -> usize {
     let at_tc = tc_programs(index).unwrap().iter().filter(|program| program.name.starts_with("bulkhead")).count();
     at_tc + xdp_programs(index).unwrap().len()
 }
 
-/// Whether the vswitch's programs are on the interface, of whichever kind.
+/// Whether programs of the vswitch, at tc or XDP, are attached to the interface.
 pub fn is_attached(netns: &Netns, interface: &str) -> bool {
     let path = Path::new("/run/netns").join(netns.name());
     in_namespace(&path, || LinkInfo::read(interface).is_ok_and(|link| own_programs(link.index) > 0)).unwrap()
 }
 
-/// The packets of a capture as tcpdump prints them with these words.
+/// Prints the packets of a capture file with tcpdump and these further arguments.
 pub fn tcpdump_read(path: &Path, words: &str) -> String {
     let path = path.to_str().unwrap();
     let args: Vec<&str> = ["-n", "-r", path].into_iter().chain(words.split_whitespace()).collect();
     run("tcpdump", &args)
 }
 
-/// What tcpdump sees at an `eth0` while this is alive.
+/// A tcpdump that captures at an `eth0` until it is stopped or dropped.
 #[derive(Debug)]
 pub struct Dump {
     tcpdump: Running,
@@ -610,12 +606,12 @@ pub struct Dump {
 }
 
 impl Dump {
-    /// Starts it and waits until it captures: that its file is there says less. `words` are more options and the filter.
+    /// Starts tcpdump in a pod and waits until it captures; its file exists before that. `words` are further options and the filter.
     pub fn start(lab: &Lab, pod: &str, words: &str) -> Self {
         Self::start_in(lab, &lab.get(pod).netns, words)
     }
 
-    /// The same in another namespace than a pod's.
+    /// Starts tcpdump in any namespace.
     pub fn start_in(lab: &Lab, netns: &Netns, words: &str) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -628,22 +624,22 @@ impl Dump {
         Self { tcpdump, path }
     }
 
-    /// What it has seen so far, as it prints it with these words.
+    /// The packets captured so far, printed by tcpdump with these arguments.
     pub fn so_far(&self, words: &str) -> String {
         tcpdump_read(&self.path, words)
     }
 
-    /// What it has seen in all, as it prints it with these words.
+    /// Stops the capture. Returns all packets, printed by tcpdump with these arguments.
     pub fn seen(self, words: &str) -> String {
-        // With something to read it runs. Told to end, it would leave the rest.
+        // A sleeping tcpdump has read all packets. SIGTERM would make a running one discard the rest.
         eventually("tcpdump has read everything", || self.tcpdump.sleeps());
         self.tcpdump.stop();
         tcpdump_read(&self.path, words)
     }
 }
 
-/// Replaces a file by one that whoever opens it waits for, as on a file system whose server does not answer: a lease, which
-/// the kernel breaks after 45 s. Says when somebody waits.
+/// Replaces a file by one whose `open` blocks, as on a network file system whose server does not answer. A lease blocks the reader until
+/// the kernel breaks it after 45 s. Prints `waits` when a reader blocks.
 pub const UNANSWERED: &str = "
 import fcntl, os, signal, sys
 signal.alarm(40)

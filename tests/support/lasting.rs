@@ -1,4 +1,4 @@
-//! A node whose vswitch leaves something to the next one, and TCP connections that see whether it does.
+//! A node whose vswitch leaves pinned programs and sessions to its successor, and TCP connections that show whether they survive.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -11,7 +11,7 @@ use bulkhead_dataplane::io::in_namespace;
 use super::netns::run;
 use super::{Lab, Pod};
 
-/// A lab whose vswitch can leave something: it has a BPF file system, unmounted at the end.
+/// A lab with its own BPF file system for pins, which is unmounted at the end.
 #[derive(Debug)]
 pub struct Lasting {
     pub lab: Lab,
@@ -19,7 +19,7 @@ pub struct Lasting {
 }
 
 impl Lasting {
-    /// With three pods.
+    /// Makes one with pods `a`, `b` and `c`.
     pub fn new() -> Self {
         let mut lab = Lab::new();
         for name in ["a", "b", "c"] {
@@ -28,7 +28,7 @@ impl Lasting {
         Self::of(lab)
     }
 
-    /// The same with a lab that has not started yet.
+    /// Adds the BPF file system to a lab whose vswitch has not started yet.
     pub fn of(mut lab: Lab) -> Self {
         let mount = lab.path("bpf");
         std::fs::create_dir(&mount).unwrap();
@@ -44,12 +44,12 @@ impl Drop for Lasting {
     }
 }
 
-/// Acts in a pod's network namespace.
+/// Runs a closure in a pod's network namespace.
 pub fn inside<T: Send>(pod: &Pod, act: impl FnOnce() -> T + Send) -> T {
     in_namespace(&Path::new("/run/netns").join(pod.netns.name()), act).unwrap()
 }
 
-/// A server in a pod that sends back what it gets, as often as somebody connects.
+/// Starts a TCP echo server in a pod, for any number of connections.
 pub fn echo(pod: &Pod, port: u16) {
     let address: SocketAddr = format!("{}:{port}", pod.v4).parse().unwrap();
     let listener = inside(pod, || TcpListener::bind(address).unwrap());
@@ -68,7 +68,7 @@ pub fn echo(pod: &Pod, port: u16) {
     });
 }
 
-/// Connects to a pod.
+/// Opens a TCP connection to a pod. `patience` limits the connect and each read.
 pub fn connect(from: &Pod, to: &Pod, port: u16, patience: Duration) -> std::io::Result<TcpStream> {
     let address: SocketAddr = format!("{}:{port}", to.v4).parse().unwrap();
     let stream = inside(from, || TcpStream::connect_timeout(&address, patience))?;
@@ -77,18 +77,18 @@ pub fn connect(from: &Pod, to: &Pod, port: u16, patience: Duration) -> std::io::
     Ok(stream)
 }
 
-/// Whether a byte comes back.
+/// Whether the echo server returns one byte.
 pub fn answers(stream: &mut TcpStream) -> bool {
     let mut byte = [0];
     stream.write_all(b"x").is_ok() && stream.read_exact(&mut byte).is_ok()
 }
 
-/// How long the kernel has a connection from its SYN-ACK is half a second. Then its packets come to the worker, which gives it to the kernel
-/// for as long as it lives; twice that is enough for both.
+/// How long [`settle`] talks. From the SYN-ACK on, the kernel forwards a connection for half a second before a worker gets its packets
+/// again and can add it for its whole life. This is twice that.
 const SETTLED: Duration = Duration::from_secs(1);
 
-/// Talks until the kernel has the connection for good. A worker lets it go when the connection is quiet for a moment, so that nothing is
-/// overtaken; the pauses are far longer than that, and together longer than a worker waits for one that is never quiet.
+/// Talks until the kernel forwards the connection for its whole life. A worker hands a connection over when it is briefly idle, to keep
+/// packets in order. The pauses here are longer than that, and their sum exceeds the time after which a worker hands over busy connections.
 pub fn settle(stream: &mut TcpStream) {
     let since = Instant::now();
     while since.elapsed() < SETTLED {
@@ -97,5 +97,5 @@ pub fn settle(stream: &mut TcpStream) {
     }
 }
 
-/// Longer than any answer takes, and no longer than a test should wait for one that must not come.
+/// How long to wait for an answer: longer than any answer takes, and short enough for one that must not come.
 pub const PATIENCE: Duration = Duration::from_millis(1_500);

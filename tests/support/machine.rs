@@ -1,4 +1,4 @@
-//! A node on which containerd and a kubelet run real containers.
+//! A node on which a kubelet and containerd run real containers.
 //!
 //! ```text
 //!   [ the lab's node: its network namespace, with bulkhead                                        ]
@@ -6,10 +6,10 @@
 //!   [     kubelet --CRI--> containerd --> runc: containers; and the CNI plugins, for their networks ]
 //! ```
 //!
-//! Paths are the usual ones (`/var/lib/kubelet`, `/etc/cni/net.d`), and behind them is the machine's own folder.
+//! Paths are the usual ones (`/var/lib/kubelet`, `/etc/cni/net.d`); mounts redirect them to the machine's own folder.
 //!
-//! **Invariant.** Whatever is started in the machine ends with the first process of its PID namespace, which ends with the test, and the
-//! kernel then unmounts what was mounted in it. What remains are control groups of the machine's name, which are removed in `Drop`.
+//! **Invariant.** Every process of the machine ends with the first process of its PID namespace, which ends with the test. The kernel then
+//! removes the machine's mounts. Its control groups remain until `Drop` removes them.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -33,21 +33,21 @@ use super::control_plane::within;
 use super::lab::Lab;
 use super::lab::netns::{Running, run};
 
-/// The image of all containers, also of those that only keep a pod's namespaces: busybox, made here.
+/// The image of all containers, including those that only hold a pod's namespaces: busybox, built by [`Machine::start`].
 pub const IMAGE: &str = "bulkhead.test/busybox:1";
 
-/// Where control groups are. Each controller of version 1 has a folder of its own in it.
+/// The root of the control groups. Each controller of version 1 has its own folder below.
 const CONTROL_GROUPS: &str = "/sys/fs/cgroup";
 
-/// The controllers without which a kubelet does not start, each by itself.
+/// The controllers that a kubelet requires.
 const CONTROLLERS: [&str; 4] = ["cpu", "cpuacct", "cpuset", "memory"];
 
-/// How long processes that were killed may take to leave their control groups.
+/// The time limit for killed processes to leave their control groups.
 const GONE: Duration = Duration::from_secs(10);
 
-/// Makes the machine's file system out of the one of whoever runs this; `$1` is its folder. Control groups are kept where they are,
-/// and what the kernel tells of interfaces in /sys is that of the machine's network. CNI plugins and networks are not taken over. What is
-/// mounted later is seen in containers that want to, and not outside the machine. The process that remains is the machine's first.
+/// A shell script that turns the host's file system into the machine's; `$1` is the machine's folder. It keeps the control groups, mounts a
+/// /sys for the machine's network namespace, and hides the host's CNI plugins and networks. Later mounts reach containers with mount
+/// propagation, but not the host. The script ends as the machine's first process.
 const SETUP: &str = "
 set -e
 mkdir \"$1/cgroup\" \"$1/lib\"
@@ -70,7 +70,7 @@ echo ready
 exec sleep 2147483647
 ";
 
-/// The programs, where `cargo xtask cluster` says that they are.
+/// Paths of the programs, which `cargo xtask cluster` sets.
 #[derive(Debug)]
 pub struct NodePrograms {
     kubelet: PathBuf,
@@ -79,7 +79,7 @@ pub struct NodePrograms {
 }
 
 impl NodePrograms {
-    /// None where nobody has said.
+    /// Reads the paths from the environment. `None` if a variable is unset.
     pub fn found() -> Option<Self> {
         let named = |name| env::var_os(name).map(PathBuf::from);
         Some(Self {
@@ -89,25 +89,25 @@ impl NodePrograms {
         })
     }
 
-    /// What of them is missing.
+    /// Returns a message about the first program that is missing or not static. `None` if all are usable.
     pub fn missing(&self) -> Option<String> {
         let Self { kubelet, containerd, busybox } = self;
         if let Some(program) = [kubelet, containerd, busybox].into_iter().find(|program| !program.is_file()) {
             return Some(format!("{} is not there", program.display()));
         }
-        // The image has no other file.
+        // The image contains no shared libraries.
         let is_dynamic = Command::new("ldd").arg(busybox).output().unwrap().status.success();
         is_dynamic.then(|| format!("{} is not a static one (busybox-static)", busybox.display()))
     }
 
-    /// The minor number of the kubelet's version: 20 of 1.20.
+    /// The kubelet's minor version: 20 for 1.20.
     fn minor_version(&self) -> u32 {
         let said = run(self.kubelet.to_str().unwrap(), &["--version"]);
         said.split('.').nth(1).and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("no version: {said}"))
     }
 }
 
-/// Why no containers can be run on this machine, whatever is installed.
+/// Why this machine cannot run containers, whatever is installed. `None` if it can.
 pub fn obstacle() -> Option<String> {
     let root = Path::new(CONTROL_GROUPS);
     if root.join("cgroup.controllers").exists() {
@@ -127,7 +127,8 @@ pub fn obstacle() -> Option<String> {
     (!output.status.success()).then(|| String::from_utf8_lossy(&output.stderr).trim().to_owned())
 }
 
-/// The programs of a node, or the end of the test where there are none or nothing can be run. Where they are named they must be whole.
+/// Returns the programs of a node. Skips the test if their paths are unset or containers cannot run; fails if a path is set and its program
+/// is unusable.
 #[macro_export]
 macro_rules! node_programs {
     () => {{
@@ -151,31 +152,31 @@ macro_rules! node_programs {
     }};
 }
 
-/// See the module.
+/// A node's machine: its namespaces, containerd and kubelet. Dropping it ends all its processes.
 #[derive(Debug)]
 pub struct Machine {
     kubelet: Option<Running>,
     containerd: Option<Running>,
-    /// The one that has made the namespaces, and ends with the test.
+    /// The process that created the namespaces.
     outer: Option<Running>,
-    /// The machine's first process.
+    /// The host's process id of the machine's first process.
     first: u32,
     programs: NodePrograms,
     folder: PathBuf,
-    /// Of its control group.
+    /// The name of its control groups.
     name: String,
     node: String,
     address: String,
 }
 
 impl Machine {
-    /// Makes it on this lab's node, with containerd, the image and the plugins of others, and without a kubelet.
+    /// Starts a machine on this lab's node with containerd, the test image and the standard CNI plugins. It has no kubelet yet.
     pub fn start(programs: NodePrograms, lab: &Lab) -> Self {
         let folder = lab.path("machine");
         fs::create_dir_all(&folder).unwrap();
         let netns = format!("--net=/run/netns/{}", lab.node.name());
         let mut command = Command::new("nsenter");
-        // Not `ip netns exec`, under which there are no control groups. The first `setpriv` is for a test that is killed.
+        // `ip netns exec` would hide the control groups. The first `setpriv` ends the machine if the test is killed.
         command.args([&netns, "setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--mount-proc"]);
         command.args(["--fork", "--kill-child", "sh", "-c", SETUP, "sh"]).arg(&folder);
         command.stdin(Stdio::null()).stdout(Stdio::piped());
@@ -204,12 +205,12 @@ impl Machine {
         machine
     }
 
-    /// A command that runs in the machine, and ends with whoever has started it.
+    /// A command that runs in the machine and is killed when the test's thread ends.
     pub fn command(&self, program: &Path, words: &[&str]) -> Command {
         let mut command = Command::new("nsenter");
         command.args(["-t", &self.first.to_string(), "--mount", "--pid", "--net"]);
         command.args(["setpriv", "--pdeathsig", "KILL"]).arg(program).args(words);
-        // containerd looks for its shim and for runc there.
+        // containerd searches this path for its shim and for runc.
         let beside = self.programs.containerd.parent().unwrap();
         let path = env::var_os("PATH").unwrap_or_default();
         let folders = [beside.to_owned()].into_iter().chain(env::split_paths(&path));
@@ -218,12 +219,12 @@ impl Machine {
         command
     }
 
-    /// Runs a program in the machine, whatever becomes of it.
+    /// Runs a program in the machine and returns its output, even if the program fails.
     pub fn output(&self, program: &str, words: &[&str]) -> Output {
         self.command(Path::new(program), words).output().unwrap()
     }
 
-    /// Runs a program in the machine, which must succeed. Returns what it printed.
+    /// Runs a program in the machine and returns its standard output. Panics if the program fails.
     pub fn exec(&self, program: &str, words: &[&str]) -> String {
         let output = self.output(program, words);
         let errors = String::from_utf8_lossy(&output.stderr);
@@ -241,7 +242,7 @@ impl Machine {
     }
 
     fn start_containerd(&mut self) {
-        // Without CAP_SYS_RESOURCE nothing may be made less likely to be killed than it is.
+        // Lowering an OOM score below the current one requires CAP_SYS_RESOURCE.
         let config = format!(
             "version = 2\n[plugins.\"io.containerd.grpc.v1.cri\"]\nsandbox_image = \"{IMAGE}\"\n\
              restrict_oom_score_adj = true\n[plugins.\"io.containerd.grpc.v1.cri\".cni]\n\
@@ -254,7 +255,7 @@ impl Machine {
         within("containerd answers", || self.output("ctr", &["version"]).status.success());
     }
 
-    /// Makes the image of the tests' containers: busybox by the names of what they run.
+    /// Imports the test image: busybox, with links named after the commands that tests run.
     fn import_image(&self) {
         self.import(
             IMAGE,
@@ -264,12 +265,12 @@ impl Machine {
         );
     }
 
-    /// Makes an image of the program that is tested, with the libraries that it is linked with, and with `rm` and `sleep`.
+    /// Imports an image of the tested program with its shared libraries, `rm` and `sleep`.
     pub fn import_bulkhead(&self, image: &str) {
         let program = Path::new(env!("CARGO_BIN_EXE_bulkhead"));
         let root = self.folder.join(image.replace(['/', ':'], "-"));
         let linked = run("ldd", &[program.to_str().unwrap()]);
-        // `libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x...)`, or the path alone.
+        // ldd prints `libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x...)`, or only the path.
         for library in linked.split_whitespace().filter_map(|word| word.strip_prefix('/')) {
             copy(&Path::new("/").join(library), &root.join(library));
         }
@@ -280,7 +281,7 @@ impl Machine {
         self.import(image, program, "usr/local/bin/bulkhead", &[]);
     }
 
-    /// Imports an image of one layer: what is in the image's folder, this program, and links to it by these names.
+    /// Imports an image of one layer: the image's folder, with `program` at `to` and links to it by these names.
     fn import(&self, image: &str, program: &Path, to: &str, names: &[&str]) {
         let name = image.replace(['/', ':'], "-");
         let [root, layer, whole] = ["", ".layer.tar", ".tar"].map(|ending| self.text(&format!("{name}{ending}")));
@@ -292,7 +293,7 @@ impl Machine {
         run("tar", &["-C", &root, "--owner", "0", "--group", "0", "-cf", &layer, "."]);
         let digest = run("sha256sum", &[&layer]);
         let digest = digest.split_whitespace().next().unwrap();
-        // What `docker save` writes, which is less to make than a layout of OCI.
+        // This is the format of `docker save`, which needs fewer files than an OCI layout.
         let path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
         let config = json!({"architecture": architecture(), "os": "linux",
             "config": {"Env": [path], "Cmd": ["/bin/sleep", "2147483647"]},
@@ -308,7 +309,7 @@ impl Machine {
         self.exec("ctr", &["-n", "k8s.io", "images", "import", &whole]);
     }
 
-    /// Starts the kubelet, which registers the node with the server of this kubeconfig.
+    /// Starts the kubelet, which registers the node with the API server of this kubeconfig.
     pub fn start_kubelet(&mut self, kubeconfig: &Path) {
         let minor = self.programs.minor_version();
         let mut config = json!({
@@ -320,12 +321,12 @@ impl Machine {
             "cgroupRoot": format!("/{}", self.name),
             "enforceNodeAllocatable": [],
             "failSwapOn": false,
-            // A disk that is nearly full is not this test's.
+            // The tests must also pass on a nearly full disk.
             "evictionHard": {"memory.available": "1Mi"},
             "imageGCHighThresholdPercent": 100,
             "makeIPTablesUtilChains": false,
             "resolvConf": "",
-            // As often as it goes: what changes is looked at again after a second, not after a minute.
+            // The kubelet notices changes after a second instead of a minute.
             "syncFrequency": "1s",
         });
         if minor >= 31 {
@@ -347,12 +348,12 @@ impl Machine {
         self.kubelet = Some(self.spawn(&self.programs.kubelet, &words, "kubelet.log"));
     }
 
-    /// Ends the kubelet without giving it a chance. Containers go on.
+    /// Kills the kubelet with SIGKILL. Containers keep running.
     pub fn kill_kubelet(&mut self) {
         drop(self.kubelet.take());
     }
 
-    /// Runs a program in the pod's first container, whatever becomes of it.
+    /// Runs a program in the pod's first container and returns its output, even if the program fails.
     pub fn output_in(&self, pod: &Value, words: &[&str]) -> Output {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let id = format!("test-{}", NEXT.fetch_add(1, Ordering::Relaxed));
@@ -360,13 +361,13 @@ impl Machine {
         self.output("ctr", &[&exec[..], words].concat())
     }
 
-    /// The process of the pod's first container, none while it does not run.
+    /// The process id of the pod's first container. `None` if the container does not run.
     pub fn process(&self, pod: &Value) -> Option<u32> {
         let group = find(&Path::new(CONTROL_GROUPS).join("memory").join(&self.name), container(pod)?)?;
         fs::read_to_string(group.join("cgroup.procs")).ok()?.lines().next()?.parse().ok()
     }
 
-    /// The network namespace of the pod.
+    /// The path of the pod's network namespace. Panics if the pod's first container does not run.
     pub fn netns(&self, pod: &Value) -> PathBuf {
         let process = self.process(pod).unwrap_or_else(|| panic!("it does not run: {pod:#}"));
         PathBuf::from(format!("/proc/{process}/ns/net"))
@@ -375,14 +376,14 @@ impl Machine {
     fn make_control_groups(&self) {
         for parent in controllers() {
             fs::create_dir(parent.join(&self.name)).unwrap();
-            // A new one of this controller has none, and takes no processes.
+            // A new group of this controller has no CPUs and accepts no processes.
             for file in ["cpuset.cpus", "cpuset.mems"].into_iter().filter(|file| parent.join(file).exists()) {
                 fs::write(parent.join(&self.name).join(file), fs::read(parent.join(file)).unwrap()).unwrap();
             }
         }
     }
 
-    /// Removes them with all groups in them, when their processes have ended.
+    /// Removes the machine's control groups with all groups in them, after their processes have ended.
     fn remove_control_groups(&self) {
         let start = Instant::now();
         for group in controllers().into_iter().map(|controller| controller.join(&self.name)) {
@@ -402,10 +403,10 @@ impl Drop for Machine {
         self.kill_kubelet();
         drop(self.containerd.take());
         if std::thread::panicking() {
-            // Shown with the test's output when it fails.
+            // The test harness shows this output if the test fails.
             for name in ["kubelet.log", "containerd.log"] {
                 let log = fs::read_to_string(self.folder.join(name)).unwrap_or_default();
-                // Of klog's levels, and of logfmt's.
+                // Severe levels of klog (F, E, W) and of logfmt.
                 let is_bad = |line: &&str| {
                     line.starts_with(['F', 'E', 'W']) || line.contains("level=error") || line.contains("level=warn")
                 };
@@ -413,7 +414,7 @@ impl Drop for Machine {
                 println!("--- end of {name}\n{}", lines[lines.len().saturating_sub(60)..].join("\n"));
             }
         }
-        // Takes the first process with it, which has ended when everything in its PID namespace has.
+        // Ends the first process. That one is gone after every process in its PID namespace is.
         drop(self.outer.take());
         let (start, first) = (Instant::now(), PathBuf::from(format!("/proc/{}", self.first)));
         while first.exists() && start.elapsed() < GONE {
@@ -423,37 +424,37 @@ impl Drop for Machine {
     }
 }
 
-/// The roots of the control groups, of which some may have two names.
+/// The root folder of each control group controller. A controller can occur twice, under two names.
 fn controllers() -> Vec<PathBuf> {
     let entries = fs::read_dir(CONTROL_GROUPS).into_iter().flatten().flatten();
     entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).map(|entry| entry.path()).collect()
 }
 
-/// The folder of this name at or below another one.
+/// Searches `folder` and its subfolders for a folder of this name.
 fn find(folder: &Path, name: &str) -> Option<PathBuf> {
     let folders = fs::read_dir(folder).ok()?.flatten().filter(|entry| entry.path().is_dir());
     folders.map(|entry| entry.path()).find_map(|path| if path.ends_with(name) { Some(path) } else { find(&path, name) })
 }
 
-/// Copies a file, into folders that may not be there yet.
+/// Copies a file and creates missing parent folders.
 fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to.parent().unwrap()).unwrap();
     fs::copy(from, to).unwrap();
 }
 
-/// Removes a control group after those in it. Those that still have processes stay.
+/// Removes a control group and its subgroups, except those that still have processes.
 fn remove_group(group: &Path) {
     let entries = fs::read_dir(group).into_iter().flatten().flatten();
     entries.filter(|entry| entry.path().is_dir()).for_each(|entry| remove_group(&entry.path()));
     let _ = fs::remove_dir(group);
 }
 
-/// The ID of the pod's first container.
+/// The ID of the pod's first container. `None` before the kubelet reports one.
 fn container(pod: &Value) -> Option<&str> {
     pod["status"]["containerStatuses"][0]["containerID"].as_str()?.strip_prefix("containerd://")
 }
 
-/// As Go calls this machine's.
+/// This machine's architecture by Go's name.
 fn architecture() -> &'static str {
     match env::consts::ARCH {
         "x86_64" => "amd64",

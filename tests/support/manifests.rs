@@ -1,16 +1,16 @@
-//! The manifests of `deploy/` as objects, and the chart rendered.
+//! Reads the manifests of `deploy/` as objects, and renders the Helm chart.
 
 use std::fs;
 use std::path::Path;
 
 use serde_json::Value;
 
-/// The documents of a YAML text.
+/// Parses a multi-document YAML text.
 pub(crate) fn documents(text: &str) -> Vec<Value> {
     serde_saphyr::from_multiple(text).unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
 
-/// The objects of a folder's kustomization.yaml, with the images that it names.
+/// The objects of a folder's kustomization.yaml, with its image names applied.
 pub(crate) fn kustomized(folder: &Path) -> Vec<Value> {
     let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
     let kustomization = documents(&read("kustomization.yaml")).remove(0);
@@ -29,7 +29,7 @@ pub(crate) fn kustomized(folder: &Path) -> Vec<Value> {
     objects
 }
 
-/// The containers of a workload, those at its start included.
+/// The containers of a workload, including init containers.
 pub(crate) fn containers_mut(object: &mut Value) -> Vec<&mut Value> {
     let Some(spec) = object.pointer_mut("/spec/template/spec").and_then(Value::as_object_mut) else {
         return Vec::new();
@@ -38,13 +38,13 @@ pub(crate) fn containers_mut(object: &mut Value) -> Vec<&mut Value> {
     lists.flat_map(|(_, list)| list.as_array_mut().unwrap()).collect()
 }
 
-/// As [`containers_mut`].
+/// The same as [`containers_mut`], without mutable access.
 pub(crate) fn containers(object: &Value) -> Vec<&Value> {
     let lists = ["initContainers", "containers"].map(|name| &object["spec"]["template"]["spec"][name]);
     lists.into_iter().filter_map(Value::as_array).flatten().collect()
 }
 
-/// What Helm makes of a chart with its default values. Knows what these templates use, and fails on anything else.
+/// Renders a chart with its default values. Supports only what these templates use, and panics on anything else.
 pub(crate) fn rendered(chart: &Path, namespace: &str) -> Vec<Value> {
     let values = documents(&fs::read_to_string(chart.join("values.yaml")).unwrap()).remove(0);
     let mut files: Vec<_> = fs::read_dir(chart.join("templates")).unwrap().map(|file| file.unwrap().path()).collect();
@@ -60,7 +60,7 @@ pub(crate) fn rendered(chart: &Path, namespace: &str) -> Vec<Value> {
 fn render(template: &str, values: &Value, namespace: &str) -> String {
     let mut text = String::new();
     for line in template.lines() {
-        // `{{- toYaml .Values.x | nindent N }}` stands alone on its line.
+        // `{{- toYaml .Values.x | nindent N }}` is always alone on its line.
         if let Some(expression) = line.trim().strip_prefix("{{- toYaml ") {
             let (path, indent) = expression.strip_suffix(" }}").unwrap().split_once(" | nindent ").unwrap();
             let indent = " ".repeat(indent.parse().unwrap());

@@ -1,4 +1,4 @@
-//! What several test files share: running the program, finding the known answers.
+//! Shared test helpers: running the program, finding the known answers.
 #![allow(
     dead_code,
     clippy::unwrap_used,
@@ -12,12 +12,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The project's root.
+/// The repository's root folder.
 pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The program; or what runs another build of it, such as WebAssembly's, where `BULKHEAD_RUNNER` has the words for that.
+/// The program under test. If `BULKHEAD_RUNNER` is set, its words are the command that runs another build, for example the WebAssembly
+/// build.
 fn program() -> Command {
     let Ok(runner) = env::var("BULKHEAD_RUNNER") else { return Command::new(env!("CARGO_BIN_EXE_bulkhead")) };
     let mut words = runner.split_whitespace();
@@ -26,7 +27,7 @@ fn program() -> Command {
     command
 }
 
-/// Runs the program with these arguments in the project's root.
+/// Runs the program with these arguments in the repository's root.
 pub(crate) fn bulkhead(args: &[&str]) -> Output {
     program().args(args).current_dir(root()).output().unwrap()
 }
@@ -45,12 +46,12 @@ pub(crate) fn bulkhead_with_input(args: &[&str], input: &str) -> Output {
     let input = input.to_owned();
     let writer = std::thread::spawn(move || stdin.write_all(input.as_bytes()));
     let output = child.wait_with_output().unwrap();
-    // A program that refuses its arguments may end without reading.
+    // The write fails if the program rejects its arguments and exits without reading.
     let _ = writer.join().unwrap();
     output
 }
 
-/// Writes a file of this name for a test, at once: another test may write the same and have it read meanwhile. Returns its path.
+/// Writes a scratch file and returns its path. The write is atomic: another test may write and read a file of the same name.
 pub(crate) fn scratch(name: &str, contents: &(impl AsRef<[u8]> + ?Sized)) -> String {
     static WRITTEN: AtomicU32 = AtomicU32::new(0);
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
@@ -61,14 +62,14 @@ pub(crate) fn scratch(name: &str, contents: &(impl AsRef<[u8]> + ?Sized)) -> Str
     path.to_str().unwrap().to_owned()
 }
 
-/// What the program printed, after checking its exit code.
+/// The program's standard output. Panics if its exit code differs from `code`.
 pub(crate) fn stdout(output: &Output, code: i32) -> String {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "standard error: {errors}");
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// The folder of the known answers, none (with a printed reason) where it is absent. Under CI its absence fails.
+/// The folder of the known answers. If it is absent, prints the reason and returns `None`; under CI, panics.
 pub(crate) fn cases() -> Option<PathBuf> {
     folder("BULKHEAD_CASES", "../shared/cases")
 }

@@ -1,12 +1,11 @@
-//! Network namespaces for the tests that need root: made by the test, gone with it.
+//! Network namespaces for the tests that need root. Each test creates and removes its own.
 //!
 //! ```text
 //!   [ pod a: eth0 ] --veth-- [ node: a ... b ] --veth-- [ pod b: eth0 ]      one namespace each
 //! ```
 //!
-//! **Invariant.** Every name has the process's id and a counter in it, so that tests run side by side and nothing that belongs to
-//! somebody else is touched. What was started is stopped by its process id. Everything goes away in `Drop`, after a failed
-//! assertion too.
+//! **Invariant.** Every name contains the process id and a counter, so tests run in parallel and touch nothing else on the machine.
+//! Programs are stopped by process id. `Drop` removes everything, also after a failed assertion.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -15,7 +14,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// Why the tests of this file cannot run here, none when they can.
+/// Why end-to-end tests cannot run here: they are disabled, this is not root, or a program is missing. `None` if they can run.
 pub fn obstacle(programs: &[&str]) -> Option<String> {
     if std::env::var("BULKHEAD_E2E").is_ok_and(|value| value == "skip") {
         return Some("`cargo xtask e2e` runs this (BULKHEAD_E2E=skip)".to_owned());
@@ -23,7 +22,7 @@ pub fn obstacle(programs: &[&str]) -> Option<String> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap_or_default().trim();
     let capabilities = u64::from_str_radix(effective, 16).unwrap_or_default();
-    // CAP_NET_ADMIN and CAP_SYS_ADMIN: interfaces and namespaces.
+    // CAP_NET_ADMIN (12) for interfaces, CAP_SYS_ADMIN (21) for namespaces.
     if capabilities >> 12 & 1 == 0 || capabilities >> 21 & 1 == 0 {
         return Some("this needs root".to_owned());
     }
@@ -37,8 +36,8 @@ fn find(program: &str) -> Option<PathBuf> {
     std::env::split_paths(&path).chain(standard).map(|folder| folder.join(program)).find(|file| file.is_file())
 }
 
-/// Ends the test early where it cannot run: not root, or one of the named programs is missing. Where it must run
-/// (`BULKHEAD_E2E=require`, as in CI) that is a failure.
+/// Skips the test if it cannot run: this is not root, or one of the named programs is missing. With `BULKHEAD_E2E=require`, as in CI, fails
+/// instead.
 #[macro_export]
 macro_rules! require {
     ($($program:expr),* $(,)?) => {
@@ -51,12 +50,11 @@ macro_rules! require {
     };
 }
 
-/// The first two cores that this process may run on, none (with a printed reason) where it has fewer: a container or
-/// `taskset` gives any set.
+/// The first two CPUs that this process may use; a container or `taskset` may allow any set. With fewer, prints a reason and returns
+/// `None`.
 pub fn two_cores() -> Option<[usize; 2]> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap();
-    // `0-3,8,10-11`
     let mut cores = list.trim().split(',').flat_map(|part| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         first.parse::<usize>().unwrap()..=last.parse().unwrap()
@@ -70,13 +68,12 @@ pub fn two_cores() -> Option<[usize; 2]> {
     }
 }
 
-/// How long flows run, in seconds: short, unless `BULKHEAD_E2E_SECONDS` says otherwise.
+/// How long measured flows run: `BULKHEAD_E2E_SECONDS`, or 3 seconds.
 pub fn seconds() -> u32 {
     std::env::var("BULKHEAD_E2E_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(3)
 }
 
-/// Tries again until it holds. Fails with the message after ten seconds, which is for a machine that is busy: what is
-/// waited for takes milliseconds.
+/// Polls until `holds` returns true. Panics with `what` after ten seconds: the conditions take milliseconds, but the machine may be busy.
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(10);
     while !holds() {
@@ -85,7 +82,7 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Runs a command of this machine and fails with what it said when it fails.
+/// Runs a command on the host and returns its output. Panics with its error output if it fails.
 pub fn run(program: &str, args: &[&str]) -> String {
     let output = Command::new(program).args(args).output().unwrap_or_else(|error| panic!("{program}: {error}"));
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -93,19 +90,19 @@ pub fn run(program: &str, args: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// `ip` with the words of a line.
+/// Runs `ip` with the words of a line. Panics if it fails.
 pub fn ip(line: &str) -> String {
     run("ip", &line.split_whitespace().collect::<Vec<_>>())
 }
 
-/// A network namespace.
+/// A network namespace. Dropping it removes the namespace and its interfaces.
 #[derive(Debug)]
 pub struct Netns {
     name: String,
 }
 
 impl Netns {
-    /// Makes one with its loopback up. `what` is a part of its name, for whoever looks while a test runs.
+    /// Creates a namespace with its loopback up. `what` becomes part of the name, so that people can recognize it during a test.
     pub fn new(what: &str) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -113,7 +110,7 @@ impl Netns {
         ip(&format!("netns add {name}"));
         let netns = Self { name };
         netns.ip("link set lo up");
-        // Nothing but what the test sends: no address autoconfiguration, no duplicate address detection.
+        // Only the test sends packets: no address autoconfiguration, no duplicate address detection.
         for family in ["all", "default"] {
             netns.sysctl(&format!("net.ipv6.conf.{family}.accept_dad"), "0");
             netns.sysctl(&format!("net.ipv6.conf.{family}.accept_ra"), "0");
@@ -125,7 +122,7 @@ impl Netns {
         &self.name
     }
 
-    /// `ip` inside.
+    /// Runs `ip` in this namespace.
     pub fn ip(&self, line: &str) -> String {
         ip(&format!("-n {} {line}", self.name))
     }
@@ -135,7 +132,7 @@ impl Netns {
         self.shell(&format!("echo {value} > {path}"));
     }
 
-    /// A command that runs inside.
+    /// A command that runs in this namespace, without standard input.
     pub fn command<S: AsRef<OsStr>>(&self, program: impl AsRef<OsStr>, args: &[S]) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.name]).arg(program).args(args);
@@ -143,13 +140,13 @@ impl Netns {
         command
     }
 
-    /// Runs a program inside, whatever becomes of it. It is ended after a minute: a test that hangs says nothing.
+    /// Runs a program in this namespace and returns its output, even if it fails. Kills the program after a minute.
     pub fn output(&self, line: &str) -> Output {
         let words: Vec<&str> = ["-k", "1", "60"].into_iter().chain(line.split_whitespace()).collect();
         self.command("timeout", &words).output().unwrap()
     }
 
-    /// Runs a program inside, which must succeed. Returns what it printed.
+    /// Runs a program in this namespace and returns its standard output. Panics if it fails.
     pub fn exec(&self, line: &str) -> String {
         let output = self.output(line);
         let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -157,7 +154,7 @@ impl Netns {
         text.into_owned()
     }
 
-    /// Runs a line of shell inside, which must succeed.
+    /// Runs a shell command in this namespace and returns its standard output. Panics if it fails.
     pub fn shell(&self, line: &str) -> String {
         let output = self.command("timeout", &["-k", "1", "60", "sh", "-c", line]).output().unwrap();
         let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -165,21 +162,21 @@ impl Netns {
         text.into_owned()
     }
 
-    /// Starts a program inside that runs until it is dropped.
+    /// Starts a program in this namespace. Dropping the returned value ends it.
     pub fn spawn(&self, line: &str) -> Running {
         let words: Vec<&str> = line.split_whitespace().collect();
         let mut command = self.command(words[0], &words[1..]);
         Running::start(command.stdout(Stdio::piped()).stderr(Stdio::piped()))
     }
 
-    /// Starts a server inside and waits until it listens on the TCP port.
+    /// Starts a server in this namespace and waits until it listens on this TCP port.
     pub fn serve(&self, line: &str, port: u16) -> Running {
         let server = self.spawn(line);
         eventually(&format!("{line} listens on {port}"), || self.exec("ss -Htln").contains(&format!(":{port} ")));
         server
     }
 
-    /// A number of the statistics in /proc/net/dev of one of its interfaces: 1 are received packets, 9 sent ones.
+    /// A counter of an interface in /proc/net/dev by column, from 0: 1 is received packets, 9 is sent packets.
     pub fn statistic(&self, interface: &str, column: usize) -> u64 {
         let table = self.exec("cat /proc/net/dev");
         let line = table.lines().find_map(|line| line.trim().strip_prefix(&format!("{interface}:"))).unwrap();
@@ -189,12 +186,12 @@ impl Netns {
 
 impl Drop for Netns {
     fn drop(&mut self) {
-        // Also removes its interfaces, and with them the other ends of its veths.
+        // This also removes its interfaces, and thereby the other ends of its veths.
         let _ = Command::new("ip").args(["netns", "del", &self.name]).output();
     }
 }
 
-/// A program that runs until this is dropped.
+/// A running program. Dropping this value ends the program.
 #[derive(Debug)]
 pub struct Running {
     child: Option<Child>,
@@ -213,14 +210,14 @@ impl Running {
         run("kill", &["-s", signal, &self.id().to_string()]);
     }
 
-    /// Whether it waits for something to do.
+    /// Whether the process sleeps, waiting for input.
     pub fn sleeps(&self) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.id())).unwrap();
-        // The state follows the name, which is in parentheses and may have any character in it.
+        // The state follows the name, which is in parentheses and may contain any character.
         stat.rsplit_once(')').unwrap().1.trim_start().starts_with('S')
     }
 
-    /// The next line that it prints, without anything behind it.
+    /// Reads the next line of its output, byte by byte, so that later output stays unread.
     pub fn line(&mut self) -> String {
         let output = self.child.as_mut().unwrap().stdout.as_mut().unwrap();
         let (mut bytes, mut byte) = (Vec::new(), [0]);
@@ -230,23 +227,23 @@ impl Running {
         String::from_utf8(bytes).unwrap()
     }
 
-    /// Whether it has ended by itself.
+    /// Whether the program has exited.
     pub fn has_ended(&mut self) -> bool {
         self.child.as_mut().unwrap().try_wait().unwrap().is_some()
     }
 
-    /// Waits until it ends by itself. Returns what it printed.
+    /// Waits until the program exits. Returns its output.
     pub fn wait(mut self) -> Output {
         self.child.take().unwrap().wait_with_output().unwrap()
     }
 
-    /// As Ctrl-C: programs that measure then say what they have measured.
+    /// Sends SIGINT as Ctrl-C does, on which measuring programs print their results. Waits and returns the output.
     pub fn interrupt(self) -> Output {
         self.signal("INT");
         self.wait()
     }
 
-    /// Asks it to end, waits, and answers what it printed.
+    /// Sends SIGTERM, waits, and returns the program's output.
     pub fn stop(self) -> Output {
         self.signal("TERM");
         self.wait()
@@ -262,7 +259,7 @@ impl Drop for Running {
     }
 }
 
-/// A Python program that is talked to by lines, until this is dropped.
+/// A Python program that answers line by line. Dropping this value ends it.
 #[derive(Debug)]
 pub struct Dialogue(Child, ChildStdin, BufReader<ChildStdout>);
 
@@ -274,14 +271,14 @@ impl Dialogue {
         Self(child, input, output)
     }
 
-    /// The next line that it says, empty when it has ended.
+    /// Reads the program's next line. Empty if the program has ended.
     pub fn hear(&mut self) -> String {
         let mut line = String::new();
         self.2.read_line(&mut line).unwrap();
         line.trim().to_owned()
     }
 
-    /// Says a line to it. Returns its next one.
+    /// Sends a line to the program. Returns its next line.
     pub fn say(&mut self, line: &str) -> String {
         writeln!(self.1, "{line}").unwrap();
         self.hear()

@@ -1,4 +1,4 @@
-//! The Neutron server of the tests over HTTP, with faults at chosen requests.
+//! An HTTP server around the tests' Neutron model, with faults at chosen requests.
 #![allow(dead_code, clippy::unwrap_used, reason = "each test file uses a part of this; tests may panic")]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -8,38 +8,38 @@ use std::thread;
 
 use super::double::Neutron;
 
-/// The only token that the server takes.
+/// The only token that the server accepts.
 pub(crate) const TOKEN: &str = "a-secret-that-nobody-may-print";
 
-/// What happens to one request instead of its answer.
+/// A fault at one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// The connection ends, and the request is not done.
+    /// The connection closes and the request has no effect.
     LostBefore,
-    /// It is done, and the connection ends.
+    /// The request takes effect, but the connection closes without an answer.
     LostAfter,
-    /// It is not done, and this is the answer.
+    /// The request has no effect. The answer has this status, error type and message.
     Answers(u16, &'static str, &'static str),
-    /// It is done, and the server fails while it answers.
+    /// The request takes effect, but the answer has this error status.
     DoneBut(u16),
 }
 
 #[derive(Default)]
 pub(crate) struct State {
     pub(crate) neutron: Neutron,
-    /// Faults at requests that change something, by their number from now on.
+    /// Faults by the number of the changing request, counted from 0 since the last [`State::plan`].
     pub(crate) faults: Vec<(usize, Fault)>,
     changes: usize,
 }
 
 impl State {
-    /// Has these faults at the next requests that change something, from 0.
+    /// Plans faults at the next changing requests, counted from 0.
     pub(crate) fn plan(&mut self, faults: &[(usize, Fault)]) {
         (self.faults, self.changes) = (faults.to_vec(), 0);
     }
 }
 
-/// See the module. It ends with the test's process.
+/// The fake Neutron server. It runs until the test process ends.
 #[derive(Clone)]
 pub(crate) struct Server {
     state: Arc<Mutex<State>>,
@@ -65,7 +65,7 @@ impl Server {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Answers one request; none when the connection is to end.
+    /// Answers one request. `None` if the connection must close.
     fn answer(&self, stream: &TcpStream) -> Option<()> {
         let mut reader = BufReader::new(stream);
         let mut line = String::new();

@@ -1,11 +1,11 @@
-//! A node whose API server is behind its uplink, and its objects as a server has them.
+//! A node whose API server is behind its uplink, and the Kubernetes objects of this cluster.
 #![allow(unreachable_pub, reason = "shared by test files")]
 
 use serde_json::{Value, json};
 
 use super::lab::{self, Lab};
 
-/// A node with these pods, which reaches the machine outside through its host port. A pod's label `app` is its name.
+/// A lab with these pods, which reaches the outside machine through its host port. A pod's label `app` is its name.
 pub fn beside_a_server(pods: &[&str]) -> Lab {
     let mut lab = Lab::new();
     for name in pods {
@@ -18,13 +18,13 @@ pub fn beside_a_server(pods: &[&str]) -> Lab {
     lab
 }
 
-/// The lab's node.
+/// The Node object of the lab's node.
 pub fn node(lab: &Lab) -> Value {
     json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": lab.node_name()}, "spec": {"podCIDRs": ["10.244.1.0/24"], "podCIDR": "10.244.1.0/24"},
         "status": {"addresses": [{"type": "InternalIP", "address": lab.node_v4()}]}})
 }
 
-/// A pod of the lab.
+/// The Pod object of a pod of the lab.
 pub fn pod(lab: &Lab, name: &str) -> Value {
     let lab::Pod { v4, v6, .. } = lab.get(name);
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default", "labels": {"app": name}},
@@ -32,7 +32,7 @@ pub fn pod(lab: &Lab, name: &str) -> Value {
         "status": {"phase": "Running", "podIP": v4, "podIPs": [{"ip": v4}, {"ip": v6}]}})
 }
 
-/// A policy: the pod `server` receives nothing.
+/// A NetworkPolicy that denies all ingress of the pod `server`.
 pub fn deny() -> Value {
     json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "deny", "namespace": "default"},
         "spec": {"podSelector": {"matchLabels": {"app": "server"}}, "policyTypes": ["Ingress"]}})

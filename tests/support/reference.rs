@@ -1,13 +1,13 @@
-//! The reference of the configuration, made of the examples and their comments: every field once, in their order.
+//! Generates the configuration reference from the comments in the examples: every field once, in the examples' order.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-/// Fields that one comment describes.
+/// Fields described by one comment.
 #[derive(Debug, Default)]
 struct Entry {
     text: String,
-    /// The path of each, its value as it is written, and whether that is commented out.
+    /// Each field's path, its value as written, and whether the line is commented out.
     fields: Vec<(String, String, bool)>,
 }
 
@@ -22,13 +22,13 @@ configuration's folder. An unknown field is an error that names the line. Change
 while the vswitch runs; all other changes need a restart.
 ";
 
-/// The reference as Markdown.
+/// Returns the reference as Markdown.
 pub(crate) fn reference(examples: &[&str]) -> String {
     let mut known = BTreeSet::new();
     let mut text = PREFACE.to_owned();
     for entry in examples.iter().flat_map(|example| entries(example)) {
         let new = |(path, value, _): &&(String, String, bool)| {
-            // Of a list each item shows what is new in it.
+            // Each item of a list shows only fields that earlier items do not have.
             !known.contains(path.as_str()) || (path == "ports[].kind" && !known.contains(&format!("{path} {value}")))
         };
         let fields: Vec<_> = entry.fields.iter().filter(new).cloned().collect();
@@ -56,7 +56,7 @@ pub(crate) fn reference(examples: &[&str]) -> String {
     text
 }
 
-/// The fields' paths in a reference.
+/// The paths of all fields in a reference.
 pub(crate) fn paths(reference: &str) -> BTreeSet<String> {
     let named = reference.lines().filter_map(|line| line.strip_prefix("* `").or_else(|| line.strip_prefix("  `")));
     named.filter_map(|rest| rest.split('`').next()).map(str::to_owned).collect()
@@ -65,7 +65,7 @@ pub(crate) fn paths(reference: &str) -> BTreeSet<String> {
 fn entries(example: &str) -> Vec<Entry> {
     let mut entries: Vec<Entry> = Vec::new();
     let mut comment: Vec<&str> = Vec::new();
-    // Indentation and name of each field that the next line may be below.
+    // Indentation and name of each open parent field.
     let mut above: Vec<(usize, String)> = Vec::new();
     for line in example.lines() {
         let rest = line.trim_start();
@@ -98,7 +98,7 @@ fn entries(example: &str) -> Vec<Entry> {
     entries
 }
 
-/// `ports`, `[]` and `kind` as `ports[].kind`.
+/// Joins parent fields and a name into a path: `ports`, `[]` and `kind` become `ports[].kind`.
 fn joined(above: &[(usize, String)], name: &str) -> String {
     let mut path = String::new();
     for name in above.iter().map(|(_, name)| name.as_str()).chain([name]) {

@@ -1,10 +1,10 @@
-//! A node that only routes, with the ends of many wires in one other namespace, where packets are written by hand.
+//! A node that only routes. Tests send hand-made packets from the far ends of its many veths, all in one other namespace.
 //!
 //! ```text
 //!   [ node: w0 w1 .. wN ]--veths--[ wires: e0 e1 .. eN ]
 //! ```
-//! Whose address is behind which wire is said anew for each cluster, so that one topology serves all of them. What arrives at a wire is
-//! what the node let through; nobody answers.
+//! Addresses are assigned to wires again for each cluster, so one topology serves all clusters. A packet that arrives at a wire was allowed
+//! by the node. The wires' namespace sends no answers.
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
@@ -16,7 +16,7 @@ use bulkhead_dataplane::wire::{ipv4, ipv6};
 
 use super::netns::{Dialogue, Netns, ip};
 
-/// Sends what a line says, `wire:frame`; an empty line asks for what has arrived.
+/// Sends the frames of an input line, `wire:frame`. On an empty line, prints the frames that have arrived.
 const PROGRAM: &str = "
 import socket, sys
 SO_RCVBUFFORCE, SOL_PACKET, PACKET_IGNORE_OUTGOING, ALL = 33, 263, 23, 3
@@ -42,7 +42,7 @@ for line in sys.stdin:
     print(' '.join(seen), flush=True)
 ";
 
-/// Packets that are sent before what has arrived of them is looked for: fewer than a wire's socket holds.
+/// Packets per burst, before the arrived packets are read. A wire's socket can queue more than this.
 const BURST: usize = 512;
 
 /// The first packet of a connection.
@@ -59,10 +59,10 @@ impl First {
     fn packet(&self) -> Vec<u8> {
         let ports = [self.sport.to_be_bytes(), self.dport.to_be_bytes()].concat();
         let rest: &[u8] = match self.protocol {
-            // Sequence numbers, SYN, a window.
+            // TCP: sequence numbers, SYN, a window.
             6 => &[0, 0, 0, 1, 0, 0, 0, 0, 0x50, 2, 0xff, 0xff, 0, 0, 0, 0],
             17 => &[0, 8, 0, 0],
-            // No tag, no checksum; an INIT chunk with a tag, a window, streams and a number.
+            // SCTP: no tag, no checksum; an INIT chunk with a tag, a window, stream counts and an initial TSN.
             132 => &[0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 20, 0, 0, 0, 9, 0, 0, 0xff, 0xff, 0, 1, 0, 1, 0, 0, 0, 1],
             other => panic!("protocol {other}"),
         };
@@ -96,13 +96,13 @@ impl First {
         }
     }
 
-    /// The packet in a frame from one MAC address to another.
+    /// Builds an Ethernet frame with the packet.
     pub fn frame(&self, to: [u8; 6], from: [u8; 6]) -> Vec<u8> {
         let ethertype: [u8; 2] = if self.from.is_ipv4() { [8, 0] } else { [0x86, 0xdd] };
         [&to[..], &from, &ethertype, &self.packet()].concat()
     }
 
-    /// What a frame is, none for what nobody here has sent.
+    /// Parses a frame. `None` if it is not TCP, UDP or SCTP over IP, which the test cannot have sent.
     pub fn of_frame(frame: &[u8]) -> Option<Self> {
         let packet = frame.get(14..)?;
         let (from, to, protocol, rest) = if packet.first()? >> 4 == 4 {
@@ -122,7 +122,7 @@ impl First {
     }
 }
 
-/// The checksum of TCP and UDP (RFC 1071), whose field in `payload` is 0.
+/// The TCP or UDP checksum (RFC 1071). The checksum field in `payload` must be 0.
 fn checksum(first: &First, payload: &[u8]) -> u16 {
     let octets = |address: IpAddr| match address {
         IpAddr::V4(address) => address.octets().to_vec(),
@@ -138,22 +138,22 @@ fn checksum(first: &First, payload: &[u8]) -> u16 {
         sum = (sum & 0xffff) + (sum >> 16);
     }
     match !u16::try_from(sum).unwrap() {
-        // UDP's way to say that there is none.
+        // In UDP, 0 means that the packet has no checksum.
         0 => 0xffff,
         sum => sum,
     }
 }
 
-/// See the module.
+/// The routing node and the program at the far ends of its wires.
 pub struct Router {
     pub node: Netns,
     wires: Netns,
     dialogue: Dialogue,
-    /// Addresses that are behind a wire, by wire.
+    /// The addresses behind each wire.
     behind: Vec<Vec<IpAddr>>,
 }
 
-/// The MAC addresses of the node's end of all wires, and of their other ends.
+/// The MAC address of the node's end of every wire. `WIRE` is that of the other ends.
 const NODE: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const WIRE: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
@@ -184,7 +184,7 @@ impl Router {
         Self { node, wires, dialogue, behind: vec![Vec::new(); count] }
     }
 
-    /// Runs nft on the node with this script, which it must take.
+    /// Loads this script with nft on the node. Panics if nft rejects it.
     pub fn nft(&self, script: &str) {
         let mut command = self.node.command("nft", &["-f", "-"]);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -194,7 +194,7 @@ impl Router {
         assert!(output.status.success(), "{}\n{script}", errors.chars().take(2000).collect::<String>());
     }
 
-    /// Puts these addresses behind the wires, each wire's in turn, in place of those before.
+    /// Replaces the addresses behind the wires: entry N of `behind` lists those of wire N.
     pub fn place(&mut self, behind: &[Vec<IpAddr>]) {
         let mut lines = String::new();
         for (at, (old, new)) in self.behind.iter_mut().zip(behind).enumerate() {
@@ -216,23 +216,23 @@ impl Router {
             command.args(["-n", self.node.name(), "-force", "-batch", "-"]);
             let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
             child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
-            // An address that has moved to another wire has no route to delete any more.
+            // `ip` reports errors for addresses that moved to another wire: their old route is already replaced.
             child.wait().unwrap();
         }
     }
 
-    /// The wire that an address is behind.
+    /// The wire with this address behind it. Panics if no wire has it.
     pub fn wire(&self, address: IpAddr) -> usize {
         self.behind.iter().position(|behind| behind.contains(&address)).unwrap_or_else(|| panic!("{address}"))
     }
 
-    /// Sends the packets, each from its source's wire. Returns those that have arrived at the wires of their destinations.
+    /// Sends each packet from its source's wire. Returns the packets that arrived. Panics if one arrived at a wrong wire.
     pub fn probe(&mut self, packets: &[First]) -> BTreeSet<First> {
         let mut arrived = BTreeSet::new();
         for burst in packets.chunks(BURST) {
             let line = burst.iter().map(|first| self.word(self.wire(first.from), first)).collect::<Vec<_>>();
             self.dialogue.say(&line.join(" "));
-            // A packet is forwarded before the call that sends it returns, but where the kernel defers it.
+            // Usually the kernel has forwarded a packet before the sending call returns, but it may defer some.
             let until = Instant::now() + Duration::from_millis(500);
             let mut last = usize::MAX;
             while last != arrived.len() && Instant::now() < until {
@@ -247,7 +247,7 @@ impl Router {
         arrived
     }
 
-    /// Sends packets at a wire, whoever is behind it. Returns all that have arrived, with where.
+    /// Sends packets at a wire, whatever their source addresses. Returns all packets that arrived, each with its wire.
     pub fn send_at(&mut self, wire: usize, packets: &[First]) -> Vec<(usize, First)> {
         let line = packets.iter().map(|first| self.word(wire, first)).collect::<Vec<_>>();
         self.dialogue.say(&line.join(" "));

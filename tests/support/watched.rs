@@ -1,4 +1,4 @@
-//! Two pods and a policy, for those who watch what is let through and what is denied.
+//! A lab with two pods and one policy, for tests that observe allowed and denied traffic.
 
 use std::collections::BTreeMap;
 use std::net::UdpSocket;
@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::lasting::inside;
 use super::{Lab, policy};
 
-/// `b` takes nothing but TCP port 6379 from `a`.
+/// A policy that allows `b` to receive only TCP port 6379 from `a`.
 pub fn only_redis() -> String {
     policy(
         "only-redis",
@@ -18,7 +18,7 @@ pub fn only_redis() -> String {
     )
 }
 
-/// A node with pods `a` and `b`, this policy and metrics, whose vswitch has started.
+/// Starts a lab with pods `a` and `b`, this policy, an admin socket and metrics.
 pub fn watched(more_config: &str) -> Lab {
     let mut lab = Lab::new();
     lab.pod("a", "{app: a}");
@@ -33,9 +33,9 @@ pub fn metrics(lab: &Lab) -> String {
     lab.node.exec("curl -s http://127.0.0.1:9965/metrics")
 }
 
-/// Packets that were dropped until now, by reason, as `bulkhead status` tells them.
+/// Packets dropped since the start, by drop reason, as `bulkhead status` reports them.
 pub fn status_drops(lab: &Lab) -> BTreeMap<String, u64> {
-    // Answers are 100 ms old at most.
+    // The vswitch may answer from a cache that is up to 100 ms old.
     std::thread::sleep(Duration::from_millis(150));
     let (_, text) = lab.ask(&["status", "-o", "json"]);
     let status: Value = serde_json::from_str(&text).unwrap();
@@ -43,7 +43,7 @@ pub fn status_drops(lab: &Lab) -> BTreeMap<String, u64> {
     rows.iter().map(|row| (row["reason"].as_str().unwrap().to_owned(), row["packets"].as_u64().unwrap())).collect()
 }
 
-/// Sends datagrams of this length from `a` to `b`, which policy denies, each to another port.
+/// Sends `count` UDP datagrams of this length from `a` to `b`, each to another port. Policy denies all of them.
 pub fn flood(lab: &Lab, count: u16, length: usize) {
     let to = lab.get("b").v4.clone();
     let from = lab.get("a");

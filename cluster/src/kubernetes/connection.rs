@@ -188,7 +188,7 @@ mod tests {
         std::fs::read_to_string(scratch.path("runs")).unwrap_or_default().lines().count()
     }
 
-    /// Ten answers that are asked for at once.
+    /// Sends ten requests concurrently and returns their answers.
     async fn ten(connection: &Arc<Connection>) -> Vec<Result<String, Fault>> {
         let mut tasks = tokio::task::JoinSet::new();
         for _ in 0..10 {

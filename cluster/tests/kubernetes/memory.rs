@@ -1,4 +1,4 @@
-//! What following a large cluster takes of memory. Measures and asserts a bound; not run by default, as it takes its time:
+//! Memory use while following a large cluster, against a bound. Ignored by default because it takes long; run it with
 //! `cargo test --release -p bulkhead-cluster --test kubernetes memory -- --ignored --nocapture --test-threads 1`
 
 use std::sync::mpsc::channel;
@@ -16,7 +16,7 @@ use super::api_server::ApiServer;
 const PODS: usize = 100_000;
 const BOUND_MIB: u64 = 300;
 
-/// A line of the kernel's report about this process, in MiB.
+/// A field of /proc/self/status, in MiB.
 fn memory(what: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with(what)).unwrap();
@@ -70,10 +70,10 @@ fn a_hundred_thousand_pods_fit() {
 }
 
 const SERVICES: usize = 10_000;
-/// The resolver with its objects, for which 64 MiB are promised, and besides what the client and the server of this test take.
+/// The bound in MiB: 64 for the resolver with its objects, as documented, and the rest for this test's client and server.
 const SERVICES_BOUND_MIB: u64 = 80;
 
-/// The follower keeps the objects to compare them with what the server tells, and the resolver shares them.
+/// The follower keeps the objects to compare them with the server's events. The resolver shares them.
 #[test]
 #[ignore = "takes long; see the module"]
 fn ten_thousand_services_fit() {

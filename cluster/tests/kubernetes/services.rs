@@ -1,4 +1,4 @@
-//! Services and endpoint slices beside policy: batches of their own, and a server that does not show them takes no policy away.
+//! Services and endpoint slices: their batches are separate from policy, and a server that hides them removes no policy.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -32,7 +32,7 @@ fn slice(service: &str, numbers: &[usize]) -> Value {
         "addressType": "IPv4", "ports": [{"name": "", "port": 8080}], "endpoints": endpoints})
 }
 
-/// Two Services besides the pods and policies of the other tests.
+/// The server of the other tests with two Services and their slices.
 fn with_services(seed: u64) -> ApiServer {
     let server = server(seed);
     server.put_all(vec![service("a", 1), service("b", 2), slice("a", &[5, 6]), slice("b", &[7])]);
@@ -43,7 +43,7 @@ fn following(server: ApiServer) -> Cluster {
     Cluster::with(server, Settings { services: ServiceKinds::Read, timing: impatient(), ..Settings::default() })
 }
 
-/// What the batches together say that there is, in short.
+/// The objects that remain after applying all batches, by a short name.
 fn replayed(batches: &[Changes]) -> BTreeMap<String, Object> {
     let mut known = BTreeMap::new();
     for event in batches.iter().flat_map(|batch| &batch.events) {
@@ -66,7 +66,7 @@ fn replayed(batches: &[Changes]) -> BTreeMap<String, Object> {
     known
 }
 
-/// Waits until the batches say what the server has, read from a file.
+/// Waits until the batches add up to the server's objects as read from a file.
 fn converge(cluster: &mut Cluster) {
     cluster.converge();
     let options = Options { strictness: Strictness::Lenient, services: ServiceKinds::Read, ..Options::default() };
@@ -77,7 +77,7 @@ fn converge(cluster: &mut Cluster) {
     cluster.until("the server's Services", |cluster| replayed(&cluster.services) == expected);
 }
 
-/// How often the resource was listed, each first page counted.
+/// The number of lists of a resource, counted by their first pages.
 fn lists(cluster: &Cluster, resource: &str) -> usize {
     let is_list = |path: &&String| {
         path.contains(&format!("/{resource}?")) && !path.contains("watch") && !path.contains("continue")
@@ -110,7 +110,7 @@ fn services_come_whole_with_their_nodes_and_then_as_they_change_and_policy_hears
     let objects = cluster.objects();
     assert_eq!((objects[Kind::Service as usize].1, objects[Kind::EndpointSlice as usize].1), (Some(1), Some(1)));
 
-    // A node matters to both, a pod to policy alone.
+    // A node belongs to both purposes, a pod only to policy.
     let mut zoned = node(1);
     zoned["metadata"]["labels"] = json!({"topology.kubernetes.io/zone": "z"});
     cluster.server.put(zoned);
@@ -165,7 +165,7 @@ fn a_server_that_does_not_show_services_takes_no_policy_away_and_says_what_to_do
         assert!(!cluster.passes(OPEN, CLOSED) && cluster.passes(CLOSED, OPEN), "{kind}");
         cluster.until("trouble", |cluster| !cluster.troubles.is_empty());
         cluster.follow(Duration::from_millis(200));
-        assert_eq!(cluster.troubles.len(), 1, "it is told once: {:?}", cluster.troubles);
+        assert_eq!(cluster.troubles.len(), 1, "the error is reported once: {:?}", cluster.troubles);
         assert!(cluster.troubles[0].contains(said), "{:?}", cluster.troubles);
         let health = cluster.follower.health();
         assert!(health.is_connected && health.is_synced && health.last_error.is_none(), "{health:?}");
@@ -180,7 +180,7 @@ fn a_server_that_does_not_show_services_takes_no_policy_away_and_says_what_to_do
         converge(&mut cluster);
         assert!(cluster.services[0].is_whole && cluster.follower.health().services.unwrap().is_connected);
 
-        // What is known stays when the right goes.
+        // If the follower loses the right, the known objects stay.
         take_away(&cluster.server, kind, true);
         cluster.server.break_connections();
         cluster.until("trouble", |cluster| cluster.troubles.len() > 1);
@@ -216,11 +216,11 @@ fn after_a_lost_place_services_are_listed_anew_and_only_what_differs_is_told() {
 fn a_bookmark_is_where_a_watch_goes_on() {
     let mut cluster = following(with_services(86));
     converge(&mut cluster);
-    // Other kinds move the server's version, and only bookmarks tell it to this watch.
+    // Changes of other kinds raise the server's version. This watch learns of that only from bookmarks.
     cluster.server.put(pod("y", "new", 9, "db"));
     let version = cluster.server.version();
     cluster.until("the pod", |cluster| cluster.batches.len() > 1);
-    // Several times as long as the server is silent at most.
+    // Several times the interval of bookmarks.
     cluster.follow(Duration::from_secs(1));
     cluster.server.compact(0);
     cluster.server.break_connections();
@@ -251,7 +251,7 @@ fn a_faulty_slice_loses_its_faulty_endpoints_and_a_faulty_service_is_left_out() 
     assert!(policy.faulty == 0 && policy.warnings.is_empty(), "policy is not concerned");
 }
 
-/// Each fault alone, often, while the state is being listed for the first time and afterwards.
+/// Injects each fault alone and often, during the first lists and afterwards.
 #[test]
 fn services_survive_every_fault_of_the_server() {
     for (seed, fault) in (90..).zip(Fault::ALL) {
@@ -279,7 +279,7 @@ fn services_survive_every_fault_of_the_server() {
     }
 }
 
-/// Passing over what nobody reads, while the text is parsed, must not change what an object is.
+/// The streaming parser skips unused fields. This must not change the objects.
 #[test]
 fn the_clusters_of_the_known_answers_read_from_a_server_as_from_a_file() {
     let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/cases");

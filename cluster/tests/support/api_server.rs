@@ -1,10 +1,10 @@
-//! An API server of our own: discovery, lists in pages, watches with bookmarks, over HTTP, and everything that can go wrong with them.
+//! A small API server over HTTP: discovery, paged lists, watches with bookmarks, and injected faults.
 //!
 //! ```text
 //!   put, delete --> objects, log of events --> list (a snapshot, in pages) | watch (the log from a version on)
 //!                                                  `--- faults: cut, late, twice, in another order, refused, nonsense
 //! ```
-//! Plain sockets and threads: faults are made byte by byte, which no server library likes.
+//! It uses plain sockets and threads, because it injects faults byte by byte, which server libraries prevent.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -22,30 +22,30 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-/// What can go wrong.
+/// A fault of one answer or event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The connection is closed instead of an answer.
+    /// The connection closes without an answer.
     Drop,
-    /// The answer ends in its middle, be it a list or the line of a watch.
+    /// An answer ends early, in the middle of a list or of a line of a watch.
     Cut,
-    /// The place is lost: 410, as an answer or as an event.
+    /// The requested version or page is gone: 410, as an answer or as an event.
     Gone,
-    /// The answer takes its time.
+    /// The answer is late.
     Slow,
-    /// An event is sent once more.
+    /// An event is sent twice.
     Twice,
     /// An event is sent after a later one.
     Reordered,
-    /// Bytes that mean nothing.
+    /// Invalid bytes.
     Garbage,
-    /// 401: the token is out of date.
+    /// 401: the token has expired.
     Unauthorized,
-    /// 403.
+    /// 403: the client may not read this kind.
     Forbidden,
-    /// 500, not as JSON.
+    /// 500 with a body that is not JSON.
     Broken,
-    /// Chunks of a few bytes.
+    /// The answer arrives in chunks of a few bytes.
     Crumbs,
 }
 
@@ -65,7 +65,7 @@ impl Fault {
     ];
 }
 
-/// The kinds: their resource, their apiVersion, whether they have a namespace.
+/// The known kinds: kind, resource, apiVersion, whether the kind is namespaced.
 const KINDS: [(&str, &str, &str, bool); 9] = [
     ("Namespace", "namespaces", "v1", false),
     ("Node", "nodes", "v1", false),
@@ -94,24 +94,24 @@ struct World {
     version: u64,
     objects: BTreeMap<Name, Value>,
     log: Vec<Logged>,
-    /// Events up to this one are forgotten.
+    /// The version up to which the server has forgotten events.
     forgotten: u64,
-    /// The resources that are there besides those that every server has.
+    /// Served resources in addition to those that every server has.
     served: BTreeSet<&'static str>,
-    /// The resources that are not there though every server has them.
+    /// Resources that this server lacks although every real server has them.
     withdrawn: BTreeSet<&'static str>,
     forbidden: BTreeSet<&'static str>,
-    /// The only token that is let in, where not everybody is.
+    /// The only accepted token. `None` accepts every request.
     token: Option<String>,
-    /// Faults, and in how many of a hundred cases one of them happens.
+    /// The faults to inject, and the chance of a fault in percent.
     faults: Vec<Fault>,
     percent: u64,
-    /// The fault that happened so often.
+    /// How often each fault has occurred.
     happened: BTreeMap<String, u64>,
-    /// Rest of lists: their resource, version and items.
+    /// The remaining items of unfinished lists, with their version, by the list's continue token.
     rests: HashMap<u64, (u64, Vec<Value>)>,
     requests: Vec<String>,
-    /// Objects made on the fly, for tests of size: so many pods, and so many Services with a slice each.
+    /// Numbers of objects that lists generate instead of stored ones, for tests of size: pods, and Services with one slice each.
     synthetic: usize,
     synthetic_services: usize,
     random: u64,
@@ -119,7 +119,7 @@ struct World {
 
 impl World {
     fn random(&mut self, below: u64) -> u64 {
-        // SplitMix64, as the other tests.
+        // SplitMix64, as in the other tests.
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.random;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -127,7 +127,7 @@ impl World {
         (z ^ (z >> 31)) % below
     }
 
-    /// Whether it happens now, of the faults that this place knows.
+    /// Chooses a fault among `known` to inject now. `None` in most cases.
     fn fault(&mut self, known: &[Fault]) -> Option<Fault> {
         let possible: Vec<Fault> = self.faults.iter().copied().filter(|fault| known.contains(fault)).collect();
         if possible.is_empty() || self.random(100) >= self.percent {
@@ -157,12 +157,12 @@ impl World {
 struct Inner {
     world: Mutex<World>,
     changed: Condvar,
-    /// Counts the starts: connections of an earlier one are over.
+    /// Incremented to break connections: those of an earlier epoch close.
     epoch: AtomicU64,
     is_down: AtomicBool,
 }
 
-/// See the module. It ends with the process, or when it is dropped.
+/// A running API server. Dropping it stops the server.
 pub struct ApiServer {
     inner: Arc<Inner>,
     pub address: SocketAddr,
@@ -175,12 +175,12 @@ impl Drop for ApiServer {
 }
 
 impl ApiServer {
-    /// A server at a port of this machine that is free.
+    /// Starts a server at a free port of the loopback address.
     pub fn start(seed: u64) -> Self {
         Self::at(TcpListener::bind("127.0.0.1:0").unwrap(), seed)
     }
 
-    /// A server with a socket that listens already.
+    /// Starts a server on a listening socket.
     pub fn at(listener: TcpListener, seed: u64) -> Self {
         let world = World { version: 1000, random: seed, ..World::default() };
         let inner = Arc::new(Inner {
@@ -209,7 +209,7 @@ impl ApiServer {
         self.put_all(vec![object]);
     }
 
-    /// Creates or replaces many at once.
+    /// Creates or replaces several objects in one change.
     pub fn put_all(&self, objects: Vec<Value>) {
         let mut world = self.world();
         for object in objects {
@@ -220,7 +220,7 @@ impl ApiServer {
         self.inner.changed.notify_all();
     }
 
-    /// Deletes an object. Returns whether it was there.
+    /// Deletes an object. Returns whether it existed.
     pub fn delete(&self, kind: &str, namespace: &str, name: &str) -> bool {
         let resource = KINDS.iter().find(|known| known.0 == kind).unwrap().1;
         let name = (resource, namespace.to_owned(), name.to_owned());
@@ -231,13 +231,13 @@ impl ApiServer {
         true
     }
 
-    /// All objects, as a list that a file may hold.
+    /// All objects as a `List` in JSON, which a state file may hold.
     pub fn state(&self) -> String {
         let items: Vec<Value> = self.world().objects.values().cloned().collect();
         json!({"apiVersion": "v1", "kind": "List", "items": items}).to_string()
     }
 
-    /// Has the server serve this kind, or not. Without it its objects are gone.
+    /// Starts or stops serving a kind. Stopping removes the kind's objects.
     pub fn serve(&self, kind: &str, is_served: bool) {
         let resource = KINDS.iter().find(|known| known.0 == kind).unwrap().1;
         let mut world = self.world();
@@ -251,7 +251,7 @@ impl ApiServer {
         }
     }
 
-    /// Has the server refuse to show this kind, or not.
+    /// Forbids access to a kind, or allows it again.
     pub fn forbid(&self, kind: &str, is_forbidden: bool) {
         let resource = KINDS.iter().find(|known| known.0 == kind).unwrap().1;
         let mut world = self.world();
@@ -262,39 +262,39 @@ impl ApiServer {
         };
     }
 
-    /// Whoever has another token than this one is not let in any more.
+    /// From now on accepts only this token. Other clients get 401.
     pub fn admit(&self, token: &str) {
         self.world().token = Some(token.to_owned());
         self.break_connections();
     }
 
-    /// What goes wrong from now on, in so many of a hundred cases.
+    /// Sets the faults to inject, and their chance in percent.
     pub fn set_faults(&self, faults: &[Fault], percent: u64) {
         let mut world = self.world();
         (world.faults, world.percent) = (faults.to_vec(), percent);
     }
 
-    /// How often each fault has happened.
+    /// How often each fault has occurred since the start.
     pub fn happened(&self) -> BTreeMap<String, u64> {
         self.world().happened.clone()
     }
 
-    /// The paths that were asked for.
+    /// The paths of all requests so far.
     pub fn requests(&self) -> Vec<String> {
         self.world().requests.clone()
     }
 
-    /// Forgets all events: who has missed one has to list anew.
+    /// Forgets all events: a client that missed one must list again.
     pub fn forget(&self) {
         let mut world = self.world();
-        // Nobody has been told of this version.
+        // No client has seen this version.
         world.version += 1;
         world.forgotten = world.version;
         world.log.clear();
         world.rests.clear();
     }
 
-    /// Forgets all events but so many: only who is further behind has to list anew.
+    /// Forgets all events except the last `keep`: a client that is further behind must list again.
     pub fn compact(&self, keep: usize) {
         let mut world = self.world();
         let old = world.log.len().saturating_sub(keep);
@@ -302,39 +302,39 @@ impl ApiServer {
         world.forgotten = last.map_or(world.forgotten, |last| last.version);
     }
 
-    /// The version of the last change.
+    /// The resource version of the last change.
     pub fn version(&self) -> u64 {
         self.world().version
     }
 
-    /// So many pods besides the others, which are made when they are asked for.
+    /// Makes lists of pods return this number of generated pods instead of the stored ones.
     pub fn synthesize(&self, pods: usize) {
         self.world().synthetic = pods;
     }
 
-    /// So many Services of ten endpoints, which are made when they are asked for, in the place of all others.
+    /// Makes lists of Services and slices return this number of generated Services with ten endpoints each, instead of the stored ones.
     pub fn synthesize_services(&self, services: usize) {
         self.world().synthetic_services = services;
     }
 
-    /// Closes all connections, and every later one.
+    /// Closes all connections, and closes new ones without an answer.
     pub fn go_down(&self) {
         self.inner.is_down.store(true, Ordering::SeqCst);
         self.break_connections();
     }
 
-    /// Answers again.
+    /// Answers requests again.
     pub fn come_back(&self) {
         self.inner.is_down.store(false, Ordering::SeqCst);
     }
 
-    /// Closes all connections.
+    /// Closes all current connections.
     pub fn break_connections(&self) {
         self.inner.epoch.fetch_add(1, Ordering::SeqCst);
         self.inner.changed.notify_all();
     }
 
-    /// What `kubectl` would need to talk to it.
+    /// A kubeconfig for this server.
     pub fn kubeconfig(&self) -> String {
         json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "it",
@@ -354,7 +354,7 @@ fn name_of(object: &Value) -> Name {
     (kind.1, namespace, text("name"))
 }
 
-/// A pod that tells as much as pods of clusters do, most of which policy does not need.
+/// A generated pod with the fields of real pods, most of which policy does not use.
 pub fn synthetic_pod(at: usize, version: u64) -> Value {
     let (a, b, c) = (at / 62_500, at / 250 % 250, at % 250 + 1);
     let owner = at / 20;
@@ -385,7 +385,7 @@ pub fn synthetic_pod(at: usize, version: u64) -> Value {
     })
 }
 
-/// A Service that tells as much as Services do.
+/// A generated Service with the fields of real Services.
 pub fn synthetic_service(at: usize, version: u64) -> Value {
     json!({
         "metadata": {
@@ -401,7 +401,7 @@ pub fn synthetic_service(at: usize, version: u64) -> Value {
     })
 }
 
-/// Its ten endpoints; those of every other Service have hints.
+/// The slice of a generated Service, with ten endpoints. Every second slice has topology hints.
 pub fn synthetic_slice(at: usize, version: u64) -> Value {
     let endpoint = |number: usize| {
         let pod = at * 10 + number;
@@ -428,11 +428,11 @@ pub fn synthetic_slice(at: usize, version: u64) -> Value {
     })
 }
 
-/// Answers requests of one connection until it ends.
+/// Answers requests on one connection until either side closes it.
 fn serve(inner: &Inner, stream: &TcpStream) -> std::io::Result<()> {
     let epoch = inner.epoch.load(Ordering::SeqCst);
     stream.set_nodelay(true)?;
-    // Looks up now and then, to see whether it is over.
+    // The timeout lets the loop check whether the server has stopped.
     stream.set_read_timeout(Some(Duration::from_millis(50)))?;
     let mut reader = BufReader::new(stream);
     loop {
@@ -466,7 +466,7 @@ fn serve(inner: &Inner, stream: &TcpStream) -> std::io::Result<()> {
     }
 }
 
-/// Answers one request. Returns whether the connection may serve another one.
+/// Answers one request. Returns whether the connection stays open for the next one.
 fn answer(inner: &Inner, mut stream: &TcpStream, path: &str, epoch: u64) -> std::io::Result<bool> {
     use Fault::{Broken, Cut, Drop, Forbidden, Garbage, Slow, Unauthorized};
     let fault = inner.world.lock().unwrap().fault(&[Drop, Cut, Slow, Garbage, Unauthorized, Forbidden, Broken]);
@@ -548,7 +548,7 @@ fn discovery(inner: &Inner, stream: &TcpStream, path: &str) -> std::io::Result<b
 
 type KindRow = (&'static str, &'static str, &'static str, bool);
 
-/// A page; an error where its list is not known any more.
+/// Returns a page of a list. An error if the continue token is no longer known.
 fn list(inner: &Inner, kind: &KindRow, query: &HashMap<&str, &str>) -> Result<String, ()> {
     let mut world = inner.world.lock().unwrap();
     let limit: usize = query.get("limit").map_or(usize::MAX, |limit| limit.parse().unwrap());
@@ -562,7 +562,7 @@ fn list(inner: &Inner, kind: &KindRow, query: &HashMap<&str, &str>) -> Result<St
         let from: usize = query.get("continue").map_or(0, |at| at.parse().unwrap());
         let to = from.saturating_add(limit).min(synthetic);
         let version = world.version;
-        // One at a time: the trees of a page would be several times as large as what a test of size is to measure.
+        // Serializes the objects one at a time, so that the test measures the client's memory rather than the trees of a whole page.
         let items: Vec<String> = (from..to).map(|at| make(at, version).to_string()).collect();
         let next = if to < synthetic { to.to_string() } else { String::new() };
         drop(world);
@@ -570,7 +570,6 @@ fn list(inner: &Inner, kind: &KindRow, query: &HashMap<&str, &str>) -> Result<St
     }
     let (version, mut items) = match query.get("continue") {
         None => {
-            // Of lists without an order the order means nothing.
             let of_kind = world.objects.iter().filter(|(name, _)| name.0 == kind.1);
             let items = of_kind.map(|(_, object)| object.clone()).collect();
             (world.version, items)
@@ -591,7 +590,7 @@ fn list(inner: &Inner, kind: &KindRow, query: &HashMap<&str, &str>) -> Result<St
     if world.fault(&[Fault::Twice]).is_some() {
         items.extend(items.first().cloned());
     }
-    // As servers do: items of lists do not say their kind.
+    // As on real servers, items of lists have no kind and apiVersion.
     for item in &mut items {
         let fields = item.as_object_mut().unwrap();
         fields.remove("kind");
@@ -601,7 +600,7 @@ fn list(inner: &Inner, kind: &KindRow, query: &HashMap<&str, &str>) -> Result<St
     Ok(page(kind, version, &next, &items.join(",")))
 }
 
-/// `items` is the text between the brackets.
+/// Builds a page of a list. `items` is the JSON text between the brackets.
 fn page(kind: &KindRow, version: u64, next: &str, items: &str) -> String {
     let mut metadata = json!({"resourceVersion": version.to_string()});
     if !next.is_empty() {
@@ -623,7 +622,7 @@ fn send(mut stream: &TcpStream, code: u16, body: &str) -> std::io::Result<bool> 
     Ok(true)
 }
 
-/// How often a watch without events says where it is.
+/// The interval of bookmarks on a watch without events.
 const BOOKMARKS: Duration = Duration::from_millis(200);
 
 fn watch(inner: &Inner, mut stream: &TcpStream, kind: &KindRow, from: u64, epoch: u64) -> std::io::Result<bool> {
@@ -652,7 +651,7 @@ fn watch(inner: &Inner, mut stream: &TcpStream, kind: &KindRow, from: u64, epoch
                     json!({"type": "ERROR", "object": serde_json::from_str::<Value>(&status(410, "gone")).unwrap()});
                 return chunk(stream, &format!("{gone}\n"), false).map(|()| false);
             }
-            // The log is in the order of versions, and may be long.
+            // The log is sorted by version and may be long.
             let known = world.log.partition_point(|logged| logged.version <= at);
             let new: Vec<String> = world.log[known..]
                 .iter()
@@ -692,7 +691,7 @@ fn watch(inner: &Inner, mut stream: &TcpStream, kind: &KindRow, from: u64, epoch
             Some(Twice) => lines.push(lines[0].clone()),
             Some(Reordered) => {
                 lines.reverse();
-                // One event alone comes after the next one.
+                // A single event is sent after the next one.
                 if lines.len() == 1 && held.is_none() {
                     held = lines.pop();
                 }

@@ -1,8 +1,8 @@
-//! `crate::io` of the code that loom explores.
+//! `crate::io` for the loom models.
 
 use loom::sync::{Condvar, Mutex};
 
-/// An eventfd: remembers that it was written to until it is read.
+/// A model of an eventfd: it is readable from a write until the next read.
 #[derive(Debug, Default)]
 pub(crate) struct Waker {
     is_set: Mutex<bool>,
@@ -19,7 +19,7 @@ impl Waker {
         *self.is_set.lock().unwrap() = false;
     }
 
-    /// What poll(2) does with it.
+    /// Blocks until the eventfd is readable, as poll(2) does.
     pub(crate) fn wait(&self) {
         let mut is_set = self.is_set.lock().unwrap();
         while !*is_set {

@@ -1,4 +1,4 @@
-//! `crate::sync` of the code that loom explores: loom's types.
+//! `crate::sync` for the loom models: loom's types.
 
 pub(crate) use loom::sync::Arc;
 pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};

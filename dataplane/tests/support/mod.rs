@@ -1,4 +1,4 @@
-//! Namespaces and veths that a test makes and removes itself.
+//! Network namespaces and veths for tests, which create and remove their own.
 #![allow(
     dead_code,
     clippy::cast_possible_truncation,
@@ -14,13 +14,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use bulkhead_dataplane::io::{FramePool, Interface, QueueConfig, Umem, XdpMode, XskError, XskPort, in_namespace};
 use bulkhead_dataplane::{PortConfig, PortKind, Routes, Snapshot};
 
-/// Two pods and a switch: `a`'s and `b`'s eth0 are the far ends of `va` and `vb` in the switch's namespace.
+/// Two pods and a switch: the `eth0` of `a` and `b` are the far ends of `va` and `vb` in the switch's namespace.
 pub(crate) struct Net {
     prefix: String,
 }
 
 impl Net {
-    /// None when the tests cannot run here.
+    /// Creates the namespaces. If the tests cannot run here, prints a reason and returns `None`.
     pub(crate) fn new(queues: u32, mtu: u32) -> Option<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         if std::env::var("BULKHEAD_E2E").as_deref() == Ok("skip") {
@@ -37,7 +37,7 @@ impl Net {
         let net = Self { prefix };
         for name in ["sw", "a", "b"] {
             run(&["ip", "netns", "add", &net.name(name)]);
-            // Nobody says anything unasked.
+            // Without IPv6 the kernel sends no packets by itself.
             net.exec(name, "echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6; ip link set lo up");
         }
         for (pod, address) in [("a", "10.77.0.1/24"), ("b", "10.77.0.2/24")] {
@@ -58,7 +58,7 @@ impl Net {
         PathBuf::from("/run/netns").join(self.name(namespace))
     }
 
-    /// Runs a shell command in a namespace; its output.
+    /// Runs a shell command in a namespace and returns its output.
     pub(crate) fn exec(&self, namespace: &str, command: &str) -> String {
         run(&["ip", "netns", "exec", &self.name(namespace), "sh", "-ec", command])
     }
@@ -75,7 +75,7 @@ impl Net {
         self.inside("sw", || interface.ports(pool.umem(), SMALL)).unwrap()
     }
 
-    /// How many IPv4 packets the switch's own stack got: what an XDP program let through.
+    /// IPv4 packets received by the switch's IP stack: those that an XDP program passed on.
     pub(crate) fn seen_by_the_host(&self) -> u64 {
         let text = self.exec("sw", "cat /proc/net/snmp");
         let counts = text.lines().filter(|line| line.starts_with("Ip:")).nth(1).unwrap();
@@ -91,7 +91,7 @@ impl Drop for Net {
     }
 }
 
-/// Enough for a burst; small, so that tests go around the rings.
+/// Queues for one burst. They are small, so that tests wrap around the rings.
 pub(crate) const SMALL: QueueConfig = QueueConfig { receive: 256, transmit: 256 };
 
 pub(crate) fn run(command: &[&str]) -> String {
@@ -106,7 +106,7 @@ pub(crate) fn pool(chunks: u32) -> FramePool {
     FramePool::new(umem, frames)
 }
 
-/// Two ports without rules, for their epochs.
+/// A snapshot with two ports and no rules, which provides policy epochs.
 pub(crate) fn two_ports() -> Snapshot {
     let port = |name: &str| PortConfig::new(name, PortKind::Pod);
     Snapshot::new(1, vec![port("x/a"), port("x/b")], Vec::new(), Routes::default()).unwrap()

@@ -1,4 +1,4 @@
-//! Frames of TCP and UDP, and what a translation makes of them, with all checksums computed anew.
+//! Builds TCP and UDP frames, and translates them as a reference that computes all checksums from scratch.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ pub(crate) const TCP: u8 = 6;
 pub(crate) const UDP: u8 = 17;
 const ETHERNET: usize = 14;
 
-/// A frame of a flow with this payload, all checksums right; of TCP an ACK.
+/// A frame of a flow with this payload and correct checksums. A TCP frame is an ACK.
 pub(crate) fn frame(flow: &Flow, mac_addresses: &[u8; 12], payload: &[u8]) -> Vec<u8> {
     let ports = [flow.sport, flow.dport].map(u16::to_be_bytes).as_flattened().to_vec();
     let rest = if flow.protocol == UDP {
@@ -35,13 +35,13 @@ pub(crate) fn frame(flow: &Flow, mac_addresses: &[u8; 12], payload: &[u8]) -> Ve
     translated(&frame, &Translation { src, dst, sport, dport })
 }
 
-/// Where the transport's checksum is in a frame.
+/// The offset of the transport checksum in a frame.
 pub(crate) fn checksum_at(frame: &[u8]) -> usize {
     let (transport, protocol, _) = extent(frame);
     transport + if protocol == UDP { 6 } else { 16 }
 }
 
-/// Where the transport's header begins, the protocol, and where the packet ends.
+/// The offset of the transport header, the protocol, and the offset of the packet's end.
 fn extent(frame: &[u8]) -> (usize, u8, usize) {
     let number = |at: usize| usize::from(u16::from_be_bytes([frame[at], frame[at + 1]]));
     match frame[12..14] {
@@ -50,7 +50,7 @@ fn extent(frame: &[u8]) -> (usize, u8, usize) {
     }
 }
 
-/// The frame with other addresses and ports. A UDP checksum of 0 stays so.
+/// The frame with translated addresses and ports. A UDP checksum of 0 stays 0.
 pub(crate) fn translated(frame: &[u8], translation: &Translation) -> Vec<u8> {
     let (transport, protocol, end) = extent(frame);
     let mut frame = frame.to_vec();
@@ -81,7 +81,7 @@ pub(crate) fn translated(frame: &[u8], translation: &Translation) -> Vec<u8> {
     frame
 }
 
-/// The internet checksum, a word at a time. Each part but the last has an even length.
+/// The Internet checksum (RFC 1071). Each part except the last must have an even length.
 fn checksum(parts: &[&[u8]]) -> u16 {
     let words = parts.iter().flat_map(|part| part.chunks(2));
     let sum = words.map(|word| u32::from(word[0]) << 8 | u32::from(word.get(1).copied().unwrap_or(0))).sum::<u32>();
@@ -89,7 +89,7 @@ fn checksum(parts: &[&[u8]]) -> u16 {
     !((sum & 0xffff) + (sum >> 16)) as u16
 }
 
-/// xorshift64 (Marsaglia 2003): the same frames in every run.
+/// xorshift64 (Marsaglia 2003): repeats the same frames in every run.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
@@ -112,7 +112,7 @@ impl Random {
         if is_v4 { self.bytes::<4>().into() } else { self.bytes::<16>().into() }
     }
 
-    /// Any flow, and a translation of one end or of both.
+    /// A random flow, with a translation of its source, its destination, or both.
     pub(crate) fn flow(&mut self, is_v4: bool, protocol: u8) -> (Flow, Translation) {
         let (src, dst) = (self.address(is_v4), self.address(is_v4));
         let flow = Flow { src, dst, protocol, sport: self.port(), dport: self.port(), icmp: None };
@@ -127,8 +127,7 @@ impl Random {
         (flow, new)
     }
 
-    /// Frames of a flow: any, one without a checksum if it is IPv4's UDP, and two whose checksums
-    /// are at an edge.
+    /// Frames of a flow: a random one, one without a checksum for UDP over IPv4, and two whose translated checksums are edge cases.
     pub(crate) fn frames(&mut self, flow: &Flow, new: &Translation, mac_addresses: &[u8; 12]) -> Vec<Vec<u8>> {
         let len = 2 + self.below(600);
         let mut payload = self.bytes::<602>()[..len].to_vec();
@@ -143,7 +142,7 @@ impl Random {
         let after = translated(&frame(flow, mac_addresses, &payload), new);
         let at = checksum_at(&after);
         let missing = u32::from(u16::from_be_bytes([after[at], after[at + 1]]));
-        // To a sum of 0xffff, and to one that is 1 on this machine, for which carries may have to be carried over.
+        // Payloads for a sum of 0xffff, and for a sum of 1 in host byte order, which needs an end-around carry.
         for sum in [missing, missing + u32::from(1_u16.to_be())] {
             payload[..2].copy_from_slice(&(((sum & 0xffff) + (sum >> 16)) as u16).to_be_bytes());
             frames.push(frame(flow, mac_addresses, &payload));

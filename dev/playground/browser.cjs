@@ -174,7 +174,7 @@ const main = async () => {
   await picture("error");
 
   const foreign = requested.filter((address) => address !== url && !address.startsWith("data:"));
-  if (foreign.length > 0) throw new Error(`the page has asked for ${foreign.join(", ")}`);
+  if (foreign.length > 0) throw new Error(`the page has requested ${foreign.join(", ")}`);
   if (complaints.length > 0) throw new Error(`the page complains: ${complaints.join("; ")}`);
   console.log("browser: the page works");
   end(0);

@@ -5,7 +5,7 @@ const at = (id) => document.getElementById(id);
 const decode = (bytes) => new TextDecoder().decode(bytes);
 const fromBase64 = (text) => Uint8Array.from(atob(text), (char) => char.charCodeAt(0));
 
-// Larger matrices are shown as text: a table of so many buttons is slow, and nobody reads it.
+// Larger matrices are shown as text: a table of this many buttons is slow to draw and too large to read.
 const MOST_ENDS = 60;
 // How long typing must rest, in milliseconds, before the answer follows it; and how quick the last answer must have been for that.
 const REST = 500;
@@ -92,7 +92,7 @@ const files = () => {
 
 const bulkhead = (args) => wasi.run(program, { args: ["bulkhead", ...args], files: files() });
 
-// How many answers were asked for: one that comes late is not shown.
+// Number of requested answers. An answer to an earlier request is not shown.
 let asked = 0;
 
 const answer = async () => {

@@ -67,8 +67,8 @@ fn explain_says_how_the_sender_is_told_where_the_namespace_wants_denials_refused
         let from_to = ["--from", "default/frontend", "--to", "default/db", "--port", port, "-o", output];
         stdout(&bulkhead(&[&["explain", "--state", &path][..], &from_to].concat()), 1)
     };
-    assert!(ask("refuse", "6379/TCP", "text").contains("the sender is told by a TCP reset"));
-    assert!(ask("refuse", "6379/UDP", "text").contains("the sender is told by an ICMP error"));
+    assert!(ask("refuse", "6379/TCP", "text").contains("the sender receives a TCP reset"));
+    assert!(ask("refuse", "6379/UDP", "text").contains("the sender receives an ICMP error"));
     assert!(!ask("drop", "6379/TCP", "text").contains("the sender is told"));
     let answer = |says: &str| -> Value {
         let walks: Value = serde_json::from_str(&ask(says, "6379/TCP", "json")).unwrap();

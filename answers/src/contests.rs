@@ -7,7 +7,7 @@ use bulkhead_control::pipeline::Pipeline;
 
 use crate::output;
 
-/// Contests that are told one by one: as many as a person reads.
+/// Number of contests printed one by one. The rest is only counted.
 const MAX_TOLD: usize = 10;
 
 /// Pods that are named in one line.

@@ -1,4 +1,4 @@
-//! A small firewall: an ordered list, first match decides, and what becomes of some packets.
+//! A small firewall: an ordered list whose first match decides, and the verdicts of some packets.
 //!
 //! ```sh
 //! cargo run --example firewall

@@ -43,7 +43,7 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     let old = Arc::new(Tables::build(rules())?);
     println!("built {} rules in {:?}: {}", old.rules().len(), started.elapsed(), old.describe());
 
-    // A second client for server 7: a rule in the place of another, which differs in one address.
+    // A second client for server 7: replaces a rule by one that differs in one address.
     let newcomer = Ipv4Addr::new(10, 1, 200, 1);
     let rule = &old.rules()[7];
     let mut clients: Vec<IpNet> =
@@ -55,7 +55,7 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     println!("a client entered a set in {:?}: {}", started.elapsed(), new.describe());
 
     let key = Key::new(newcomer.into(), [10, 2, 0, 7].into(), protocol::TCP, 50_000, 8080);
-    // Whoever still holds the old tables gets the old answer.
+    // A reader of the old tables still gets the old answer.
     assert!(!old.lookup(&key).is_allow() && new.lookup(&key).is_allow());
 
     // A deny in front of everything, and then out again. Positions count as the changes before have left the list.

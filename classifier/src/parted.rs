@@ -201,7 +201,7 @@ mod tests {
         members.iter().map(|&at| address(at)).collect()
     }
 
-    /// The members in parts of so many, those of one family first.
+    /// Returns the members in parts of `each`, one family first.
     fn parted(members: &[u16], each: usize) -> PartedSet {
         let mut addresses: Vec<IpAddr> = members.iter().map(|&at| address(at)).collect();
         addresses.sort_unstable();

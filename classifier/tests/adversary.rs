@@ -1,5 +1,5 @@
-//! Whoever writes rules and sends packets is the adversary: they know the structures, the family of the hashes and the
-//! counters, and want a lookup to cost more than the engine states. What decides is the counter, never the time.
+//! Lookups against an adversary who writes rules and sends packets. The adversary knows the structures, the family of the hashes and the
+//! counters, and wants a lookup to cost more than the engine's bound. The tests check counters, never times.
 //!
 //! Sources: Csikor et al., "Tuple Space Explosion", CoNEXT 2019; CVE-2019-25076; Crosby and Wallach, "Denial of Service
 //! via Algorithmic Complexity Attacks", USENIX Security 2003.
@@ -77,7 +77,7 @@ fn key(src: u32, dst: u32, src_port: u16, dst_port: u16) -> Key {
     Key::new(Ipv4Addr::from(src).into(), Ipv4Addr::from(dst).into(), protocol::TCP, src_port, dst_port)
 }
 
-/// Ports nested around one, so that a range has each of so many lengths.
+/// Returns a range around the port `most`. A larger `at` gives a longer range, so all are nested.
 fn nested(at: u32, most: u16) -> PortRange {
     let reach = u16::try_from(at).unwrap();
     PortRange { first: most - reach.min(most), last: most + reach }

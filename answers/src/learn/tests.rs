@@ -86,7 +86,7 @@ fn pods(random: &mut Random, state: &mut String) -> Vec<Made> {
     made
 }
 
-/// A cluster, and traffic that a policy between its workloads has let through.
+/// Returns a cluster and traffic that a policy between its workloads has allowed.
 fn cluster(seed: u64) -> Cluster {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let mut state = String::new();
@@ -267,7 +267,7 @@ fn expanded(surplus: &Surplus) -> BTreeSet<Pair> {
         for (from, to) in meant {
             let ports = excess.ports.iter().flat_map(|&(first, last)| first..=last);
             for pair in ports.map(|port| (from, to, excess.transport, port)) {
-                assert!(pairs.insert(pair), "{pair:?} is told twice");
+                assert!(pairs.insert(pair), "{pair:?} is reported twice");
             }
         }
     }

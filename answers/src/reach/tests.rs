@@ -1,4 +1,4 @@
-//! The merged table against the vswitches: whoever is told as one end gets, pod by pod, what a first packet and its reply get.
+//! Compares the merged table with the vswitches: each pod of a reported end gets the reported verdict for a first packet and its reply.
 
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
@@ -106,7 +106,7 @@ fn check(text: &str) -> Merged {
             asked += 1;
         }
     }
-    assert_eq!(told.len(), asked, "nothing else is told");
+    assert_eq!(told.len(), asked, "nothing else is reported");
     merged
 }
 

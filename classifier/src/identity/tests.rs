@@ -172,5 +172,5 @@ fn only_endpoints_whose_verdicts_may_differ_are_not_left_alone() {
     assert_eq!(alone(&with([1, 2, 4, 3])), [false, false, true]);
     let mut maps = first.clone();
     maps.endpoints = tables(cache([1, 2, 3, 4]), &[1]).endpoints;
-    assert_eq!(alone(&maps), [false, false, true], "maps that were made anew");
+    assert_eq!(alone(&maps), [false, false, true], "maps that were rebuilt");
 }

@@ -152,7 +152,7 @@ proptest! {
         services in prop::collection::vec((edgy(), edgy()), 0..=Services::RULES),
         point in edgy(),
     ) {
-        // No packet's service is what stands for no rule.
+        // `NO_SERVICE` represents no rule, and no packet's service is that number.
         let point = point.min(NO_SERVICE - 1);
         separators.sort_unstable();
         separators[NODE - 1] = first_child;

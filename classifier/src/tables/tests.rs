@@ -389,7 +389,7 @@ fn a_member_of_a_large_set_comes_and_goes_without_a_build() {
             assert_eq!(verdict, tables.lookup(key));
         }
     }
-    assert!(shared > 30, "compiled anew after {shared} changes");
+    assert!(shared > 30, "compiled again after {shared} changes");
 }
 
 /// A long list of rules for single sources, about sets that hold all pods: what a changed pod costs is the rules that name it.
@@ -415,7 +415,7 @@ fn a_changed_member_of_a_long_lists_sets_costs_the_rules_that_name_it_and_no_mor
     pods.push(pod);
     let rules = list(&pods);
     let after = before.changed_to(&rules, &BuildOptions::default()).unwrap();
-    assert!(after.compiled.as_ref().unwrap().is(before.compiled.as_ref().unwrap()), "compiled anew");
+    assert!(after.compiled.as_ref().unwrap().is(before.compiled.as_ref().unwrap()), "compiled again");
     assert!(
         after.describe().contains("exceptions: 1 addresses, at most 51 rules verified for one"),
         "{}",

@@ -17,7 +17,7 @@ fn flow(number: u32) -> Flow {
     Flow { src, dst: "10.96.0.1".parse().unwrap(), protocol: 6, sport, dport: 80, icmp: None }
 }
 
-/// How many of so many connections each backend is given.
+/// Returns the number of connections that each backend gets.
 fn shares(list: &Backends, connections: u32) -> BTreeMap<SocketAddr, u32> {
     let mut shares = BTreeMap::new();
     for number in 0..connections {

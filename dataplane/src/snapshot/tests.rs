@@ -99,7 +99,7 @@ fn an_old_snapshot_is_freed_when_the_last_reader_has_let_go_and_not_before() {
     let looked_at = publisher.current();
     publisher.publish(snapshot_of(3, ports())).unwrap();
     drop((one, other));
-    assert_eq!(publisher.collect(), 1, "whoever looks at it holds it as well");
+    assert_eq!(publisher.collect(), 1, "a look at it keeps it alive, too");
     drop(looked_at);
     assert_eq!(publisher.collect(), 0);
 }

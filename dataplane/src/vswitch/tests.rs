@@ -373,7 +373,7 @@ fn workers_without_threads_do_a_round_when_they_are_told_to() {
     let [mut a, mut b] = peers;
     let frame = from_a(&udp("10.0.0.1", "10.0.0.2", 80));
     assert_eq!(workers.iter().filter(|worker| worker.owns(&frame)).count(), 1);
-    // A's port is the first worker's, B's the second's: whoever has the session, the packet travels over one lane.
+    // A's port belongs to the first worker, B's to the second, so the packet travels over one lane for either owner of the session.
     a.push(&frame).unwrap();
     assert!(workers[0].round(1) && b.pop().is_none());
     assert!(workers[1].round(2));
@@ -409,7 +409,7 @@ fn workers_that_cannot_be_are_an_error() {
     assert!(matches!(nowhere, Err(VswitchError::Core { worker: 0, core: 100_000 })));
 }
 
-/// A port that panics when it is told to.
+/// A port that panics when `now` is set.
 #[derive(Debug)]
 struct Fatal {
     port: LoopbackPort,

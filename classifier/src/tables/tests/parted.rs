@@ -43,7 +43,7 @@ fn list(rules: &[(Rule, Named)], sets: &[Arc<PartedSet>]) -> Vec<Rule> {
     rules.iter().map(named).collect()
 }
 
-/// What a case reached: projected, followed by a replaced version, compiled anew though only a version changed.
+/// Number of cases that were projected, followed by a replaced version, or compiled again though only a version changed.
 static REACHED: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
 
 fn answers_like_the_scan(tables: &Tables, list: &[Rule], keys: &[Key]) {

@@ -75,7 +75,7 @@ fn a_rule_leaves_a_cross_product_without_a_build() {
     for at in removed {
         list.remove(at);
         tables = tables.update(&[Change::Remove { at }], &BuildOptions::default()).unwrap();
-        assert!(tables.compiled.as_ref().unwrap().is(before.compiled.as_ref().unwrap()), "built anew without {at}");
+        assert!(tables.compiled.as_ref().unwrap().is(before.compiled.as_ref().unwrap()), "built again without {at}");
         assert!(tables.bytes() <= before.bytes());
         for level in Level::available() {
             let mut verdicts = vec![Verdict::NO_MATCH; keys.len()];
@@ -92,7 +92,7 @@ fn a_rule_leaves_a_cross_product_without_a_build() {
     assert!(keys.iter().all(|key| before.lookup(key) == linear::scan(&full, key)));
 }
 
-/// Looking for what comes behind a rule is bounded: where it decides in too many cells, the list is compiled anew.
+/// The search for the rule behind a removed one is bounded: if the removed rule decides in too many cells, the list is compiled again.
 #[test]
 fn a_rule_of_too_many_cells_is_taken_out_by_a_build() {
     let mut list = pod(120, 120);
@@ -169,7 +169,7 @@ proptest! {
             let mut list = named_pods(&sets);
             list.retain(|rule| !gone.contains(&rule.origin.0));
             tables = tables.changed_to_as(&list, &BuildOptions::default(), 0).unwrap();
-            prop_assert!(tables.compiled.as_ref().unwrap().is(before.compiled.as_ref().unwrap()), "compiled anew");
+            prop_assert!(tables.compiled.as_ref().unwrap().is(before.compiled.as_ref().unwrap()), "compiled again");
             let exceptions = tables.delta.as_ref().map_or(0, |delta| delta.exceptions().len());
             prop_assert_eq!((exceptions, tables.delta.is_some()), (0, !gone.is_empty()));
             agrees(&tables, &list, 0..62);
@@ -288,7 +288,7 @@ fn rules_leave_a_cross_product_together_also_after_addresses_have_entered_and_le
         let present = list(first, without);
         tables = tables.changed_to(&present, &BuildOptions::default()).unwrap();
         let shared = tables.compiled.as_ref().unwrap().is(before.compiled.as_ref().unwrap());
-        assert!(shared, "built anew for class {first}: {}", tables.describe());
+        assert!(shared, "built again for class {first}: {}", tables.describe());
         for of in 0..20u32 {
             for to in (580..600).chain([0, 1, 300]) {
                 for port in 79..85 {

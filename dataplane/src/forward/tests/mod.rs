@@ -1,4 +1,4 @@
-//! Forwarding as a whole: the engine's verdicts, and what becomes of the bytes.
+//! Forwarding as a whole: the engine's verdicts, and the sent bytes.
 
 mod admission;
 mod discovery;

@@ -1,4 +1,4 @@
-//! What senders are told of packets that policy denies.
+//! Answers to senders of packets that policy denies.
 
 use std::net::IpAddr;
 
@@ -29,7 +29,7 @@ fn node(refusing: &[OriginId]) -> Node {
 }
 
 impl Node {
-    /// What the sender of a denied packet is told.
+    /// Returns the answer to the sender of a denied packet.
     fn refusal(&mut self, in_port: PortId, frame: &[u8]) -> Option<Vec<u8>> {
         assert_eq!(self.step(in_port, &mut frame.to_vec()), dropped(DropReason::PolicyDenied));
         self.report(in_port, frame, None, DropReason::PolicyDenied)

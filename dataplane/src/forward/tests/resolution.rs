@@ -8,7 +8,7 @@ fn neighbour(port: PortId, address: &str) -> NeighbourId {
     NeighbourId { port, address: ip(address) }
 }
 
-/// The address that is asked for.
+/// Returns the address that an ARP request or a neighbour solicitation asks about.
 fn asked_for(frame: &[u8]) -> String {
     match packet::parse(LinkType::Ethernet, frame, frame.len()).body {
         Ok(Body::Arp(arp)) if arp.operation == Operation::Request => arp.target.to_string(),
@@ -109,7 +109,7 @@ fn a_gateway_that_stays_silent_is_asked_three_times_and_the_packets_are_dropped(
     assert_eq!(released.len(), 1);
     assert_eq!((released[0].in_port, released[0].addresses), (A, Err(DropReason::NoNeighbour)));
     assert_eq!(node.receive(A, &to_world()), Step::Hold(neighbour(UPLINK, "192.168.0.254")));
-    assert_eq!(node.messages().len(), 1, "the next packet asks anew");
+    assert_eq!(node.messages().len(), 1, "the next packet asks again");
 }
 
 #[test]

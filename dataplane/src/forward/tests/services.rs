@@ -1,4 +1,4 @@
-//! What senders are told of packets to Services that nobody serves. The engine's reasons are given here.
+//! Answers to senders of packets to Services without endpoints. The tests pass the engine's reasons.
 
 use std::net::IpAddr;
 
@@ -8,7 +8,7 @@ use crate::probe::ProbeKind;
 
 /// Addresses of Services, which no port has.
 const VIPS: [&str; 2] = ["10.96.0.10", "fd96::a"];
-/// Reasons that are told.
+/// Drop reasons that are answered.
 const TOLD: [DropReason; 2] = [DropReason::NoEndpoint, DropReason::UnknownServicePort];
 
 /// Somebody who calls: port and MAC address that the packets come from, and addresses.

@@ -1,4 +1,4 @@
-//! Packets that are built anew with the other addresses and ports are the truth.
+//! Compares translated packets with packets built from the other addresses and ports.
 
 mod errors;
 
@@ -85,7 +85,7 @@ impl Sample {
         }
     }
 
-    /// The transport packet, with its checksum as it is computed anew.
+    /// Returns the transport packet, with a freshly computed checksum.
     fn transport(&self, tuple: &Translation) -> Vec<u8> {
         let Translation { src, dst, sport, dport } = *tuple;
         let with = |header: usize| [&vec![0; header][..], &self.data].concat();

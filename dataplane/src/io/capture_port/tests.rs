@@ -104,7 +104,7 @@ fn what_is_before_a_fault_is_received_and_then_the_port_fails_and_says_where() {
     let error = port.receive(&mut Vec::new(), 256).unwrap_err().to_string();
     assert!(error.contains("x.pcap: the file ends within the record"), "{error}");
     assert!(error.contains("after packet 2"), "{error}");
-    assert!(received(&mut port, &mut pool, 256).is_empty(), "the fault is told once");
+    assert!(received(&mut port, &mut pool, 256).is_empty(), "the fault is reported once");
 }
 
 #[test]

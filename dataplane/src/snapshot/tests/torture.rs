@@ -103,7 +103,7 @@ impl Met {
     }
 }
 
-/// Judges the burst again and again until it is told to stop.
+/// Judges the burst repeatedly until `stop` is set.
 fn work(mut reader: Reader, config: SessionConfig, keeps_sessions: bool, met: &Met, stop: &AtomicBool) {
     let mut worker = Worker::new(WorkerConfig { sessions: config, ..WorkerConfig::default() });
     let burst = burst(keeps_sessions);
@@ -160,7 +160,7 @@ fn torture(config: SessionConfig, keeps_sessions: bool) -> [Met; 2] {
             scope.spawn(move || work(reader, config, keeps_sessions, met, stop))
         });
         let mut generation = 0;
-        // A worker that has panicked is told of by the scope.
+        // The scope reports a worker that has panicked.
         while !met.iter().all(Met::is_enough) && !workers.iter().any(|worker| worker.is_finished()) {
             generation += 1;
             publisher.publish(policies.snapshot(generation)).unwrap();

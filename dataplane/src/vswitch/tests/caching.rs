@@ -244,7 +244,7 @@ pub(super) fn stepped_with(
     (vswitch, workers.remove(0), peers)
 }
 
-/// So many workers that are driven, with both pods behind a trunk, and the other ends of their queues.
+/// Returns stepped workers with both pods behind a trunk, and the peers of their queues.
 pub(super) fn stepped_over_trunk(
     cache: &Arc<Recorded>,
     ports: Vec<PortConfig>,

@@ -45,7 +45,7 @@ impl Lab {
         self.a.pop().is_some()
     }
 
-    /// A connection as far as the kernel has not got it.
+    /// Exchanges SYN and SYN-ACK. Returns the flows added to the cache.
     fn open(&mut self, now: u64) -> Vec<CachedFlow> {
         assert!(self.forwards_from_a(&a_to_b(SYN), now) && self.forwards_from_b(&b_to_a(SYN | ACK), now));
         self.cache.take()

@@ -18,7 +18,7 @@ const STRANGER: PortId = PortId(7);
 enum Step {
     /// Frames come in together.
     Send(PortId, Vec<Vec<u8>>),
-    /// So many seconds pass.
+    /// This number of seconds passes.
     Wait(u64),
     /// The other end of a port goes.
     Unplug(PortId),
@@ -64,7 +64,7 @@ impl Scene {
         Self { snapshot: snapshot_of(1, ports), ..self }
     }
 
-    /// Plays it while a stream of this plan is open. Returns what is told, and what is counted.
+    /// Plays the scene with an open stream of this plan. Returns the stream's records and the counters.
     fn play(self, plan: &StreamPlan) -> (Vec<Record>, VswitchCounters) {
         let publisher = Publisher::new(self.snapshot);
         let config = VswitchConfig {
@@ -124,7 +124,7 @@ impl Scene {
     }
 }
 
-/// A frame of whoever is behind the port, to the vswitch.
+/// Returns a frame from behind a port to the vswitch.
 fn from(port: PortId, packet: &[u8]) -> Vec<u8> {
     let mac = match port {
         A => A_MAC,
@@ -364,7 +364,7 @@ fn every_reason_is_told_by_a_trace_and_a_monitor_and_counted_in_the_same_words()
     let everything = Tracepoint { filter: Filter::default(), snap: LONGEST_SNAP, ..Tracepoint::default() };
     let dropped = Tracepoint { forwarded: Some(false), ..everything.clone() };
     for &reason in DropReason::ALL {
-        // Both alone, as the one is told of packets by the marks of the other one where there are any.
+        // Each tracepoint also alone, because together one can use the marks that the other sets.
         for points in [vec![everything.clone()], vec![dropped.clone()], vec![everything.clone(), dropped.clone()]] {
             let all = (1u64 << points.len()) - 1;
             let plan = StreamPlan { verdicts: true, tracepoints: points.into(), ..StreamPlan::default() };
@@ -382,7 +382,7 @@ fn every_reason_is_told_by_a_trace_and_a_monitor_and_counted_in_the_same_words()
                     Record::Dropped(judgement) => {
                         monitored += u64::from(judgement.outcome.verdict == Verdict::Drop(reason));
                     }
-                    Record::Lost { reason: lost, packets, .. } => panic!("{packets} {lost} are nobody's"),
+                    Record::Lost { reason: lost, packets, .. } => panic!("{packets} {lost} are in no record"),
                     Record::Session(_) | Record::Ended { .. } => {}
                 }
             }

@@ -80,7 +80,7 @@ fn a_copy_renews_its_flow_keeps_its_session_and_is_counted_and_not_sent() {
         assert_eq!(CachedFlow { start: added.start, ..renewed }, added);
         assert_eq!(lab.cache.take(), [], "a latch would send the flow's packets to the worker");
     }
-    assert_eq!(counts(&lab), ([Some([17, 0]), Some([0, 17])], 17, 17, 0), "in the place of the kernel");
+    assert_eq!(counts(&lab), ([Some([17, 0]), Some([0, 17])], 17, 17, 0), "instead of the kernel");
     assert_eq!(lab.worker.counters().engine.sessions().created, 1);
 }
 

@@ -99,7 +99,7 @@ fn sessions_and_drops_are_told_with_who_has_decided() {
     node.vswitch.close_stream();
     node.send(A, &from_a(&udp("10.0.0.1", "10.0.0.2", 82)));
     node.until_dropped(DropReason::PolicyDenied, 2);
-    assert_eq!(all(&mut reader).len(), 0, "nothing is told any more");
+    assert_eq!(all(&mut reader).len(), 0, "nothing is recorded any more");
     node.stop();
 }
 
@@ -164,7 +164,7 @@ fn what_was_read_and_what_was_left_out_is_what_happened() {
         };
         until_all(&mut node, 200 * 23);
         node.vswitch.end_sessions(&SessionSelector { service: Some(80), ..Default::default() }, |_| ());
-        // A round later they are told.
+        // The next round records their ends.
         node.send(A, &from_a(&a_to_b(FIN)));
         until_all(&mut node, 200 * 23 + 1);
         let counters = node.vswitch.counters();

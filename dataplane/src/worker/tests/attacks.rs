@@ -144,7 +144,7 @@ fn a_reverse_syn_changes_nothing_whether_policy_allows_it_or_not() {
         for reverse in [back(SYN, 1, 0), back(SYN, 1 << 30, 0)] {
             assert_eq!(bed.verdict(UPLINK, &reverse) == Verdict::Forward(port), allowed);
         }
-        // The session is the pod's own as before: whoever may not reach the pod now gets none of it.
+        // The session is still the pod's own, so a policy that now denies ingress to the pod does not end it.
         bed.snapshot = snapshot_with(2, port, Some(CLOSED));
         bed.wait(86_000);
         assert_eq!(bed.send(UPLINK, &back(ACK, 1, 1)).session, HIT);
@@ -257,7 +257,7 @@ fn outsiders_that_send_625_udp_flows_a_second_use_up_neither_a_pods_nor_the_node
         assert_eq!(bed.send(B, &local.request().unwrap()).session, HIT);
         assert_eq!(bed.send(A, &local.reply().unwrap()).session, HIT);
     }
-    // A pod is the destination of a quarter, whoever asks.
+    // A pod may be the destination of a quarter of all sessions, for all clients together.
     assert!(bed.worker.sessions_in_use() <= 250 + 20, "{}", bed.worker.sessions_in_use());
 }
 

@@ -173,7 +173,7 @@ fn snapshot(generation: u64, enforced: &Tables, full: Option<&Tables>) -> Snapsh
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
-    /// An audit table changes no outcome but what is told of it, and that is what brute force says.
+    /// An audit table changes no outcome except the audit result, which equals that of brute force.
     #[test]
     fn an_audit_table_changes_nothing_and_tells_what_only_it_denies(
         enforced in prop::collection::vec(rule(), 1..6),

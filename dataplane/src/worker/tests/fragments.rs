@@ -1,4 +1,4 @@
-//! What becomes of the first fragment becomes of the others.
+//! Later fragments get the first fragment's verdict.
 
 use super::dropped;
 use crate::testbed::*;

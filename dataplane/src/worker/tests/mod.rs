@@ -100,7 +100,7 @@ fn a_pod_reaches_itself_whatever_its_table_says_when_the_control_plane_says_so()
     let mut ports = ports();
     ports[B.index()].hairpin = None;
     bed.snapshot = snapshot_of(2, ports);
-    assert_eq!(bed.verdict(B, &to_itself), dropped(DropReason::PolicyDenied), "the session is asked about anew");
+    assert_eq!(bed.verdict(B, &to_itself), dropped(DropReason::PolicyDenied), "the session is judged again");
 }
 
 #[test]

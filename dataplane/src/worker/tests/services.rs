@@ -90,7 +90,7 @@ fn policy_that_denies_the_backend_denies_the_service() {
         let outcome = bed.send(A, &to_vip(SYN));
         assert_eq!(outcome.verdict, dropped(DropReason::PolicyDenied), "{session}");
         let backend = outcome.translation.map(|sent| (sent.dst, sent.dport));
-        assert_eq!(backend, Some(("10.0.0.2".parse().unwrap(), 81)), "{session}: the backend that was judged is told");
+        assert_eq!(backend, Some(("10.0.0.2".parse().unwrap(), 81)), "{session}: the outcome has the judged backend");
         assert_eq!(outcome.decision.unwrap().origin.unwrap().0, 8);
     }
     // Another backend, with another port.
@@ -244,7 +244,7 @@ fn what_a_service_refuses_is_refused_with_its_reason_and_not_remembered() {
     assert_eq!(bed.verdict(A, &from("10.0.0.1", "10.96.0.2", 8080)), Verdict::Forward(UPLINK), "pods are inside");
     assert_eq!(bed.verdict(UPLINK, &from("9.1.1.1", "10.96.0.3", 8080)), Verdict::Forward(UPLINK), "in the range");
     set(&mut bed, 3, &[(VIP, service(&[backend("10.0.0.2", 80)]))]);
-    assert_eq!(bed.verdict(A, &to_vip(SYN)), Verdict::Forward(B), "the same packet, now that there is an endpoint");
+    assert_eq!(bed.verdict(A, &to_vip(SYN)), Verdict::Forward(B), "the same packet, after an endpoint was added");
 }
 
 #[test]
@@ -274,7 +274,7 @@ fn an_open_tcp_connection_stays_with_its_backend_and_a_udp_one_moves_when_that_d
     let moved = bed.send(A, &datagram);
     assert_eq!((moved.translation, moved.verdict), (to("10.9.0.7", 81), Verdict::Forward(UPLINK)));
     assert_eq!(bed.send(A, &to_vip(ACK)).translation, seen_by_b());
-    // Scaled to nothing: also a sender to whom nobody answers goes nowhere, and is told.
+    // Scaled to nothing: even a sender without answers gets no other backend, and the datagram is refused.
     set(&mut bed, 4, &[(VIP, service(&[]))]);
     assert_eq!(bed.verdict(A, &datagram), dropped(DropReason::NoEndpoint));
     assert_eq!(bed.send(A, &to_vip(ACK)).translation, seen_by_b());

@@ -1,4 +1,4 @@
-//! ICMP errors that are built anew with the other addresses and ports are the truth here.
+//! Compares translated ICMP errors with errors built from the other addresses and ports.
 
 use std::ops::Range;
 
@@ -39,7 +39,7 @@ struct BuiltError {
 }
 
 impl ErrorSample {
-    /// The packet that is quoted, as far as it is, and what [`Sample`] says of it.
+    /// Returns the quoted part of the packet, and the layout from [`Sample`].
     fn quoted(&self, tuple: &Translation) -> (Vec<u8>, Built) {
         let built = self.about.build(tuple);
         let end = built.payload.saturating_add(self.quotes).min(built.frame.len() - self.about.padding);
@@ -200,8 +200,8 @@ fn wrong_checksums_of_errors_and_of_what_they_quote_are_as_wrong_afterwards() {
             rest[sum.clone()].copy_from_slice(right);
             reached.note(format!("quoted {}", sum.len()));
         }
-        let (anew, _) = sample.around(to.outer, &there[quoted..there.len() - sample.padding]);
-        let off = distance(&there[checksum.clone()], &anew[checksum.clone()]);
+        let (fresh, _) = sample.around(to.outer, &there[quoted..there.len() - sample.padding]);
+        let off = distance(&there[checksum.clone()], &fresh[checksum.clone()]);
         prop_assert_eq!(off, distance(&wrong[checksum.clone()], &right));
         rest[checksum.clone()].copy_from_slice(&after.frame[checksum]);
         prop_assert_eq!(rest, after.frame);

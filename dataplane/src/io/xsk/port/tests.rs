@@ -47,7 +47,7 @@ fn port(frags: bool) -> (XskPort, Kernel, FramePool) {
 }
 
 impl Kernel {
-    /// Receives a packet of so many frames, each with its number as the first byte's length.
+    /// Receives a packet with a frame per length in `lens`.
     fn packet(&mut self, lens: &[u32]) {
         let count = u32::try_from(lens.len()).unwrap();
         assert!(self.fill.available(count) >= count, "nothing to receive into");
@@ -61,7 +61,7 @@ impl Kernel {
         self.receive.publish();
     }
 
-    /// Sends so many frames; their lengths, and whether the packet goes on.
+    /// Sends `count` frames at most. Returns each one's length, and whether its packet continues in the next frame.
     fn send(&mut self, count: u32) -> Vec<(u32, bool)> {
         let count = self.transmit.available(count).min(count);
         self.completion.room(count);
@@ -73,7 +73,7 @@ impl Kernel {
     }
 }
 
-/// Frames of packets of so many bytes each; 0 is an empty frame.
+/// Takes frames for packets from the pool, one frame per length. 0 is an empty frame.
 fn frames(pool: &mut FramePool, packets: &[&[usize]]) -> Vec<Frame> {
     let mut frames = Vec::new();
     for packet in packets {

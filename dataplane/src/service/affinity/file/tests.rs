@@ -38,7 +38,7 @@ fn socket(number: u32) -> SocketAddr {
     SocketAddr::new(ip(number % 10), 80)
 }
 
-/// A file with so many clients of service port 5, all at second 1000.
+/// Writes a file with this number of clients of service port 5, all at second 1000.
 fn written(clients: u32) -> Scratch {
     let scratch = Scratch::new();
     let (table, adopted) = ClientAffinity::in_file(&scratch.0, BOOT, Found::nothing(), 1000).unwrap();

@@ -212,11 +212,11 @@ pub(crate) fn exchange(target: SocketAddr) -> anyhow::Result<Duration> {
     Ok(took)
 }
 
-/// What a namespace needs for many connections one after another: all ports, and to give up a connection after 3 s instead of
+/// Prepares a namespace for many connections one after another: all ports are available, and a connection attempt ends after 3 s instead of
 /// two minutes.
 ///
 /// # Errors
-/// When the kernel refuses.
+/// If the kernel refuses.
 pub(crate) fn prepare_client(netns: &Netns) -> anyhow::Result<()> {
     netns.sysctl("net/ipv4/ip_local_port_range", "1024 65535")?;
     netns.sysctl("net/ipv4/tcp_syn_retries", "1")

@@ -34,7 +34,7 @@ fn every_backend_is_given_its_share() {
         let each = 2_000;
         let shares = shares(&list, each * count);
         assert_eq!(shares.len(), count as usize, "every one is chosen");
-        // Four standard deviations of a fair lot are nine percent here; the table's own imbalance is one.
+        // Four standard deviations of a fair draw are nine percent here; the table's own imbalance is one.
         for (backend, share) in shares {
             assert!((each * 88 / 100..=each * 112 / 100).contains(&share), "{backend} of {count}: {share}");
         }

@@ -67,7 +67,7 @@ fn readers_never_see_half_a_snapshot_nor_an_older_one() {
                 let mut last = 0;
                 while last < 200 {
                     let snapshot = reader.load();
-                    // Each generation has its number on all of its ports.
+                    // All ports of a generation have its number.
                     let origin = OriginId(u32::try_from(snapshot.generation()).unwrap());
                     let whole =
                         snapshot.generation() == 1 || snapshot.ports().iter().all(|p| p.hairpin == Some(origin));

@@ -1,4 +1,4 @@
-//! Next hops that are not known yet.
+//! Next hops whose MAC address is unknown.
 
 use super::*;
 use crate::forward::pending::{NEIGHBOURS_PER_PORT, PER_NEIGHBOUR};
@@ -39,7 +39,7 @@ fn to_world() -> Vec<u8> {
     udp_frame(A_MAC, A, TO_WORLD.0, TO_WORLD.1)
 }
 
-/// A node that knows its IPv4 gateway.
+/// Returns a node that knows its IPv4 gateway.
 fn with_gateway() -> Node {
     let mut node = Node::acquainted();
     node.receive(A, &to_world());
@@ -129,7 +129,7 @@ fn an_unsolicited_answer_poisons_nothing() {
     node.messages();
     assert_eq!(node.neighbours.list(), []);
     assert_eq!(node.receive(A, &to_world()), Step::Hold(neighbour(UPLINK, "192.168.0.254")));
-    // Solicitation for, but not as an answer, not from a station, or on another port.
+    // Solicited but no answer; not from a station; on another port.
     let mut elsewhere = reply(HOST_MAC, "192.168.0.254");
     elsewhere[..6].copy_from_slice(&own(HOST));
     node.receive(HOST, &elsewhere);
@@ -227,7 +227,7 @@ fn a_pod_whose_mac_is_not_known_is_asked_for_it() {
 
 #[test]
 fn the_host_is_not_asked_in_its_own_name_which_its_kernel_would_not_answer() {
-    // The second as node-local DNS has it: on another interface, for which no question from nobody is answered either.
+    // The second address is like node-local DNS: on another interface, where a question without a sender's address gets no answer either.
     for target in ["192.168.0.1", "169.254.20.10"] {
         let mut ports = linked_ports();
         ports[HOST.index()].addresses.push(ip("169.254.20.10"));

@@ -226,7 +226,7 @@ mod tests {
             let both = set(&a).intersect(&few);
             prop_assert_eq!(parts.v4().among(few.v4_intervals()), both.v4_intervals());
             prop_assert_eq!(parts.v6().among(few.v6_intervals()), both.v6_intervals());
-            // Another version shares all parts but one.
+            // Another version, which shares all parts but one.
             let mut changed = parts.parts().to_vec();
             let gone = changed.len() / 2;
             if gone < changed.len() {

@@ -195,7 +195,7 @@ mod tests {
         Request { neighbour: id(n), to: None }
     }
 
-    /// A table in which neighbour 1 is known since [`START`].
+    /// Returns a table that has known neighbour 1 since [`START`].
     fn with_one() -> NeighbourTable {
         let mut table = NeighbourTable::default();
         assert_eq!(table.request(id(1), START), Requested::Send(everybody(1)));

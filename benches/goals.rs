@@ -1,8 +1,8 @@
-//! The control plane's promises, one line each: time (median and 99th percentile) and peak memory.
+//! Measures the control plane's promises, one line each: time (median and 99th percentile) and peak memory.
 //!
-//! `cargo bench --bench goals [-- TEXT...]`: all lines, or those with one of the texts in their names. Each line is measured in a
-//! process of its own, so that its peak memory is its own. Lines about a command run the program on files, and tell its time and peak.
-//! Where others use the machine, `BULKHEAD_NET=1` leaves out the time that the thread was ready and waited for a core.
+//! `cargo bench --bench goals [-- TEXT...]` measures all lines, or those whose name contains one of the texts. Each line runs in its own
+//! process, so its peak memory is its own. A line about a command runs the program on files and reports the program's time and peak. On a
+//! busy machine, `BULKHEAD_NET=1` excludes the time in which the thread waited for a core.
 #![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a bench prints, and may panic")]
 
 #[path = "goals/commands.rs"]
@@ -35,7 +35,7 @@ use support::{
 const LARGE: Shape = Shape { pods: 100_000, namespaces: 1_000, policies: 5_000, pods_per_node: 250, broad: 0 };
 const SMALL: Shape = Shape { pods: 1_000, namespaces: 10, policies: 50, pods_per_node: 250, broad: 0 };
 
-/// What questions about a state before it is rolled out are timed with.
+/// The cluster for questions about a state before it is rolled out.
 const MEDIUM: Shape = Shape { pods: 10_000, namespaces: 100, policies: 1_000, pods_per_node: 250, broad: 0 };
 
 /// Ten policies of each broad kind among the 5,000 others.
@@ -81,7 +81,7 @@ fn main() {
         return report(run());
     }
     println!("{:<50} {:>10} {:>10} {:>10}  goal", "work", "median", "p99", "peak");
-    // Cargo adds an option of its own.
+    // Ignores the options that cargo adds.
     let wanted: Vec<String> = env::args().skip(1).filter(|text| !text.starts_with("--")).collect();
     let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|text| name.contains(&**text));
     for (at, (name, goal, _)) in LINES.iter().enumerate().filter(|(_, (name, ..))| is_wanted(name)) {
@@ -103,7 +103,7 @@ fn report(mut times: Vec<Duration>) {
     println!("{:>10} {:>10} {:>10}", format!("{:.2?}", at(50)), format!("{:.2?}", at(99)), peak);
 }
 
-/// Measures one piece of work.
+/// Measures the duration of one piece of work.
 struct Watch {
     started: Instant,
     waited: Duration,
@@ -120,18 +120,18 @@ impl Watch {
     }
 }
 
-/// How long this thread was ready and waited for a core, where that is to be left out.
+/// Time that this thread has waited for a core. 0 unless `BULKHEAD_NET` is set.
 fn waited() -> Duration {
     if env::var_os("BULKHEAD_NET").is_none() {
         return Duration::ZERO;
     }
-    // Source: Linux, Documentation/scheduler/sched-stats.rst: nanoseconds on a core, and on a run queue.
+    // Source: Linux, Documentation/scheduler/sched-stats.rst: nanoseconds on a core, then on a run queue.
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     Duration::from_nanos(stat.split_whitespace().nth(1).and_then(|text| text.parse().ok()).unwrap_or(0))
 }
 
-/// A state is compiled, and each rule and each policy is asked whether any verdict would change without it, and why not: what `lint` does.
-/// Every tenth policy is there twice, so that it and its copy never decide.
+/// Compiles a state and checks for each rule and policy whether any verdict would change without it, as `lint` does. Every tenth policy has
+/// a copy, so neither of the two ever decides.
 fn dead() -> Vec<Duration> {
     let mut objects = cluster(MEDIUM);
     let copies = objects.iter().filter_map(|object| match object {
@@ -178,7 +178,7 @@ fn dead() -> Vec<Duration> {
     vec![took]
 }
 
-/// Two states are compiled and compared: every tenth policy is gone from the new one, and every tenth is one of another port.
+/// Compiles and compares two states. In the new one, one tenth of the policies is missing, and one tenth has another port.
 fn difference() -> Vec<Duration> {
     let old = cluster(MEDIUM);
     let changed = |(at, object): (usize, &Object)| match object {
@@ -246,7 +246,7 @@ fn compiles(objects: &[Object]) -> Vec<Duration> {
         .collect()
 }
 
-/// Pods of other nodes, spread over all namespaces and apps, go and come.
+/// Deletes and adds pods of other nodes, spread over all namespaces and apps.
 fn remote_pod(shape: Shape) -> Vec<Duration> {
     let mut pipeline = compiled(cluster(shape));
     if shape.broad > 0 {
@@ -257,7 +257,7 @@ fn remote_pod(shape: Shape) -> Vec<Duration> {
     timed(events, &mut pipeline)
 }
 
-/// One pod that a fixed number of local pods let in, in a small and in a large cluster.
+/// Deletes and adds a pod that a fixed number of local pods admits, in clusters of different sizes.
 fn same_affected(pods: u32, broad: u32) -> Vec<Duration> {
     let (objects, remote) = local_shape(pods, broad);
     let mut pipeline = compiled(objects);
@@ -268,12 +268,12 @@ fn same_affected(pods: u32, broad: u32) -> Vec<Duration> {
     timed(events, &mut pipeline)
 }
 
-/// Broad policies let a pod in, and local pod number `local` out to it, while the pod is there and no longer.
+/// Checks that broad policies allow traffic from local pod number `local` to a remote pod only while the remote pod exists.
 fn check_broad(pipeline: &mut Pipeline, remote: &Pod, local: u32) {
     let (local, there, nobody) = (pod_address(local), remote.addresses[0], "10.255.0.1".parse().unwrap());
     let verdicts = |pipeline: &Pipeline| {
         let tables = pipeline.node_tables(&node_name(0)).unwrap();
-        let through = |to: IpAddr, from: IpAddr, port: u16| {
+        let allows = |to: IpAddr, from: IpAddr, port: u16| {
             let has = |interface: &&Interface| interface.addresses.contains(&to);
             let uplink = |interface: &&Interface| interface.attachment == Attachment::Uplink;
             let interface = tables.interfaces.iter().find(has).or(tables.interfaces.iter().find(uplink)).unwrap();
@@ -281,7 +281,7 @@ fn check_broad(pipeline: &mut Pipeline, remote: &Pod, local: u32) {
             tables.tables[interface.table].tables.lookup(&key).is_allow()
         };
         [(local, there, METRICS), (there, local, HTTP), (local, there, 1), (nobody, local, HTTP)]
-            .map(|(to, from, port)| through(to, from, port))
+            .map(|(to, from, port)| allows(to, from, port))
     };
     assert_eq!(verdicts(pipeline), [true, true, false, false], "the pod is there");
     pipeline.apply(Event::DeletePod(remote.name.clone())).unwrap();
@@ -297,7 +297,7 @@ fn policy_changes(shape: Shape) -> Vec<Duration> {
     timed(events.collect::<Vec<_>>().into_iter(), &mut pipeline)
 }
 
-/// Pods of other nodes go in one batch and come back in the next.
+/// Deletes pods of other nodes in one batch and adds them in the next.
 fn batch_of_pods() -> Vec<Duration> {
     let mut pipeline = compiled(cluster(LARGE));
     let batches = (0..EVENTS / 25).map(|at| {
@@ -312,7 +312,7 @@ fn batch_of_pods() -> Vec<Duration> {
     timed_batches(batches, &mut pipeline)
 }
 
-/// A namespace with 1,000 of the 100,000 pods enters and leaves the team that 100 policies of local pods name.
+/// Moves a namespace with 1,000 of the 100,000 pods into and out of the team that 100 policies of local pods name.
 fn large_namespace_relabelled() -> Vec<Duration> {
     let shape = Shape { namespaces: 100, policies: 0, ..LARGE };
     let mut objects = cluster(shape);
@@ -322,7 +322,7 @@ fn large_namespace_relabelled() -> Vec<Duration> {
     timed_batches(events.collect(), &mut pipeline)
 }
 
-/// A pod of another node goes and comes where each of `policies` local policies names all pods in both directions.
+/// Deletes and adds a pod of another node, where each of `policies` local policies names all pods in both directions.
 fn all_pods_named(policies: u32) -> Vec<Duration> {
     let mut objects = cluster(Shape { policies: 0, ..LARGE });
     objects.extend((0..policies).map(|at| naming_all(at, LARGE)));
@@ -332,7 +332,7 @@ fn all_pods_named(policies: u32) -> Vec<Duration> {
     timed(events, &mut pipeline)
 }
 
-/// A pod of the node goes and comes.
+/// Deletes and adds pods of the node.
 fn local_pod() -> Vec<Duration> {
     let mut pipeline = compiled(cluster(LARGE));
     let local = (0..EVENTS).map(|at| pod(LARGE, at % LARGE.pods_per_node));
@@ -351,14 +351,14 @@ fn timed_batches(batches: Vec<Vec<Event>>, pipeline: &mut Pipeline) -> Vec<Durat
         .collect()
 }
 
-/// A namespace changes its team; some 660 of the 5,000 policies name each team.
+/// Changes a namespace's team. About 660 of the 5,000 policies name each team.
 fn namespace_relabelled() -> Vec<Duration> {
     let mut pipeline = compiled(cluster(LARGE));
     let events = (0..EVENTS / 10).map(|at| Event::Apply(Object::Namespace(namespace(500, at % 10))));
     timed(events, &mut pipeline)
 }
 
-/// One endpoint of 100,000 turns unready and ready again; the peak is that of the resolver, and of the inventory that has told it all objects.
+/// Changes the readiness of one endpoint of 100,000. The peak memory is that of the resolver and of the inventory with all objects.
 fn endpoint_flips() -> Vec<Duration> {
     const SERVICES: u32 = 10_000;
     let mut resolver = Resolver::new(node_name(0), Settings::default());

@@ -1,7 +1,7 @@
-//! Ten thousand elements of a set of the kernel's change: what that takes from the change of the set to the kernel's acknowledgement.
+//! Measures a change of 10,000 elements in kernel sets, from composing the change to the kernel's acknowledgement.
 //!
-//! `cargo bench --bench nft_elements`, as root, with `nft` and `ip`: the ruleset of a node in a network namespace of its own, which is removed
-//! in the end. Goal: 20 ms at most. That no packet is judged by half of a change is a test's business (`tests/e2e_nftables.rs`).
+//! `cargo bench --bench nft_elements`, as root, with `nft` and `ip`, loads a node's ruleset in a network namespace, which is removed at the
+//! end. Goal: at most 20 ms. `tests/e2e_nftables.rs` tests that no packet is judged by half of a change.
 #![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a bench prints, and may panic")]
 
 use std::io::Write as _;
@@ -16,12 +16,12 @@ use bulkhead_control::renderer::nftables::{Epoch, Suspects};
 use bulkhead_control::source::{Strictness, load_text};
 use bulkhead_dataplane::io::in_namespace;
 
-/// As many go as come, so that half of this many pods change their addresses.
+/// Elements per change. Half are removed and half are added, as when half of this many pods change their addresses.
 const ELEMENTS: u32 = 10_000;
 
 const ROUNDS: u32 = 21;
 
-/// A network namespace that ends with this.
+/// A network namespace, removed on drop.
 struct Namespace(String);
 
 impl Namespace {
@@ -50,7 +50,7 @@ impl Drop for Namespace {
     }
 }
 
-/// A server that lets these clients in, which are elsewhere: every other address, so that none of them makes a block with others.
+/// A server that admits these remote clients. They have every other address, so that no two merge into a block.
 fn state(clients: std::ops::Range<u32>) -> Vec<Object> {
     let mut text = String::from(
         "{apiVersion: v1, kind: Namespace, metadata: {name: x}}\n---\n\
@@ -91,7 +91,7 @@ fn main() {
         made.push(started.elapsed());
         let sets = change.sets.expect("no rule changes");
         assert_eq!(sets.iter().map(|set| set.gone.len() + set.new.len()).sum::<usize>(), ELEMENTS as usize);
-        // Every third one by the program, for comparison.
+        // Every third change is made by the program `nft`, for comparison.
         if round % 3 == 0 {
             let started = Instant::now();
             namespace.nft(&change.script);

@@ -1,4 +1,4 @@
-//! How long the control plane takes: a full compile, and single events on a running pipeline.
+//! Measures the control plane: a full compile, and single events on a running pipeline.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a bench prints, and may panic")]
 
 mod support;
@@ -21,7 +21,7 @@ const LARGE: Shape = Shape { pods: 100_000, namespaces: 1_000, policies: 5_000, 
 fn compiled(shape: Shape) -> Pipeline {
     let mut pipeline = Pipeline::new(Scope::Node(node_name(0)));
     pipeline.resync(cluster(shape)).expect("the cluster compiles");
-    // An answer before a time: pods of the node are isolated and their tables have rules.
+    // Checks the result before timing: pods of the node are isolated and their tables have rules.
     let tables = pipeline.node_tables(&node_name(0)).expect("published");
     assert!(tables.interfaces.len() > 200 && tables.tables.iter().any(|table| table.tables.rules().len() > 3));
     pipeline
@@ -79,7 +79,7 @@ fn events(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Enforcement at the source: what an event costs, and how many requests to the session table it is.
+/// Measures events with enforcement at the source, and the number of requests to the session table per event.
 fn at_source(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("event-at-source");
     group.sample_size(20);

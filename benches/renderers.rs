@@ -1,11 +1,11 @@
-//! The renderers beside each other: what each takes of time and memory for a cluster of 100,000 pods and 5,000 policies.
+//! Compares the renderers: time and memory of each for a cluster of 100,000 pods and 5,000 policies.
 //!
-//! `cargo bench --bench renderers [-- TEXT...]`: all, or those with one of the texts in their names. Each is measured in a process of its
-//! own, and each gets every transaction from the same pipeline; the pipeline's own work, with its ACL renderer, is a line of its own
-//! (`none`), which the memory of the others is told without. Goal: an event that changes one set costs each of them 1 ms at most.
+//! `cargo bench --bench renderers [-- TEXT...]` measures all, or those whose name contains one of the texts. Each runs in its own process
+//! and renders all transactions of the same pipeline. The line `none` shows the memory of the pipeline itself, with its ACL renderer; it is
+//! subtracted from the others' memory. Goal: an event that changes one set costs each renderer at most 1 ms.
 //!
-//! A renderer whose stack is a node's is asked about one node of 250 pods; one whose stack is the cluster's, about the whole cluster. Session
-//! rules name each address by itself and for each pod, and a node of 250 of these pods has more than a session layer takes: theirs has 10.
+//! A renderer for a node's stack renders one node of 250 pods; one for the cluster's stack, the whole cluster. Session rules have one rule
+//! per address and pod, so 250 of these pods would exceed what a session layer accepts: their node has 10.
 #![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a bench prints, and may panic")]
 
 mod support;
@@ -38,24 +38,24 @@ use support::{Shape, cluster, node_name, pod};
 
 const LARGE: Shape = Shape { pods: 100_000, namespaces: 1_000, policies: 5_000, pods_per_node: 250, broad: 0 };
 
-/// Events of the first kind: enough that the 99th percentile has five above it.
+/// Events of pods on other nodes: enough that the 99th percentile has five above it.
 const EVENTS: u32 = 500;
 
-/// Whose stack a renderer renders for.
+/// The stack that a renderer renders for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stack {
-    /// The first node's.
+    /// The first node.
     Node,
-    /// That of a small first node.
+    /// The first node, with few pods.
     SmallNode,
-    /// All nodes'.
+    /// All nodes.
     Cluster,
 }
 
-/// A renderer of the first node or of all.
+/// Creates a renderer.
 type Make = fn() -> Box<dyn Renderer>;
 
-/// All of them; a new one is a line here.
+/// All renderers: name, stack, and how to create it.
 const RENDERERS: &[(&str, Stack, Make)] = &[
     ("none", Stack::Node, || Box::new(Nothing)),
     ("mirror", Stack::Node, || Box::new(Mirror::default())),
@@ -84,7 +84,7 @@ impl Renderer for Nothing {
     }
 }
 
-/// Renders nftables and writes each change's script, as the daemon does; a kernel that takes everything.
+/// Renders nftables and composes each change's script, as the daemon does. No kernel applies it.
 struct Scripted {
     renderer: NftRenderer,
     epoch: Epoch,
@@ -119,7 +119,7 @@ impl Renderer for Scripted {
     }
 }
 
-/// A session layer that takes everything.
+/// A session layer that accepts every request.
 struct Anything;
 
 impl SessionTarget for Anything {
@@ -136,12 +136,12 @@ impl SessionTarget for Anything {
     }
 
     fn namespace(&self, pod: &PodName) -> Option<u32> {
-        // Pods are called pod-0, pod-1 and so on; the stack's own namespace has number 0.
+        // Pods are named pod-0, pod-1 and so on. The stack's own namespace has number 0.
         Some(1 + pod.name.strip_prefix("pod-")?.parse::<u32>().ok()?)
     }
 }
 
-/// A renderer with what each transaction took it.
+/// A renderer, and the duration of each transaction.
 struct Timed {
     inner: Box<dyn Renderer>,
     took: Arc<Mutex<Vec<Duration>>>,
@@ -180,7 +180,7 @@ fn main() {
         "{:<16} {:>12} {:>12} {:>12} {:>12} {:>12}",
         "renderer", "memory", "full", "event", "event p99", "local pod"
     );
-    // Cargo adds an option of its own.
+    // Ignores the options that cargo adds.
     let wanted: Vec<String> = env::args().skip(1).filter(|text| !text.starts_with("--")).collect();
     let mut empty = 0;
     for (at, (name, ..)) in RENDERERS.iter().enumerate() {
@@ -202,7 +202,7 @@ fn main() {
     }
 }
 
-/// Prints the process's memory in KiB, and times.
+/// Prints the process's memory in KiB, and the times of events.
 fn measure((name, stack, make): (&str, Stack, Make)) {
     let scope = match stack {
         Stack::Node | Stack::SmallNode => Scope::Node(node_name(0)),
@@ -228,7 +228,7 @@ fn measure((name, stack, make): (&str, Stack, Make)) {
         took.sort_unstable();
         took
     };
-    // Pods of other nodes, of all namespaces and apps; then some of the first node.
+    // Pods of other nodes, in all namespaces and apps; then some of the first node.
     let remote = events(&mut (0..EVENTS).map(|at| shape.pods - 1 - at * 97), &mut pipeline);
     let local = events(&mut (0..20).map(|at| at * 7 % shape.pods_per_node), &mut pipeline);
     let at = |took: &[Duration], percent: usize| format!("{:.2?}", took[took.len() * percent / 100]);
@@ -236,7 +236,7 @@ fn measure((name, stack, make): (&str, Stack, Make)) {
     println!("{memory} {}", times.map(|time| format!("{time:>12}")).join(" "));
 }
 
-/// What of the process is in memory, in KiB.
+/// Resident memory of this process, in KiB.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();

@@ -67,8 +67,8 @@ fn explain_says_how_the_sender_is_told_where_the_namespace_wants_denials_refused
         let from_to = ["--from", "default/frontend", "--to", "default/db", "--port", port, "-o", output];
         stdout(&bulkhead(&[&["explain", "--state", &path][..], &from_to].concat()), 1)
     };
-    assert!(ask("refuse", "6379/TCP", "text").contains("the sender is told by a TCP reset"));
-    assert!(ask("refuse", "6379/UDP", "text").contains("the sender is told by an ICMP error"));
+    assert!(ask("refuse", "6379/TCP", "text").contains("the sender receives a TCP reset"));
+    assert!(ask("refuse", "6379/UDP", "text").contains("the sender receives an ICMP error"));
     assert!(!ask("drop", "6379/TCP", "text").contains("the sender is told"));
     let answer = |says: &str| -> Value {
         let walks: Value = serde_json::from_str(&ask(says, "6379/TCP", "json")).unwrap();
@@ -214,7 +214,7 @@ fn of_two_pods_with_one_address_the_newer_has_it_and_where_that_cannot_be_told_i
     assert!(warning.contains("10.0.0.1 is the address of x/b, and of x/a") && warning.contains("help: "), "{warning}");
     let same = state("same.yaml", [1, 1]);
     let (_, error) = reach(&same, &[], 2);
-    assert!(error.contains("error: 10.0.0.1 is the address of x/a, x/b, and whose it is cannot be told"), "{error}");
+    assert!(error.contains("error: 10.0.0.1 is the address of x/a, x/b, and its owner is unknown"), "{error}");
     let (_, warning) = reach(&state("lenient.yaml", [1, 1]), &["--lenient"], 0);
     assert!(warning.contains("warning: 10.0.0.1 is the address of x/a, x/b"), "{warning}");
     let args = ["explain", "--lenient", "--state", &same, "--from", "x/a", "--to", "x/c", "--port", "80"];
@@ -437,7 +437,7 @@ fn one_address_of_two_pods_is_an_error_also_across_nodes() {
     };
     let output = bulkhead_with_input(&["reach", "--state", "-", "--port", "80"], &(pod("a", "n1") + &pod("b", "n2")));
     assert_eq!(output.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("10.0.0.1 is the address of x/a, x/b, and whose it is"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("10.0.0.1 is the address of x/a, x/b, and its owner"));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Addresses that several say are theirs, in words.
+//! Messages about addresses that several objects claim.
 
 use anyhow::bail;
 use bulkhead_control::claims::{Contest, Holder};
@@ -7,37 +7,37 @@ use bulkhead_control::pipeline::Pipeline;
 
 use crate::output;
 
-/// Contests that are told one by one: as many as a person reads.
+/// Number of contests printed one by one. The rest is only counted.
 const MAX_TOLD: usize = 10;
 
-/// Pods that are named in one line.
+/// Number of pods named in one line.
 const MAX_NAMED: usize = 5;
 
-/// Who has the address, who has not, and what to do about it: a line, and one with the remedy.
+/// Returns two lines: the owner of the address and the other claimants, then the remedy.
 pub fn told(contest: &Contest) -> String {
     let address = contest.address;
     let others: Vec<String> = contest.others.iter().map(PodName::to_string).collect();
     let others = output::some_of(&others.iter().map(String::as_str).collect::<Vec<_>>(), MAX_NAMED);
     match &contest.holder {
         Holder::Pod(holder) => format!(
-            "{address} is the address of {holder}, and of {others} by an object that is older: nothing passes from or to that one\n  \
+            "{address} is the address of {holder}, and of {others} according to an older object: no traffic from or to the latter passes\n  \
              help: remove the pod that has ended from the state"
         ),
         Holder::Node => format!(
-            "{address} is a node's address, and that of {others}: nothing passes from or to the pod\n  \
+            "{address} is the address of a node, and of {others}: no traffic from or to the pod passes\n  \
              help: correct status.podIPs, or spec.hostNetwork"
         ),
         Holder::Nobody => format!(
-            "{address} is the address of {others}, and whose it is cannot be told: nothing passes from or to either\n  \
-             help: remove the pod that has ended from the state; of pods that run the one with the later status.startTime has it"
+            "{address} is the address of {others}, and its owner is unknown: no traffic from or to these pods passes\n  \
+             help: remove the pod that has ended from the state; among running pods, the one with the latest status.startTime owns the address"
         ),
     }
 }
 
-/// Tells of all contests.
+/// Prints all contests as warnings.
 ///
 /// # Errors
-/// When one cannot be decided, unless the user is `lenient`: what is asked about the state depends on it.
+/// If the owner of an address is unknown or a node, unless `lenient` is set: answers about the state would depend on it.
 pub fn check(pipeline: &Pipeline, lenient: bool) -> anyhow::Result<()> {
     let contests = pipeline.contests();
     let is_fault = |contest: &&Contest| !lenient && !matches!(contest.holder, Holder::Pod(_));
@@ -45,7 +45,7 @@ pub fn check(pipeline: &Pipeline, lenient: bool) -> anyhow::Result<()> {
     let several = |contests: &[&Contest]| {
         let mut lines: Vec<String> = contests.iter().take(MAX_TOLD).map(|contest| told(contest)).collect();
         let more = contests.len().saturating_sub(MAX_TOLD);
-        lines.extend((more > 0).then(|| format!("and {more} more of such")));
+        lines.extend((more > 0).then(|| format!("and {more} more")));
         lines
     };
     several(&rest).iter().for_each(output::warn);

@@ -122,7 +122,7 @@ pub enum Extent {
     All,
     /// At least one, but not all.
     Some,
-    /// None of them.
+    /// No element.
     None,
 }
 

@@ -173,7 +173,7 @@ pub(crate) mod tests {
         pairs.map(|(k, v)| (k.into(), v.into())).collect()
     }
 
-    /// A state of pods `p0`, `p1` and so on, given as `labels@owner`.
+    /// Returns a state with pods `p0`, `p1` and so on, given as `labels@owner`.
     pub(crate) fn state(pods: &[&str]) -> Pipeline {
         let pod = |(at, text): (usize, &&str)| {
             let (labels, owner) = text.split_once('@').unwrap_or((text, ""));
@@ -201,7 +201,7 @@ pub(crate) mod tests {
         pipeline
     }
 
-    /// Who is of one workload, and what that is called.
+    /// Returns each workload's name and pods.
     fn workloads(pods: &[&str]) -> Vec<String> {
         let workloads = Workloads::of(state(pods).cache());
         let mut told: Vec<String> = Vec::new();
@@ -220,7 +220,7 @@ pub(crate) mod tests {
         let owned = workloads(&["app=db,rank=primary@db", "app=db,rank=replica@db", "app=web@web"]);
         assert_eq!(owned, ["db: p0 p1", "web: p2"]);
         assert_eq!(workloads(&["app=x@blue", "app=x@green", "app=x", "app=z"]), ["x: p0 p1 p2", "-: p3"]);
-        // One owner's labels are another one's labels: all of them are one.
+        // Pods of two owners share labels, so all form one workload.
         assert_eq!(workloads(&["app=x@one", "app=y@one", "app=y@two", "app=z@two"]), ["x: p0 p1 p2 p3"]);
     }
 

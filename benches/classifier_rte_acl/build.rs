@@ -1,4 +1,4 @@
-//! Compiles the C side and links librte_acl, as pkg-config says. Debian: `apt install libdpdk-dev`.
+//! Compiles the C part and links librte_acl as pkg-config reports it. Debian: `apt install libdpdk-dev`.
 
 use std::path::Path;
 use std::process::Command;

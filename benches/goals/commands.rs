@@ -1,4 +1,4 @@
-//! Lines about commands: the program runs on files, as its users have it do.
+//! Measures commands: runs the program on files, as users do.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -9,17 +9,17 @@ use std::time::{Duration, Instant};
 use super::MEDIUM;
 use super::support::{Shape, files};
 
-/// A folder of this line's own for files.
+/// Creates a folder for one line's files.
 fn folder(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("goals-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     folder
 }
 
-/// The peak memory of a program that was run, in kB, as often as it was looked at.
+/// The peak memory of all programs run so far, in kB, sampled every millisecond.
 pub(super) static PEAK_OF_COMMAND: AtomicU64 = AtomicU64::new(0);
 
-/// Runs the program. `codes` are the exit codes that its answer may have.
+/// Runs the program. Returns its duration. Its exit code must be one of `codes`.
 fn command(args: &[&str], codes: &[i32]) -> Duration {
     let started = (Instant::now(), children_ran());
     let mut child = Command::new(env!("CARGO_BIN_EXE_bulkhead"))
@@ -41,7 +41,7 @@ fn command(args: &[&str], codes: &[i32]) -> Duration {
     if env::var_os("BULKHEAD_NET").is_some() { children_ran() - started.1 } else { started.0.elapsed() }
 }
 
-/// The processor time of all programs that were run and have ended.
+/// CPU time of all child processes that have ended.
 fn children_ran() -> Duration {
     // Source: proc_pid_stat(5): cutime and cstime are the 16th and 17th field, in hundredths of a second.
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
@@ -50,7 +50,7 @@ fn children_ran() -> Duration {
     Duration::from_millis(ticks.sum::<u64>() * 10)
 }
 
-/// `diff` of two states as files; `CAPTURE` stands for one.
+/// Runs `diff` on two states in files. In `more`, `CAPTURE` is replaced by the path of a capture.
 pub(super) fn diff(more: &[&str]) -> Vec<Duration> {
     let folder = folder("diff");
     let [old, new] = [("old", false), ("new", true)].map(|(name, is_changed)| {
@@ -69,7 +69,7 @@ pub(super) fn diff(more: &[&str]) -> Vec<Duration> {
     times
 }
 
-/// Every bundled case against the next one.
+/// Runs `diff` on each bundled case and the next one.
 pub(super) fn diff_bundled() -> Vec<Duration> {
     let pcaps = Path::new(env!("CARGO_MANIFEST_DIR")).join("pcaps");
     let folders = std::fs::read_dir(pcaps).unwrap().map(|entry| entry.unwrap().path().join("state.yaml"));

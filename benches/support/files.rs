@@ -1,7 +1,6 @@
-//! A cluster as files, as `kubectl get -o yaml` prints it, with claims about it and a capture of its traffic: what commands are timed with.
+//! Writes a cluster as files in the form of `kubectl get -o yaml`, with claims and a capture of its traffic, as input for commands.
 //!
-//! The cluster is that of the module above in shape: pods spread evenly over namespaces, ten apps a namespace, each of a Deployment, ten
-//! teams over the namespaces.
+//! The cluster has the shape described in [`super`]. Each of the ten apps of a namespace is a Deployment.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -11,11 +10,11 @@ use std::path::Path;
 
 use super::{APPS, Random, Shape, TEAMS, pod_address};
 
-/// Packets of each connection of the capture: beginning, data, end.
+/// Packets per connection in the capture: handshake, data, end.
 const PACKETS_PER_CONNECTION: u32 = 50;
 
-/// Writes `cluster.yaml` and `policies.yaml` to a folder. In a changed state every tenth policy is gone, and every tenth allows another
-/// port.
+/// Writes `cluster.yaml` and `policies.yaml` to a folder. In a changed state, one tenth of the policies is missing, and one tenth allows
+/// another port.
 pub(crate) fn write_state(folder: &Path, shape: Shape, is_changed: bool) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     let mut cluster = BufWriter::new(fs::File::create(folder.join("cluster.yaml"))?);
@@ -149,7 +148,7 @@ spec:
 "
     );
     if has_egress {
-        // A string takes everything.
+        // Writing to a String cannot fail.
         let _ = write!(
             text,
             "  egress:
@@ -176,7 +175,7 @@ spec:
     text
 }
 
-/// Writes claims, in turn: nobody outside, only the namespace, the way out, a port of a whole team.
+/// Writes claims of four kinds in turn: no outside access, access from the namespace only, egress, a port for a whole team.
 pub(crate) fn write_claims(path: &Path, shape: Shape, count: u32) -> io::Result<()> {
     let mut text = "claims:\n".to_owned();
     for at in 0..count {
@@ -188,15 +187,15 @@ pub(crate) fn write_claims(path: &Path, shape: Shape, count: u32) -> io::Result<
             2 => format!("always: {{from: {pods}, to: outside, ports: [443]}}"),
             _ => format!("never: {{from: anyone, to: {{namespaceLabels: {{team: t{team}}}}}, ports: [22]}}"),
         };
-        // A string takes everything.
+        // Writing to a String cannot fail.
         let _ = writeln!(text, "- name: claim {at}\n  {claim}");
     }
     fs::write(path, text)
 }
 
-/// Writes a capture of TCP connections between pods, each of [`PACKETS_PER_CONNECTION`] packets, one a microsecond.
+/// Writes a capture of TCP connections between pods, each of [`PACKETS_PER_CONNECTION`] packets, one packet per microsecond.
 ///
-/// `is_scattered` has any pod talk to any other, so that nearly every connection is one of two workloads of its own.
+/// With `is_scattered`, connections are between random pods, so nearly every one connects another pair of workloads.
 pub(crate) fn write_capture(path: &Path, shape: Shape, packets: u32, is_scattered: bool) -> io::Result<()> {
     let mut out = BufWriter::with_capacity(1 << 20, fs::File::create(path)?);
     // Source: draft-ietf-opsawg-pcap: little-endian microseconds, version 2.4, Ethernet.
@@ -217,7 +216,7 @@ pub(crate) fn write_capture(path: &Path, shape: Shape, packets: u32, is_scattere
         let client = (pod_address(client), u16::try_from(30_000 + connection % 30_000).unwrap());
         let server = (pod_address(server), port);
         for at in 0..PACKETS_PER_CONNECTION {
-            // SYN, SYN and ACK, ACK, at the end FIN and ACK.
+            // SYN; SYN and ACK; ACK; at the end FIN and ACK.
             let flags = match at {
                 0 => 0x02,
                 1 => 0x12,
@@ -237,7 +236,7 @@ pub(crate) fn write_capture(path: &Path, shape: Shape, packets: u32, is_scattere
     out.flush()
 }
 
-/// A frame with an empty segment. Nobody looks at its checksum.
+/// Returns a frame with an empty segment. Its checksum is not set, since no reader verifies it.
 fn tcp((src, sport): (IpAddr, u16), (dst, dport): (IpAddr, u16), flags: u8) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x08, 0x00];
     frame.extend([0x45, 0, 0, 40, 0, 1, 0x40, 0, 64, 6, 0, 0]);

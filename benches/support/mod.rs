@@ -1,15 +1,15 @@
-//! A made-up cluster for benches: seeded, so that two runs and two versions see the same objects.
+//! An invented cluster for benches. It is seeded, so that all runs and versions measure the same objects.
 //!
-//! Shape, after the fixtures that large-cluster reports describe: pods spread evenly over namespaces, ten apps a namespace,
-//! ten teams over the namespaces; the pods of one node spread over many namespaces. A policy selects one app of its
-//! namespace; it lets in another app of the namespace and an app of all namespaces of one team, on one or two ports; every
-//! third policy also restricts egress to an app of its namespace, a team, and a block with an exception.
+//! Its shape follows the fixtures in reports about large clusters. Pods are spread evenly over namespaces, with ten apps per namespace and
+//! ten teams of namespaces. The pods of a node belong to many namespaces. A policy selects one app of its namespace. It admits another app
+//! of the namespace, and an app of all namespaces of one team, on one or two ports. Every third policy also restricts egress to an app of
+//! its namespace, a team, and a block with an exception.
 //!
-//! No two pods have neighbouring addresses, so that a set of pods is as many intervals as pods: the worst case.
+//! No two pods have adjacent addresses, so a set of pods has as many intervals as pods: the worst case.
 //!
-//! On top come, where a shape asks for them, *broad* policies, which name pods without saying which, as large clusters have
-//! them for monitoring, ingress gateways and meshes: a group of all pods (`namespaceSelector: {}`) in either direction, and
-//! egress port names without pod selectors (to everybody, to a block), which may mean any pod that declares the name.
+//! A shape may add *broad* policies, which name pods without selecting some, as large clusters have them for monitoring, ingress gateways
+//! and meshes. They name all pods (`namespaceSelector: {}`) in either direction, or allow egress to a named port of all addresses or a
+//! block, which may mean any pod that declares the name.
 #![allow(dead_code, clippy::unwrap_used, reason = "each bench uses a part of this")]
 
 pub(crate) mod files;
@@ -24,26 +24,26 @@ use bulkhead_control::object::{
 };
 use bulkhead_control::selector::{Condition, Requirement, Selector};
 
-/// How large the cluster is.
+/// The size of a cluster.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
-    /// Pods in all.
+    /// Number of pods.
     pub pods: u32,
-    /// Namespaces that they are spread over.
+    /// Number of namespaces that the pods are spread over.
     pub namespaces: u32,
-    /// Policies, spread over the namespaces.
+    /// Number of policies, spread over the namespaces.
     pub policies: u32,
-    /// Pods on each node.
+    /// Number of pods on each node.
     pub pods_per_node: u32,
-    /// Broad policies of each of the two kinds.
+    /// Number of broad policies of each of the two kinds.
     pub broad: u32,
 }
 
-/// Apps in a namespace, and teams over all namespaces.
+/// Number of apps in a namespace, and of teams.
 const APPS: u32 = 10;
 const TEAMS: u32 = 10;
 
-/// All objects of a cluster.
+/// Returns all objects of a cluster.
 pub(crate) fn cluster(shape: Shape) -> Vec<Object> {
     let mut random = Random(0x5eed);
     let mut objects = Vec::new();
@@ -67,7 +67,7 @@ pub(crate) fn cluster(shape: Shape) -> Vec<Object> {
     objects
 }
 
-/// The name of a node.
+/// Returns a node's name.
 pub(crate) fn node_name(at: u32) -> Arc<str> {
     format!("node-{at}").into()
 }
@@ -76,7 +76,7 @@ fn namespace_name(at: u32) -> Arc<str> {
     format!("ns-{at}").into()
 }
 
-/// A namespace of a team.
+/// Returns a namespace that belongs to a team.
 pub(crate) fn namespace(at: u32, team: u32) -> Namespace {
     let name = namespace_name(at);
     let labels = labels(&[("team", format!("t{team}")), (NAMESPACE_NAME_LABEL, name.to_string())]);
@@ -90,12 +90,12 @@ pub(crate) fn namespace(at: u32, team: u32) -> Namespace {
     }
 }
 
-/// The address of pod number `at`.
+/// Returns the address of pod number `at`.
 pub(crate) fn pod_address(at: u32) -> IpAddr {
     Ipv4Addr::from(0x0a00_0001 + 2 * at).into()
 }
 
-/// Pod number `at`: consecutive pods are on one node and in different namespaces.
+/// Returns pod number `at`. Consecutive pods are on one node and in different namespaces.
 pub(crate) fn pod(shape: Shape, at: u32) -> Pod {
     let app = at / shape.namespaces % APPS;
     Pod {
@@ -115,7 +115,7 @@ pub(crate) fn pod(shape: Shape, at: u32) -> Pod {
     }
 }
 
-/// Policy number `at`.
+/// Returns policy number `at`.
 pub(crate) fn policy(shape: Shape, at: u32, random: &mut Random) -> Policy {
     let namespace = namespace_name(at % shape.namespaces);
     let in_namespace = |app: u32| {
@@ -161,9 +161,9 @@ pub(crate) const METRICS: u16 = 9_100;
 /// The port that every pod declares as `http`.
 pub(crate) const HTTP: u16 = 8_080;
 
-/// Broad policies number `at`, one of each kind, on the subject's pods of a namespace: all pods may come to [`METRICS`],
-/// and with every second policy the subject may go to all pods' 443; the subject may go to `http` of everybody, of a
-/// block, and of all pods, in turn.
+/// Returns broad policies number `at`, one of each kind, for the subject's pods in a namespace. The first admits all pods to [`METRICS`];
+/// every second one also allows egress to port 443 of all pods. The second allows egress to `http` of all addresses, of a block, or of all
+/// pods, in turn.
 pub(crate) fn broad(at: u32, namespace: &Arc<str>, subject: &Selector) -> [Object; 2] {
     let all = || {
         let namespaces = NamespaceScope::Selected(Selector::everything());
@@ -195,13 +195,13 @@ pub(crate) fn broad(at: u32, namespace: &Arc<str>, subject: &Selector) -> [Objec
     [policy("all-pods", Some(rule(Some(vec![all()]), tcp(METRICS))), out), policy("port-name", None, Some(named))]
 }
 
-/// Policy number `at` of a pod of the first node: pods of team 0 may come in, and it may go out to them.
+/// Returns policy number `at`, which selects a pod of the first node. It allows traffic from and to the pods of team 0.
 pub(crate) fn naming_team(at: u32, shape: Shape) -> Object {
     let namespaces = NamespaceScope::Selected(one("team", "t0"));
     named_both_ways("team", at, shape, &PodPeer { namespaces, pods: Selector::everything() })
 }
 
-/// Policy number `at` of a pod of the first node: all pods may come in, and it may go out to them.
+/// Returns policy number `at`, which selects a pod of the first node. It allows traffic from and to all pods.
 pub(crate) fn naming_all(at: u32, shape: Shape) -> Object {
     let namespaces = NamespaceScope::Selected(Selector::everything());
     named_both_ways("everybody", at, shape, &PodPeer { namespaces, pods: Selector::everything() })
@@ -226,8 +226,8 @@ fn named_both_ways(name: &str, at: u32, shape: Shape, peer: &PodPeer) -> Object 
     })
 }
 
-/// A cluster in which 25 local pods of one namespace let in ten remote pods of another, whatever else there is: the rest
-/// are pods that no policy names but `broad_policies` broad ones of each kind. The second answer is one of the ten.
+/// Returns a cluster in which 25 local pods of one namespace admit ten remote pods of another, and one of the ten. Only the
+/// `broad_policies` broad policies of each kind name the other pods.
 pub(crate) fn local_shape(pods: u32, broad_policies: u32) -> (Vec<Object>, Pod) {
     let named = |at: u32, node: u32, namespace: u32, app: &str| {
         let shape = Shape { pods, namespaces: 1, policies: 0, pods_per_node: 1, broad: 0 };
@@ -261,7 +261,7 @@ pub(crate) fn local_shape(pods: u32, broad_policies: u32) -> (Vec<Object>, Pod) 
     (objects, named(25, 1, 1, "client"))
 }
 
-/// Contiv's stress policy: for each direction 1,000 blocks with five exceptions and twenty ports, on one pod.
+/// Returns Contiv's stress policy: for one pod and each direction, 1,000 blocks with five exceptions and twenty ports.
 pub(crate) fn stress() -> Vec<Object> {
     let shape = Shape { pods: 1, namespaces: 1, policies: 1, pods_per_node: 1, broad: 0 };
     let block = |at: u32| {
@@ -288,12 +288,12 @@ fn labels(pairs: &[(&str, String)]) -> Labels {
     pairs.iter().map(|(key, value)| ((*key).into(), value.as_str().into())).collect()
 }
 
-/// A small seeded generator (SplitMix64), so that the cluster does not change with a library's version.
+/// A small seeded generator (SplitMix64), so that the cluster does not depend on a library's version.
 #[derive(Debug)]
 pub(crate) struct Random(pub u64);
 
 impl Random {
-    /// A number below `bound`.
+    /// Returns a number below `bound`.
     pub(crate) fn below(&mut self, bound: u32) -> u32 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;

@@ -1,4 +1,4 @@
-//! Services for benches: each of one port with ten endpoints, half of the Services with a node port, half of the endpoints with hints.
+//! Services for benches: each has one port and ten endpoints. Half of the Services have a node port, and half of the endpoints have hints.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -9,13 +9,13 @@ use bulkhead_control::object::{
 
 use super::{labels, namespace_name, node_name, pod_address};
 
-/// Endpoints of a Service.
+/// Number of endpoints of a Service.
 pub(crate) const ENDPOINTS: u32 = 10;
 
-/// The first of the Services' cluster addresses: 10.128.0.0.
+/// The first cluster address: 10.128.0.0.
 const FIRST_CLUSTER_IP: u32 = 0x0a80_0000;
 
-/// The node that sees them.
+/// Returns the node whose vswitch resolves the Services.
 pub(crate) fn own_node() -> Node {
     Node {
         name: node_name(0),
@@ -26,7 +26,7 @@ pub(crate) fn own_node() -> Node {
     }
 }
 
-/// The cluster address of Service number `at`.
+/// Returns the cluster address of Service number `at`.
 pub(crate) fn cluster_ip(at: u32) -> IpAddr {
     Ipv4Addr::from(FIRST_CLUSTER_IP + at).into()
 }
@@ -35,7 +35,7 @@ fn name(at: u32) -> String {
     format!("service-{at}")
 }
 
-/// Service number `at`.
+/// Returns Service number `at`.
 pub(crate) fn service(at: u32) -> ClusterService {
     let node_port = at.is_multiple_of(2).then(|| u16::try_from(30_000 + at / 2).unwrap());
     ClusterService {
@@ -54,7 +54,7 @@ pub(crate) fn service(at: u32) -> ClusterService {
     }
 }
 
-/// The endpoints of Service number `at`; the one of this number is not ready.
+/// Returns the endpoints of Service number `at`. Endpoint number `unready` is not ready.
 pub(crate) fn slice(at: u32, unready: Option<u32>) -> EndpointSlice {
     let endpoint = |number: u32| {
         let pod = at * ENDPOINTS + number;

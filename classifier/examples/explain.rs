@@ -1,4 +1,4 @@
-//! Why a packet gets its verdict: the rule that decides, the rules behind it that match as well, and what the lookup costs.
+//! Explains a packet's verdict: the deciding rule, the matching rules behind it, and the cost of the lookup.
 //!
 //! ```sh
 //! cargo run --example explain -- 10.0.0.5 10.0.1.9 6379
@@ -13,7 +13,7 @@ use bulkhead_classifier::{
     Action, Addresses, Key, OriginId, PortRange, Rule, Service, ServiceSet, Tables, linear, protocol,
 };
 
-/// Where each rule was written. A program keeps files and lines there, or whatever it wants to tell.
+/// The place where each rule was written. A program may map origins to files and lines, or to any other data.
 const WRITTEN: [&str; 4] = ["db.rules:3", "db.rules:7", "site.rules:1", "site.rules:2"];
 
 fn rules() -> Result<Vec<Rule>, Box<dyn Error>> {
@@ -40,10 +40,10 @@ fn rules() -> Result<Vec<Rule>, Box<dyn Error>> {
     ])
 }
 
-/// The deciding rule, and the other rules that match.
+/// Returns the deciding rule and the other matching rules.
 fn explain(tables: &Tables, key: &Key) -> (Option<usize>, Vec<usize>) {
     let verdict = tables.lookup(key);
-    // What a lookup says is what a scan of the list says: `linear` is there to be held against.
+    // A lookup gives the same answer as a scan of the list; `linear` is the reference.
     assert_eq!(verdict, linear::scan(tables.rules().iter(), key));
     let decides = verdict.rule();
     let matching = tables.rules().iter().enumerate().filter(|(_, rule)| rule.matches(key)).map(|(at, _)| at);
@@ -75,7 +75,7 @@ pub(crate) fn run(src: IpAddr, dst: IpAddr, port: u16) -> Result<(), Box<dyn Err
     println!("  this lookup: {:?}", tables.cost(&key));
     println!("  any lookup, at most: {:?}", tables.worst_case());
 
-    // What some questions are answered, whatever was asked.
+    // Known answers, independent of the arguments.
     let key = |src: [u8; 4], port| Key::new(src.into(), [10, 0, 1, 9].into(), protocol::TCP, 50_000, port);
     assert_eq!(explain(&tables, &key([10, 0, 0, 5], 6379)), (Some(1), vec![2, 3]));
     assert_eq!(explain(&tables, &key([10, 0, 0, 200], 6379)), (Some(0), vec![1, 2, 3]));

@@ -1,4 +1,4 @@
-//! A small firewall: an ordered list, first match decides, and what becomes of some packets.
+//! A small firewall: an ordered list whose first match decides, and the verdicts of some packets.
 //!
 //! ```sh
 //! cargo run --example firewall
@@ -15,7 +15,7 @@ use bulkhead_classifier::{
 };
 use ipnet::IpNet;
 
-/// What the rules are called. A rule's origin is its position here.
+/// The rules' names. A rule's origin is its position in this list.
 const NAMES: [&str; 4] =
     ["nothing from blocked networks", "the web servers", "name servers", "nothing else from outside"];
 
@@ -61,7 +61,7 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     for (src, dst, protocol, port, _) in packets {
         keys.push(Key::new(src.parse::<IpAddr>()?, dst.parse()?, protocol, 50_000, port));
     }
-    // A burst at once, as a packet loop has them. `lookup` answers for one.
+    // A burst at once, as in a packet loop. `lookup` answers for one packet.
     let mut verdicts = vec![Verdict::NO_MATCH; keys.len()];
     tables.lookup_batch(&keys, &mut verdicts);
     for ((src, dst, _, port, expected), verdict) in packets.into_iter().zip(verdicts) {

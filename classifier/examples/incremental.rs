@@ -1,5 +1,4 @@
-//! A list that changes while packets are judged: the new tables share what has not changed, and readers keep the old ones as long as
-//! they want.
+//! A list that changes while packets are judged. New tables share the unchanged parts, and readers may keep the old tables.
 //!
 //! ```sh
 //! cargo run --release --example incremental
@@ -18,10 +17,10 @@ use bulkhead_classifier::{
 };
 use ipnet::IpNet;
 
-/// Enough for a change to be much quicker than a build, and few enough for the example to be done at once.
+/// Enough for a change to be much faster than a build, and few enough for a short run.
 const SERVERS: u16 = 2_000;
 
-/// A rule for each server: its clients may come to one port.
+/// Returns one rule per server, which allows its clients one port.
 fn rules() -> Vec<Rule> {
     let rule = |server: u16| {
         let [high, low] = server.to_be_bytes();
@@ -43,7 +42,7 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     let old = Arc::new(Tables::build(rules())?);
     println!("built {} rules in {:?}: {}", old.rules().len(), started.elapsed(), old.describe());
 
-    // A second client for server 7: a rule in the place of another, which differs in one address.
+    // A second client for server 7: replaces a rule by one that differs in one address.
     let newcomer = Ipv4Addr::new(10, 1, 200, 1);
     let rule = &old.rules()[7];
     let mut clients: Vec<IpNet> =
@@ -55,10 +54,10 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     println!("a client entered a set in {:?}: {}", started.elapsed(), new.describe());
 
     let key = Key::new(newcomer.into(), [10, 2, 0, 7].into(), protocol::TCP, 50_000, 8080);
-    // Whoever still holds the old tables gets the old answer.
+    // A reader of the old tables still gets the old answer.
     assert!(!old.lookup(&key).is_allow() && new.lookup(&key).is_allow());
 
-    // A deny in front of everything, and then out again. Positions count as the changes before have left the list.
+    // Inserts a deny in front of all rules, then removes it. Positions refer to the list after the previous changes.
     let blocked =
         Rule { src: Addresses::prefix(IpAddr::V4(newcomer).into()), ..Rule::any(Action::Deny, OriginId(u32::MAX)) };
     let shut = new.update(&[Change::Insert { at: 0, rule: blocked }], &options)?;
@@ -67,7 +66,7 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     assert_eq!(open.lookup(&key).rule(), Some(7));
     assert!(open == new, "tables of equal rules are equal");
 
-    // When changes have piled up, compiling the list again makes lookups as quick as they were.
+    // After many changes, compiling the list again makes lookups as fast as they were.
     if !open.is_whole() {
         let whole = Tables::build(open.rules().iter().cloned().collect())?;
         assert!(whole.is_whole() && whole == open);

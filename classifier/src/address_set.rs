@@ -224,8 +224,8 @@ pub(crate) fn interval_subtract<T: Point>(from: &[(T, T)], what: &[(T, T)]) -> V
     left
 }
 
-/// Returns what is in exactly one of both. Skips equal intervals at both ends, so that large sets with one difference are compared and not
-/// copied.
+/// Returns the points in exactly one of both sets. Skips equal intervals at both ends, so large sets with one difference are compared but
+/// not copied.
 fn interval_difference<T: Point>(a: &[(T, T)], b: &[(T, T)]) -> Vec<(T, T)> {
     let same = a.iter().zip(b).take_while(|(a, b)| a == b).count();
     let (a, b) = (&a[same..], &b[same..]);

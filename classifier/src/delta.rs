@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   base (shared, 100,000 rules) --without the removed--> code --moved to its present position--.
-//!   added (some rules, compiled anew for each change) ----> code --moved to its present position--+--> the smaller
+//!   added (some rules, compiled again at each change) ----> code --moved to its present position--+--> the smaller
 //! ```
 //!
 //! An address that enters or leaves a set of the base moves to another class there ([`Move`]). Until it does, it is an exception: packets

@@ -201,7 +201,7 @@ mod tests {
         members.iter().map(|&at| address(at)).collect()
     }
 
-    /// The members in parts of so many, those of one family first.
+    /// Returns the members in parts of `each`, one family first.
     fn parted(members: &[u16], each: usize) -> PartedSet {
         let mut addresses: Vec<IpAddr> = members.iter().map(|&at| address(at)).collect();
         addresses.sort_unstable();
@@ -226,7 +226,7 @@ mod tests {
             let both = set(&a).intersect(&few);
             prop_assert_eq!(parts.v4().among(few.v4_intervals()), both.v4_intervals());
             prop_assert_eq!(parts.v6().among(few.v6_intervals()), both.v6_intervals());
-            // Another version shares all parts but one.
+            // Another version, which shares all parts but one.
             let mut changed = parts.parts().to_vec();
             let gone = changed.len() / 2;
             if gone < changed.len() {

@@ -1,5 +1,5 @@
-//! Whoever writes rules and sends packets is the adversary: they know the structures, the family of the hashes and the
-//! counters, and want a lookup to cost more than the engine states. What decides is the counter, never the time.
+//! Lookups against an adversary who writes rules and sends packets. The adversary knows the structures, the family of the hashes and the
+//! counters, and wants a lookup to cost more than the engine's bound. The tests check counters, never times.
 //!
 //! Sources: Csikor et al., "Tuple Space Explosion", CoNEXT 2019; CVE-2019-25076; Crosby and Wallach, "Denial of Service
 //! via Algorithmic Complexity Attacks", USENIX Security 2003.
@@ -13,14 +13,14 @@ use bulkhead_classifier::{
 use ipnet::{IpNet, Ipv4Net};
 use proptest::prelude::*;
 
-/// The bounds that the engine states whatever the rules: see its module's text.
+/// Checks the engine's bounds, which hold for all rules. The engine's module states them.
 fn within_the_stated_bounds(worst: Cost) {
     let in_segments = worst.probes == 0 && worst.entries == 0 && worst.chunks <= 64 * 2 && worst.steps <= 64 * 4 * 8;
     let whole = worst.probes <= 64 && worst.entries <= 64 * 16 && worst.chunks <= 32 && worst.steps <= 4 * 8;
     assert!(whole || in_segments, "{worst:?}");
 }
 
-/// Right, and no dearer than stated, on keys that the adversary made better step by step.
+/// Checks answers and costs, on keys that the adversary improves step by step.
 fn holds(rules: &[Rule], keys: &[Key]) -> Option<Tables> {
     let tables = match Tables::build(rules.to_vec()) {
         Ok(tables) => tables,
@@ -40,7 +40,7 @@ fn holds(rules: &[Rule], keys: &[Key]) -> Option<Tables> {
     Some(tables)
 }
 
-/// Moves the key into one rule after the other where that makes it cost more.
+/// Moves the key into one rule after another where that increases its cost.
 fn climb(tables: &Tables, rules: &[Rule], mut key: Key) -> Key {
     let price = |key: &Key| {
         let cost = tables.cost(key);
@@ -77,14 +77,14 @@ fn key(src: u32, dst: u32, src_port: u16, dst_port: u16) -> Key {
     Key::new(Ipv4Addr::from(src).into(), Ipv4Addr::from(dst).into(), protocol::TCP, src_port, dst_port)
 }
 
-/// Ports nested around one, so that a range has each of so many lengths.
+/// Returns a range around the port `most`. A larger `at` gives a longer range, so all are nested.
 fn nested(at: u32, most: u16) -> PortRange {
     let reach = u16::try_from(at).unwrap();
     PortRange { first: most - reach.min(most), last: most + reach }
 }
 
-/// As many masks as an attacker can write: each pair of prefix lengths with each of 60 port ranges, all around one
-/// packet. 65,340 rules, the dearest first.
+/// All masks that an attacker can write: each pair of prefix lengths with each of 60 port ranges, all around one packet. 65,340 rules, the
+/// most expensive first.
 #[test]
 fn sixty_five_thousand_mask_shapes_around_one_packet() {
     let (src, dst) = (0x0a14_1e28, 0xc0a8_0101);
@@ -108,7 +108,7 @@ fn sixty_five_thousand_mask_shapes_around_one_packet() {
     assert!(holds(&rules, &keys).is_some(), "nested prefixes and ranges have few combinations");
 }
 
-/// Ranges of source ports nested against ranges of destination ports: no pair holds the other.
+/// Ranges of source ports nested against ranges of destination ports: no pair contains another.
 #[test]
 fn ranges_nested_against_each_other() {
     let rules: Vec<Rule> = (0..3000u32)
@@ -129,8 +129,8 @@ fn ranges_nested_against_each_other() {
     assert!(holds(&rules, &keys).is_some());
 }
 
-/// Rules of every source to one destination and of one source to every destination: each pair is a combination of its
-/// own, a quarter of a million of them for a thousand rules.
+/// Rules of every source to one destination, and of one source to every destination. Each pair is a combination: a quarter of a million for
+/// a thousand rules.
 #[test]
 fn wildcards_on_either_side_are_not_multiplied_out() {
     let rules: Vec<Rule> = (0..4000u32)
@@ -147,7 +147,7 @@ fn wildcards_on_either_side_are_not_multiplied_out() {
     assert!(tables.bytes() < 4 << 20, "{} bytes of {}", tables.bytes(), tables.describe());
 }
 
-/// One more rule at a point than a list of a class may hold.
+/// One more rule at a point than the list of a class may hold.
 #[test]
 fn a_crowd_at_one_point_is_left_to_the_bit_vectors() {
     let crowd = |count: u32| -> Vec<Rule> {
@@ -170,7 +170,7 @@ fn a_crowd_at_one_point_is_left_to_the_bit_vectors() {
     assert!(!worst(33).0);
 }
 
-/// Rules with source ports between `spread` hosts on either side, a subnet of each eight, and `crowd` rules more between two
+/// Returns rules with source ports between `spread` hosts on either side, one subnet per eight hosts, and `crowd` more rules between two
 /// hosts.
 fn with_source_ports(spread: u32, crowd: u32) -> Vec<Rule> {
     let mut rules: Vec<Rule> = (0..2000u32)
@@ -198,7 +198,7 @@ fn with_source_ports(spread: u32, crowd: u32) -> Vec<Rule> {
     rules
 }
 
-/// Keys that no rule is made for, and those at the edges of all ports.
+/// Keys that no rule matches by design, and keys at the edges of all ports.
 #[test]
 fn lists_with_source_ports_answer_for_every_edge_of_their_ports() {
     let rules = with_source_ports(97, 20);
@@ -216,7 +216,7 @@ fn lists_with_source_ports_answer_for_every_edge_of_their_ports() {
     assert_eq!(decided.len(), 3, "a rule between hosts, one everywhere and none decide");
 }
 
-/// Structured addresses, whatever the key of the hash: what weak multiplications map to few buckets.
+/// Structured addresses, which weak multiplications map to few buckets for any key of the hash.
 #[test]
 fn structured_addresses_do_not_share_buckets() {
     type Structure = fn(u32) -> (u32, u32);
@@ -230,7 +230,7 @@ fn structured_addresses_do_not_share_buckets() {
     ];
     let mut with_tuples = 0;
     for structure in structures {
-        // A source port keeps the list out of set pruning, so that it has tuples.
+        // A source port excludes set pruning, so the list has tuples.
         let rules: Vec<Rule> = (0..5000u32)
             .map(|at| {
                 let (src, dst) = structure(at);
@@ -250,7 +250,7 @@ fn structured_addresses_do_not_share_buckets() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Lists grown from a few prefixes, lengths and ranges around one packet, which is what all attacks look like.
+    /// Lists grown from a few prefixes, lengths and ranges around one packet, as in all known attacks.
     #[test]
     fn lists_grown_around_a_packet_stay_within_the_stated_bounds(
         lengths in prop::collection::vec((0u32..=32, 0u32..=32), 1..40),

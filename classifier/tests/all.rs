@@ -1,4 +1,4 @@
-//! Everything that is tested from outside, in one program.
+//! The integration tests, in one program.
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a panic is how a test fails, and a skipped one says so")]
 
 mod adversary;

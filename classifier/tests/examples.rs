@@ -1,4 +1,4 @@
-//! The examples run to their end: each asserts what it shows.
+//! Runs the examples. Each asserts what it shows.
 
 #[path = "../examples/explain.rs"]
 #[expect(dead_code, reason = "`main` reads the arguments of the program, which are the test harness's here")]

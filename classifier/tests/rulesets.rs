@@ -1,7 +1,7 @@
-//! Every rule set and trace with known answers, and lists made to hurt.
+//! Tests rule sets and traces with known answers, and lists built to be expensive.
 //!
-//! The sets are not part of the project: the folder that `BULKHEAD_RULESETS` names is read, or the `shared/rulesets`
-//! beside the checkout, and the tests say so when there is none.
+//! The rule sets are not part of the project. The tests read the folder in `BULKHEAD_RULESETS`, or `shared/rulesets` beside the checkout,
+//! and print a message if it is absent.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -68,7 +68,7 @@ fn tcp(first: u16, last: u16) -> Services {
     )
 }
 
-/// A generator that needs no seed from outside: the same list on every run. Source: Steele et al., splitmix64, 2014.
+/// A generator with a fixed seed, so that each run has the same lists. Source: Steele et al., splitmix64, 2014.
 struct Random(u64);
 
 impl Random {
@@ -95,7 +95,7 @@ fn holds(rules: &[Rule], tables: &Tables, keys: &[Key]) {
     }
 }
 
-/// The bounds that the engine states whatever the rules: see its module's text.
+/// Checks the engine's bounds, which hold for all rules. The engine's module states them.
 fn within_the_stated_bounds(tables: &Tables) {
     let worst = tables.worst_case();
     let in_segments = worst.probes == 0 && worst.entries == 0 && worst.chunks <= 64 * 2 && worst.steps <= 64 * 4 * 8;
@@ -103,8 +103,8 @@ fn within_the_stated_bounds(tables: &Tables) {
     assert!(whole || in_segments, "{worst:?}");
 }
 
-/// Tuple Space Explosion (Csikor et al., CoNEXT 2019) turned on the rules: every pair of prefix lengths, thousands of
-/// rules, so that each packet is in the reach of every tuple.
+/// Tuple Space Explosion (Csikor et al., CoNEXT 2019) against rules: each pair of prefix lengths, in thousands of rules, so that every
+/// packet is in reach of every tuple.
 #[test]
 fn every_pair_of_prefix_lengths_stays_within_the_stated_bounds() {
     let mut random = Random(1);
@@ -127,7 +127,7 @@ fn every_pair_of_prefix_lengths_stays_within_the_stated_bounds() {
     }
 }
 
-/// Bucket chains: many rules that every hash of prefixes puts into one bucket, apart only by their port ranges.
+/// Bucket chains: many rules whose prefixes all hash into one bucket, and that differ only in their port ranges.
 #[test]
 fn rules_apart_by_ranges_only_do_not_make_long_chains() {
     let mut random = Random(2);
@@ -155,7 +155,7 @@ fn rules_apart_by_ranges_only_do_not_make_long_chains() {
     holds(&rules, &tables, &keys);
 }
 
-/// Ranges of both ports that cross each other: what no structure shares.
+/// Returns rules with crossing ranges of both ports, which no structure shares.
 fn crossing(count: u32) -> Vec<Rule> {
     let mut random = Random(3);
     let rule = |at: u32| {
@@ -168,8 +168,8 @@ fn crossing(count: u32) -> Vec<Rule> {
     (0..count).map(rule).collect()
 }
 
-/// A list that no structure holds whole is exact all the same, and a lookup costs no more than stated: also of a key that no
-/// rule matches, which the last segment tells.
+/// A list that no structure holds whole still gives exact answers within the stated costs. This includes a key without a matching rule,
+/// which only the last segment decides.
 #[test]
 fn a_list_too_complex_for_one_structure_is_answered_in_segments() {
     let rules = crossing(40_000);
@@ -184,7 +184,7 @@ fn a_list_too_complex_for_one_structure_is_answered_in_segments() {
     let decided: Vec<usize> = keys.iter().filter_map(|key| tables.lookup(key).rule()).collect();
     assert!(decided.iter().any(|&rule| rule < 1024) && decided.iter().any(|&rule| rule > 20_000), "{decided:?}");
     assert_eq!(tables.cost(&keys[600]), tables.worst_case(), "a key that nobody decides is asked about everywhere");
-    // And so is the list without a rule that decided.
+    // The list without a deciding rule is exact, too.
     let at = *decided.iter().max().unwrap();
     let without = tables.update(&[Change::Remove { at }], &BuildOptions::default()).unwrap();
     let rules: Vec<Rule> = without.rules().iter().cloned().collect();
@@ -192,7 +192,7 @@ fn a_list_too_complex_for_one_structure_is_answered_in_segments() {
     holds(&rules, &without, &keys);
 }
 
-/// A list that no structure of bounded size holds is an error, and soon.
+/// A list that no structure of bounded size holds is an error, which is found soon.
 #[test]
 fn a_list_beyond_all_bounds_is_an_error() {
     assert_eq!(Tables::build(crossing(64 * 1024 + 1)).err(), Some(BuildError::TooComplex));
@@ -226,7 +226,7 @@ fn ten_thousand_ipv6_rules_answer_like_the_scan() {
     assert!(keys.iter().any(|key| tables.lookup(key).is_allow()), "the keys reach no rule");
 }
 
-/// A policy of big sets is one rule, not the product of its sets.
+/// A policy of large sets is one rule, not the product of its sets.
 #[test]
 fn product_rules_of_big_sets_are_not_multiplied_out() {
     let pods = |start: u32, step: u32| {

@@ -86,7 +86,7 @@ mod tests {
             for kind in [ProbeKind::Tcp, ProbeKind::IcmpEcho] {
                 assert_eq!(parts(kind, from, to), [(true, Part::Opens), (false, Part::Answers)], "{kind:?}");
             }
-            // An answer to an INIT is read as any other packet that is none.
+            // The answer to an INIT is read like any packet other than an INIT.
             assert_eq!(parts(ProbeKind::Sctp, from, to), [(true, Part::Opens), (false, Part::Continues)]);
             assert_eq!(parts(ProbeKind::Udp, from, to), [(true, Part::Unmarked), (false, Part::Unmarked)]);
         }

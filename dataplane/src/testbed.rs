@@ -13,13 +13,13 @@ use crate::*;
 
 pub(crate) const UPLINK: PortId = PortId(0);
 pub(crate) const HOST: PortId = PortId(1);
-/// 10.0.0.1 and fd00::1: everything may reach it.
+/// 10.0.0.1 and fd00::1. Policy allows all ingress.
 pub(crate) const A: PortId = PortId(2);
-/// 10.0.0.2 and fd00::2: only TCP, UDP and SCTP port 80 and echoes from A may reach it.
+/// 10.0.0.2 and fd00::2. Policy allows only port 80 of TCP, UDP and SCTP, and echo requests from A.
 pub(crate) const B: PortId = PortId(3);
 
 pub(crate) const A_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
-/// A packet to this port makes a worker panic, in tests alone.
+/// In tests, a packet to this port makes a worker panic.
 pub(crate) const FATAL_PORT: u16 = 0xdead;
 
 pub(crate) const SECOND: u64 = 1_000_000_000;
@@ -95,7 +95,7 @@ pub(crate) fn snapshot() -> Snapshot {
     snapshot_of(1, ports())
 }
 
-/// The next generation, in which a port has another table.
+/// Returns a snapshot of this generation in which a port has another table.
 pub(crate) fn snapshot_with(generation: u64, id: PortId, egress: Option<TableId>) -> Snapshot {
     let mut ports = ports();
     ports[id.index()].egress = egress;
@@ -133,7 +133,7 @@ impl Bed {
         self.send_link(in_port, LinkType::Raw, packet)
     }
 
-    /// The verdict alone.
+    /// Returns only the verdict.
     pub(crate) fn verdict(&mut self, in_port: PortId, packet: &[u8]) -> Verdict {
         self.send(in_port, packet).verdict
     }
@@ -151,12 +151,12 @@ pub(crate) fn udp(src: &str, dst: &str, dport: u16) -> Vec<u8> {
     probe(ProbeKind::Udp, src, dst, dport).request().unwrap()
 }
 
-/// A TCP segment at the sequence number that probes begin with, which acknowledges what they send.
+/// Returns a TCP segment with the first sequence number of probes, which acknowledges a probe.
 pub(crate) fn tcp(src: &str, dst: &str, sport: u16, dport: u16, flags: u8) -> Vec<u8> {
     tcp_at((src, sport), (dst, dport), flags, (1, 2))
 }
 
-/// A TCP segment with this sequence number, which acknowledges that one. Its checksum is right.
+/// Returns a TCP segment with these sequence and acknowledgement numbers and a correct checksum.
 pub(crate) fn tcp_at(src: (&str, u16), dst: (&str, u16), flags: u8, (seq, ack): (u32, u32)) -> Vec<u8> {
     let probe = Probe { sport: src.1, ..probe(ProbeKind::Tcp, src.0, dst.0, dst.1) };
     let mut packet = probe.request().unwrap();
@@ -170,14 +170,14 @@ pub(crate) fn tcp_at(src: (&str, u16), dst: (&str, u16), flags: u8, (seq, ack): 
     packet
 }
 
-/// Gives a segment without options and data other flags.
+/// Sets the flags of a segment without options and data.
 pub(crate) fn set_flags(packet: &mut [u8], flags: u8) {
     let at = packet.len() - 7;
     packet[at] = flags;
     sum_tcp(packet);
 }
 
-/// Writes the right checksum.
+/// Writes the correct checksum.
 fn sum_tcp(packet: &mut [u8]) {
     use crate::wire::checksum;
     let at = packet.len() - 20;
@@ -187,12 +187,12 @@ fn sum_tcp(packet: &mut [u8]) {
     packet[at + 16..at + 18].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// A→B port 80.
+/// Returns a segment from A to port 80 of B.
 pub(crate) fn a_to_b(flags: u8) -> Vec<u8> {
     tcp("10.0.0.1", "10.0.0.2", 40_000, 80, flags)
 }
 
-/// The other way.
+/// Returns a segment from port 80 of B to A.
 pub(crate) fn b_to_a(flags: u8) -> Vec<u8> {
     tcp("10.0.0.2", "10.0.0.1", 80, 40_000, flags)
 }
@@ -202,12 +202,12 @@ pub(crate) const ACK: u8 = TcpFlags::ACK;
 pub(crate) const FIN: u8 = TcpFlags::FIN;
 pub(crate) const RST: u8 = TcpFlags::RST;
 
-/// An Ethernet frame around a payload.
+/// Returns an Ethernet frame with this payload.
 pub(crate) fn ethernet(source: [u8; 6], ethertype: u16, payload: &[u8]) -> Vec<u8> {
     [&[2, 0, 0, 0, 0, 0xff][..], &source, &ethertype.to_be_bytes(), payload].concat()
 }
 
-/// An ICMP error from a router about a packet, to a destination.
+/// Returns a router's ICMP error about a packet, for `dst`.
 pub(crate) fn error_about(packet: &[u8], router: &str, dst: &str) -> Vec<u8> {
     let (src, dst) = (ip(router), ip(dst));
     match (src, dst) {
@@ -234,7 +234,7 @@ pub(crate) fn error_about(packet: &[u8], router: &str, dst: &str) -> Vec<u8> {
     }
 }
 
-/// The packet cut into fragments of `size` bytes of payload (a multiple of 8), IPv4 only.
+/// Returns the fragments of an IPv4 packet, with `size` bytes of payload each (a multiple of 8).
 pub(crate) fn fragments_v4(packet: &[u8], id: u16, size: usize) -> Vec<Vec<u8>> {
     let payload = &packet[20..];
     let count = payload.len().div_ceil(size);
@@ -254,7 +254,7 @@ pub(crate) fn fragments_v4(packet: &[u8], id: u16, size: usize) -> Vec<Vec<u8>> 
         .collect()
 }
 
-/// The packet cut into fragments of `size` bytes of payload (a multiple of 8), IPv6 without extension headers.
+/// Returns the fragments of an IPv6 packet without extension headers, with `size` bytes of payload each (a multiple of 8).
 pub(crate) fn fragments_v6(packet: &[u8], id: u16, size: usize) -> Vec<Vec<u8>> {
     let payload = &packet[40..];
     let count = payload.len().div_ceil(size);
@@ -277,7 +277,7 @@ pub(crate) fn fragments_v6(packet: &[u8], id: u16, size: usize) -> Vec<Vec<u8>> 
         .collect()
 }
 
-/// An IPv6 packet around a payload.
+/// Returns an IPv6 packet with this payload.
 pub(crate) fn v6(src: &str, dst: &str, next_header: u8, hop_limit: u8, payload: &[u8]) -> Vec<u8> {
     let len = u16::try_from(payload.len()).unwrap().to_be_bytes();
     let mut packet = vec![0x60, 0, 0, 0, len[0], len[1], next_header, hop_limit];
@@ -288,7 +288,7 @@ pub(crate) fn v6(src: &str, dst: &str, next_header: u8, hop_limit: u8, payload: 
     packet
 }
 
-/// An IPv4 packet around a payload.
+/// Returns an IPv4 packet with this payload.
 pub(crate) fn v4(src: &str, dst: &str, protocol: u8, ttl: u8, payload: &[u8]) -> Vec<u8> {
     let total = u16::try_from(20 + payload.len()).unwrap().to_be_bytes();
     let mut packet = vec![0x45, 0, total[0], total[1], 0, 0, 0, 0, ttl, protocol, 0, 0];
@@ -299,10 +299,10 @@ pub(crate) fn v4(src: &str, dst: &str, protocol: u8, ttl: u8, payload: &[u8]) ->
     packet
 }
 
-/// Where the tests' Services are.
+/// The cluster addresses of the tests' Services.
 pub(crate) const VIP: &str = "10.96.0.1";
 pub(crate) const VIP6: &str = "fd96::1";
-/// The address that the node gives to connections whose source has to change.
+/// The node's source address for masqueraded connections.
 pub(crate) const SOURCE: &str = "10.0.0.254";
 
 pub(crate) fn backend(address: &str, port: u16) -> Backend {
@@ -329,7 +329,7 @@ pub(crate) const ENTRY: VipEntry = VipEntry {
     rewrites_all: false,
 };
 
-/// Every protocol's port 8080 of an address leads to a service port of its own number.
+/// Returns Services in which port 8080 of each address, in every protocol, leads to its own service port.
 pub(crate) fn services(epoch: u64, ports: &[(&str, ServicePort)]) -> crate::Services {
     let mut services = crate::Services::new(1);
     services.set_epoch(epoch);

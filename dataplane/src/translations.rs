@@ -62,7 +62,8 @@ pub(crate) struct PlainV4 {
 }
 
 impl PlainV4 {
-    /// `received` has the lower endpoint in the upper half, and tells whether that is the source. `sent` has the source in the upper half.
+    /// `received` has the lower endpoint in the upper half, and a flag for whether that is the source. `sent` has the source in the upper
+    /// half.
     #[inline(always)]
     pub(crate) const fn new(
         (received, received_ports, received_from_low): (u64, u32, bool),

@@ -1,8 +1,8 @@
-// Opens the page in a headless Chromium, from its file, and uses it as a person would. Says what is wrong and ends with 1, or with 0.
+// Opens the page's file in a headless Chromium and uses it as a person would. Exits with 0, or prints a fault and exits with 1.
 //
 //   node dev/playground/browser.cjs target/playground/index.html [FOLDER for screenshots]
 //
-// It speaks the DevTools protocol over two pipes, so that it needs no package and opens no port.
+// Uses the DevTools protocol over two pipes, so that it needs no package and opens no port.
 // Source: https://chromedevtools.github.io/devtools-protocol/
 "use strict";
 
@@ -12,7 +12,7 @@ const os = require("node:os");
 const path = require("node:path");
 const { pathToFileURL } = require("node:url");
 
-// All of it takes some seconds; a browser that hangs must not keep anybody waiting.
+// A time limit in milliseconds, for a browser that hangs. A run takes some seconds.
 const LIMIT = 60_000;
 const POLL = 50;
 
@@ -26,7 +26,7 @@ const browser = spawn(
     "--disable-component-update", "--disable-sync", "--disable-extensions", "--disable-dev-shm-usage", "--log-level=3", `--user-data-dir=${profile}`,
     "--remote-debugging-pipe", "about:blank",
   ],
-  // A group of its own, so that all of its processes can be ended.
+  // A separate process group, so that all processes of the browser can be ended.
   { stdio: ["ignore", "ignore", "pipe", "pipe", "pipe"], detached: true },
 );
 let log = "";
@@ -36,12 +36,12 @@ const end = (code) => {
   try {
     process.kill(-browser.pid, "SIGKILL");
   } catch {
-    // It has ended.
+    // The browser has ended.
   }
   try {
     fs.rmSync(profile, { recursive: true, force: true, maxRetries: 3 });
   } catch {
-    // Its last processes still write there.
+    // Processes of the browser may still write to the profile.
   }
   process.exit(code);
 };
@@ -55,7 +55,7 @@ browser.on("error", (error) => fail(`cannot start Chromium: ${error.message}`));
 browser.on("exit", (code) => fail(`Chromium has ended with ${code}`));
 
 let step = "start";
-// What the page said last.
+// The last text of the page.
 let seen = "nothing seen";
 let number = 0;
 const waiting = new Map();
@@ -117,7 +117,7 @@ const main = async () => {
   await tell("Page.navigate", { url });
   await until("the program starts and the example's matrix is there", `document.querySelectorAll("#result table").length >= 1`);
   await picture("matrix");
-  // By the new state nobody but the API may ask the database.
+  // With the new state, only the API may connect to the database.
   await until("the matrix says who may ask the database",
     `[...document.querySelectorAll("#result [aria-label$='to shop/db-0: allow'].allow")].map((cell) => cell.ariaLabel).join() === "shop/api-5f7c8d9b6-m4jhs to shop/db-0: allow"`);
 
@@ -174,7 +174,7 @@ const main = async () => {
   await picture("error");
 
   const foreign = requested.filter((address) => address !== url && !address.startsWith("data:"));
-  if (foreign.length > 0) throw new Error(`the page has asked for ${foreign.join(", ")}`);
+  if (foreign.length > 0) throw new Error(`the page has requested ${foreign.join(", ")}`);
   if (complaints.length > 0) throw new Error(`the page complains: ${complaints.join("; ")}`);
   console.log("browser: the page works");
   end(0);

@@ -1,26 +1,26 @@
-// The page around the program: makes a command line of what is asked, runs it (wasi.js), and shows what it prints.
+// The page around the program: turns the form into a command line, runs it (wasi.js), and shows the output.
 "use strict";
 
 const at = (id) => document.getElementById(id);
 const decode = (bytes) => new TextDecoder().decode(bytes);
 const fromBase64 = (text) => Uint8Array.from(atob(text), (char) => char.charCodeAt(0));
 
-// Larger matrices are shown as text: a table of so many buttons is slow, and nobody reads it.
+// Larger matrices are shown as text: a table of this many buttons is slow to draw and too large to read.
 const MOST_ENDS = 60;
-// How long typing must rest, in milliseconds, before the answer follows it; and how quick the last answer must have been for that.
+// Pause in typing, in milliseconds, after which the answer is updated, and the longest duration of the last answer for which it is.
 const REST = 500;
 const QUICK = 300;
 
 const STATE = "state.yaml", NEW = "new.yaml", CLAIMS = "claims.yaml";
 const TEXTS = { [STATE]: "state", [NEW]: "new", [CLAIMS]: "claims" };
 
-// What was dropped: {name, bytes, isCapture}.
+// The dropped file: {name, bytes, isCapture}.
 let captured;
 let program;
 let question = "matrix";
 let took = 0;
 
-// The first one is there at the start.
+// The first example is shown at the start.
 const examples = {
   "A team tightens its shop": {
     state: "pcaps/shop/state.yaml",
@@ -49,7 +49,7 @@ const words = (id) => at(id).value.split(/[\s,]+/).filter((word) => word !== "")
 const traffic = () => (!captured ? [] : captured.isCapture ? [captured.name] : ["--flows", captured.name]);
 const ask = (text) => ({ ask: text });
 
-// By tab: the words of the command line; or what is missing.
+// By tab: the words of the command line, or the reason why it is incomplete.
 const questions = {
   matrix: () => {
     const ports = words("ports").flatMap((port) => ["--port", port]);
@@ -78,7 +78,7 @@ const questions = {
   },
 };
 
-// What exit code 1 says, which is no error.
+// The meaning of exit code 1, which is not an error.
 const ONE = { explain: "denied", diff: "there are differences", test: "not all claims hold", learn: "not all that was seen is allowed" };
 
 // ---- Running the program ----------------------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ const files = () => {
 
 const bulkhead = (args) => wasi.run(program, { args: ["bulkhead", ...args], files: files() });
 
-// How many answers were asked for: one that comes late is not shown.
+// Number of requested answers. An answer to an earlier request is not shown.
 let asked = 0;
 
 const answer = async () => {
@@ -125,7 +125,7 @@ const answer = async () => {
   if (question === "matrix" && told.code <= 1) {
     await matrix(JSON.parse(out), args);
   } else if (out !== "") {
-    // Learned policies are no verdicts, whatever words are in them.
+    // Learned policies are not verdicts, so their words are not coloured.
     const shown = question === "learn" ? [out] : marked(out);
     at("result").append(element("pre", { className: question === "replay" ? "wide" : "" }, ...shown));
   }
@@ -134,7 +134,7 @@ const answer = async () => {
   }
   if (question === "learn" && told.code <= 1 && out.trim() !== "") {
     action("Add these policies to the new state", () => {
-      // They are what is missing beside the policies that they were learned with.
+      // Learned policies are added to the policies that were in force, so they are appended to them.
       const before = at("judged").value === "new" ? at("new").value.trimEnd() : "";
       at("new").value = before === "" ? out : `${before}\n---\n${out}`;
       if (before === "") at("new-is").value = "added";
@@ -144,7 +144,7 @@ const answer = async () => {
   }
 };
 
-// The browser shows that it works on it first.
+// Lets the browser show the status before the program blocks it.
 const run = () => {
   at("status").textContent = "working";
   setTimeout(() => answer().catch(failed), 0);
@@ -158,7 +158,7 @@ const element = (name, properties = {}, ...children) => {
   return made;
 };
 
-// Text with verdicts in colour, and places in the input that can be gone to.
+// Returns the text with coloured verdicts, and with links to places in the input.
 const MARKS = /\b(state\.yaml|new\.yaml|claims\.yaml):(\d+)|\b(ALLOW|allow|allowed|PASS|forward|opened)\b|\b(DENY|deny|denied|FAIL|VACUOUS|drop|dropped|cut)\b/g;
 const marked = (text) => {
   const parts = [];
@@ -235,7 +235,7 @@ const cell = (probe) => {
 
 const suggest = (ends) => at("ends").replaceChildren(...ends.map((end) => element("option", { value: end })));
 
-// The nodes that the state names, for the choice of one.
+// Offers the state's nodes for selection.
 const nodes = () => {
   const names = new Set();
   for (const name of judged()) {
@@ -270,7 +270,7 @@ const choose = (name) => {
   run();
 };
 
-// A tab for each question that the program can answer.
+// Creates a tab for each question that the program can answer.
 const tabs = async () => {
   const help = decode((await bulkhead(["--help"])).stdout);
   const commands = new Set([...help.matchAll(/^ {2}([a-z-]+) {2,}/gm)].map(([, name]) => name));
@@ -300,7 +300,7 @@ const take = (name, bytes) => {
   // Magic numbers of pcap (both orders of bytes, micro- and nanoseconds) and pcapng.
   const magic = [...bytes.subarray(0, 4)].map((byte) => byte.toString(16).padStart(2, "0")).join("");
   const isCapture = ["a1b2c3d4", "d4c3b2a1", "a1b23c4d", "4d3cb2a1", "0a0d0d0a"].includes(magic);
-  // A name of one word that no text has, and whose end says what it is.
+  // A name of one word that no text field has, with an extension for the kind of file.
   let plain = name.replace(/[^\w.-]+/g, "_").replace(/^[-.]+/, "") || "capture";
   if (isCapture && !/\.(pcap|pcapng|cap)$/.test(plain)) plain += ".pcap";
   if (!isCapture && plain in TEXTS) plain = `flows-${plain}`;
@@ -316,10 +316,10 @@ const forget = () => {
   at("file").value = "";
 };
 
-// Objects of Kubernetes have a kind; flow logs have none.
+// Kubernetes objects have a kind; flow logs have none.
 const isState = (bytes) => /^\s*(- )?"?kind"?\s*:|"kind"\s*:/m.test(decode(bytes.subarray(0, 1 << 16)));
 
-// Files that were dropped on a text, or beside one.
+// Receives files dropped on a text field or beside one.
 const receive = async (list, area) => {
   for (const file of list) {
     const bytes = new Uint8Array(await file.arrayBuffer());
@@ -374,7 +374,7 @@ const listen = () => {
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) run();
     else if (event.key === "Enter" && event.target.matches(".options input")) run();
   });
-  // A file that misses the zones would replace the page.
+  // Without this, a file dropped beside the zones would replace the page.
   for (const kind of ["dragover", "drop"]) document.addEventListener(kind, (event) => event.preventDefault());
   for (const [zone, area] of [[at("drop")], [at("state"), at("state")], [at("new"), at("new")], [at("claims"), at("claims")]]) {
     zone.addEventListener("dragover", () => zone.classList.add("over"));

@@ -1,8 +1,8 @@
-// Runs the program that is inside the page, as on a command line, with the page's own host:
+// Runs the program that is part of the page, with the page's WASI host, like a command line:
 //
 //   node dev/playground/run.cjs target/playground/index.html replay --state pcaps/shop/state.yaml --node node-1 pcaps/shop/in.pcap
 //
-// Files and folders that the words name are read before, and what the program has written is written afterwards.
+// Reads the files and folders that the words name before the run, and writes the program's files after it.
 "use strict";
 
 const fs = require("node:fs");
@@ -28,7 +28,7 @@ const load = (name) => {
 };
 words.forEach(load);
 const stdin = words.includes("-") ? new Uint8Array(fs.readFileSync(0)) : undefined;
-// A pipe takes some of it at a time.
+// A pipe accepts part of the bytes at a time.
 const put = (fd, bytes) => {
   for (let done = 0; done < bytes.length; ) done += fs.writeSync(fd, bytes, done);
 };

@@ -1,10 +1,10 @@
-// A WASI (preview 1) host with an in-memory file system: what the program needs to run as on a command line, and no more.
+// A WASI (preview 1) host with an in-memory file system, limited to what the program needs to run as on a command line.
 // Source: https://github.com/WebAssembly/WASI/blob/main/legacy/preview1/docs.md
 //
 //   await wasi.run(module, {args, files, stdin}) -> {code, stdout, stderr, written}
 //
-// `files` maps paths to bytes; folders are what the paths say. `written` maps the files that the program has written. A path is the same with
-// and without `/` or `./` before it. The page and `run.cjs` use the same text.
+// `files` maps paths to bytes; the paths define the folders. `written` maps the files that the program has written. A leading `/` or `./`
+// of a path makes no difference. The page and `run.cjs` use the same text.
 "use strict";
 
 const wasi = (() => {
@@ -12,9 +12,9 @@ const wasi = (() => {
   const UNKNOWN = 0, FOLDER = 3, FILE = 4;
   const CREATE = 1, DIRECTORY = 2, EXCLUSIVE = 4, TRUNCATE = 8;
   const APPEND = 1;
-  // The only folder that is open at the beginning: `/`.
+  // The only folder that is open at the start: `/`.
   const ROOT = 3;
-  // Bytes that a file gains at least when it must grow.
+  // Minimum number of bytes by which a file grows.
   const STEP = 1 << 16;
 
   class Exit {
@@ -31,7 +31,7 @@ const wasi = (() => {
     return parts.join("/");
   };
 
-  // Bytes that grow.
+  // Bytes in a growing buffer.
   class Data {
     constructor(bytes = new Uint8Array(0)) { this.bytes = bytes; this.length = bytes.length; }
     write(at, bytes) {
@@ -59,7 +59,7 @@ const wasi = (() => {
       for (let at = path.lastIndexOf("/"); at > 0; at = path.lastIndexOf("/", at - 1)) this.folders.add(path.slice(0, at));
     }
     kind(path) { return this.files.has(path) ? FILE : this.folders.has(path) ? FOLDER : undefined; }
-    // What is directly in a folder, in order.
+    // Lists the direct entries of a folder, in order.
     list(folder) {
       const prefix = folder === "" ? "" : folder + "/";
       const inside = (path) => path !== "" && path.startsWith(prefix) && !path.slice(prefix.length).includes("/");
@@ -80,7 +80,7 @@ const wasi = (() => {
     let next = ROOT + 1;
     let memory;
     const words = args.map((word) => new TextEncoder().encode(word + "\0"));
-    // A view of the memory is good until the program grows it, so each call makes its own.
+    // A view of the memory is valid until the program grows it, so each call creates one.
     const view = () => new DataView(memory.buffer);
     const bytes = (at, length) => new Uint8Array(memory.buffer, at, length);
     const text = (at, length) => new TextDecoder().decode(bytes(at, length).slice());
@@ -147,7 +147,7 @@ const wasi = (() => {
         return OK;
       },
       random_get(at, length) {
-        // A call fills this much at most. Source: https://www.w3.org/TR/WebCryptoAPI/#Crypto-method-getRandomValues
+        // A call returns at most this number of bytes. Source: https://www.w3.org/TR/WebCryptoAPI/#Crypto-method-getRandomValues
         const most = 65536;
         for (let done = 0; done < length; done += most) crypto.getRandomValues(bytes(at + done, Math.min(most, length - done)));
         return OK;
@@ -170,7 +170,7 @@ const wasi = (() => {
         const handle = open.get(fd);
         if (!handle) return BADF;
         bytes(result, 24).fill(0);
-        // A stream is no terminal: the program then writes as into a file.
+        // A stream is not a terminal, so the program writes as to a file.
         view().setUint8(result, handle.stream ? UNKNOWN : handle.folder === undefined ? FILE : FOLDER);
         view().setBigUint64(result + 8, ~0n & 0xffffffffffffffffn, true);
         view().setBigUint64(result + 16, ~0n & 0xffffffffffffffffn, true);
@@ -227,7 +227,7 @@ const wasi = (() => {
           out.write(out.length, new Uint8Array(head.buffer));
           out.write(out.length, name);
         }
-        // An entry that does not fit is cut: the program asks again, from there on.
+        // An entry that does not fit is truncated. The program then continues from that entry.
         const some = out.all().subarray(0, length);
         bytes(at, length).set(some);
         view().setUint32(result, some.length, true);
@@ -268,11 +268,11 @@ const wasi = (() => {
         tree.folders.add(name);
         return OK;
       },
-      // Nothing here is a link.
+      // The file system has no links.
       path_readlink: () => INVAL,
     };
 
-    // What an older C library lacks (`absent-symbols`): there are no threads.
+    // Symbols that an older C library lacks (`absent-symbols`). The program has no threads.
     const threads = {
       pthread_attr_init: () => OK,
       pthread_attr_setstacksize: () => OK,
@@ -287,7 +287,7 @@ const wasi = (() => {
       imports[from] ??= {};
       imports[from][name] = calls[name] ?? threads[name] ?? (() => NOSYS);
     }
-    // Not `new WebAssembly.Instance`: Chromium refuses that to a page whose module is larger than 8 MB.
+    // Not `new WebAssembly.Instance`: on the main thread, Chromium limits it to modules of 8 MB.
     const instance = await WebAssembly.instantiate(module, imports);
     memory = instance.exports.memory;
     let code = 0;
@@ -297,7 +297,7 @@ const wasi = (() => {
       if (error instanceof Exit) {
         code = error.code;
       } else {
-        // A trap: the program has said why, if it could.
+        // A trap. The program may have printed the reason.
         code = 134;
         stderr.write(stderr.length, new TextEncoder().encode(`\n${error}\n`));
       }

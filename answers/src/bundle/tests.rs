@@ -46,14 +46,14 @@ fn manifest(members: &BTreeMap<&'static str, Vec<u8>>) -> Manifest {
     }
 }
 
-/// A tar with these members, gzipped.
+/// Returns a gzipped tar with these members.
 fn packed(members: &[(&str, &[u8])]) -> Vec<u8> {
     let mut archive = tar::Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
     for (name, bytes) in members {
         let mut header = tar::Header::new_gnu();
         header.set_size(bytes.len() as u64);
         header.set_mode(0o600);
-        // Names that the library refuses to write.
+        // The library refuses to write some of the names.
         let field = &mut header.as_old_mut().name;
         field[..name.len()].copy_from_slice(name.as_bytes());
         header.set_cksum();
@@ -112,7 +112,7 @@ fn a_bundle_without_the_end_of_its_gzip_is_refused() {
 fn a_bundle_that_is_cut_off_or_damaged_is_refused() {
     let whole = bundle();
     for end in (0..whole.len()).step_by(3) {
-        // The last bytes are gzip's own, behind all members: the end of the tar's zeros, and its sum.
+        // Only the end of the tar's zeros and gzip's checksum follow all members.
         assert!(read(&whole[..end]).is_err() || end + 32 >= whole.len(), "cut at {end} of {}", whole.len());
     }
     for at in (0..whole.len()).step_by(3) {
@@ -158,7 +158,7 @@ fn hostile_members_are_refused() {
 
 #[test]
 fn a_bomb_is_refused_before_it_is_unpacked() {
-    // A member that says it has four gigabytes of zeros.
+    // A member with a declared size of four gigabytes.
     let mut header = tar::Header::new_gnu();
     header.set_size(4 << 30);
     header.set_entry_type(tar::EntryType::Regular);
@@ -169,7 +169,7 @@ fn a_bomb_is_refused_before_it_is_unpacked() {
     packer.write_all(&[0; 1 << 16]).unwrap();
     let error = refused(&packer.finish().unwrap());
     assert!(error.contains("exceed"), "{error}");
-    // One that says it has a link, and one that is a device.
+    // A member that declares a link, and one that declares a device.
     for kind in [tar::EntryType::Symlink, tar::EntryType::Char, tar::EntryType::GNULongName] {
         let mut header = tar::Header::new_gnu();
         header.set_size(0);
@@ -183,7 +183,7 @@ fn a_bomb_is_refused_before_it_is_unpacked() {
     }
 }
 
-/// A bundle in a file of its own, which is removed with this.
+/// A bundle in a temporary file, removed on drop.
 struct Written(PathBuf);
 
 impl Written {
@@ -224,7 +224,7 @@ fn a_state_of_a_bundle_is_judged_as_its_vswitch_judged_it_unless_the_command_lin
     let members = members();
     let services = |cidr: &str| service::Settings::parse("settings", &format!("service_cidrs: [{cidr}]")).unwrap();
     let mut manifest = manifest(&members);
-    // The pod's address is another one than its object says.
+    // The pod's address differs from its object's.
     let attachment = Attachment { uid: None, addresses: vec!["10.1.0.99".parse().unwrap()], number: 1 };
     manifest.attached = vec![(PodName::new("x", "a"), attachment)];
     manifest.settings = Some(Settings {
@@ -255,7 +255,7 @@ fn a_state_of_a_bundle_is_judged_as_its_vswitch_judged_it_unless_the_command_lin
     assert_eq!(enforcement(&told).unwrap(), Enforcement::Enforce);
     assert_eq!(options(&told).unwrap().semantics.default_isolation(), IngressIsolation::ClusterDefault);
 
-    // Of two nodes that differ neither is guessed.
+    // Of two nodes with different settings, none is chosen.
     manifest.settings = Some(Settings { services: Some(services("10.98.0.0/16")), ..Settings::default() });
     let other = Written::new("said-otherwise", &manifest, &members);
     let both = crate::args::State { paths: vec![one.0.clone(), other.0.clone()], ..state };

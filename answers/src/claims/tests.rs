@@ -1,4 +1,4 @@
-//! Random claims on random states: the answer is that of trying every pair of ends at every port that rules and claims tell apart.
+//! Random claims on random states: the answer equals that of trying each pair of ends at each port that rules and claims distinguish.
 
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
@@ -17,7 +17,7 @@ use super::judge::{Outcome, judge};
 use crate::args::PortProtocol;
 use crate::fabric::{End, Fabric};
 
-/// A generator of which nothing is asked but that the same seed gives the same (xorshift64).
+/// A generator that is only repeatable (xorshift64).
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
@@ -33,8 +33,8 @@ impl Random {
     }
 }
 
-/// What rules and claims say of ports, and which of [`PORTS`] that means. No rule allows all ports of all three protocols and not the
-/// other protocols, which no packet of the fabric has.
+/// Ports in rules and claims, and the elements of [`PORTS`] that they contain. No entry contains all ports of TCP, UDP and SCTP but not the
+/// other protocols, since the fabric sends no packets of these.
 const PORT_WORDS: [(&str, &str, &[usize]); 5] = [
     ("80", "[{port: 80}]", &[2]),
     ("79-80", "[{port: 79, endPort: 80}]", &[1, 2]),
@@ -43,7 +43,7 @@ const PORT_WORDS: [(&str, &str, &[usize]); 5] = [
     ("TCP", "[{protocol: TCP}]", &[0, 1, 2, 3]),
 ];
 
-/// A port of each part of the ports that [`PORT_WORDS`] tell apart.
+/// One port of each range that [`PORT_WORDS`] distinguish.
 pub(crate) const PORTS: [(Transport, u16); 7] = [
     (Transport::Tcp, 1),
     (Transport::Tcp, 79),
@@ -54,25 +54,25 @@ pub(crate) const PORTS: [(Transport, u16); 7] = [
     (Transport::Sctp, 7),
 ];
 
-/// An address of each part of the outside that [`BLOCKS`] tell apart.
+/// One address of each outside range that [`BLOCKS`] distinguish.
 pub(crate) const OUTSIDE: [&str; 6] =
     ["192.0.2.1", "192.0.2.5", "192.0.2.9", "198.51.100.1", "2001:db8::1", "2001:db8:1::1"];
 const BLOCKS: [&str; 5] = ["192.0.2.0/29", "192.0.2.4/30", "0.0.0.0/0", "2001:db8::/48", "::/0"];
 
-/// A pod: namespace, label, and the name of its workload.
+/// A pod: its namespace, label and workload.
 #[derive(Clone, Copy)]
 pub(crate) struct Made {
     namespace: &'static str,
     app: &'static str,
 }
 
-/// A state as YAML, with the pods by address.
+/// Returns a state as YAML, and its pods by address.
 pub(crate) fn state(random: &mut Random) -> (String, BTreeMap<IpAddr, Made>) {
     let (text, made) = pods(random);
     (text + &policies(random), made)
 }
 
-/// Two nodes with pods on them, as YAML, and the pods by address.
+/// Returns two nodes with pods as YAML, and the pods by address.
 pub(crate) fn pods(random: &mut Random) -> (String, BTreeMap<IpAddr, Made>) {
     let (mut text, mut pods) = (String::new(), BTreeMap::new());
     for node in 1..=2 {
@@ -101,7 +101,7 @@ pub(crate) fn pods(random: &mut Random) -> (String, BTreeMap<IpAddr, Made>) {
     (text, pods)
 }
 
-/// Policies for such pods, as YAML.
+/// Returns policies for such pods as YAML.
 pub(crate) fn policies(random: &mut Random) -> String {
     let mut text = String::new();
     for at in 0..random.below(4) {
@@ -133,7 +133,7 @@ pub(crate) fn policies(random: &mut Random) -> String {
     text
 }
 
-/// An end as a claim names it, and whether an address is of it.
+/// Returns an end in the words of a claim, and its addresses.
 fn end(random: &mut Random, pods: &BTreeMap<IpAddr, Made>) -> (String, BTreeSet<IpAddr>) {
     let outside: Vec<IpAddr> = OUTSIDE.iter().map(|address| address.parse().unwrap()).collect();
     let nodes = (1..=2).map(|node| IpAddr::from([172, 18, 0, node]));
@@ -165,7 +165,7 @@ fn end(random: &mut Random, pods: &BTreeMap<IpAddr, Made>) -> (String, BTreeSet<
     }
 }
 
-/// A state with the verdict of every connection between two of its ends, at each of [`PORTS`].
+/// The verdicts of all connections between two ends of a state, at each of [`PORTS`].
 struct Tried {
     verdicts: BTreeMap<(IpAddr, IpAddr), [bool; PORTS.len()]>,
 }
@@ -191,7 +191,7 @@ impl Tried {
         Self { verdicts }
     }
 
-    /// What a claim comes to: `pass`, `fail` or `vacuous`.
+    /// Returns a claim's outcome: `pass`, `fail` or `vacuous`.
     fn outcome(&self, kind: Kind, from: &BTreeSet<IpAddr>, to: &BTreeSet<IpAddr>, ports: &[usize]) -> &'static str {
         let is_source = |address: &IpAddr| from.contains(address) != (kind == Kind::Only);
         let asked: Vec<_> = self.verdicts.iter().filter(|((a, b), _)| is_source(a) && to.contains(b)).collect();

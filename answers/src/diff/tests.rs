@@ -1,4 +1,4 @@
-//! Random pairs of states: each entry is what pushing packets through the tables of both finds, and nothing else differs.
+//! Random pairs of states: the entries are exactly the connections whose verdicts differ when packets pass the tables of both.
 
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
@@ -20,7 +20,7 @@ use crate::claims::tests::{OUTSIDE, PORTS, Random, pods, policies};
 use crate::fabric::{End, Fabric};
 use crate::run;
 
-/// An entry of the answer.
+/// An entry of the difference.
 struct Told {
     from: String,
     to: String,
@@ -31,7 +31,7 @@ struct Told {
     because: Because,
 }
 
-/// A state as it is asked about by packets, and by sets.
+/// A state, compiled for packets and for sets.
 struct State {
     tables: Pipeline,
     sets: Pipeline,
@@ -51,7 +51,7 @@ impl State {
         Reachability::of(&self.sets, self.sets.mirror().unwrap())
     }
 
-    /// The pods' addresses, by name and family.
+    /// Returns the pods' addresses, by name and by whether the address is IPv6.
     fn pods(&self) -> BTreeMap<(String, bool), IpAddr> {
         let of = |pod: &bulkhead_control::object::Pod| {
             let name = pod.name.to_string();
@@ -61,7 +61,7 @@ impl State {
     }
 }
 
-/// Every change by itself, and the number of grouped ones.
+/// Returns all single changes, and the number of grouped ones.
 fn told(states: &[State; 2]) -> (Vec<Told>, usize) {
     let difference = Difference::of(&states[0].reachability(), &states[1].reachability());
     let mut reasons = [Reasons::of(&states[0].sets), Reasons::of(&states[1].sets)];
@@ -90,7 +90,7 @@ fn told(states: &[State; 2]) -> (Vec<Told>, usize) {
     (all, grouped)
 }
 
-/// Who both states have: what an entry calls it, and its address in each.
+/// Returns the ends in both states: the name in entries, and the address in each state.
 fn ends(states: &[State; 2]) -> Vec<(String, [IpAddr; 2])> {
     let (old, new) = (states[0].pods(), states[1].pods());
     let both = old.iter().filter_map(|(name, &was)| Some((name.0.clone(), [was, *new.get(name)?])));
@@ -98,7 +98,7 @@ fn ends(states: &[State; 2]) -> Vec<(String, [IpAddr; 2])> {
     both.chain(others.map(|address| (address.to_owned(), [address.parse().unwrap(); 2]))).collect()
 }
 
-/// Whether an entry's end is this one: by name, or as an address of its range.
+/// Whether an entry's end is this end: the same name, or a range that contains its address.
 fn is_end(entry: &str, end: &str) -> bool {
     match (entry.parse::<IpNet>(), end.parse::<IpAddr>()) {
         (Ok(range), Ok(address)) => range.contains(&address),
@@ -106,7 +106,7 @@ fn is_end(entry: &str, end: &str) -> bool {
     }
 }
 
-/// Whether a connection gets through, and the policies that deny it where it does not.
+/// Whether a connection is allowed. Otherwise also returns the policies that deny it.
 fn judged(state: &State, fabric: &mut Fabric, [from, to]: [IpAddr; 2], port: PortProtocol) -> (bool, Option<String>) {
     let [from, to] = [from, to].map(|address| End::at(&state.tables, address));
     let hops = fabric.walk(&from, &to, port).unwrap();
@@ -119,7 +119,7 @@ fn check(seed: u64, reached: &mut BTreeMap<&'static str, u32>) {
     let mut random = Random((seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let mut cluster = pods(&mut random).0;
     let old = State::of(&(cluster.clone() + &policies(&mut random)));
-    // Some pods have another address now, or are gone.
+    // Some pods have changed their address or are gone.
     if random.below(3) == 0 {
         cluster = pods(&mut random).0;
     }
@@ -172,7 +172,7 @@ fn check(seed: u64, reached: &mut BTreeMap<&'static str, u32>) {
         }
     }
     add("nothing differs", changes.is_empty());
-    // Ends that are asked about are of every entry between pods.
+    // Each entry between pods, at one of the tested ports, must have been confirmed by a packet.
     for (at, change) in changes.iter().enumerate() {
         let is_asked = |ports: &[(u16, u16)]| {
             let of = |&(transport, port): &(Transport, u16)| {

@@ -127,8 +127,8 @@ impl Step {
         }
         match self.answer.as_deref() {
             None => {}
-            Some("tcp_reset") => writeln!(out, "   the sender is told by a TCP reset (bulkhead.dev/denied: refuse)")?,
-            Some(_) => writeln!(out, "   the sender is told by an ICMP error (bulkhead.dev/denied: refuse)")?,
+            Some("tcp_reset") => writeln!(out, "   the sender receives a TCP reset (bulkhead.dev/denied: refuse)")?,
+            Some(_) => writeln!(out, "   the sender receives an ICMP error (bulkhead.dev/denied: refuse)")?,
         }
         if self.session.as_deref() == Some("hit") {
             return writeln!(out, "   it belongs to the session of the first packet; no table is consulted");

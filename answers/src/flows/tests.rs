@@ -1,4 +1,4 @@
-//! Logs as the tools write them, and input that no tool writes.
+//! Logs in the form of each tool, and malformed input.
 
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
@@ -127,7 +127,7 @@ fn bulkheads_own_sessions_are_read_as_they_are_printed_and_in_one_line() {
 fn logs_of_several_tools_may_be_one() {
     let seen = read_all(format!("{CONNTRACK}\n{HUBBLE}{}\n", OWN.replace('\n', " ")).as_bytes(), false).unwrap();
     let lines: Vec<String> = seen.flows().iter().map(told).collect();
-    // An echo request has no port: that of Hubble and that of Bulkhead are one session.
+    // An echo request has no port, so Hubble's and Bulkhead's lines describe one session.
     assert_eq!(lines.len(), 5 + 6 + 2 - 1, "{lines:#?}");
 }
 
@@ -191,7 +191,7 @@ fn a_capture_tells_sessions_and_not_who_has_opened_what_began_before_it() {
     assert!(seen.flows().iter().any(|flow| flow.tally.answered > 0));
 }
 
-/// A line of each kind, edited: an error or flows, never a panic, and lenient reading never fails.
+/// A mangled line of each kind gives an error or flows, never a panic. Lenient reading never fails.
 #[test]
 fn mangled_logs_end_in_an_error_or_in_flows() {
     let seed = format!("{CONNTRACK}{HUBBLE}{OWN}");

@@ -1,4 +1,4 @@
-//! Random clusters with traffic: no seen session is denied, and the surplus is what trying everything finds.
+//! Random clusters with traffic: learned policies deny no seen session, and the surplus equals that of trying all connections.
 
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
@@ -13,7 +13,7 @@ use super::*;
 use crate::args::PortProtocol;
 use crate::fabric::{End, Fabric};
 
-/// A generator of which nothing is asked but that the same seed gives the same (xorshift64).
+/// A generator that is only repeatable (xorshift64).
 struct Random(u64);
 
 impl Random {
@@ -54,7 +54,7 @@ fn pods(random: &mut Random, state: &mut String) -> Vec<Made> {
             _ => format!("{{run: r{}}}", random.below(2)),
         };
         let named = random.below(2) == 0;
-        // Some are owned, and of those some have labels that their owner's other pods have not.
+        // Some pods have an owner, and some of these have labels that the owner's other pods lack.
         let owned = random.below(3);
         for _ in 0..1 + random.below(3) {
             let at = made.len() + 1;
@@ -86,7 +86,7 @@ fn pods(random: &mut Random, state: &mut String) -> Vec<Made> {
     made
 }
 
-/// A cluster, and traffic that a policy between its workloads has let through.
+/// Returns a cluster and traffic that a policy between its workloads has allowed.
 fn cluster(seed: u64) -> Cluster {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let mut state = String::new();
@@ -109,7 +109,7 @@ fn cluster(seed: u64) -> Cluster {
         );
     }
     let workloads = pods.last().unwrap().workload + 1;
-    // What is allowed: from a workload or from outside, to a workload or to outside, at a port.
+    // Allowed connections: from a workload or from outside, to a workload or to outside, at a port.
     let allowed: Vec<(usize, usize, &str, u16)> = (0..1 + random.below(6))
         .map(|_| {
             let (from, to) = (random.below(workloads + 1), random.below(workloads + 1));
@@ -170,7 +170,7 @@ pub(super) fn compiled(state: &str) -> Pipeline {
     pipeline
 }
 
-/// Whether a rule of the policy allows it, one end being a pod that the policy selects.
+/// Whether a rule of the policy allows the connection. One end is a pod that the policy selects.
 fn names(policy: &Policy, pipeline: &Pipeline, from: &End, to: &End, port: PortProtocol) -> bool {
     let cache = pipeline.cache();
     let pod = |end: &End| match end {
@@ -208,7 +208,7 @@ fn names(policy: &Policy, pipeline: &Pipeline, from: &End, to: &End, port: PortP
     by(&policy.ingress, to, from) || by(&policy.egress, from, to)
 }
 
-/// What a learned rule names, gets through and was not seen, by trying every pair of ends at every port.
+/// Returns the connections that a learned rule names and that are allowed but were not seen, by trying each pair of ends at each port.
 fn tried(cluster: &Cluster, lesson: &Lesson) -> BTreeSet<Pair> {
     let pipeline = compiled(&format!("{}---\n{}", cluster.state, lesson.yaml));
     let learned: Vec<_> = pipeline
@@ -267,7 +267,7 @@ fn expanded(surplus: &Surplus) -> BTreeSet<Pair> {
         for (from, to) in meant {
             let ports = excess.ports.iter().flat_map(|&(first, last)| first..=last);
             for pair in ports.map(|port| (from, to, excess.transport, port)) {
-                assert!(pairs.insert(pair), "{pair:?} is told twice");
+                assert!(pairs.insert(pair), "{pair:?} is reported twice");
             }
         }
     }

@@ -186,7 +186,7 @@ mod tests {
         assert_eq!(chosen("app.kubernetes.io/name=web,app=web,b=c", &["app=db"]), "app.kubernetes.io/name=web");
     }
 
-    /// The workloads of pods `labels@owner`, each as its name, its selector and the places of its pods.
+    /// Returns the workloads of pods given as `labels@owner`: each one's name, selector and pods by position.
     fn workloads(pods: &[&str]) -> Vec<String> {
         let pipeline = state(pods);
         let all = Workloads::of(pipeline.cache()).all;
@@ -204,7 +204,7 @@ mod tests {
     fn pods_of_one_owner_are_one_workload_by_the_labels_that_all_of_them_have() {
         let primary_and_replica = workloads(&["app=db,rank=primary@db", "app=db,rank=replica@db", "app=web@web"]);
         assert_eq!(primary_and_replica, ["db [app=db] p0 p1", "web [app=web] p2"]);
-        // Others have these labels and one more.
+        // Other pods have these labels and one more.
         let canary = workloads(&["app=db,rank=a@db", "app=db,rank=b@db", "app=db,canary=c@canary"]);
         assert_eq!(canary, ["canary [canary=c] p2", "db [app=db,!canary] p0 p1"]);
     }

@@ -62,7 +62,7 @@ pub(super) fn of_pods<'a>(pods: &PodAddresses, subject: &Subject<'a>, rule: &Rul
         let reason = pods.why(block)?;
         let at = subject.peer_at(rule, at);
         let text = format!(
-            "{reason}. A pod that is made anew has another one, and not every network plugin matches pods by address"
+            "{reason}. A recreated pod has another address, and not every network plugin matches pods by address"
         );
         Some(subject.found_in(BLOCK_NAMES_PODS, rule, at, text, "name the pods by podSelector and namespaceSelector"))
     });

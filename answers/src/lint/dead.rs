@@ -101,7 +101,7 @@ fn changes_nothing<'a>(subject: &Subject<'a>, all: &[Subject<'a>], idle: usize) 
     let rules = match (subject.rules.len(), idle) {
         (0, _) => "it has no rules".to_owned(),
         (all, idle) if all == idle => "none of its rules decides anything".to_owned(),
-        _ => "what its rules let through would pass without it".to_owned(),
+        _ => "what its rules allow would pass without it".to_owned(),
     };
     let names: Vec<String> = others.iter().map(|other| other.label()).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -123,7 +123,7 @@ fn explained<'a>(pipeline: &'a Pipeline, subject: &Subject<'a>, rule: &Rule<'a>,
         some_of(&names, MAX_BY)
     };
     let verb = match rule.action {
-        RuleAction::Accept => "lets through",
+        RuleAction::Accept => "allows",
         RuleAction::Deny => "denies",
         RuleAction::Pass => "passes on",
     };

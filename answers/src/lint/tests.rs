@@ -1,4 +1,4 @@
-//! What `lint` calls dead on random states, against compiling each state without the rule.
+//! Compares the rules that `lint` calls dead with compiling each random state without the rule.
 
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
@@ -16,8 +16,7 @@ use super::subject::{RuleKey, Subject};
 use super::{dead, nobody};
 use crate::claims::tests::{Random, state};
 
-/// States that are looked at. The engine below is held to compiling in `control/tests/reachability`; here it is whether what is printed is
-/// what the engine says.
+/// Number of random states. `control/tests/reachability` tests the engine; this tests that the output equals the engine's result.
 const STATES: u64 = 600;
 
 fn reachability(objects: Vec<Object>) -> Reachability {

@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(entities("web-1 (2 of 3 pods: a, b)"), "web-1 (2 of 3 pods: a, b)");
     }
 
-    /// Whether Graphviz takes a text; none where it is not installed.
+    /// Whether Graphviz accepts a text. `None` if Graphviz is not installed.
     fn is_taken(text: &str) -> Option<bool> {
         let started = Command::new("dot").arg("-Tplain").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let Ok(mut child) = started else {

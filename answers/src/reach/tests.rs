@@ -1,4 +1,4 @@
-//! The merged table against the vswitches: whoever is told as one end gets, pod by pod, what a first packet and its reply get.
+//! Compares the merged table with the vswitches: each pod of a reported end gets the reported verdict for a first packet and its reply.
 
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
@@ -21,7 +21,7 @@ const PORTS: [PortProtocol; 3] = [
     PortProtocol { port: 53, transport: Transport::Tcp },
 ];
 
-/// One address outside of each family, and one of a node.
+/// One outside address of each family, and a node's address.
 const OUTSIDE: [&str; 3] = ["192.0.2.1", "2001:db8::1", "172.18.0.2"];
 
 fn states(text: &str) -> [Pipeline; 2] {
@@ -32,7 +32,7 @@ fn states(text: &str) -> [Pipeline; 2] {
     })
 }
 
-/// Pods of workloads on two nodes, some of which have two families or are in their node's network, and policies by labels and blocks.
+/// Returns a state: pods of workloads on two nodes, some of them dual-stack or in the host network, and policies by labels and blocks.
 fn state(pods: &[(u8, u8, u8)], policies: &[(u8, u8, u8)]) -> String {
     let mut text = String::new();
     for node in [1, 2] {
@@ -106,11 +106,11 @@ fn check(text: &str) -> Merged {
             asked += 1;
         }
     }
-    assert_eq!(told.len(), asked, "nothing else is told");
+    assert_eq!(told.len(), asked, "nothing else is reported");
     merged
 }
 
-/// Numbers of which nothing is asked but that the same seed gives the same (xorshift64).
+/// A generator that is only repeatable (xorshift64).
 struct Random(u64);
 
 impl Random {
@@ -151,7 +151,7 @@ fn equal_pods_of_a_workload_are_one_end_and_a_block_tells_them_apart() {
     let pods = [(0, 0, 1), (0, 1, 1), (0, 0, 1), (0, 1, 1), (1, 0, 1)];
     let open = check(&state(&pods, &[]));
     assert_eq!(titles(&open), ["x/w0 (4 pods)", "z/w1", "192.0.2.1", "2001:db8::1", "172.18.0.2"]);
-    // w1 takes what comes from 10.0.0.0/30 only.
+    // w1 admits only traffic from 10.0.0.0/30.
     let with_block = check(&state(&pods, &[(1, 0, 10)]));
     assert_eq!(titles(&with_block)[..3], ["x/w0 (3 of 4 pods: p1, p2, p3)", "x/p4", "z/w1"]);
 }

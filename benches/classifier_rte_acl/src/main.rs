@@ -1,10 +1,10 @@
-//! This project's classifier and DPDK's rte_acl on the same rules and traces, in one process, pass by pass in turn.
+//! Compares this project's classifier with DPDK's rte_acl on the same rules and traces in one process.
 //!
-//! `cargo run --release -- FOLDER SET...` where FOLDER holds `SET.rules.gz` and `SET.rnd.trace.gz`. `BENCH_SIMD_BITS` limits
-//! the registers that rte_acl uses (64, 128, 256 or 512, the default): what a CPU without the wider ones would do.
+//! `cargo run --release -- FOLDER SET...`; FOLDER holds `SET.rules.gz` and `SET.rnd.trace.gz`. `BENCH_SIMD_BITS` limits the registers that
+//! rte_acl uses (64, 128, 256 or 512, the default), to show a CPU without the wider ones.
 //!
-//! The two are timed in turn on the same trace, by the thread's CPU time, so that other work on the machine and its
-//! clock hit both alike. A figure is the median over the passes; every answer of both is checked before.
+//! Passes of the two alternate and are timed by the thread's CPU time, so that other load and the CPU's clock affect both. A value is the
+//! median of the passes. All answers of both are checked first.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -97,7 +97,7 @@ fn acl_rules(text: &str) -> Vec<AclRule> {
         .collect()
 }
 
-/// The algorithms of rte_acl by their numbers in `rte_acl.c`. The scalar one runs on every CPU.
+/// The algorithms of rte_acl, indexed by their numbers in `rte_acl.c`. The scalar one runs on every CPU.
 const ALGORITHMS: [&str; 5] = ["scalar", "sse", "avx2", "avx512x16", "avx512x32"];
 
 struct Acl(*mut c_void);
@@ -110,7 +110,7 @@ impl Acl {
         }
     }
 
-    /// Chooses an algorithm. False where the CPU, the library or `BENCH_SIMD_BITS` rules it out.
+    /// Chooses an algorithm. Returns false if the CPU, the library or `BENCH_SIMD_BITS` does not support it.
     fn choose(&self, algorithm: c_int) -> bool {
         // SAFETY: the context lives.
         unsafe { bench_acl_algorithm(self.0, algorithm) == 0 }
@@ -123,7 +123,7 @@ fn ours(tables: &Tables, keys: &[Key], verdicts: &mut [Verdict], burst: usize) {
     }
 }
 
-/// The rules and keys with each IPv4 address in the last 32 bits of an IPv6 one: lists of the same shape.
+/// Returns the rules and keys with each IPv4 address mapped to the last 32 bits of an IPv6 address, so that lists keep their shape.
 fn in_ipv6(rules: &[Rule], keys: &[Key]) -> (Vec<Rule>, Vec<Key>) {
     let address = |address: IpAddr| match address {
         IpAddr::V4(v4) => IpAddr::V6(Ipv6Addr::from_bits(PREFIX | u128::from(v4.to_bits()))),
@@ -146,7 +146,7 @@ fn in_ipv6(rules: &[Rule], keys: &[Key]) -> (Vec<Rule>, Vec<Key>) {
     (rules.collect(), keys.iter().map(key).collect())
 }
 
-/// 2001:db8::/96, of the range for documentation (RFC 3849).
+/// 2001:db8::/96, part of the range for documentation (RFC 3849).
 const PREFIX: u128 = 0x2001_0db8 << 96;
 
 fn median(times: &mut [f64]) -> f64 {
@@ -154,16 +154,16 @@ fn median(times: &mut [f64]) -> f64 {
     times[times.len() / 2]
 }
 
-/// What a timed pass finds in the caches.
+/// The state of the caches before a timed pass.
 #[derive(Clone, Copy, PartialEq)]
 enum Caches {
-    /// What the other's pass left there.
+    /// As the other classifier's pass has left them.
     Others,
-    /// What its own left there: before each timed pass comes one of the same kind that is not timed.
+    /// As its own pass has left them: an untimed pass of the same kind precedes each timed one.
     Own,
 }
 
-/// Nanoseconds per lookup of ours and of theirs, in turn, and the ratio.
+/// Returns the nanoseconds per lookup of `a` and of `b`, whose passes alternate, and the ratio.
 fn pair(caches: Caches, mut a: impl FnMut(), mut b: impl FnMut(), keys: usize) -> (f64, f64, f64) {
     let (mut ours, mut theirs, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     let start = cpu_time();
@@ -237,8 +237,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         use Caches::{Others, Own};
         for (burst, caches) in [(1, Others), (32, Others), (256, Others), (32, Own)] {
             let mut best: Option<((f64, f64, f64), &str)> = None;
-            // All that run here: which one wins depends on the burst and on the CPU. The vector ones fall back to narrower
-            // ones for a few keys, so that the scalar one wins at burst 1.
+            // All algorithms that run here, because the fastest depends on burst and CPU. For few keys the vector ones fall back to
+            // narrower ones, so the scalar one is the fastest at burst 1.
             for (algorithm, name) in (0..).zip(ALGORITHMS) {
                 if !acl.choose(algorithm) {
                     continue;

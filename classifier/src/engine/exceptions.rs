@@ -326,7 +326,7 @@ mod tests {
         let named = |count: usize| vec![from(set(&["10.0.0.1", "10.0.0.9"]).into(), Addresses::Any); count];
         assert_eq!(found(&changed, named(CANDIDATES)).map(|exceptions| exceptions.longest()), Some(CANDIDATES));
         assert!(found(&changed, named(CANDIDATES + 1)).is_none());
-        // Rules that name others do not count, however many they are.
+        // Rules about other addresses do not count, regardless of their number.
         let others = vec![from(set(&["10.0.0.9"]).into(), Addresses::Any); 10 * CANDIDATES];
         assert_eq!(found(&changed, others).map(|exceptions| exceptions.longest()), Some(0));
     }

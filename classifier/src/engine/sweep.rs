@@ -351,7 +351,7 @@ mod tests {
         assert_eq!(cut(Bounds { items: 5, ..BOUNDS }, &items), None);
     }
 
-    /// Axes that are cut one after the other start from nothing, also after items that cover an axis up to its end.
+    /// Each axis starts empty, even after items that cover the previous axis up to its end.
     #[test]
     fn what_covers_the_end_of_an_axis_does_not_cover_the_next_one() {
         let mut sweep = Sweep::new(200, Lists::new(BOUNDS));
@@ -384,7 +384,7 @@ mod tests {
     }
 
     proptest! {
-        /// Also intervals of one item that overlap or touch, which those of a tuple may.
+        /// Includes overlapping and adjacent intervals of one item, which a tuple may have.
         #[test]
         fn pieces_hold_what_covers_each_of_their_points(items in prop::collection::vec(intervals(), 0..150)) {
             let pieces = cut(Bounds { longest: usize::MAX, items: usize::MAX }, &items).unwrap();

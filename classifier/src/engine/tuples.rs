@@ -240,7 +240,7 @@ mod tests {
         Entry { code, tuple: 0, src: (src, 32), dst: (1, 32), service: (0, u32::MAX), src_ports: ports, rule: code }
     }
 
-    /// The adversary knows everything, the key of the hash too, and has rules for a single bucket.
+    /// An adversary who knows the hash's key has rules for a single bucket. The builder finds another key.
     #[test]
     fn rules_made_for_one_key_of_the_hash_find_another() {
         const SEED: u64 = 0x0123_4567_89ab_cdef;
@@ -253,7 +253,7 @@ mod tests {
         assert!(tuples.worst_case() as usize <= MAX_RUN);
     }
 
-    /// No key helps where the hashed fields are the same. What has no room is named, for the rows.
+    /// No key helps if the hashed fields are equal. Rules without room are returned for the rows.
     #[test]
     fn rules_of_one_key_beyond_the_bound_are_sent_back() {
         let entries: Vec<Entry<u32>> = (0..100).map(|code| entry(code, 9)).collect();

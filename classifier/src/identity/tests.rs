@@ -24,7 +24,7 @@ proptest! {
         for step in steps {
             let before = (cache.clone(), truth);
             let sets: Vec<AddressSet> = step.iter().map(|(members, _)| set(members)).collect();
-            // Each change is remembered in the number, in order.
+            // The number encodes each change, in order.
             let change = |number: u32, changes: &[usize]| changes.iter().fold(number, |number, &at| (number * 5 + step[at].1) % 97);
             cache = cache.changed(&sets.iter().collect::<Vec<_>>(), change);
             for (at, number) in (0..).zip(&mut truth) {
@@ -67,7 +67,7 @@ fn an_address_more_writes_one_part_and_shares_the_others() {
         let written = next.v4.parts_of_tests().iter().filter(|part| !shared(part)).count();
         assert!(written <= wanted, "{written} parts written");
     }
-    // Whatever comes and goes, parts do not become more and more.
+    // The number of parts stays bounded under changes.
     let mut cache = cache;
     let parts = cache.v4.parts_of_tests().len();
     for round in 0..50u32 {
@@ -122,7 +122,7 @@ fn tables(cache: IpCache, open: &[u32]) -> IdentityTables {
     IdentityTables::new(1, Arc::new(cache), parties.into(), endpoints.into(), ALLOW, decisions)
 }
 
-/// Addresses 1, 2, 4, 5 have the parties of these numbers.
+/// The parties of addresses 1, 2, 4 and 5.
 fn cache(parties: [u32; 4]) -> IpCache {
     let sets = [1, 2, 4, 5].map(|at| set(&[at]));
     IpCache::default().changed(&sets.each_ref(), |_, changes| parties[changes[0]])
@@ -163,14 +163,14 @@ fn only_endpoints_whose_verdicts_may_differ_are_not_left_alone() {
         [4, 5, 7].map(|at| difference.leaves_alone(&first, new, &[address(at)]))
     };
     assert_eq!(alone(&first.clone()), [true; 3]);
-    // A remote address gets an identity that both endpoints tell from its former one.
+    // A remote address gets an identity that both endpoints distinguish from its former one.
     assert_eq!(alone(&with([2, 2, 3, 4])), [false, false, true]);
-    // An unknown address gets one that nobody names.
+    // An unknown address gets an identity that no map names.
     assert_eq!(alone(&with([1, 0, 3, 4])), [true; 3]);
     assert_eq!(alone(&IdentityTables { lineage: 2, ..first.clone() }), [false, false, false]);
     // Another endpoint behind the same address.
     assert_eq!(alone(&with([1, 2, 4, 3])), [false, false, true]);
     let mut maps = first.clone();
     maps.endpoints = tables(cache([1, 2, 3, 4]), &[1]).endpoints;
-    assert_eq!(alone(&maps), [false, false, true], "maps that were made anew");
+    assert_eq!(alone(&maps), [false, false, true], "maps that were rebuilt");
 }

@@ -1,10 +1,10 @@
-//! Every level against plain loops, on whatever levels this CPU has.
+//! Compares every level that this CPU supports with plain loops.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// One step of each kind, so that a test can run it at any level.
+/// One step of each kind, to run at any level.
 struct Steps<'a> {
     node: &'a Node<u32>,
     point: u32,
@@ -26,12 +26,12 @@ impl Kernel for Steps<'_> {
     }
 }
 
-/// One step down a tree of 128 bits.
+/// One step down a tree of 128-bit keys.
 struct Wide<'a> {
     node: &'a Node<u128>,
     point: u128,
     rank: &'a mut u32,
-    /// Only for branches.
+    /// Set only for branches.
     child: Option<&'a mut u32>,
 }
 
@@ -66,7 +66,7 @@ fn edgy() -> impl Strategy<Value = u32> {
     prop_oneof![Just(0), Just(u32::MAX), Just(0x8000_0000), Just(0x7fff_ffff), any::<u32>(), 0u32..20]
 }
 
-/// Few different ones, so that high halves are often equal.
+/// Few different values, so that high halves are often equal.
 fn edgy_half() -> impl Strategy<Value = u64> {
     prop_oneof![Just(0), Just(1), Just(u64::MAX), Just(1 << 63), Just((1 << 63) - 1), any::<u64>()]
 }
@@ -75,7 +75,7 @@ fn chunk() -> impl Strategy<Value = Chunk> {
     prop::array::uniform8(prop_oneof![Just(0), Just(u64::MAX), any::<u64>()]).prop_map(Chunk)
 }
 
-/// So that a run that is meant for some levels (valgrind knows no AVX-512) cannot pass by having tested fewer.
+/// Ensures that a run for certain levels does not pass with fewer (valgrind does not support AVX-512).
 #[test]
 fn the_levels_that_are_asked_for_are_tested() {
     let names: Vec<&str> = Level::available().into_iter().map(Level::name).collect();
@@ -152,7 +152,7 @@ proptest! {
         services in prop::collection::vec((edgy(), edgy()), 0..=Services::RULES),
         point in edgy(),
     ) {
-        // No packet's service is what stands for no rule.
+        // `NO_SERVICE` represents no rule, and no packet's service is that number.
         let point = point.min(NO_SERVICE - 1);
         separators.sort_unstable();
         separators[NODE - 1] = first_child;
@@ -176,7 +176,7 @@ proptest! {
     }
 }
 
-/// Memory that ends where the process may not read: one number too many and the test dies.
+/// Memory that ends before an inaccessible page: reading one number too many ends the test.
 #[cfg(target_os = "linux")]
 mod guarded {
     use super::*;
@@ -200,7 +200,7 @@ mod guarded {
     const PRIVATE_ANONYMOUS: c_int = 0x22;
     const PAGE: usize = 1 << 16;
 
-    /// Numbers right before a page that is closed.
+    /// Numbers directly before an inaccessible page.
     struct Guarded<T> {
         map: *mut c_void,
         len: usize,

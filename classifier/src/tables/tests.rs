@@ -1,4 +1,4 @@
-//! The engines against the scan, and what the interface promises.
+//! Compares the engines with the scan, and tests the interface.
 
 use super::*;
 use crate::Change;
@@ -69,8 +69,8 @@ fn an_empty_set_matches_nothing() {
     assert!(!Tables::build(vec![nothing]).unwrap().lookup(&key("10.0.0.1", 80)).is_allow());
 }
 
-/// Rules over a small universe, so that they overlap in every way: nested and equal prefixes, /0, ranges that cross
-/// each other, full ranges, protocol 0, duplicates, sets of several members, both families.
+/// Rules over a small universe, so that they overlap in all ways: nested and equal prefixes, /0, crossing ranges, full ranges, protocol 0,
+/// duplicates, sets of several members, both families.
 mod random {
     use super::*;
     use crate::{AddressSet, ServiceSet};
@@ -78,7 +78,7 @@ mod random {
     use proptest::prelude::*;
     use std::net::IpAddr;
 
-    /// Few high bits and few low ones are in use, so that short and long prefixes meet.
+    /// Addresses with few high and few low bits, so that short and long prefixes meet.
     fn v4() -> impl Strategy<Value = u32> {
         (0u32..4, 0u32..8).prop_map(|(high, low)| high << 30 | low)
     }
@@ -143,12 +143,12 @@ mod random {
         )
     }
 
-    /// A list in which the catch-all rule is rare, or most rules would never be looked at.
+    /// A list in which catch-all rules are rare. Otherwise most rules would never be reached.
     pub(super) fn rules() -> impl Strategy<Value = Vec<Rule>> {
         (prop::collection::vec(rule(), 0..40), any::<bool>(), any::<bool>()).prop_map(
             |(mut rules, twice, every_port)| {
                 if every_port {
-                    // As in everything that NetworkPolicy can say.
+                    // As in all rules of NetworkPolicy.
                     rules.iter_mut().for_each(|rule| rule.src_ports = PortRange::ALL);
                 }
                 rules.retain(|rule| *rule != Rule::any(rule.action, rule.origin));
@@ -174,7 +174,7 @@ use crate::engine::Choice;
 use proptest::prelude::*;
 use std::collections::HashSet;
 
-/// Choices that force each structure to work on short lists.
+/// Choices that make each structure work on short lists.
 pub(super) fn choices() -> [Choice; 7] {
     let all = Choice::default();
     let vectors = Choice { cells: 0, pruned: false, ..all };
@@ -189,7 +189,7 @@ pub(super) fn choices() -> [Choice; 7] {
     ]
 }
 
-/// Every structure on every level, one by one and in bursts, says what the scan says.
+/// Checks that each structure at each level answers like the scan, singly and in bursts.
 fn all_agree(rules: &[Rule], keys: &[Key], structures: &mut HashSet<String>) -> Vec<Verdict> {
     let truth: Vec<Verdict> = keys.iter().map(|key| linear::scan(rules, key)).collect();
     for choice in choices() {
@@ -241,7 +241,7 @@ fn every_structure_level_and_burst_answers_like_the_scan() {
 }
 
 proptest! {
-    /// Whatever was inserted and removed, one by one or together, the tables are those of the present list.
+    /// After any insertions and removals, single or batched, the tables are those of the present list.
     #[test]
     fn changed_tables_answer_like_the_changed_list(
         rules in random::rules(),
@@ -277,7 +277,7 @@ proptest! {
                 let next = tables.update_as(&list_changes, &BuildOptions::default(), 0).unwrap();
                 let shares = next.compiled.as_ref().unwrap().is(tables.compiled.as_ref().unwrap());
                 tables = next;
-                // In a cross product a rule that was not compiled may come to have members.
+                // In a cross product, a rule that was not compiled may get members.
                 prop_assert!(shares || number == 0, "nothing was shared");
                 prop_assert!(*tables.rules() == *list);
                 for level in Level::available() {
@@ -343,7 +343,7 @@ proptest! {
     }
 }
 
-/// A node's exit: few rules whose sets hold the pods of the cluster.
+/// A node's exit: few rules, whose sets contain the cluster's pods.
 fn exit(pods: &[u32]) -> Vec<Rule> {
     let set = |step: u32| -> Addresses {
         let members =
@@ -367,7 +367,7 @@ fn a_member_of_a_large_set_comes_and_goes_without_a_build() {
     let mut tables = tables;
     let mut shared = 0;
     for at in 0..100 {
-        // Now one more, now one less.
+        // Adds and removes a pod in turn.
         if at % 2 == 0 {
             pods.push(0x0a10_0000 + 2 * at);
         } else {
@@ -389,10 +389,10 @@ fn a_member_of_a_large_set_comes_and_goes_without_a_build() {
             assert_eq!(verdict, tables.lookup(key));
         }
     }
-    assert!(shared > 30, "compiled anew after {shared} changes");
+    assert!(shared > 30, "compiled again after {shared} changes");
 }
 
-/// A long list of rules for single sources, about sets that hold all pods: what a changed pod costs is the rules that name it.
+/// A long list of rules for single sources and for sets of all pods: a changed pod costs as much as the rules that name it.
 #[test]
 fn a_changed_member_of_a_long_lists_sets_costs_the_rules_that_name_it_and_no_more() {
     let list = |pods: &[u32]| -> Vec<Rule> {
@@ -410,12 +410,12 @@ fn a_changed_member_of_a_long_lists_sets_costs_the_rules_that_name_it_and_no_mor
     };
     let mut pods: Vec<u32> = (0..2000).map(|at| 0x0a00_0000 + 2 * at).collect();
     let before = Tables::build(list(&pods)).unwrap();
-    // A pod of the first set alone.
+    // A pod in the first set only.
     let pod = 0x0a10_0002;
     pods.push(pod);
     let rules = list(&pods);
     let after = before.changed_to(&rules, &BuildOptions::default()).unwrap();
-    assert!(after.compiled.as_ref().unwrap().is(before.compiled.as_ref().unwrap()), "compiled anew");
+    assert!(after.compiled.as_ref().unwrap().is(before.compiled.as_ref().unwrap()), "compiled again");
     assert!(
         after.describe().contains("exceptions: 1 addresses, at most 51 rules verified for one"),
         "{}",

@@ -140,7 +140,7 @@ mod tests {
         let mut limits = begun();
         for (class, burst) in [(ErrorClass::Other, 10), (ErrorClass::TooBig, 50)] {
             assert_eq!(allowed(&mut limits, class, PORT, std::iter::repeat_n(1, 100_000)), burst);
-            // Some may share the bucket of the first.
+            // Some destinations may share the first one's bucket.
             assert!(allowed(&mut limits, class, PORT, 2..52) >= 45);
         }
     }

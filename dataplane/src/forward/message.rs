@@ -128,7 +128,7 @@ mod tests {
         assert_eq!(frame[..6], PEER, "a probe goes to the one who had the address last");
     }
 
-    /// Source, destination, and the ICMPv6 message; checksums, hop limit and lengths are right.
+    /// Returns source, destination and ICMPv6 message, after checking checksums, hop limit and lengths.
     fn nd(frame: &[u8]) -> (Ipv6Addr, Ipv6Addr, Vec<u8>) {
         let sliced = SlicedPacket::from_ethernet(frame).unwrap();
         let Some(NetSlice::Ipv6(ip)) = &sliced.net else { panic!("IPv6") };

@@ -195,7 +195,7 @@ mod tests {
         Request { neighbour: id(n), to: None }
     }
 
-    /// A table in which neighbour 1 is known since [`START`].
+    /// Returns a table that has known neighbour 1 since [`START`].
     fn with_one() -> NeighbourTable {
         let mut table = NeighbourTable::default();
         assert_eq!(table.request(id(1), START), Requested::Send(everybody(1)));
@@ -261,7 +261,7 @@ mod tests {
         let mut table = with_one();
         let later = START + 2 * SECOND;
         assert_eq!(table.reverify(id(1), MAC, later), None, "what is known");
-        assert_eq!(table.reverify(id(2), OTHER, later), None, "not asked for");
+        assert_eq!(table.reverify(id(2), OTHER, later), None, "not requested");
         assert_eq!(table.reverify(id(1), OTHER, later), Some(everybody(1)));
         assert_eq!(table.reverify(id(1), OTHER, later), None, "asked already");
         assert_eq!(mac_of(&table, 1), Some(MAC));

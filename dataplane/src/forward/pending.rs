@@ -171,7 +171,7 @@ mod tests {
         }
         assert_eq!(pending.push(id(9999), PortId(0), 7000, 5000), Some(0));
         assert_eq!((pending.len(), pending.take(&id(0)).unwrap().packets.len()), (TOTAL, 3));
-        // With the first one resolved, there is room for three; then the next neighbour is the oldest.
+        // Resolving the first neighbour makes room for three packets. Then the next neighbour is the oldest.
         let lost: Vec<_> = (0..4).map(|n| pending.push(id(10_000 + n), PortId(0), n, 5001)).collect();
         assert_eq!(lost, [None, None, None, Some(4)]);
     }

@@ -109,7 +109,7 @@ mod tests {
             let before = checksum_of(&header);
             assert!(decrement_ttl(&mut header));
             assert_eq!(header, with_checksum(header), "checksum {before:#06x}");
-            // The two corner cases of RFC 1624: the old checksum is 0, or the new one is.
+            // The corner cases of RFC 1624: the old or the new checksum is 0.
             reached[0] |= before == 0;
             reached[1] |= before == 0xfeff && checksum_of(&header) == 0;
         }

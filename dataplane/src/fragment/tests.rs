@@ -15,7 +15,7 @@ fn table(capacity: usize) -> FragmentTable {
     FragmentTable::new(config, RandomState::with_seeds(1, 2, 3, 4))
 }
 
-/// The longest queue.
+/// Returns the length of the longest queue.
 fn queued(table: &FragmentTable) -> usize {
     let queues = [&table.all, &table.ports[0]].into_iter();
     queues.map(|queues| queues.begun.len().max(queues.dropped.len())).max().unwrap()

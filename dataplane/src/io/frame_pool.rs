@@ -113,7 +113,7 @@ mod tests {
         assert_eq!((taken.len(), one.available()), (1000, 0));
         assert!(other.take().is_none());
         other.give_all(taken);
-        // What `other` keeps to itself is less than three batches.
+        // `other` keeps fewer frames than three batches.
         assert!(one.take().is_some_and(|frame| {
             one.give(frame);
             true

@@ -1,4 +1,4 @@
-//! Both formats in all their flavours, damaged files, and the writer held against two readers.
+//! Both capture formats in all variants, damaged files, and comparisons of the writer with two readers.
 
 use pcap_file::pcapng::{Block, PcapNgReader};
 use proptest::prelude::*;
@@ -7,7 +7,7 @@ use super::*;
 use crate::testbed::*;
 use crate::{DropReason, Outcome, PortId, Verdict, Worker, WorkerConfig, replay};
 
-/// Numbers in the byte order of a file.
+/// Writes numbers in the byte order of a file.
 #[derive(Clone, Copy)]
 struct Order(bool);
 
@@ -62,7 +62,7 @@ impl Order {
     }
 }
 
-/// What a packet was: number, time, link type, interface, direction, bytes, length.
+/// A read packet: number, time, link type, interface, direction, bytes, length.
 type Seen = (u64, u64, LinkType, Option<String>, Option<Direction>, Vec<u8>, usize);
 
 fn read(bytes: &[u8]) -> (Vec<Seen>, Option<CaptureError>) {
@@ -159,7 +159,7 @@ fn simple_and_obsolete_packet_blocks_are_read() {
             b"xy\0\0",
         ]
         .concat();
-        // The snap length is 4: the simple packet was cut to it.
+        // The snap length is 4, so the simple packet is cut to it.
         let file = [order.section(), order.interface(101, 4, &[]), order.block(2, &obsolete), order.block(3, &simple)];
         let seen = read_all(&file.concat());
         assert_eq!(seen[0], (1, 3 * SECOND, LinkType::Raw, None, None, b"xy".to_vec(), 8));
@@ -174,7 +174,7 @@ fn sections_of_different_byte_orders_follow_each_other() {
     };
     let seen = read_all(&[part(BOTH[0], b"one"), part(BOTH[1], b"two")].concat());
     assert_eq!(seen.iter().map(|p| p.3.as_deref().unwrap()).collect::<Vec<_>>(), ["one", "two"]);
-    // Interfaces are the section's own.
+    // Each section has its own interfaces.
     let stray = [part(BOTH[0], b"one"), BOTH[1].section(), BOTH[1].enhanced(0, 1, b"a", 1, &[])].concat();
     assert!(error_of(&stray).contains("refers to an interface that the section does not describe"));
 }
@@ -246,7 +246,7 @@ proptest! {
         }
         file.truncate(cut.max(1));
         let (seen, _) = read(&file);
-        // A damaged length may make the reader see more records than were written, each with a header of its own.
+        // A damaged length may make the reader find more records than were written, but each needs a header.
         prop_assert!(seen.len() <= file.len() / 16);
         for (.., data, original) in &seen {
             prop_assert!(data.len() <= *original && data.len() <= file.len());
@@ -351,7 +351,7 @@ fn the_port_is_told_by_interface_then_mac_then_address_then_it_is_the_uplink() {
     assert_eq!(found(&mut finder, None, raw, &udp("192.168.0.1", "10.0.0.2", 80)), Some(HOST));
     assert_eq!(found(&mut finder, None, raw, &stranger), Some(UPLINK));
     assert_eq!(found(&mut finder, None, raw, b"?"), Some(UPLINK));
-    // A's MAC is configured: what it sends is its own, whatever it claims.
+    // A's MAC address is configured, so its frames come from A for any source address.
     let spoofed = ethernet(A_MAC, 0x0800, &stranger);
     assert_eq!(found(&mut finder, None, LinkType::Ethernet, &spoofed), Some(A));
 }
@@ -380,10 +380,10 @@ fn mac_addresses_are_learned_from_packets_that_come_straight_from_a_pod() {
     let find = |finder: &mut PortFinder, frame: Vec<u8>| found(finder, None, LinkType::Ethernet, &frame);
     assert_eq!(find(&mut finder, frame(pod, "10.0.0.2", 64)), Some(B));
     assert_eq!(find(&mut finder, frame(pod, "8.8.8.8", 64)), Some(B), "spoofed by B");
-    // Behind a router the MAC is the router's.
+    // Behind a router, the MAC address is the router's.
     assert_eq!(find(&mut finder, frame(router, "10.0.0.2", 63)), Some(B));
     assert_eq!(find(&mut finder, frame(router, "8.8.8.8", 50)), Some(UPLINK));
-    // A MAC that was first seen with a stranger's address is not a pod's.
+    // A MAC address first seen with a foreign address is not a pod's.
     let gateway = [2, 0, 0, 0, 0, 0x78];
     assert_eq!(find(&mut finder, frame(gateway, "8.8.8.8", 64)), Some(UPLINK));
     assert_eq!(find(&mut finder, frame(gateway, "10.0.0.2", 64)), Some(B));
@@ -437,7 +437,7 @@ fn a_replay_tells_every_packet_with_its_outcome_in_order() {
         let expected = if at % 2 == 0 { Verdict::Forward(B) } else { Verdict::Drop(DropReason::PolicyDenied) };
         assert_eq!((outcome.in_port, outcome.verdict), (A, expected));
     }
-    // Without an uplink a stranger's packets have no port, and are dropped.
+    // Without an uplink, a foreign packet has no port and is dropped.
     let no_uplink = crate::Snapshot::empty();
     let mut reader = CaptureReader::new("x", &file[..]).unwrap();
     let result = replay(&mut reader, &no_uplink, &mut worker, |_, outcome| {

@@ -37,7 +37,7 @@ mod tests {
         for tag in [0x8100, 0x88a8, 0x9100] {
             assert_eq!(parse(&frame(tag), &mut None), Err(DropReason::VlanTagged));
         }
-        // MPLS, PPPoE, LLC length, nothing.
+        // MPLS, PPPoE, an LLC length, zero.
         for other in [0x8847, 0x8864, 0x0026, 0] {
             assert_eq!(parse(&frame(other), &mut None), Err(DropReason::UnknownEthertype));
         }

@@ -94,7 +94,7 @@ mod tests {
             set_u16(&mut packet, 6, 0x2000);
             assert_eq!(ip(&packet), Err(DropReason::FragmentTiny), "protocol {number}");
         }
-        // RFC 3128: the fixed header is there, but its options are in the next fragment.
+        // RFC 3128: the fixed header is complete, but its options are in the next fragment.
         let mut packet = frame_v4(6, &[0x60; 24]);
         packet[20 + 12] = 0x70;
         set_u16(&mut packet, 6, 0x2000);

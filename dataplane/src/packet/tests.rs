@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::*;
 
-/// An IPv4 packet from 10.0.0.1 to 10.0.0.2 with identification 7 and TTL 64.
+/// Returns an IPv4 packet from 10.0.0.1 to 10.0.0.2 with identification 7 and TTL 64.
 pub(crate) fn frame_v4(protocol: u8, payload: &[u8]) -> Vec<u8> {
     let mut packet = vec![0x45, 0, 0, 0, 0, 7, 0, 0, 64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
     packet.extend(payload);
@@ -13,7 +13,7 @@ pub(crate) fn frame_v4(protocol: u8, payload: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// An IPv6 packet from fd00::1 to fd00::2 with hop limit 64.
+/// Returns an IPv6 packet from fd00::1 to fd00::2 with hop limit 64.
 pub(crate) fn frame_v6(next_header: u8, payload: &[u8]) -> Vec<u8> {
     let mut packet = vec![0x60, 0, 0, 0, 0, 0, next_header, 64];
     let len = u16::try_from(payload.len()).unwrap();

@@ -175,7 +175,7 @@ mod tests {
         }
         assert_eq!(newly + instead, PLACES * 2);
         assert!(newly <= PLACES && newly > PLACES * 9 / 10, "{newly} places are in use");
-        // The hash has a random key, so a few sets of places may not be full.
+        // The hash has a random key, so a few sets may not be full.
         let replaces = |&client: &u32| table.remember(ip(client), 2, &socket(client), 600) == Remembered::Instead;
         let client = clients.clone().take(100).find(replaces).expect("nine of ten places are in use");
         assert_eq!(table.remember(ip(client), 2, &socket(client), 600), Remembered::Again);

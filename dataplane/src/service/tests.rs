@@ -17,7 +17,7 @@ fn flow(number: u32) -> Flow {
     Flow { src, dst: "10.96.0.1".parse().unwrap(), protocol: 6, sport, dport: 80, icmp: None }
 }
 
-/// How many of so many connections each backend is given.
+/// Returns the number of connections that each backend gets.
 fn shares(list: &Backends, connections: u32) -> BTreeMap<SocketAddr, u32> {
     let mut shares = BTreeMap::new();
     for number in 0..connections {
@@ -34,7 +34,7 @@ fn every_backend_is_given_its_share() {
         let each = 2_000;
         let shares = shares(&list, each * count);
         assert_eq!(shares.len(), count as usize, "every one is chosen");
-        // Four standard deviations of a fair lot are nine percent here; the table's own imbalance is one.
+        // Four standard deviations of a fair draw are nine percent here; the table's own imbalance is one.
         for (backend, share) in shares {
             assert!((each * 88 / 100..=each * 112 / 100).contains(&share), "{backend} of {count}: {share}");
         }

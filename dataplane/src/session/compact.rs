@@ -253,7 +253,7 @@ mod tests {
     }
 
     proptest! {
-        /// Few addresses, so that pairs in either order and equal ones occur.
+        /// Few addresses, so that equal ones and both orders of a pair occur.
         #[test]
         fn what_an_entry_keeps_is_the_whole_rewrite(
             [client, vip, source, backend] in [0u8..3, 0..3, 0..3, 0..3],
@@ -275,7 +275,7 @@ mod tests {
             own.compact_mut().set_checked(7);
             prop_assert_eq!((own.key(), own.compact().checked()), (key, 7));
 
-            // The packets' new addresses and ports, and the change of their checksums.
+            // The new addresses and ports of packets, and the change of their checksums.
             let forward = Rewritten::new((rewrite.alias, rewrite.client_is_low()), (key, from_low));
             for is_forward in [true, false] {
                 let (addresses, ports) = compact.ends(rewrite.client_is_low() == is_forward);

@@ -67,7 +67,7 @@ fn readers_never_see_half_a_snapshot_nor_an_older_one() {
                 let mut last = 0;
                 while last < 200 {
                     let snapshot = reader.load();
-                    // Each generation has its number on all of its ports.
+                    // All ports of a generation have its number.
                     let origin = OriginId(u32::try_from(snapshot.generation()).unwrap());
                     let whole =
                         snapshot.generation() == 1 || snapshot.ports().iter().all(|p| p.hairpin == Some(origin));
@@ -99,7 +99,7 @@ fn an_old_snapshot_is_freed_when_the_last_reader_has_let_go_and_not_before() {
     let looked_at = publisher.current();
     publisher.publish(snapshot_of(3, ports())).unwrap();
     drop((one, other));
-    assert_eq!(publisher.collect(), 1, "whoever looks at it holds it as well");
+    assert_eq!(publisher.collect(), 1, "a look at it keeps it alive, too");
     drop(looked_at);
     assert_eq!(publisher.collect(), 0);
 }

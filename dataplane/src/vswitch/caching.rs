@@ -278,7 +278,7 @@ impl Caching {
 
     /// Returns a packet's path if its flow may be cached.
     fn flow_way(&self, about: &About<'_>, packet: &Received<'_>, judged: &Judged) -> Option<FlowWay> {
-        // Packets that leave through the slot they came in on are left to the worker: the kernel's programs were not seen to send them there.
+        // Packets that leave by their ingress slot stay with the worker: in tests, the kernel did not send them back there.
         let (from, to, out) = self.way(packet, judged).filter(|(from, to, _)| from != to)?;
         let translated = about.engine.translated(judged);
         if matches!(translated, Some(Translated::Error(_))) {
@@ -356,7 +356,7 @@ mod tests {
         let mut allowance = Allowance::full(SHARE);
         let taken = (0..10 * SHARE).filter(|_| allowance.take(SHARE, LEASE, 1_000)).count();
         assert_eq!(taken as u64, SHARE);
-        // Over a lease as many again, however they are spread.
+        // Over a lease, the same number again, however requests are spread.
         let taken =
             (1..=1_000_000).filter(|step| allowance.take(SHARE, LEASE, 1_000 + step * (LEASE / 1_000_000))).count();
         assert!((SHARE - 2..=SHARE + 1).contains(&(taken as u64)), "{taken}");

@@ -34,7 +34,7 @@ impl Ledger {
         self.lose_as(frame, reason, pool, Known::LetThrough);
     }
 
-    /// Like [`Ledger::lose`], with what is known of the packet.
+    /// Like [`Ledger::lose`], with the known properties of the packet.
     #[cold]
     #[inline(never)]
     pub(super) fn lose_as(&mut self, frame: Frame, reason: DropReason, pool: &mut FramePool, known: Known) {

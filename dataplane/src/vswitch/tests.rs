@@ -1,4 +1,4 @@
-//! The whole loop over ports in memory.
+//! The whole vswitch over ports in memory.
 
 mod caching;
 mod fragments;
@@ -22,7 +22,7 @@ use crate::{DropReason, Link, PortConfig, SessionConfig, Snapshot, Verdict};
 const B_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const FRAMES: u32 = 4096;
 
-/// The testbed's node with links; the vswitch's own MAC on port n ends in n.
+/// The testbed's ports with links. The vswitch's MAC address on port n ends in n.
 fn live_ports() -> Vec<PortConfig> {
     let link = |id: u8| Some(Link { mac: own_mac(id), mtu: 9000 });
     let mut ports: Vec<PortConfig> =
@@ -35,7 +35,7 @@ const fn own_mac(id: u8) -> [u8; 6] {
     [2, 0, 0, 0, 0xff, id]
 }
 
-/// A running vswitch, and the other ends of its ports.
+/// A running vswitch and the peers of its ports.
 struct Node {
     vswitch: Vswitch,
     publisher: Arc<Publisher>,
@@ -53,7 +53,7 @@ impl Node {
         node
     }
 
-    /// Without ports.
+    /// Starts a vswitch without ports.
     fn unplugged(workers: usize, snapshot: Snapshot, tap: Option<Tap>, flow_cache: Option<Arc<dyn FlowCache>>) -> Self {
         let publisher = Arc::new(Publisher::new(snapshot));
         let config = VswitchConfig {
@@ -74,7 +74,7 @@ impl Node {
         self.plug_with(id, |port| port);
     }
 
-    /// With a port that was changed.
+    /// Adds a port that `change` has changed.
     fn plug_with(&mut self, id: PortId, change: impl FnOnce(LoopbackPort) -> LoopbackPort) {
         let (port, other) = LoopbackPort::pair(1024);
         let port = change(port);
@@ -91,12 +91,12 @@ impl Node {
         }
     }
 
-    /// Sends frames that are received together.
+    /// Sends frames that the vswitch receives together.
     fn send_burst(&mut self, id: PortId, frames: &[Vec<u8>]) {
         self.until("room for a burst", |node| node.peers[id.index()].as_mut().unwrap().push_burst(frames).is_ok());
     }
 
-    /// The next frame that the vswitch sends out through a port.
+    /// Returns the next frame that the vswitch sends out of a port.
     fn receive(&mut self, id: PortId) -> Vec<u8> {
         let mut got = None;
         self.until("a frame", |node| {
@@ -106,7 +106,7 @@ impl Node {
         got.unwrap()
     }
 
-    /// Waits for something that must come, without asking how soon.
+    /// Waits until a condition holds, with a generous time limit.
     fn until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
         let deadline = Instant::now() + Duration::from_secs(20);
         while !done(self) {
@@ -119,7 +119,7 @@ impl Node {
         self.until(reason.name(), |node| node.vswitch.counters().dropped(reason) == count);
     }
 
-    /// Stops it. Every packet must have been counted, and every frame be back.
+    /// Stops the vswitch, and checks that every packet was counted and every frame is back.
     fn stop(mut self) -> VswitchCounters {
         self.peers.clear();
         let mut pool = self.vswitch.pool().sibling();
@@ -227,7 +227,7 @@ fn a_jumbo_packet_travels_in_several_frames() {
     }
 }
 
-/// From A to B's port 80.
+/// Returns a UDP packet from A to port 80 of B.
 fn jumbo(payload: &[u8]) -> Vec<u8> {
     let len = u16::try_from(8 + payload.len()).unwrap();
     let udp_packet = [&[0x9c, 0x40, 0, 80][..], &len.to_be_bytes(), &[0, 0], payload].concat();
@@ -240,7 +240,7 @@ fn a_burst_leaves_in_order_whatever_is_between_its_packets() {
     let to_host = tcp("10.0.0.1", "192.168.0.1", 7, 80, SYN);
     let between = [None, Some(denied), Some(expired), Some(jumbo(&[7; 8000])), Some(to_host)];
     let mut node = Node::start(1, snapshot_of(1, live_ports()));
-    // From now on the host's MAC address is known.
+    // The vswitch learns the host's MAC address.
     node.send(HOST, &ethernet([2, 0, 0, 0, 0, 9], 0x0800, &udp("192.168.0.1", "10.0.0.1", 80)));
     node.receive(A);
     for (number, odd) in (0..).zip(between) {
@@ -373,13 +373,13 @@ fn workers_without_threads_do_a_round_when_they_are_told_to() {
     let [mut a, mut b] = peers;
     let frame = from_a(&udp("10.0.0.1", "10.0.0.2", 80));
     assert_eq!(workers.iter().filter(|worker| worker.owns(&frame)).count(), 1);
-    // A's port is the first worker's, B's the second's: whoever has the session, the packet travels over one lane.
+    // A's port belongs to the first worker, B's to the second, so the packet travels over one lane for either owner of the session.
     a.push(&frame).unwrap();
     assert!(workers[0].round(1) && b.pop().is_none());
     assert!(workers[1].round(2));
     assert_eq!(b.pop().unwrap()[..6], B_MAC);
     assert!(!workers[0].round(3) && !workers[1].round(3));
-    // Busy is the time from the begin of a round with something to do until the next round begins, and no more.
+    // Busy time is the time from the start of a round with work to the start of the next round.
     assert!(!workers[0].round(1000) && !workers[1].round(1000));
     let counters = VswitchCounters {
         workers: workers.into_iter().map(SteppedWorker::stop).collect(),
@@ -387,7 +387,7 @@ fn workers_without_threads_do_a_round_when_they_are_told_to() {
     };
     assert_eq!((counters.port(A).received, counters.port(B).sent, counters.lost()), (1, 1, 0));
     assert_eq!([0, 1].map(|worker| counters.workers[worker].busy_ns), [2, 1]);
-    // Nobody is waited for.
+    // `stop` waits for no worker.
     assert!(vswitch.stop().workers.is_empty());
 }
 
@@ -409,7 +409,7 @@ fn workers_that_cannot_be_are_an_error() {
     assert!(matches!(nowhere, Err(VswitchError::Core { worker: 0, core: 100_000 })));
 }
 
-/// A port that panics when it is told to.
+/// A port that panics when `now` is set.
 #[derive(Debug)]
 struct Fatal {
     port: LoopbackPort,
@@ -450,7 +450,7 @@ fn a_worker_that_panics_goes_on_with_its_sessions_and_the_others_never_stop() {
             node.send(A, &from_a(&fatal));
             let is_told = |event| matches!(event, VswitchEvent::WorkerRestarted { .. });
             node.until("restart", |node| node.vswitch.events().any(is_told));
-            // The session lives: a segment from its middle would start none.
+            // The session still exists: a segment from its middle would create none.
             exchange(&mut node);
             assert_eq!(
                 (node.vswitch.counters().dropped(DropReason::Unjudged), node.vswitch.dead_workers()),

@@ -1,4 +1,4 @@
-//! A burst as columns: what is known of each packet, and what became of it.
+//! A burst as columns: the known facts about each packet, and its outcome.
 
 use std::num::{NonZeroU8, NonZeroU32};
 
@@ -71,7 +71,7 @@ impl PortFacts {
     }
 }
 
-/// The decisions of a burst, as far as they are recorded.
+/// The decisions of a burst. Only recorded ones are valid.
 #[derive(Debug, Default)]
 pub(super) struct Decisions {
     of: Vec<Decision>,

@@ -21,7 +21,7 @@ mod policy;
 mod runtime;
 mod status;
 
-/// The tests' API server: another one would have to imitate the API as exactly.
+/// The tests' API server, reused because a second one would have to imitate the API as exactly.
 #[path = "../../../cluster/tests/support/api_server.rs"]
 mod api_server;
 

@@ -30,7 +30,7 @@ use crate::testbed;
 pub(crate) use node::Attach;
 use node::{Node, Plan, Program, Way};
 
-/// How long the program may take until it forwards, with a few ports.
+/// Time limit for the program to forward, with a few ports.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Settings of all measurements.

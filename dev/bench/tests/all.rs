@@ -1,4 +1,4 @@
-//! Everything that is tested from outside, in one program.
+//! The end-to-end tests of the benchmark program.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
 mod e2e_bench;
@@ -7,7 +7,7 @@ mod e2e_bench;
 mod netns;
 mod pipeline;
 
-/// Where `require!` looks for it.
+/// `require!` expects the module under this name.
 mod lab {
     pub(crate) use super::netns;
 }

@@ -1,4 +1,4 @@
-//! That the benchmark of forwarding measures something on every path and cleans up. What it measures is not judged here.
+//! The benchmark measures every path and row, and cleans up. The measured values are not checked.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ fn bench(args: &[&str]) -> Child {
     command.args(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// What a run printed, after checking that it succeeded and that nothing of it is left.
+/// Returns the output of a run, after checking that the run succeeded and left nothing behind.
 fn finished(child: Child) -> Result<Value, String> {
     let id = child.id();
     let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
@@ -22,7 +22,7 @@ fn finished(child: Child) -> Result<Value, String> {
     if status.success() { Ok(serde_json::from_slice(&stdout).unwrap()) } else { Err(errors) }
 }
 
-/// Namespaces, processes and files of a benchmark have its process id in their names.
+/// Checks by the process id, which is part of the names of a benchmark's namespaces, processes and files.
 fn assert_nothing_is_left(id: u32) {
     for prefix in [format!("bhwire{id}-"), format!("bhb{id}-")] {
         assert!(!ip("netns list").contains(&prefix));
@@ -33,14 +33,14 @@ fn assert_nothing_is_left(id: u32) {
     }
 }
 
-/// The command lines of processes that have this in them.
+/// Returns the command lines of processes that contain this text.
 fn running(text: &str) -> Vec<String> {
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
     let lines = processes.filter_map(|process| std::fs::read_to_string(process.path().join("cmdline")).ok());
     lines.filter(|line| line.contains(text)).collect()
 }
 
-/// The program that is measured, built when it is not there yet.
+/// Returns the measured program, and builds it if it does not exist.
 fn bulkhead() -> PathBuf {
     let path = Path::new(env!("CARGO_BIN_EXE_bulkhead-bench")).with_file_name("bulkhead");
     if !path.exists() {
@@ -85,7 +85,7 @@ fn every_row_of_the_table_is_measured_and_nothing_is_left_behind() {
         return;
     }
     let program = bulkhead();
-    // All rows with the first way that the program knows; of the other one, that it is asked for and forwards.
+    // All rows with the first attachment that the program supports. With the other one, `udp` alone shows that it forwards.
     let mut rows: Vec<(&str, usize)> = vec![
         ("tcp", 6),
         ("node2", 2),
@@ -165,7 +165,7 @@ fn an_interrupted_benchmark_leaves_nothing_behind() {
     let mut child = bench(&args);
     let id = child.id();
     let prefix = format!("bhb{id}-");
-    // The vswitch's command line has the folder in it.
+    // The vswitch's command line contains the folder.
     eventually("the vswitch runs", || !running(&prefix).is_empty() && ip("netns list").contains(&prefix));
     crate::netns::run("kill", &["-s", "INT", &id.to_string()]);
     assert_eq!(child.wait().unwrap().code(), Some(130));

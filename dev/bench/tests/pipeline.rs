@@ -1,4 +1,4 @@
-//! `bulkhead-bench pipeline` on small tables: its answers and their form, no times.
+//! Runs of `bulkhead-bench pipeline` on small tables: contents and form of the answers. Times are not checked.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
 use std::process::{Command, Output};
@@ -9,7 +9,7 @@ fn bench(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_bulkhead-bench")).args(args).output().unwrap()
 }
 
-/// What it printed, after checking that it succeeded.
+/// Returns the output of a run that must have succeeded.
 fn stdout(output: &Output) -> String {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).into_owned()

@@ -1,6 +1,7 @@
-//! Phrases that a reader has to guess at, in comments, texts and documents, with what to write instead.
+//! Finds phrases in comments, strings and documents that readers must guess at, and prints what to write instead.
 //!
-//! The table has what this project wrote too often. A phrase that is absent proves nothing: read each sentence without its code.
+//! The table lists what this project wrote too often. A text without these phrases can still be unclear: read each sentence without its
+//! code.
 
 use std::fs;
 use std::process::Command;
@@ -33,10 +34,10 @@ const PHRASES: [(&str, &str); 22] = [
     ("is to go", "is being removed"),
 ];
 
-/// What may quote the phrases: this table.
+/// The file with the table, which must quote the phrases.
 const EXEMPT: &str = "dev/xtask/src/prose.rs";
 
-/// Prints each phrase of the table that is left, and each `None` in a comment without its backticks. Returns whether there was none.
+/// Prints each phrase found, and each `None` without backticks in a comment. Returns whether there were none.
 pub(crate) fn run() -> bool {
     match found() {
         Ok(0) => true,
@@ -57,7 +58,7 @@ fn found() -> Result<u64, String> {
     let listed = listed.map_err(|error| format!("cannot run git ls-files: {error}"))?;
     let mut count = 0;
     for path in String::from_utf8_lossy(&listed.stdout).lines().filter(|&path| path != EXEMPT) {
-        // A file that git knows and the work tree has not: it is being moved.
+        // A file that git lists but the work tree lacks is being moved.
         let Ok(text) = fs::read_to_string(root().join(path)) else { continue };
         for (index, line) in text.lines().enumerate() {
             for remedy in faults(line) {
@@ -87,7 +88,7 @@ fn faults(line: &str) -> Vec<String> {
     faults
 }
 
-/// Whether a line has a phrase that no letter touches.
+/// Whether a line contains a phrase as whole words.
 fn has_words(line: &str, phrase: &str) -> bool {
     line.match_indices(phrase).any(|(at, _)| {
         let letter = |sign: Option<char>| sign.is_some_and(|sign| sign.is_alphanumeric() || sign == '_');

@@ -7,18 +7,18 @@ use super::*;
 use crate::Change;
 use crate::{AddressSet, PartedSet};
 
-/// A large set: its members by number, of both families.
+/// The members of a large set by number, of both families.
 type Members = Vec<u16>;
 
 fn address(at: u16) -> IpAddr {
-    // Some of the addresses that random rules and keys have, and others.
+    // Some of the addresses in random rules and keys, and others.
     match at % 4 {
         0 => IpAddr::from((u128::from(at / 4 % 4) << 126 | u128::from(at / 16)).to_be_bytes()),
         _ => Ipv4Addr::from(u32::from(at / 4 % 4) << 30 | u32::from(at / 16)).into(),
     }
 }
 
-/// The set in parts of four addresses.
+/// Returns the set in parts of four addresses.
 fn parted(members: &Members) -> Arc<PartedSet> {
     let mut members: Vec<IpAddr> = members.iter().map(|&at| address(at)).collect();
     members.sort_unstable();
@@ -27,7 +27,7 @@ fn parted(members: &Members) -> Arc<PartedSet> {
     Arc::new(PartedSet::new(parts.collect()))
 }
 
-/// Which large set a rule names as its source and as its destination; 0 for what it says itself.
+/// The large sets that a rule names as source and destination. 0 keeps the rule's own addresses.
 type Named = (u8, u8);
 
 fn list(rules: &[(Rule, Named)], sets: &[Arc<PartedSet>]) -> Vec<Rule> {
@@ -43,7 +43,7 @@ fn list(rules: &[(Rule, Named)], sets: &[Arc<PartedSet>]) -> Vec<Rule> {
     rules.iter().map(named).collect()
 }
 
-/// What a case reached: projected, followed by a replaced version, compiled anew though only a version changed.
+/// Number of cases that were projected, followed by a replaced version, or compiled again though only a version changed.
 static REACHED: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
 
 fn answers_like_the_scan(tables: &Tables, list: &[Rule], keys: &[Key]) {
@@ -85,15 +85,15 @@ fn a_list_with_large_sets_answers_like_the_scan_through_all_their_versions() {
                 let before = present.clone();
                 let is_version = (3..6).contains(kind);
                 match kind {
-                    // A rule comes, goes or is another one.
+                    // Adds, removes or replaces a rule.
                     0 => rules.insert(at.index(rules.len() + 1), (rule.clone(), named[0])),
                     1 if !rules.is_empty() => drop(rules.remove(at.index(rules.len()))),
-                    // A large set has another version, now and then that of another set.
+                    // Gives a large set another version, sometimes that of another set.
                     2 => {
                         let at = at.index(sets.len());
                         sets[at] = sets[(at + 1) % sets.len()].clone();
                     }
-                    // A set of a rule's own, by an address or all of them.
+                    // Changes a rule's own set by one address or entirely.
                     6 if !rules.is_empty() => {
                         let at = at.index(rules.len());
                         let Addresses::Set(own) = &rules[at].0.src else { continue };
@@ -123,7 +123,7 @@ fn a_list_with_large_sets_answers_like_the_scan_through_all_their_versions() {
                 }
                 present = list(&rules, &sets);
                 if !all && is_version && !present.is_empty() {
-                    // One rule names the version of before.
+                    // One rule names the previous version.
                     let at = at.index(present.len().min(before.len()));
                     present[at] = before[at].clone();
                 }
@@ -146,7 +146,7 @@ fn a_list_with_large_sets_answers_like_the_scan_through_all_their_versions() {
     );
 }
 
-/// A set in one part, of these addresses below 10.0.0.0/24.
+/// Returns a set in one part, of these addresses in 10.0.0.0/24.
 fn set_of(members: &[u8]) -> AddressSet {
     members.iter().map(|&at| IpAddr::from([10, 0, 0, at])).collect()
 }
@@ -159,7 +159,7 @@ fn from(src: Addresses, port: u16) -> Rule {
     Rule { src, ..rule("0.0.0.0/0", port, Action::Allow, port.into()) }
 }
 
-/// Such an address is decided by the rules that name it, and another one names it now.
+/// An address that is an exception is decided by the rules that name it, including one that names it later.
 #[test]
 fn an_address_that_has_changed_sets_enters_a_large_set_afterwards() {
     let list = |small: &[u8], large: &[u8]| {
@@ -180,8 +180,8 @@ fn an_address_that_has_changed_sets_enters_a_large_set_afterwards() {
     }
 }
 
-/// The fifth large set of an axis is compiled for its members. The rule that names it comes to name the new version of another set,
-/// from the only rule that was compiled for that, which goes.
+/// The fifth large set of an axis is compiled by its members. The rule that names it then names a version of another set, whose only
+/// compiled rule is removed.
 #[test]
 fn a_rule_that_was_compiled_for_members_does_not_come_to_refer_to_a_set() {
     let first: Vec<Rule> = (0..5).map(|at| from(large_of(&[at, 100 + at, 200]), u16::from(at))).collect();
@@ -220,7 +220,7 @@ fn a_rule_that_was_compiled_for_members_does_not_come_to_refer_to_a_set() {
     assert!(followed > 2, "where the rule that goes is not the reason for a build: {followed}");
 }
 
-/// One event of a cluster with 100,000 pods of which a hundred rules name all.
+/// One event of a cluster with 100,000 pods, all of which a hundred rules name.
 #[test]
 fn a_member_of_a_set_that_many_rules_name_comes_and_goes_without_a_build_or_an_exception() {
     let part = |at: u32| (0..100).map(move |of| IpAddr::from(Ipv4Addr::from(0x0a00_0000 + at * 1_000 + 2 * of)));

@@ -1,4 +1,4 @@
-//! Rules that are taken out of a compiled list, and addresses that move in it.
+//! Rules removed from a compiled list, and addresses that move in it.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use super::*;
 use crate::simd::Level;
 use crate::{Action, AddressSet, Addresses, Key, OriginId, linear};
 
-/// Behind a rule for everything no rule can match, so none is compiled. When it goes, they have to be there.
+/// Rules behind a catch-all match nothing, so they are not compiled. They must take effect once it is removed.
 #[test]
 fn rules_behind_one_for_everything_count_once_it_is_gone() {
     let rules = vec![
@@ -27,7 +27,7 @@ fn rules_behind_one_for_everything_count_once_it_is_gone() {
     }
 }
 
-/// An address left a set that a rule shared which is taken out.
+/// An address has left a rule's set, and another rule with the same set is removed.
 #[test]
 fn a_point_that_left_its_set_does_not_stand_for_its_class() {
     let rules = vec![rule("10.0.0.0/30", 80, Action::Deny, 1), rule("10.0.0.0/30", 80, Action::Allow, 2)];
@@ -44,7 +44,7 @@ fn a_point_that_left_its_set_does_not_stand_for_its_class() {
     }
 }
 
-/// A pod's table: `pods` sources times `ports`, and what everybody may reach.
+/// A pod's table: `pods` sources times `ports`, and one rule for all sources.
 fn pod(pods: u32, ports: u16) -> Vec<Rule> {
     let one = |at: u32| {
         let port = 1000 + u16::try_from(at).unwrap() % ports;
@@ -70,12 +70,12 @@ fn a_rule_leaves_a_cross_product_without_a_build() {
     assert!(before.describe().contains("cross product"), "{}", before.describe());
     let keys = keys_of_pod(60, 40);
     let mut tables = before.clone();
-    // Single rules, those of many cells (the last ones), and neighbours that hid each other.
+    // Single rules, rules of many cells (the last ones), and neighbours that hid each other.
     let removed = [0, 0, 700, 701, 1500, 2395, 2396, 2395, 1];
     for at in removed {
         list.remove(at);
         tables = tables.update(&[Change::Remove { at }], &BuildOptions::default()).unwrap();
-        assert!(tables.compiled.as_ref().unwrap().is(before.compiled.as_ref().unwrap()), "built anew without {at}");
+        assert!(tables.compiled.as_ref().unwrap().is(before.compiled.as_ref().unwrap()), "built again without {at}");
         assert!(tables.bytes() <= before.bytes());
         for level in Level::available() {
             let mut verdicts = vec![Verdict::NO_MATCH; keys.len()];
@@ -86,17 +86,17 @@ fn a_rule_leaves_a_cross_product_without_a_build() {
             }
         }
     }
-    // A lookup costs what it did before, and the table before says what it said.
+    // A lookup costs as much as before, and the previous tables still give their answers.
     assert_eq!(tables.worst_case(), before.worst_case());
     let full = pod(60, 40);
     assert!(keys.iter().all(|key| before.lookup(key) == linear::scan(&full, key)));
 }
 
-/// Looking for what comes behind a rule is bounded: where it decides in too many cells, the list is compiled anew.
+/// The search for the rule behind a removed one is bounded: if the removed rule decides in too many cells, the list is compiled again.
 #[test]
 fn a_rule_of_too_many_cells_is_taken_out_by_a_build() {
     let mut list = pod(120, 120);
-    // Before all others: the next rule for a source and a port is one of 14,400.
+    // In front: the next rule for a source and a port is one of 14,400.
     list.insert(0, Rule { services: crate::Services::Any, ..rule("10.1.0.0/16", 0, Action::Allow, 1) });
     let before = Tables::build(list.clone()).unwrap();
     assert!(before.describe().contains("cross product"), "{}", before.describe());
@@ -107,7 +107,7 @@ fn a_rule_of_too_many_cells_is_taken_out_by_a_build() {
     assert!(keys.iter().step_by(7).all(|key| tables.lookup(key) == linear::scan(&list, key)));
 }
 
-/// Denials of some sources, then sets of pods of both families with a port each, as in a pod's table.
+/// Returns rules as in a pod's table: denials of some sources, then one rule with a port for each set of pods of both families.
 fn named_pods(sets: &[BTreeSet<u32>]) -> Vec<Rule> {
     let denied = (0..20u32).map(|at| rule(&format!("10.8.0.{at}/32"), 80, Action::Deny, at));
     let named = (0u16..).zip(sets).map(|(at, pods)| {
@@ -117,7 +117,7 @@ fn named_pods(sets: &[BTreeSet<u32>]) -> Vec<Rule> {
     denied.chain(named).chain([Rule::any(Action::Deny, OriginId(999))]).collect()
 }
 
-/// Each fifth pod has an IPv6 address; neighbours touch now and then.
+/// Returns a pod's address. Each fifth pod has an IPv6 address; some neighbours are adjacent.
 fn pod_address(pod: u32) -> std::net::IpAddr {
     if pod.is_multiple_of(5) {
         std::net::Ipv6Addr::from(0xfd00_u128 << 112 | u128::from(pod)).into()
@@ -142,7 +142,7 @@ fn agrees(tables: &Tables, list: &[Rule], pods: impl Iterator<Item = u32>) {
 }
 
 proptest! {
-    /// Whatever combination of sets an address comes to be in, also one that there was not, and also when rules have left.
+    /// An address may move to any combination of sets, including a new one, and after rules were removed.
     #[test]
     fn addresses_move_between_the_classes_of_a_cross_product(
         sets in prop::collection::vec(prop::collection::btree_set(0u32..60, 20..40), 2..5),
@@ -152,7 +152,7 @@ proptest! {
         ),
     ) {
         let mut sets = sets;
-        // One member of each family stays, so that the rules do.
+        // One member of each family stays, so that no rule loses all members.
         sets.iter_mut().for_each(|set| set.extend([0, 1]));
         let mut gone = BTreeSet::new();
         let before = Tables::build(named_pods(&sets)).unwrap();
@@ -169,7 +169,7 @@ proptest! {
             let mut list = named_pods(&sets);
             list.retain(|rule| !gone.contains(&rule.origin.0));
             tables = tables.changed_to_as(&list, &BuildOptions::default(), 0).unwrap();
-            prop_assert!(tables.compiled.as_ref().unwrap().is(before.compiled.as_ref().unwrap()), "compiled anew");
+            prop_assert!(tables.compiled.as_ref().unwrap().is(before.compiled.as_ref().unwrap()), "compiled again");
             let exceptions = tables.delta.as_ref().map_or(0, |delta| delta.exceptions().len());
             prop_assert_eq!((exceptions, tables.delta.is_some()), (0, !gone.is_empty()));
             agrees(&tables, &list, 0..62);
@@ -191,7 +191,7 @@ fn a_batch_that_changes_more_addresses_than_exceptions_hold_moves_them_in_a_larg
             }
         }
     };
-    // A few addresses are exceptions, until there are too many.
+    // A few addresses are exceptions. Too many are moved instead.
     change(&mut sets, 7_000..7_020);
     let few = before.changed_to(&named_pods(&sets), &BuildOptions::default()).unwrap();
     assert!(few.delta.as_ref().is_some_and(|delta| delta.exceptions().len() > 4), "{}", few.describe());
@@ -200,7 +200,7 @@ fn a_batch_that_changes_more_addresses_than_exceptions_hold_moves_them_in_a_larg
     let many = few.changed_to(&named_pods(&sets), &BuildOptions::default()).unwrap();
     assert!(many.delta.is_none() && many.compiled.as_ref().unwrap().is(before.compiled.as_ref().unwrap()));
     agrees(&many, &named_pods(&sets), (0..500).chain(6_990..7_030));
-    // What was compiled stays as small as a build makes it.
+    // The compiled list stays about as small as a new build.
     change(&mut sets, 2..400);
     change(&mut sets, 7_000..7_020);
     let back = many.changed_to(&named_pods(&sets), &BuildOptions::default()).unwrap();
@@ -208,14 +208,14 @@ fn a_batch_that_changes_more_addresses_than_exceptions_hold_moves_them_in_a_larg
     assert!(back.bytes() < before.bytes() + before.bytes() / 10, "{} and {}", back.bytes(), before.bytes());
 }
 
-/// Each pod in a combination of sets of its own: classes that nothing is in any more are kept for those that come back, not for ever.
+/// Each pod gets its own combination of sets. Empty classes are kept for reuse, but not forever.
 #[test]
 fn a_list_with_too_many_new_classes_is_compiled_anew() {
     let mut sets: Vec<BTreeSet<u32>> = vec![(0..600).collect(); 10];
     let (mut tables, mut builds) = (Tables::build(named_pods(&sets)).unwrap(), 0);
     for round in 0..60u32 {
         for pod in round * 8..round * 8 + 8 {
-            // The bits of its number say which sets it leaves.
+            // The bits of the pod's number select the sets that it leaves.
             let left = sets.iter_mut().enumerate().filter(|(at, _)| (pod + 2) >> at & 1 == 1);
             left.for_each(|(_, set)| set.retain(|&other| other != pod + 2));
         }
@@ -227,8 +227,8 @@ fn a_list_with_too_many_new_classes_is_compiled_anew() {
     assert!((1..4).contains(&builds), "{builds} builds");
 }
 
-/// Another list than the compiled one is compiled as soon as that is known. Following each of 100,000 changes first took
-/// 11 seconds, and the build that comes after 0.07.
+/// If no rule is shared with the compiled list, the list is compiled at once. Following 100,000 changes first took 11 seconds, the
+/// subsequent build 0.07.
 #[test]
 fn a_list_that_shares_nothing_is_not_followed_change_by_change() {
     let list = |from: u32| -> Vec<Rule> {
@@ -261,7 +261,7 @@ fn a_list_that_shares_nothing_is_not_followed_change_by_change() {
     assert!(scanned.compiled.is_none() && *scanned.rules() == *after);
 }
 
-/// A pod of the node goes: its rules leave the exit's list, and its address the sets of other rules.
+/// A pod of the node is removed: its rules leave the exit's list, and its address leaves the sets of other rules.
 #[test]
 fn rules_leave_a_cross_product_together_also_after_addresses_have_entered_and_left_sets() {
     let member = |at: u32| std::net::IpAddr::from(std::net::Ipv4Addr::from(0x0a02_0000 + 2 * at));
@@ -280,7 +280,7 @@ fn rules_leave_a_cross_product_together_also_after_addresses_have_entered_and_le
     };
     let before = Tables::build(list(0, &[])).unwrap();
     assert!(before.describe().contains("cross product"), "{}", before.describe());
-    // Ascending, the last of them the point that a class is known by: the highest members of the set.
+    // In ascending order; the last is the point that identifies a class: the highest members of the set.
     let gone: Vec<u32> = (590..600).collect();
     let mut tables = before.clone();
     for first in 0..8u32 {
@@ -288,7 +288,7 @@ fn rules_leave_a_cross_product_together_also_after_addresses_have_entered_and_le
         let present = list(first, without);
         tables = tables.changed_to(&present, &BuildOptions::default()).unwrap();
         let shared = tables.compiled.as_ref().unwrap().is(before.compiled.as_ref().unwrap());
-        assert!(shared, "built anew for class {first}: {}", tables.describe());
+        assert!(shared, "built again for class {first}: {}", tables.describe());
         for of in 0..20u32 {
             for to in (580..600).chain([0, 1, 300]) {
                 for port in 79..85 {

@@ -1,4 +1,4 @@
-//! Every packet is put together again by a reassembler that shares no code with the fragmentation, and by etherparse's.
+//! Reassembles all fragments with etherparse, and with a reassembler that shares no code with the fragmentation.
 
 use etherparse::defrag::IpDefragPool;
 use etherparse::{Ipv4Slice, SlicedPacket};
@@ -9,7 +9,7 @@ use crate::testbed::v4;
 
 const ID: [u8; 2] = [0x12, 0x34];
 
-/// A packet with options and bytes that differ from place to place.
+/// Returns a packet with these options and a varied payload.
 fn packet(options: &[u8], payload_len: usize) -> Vec<u8> {
     let payload: Vec<u8> = (0..=250).cycle().take(payload_len).collect();
     let mut packet = v4("10.0.0.1", "10.0.0.2", 17, 61, &[options, &payload].concat());
@@ -30,7 +30,7 @@ fn header_len(packet: &[u8]) -> usize {
     usize::from(packet[0] & 0xf) * 4
 }
 
-/// The fragments as whole packets; none when it may not be cut.
+/// Returns the fragments as packets. `None` if the packet must not be fragmented.
 fn cut(packet: &[u8], mtu: usize) -> Option<Vec<Vec<u8>>> {
     let plan = Fragmentation::new(&packet[..header_len(packet)], mtu)?;
     let payload = &packet[header_len(packet)..];
@@ -41,8 +41,8 @@ fn cut(packet: &[u8], mtu: usize) -> Option<Vec<Vec<u8>>> {
     Some((0..plan.count()).map(whole).collect())
 }
 
-/// Puts fragments together by RFC 791 alone: a byte for each place, each written once. Returns the place of the first
-/// byte, the payload, and whether more is to follow.
+/// Reassembles fragments by RFC 791 alone and checks that each byte is written once. Returns the first byte's offset, the payload, and
+/// whether more fragments follow.
 fn reassembled(fragments: &[Vec<u8>]) -> (usize, Vec<u8>, bool) {
     let mut bytes: Vec<Option<u8>> = Vec::new();
     let mut end = None;
@@ -62,7 +62,7 @@ fn reassembled(fragments: &[Vec<u8>]) -> (usize, Vec<u8>, bool) {
     (start, bytes[start..].iter().map(|byte| byte.expect("a hole")).collect(), end.is_none())
 }
 
-/// What every fragment must be, whatever it was cut from.
+/// Checks the properties of all fragments.
 fn check(fragments: &[Vec<u8>], of: &[u8], mtu: usize) {
     for (number, fragment) in fragments.iter().enumerate() {
         let slice = Ipv4Slice::from_slice(fragment).unwrap();
@@ -72,7 +72,7 @@ fn check(fragments: &[Vec<u8>], of: &[u8], mtu: usize) {
         assert_eq!(usize::from(header.total_len()), fragment.len());
         assert!(number + 1 == fragments.len() || (fragment.len() - header_len(fragment)).is_multiple_of(8));
         let same = |range: Range<usize>| assert_eq!(fragment[range.clone()], of[range]);
-        // Type of service, identification, TTL and protocol, addresses.
+        // Type of service; identification; TTL and protocol; addresses.
         [1..2, 4..6, 8..10, 12..20].into_iter().for_each(same);
         assert_eq!(word(fragment) & 0xc000, word(of) & 0xc000);
     }
@@ -82,7 +82,7 @@ fn check(fragments: &[Vec<u8>], of: &[u8], mtu: usize) {
     assert_eq!(more, word(of) & 0x2000 != 0);
 }
 
-/// The payload as etherparse puts it together.
+/// Returns the payload as reassembled by etherparse.
 fn defragmented(fragments: &[Vec<u8>]) -> Vec<u8> {
     let mut pool = IpDefragPool::<(), ()>::new();
     let mut whole = None;
@@ -123,7 +123,7 @@ fn fragments_of_a_fragment_keep_its_place_and_say_that_more_follow_where_it_did(
 
 #[test]
 fn rfc_791_options_are_in_all_fragments_if_their_type_says_so_and_else_in_the_first() {
-    // Record route (not copied), a no-op, router alert (copied), a security option (copied) of 5 bytes, end.
+    // Record route (not copied), a no-op, router alert (copied), a security option of 5 bytes (copied), end.
     let (record, alert, security) = ([7, 7, 4, 0, 0, 0, 0], [148, 4, 0, 0], [130, 5, 1, 2, 3]);
     let options = [&record[..], &[1], &alert, &security, &[0, 0, 0]].concat();
     let whole = packet(&options, 3000);
@@ -134,10 +134,10 @@ fn rfc_791_options_are_in_all_fragments_if_their_type_says_so_and_else_in_the_fi
     for later in &fragments[1..] {
         assert_eq!((header_len(later), &later[20..32]), (32, &copied[..]));
     }
-    // The later ones have room for more.
+    // Later fragments have room for more data.
     assert_eq!((fragments[0].len(), fragments[1].len()), (40 + 536, 32 + 544));
     assert_eq!(defragmented(&fragments).len(), 3000);
-    // Of a later fragment all options are such as are copied.
+    // All options of a later fragment are copied ones.
     let again = cut(&fragments[1], 300).unwrap();
     check(&again, &fragments[1], 300);
     assert!(again.iter().all(|part| part[20..32] == copied));
@@ -158,7 +158,7 @@ fn what_may_not_be_cut_is_not() {
     assert!(refused(&|packet| packet[2..4].fill(0), 1500), "a length below the header's");
     assert!(refused(&|packet| packet.truncate(19), 1500));
     assert!(refused(&|_| {}, 27) && !refused(&|_| {}, 60), "no room for a unit");
-    // 64 fragments of 32 bytes are 2048.
+    // The limit is 64 fragments of 32 bytes, which is 2048.
     assert!(refused(&|_| {}, 20 + 31) && !refused(&|_| {}, 20 + 32));
     for options in [[7, 0, 0, 0], [7, 1, 0, 0], [7, 9, 0, 0], [1, 1, 1, 7]] {
         assert_eq!(cut(&packet(&options, 2000), 1500), None, "{options:?}");
@@ -211,7 +211,7 @@ proptest! {
                 }
             }
         } else {
-            // Only where there would be too many.
+            // Refused only if there were too many fragments.
             prop_assert!(payload_len > 63 * ((mtu - 60) / 8 * 8));
         }
     }

@@ -1,4 +1,4 @@
-//! MAC addresses of what comes in.
+//! Checks of source and destination MAC addresses.
 
 use super::*;
 
@@ -12,7 +12,7 @@ fn the_first_mac_address_that_a_pod_sends_with_is_the_one_that_it_keeps() {
     assert_eq!(node.receive(B, &other), dropped(DropReason::SpoofedSource));
     assert_eq!(node.forwarder.admit(B, &udp_frame(B_MAC, B, "10.0.0.2", "10.0.0.1")), Ok(()));
     assert_eq!(node.forwarder.admit(B, &other), Err(DropReason::SpoofedSource));
-    // Also when nobody asks `admit`.
+    // Also without a call of `admit`.
     let step = node.forwarder.forward(&node.snapshot, &mut other.clone(), 42, B, Verdict::Forward(A));
     assert_eq!(step, dropped(DropReason::SpoofedSource));
     node.neighbours.forget(B);
@@ -68,7 +68,7 @@ fn the_uplink_takes_what_is_sent_to_it_and_no_broadcast_packets() {
     assert_eq!(node.receive(UPLINK, &six), dropped(DropReason::Multicast));
     assert_eq!(node.receive(UPLINK, &arp(1, GATEWAY_MAC, "192.168.0.254", "10.0.0.1")), Step::Consumed);
     assert_eq!(node.receive(UPLINK, &solicitation(GATEWAY_MAC, "fe80::fe", "fd00::1")), Step::Consumed);
-    // Pods may send to whatever MAC address they remember.
+    // Pods may send to any MAC address.
     assert_eq!(node.receive(A, &frame(A_MAC, STRANGER_MAC, 0x0800, &udp("10.0.0.1", "10.0.0.2", 80))), Step::Send(B));
 }
 
@@ -78,7 +78,7 @@ fn workers_agree_on_the_mac_address_that_came_first() {
     let mut one = Node::with(Arc::clone(&neighbours), linked_snapshot(1, linked_ports()));
     let mut two = Node::with(Arc::clone(&neighbours), linked_snapshot(1, linked_ports()));
     assert_eq!(one.receive(B, &udp_frame(B_MAC, B, "10.0.0.2", "10.0.0.1")), Step::Send(A));
-    // `two` has not begun a burst since, and still believes that nothing is known.
+    // `two` has not started a burst since, so its view has no address yet.
     let mut late = udp_frame(STRANGER_MAC, B, "10.0.0.2", "10.0.0.1");
     let step = two.forwarder.forward(&two.snapshot, &mut late, 42, B, Verdict::Forward(A));
     assert_eq!(step, dropped(DropReason::SpoofedSource));

@@ -1,16 +1,16 @@
-//! Who asks the vswitch, and who is answered.
+//! The vswitch's answers to ARP requests and neighbour solicitations.
 
 use super::*;
 use crate::packet::{self, Body, Neighbour, Operation, Transport};
 
-/// The ARP reply: the address that it is about, and the MAC address.
+/// Returns an ARP reply's address and MAC address.
 fn arp_reply(frame: &[u8]) -> (String, Mac) {
     let Ok(Body::Arp(arp)) = packet::parse(LinkType::Ethernet, frame, frame.len()).body else { panic!("ARP") };
     assert_eq!(arp.operation, Operation::Reply);
     (arp.sender.to_string(), arp.sender_mac)
 }
 
-/// The address that an advertisement is about.
+/// Returns the address in an advertisement.
 fn advertised(frame: &[u8]) -> String {
     let Ok(Body::Ip(ip)) = packet::parse(LinkType::Ethernet, frame, frame.len()).body else { panic!("IP") };
     let Transport::Neighbour(Neighbour::Advertisement(target)) = ip.transport else { panic!("advertisement") };
@@ -42,7 +42,7 @@ fn solicitations_of_pods_and_host_are_answered_too() {
         assert_eq!((port, destination(&reply), source(&reply)), (A, A_MAC, own(A)));
         assert_eq!(advertised(&reply), target);
     }
-    // To the vswitch alone, without an option: neighbour unreachability detection.
+    // To the vswitch's MAC address and without an option: neighbour unreachability detection.
     let mut node = Node::new();
     let unicast = nd(135, 0, A_MAC, ("fe80::a", "fe80::1"), "fe80::1", None);
     assert_eq!(node.receive(A, &unicast), Step::Consumed);
@@ -56,7 +56,7 @@ fn nobody_is_told_that_their_own_address_is_taken() {
         arp(1, A_MAC, "0.0.0.0", "10.0.0.1"),
         arp(1, A_MAC, "10.0.0.1", "10.0.0.1"),
         arp(2, A_MAC, "10.0.0.1", "10.0.0.1"),
-        // An address that nobody is known to have may be the asker's.
+        // An address without a known owner may be the sender's own.
         arp(1, A_MAC, "0.0.0.0", "169.254.7.7"),
         solicitation(A_MAC, "::", "fd00::1"),
         solicitation(A_MAC, "::", "fe80::a"),
@@ -159,7 +159,7 @@ fn cve_2020_10749_router_messages_from_pods_are_dropped_and_none_is_passed_on() 
         frame(mac, [0x33, 0x33, 0, 0, 0, 1], 0x86dd, &v6("fe80::a", "ff02::1", 58, 255, &message))
     };
     assert_eq!(node.receive(A, &advertisement(A_MAC)), dropped(DropReason::NdFromPod));
-    // The engine lets those of the fabric's routers pass to the host; they end here.
+    // The engine lets messages of the fabric's routers pass to the host. The forwarder drops them.
     assert_eq!(node.receive(UPLINK, &advertisement(GATEWAY_MAC)), Step::Consumed);
     assert_eq!((node.messages(), node.neighbours.list()), (Vec::new(), Vec::new()));
 }
@@ -180,7 +180,7 @@ fn answers_that_find_no_room_are_counted() {
     let mut node = Node::new();
     let question = arp(1, A_MAC, "10.0.0.1", "169.254.1.1");
     for _ in 0..MAX_MESSAGES + 5 {
-        // As fast as a port is answered.
+        // At the rate limit of a port.
         node.now += SECOND / 1000;
         assert_eq!(node.receive(A, &question), Step::Consumed);
     }
@@ -200,7 +200,7 @@ fn a_pod_that_floods_with_questions_gets_no_more_answers_and_the_others_still_do
         answered
     };
     assert_eq!(ask(&mut node, 1000), 256);
-    // What needs no answer is no question: it is learned from as ever.
+    // A message that needs no answer is no request. The vswitch still learns from it.
     assert_eq!(node.receive(A, &arp(2, A_MAC, "10.0.0.1", "10.0.0.1")), Step::Consumed);
     assert_eq!(node.receive(HOST, &arp(1, HOST_MAC, "192.168.0.1", "10.0.0.1")), Step::Consumed);
     assert_eq!(node.message().0, HOST);

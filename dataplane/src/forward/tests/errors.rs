@@ -5,8 +5,7 @@ use std::net::IpAddr;
 use super::*;
 use etherparse::{Icmpv4Slice, Icmpv6Slice, TransportSlice};
 
-/// An error: source, destination, type, code, the four bytes after the checksum, what is quoted. Lengths and
-/// checksums are right.
+/// An ICMP error: source, destination, type, code, the four bytes after the checksum, the quoted bytes. Lengths and checksums were checked.
 pub(super) struct Parsed {
     pub(super) src: IpAddr,
     pub(super) dst: IpAddr,
@@ -159,7 +158,7 @@ fn rfc_1812_no_error_is_sent_about_errors_fragments_groups_and_nobody() {
         v4("127.0.0.1", "8.8.8.8", 17, 1, &udp6),
         v4("224.0.0.1", "8.8.8.8", 17, 1, &udp6),
         v6("::", "2001:db8::1", 17, 1, &udp6),
-        // A spoofed source: another pod's, the node's, a stranger's.
+        // Spoofed sources: another pod's, the node's and a foreign one.
         v4("10.0.0.2", "8.8.8.8", 17, 1, &udp6),
         v4("192.168.0.1", "8.8.8.8", 17, 1, &udp6),
         v4("9.9.9.9", "8.8.8.8", 17, 1, &udp6),
@@ -174,7 +173,7 @@ fn rfc_1812_no_error_is_sent_about_errors_fragments_groups_and_nobody() {
     for len in 0..34 {
         assert_eq!(node.report(A, &framed(A_MAC, A, &about)[..len], None, DropReason::NoRoute), None);
     }
-    // An echo request, a first fragment and another information message are worth one.
+    // An echo request and a first fragment do cause an error.
     let first = fragments_v4(&v4("10.0.0.1", "8.8.8.8", 253, 1, &[0; 64]), 7, 32).remove(0);
     for packet in [v4("10.0.0.1", "8.8.8.8", 1, 1, &[8, 0, 0, 0, 0, 1, 0, 1]), first] {
         assert!(node.report(A, &framed(A_MAC, A, &packet), None, DropReason::TtlExpired).is_some());
@@ -200,7 +199,7 @@ fn a_node_without_an_address_of_the_family_says_nothing() {
     assert_eq!(node.report(A, &from_a(true, 8), None, DropReason::TtlExpired), None);
 }
 
-/// Regression: one bucket per port let packets whose TTL ends here silence "packet too big" for everybody behind the port.
+/// Regression: with one bucket per port, "TTL exceeded" errors suppressed "packet too big" errors for all behind the port.
 #[test]
 fn issue_10_6h_a_flood_of_ttl_exceeded_does_not_silence_packet_too_big_or_other_destinations() {
     let mut node = begun();
@@ -212,7 +211,7 @@ fn issue_10_6h_a_flood_of_ttl_exceeded_does_not_silence_packet_too_big_or_other_
     let others = (1..=40).map(|n| from(&format!("9.9.{n}.9")));
     let told = others.filter(|other| node.report(UPLINK, other, None, DropReason::TtlExpired).is_some()).count();
     assert!(told >= 35, "{told} of 40 other destinations");
-    // From many sources: the port's limit is reached, and packet too big still goes out.
+    // From many sources: the port's limit is reached, and "packet too big" errors are still sent.
     for n in 0..2000 {
         node.report(UPLINK, &from(&format!("9.8.{}.{}", n / 250, n % 250)), None, DropReason::TtlExpired);
     }

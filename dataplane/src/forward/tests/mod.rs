@@ -1,4 +1,4 @@
-//! Forwarding as a whole: the engine's verdicts, and what becomes of the bytes.
+//! Forwarding as a whole: the engine's verdicts, and the sent bytes.
 
 mod admission;
 mod discovery;
@@ -29,7 +29,7 @@ fn own(port: PortId) -> Mac {
     [2, 0, 0, 0, 1, u8::try_from(port.0).unwrap()]
 }
 
-/// The ports of the testbed with links: B's MAC address is to be learned, the uplink's MTU is 1400.
+/// The testbed's ports with links. B's MAC address is unknown, and the uplink's MTU is 1400.
 fn linked_ports() -> Vec<PortConfig> {
     let mut ports = ports();
     for (id, port) in (0..).map(PortId).zip(&mut ports) {
@@ -38,7 +38,7 @@ fn linked_ports() -> Vec<PortConfig> {
     ports
 }
 
-/// Default routes through gateways, and 192.168.0.0/24 and fd00:1::/64 on the uplink's link.
+/// Default routes by gateways, with 192.168.0.0/24 and fd00:1::/64 on the uplink's link.
 fn linked_snapshot(generation: u64, ports: Vec<PortConfig>) -> Snapshot {
     let to = |net: &str, to: NextHop| (net.parse().unwrap(), to);
     let via = |gateway: &str| NextHop { port: UPLINK, gateway: Some(ip(gateway)) };
@@ -55,7 +55,7 @@ fn linked_snapshot(generation: u64, ports: Vec<PortConfig>) -> Snapshot {
     Snapshot::new(generation, ports, tables, Routes::new(routes).unwrap()).unwrap()
 }
 
-/// One worker with its engine.
+/// A worker's engine and forwarder.
 struct Node {
     engine: Worker,
     forwarder: Forwarder<Vec<u8>>,
@@ -92,7 +92,7 @@ impl Node {
         outcomes[0].verdict
     }
 
-    /// A frame's way through engine and forwarder.
+    /// Passes a frame through engine and forwarder.
     fn step(&mut self, in_port: PortId, frame: &mut [u8]) -> Step {
         self.forwarder.begin(&self.snapshot, self.now);
         if let Err(reason) = self.forwarder.admit(in_port, frame) {
@@ -102,7 +102,7 @@ impl Node {
         self.forwarder.forward(&self.snapshot, frame, frame.len(), in_port, verdict)
     }
 
-    /// As `step`; what is to be held is held.
+    /// As `step`, but holds the frame if the step says so.
     fn receive(&mut self, in_port: PortId, frame: &[u8]) -> Step {
         let mut frame = frame.to_vec();
         let step = self.step(in_port, &mut frame);
@@ -122,7 +122,7 @@ impl Node {
         self.tick();
     }
 
-    /// The messages that are to be sent.
+    /// Returns the messages to send.
     fn messages(&mut self) -> Vec<(PortId, Vec<u8>)> {
         let mut messages = Vec::new();
         while self.forwarder.has_messages() {
@@ -134,7 +134,7 @@ impl Node {
         messages
     }
 
-    /// The one message that is to be sent.
+    /// Returns the only message to send.
     fn message(&mut self) -> (PortId, Vec<u8>) {
         let messages = self.messages();
         assert_eq!(messages.len(), 1, "{messages:x?}");
@@ -145,7 +145,7 @@ impl Node {
         std::iter::from_fn(|| self.forwarder.next_released()).collect()
     }
 
-    /// The ICMP error about a frame, if there is one.
+    /// Returns the ICMP error about a frame. `None` if none is sent.
     fn report(&mut self, in_port: PortId, frame: &[u8], out: Option<PortId>, reason: DropReason) -> Option<Vec<u8>> {
         let packet = Packet { frame, wire_len: frame.len(), link: LinkType::Ethernet, in_port, time: self.now };
         let mut error = vec![0xee; ERROR_MAX];
@@ -159,13 +159,13 @@ fn frame(source: Mac, destination: Mac, ethertype: u16, payload: &[u8]) -> Vec<u
     [&destination[..], &source, &ethertype.to_be_bytes(), payload].concat()
 }
 
-/// An IP packet in a frame to the vswitch.
+/// Returns a frame to the vswitch with this IP packet.
 fn framed(source: Mac, in_port: PortId, packet: &[u8]) -> Vec<u8> {
     let ethertype = if packet[0] >> 4 == 4 { 0x0800 } else { 0x86dd };
     frame(source, own(in_port), ethertype, packet)
 }
 
-/// A UDP packet in a frame to the vswitch.
+/// Returns a frame to the vswitch with a UDP packet.
 fn udp_frame(source: Mac, in_port: PortId, src: &str, dst: &str) -> Vec<u8> {
     framed(source, in_port, &udp(src, dst, 80))
 }
@@ -184,7 +184,7 @@ fn arp(operation: u8, mac: Mac, sender: &str, target: &str) -> Vec<u8> {
     frame(mac, EVERYBODY, 0x0806, &message)
 }
 
-/// A neighbour discovery message with a link-layer address option for every MAC address given.
+/// Returns a neighbour discovery message, with a link-layer address option if `option` is set.
 fn nd(kind: u8, flags: u8, mac: Mac, (src, dst): (&str, &str), target: &str, option: Option<Mac>) -> Vec<u8> {
     let mut message = [&[kind, 0, 0, 0, flags, 0, 0, 0][..], &octets6(target)].concat();
     if let Some(named) = option {
@@ -201,7 +201,7 @@ fn solicitation(mac: Mac, src: &str, target: &str) -> Vec<u8> {
     nd(135, 0, mac, (src, &group), target, (src != "::").then_some(mac))
 }
 
-/// TTL or hop limit, after the header's checksum was checked.
+/// Returns the TTL or hop limit, after checking the header's checksum.
 fn hop_limit(frame: &[u8]) -> u8 {
     match SlicedPacket::from_ethernet(frame).unwrap().net.unwrap() {
         NetSlice::Ipv4(ip) => {

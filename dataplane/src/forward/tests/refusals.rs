@@ -1,4 +1,4 @@
-//! What senders are told of packets that policy denies.
+//! Answers to senders of packets that policy denies.
 
 use std::net::IpAddr;
 
@@ -9,11 +9,11 @@ use super::*;
 
 /// B's ingress policy.
 const INGRESS: OriginId = OriginId(8);
-/// What nobody may send to the world.
+/// The policy that denies all egress to the uplink.
 const EGRESS: OriginId = OriginId(5);
 
-/// A node on which B's policy allows port 80 from A alone, and nothing goes out of the uplink. Denials of these origins are
-/// refused.
+/// A node where B's policy allows only port 80 from A, and nothing may leave by the uplink. Denials of the origins in `refusing` are
+/// answered.
 fn node(refusing: &[OriginId]) -> Node {
     let mut ports = linked_ports();
     ports[UPLINK.index()].egress = Some(CLOSED);
@@ -29,14 +29,14 @@ fn node(refusing: &[OriginId]) -> Node {
 }
 
 impl Node {
-    /// What the sender of a denied packet is told.
+    /// Returns the answer to the sender of a denied packet.
     fn refusal(&mut self, in_port: PortId, frame: &[u8]) -> Option<Vec<u8>> {
         assert_eq!(self.step(in_port, &mut frame.to_vec()), dropped(DropReason::PolicyDenied));
         self.report(in_port, frame, None, DropReason::PolicyDenied)
     }
 }
 
-/// A SYN from A with options and data.
+/// Returns a SYN from A with options and data.
 pub(super) fn syn(src: &str, dst: &str, dport: u16, sequence: u32, data: &[u8]) -> Vec<u8> {
     let mut segment = [&40_000u16.to_be_bytes()[..], &dport.to_be_bytes(), &sequence.to_be_bytes(), &[0; 4]].concat();
     segment.extend([6 << 4, SYN, 0xff, 0xff, 0, 0, 0, 0, 2, 4, 5, 0xb4]);
@@ -47,7 +47,7 @@ pub(super) fn syn(src: &str, dst: &str, dport: u16, sequence: u32, data: &[u8]) 
     }
 }
 
-/// A reset's addresses, ports and acknowledged sequence number. Everything else in it is as RFC 9293 wants it.
+/// Returns a reset's addresses, ports and acknowledgement number, after checking that the rest conforms to RFC 9293.
 pub(super) fn reset(frame: &[u8]) -> (IpAddr, IpAddr, (u16, u16), u32) {
     assert!(frame.len() >= 60 && hop_limit(frame) == 64);
     let sliced = SlicedPacket::from_ethernet(frame).unwrap();
@@ -172,7 +172,7 @@ fn nothing_is_said_about_resets_other_segments_fragments_errors_and_groups() {
         error_about(&udp("fd00::2", "fd00::1", 53), "fd00::1", "fd00::2"),
         udp("10.0.0.1", "224.0.0.5", 81),
         udp("fd00::1", "ff02::5", 81),
-        // Not the sender's own address.
+        // From an address that is not the sender's.
         tcp("10.0.0.7", "10.0.0.2", 40_000, 81, SYN),
     ];
     silent.extend(fragments_v4(&whole, 7, 32));
@@ -181,7 +181,7 @@ fn nothing_is_said_about_resets_other_segments_fragments_errors_and_groups() {
         let frame = framed(A_MAC, A, &packet);
         assert_eq!(node.report(A, &frame, None, DropReason::PolicyDenied), None, "{packet:x?}");
     }
-    // What is allowed is not refused either, whatever a caller says.
+    // An allowed packet is not refused, even if a caller reports it as denied.
     let allowed = framed(A_MAC, A, &tcp("10.0.0.1", "10.0.0.2", 40_000, 80, SYN));
     assert_eq!(node.report(A, &allowed, None, DropReason::PolicyDenied), None);
     assert_eq!(node.forwarder.counters().refused, 0);

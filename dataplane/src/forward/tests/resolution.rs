@@ -1,4 +1,4 @@
-//! Next hops that are not known yet.
+//! Next hops whose MAC address is unknown.
 
 use super::*;
 use crate::forward::pending::{NEIGHBOURS_PER_PORT, PER_NEIGHBOUR};
@@ -8,7 +8,7 @@ fn neighbour(port: PortId, address: &str) -> NeighbourId {
     NeighbourId { port, address: ip(address) }
 }
 
-/// The address that is asked for.
+/// Returns the address that an ARP request or a neighbour solicitation asks about.
 fn asked_for(frame: &[u8]) -> String {
     match packet::parse(LinkType::Ethernet, frame, frame.len()).body {
         Ok(Body::Arp(arp)) if arp.operation == Operation::Request => arp.target.to_string(),
@@ -39,7 +39,7 @@ fn to_world() -> Vec<u8> {
     udp_frame(A_MAC, A, TO_WORLD.0, TO_WORLD.1)
 }
 
-/// A node that knows its IPv4 gateway.
+/// Returns a node that knows its IPv4 gateway.
 fn with_gateway() -> Node {
     let mut node = Node::acquainted();
     node.receive(A, &to_world());
@@ -109,7 +109,7 @@ fn a_gateway_that_stays_silent_is_asked_three_times_and_the_packets_are_dropped(
     assert_eq!(released.len(), 1);
     assert_eq!((released[0].in_port, released[0].addresses), (A, Err(DropReason::NoNeighbour)));
     assert_eq!(node.receive(A, &to_world()), Step::Hold(neighbour(UPLINK, "192.168.0.254")));
-    assert_eq!(node.messages().len(), 1, "the next packet asks anew");
+    assert_eq!(node.messages().len(), 1, "the next packet asks again");
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn an_unsolicited_answer_poisons_nothing() {
     node.messages();
     assert_eq!(node.neighbours.list(), []);
     assert_eq!(node.receive(A, &to_world()), Step::Hold(neighbour(UPLINK, "192.168.0.254")));
-    // Solicitation for, but not as an answer, not from a station, or on another port.
+    // Solicited but no answer; not from a station; on another port.
     let mut elsewhere = reply(HOST_MAC, "192.168.0.254");
     elsewhere[..6].copy_from_slice(&own(HOST));
     node.receive(HOST, &elsewhere);
@@ -227,7 +227,7 @@ fn a_pod_whose_mac_is_not_known_is_asked_for_it() {
 
 #[test]
 fn the_host_is_not_asked_in_its_own_name_which_its_kernel_would_not_answer() {
-    // The second as node-local DNS has it: on another interface, for which no question from nobody is answered either.
+    // The second address is like node-local DNS: on another interface, where a question without a sender's address gets no answer either.
     for target in ["192.168.0.1", "169.254.20.10"] {
         let mut ports = linked_ports();
         ports[HOST.index()].addresses.push(ip("169.254.20.10"));

@@ -1,4 +1,4 @@
-//! What senders are told of packets to Services that nobody serves. The engine's reasons are given here.
+//! Answers to senders of packets to Services without endpoints. The tests pass the engine's reasons.
 
 use std::net::IpAddr;
 
@@ -6,12 +6,12 @@ use super::refusals::{reset, syn};
 use super::*;
 use crate::probe::ProbeKind;
 
-/// Addresses of Services, which no port has.
+/// Cluster addresses, which belong to no port.
 const VIPS: [&str; 2] = ["10.96.0.10", "fd96::a"];
-/// Reasons that are told.
+/// Drop reasons that are answered.
 const TOLD: [DropReason; 2] = [DropReason::NoEndpoint, DropReason::UnknownServicePort];
 
-/// Somebody who calls: port and MAC address that the packets come from, and addresses.
+/// A client: its port, MAC address and IP addresses.
 type Client = (PortId, Mac, [&'static str; 2]);
 const CLIENTS: [Client; 3] = [
     (A, A_MAC, ["10.0.0.1", "fd00::1"]),
@@ -19,7 +19,7 @@ const CLIENTS: [Client; 3] = [
     (UPLINK, GATEWAY_MAC, ["8.8.8.8", "2001:db8::8"]),
 ];
 
-/// A node that refuses nothing that policy denies, as all do by default.
+/// Returns a node that answers no denied packet, which is the default.
 fn begun() -> Node {
     let mut node = Node::acquainted();
     node.tick();
@@ -27,7 +27,7 @@ fn begun() -> Node {
     node
 }
 
-/// A SYN in a frame from the client.
+/// Returns a client's SYN in a frame.
 fn syn_from((port, mac, _): Client, src: &str, dst: &str) -> Vec<u8> {
     framed(mac, port, &syn(src, dst, 80, 1000, b"early")[14..])
 }
@@ -107,7 +107,7 @@ fn nothing_is_said_about_other_segments_fragments_errors_groups_and_addresses_th
         for packet in &silent {
             assert_eq!(node.report(A, &framed(A_MAC, A, packet), None, reason), None, "{packet:x?}");
         }
-        // A pod's address, from the uplink.
+        // From the uplink, with a pod's address.
         let spoofed = framed(GATEWAY_MAC, UPLINK, &udp("10.0.0.1", VIPS[0], 53));
         assert_eq!(node.report(UPLINK, &spoofed, None, reason), None);
     }

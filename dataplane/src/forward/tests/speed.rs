@@ -1,10 +1,10 @@
-//! How fast it is: `cargo test --release -p bulkhead-dataplane -- --ignored --nocapture speed`.
+//! Measures forwarding: `cargo test --release -p bulkhead-dataplane -- --ignored --nocapture speed`.
 
 use std::time::Instant;
 
 use super::*;
 
-/// The best of many rounds, as other programs run beside.
+/// Reports the best of many rounds, since other programs run at the same time.
 fn measure(name: &str, frames: &mut [Vec<u8>], mut forward: impl FnMut(&mut [u8])) {
     let best = (0..5_000).map(|_| {
         for frame in frames.iter_mut() {

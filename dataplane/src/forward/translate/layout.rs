@@ -52,7 +52,7 @@ const IDENTIFIER: usize = 4;
 /// The checksum of a transport header, with its offset.
 #[derive(Clone, Copy, Debug)]
 enum Checksum {
-    /// None, or one over fields that do not change.
+    /// No checksum, or one over fields that translation does not change.
     None,
     /// The checksum of RFC 1071, over pseudo-header and transport packet.
     Sum(usize),

@@ -1,4 +1,4 @@
-//! Packets that are built anew with the other addresses and ports are the truth.
+//! Compares translated packets with packets built from the other addresses and ports.
 
 mod errors;
 
@@ -18,7 +18,7 @@ use crate::translations::Changes;
 use crate::wire::ipv6::extension;
 use crate::wire::{icmpv4, icmpv6};
 
-/// What a packet carries.
+/// The transport protocol of a packet.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
     Tcp,
@@ -30,7 +30,7 @@ enum Kind {
     Other(u8),
 }
 
-/// Which part of a datagram a packet is. Atomic fragments are of IPv6 only (RFC 6946).
+/// The part of a datagram that a packet carries. Only IPv6 has atomic fragments (RFC 6946).
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Piece {
     Whole,
@@ -39,26 +39,26 @@ enum Piece {
     Later,
 }
 
-/// Everything about a packet but its addresses and ports.
+/// All properties of a packet except its addresses and ports.
 #[derive(Clone, Debug)]
 struct Sample {
     kind: Kind,
     piece: Piece,
-    /// Words of options over IPv4, types of extension headers over IPv6.
+    /// Words of options in IPv4, types of extension headers in IPv6.
     options: Vec<u8>,
     data: Vec<u8>,
     padding: usize,
 }
 
-/// A frame, and where it has what.
+/// A frame and its layout.
 #[derive(Clone, Debug, PartialEq)]
 struct Built {
     frame: Vec<u8>,
-    /// Where the payload of the IP packet begins.
+    /// Offset of the IP packet's payload.
     payload: usize,
-    /// How many bytes have to be there.
+    /// Number of bytes that translation needs.
     needed: usize,
-    /// Where the transport's checksum is.
+    /// Offset of the transport's checksum.
     checksum: Option<usize>,
 }
 
@@ -74,7 +74,7 @@ impl Sample {
         }
     }
 
-    /// Header and checksum position of the transport.
+    /// Returns the length of the transport's header and the offset of its checksum.
     const fn shape(&self) -> (usize, Option<usize>) {
         match self.kind {
             Kind::Tcp => (20, Some(16)),
@@ -85,7 +85,7 @@ impl Sample {
         }
     }
 
-    /// The transport packet, with its checksum as it is computed anew.
+    /// Returns the transport packet, with a freshly computed checksum.
     fn transport(&self, tuple: &Translation) -> Vec<u8> {
         let Translation { src, dst, sport, dport } = *tuple;
         let with = |header: usize| [&vec![0; header][..], &self.data].concat();
@@ -126,7 +126,7 @@ impl Sample {
         }
     }
 
-    /// The part of the transport packet that is in this one, and the word that says so.
+    /// Returns this packet's part of the transport packet, and the header word that describes the part.
     fn piece(&self, transport: &[u8]) -> (Vec<u8>, Option<u16>) {
         let (first, later) = transport.split_at(24.min(transport.len()));
         match self.piece {
@@ -156,7 +156,7 @@ impl Sample {
         packet[0] = 0x40 | u8::try_from(header_len / 4).unwrap();
         packet[4..10].copy_from_slice(&[0x12, 0x34, 0, 0, 63, self.protocol(true)]);
         packet[12..20].copy_from_slice(&[src.octets(), dst.octets()].concat());
-        // "No operation", which is one byte long.
+        // "No operation", an option of one byte.
         packet[20..].fill(1);
         packet.extend(payload);
         let total_len = u16::try_from(packet.len()).unwrap();
@@ -168,7 +168,7 @@ impl Sample {
     }
 
     fn build_v6(&self, src: Ipv6Addr, dst: Ipv6Addr, payload: &[u8], word: Option<u16>) -> Vec<u8> {
-        // The units of the offset are the same 8 bytes, but they stand elsewhere.
+        // The unit of the offset is the same 8 bytes, but at another position.
         let word = word.map(|word| if word & 0x2000 != 0 { 1 } else { word << 3 });
         let mut types = self.options.clone();
         types.extend(word.map(|_| extension::FRAGMENT));
@@ -182,7 +182,7 @@ impl Sample {
                     rest.extend([0, 0, 0, 9]);
                 }
                 (extension::AUTHENTICATION, _) => rest.extend([pair[1], 2, 0, 0, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5, 5]),
-                // A routing header of a type that is not refused, used up.
+                // A routing header of an accepted type, without segments left.
                 _ => rest.extend([pair[1], 0, 4, 0, 0, 0, 0, 0]),
             }
         }
@@ -194,7 +194,7 @@ impl Sample {
         packet
     }
 
-    /// Whether nobody can know what the checksum becomes.
+    /// Whether the new checksum cannot be computed.
     fn is_impossible(&self, from: &Translation, to: &Translation) -> bool {
         let ports = |tuple: &Translation| (tuple.sport, tuple.dport);
         self.kind == Kind::Sctp && self.piece == Piece::First && ports(from) != ports(to)
@@ -213,7 +213,7 @@ fn kinds() -> impl Strategy<Value = Kind> {
 
 fn samples() -> impl Strategy<Value = Sample> {
     let pieces = prop_oneof![4 => Just(Piece::Whole), 3 => select(vec![Piece::Atomic, Piece::First, Piece::Later])];
-    // In the order in which RFC 8200 §4.1 recommends them.
+    // In the order that RFC 8200 §4.1 recommends.
     let options = proptest::sample::subsequence(vec![0, 60, 43, 51], 0..=4);
     let options = prop_oneof![1 => Just(vec![]), 1 => options];
     let data = proptest::collection::vec(any::<u8>(), 24..300);
@@ -230,7 +230,7 @@ fn tuple(src: IpAddr, dst: IpAddr, sport: u16, dport: u16) -> Translation {
     Translation { src, dst, sport, dport }
 }
 
-/// Two tuples of one family. Some have parts in common, and some are at the ends of what can be.
+/// Two tuples of one family. Some share values, and some are at the limits.
 fn tuples() -> impl Strategy<Value = (Translation, Translation)> {
     let word = || prop_oneof![4 => any::<u32>(), 1 => select(vec![0, 0xffff, 0xffff_0000, u32::MAX])];
     let port = || prop_oneof![4 => any::<u16>(), 1 => select(vec![0, u16::MAX])];
@@ -264,7 +264,7 @@ fn translated(frame: &[u8], wire_len: usize, to: &Translation) -> Option<Vec<u8>
     None
 }
 
-/// How often a property saw what it is about.
+/// Counts how often a property saw each case.
 #[derive(Default)]
 struct Reached(RefCell<BTreeMap<String, u32>>);
 
@@ -289,7 +289,7 @@ impl Reached {
         }
     }
 
-    /// Every kind of packet and every part, over both families.
+    /// Asserts that every kind of packet and every part occurred in both families.
     fn assert_samples(&self, least: u32) {
         for family in [4, 6] {
             let kinds = ["Tcp", "Udp", "UdpWithoutChecksum", "Sctp", "Echo", "other"];
@@ -365,7 +365,7 @@ fn the_common_cases_are_done_as_all_others_are() {
     reached.assert(100, &["parsed as plain"]);
 }
 
-/// Whether the parser finds a packet of this family plain.
+/// Whether the parser classifies a packet of this family as plain.
 fn is_parsed_as_plain(frame: &[u8], wire_len: usize, is_v4: bool) -> bool {
     match packet::open(LinkType::Ethernet, frame, wire_len) {
         Some((packet::Inner::V4(bytes), _)) => is_v4 && packet::parse_plain_v4(bytes).is_some(),
@@ -374,7 +374,7 @@ fn is_parsed_as_plain(frame: &[u8], wire_len: usize, is_v4: bool) -> bool {
     }
 }
 
-/// By how much a checksum is wrong. All ones are the same as 0.
+/// Returns the error of a checksum. All ones equal 0.
 fn distance(found: &[u8], right: &[u8]) -> u32 {
     let number = |bytes: &[u8]| bytes.iter().fold(0u32, |number, &byte| number << 8 | u32::from(byte));
     match found.len() {
@@ -399,7 +399,7 @@ fn a_wrong_checksum_is_as_wrong_afterwards() {
         for (at, sum) in sums.iter().enumerate() {
             let noise = if at == 0 && is_v4 { u32::from(header) << 16 } else { transport };
             wrong[sum.clone()].iter_mut().zip(noise.to_be_bytes()).for_each(|(byte, noise)| *byte ^= noise);
-            // UDP's none is no wrong one.
+            // UDP without a checksum has no wrong one.
             prop_assume!(sample.kind != Kind::Udp || wrong[sum.clone()] != [0, 0]);
         }
         let there = translated(&wrong, wrong.len(), &to).unwrap();
@@ -414,7 +414,7 @@ fn a_wrong_checksum_is_as_wrong_afterwards() {
             rest[sum.clone()].copy_from_slice(right);
         }
         prop_assert_eq!(rest, after.frame);
-        // The other zero, which nobody computes, does not come back.
+        // The other representation of zero, which no sender computes, is not restored.
         if sums.iter().all(|sum| wrong[sum.clone()] != [0xff, 0xff]) {
             prop_assert_eq!(translated(&there, there.len(), &from), Some(wrong));
             reached.note("back");
@@ -439,12 +439,12 @@ fn of_a_packet_that_is_cut_short_all_is_translated_or_nothing() {
             let there = translated(&before.frame[..len], before.frame.len(), &to);
             prop_assert_eq!(there.as_deref(), (len >= before.needed).then_some(&after.frame[..len]), "{} bytes", len);
         }
-        // A header that is in the frame, but behind the packet's end by its own length, is not there.
+        // A header within the frame but behind the packet's end, by the packet's own length, does not count.
         let mut short = before.frame.clone();
         let (at, len) = if from.src.is_ipv4() { (16, before.payload - IP) } else { (18, before.payload - IP - 40) };
         short[at..at + 2].copy_from_slice(&u16::try_from(len).unwrap().to_be_bytes());
         prop_assert_eq!(translated(&short, short.len(), &to).is_some(), before.needed == before.payload);
-        // Nor is a packet that is longer than its frame.
+        // A packet that is longer than its frame is not translated.
         let len = before.frame.len() - sample.padding;
         let longer = before.frame[..len].to_vec();
         prop_assert!(translated(&longer, len, &to).is_some());
@@ -500,7 +500,7 @@ fn a_translated_probe_is_the_probe_of_the_other_addresses_and_ports() {
         for kind in [ProbeKind::Tcp, ProbeKind::Udp, ProbeKind::Sctp, ProbeKind::IcmpEcho] {
             let before = Probe { src: ip(from[0]), dst: ip(from[1]), kind, sport: 40_000, dport: 53 };
             let after = Probe { src: ip(to[0]), dst: ip(to[1]), kind, sport: 1025, dport: 5353 };
-            // An echo's identifier stands in for both ports.
+            // An echo's identifier represents both ports.
             let dport = if kind == ProbeKind::IcmpEcho { 1025 } else { 5353 };
             let there = tuple(after.src, after.dst, 1025, dport);
             let back = tuple(after.dst, after.src, dport, 1025);
@@ -543,7 +543,7 @@ fn other_families_other_frames_and_two_families_stay_as_they_are() {
         for mixed in [Translation { src: six.src, ..four }, Translation { dst: six.dst, ..four }] {
             assert_eq!(translated(frame, frame.len(), &mixed), None);
         }
-        // ARP, VLAN; a type that contradicts the version.
+        // ARP; VLAN; a type that contradicts the version.
         for ethertype in [[8, 6], [0x81, 0], if frame[12] == 8 { [0x86, 0xdd] } else { [8, 0] }] {
             let mut other = frame.clone();
             other[12..14].copy_from_slice(&ethertype);
@@ -552,14 +552,14 @@ fn other_families_other_frames_and_two_families_stay_as_they_are() {
     }
 }
 
-/// Both addresses and both ports, the source first.
+/// Both addresses and both ports, source first.
 fn ends_v4() -> impl Strategy<Value = (u64, u32)> {
-    // Also those that change nothing.
+    // Includes changes of nothing.
     (prop_oneof![any::<u64>(), Just(0)], prop_oneof![any::<u32>(), Just(0)])
 }
 
 proptest! {
-    /// What is known of a session beforehand gives the bytes that are worked out from the packet, there and back.
+    /// A session's precomputed changes give the same bytes as those computed from the packet, in both directions.
     #[test]
     fn a_plain_packet_is_written_alike_with_changes_that_are_known(
         bytes in prop::collection::vec(any::<u8>(), 60),

@@ -4,7 +4,7 @@ use crate::{Outcome, Packet, Worker, WorkerConfig};
 
 const CHUNKS: u32 = 4096;
 
-/// A pcap file of packets with their times in nanoseconds.
+/// Returns a pcap file of packets with these times in nanoseconds.
 fn pcap(link: u32, packets: &[(u32, &[u8])]) -> Vec<u8> {
     let mut file = [&0xa1b2_3c4d_u32.to_le_bytes()[..], &2u16.to_le_bytes(), &4u16.to_le_bytes(), &[0; 12]].concat();
     file.extend(link.to_le_bytes());
@@ -38,7 +38,7 @@ fn port<'a>(id: PortId, input: CaptureInput<&'a [u8]>, clock: &CaptureClock, poo
     port
 }
 
-/// The packets that were received, which are then given back.
+/// Returns the received packets and gives their frames back.
 fn received(port: &mut TestPort<'_>, pool: &mut FramePool, limit: usize) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     port.receive(&mut frames, limit).unwrap();
@@ -104,7 +104,7 @@ fn what_is_before_a_fault_is_received_and_then_the_port_fails_and_says_where() {
     let error = port.receive(&mut Vec::new(), 256).unwrap_err().to_string();
     assert!(error.contains("x.pcap: the file ends within the record"), "{error}");
     assert!(error.contains("after packet 2"), "{error}");
-    assert!(received(&mut port, &mut pool, 256).is_empty(), "the fault is told once");
+    assert!(received(&mut port, &mut pool, 256).is_empty(), "the fault is reported once");
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn a_writer_that_fails_leaves_the_packets_with_the_sender() {
             Ok(())
         }
     }
-    /// Takes the file's header.
+    /// Accepts only the file's header.
     struct Header<W>(bool, W);
     impl<W: Write> Write for Header<W> {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {

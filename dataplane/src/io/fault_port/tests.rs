@@ -1,10 +1,10 @@
 use super::*;
 use crate::io::{LoopbackPeer, LoopbackPort};
 
-/// Three pools take some hundreds of frames for themselves at once.
+/// Three pools take several hundred frames at once.
 const CHUNKS: u32 = 4096;
 
-/// A test at the other end of a loopback port that has this plan.
+/// A port with this plan, and the peer of its loopback port.
 struct Bed {
     port: FaultPort<LoopbackPort>,
     peer: LoopbackPeer,
@@ -17,12 +17,12 @@ impl Bed {
         let mut pool = FramePool::new(Arc::clone(&umem), frames);
         let (port, other) = LoopbackPort::pair(256);
         let mut port = FaultPort::new(port, plan, umem);
-        // Takes the stock for duplicates.
+        // Takes the frames for duplicates.
         let _maybe_gone = port.service(&mut pool);
         Self { port, peer: LoopbackPeer::new(other, pool.sibling()), pool }
     }
 
-    /// What the worker receives when these packets come, one call per packet and some for what comes late.
+    /// Returns the packets that the worker receives if these arrive, with one call per packet and more calls for late ones.
     fn receive(&mut self, packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
         let mut received = Vec::new();
         for packet in packets.iter().map(Some).chain([None; 4]) {
@@ -35,7 +35,7 @@ impl Bed {
         received
     }
 
-    /// What arrives at the other end when the worker sends these packets.
+    /// Returns the packets that arrive at the peer if the worker sends these.
     fn send(&mut self, packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
         let mut arrived = Vec::new();
         for packet in packets {
@@ -64,7 +64,7 @@ impl Bed {
         packets
     }
 
-    /// Ends it and says what was done; every frame must be back.
+    /// Closes the port, checks that every frame is back, and returns the counts.
     fn end(mut self) -> FaultCounts {
         self.port.close(&mut self.pool);
         drop(self.peer);
@@ -73,7 +73,7 @@ impl Bed {
     }
 }
 
-/// Packets of different lengths, every eighth of more than one frame, that begin with their number.
+/// Returns packets of different lengths, every eighth of several frames, which begin with their number.
 fn packets(count: u32) -> Vec<Vec<u8>> {
     let len = |n: u32| if n.is_multiple_of(8) { 9000 } else { 60 + n as usize % 1400 };
     let fill = |n: u32| n.to_be_bytes().into_iter().cycle().take(len(n)).collect();
@@ -171,7 +171,7 @@ fn bursts_of_one_give_one_packet_per_call() {
 
 #[test]
 fn a_port_is_gone_after_its_calls_and_keeps_no_frame() {
-    // The first call is that of `Bed::new`.
+    // `Bed::new` makes the first call.
     let mut bed = Bed::new(FaultPlan { gone_after: Some(3), send: ALL, receive: ALL, ..FaultPlan::default() });
     packets(20).iter().for_each(|packet| bed.peer.push(packet).unwrap());
     let mut frames = Vec::new();

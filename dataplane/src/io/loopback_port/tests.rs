@@ -1,7 +1,7 @@
 use super::*;
 use crate::io::Umem;
 
-/// More than a few pools take for themselves at once.
+/// More frames than a few pools take at once.
 const CHUNKS: u32 = 1024;
 
 fn pool() -> FramePool {
@@ -9,14 +9,14 @@ fn pool() -> FramePool {
     FramePool::new(umem, frames)
 }
 
-/// A port for the worker, its other end for the test, and the worker's pool.
+/// Returns the worker's port, the test's peer, and the worker's pool.
 fn bed(capacity: usize) -> (LoopbackPort, LoopbackPeer, FramePool) {
     let pool = pool();
     let (port, other) = LoopbackPort::pair(capacity);
     (port, LoopbackPeer::new(other, pool.sibling()), pool)
 }
 
-/// Frames of packets with these numbers of frames.
+/// Takes frames for packets from the pool. `sizes` has each packet's number of frames.
 fn frames(pool: &mut FramePool, sizes: &[usize]) -> Vec<Frame> {
     let mut frames = Vec::new();
     for &size in sizes {

@@ -124,7 +124,7 @@ mod tests {
         assert_eq!(of(&message(libc::AF_INET6, IFA_F_DADFAILED, &[(IFA_ADDRESS, &v6)])), None);
         assert_eq!(of(&message(libc::AF_INET, 0, &[(IFA_LOCAL, &[10, 0])])), None);
         for length in 0..both.len() {
-            // What is cut off does not panic.
+            // A truncated message does not panic.
             of(&both[..length]);
         }
     }

@@ -37,7 +37,7 @@ mod tests {
 
     #[test]
     fn a_thread_is_bound_to_a_core_that_it_may_run_on_and_no_other() {
-        // A thread of its own: others keep their cores.
+        // A separate thread, so that other threads keep their cores.
         let bound = std::thread::spawn(|| {
             let before = usable();
             let last = *before.last().unwrap();

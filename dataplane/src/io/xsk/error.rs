@@ -282,16 +282,16 @@ mod tests {
         let mode =
             XskError::ModeRefused { interface: interface(), mode: XdpMode::Drv, source: error(libc::EOPNOTSUPP) };
         for (told, parts) in [
-            // No bpf(2), no AF_XDP, no option of its sockets.
+            // Without bpf(2), AF_XDP, or an option of its sockets.
             (asked(libc::ENOSYS), ["5.9", "CONFIG_BPF_SYSCALL"]),
             (asked(libc::EAFNOSUPPORT), ["5.9", "CONFIG_XDP_SOCKETS"]),
             (asked(libc::ENOPROTOOPT), ["5.9", "create an AF_XDP socket"]),
-            // No queueing discipline for tc programs, no classifier.
+            // Without the queueing discipline or the classifier for tc programs.
             (attached(libc::ENOENT), ["CONFIG_NET_SCH_INGRESS", "`attach: xdp`"]),
             (attached(libc::EOPNOTSUPP), ["CONFIG_NET_CLS_BPF", "`attach: xdp`"]),
-            // No such function for programs.
+            // Without this helper function for programs.
             (program, ["5.14", refused.as_str()]),
-            // No packets in several buffers.
+            // Without packets in several buffers.
             (mtu, ["6.6", "mtu 3506"]),
             (mode, ["`skb`", "`auto`"]),
         ] {
@@ -301,7 +301,7 @@ mod tests {
                 assert!(text.contains(part), "{part} is not in: {text}");
             }
         }
-        // And what is no feature is none.
+        // Errors that no missing feature causes.
         assert!(matches!(attached(libc::EPERM), XskError::NotPermitted { .. }));
         assert!(matches!(attached(libc::ENODEV), XskError::NoInterface { .. }));
         assert!(matches!(asked(libc::ENOMEM), XskError::System { .. }));

@@ -43,7 +43,7 @@ mod tests {
     use super::*;
     #[test]
     fn the_loopback_interface_takes_none_where_the_kernel_tells() {
-        // Loopback is always number 1.
+        // The loopback interface always has number 1.
         assert!(matches!(takes_xdp_frames(1), Ok(false) | Err(_)));
         assert!(takes_xdp_frames(u32::MAX >> 1).is_err());
     }

@@ -57,7 +57,7 @@ mod tests {
 
     const NOW: u64 = 1_000;
 
-    /// A flow with these numbers; the rest is the same for all.
+    /// Returns a flow with these numbers and otherwise fixed values.
     fn flow(expires: u64, actions: u16, number: u16) -> FlowValue {
         let mut flow = [0; size_of::<FlowValue>()];
         put(&mut flow, value::FROM_EPOCH, &7_u64.to_ne_bytes());
@@ -86,7 +86,7 @@ mod tests {
         assert_eq!(renewed(&opening, &new, NOW, |number| number != FlowHandshake(5)), None);
         let begun = renewed(&opening, &new, NOW, |number| number == FlowHandshake(5));
         assert_eq!(begun, Some(flow(9_000, action::HOP | action::BEGUN, 5)));
-        // And so it goes on.
+        // And again.
         let again = renewed(&begun.unwrap(), &flow(19_000, action::HOP, 67), NOW, never);
         assert_eq!(again, Some(flow(19_000, action::HOP | action::BEGUN, 5)));
     }

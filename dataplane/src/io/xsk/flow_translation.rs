@@ -190,12 +190,12 @@ mod tests {
         Flow { src, dst, protocol, sport, dport, icmp: None }
     }
 
-    /// A number of the entry as a program loads it.
+    /// Returns a number of the entry as a program loads it.
     fn short(bytes: &[u8], offset: i16) -> u16 {
         u16::from_ne_bytes(*bytes[place((offset - value::TRANSLATION).into())..].first_chunk().unwrap())
     }
 
-    /// What [`change_by`]'s instructions do with a checksum that is loaded from a packet.
+    /// Returns a checksum, as loaded from a packet, after the instructions of [`change_by`].
     fn changed(checksum: u16, changes: &[u16]) -> u16 {
         let mut sum = changes.iter().map(|&change| u64::from(change)).sum::<u64>() + u64::from(checksum ^ 0xffff);
         for _ in 0..2 {
@@ -218,7 +218,7 @@ mod tests {
             bytes: [[u8; 16]; 4], ports: [u16; 4], is_v4: bool, is_udp: bool, stays in 0..4u8, rest: [u8; 16], seed: u16,
         ) {
             let [src, dst, mut new_src, mut new_dst] = addresses(bytes, is_v4);
-            // Requests of a Service change the destination only, its replies the source.
+            // A Service's requests change only the destination, its replies only the source.
             if stays & 1 != 0 { new_src = src }
             if stays & 2 != 0 { new_dst = dst }
             let protocol = if is_udp { 17 } else { 6 };
@@ -229,11 +229,11 @@ mod tests {
             let before = checksum::transport(src, dst, protocol, &segment([ports[0], ports[1]]));
             let after = checksum::transport(new_src, new_dst, protocol, &segment([ports[2], ports[3]]));
             prop_assert_eq!(changed(from_packet(before), &changes), from_packet(after));
-            // The header of IPv4 has the addresses in it as well.
+            // The IPv4 header's checksum covers the addresses, too.
             let header = |src, dst| checksum::internet(&[&seed.to_be_bytes(), &[0x45, 6], &octets(src), &octets(dst)]);
             let (before, after) = (header(src, dst), header(new_src, new_dst));
             prop_assert_eq!(changed(from_packet(before), &changes[..1]), from_packet(after));
-            // An unfinished checksum is the sum over the pseudo-header, not complemented; the kernel adds to it.
+            // An unfinished checksum is the sum over the pseudo-header, without complement. The kernel adds to it.
             let unfinished = |src, dst| !checksum::transport(src, dst, protocol, &[]);
             let sum = u64::from(from_packet(unfinished(src, dst))) + u64::from(changes[0]);
             prop_assert_eq!(checksum::fold(sum), from_packet(unfinished(new_src, new_dst)));

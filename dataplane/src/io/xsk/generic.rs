@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn a_family_that_there_is_has_a_number_and_another_one_has_none() {
-        // Every kernel with generic netlink has the family that tells of the others.
+        // The family `nlctrl` exists in every kernel with generic netlink.
         assert_eq!(Family::ask(b"nlctrl\0", b"notify\0").unwrap().id, CONTROL);
         assert!(Family::ask(b"no-such-family\0", b"\0").is_err());
     }

@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn the_loopback_interface_has_none_where_the_kernel_tells() {
-        // Without privileges the kernel does not tell of tcx.
+        // Without privileges, the kernel does not list tcx programs.
         assert!(tc_programs(1).is_ok_and(|found| found.is_empty()) || query(1, 46).is_err());
     }
 }

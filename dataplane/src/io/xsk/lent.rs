@@ -109,7 +109,7 @@ mod tests {
         frames.drain(..).for_each(|frame| {
             lent.lend(frame);
         });
-        // SAFETY: there is no kernel in this test.
+        // SAFETY: no kernel uses the frames in this test.
         assert_eq!(unsafe { lent.take_all() }.count(), 150);
         // SAFETY: as above.
         assert_eq!(unsafe { lent.take_all() }.count(), 0);

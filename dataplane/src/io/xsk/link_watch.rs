@@ -262,7 +262,7 @@ mod tests {
     #[test]
     fn watching_needs_no_privileges_and_asking_does_not_wait() {
         let watch = LinkWatch::new().unwrap();
-        // Whether there was something depends on the machine.
+        // The number of events depends on the machine.
         watch.poll().unwrap();
     }
 }

@@ -176,7 +176,7 @@ mod tests {
         mapped.reserve(0..4096).unwrap();
         mapped.bytes_mut()[..4].copy_from_slice(b"kept");
         assert_eq!(MappedFile::open(&path, len).unwrap_err().kind(), io::ErrorKind::ResourceBusy);
-        // Nobody has told the kernel to write it.
+        // The kernel was not asked to write the file.
         assert_eq!(std::fs::read(&path).unwrap()[..5], *b"kept\0");
         drop(mapped);
         assert_eq!(MappedFile::open(&path, 4096).unwrap_err().kind(), io::ErrorKind::InvalidData);

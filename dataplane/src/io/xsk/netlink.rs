@@ -339,7 +339,7 @@ mod tests {
     #[test]
     fn what_is_below_a_bridge_or_a_vlan_carries_its_default_route_too() {
         let link = |interface, master, lower| Relation { interface, master, lower };
-        // A VLAN (5) on a bridge (4) with the ports 2 and 3; 6 has nothing to do with it.
+        // A VLAN (5) on a bridge (4) with the ports 2 and 3; 6 is unrelated.
         let links = [
             link(2, Some(4), None),
             link(3, Some(4), None),

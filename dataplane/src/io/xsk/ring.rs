@@ -203,7 +203,7 @@ mod tests {
     const OFFSETS: libc::xdp_ring_offset = libc::xdp_ring_offset { producer: 0, consumer: 64, desc: 192, flags: 128 };
     const SIZE: u32 = 4;
 
-    /// Both ends over plain memory, with both indices at `start`.
+    /// Returns both ends of a ring over plain memory, with both indices at `start`.
     fn ring(start: u32) -> (Producer<u64>, Consumer<u64>, Arc<Mapping>) {
         let memory = Arc::new(Mapping::anonymous(4096).unwrap());
         let shared = Shared::<u64>::new(Arc::clone(&memory), OFFSETS, SIZE);
@@ -266,7 +266,7 @@ mod tests {
         producer.publish();
         assert_eq!(consumer.available(1), 2);
         consumer.release(2);
-        // It knows of two free places, and does not see that it could have four.
+        // The producer knows of two free entries and has not seen that four are free.
         assert_eq!((producer.room(2), producer.room(3)), (2, 4));
         producer.push(2);
         producer.push(3);
@@ -287,7 +287,7 @@ mod tests {
         consumer.available(1);
         consumer.release(1);
         drop((producer, consumer));
-        // SAFETY: the first ends are gone.
+        // SAFETY: the first ends were dropped.
         let mut producer = unsafe { Producer::<u64>::new(Arc::clone(&memory), OFFSETS, SIZE) };
         // SAFETY: as above.
         let mut consumer = unsafe { Consumer::<u64>::new(memory, OFFSETS, SIZE) };
@@ -298,7 +298,7 @@ mod tests {
     fn the_wakeup_flag_is_what_the_reader_wrote() {
         let (producer, _consumer, _memory) = ring(0);
         assert!(!producer.needs_wakeup());
-        // SAFETY: within the mapping, and nobody else has the ring.
+        // SAFETY: within the mapping, and no other end writes the flags.
         unsafe { producer.ring.flags.as_ref() }.store(libc::XDP_RING_NEED_WAKEUP | 0x10, Ordering::Relaxed);
         assert!(producer.needs_wakeup());
     }

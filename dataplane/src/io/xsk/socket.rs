@@ -101,7 +101,7 @@ impl Socket {
     /// Wakes a sleeping driver to read the fill ring. Fails if the interface is removed or down.
     pub(super) fn kick_receive(&self) -> io::Result<()> {
         let none = std::ptr::null_mut();
-        // SAFETY: no bytes and no address are asked for.
+        // SAFETY: the buffer has length 0, and the pointer for the address is null.
         let received = unsafe { libc::recvfrom(self.raw(), none, 0, libc::MSG_DONTWAIT, none.cast(), none.cast()) };
         if received < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }

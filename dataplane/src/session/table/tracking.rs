@@ -128,7 +128,7 @@ impl SessionTable {
         is_within(span.seq) || is_within(span.end) || (may_refuse && self.acknowledges(slot, direction, span))
     }
 
-    /// Whether a segment acknowledges what the other side has sent. True if nothing is known of either side.
+    /// Whether a segment acknowledges data that the other side has sent. True if neither side's numbers are known.
     fn acknowledges(&self, slot: Slot, direction: Direction, span: &SeqSpan) -> bool {
         let next = self.links.records()[slot as usize].next;
         let other = next[at(opposite(direction))];

@@ -1,6 +1,5 @@
-//! Two policies of which each allows what the other denies alternate as fast as they can be published, while workers
-//! judge bursts that hold both kinds of packets. A burst in which both kinds pass, or neither, or a packet without a
-//! verdict, would be a mixture of two generations.
+//! Alternates, as fast as possible, between two policies of which each allows what the other denies, while workers judge bursts with both
+//! kinds of packets. A burst in which both kinds pass, neither passes, or a packet has no verdict would mix two generations.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -11,17 +10,16 @@ use crate::probe::{Probe, ProbeKind};
 use crate::testbed::{CLOSED, SECOND, probe};
 use crate::{DropReason, LinkType, Outcome, Packet, SessionConfig, Verdict, Worker, WorkerConfig};
 
-/// The destination port that each policy allows: even generations the first, odd ones the second.
+/// The destination port that each policy allows: even generations the first, odd generations the second.
 const ALLOWED: [u16; 2] = [80, 81];
 
-/// Bursts that each worker has to judge by each policy. A worker that took two looks at the snapshot in one burst was
-/// found out in every run.
+/// Number of bursts that each worker must judge by each policy. A worker that read the snapshot twice per burst was detected in every run.
 const BURSTS: u64 = 1200;
 
-/// Changes that each worker has to meet.
+/// Number of changes that each worker must see.
 const CHANGES: u64 = 300;
 
-/// Flows of each kind.
+/// Number of flows of each kind.
 const FLOWS: u16 = 64;
 
 fn policy(which: usize) -> Arc<Tables> {
@@ -32,7 +30,7 @@ fn policy(which: usize) -> Arc<Tables> {
     Arc::new(Tables::build(vec![allow, Rule::any(Action::Deny, origin)]).unwrap())
 }
 
-/// Snapshots in which pod B has one policy or the other, and nothing may open a connection to pod A.
+/// Creates snapshots in which pod B has one of two policies, and no connection to pod A is allowed.
 struct Policies {
     ports: Vec<PortConfig>,
     routes: Routes,
@@ -43,7 +41,7 @@ struct Policies {
 impl Policies {
     fn new() -> Self {
         let mut ports = ports();
-        // The tables of `snapshot` below.
+        // The tables of `snapshot`.
         ports[A.index()].egress = Some(TableId(0));
         ports[B.index()].egress = Some(TableId(1));
         ports[UPLINK.index()].egress = Some(TableId(0));
@@ -59,7 +57,7 @@ impl Policies {
     }
 }
 
-/// A packet and which policy allows it.
+/// A packet, and the policy that allows it.
 struct Sent {
     bytes: Vec<u8>,
     in_port: PortId,
@@ -73,7 +71,7 @@ impl Sent {
     }
 }
 
-/// Requests of flows of both kinds in turn, and after each request its reply when there are to be any.
+/// Returns requests of flows of both kinds in turn, each followed by its reply if requested.
 fn burst(with_replies: bool) -> Vec<Sent> {
     let mut burst = Vec::new();
     for flow in 0..FLOWS {
@@ -88,7 +86,7 @@ fn burst(with_replies: bool) -> Vec<Sent> {
     burst
 }
 
-/// What a worker has met so far.
+/// The bursts and changes that a worker has seen.
 #[derive(Debug, Default)]
 struct Met {
     bursts: [AtomicU64; 2],
@@ -103,7 +101,7 @@ impl Met {
     }
 }
 
-/// Judges the burst again and again until it is told to stop.
+/// Judges the burst repeatedly until `stop` is set.
 fn work(mut reader: Reader, config: SessionConfig, keeps_sessions: bool, met: &Met, stop: &AtomicBool) {
     let mut worker = Worker::new(WorkerConfig { sessions: config, ..WorkerConfig::default() });
     let burst = burst(keeps_sessions);
@@ -123,7 +121,7 @@ fn work(mut reader: Reader, config: SessionConfig, keeps_sessions: bool, met: &M
         if !keeps_sessions {
             worker.clear();
         }
-        // So that all get their turn on a machine with one core.
+        // So that all workers run on a machine with one core.
         bursts += 1;
         if bursts % 8 == 0 {
             std::thread::yield_now();
@@ -136,7 +134,7 @@ fn work(mut reader: Reader, config: SessionConfig, keeps_sessions: bool, met: &M
     met.revoked.store(counters.sessions().revoked, Ordering::Relaxed);
 }
 
-/// Each packet has the verdict of the policy that rules, and its reason is that policy's.
+/// Checks that each packet has the verdict and the origin of the policy in force.
 fn check(burst: &[Sent], outcomes: &[Outcome], ruling: usize) {
     for (sent, outcome) in burst.iter().zip(outcomes) {
         let out = if sent.in_port == A { B } else { A };
@@ -160,7 +158,7 @@ fn torture(config: SessionConfig, keeps_sessions: bool) -> [Met; 2] {
             scope.spawn(move || work(reader, config, keeps_sessions, met, stop))
         });
         let mut generation = 0;
-        // A worker that has panicked is told of by the scope.
+        // The scope reports a worker that has panicked.
         while !met.iter().all(Met::is_enough) && !workers.iter().any(|worker| worker.is_finished()) {
             generation += 1;
             publisher.publish(policies.snapshot(generation)).unwrap();

@@ -1,4 +1,4 @@
-//! What goes into a flow cache, and what must not.
+//! The flows that the vswitch adds to a flow cache, and those that it must not add.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -10,16 +10,16 @@ use crate::packet::TcpFlags;
 use crate::testbed::{ACK, b_to_a};
 use bulkhead_classifier::OriginId;
 
-/// A cache that keeps what it gets and forwards nothing.
+/// A cache that records flows and forwards nothing.
 #[derive(Debug, Default)]
 pub(super) struct Recorded {
     flows: Mutex<Vec<CachedFlow>>,
     pub(super) renewed: Mutex<Vec<CachedFlow>>,
-    /// How many packets have passed a latch, and whether it is open.
+    /// The number of packets that passed each latch, and whether it is open.
     latches: Mutex<HashMap<FlowLatch, (u64, bool)>>,
-    /// What ends a handshake, and whether it has ended.
+    /// The acknowledgement number that ends each handshake, and whether it has ended.
     pub(super) handshakes: Mutex<HashMap<FlowHandshake, (u32, bool)>>,
-    /// Ports that it does not reach.
+    /// Ports that the cache does not reach.
     far: Vec<FlowSlot>,
     moves: Mutex<HashMap<PortId, u16>>,
     endings: AtomicU64,
@@ -86,7 +86,7 @@ pub(super) const fn slot(id: PortId) -> FlowSlot {
     FlowSlot(id.0 + 10)
 }
 
-/// All ports have places.
+/// Starts a vswitch whose ports all have slots.
 fn start(cache: &Arc<Recorded>, tap: Option<Tap>) -> Node {
     let flow_cache: Arc<dyn FlowCache> = Arc::clone(cache) as Arc<dyn FlowCache>;
     let mut node = Node::unplugged(1, snapshot_of(4, live_ports()), tap, Some(flow_cache));
@@ -105,7 +105,7 @@ impl Recorded {
         self.flows.lock().unwrap().clone()
     }
 
-    /// Those that were added since this was asked last.
+    /// Takes the flows added since the last call.
     pub(super) fn take(&self) -> Vec<CachedFlow> {
         std::mem::take(&mut *self.flows.lock().unwrap())
     }
@@ -123,7 +123,7 @@ fn flows_of_a_pod_are_added_again_after_they_were_ended() {
     };
     exchange(&mut node);
     cache.moved(B);
-    // Not added again at once: see PAUSE.
+    // A flow is not added again at once: see `PAUSE`.
     std::thread::sleep(Duration::from_millis(20));
     exchange(&mut node);
     let flows = cache.flows();
@@ -164,9 +164,9 @@ fn tcp_is_added_with_its_syn_ack_and_between_its_handshake_and_its_end_in_both_d
         std::mem::take(&mut *cache.flows.lock().unwrap()).len()
     };
     assert_eq!([pass(A, SYN), pass(B, SYN | ACK)], [0, 2]);
-    // The third segment makes it established; the ones behind it find it so.
+    // The third segment establishes the connection. Later ones find it established.
     let [handshake, next, back] = [pass(A, ACK), pass(A, ACK), pass(B, ACK)];
-    // On a slow machine both of A's, as it is not too early for the same flow then: see PAUSE.
+    // On a slow machine, both of A's segments add the flow, since `PAUSE` has passed.
     assert!(matches!(handshake + next, 1 | 2), "{handshake} and {next}");
     assert_eq!(back, 1);
     assert_eq!([pass(B, TcpFlags::FIN | ACK), pass(A, TcpFlags::FIN | ACK), pass(B, ACK), pass(A, ACK)], [0; 4]);
@@ -214,7 +214,7 @@ fn a_port_that_is_no_more_has_no_flows_and_neither_has_a_vswitch_that_captures()
     assert_eq!(cache.flows(), [], "the new port has no place");
 }
 
-/// Frames of that many flows.
+/// Returns one frame for each of `count` flows.
 fn flows(count: u16) -> Vec<Vec<u8>> {
     let frame = |flow: u16| {
         let mut packet = udp("10.0.0.1", "10.0.0.2", 80);
@@ -224,12 +224,12 @@ fn flows(count: u16) -> Vec<Vec<u8>> {
     (0..count).map(frame).collect()
 }
 
-/// A vswitch with one worker that is driven, and the other ends of its two pods.
+/// Returns a vswitch with one stepped worker, and the peers of both pods' ports.
 fn stepped(cache: &Arc<Recorded>, ports: Vec<PortConfig>) -> (Vswitch, SteppedWorker, [LoopbackPeer; 2]) {
     stepped_with(cache, ports, SessionConfig::live(1000))
 }
 
-/// The same with other sessions.
+/// As [`stepped`], with other settings of the sessions.
 pub(super) fn stepped_with(
     cache: &Arc<Recorded>,
     ports: Vec<PortConfig>,
@@ -244,7 +244,7 @@ pub(super) fn stepped_with(
     (vswitch, workers.remove(0), peers)
 }
 
-/// So many workers that are driven, with both pods behind a trunk, and the other ends of their queues.
+/// Returns stepped workers with both pods behind a trunk, and the peers of their queues.
 pub(super) fn stepped_over_trunk(
     cache: &Arc<Recorded>,
     ports: Vec<PortConfig>,
@@ -282,7 +282,7 @@ fn stepped_without_ports(
 #[test]
 fn a_packet_that_does_not_come_from_its_pod_adds_nothing() {
     let cache = Arc::new(Recorded::default());
-    // Nobody has said what A's MAC address is: the first packet teaches it, and the second is judged in the same burst.
+    // A's MAC address is not configured. The first packet teaches it, and the second is judged in the same burst.
     let mut ports = live_ports();
     ports[A.index()].mac = None;
     let (_vswitch, mut worker, [mut a, mut b]) = stepped(&cache, ports);
@@ -314,11 +314,11 @@ fn a_latch_is_opened_when_nothing_has_passed_it_for_longer_than_the_kernel_holds
     };
     assert!(!round(1_000), "watched from now on");
     assert!(!round(80_000), "what was counted before may still be on its way here");
-    // One more passes.
+    // One more packet passes the latch.
     cache.latches.lock().unwrap().get_mut(&latch_of(&flow)).unwrap().0 = 1;
     assert!(!round(100_000) && !round(179_000));
     assert!(round(180_000));
-    // Another one, of which packets pass all the time.
+    // Another latch, which packets pass all the time.
     cache.latches.lock().unwrap().clear();
     a.push(&frame).unwrap();
     assert!(worker.round(20_000_000));
@@ -346,7 +346,7 @@ fn a_worker_that_does_not_catch_up_opens_a_latch_in_the_end() {
     let (_vswitch, mut worker, [mut a, mut b]) = stepped(&cache, live_ports());
     let frames: Vec<Vec<u8>> = vec![from_a(&udp("10.0.0.1", "10.0.0.2", 80)); 200];
     let mut round = |now: u64| {
-        // More than half a burst: there may be more.
+        // More than half a burst, so the worker may have more to receive.
         a.push_burst(&frames).unwrap();
         worker.round(now);
         while b.pop().is_some() {}
@@ -372,7 +372,7 @@ fn of_a_burst_some_flows_are_added_in_the_end_all_and_none_twice_at_a_time() {
     assert_eq!(burst(&frames[..1], 2).len(), 1);
     assert_eq!(burst(&frames[..1], 2 + 9_000_000), [], "its packets may still be under way");
     assert_eq!(burst(&frames[..1], 2 + 10_000_000).len(), 1);
-    // The cache forgets all of it: every flow has its turn again and again.
+    // The cache forgets all flows, so each flow has its turn repeatedly.
     let mut ports = Vec::new();
     for _ in 0..26 {
         let added = burst(&frames, 2_000_000_000);

@@ -1,15 +1,15 @@
-//! Packets that are too big for their way out, on their way through the whole loop.
+//! Packets that exceed the MTU of their egress port.
 
 use super::*;
 
-/// B's link carries 1500 bytes; the others 9000.
+/// The testbed's ports. B's link has an MTU of 1500, the others 9000.
 pub(super) fn narrow_ports() -> Vec<PortConfig> {
     let mut ports = live_ports();
     ports[B.index()].link = Some(Link { mac: own_mac(3), mtu: 1500 });
     ports
 }
 
-/// The next frames to B until a datagram is whole: its payload, and how many frames there were.
+/// Receives B's frames until a datagram is complete. Returns its payload and the number of frames.
 fn datagram(node: &mut Node) -> (Vec<u8>, usize) {
     let (mut bytes, mut end, mut frames) = (Vec::new(), None, 0);
     let mut seen = 0;
@@ -46,7 +46,7 @@ fn issue_10_6i_a_packet_that_may_be_cut_arrives_in_fragments_whether_it_came_in_
             let (got, frames) = datagram(&mut node);
             assert_eq!((&got[8..], frames), (&payload(len)[..], fragments), "{len}");
         }
-        // What fits goes as it is.
+        // A packet that fits is sent as it is.
         node.send(A, &from_a(&with_ttl(jumbo(&payload(1472)), 64)));
         assert_eq!(datagram(&mut node).1, 1);
         let counters = node.stop();

@@ -11,7 +11,7 @@ use crate::{SessionCounters, TcpWindow};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// A worker that is driven, and what it adds.
+/// A stepped worker, and the cache that it adds flows to.
 struct Lab {
     cache: Arc<Recorded>,
     vswitch: Vswitch,
@@ -31,27 +31,27 @@ impl Lab {
         Self { cache, vswitch, worker, a, b }
     }
 
-    /// Whether a packet that A sends at this time comes out at B.
+    /// Whether a packet from A at this time is sent to B.
     fn forwards_from_a(&mut self, packet: &[u8], now: u64) -> bool {
         self.a.push(&from_a(packet)).unwrap();
         self.worker.round(now);
         self.b.pop().is_some()
     }
 
-    /// The other way.
+    /// Whether a packet from B at this time is sent to A.
     fn forwards_from_b(&mut self, packet: &[u8], now: u64) -> bool {
         self.b.push(&ethernet(B_MAC, 0x0800, packet)).unwrap();
         self.worker.round(now);
         self.a.pop().is_some()
     }
 
-    /// A connection as far as the kernel has not got it.
+    /// Exchanges SYN and SYN-ACK. Returns the flows added to the cache.
     fn open(&mut self, now: u64) -> Vec<CachedFlow> {
         assert!(self.forwards_from_a(&a_to_b(SYN), now) && self.forwards_from_b(&b_to_a(SYN | ACK), now));
         self.cache.take()
     }
 
-    /// The kernel has forwarded the segment that ends the handshake.
+    /// Marks all handshakes as ended by the kernel.
     fn end_handshakes(&self) {
         self.cache.handshakes.lock().unwrap().values_mut().for_each(|(_, has_ended)| *has_ended = true);
     }
@@ -112,7 +112,7 @@ fn a_reset_behind_what_the_kernel_has_forwarded_makes_the_connection_doubtful_an
     let mut lab = Lab::new();
     lab.open(1);
     lab.end_handshakes();
-    // Ten megabytes went by.
+    // The kernel has forwarded ten megabytes.
     let reset = tcp_at(("10.0.0.1", 40_000), ("10.0.0.2", 80), RST | ACK, (10 << 20, 2));
     assert!(lab.forwards_from_a(&reset, SECOND / 10));
     lab.worker.round(SECOND);
@@ -141,7 +141,7 @@ fn nothing_is_added_for_what_is_not_the_first_answer_to_a_syn() {
     assert_eq!(lab.open(2).len(), 2);
     assert!(lab.forwards_from_b(&b_to_a(SYN | ACK), 3));
     assert_eq!(lab.cache.take(), [], "again");
-    // What acknowledges nothing that was said is no answer to it.
+    // A segment that does not acknowledge the SYN is no answer to it.
     let mut lab = Lab::new();
     assert!(
         lab.forwards_from_a(&a_to_b(SYN), 1)
@@ -165,7 +165,7 @@ fn a_policy_that_changes_after_the_syn_ack_has_other_epochs_than_the_flows() {
     assert_eq!((reply.moves, forward.moves), ([1, 0], [0, 1]));
 }
 
-/// SYNs, or the answers to them, of that many connections.
+/// Returns the SYNs or SYN-ACKs of `count` connections.
 fn handshakes(count: u16, flags: u8) -> Vec<Vec<u8>> {
     let one = |number: u16| match flags {
         SYN => from_a(&tcp("10.0.0.1", "10.0.0.2", 1000 + number, 80, flags)),
@@ -198,7 +198,7 @@ fn a_port_that_begins_connections_by_the_thousand_has_an_allowance() {
         (flows.len() / 2, lab.vswitch.counters())
     };
     assert_eq!(flood(1).0, SHARE);
-    // Over: the client's ports are used again. Numbers are given out again, in five rounds more than once.
+    // The handshakes are over, and the client uses its ports again. In five rounds, handshake numbers are reused more than once.
     for round in 1..=5 {
         assert_eq!(flood(round * 200 * SECOND).0, SHARE);
     }

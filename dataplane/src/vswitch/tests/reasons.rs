@@ -1,6 +1,6 @@
-//! Every reason for which a packet is dropped: made to happen, and told by a trace, by a monitor and by the counters in the same words.
+//! Causes a drop for every reason, and checks that a trace, a monitor and the counters report it alike.
 //!
-//! The workers are stepped, so that each drop comes from what a case sends and from nothing else.
+//! The workers are stepped, so that each drop results only from what a case sends.
 
 use super::fragments::narrow_ports;
 use super::*;
@@ -11,27 +11,27 @@ use crate::vswitch::stream::{LONGEST_SNAP, LeftOut, Record, Tracepoint};
 use crate::{Backends, FragmentConfig, Masquerade, Percent, Routes, ServicePort, TcpWindow, Vip, VipEntry};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A port that no snapshot knows.
+/// A port that is in no snapshot.
 const STRANGER: PortId = PortId(7);
 
-/// What happens between two looks.
+/// A step of a scene.
 enum Step {
-    /// Frames come in together.
+    /// Frames arrive together.
     Send(PortId, Vec<Vec<u8>>),
-    /// So many seconds pass.
+    /// This number of seconds passes.
     Wait(u64),
-    /// The other end of a port goes.
+    /// The peer of a port closes.
     Unplug(PortId),
 }
 
-/// A node, and what makes a packet be dropped there.
+/// A node and the steps that cause a drop.
 struct Scene {
     snapshot: Snapshot,
     engine: WorkerConfig,
     workers: usize,
-    /// Workers beyond these do nothing.
+    /// Number of workers that run.
     awake: usize,
-    /// Frames that fit into the queue of each port.
+    /// Capacity of each port's queue, in frames.
     queue: usize,
     frames: u32,
     absent: Vec<PortId>,
@@ -64,7 +64,7 @@ impl Scene {
         Self { snapshot: snapshot_of(1, ports), ..self }
     }
 
-    /// Plays it while a stream of this plan is open. Returns what is told, and what is counted.
+    /// Plays the scene with an open stream of this plan. Returns the stream's records and the counters.
     fn play(self, plan: &StreamPlan) -> (Vec<Record>, VswitchCounters) {
         let publisher = Publisher::new(self.snapshot);
         let config = VswitchConfig {
@@ -87,7 +87,7 @@ impl Scene {
         let mut reader = vswitch.open_stream(plan);
         let (mut now, mut records) = (1_000 * SECOND, Vec::new());
         let mut rounds = |now: &mut u64| {
-            // As many as it takes to receive what fits into a port.
+            // Enough rounds to receive all frames that fit into a port.
             for _ in 0..5 {
                 *now += 1000;
                 for worker in workers.iter_mut().take(self.awake) {
@@ -124,7 +124,7 @@ impl Scene {
     }
 }
 
-/// A frame of whoever is behind the port, to the vswitch.
+/// Returns a frame from behind a port to the vswitch.
 fn from(port: PortId, packet: &[u8]) -> Vec<u8> {
     let mac = match port {
         A => A_MAC,
@@ -141,12 +141,12 @@ fn send(port: PortId, packet: &[u8]) -> Step {
     Step::Send(port, vec![from(port, packet)])
 }
 
-/// One packet of A.
+/// A scene with one packet from A.
 fn a(packet: &[u8]) -> Scene {
     Scene::of(vec![send(A, packet)])
 }
 
-/// One packet that comes in on the uplink.
+/// A scene with one packet from the uplink.
 fn outside(packet: &[u8]) -> Scene {
     Scene::of(vec![send(UPLINK, packet)])
 }
@@ -162,7 +162,7 @@ fn solicitation(src: &str, hop_limit: u8) -> Vec<u8> {
     v6(src, "ff02::1:ff00:2", 58, hop_limit, &[&[135, 0, 0, 0, 0, 0, 0, 0][..], &target].concat())
 }
 
-/// A UDP packet of A over IPv6 behind these extension headers, each of eight bytes.
+/// Returns a UDP packet from A over IPv6 behind these extension headers of eight bytes each.
 fn behind(headers: &[u8]) -> Vec<u8> {
     let next = headers.iter().copied().skip(1).chain([17]);
     let chain: Vec<u8> = next.flat_map(|next| [next, 0, 0, 0, 1, 2, 0, 0]).collect();
@@ -180,12 +180,12 @@ fn without_mac() -> Vec<PortConfig> {
     ports
 }
 
-/// From an address to a Service's.
+/// Returns a SYN to a Service's address.
 fn opening(src: &str, dst: &str, port: u16) -> Vec<u8> {
     tcp(src, dst, 40_000, port, SYN)
 }
 
-/// Services at two addresses: the first one without an endpoint, the second one with one that is elsewhere.
+/// Services at two addresses: the first without endpoints, the second with one on another node.
 fn refusing(entry: VipEntry) -> crate::Services {
     let elsewhere = ServicePort {
         local: Backends::default(),
@@ -203,7 +203,7 @@ fn masquerading_as(sources: &[&str]) -> Option<Arc<Masquerade>> {
     Some(Arc::new(Masquerade::new(sources.iter().map(|source| ip(source)), kept, Masquerade::PORTS)))
 }
 
-/// How a packet comes to be dropped for this reason. A new reason is missing here, and nothing compiles.
+/// Returns a scene that causes a drop for this reason. The match makes the compiler require a scene for a new reason.
 fn scene(reason: DropReason) -> Scene {
     use DropReason::*;
     match reason {
@@ -337,7 +337,7 @@ fn scene(reason: DropReason) -> Scene {
             packet[6] = 0x40;
             a(&packet).with_ports(narrow_ports())
         }
-        // The other side has all the frames that it finds.
+        // The peer holds all frames of the pool.
         NoBuffer => Scene { frames: 128, ..a(&datagram(8000)).with_ports(narrow_ports()) },
         NoNeighbour => Scene::of(vec![send(A, &a_to_b(SYN)), Step::Wait(5)]).with_ports(without_mac()),
         NeighbourQueueFull => {
@@ -346,12 +346,12 @@ fn scene(reason: DropReason) -> Scene {
         }
         NeighbourRate => Scene::of(vec![Step::Send(A, vec![arp("10.0.0.1", "10.0.0.2"); 300])]),
         TxFull => {
-            // The other side takes none of them, and there is room for the first ones.
+            // The peer takes no frame, and its queue has room for the first ones.
             let packets = (0..40).map(|port| from(A, &tcp("10.0.0.1", "10.0.0.2", 1000 + port, 80, SYN)));
             Scene { queue: 20, ..Scene::of(vec![Step::Send(A, packets.collect())]) }
         }
         WorkerBusy => {
-            // The second worker never takes what the first one has for it. Half of them are its.
+            // The second worker never takes the packets handed to it, which are half of all.
             let packets =
                 (0..6000u16).map(|at| from(A, &udp("10.0.0.1", &format!("10.8.{}.{}", at / 250, at % 250), 80)));
             Scene { workers: 2, ..Scene::of(vec![Step::Send(A, packets.collect())]) }
@@ -364,7 +364,7 @@ fn every_reason_is_told_by_a_trace_and_a_monitor_and_counted_in_the_same_words()
     let everything = Tracepoint { filter: Filter::default(), snap: LONGEST_SNAP, ..Tracepoint::default() };
     let dropped = Tracepoint { forwarded: Some(false), ..everything.clone() };
     for &reason in DropReason::ALL {
-        // Both alone, as the one is told of packets by the marks of the other one where there are any.
+        // Each tracepoint also alone, because together one can use the marks that the other sets.
         for points in [vec![everything.clone()], vec![dropped.clone()], vec![everything.clone(), dropped.clone()]] {
             let all = (1u64 << points.len()) - 1;
             let plan = StreamPlan { verdicts: true, tracepoints: points.into(), ..StreamPlan::default() };
@@ -382,7 +382,7 @@ fn every_reason_is_told_by_a_trace_and_a_monitor_and_counted_in_the_same_words()
                     Record::Dropped(judgement) => {
                         monitored += u64::from(judgement.outcome.verdict == Verdict::Drop(reason));
                     }
-                    Record::Lost { reason: lost, packets, .. } => panic!("{packets} {lost} are nobody's"),
+                    Record::Lost { reason: lost, packets, .. } => panic!("{packets} {lost} are in no record"),
                     Record::Session(_) | Record::Ended { .. } => {}
                 }
             }
@@ -395,7 +395,7 @@ fn happened(counters: &VswitchCounters) -> BTreeSet<DropReason> {
     counters.drops().filter(|(_, count)| *count > 0).map(|(reason, _)| reason).collect()
 }
 
-/// How many packets a trace calls dropped for each reason, and how many it calls forwarded.
+/// Counts the packets that a trace reports as dropped, by reason, and as forwarded.
 fn ends(records: &[Record]) -> (BTreeMap<DropReason, u64>, u64) {
     let (mut dropped, mut forwarded) = (BTreeMap::new(), 0);
     for record in records {
@@ -424,8 +424,8 @@ fn the_end_of_a_packet_is_told_whichever_worker_sees_it() {
         Step::Send(A, (0..20u16).map(packet).collect())
     };
     for workers in [1, 2, 3] {
-        // Some leave, in several frames some of them; some find no room; some wait for a neighbour whom nobody answers for; some find
-        // their port gone.
+        // Some packets are sent, partly in several frames. Others find a full queue, wait for a neighbour that never answers, or find their
+        // port gone.
         let steps = || {
             let mut steps = vec![burst(1000, 32), burst(2000, 32)];
             steps.extend([burst(3000, 8000), Step::Unplug(B), burst(4000, 32), Step::Wait(5)]);

@@ -1,4 +1,4 @@
-//! Flows that ask to be renewed with a copy of a packet.
+//! Copies of packets, by which the cache requests the renewal of flows.
 
 use super::caching::{Recorded, slot, stepped_over_trunk};
 use super::*;
@@ -7,10 +7,10 @@ use crate::testbed::{ACK, RST, b_to_a, tcp_at};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// The control word's bit of a copy.
+/// The bit of a tag that marks a copy.
 const IS_COPY: u16 = 0x1000;
 
-/// A worker that is driven, and the first end of its trunk.
+/// A stepped worker, and the peer of its trunk.
 struct Lab {
     cache: Arc<Recorded>,
     _vswitch: Vswitch,
@@ -18,7 +18,7 @@ struct Lab {
     trunk: LoopbackPeer,
 }
 
-/// The packet with a tag behind its addresses.
+/// Returns the packet with a tag behind its MAC addresses.
 fn tagged(port: PortId, bits: u16, packet: &[u8]) -> Vec<u8> {
     let tag = [[0x88, 0xa8], (slot(port).0 | bits).to_be_bytes()].concat();
     [&packet[..12], &tag, &packet[12..]].concat()
@@ -31,7 +31,7 @@ impl Lab {
         Self { cache, _vswitch: vswitch, worker: workers.remove(0), trunk: trunk.remove(0) }
     }
 
-    /// How many packets the worker sends when these come in on a port.
+    /// Passes packets from a port. Returns the number of packets that the worker sends.
     fn pass(&mut self, port: PortId, bits: u16, packets: &[Vec<u8>], now: u64) -> usize {
         let packets: Vec<Vec<u8>> = packets.iter().map(|packet| tagged(port, bits, packet)).collect();
         self.trunk.push_burst(&packets).unwrap();
@@ -44,14 +44,14 @@ impl Lab {
     }
 }
 
-/// A datagram from A's port of this number to one of B's that policy allows.
+/// Returns an allowed datagram from this port of A to port 80 of B.
 fn datagram(port: u16) -> Vec<u8> {
     let mut packet = udp("10.0.0.1", "10.0.0.2", 80);
     packet[20..22].copy_from_slice(&port.to_be_bytes());
     from_a(&packet)
 }
 
-/// The frame with another destination.
+/// Returns the frame with another destination MAC address.
 fn ethernet_to(mac: [u8; 6], frame: &[u8]) -> Vec<u8> {
     [&mac[..], &frame[6..]].concat()
 }
@@ -71,16 +71,16 @@ fn a_copy_renews_its_flow_keeps_its_session_and_is_counted_and_not_sent() {
         (sums, counters.received, counters.sent, counters.dropped(DropReason::PolicyDenied))
     };
     assert_eq!(counts(&lab), ([Some([2, 0]), Some([0, 2])], 2, 2, 0));
-    // An unreplied session lives for 30 s. The last copy keeps it beyond those of the packets.
+    // A session without reply lives for 30 s. Only the copies keep it alive until the end.
     for seconds in [20, 40, 60] {
-        // The segments of a long packet: the first one is enough.
+        // The segments of a long packet. The first one renews the flow.
         let copies = vec![datagram(80); 5];
         assert_eq!(lab.pass(A, IS_COPY, &copies, seconds * SECOND), 0);
         let [renewed] = *lab.renewed() else { panic!("once") };
         assert_eq!(CachedFlow { start: added.start, ..renewed }, added);
         assert_eq!(lab.cache.take(), [], "a latch would send the flow's packets to the worker");
     }
-    assert_eq!(counts(&lab), ([Some([17, 0]), Some([0, 17])], 17, 17, 0), "in the place of the kernel");
+    assert_eq!(counts(&lab), ([Some([17, 0]), Some([0, 17])], 17, 17, 0), "instead of the kernel");
     assert_eq!(lab.worker.counters().engine.sessions().created, 1);
 }
 
@@ -88,11 +88,11 @@ fn a_copy_renews_its_flow_keeps_its_session_and_is_counted_and_not_sent() {
 fn a_copy_that_comes_to_another_worker_is_handed_over_and_renews_its_flow_there() {
     let cache = Arc::new(Recorded::default());
     let (_vswitch, mut workers, mut trunks) = stepped_over_trunk(&cache, live_ports(), 2);
-    // Both directions of a pair of addresses are one worker's.
+    // One worker owns both directions of a pair of addresses.
     let owner = workers.iter().position(|worker| worker.owns(&datagram(80))).unwrap();
     let pass = |workers: &mut [SteppedWorker], trunk: &mut LoopbackPeer, bits: u16, now: u64| {
         trunk.push_burst(&[tagged(A, bits, &datagram(80))]).unwrap();
-        // To hand over, to judge, and to have it sent.
+        // Three rounds: to hand over, to judge, and to send.
         for _ in 0..3 {
             for worker in &mut *workers {
                 worker.round(now);
@@ -130,7 +130,7 @@ fn packets_beside_copies_are_sent_and_flows_of_theirs_added() {
 #[test]
 fn a_copy_of_what_policy_denies_by_now_renews_nothing_and_is_counted_as_dropped() {
     let mut lab = Lab::new();
-    // Nobody knows this session any more, and policy denies it.
+    // This session does not exist any more, and policy denies it.
     let denied = from_a(&udp("10.0.0.1", "10.0.0.2", 81));
     assert_eq!(lab.pass(A, IS_COPY, &[denied], 1), 0);
     let counters = lab.worker.counters();
@@ -138,7 +138,7 @@ fn a_copy_of_what_policy_denies_by_now_renews_nothing_and_is_counted_as_dropped(
     assert_eq!((lab.renewed(), lab.cache.take()), (vec![], vec![]));
 }
 
-/// What a bulk connection has sent by then is too far ahead to end a handshake: the kernel is asked whether it has.
+/// A bulk connection is too far ahead to end its handshake by sequence numbers, so the worker asks the kernel whether it has ended.
 #[test]
 fn a_bulk_connection_is_established_before_its_flows_ask_to_be_renewed() {
     for has_ended in [true, false] {
@@ -150,7 +150,7 @@ fn a_bulk_connection_is_established_before_its_flows_ask_to_be_renewed() {
         if has_ended {
             lab.cache.handshakes.lock().unwrap().values_mut().for_each(|(_, has_ended)| *has_ended = true);
         }
-        // A gigabyte went by, and half of one back.
+        // A gigabyte was sent, and half a gigabyte returned.
         let far = tcp_at(("10.0.0.1", 40_000), ("10.0.0.2", 80), ACK, (1 << 30, 1 << 29));
         let far_back = tcp_at(("10.0.0.2", 80), ("10.0.0.1", 40_000), ACK, (1 << 29, 1 << 30));
         let now = forward.lease - forward.lease / 8;
@@ -167,7 +167,7 @@ fn a_bulk_connection_is_established_before_its_flows_ask_to_be_renewed() {
         let as_before =
             |again: CachedFlow, before: &CachedFlow| CachedFlow { lease: before.lease, start: before.start, ..again };
         assert_eq!([as_before(forward_again, &forward), as_before(reply_again, &reply)], [forward, reply]);
-        // A reset where the connection is now ends it, and one from nowhere does not.
+        // Only a reset at the connection's present sequence number ends it.
         let blind = tcp_at(("10.0.0.1", 40_000), ("10.0.0.2", 80), RST, (77, 0));
         lab.pass(A, 0, &[from_a(&blind)], now + 2);
         assert_eq!(lab.worker.counters().sessions, 1);

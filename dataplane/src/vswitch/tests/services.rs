@@ -1,4 +1,4 @@
-//! Connections to Services through the whole loop.
+//! Connections to Services through the whole vswitch.
 
 use super::caching::{Recorded, slot};
 use super::*;
@@ -7,7 +7,7 @@ use crate::testbed::{VIP, b_to_a, backend, fragments_v4, service, services};
 
 use etherparse::{Ipv4HeaderSlice, TcpHeaderSlice, UdpHeaderSlice};
 
-/// A Service whose only backend is B.
+/// Returns a snapshot with a Service whose only backend is B.
 fn snapshot(generation: u64) -> Snapshot {
     let services = services(1, &[(VIP, service(&[backend("10.0.0.2", 80)]))]);
     snapshot_of(generation, live_ports()).with_services(Some(Arc::new(services)))
@@ -17,7 +17,7 @@ fn from_b(packet: &[u8]) -> Vec<u8> {
     ethernet(B_MAC, 0x0800, packet)
 }
 
-/// Addresses and ports of a TCP frame whose checksums are right.
+/// Returns the addresses and ports of a TCP frame, after checking its checksums.
 fn ends(frame: &[u8]) -> ((String, u16), (String, u16)) {
     let ip = Ipv4HeaderSlice::from_slice(&frame[14..]).unwrap();
     assert_eq!(ip.header_checksum(), ip.to_header().calc_header_checksum());
@@ -92,7 +92,7 @@ fn an_error_of_the_vswitch_quotes_what_the_client_has_sent() {
 
 #[test]
 fn an_error_about_a_packet_that_was_held_quotes_what_the_client_has_sent_too() {
-    // Behind the uplink, where nobody answers for it.
+    // Behind the uplink, where no neighbour answers.
     let services = services(1, &[(VIP, service(&[backend("10.9.0.1", 80)]))]);
     let mut node = Node::start(1, snapshot_of(1, live_ports()).with_services(Some(Arc::new(services))));
     node.send(A, &from_a(&tcp("10.0.0.1", VIP, 40_000, 8080, SYN)));
@@ -137,13 +137,13 @@ fn flows_are_cached_with_their_translation() {
     node.stop();
 }
 
-/// A node whose pods reach the world, 8.8.8.0/24 on the uplink, with its own address.
+/// Starts a node whose pods reach the outside network 8.8.8.0/24 by the uplink, with the node's address.
 fn masquerading(workers: usize) -> Node {
     let masquerade = crate::Masquerade::new([ip("192.168.0.1")], [], crate::Masquerade::PORTS);
     Node::start(workers, snapshot_of(1, live_ports()).with_masquerade(Some(Arc::new(masquerade))))
 }
 
-/// What leaves for the world when A sends this, for which the world says where it is if it is asked. With the frame's sender.
+/// Sends a packet from A, resolves the destination if asked, and returns the packet on the uplink with the sender's MAC address.
 fn leaves(node: &mut Node, packet: &[u8]) -> (Vec<u8>, [u8; 6]) {
     node.send(A, &from_a(packet));
     let mut frame = node.receive(UPLINK);

@@ -1,4 +1,4 @@
-//! What workers tell of what they do, and what they leave out.
+//! The records that workers write to a stream, and those that they leave out.
 
 use super::caching::{Recorded, slot};
 use super::*;
@@ -26,7 +26,7 @@ impl Node {
         reader
     }
 
-    /// The same with small rings.
+    /// Opens a stream with small rings.
     fn open_narrow(&self, plan: &StreamPlan, records: usize, bytes: usize) -> StreamReader {
         let (writers, reader) = with_room(plan, self.vswitch.workers.len(), records, bytes);
         for (worker, writer) in writers.into_iter().enumerate() {
@@ -37,14 +37,14 @@ impl Node {
     }
 }
 
-/// Everything that lies in the rings.
+/// Reads all records from the rings.
 fn all(reader: &mut StreamReader) -> Vec<(Record, Vec<u8>)> {
     let mut records = Vec::new();
     reader.read(usize::MAX, |_, record, bytes| records.push((*record, bytes.to_vec())));
     records
 }
 
-/// How many of each kind.
+/// Counts the records by kind.
 fn counted(records: &[(Record, Vec<u8>)]) -> LeftOut {
     let mut counts = LeftOut::default();
     for (record, _) in records {
@@ -85,7 +85,7 @@ fn sessions_and_drops_are_told_with_who_has_decided() {
     assert_eq!(denied.outcome.flow.map(|flow| flow.dport), Some(81));
     assert_eq!(expired.outcome.verdict, Verdict::Drop(DropReason::TtlExpired));
     assert!(begun.time > 0 && reader.left_out() == LeftOut::default());
-    // Ended by somebody, with what went through: the SYN and its answer.
+    // Ended on request, with its traffic: the SYN and its answer.
     assert!(node.vswitch.end_sessions(&SessionSelector::default(), |_| ()));
     node.vswitch.counters();
     let mut ended = Vec::new();
@@ -99,7 +99,7 @@ fn sessions_and_drops_are_told_with_who_has_decided() {
     node.vswitch.close_stream();
     node.send(A, &from_a(&udp("10.0.0.1", "10.0.0.2", 82)));
     node.until_dropped(DropReason::PolicyDenied, 2);
-    assert_eq!(all(&mut reader).len(), 0, "nothing is told any more");
+    assert_eq!(all(&mut reader).len(), 0, "nothing is recorded any more");
     node.stop();
 }
 
@@ -137,7 +137,7 @@ fn what_was_read_and_what_was_left_out_is_what_happened() {
             let odd = match round % 5 {
                 0 => udp("10.0.0.1", "10.0.0.2", 81 + round),
                 1 => udp("10.0.0.1", "10.0.0.2", 80),
-                // To a port that is not there, from nobody, and with no hop left.
+                // To an absent port; with a spoofed source; with the last hop used up.
                 2 => udp("10.0.0.1", "192.168.0.1", 53),
                 3 => udp("10.9.9.9", "10.0.0.2", 80),
                 _ => with_ttl(udp("10.0.0.1", "10.0.0.2", 80), 1),
@@ -164,7 +164,7 @@ fn what_was_read_and_what_was_left_out_is_what_happened() {
         };
         until_all(&mut node, 200 * 23);
         node.vswitch.end_sessions(&SessionSelector { service: Some(80), ..Default::default() }, |_| ());
-        // A round later they are told.
+        // The next round records their ends.
         node.send(A, &from_a(&a_to_b(FIN)));
         until_all(&mut node, 200 * 23 + 1);
         let counters = node.vswitch.counters();
@@ -177,7 +177,7 @@ fn what_was_read_and_what_was_left_out_is_what_happened() {
         assert_eq!(sum(|counts| counts.dropped), dropped(&counters) - dropped(&before), "{workers} {records}");
         let sessions = counters.sum(|worker| worker.sessions);
         assert_eq!(sum(|counts| counts.endings), created - sessions, "{workers} {records}");
-        // Some are held: nobody answers for the host's address.
+        // Some packets are held, since the host's address never resolves.
         assert_eq!(reader.under_way(), counters.sum(|worker| worker.held), "{workers} {records}");
         assert_eq!(sum(|counts| counts.packets) + reader.under_way(), udp_packets, "{workers} {records}");
         overflowed |= left_out.total() > 0;
@@ -204,7 +204,7 @@ fn tracepoints_tell_the_packets_that_they_select_and_their_bytes() {
     node.send(B, &ethernet(B_MAC, 0x0800, &b_to_a(SYN | ACK)));
     node.receive(A);
     let hit = from_a(&a_to_b(ACK));
-    // The second one takes the quickest way.
+    // The second packet takes the fast path.
     for _ in 0..2 {
         node.send(A, &hit);
         node.receive(B);

@@ -1,6 +1,6 @@
-//! Two policies of which each allows what the other denies alternate as fast as they can be published, while bursts with both
-//! kinds of packets, and with a third kind that both allow, travel from port to port. A burst of which both kinds arrive, or
-//! neither, was judged by a mixture of two generations; a packet that is not where it must be was lost.
+//! Alternates, as fast as possible, between two policies of which each allows what the other denies, while bursts with both kinds of
+//! packets, and a third kind that both allow, pass from port to port. A burst of which both kinds arrive, or neither, would mix two
+//! generations. A missing packet of the third kind was lost.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,19 +11,19 @@ use crate::TableId;
 use crate::probe::{Probe, ProbeKind};
 use crate::testbed::{probe, routes};
 
-/// Destination ports: one of the first two passes, by the generation; the third always.
+/// Destination ports: the generation's policy allows one of the first two, and always the third.
 const PORTS: [u16; 3] = [80, 81, 82];
 
-/// Machines outside that send: several pairs of addresses, so that all workers have some.
+/// Number of outside senders, enough that every worker owns some of the address pairs.
 const SOURCES: u8 = 8;
 
-/// Packets of each kind that a source has in a burst.
+/// Number of packets of each kind from a source in a burst.
 const FLOWS: u16 = 5;
 
-/// Of these, the flows that every burst has again, so that their sessions outlive changes. The others are new.
+/// Number of flows that are the same in each burst, so that their sessions outlive changes. The others are new.
 const OLD_FLOWS: u16 = 3;
 
-/// Bursts that each policy must have judged, and changes between two bursts.
+/// Number of bursts that each policy must judge, and of changes between two bursts.
 const BURSTS: u64 = 150;
 const CHANGES: u64 = 100;
 
@@ -34,7 +34,7 @@ fn policy(which: usize) -> Arc<Tables> {
     Arc::new(Tables::build(vec![allow, Rule::any(Action::Deny, OriginId(2))]).unwrap())
 }
 
-/// Makes generations in which pod B has one policy or the other.
+/// Creates generations in which pod B has one of two policies.
 struct Policies {
     tables: [Arc<Tables>; 2],
     generation: u64,
@@ -46,7 +46,7 @@ impl Policies {
         Self { tables: [policy(0), policy(1)], generation: 0, random: 0x9e37_79b9_7f4a_7c15 }
     }
 
-    /// One or the other without a rhythm, which bursts could keep time with. (xorshift64, Marsaglia 2003.)
+    /// Chooses a policy at random, so that bursts cannot keep step. (xorshift64, Marsaglia 2003.)
     fn next(&mut self) -> Snapshot {
         self.generation += 1;
         self.random ^= self.random << 13;
@@ -60,7 +60,7 @@ impl Policies {
     }
 }
 
-/// Where a packet's number is: its burst, source, flow and kind.
+/// A packet's identity: its burst, source, flow and kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Number {
     burst: u64,
@@ -87,14 +87,14 @@ impl Number {
         Self { burst, source: bytes[8], flow: u16::from_be_bytes([bytes[9], bytes[10]]), kind: bytes[11] }
     }
 
-    /// The packet with this number as it comes in on the uplink.
+    /// Returns the packet with this number, as it arrives on the uplink.
     fn frame(self) -> Vec<u8> {
         let fresh = u16::try_from(self.burst % 50_000).unwrap();
         let sport = if self.flow < OLD_FLOWS { 1024 + self.flow } else { 2048 + self.flow + fresh };
         let source = format!("8.8.8.{}", self.source);
         let probe = Probe { sport, ..probe(ProbeKind::Udp, &source, "10.0.0.2", PORTS[usize::from(self.kind)]) };
         let mut packet = probe.request().unwrap();
-        // The same addresses and ports around another payload; UDP over IPv4 may go without a checksum.
+        // Keeps addresses and ports, and replaces the payload. UDP over IPv4 needs no checksum.
         packet.truncate(28);
         let len = u16::try_from(8 + Self::LEN).unwrap();
         let head: [u8; 4] = packet[20..24].try_into().unwrap();
@@ -105,13 +105,13 @@ impl Number {
     }
 }
 
-/// A burst: source by source, flow by flow, one of each kind.
+/// Returns a burst: by source, then by flow, one packet of each kind.
 fn burst(number: u64) -> Vec<Number> {
     let kinds = |source, flow| (0..3).map(move |kind| Number { burst: number, source, flow, kind });
     (0..SOURCES).flat_map(|source| (0..FLOWS).flat_map(move |flow| kinds(source, flow))).collect()
 }
 
-/// What each source's packets met: which policy ruled, by source. `arrived` holds what came out of a whole burst.
+/// Returns the policy that judged each source's packets. `arrived` has all packets of a burst that were sent.
 fn judge(sent: &[Number], arrived: &[Number]) -> Vec<u8> {
     let mut sorted = arrived.to_vec();
     sorted.sort_unstable();
@@ -123,7 +123,7 @@ fn judge(sent: &[Number], arrived: &[Number]) -> Vec<u8> {
             let ruling = ruling.unwrap_or_else(|| panic!("neither kind passed for {source}: {arrived:?}"));
             let all = sent.iter().filter(|number| number.source == source);
             let expected: Vec<&Number> = all.filter(|number| number.kind == ruling || number.kind == 2).collect();
-            // In order, none missing, none of the other kind.
+            // In order, none missing, none of the denied kind.
             assert_eq!(of(source).collect::<Vec<_>>(), expected, "policy {ruling} rules");
             ruling
         })
@@ -168,7 +168,7 @@ fn torture(workers: usize) {
     assert!(revoked > 0, "sessions were revoked: {counters:?}");
 }
 
-/// Ends the publishing thread, also when the test has failed.
+/// Ends the publishing thread on drop, even if the test fails.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {

@@ -1,4 +1,4 @@
-//! Sources, MAC addresses, groups, martians, links.
+//! Checks of source addresses, MAC addresses, groups, martians and link types.
 
 use super::dropped;
 use crate::testbed::*;
@@ -42,7 +42,7 @@ fn a_pods_frames_carry_its_mac_address_where_it_is_known() {
     assert_eq!(bed.send_link(A, LinkType::Ethernet, &wrong).verdict, dropped(DropReason::SpoofedSource));
     let right = ethernet(A_MAC, 0x0800, &packet);
     assert_eq!(bed.send_link(A, LinkType::Ethernet, &right).verdict, Verdict::Forward(B));
-    // B's is not known.
+    // B's MAC address is unknown.
     let any = ethernet([2, 0, 0, 0, 0, 9], 0x0800, &udp("10.0.0.2", "10.0.0.1", 80));
     assert_eq!(bed.send_link(B, LinkType::Ethernet, &any).verdict, Verdict::Forward(A));
 }
@@ -53,7 +53,7 @@ fn groups_and_martians_are_dropped_each_with_its_reason() {
     for dst in ["224.0.0.1", "239.1.2.3", "255.255.255.255"] {
         assert_eq!(bed.verdict(A, &udp("10.0.0.1", dst, 80)), dropped(DropReason::Multicast), "{dst}");
     }
-    // A multicast listener report, as every pod sends it when it starts.
+    // A multicast listener report, which every pod sends at its start.
     let report = v6("fe80::1", "ff02::16", 58, 1, &[143, 0, 0, 0, 0, 0, 0, 0]);
     assert_eq!(bed.verdict(A, &report), dropped(DropReason::Multicast));
     for src in ["127.0.0.1", "0.0.0.0", "224.0.0.1", "255.255.255.255"] {
@@ -69,7 +69,7 @@ fn groups_and_martians_are_dropped_each_with_its_reason() {
     }
 }
 
-/// Regression: machines on the uplink's link reached pods from addresses that no router forwards from.
+/// Regression: machines on the uplink's link reached pods from link-local addresses, which no router forwards.
 #[test]
 fn issue_10_6j_nothing_begins_from_a_link_local_source_on_the_uplink() {
     let mut bed = Bed::new();
@@ -82,7 +82,7 @@ fn issue_10_6j_nothing_begins_from_a_link_local_source_on_the_uplink() {
     assert_eq!(bed.verdict(UPLINK, &tcp("169.254.1.2", "10.0.0.1", 40_000, 80, SYN)), refused);
     assert_eq!(bed.verdict(UPLINK, &v4("169.254.1.2", "10.0.0.1", 1, 64, &[8, 0, 0, 0, 0, 1, 0, 1])), refused);
     assert_eq!(bed.worker.sessions_in_use(), 0);
-    // The node is no stranger, and what is beside 169.254/16 and fe80::/10 is not link-local.
+    // The node may use link-local sources. Addresses next to 169.254/16 and fe80::/10 are not link-local.
     assert_eq!(bed.verdict(HOST, &udp("169.254.20.10", "10.0.0.1", 80)), Verdict::Forward(A));
     assert_eq!(bed.verdict(UPLINK, &udp("169.253.1.2", "10.0.0.1", 80)), Verdict::Forward(A));
     assert_eq!(bed.verdict(UPLINK, &udp("fec0::9", "fd00::1", 80)), Verdict::Forward(A));

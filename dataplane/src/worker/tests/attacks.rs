@@ -1,4 +1,4 @@
-//! What strangers and pods try on the sessions of others.
+//! Attacks by outside machines and pods on other parties' sessions.
 
 use super::dropped;
 use crate::probe::{Probe, ProbeKind};
@@ -9,17 +9,17 @@ const HIT: Option<SessionState> = Some(SessionState::Hit);
 const NEW: Option<SessionState> = Some(SessionState::New);
 const GONE: Verdict = Verdict::Drop(DropReason::TcpWithoutSession);
 
-/// Where the client's and the server's numbers begin.
+/// The initial sequence numbers of client and server.
 const CLIENT: u32 = 1_000_000_000;
 const SERVER: u32 = 3_000_000_000;
 
-/// A segment of a client outside to pod A, so far from where its connection begins.
+/// Returns a segment from an outside client to pod A, at these offsets from the initial sequence numbers.
 fn from_client(flags: u8, seq: u32, ack: u32) -> Vec<u8> {
     let numbers = (CLIENT.wrapping_add(seq), SERVER.wrapping_add(ack));
     tcp_at(("8.8.8.8", 40_000), ("10.0.0.1", 80), flags, numbers)
 }
 
-/// The other way.
+/// Returns a segment from pod A to the outside client.
 fn from_server(flags: u8, seq: u32, ack: u32) -> Vec<u8> {
     let numbers = (SERVER.wrapping_add(seq), CLIENT.wrapping_add(ack));
     tcp_at(("10.0.0.1", 80), ("8.8.8.8", 40_000), flags, numbers)
@@ -29,7 +29,7 @@ fn live() -> SessionConfig {
     SessionConfig::live(1000)
 }
 
-/// A connection from outside to pod A, after its handshake.
+/// Returns a connection from outside to pod A, after its handshake.
 fn established(config: SessionConfig) -> Bed {
     let mut bed = Bed::with(config);
     assert_eq!(bed.send(UPLINK, &from_client(SYN, 0, 0)).session, NEW);
@@ -38,7 +38,7 @@ fn established(config: SessionConfig) -> Bed {
     bed
 }
 
-/// Whether the connection has outlived everything but the time of an established one.
+/// Whether the connection still exists after all timeouts but that of an established one.
 fn is_established(bed: &mut Bed) -> bool {
     bed.wait(86_000);
     bed.send(A, &from_server(ACK, 1, 1)).session == HIT && bed.send(UPLINK, &from_client(ACK, 1, 1)).session == HIT
@@ -72,7 +72,7 @@ fn a_reset_that_refuses_a_syn_ends_the_connection_and_one_that_does_not_acknowle
     for (ack, is_over) in [(1, true), (1 << 20, false)] {
         let mut bed = Bed::with(live());
         assert_eq!(bed.send(UPLINK, &from_client(SYN, 0, 0)).session, NEW);
-        // Its sequence number is 0 (RFC 9293 §3.10.7.1).
+        // The refusal's sequence number is 0 (RFC 9293 §3.10.7.1).
         let refusal = from_server(RST | ACK, 0u32.wrapping_sub(SERVER), ack);
         assert_eq!(bed.send(A, &refusal).session, HIT);
         bed.wait(10);
@@ -90,7 +90,7 @@ fn a_blind_fin_changes_nothing() {
 #[test]
 fn a_stranger_cannot_first_say_where_the_connection_is_and_then_reset_it_there() {
     let mut bed = established(live());
-    // So late that the numbers are looked at.
+    // After this pause, the worker checks sequence numbers.
     for _ in 0..3 {
         bed.wait(60);
         assert_eq!(bed.send(UPLINK, &from_client(ACK, 1 << 30, 1)).session, HIT);
@@ -103,7 +103,7 @@ fn a_stranger_cannot_first_say_where_the_connection_is_and_then_reset_it_there()
 fn the_pods_word_says_where_a_connection_is_that_was_not_seen_for_long() {
     let mut bed = established(live());
     bed.wait(60);
-    // A gigabyte went by in the kernel.
+    // The kernel has forwarded a gigabyte.
     assert_eq!(bed.send(A, &from_server(ACK, 77, 1 << 30)).session, HIT);
     assert_eq!(bed.send(UPLINK, &from_client(RST, 1 << 30, 0)).session, HIT);
     bed.wait(10);
@@ -130,7 +130,7 @@ fn a_doubtful_connection_is_one_of_those_that_give_way() {
 
 #[test]
 fn a_reverse_syn_changes_nothing_whether_policy_allows_it_or_not() {
-    // 10.0.0.1 may be reached by everybody, 10.0.0.2 not on this port.
+    // Policy allows all ingress to 10.0.0.1, but not this port of 10.0.0.2.
     for (pod, port, allowed) in [("10.0.0.1", A, true), ("10.0.0.2", B, false)] {
         let mut bed = Bed::with(live());
         let there = |flags, seq, ack| tcp_at((pod, 40_000), ("8.8.8.8", 443), flags, (CLIENT + seq, SERVER + ack));
@@ -144,7 +144,7 @@ fn a_reverse_syn_changes_nothing_whether_policy_allows_it_or_not() {
         for reverse in [back(SYN, 1, 0), back(SYN, 1 << 30, 0)] {
             assert_eq!(bed.verdict(UPLINK, &reverse) == Verdict::Forward(port), allowed);
         }
-        // The session is the pod's own as before: whoever may not reach the pod now gets none of it.
+        // The session is still the pod's own, so a policy that now denies ingress to the pod does not end it.
         bed.snapshot = snapshot_with(2, port, Some(CLOSED));
         bed.wait(86_000);
         assert_eq!(bed.send(UPLINK, &back(ACK, 1, 1)).session, HIT);
@@ -181,7 +181,7 @@ fn what_changes_a_session_has_a_right_checksum() {
     }
     assert!(is_established(&mut bed));
     assert_eq!(bed.send(UPLINK, &wrong(from_client(ACK, 1, 1))).session, HIT, "data is the receiver's to verify");
-    // Captures have checksums that nobody has filled in yet.
+    // Captured packets may have checksums that hardware was to fill in.
     let mut bed = Bed::new();
     assert_eq!(bed.send(UPLINK, &wrong(from_client(SYN, 0, 0))).session, NEW);
 }
@@ -196,7 +196,7 @@ fn acks_of_bad_checksum_or_of_nothing_establish_nothing() {
     wrong[at] ^= 1;
     for _ in 0..3 {
         assert_eq!(bed.verdict(UPLINK, &wrong), dropped(DropReason::BadChecksum));
-        // A stranger with somebody else's address does not see what the pod has answered.
+        // An attacker with a spoofed address does not see the pod's answers.
         assert_eq!(bed.send(UPLINK, &from_client(ACK, 1, 1 << 30)).session, HIT);
     }
     bed.wait(120);
@@ -223,7 +223,7 @@ fn strict_windows_drop_what_lies_outside_and_follow_every_segment() {
         let blind = from_client(flags, 1 << 21, 1);
         assert_eq!(bed.verdict(UPLINK, &blind), dropped(DropReason::TcpOutOfWindow), "flags {flags:#x}");
     }
-    // Within one moment, a thousand windows.
+    // A thousand windows within one moment.
     for step in 1..=1000u32 {
         assert_eq!(bed.send(UPLINK, &from_client(ACK, step << 19, 1)).session, HIT);
     }
@@ -246,7 +246,7 @@ fn outsiders_that_send_625_udp_flows_a_second_use_up_neither_a_pods_nor_the_node
             assert_eq!(bed.verdict(UPLINK, &flood), Verdict::Forward(A));
         }
         bed.wait(1);
-        // The pod's own connections, those of others to it, and those of others to others.
+        // The pod's own connections, those of others to it, and those between others.
         let port = 1000 + u16::try_from(second).unwrap();
         assert_eq!(bed.send(A, &tcp("10.0.0.1", "8.8.8.8", port, 443, SYN)).session, NEW);
         assert_eq!(bed.send(B, &tcp("10.0.0.2", "10.0.0.1", port, 443, SYN)).session, NEW);
@@ -257,7 +257,7 @@ fn outsiders_that_send_625_udp_flows_a_second_use_up_neither_a_pods_nor_the_node
         assert_eq!(bed.send(B, &local.request().unwrap()).session, HIT);
         assert_eq!(bed.send(A, &local.reply().unwrap()).session, HIT);
     }
-    // A pod is the destination of a quarter, whoever asks.
+    // A pod may be the destination of a quarter of all sessions, for all clients together.
     assert!(bed.worker.sessions_in_use() <= 250 + 20, "{}", bed.worker.sessions_in_use());
 }
 
@@ -293,7 +293,7 @@ fn a_connection_that_a_policy_cut_and_a_later_one_allows_goes_on() {
     for (generation, server_first) in [(2, false), (4, true)] {
         bed.snapshot = snapshot_with(generation, B, Some(CLOSED));
         for _ in 0..4 {
-            // Linux repeats a segment every 120 s at the last (TCP_RTO_MAX); either side may be the one that does.
+            // Linux repeats a segment at least every 120 s (TCP_RTO_MAX). Either side may do so.
             bed.wait(120);
             let verdict = if server_first { bed.verdict(B, &back(ACK)) } else { bed.verdict(A, &there(ACK)) };
             assert_eq!(verdict, dropped(DropReason::PolicyDenied));
@@ -362,7 +362,7 @@ fn removing_a_port_ends_its_sessions_and_what_they_count_for() {
     assert_eq!((sessions.removed, sessions.expired, sessions.recycled), (200, 0, 0));
     assert_eq!(bed.verdict(UPLINK, &tcp("8.8.8.8", "10.0.0.1", 443, 7, SYN | ACK)), GONE);
     remove(&mut bed, B);
-    // All of it again: nothing counts for anybody any more.
+    // Opens all sessions again: no removed one counts any more.
     open(&mut bed);
     assert_eq!(bed.worker.counters().sessions().recycled, 0);
 }
@@ -407,10 +407,10 @@ fn a_pods_share_does_not_shrink_with_the_number_of_workers() {
             let made = send(worker, A, &probe.request().unwrap());
             made.inspect(|_| assert_eq!(send(worker, UPLINK, &probe.reply().unwrap()), HIT))
         };
-        // All of them belong to one worker, as those to one other address do.
+        // One worker owns all of these, since they have one peer address.
         let held = (1..=500).filter(|&port| stream(0, port) == NEW).count();
         assert!((250..=250 + 250 / 16 + 1).contains(&held), "{held} with {count} workers");
-        // And the share is the node's: what one worker has, another one cannot have again.
+        // The share is the node's: what one worker uses, another cannot.
         assert_eq!(stream(count - 1, 1000), if count == 1 || held > 250 { None } else { NEW });
     }
 }
@@ -428,7 +428,7 @@ fn a_flood_that_lies_with_one_worker_does_not_shut_out_those_of_another() {
     };
     for round in 0..2000u16 {
         assert_eq!(send(0, UPLINK, &tcp("9.9.9.9", "10.0.0.1", round, 80, SYN)), NEW, "the flood has its share");
-        // They come when the flood has had its share for long, and the first of them finds nothing of its own worker to end.
+        // These connections arrive after the flood has filled its share, and the first finds no entry of its own worker to end.
         if round >= 1000 && round % 4 == 0 {
             let client = format!("8.8.{}.{}", round >> 8, round & 0xff);
             let reply = |flags| tcp("10.0.0.1", &client, 80, 7, flags);

@@ -10,7 +10,7 @@ use crate::probe::{Probe, ProbeKind};
 use crate::testbed::*;
 use crate::*;
 
-/// B takes everything, and by all policies what [`strict_table`] says.
+/// A snapshot in which B's enforced table allows everything and its audit table is [`strict_table`].
 fn audited(generation: u64) -> Snapshot {
     let mut ports = ports();
     ports[B.index()].egress = Some(OPEN);
@@ -18,10 +18,10 @@ fn audited(generation: u64) -> Snapshot {
     snapshot_of(generation, ports)
 }
 
-/// The rule of [`strict_table`] that denies.
+/// The denying rule of [`strict_table`].
 const DENIES: OriginId = OriginId(8);
 
-/// A packet of a connection that only the audited table denies, and one that answers it.
+/// Returns a packet of a connection that only the audit table denies.
 fn stranger(flags: u8) -> Vec<u8> {
     tcp("192.0.2.1", "10.0.0.2", 4_000, 22, flags)
 }
@@ -80,7 +80,7 @@ fn an_open_connection_is_counted_when_it_becomes_an_audited_one_and_not_again_wi
         assert_eq!(bed.send(UPLINK, &packet).audited, None);
     }
     assert_eq!((counted(&bed), told.try_iter().filter(|audited| !audited.is_new).count()), (1, 1));
-    // Not any more, and then again: that is news.
+    // An audit that ends and starts again is reported again.
     bed.snapshot = snapshot_with(6, B, Some(OPEN));
     bed.send(UPLINK, &packet);
     bed.snapshot = audited(7);
@@ -125,7 +125,7 @@ fn a_reader_that_does_not_read_costs_nothing_but_counted_connections() {
 
 #[test]
 fn what_changes_in_the_audit_table_alone_is_a_change_of_the_port() {
-    // The same tables in all of them: others of the same rules would be a change.
+    // The tables must be shared: another table with equal rules would count as a change.
     let tables = [open_table(), Tables::build(vec![]).unwrap(), strict_table()].map(Arc::new);
     let snapshot = |generation, audit| {
         let mut ports = ports();
@@ -173,7 +173,7 @@ fn snapshot(generation: u64, enforced: &Tables, full: Option<&Tables>) -> Snapsh
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
-    /// An audit table changes no outcome but what is told of it, and that is what brute force says.
+    /// An audit table changes no outcome except the audit result, which equals that of brute force.
     #[test]
     fn an_audit_table_changes_nothing_and_tells_what_only_it_denies(
         enforced in prop::collection::vec(rule(), 1..6),

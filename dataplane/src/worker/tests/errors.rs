@@ -121,7 +121,7 @@ fn the_nodes_time_exceeded_passes_about_an_allowed_packet_and_a_denied_one_tells
     let allowed = bed.send(A, &last_hop(80));
     assert_eq!((allowed.verdict, allowed.session), (dropped(DropReason::TtlExpired), Some(SessionState::New)));
     assert_eq!(bed.verdict(HOST, &exceeded(80)), Verdict::Forward(A));
-    // A newer policy speaks first, too.
+    // A newer policy takes precedence, too.
     bed.snapshot = snapshot_with(2, B, Some(CLOSED));
     assert_eq!(bed.verdict(A, &last_hop(80)), dropped(DropReason::PolicyDenied));
 }

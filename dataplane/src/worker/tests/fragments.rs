@@ -1,10 +1,10 @@
-//! What becomes of the first fragment becomes of the others.
+//! Later fragments get the first fragment's verdict.
 
 use super::dropped;
 use crate::testbed::*;
 use crate::*;
 
-/// A UDP datagram of 48 bytes from A to B in pieces of 16.
+/// Returns a UDP datagram of 48 bytes from A to B in fragments of 16 bytes.
 fn pieces(dport: u16, id: u16) -> Vec<Vec<u8>> {
     let mut payload = vec![0x9c, 0x40];
     payload.extend(dport.to_be_bytes());
@@ -75,7 +75,7 @@ fn rfc_3128_a_second_first_fragment_does_not_get_in() {
     bed.send(A, &allowed[0]);
     let other = pieces(22, 1);
     assert_eq!(bed.verdict(A, &other[0]), dropped(DropReason::FragmentOverlap));
-    // And neither does a fragment at 8 bytes, over the ports' neighbours.
+    // Nor does a fragment at offset 8, which overlaps the bytes behind the ports.
     let mut over_header = allowed[2].clone();
     over_header[6..8].copy_from_slice(&1u16.to_be_bytes());
     assert_eq!(bed.verdict(A, &over_header), dropped(DropReason::FragmentOverlap));
@@ -174,14 +174,14 @@ fn without_room_for_any_datagram_no_fragment_passes() {
 #[test]
 fn denied_datagrams_do_not_stand_in_the_way_of_an_allowed_one() {
     let mut bed = Bed::new();
-    // As many as a pod may have.
+    // As many datagrams as a pod may have.
     for id in 0..1024 {
         assert_eq!(bed.verdict(A, &pieces(81, id)[0]), dropped(DropReason::PolicyDenied));
     }
     for piece in pieces(80, 5000) {
         assert_eq!(bed.verdict(A, &piece), Verdict::Forward(B));
     }
-    // The one that made room is the oldest, and nothing of it passes.
+    // The oldest datagram made room, so none of its fragments pass.
     assert_eq!(bed.verdict(A, &pieces(81, 0)[1]), dropped(DropReason::FragmentWithoutFirst));
     assert_eq!(bed.verdict(A, &pieces(81, 1)[1]), dropped(DropReason::PolicyDenied));
 }
@@ -196,7 +196,7 @@ fn a_port_over_its_share_of_the_fragment_memory_loses_its_own_oldest_and_nobody_
     for id in 0..10 {
         assert_eq!(bed.verdict(B, &from_b(id)[0]), Verdict::Forward(A));
     }
-    // Twice what the whole memory holds.
+    // Twice the capacity of the fragment table.
     for id in 0..8192 {
         assert_eq!(bed.verdict(A, &pieces(80, id)[0]), Verdict::Forward(B));
     }

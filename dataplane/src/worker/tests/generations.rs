@@ -1,4 +1,4 @@
-//! What a change of policy does to what is open.
+//! The effects of a policy change on open sessions.
 
 use super::dropped;
 use crate::testbed::*;
@@ -38,7 +38,7 @@ fn a_session_that_is_no_longer_allowed_ends_with_its_next_packet_in_either_direc
 #[test]
 fn a_reply_is_judged_by_the_sessions_own_direction() {
     let mut bed = open_session();
-    // Nothing may be sent to A any more, but A's session to B is not about that.
+    // All ingress to A is denied now, but A's own session to B is judged at B.
     bed.snapshot = snapshot_with(2, A, Some(CLOSED));
     assert_eq!(bed.verdict(B, &b_to_a(ACK)), Verdict::Forward(A));
 }

@@ -1,4 +1,4 @@
-//! The lean entry: the same engine, fewer words.
+//! The lean entry point for live traffic, with the same engine.
 
 use std::cell::Cell;
 
@@ -62,7 +62,7 @@ fn a_live_burst_has_the_verdicts_of_a_capture() {
                 }
             }
         }
-        // Origins of hits are counted on another way here.
+        // This entry point counts origins of hits separately.
         prop_assert!(one.worker.counters().origins().eq(other.worker.counters().origins()));
         prop_assert!(one.worker.counters().drops().eq(other.worker.counters().drops()));
         prop_assert_eq!(session_counts(&one.worker), session_counts(&other.worker));
@@ -124,7 +124,7 @@ fn a_burst_of_any_length_is_judged_whole() {
     }
 }
 
-/// A session whose packets take the quickest way in both directions.
+/// Returns a session whose packets take the fast path in both directions.
 fn running() -> (Bed, Vec<u8>, Vec<u8>) {
     let mut bed = Bed::new();
     let request = frame(&udp("10.0.0.1", "10.0.0.2", 80));
@@ -150,7 +150,7 @@ fn a_session_lets_nobody_else_send_its_packets() {
 
 #[test]
 fn a_reply_is_checked_on_the_port_that_it_comes_in_on() {
-    // The route to 10.0.0.3 leads to B, which does not own the address: what B sends from there is spoofed, session or not.
+    // The route to 10.0.0.3 leads to B, which does not own the address. So B's packets from it are spoofed, with or without a session.
     let mut bed = Bed::new();
     let own =
         (0u16..).zip(ports()).flat_map(|(id, port)| port.addresses.into_iter().map(move |a| (a.into(), PortId(id))));

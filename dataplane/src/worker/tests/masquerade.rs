@@ -1,4 +1,4 @@
-//! Connections of pods to the world, which leave with the node's address.
+//! Connections of pods to outside networks, which leave with the node's address.
 
 use super::dropped;
 use crate::io::Translation;
@@ -29,7 +29,7 @@ fn bed() -> Bed {
     bed_with(Masquerade::PORTS)
 }
 
-/// What a client's packet to a server became.
+/// Returns a probe between these ends.
 fn of(kind: ProbeKind, src: IpAddr, sport: u16, dst: &str, dport: u16) -> Probe {
     Probe { src, dst: ip(dst), kind, sport, dport }
 }
@@ -48,14 +48,14 @@ fn all_protocols_and_both_families_leave_with_the_nodes_address_and_answers_find
             assert!(Masquerade::PORTS.contains(&sent.sport), "{kind:?} {}", sent.sport);
             let is_echo = kind == ProbeKind::IcmpEcho;
             assert_eq!(sent.dport, if is_echo { sent.sport } else { 53 });
-            // What the world has got it answers.
+            // The server answers the packet that it received.
             let answer = of(kind, ip(node), sent.sport, world, 53).reply().unwrap();
             let back = bed.send(UPLINK, &answer);
             assert_eq!((back.verdict, back.session), (Verdict::Forward(A), Some(SessionState::Hit)), "{kind:?}");
             let sport = if is_echo { 40_000 } else { 53 };
             let expected = Translation { src: ip(world), dst: ip(pod), sport, dport: 40_000 };
             assert_eq!(back.translation, Some(expected), "{kind:?}");
-            // Again, which for UDP is the quick way.
+            // Again; UDP takes the fast path now.
             if kind != ProbeKind::Tcp && kind != ProbeKind::Sctp {
                 for _ in 0..3 {
                     assert_eq!(bed.send(A, &request).translation, Some(sent), "{kind:?}");
@@ -81,7 +81,7 @@ fn a_tcp_connection_goes_on_both_ways_to_its_end() {
     }
     bed.send(A, &there(FIN | ACK));
     bed.send(UPLINK, &back(FIN | ACK));
-    // The client's port is used again.
+    // The client uses its port again.
     let again = bed.send(A, &there(SYN));
     assert_eq!((again.session, bed.worker.sessions_in_use()), (Some(SessionState::New), 1));
     let told = &bed.worker.session_page(0).sessions[0];
@@ -96,7 +96,7 @@ fn while_nobody_knows_the_pod_an_answer_is_dropped_and_its_session_stays() {
     let sent = bed.send(A, &request).translation.unwrap();
     let answer = of(ProbeKind::Udp, ip(NODE), sent.sport, WORLD, 53).reply().unwrap();
     assert_eq!(bed.verdict(UPLINK, &answer), Verdict::Forward(A));
-    // As before a state is there: the node is known, and no pod.
+    // As before the first state: the node is known, but no pod.
     let nameless = ports().into_iter().map(|port| match port.kind {
         PortKind::Pod => PortConfig { addresses: Vec::new(), ..port },
         _ => port,
@@ -127,7 +127,7 @@ fn two_pods_with_one_port_are_told_apart_and_when_no_port_is_free_for_a_destinat
     assert_eq!(bed.verdict(A, &next(WORLD, 53)), dropped(DropReason::SourcePortsExhausted));
     assert_eq!(bed.verdict(A, &next(WORLD, 54)), Verdict::Forward(UPLINK));
     assert_eq!(bed.verdict(A, &next("9.9.9.9", 53)), Verdict::Forward(UPLINK));
-    // What has ended makes room.
+    // Ended sessions free their ports.
     bed.wait(3600);
     assert_eq!(bed.verdict(A, &next(WORLD, 53)), Verdict::Forward(UPLINK));
 }
@@ -135,7 +135,7 @@ fn two_pods_with_one_port_are_told_apart_and_when_no_port_is_free_for_a_destinat
 #[test]
 fn policy_is_judged_on_the_pods_own_address_and_port() {
     let mut bed = bed();
-    // Towards the world only port 80, and only for A.
+    // To outside networks, policy allows only port 80, and only from A.
     let strict = snapshot_with(2, UPLINK, Some(STRICT));
     bed.snapshot = strict.with_masquerade(masquerade(&[NODE], Masquerade::PORTS));
     assert_eq!(bed.verdict(A, &tcp("10.0.0.1", WORLD, 40_000, 80, SYN)), Verdict::Forward(UPLINK));
@@ -143,7 +143,7 @@ fn policy_is_judged_on_the_pods_own_address_and_port() {
     assert_eq!(bed.verdict(B, &tcp("10.0.0.2", WORLD, 40_000, 80, SYN)), dropped(DropReason::PolicyDenied));
     let ping = of(ProbeKind::IcmpEcho, ip("10.0.0.1"), 7, WORLD, 0).request().unwrap();
     assert_eq!(bed.verdict(A, &ping), Verdict::Forward(UPLINK));
-    // A newer policy cuts it, the pings too, and a still newer one lets them go on with the same numbers.
+    // A newer policy cuts the connection and the pings. A still newer one allows them again with the same numbers.
     bed.snapshot = snapshot_with(3, UPLINK, Some(CLOSED)).with_masquerade(masquerade(&[NODE], Masquerade::PORTS));
     assert_eq!(bed.verdict(A, &ping), dropped(DropReason::PolicyDenied));
     bed.snapshot = snapshot_with(4, UPLINK, Some(STRICT)).with_masquerade(masquerade(&[NODE], Masquerade::PORTS));
@@ -164,7 +164,7 @@ fn what_stays_in_the_cluster_and_what_is_not_a_pods_keeps_its_source() {
         let outcome = bed.send(port, &packet);
         assert_eq!((outcome.verdict, outcome.translation), (Verdict::Forward(out), None));
     }
-    // An answer of which no session knows is the node's.
+    // An answer without a session belongs to the node.
     let stray = of(ProbeKind::Udp, ip(NODE), 61_234, WORLD, 53).reply().unwrap();
     let outcome = bed.send(UPLINK, &stray);
     assert_eq!((outcome.verdict, outcome.translation), (Verdict::Forward(HOST), None));
@@ -173,7 +173,7 @@ fn what_stays_in_the_cluster_and_what_is_not_a_pods_keeps_its_source() {
 #[test]
 fn nothing_leaves_with_a_pods_address_where_the_node_has_none_to_give() {
     let ping = || of(ProbeKind::IcmpEcho, ip("10.0.0.1"), 7, WORLD, 0).request().unwrap();
-    // One that is not the node's, and one of the other family.
+    // A source that is not the node's; one of the other family; none.
     for sources in [&["192.168.0.77"][..], &["fd00:1::1"], &[]] {
         let mut bed = bed();
         bed.snapshot = snapshot().with_masquerade(masquerade(sources, Masquerade::PORTS));
@@ -182,7 +182,7 @@ fn nothing_leaves_with_a_pods_address_where_the_node_has_none_to_give() {
         }
         assert_eq!(bed.verdict(A, &udp("10.0.0.1", "10.9.0.1", 80)), Verdict::Forward(UPLINK));
     }
-    // A protocol without ports, and a message that nobody can tell from the node's own.
+    // A protocol without ports, and a message that cannot be distinguished from the node's own.
     let mut bed = bed();
     for packet in [v4("10.0.0.1", WORLD, 47, 64, &[7; 30]), v4("10.0.0.1", WORLD, 1, 64, &[13, 0, 0, 0, 0, 7, 0, 1])] {
         assert_eq!(bed.verdict(A, &packet), dropped(DropReason::NotMasqueraded));
@@ -208,7 +208,7 @@ fn errors_about_masqueraded_packets_find_the_pod_and_those_of_the_pod_the_world(
             assert_eq!(error.verdict, Verdict::Forward(UPLINK));
         }
     }
-    // About what was never sent.
+    // An error about a packet that was never sent.
     let mut bed = bed();
     let stray = of(ProbeKind::Udp, ip(NODE), 61_234, WORLD, 53).request().unwrap();
     let error = error_about(&stray, "9.9.9.9", NODE);
@@ -229,7 +229,7 @@ fn sessions_that_were_begun_without_masquerading_and_with_a_lost_address_end() {
     let sent = bed.send(A, &datagram);
     assert_eq!((sent.session, sent.translation.unwrap().src), (Some(SessionState::New), ip(NODE)));
     assert_eq!(bed.verdict(A, &segment(ACK)), dropped(DropReason::TcpWithoutSession));
-    // The node has another address now.
+    // The node's address has changed.
     let mut ports = ports();
     ports[HOST.index()].addresses = vec![ip("192.168.0.2")];
     bed.snapshot = snapshot_of(3, ports).with_masquerade(masquerade(&["192.168.0.2"], Masquerade::PORTS));

@@ -1,4 +1,4 @@
-//! The pipeline as a whole, one packet at a time unless the test is about bursts.
+//! The worker's pipeline as a whole, mostly one packet at a time.
 
 mod admission;
 mod attacks;
@@ -100,7 +100,7 @@ fn a_pod_reaches_itself_whatever_its_table_says_when_the_control_plane_says_so()
     let mut ports = ports();
     ports[B.index()].hairpin = None;
     bed.snapshot = snapshot_of(2, ports);
-    assert_eq!(bed.verdict(B, &to_itself), dropped(DropReason::PolicyDenied), "the session is asked about anew");
+    assert_eq!(bed.verdict(B, &to_itself), dropped(DropReason::PolicyDenied), "the session is judged again");
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn a_used_up_hop_limit_reaches_the_node_and_nobody_else() {
         assert_eq!(bed.verdict(A, &to_node), Verdict::Forward(HOST));
     }
     assert_eq!(bed.worker.counters().dropped(DropReason::TtlExpired), 4);
-    // A session does not lift the limit.
+    // A session does not exempt from the limit.
     assert_eq!(bed.verdict(A, &udp("10.0.0.1", "10.0.0.2", 80)), Verdict::Forward(B));
     let in_session = v4("10.0.0.1", "10.0.0.2", 17, 1, &[0x9c, 0x40, 0, 80, 0, 8, 0, 0]);
     assert_eq!(bed.verdict(A, &in_session), dropped(DropReason::TtlExpired));
@@ -142,7 +142,7 @@ fn cve_2023_1668_protocol_0_matches_no_rule_of_another_protocol_and_opens_nothin
     let mut bed = Bed::new();
     let protocol_0 = v4("10.0.0.1", "10.0.0.2", 0, 64, &[0x9c, 0x40, 0, 80, 0, 0, 0, 0]);
     assert_eq!(bed.verdict(A, &protocol_0), dropped(DropReason::PolicyDenied));
-    // Where everything is allowed it passes, and makes a session for itself alone.
+    // An allowed packet passes and creates a session only for its own protocol.
     bed.worker.clear();
     let allowed = v4("10.0.0.2", "10.0.0.1", 0, 64, &[0x9c, 0x40, 0, 80, 0, 0, 0, 0]);
     assert_eq!(bed.verdict(B, &allowed), Verdict::Forward(A));
@@ -163,7 +163,7 @@ fn bytes_of_a_protocol_without_ports_match_no_rule_about_ports() {
         let packet = v4("10.0.0.1", "10.0.0.2", protocol, 64, &[0, 80, 0, 80, 0, 80, 0, 80]);
         assert_eq!(bed.verdict(A, &packet), dropped(DropReason::PolicyDenied), "protocol {protocol}");
     }
-    // An echo whose identifier, and whose type, is 80.
+    // An echo request whose identifier is 80, and a message whose type is 80.
     let echo = Probe { sport: 80, ..probe(ProbeKind::IcmpEcho, "10.0.0.1", "10.0.0.2", 80) };
     assert_eq!(bed.verdict(A, &echo.request().unwrap()), dropped(DropReason::PolicyDenied));
     let other = v4("10.0.0.1", "10.0.0.2", 1, 64, &[80, 80, 0, 80, 0, 80, 0, 80]);
@@ -230,7 +230,7 @@ fn cve_2016_10377_lengths_that_contradict_each_other_never_underflow_and_never_p
                 packet[0] = 0x40 | words;
                 packet[2..4].copy_from_slice(&total.to_be_bytes());
                 let header = u16::from(words) * 4;
-                // The options are UDP header and payload then; some of them read as such.
+                // The options are then parsed as UDP header and payload, and some are valid.
                 let may_pass = words >= 5 && total >= header + 8 && usize::from(total) <= packet.len();
                 let passes = Bed::new().verdict(A, &packet).out_port().is_some();
                 assert!(may_pass || !passes, "{words} words, {total} bytes of {}", packet.len());

@@ -50,7 +50,7 @@ fn a_pod_cannot_take_over_an_address_with_arp() {
         }
     }
     assert_eq!(arp_verdict(A, &arp(2, A_MAC, "0.0.0.0", "10.0.0.2")), dropped(DropReason::ArpSpoofed));
-    // The message claims another MAC than the frame.
+    // The message has another MAC address than the frame.
     let mut frame = arp(2, A_MAC, "10.0.0.1", "10.0.0.2");
     frame[14 + 13] = 9;
     assert_eq!(arp_verdict(A, &frame), dropped(DropReason::ArpSpoofed));
@@ -134,10 +134,10 @@ fn cve_2020_10749_router_advertisements_and_redirects_from_pods_are_dropped() {
     assert_eq!(nd_verdict(UPLINK, &advertisement), Verdict::Forward(HOST));
     let redirect = v6("fe80::a", "fd00::2", 58, 255, &[&[137u8, 0, 0, 0][..], &[0; 36]].concat());
     assert_eq!(nd_verdict(A, &redirect), dropped(DropReason::NdFromPod));
-    // Behind an extension header, which hid it from RA guards (RFC 7113).
+    // Behind an extension header, which evaded RA guards (RFC 7113).
     let hidden = [&[58, 0, 1, 4, 0, 0, 0, 0][..], &advertisement[40..]].concat();
     assert_eq!(nd_verdict(A, &v6("fe80::a", "ff02::1", 60, 255, &hidden)), dropped(DropReason::NdFromPod));
-    // In a fragment, whole (RFC 6980) or cut so that the type is in the second one.
+    // In a fragment: complete (RFC 6980), or cut so that the type is in the second one.
     let whole = [&[58, 0, 0, 0, 0, 0, 0, 1][..], &advertisement[40..]].concat();
     assert_eq!(nd_verdict(A, &v6("fe80::a", "ff02::1", 44, 255, &whole)), dropped(DropReason::NdMalformed));
     let cut = [60, 0, 0, 1, 0, 0, 0, 1, 58, 1, 1, 12, 0, 0, 0, 0];
@@ -157,7 +157,7 @@ fn neighbour_discovery_from_afar_is_dropped() {
     assert_eq!(nd_verdict(A, &packet), dropped(DropReason::NdMalformed));
 }
 
-/// A node whose pod B owns a link-local address, too.
+/// Returns a node whose pod B also has a link-local address.
 fn with_link_local_of_b() -> Bed {
     let mut bed = Bed::new();
     let mut ports = ports();
@@ -180,7 +180,7 @@ fn neighbour_discovery_of_a_pod_about_link_local_addresses_is_for_the_node_and_n
     ] {
         assert_eq!(bed.verdict(A, &packet), Verdict::Forward(HOST), "{packet:x?}");
     }
-    // About its own global address, and from it, a pod speaks to its neighbour as before.
+    // A pod may still advertise its own global address.
     assert_eq!(bed.verdict(A, &neighbour(136, "fd00::1", "fd00::2", "fd00::1")), Verdict::Forward(B));
 }
 

@@ -1,4 +1,4 @@
-//! What holds for every sequence of packets.
+//! Properties of all sequences of packets.
 
 use std::cell::Cell;
 
@@ -8,7 +8,7 @@ use crate::probe::{Probe, ProbeKind};
 use crate::testbed::*;
 use crate::*;
 
-/// A frame, its port and the seconds since the one before.
+/// A frame with its port and the seconds since the previous one.
 #[derive(Clone, Debug)]
 pub(super) struct Step {
     pub(super) in_port: PortId,
@@ -25,11 +25,11 @@ const ADDRESSES: [(&str, &str, PortId); 4] = [
     ("192.168.0.1", "fd00:1::1", HOST),
 ];
 
-/// Packets of few conversations, so that they meet each other.
+/// Packets of few conversations, so that they interact.
 fn packet() -> impl Strategy<Value = (Vec<u8>, PortId)> {
-    // Every combination of flags, and as often those of a conversation.
+    // All combinations of flags, and as often those of a conversation.
     let flags = prop_oneof![0u8..64, prop::sample::select(vec![SYN, SYN | ACK, ACK, FIN | ACK])];
-    // Everybody with everybody, and as often the two pods, whose packets then meet.
+    // All pairs of ends, and as often the two pods, whose packets interact.
     let pair = prop_oneof![(0usize..4, 0usize..4), prop::sample::select(vec![(0, 1), (1, 0)])];
     let packet = (pair, prop::bool::weighted(0.3), 0u8..8, 0u16..3, flags, 0u8..16);
     packet.prop_map(|((from, to), six, what, port, flags, error)| {
@@ -43,14 +43,14 @@ fn packet() -> impl Strategy<Value = (Vec<u8>, PortId)> {
             set_flags(&mut bytes, flags);
         }
         if error == 0 {
-            // An error about it, sent to its source by the destination's side.
+            // An ICMP error about the packet, sent to its source by the destination's side.
             return (error_about(&bytes, dst, src), ADDRESSES[to].2);
         }
         (bytes, ADDRESSES[if what < 4 { from } else { to }].2)
     })
 }
 
-/// One packet, or the fragments of one.
+/// One packet, or its fragments.
 fn frames() -> impl Strategy<Value = Vec<(Vec<u8>, PortId)>> {
     (packet(), 0u8..6, 0u16..3, any::<bool>()).prop_map(|((bytes, port), kind, id, reverse)| {
         let is_v6 = bytes[0] >> 4 == 6;
@@ -86,8 +86,7 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(framed, 1..120).prop_map(|list| list.concat())
 }
 
-/// What the session table did, without what depends on when expired sessions are swept out; every session is accounted
-/// for.
+/// Returns the session counters except those that depend on when expired sessions are swept. Checks that every session is accounted for.
 pub(super) fn session_counts(worker: &Worker) -> SessionCounters {
     let counts = worker.counters().sessions();
     let ended = counts.expired + counts.recycled + counts.revoked + counts.replaced;
@@ -119,7 +118,7 @@ fn run(
         if at >= change_at {
             bed.snapshot = snapshot_with(2, B, Some(OPEN));
         }
-        // A burst ends where the snapshot changes.
+        // A burst ends when the snapshot changes.
         let limit = if at < change_at { change_at.min(packets.len()) } else { packets.len() };
         let end = (at + sizes.next().unwrap()).min(limit);
         bed.worker.process(&bed.snapshot, &packets[at..end], &mut outcomes[at..end]);
@@ -136,7 +135,7 @@ fn a_burst_has_the_outcomes_of_its_packets_one_by_one() {
     proptest!(ProptestConfig::with_cases(400), |(
         steps in steps(),
         sizes in proptest::collection::vec(1usize..300, 1..6),
-        // A table is full only while nothing in it can make room, which is rare in larger ones.
+        // A small table is often so full that nothing can make room.
         capacity in prop_oneof![2 => 1usize..3, 1 => 3usize..8, 1 => Just(1000)],
         share in prop_oneof![2 => Just(200u8), 1 => 20u8..100],
         change_at in 0usize..200,

@@ -1,4 +1,4 @@
-//! What was refused is not opened by its own answer.
+//! A reply to a refused request opens nothing.
 
 use super::dropped;
 use crate::probe::{Probe, ProbeKind};
@@ -7,7 +7,7 @@ use crate::*;
 
 const DENIED: Verdict = Verdict::Drop(DropReason::PolicyDenied);
 
-/// Refused from A to B; what B sends to A is allowed.
+/// A request from A to B, which policy refuses. B may send to A.
 fn refused(kind: ProbeKind) -> Probe {
     probe(kind, "10.0.0.1", "10.0.0.2", 81)
 }
@@ -35,7 +35,7 @@ fn the_reply_to_a_refused_ping_opens_nothing() {
     assert_eq!(bed.verdict(A, &ping.request().unwrap()), DENIED);
     assert_eq!(bed.verdict(B, &ping.reply().unwrap()), DENIED);
     assert_eq!(bed.verdict(A, &ping.request().unwrap()), DENIED);
-    // The other side may ping.
+    // B may ping A.
     let back = probe(ProbeKind::IcmpEcho, "10.0.0.2", "10.0.0.1", 0);
     assert_eq!(bed.verdict(B, &back.request().unwrap()), Verdict::Forward(A));
 }
@@ -73,7 +73,7 @@ fn a_connection_of_the_other_side_is_judged_on_its_own_after_a_refusal() {
 #[test]
 fn a_revoked_session_is_not_reopened_by_what_was_under_way() {
     for kind in [ProbeKind::Udp, ProbeKind::Sctp, ProbeKind::Tcp, ProbeKind::IcmpEcho] {
-        // A revocation is remembered whatever is done with refused requests.
+        // Revocations are remembered even if refused requests are not.
         for (reply_first, remember_refused) in [(false, true), (true, true), (false, false), (true, false)] {
             let mut bed = Bed::with(SessionConfig { remember_refused, ..SessionConfig::default() });
             let probe = probe(kind, "10.0.0.1", "10.0.0.2", 80);
@@ -120,7 +120,7 @@ fn a_newer_policy_is_asked_about_the_direction_that_was_refused() {
             assert_eq!(reply.decision.unwrap().table, Some(OPEN));
         }
         assert_eq!(bed.verdict(A, &probe.request().unwrap()), Verdict::Forward(B));
-        // It is A's session: what it means for A does not matter.
+        // The session is A's, so ingress policy of A does not matter.
         let mut ports = ports();
         ports[A.index()].egress = Some(CLOSED);
         ports[B.index()].egress = Some(OPEN);

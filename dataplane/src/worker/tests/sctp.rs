@@ -90,7 +90,7 @@ fn an_abort_and_a_shutdown_shorten_an_association() {
         assert_eq!(after(9, end), Verdict::Forward(A));
         assert_eq!(after(10, end), GONE);
     }
-    // One side has finished, the other has not.
+    // Only one side has finished.
     let half = |bed: &mut Bed| assert_eq!(there(bed, SHUTDOWN), Verdict::Forward(B));
     assert_eq!(after(119, half), Verdict::Forward(A));
     assert_eq!(after(120, half), GONE);
@@ -124,7 +124,7 @@ fn an_init_after_the_end_starts_anew() {
 #[test]
 fn an_init_against_the_direction_of_an_association_needs_leave_of_its_own() {
     let mut bed = Bed::new();
-    // B may open one to A, from a port that A may not open one to.
+    // B may open an association to A from a port that A may not connect to.
     let init = chunk("10.0.0.2", "10.0.0.1", 9, 9, INIT);
     assert_eq!(bed.verdict(B, &init), Verdict::Forward(A));
     assert_eq!(bed.verdict(A, &chunk("10.0.0.1", "10.0.0.2", 9, 9, INIT)), dropped(DropReason::PolicyDenied));

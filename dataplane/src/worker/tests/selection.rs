@@ -1,4 +1,4 @@
-//! Packets of a burst that a filter selects: found quickly, and the same as by asking about each.
+//! Selection of a burst's packets by a filter: the fast selection equals a test of each packet.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use crate::filter::Filter;
 use crate::testbed::*;
 use crate::*;
 
-/// Compares what bursts say of filters.
+/// Compares both selections for each burst.
 struct Comparing<'a> {
     filters: &'a [Filter],
-    /// How many packets some filter has selected, and how many were written into.
+    /// Number of packets that a filter selected, and of translated ones.
     selected: usize,
     translated: usize,
 }
@@ -36,7 +36,7 @@ impl Witness for Comparing<'_> {
     }
 }
 
-/// About the packets of [`steps`], their Services and what is nowhere.
+/// Filters about the packets of [`steps`], their Services, and addresses that do not occur.
 fn filter() -> impl Strategy<Value = Filter> {
     let test = prop::sample::select(vec![
         "tcp",
@@ -81,7 +81,7 @@ fn filter() -> impl Strategy<Value = Filter> {
     })
 }
 
-/// Judges the frames of the steps in bursts, by the quick way where that is taken.
+/// Judges the steps' frames in bursts, on the fast path where possible.
 fn play(steps: &[Step], filters: &[Filter], to_service: bool) -> (usize, usize) {
     let mut bed = Bed::with(SessionConfig::live(1000));
     let mut comparing = Comparing { filters, selected: 0, translated: 0 };
@@ -90,7 +90,7 @@ fn play(steps: &[Step], filters: &[Filter], to_service: bool) -> (usize, usize) 
     let opening = [SYN, ACK, ACK].map(|flags| ethernet(A_MAC, 0x0800, &tcp("10.0.0.1", VIP, 40_001, 8080, flags)));
     let opening = opening.iter().filter(|_| to_service).map(|frame| (A, frame));
     let frames = steps.iter().filter(|step| step.link == LinkType::Ethernet).map(|step| (step.in_port, &step.frame));
-    // Twice, so that sessions are hit.
+    // Twice, so that packets hit sessions.
     let frames: Vec<(PortId, &Vec<u8>)> = opening.chain(frames.clone()).chain(frames).collect();
     let mut judged = Vec::new();
     for burst in frames.chunks(70) {

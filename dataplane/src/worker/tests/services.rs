@@ -1,4 +1,4 @@
-//! Connections to Services' addresses.
+//! Connections to the addresses of Services.
 
 use super::dropped;
 use crate::io::Translation;
@@ -9,14 +9,14 @@ use crate::*;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Pods A and B, and a Service at [`VIP`] with these backends.
+/// Returns pods A and B, and a Service at [`VIP`] with these backends.
 fn bed(backends: &[Backend]) -> Bed {
     let mut bed = Bed::with(SessionConfig::live(1000));
     set(&mut bed, 1, &[(VIP, service(backends))]);
     bed
 }
 
-/// Other Services; no table changes with them.
+/// Publishes other Services with the same tables.
 fn set(bed: &mut Bed, epoch: u64, ports: &[(&str, ServicePort)]) {
     bed.snapshot = bed.snapshot.clone().with_services(Some(Arc::new(services(epoch, ports))));
 }
@@ -29,7 +29,7 @@ fn translation(src: (&str, u16), dst: (&str, u16)) -> Option<Translation> {
     Some(Translation { src: ip(src.0), dst: ip(dst.0), sport: src.1, dport: dst.1 })
 }
 
-/// What B sees, and what A sees of its answers.
+/// The addresses that B sees, and those that A sees in B's answers.
 fn seen_by_b() -> Option<Translation> {
     translation(("10.0.0.1", 40_000), ("10.0.0.2", 80))
 }
@@ -38,7 +38,7 @@ fn seen_by_a() -> Option<Translation> {
     translation((VIP, 8080), ("10.0.0.1", 40_000))
 }
 
-/// An open connection from A to [`VIP`], whose backend is B.
+/// Returns an open connection from A to [`VIP`] with the backend B.
 fn established() -> Bed {
     let mut bed = bed(&[backend("10.0.0.2", 80)]);
     bed.send(A, &to_vip(SYN));
@@ -58,7 +58,7 @@ fn both_directions_are_translated_and_policy_is_asked_about_the_pod_behind_the_a
     let answer = bed.send(B, &b_to_a(SYN | ACK));
     assert_eq!((answer.verdict, answer.session), (Verdict::Forward(A), Some(SessionState::Hit)));
     assert_eq!((answer.translation, answer.decision), (seen_by_a(), first.decision));
-    // Now the quick way, both directions again.
+    // On the fast path now, in both directions.
     for _ in 0..3 {
         assert_eq!(bed.send(A, &to_vip(ACK)).translation, seen_by_b());
         assert_eq!(bed.send(B, &b_to_a(ACK)).translation, seen_by_a());
@@ -90,10 +90,10 @@ fn policy_that_denies_the_backend_denies_the_service() {
         let outcome = bed.send(A, &to_vip(SYN));
         assert_eq!(outcome.verdict, dropped(DropReason::PolicyDenied), "{session}");
         let backend = outcome.translation.map(|sent| (sent.dst, sent.dport));
-        assert_eq!(backend, Some(("10.0.0.2".parse().unwrap(), 81)), "{session}: the backend that was judged is told");
+        assert_eq!(backend, Some(("10.0.0.2".parse().unwrap(), 81)), "{session}: the outcome has the judged backend");
         assert_eq!(outcome.decision.unwrap().origin.unwrap().0, 8);
     }
-    // Another backend, with another port.
+    // A backend with another port.
     set(&mut bed, 2, &[(VIP, service(&[backend("10.0.0.2", 80)]))]);
     let again = tcp("10.0.0.1", VIP, 40_001, 8080, SYN);
     assert_eq!(bed.verdict(A, &again), Verdict::Forward(B));
@@ -113,7 +113,7 @@ fn a_newer_policy_cuts_a_translated_connection_and_a_still_newer_one_lets_it_go_
 
 #[test]
 fn an_answer_that_comes_first_when_a_newer_policy_allows_what_was_refused_is_translated_too() {
-    // In captures, where refusals are remembered for the sake of such answers.
+    // In captures, where refused requests are remembered for such answers.
     let mut bed = Bed::new();
     set(&mut bed, 1, &[(VIP, service(&[backend("10.0.0.2", 81)]))]);
     assert_eq!(bed.verdict(A, &udp("10.0.0.1", VIP, 8080)), dropped(DropReason::PolicyDenied));
@@ -188,7 +188,7 @@ fn a_stranger_keeps_his_address_towards_a_backend_here_and_loses_it_towards_one_
         (answer.verdict, answer.translation),
         (Verdict::Forward(UPLINK), translation((VIP, 8080), ("8.8.8.8", 40_000)))
     );
-    // Without an address to give.
+    // Without a masquerading address.
     let mut services = services(2, &[(VIP, service(&[backend("10.9.0.1", 80)]))]);
     services.set_sources([]);
     elsewhere.snapshot = elsewhere.snapshot.clone().with_services(Some(Arc::new(services)));
@@ -244,7 +244,7 @@ fn what_a_service_refuses_is_refused_with_its_reason_and_not_remembered() {
     assert_eq!(bed.verdict(A, &from("10.0.0.1", "10.96.0.2", 8080)), Verdict::Forward(UPLINK), "pods are inside");
     assert_eq!(bed.verdict(UPLINK, &from("9.1.1.1", "10.96.0.3", 8080)), Verdict::Forward(UPLINK), "in the range");
     set(&mut bed, 3, &[(VIP, service(&[backend("10.0.0.2", 80)]))]);
-    assert_eq!(bed.verdict(A, &to_vip(SYN)), Verdict::Forward(B), "the same packet, now that there is an endpoint");
+    assert_eq!(bed.verdict(A, &to_vip(SYN)), Verdict::Forward(B), "the same packet, after an endpoint was added");
 }
 
 #[test]
@@ -262,19 +262,19 @@ fn an_open_tcp_connection_stays_with_its_backend_and_a_udp_one_moves_when_that_d
     let datagram = Probe { sport: 5000, ..probe(ProbeKind::Udp, "10.0.0.1", VIP, 8080) }.request().unwrap();
     let to = |address, port| translation(("10.0.0.1", 5000), (address, port));
     assert_eq!(bed.send(A, &datagram).translation, to("10.0.0.2", 80));
-    // It ends, and still answers.
+    // The backend terminates, but still serves.
     let other = backend("10.9.0.7", 81);
     let mut draining = service(&[other]);
     draining.serving = [backend("10.0.0.2", 80).socket, other.socket].into();
     set(&mut bed, 2, &[(VIP, draining)]);
     assert_eq!(bed.send(A, &datagram).translation, to("10.0.0.2", 80));
     assert_eq!(bed.send(A, &to_vip(ACK)).translation, seen_by_b());
-    // It is gone.
+    // The backend is gone.
     set(&mut bed, 3, &[(VIP, service(&[other]))]);
     let moved = bed.send(A, &datagram);
     assert_eq!((moved.translation, moved.verdict), (to("10.9.0.7", 81), Verdict::Forward(UPLINK)));
     assert_eq!(bed.send(A, &to_vip(ACK)).translation, seen_by_b());
-    // Scaled to nothing: also a sender to whom nobody answers goes nowhere, and is told.
+    // Scaled to nothing: even a sender without answers gets no other backend, and the datagram is refused.
     set(&mut bed, 4, &[(VIP, service(&[]))]);
     assert_eq!(bed.verdict(A, &datagram), dropped(DropReason::NoEndpoint));
     assert_eq!(bed.send(A, &to_vip(ACK)).translation, seen_by_b());
@@ -337,7 +337,7 @@ fn a_direct_connection_with_the_addresses_of_a_translated_one_waits_for_its_end(
     let direct = bed.send(A, &a_to_b(SYN));
     assert_eq!((direct.verdict, direct.translation), (Verdict::Forward(B), None));
     assert_eq!(bed.send(B, &b_to_a(SYN | ACK)).translation, None, "no stale entry rewrites the answer");
-    // And the other way round.
+    // The reverse order.
     bed.send(A, &a_to_b(ACK));
     let translated = bed.send(A, &to_vip(SYN)).translation.unwrap();
     assert_ne!(translated.sport, 40_000, "the direct connection has it");
@@ -373,7 +373,7 @@ fn nobody_sends_with_the_address_that_clients_are_given() {
             assert_eq!(bed.verdict(port, &forged), dropped(DropReason::SpoofedSource), "{to}");
         }
     }
-    // Where Services are off it is an address like any other.
+    // Without Services, the address has no special meaning.
     bed.snapshot = bed.snapshot.clone().with_services(None);
     let verdict = bed.verdict(UPLINK, &tcp(SOURCE, "10.0.0.2", 40_000, 80, SYN));
     assert_eq!(verdict, dropped(DropReason::PolicyDenied));
@@ -395,7 +395,7 @@ fn errors_about_either_direction_are_translated_with_what_they_quote() {
         let Some(Translated::Error(error)) = bed.worker.translated(&judged) else { panic!() };
         assert_eq!(error.sent, (ip(shown), ip("10.0.0.1")));
     }
-    // About an answer, from the client.
+    // The client's error about an answer.
     let answer = tcp(VIP, "10.0.0.1", 8080, 40_000, SYN | ACK);
     let outcome = bed.send(A, &error_about(&answer, "10.0.0.1", VIP));
     assert_eq!(outcome.verdict, Verdict::Forward(UPLINK));
@@ -482,7 +482,7 @@ fn translated_sessions_outlive_the_process() {
     let (store, worker) = make(bed.now);
     assert_eq!(store.adoption().adopted, 1);
     bed.worker = worker;
-    // Its backend is given to nobody new any more.
+    // The backend gets no new connections any more.
     set(&mut bed, 2, &[(VIP, service(&[backend("10.9.0.1", 80)]))]);
     assert_eq!(bed.send(A, &to_vip(ACK)).translation, seen_by_b());
     assert_eq!(bed.send(B, &b_to_a(ACK)).translation, seen_by_a());
@@ -513,20 +513,20 @@ fn a_client_keeps_its_backend_over_restarts_as_long_as_service_port_and_backend_
     };
     restart(&mut bed);
     set(&mut bed, 2, &[(VIP, with(1, &all)), (OTHER, with(2, &all))]);
-    // Another backend for each of the two.
+    // Gives both Services different backends.
     let first = next(&mut bed, VIP);
     let other_backends: Vec<Backend> = all.iter().copied().filter(|backend| backend.socket.ip() != first).collect();
     set(&mut bed, 3, &[(VIP, with(1, &all)), (OTHER, with(2, &other_backends))]);
     let other = next(&mut bed, OTHER);
     assert_eq!(bed.worker.counters().clients(), ClientCounters { remembered: 2, forgotten: 0 });
-    // The next process numbers them in another order.
+    // The next process numbers the Services in another order.
     assert_eq!(restart(&mut bed).clients, 2);
     assert_eq!(bed.worker.counters().clients().remembered, 2);
     set(&mut bed, 1, &[(OTHER, with(2, &all)), (VIP, with(1, &all))]);
     for _ in 0..8 {
         assert_eq!([next(&mut bed, VIP), next(&mut bed, OTHER)], [first, other]);
     }
-    // While none runs its backend goes: it is given another one, and keeps that when the old one is back.
+    // The backend is removed while no process runs. The client gets another backend and keeps it after the first returns.
     restart(&mut bed);
     set(&mut bed, 1, &[(VIP, with(1, &other_backends))]);
     let second = next(&mut bed, VIP);
@@ -534,10 +534,10 @@ fn a_client_keeps_its_backend_over_restarts_as_long_as_service_port_and_backend_
     restart(&mut bed);
     set(&mut bed, 1, &[(VIP, with(1, &all))]);
     assert!((0..8).all(|_| next(&mut bed, VIP) == second));
-    // Another Service at the same address knows nobody.
+    // Another Service at the same address has no clients.
     set(&mut bed, 2, &[(VIP, with(3, &[backend("10.9.0.9", 80)]))]);
     assert_eq!(next(&mut bed, VIP), ip("10.9.0.9"));
-    // What is damaged is refused alone, and sessions go on.
+    // Only the damaged file is refused. Sessions continue.
     let path = folder.join("current/clients");
     let bytes = std::fs::read(&path).unwrap();
     std::fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();

@@ -1,4 +1,4 @@
-//! Sessions: who may answer whom, and for how long.
+//! Sessions: which packets belong to them, and their timeouts.
 
 use super::dropped;
 use crate::probe::{Probe, ProbeKind};
@@ -8,7 +8,7 @@ use crate::*;
 const HIT: Option<SessionState> = Some(SessionState::Hit);
 const NEW: Option<SessionState> = Some(SessionState::New);
 
-/// Opens A→B and sends both handshake answers.
+/// Returns an established connection from A to B.
 fn established() -> Bed {
     let mut bed = Bed::new();
     assert_eq!(bed.send(A, &a_to_b(SYN)).session, NEW);
@@ -20,7 +20,7 @@ fn established() -> Bed {
 #[test]
 fn a_reply_passes_where_policy_alone_would_not_let_it() {
     let mut bed = Bed::new();
-    // B to A is allowed; A to B port 9 is not.
+    // Policy allows B to A, but not port 9 from A to B.
     assert_eq!(bed.verdict(A, &udp("10.0.0.1", "10.0.0.2", 9)), dropped(DropReason::PolicyDenied));
     let request = Probe { sport: 9, ..probe(ProbeKind::Udp, "10.0.0.2", "10.0.0.1", 53) };
     assert_eq!(bed.send(B, &request.request().unwrap()).session, NEW);
@@ -45,7 +45,7 @@ fn a_reply_comes_from_where_the_request_went() {
     let request = probe(ProbeKind::Udp, "10.0.0.1", "8.8.8.8", 53);
     assert_eq!(bed.verdict(A, &request.request().unwrap()), Verdict::Forward(UPLINK));
     bed.snapshot = snapshot_with(1, A, Some(CLOSED));
-    // The same tuple through the node instead of the uplink is not the reply.
+    // The same tuple from the node instead of the uplink is not the reply.
     assert_eq!(bed.verdict(HOST, &request.reply().unwrap()), dropped(DropReason::PolicyDenied));
     assert_eq!(bed.verdict(UPLINK, &request.reply().unwrap()), Verdict::Forward(A));
 }
@@ -79,7 +79,7 @@ fn pickup_takes_up_what_policy_allows_and_no_more() {
         assert_eq!(bed.send(B, &b_to_a(ACK)).session, HIT);
         assert_eq!(bed.verdict(A, &tcp("10.0.0.1", "10.0.0.2", 40_000, 81, flags)), dropped(DropReason::PolicyDenied));
     }
-    // The answer to a SYN that policy refused must not open the way for what follows.
+    // The answer to a refused SYN must not admit the segments after it.
     for flags in [SYN | ACK, RST, RST | ACK, 0, SYN | FIN, SYN | FIN | ACK, FIN] {
         assert_eq!(pickup().verdict(A, &a_to_b(flags)), dropped(DropReason::TcpWithoutSession), "flags {flags:#x}");
     }
@@ -103,7 +103,7 @@ fn timeouts_follow_the_state_of_the_connection() {
     // Established: a day.
     assert_eq!(idle(&mut established(), 86_399), Verdict::Forward(A));
     assert_eq!(idle(&mut established(), 86_400), gone);
-    // Reset, or finished from both sides: 10 s.
+    // Reset, or closed by both sides: 10 s.
     let reset = || {
         let mut bed = established();
         bed.send(B, &b_to_a(RST));
@@ -245,7 +245,7 @@ fn a_syn_on_a_closed_connection_starts_anew() {
     assert_eq!(bed.send(A, &a_to_b(SYN)).session, NEW);
     let sessions = bed.worker.counters().sessions();
     assert_eq!((sessions.created, sessions.replaced, bed.worker.sessions_in_use()), (2, 1, 1));
-    // From the other side it is another connection, which policy has to allow.
+    // In the reverse direction it is another connection, which policy must allow.
     let mut bed = Bed::new();
     bed.send(B, &tcp("10.0.0.2", "10.0.0.1", 9, 9, SYN));
     bed.send(A, &tcp("10.0.0.1", "10.0.0.2", 9, 9, RST | ACK));
@@ -283,7 +283,7 @@ fn a_table_full_of_live_sessions_refuses_new_ones_until_one_ends() {
     assert_eq!(bed.send(B, &udp("10.0.0.2", "10.0.0.1", 3)).session, NEW);
 }
 
-/// A UDP conversation from B to a port of A that A has answered.
+/// Opens a UDP conversation from B to a port of A, and answers it.
 fn answered(bed: &mut Bed, port: u16) {
     let probe = probe(ProbeKind::Udp, "10.0.0.2", "10.0.0.1", port);
     assert_eq!(bed.send(B, &probe.request().unwrap()).session, NEW);
@@ -320,7 +320,7 @@ fn a_syn_against_the_direction_of_an_open_session_is_a_start_of_its_own() {
     assert_eq!(bed.send(A, &tcp("10.0.0.1", "10.0.0.2", 9, 9, SYN | ACK)).session, HIT);
     let back = tcp("10.0.0.1", "10.0.0.2", 9, 9, SYN);
     assert_eq!(bed.verdict(A, &back), dropped(DropReason::PolicyDenied));
-    // The open connection does not suffer from it.
+    // The open connection is unaffected.
     assert_eq!(bed.send(B, &tcp("10.0.0.2", "10.0.0.1", 9, 9, ACK)).session, HIT);
     assert_eq!(bed.send(A, &tcp("10.0.0.1", "10.0.0.2", 9, 9, ACK)).session, HIT);
 }

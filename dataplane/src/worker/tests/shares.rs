@@ -1,4 +1,4 @@
-//! Nobody uses up the session table for others.
+//! No port can use up the session table for others.
 
 use super::dropped;
 use crate::probe::ProbeKind;
@@ -7,7 +7,7 @@ use crate::*;
 
 const FULL: Verdict = Verdict::Drop(DropReason::SessionQuota);
 
-/// Capacity 100: a quarter for connections that are not established, half for each pod, all for the uplink.
+/// Returns a bed with capacity 100: a quarter for connections that are not established, half for each pod, all for the uplink.
 fn shared() -> Bed {
     Bed::with(SessionConfig { pod_share: Percent(50), outside_share: Percent::ALL, ..SessionConfig::live(100) })
 }
@@ -20,14 +20,14 @@ fn answer(bed: &mut Bed, dst: &str, dport: u16, flags: u8) -> Verdict {
     bed.verdict(UPLINK, &tcp("8.8.8.8", dst, 443, dport, flags))
 }
 
-/// The whole handshake of a connection to the outside.
+/// Completes the handshake of a connection to the outside.
 fn connect(bed: &mut Bed, from: PortId, src: &str, sport: u16) {
     assert_eq!(syn(bed, from, src, sport), Verdict::Forward(UPLINK));
     assert_eq!(answer(bed, src, sport, SYN | ACK), Verdict::Forward(from));
     assert_eq!(bed.verdict(from, &tcp(src, "8.8.8.8", sport, 443, ACK)), Verdict::Forward(UPLINK));
 }
 
-/// UDP to a port outside that was answered.
+/// Sends a datagram to an outside port, and its answer.
 fn stream(bed: &mut Bed, from: PortId, src: &str, port: u16) {
     let probe = probe(ProbeKind::Udp, src, "8.8.8.8", port);
     assert_eq!(bed.verdict(from, &probe.request().unwrap()), Verdict::Forward(UPLINK));
@@ -58,7 +58,7 @@ fn a_pod_that_floods_with_syns_recycles_its_own_and_not_another_pods() {
         assert_eq!(answer(&mut bed, "10.0.0.2", sport, ACK), Verdict::Forward(B), "established");
         assert_eq!(answer(&mut bed, "10.0.0.2", 100 + sport, SYN | ACK), Verdict::Forward(B), "half open");
     }
-    // And B goes on to connect, though the share is full of A's.
+    // B still connects, though A's connections fill the share.
     (200..220).for_each(|sport| connect(&mut bed, B, "10.0.0.2", sport));
 }
 

@@ -1,10 +1,10 @@
-//! Policy at the source: the table of the port where a packet comes in judges it, wherever it leaves.
+//! Enforcement at the source: the ingress port's table judges a packet, whichever port it leaves by.
 
 use super::dropped;
 use crate::testbed::*;
 use crate::*;
 
-/// The ports with a table each for what comes in, and none for what goes out.
+/// Returns ports that have only a table for received packets.
 fn snapshot_at_source(generation: u64, of_a: Option<TableId>) -> Snapshot {
     let mut ports = ports();
     for port in &mut ports {
@@ -57,7 +57,7 @@ fn a_new_table_at_the_source_ends_what_it_does_not_allow_in_either_direction() {
 #[test]
 fn another_table_for_what_comes_in_is_a_new_epoch_of_its_port_alone() {
     let (old, mut new) = (snapshot_at_source(1, Some(OPEN)), snapshot_at_source(2, Some(CLOSED)));
-    // The same tables, as a control plane keeps them.
+    // Both snapshots share the tables, as a control plane's do.
     let tables = old.tables().to_vec();
     new = Snapshot::new(2, new.ports().to_vec(), tables, new.routes().clone()).unwrap().after(&old);
     assert_eq!([UPLINK, HOST, A, B].map(|port| new.epoch(port)), [1, 1, 2, 1]);

@@ -1,4 +1,4 @@
-//! How fast it is: `cargo test --release -p bulkhead-dataplane -- --ignored --nocapture speed`.
+//! Measures the worker: `cargo test --release -p bulkhead-dataplane -- --ignored --nocapture speed`.
 
 use std::time::Instant;
 

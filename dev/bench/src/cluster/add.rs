@@ -1,4 +1,4 @@
-//! What a pod waits for: `ADD` of the plugin, alone and many at once, and whether the first packet after it is forwarded.
+//! Measures `ADD` of the CNI plugin, alone and many at once, and whether each pod's first packets are forwarded.
 
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
@@ -12,9 +12,9 @@ use super::runtime::Sandbox;
 use crate::table::{Goal, Line, digits, median, milliseconds, percentile};
 use crate::testbed::traffic::server;
 
-/// How many are added one after another in each round.
+/// Number of pods added one after another in each round.
 const SINGLES: usize = 20;
-/// How long a first packet may take. It is sent once, whatever becomes of it.
+/// Time until a first packet counts as lost. It is sent only once.
 const ARRIVAL: Duration = Duration::from_secs(2);
 
 pub(super) fn add(bench: &Bench) -> anyhow::Result<Vec<Line>> {
@@ -63,7 +63,7 @@ pub(super) fn add(bench: &Bench) -> anyhow::Result<Vec<Line>> {
     ])
 }
 
-/// What became of one `ADD`.
+/// Measurements of one `ADD`.
 struct Added {
     took: Duration,
     since_start: Duration,
@@ -83,10 +83,10 @@ fn all_at_once(node: &Node, client: &Sandbox, pods: &mut [Sandbox]) -> anyhow::R
     })
 }
 
-/// How many of two packets do not arrive: the first one that the pod sends, and the first one that it is sent.
+/// Sends one packet from the pod to the client and one back, the first in each direction. Returns how many do not arrive.
 fn not_forwarded(client: &Sandbox, pod: &Sandbox) -> anyhow::Result<f64> {
     let arrives = |from: &Sandbox, to: &Sandbox| -> anyhow::Result<bool> {
-        // Several pods may be at it with the client at a time.
+        // Several pods may exchange packets with the client at the same time.
         let sink = to.netns.inside(|| Ok(UdpSocket::bind(server(&to.address, 0)?)?))?;
         sink.set_read_timeout(Some(ARRIVAL))?;
         let source = from.netns.inside(|| Ok(UdpSocket::bind("0.0.0.0:0")?))?;

@@ -1,8 +1,8 @@
-//! Pod events by the thousand while two pods talk: that a worker does not notice.
+//! Measures requests between two pods while thousands of pod events arrive per second: workers must not notice them.
 //!
-//! Three ways in turns: without events; with events that somebody else follows, who does nothing with them, so that only the server's
-//! work is on the machine; and with events that the vswitch follows. What the vswitch costs is the third against the second: a server
-//! that writes thousands of events a second takes cores that on a real node are the vswitch's and its pods'.
+//! Each round measures three ways: without events, with events that another client reads and ignores, and with events that the vswitch
+//! follows. The result is the ratio of the third to the second. The server that writes the events takes CPU time that the vswitch and the
+//! pods have on a real node, and the second way includes that loss.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -21,20 +21,20 @@ use crate::testbed::net::Netns;
 use crate::testbed::proc::running_time;
 use crate::testbed::traffic::{UdpServer, open_flow, pin, server};
 
-/// The port that the pods talk on; no policy selects them.
+/// The server pod's port. No policy selects the pods.
 const PORT: u16 = 9_000;
-/// Between a request's answer and the next one.
+/// Pause between an answer and the next request.
 const PAUSE: Duration = Duration::from_micros(500);
-/// How long an answer may take before the request counts as lost.
+/// Time until an unanswered request counts as lost.
 const LOST: Duration = Duration::from_secs(1);
-/// Between two bunches of events.
+/// Interval between two groups of events.
 const TICK: Duration = Duration::from_millis(5);
-/// Time to follow what is left.
+/// Time for the vswitch to process the remaining events after a measurement.
 const SETTLE: Duration = Duration::from_secs(1);
-/// Events that the server keeps from one measurement to the next.
+/// Number of events that the server keeps between measurements.
 const KEPT: usize = 1_000;
 
-/// Who follows the events.
+/// The client that follows the events: none, a reader that ignores them, or the vswitch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Quiet,
@@ -44,7 +44,7 @@ enum Way {
 
 const WAYS: [Way; 3] = [Way::Quiet, Way::Other, Way::Vswitch];
 
-/// One measurement: milliseconds, percent of a core, events a second.
+/// One measurement. Latencies are in milliseconds, CPU time in percent of a core, the rate in events per second.
 #[derive(Clone, Copy, Debug, Default)]
 struct Measured {
     p50: f64,
@@ -55,7 +55,7 @@ struct Measured {
 }
 
 pub(super) fn events(bench: &Bench) -> anyhow::Result<Vec<Line>> {
-    // Established flows do without a worker otherwise.
+    // With a flow cache, established flows would bypass the workers.
     let mut node = Node::new(bench, "flow_cache: false")?;
     node.server.put_all(neighbours());
     let pods = node.create(&[PodName::probe("client"), PodName::probe("sink")])?;
@@ -109,7 +109,7 @@ fn once(bench: &Bench, node: &mut Node, other: &ApiServer, pods: &[Sandbox], way
             scope.spawn(move || {
                 let mut bytes = vec![0; 1 << 16];
                 while !stop.load(Ordering::Relaxed) {
-                    // Nothing has come for a moment.
+                    // A timeout only means that no event arrived lately.
                     let _ = stream.read(&mut bytes);
                 }
             });
@@ -129,7 +129,7 @@ fn once(bench: &Bench, node: &mut Node, other: &ApiServer, pods: &[Sandbox], way
     })
 }
 
-/// Milliseconds of each request, and how many were not answered.
+/// Sends requests one after another. Returns the latency of each answered request in milliseconds and the number of lost ones.
 fn ask(bench: &Bench, pods: &[Sandbox]) -> anyhow::Result<(Vec<f64>, f64)> {
     let [client, sink] = pods else { anyhow::bail!("two pods") };
     let _server = UdpServer::start(&sink.netns, PORT, bench.cores.last().copied())?;
@@ -154,7 +154,7 @@ fn ask(bench: &Bench, pods: &[Sandbox]) -> anyhow::Result<(Vec<f64>, f64)> {
     })
 }
 
-/// Events at an even rate. Each has a pod change to another app, which other policies name. Returns how many there were.
+/// Sends events at an even rate. Each gives a pod the label of another app, which other policies select. Returns their number.
 fn generate(bench: &Bench, server: &ApiServer, stop: &AtomicBool) -> usize {
     let (started, mut sent) = (Instant::now(), 0);
     while !stop.load(Ordering::Relaxed) {
@@ -168,7 +168,7 @@ fn generate(bench: &Bench, server: &ApiServer, stop: &AtomicBool) -> usize {
     sent
 }
 
-/// A watch of all pods from now on.
+/// Opens a watch of all pods, starting now.
 fn follow(netns: &Netns, server: &ApiServer) -> anyhow::Result<TcpStream> {
     let mut stream = netns.inside(|| Ok(TcpStream::connect(server.address)?))?;
     stream.set_read_timeout(Some(TICK))?;

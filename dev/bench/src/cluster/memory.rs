@@ -1,4 +1,4 @@
-//! The process's memory while it follows a large cluster.
+//! Measures the memory of the process while it follows a large cluster.
 
 use std::time::Duration;
 
@@ -13,11 +13,11 @@ use crate::table::{Goal, Line, digits};
 use crate::testbed::proc::{field, resident};
 use crate::testbed::programs::until;
 
-/// How long lists of all pods may take.
+/// Time limit for listing all pods.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// Time to compile and to settle.
+/// Time for the vswitch to compile the policies after a list.
 const SETTLE: Duration = Duration::from_secs(3);
-/// The namespaces of the server's made-up pods, each with a policy, and their nodes.
+/// Numbers of namespaces, each with a policy, and of nodes.
 const NAMESPACES: usize = 400;
 const NODES: usize = 1_000;
 
@@ -31,7 +31,7 @@ pub(super) fn memory(bench: &Bench) -> anyhow::Result<Vec<Line>> {
     let id = node.id()?;
     std::thread::sleep(SETTLE);
     let first = resident(id)?;
-    // Whoever loses its place lists everything anew, and has both for a moment.
+    // A client whose watch has expired lists everything again and briefly holds both versions.
     let lists = |node: &Node| {
         node.server
             .requests()
@@ -41,7 +41,7 @@ pub(super) fn memory(bench: &Bench) -> anyhow::Result<Vec<Line>> {
     };
     let pages = lists(&node);
     node.server.forget();
-    until("the vswitch does not list anew", PATIENCE, || Ok(lists(&node) >= 2 * pages))?;
+    until("the vswitch does not list again", PATIENCE, || Ok(lists(&node) >= 2 * pages))?;
     std::thread::sleep(SETTLE);
     let (again, peak) = (resident(id)?, field(&format!("/proc/{id}/status"), "VmHWM")?.cast_signed());
     let buffers = i64::try_from(node.buffers).context("buffers")?;
@@ -56,14 +56,13 @@ pub(super) fn memory(bench: &Bench) -> anyhow::Result<Vec<Line>> {
         mebibytes(empty)
     );
     let value = mebibytes(first.max(again) - buffers);
-    let what = format!("{} pods: memory of the process but for packet buffers", bench.many_pods);
+    let what = format!("{} pods: memory of the process without packet buffers", bench.many_pods);
     let line = Line::value("memory", &what, value, "MiB", Goal::AtMost(300.0)).noted(&note);
     let all = json!({"first": mebibytes(first), "again": mebibytes(again), "peak": mebibytes(peak), "empty": mebibytes(empty)});
     Ok(vec![line.with("mebibytes", all)])
 }
 
-/// Pods that the server makes when they are asked for, with a policy in each of their namespaces; one of a thousand is this
-/// node's.
+/// Fills the server: it generates the pods when a client lists them, one in a thousand on this node. Each namespace gets a policy.
 fn fill(server: &ApiServer, pods: usize) {
     server.synthesize(pods);
     let mut objects = cluster(0, 0);

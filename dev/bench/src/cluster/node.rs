@@ -1,4 +1,4 @@
-//! A node of the cluster: the vswitch that follows the API server, and the pods that the plugin wires.
+//! A node of the cluster: the vswitch, which follows the API server, and the pods that the CNI plugin attaches.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -18,37 +18,38 @@ use crate::testbed::net::Netns;
 use crate::testbed::programs::until;
 use crate::testbed::vswitch::Vswitch;
 
-/// How long the first state may take: a debug build reads 100,000 pods in a minute or two.
+/// Time limit for the first state. A debug build reads 100,000 pods in one to two minutes.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// How long an answer may take.
+/// Time limit for an answer.
 const ANSWER: Duration = Duration::from_secs(20);
-/// Where the vswitch tells metrics, in the node's namespace.
+/// The address of the vswitch's metrics, in the node's namespace.
 const METRICS: &str = "127.0.0.1:9965";
-/// Packet buffers of each worker, and how many KiB one has: the defaults, said here because they are subtracted.
+/// Packet buffers of each worker and the size of one in KiB. These are the defaults, set here because the measurement subtracts them.
 const BUFFERS: usize = 16_384;
 const BUFFER_KIB: usize = 4;
 
-/// See the module.
+/// A running vswitch with its API server, in its own network namespace.
 pub(super) struct Node {
-    // The program ends before what it holds goes.
+    // First, so that the program ends before the namespace and the server are dropped.
     vswitch: Vswitch,
     pub(super) server: ApiServer,
     runtime: Runtime,
     pub(super) netns: Netns,
-    /// KiB of the process's memory that are packet buffers.
+    /// Size of the packet buffers in the process's memory, in KiB.
     pub(super) buffers: usize,
 }
 
 impl Node {
-    /// A node of the cluster that the command line describes, with the state in force. `more` is of the configuration.
+    /// Starts a node with the cluster that the command line describes, and waits until its state is in force. `more` is added to the
+    /// configuration.
     ///
     /// # Errors
-    /// When something cannot be made or started.
+    /// If a part cannot be created or the vswitch does not start.
     pub(super) fn new(bench: &Bench, more: &str) -> anyhow::Result<Self> {
         Self::with_server(bench, more, |server| server.put_all(cluster(bench.pods, bench.policies)))
     }
 
-    /// The same with other objects.
+    /// Starts a node whose API server has the objects that `fill` adds.
     ///
     /// # Errors
     /// As for [`Node::new`].
@@ -82,23 +83,23 @@ impl Node {
         Ok(node)
     }
 
-    /// The process.
+    /// The vswitch's process id.
     ///
     /// # Errors
-    /// When it is not running.
+    /// If the vswitch is not running.
     pub(super) fn id(&mut self) -> anyhow::Result<u32> {
         Ok(self.vswitch.running()?.id())
     }
 
-    /// Where it is asked.
+    /// The admin socket's path.
     pub(super) fn socket(&self) -> PathBuf {
         self.vswitch.folder().path("admin.sock")
     }
 
-    /// What it says of itself; up to 100 ms old.
+    /// Requests the vswitch's status, which may be up to 100 ms old.
     ///
     /// # Errors
-    /// When it does not answer.
+    /// If the vswitch does not answer.
     pub(super) fn status(&self) -> anyhow::Result<Value> {
         let mut stream = UnixStream::connect(self.socket()).context("the admin socket")?;
         stream.set_read_timeout(Some(ANSWER))?;
@@ -110,18 +111,18 @@ impl Node {
         Ok(answer["answer"].take())
     }
 
-    /// How many states have taken effect.
+    /// Number of states that have taken effect since the vswitch started.
     ///
     /// # Errors
-    /// When it does not answer.
+    /// If the vswitch does not answer.
     pub(super) fn states_applied(&self) -> anyhow::Result<u64> {
         self.status()?["policy"]["states_applied"].as_u64().context("no states_applied")
     }
 
-    /// Counters of a histogram at `/metrics`: the bound of each bucket in seconds, and how many did not exceed it.
+    /// Reads a histogram from `/metrics`: each bucket's upper bound in seconds and its cumulative count.
     ///
     /// # Errors
-    /// When it does not answer.
+    /// If the vswitch does not answer.
     pub(super) fn histogram(&self, name: &str) -> anyhow::Result<Vec<(f64, u64)>> {
         let mut stream = self.netns.inside(|| Ok(TcpStream::connect(METRICS)?))?;
         stream.set_read_timeout(Some(ANSWER))?;
@@ -136,11 +137,10 @@ impl Node {
         .collect()
     }
 
-    /// Creates pods one after another, as a kubelet does: each is in the API, its sandbox is made and added, and then the API has its
-    /// address.
+    /// Creates pods one after another as a kubelet does: declares the pod, creates its sandbox, runs `ADD`, then reports the address.
     ///
     /// # Errors
-    /// When a sandbox cannot be made or added.
+    /// If a sandbox cannot be created or `ADD` fails.
     pub(super) fn create(&self, pods: &[PodName]) -> anyhow::Result<Vec<Sandbox>> {
         let mut made = self.declare(pods)?;
         for sandbox in &mut made {
@@ -150,32 +150,32 @@ impl Node {
         Ok(made)
     }
 
-    /// Has the API know pods, and makes their sandboxes.
+    /// Creates the pods' objects in the API and their sandboxes.
     ///
     /// # Errors
-    /// When a sandbox cannot be made.
+    /// If a sandbox cannot be created.
     pub(super) fn declare(&self, pods: &[PodName]) -> anyhow::Result<Vec<Sandbox>> {
         self.server.put_all(pods.iter().map(|pod| pod.object(None)).collect());
         Sandbox::many(pods)
     }
 
-    /// `ADD` alone. Returns how long it took.
+    /// Runs `ADD`. Returns its duration.
     ///
     /// # Errors
-    /// What the plugin says.
+    /// The plugin's error.
     pub(super) fn add(&self, sandbox: &mut Sandbox) -> anyhow::Result<Duration> {
         self.runtime.add(&self.netns, sandbox)
     }
 
-    /// The API is told a pod's address.
+    /// Reports a pod's address to the API server.
     pub(super) fn report(&self, sandbox: &Sandbox) {
         self.server.put(sandbox.pod.object(Some(&sandbox.address)));
     }
 
-    /// Ends a pod.
+    /// Runs `DEL` and deletes the pod's object.
     ///
     /// # Errors
-    /// What the plugin says.
+    /// The plugin's error.
     pub(super) fn delete(&self, sandbox: &Sandbox) -> anyhow::Result<()> {
         self.runtime.del(&self.netns, sandbox)?;
         self.server.delete("Pod", &sandbox.pod.namespace, &sandbox.pod.name);
@@ -183,7 +183,7 @@ impl Node {
     }
 }
 
-/// The bound of the bucket in which the percentile of what has come between two readings of a histogram lies; 0 where nothing has.
+/// Returns the upper bound of the bucket with this percentile of the values added between two readings; 0 if there were none.
 pub(super) fn bucket(before: &[(f64, u64)], after: &[(f64, u64)], percent: f64) -> f64 {
     let new: Vec<(f64, u64)> =
         before.iter().zip(after).map(|((_, before), (bound, after))| (*bound, after - before)).collect();

@@ -1,27 +1,27 @@
-//! The objects of a made-up cluster, as its API server has them.
+//! The objects of an invented cluster, as its API server returns them.
 //!
-//! Ten apps in each of fifty namespaces, and ten teams over the namespaces. A policy selects one app of its namespace and lets in another
-//! app of the namespace and an app of one team; every third one also restricts egress. No two pods have neighbouring addresses, so that
-//! a set of pods is as many intervals as pods.
+//! Each of fifty namespaces has ten apps and belongs to one of ten teams. A policy selects one app of its namespace and allows ingress from
+//! another app of the namespace and from an app of one team. Every third policy also restricts egress. No two pods have adjacent
+//! addresses, so a set of pods has as many intervals as pods.
 
 use std::net::Ipv4Addr;
 
 use serde_json::{Value, json};
 
-/// This node.
+/// This node's name.
 pub(super) const NODE: &str = "node-1";
-/// Where its pods' addresses are from.
+/// The network of this node's pods.
 pub(super) const POD_NETWORK: &str = "10.244.1.0/24";
-/// The namespace of the pods that are asked whether a policy is in force. No other policy selects pods there.
+/// The namespace of the pods that probe whether a policy is in force. Only [`probing_policy`] selects pods there.
 pub(super) const PROBES: &str = "probes";
 
 const NAMESPACES: usize = 50;
 const APPS: usize = 10;
 const TEAMS: usize = 10;
-/// The usual limit of a node is 110.
+/// Kubernetes' default limit is 110.
 const PODS_PER_NODE: usize = 100;
 
-/// Which pod it is.
+/// A pod's name, namespace and app.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PodName {
     pub(super) namespace: String,
@@ -30,17 +30,17 @@ pub(super) struct PodName {
 }
 
 impl PodName {
-    /// A pod of the namespace that is asked; its app is its name.
+    /// A pod of the namespace [`PROBES`]. Its app has its name.
     pub(super) fn probe(name: &str) -> Self {
         Self { namespace: PROBES.to_owned(), name: name.to_owned(), app: name.to_owned() }
     }
 
-    /// Another pod of this node, which policies of its namespace select as those of other nodes.
+    /// A pod of this node that its namespace's policies select like pods of other nodes.
     pub(super) fn local(at: usize) -> Self {
         Self { namespace: namespace_name(at), name: format!("local-{at}"), app: app(at) }
     }
 
-    /// The object, with the address when the kubelet has told it.
+    /// The pod's object: running with this address, or pending before the kubelet reports one.
     pub(super) fn object(&self, address: Option<&str>) -> Value {
         let status = match address {
             None => json!({"phase": "Pending"}),
@@ -68,7 +68,7 @@ fn pod(namespace: &str, name: &str, app: &str, node: &str, status: &Value) -> Va
     })
 }
 
-/// Pod number `at` of another node. Every second `turn` it is of the next app.
+/// Pod number `at` of another node. Its app alternates between two with each `turn`.
 pub(super) fn remote_pod(at: usize, turn: usize) -> Value {
     let address = Ipv4Addr::from(0x0a60_0001 + 2 * u32::try_from(at).unwrap_or_default()).to_string();
     let status = json!({"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]});
@@ -83,10 +83,10 @@ fn node(name: &str, at: usize) -> Value {
         "status": {"addresses": [{"type": "InternalIP", "address": address}]}})
 }
 
-/// With the two that talk as many as a node usually has at most.
+/// With the two probing pods, this is Kubernetes' default limit of a node.
 const NEIGHBOURS: usize = 108;
 
-/// Everything but the pods of this node.
+/// All objects of the cluster except the pods of this node.
 pub(super) fn cluster(pods: usize, policies: usize) -> Vec<Value> {
     let namespace = |name: &str, team: usize| {
         let labels = json!({"team": format!("t{team}"), "kubernetes.io/metadata.name": name});
@@ -100,17 +100,17 @@ pub(super) fn cluster(pods: usize, policies: usize) -> Vec<Value> {
     objects
 }
 
-/// Pods of this node that have tables and no ports; the plugin does not come to their addresses.
+/// Pods of this node that have policies but no ports. The plugin does not assign their addresses.
 pub(super) fn neighbours() -> Vec<Value> {
     (0..NEIGHBOURS).map(|at| PodName::local(at).object(Some(&format!("10.244.1.{}", at + 140)))).collect()
 }
 
-/// The pods of one app of this namespace.
+/// A peer: the pods of one app in the policy's namespace.
 fn own(app: usize) -> Value {
     json!({"podSelector": {"matchLabels": {"app": format!("a{}", app % APPS)}}})
 }
 
-/// The pods of one app of all namespaces of a team.
+/// A peer: the pods of one app in all namespaces of a team.
 fn of_team(app: usize, team: usize) -> Value {
     let namespaces = json!({"matchLabels": {"team": format!("t{}", team % TEAMS)}});
     json!({"namespaceSelector": namespaces, "podSelector": {"matchLabels": {"app": format!("a{}", app % APPS)}}})
@@ -139,7 +139,7 @@ fn policy(at: usize) -> Value {
     network_policy(&namespace_name(at), &format!("policy-{at}"), &spec)
 }
 
-/// The policy that is changed: who may send datagrams to the sink's port, the client and an app of a team.
+/// The policy that the benchmark changes: it lets the client and an app of a team send datagrams to this port of the sink.
 pub(super) fn probing_policy(port: u16) -> Value {
     let spec = json!({
         "podSelector": {"matchLabels": {"app": "sink"}}, "policyTypes": ["Ingress"],

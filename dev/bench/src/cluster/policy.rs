@@ -1,9 +1,8 @@
-//! From an event of the API server to all workers enforcing what it says.
+//! Measures the time from an event of the API server until all workers enforce the changed policy.
 //!
-//! Datagrams of one flow leave the client all the time. The server is given a policy that opens their port, or one that closes it, in
-//! turns; what counts is when the first one arrives at the sink's socket, or the last one. So it covers everything between: the server
-//! writes the event, the vswitch reads it, waits for others to come with it (10 ms), compiles, publishes, and the workers and the kernel's
-//! flow cache judge anew.
+//! The client sends datagrams of one flow continuously. The benchmark alternately puts a policy that opens their port and one that closes
+//! it. A change ends when the first datagram arrives at the sink, or after the last one. This covers all steps: the server writes the
+//! event; the vswitch reads it, waits 10 ms for further events, compiles and publishes; workers and flow cache judge packets again.
 
 use std::net::UdpSocket;
 use std::sync::Arc;
@@ -22,16 +21,16 @@ use crate::table::{Goal, Line, digits, median, milliseconds, percentile};
 use crate::testbed::programs::until;
 use crate::testbed::traffic::server;
 
-/// The port of the datagrams, and another one.
+/// The datagrams' port, and a port that the client does not use.
 const OPEN: u16 = 9_000;
 const OTHER: u16 = 9_001;
-/// The pause between two datagrams: what a time may be wrong by. Shorter ones would take a core.
+/// Pause between two datagrams, which bounds the error of a measurement. A shorter pause would take a whole core.
 const PAUSE: Duration = Duration::from_micros(200);
-/// How long nothing has arrived when a port is closed: far longer than a thread waits for a core.
+/// Silence after which the port counts as closed: far longer than a thread waits for a core.
 const SILENCE: Duration = Duration::from_millis(150);
-/// How long a change may take before something is wrong.
+/// Time limit for a change.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How often it is looked whether a datagram has arrived.
+/// Interval between checks for arrived datagrams.
 const LOOK: Duration = Duration::from_millis(5);
 
 pub(super) fn policy(bench: &Bench) -> anyhow::Result<Vec<Line>> {
@@ -41,7 +40,7 @@ pub(super) fn policy(bench: &Bench) -> anyhow::Result<Vec<Line>> {
     let pods = node.create(&[PodName::probe("client"), PodName::probe("sink")])?;
     let flow = Flow::start(&pods[0], &pods[1])?;
     let (mut opened, mut closed, mut own) = (Vec::new(), Vec::new(), Vec::new());
-    // Once each without counting.
+    // The first change in each direction is not counted.
     change(&node, &flow, true)?;
     change(&node, &flow, false)?;
     let before = node.histogram(HISTOGRAM)?;
@@ -50,7 +49,7 @@ pub(super) fn policy(bench: &Bench) -> anyhow::Result<Vec<Line>> {
         let [outside, inside] = change(&node, &flow, opens)?;
         if opens { &mut opened } else { &mut closed }.push(outside);
         own.push(inside);
-        // Not in step with anything that happens at regular times.
+        // A varying pause, so that changes are not in step with periodic work.
         std::thread::sleep(Duration::from_millis(u64::try_from(at * 7 % 23)?));
     }
     let heard = bucket(&before, &node.histogram(HISTOGRAM)?, 99.0) * 1e3;
@@ -81,8 +80,8 @@ pub(super) fn policy(bench: &Bench) -> anyhow::Result<Vec<Line>> {
 
 const HISTOGRAM: &str = "bulkhead_policy_event_to_enforced_seconds";
 
-/// Milliseconds until a policy that opens or closes the port is enforced, as the flow shows, and of that what the vswitch's control
-/// took without the network.
+/// Puts a policy that opens or closes the port. Returns two times in milliseconds: until the flow shows the effect, and the vswitch's share
+/// without the network (`enforce_seconds`).
 fn change(node: &Node, flow: &Flow, opens: bool) -> anyhow::Result<[f64; 2]> {
     let states = node.states_applied()?;
     flow.first.store(0, Ordering::SeqCst);
@@ -96,17 +95,17 @@ fn change(node: &Node, flow: &Flow, opens: bool) -> anyhow::Result<[f64; 2]> {
         std::thread::sleep(LOOK);
     }
     let seen = if opens { first() } else { last() };
-    until("the status does not tell of a change", PATIENCE, || Ok(node.states_applied()? > states))?;
+    until("the status does not report the change", PATIENCE, || Ok(node.states_applied()? > states))?;
     let inside = node.status()?["policy"]["enforce_seconds"].as_f64().context("no enforce_seconds")?;
     let outside = Duration::from_nanos(seen.saturating_sub(asked));
     Ok([milliseconds(outside), inside * 1e3])
 }
 
-/// Datagrams all the time, until it is dropped.
+/// Sends datagrams continuously until dropped.
 struct Flow {
     started: Instant,
     stop: Arc<AtomicBool>,
-    /// When the first one arrived since it was set to 0, and the last one, in nanoseconds since the start.
+    /// Arrival of the first datagram since this was set to 0, and of the last one, in nanoseconds since `started`.
     first: Arc<AtomicU64>,
     last: Arc<AtomicU64>,
     threads: Vec<JoinHandle<()>>,
@@ -134,7 +133,7 @@ impl Flow {
         let stopped = Arc::clone(&stop);
         let sender = std::thread::spawn(move || {
             while !stopped.load(Ordering::Relaxed) {
-                // What is denied may be refused: the next one may pass.
+                // A denied datagram may cause an error. The next one may pass.
                 let _ = source.send_to(&[0; 18], target);
                 std::thread::sleep(PAUSE);
             }

@@ -1,4 +1,4 @@
-//! A container runtime, as far as a CNI plugin sees one: sandboxes, and the plugin run by the specification's convention.
+//! The part of a container runtime that a CNI plugin sees: it creates sandboxes and runs the plugin as the specification requires.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use super::objects::{POD_NETWORK, PodName};
 use crate::testbed::net::Netns;
 use crate::testbed::programs::Running;
 
-/// Where the plugin `host-local` may be: Debian's containernetworking-plugins, or what Kubernetes' packages bring.
+/// Where the plugin `host-local` may be installed, by Debian's containernetworking-plugins or by Kubernetes' packages.
 const FOLDERS: [&str; 2] = ["/usr/lib/cni", "/opt/cni/bin"];
 
 /// A pod's sandbox.
@@ -20,15 +20,15 @@ const FOLDERS: [&str; 2] = ["/usr/lib/cni", "/opt/cni/bin"];
 pub(super) struct Sandbox {
     pub(super) netns: Netns,
     pub(super) pod: PodName,
-    /// Empty until it is added.
+    /// Empty until `ADD`.
     pub(super) address: String,
 }
 
 impl Sandbox {
-    /// Sandboxes that no network has been added to.
+    /// Creates the pods' sandboxes, without network.
     ///
     /// # Errors
-    /// When their namespaces cannot be made.
+    /// If the network namespaces cannot be created.
     pub(super) fn many(pods: &[PodName]) -> anyhow::Result<Vec<Self>> {
         let names: Vec<&str> = pods.iter().map(|pod| pod.name.as_str()).collect();
         let all = Netns::many(&names)?.into_iter().zip(pods);
@@ -36,7 +36,7 @@ impl Sandbox {
     }
 }
 
-/// See the module.
+/// Runs the plugin.
 #[derive(Debug)]
 pub(super) struct Runtime {
     plugin: PathBuf,
@@ -46,10 +46,11 @@ pub(super) struct Runtime {
 }
 
 impl Runtime {
-    /// Our plugin, which is this program by another name, asks at this socket; `host-local` gives addresses and keeps its files in `folder`.
+    /// Our plugin is a symbolic link to `program` and connects to this socket. `host-local` assigns addresses and keeps its files in
+    /// `folder`.
     ///
     /// # Errors
-    /// When there is no `host-local`, and when the folder refuses.
+    /// If `host-local` is not installed, or the folder is not writable.
     pub(super) fn new(program: &Path, folder: &Path, socket: &Path) -> anyhow::Result<Self> {
         let others = FOLDERS.iter().map(Path::new).find(|folder| folder.join("host-local").is_file());
         let others = others.context("no plugin host-local; help: install containernetworking-plugins")?;
@@ -63,10 +64,10 @@ impl Runtime {
         Ok(Self { plugin, path, conf: conf.to_string() })
     }
 
-    /// `ADD`. Returns how long the plugin took, from before its process was started until it had ended.
+    /// Runs `ADD`. Returns the plugin's duration, from before the process starts until it has ended.
     ///
     /// # Errors
-    /// What the plugin says.
+    /// The plugin's error.
     pub(super) fn add(&self, node: &Netns, sandbox: &mut Sandbox) -> anyhow::Result<Duration> {
         let started = Instant::now();
         let result = self.run("ADD", node, sandbox)?;
@@ -76,10 +77,10 @@ impl Runtime {
         Ok(took)
     }
 
-    /// `DEL`.
+    /// Runs `DEL`.
     ///
     /// # Errors
-    /// What the plugin says.
+    /// The plugin's error.
     pub(super) fn del(&self, node: &Netns, sandbox: &Sandbox) -> anyhow::Result<()> {
         self.run("DEL", node, sandbox).map(drop)
     }
@@ -91,9 +92,9 @@ impl Runtime {
         process.env("CNI_IFNAME", "eth0").env("CNI_NETNS", format!("/run/netns/{id}"));
         process.env("CNI_ARGS", format!("IgnoreUnknown=1;K8S_POD_NAMESPACE={namespace};K8S_POD_NAME={name}"));
         process.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // A process is in the namespace of the thread that starts it.
+        // A process starts in its parent thread's namespace.
         let mut running = node.inside(|| Running::start(&mut process))?;
-        // Closed at the end of the statement.
+        // The statement's end closes standard input.
         running.0.stdin.take().context("no input")?.write_all(self.conf.as_bytes())?;
         let output = running.wait()?;
         let said = String::from_utf8_lossy(&output.stdout);

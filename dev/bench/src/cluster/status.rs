@@ -1,4 +1,4 @@
-//! How long `bulkhead status` takes, the whole process.
+//! Measures `bulkhead status`, including the start of its process.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -10,9 +10,9 @@ use super::node::Node;
 use super::objects::PodName;
 use crate::table::{Goal, Line, digits, median, milliseconds, percentile};
 
-/// How often in each round.
+/// Measurements per round.
 const TIMES: usize = 20;
-/// Longer than the vswitch gives the same answer: each is made anew.
+/// Longer than the vswitch caches an answer, so that each one is composed again.
 const PAUSE: Duration = Duration::from_millis(120);
 
 pub(super) fn status(bench: &Bench) -> anyhow::Result<Vec<Line>> {

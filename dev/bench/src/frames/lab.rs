@@ -1,4 +1,4 @@
-//! Three namespaces and two veths, gone when the measurement is over, however it ends.
+//! Three namespaces and two veths, removed when [`Lab`] is dropped.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -7,20 +7,20 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use anyhow::{Context, bail};
 use bulkhead_dataplane::io::{LinkInfo, in_namespace};
 
-/// The addresses of the two ends. In one prefix, so that a bridge works as well.
+/// The addresses of the two ends, in one prefix so that a bridge can connect them.
 pub(super) const GENERATOR: &str = "10.244.1.2";
 pub(super) const SINK: &str = "10.244.1.3";
 
-/// See the module.
+/// The namespaces `gen`, `node` and `sink`.
 pub(super) struct Lab {
     prefix: String,
 }
 
 impl Lab {
-    /// Makes the namespaces `gen`, `node` and `sink`, and the veths.
+    /// Creates the namespaces and the veths.
     ///
     /// # Errors
-    /// When the system refuses: this needs root and `ip`.
+    /// If the system refuses. This needs root and `ip`.
     pub(super) fn new() -> anyhow::Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -34,14 +34,14 @@ impl Lab {
                 "ip",
                 &["link", "add", host, "netns", &node, "type", "veth", "peer", "name", "eth0", "netns", &far],
             )?;
-            // Nothing but the benchmark's packets.
+            // No packets except the benchmark's.
             lab.run("node", &format!("sysctl -qw net.ipv6.conf.{host}.disable_ipv6=1"))?;
             lab.run(end, "sysctl -qw net.ipv6.conf.eth0.disable_ipv6=1")?;
             lab.run("node", &format!("ip link set {host} up"))?;
             lab.run(end, &format!("ip addr add {address}/24 dev eth0"))?;
             lab.run(end, "ip link set eth0 up")?;
-            // The same for every path. Only the flow cache needs the second, and the others do not feel it: a veth asks it
-            // for packets that come from an XDP program.
+            // The same for every path. A veth accepts packets of an XDP program, which the flow cache sends, only with GRO. It does not
+            // affect the other paths.
             lab.run(end, "ethtool -K eth0 tx off gro on")?;
         }
         Ok(lab)
@@ -51,15 +51,15 @@ impl Lab {
         format!("{}{namespace}", self.prefix)
     }
 
-    /// Where a namespace is.
+    /// The namespace's path.
     pub(super) fn path(&self, namespace: &str) -> PathBuf {
         PathBuf::from("/run/netns").join(self.name(namespace))
     }
 
-    /// Runs a program in a namespace. Returns what it printed.
+    /// Runs a program in a namespace. Returns its output.
     ///
     /// # Errors
-    /// When it fails, with what it said.
+    /// If the program fails, with its error output.
     pub(super) fn run(&self, namespace: &str, line: &str) -> anyhow::Result<String> {
         let name = self.name(namespace);
         let words: Vec<&str> = ["netns", "exec", &name].into_iter().chain(line.split_whitespace()).collect();
@@ -74,25 +74,25 @@ impl Lab {
         command("ip", &["netns", "exec", &self.name(namespace), "sh", "-c", line])
     }
 
-    /// The command of a program in a namespace.
+    /// Returns the command of a program in a namespace.
     pub(super) fn command(&self, namespace: &str, line: &str) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.name(namespace)]).args(line.split_whitespace());
         command
     }
 
-    /// What the kernel tells about an interface.
+    /// Reads an interface's properties from the kernel.
     ///
     /// # Errors
-    /// When it is not there.
+    /// If the interface does not exist.
     pub(super) fn link(&self, namespace: &str, interface: &str) -> anyhow::Result<LinkInfo> {
         Ok(in_namespace(&self.path(namespace), || LinkInfo::read(interface))??)
     }
 
-    /// How many packets have arrived at the sink.
+    /// Number of packets that have arrived at the sink.
     ///
     /// # Errors
-    /// When the kernel does not tell.
+    /// If the kernel's counter cannot be read.
     pub(super) fn arrived(&self) -> anyhow::Result<u64> {
         let read = || std::fs::read_to_string("/proc/thread-self/net/dev");
         let table = in_namespace(&self.path("sink"), read)??;

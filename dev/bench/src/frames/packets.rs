@@ -1,4 +1,4 @@
-//! What is sent, and the vswitch's snapshot that lets it through.
+//! The benchmark's packets, and the vswitch's snapshot with the policy that allows them.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -16,16 +16,15 @@ use ipnet::IpNet;
 use super::lab::{GENERATOR, SINK};
 use crate::policy::{self, UDP_PORT};
 
-/// Flows that take turns: enough that none is special, few enough that the cache is not what is measured.
+/// Number of flows, sent in turn: too many for one of them to matter, too few for the measurement to be about CPU caches.
 pub(super) const FLOWS: u16 = 1_000;
-/// Flows that are opened at once, and the pause after them, so that no queue on the way overflows.
+/// Number of flows opened at once, and the pause after them, so that no queue overflows.
 pub(crate) const GROUP: usize = 100;
 pub(crate) const PAUSE: Duration = Duration::from_millis(10);
-/// An address that no station has: what is sent there is counted by the receiver's kernel and then dropped at once, so
-/// that the receiver costs little.
+/// An unassigned MAC address. The receiver's kernel counts packets to it and drops them at once, which costs little.
 pub(super) const NOBODY: [u8; 6] = [0x02, 0, 0, 0, 0, 0xee];
 
-/// Which way packets go.
+/// Direction of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
     /// From the generator to the sink.
@@ -34,7 +33,7 @@ pub(crate) enum Way {
     Back,
 }
 
-/// UDP packets of 60 bytes, one of each flow, between two MAC addresses.
+/// Returns one UDP packet of 60 bytes per flow, between two MAC addresses.
 pub(crate) fn frames(way: Way, from: [u8; 6], to: [u8; 6]) -> Vec<Vec<u8>> {
     (0..FLOWS).map(|flow| frame(way, from, to, 10_000 + flow)).collect()
 }
@@ -57,13 +56,13 @@ fn frame(way: Way, from: [u8; 6], to: [u8; 6], client: u16) -> Vec<u8> {
     for part in [&to[..], &from, &[0x08, 0x00], &ip, &sport.to_be_bytes(), &dport.to_be_bytes()] {
         frame.extend(part);
     }
-    // Length; no checksum, which IPv4 permits.
+    // The length, and no checksum, which IPv4 permits.
     frame.extend([0, 26, 0, 0]);
     frame.resize(60, 0);
     frame
 }
 
-/// The pods and the policy.
+/// The pods and the policy, in YAML.
 fn state() -> String {
     let pod = |name: &str, address: &str| {
         format!(
@@ -76,10 +75,10 @@ fn state() -> String {
     text
 }
 
-/// The snapshot of the vswitch: ports 0 and 1 are the generator's and the sink's.
+/// Returns the vswitch's snapshot. Port 0 is the generator's, port 1 the sink's.
 ///
 /// # Errors
-/// When the policy does not compile.
+/// If the policy does not compile.
 pub(super) fn snapshot(links: [Link; 2], macs: [[u8; 6]; 2], with_policy: bool) -> anyhow::Result<Snapshot> {
     let mut pipeline = Pipeline::new(Scope::Node("node-1".into()));
     let text = state();

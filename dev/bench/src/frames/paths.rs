@@ -1,4 +1,4 @@
-//! The ways through the node.
+//! The measured paths through the node.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,20 +16,20 @@ use super::lab::Lab;
 use super::packets::{self, GROUP, PAUSE, Way};
 use crate::policy;
 
-/// Packet buffers: the rings of two ports and what is under way.
+/// Packet buffers: enough for the rings of two ports and the packets in flight.
 const FRAMES: u32 = 16_384;
-/// A burst of the bare forwarder, the vswitch's own size.
+/// Burst size of the bare forwarder, equal to the vswitch's.
 const BURST: usize = bulkhead_dataplane::BURST;
 /// Time to fill caches and sessions before counting.
 const WARM_UP: Duration = Duration::from_millis(500);
 
-/// See the module of the benchmark.
+/// A measured path, as described in [`super`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Path {
     Pipeline,
-    /// The pipeline with a flow cache in front of it.
+    /// The vswitch with the flow cache.
     FlowCache,
-    /// The pipeline where it has several workers otherwise.
+    /// The vswitch with one worker, in measurements where `Pipeline` has several.
     OneWorker,
     Bare,
     Kernel,
@@ -49,17 +49,17 @@ impl Path {
     }
 }
 
-/// The node's interfaces, taken, and the sockets on them.
+/// The node's interfaces, held by the benchmark, and the AF_XDP sockets on them.
 pub(super) struct Taken {
-    /// They must live as long as the sockets.
+    /// Must outlive the sockets.
     _interfaces: Vec<Interface>,
     pub(super) ports: Vec<XskPort>,
 }
 
-/// Takes both interfaces of the node, with a flow cache or without.
+/// Attaches to both interfaces of the node, with or without a flow cache.
 ///
 /// # Errors
-/// When AF_XDP does not work here.
+/// If AF_XDP does not work here.
 pub(super) fn take(lab: &Lab, umem: &Arc<Umem>, cache: Option<&Arc<KernelFlowCache>>) -> anyhow::Result<Taken> {
     let open = || {
         let (mut interfaces, mut ports) = (Vec::new(), Vec::new());
@@ -78,10 +78,10 @@ pub(super) fn take(lab: &Lab, umem: &Arc<Umem>, cache: Option<&Arc<KernelFlowCac
     in_namespace(&lab.path("node"), open)?
 }
 
-/// Packets per second that arrive at the sink by this path.
+/// Measures a path. Returns the packets per second that arrive at the sink.
 ///
 /// # Errors
-/// When it cannot be set up.
+/// If the path cannot be set up.
 pub(super) fn measure(lab: &Lab, path: Path, cores: [usize; 2], time: Duration) -> anyhow::Result<f64> {
     match path {
         Path::Pipeline | Path::FlowCache | Path::OneWorker => {
@@ -95,23 +95,23 @@ pub(super) fn measure(lab: &Lab, path: Path, cores: [usize; 2], time: Duration) 
         Path::Kernel | Path::KernelRps => {
             route(lab, (path == Path::KernelRps).then_some(cores[1]))?;
             let rate = send(lab, cores[0], time);
-            // Not left to the namespace's end: the kernel (6.18) counts the queues that have RPS and does not count down
-            // when one goes, so that every packet that the machine receives would pay for the question from then on.
+            // Must be reset: the kernel (6.18) counts queues with RPS, but does not decrement when a queue is removed. Every packet
+            // that the machine receives later would then pay for the check.
             receive_on(lab, 0)?;
             rate
         }
     }
 }
 
-/// The vswitch between the two interfaces, running.
+/// A running vswitch between the two interfaces.
 pub(super) struct Pipeline {
-    // In this order: the workers end before the interfaces go back to the kernel.
+    // Dropped in this order: the workers must end before the interfaces are released.
     _vswitch: Vswitch,
     _publisher: Publisher,
     _interfaces: Vec<Interface>,
 }
 
-/// How the vswitch is started.
+/// Options of the vswitch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Setup {
     pub(super) poll: PollMode,
@@ -119,10 +119,10 @@ pub(super) struct Setup {
     pub(super) flow_cache: bool,
 }
 
-/// Starts the vswitch with a worker on each of the cores. A MAC of the other side that is not given is the real one.
+/// Starts the vswitch with one worker per core. `macs` are the peers' MAC addresses; `None` uses the real one.
 ///
 /// # Errors
-/// When it cannot be started.
+/// If the vswitch cannot be started.
 pub(super) fn pipeline(
     lab: &Lab,
     cores: &[usize],
@@ -164,10 +164,10 @@ pub(super) fn pipeline(
     Ok(Pipeline { _vswitch: vswitch, _publisher: publisher, _interfaces })
 }
 
-/// A loop that moves frames from one socket to the other, and nothing else, while something is measured.
+/// Moves frames between the two sockets, without any other work, while `measure` runs.
 ///
 /// # Errors
-/// When it cannot be set up, and those of what is measured.
+/// If the sockets cannot be opened, and the errors of `measure`.
 pub(super) fn bare(lab: &Lab, core: usize, measure: impl FnOnce() -> anyhow::Result<f64>) -> anyhow::Result<f64> {
     let (umem, frames) = Umem::new(FRAMES)?;
     let mut pool = FramePool::new(Arc::clone(&umem), frames);
@@ -200,7 +200,7 @@ pub(super) fn bare(lab: &Lab, core: usize, measure: impl FnOnce() -> anyhow::Res
     })
 }
 
-/// Sets the node up as a router with the policy in nftables. With a core, received packets are worked on there.
+/// Makes the node a router with the policy in nftables. With `core`, that core processes received packets.
 fn route(lab: &Lab, core: Option<usize>) -> anyhow::Result<()> {
     lab.run(
         "node",
@@ -208,7 +208,7 @@ fn route(lab: &Lab, core: Option<usize>) -> anyhow::Result<()> {
     )?;
     for (host, gateway) in [("hA", super::lab::GENERATOR), ("hB", super::lab::SINK)] {
         lab.run("node", &format!("ip route add {gateway}/32 dev {host}"))?;
-        // The generator's packets come from no socket: without GRO a veth takes them only for an XDP program.
+        // The generator's packets do not come from a socket. Without GRO, a veth passes them only to an XDP program.
         lab.run("node", &format!("ethtool -K {host} gro on"))?;
     }
     let mac = packets::NOBODY.map(|byte| format!("{byte:02x}")).join(":");
@@ -221,17 +221,17 @@ fn route(lab: &Lab, core: Option<usize>) -> anyhow::Result<()> {
     core.map_or(Ok(()), |core| receive_on(lab, 1 << core.min(63)))
 }
 
-/// The cores that work on what the generator's veth receives (RPS), a bit each; none for the one that it came in on.
+/// Sets the cores that process the packets received from the generator (RPS), one bit per core. 0 turns RPS off.
 fn receive_on(lab: &Lab, cores: u64) -> anyhow::Result<()> {
-    // `ip netns exec` mounts the namespace's own /sys.
+    // `ip netns exec` mounts the namespace's /sys.
     lab.shell("node", &format!("echo {cores:x} > /sys/class/net/hA/queues/rx-0/rps_cpus"))?;
     Ok(())
 }
 
-/// Lets the generator send, and counts at the sink.
+/// Sends from the generator, and returns the packets per second that arrive at the sink.
 ///
-/// At first one packet of each flow goes forth and one back: connection tracking takes a flow for established only when
-/// it was answered, and every packet of one that was not goes through all rules.
+/// First sends one packet of each flow in both directions: connection tracking treats only an answered flow as established, and packets of
+/// other flows pass all rules.
 fn send(lab: &Lab, core: usize, time: Duration) -> anyhow::Result<f64> {
     let forth = packets::frames(Way::Forth, lab.link("gen", "eth0")?.mac, lab.link("node", "hA")?.mac);
     let back = packets::frames(Way::Back, packets::NOBODY, lab.link("node", "hB")?.mac);
@@ -257,7 +257,7 @@ fn send(lab: &Lab, core: usize, time: Duration) -> anyhow::Result<f64> {
     })
 }
 
-/// Packets per second that arrive at the sink.
+/// Counts the packets per second that arrive at the sink.
 fn count(lab: &Lab, time: Duration) -> anyhow::Result<f64> {
     let (before, started) = (lab.arrived()?, Instant::now());
     std::thread::sleep(time);

@@ -1,4 +1,4 @@
-//! One TCP flow of iperf3, through the vswitch and through a bridge of the kernel.
+//! Measures one TCP flow of iperf3 through the vswitch, the bare loop or a kernel bridge.
 
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use bulkhead_dataplane::vswitch::PollMode;
 use super::lab::{Lab, SINK};
 use super::paths::{self, Path, Setup};
 
-/// A server that is ended with this.
+/// A server process, killed on drop.
 struct Server(Child);
 
 impl Drop for Server {
@@ -19,16 +19,16 @@ impl Drop for Server {
     }
 }
 
-/// Bits per second that arrive.
+/// Returns the received bits per second.
 ///
 /// # Errors
-/// When a path cannot be set up, or iperf3 fails.
+/// If a path cannot be set up, or iperf3 fails.
 pub(super) fn measure(lab: &Lab, path: Path, cores: [usize; 2], time: Duration) -> anyhow::Result<f64> {
     match path {
         Path::Pipeline | Path::FlowCache | Path::OneWorker => {
             let workers = if path == Path::Pipeline { &cores[..] } else { &cores[1..] };
             let setup = Setup { poll: PollMode::Adaptive, with_policy: false, flow_cache: path == Path::FlowCache };
-            // Not spinning: iperf3 needs the workers' cores as well where there are only two.
+            // Workers must not spin: on a machine with two cores, iperf3 shares their cores.
             let vswitch = paths::pipeline(lab, workers, setup, [None, None])?;
             let rate = flow(lab, cores[0], time);
             drop(vswitch);
@@ -46,7 +46,7 @@ pub(super) fn measure(lab: &Lab, path: Path, cores: [usize; 2], time: Duration) 
     }
 }
 
-/// One flow from the generator's end to the sink's.
+/// Runs one flow from the generator to the sink.
 fn flow(lab: &Lab, core: usize, time: Duration) -> anyhow::Result<f64> {
     let mut server = lab.command("sink", "iperf3 -s -1");
     let _server = Server(server.stdout(Stdio::null()).spawn().context("cannot run iperf3")?);

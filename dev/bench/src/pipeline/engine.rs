@@ -1,4 +1,4 @@
-//! The engine alone: `Worker::judge` and the rewrite, without ports, frames and forwarding state.
+//! Measures the engine alone: `Worker::judge` and the rewrite, without ports, frames and forwarding state.
 
 use anyhow::ensure;
 use bulkhead_dataplane::forward::rewrite;
@@ -9,26 +9,25 @@ use super::node::Node;
 use super::traffic::{self, Order, Traffic};
 use super::{Setup, Share};
 
-/// Buffers that are used in turn: two bursts, as if one were still being sent.
+/// Number of buffers, used in turn: two bursts, as if one were still being sent.
 const BUFFERS: usize = 2 * BURST;
 
-/// Bytes from buffer to buffer. Not a power of two: the packets' headers would all fall into the same few sets of the
-/// cache. VPP's buffers are about as far apart.
+/// Distance of two buffers in bytes. With a power of two, all headers would share a few sets of the cache. VPP's distance is similar.
 const STRIDE: usize = 2048 + 256;
 
-/// One worker and what it needs.
+/// A worker with its traffic and buffers.
 pub(super) struct Engine<'a> {
     node: &'a Node,
     worker: Worker,
     traffic: Traffic,
     share: Share,
     buffers: Vec<u8>,
-    /// The buffer that the burst begins with: 0 or [`BURST`].
+    /// The burst's first buffer: 0 or [`BURST`].
     at: usize,
-    /// How many packets the burst has.
+    /// Number of packets in the burst.
     len: usize,
     judged: Vec<Judged>,
-    /// The queue of the pod's port: positions in the burst.
+    /// Positions in the burst of the packets forwarded to the pod.
     sent: Vec<usize>,
     now: u64,
     step: u64,

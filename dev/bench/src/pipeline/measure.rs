@@ -1,4 +1,4 @@
-//! The measurement: bursts are made and worked off in turn, each part with its own time.
+//! Times bursts: generating and processing take turns and are timed separately.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -8,35 +8,34 @@ use bulkhead_dataplane::{BURST, SessionState};
 
 use super::traffic::Order;
 
-/// Packets of one sample: under a millisecond, so that most samples fall between two interruptions. The median drops the
-/// others.
+/// Packets per sample. A sample takes less than a millisecond, so an interruption affects few samples, and the median ignores those.
 const SAMPLE: usize = 32 * BURST;
 
-/// Bursts that are checked before the time is taken: each flow of a small table several times.
+/// Number of bursts checked before timing: each flow of a small table several times.
 const CHECKED: usize = 256;
 
-/// What is measured.
+/// A measured object: a generator and a worker.
 pub(super) trait Subject {
-    /// The generator's part: makes a burst ready. Returns how many packets it has.
+    /// Generates a burst. Returns its number of packets.
     fn generate(&mut self, order: Order) -> usize;
 
-    /// The part that is measured.
+    /// Processes the burst. Only this part is reported.
     fn work(&mut self);
 
-    /// The generator's part again: takes away what went on. Returns how many packets that were.
+    /// Removes the forwarded packets, as part of the generator. Returns their number.
     fn collect(&mut self) -> usize;
 
-    /// The checks are over.
+    /// Called after the checks, before timing.
     fn begin(&mut self) {}
 
-    /// Makes a burst of packets that this worker must forward itself, lets it through and looks at every answer.
+    /// Generates and processes a burst of packets that this worker must forward itself, and checks every result.
     fn check(&mut self, order: Order, session: SessionState) -> anyhow::Result<()>;
 
-    /// What was counted so far.
+    /// Returns the counters since the start.
     fn counts(&self) -> Counts;
 }
 
-/// What a worker counts.
+/// A worker's counters.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
     pub(super) forwarded: u64,
@@ -46,12 +45,12 @@ pub(super) struct Counts {
     pub(super) session_bytes: usize,
 }
 
-/// What one worker did.
+/// The results of one worker.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Measured {
-    /// Nanoseconds per packet without the generator's: the median of the samples.
+    /// Nanoseconds per packet without the generator's time: the median of all samples.
     pub(super) net: f64,
-    /// The same of the fastest sample: what the machine can do when it does nothing else.
+    /// Nanoseconds per packet of the fastest sample, which no other load has disturbed.
     pub(super) fastest: f64,
     pub(super) generator: f64,
     pub(super) packets: u64,
@@ -62,7 +61,7 @@ pub(super) struct Measured {
     pub(super) sessions: usize,
 }
 
-/// Makes the sessions, and looks at answers and bytes on the way.
+/// Creates the sessions and checks results and packet bytes.
 pub(super) fn prepare(subject: &mut impl Subject, order: Order, flows: u32) -> anyhow::Result<()> {
     if order == Order::Fresh {
         let bursts = (flows as usize).div_ceil(BURST);
@@ -84,8 +83,8 @@ pub(super) fn prepare(subject: &mut impl Subject, order: Order, flows: u32) -> a
     (0..CHECKED).try_for_each(|_| subject.check(order, SessionState::Hit))
 }
 
-/// Takes samples for so long, and then goes on until all `others` have theirs. Each look at the clock ends one part and begins the next, so what the clock costs is counted
-/// as well: once per burst.
+/// Takes samples for `duration`, then continues until all `others` have finished theirs. Each clock reading ends one part and begins the
+/// next, so the measured times include one reading per burst.
 pub(super) fn time(subject: &mut impl Subject, order: Order, duration: Duration, others: &AtomicUsize) -> Measured {
     subject.begin();
     let before = subject.counts();
@@ -110,7 +109,7 @@ pub(super) fn time(subject: &mut impl Subject, order: Order, duration: Duration,
         generators.push(per_packet(generator));
     }
     let after = subject.counts();
-    // The others may still need this one, for packets that come to the wrong worker.
+    // Other workers may still need this one for packets that arrive at the wrong worker.
     others.fetch_sub(1, Ordering::Relaxed);
     while others.load(Ordering::Relaxed) > 0 {
         subject.generate(order);

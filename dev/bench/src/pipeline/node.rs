@@ -1,4 +1,4 @@
-//! The node of the benchmark: an uplink, a host, and a pod with a table.
+//! The benchmark's node: an uplink, a host, and a pod with a table.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use ipnet::{IpNet, Ipv4Net};
 
 use super::traffic::{BACKEND, DESTINATION, DPORT};
 
-/// The snapshot, and for each port the MAC addresses that its packets get.
+/// The snapshot, and each port's MAC addresses for sent packets.
 pub(super) struct Node {
     pub(super) snapshot: Snapshot,
     pub(super) addresses: Vec<[u8; 12]>,
-    /// Whether packets are for a Service's address.
+    /// Whether packets are sent to a Service's address.
     pub(super) is_translated: bool,
 }
 
@@ -27,7 +27,7 @@ impl Node {
     pub(super) const UPLINK: PortId = PortId(0);
     pub(super) const POD: PortId = PortId(2);
 
-    /// A node whose pod has this many rules, of which only the last one matches the packets of the benchmark.
+    /// Creates a node whose pod has this number of rules. Only the last one matches the benchmark's packets.
     pub(super) fn new(rules: u32, is_translated: bool) -> anyhow::Result<Self> {
         let open = Tables::build(vec![Rule::any(Action::Allow, OriginId(0))])?;
         let server = if is_translated { BACKEND } else { (DESTINATION, DPORT) };
@@ -36,7 +36,7 @@ impl Node {
             name: name.into(),
             kind,
             addresses: address.map(IpAddr::from).into_iter().collect(),
-            // That of the machine behind the port, so that nobody has to be asked; many are behind the uplink.
+            // The MAC address of the machine behind the port, so that no neighbour must be resolved. The uplink has many.
             mac: address.map(|_| peer_mac(number)),
             egress: Some(TableId(table)),
             ingress: None,
@@ -62,7 +62,7 @@ impl Node {
     }
 }
 
-/// A Service at the packets' destination, whose only backend is this one.
+/// Returns Services with one at the packets' destination, whose only backend has this address.
 fn services_of((address, port): (Ipv4Addr, u16)) -> bulkhead_dataplane::Services {
     let backend = Backend { socket: SocketAddr::from((address, port)), is_local: true };
     let list = Backends::new([backend]);
@@ -76,18 +76,18 @@ fn services_of((address, port): (Ipv4Addr, u16)) -> bulkhead_dataplane::Services
     services
 }
 
-/// The vswitch's side of a port.
+/// The MAC address of the vswitch's end of a port.
 const fn own_mac(port: u8) -> [u8; 6] {
     [2, 0, 0, 0, 1, port]
 }
 
-/// The other side.
+/// The MAC address of the peer's end of a port.
 const fn peer_mac(port: u8) -> [u8; 6] {
     [2, 0, 0, 0, 2, port]
 }
 
-/// Rules of about thirty shapes that match nothing of the traffic: sources in 172.16/12 of any length from 16 on,
-/// destinations of 8 to 32 bits, TCP or UDP, one port or a range or all, allow or deny; and then the one that matches.
+/// Returns rules of about thirty shapes that match no packet of the benchmark, then one that matches. Sources lie in 172.16/12, with a
+/// prefix of at least 16 bits; destinations have 8 to 32 bits. Rules are for TCP or UDP; for one port, a range or all; allow or deny.
 fn mixed_rules(count: u32, server_port: u16) -> Vec<Rule> {
     let mut random = Random(7);
     let mut rules: Vec<Rule> = (1..count).map(|_| random_rule(&mut random)).collect();
@@ -124,12 +124,12 @@ fn services(protocol: u8, ports: PortRange) -> Services {
     Services::from(set)
 }
 
-/// xorshift64 (Marsaglia 2003): repeatable, and a few instructions a number.
+/// xorshift64 (Marsaglia 2003): repeatable, with a few instructions per number.
 #[derive(Clone, Debug)]
 pub(super) struct Random(pub(super) u64);
 
 impl Random {
-    /// A number below `bound`.
+    /// Returns a number below `bound`.
     #[inline]
     pub(super) fn below(&mut self, bound: u32) -> u32 {
         self.0 ^= self.0 << 13;

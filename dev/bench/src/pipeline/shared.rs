@@ -1,16 +1,15 @@
-//! What one session table for all workers would cost at the least, for comparison.
+//! A lower bound for the cost of a session table that all workers share, for comparison.
 //!
-//! A hit writes to its session: the time, TCP's state, its place among those that may be recycled. In a table that workers
-//! share, the cache line of an entry so travels between their cores. Two bounds: plain reads and writes, as if a table
-//! without locks could do with them ([`Access::Plain`]), and a lock in each entry, which is what keeps two workers that hit
-//! one session from undoing each other's work ([`Access::Locked`]). Creating, ending and recycling sessions, which need more
-//! than that in a shared table, are in neither. Each worker has sessions of its own besides, which give the verdicts; what
-//! the additional lines cost as memory shows when each worker has lines of its own too.
+//! A hit writes to its session: the time, TCP's state, its place in the order of expiry. In a shared table, the entry's cache line
+//! therefore moves between cores. There are two bounds: plain reads and writes, as if a table without locks could use them
+//! ([`Access::Plain`]), and a lock in each entry, which keeps two workers from overwriting each other's changes ([`Access::Locked`]).
+//! Neither bound includes creating, ending and reusing sessions, which cost more in a shared table. Workers also keep their own sessions,
+//! which decide verdicts. A run in which each worker has its own lines shows the cost of the lines' memory.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// A session as far as workers write to it: one cache line.
+/// The part of a session that workers write: one cache line.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Line {
@@ -18,14 +17,14 @@ struct Line {
     time: AtomicU64,
 }
 
-/// How workers write to lines.
+/// How workers write to a line: without or with a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
     Plain,
     Locked,
 }
 
-/// Such lines, one for each flow.
+/// One line per flow.
 #[derive(Clone, Debug)]
 pub(super) struct Lines {
     lines: Arc<[Line]>,
@@ -37,7 +36,7 @@ impl Lines {
         Self { lines: (0..flows).map(|_| Line::default()).collect(), access }
     }
 
-    /// What a burst of hits writes. The lines are all read before, as the engine reads ahead, so that the misses overlap.
+    /// Writes to the lines of a burst's flows. Reads all lines first, as the engine prefetches, so that cache misses overlap.
     #[inline]
     pub(super) fn touch(&self, flows: &[u64], now: u64) {
         let lines = || flows.iter().filter_map(|&flow| self.lines.get(usize::try_from(flow).ok()?));

@@ -1,4 +1,4 @@
-//! A worker of the vswitch between two ports: packets come in on the uplink and leave to the pod.
+//! Measures a worker of the vswitch between two ports: packets arrive on the uplink and leave to the pod.
 //!
 //! ```text
 //!   generator --send--> LoopbackPort ==> [ uplink: receive -> judge -> forward -> send :pod ] ==> LoopbackPort --receive-.
@@ -6,7 +6,7 @@
 //!       `----------------------------------------- the same frames again --------------------------------------------------'
 //! ```
 //!
-//! The two outer ports belong to the generator, and so does their time.
+//! The two outer ports belong to the generator, and their time counts as the generator's.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -28,14 +28,13 @@ use super::{Setup, Spread};
 /// Frames that a generator uses in turn: two bursts, as if one were still being sent.
 const IN_USE: usize = 2 * BURST;
 
-/// Frames for each worker: those in use, and what the pools of generator and worker keep to themselves.
+/// Frames per worker: those in use, and those kept in the pools of generator and worker.
 const FRAMES: u32 = 4096;
 
-/// The most packets that are under way at a time: fewer than fit into a lane between two workers, so that none is dropped
-/// when one of them has to wait for its core.
+/// Upper bound of packets in flight. Fits into a lane between two workers, so none is dropped while a worker waits for its core.
 const UNDER_WAY: usize = 1536;
 
-/// One worker, and the generator around it.
+/// A worker and its generator.
 pub(super) struct Through<'a> {
     node: &'a Node,
     worker: SteppedWorker,
@@ -48,23 +47,23 @@ pub(super) struct Through<'a> {
     burst: Vec<Frame>,
     received: Vec<Frame>,
     traffic: Traffic,
-    /// Whether packets of other workers' flows are to come as well, and whether they do already.
+    /// Whether to generate packets of other workers' flows, too, after the checks.
     strangers: bool,
     has_begun: bool,
-    /// Packets between all generators and workers of the vswitch, and the most that there are to be.
+    /// Packets in flight between all generators and workers, and their upper bound.
     under_way: Arc<AtomicUsize>,
     limit: usize,
-    /// For the comparison with a table that is shared.
+    /// Lines written on each hit, to compare with a shared table.
     lines: Option<Lines>,
-    /// The burst's flows, for the lines.
+    /// The burst's flow numbers, for `lines`.
     flows: Vec<u64>,
     now: u64,
     step: u64,
-    /// What must be there as long as a worker is.
+    /// Keeps the vswitch alive as long as a worker.
     _control: Arc<(Vswitch, Publisher)>,
 }
 
-/// Makes a vswitch with so many workers, each with a queue of either port.
+/// Creates a vswitch with this number of workers, each with one queue of both ports.
 pub(super) fn vswitch<'a>(setup: &Setup, node: &'a Node, workers: u16) -> anyhow::Result<Vec<Through<'a>>> {
     let sessions = setup.engine.sessions;
     let sessions = SessionConfig { capacity: sessions.capacity * usize::from(workers), ..sessions };
@@ -84,7 +83,7 @@ pub(super) fn vswitch<'a>(setup: &Setup, node: &'a Node, workers: u16) -> anyhow
     let control = Arc::new((vswitch, publisher));
     if let Some(plan) = setup.watch.plan() {
         let (mut reader, control) = (control.0.open_stream(&plan), Arc::downgrade(&control));
-        // As the vswitch's thread does, for as long as there are workers.
+        // Reads like the vswitch's thread, as long as workers exist.
         let interval = setup.watch.interval();
         std::thread::spawn(move || {
             while control.strong_count() > 0 {
@@ -97,9 +96,9 @@ pub(super) fn vswitch<'a>(setup: &Setup, node: &'a Node, workers: u16) -> anyhow
     }
     let under_way = Arc::new(AtomicUsize::new(0));
     let limit = (IN_USE * usize::from(workers)).min(UNDER_WAY);
-    let through = |(number, (worker, mut pool)): (u16, (SteppedWorker, FramePool))| {
+    let one = |(number, (worker, mut pool)): (u16, (SteppedWorker, FramePool))| {
         let plug = |id: PortId| {
-            // All packets may come out of one worker. No longer than that: a queue is memory that passes through the cache.
+            // Room for all packets at one worker, and no more: a longer queue takes more of the cache.
             let (inner, outer) = LoopbackPort::pair(limit);
             // Queue q of port p is worker (p + q) % workers'.
             let of_queue_0 = id.0 % workers;
@@ -128,10 +127,10 @@ pub(super) fn vswitch<'a>(setup: &Setup, node: &'a Node, workers: u16) -> anyhow
             _control: Arc::clone(&control),
         }
     };
-    Ok((0..).zip(stepped.into_iter().zip(pools)).map(through).collect())
+    Ok((0..).zip(stepped.into_iter().zip(pools)).map(one).collect())
 }
 
-/// Lets everything out that is still under way, and makes sure that nothing was lost without a reason.
+/// Processes the packets still in flight, and checks that none was lost without a drop reason.
 pub(super) fn finish(mut all: Vec<Through<'_>>) -> anyhow::Result<()> {
     while all.iter_mut().map(Through::let_out).max() == Some(true) {}
     let workers: Vec<WorkerCounters> = all.into_iter().map(|through| through.worker.stop()).collect();
@@ -141,13 +140,13 @@ pub(super) fn finish(mut all: Vec<Through<'_>>) -> anyhow::Result<()> {
 }
 
 impl Through<'_> {
-    /// The same, and every hit writes to a line of its flow besides.
+    /// Adds lines to which each hit writes.
     pub(super) fn with(mut self, lines: Lines) -> Self {
         self.lines = Some(lines);
         self
     }
 
-    /// Makes a burst; less when the flows are at an end, none while many packets are under way.
+    /// Generates a burst. It is shorter when the flows end, and empty while many packets are in flight.
     fn write(&mut self, order: Order) {
         let only_own = !(self.strangers && self.has_begun);
         self.flows.clear();
@@ -170,23 +169,23 @@ impl Through<'_> {
         }
     }
 
-    /// Gives the burst to the worker.
+    /// Sends the burst to the worker.
     fn send(&mut self) -> usize {
         let count = self.burst.len();
-        // Nobody closes these ports; what does not fit is in the next burst.
+        // These ports are never closed. Packets that do not fit stay in the next burst.
         let _open = self.uplink.send(&mut self.burst);
         let sent = count - self.burst.len();
         self.under_way.fetch_add(sent, Ordering::Relaxed);
         sent
     }
 
-    /// Takes what the worker has sent.
+    /// Receives the packets that the worker has sent.
     fn receive(&mut self) {
-        // As above.
+        // Never closed, as above.
         let _open = self.pod.receive(&mut self.received, usize::MAX);
     }
 
-    /// A round without new packets. Whether there was something to do.
+    /// Runs a round without new packets. Returns whether it had work.
     fn let_out(&mut self) -> bool {
         let worked = self.worker.round(self.now);
         self.collect();
@@ -223,7 +222,7 @@ impl Subject for Through<'_> {
         let count = self.received.len();
         self.under_way.fetch_sub(count, Ordering::Relaxed);
         self.idle.extend(self.received.drain(..));
-        // With several workers, frames may gather at one of them.
+        // With several workers, frames may accumulate at one of them.
         let surplus = self.idle.len().saturating_sub(IN_USE);
         self.pool.give_all(self.idle.drain(..surplus));
         count

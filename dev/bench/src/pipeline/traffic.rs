@@ -1,40 +1,40 @@
-//! The packets of the benchmark: UDP over IPv4 from many clients outside to one pod.
+//! The benchmark's packets: UDP over IPv4 from many outside clients to one pod.
 
 use std::net::Ipv4Addr;
 
 use super::node::Random;
 
-/// Where all packets go: the pod, or a Service's address.
+/// Destination address of all packets: the pod's or a Service's.
 pub(super) const DESTINATION: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 2);
-/// And to which port.
+/// Destination port of all packets.
 pub(super) const DPORT: u16 = 53;
 /// The pod behind a Service's address.
 pub(super) const BACKEND: (Ipv4Addr, u16) = (Ipv4Addr::new(10, 1, 0, 3), 5353);
-/// A UDP checksum. The worker takes it to be right or wrong as it is, but has to change it with the addresses.
+/// An arbitrary UDP checksum. The worker does not verify it, but must adjust it when it translates addresses.
 const CHECKSUM: [u8; 2] = [0x5a, 0x5a];
 
-/// 100.64.0.0/10, the clients.
+/// The clients' network, 100.64.0.0/10.
 const CLIENTS: u32 = 0x6440_0000;
-/// Bits of a flow's number that choose the client; the rest is in the source port.
+/// Number of bits in a flow's number that select the client. The remaining bits select the source port.
 const CLIENT_BITS: u32 = 22;
 
 const TTL: u8 = 64;
 
-/// Which flow the next packet is of.
+/// Order in which flows send packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
-    /// One after the other, each once.
+    /// Each flow once, in order.
     Each,
-    /// Any.
+    /// A random flow.
     Random,
-    /// One that never was before.
+    /// A new flow for each packet.
     Fresh,
 }
 
-/// The generator: writes packets into frames that others keep.
+/// A packet generator.
 pub(super) struct Traffic {
     template: Vec<u8>,
-    /// The sum of the header's words without the source address.
+    /// Sum of the header's words, except the source address.
     sum: u32,
     flows: u32,
     random: Random,
@@ -42,7 +42,7 @@ pub(super) struct Traffic {
 }
 
 impl Traffic {
-    /// Packets of `size` bytes and so many flows. Each worker has a generator with numbers of its own.
+    /// Packets have `size` bytes. Each worker's generator has different random numbers.
     pub(super) fn new(size: usize, flows: u32, worker: u16, has_checksum: bool) -> Self {
         let mut template = template(size);
         if has_checksum {
@@ -53,12 +53,12 @@ impl Traffic {
         Self { template, sum, flows, random, next: 0 }
     }
 
-    /// Bytes of every packet.
+    /// Size of each packet in bytes.
     pub(super) fn size(&self) -> usize {
         self.template.len()
     }
 
-    /// Writes the next packet into a frame of its size. Returns its flow's number; none when each flow had its turn.
+    /// Writes the next packet into a frame of this size. Returns its flow's number. `None` after each flow had its turn.
     #[inline]
     pub(super) fn write(&mut self, order: Order, frame: &mut [u8]) -> Option<u64> {
         let flow = match order {
@@ -87,7 +87,7 @@ impl Traffic {
     }
 }
 
-/// A frame without source address, source port and checksums. UDP over IPv4 may go without one (RFC 768).
+/// Returns a frame without source address, source port and checksums. UDP over IPv4 permits no checksum (RFC 768).
 fn template(size: usize) -> Vec<u8> {
     let total = u16::try_from(size - 14).expect("a frame is at most 1514 bytes").to_be_bytes();
     let udp = u16::try_from(size - 34).expect("a frame is at most 1514 bytes").to_be_bytes();
@@ -101,13 +101,13 @@ fn template(size: usize) -> Vec<u8> {
     frame
 }
 
-/// The sum of the IPv4 header's words.
+/// Returns the sum of the IPv4 header's words.
 fn header_sum(frame: &[u8]) -> u32 {
     frame[14..34].chunks_exact(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]]))).sum()
 }
 
-/// Whether a frame is another one a hop later: the checksum is right again, the TTL is one less, the MAC addresses are
-/// new, and all else is as before, but for the backend's address and port in place of a Service's.
+/// Whether `after` is `before` one hop later: a correct checksum, a TTL less by one, the new MAC addresses, all other bytes equal. If
+/// translated, `after` has the backend's address and port.
 pub(super) fn is_one_hop(before: &[u8], after: &[u8], addresses: &[u8; 12], is_translated: bool) -> bool {
     let folded = |frame: &[u8]| {
         let sum = header_sum(frame);

@@ -29,7 +29,7 @@ pub(crate) fn remove_folder(folder: &Path) {
 
 impl Folder {
     /// # Errors
-    /// When it cannot be made.
+    /// If the folder cannot be created.
     pub(crate) fn new() -> anyhow::Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let path = std::env::temp_dir().join(format!("{}{}", prefix(), NEXT.fetch_add(1, Ordering::Relaxed)));
@@ -42,10 +42,10 @@ impl Folder {
         self.0.join(name)
     }
 
-    /// Gives it a file system of its own, one of [`FILE_SYSTEMS`]. Returns where.
+    /// Mounts a file system, one of [`FILE_SYSTEMS`]. Returns its path.
     ///
     /// # Errors
-    /// When it cannot be mounted.
+    /// If it cannot be mounted.
     pub(crate) fn mount(&self, kind: &str) -> anyhow::Result<PathBuf> {
         let path = self.path(kind);
         std::fs::create_dir(&path)?;
@@ -56,7 +56,7 @@ impl Folder {
     /// Writes a file atomically.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// If the file cannot be written.
     pub(crate) fn write(&self, name: &str, text: &str) -> anyhow::Result<PathBuf> {
         let (new, path) = (self.path(&format!("{name}.new")), self.path(name));
         File::create(&new).and_then(|mut file| file.write_all(text.as_bytes()))?;

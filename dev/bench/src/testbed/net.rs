@@ -1,4 +1,4 @@
-//! Network namespaces, gone with the value that stands for them, and also when the benchmark is interrupted.
+//! Network namespaces, removed when their [`Netns`] is dropped or the benchmark is interrupted.
 
 use std::io::Write;
 use std::path::Path;
@@ -19,15 +19,15 @@ pub(crate) struct Netns {
 }
 
 impl Netns {
-    /// Makes one without IPv6: nothing moves in it but what the benchmark sends.
+    /// Creates a namespace without IPv6, so that it carries only the benchmark's packets.
     ///
     /// # Errors
-    /// When the system refuses: this needs root and `ip`.
+    /// If the system refuses. This needs root and `ip`.
     pub(crate) fn new(what: &str) -> anyhow::Result<Self> {
         Ok(Self::many(&[what])?.remove(0))
     }
 
-    /// Makes many at once.
+    /// Creates several namespaces.
     ///
     /// # Errors
     /// As for [`Netns::new`].
@@ -35,7 +35,7 @@ impl Netns {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let mut made = Vec::with_capacity(what.len());
         let mut lines = Vec::with_capacity(what.len());
-        // Held while they are made, so that an interruption does not miss them.
+        // Locked during creation, so that an interruption does not miss one.
         let mut remains = remains();
         for what in what {
             let name = format!("{}{}-{what}", prefix(), NEXT.fetch_add(1, Ordering::Relaxed));
@@ -49,12 +49,12 @@ impl Netns {
         for netns in &made {
             netns.sysctl("net/ipv6/conf/all/disable_ipv6", "1")?;
             netns.sysctl("net/ipv6/conf/default/disable_ipv6", "1")?;
-            // What a namespace has here depends on the machine's own settings.
+            // A new namespace inherits the machine's setting.
             netns.sysctl("net/ipv4/conf/all/rp_filter", "0")?;
             netns.sysctl("net/ipv4/conf/default/rp_filter", "0")?;
-            // The kernel's own default. A machine may have chosen BBR, which paces by its estimate of the bandwidth, so that
-            // throughput would show the estimate instead of the way through the node. One that has may keep CUBIC from namespaces
-            // (`tcp_allowed_congestion_control`), and Reno from nobody.
+            // The kernel's default. BBR, which a machine may have chosen, paces by its estimate of the bandwidth: throughput would
+            // show that estimate. Such a machine may also withhold CUBIC from namespaces (`tcp_allowed_congestion_control`), but
+            // never Reno.
             let choose = |name| netns.sysctl("net/ipv4/tcp_congestion_control", name);
             choose("cubic").or_else(|_| choose("reno"))?;
         }
@@ -65,39 +65,39 @@ impl Netns {
         &self.name
     }
 
-    /// Calls `inside` in the namespace. Sockets that it makes stay there and may be used anywhere.
+    /// Calls `inside` in the namespace. Sockets that it opens stay in the namespace and can be used anywhere.
     ///
     /// # Errors
-    /// When it cannot be entered, and those of `inside`.
+    /// If the namespace cannot be entered, and the errors of `inside`.
     pub(crate) fn inside<T: Send>(&self, inside: impl FnOnce() -> anyhow::Result<T> + Send) -> anyhow::Result<T> {
         in_namespace(&Path::new("/run/netns").join(&self.name), inside)?
     }
 
-    /// Writes a kernel parameter of the namespace: a path below `/proc/sys`.
+    /// Writes a kernel parameter of the namespace. `path` is relative to `/proc/sys`.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// If the kernel refuses.
     pub(crate) fn sysctl(&self, path: &str, value: &str) -> anyhow::Result<()> {
         let file = Path::new("/proc/sys").join(path);
         self.inside(|| std::fs::write(&file, value).with_context(|| format!("cannot write {}", file.display())))
     }
 
-    /// How many packets one of its interfaces has received.
+    /// Number of packets that an interface has received.
     ///
     /// # Errors
-    /// When there is no such interface.
+    /// If the interface does not exist.
     pub(crate) fn received(&self, interface: &str) -> anyhow::Result<u64> {
-        // `/proc/net` is that of the process, not of the thread.
+        // `/proc/net` would be the process's, not the thread's.
         let table = self.inside(|| Ok(std::fs::read_to_string("/proc/thread-self/net/dev")?))?;
         let line = table.lines().find_map(|line| line.trim().strip_prefix(interface)?.strip_prefix(':'));
         let packets = line.and_then(|line| line.split_whitespace().nth(1));
         Ok(packets.with_context(|| format!("no packets of {interface} in /proc/net/dev"))?.parse()?)
     }
 
-    /// A counter of the namespace: the protocol and the name as in `/proc/net/snmp`.
+    /// Reads a counter of the namespace. Protocol and name are as in `/proc/net/snmp`.
     ///
     /// # Errors
-    /// When there is no such counter.
+    /// If the counter does not exist.
     pub(crate) fn counter(&self, protocol: &str, name: &str) -> anyhow::Result<u64> {
         let text = self.inside(|| Ok(std::fs::read_to_string("/proc/thread-self/net/snmp")?))?;
         let mut lines = text.lines().filter_map(|line| line.strip_prefix(protocol)?.strip_prefix(": "));
@@ -107,26 +107,26 @@ impl Netns {
         Ok(value.with_context(|| format!("no {name} of {protocol} in /proc/net/snmp"))?.parse()?)
     }
 
-    /// `ip` inside.
+    /// Runs one `ip` command in the namespace.
     ///
     /// # Errors
-    /// When it fails.
+    /// If the command fails.
     pub(crate) fn ip(&self, line: &str) -> anyhow::Result<()> {
         run("ip", &format!("-n {} {line}", self.name)).map(drop)
     }
 
-    /// `ip` inside, with many lines at once.
+    /// Runs several `ip` commands in the namespace with one process.
     ///
     /// # Errors
-    /// When one of them fails.
+    /// If a command fails.
     pub(crate) fn ip_lines(&self, lines: &[String]) -> anyhow::Result<()> {
         feed(Command::new("ip").args(["-n", &self.name, "-batch", "-"]), &lines.join("\n"))
     }
 
-    /// Starts `ip` inside, which waits for its lines.
+    /// Starts an `ip` process in the namespace that waits for commands.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// If the process cannot be started.
     pub(crate) fn prepared_ip(&self) -> anyhow::Result<PreparedIp> {
         let mut command = Command::new("ip");
         command
@@ -137,25 +137,25 @@ impl Netns {
         Ok(PreparedIp(Running::start(&mut command)?))
     }
 
-    /// Runs a program inside. Returns what it printed.
+    /// Runs a program in the namespace. Returns its output.
     ///
     /// # Errors
-    /// When it fails, with what it said.
+    /// If the program fails, with its error output.
     pub(crate) fn run(&self, line: &str) -> anyhow::Result<String> {
         output(&mut self.command(line), line)
     }
 
-    /// The command of a program inside.
+    /// Returns the command of a program in the namespace.
     pub(crate) fn command(&self, line: &str) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.name]).args(line.split_whitespace()).stdin(Stdio::null());
         command
     }
 
-    /// Starts a program that goes on until it is dropped. What it says is not of interest.
+    /// Starts a program that runs until it is dropped. Its output is discarded.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// If the program cannot be started.
     pub(crate) fn spawn(&self, line: &str) -> anyhow::Result<Running> {
         Running::start(self.command(line).stdout(Stdio::null()).stderr(Stdio::null()))
     }
@@ -163,7 +163,7 @@ impl Netns {
     /// Starts a server and waits until it listens on the TCP port.
     ///
     /// # Errors
-    /// When it cannot be started or does not listen.
+    /// If the server cannot be started or does not listen.
     pub(crate) fn serve(&self, line: &str, port: u16) -> anyhow::Result<Running> {
         let server = self.spawn(line)?;
         let pattern = format!(":{port} ");
@@ -176,29 +176,29 @@ impl Netns {
 
 impl Drop for Netns {
     fn drop(&mut self) {
-        // Also removes its interfaces, and with them the other ends of its veths.
+        // Also removes its interfaces and their veth peers.
         remove_namespaces(std::iter::once(&self.name));
         remains().namespaces.remove(&self.name);
     }
 }
 
-/// Removes namespaces; those that are gone already do not matter.
+/// Removes namespaces. Ignores names that do not exist.
 pub(crate) fn remove_namespaces<'a>(names: impl Iterator<Item = &'a String>) {
     let lines: Vec<String> = names.map(|name| format!("netns del {name}")).collect();
     let _ = feed(Command::new("ip").args(["-force", "-batch", "-"]), &lines.join("\n"));
 }
 
-/// An `ip` that is loaded and waits for its lines, so that its start is not measured.
+/// A started `ip` process that waits for commands, so that measurements exclude its start.
 #[derive(Debug)]
 pub(crate) struct PreparedIp(Running);
 
 impl PreparedIp {
-    /// Gives it the lines and waits until it has done them.
+    /// Runs the commands and waits until all are done.
     ///
     /// # Errors
-    /// When one of them fails.
+    /// If a command fails.
     pub(crate) fn run(mut self, lines: &[String]) -> anyhow::Result<()> {
-        // Closed at the end of the statement, upon which it ends.
+        // The statement's end closes standard input, so `ip` exits.
         self.0.0.stdin.take().context("no input")?.write_all(lines.join("\n").as_bytes())?;
         let output = self.0.wait()?;
         if !output.status.success() {
@@ -208,10 +208,10 @@ impl PreparedIp {
     }
 }
 
-/// Many lines for `ip` at once.
+/// Runs several `ip` commands with one process.
 ///
 /// # Errors
-/// When one of them fails.
+/// If a command fails.
 pub(crate) fn batch(lines: &[String]) -> anyhow::Result<()> {
     feed(Command::new("ip").args(["-batch", "-"]), &lines.join("\n"))
 }

@@ -4,18 +4,18 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-/// A process's memory in KiB, packet buffers included.
+/// Returns a process's resident memory in KiB, including packet buffers.
 ///
 /// # Errors
-/// When there is no such process.
+/// If the process does not exist.
 pub(crate) fn resident(id: u32) -> anyhow::Result<i64> {
     Ok(field(&format!("/proc/{id}/status"), "VmRSS")?.cast_signed())
 }
 
-/// The number in a line `name: number kB`.
+/// Reads the number in a line `name: number kB`, in KiB.
 ///
 /// # Errors
-/// When there is no such file, or no such line in it.
+/// If the file or the line does not exist.
 pub(crate) fn field(file: &str, name: &str) -> anyhow::Result<u64> {
     let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {file}"))?;
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
@@ -27,7 +27,7 @@ pub(crate) fn field(file: &str, name: &str) -> anyhow::Result<u64> {
 /// Returns the CPU time of all threads of a process.
 ///
 /// # Errors
-/// When there is no such process.
+/// If the process does not exist.
 pub(crate) fn running_time(id: u32) -> anyhow::Result<Duration> {
     let mut sum = 0;
     for task in std::fs::read_dir(format!("/proc/{id}/task"))? {

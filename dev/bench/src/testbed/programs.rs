@@ -1,4 +1,4 @@
-//! Programs that run beside the benchmark, ended with their value.
+//! Programs that run beside the benchmark and end when their [`Running`] is dropped.
 
 use std::io::Read;
 use std::process::{Child, Command, Output, Stdio};
@@ -15,7 +15,7 @@ pub(crate) struct Running(pub(crate) Child);
 
 impl Running {
     /// # Errors
-    /// When it cannot be started.
+    /// If the program cannot be started.
     pub(crate) fn start(command: &mut Command) -> anyhow::Result<Self> {
         // Locked during the start, so that an interruption does not miss the process.
         let mut remains = remains();
@@ -31,13 +31,13 @@ impl Running {
     /// Waits for the program's end. Returns its output.
     ///
     /// # Errors
-    /// When its output cannot be read.
+    /// If its output cannot be read.
     pub(crate) fn wait(mut self) -> anyhow::Result<Output> {
         let (mut text, mut errors) = (Vec::new(), Vec::new());
         if let Some(mut pipe) = self.0.stdout.take() {
             pipe.read_to_end(&mut text)?;
         }
-        // Whoever writes more here than a pipe holds, before it ends its output, is none of the programs that are used.
+        // Read after standard output: no program used here writes more errors than a pipe holds before it closes its output.
         if let Some(mut pipe) = self.0.stderr.take() {
             pipe.read_to_end(&mut errors)?;
         }
@@ -49,10 +49,10 @@ impl Running {
         !matches!(self.0.try_wait(), Ok(None))
     }
 
-    /// Asks it to end and waits, at most for so long.
+    /// Sends SIGTERM and waits for the end, at most for `most`.
     ///
     /// # Errors
-    /// When it does not.
+    /// If the program does not end in time.
     pub(crate) fn terminate(&mut self, most: Duration) -> anyhow::Result<()> {
         kill(self.id(), Signal::TERM);
         until("a program does not end after SIGTERM", most, || Ok(self.has_ended()))
@@ -70,7 +70,7 @@ impl Drop for Running {
 /// Repeats a check until it succeeds.
 ///
 /// # Errors
-/// The message when it does not hold in time, and those of the question.
+/// The message `otherwise` if the check does not succeed in time, and the check's errors.
 pub(crate) fn until(
     otherwise: &str,
     most: Duration,
@@ -89,7 +89,7 @@ pub(crate) fn until(
 /// Runs a program. Returns its output.
 ///
 /// # Errors
-/// When it fails, with what it said.
+/// If the program fails, with its error output.
 pub(crate) fn run(program: &str, line: &str) -> anyhow::Result<String> {
     output(Command::new(program).args(line.split_whitespace()), &format!("{program} {line}"))
 }
@@ -97,7 +97,7 @@ pub(crate) fn run(program: &str, line: &str) -> anyhow::Result<String> {
 /// Runs a command. Returns its output.
 ///
 /// # Errors
-/// When it fails, with what it said.
+/// If the command fails, with its error output.
 pub(crate) fn output(command: &mut Command, line: &str) -> anyhow::Result<String> {
     let output = Running::start(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()))?.wait()?;
     if !output.status.success() {

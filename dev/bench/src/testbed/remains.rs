@@ -12,7 +12,7 @@ use signal_hook::iterator::Signals;
 use super::folder::remove_folder;
 use super::net::remove_namespaces;
 
-/// What an interrupted benchmark must remove.
+/// Objects that an interrupted benchmark must remove.
 pub(crate) struct Remains {
     pub(crate) namespaces: BTreeSet<String>,
     pub(crate) processes: BTreeSet<u32>,
@@ -27,13 +27,13 @@ pub(crate) fn remains() -> MutexGuard<'static, Remains> {
     REMAINS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How long programs may take to end after an interruption.
+/// Time for programs to end after an interruption.
 const LAST_WORDS: Duration = Duration::from_millis(300);
 
-/// From now on SIGINT and SIGTERM end the processes of the benchmark, remove its namespaces and folders, and end it with 130.
+/// Installs a handler for SIGINT and SIGTERM: it ends the benchmark's processes, removes its namespaces and folders, and exits with 130.
 ///
 /// # Errors
-/// When the signals cannot be caught.
+/// If the handler cannot be installed.
 pub(crate) fn clean_up_on_signals() -> anyhow::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     std::thread::spawn(move || {
@@ -53,7 +53,7 @@ pub(crate) fn clean_up_on_signals() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Sends a process a signal, if it is still there.
+/// Sends a signal to a process, if it still exists.
 pub(crate) fn kill(id: u32, signal: Signal) {
     if let Some(pid) = i32::try_from(id).ok().and_then(Pid::from_raw) {
         // The process may have ended.

@@ -1,4 +1,4 @@
-//! Sockets of ordinary programs: what answers, and what asks.
+//! Clients and servers with ordinary sockets.
 
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -14,20 +14,20 @@ use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, Shutdown, sendmmsg, s
 use super::net::Netns;
 use super::programs::until;
 
-/// A port within the policy on which nobody listens: its answer, a reset, says that a pod is reached.
+/// A port within the policy on which no server listens. Its answer, a reset, shows that a pod is reachable.
 const UNUSED: u16 = 5_999;
-/// How long a server sleeps at most before it looks whether it is to end.
+/// Interval at which a waiting server checks whether to end.
 const TICK: Duration = Duration::from_millis(50);
 
-/// The address of a server.
+/// Returns a server's socket address.
 pub(crate) fn server(address: &str, port: u16) -> anyhow::Result<SocketAddr> {
     Ok(SocketAddr::new(address.parse()?, port))
 }
 
-/// Waits until TCP from the namespace comes to this address and an answer comes back.
+/// Waits until a TCP packet from the namespace reaches this address and an answer returns.
 ///
 /// # Errors
-/// When it does not within twenty seconds, which is for a busy machine.
+/// If no answer arrives within twenty seconds, a margin for a busy machine.
 pub(crate) fn reach(from: &Netns, address: &str) -> anyhow::Result<()> {
     let target = server(address, UNUSED)?;
     from.inside(|| {
@@ -45,7 +45,7 @@ pub(crate) fn pin(core: usize) {
     cores::pin(core);
 }
 
-/// Sends a packet with these bytes so many times in one system call. Returns how many the kernel took.
+/// Sends `count` packets with these bytes in one system call. Returns the number that the kernel accepted.
 ///
 /// # Errors
 /// The kernel's.
@@ -57,10 +57,10 @@ pub(crate) fn send_many(socket: &UdpSocket, bytes: &[u8], count: usize) -> io::R
     Ok(sendmmsg(socket, &mut messages, SendFlags::empty())?)
 }
 
-/// What a datagram that wants an answer begins with. Others are only counted.
+/// First byte of a datagram that requests an answer. The server only counts other datagrams.
 pub(crate) const ASKS: u8 = 1;
 
-/// Receives datagrams, counts them, and answers those that ask. Ends when it is dropped.
+/// Counts received datagrams, and answers those that request it. Ends on drop.
 #[derive(Debug)]
 pub(crate) struct UdpServer {
     stop: Arc<AtomicBool>,
@@ -70,7 +70,7 @@ pub(crate) struct UdpServer {
 
 impl UdpServer {
     /// # Errors
-    /// When the port cannot be had.
+    /// If the port is not available.
     pub(crate) fn start(netns: &Netns, port: u16, core: Option<usize>) -> anyhow::Result<Self> {
         let socket = netns.inside(|| UdpSocket::bind(("0.0.0.0", port)).context("cannot open a UDP socket"))?;
         socket.set_read_timeout(Some(TICK))?;
@@ -83,7 +83,7 @@ impl UdpServer {
                 let Ok((len, from)) = socket.recv_from(&mut bytes) else { continue };
                 counter.fetch_add(1, Ordering::Relaxed);
                 if bytes[0] == ASKS {
-                    // Whoever asks asks again.
+                    // The client repeats unanswered requests.
                     let _ = socket.send_to(&bytes[..len], from);
                 }
             }
@@ -91,7 +91,7 @@ impl UdpServer {
         Ok(Self { stop, received, thread: Some(std::thread::spawn(serve)) })
     }
 
-    /// How many have come so far.
+    /// Number of datagrams received since the start.
     pub(crate) fn received(&self) -> u64 {
         self.received.load(Ordering::Relaxed)
     }
@@ -104,10 +104,10 @@ impl Drop for UdpServer {
     }
 }
 
-/// A socket to the server, and its first packet answered, so that the flow is established.
+/// Opens a socket and exchanges one packet with the server, so that the flow is established.
 ///
 /// # Errors
-/// When nothing answers within five seconds.
+/// If no answer arrives within five seconds.
 pub(crate) fn open_flow(from: &Netns, target: SocketAddr) -> anyhow::Result<UdpSocket> {
     let socket = from.inside(|| Ok(UdpSocket::bind("0.0.0.0:0")?))?;
     socket.connect(target)?;
@@ -122,7 +122,7 @@ pub(crate) fn open_flow(from: &Netns, target: SocketAddr) -> anyhow::Result<UdpS
     anyhow::bail!("{target} does not answer");
 }
 
-/// Returns each byte with a byte, on several TCP ports, until it is dropped.
+/// Echoes each byte on several TCP ports. Ends on drop.
 #[derive(Debug)]
 pub(crate) struct TcpServer {
     listeners: Vec<Arc<TcpListener>>,
@@ -130,18 +130,17 @@ pub(crate) struct TcpServer {
     first_port: u16,
 }
 
-/// Ports that a server listens on: with these the 64,000 ports of a client last for half a million connections a minute, the
-/// time for which the kernel keeps the port of a closed one.
+/// Number of ports per server. With eight, the 64,000 ports of a client last for half a million connections a minute, the time for which
+/// the kernel reserves the port of a closed connection.
 const PORTS: u16 = 8;
-/// Threads that accept on one port: more than there are connections at a time, so that one whose packet was lost keeps no other
-/// waiting.
+/// Number of threads that accept on one port: more than connections at a time, so that a lost packet delays only its own connection.
 const ACCEPTORS: usize = 8;
 
 impl TcpServer {
-    /// A thread for each connection where they are to stay open; otherwise they are served one after another.
+    /// With `stay_open`, each connection has its own thread. Otherwise a thread serves connections one after another.
     ///
     /// # Errors
-    /// When a port cannot be had.
+    /// If a port is not available.
     pub(crate) fn start(netns: &Netns, first_port: u16, stay_open: bool) -> anyhow::Result<Self> {
         let mut server = Self { listeners: Vec::new(), threads: Vec::new(), first_port };
         for port in first_port..first_port + PORTS {
@@ -155,7 +154,7 @@ impl TcpServer {
         Ok(server)
     }
 
-    /// The port for the n-th connection.
+    /// Returns the port for connection number `number`.
     pub(crate) fn port(&self, number: usize) -> u16 {
         self.first_port + u16::try_from(number % usize::from(PORTS)).unwrap_or_default()
     }
@@ -171,7 +170,7 @@ impl Drop for TcpServer {
     }
 }
 
-/// A connection that was cut must not hold its thread for ever: of those that are served one after another, and of others.
+/// Time limits for a silent connection, so that a broken one frees its thread: served one after another, and in its own thread.
 const SILENCE: Duration = Duration::from_secs(2);
 const LONG_SILENCE: Duration = Duration::from_secs(60);
 
@@ -185,7 +184,7 @@ fn accept(listener: &TcpListener, stay_open: bool) {
     }
 }
 
-/// Until the other side ends the connection, or says nothing for too long.
+/// Echoes bytes until the other side closes the connection, or sends nothing for too long.
 fn answer(mut stream: TcpStream, silence: Duration) {
     let mut bytes = [0; 256];
     let _ = stream.set_read_timeout(Some(silence));
@@ -197,11 +196,11 @@ fn answer(mut stream: TcpStream, silence: Duration) {
     }
 }
 
-/// A connection of one byte each way, from its beginning to its end. Returns how long it took until it was open. The calling thread
-/// must be in the client's namespace.
+/// Opens a connection, exchanges one byte each way and closes it. Returns the time until it was open. The calling thread must be in the
+/// client's namespace.
 ///
 /// # Errors
-/// When it fails.
+/// If the connection fails.
 pub(crate) fn exchange(target: SocketAddr) -> anyhow::Result<Duration> {
     let begun = Instant::now();
     let mut stream = TcpStream::connect(target)?;
@@ -213,11 +212,11 @@ pub(crate) fn exchange(target: SocketAddr) -> anyhow::Result<Duration> {
     Ok(took)
 }
 
-/// What a namespace needs for many connections one after another: all ports, and to give up a connection after 3 s instead of
+/// Prepares a namespace for many connections one after another: all ports are available, and a connection attempt ends after 3 s instead of
 /// two minutes.
 ///
 /// # Errors
-/// When the kernel refuses.
+/// If the kernel refuses.
 pub(crate) fn prepare_client(netns: &Netns) -> anyhow::Result<()> {
     netns.sysctl("net/ipv4/ip_local_port_range", "1024 65535")?;
     netns.sysctl("net/ipv4/tcp_syn_retries", "1")

@@ -1,4 +1,4 @@
-//! The real program: its start and its end.
+//! Starts and ends the measured program.
 
 use std::fs::OpenOptions;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use super::folder::Folder;
 use super::net::Netns;
 use super::programs::Running;
 
-/// See the module.
+/// The measured program, with its configuration in a folder.
 #[derive(Debug)]
 pub(crate) struct Vswitch {
     running: Option<Running>,
@@ -20,20 +20,20 @@ pub(crate) struct Vswitch {
 }
 
 impl Vswitch {
-    /// The program at this path, whose `config.yaml` is in this folder.
+    /// The program at `path`, whose `config.yaml` is in `folder`.
     pub(crate) const fn new(path: PathBuf, folder: Folder) -> Self {
         Self { running: None, path, folder }
     }
 
-    /// Where its files are.
+    /// The folder with the program's files.
     pub(crate) const fn folder(&self) -> &Folder {
         &self.folder
     }
 
-    /// Starts it in the node and waits until it says that it forwards. Returns how long that took.
+    /// Starts the program in the node's namespace and waits until it reports that it forwards. Returns the duration.
     ///
     /// # Errors
-    /// When it ends or does not say so in time, with what it logged.
+    /// If the program ends or does not report in time, with the end of its log.
     pub(crate) fn start(&mut self, node: &Netns, patience: Duration) -> anyhow::Result<Duration> {
         let started = Instant::now();
         self.launch(node)?;
@@ -41,10 +41,10 @@ impl Vswitch {
         Ok(started.elapsed())
     }
 
-    /// Starts it without waiting.
+    /// Starts the program without waiting.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// If the program cannot be started.
     pub(crate) fn launch(&mut self, node: &Netns) -> anyhow::Result<()> {
         let ready = self.folder.path("ready");
         let _ = std::fs::remove_file(&ready);
@@ -73,7 +73,7 @@ impl Vswitch {
         Ok(())
     }
 
-    /// Waits, no longer than `patience`, until it has said that links have taken the place of filters: it does that in the background.
+    /// Waits, at most for `patience`, until the program logs that it is attached by links. It replaces filters by links in the background.
     pub(crate) fn wait_for_links(&self, patience: Duration) {
         let (log, started) = (self.folder.path("log"), Instant::now());
         let has_links =
@@ -83,32 +83,32 @@ impl Vswitch {
         }
     }
 
-    /// The last lines that it logged.
+    /// Returns the last lines of the log.
     pub(crate) fn log_tail(&self) -> String {
         let log = std::fs::read_to_string(self.folder.path("log")).unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();
         lines[lines.len().saturating_sub(8)..].join("\n")
     }
 
-    /// Its process.
+    /// Returns the running process.
     ///
     /// # Errors
-    /// When it is not running.
+    /// If the program is not running.
     pub(crate) fn running(&mut self) -> anyhow::Result<&mut Running> {
         self.running.as_mut().context("the vswitch is not running")
     }
 
-    /// Asks it to end, and waits.
+    /// Sends SIGTERM and waits for the program's end.
     ///
     /// # Errors
-    /// When it does not end in time.
+    /// If the program does not end in time.
     pub(crate) fn stop(&mut self, patience: Duration) -> anyhow::Result<()> {
         self.running()?.terminate(patience)?;
         self.running = None;
         Ok(())
     }
 
-    /// `kill -9`.
+    /// Ends the program by SIGKILL.
     pub(crate) fn kill(&mut self) {
         self.running = None;
     }

@@ -153,7 +153,7 @@ fn garbage(number: usize, random: [u8; 4], target: Ipv4Addr) -> Vec<u8> {
     let (protocol, payload) = match number % 3 {
         // UDP from a port that was not used before, without a checksum.
         0 => (17, [random[0] | 4, random[1], udp_high, udp_low, 0, 26, 0, 0]),
-        // An echo request. Its checksum is wrong unless identifier and number happen to be right, and nobody looks at it on the way.
+        // An echo request. Its checksum is usually wrong, which no hop on the way checks.
         1 => (1, [8, 0, 0, 0, random[0], random[1], random[2], random[3]]),
         _ => (EXPERIMENT, [random[0], random[1], random[2], random[3], 0, 0, 0, 0]),
     };

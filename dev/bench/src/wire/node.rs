@@ -1,12 +1,12 @@
-//! A node with pods, connected in one of the ways that are compared.
+//! A node with pods, connected by one of the compared paths.
 //!
 //! ```text
 //!   [ client: eth0 ]--[ p2                     ul0 ]--[ second: eth0 ]   another node, 172.18.0.12
 //!   [ sink: eth0   ]--[ p3     node: the way    hv ]--[ host0, in the node too ]
 //! ```
 //!
-//! Pods, their addresses and their routes are the same in every way: /32 and a default route by 169.254.1.1, for which the
-//! vswitch answers, or the node's kernel. Only a bridge and a cable need the pods to know that they are on one link.
+//! Pods have the same addresses and routes in every case: a /32 and a default route by 169.254.1.1, for which the vswitch or the node's
+//! kernel answers. With a bridge or a cable, pods also have a route to each other on the link.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -20,33 +20,33 @@ use crate::testbed::programs::run;
 use crate::testbed::vswitch::Vswitch;
 use crate::{policy, services};
 
-/// The pod that is isolated by the policy.
+/// The pod that the policy isolates.
 pub(super) const SINK: &str = "sink";
-/// The pod that talks to it.
+/// The pod that sends to the sink.
 pub(super) const CLIENT: &str = "client";
-/// This node.
+/// This node's address.
 pub(super) const NODE: &str = "172.18.0.11";
-/// The second node, behind the uplink.
+/// The address of the second node, behind the uplink.
 pub(super) const SECOND: &str = "172.18.0.12";
-/// Whom pods send to, whatever the destination.
+/// The pods' gateway for all destinations.
 const GATEWAY: &str = "169.254.1.1";
 
-/// What is between the pods.
+/// A path between the pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     /// Bulkhead with the policy.
     Vswitch,
-    /// Another build of it, with the same.
+    /// Another build of Bulkhead with the policy.
     Before,
     /// The kernel's routing with the policy in nftables and connection tracking.
     Policy,
-    /// The same, and Services as kube-proxy has them in nftables.
+    /// As `Policy`, with Services in nftables like kube-proxy's.
     Services,
-    /// The kernel's routing, nothing else.
+    /// The kernel's routing only.
     Routing,
-    /// A bridge of the kernel, nothing else.
+    /// A kernel bridge only.
     Bridge,
-    /// The two ends of one veth, with no node between them: what the machine could give at best.
+    /// One veth between the pods, without a node: the machine's upper bound.
     Cable,
 }
 
@@ -64,7 +64,7 @@ impl Way {
     }
 }
 
-/// How interfaces are attached to the vswitch.
+/// How the vswitch attaches to interfaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Attach {
     /// Programs at tc; the pods' settings stay as the kernel makes them
@@ -82,45 +82,45 @@ impl Attach {
     }
 }
 
-/// The program that is measured, and how.
+/// The measured program and its settings.
 #[derive(Clone, Debug)]
 pub(super) struct Program {
     pub(super) path: PathBuf,
     pub(super) attach: Attach,
-    /// What its configuration may say; older ones refuse what they do not know.
+    /// The configuration keys that the program supports. Older versions reject unknown keys.
     pub(super) known: Known,
     /// The cores of the workers.
     pub(super) cores: Vec<usize>,
-    /// More lines of the configuration.
+    /// Additional lines of the configuration.
     pub(super) more: String,
 }
 
-/// A pod: its namespace and its address.
+/// A pod with its namespace and address.
 #[derive(Debug)]
 pub(super) struct Pod {
     pub(super) netns: Netns,
     pub(super) name: String,
-    /// The node's end of its veth.
+    /// The interface at the node's end of the pod's veth.
     pub(super) interface: String,
     pub(super) address: String,
-    /// The MAC addresses of its own end and of the node's.
+    /// The MAC addresses of the veth's ends, the pod's first.
     macs: [String; 2],
 }
 
-/// What a node is made with.
+/// A node's parts.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Plan {
     /// The pods' names.
     pub(super) pods: Vec<String>,
-    /// Whether there is a second node behind an uplink.
+    /// Whether a second node exists behind the uplink.
     pub(super) second: bool,
-    /// Whether the node itself takes part.
+    /// Whether the node itself sends or receives traffic.
     pub(super) host: bool,
-    /// Pods that the configuration and the state know and that have no interface yet, behind the others.
+    /// Number of pods, the last of the list, that are in configuration and state but have no interface yet.
     pub(super) later: usize,
-    /// Whether pods know the gateway's MAC address from the beginning, so that no question for it is repeated only a second later.
+    /// Whether pods have a static neighbour entry for the gateway, so that no lost ARP request costs a second.
     pub(super) fixed_gateway: bool,
-    /// Whether there are Services, one of them with the sink behind it.
+    /// Whether Services exist, one of them with the sink as backend.
     pub(super) services: bool,
 }
 
@@ -130,16 +130,16 @@ impl Plan {
         Self::pods(&[CLIENT, SINK])
     }
 
-    /// Pods of these names.
+    /// Pods with these names.
     pub(super) fn pods(names: &[&str]) -> Self {
         Self { pods: names.iter().map(ToString::to_string).collect(), ..Self::default() }
     }
 }
 
-/// See the module.
+/// A node, and its vswitch if the path has one.
 #[derive(Debug)]
 pub(super) struct Node {
-    // The program ends before what it holds goes.
+    // First, so that the program ends before the namespaces are dropped.
     pub(super) vswitch: Option<Vswitch>,
     pub(super) pods: Vec<Pod>,
     pub(super) second: Option<Netns>,
@@ -149,10 +149,10 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// Makes it, and starts the vswitch where that is the way. The program must say within `patience` that it forwards.
+    /// Creates the node. For the vswitch, starts the program and waits at most `patience` until it reports that it forwards.
     ///
     /// # Errors
-    /// When something of it fails.
+    /// If a part cannot be created, or the program does not forward in time.
     pub(super) fn new(way: Way, program: &Program, plan: Plan, patience: Duration) -> anyhow::Result<Self> {
         let mut node = Self::unconnected(way, plan)?;
         match way {
@@ -178,33 +178,33 @@ impl Node {
         Ok(node)
     }
 
-    /// Makes it for the vswitch, which is configured and not started.
+    /// Creates the node for the vswitch. The program is configured but not started.
     ///
     /// # Errors
-    /// When something of it fails.
+    /// If a part cannot be created.
     pub(super) fn without_program(program: &Program, plan: Plan) -> anyhow::Result<Self> {
         let mut node = Self::unconnected(Way::Vswitch, plan)?;
         node.vswitch = Some(node.configure(program)?);
         Ok(node)
     }
 
-    /// Starts the vswitch, without waiting.
+    /// Starts the vswitch without waiting until it forwards.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// If the vswitch cannot be started.
     pub(super) fn launch(&mut self) -> anyhow::Result<()> {
         self.vswitch.as_mut().context("the way is not the vswitch")?.launch(&self.netns)
     }
 
-    /// The vswitch.
+    /// Returns the vswitch.
     ///
     /// # Errors
-    /// When another way was chosen.
+    /// If the node's path is another one.
     pub(super) fn program(&mut self) -> anyhow::Result<&mut Vswitch> {
         self.vswitch.as_mut().context("the way is not the vswitch")
     }
 
-    /// Namespaces, veths and addresses.
+    /// Creates namespaces and addresses, and the veths.
     fn unconnected(way: Way, plan: Plan) -> anyhow::Result<Self> {
         let netns = Netns::new("node")?;
         let names: Vec<String> =
@@ -244,25 +244,25 @@ impl Node {
         Ok(node)
     }
 
-    /// The pods that have an interface from the beginning.
+    /// Pods that have had an interface since the start.
     pub(super) fn present(&self) -> &[Pod] {
         &self.pods[..self.pods.len() - self.plan.later]
     }
 
-    /// The pods that get one later.
+    /// Pods whose interfaces are created later.
     pub(super) fn later(&self) -> &[Pod] {
         &self.pods[self.pods.len() - self.plan.later..]
     }
 
-    /// The pod of this name.
+    /// Returns the pod with this name.
     ///
     /// # Panics
-    /// When the plan has none.
+    /// If the plan has no such pod.
     pub(super) fn pod(&self, name: &str) -> &Pod {
         self.pods.iter().find(|pod| pod.name == name).expect("a pod of the plan")
     }
 
-    /// Veths from the pods to the node; a cable is one from pod to pod.
+    /// Creates the veths between pods and node, or between the two pods for a cable.
     fn connect(&self) -> anyhow::Result<()> {
         if let (Way::Cable, [one, other]) = (self.way, self.present()) {
             let [one, other] =
@@ -274,7 +274,7 @@ impl Node {
         self.netns.ip_lines(&self.present().iter().map(up).collect::<Vec<_>>())
     }
 
-    /// The line for `ip` that makes a pod's veth.
+    /// Returns the `ip` command that creates a pod's veth.
     fn veth(&self, pod: &Pod) -> String {
         let (node, far, [own, gateway]) = (self.netns.name(), pod.netns.name(), &pod.macs);
         let interface = &pod.interface;
@@ -283,13 +283,13 @@ impl Node {
         )
     }
 
-    /// The same for `ip` in the node.
+    /// Returns the same command for `ip` in the node's namespace.
     pub(super) fn veth_from_inside(&self, pod: &Pod) -> String {
         let (far, [own, gateway]) = (pod.netns.name(), &pod.macs);
         format!("link add {} address {gateway} type veth peer name eth0 address {own} netns {far}", pod.interface)
     }
 
-    /// Another node with its own address on the link of the uplink.
+    /// Creates a second node, with its address, on the uplink.
     fn second_node(&self) -> anyhow::Result<Netns> {
         let second = Netns::new("second")?;
         run(
@@ -305,7 +305,7 @@ impl Node {
         Ok(second)
     }
 
-    /// The configuration of the vswitch, and the state that it reads.
+    /// Writes the vswitch's configuration and state.
     fn configure(&self, program: &Program) -> anyhow::Result<Vswitch> {
         let mut ports: Vec<Port> = self
             .pods
@@ -329,7 +329,7 @@ impl Node {
         configure(program, &ports, &pods, self.plan.services)
     }
 
-    /// The node's kernel as the router.
+    /// Makes the node's kernel the router.
     fn route(&self) -> anyhow::Result<()> {
         self.netns.sysctl("net/ipv4/ip_forward", "1")?;
         let mut lines =
@@ -347,7 +347,7 @@ impl Node {
         if self.plan.second { "ul0" } else { "lo" }
     }
 
-    /// The lines for `ip` in the node with which its kernel routes to a pod and answers for the pod's gateway.
+    /// Returns the `ip` commands by which the node's kernel routes to a pod and answers for the pod's gateway.
     pub(super) fn kernel_route(&self, pod: &Pod) -> Vec<String> {
         let Pod { interface, address, macs, .. } = pod;
         let mut lines = vec![
@@ -367,18 +367,17 @@ impl Node {
         self.on_one_link()
     }
 
-    /// Pods ask each other for their MAC addresses.
+    /// Gives pods a route on the link, so that they resolve each other's MAC addresses.
     fn on_one_link(&self) -> anyhow::Result<()> {
         self.present().iter().try_for_each(|pod| pod.netns.ip("route add 10.244.0.0/16 dev eth0 scope link"))
     }
 
-    /// Which way it is.
     pub(super) const fn way(&self) -> Way {
         self.way
     }
 }
 
-/// The lines for `ip` in a pod's namespace that bring its interface up, with address and routes.
+/// Returns the `ip` commands that bring a pod's interface up, with its address and routes.
 pub(super) fn addresses(pod: &Pod, fixed_gateway: bool) -> Vec<String> {
     let mut lines = vec![
         "link set lo up".to_owned(),

@@ -23,7 +23,7 @@ const BULK_BYTES: usize = 64 << 10;
 const BULK_PAUSE: Duration = Duration::from_millis(5);
 /// Requests per second of all connections together: enough to detect a gap in each, few enough not to load the cores.
 const QUESTIONS: u32 = 5_000;
-/// How long the process is down: well within the lease, and longer than any delay of TCP itself.
+/// Time without the process: well within the lease, and longer than TCP's own delays.
 const GONE: Duration = Duration::from_secs(1);
 /// Time limit for connections to recover. TCP's retransmission timeouts double.
 const RECOVERY: Duration = Duration::from_secs(10);

@@ -1,4 +1,4 @@
-//! A node with many pods: what they cost, what one more costs, and a restart.
+//! Measures a node with many pods: memory, the time to add a pod, idle CPU and a restart.
 
 use std::io::ErrorKind;
 use std::net::UdpSocket;
@@ -14,18 +14,17 @@ use crate::table::{Goal, Line, digits, median, milliseconds};
 use crate::testbed::proc::{field, resident, running_time};
 use crate::testbed::traffic::{ASKS, UdpServer, server};
 
-/// How long all pods may take until they are forwarded: programs that open ports one after another take a minute for many.
+/// Time limit until all pods are forwarded. A program that opens ports one after another takes a minute for many.
 const ALL_PATIENCE: Duration = Duration::from_secs(240);
-/// What must be left of the machine's memory, in KiB; a program that takes more is ended before the machine is.
+/// Minimum of available memory in KiB. Below it, the benchmark ends the program before the machine runs out of memory.
 const MEMORY_LEFT: u64 = 1 << 20;
-/// How often a pod that is not forwarded yet tries again.
+/// Interval at which an unanswered pod sends again.
 const RETRY: Duration = Duration::from_millis(10);
-/// Time for `ip` to be loaded and to wait for its lines.
+/// Time for `ip` to start and wait for commands.
 const LOADED: Duration = Duration::from_millis(100);
-/// How long the program may take to put links in the place of filters, which it does in the background: 40 ms each, and there are two
-/// per pod.
+/// Time limit for the program to replace filters by links in the background: 40 ms per link, two links per pod.
 const LINKS: Duration = Duration::from_secs(120);
-/// Time to settle before memory and idle CPU are looked at.
+/// Time before memory and idle CPU are measured.
 const SETTLE: Duration = Duration::from_secs(2);
 
 pub(super) fn pods(bench: &Bench) -> anyhow::Result<Vec<Line>> {
@@ -77,7 +76,7 @@ pub(super) fn pods(bench: &Bench) -> anyhow::Result<Vec<Line>> {
     ])
 }
 
-/// Starts the program and waits until a new flow of every pod is forwarded. Returns how long it took.
+/// Starts the program and waits until a new flow of every pod is forwarded. Returns the duration.
 fn launch_and_wait(node: &mut Node) -> anyhow::Result<Duration> {
     let mut waiting: Vec<UdpSocket> = node
         .present()
@@ -90,7 +89,7 @@ fn launch_and_wait(node: &mut Node) -> anyhow::Result<Duration> {
     let mut answer = [0; 64];
     while !waiting.is_empty() {
         for socket in &waiting {
-            // Not yet is no error: that is what is waited for.
+            // Errors are expected until the pod is forwarded.
             let _ = socket.send(&[ASKS; 18]);
         }
         std::thread::sleep(RETRY);
@@ -113,7 +112,7 @@ fn launch_and_wait(node: &mut Node) -> anyhow::Result<Duration> {
     Ok(started.elapsed())
 }
 
-/// A new flow to the sink.
+/// Opens a socket for a new flow to the sink.
 fn probe(node: &Node, pod: &Pod) -> anyhow::Result<UdpSocket> {
     let socket = pod.netns.inside(|| Ok(UdpSocket::bind("0.0.0.0:0")?))?;
     socket.connect(server(&node.pod(SINK).address, UDP_PORT)?)?;
@@ -121,8 +120,8 @@ fn probe(node: &Node, pod: &Pod) -> anyhow::Result<UdpSocket> {
     Ok(socket)
 }
 
-/// Milliseconds from before a pod's veth is made until its first packet is answered, and how much of that remained when `ip` had
-/// done its part.
+/// Opens a pod's port. Returns two times in milliseconds: from the creation of the veth to the first packet's answer, and the part of it
+/// after `ip` has ended.
 fn open_one(node: &Node, number: usize) -> anyhow::Result<[f64; 2]> {
     let pod = &node.later()[number];
     let mut lines = vec![node.veth_from_inside(pod), format!("link set {} up", pod.interface)];
@@ -152,7 +151,7 @@ fn open_one(node: &Node, number: usize) -> anyhow::Result<[f64; 2]> {
     Ok([milliseconds(started.elapsed()), milliseconds(started.elapsed().saturating_sub(done))])
 }
 
-/// The same with the kernel as the router, which has nothing to open: what `ip` takes.
+/// As [`open_one`] with the kernel as the router, which opens no port: the time that `ip` takes.
 fn kernel_opens(bench: &Bench) -> anyhow::Result<Vec<[f64; 2]>> {
     let rounds = usize::try_from(bench.rounds)?;
     let node = bench.node(Way::Policy, Plan { later: rounds, fixed_gateway: true, ..Plan::pair() })?;
@@ -163,12 +162,12 @@ fn kernel_opens(bench: &Bench) -> anyhow::Result<Vec<[f64; 2]>> {
 /// The kernel's memory, in KiB.
 #[derive(Clone, Copy, Debug)]
 struct Memory {
-    /// What it says that it has taken for itself.
+    /// Memory that the kernel reports as its own, by purpose.
     counted: u64,
     available: u64,
 }
 
-/// How it changed. What other programs of the machine do is in it, in `gone` more than in `counted`.
+/// A change of [`Memory`], in KiB. Other programs of the machine affect it, `gone` more than `counted`.
 #[derive(Clone, Copy, Debug)]
 struct Change {
     counted: i64,
@@ -188,12 +187,12 @@ impl Memory {
     }
 }
 
-/// A line of `/proc/meminfo`, in KiB.
+/// Reads a line of `/proc/meminfo`, in KiB.
 fn memory(name: &str) -> anyhow::Result<u64> {
     field("/proc/meminfo", name)
 }
 
-/// Percent of a core that a process takes in this time, by all of its threads.
+/// Measures the CPU time of all threads of a process during `time`, in percent of a core.
 fn idle_percent(id: u32, time: Duration) -> anyhow::Result<f64> {
     let (before, started) = (running_time(id)?, Instant::now());
     std::thread::sleep(time);

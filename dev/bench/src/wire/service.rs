@@ -1,4 +1,4 @@
-//! TCP to the cluster address of a Service, whose backend is a pod of the node.
+//! Measures TCP to a Service's cluster address, whose backend is a pod of the node.
 
 use super::Bench;
 use super::latency::connect_to;
@@ -8,7 +8,7 @@ use crate::services;
 use crate::table::{Goal, Line};
 use crate::testbed::traffic::reach;
 
-/// What is measured, in this order.
+/// The measurements, in order: name, unit and goal.
 const WORK: [(&str, &str, f64); 3] = [
     ("TCP to a ClusterIP, 1 flow", "Gb/s", 1.1),
     ("TCP to a ClusterIP, 8 flows", "Gb/s", 1.1),

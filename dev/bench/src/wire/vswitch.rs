@@ -126,7 +126,7 @@ pub(super) fn known(path: &Path, attach: Attach) -> anyhow::Result<Known> {
     })
 }
 
-/// What the program says of a configuration with this line.
+/// Returns the program's errors about a configuration with this line.
 fn complaints(path: &Path, line: &str) -> anyhow::Result<String> {
     let folder = Folder::new()?;
     folder.write("state.yaml", &state(&[]))?;

@@ -1,4 +1,4 @@
-//! ICMP errors that are built anew with the other addresses and ports are the truth here.
+//! Compares translated ICMP errors with errors built from the other addresses and ports.
 
 use std::ops::Range;
 
@@ -7,46 +7,46 @@ use super::*;
 /// An ICMP error.
 #[derive(Clone, Debug)]
 struct ErrorSample {
-    /// The packet that it is about.
+    /// The packet that caused the error.
     about: Sample,
-    /// How much of that it quotes behind the IP headers; all if there is less.
+    /// Maximum number of quoted bytes behind the IP headers.
     quotes: usize,
     /// Type and code, by family.
     kinds: [(u8, u8); 2],
-    /// The error's own, as in a [`Sample`].
+    /// Options of the error's own packet, as in a [`Sample`].
     options: Vec<u8>,
     padding: usize,
 }
 
-/// Whom the error is from and for, and the packet that it quotes.
+/// The error's source and destination, and the addressing of the quoted packet.
 #[derive(Clone, Copy, Debug)]
 struct Addressed {
     outer: (IpAddr, IpAddr),
     quoted: Translation,
 }
 
-/// An error's frame, and where it has what.
+/// An error's frame and its layout.
 #[derive(Clone, Debug)]
 struct BuiltError {
     frame: Vec<u8>,
     message: usize,
-    /// How many bytes have to be there.
+    /// Number of bytes that translation needs.
     needed: usize,
-    /// Where the quoted packet's checksums are, if they are quoted.
+    /// Positions of the quoted packet's complete checksums.
     sums: Vec<Range<usize>>,
-    /// Where a part of one is, if the quote ends in it.
+    /// Position of the partial checksum at which the quote ends, if any.
     half: Option<Range<usize>>,
 }
 
 impl ErrorSample {
-    /// The packet that is quoted, as far as it is, and what [`Sample`] says of it.
+    /// Returns the quoted part of the packet, and the layout from [`Sample`].
     fn quoted(&self, tuple: &Translation) -> (Vec<u8>, Built) {
         let built = self.about.build(tuple);
         let end = built.payload.saturating_add(self.quotes).min(built.frame.len() - self.about.padding);
         (built.frame[IP..end].to_vec(), built)
     }
 
-    /// The error about these bytes, and where its message begins.
+    /// Returns an error that quotes these bytes, and the offset of its message.
     fn around(&self, outer: (IpAddr, IpAddr), quoted: &[u8]) -> (Vec<u8>, usize) {
         let mut message = [&[0; QUOTED][..], quoted].concat();
         let carrier = Sample { kind: Kind::Echo, options: self.options.clone(), ..self.about.clone() };
@@ -70,7 +70,7 @@ impl ErrorSample {
     fn build(&self, to: &Addressed) -> BuiltError {
         let (quoted, built) = self.quoted(&to.quoted);
         let (frame, message) = self.around(to.outer, &quoted);
-        // From a place in the packet's own frame to one in the error's.
+        // Converts a position in the packet's own frame to one in the error's.
         let within = |at: usize| message + QUOTED + at - IP;
         let numbers = match self.about.kind {
             _ if built.checksum.is_none() => 0,
@@ -88,8 +88,8 @@ impl ErrorSample {
         BuiltError { frame, message, needed, sums, half }
     }
 
-    /// What `from` becomes when `seen` bytes of its frame are there. A checksum that is not all there stays, and so does one
-    /// of which nobody can know what it becomes.
+    /// Returns the expected translation if the first `seen` bytes of the frame of `from` are present. Incomplete checksums stay, and so do
+    /// checksums whose new value cannot be computed.
     fn expected(&self, from: &Addressed, to: &Addressed, seen: usize) -> Vec<u8> {
         let (before, (mut quoted, _)) = (self.build(from), self.quoted(&to.quoted));
         let (old, _) = self.quoted(&from.quoted);
@@ -105,7 +105,7 @@ impl ErrorSample {
     }
 }
 
-/// Where the quoted packet begins in the message.
+/// Offset of the quoted packet in the message.
 const QUOTED: usize = 8;
 
 fn error_samples() -> impl Strategy<Value = ErrorSample> {
@@ -115,13 +115,13 @@ fn error_samples() -> impl Strategy<Value = ErrorSample> {
     let options = prop_oneof![2 => Just(vec![]), 1 => Just(vec![60]), 1 => Just(vec![0, 60])];
     (samples(), quotes, four, six, options, 0usize..9).prop_map(|(about, quotes, four, six, options, padding)| {
         let kinds = [four, six];
-        // Of an echo whose identifier is not there nobody knows what it becomes.
+        // Without its identifier, an echo's new checksum cannot be computed.
         let quotes = if about.kind == Kind::Echo { quotes.max(8) } else { quotes };
         ErrorSample { about, quotes, kinds, options, padding }
     })
 }
 
-/// Two ways to address an error, of one family.
+/// Two ways to address an error, in one family.
 fn addressed() -> impl Strategy<Value = (Addressed, Addressed)> {
     let pairs = (tuples(), tuples());
     let pairs = pairs.prop_filter("one family", |(one, other)| one.0.src.is_ipv4() == other.0.src.is_ipv4());
@@ -140,7 +140,7 @@ fn translated(frame: &[u8], wire_len: usize, to: &Addressed) -> Option<Vec<u8>> 
     None
 }
 
-/// Spoils two bytes of a checksum.
+/// Damages two bytes of a checksum.
 fn spoil(bytes: &mut [u8], noise: u16) {
     bytes.iter_mut().zip(noise.to_be_bytes()).for_each(|(byte, noise)| *byte ^= noise);
 }
@@ -181,12 +181,12 @@ fn wrong_checksums_of_errors_and_of_what_they_quote_are_as_wrong_afterwards() {
         prop_assume!(before.half.is_none());
         let quoted = before.message + QUOTED;
         let checksum = before.message + 2..before.message + 4;
-        // The error's own is right for what it quotes, wrong or not, and then off by its own noise.
+        // The error's checksum is correct for the quoted bytes, even if these are wrong. Then it is damaged, too.
         let mut wrong = before.frame[quoted..before.frame.len() - sample.padding].to_vec();
         for (sum, noise) in before.sums.iter().zip(noise) {
             let at = sum.start - quoted;
             spoil(&mut wrong[at..at + 2], noise);
-            // UDP's none is no wrong one.
+            // UDP without a checksum has no wrong one.
             prop_assume!(sample.about.kind != Kind::Udp || wrong[at..at + 2] != [0, 0]);
         }
         let (mut wrong, _) = sample.around(from.outer, &wrong);
@@ -200,8 +200,8 @@ fn wrong_checksums_of_errors_and_of_what_they_quote_are_as_wrong_afterwards() {
             rest[sum.clone()].copy_from_slice(right);
             reached.note(format!("quoted {}", sum.len()));
         }
-        let (anew, _) = sample.around(to.outer, &there[quoted..there.len() - sample.padding]);
-        let off = distance(&there[checksum.clone()], &anew[checksum.clone()]);
+        let (fresh, _) = sample.around(to.outer, &there[quoted..there.len() - sample.padding]);
+        let off = distance(&there[checksum.clone()], &fresh[checksum.clone()]);
         prop_assert_eq!(off, distance(&wrong[checksum.clone()], &right));
         rest[checksum.clone()].copy_from_slice(&after.frame[checksum]);
         prop_assert_eq!(rest, after.frame);
@@ -249,8 +249,7 @@ fn what_the_engine_reads_in_an_error_is_what_is_translated() {
             return Ok(());
         };
         let Some(there) = there else {
-            // The engine asks for no more of an extension header than its length when no ports follow. An edited length may
-            // have cut off the rest.
+            // If no ports follow, the engine needs only the length of an extension header. An edited length may have cut off the rest.
             let is_cut = embedded.ports == packet::Ports::None && embedded.src.is_ipv6() && edit.is_some();
             prop_assert!(is_cut, "{:?}", embedded);
             return Ok(());
@@ -289,7 +288,7 @@ fn what_is_no_error_stays_as_it_is() {
             let frame = other.build(&own.quoted).frame;
             assert_eq!(translated(&frame, frame.len(), &own), None);
         }
-        // What looks like an error in the middle of a datagram.
+        // Bytes like an error's in the middle of a datagram.
         let (carrier, bytes) = (Sample { piece: Piece::Later, ..echo.clone() }, &frame[message..]);
         let later = match own.outer {
             (IpAddr::V4(src), IpAddr::V4(dst)) => ethernet([2; 6], 0x0800, &carrier.build_v4(src, dst, bytes, 3)),
@@ -297,7 +296,7 @@ fn what_is_no_error_stays_as_it_is() {
             _ => panic!("two families"),
         };
         assert_eq!(translated(&later, later.len(), &own), None);
-        // A redirect or an echo instead; a packet of the other family in it.
+        // A redirect or an echo request instead; a quoted packet of the other family.
         let kinds = if is_v4 { [(0, 5), (0, 8)] } else { [(0, 137), (0, 128)] };
         for (at, value) in kinds.into_iter().chain([(QUOTED, if is_v4 { 0x60 } else { 0x45 })]) {
             let mut odd = frame.clone();

@@ -45,7 +45,7 @@ struct TestAttributes {
 /// The attributes must be those of the command, with pointers to memory of the sizes that are in them.
 unsafe fn run_test(mut attributes: TestAttributes) -> io::Result<TestAttributes> {
     let len = size_of::<TestAttributes>();
-    // SAFETY: the caller's. The kernel writes results into the attributes, which are exclusively borrowed.
+    // SAFETY: the caller ensures it. The kernel writes results into the attributes, which are exclusively borrowed.
     let result = unsafe { libc::syscall(libc::SYS_bpf, PROG_TEST_RUN, &raw mut attributes, len) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(attributes) }
 }

@@ -1,4 +1,4 @@
-//! The port over plain memory, with the kernel's part played by the test: the other ends of the four rings.
+//! The port over plain memory. The test plays the kernel at the other ends of the four rings.
 
 use std::os::unix::net::UnixDatagram;
 
@@ -9,13 +9,13 @@ use crate::io::xsk::ring::{Consumer, Entry, Producer};
 const SIZE: u32 = 32;
 const CHUNKS: u32 = 200;
 
-/// The kernel's ends.
+/// The kernel's ends of the rings.
 struct Kernel {
     fill: Consumer<u64>,
     receive: Producer<libc::xdp_desc>,
     transmit: Consumer<libc::xdp_desc>,
     completion: Producer<u64>,
-    /// The other end of the port's descriptor; closed, the port's calls fail.
+    /// The peer of the port's descriptor. If it is closed, the port's calls fail.
     _descriptor: UnixDatagram,
 }
 
@@ -32,7 +32,7 @@ fn port(frags: bool) -> (XskPort, Kernel, FramePool) {
     let (kernel_receive, receive) = ends();
     let (transmit, kernel_transmit) = ends();
     let (kernel_completion, completion) = ends();
-    // A socket of any kind takes and gives nothing without complaint.
+    // A datagram socket accepts the port's calls without an effect.
     let (ours, theirs) = UnixDatagram::pair().unwrap();
     let socket = Socket { fill, receive, transmit, completion, descriptor: ours.into(), frags };
     let port = XskPort::new(socket, &umem, SIZE, SIZE);
@@ -47,7 +47,7 @@ fn port(frags: bool) -> (XskPort, Kernel, FramePool) {
 }
 
 impl Kernel {
-    /// Receives a packet of so many frames, each with its number as the first byte's length.
+    /// Receives a packet with a frame per length in `lens`.
     fn packet(&mut self, lens: &[u32]) {
         let count = u32::try_from(lens.len()).unwrap();
         assert!(self.fill.available(count) >= count, "nothing to receive into");
@@ -61,7 +61,7 @@ impl Kernel {
         self.receive.publish();
     }
 
-    /// Sends so many frames; their lengths, and whether the packet goes on.
+    /// Sends `count` frames at most. Returns each one's length, and whether its packet continues in the next frame.
     fn send(&mut self, count: u32) -> Vec<(u32, bool)> {
         let count = self.transmit.available(count).min(count);
         self.completion.room(count);
@@ -73,7 +73,7 @@ impl Kernel {
     }
 }
 
-/// Frames of packets of so many bytes each; 0 is an empty frame.
+/// Takes frames for packets from the pool, one frame per length. 0 is an empty frame.
 fn frames(pool: &mut FramePool, packets: &[&[usize]]) -> Vec<Frame> {
     let mut frames = Vec::new();
     for packet in packets {
@@ -108,7 +108,7 @@ fn the_kernel_gets_frames_to_receive_into_and_packets_come_back_in_order() {
         assert_eq!(lens(&got), [(60 + round as usize, false), (3840, true), (100, false)]);
         pool.give_all(got);
         port.service(&mut pool).unwrap();
-        // Handed over in batches, but long before there are none.
+        // Frames are lent in batches, but long before the ring is empty.
         assert!(port.lent() > SIZE / 2, "{}", port.lent());
     }
     assert_eq!(port.lent() + available(&pool), CHUNKS);
@@ -202,7 +202,7 @@ fn a_kernel_that_names_chunks_it_does_not_have_gets_nothing() {
     port.service(&mut pool).unwrap();
     kernel.packet(&[60]);
     kernel.receive.room(3);
-    // A chunk twice, one that was never lent, and one with a length that it does not have.
+    // A chunk twice; one that was never lent; one with an impossible length.
     let twice = libc::xdp_desc { addr: 0, len: 1, options: 0 };
     kernel.receive.push(twice);
     kernel.receive.push(libc::xdp_desc { addr: u64::MAX, len: 1, options: 0 });
@@ -233,7 +233,7 @@ fn closing_gives_back_what_the_kernel_has_in_any_ring() {
     kernel.send(2);
     port.close(&mut pool);
     assert_eq!((available(&pool), port.lent(), port.descriptor()), (CHUNKS, 0, None));
-    // And a closed port is quiet.
+    // A closed port does nothing.
     port.receive(&mut waiting, 9).unwrap();
     port.send(&mut waiting).unwrap();
     port.service(&mut pool).unwrap();

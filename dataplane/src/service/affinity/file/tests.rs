@@ -6,7 +6,7 @@ use super::*;
 
 const BOOT: [u8; 16] = [7; 16];
 
-/// A file that is gone at the end.
+/// A temporary file, removed on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -16,7 +16,7 @@ impl Scratch {
         Self(std::env::temp_dir().join(format!("bulkhead-clients-{}-{number}", std::process::id())))
     }
 
-    /// A table as the next process has it, and how many clients it knows.
+    /// Opens the table as the next process does. Returns it with the number of adopted clients.
     fn next(&self, now: u64) -> (ClientAffinity, u64) {
         let found = Found::read(&self.0, BOOT).unwrap();
         fs::remove_file(&self.0).unwrap();
@@ -38,7 +38,7 @@ fn socket(number: u32) -> SocketAddr {
     SocketAddr::new(ip(number % 10), 80)
 }
 
-/// A file with so many clients of service port 5, all at second 1000.
+/// Writes a file with this number of clients of service port 5, all at second 1000.
 fn written(clients: u32) -> Scratch {
     let scratch = Scratch::new();
     let (table, adopted) = ClientAffinity::in_file(&scratch.0, BOOT, Found::nothing(), 1000).unwrap();
@@ -60,7 +60,7 @@ fn clients_find_their_backends_in_the_next_process_until_their_time_is_up() {
         assert!(table.last(ip(client), 5, 1600, 600).is_none(), "the time is that of the connection");
         assert!(table.last(ip(client), 6, 1500, 600).is_none(), "another service port");
     }
-    // The clock was set back, a day has gone by, and the process after that.
+    // The clock was set back; a day has passed; and the process after that.
     table.remember(ip(7), 5, &socket(8), 1700);
     let (table, adopted) = scratch.next(1200);
     assert_eq!(adopted, 1000);
@@ -118,12 +118,12 @@ fn a_damaged_foreign_or_truncated_file_is_refused_whole() {
 fn damaged_places_name_no_backend_and_no_other_client() {
     let scratch = written(2000);
     let mut bytes = fs::read(&scratch.0).unwrap();
-    // Each place has one bit flipped, somewhere else in each.
+    // Flips one bit in each place, at varying positions.
     let start = usize::try_from(START).unwrap();
     let mut damaged = 0;
     for (at, place) in bytes[start..].chunks_exact_mut(PLACE).enumerate() {
         if place.iter().any(|byte| *byte != 0) {
-            // Not in the second of the last connection: that the table cannot know.
+            // Not in the time of the last connection, where the table cannot detect it.
             let bit = [at % 64, 96 + at % 32][at % 2];
             place[bit / 8] ^= 1 << (bit % 8);
             damaged += 1;
@@ -136,7 +136,7 @@ fn damaged_places_name_no_backend_and_no_other_client() {
         let last = table.last(ip(client), 5, 1001, 600);
         assert!(last.is_none_or(|last| (0..10).all(|backend| !last.is(&socket(backend)))), "{client}");
     }
-    // And random bytes are no client.
+    // Random bytes are no client.
     let mut word = 1u64;
     for bytes in bytes[start..].chunks_exact_mut(8) {
         word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -69,7 +69,7 @@ fn explain_says_how_the_sender_is_told_where_the_namespace_wants_denials_refused
     };
     assert!(ask("refuse", "6379/TCP", "text").contains("the sender receives a TCP reset"));
     assert!(ask("refuse", "6379/UDP", "text").contains("the sender receives an ICMP error"));
-    assert!(!ask("drop", "6379/TCP", "text").contains("the sender is told"));
+    assert!(!ask("drop", "6379/TCP", "text").contains("the sender receives"));
     let answer = |says: &str| -> Value {
         let walks: Value = serde_json::from_str(&ask(says, "6379/TCP", "json")).unwrap();
         walks["walks"][0]["steps"][0]["answer"].clone()

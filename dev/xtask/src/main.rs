@@ -20,7 +20,7 @@ use step::{Step, cargo, tests};
 const USAGE: &str = "\
 cargo xtask VERB
 
-  quick          formatting, budgets, lints and unit tests of libraries and programs; run it before each commit
+  quick          formatting, wording, budgets, lints and unit tests of libraries and programs; run it before each commit
   check          everything that needs only this workspace: all lints, documentation, all tests, short fuzzing
   full           what CI runs: check, the playground, a real API server and kubelet, the SIMD code under valgrind, licences
   fmt            checks formatting; changes nothing
@@ -50,7 +50,10 @@ fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     let done = match words.as_slice() {
-        ["quick"] => in_turn("quick", &[("fmt", fmt), ("budget", budget::run), ("lints and unit tests", unit)]),
+        ["quick"] => in_turn(
+            "quick",
+            &[("fmt", fmt), ("prose", prose::run), ("budget", budget::run), ("lints and unit tests", unit)],
+        ),
         ["check"] => check(),
         ["full"] => full(),
         ["fmt"] => fmt(),
@@ -101,8 +104,9 @@ fn in_turn(what: &str, parts: &[Named]) -> bool {
     done
 }
 
-const CHECK: [Named; 7] = [
+const CHECK: [Named; 8] = [
     ("fmt", fmt),
+    ("prose", prose::run),
     ("build", build),
     ("budget", budget::run),
     ("deny", deny_with_the_rest),

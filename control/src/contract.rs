@@ -33,7 +33,7 @@ pub struct SetId(pub(crate) u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ListId(pub(crate) u64);
 
-/// The change of one set's members. [`AddressSet::prefixes`] returns them as prefixes.
+/// The addresses that one set gained and lost. [`AddressSet::prefixes`] converts either to prefixes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SetDelta {
     /// The set. A set that no earlier transaction named is new, and was empty.

@@ -52,7 +52,7 @@ struct Assignment {
     subjects: BTreeSet<PodKey>,
     uses: AHashSet<Use>,
     blocks: Blocks,
-    /// `None` until the first commit.
+    /// The compiled policy. `None` until the first commit.
     compiled: Option<Revision>,
 }
 
@@ -226,7 +226,7 @@ impl Processor {
         self.assignments.values().map(named).max().unwrap_or(0)
     }
 
-    /// The number of remembered policies, pods with policies, and entries of the address book.
+    /// Number of stored items: policies, pods with policies, and entries of the address book.
     #[cfg(test)]
     pub(crate) fn held(&self) -> usize {
         self.book.held() + self.assignments.len() + self.policies_of.len()

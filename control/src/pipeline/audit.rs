@@ -41,12 +41,12 @@ pub struct AuditTables {
     differing: Differing,
 }
 
-/// Where the audit tables may give another verdict than those in force.
+/// The pods for which the audit tables may give another verdict than the tables in force.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Differing {
-    /// Some pod's egress differs. Every port judges egress.
+    /// Whether the egress rules of any pod differ. The tables of all ports judge egress.
     egress: bool,
-    /// Pods whose ingress differs.
+    /// Pods whose ingress rules differ.
     ingress: BTreeSet<PodName>,
 }
 
@@ -169,7 +169,7 @@ impl Shadow {
         self.form.renderer().origins()
     }
 
-    /// Rules that the shadow's renderer could not express. They affect the audit, not enforcement.
+    /// The rules that the renderer of the audit tables could not express. They affect the audit, not enforcement.
     pub(super) fn refusals(&self) -> Vec<Refusal> {
         let mut refusals = self.form.renderer().refusals();
         refusals.iter_mut().for_each(|refusal| refusal.subject = format!("the audit of {}", refusal.subject));

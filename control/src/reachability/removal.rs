@@ -53,9 +53,9 @@ pub struct Removals<'a> {
     state: &'a Reachability,
     /// Occurrences, by list number.
     lists: Vec<Occurrence>,
-    /// By side number: the list, and the indices of its rules that match the side's peers.
+    /// By index in [`Reachability::sides`]: the rule list, and the indices of its rules that match the side's peers.
     named: Vec<(ListNumber, Box<[u32]>)>,
-    /// By side number: the services that remain allowed after all removals so far.
+    /// By index in [`Reachability::sides`]: the services that remain allowed after all removals so far.
     allowed: Vec<Arc<ServiceSet>>,
     lists_of_rule: AHashMap<OriginId, Vec<ListNumber>>,
     lists_of_policy: AHashMap<PolicyName, BTreeSet<ListNumber>>,
@@ -78,7 +78,7 @@ struct Occurrence {
 /// A list that a removal changes.
 struct Changed {
     list: ListNumber,
-    /// The allowed services after the removal, by side number.
+    /// The allowed services after the removal, by index in [`Reachability::sides`].
     sides: AHashMap<u32, Arc<ServiceSet>>,
     /// Whether verdicts between pods and their own nodes may change. Rules of NetworkPolicies do not affect them.
     concerns_own_nodes: bool,

@@ -71,7 +71,7 @@ impl fmt::Display for Instead {
 /// The error type of all renderers.
 pub type BoxError = Box<dyn Error + Send + Sync>;
 
-/// A network stack's end of the policy pipeline.
+/// A back end that turns compiled policy into the rules of one network stack.
 pub trait Renderer: Any + Send {
     /// A short name for error messages, unique in the pipeline.
     fn name(&self) -> String;

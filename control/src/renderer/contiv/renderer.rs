@@ -26,7 +26,7 @@ use crate::renderer::{BoxError, Refusal, Renderer};
 /// An immutable snapshot of one node's tables.
 #[derive(Clone, Debug)]
 pub struct TupleTables {
-    /// The node.
+    /// The node's name.
     pub node: Arc<str>,
     /// Where the stack applies the tables.
     pub orientation: Orientation,
@@ -86,9 +86,9 @@ pub struct ContivRenderer {
 /// Counts of the expensive steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attempts {
-    /// Attempted expansions of a list.
+    /// Number of attempts to expand a list to 6-tuples.
     pub expansions: u64,
-    /// Computations of the tables.
+    /// Number of times that the tables were computed from the lists.
     pub combinations: u64,
 }
 

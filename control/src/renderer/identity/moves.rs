@@ -14,7 +14,7 @@ use crate::contract::{Endpoint, ListId, SetDelta, TieredList, Transaction};
 use crate::object::PodName;
 use crate::origin::Direction;
 
-/// Groups of addresses, each with a change.
+/// Groups of addresses, each with the change to apply to its addresses.
 #[derive(Default)]
 pub(super) struct Moves(pub(super) Vec<(Arc<AddressSet>, Change)>);
 

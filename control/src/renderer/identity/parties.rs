@@ -8,13 +8,13 @@ use bulkhead_classifier::identity::Party;
 
 use crate::contract::SetId;
 
-/// A set, or one of the special groups below.
+/// The number of a set, or of one of the special groups below.
 pub(super) type Tag = u64;
 
-/// The addresses of the node itself.
+/// The group of the node's own addresses.
 pub(super) const OWN_NODE: Tag = u64::MAX;
 
-/// The addresses of the other nodes.
+/// The group of the other nodes' addresses.
 pub(super) const REMOTE_NODE: Tag = u64::MAX - 1;
 
 /// The identity of addresses that are in no set.
@@ -37,7 +37,7 @@ pub(super) enum Change {
     Bind(u32),
 }
 
-/// Numbers identities and parties. A party is an identity with an endpoint or without.
+/// Assigns numbers to identities and to parties. A party is an identity and, if a local pod has the address, its endpoint number.
 #[derive(Debug)]
 pub(super) struct Parties {
     /// The sets of each identity, ascending.

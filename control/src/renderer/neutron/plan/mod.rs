@@ -45,12 +45,12 @@ pub enum GroupRef {
 pub enum Request {
     /// Creates a group without rules and tags it.
     CreateGroup {
-        /// The group's tag.
+        /// The managed tag that identifies the group.
         tag: Arc<str>,
     },
     /// Creates a rule.
     CreateRule {
-        /// The group's tag.
+        /// The managed tag that identifies the group.
         tag: Arc<str>,
         /// The rule, with tags as remote groups.
         rule: SecurityRule,
@@ -61,7 +61,7 @@ pub enum Request {
         id: String,
         /// The rule's group.
         group: GroupRef,
-        /// The rule. `None` if it is not one that Bulkhead would write.
+        /// The rule to delete. `None` if Bulkhead would never write such a rule.
         rule: Option<SecurityRule>,
     },
     /// Sets the groups of a port.
@@ -77,12 +77,12 @@ pub enum Request {
     DeleteGroup {
         /// The ID.
         id: String,
-        /// The tag. `None` if the group has none.
+        /// The managed tag that identifies the group. `None` if the group has none.
         tag: Option<Arc<str>>,
     },
-    /// Sets a group's tags, including the generation in force.
+    /// Sets the tags of a group. One of them records the generation of the policy that the group's rules now implement.
     SetTags {
-        /// The group's tag.
+        /// The managed tag that identifies the group.
         tag: Arc<str>,
     },
 }
@@ -134,7 +134,7 @@ impl Problem {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("group {tag} is of generation {applied} of its policy, the state has {generation}")]
 pub struct Older {
-    /// The group's tag.
+    /// The managed tag that identifies the group.
     pub tag: Arc<str>,
     /// The generation in force at the server.
     pub applied: u64,
@@ -153,14 +153,14 @@ pub struct Plan {
     pub older: Vec<Older>,
 }
 
-/// The tag of a generation. Of all managed tags, only this and the owner's have a colon.
+/// The tag that records a policy's generation. Of all managed tags, only this and the owner's have a colon.
 pub fn generation_tag(generation: u64) -> String {
     format!("{GENERATION}{generation}")
 }
 
 const GENERATION: &str = "generation:";
 
-/// All tags of a managed group.
+/// All tags that a managed group has at the server.
 pub fn tags(owner: &str, tag: &str, generation: Option<u64>) -> Vec<String> {
     let generation = generation.map(generation_tag);
     [owner.to_owned(), tag.to_owned()].into_iter().chain(generation).collect()

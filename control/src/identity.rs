@@ -119,7 +119,7 @@ impl fmt::Display for LabelSet {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Held {
     labels: LabelSet,
-    /// Index of the number among the label set's candidates ([`Identities::choice`]). `None` if an object set the number.
+    /// Index of the number among the label set's choices ([`Identities::choice`]). `None` if an object set the number.
     choice: Option<u32>,
 }
 
@@ -128,7 +128,7 @@ struct Held {
 pub struct Identities {
     by_labels: AHashMap<LabelSet, Identity>,
     by_number: BTreeMap<Identity, Held>,
-    /// Label sets whose first candidate number belongs to another label set.
+    /// Label sets whose first choice belongs to another label set.
     displaced: BTreeSet<LabelSet>,
     first: u32,
     count: u32,
@@ -211,7 +211,7 @@ impl Identities {
         self.local
     }
 
-    /// The candidate number with this index, derived from the label set's hash. Index 0 is tried first.
+    /// The number that is the label set's choice with this index, derived from its hash. Index 0 is the first choice.
     fn choice(&self, labels: &LabelSet, choice: u32) -> Identity {
         let hash = labels.hash();
         // Label sets with the same first choice rarely have the same second choice: the hash's upper half sets the step. An odd step, and

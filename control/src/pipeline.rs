@@ -33,7 +33,7 @@ pub use renderers::RendererHandle;
 /// The node name of pods without a node, so that questions about hand-written states can be answered.
 pub const UNBOUND: &str = "";
 
-/// All layers from events to renderers, with the present state.
+/// Turns events about objects into transactions for renderers, and holds the current state.
 pub struct Pipeline {
     attachments: Attachments,
     claims: Claims,

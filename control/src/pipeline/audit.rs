@@ -108,7 +108,7 @@ impl Form {
 /// The renderer of the audit tables and its endpoints.
 pub(super) struct Shadow {
     form: Form,
-    /// The latest endpoints by all policies, and those of them that changed since the last transaction.
+    /// The latest endpoints, compiled from all policies. `news` lists those that changed since the last transaction.
     told: BTreeMap<PodName, Arc<Endpoint>>,
     news: Vec<(PodName, Option<Arc<Endpoint>>)>,
     /// The error of the last transaction, if it failed. The renderer tries again with the next one.

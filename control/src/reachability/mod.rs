@@ -224,8 +224,7 @@ impl Reachability {
         is(one, other) || is(other, one)
     }
 
-    /// The decisions of `class` about `peer`: an index in [`Reachability::sides`], equal if they are. Not valid between a pod and its own
-    /// node.
+    /// Index in [`Reachability::sides`] of the decisions of `class` about `peer`. Not valid between a pod and its own node.
     pub fn side_number(&self, class: ClassId, direction: Direction, peer: ClassId) -> u32 {
         match self.class(class).list(direction) {
             Some(list) => self.lists[list.0 as usize].row[peer.index()],

@@ -332,12 +332,12 @@ impl<'a> Named<'a> {
         self.rules[at].peers == Peers::Any || self.places[at].iter().any(|place| sets.binary_search(place).is_ok())
     }
 
-    /// The indices of the rules that match a class which is not the own node's.
+    /// The indices of the rules that match addresses of `class`, which are not those of the pod's own node.
     fn by(&self, class: ClassId) -> Box<[u32]> {
         (0..).zip(0..self.rules.len()).filter(|&(_, at)| self.names(at, class)).map(|(number, _)| number).collect()
     }
 
-    /// The indices of the rules that match a class of own-node addresses.
+    /// The indices of the rules that match addresses of `class`, which are those of the pod's own node.
     fn by_own_node(&self, class: ClassId) -> impl Iterator<Item = u32> {
         let names = move |at: usize| self.rules[at].peers == Peers::OwnNode || self.names(at, class);
         (0..).zip(0..self.rules.len()).filter(move |&(_, at)| names(at)).map(|(number, _)| number)

@@ -106,7 +106,7 @@ impl IdentityRenderer {
         }
     }
 
-    /// Applies changes of nodes. Returns whether the own node's addresses changed.
+    /// Applies the transaction's changes of nodes. Returns whether the addresses of the renderer's node changed.
     pub(super) fn take_nodes(&mut self, transaction: &Transaction, moves: &mut Moves) -> bool {
         if transaction.nodes.is_empty() && !transaction.resync {
             return false;

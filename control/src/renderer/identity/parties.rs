@@ -116,7 +116,7 @@ impl Parties {
         })
     }
 
-    /// The party of addresses of party `number` after these changes, applied in order.
+    /// The number of the party that addresses of party `number` have after these changes, applied in order.
     pub(super) fn after<'a>(&mut self, number: u32, changes: impl Iterator<Item = &'a Change>) -> u32 {
         let Party { identity, mut endpoint } = self.parties[number as usize];
         let before = self.sets_of(identity).clone();

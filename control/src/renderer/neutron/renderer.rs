@@ -43,7 +43,7 @@ pub(super) struct Port {
     pub(super) peers: BTreeSet<Arc<[SetId]>>,
 }
 
-/// A combination of sets that rules of policies name.
+/// The users of a combination of sets that policies' rules name.
 #[derive(Debug, Default)]
 pub(super) struct Peer {
     /// For each rule that names the peer: the number of groups with the rule.

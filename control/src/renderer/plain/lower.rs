@@ -52,7 +52,7 @@ pub(in crate::renderer) struct Tiered {
     pub(in crate::renderer) origin: OriginId,
 }
 
-/// The result of lowering.
+/// The result of lowering: ordered rules that allow or deny.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::renderer) struct Lowered {
     pub(in crate::renderer) rules: Vec<PlainRule>,

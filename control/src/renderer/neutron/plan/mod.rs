@@ -183,7 +183,7 @@ fn covers(wide: &SecurityRule, narrow: &SecurityRule) -> bool {
         && remote()
 }
 
-/// The state of planning.
+/// The groups and ports of a plan under construction, with its requests so far.
 struct Planner<'a> {
     desired: &'a Desired,
     groups: BTreeMap<GroupRef, Group>,

@@ -104,7 +104,7 @@ pub struct Endpoint {
     pub node: Arc<str>,
     /// The pod's IP addresses, without those that another pod or a node has ([`crate::claims`]).
     pub addresses: Vec<IpAddr>,
-    /// The pod's MAC address, if known.
+    /// The pod's MAC address. `None` if unknown.
     pub mac: Option<[u8; 6]>,
     /// The pod's rules.
     pub rules: EndpointRules,

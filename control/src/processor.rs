@@ -65,7 +65,7 @@ pub struct Revision {
     pub policy: Arc<CompiledPolicy>,
 }
 
-/// The result of a batch.
+/// The changes that a batch caused.
 #[derive(Debug, Default)]
 pub struct Committed {
     /// Pods whose rules may have changed, including pods that left the scope.

@@ -18,7 +18,7 @@ use crate::renderer::mirror::Mirror;
 pub(super) struct Lists {
     pub(super) all: Vec<Arc<TieredList>>,
     numbers: AHashMap<ListId, ListNumber>,
-    /// Sorted, without duplicates.
+    /// The sets that the rules match, sorted and without duplicates.
     pub(super) sets: Vec<SetId>,
 }
 

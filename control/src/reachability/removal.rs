@@ -51,7 +51,7 @@ impl Removal {
 #[derive(Debug)]
 pub struct Removals<'a> {
     state: &'a Reachability,
-    /// Occurrences, by list number.
+    /// The rule lists with the pods that have them, by list number.
     lists: Vec<Occurrence>,
     /// By index in [`Reachability::sides`]: the rule list, and the indices of its rules that match the side's peers.
     named: Vec<(ListNumber, Box<[u32]>)>,

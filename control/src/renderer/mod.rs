@@ -53,7 +53,7 @@ impl fmt::Display for Refusal {
 /// The replacement for refused rules. It allows nothing that the rules in force before denied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Instead {
-    /// The last rules that fitted.
+    /// The last rules that the renderer could express.
     LastGood,
     /// All traffic is denied, because no earlier rules exist.
     Closed,

@@ -66,7 +66,7 @@ impl PlainList {
     }
 }
 
-/// The inputs of a pod's table.
+/// A pod with its addresses and plain lists: the inputs of its table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PlainPod {
     /// The pod's node.

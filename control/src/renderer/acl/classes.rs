@@ -48,7 +48,7 @@ pub(super) struct EgressClass {
 /// The egress classes of a node.
 #[derive(Debug, Default)]
 pub(super) struct Classes {
-    /// Sorted by each class's first pod.
+    /// All classes, sorted by each class's first pod.
     all: Vec<EgressClass>,
     /// The destination pods to which the entries of [`EgressClass::reach`] refer, in the same order, each with its addresses.
     columns: Vec<(PodName, Vec<IpAddr>)>,

@@ -83,7 +83,7 @@ pub struct ContivRenderer {
     cache: RendererCache,
 }
 
-/// Counts of the expensive steps.
+/// Counts of the renderer's expensive steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attempts {
     /// Number of attempts to expand a list to 6-tuples.
@@ -133,7 +133,7 @@ impl ContivRenderer {
         self.orientation
     }
 
-    /// The state in force.
+    /// The pods, lists and tables in force.
     pub(super) fn state(&self) -> &RendererState {
         self.cache.state()
     }

@@ -123,7 +123,7 @@ impl IdentityRenderer {
         self.published.as_ref()
     }
 
-    /// Work since the start.
+    /// Counts of the work since the renderer was created.
     pub fn work(&self) -> IdentityWork {
         self.work
     }

@@ -24,7 +24,7 @@ pub(super) const fn tag(set: SetId) -> Tag {
     set.0
 }
 
-/// A change of some addresses.
+/// A change that applies to a group of addresses.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Change {
     /// The addresses leave a set.

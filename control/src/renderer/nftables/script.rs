@@ -24,7 +24,7 @@ pub(super) fn is_plain(name: &str) -> bool {
     !name.is_empty() && name.len() < 16 && name.chars().all(|c| c.is_ascii_alphanumeric() || "-._+@=,".contains(c))
 }
 
-/// A script under construction.
+/// A script for nft under construction.
 pub(super) struct Script<'a> {
     origins: &'a Origins,
     /// Commands before the block: they flush chains and sets.

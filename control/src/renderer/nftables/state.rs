@@ -63,7 +63,7 @@ impl State {
         self.workloads == other.workloads && self.unplaced == other.unplaced && self.local == other.local
     }
 
-    /// The lists in use.
+    /// The rule lists that pods of the node have, each with its direction.
     pub(super) fn lists(&self) -> BTreeMap<ListId, (Direction, Arc<TieredList>)> {
         let mut lists = BTreeMap::new();
         for workload in self.workloads.values() {

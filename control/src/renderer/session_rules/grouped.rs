@@ -136,7 +136,7 @@ impl ScopeGroups {
         self.is_stale
     }
 
-    /// Records that the list is in use.
+    /// Records that the caller uses the present list, so that it is no longer stale.
     pub(super) const fn settle(&mut self) {
         self.is_stale = false;
     }

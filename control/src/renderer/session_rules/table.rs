@@ -24,7 +24,7 @@ const MOST_REMEMBERED: usize = 1_024;
 pub(super) enum ScopeChange {
     /// These requests were executed, in order.
     Requests(Vec<SessionRequest>),
-    /// More requests than are recorded.
+    /// More requests were executed than are recorded.
     Many,
 }
 

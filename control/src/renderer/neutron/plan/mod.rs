@@ -57,7 +57,7 @@ pub enum Request {
     },
     /// Deletes a rule.
     DeleteRule {
-        /// The ID.
+        /// The rule's ID at the server.
         id: String,
         /// The rule's group.
         group: GroupRef,
@@ -66,16 +66,16 @@ pub enum Request {
     },
     /// Sets the groups of a port.
     SetPort {
-        /// The ID.
+        /// The port's ID at the server.
         id: String,
         /// The pod. `None` if the port no longer belongs to a pod.
         pod: Option<PodName>,
-        /// The port's groups, complete.
+        /// All groups of the port after this request.
         groups: BTreeSet<GroupRef>,
     },
     /// Deletes a group.
     DeleteGroup {
-        /// The ID.
+        /// The group's ID at the server.
         id: String,
         /// The managed tag that identifies the group. `None` if the group has none.
         tag: Option<Arc<str>>,
@@ -145,9 +145,9 @@ pub struct Older {
 /// The requests that lead to the desired state, and what remains.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// The requests, in order.
+    /// The requests, in the order in which they must be sent.
     pub requests: Vec<Request>,
-    /// Differences that remain.
+    /// Differences from the desired state that no request can remove.
     pub problems: Vec<Problem>,
     /// Groups of policies whose local state is outdated.
     pub older: Vec<Older>,

@@ -27,20 +27,20 @@ use crate::object::{Object, Pod, PodName, Uid};
 pub struct Attachment {
     /// The pod's UID. `None` if the runtime does not report one; the record then applies to any pod of the name.
     pub uid: Option<Uid>,
-    /// The addresses that the runtime gave to the pod. Empty if only the object has them.
+    /// The addresses that the container runtime assigned to the pod. Empty if it reports none: the Pod object's addresses then apply.
     pub addresses: Vec<IpAddr>,
-    /// A number that grows with each attachment. Of two pods with one address, the one with the larger number has it.
+    /// A number that grows with each attachment. Of two pods that claim one address, the pod with the larger number gets it.
     pub number: u64,
 }
 
 /// Whether policy knows an attached pod, or why the pod cannot send and receive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// No object of this name exists.
+    /// No Pod object of this name exists.
     Unknown,
-    /// The object's UID is another pod's, usually an earlier pod of the same name.
+    /// The Pod object's UID is another pod's, usually that of an earlier pod of the same name.
     OtherPod,
-    /// The object names another node, or no node (`None`).
+    /// The Pod object names another node, or no node (`None`).
     OtherNode(Option<Arc<str>>),
     /// The pod uses its node's network.
     HostNetwork,
@@ -61,7 +61,7 @@ pub(crate) struct Attachments(BTreeMap<PodName, Attached>);
 #[derive(Debug)]
 struct Attached {
     attachment: Attachment,
-    /// The pod as in its object. `None` without an object.
+    /// The pod with the properties and addresses of its Pod object. `None` if no object is known.
     said: Option<Arc<Pod>>,
     /// The addresses that the object had before the pod was attached.
     outdated: Vec<IpAddr>,

@@ -39,7 +39,7 @@ use crate::object::{IpBlock, Namespace, Pod, PodPeer, PolicyName};
 use crate::selector::Selector;
 use crate::work::Work;
 
-/// A group's index. A later group may reuse it.
+/// The index of a [`Group`] in the address book. A later group may reuse it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct GroupId(usize);
 
@@ -50,17 +50,17 @@ pub(crate) struct Group {
     set: SetId,
     users: BTreeSet<PolicyName>,
     members: BTreeSet<PodKey>,
-    /// Port names of these pods that egress rules use.
+    /// The port names that egress rules look up on the group's pods.
     named: AHashMap<PortName, Named>,
 }
 
 impl Group {
-    /// The set of its pods' addresses.
+    /// The set that holds the addresses of the group's pods.
     pub(crate) fn set(&self) -> SetId {
         self.set
     }
 
-    /// The numbers of a port name in use on its pods. Panics if no policy uses the name.
+    /// The numbers that a port name has on the group's pods. Panics if no policy uses the name.
     pub(crate) fn named(&self, name: &PortName) -> &Named {
         self.named.get(name).expect("a policy that uses a port name keeps it alive")
     }
@@ -151,7 +151,7 @@ impl AddressBook {
         named.expect("a policy that uses a port name keeps it alive")
     }
 
-    /// The set of fixed addresses. Panics if no policy uses the addresses.
+    /// The set that holds exactly these fixed addresses. Panics if no policy uses them.
     pub(crate) fn block(&self, addresses: &AddressSet) -> SetId {
         self.blocks.get(addresses).expect("a policy's blocks are made before it is compiled").set
     }
@@ -238,7 +238,7 @@ impl AddressBook {
         id
     }
 
-    /// Ends a use. The next commit removes parts without users.
+    /// Removes `user` from the users of a part of the book. The next commit removes parts without users.
     pub(crate) fn release(&mut self, used: &Use, user: &PolicyName) {
         let users = match used {
             Use::Group(id) => self.groups[id.0].as_mut().map(|group| &mut group.users),
@@ -259,7 +259,7 @@ impl AddressBook {
         }
     }
 
-    /// Updates the sets for a changed pod.
+    /// Updates all sets that contain or should contain a changed pod.
     pub(crate) fn pod_changed(
         &mut self,
         cache: &Cache,
@@ -336,12 +336,12 @@ impl AddressBook {
     }
 }
 
-/// The pod's properties besides labels that sets depend on.
+/// The properties of a pod on which sets depend, except its labels: addresses and container ports.
 fn shape(pod: &Pod) -> (&[IpAddr], &[crate::object::ContainerPort]) {
     (&pod.addresses, &pod.ports)
 }
 
-/// The addresses of a block without its exceptions.
+/// The addresses of an `ipBlock` without its `except` blocks.
 pub(crate) fn addresses_of(block: &IpBlock) -> AddressSet {
     let except: AddressSet = block.except.iter().copied().collect();
     AddressSet::from_iter([block.cidr]).subtract(&except)

@@ -53,7 +53,7 @@ pub enum Holder {
 /// The pods with fewer addresses than their objects claim, and the nodes' addresses.
 #[derive(Debug, Default)]
 pub(crate) struct Claims {
-    /// Pods without some of their objects' addresses, as in their objects. All other pods are complete in the cache.
+    /// Pods that lack an address of their Pod object, each as in its object. The cache has all other pods with all their addresses.
     short: BTreeMap<PodName, Arc<Pod>>,
     /// The names of the pods in `short`, by the addresses that they lack.
     missed: BTreeMap<IpAddr, BTreeSet<PodName>>,
@@ -151,7 +151,7 @@ impl Claims {
         events
     }
 
-    /// Returns the event between the events of pods that lose a touched address and those of pods that gain one.
+    /// Returns events in this order: pods that lose a touched address, `event` itself, pods that gain a touched address.
     fn with_others(
         &mut self,
         cache: &Cache,
@@ -219,7 +219,7 @@ impl Claims {
             || cache.pods_at(address).any(|(_, pod)| is_other(pod) && shares(pod))
     }
 
-    /// The pod with all addresses in its object.
+    /// The pod with all addresses of its Pod object. `None` if the pod is unknown.
     pub(crate) fn said<'a>(&'a self, cache: &'a Cache, name: &PodName) -> Option<&'a Arc<Pod>> {
         let known = || cache.pod_key(name).and_then(|key| cache.pod(key));
         self.short.get(name).or_else(known)

@@ -65,7 +65,7 @@ impl Configurator {
         self.lists.retain(|_, list| list.strong_count() > 0);
     }
 
-    /// The lists that an endpoint has.
+    /// All lists that at least one endpoint has.
     pub(crate) fn lists(&self) -> impl Iterator<Item = Arc<TieredList>> {
         self.lists.values().filter_map(Weak::upgrade)
     }

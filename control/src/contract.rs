@@ -33,7 +33,7 @@ pub struct SetId(pub(crate) u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ListId(pub(crate) u64);
 
-/// The change of one set's members. [`AddressSet::prefixes`] returns them as prefixes.
+/// The addresses that one set gained and lost. [`AddressSet::prefixes`] converts either to prefixes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SetDelta {
     /// The set. A set that no earlier transaction named is new, and was empty.
@@ -104,7 +104,7 @@ pub struct Endpoint {
     pub node: Arc<str>,
     /// The pod's IP addresses, without those that another pod or a node has ([`crate::claims`]).
     pub addresses: Vec<IpAddr>,
-    /// The pod's MAC address, if known.
+    /// The pod's MAC address. `None` if unknown.
     pub mac: Option<[u8; 6]>,
     /// The pod's rules.
     pub rules: EndpointRules,

@@ -115,11 +115,11 @@ impl fmt::Display for LabelSet {
     }
 }
 
-/// The label set that has a number.
+/// The label set to which a number is assigned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Held {
     labels: LabelSet,
-    /// The index of the number among the label set's choices. `None` if an object set the number.
+    /// Index of the number among the label set's choices ([`Identities::choice`]). `None` if an object set the number.
     choice: Option<u32>,
 }
 
@@ -128,7 +128,7 @@ struct Held {
 pub struct Identities {
     by_labels: AHashMap<LabelSet, Identity>,
     by_number: BTreeMap<Identity, Held>,
-    /// Label sets with another number than their first choice.
+    /// Label sets whose first choice belongs to another label set.
     displaced: BTreeSet<LabelSet>,
     first: u32,
     count: u32,
@@ -136,12 +136,12 @@ pub struct Identities {
 }
 
 impl Identities {
-    /// An empty map for numbers that are equal on all nodes.
+    /// Creates an empty map whose numbers are equal on all nodes.
     pub fn of_cluster() -> Self {
         Self::with(Identity::FIRST, Identity::END - Identity::FIRST, false)
     }
 
-    /// An empty map for numbers that are valid on one node only.
+    /// Creates an empty map whose numbers are valid on one node only.
     pub fn of_node() -> Self {
         Self::with(Identity::LOCAL, Identity::END, true)
     }
@@ -211,7 +211,7 @@ impl Identities {
         self.local
     }
 
-    /// The label set's choice with this index.
+    /// The number that is the label set's choice with this index, derived from its hash. Index 0 is the first choice.
     fn choice(&self, labels: &LabelSet, choice: u32) -> Identity {
         let hash = labels.hash();
         // Label sets with the same first choice rarely have the same second choice: the hash's upper half sets the step. An odd step, and

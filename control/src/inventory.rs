@@ -90,7 +90,7 @@ impl Key {
     }
 }
 
-/// All listed objects.
+/// The objects of the last listing, with later events applied.
 #[derive(Clone, Debug, Default)]
 pub struct Inventory {
     objects: BTreeMap<Key, Object>,

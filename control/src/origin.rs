@@ -48,7 +48,7 @@ pub enum Origin {
     Policy {
         /// The policy's namespace and name.
         policy: PolicyName,
-        /// The list that contains the rule.
+        /// The policy's list that contains the rule: `ingress` or `egress`.
         direction: Direction,
         /// The rule's index in that list, starting at 0.
         rule: usize,
@@ -59,7 +59,7 @@ pub enum Origin {
         tier: Tier,
         /// The policy's kind and name.
         policy: ClusterPolicyName,
-        /// The list that contains the rule.
+        /// The policy's list that contains the rule: `ingress` or `egress`.
         direction: Direction,
         /// The rule's index in that list, starting at 0.
         rule: usize,

@@ -33,7 +33,7 @@ pub use renderers::RendererHandle;
 /// The node name of pods without a node, so that questions about hand-written states can be answered.
 pub const UNBOUND: &str = "";
 
-/// All layers from events to renderers, with the present state.
+/// Turns events about objects into transactions for renderers, and holds the current state.
 pub struct Pipeline {
     attachments: Attachments,
     claims: Claims,
@@ -41,9 +41,9 @@ pub struct Pipeline {
     processor: Processor,
     configurator: Configurator,
     origins: Origins,
-    /// The endpoints in their state after the last transaction.
+    /// The endpoints that renderers know from the last transaction.
     told: BTreeMap<PodName, Arc<Endpoint>>,
-    /// The first renderer makes the enforced rules.
+    /// All renderers. The first one renders the enforced rules.
     renderers: Vec<Box<dyn Renderer>>,
     enforcing: Enforcing,
     choice: Choice,
@@ -334,7 +334,7 @@ impl Pipeline {
         enforcing.chain(self.shadow.iter().flat_map(Shadow::refusals)).collect()
     }
 
-    /// The meaning of the origins in verdicts.
+    /// The meaning of the origin numbers in verdicts.
     pub fn origins(&self) -> &Origins {
         &self.origins
     }

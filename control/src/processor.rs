@@ -52,7 +52,7 @@ struct Assignment {
     subjects: BTreeSet<PodKey>,
     uses: AHashSet<Use>,
     blocks: Blocks,
-    /// `None` until the first commit.
+    /// The compiled policy. `None` until the first commit.
     compiled: Option<Revision>,
 }
 
@@ -65,7 +65,7 @@ pub struct Revision {
     pub policy: Arc<CompiledPolicy>,
 }
 
-/// The result of a batch.
+/// The changes that a batch caused.
 #[derive(Debug, Default)]
 pub struct Committed {
     /// Pods whose rules may have changed, including pods that left the scope.
@@ -226,7 +226,7 @@ impl Processor {
         self.assignments.values().map(named).max().unwrap_or(0)
     }
 
-    /// The number of remembered policies, pods with policies, and entries of the address book.
+    /// Number of stored items: policies, pods with policies, and entries of the address book.
     #[cfg(test)]
     pub(crate) fn held(&self) -> usize {
         self.book.held() + self.assignments.len() + self.policies_of.len()

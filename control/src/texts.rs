@@ -9,7 +9,7 @@ use crate::object::{ClusterService, EndpointSlice, Labels, Object, Pod};
 /// Minimum number of texts before unused ones are removed.
 const FEW: usize = 1024;
 
-/// The shared texts.
+/// The pool of texts that objects share, so that equal texts use memory once.
 #[derive(Clone, Debug, Default)]
 pub struct Texts {
     all: HashSet<Arc<str>, ahash::RandomState>,

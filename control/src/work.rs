@@ -1,12 +1,12 @@
 //! Counters of the work that events cause, independent of the machine.
 
-/// Work since the pipeline was made. The cost of a batch is the difference.
+/// Counts of the work since the pipeline was created. The cost of a batch is the difference before and after it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
-    /// Pods examined, as peers or as subjects of policies.
+    /// Number of pods examined, as peers or as subjects of policies.
     pub pods: u64,
-    /// Intervals of address sets written for tables.
+    /// Number of intervals of address sets written for tables.
     pub intervals: u64,
-    /// Policies compiled.
+    /// Number of policies compiled.
     pub policies: u64,
 }

@@ -103,7 +103,7 @@ impl Named {
         self.numbers.iter().map(|(&number, entry)| (number, entry.set))
     }
 
-    /// Returns the members of those of its sets that `of` contains. `pods` lists the candidate pods.
+    /// Returns the members of the name's sets, for sets in `of` only. `pods` lists the pods that may declare the name.
     pub(super) fn members<'a, P: Iterator<Item = &'a Pod>>(
         &self,
         name: &PortName,

@@ -90,7 +90,7 @@ impl Pending {
     }
 }
 
-/// The removal of unused sets.
+/// The state that a removal of unused sets changes.
 pub(super) struct Sweep<'a> {
     pub(super) pending: &'a mut Pending,
     /// Removed sets that an earlier commit reported.

@@ -41,12 +41,12 @@ pub struct AuditTables {
     differing: Differing,
 }
 
-/// Where the audit tables may give another verdict than those in force.
+/// The pods for which the audit tables may give another verdict than the tables in force.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Differing {
-    /// Some pod's egress differs. Every port judges egress.
+    /// Whether the egress rules of any pod differ. The tables of all ports judge egress.
     egress: bool,
-    /// Pods whose ingress differs.
+    /// Pods whose ingress rules differ.
     ingress: BTreeSet<PodName>,
 }
 
@@ -108,7 +108,7 @@ impl Form {
 /// The renderer of the audit tables and its endpoints.
 pub(super) struct Shadow {
     form: Form,
-    /// The latest endpoints by all policies, and those of them that changed since the last transaction.
+    /// The latest endpoints, compiled from all policies. `news` lists those that changed since the last transaction.
     told: BTreeMap<PodName, Arc<Endpoint>>,
     news: Vec<(PodName, Option<Arc<Endpoint>>)>,
     /// The error of the last transaction, if it failed. The renderer tries again with the next one.
@@ -169,7 +169,7 @@ impl Shadow {
         self.form.renderer().origins()
     }
 
-    /// Rules that the shadow's renderer could not express. They affect the audit, not enforcement.
+    /// The rules that the renderer of the audit tables could not express. They affect the audit, not enforcement.
     pub(super) fn refusals(&self) -> Vec<Refusal> {
         let mut refusals = self.form.renderer().refusals();
         refusals.iter_mut().for_each(|refusal| refusal.subject = format!("the audit of {}", refusal.subject));

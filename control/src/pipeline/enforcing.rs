@@ -13,7 +13,7 @@ use crate::renderer::session_rules::{SessionTable, SourceRenderer};
 use crate::renderer::{RenderError, Renderer};
 use crate::work::Work;
 
-/// The kind of the enforcing renderer.
+/// The renderer that enforces policy, with the place of enforcement.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Enforcing {
     /// At the destination, with compiled rule lists.
@@ -133,7 +133,7 @@ impl Pipeline {
         }
     }
 
-    /// The work since the pipeline was made: pods examined, policies compiled, set intervals written.
+    /// Counts since the pipeline was created: pods examined, policies compiled, set intervals written.
     pub fn work(&self) -> Work {
         let intervals = match self.enforcing {
             Enforcing::Acl(acl) => self.renderer(acl).written(),

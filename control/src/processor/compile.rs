@@ -26,16 +26,16 @@ pub struct CompiledPolicy {
     pub version: PolicyVersion,
     /// The rank of a cluster policy. `None` for a NetworkPolicy.
     pub rank: Option<Rank>,
-    /// The ingress matches. `None` if the policy does not concern ingress.
+    /// The matches of the ingress rules, in the policy's order. `None` if the policy does not concern ingress.
     pub ingress: Option<Vec<Match>>,
-    /// The egress matches. `None` if the policy does not concern egress.
+    /// The matches of the egress rules, in the policy's order. `None` if the policy does not concern egress.
     pub egress: Option<Vec<Match>>,
     /// Whether the policy is audited instead of enforced.
     pub is_audited: bool,
 }
 
 impl CompiledPolicy {
-    /// The matches of a direction. `None` if the policy does not concern it.
+    /// The matches of the policy's rules for a direction. `None` if the policy does not concern that direction.
     pub fn matches(&self, direction: Direction) -> Option<&[Match]> {
         match direction {
             Direction::Ingress => self.ingress.as_deref(),
@@ -44,7 +44,7 @@ impl CompiledPolicy {
     }
 }
 
-/// Traffic that a policy's rule matches, and the rule's action.
+/// A compiled part of a policy's rule: the traffic that it matches, and the rule's action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Match {
     /// The rule's position in the policy's list.

@@ -18,7 +18,7 @@ use crate::renderer::mirror::Mirror;
 pub(super) struct Lists {
     pub(super) all: Vec<Arc<TieredList>>,
     numbers: AHashMap<ListId, ListNumber>,
-    /// Sorted, without duplicates.
+    /// The sets that the rules match, sorted and without duplicates.
     pub(super) sets: Vec<SetId>,
 }
 
@@ -67,7 +67,7 @@ pub(super) struct Classes {
     /// By number. The first one is `NOBODY`.
     pub(super) holders: Vec<HeldBy>,
     holder_numbers: AHashMap<HeldBy, u32>,
-    /// The sets of each signature, ascending.
+    /// By signature number: the sets that contain an address, ascending. Addresses in the same sets have the same signature.
     pub(super) signatures: Vec<Arc<[u32]>>,
     signature_numbers: AHashMap<Arc<[u32]>, u32>,
     numbers: AHashMap<(Family, u32, u32), ClassId>,

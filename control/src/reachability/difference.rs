@@ -40,7 +40,7 @@ pub struct Unit {
     nodes: [Arc<str>; 2],
 }
 
-/// The pods and addresses that share a class in the old state and a class in the new state.
+/// An intersection of two classes: the pods and addresses that share a class in the old state and a class in the new state.
 #[derive(Clone, Debug)]
 pub struct Joint {
     /// The class in the old state.
@@ -80,29 +80,29 @@ pub struct Cause {
     pub after: Decision,
 }
 
-/// Two joints with different verdicts in the two states.
+/// Two joints between which the verdicts of the two states differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pair {
-    /// The joint that connects, as an index in [`Difference::joints`].
+    /// The [`Joint`] of the sources, as an index in [`Difference::joints`].
     pub from: usize,
-    /// The destination's joint, as an index in [`Difference::joints`].
+    /// The [`Joint`] of the destinations, as an index in [`Difference::joints`].
     pub to: usize,
-    /// An index in [`Difference::deltas`]. Not valid between a pod and its own node if an [`OwnNode`] exists for them.
+    /// The differences, as an index in [`Difference::deltas`]. Not valid between a pod and its own node if an [`OwnNode`] exists for them.
     pub deltas: usize,
 }
 
 /// The deltas between a pod and its own node, if they are not the same as between the pod and other nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnNode {
-    /// The pod's joint, as an index in [`Difference::joints`].
+    /// The [`Joint`] that contains the pod, as an index in [`Difference::joints`].
     pub joint: usize,
     /// The pod, as an index in [`Joint::units`].
     pub unit: usize,
-    /// The joint of addresses of its node, as an index in [`Difference::joints`].
+    /// The [`Joint`] that contains the addresses of the pod's node, as an index in [`Difference::joints`].
     pub node: usize,
     /// Whether the pod connects to the node, not the node to the pod.
     pub outgoing: bool,
-    /// An index in [`Difference::deltas`].
+    /// The differences, as an index in [`Difference::deltas`].
     pub deltas: usize,
 }
 
@@ -142,7 +142,7 @@ impl Difference {
         difference
     }
 
-    /// The joints. Each pod of both states is in one joint per family, and each other address in one.
+    /// The intersections of the states' classes. Each pod of both states is in one joint per family, and each other address in one.
     pub fn joints(&self) -> &[Joint] {
         &self.joints
     }

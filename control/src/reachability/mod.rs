@@ -125,7 +125,7 @@ pub struct Reachability {
     /// The regions of IPv4, then of IPv6.
     regions: [Vec<Region>; 2],
     lists: Vec<Listed>,
-    /// The first one is the side of an end without rules.
+    /// All different decisions about a peer. The first one is that of an end without rules.
     sides: Vec<Side>,
     /// The sets that rules match, ascending.
     sets: Vec<SetId>,
@@ -161,7 +161,7 @@ impl Reachability {
         }
     }
 
-    /// The classes. [`ClassId::index`] is an index in this slice.
+    /// All classes of addresses, which together cover the address space. [`ClassId::index`] is an index in this slice.
     pub fn classes(&self) -> &[Class] {
         &self.classes
     }
@@ -224,7 +224,7 @@ impl Reachability {
         is(one, other) || is(other, one)
     }
 
-    /// The number of the side of `class` towards `peer`. Equal numbers mean equal sides. Not valid between a pod and its own node.
+    /// Index in [`Reachability::sides`] of the decisions of `class` about `peer`. Not valid between a pod and its own node.
     pub fn side_number(&self, class: ClassId, direction: Direction, peer: ClassId) -> u32 {
         match self.class(class).list(direction) {
             Some(list) => self.lists[list.0 as usize].row[peer.index()],
@@ -232,7 +232,7 @@ impl Reachability {
         }
     }
 
-    /// All sides. Indices are the numbers that [`Reachability::side_number`] returns.
+    /// All different decisions of one end about a peer. [`Reachability::side_number`] returns indices in this slice.
     pub fn sides(&self) -> &[Side] {
         &self.sides
     }
@@ -242,7 +242,7 @@ impl Reachability {
         self.class(class).list(direction).map(|list| list.0)
     }
 
-    /// The side of `class` towards an address of its own node, which is in the class `node`.
+    /// What the rules of `class` decide about an address of the pod's own node. `node` is the class of that address.
     pub fn own_node_side(&self, class: ClassId, direction: Direction, node: ClassId) -> Side {
         let Some(list) = self.class(class).list(direction) else { return Side::open() };
         let list = &self.lists[list.0 as usize];

@@ -51,11 +51,11 @@ impl Removal {
 #[derive(Debug)]
 pub struct Removals<'a> {
     state: &'a Reachability,
-    /// Occurrences, by list number.
+    /// The rule lists with the pods that have them, by list number.
     lists: Vec<Occurrence>,
-    /// By side number: the list, and the indices of its rules that match the side's peers.
+    /// By index in [`Reachability::sides`]: the rule list, and the indices of its rules that match the side's peers.
     named: Vec<(ListNumber, Box<[u32]>)>,
-    /// By side number: the services that remain allowed after all removals so far.
+    /// By index in [`Reachability::sides`]: the services that remain allowed after all removals so far.
     allowed: Vec<Arc<ServiceSet>>,
     lists_of_rule: AHashMap<OriginId, Vec<ListNumber>>,
     lists_of_policy: AHashMap<PolicyName, BTreeSet<ListNumber>>,
@@ -78,7 +78,7 @@ struct Occurrence {
 /// A list that a removal changes.
 struct Changed {
     list: ListNumber,
-    /// The allowed services after the removal, by side number.
+    /// The allowed services after the removal, by index in [`Reachability::sides`].
     sides: AHashMap<u32, Arc<ServiceSet>>,
     /// Whether verdicts between pods and their own nodes may change. Rules of NetworkPolicies do not affect them.
     concerns_own_nodes: bool,
@@ -332,12 +332,12 @@ impl<'a> Named<'a> {
         self.rules[at].peers == Peers::Any || self.places[at].iter().any(|place| sets.binary_search(place).is_ok())
     }
 
-    /// The indices of the rules that match a class which is not the own node's.
+    /// The indices of the rules that match addresses of `class`, which are not those of the pod's own node.
     fn by(&self, class: ClassId) -> Box<[u32]> {
         (0..).zip(0..self.rules.len()).filter(|&(_, at)| self.names(at, class)).map(|(number, _)| number).collect()
     }
 
-    /// The indices of the rules that match a class of own-node addresses.
+    /// The indices of the rules that match addresses of `class`, which are those of the pod's own node.
     fn by_own_node(&self, class: ClassId) -> impl Iterator<Item = u32> {
         let names = move |at: usize| self.rules[at].peers == Peers::OwnNode || self.names(at, class);
         (0..).zip(0..self.rules.len()).filter(move |&(_, at)| names(at)).map(|(number, _)| number)

@@ -86,7 +86,7 @@ impl EnforcedAt {
 /// An immutable snapshot of all that the vswitch of one node enforces.
 #[derive(Clone, Debug)]
 pub struct NodeTables {
-    /// The node.
+    /// The node's name.
     pub node: Arc<str>,
     /// Whether an interface's table judges packets that leave or that enter the vswitch there.
     pub enforced_at: EnforcedAt,

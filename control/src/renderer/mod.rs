@@ -53,7 +53,7 @@ impl fmt::Display for Refusal {
 /// The replacement for refused rules. It allows nothing that the rules in force before denied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Instead {
-    /// The last rules that fitted.
+    /// The last rules that the renderer could express.
     LastGood,
     /// All traffic is denied, because no earlier rules exist.
     Closed,
@@ -71,7 +71,7 @@ impl fmt::Display for Instead {
 /// The error type of all renderers.
 pub type BoxError = Box<dyn Error + Send + Sync>;
 
-/// A network stack's end of the policy pipeline.
+/// A back end that turns compiled policy into the rules of one network stack.
 pub trait Renderer: Any + Send {
     /// A short name for error messages, unique in the pipeline.
     fn name(&self) -> String;

@@ -54,7 +54,7 @@ pub(crate) struct PlainList {
     /// The revision of the list that this one replaces, usually with the same rules and other addresses. `None` if unknown.
     pub(crate) previous: Option<u64>,
     pub(crate) rules: Vec<PlainRule>,
-    /// The index of the rule before which traffic with the own node is allowed. `None` if no rule allows that.
+    /// Traffic with the pod's own node is allowed before the rule with this index. `None` if no rule allows it.
     pub(crate) own_node: Option<usize>,
 }
 
@@ -66,7 +66,7 @@ impl PlainList {
     }
 }
 
-/// The inputs of a pod's table.
+/// A pod with its addresses and plain lists: the inputs of its table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PlainPod {
     /// The pod's node.
@@ -109,7 +109,7 @@ struct Joined {
     lists: BTreeSet<ListId>,
 }
 
-/// A list in use.
+/// A rule list that at least one pod has.
 #[derive(Debug)]
 struct Listed {
     list: Arc<TieredList>,
@@ -125,7 +125,7 @@ struct Listed {
 #[derive(Debug)]
 struct Refused {
     why: TooComplex,
-    /// The list for pods that had none before.
+    /// A list that denies everything, for pods that have no earlier list to keep in force.
     closed: Arc<PlainList>,
 }
 
@@ -158,7 +158,7 @@ impl PlainLists {
         self.shared.written()
     }
 
-    /// Whether it holds no set, list or pod.
+    /// Whether no set, list or pod is stored.
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         let Self { sets, joined, by_set, lists, endpoints, kept, .. } = self;
@@ -166,13 +166,13 @@ impl PlainLists {
         sets.is_empty() && indexes && lists.is_empty() && endpoints.is_empty()
     }
 
-    /// Number of sets, lists and shared parts that it holds.
+    /// Number of stored sets, lists and shared parts.
     #[cfg(test)]
     pub(crate) fn held(&self) -> (usize, usize, usize) {
         (self.sets.len(), self.lists.len(), self.shared.held())
     }
 
-    /// Applies a transaction. Returns it in plain lists.
+    /// Applies a transaction. Returns the same changes as plain lists.
     pub(crate) fn follow(&mut self, transaction: &Transaction) -> PlainTransaction {
         self.take_sets(transaction);
         self.take_endpoints(transaction);
@@ -287,7 +287,7 @@ impl PlainLists {
         }
     }
 
-    /// The transaction with all pending changes.
+    /// Lowers the changed lists. Returns the transaction with all pending changes.
     fn tell(&mut self) -> PlainTransaction {
         for id in std::mem::take(&mut self.pending.lists) {
             let Some(listed) = self.lists.get_mut(&id) else { continue };

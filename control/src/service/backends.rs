@@ -28,7 +28,7 @@ impl Backend {
     }
 }
 
-/// The array. A new backend reuses the index of a removed one.
+/// All backends, by id. A new backend reuses the index of a removed one.
 #[derive(Debug, Default)]
 pub(super) struct Backends {
     all: Vec<Backend>,

@@ -106,7 +106,7 @@ impl VipKind {
         }
     }
 
-    /// Whether Kubernetes permits rewriting the source even if replies would return without it. `policy` is that for this kind of address.
+    /// Whether Kubernetes permits rewriting the source even if replies would return without it. `policy` applies to this kind of address.
     pub fn may_rewrite(self, policy: TrafficPolicy) -> bool {
         self == Self::ClusterIp || self != Self::HostPort && policy == TrafficPolicy::Cluster
     }
@@ -171,7 +171,7 @@ pub struct PortName {
     pub port: Arc<str>,
     /// TCP, UDP or SCTP.
     pub transport: Transport,
-    /// True for IPv4 addresses, false for IPv6.
+    /// Whether the port's VIPs and backends are IPv4; otherwise IPv6.
     pub ipv4: bool,
 }
 
@@ -192,7 +192,7 @@ pub struct ResolvedPort {
     pub affinity: Option<u32>,
     /// Blocks of clients that may use load balancer addresses, of this family. `None` permits all clients; an empty list permits none.
     pub source_ranges: Option<Arc<[IpNet]>>,
-    /// All backends, sorted by address, including those in neither list.
+    /// All backends, sorted by address, including those in neither `cluster` nor `local`.
     backends: Vec<BackendId>,
     /// The VIPs that the service port claims.
     vips: Vec<(Vip, VipKind)>,
@@ -201,7 +201,7 @@ pub struct ResolvedPort {
 }
 
 impl ResolvedPort {
-    /// All backends, sorted by address, including those in neither list: a session may still use them.
+    /// All backends, sorted by address. Includes backends that get no new connections, because sessions may still use them.
     pub fn backends(&self) -> &[BackendId] {
         &self.backends
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::object::{Endpoint, EndpointSlice, Hints};
 
-/// One of the two lists of a service port.
+/// Selects one of the two backend lists of a service port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum List {
     /// Backends on all nodes.

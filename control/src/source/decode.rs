@@ -31,9 +31,9 @@ const GROUP_TYPO: usize = 4;
 pub(super) enum Decoded {
     /// An object of an unsupported kind, which is only counted.
     Skipped {
-        /// `apps/v1`.
+        /// The object's apiVersion, such as `apps/v1`.
         api_version: String,
-        /// `Deployment`.
+        /// The object's kind, such as `Deployment`.
         kind: String,
     },
     /// A document or list whose objects cannot be determined.

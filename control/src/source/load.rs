@@ -29,7 +29,7 @@ pub(super) struct Loader {
     /// Workloads' templates. `None` for a workload that is given twice.
     templates: Vec<Option<Placed>>,
     seen_templates: HashMap<ObjectKey, usize>,
-    /// Unknown properties of objects that could not be read.
+    /// The objects that could not be read completely, so that their labels, addresses or ports are unknown.
     unknown: Unknown,
     /// The result, without `objects`.
     loaded: Loaded,
@@ -361,7 +361,7 @@ impl Loader {
     }
 }
 
-/// Returns the end of the remedy in lenient mode: how the faulty object is treated until it is repaired.
+/// Returns the last part of a message in lenient mode: how the faulty object is treated until it is repaired.
 pub(super) fn consequence(outcome: &Outcome) -> &'static str {
     match outcome {
         Outcome::Closed(Object::Namespace(namespace)) if namespace.isolation == IngressIsolation::DefaultDeny => {

@@ -15,7 +15,7 @@ pub(super) enum Syntax {
     Json,
 }
 
-/// A field whose line is wanted.
+/// A field whose line number the caller needs.
 #[derive(Clone, Debug)]
 pub(super) struct Wanted {
     /// The document's number in the text, from 1, not counting empty documents.

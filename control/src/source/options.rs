@@ -11,10 +11,10 @@ use crate::object::IngressIsolation;
 /// The effect of a faulty object. Callers choose between refusing the input and isolating the fault.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Strictness {
-    /// A faulty object refuses the whole input.
+    /// Rejects the whole input if it contains a faulty object.
     #[default]
     Strict,
-    /// A stand-in that allows no more replaces the faulty object, with a warning.
+    /// Replaces a faulty object with a stand-in that allows no more, and adds a warning.
     Lenient,
 }
 
@@ -46,10 +46,10 @@ impl Semantics {
 /// The effect of an object whose kind restricts traffic and is not enforced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unenforced {
-    /// The object refuses the whole input.
+    /// Rejects the whole input if it contains such an object.
     #[default]
     Refuse,
-    /// [`super::Loaded::unenforced`] reports the first object of each such kind.
+    /// Adds the first object of each such kind to [`super::Loaded::unenforced`].
     Report,
 }
 
@@ -59,14 +59,14 @@ pub enum ServiceKinds {
     /// Skips them. No policy depends on them, so a fault in one must not refuse input about policy.
     #[default]
     Skip,
-    /// Returns them among the objects.
+    /// Returns them with the other objects.
     Read,
 }
 
 /// Whether to add planned pods for workloads that have no pods in the state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Templates {
-    /// Adds none. A vswitch must use this: planned pods have invented addresses.
+    /// Adds no pods. A vswitch must use this value, because planned pods have invented addresses.
     #[default]
     Skip,
     /// Adds pods made from the workloads' templates ([`Pod::planned`](crate::object::Pod::planned)), so that questions can be asked about

@@ -1,4 +1,4 @@
-//! What reading one object results in.
+//! The result of reading one object: the object or its stand-in, with messages.
 
 use std::sync::Arc;
 

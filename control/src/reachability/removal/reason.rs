@@ -115,7 +115,7 @@ impl Removals<'_> {
         }
     }
 
-    /// Whether any peer has this side.
+    /// Whether the list decides about any peer by the [`Side`] with the index `side`.
     fn has_peers(&self, list: ListNumber, side: u32) -> bool {
         self.pairs(list, side).next().is_some()
     }

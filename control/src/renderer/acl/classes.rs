@@ -31,7 +31,7 @@ pub(super) type SourcesId = u64;
 /// Identifies an [`Allowance`]. A number is never reused.
 pub(super) type AllowanceId = u64;
 
-/// The class is not restricted.
+/// The number for a class that may send everything to an address.
 const OPEN: AllowanceId = 0;
 
 /// Local pods with the same egress rules.
@@ -41,16 +41,16 @@ pub(super) struct EgressClass {
     pub(super) sources: Arc<AddressSet>,
     v4: (SourcesId, Arc<AddressSet>),
     v6: (SourcesId, Arc<AddressSet>),
-    /// For each pod, in the order of the pods: the allowance for its IPv4 and for its IPv6 address.
+    /// For each destination pod, in the order of [`Classes::columns`]: the allowance for its IPv4 and for its IPv6 address.
     reach: Arc<[[AllowanceId; 2]]>,
 }
 
 /// The egress classes of a node.
 #[derive(Debug, Default)]
 pub(super) struct Classes {
-    /// Sorted by each class's first pod.
+    /// All classes, sorted by each class's first pod.
     all: Vec<EgressClass>,
-    /// The pods to which the entries of a class's row refer, in the same order.
+    /// The destination pods to which the entries of [`EgressClass::reach`] refer, in the same order, each with its addresses.
     columns: Vec<(PodName, Vec<IpAddr>)>,
     allowances: Interned<Allowance>,
     sources: AHashMap<Arc<AddressSet>, SourcesId>,
@@ -86,7 +86,7 @@ impl Classes {
         restrictions
     }
 
-    /// The sources and their allowance. `None` if either number is no longer in use.
+    /// Looks up a restriction: the source addresses, and what they may send. `None` if either number is no longer in use.
     pub(super) fn restriction(
         &self,
         (sources, allowance): &(SourcesId, AllowanceId),

@@ -50,21 +50,21 @@ const SCANNED: usize = 1 << 13;
 /// one). A pod that repeatedly comes and goes counts each time: finding repeated addresses would cost more than the extra builds.
 const REBUILD_AT: u32 = 32;
 
-/// Work done for large tables, in steps that do not depend on the machine. Only the number of background builds depends on their speed.
+/// Work done for large tables, counted in steps that are equal on all machines. Only `beside` depends on the speed of background builds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TableWork {
-    /// Updates of a large table by addresses alone, without compiling.
+    /// Number of updates of a large table by addresses alone, without compiling.
     pub followed: u64,
-    /// Large tables compiled, wholly or partly, while the event waited.
+    /// Number of large tables compiled, wholly or partly, while the event waited.
     pub built: u64,
-    /// Background builds started.
+    /// Number of background threads started to compile a large table again, without delaying an event.
     pub beside: u64,
-    /// Tables of any size that did not fit.
+    /// Number of tables of any size that exceeded the classifier's limits and were replaced ([`Instead`](crate::renderer::Instead)).
     pub refused: u64,
 }
 
 impl TableWork {
-    /// The sum of both.
+    /// Returns the sums of the counts of `self` and `other`.
     pub(crate) fn plus(self, other: Self) -> Self {
         Self {
             followed: self.followed + other.followed,
@@ -104,7 +104,7 @@ impl Compiled {
         Self { tables: Arc::new(tables), large: None }
     }
 
-    /// These tables with `first` in front of all other rules.
+    /// Compiles these tables with the rules `first` in front of all others. An error if the result exceeds the classifier's limits.
     pub(super) fn behind(&self, mut first: Vec<Rule>) -> Result<Self, BuildError> {
         if first.is_empty() {
             return Ok(self.clone());
@@ -114,7 +114,7 @@ impl Compiled {
         Ok(Self { tables: Arc::new(tables), large: self.large.as_ref().map(|_| Large::new()) })
     }
 
-    /// Whether the next tables may be derived from these.
+    /// Whether the list is large, so that the next tables may be derived from these.
     pub(super) fn is_large(&self) -> bool {
         self.large.is_some()
     }
@@ -151,7 +151,7 @@ impl Compiled {
         Some(Self::followed(large.age, tables))
     }
 
-    /// Tables derived from tables of the age `since`.
+    /// Wraps tables that were derived from tables with `since` changes since their compilation.
     fn followed(since: u32, tables: Tables) -> Self {
         // Tables whose only changes are in referenced sets are as good as new.
         let age = if tables.is_whole() { 0 } else { since.saturating_add(1) };

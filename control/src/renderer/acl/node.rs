@@ -49,7 +49,7 @@ pub(super) struct NodeRenderer {
     local_tables: Vec<AclTable>,
     global: Option<Compiled>,
     generation: u64,
-    /// Changes not yet published.
+    /// Changes of tables and interfaces that are not yet published.
     pending: Changes,
     /// Whether the compiled tables contain outdated node addresses.
     stale: bool,
@@ -190,7 +190,7 @@ impl NodeRenderer {
         (tables, refused(last.is_some(), why))
     }
 
-    /// The refused tables.
+    /// The tables that do not fit, with the replacement in force.
     pub(super) fn refusals(&self) -> impl Iterator<Item = Refusal> + '_ {
         let locals = self.rules.ids().iter().filter_map(|(name, id)| {
             let refusal = self.refused.get(id)?;

@@ -47,7 +47,7 @@ struct LocalKey {
 /// Identifies [`Restrictions`]. A number is never reused.
 type RestrictionsId = u64;
 
-/// The changes made by a transaction.
+/// The parts of a node's tables that a transaction changed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Changes {
     /// Whether any pod's table changed.
@@ -102,8 +102,8 @@ impl NodeRules {
         changed
     }
 
-    /// Applies changed pods with their new lists, `None` for a removed pod. With `resync`, all other pods are removed. Returns what
-    /// changed.
+    /// Applies changed pods with their new rule lists, `None` for a removed pod. With `resync`, removes all other pods. Returns which parts
+    /// of the node's tables changed.
     pub(super) fn apply(&mut self, resync: bool, pods: &[(PodName, Option<Arc<PlainPod>>)]) -> Changes {
         let before = if resync { std::mem::take(&mut self.pods) } else { BTreeMap::new() };
         let (mut configs, mut interfaces) = (false, false);
@@ -202,7 +202,7 @@ impl NodeRules {
         key(id).into_iter().flatten().filter_map(denial).collect()
     }
 
-    /// The rules of a pod's table, in order.
+    /// The rules of a pod's table, in order of evaluation. The first match decides.
     pub(super) fn local_rules(&self, pod: &PlainPod, id: LocalId) -> Vec<Rule> {
         let mut rules = Vec::new();
         let key = self.keys.get(&id).expect("a pod's number is in use");
@@ -256,7 +256,7 @@ impl NodeRules {
         Some(different.map(|(at, (_, new))| Change::Replace { at: first + at, rule: from_peers(new) }).collect())
     }
 
-    /// The rules of the node-exit table, in order.
+    /// The rules of the node-exit table, in order of evaluation. The first match decides.
     pub(super) fn global_rules(&self) -> Vec<Rule> {
         let mut rules = Vec::new();
         let dst = Addresses::Set(self.node_addresses.clone());
@@ -291,7 +291,7 @@ fn denial(sources: AddressSet, origin: OriginId) -> Option<Rule> {
     denies.then(|| Rule { src: sources.into(), ..Rule::any(Action::Deny, origin) })
 }
 
-/// The table's version of a rule in a pod's ingress list.
+/// Converts a rule of a pod's ingress list to a rule of its table.
 fn from_peers(rule: &PlainRule) -> Rule {
     Rule { src: rule.peers.clone(), services: rule.services.clone(), ..Rule::any(rule.action, rule.origin) }
 }

@@ -22,12 +22,12 @@ use crate::object::PodName;
 use crate::origin::{Direction, Origins};
 use crate::renderer::plain::{PlainList, PlainPod};
 
-/// A 6-tuple with the origins of its rules, sorted and without duplicates. Empty for the final allow of traffic that no rule covers.
+/// A 6-tuple with the origins of the policy rules that produced it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttributedTuple {
-    /// The tuple.
+    /// The 6-tuple.
     pub tuple: SixTuple,
-    /// The origins.
+    /// The origins, sorted and without duplicates. Empty for the final allow of traffic that no rule covers.
     pub origins: Vec<OriginId>,
 }
 
@@ -38,9 +38,9 @@ pub struct PodRules {
     pub pod: PodName,
     /// The pod's addresses.
     pub addresses: Vec<IpAddr>,
-    /// Traffic to the pod. The destination of each tuple is the pod and left out.
+    /// The tuples for traffic to the pod. Their destination is always the pod, and therefore `None`.
     pub ingress: Vec<AttributedTuple>,
-    /// Traffic from the pod. The source of each tuple is the pod and left out.
+    /// The tuples for traffic from the pod. Their source is always the pod, and therefore `None`.
     pub egress: Vec<AttributedTuple>,
 }
 
@@ -112,7 +112,7 @@ impl ContivRenderer {
         self.state().global().rules.iter().map(attributed).collect()
     }
 
-    /// Looks up the origins of rules.
+    /// Returns a view that finds the origins of rules.
     pub(in crate::renderer) fn behind(&self) -> Behind<'_> {
         let pods = self.pods();
         let owners = pods.iter().flat_map(|(name, pod)| pod.addresses.iter().map(move |&address| (address, name)));
@@ -124,7 +124,7 @@ impl ContivRenderer {
     }
 }
 
-/// The ordered lists of a node's pods.
+/// The ordered lists of a node's pods, to find the policy rules behind a rule of a table.
 pub(in crate::renderer) struct Behind<'a> {
     pods: &'a BTreeMap<PodName, Arc<PlainPod>>,
     owners: BTreeMap<IpAddr, &'a PodName>,

@@ -42,7 +42,7 @@ impl RendererCache {
         Self { orientation, limit, state: RendererState::new(orientation, limit) }
     }
 
-    /// The committed state.
+    /// The pods, lists and tables after the last commit.
     pub fn state(&self) -> &RendererState {
         &self.state
     }
@@ -88,7 +88,7 @@ impl RendererCache {
         Ok(())
     }
 
-    /// Removes everything.
+    /// Removes all pods, lists and tables.
     pub fn flush(&mut self) {
         self.state = RendererState::new(self.orientation, self.limit);
     }
@@ -108,7 +108,7 @@ impl Staged<'_> {
         &self.changes
     }
 
-    /// The state after the commit.
+    /// The pods, lists and tables after the commit.
     pub fn state(&self) -> &RendererState {
         self.next.as_ref().unwrap_or(&self.cache.state)
     }

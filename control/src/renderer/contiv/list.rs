@@ -251,8 +251,8 @@ impl Hash for PeerList {
 pub struct PodLists {
     /// The pod's addresses.
     pub addresses: Vec<IpAddr>,
-    /// Traffic to the pod.
+    /// The rules for traffic to the pod.
     pub ingress: Arc<PeerList>,
-    /// Traffic from the pod.
+    /// The rules for traffic from the pod.
     pub egress: Arc<PeerList>,
 }

@@ -74,6 +74,6 @@ pub struct TooManyTuples {
     pub what: String,
     /// A lower bound of its number of tuples.
     pub tuples: usize,
-    /// The maximum.
+    /// The maximum number of tuples.
     pub limit: usize,
 }

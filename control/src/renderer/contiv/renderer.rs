@@ -26,7 +26,7 @@ use crate::renderer::{BoxError, Refusal, Renderer};
 /// An immutable snapshot of one node's tables.
 #[derive(Clone, Debug)]
 pub struct TupleTables {
-    /// The node.
+    /// The node's name.
     pub node: Arc<str>,
     /// Where the stack applies the tables.
     pub orientation: Orientation,
@@ -83,12 +83,12 @@ pub struct ContivRenderer {
     cache: RendererCache,
 }
 
-/// Counts of the expensive steps.
+/// Counts of the renderer's expensive steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attempts {
-    /// Attempted expansions of a list.
+    /// Number of attempts to expand a list to 6-tuples.
     pub expansions: u64,
-    /// Computations of the tables.
+    /// Number of times that the tables were computed from the lists.
     pub combinations: u64,
 }
 
@@ -133,7 +133,7 @@ impl ContivRenderer {
         self.orientation
     }
 
-    /// The state in force.
+    /// The pods, lists and tables in force.
     pub(super) fn state(&self) -> &RendererState {
         self.cache.state()
     }

@@ -18,7 +18,7 @@ use super::{Orientation, TooManyTuples};
 use crate::object::PodName;
 use crate::renderer::contiv::tuple::SixTuple;
 
-/// The pods, lists and tables of the cache at one time.
+/// The pods, lists and tables of the cache after a transaction.
 #[derive(Clone, Debug)]
 pub struct RendererState {
     orientation: Orientation,

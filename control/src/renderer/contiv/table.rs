@@ -45,7 +45,7 @@ impl Table {
 pub enum TableChange {
     /// A local table was added (no previous pods), removed (no pods), or assigned to other pods.
     Local {
-        /// The table. It has rules.
+        /// The local table, which has at least one rule.
         table: Arc<Table>,
         /// The pods that used the table before.
         previous: BTreeSet<PodName>,

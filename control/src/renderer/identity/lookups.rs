@@ -15,7 +15,7 @@ use crate::origin::{Direction, Origins};
 pub type Entry = (ServiceSet, Action, OriginId);
 
 impl IdentityRenderer {
-    /// The ipcache. [`IdentityRenderer::sets_of`] resolves its numbers.
+    /// The map from addresses to numbers. [`IdentityRenderer::sets_of`] resolves the numbers.
     pub fn cache(&self) -> &IpCache {
         &self.cache
     }
@@ -37,7 +37,7 @@ impl IdentityRenderer {
         (sets.contains(&OWN_NODE), sets.contains(&REMOTE_NODE))
     }
 
-    /// The verdicts of the pod's map for an address. Each service occurs once. `None` if the pod is unknown.
+    /// The pod's decisions about traffic with an address. No service is in two entries. `None` if the pod is unknown.
     pub fn entries(&self, pod: &PodName, direction: Direction, address: IpAddr) -> Option<Vec<Entry>> {
         self.entries_of(pod, direction, self.identity_of(address))
     }

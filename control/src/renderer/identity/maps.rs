@@ -18,7 +18,7 @@ use crate::contract::{Peers, RuleAction, TieredList};
 use crate::object::Tier;
 use crate::origin::{Direction, Origins};
 
-/// The numbered decisions of all maps.
+/// The decisions (action and origin) in all policy maps, each with a number.
 #[derive(Debug, Default)]
 pub(super) struct Decisions {
     all: Vec<(Action, OriginId)>,
@@ -44,7 +44,7 @@ impl Decisions {
         self.all.len()
     }
 
-    /// One rule for each decision.
+    /// A rule list with one rule for each decision, at the index of its number.
     pub(super) fn rules(&mut self) -> RuleList {
         if self.rules.len() != self.all.len() {
             let rule = |&(action, origin): &(Action, OriginId)| IdentityTables::decision(action, origin);
@@ -54,17 +54,17 @@ impl Decisions {
     }
 }
 
-/// A list in use, with its map.
+/// A rule list that at least one endpoint uses, with its policy map.
 #[derive(Debug)]
 pub(super) struct Listed {
     list: Arc<TieredList>,
     direction: Direction,
     /// Number of endpoints that use the list.
     pub(super) users: usize,
-    /// The positions of the rules that name everybody, and of those that name each set.
+    /// The positions of the rules that name all addresses, and by set those of the rules that name the set.
     everybody: Vec<usize>,
     by_tag: AHashMap<Tag, Vec<usize>>,
-    /// The rows, by the positions of the rules that name an identity.
+    /// The map's rows. `by_rules` finds the row of an identity by the positions of the rules that name it.
     rows: Vec<Row>,
     by_rules: AHashMap<Vec<usize>, usize>,
     pub(super) map: Arc<PolicyMap>,

@@ -71,7 +71,7 @@ pub struct IdentityRenderer {
     given: u32,
     nodes: BTreeMap<Arc<str>, Vec<IpAddr>>,
     lineage: u64,
-    /// Numbers of parties and decisions after the last renumbering, when all were in use.
+    /// Number of parties and number of decisions after the last renumbering, when all were in use.
     compact: (usize, usize),
     endpoints: Arc<[EndpointMaps]>,
     known: Arc<[Party]>,
@@ -84,9 +84,9 @@ pub struct IdentityRenderer {
 /// Work since the start, in steps that do not depend on the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IdentityWork {
-    /// Maps compiled.
+    /// Number of policy maps compiled.
     pub maps: u64,
-    /// Renumberings.
+    /// Number of renumberings, each of which compiles all maps again.
     pub compactions: u64,
 }
 
@@ -123,7 +123,7 @@ impl IdentityRenderer {
         self.published.as_ref()
     }
 
-    /// Work since the start.
+    /// Counts of the work since the renderer was created.
     pub fn work(&self) -> IdentityWork {
         self.work
     }
@@ -140,7 +140,7 @@ impl IdentityRenderer {
         has_changed
     }
 
-    /// Renumbers if most numbers are out of use. All maps are then compiled again, in some milliseconds, and sessions are judged again.
+    /// Renumbers if most numbers are out of use. If so, compiles all maps again (some ms) and returns true; sessions are judged again.
     fn compact(&mut self) -> bool {
         let (parties, decisions) = self.compact;
         let many = |now: usize, then: usize| now > 2 * then + WORTH_COMPACTING;

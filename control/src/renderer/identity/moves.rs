@@ -14,7 +14,7 @@ use crate::contract::{Endpoint, ListId, SetDelta, TieredList, Transaction};
 use crate::object::PodName;
 use crate::origin::Direction;
 
-/// Groups of addresses, each with a change.
+/// Groups of addresses, each with the change to apply to its addresses.
 #[derive(Default)]
 pub(super) struct Moves(pub(super) Vec<(Arc<AddressSet>, Change)>);
 
@@ -106,7 +106,7 @@ impl IdentityRenderer {
         }
     }
 
-    /// Applies changes of nodes. Returns whether the own node's addresses changed.
+    /// Applies the transaction's changes of nodes. Returns whether the addresses of the renderer's node changed.
     pub(super) fn take_nodes(&mut self, transaction: &Transaction, moves: &mut Moves) -> bool {
         if transaction.nodes.is_empty() && !transaction.resync {
             return false;

@@ -8,13 +8,13 @@ use bulkhead_classifier::identity::Party;
 
 use crate::contract::SetId;
 
-/// A set, or one of the special groups below.
+/// The number of a set, or of one of the special groups below.
 pub(super) type Tag = u64;
 
-/// The addresses of the node itself.
+/// The group of the node's own addresses.
 pub(super) const OWN_NODE: Tag = u64::MAX;
 
-/// The addresses of the other nodes.
+/// The group of the other nodes' addresses.
 pub(super) const REMOTE_NODE: Tag = u64::MAX - 1;
 
 /// The identity of addresses that are in no set.
@@ -24,7 +24,7 @@ pub(super) const fn tag(set: SetId) -> Tag {
     set.0
 }
 
-/// A change of some addresses.
+/// A change that applies to a group of addresses.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Change {
     /// The addresses leave a set.
@@ -37,7 +37,7 @@ pub(super) enum Change {
     Bind(u32),
 }
 
-/// Numbers identities and parties. A party is an identity with an endpoint or without.
+/// Assigns numbers to identities and to parties. A party is an identity and, if a local pod has the address, its endpoint number.
 #[derive(Debug)]
 pub(super) struct Parties {
     /// The sets of each identity, ascending.
@@ -116,7 +116,7 @@ impl Parties {
         })
     }
 
-    /// The party of addresses of party `number` after these changes, applied in order.
+    /// The number of the party that addresses of party `number` have after these changes, applied in order.
     pub(super) fn after<'a>(&mut self, number: u32, changes: impl Iterator<Item = &'a Change>) -> u32 {
         let Party { identity, mut endpoint } = self.parties[number as usize];
         let before = self.sets_of(identity).clone();

@@ -147,7 +147,7 @@ pub struct Attachment {
     pub addresses: Vec<IpAddr>,
     /// The tags of all groups of the port.
     pub groups: BTreeSet<Arc<str>>,
-    /// Those of the groups that other rules name as remote groups.
+    /// The tags of those groups that rules name as remote groups.
     pub peers: BTreeSet<Arc<str>>,
 }
 

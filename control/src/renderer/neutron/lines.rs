@@ -20,7 +20,7 @@ use crate::renderer::plain::{Lowered, Product, Tiered, lower, subtract};
 pub(super) enum Remote {
     Any,
     Prefix(IpNet),
-    /// The ports in those of these sets that are exact.
+    /// The ports in any of these sets that is exact (see [`Members::is_exact`]).
     Peers(Arc<[SetId]>),
 }
 

@@ -28,7 +28,7 @@ pub(super) type PortId = usize;
 struct Set {
     v4: Intervals,
     v6: Intervals,
-    /// Number of its addresses that belong to ports, by family.
+    /// Number of the set's addresses that belong to ports, for IPv4 and for IPv6.
     known: [u128; 2],
     /// Number of ports with some, but not all, of their addresses in the set.
     partial: usize,
@@ -149,7 +149,7 @@ impl Members {
         self.moved.ports.insert(port);
     }
 
-    /// Counts a port in (`enters`) or out of the sets with its addresses.
+    /// Adds a port to the counts of the sets that contain its addresses if `enters`, otherwise removes it from them.
     fn count(&mut self, port: PortId, enters: bool) {
         let addresses = &self.addresses[&port];
         let mut inside: BTreeMap<SetId, [u128; 2]> = BTreeMap::new();

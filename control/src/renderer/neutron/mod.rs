@@ -18,7 +18,7 @@
 //! | `UID_in`, `UID_eg`, `UID_in_1` ... | pods that rule 0, 1 ... names | nothing: rules name it as remote group |
 //! | `open_in`, `open_eg` | pods that no policy isolates in this direction | everything |
 //! | `node_NAME_in`, `node_NAME_eg` | isolated pods of a node | the node's addresses |
-//! | `tiers_HASH_in` ... | pods that cluster policies have a say in | what is left of the accepts without the denies before them |
+//! | `tiers_HASH_in` ... | pods with rules of cluster policies | the accepts, without the traffic that earlier rules deny |
 //!
 //! A port may do what any of its groups allows, as a pod may do what any of its policies allows. So each policy is a group, attached to any
 //! number of ports. What is open because no policy isolates the pod is a separate group. As a rule of the policy's group, it would undo the
@@ -80,7 +80,7 @@ enum GroupKey {
     Node(Arc<str>, Direction),
     /// A policy's rules with the numbers of its port names. `None` for a direction that the policy does not cover.
     Policy { policy: PolicyName, ingress: Option<Arc<[Allow]>>, egress: Option<Arc<[Allow]>> },
-    /// A whole list. With the node if the list has a rule for the own node.
+    /// A whole rule list. `node` is the pods' node if the list has a rule for that node, otherwise `None`.
     Whole { direction: Direction, list: ListId, node: Option<Arc<str>> },
 }
 

@@ -19,7 +19,7 @@ const MAX_TEXT: usize = 40;
 /// Bytes of a hash that are used: 128 bits in 32 characters, against deliberate collisions.
 const HASH_BYTES: usize = 16;
 
-/// The names of policies.
+/// The tag and generation of each policy, from which names of groups are derived.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     by_policy: BTreeMap<PolicyName, Named>,
@@ -32,7 +32,7 @@ struct Named {
 }
 
 impl Names {
-    /// Creates the names of these policies. `None` for a policy whose object has no identity.
+    /// Derives the tags of these policies. The identity is `None` if the policy's object has no UID.
     pub(super) fn new(policies: BTreeMap<PolicyName, Option<Arc<PolicyIdentity>>>) -> Self {
         let mut of_uid: BTreeMap<Arc<str>, usize> = BTreeMap::new();
         for identity in policies.values().flatten() {

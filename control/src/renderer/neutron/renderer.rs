@@ -28,7 +28,7 @@ const DIRECTIONS: [Direction; 2] = [Direction::Ingress, Direction::Egress];
 pub(super) struct Group {
     pub(super) key: GroupKey,
     pub(super) ports: BTreeSet<PortId>,
-    /// Number of its ports with an IPv4 address, and with an IPv6 address.
+    /// Number of the group's ports with an IPv4 address, and with an IPv6 address.
     pub(super) families: [usize; 2],
     pub(super) lines: Result<BTreeSet<Line>, Why>,
 }
@@ -43,14 +43,14 @@ pub(super) struct Port {
     pub(super) peers: BTreeSet<Arc<[SetId]>>,
 }
 
-/// A combination of sets that rules of policies name.
+/// The users of a combination of sets that policies' rules name.
 #[derive(Debug, Default)]
 pub(super) struct Peer {
     /// For each rule that names the peer: the number of groups with the rule.
     pub(super) users: BTreeMap<PeerUser, usize>,
 }
 
-/// A list in use.
+/// A rule list that at least one port has.
 #[derive(Debug)]
 struct Listed {
     list: Arc<TieredList>,
@@ -58,12 +58,12 @@ struct Listed {
     ports: usize,
 }
 
-/// The effect of the last transaction.
+/// The numbers of groups and ports that the last transaction changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changed {
-    /// Groups added, removed or with other rules.
+    /// Number of groups that were added or removed, or got other rules.
     pub groups: usize,
-    /// Ports added, removed or with other groups.
+    /// Number of ports that were added or removed, or got other groups.
     pub ports: usize,
 }
 
@@ -84,7 +84,7 @@ pub struct NeutronRenderer {
     peers_of_set: AHashMap<SetId, BTreeSet<Arc<[SetId]>>>,
     lists: AHashMap<ListId, Listed>,
     nodes: BTreeMap<Arc<str>, Vec<IpAddr>>,
-    /// Groups whose lines, and ports whose peer groups, must be computed again.
+    /// Groups whose allowed traffic ([`Line`]), and ports whose peer groups, must be computed again.
     stale_groups: BTreeSet<GroupId>,
     stale_ports: BTreeSet<PortId>,
     changed: Changed,
@@ -120,7 +120,7 @@ impl NeutronRenderer {
         }
     }
 
-    /// The effect of the last transaction.
+    /// The numbers of groups and ports that the last transaction changed.
     pub fn changed(&self) -> &Changed {
         &self.changed
     }
@@ -277,7 +277,7 @@ impl NeutronRenderer {
         keys
     }
 
-    /// Computes the stale groups and ports.
+    /// Computes the allowed traffic of stale groups and the peer groups of stale ports.
     fn write(&mut self) {
         for id in std::mem::take(&mut self.stale_groups) {
             let Some(group) = &self.groups[id] else { continue };

@@ -183,7 +183,7 @@ impl NftRenderer {
         self.revision
     }
 
-    /// Whether the kernel's ruleset is known.
+    /// Whether the kernel's ruleset is known, so that the next change need not be complete.
     pub const fn is_taken(&self) -> bool {
         self.taken.is_some()
     }
@@ -198,7 +198,7 @@ impl NftRenderer {
         Script::full(&self.node, &self.suspects, &self.state(), epoch, origins)
     }
 
-    /// The change from the ruleset taken last to the present one, in one transaction. `None` if both are equal.
+    /// The change from the ruleset that the kernel last loaded to the current one, in one transaction. `None` if both are equal.
     pub fn change(&self, epoch: Epoch, origins: &Origins) -> Option<Change> {
         let state = self.state();
         match &self.taken {

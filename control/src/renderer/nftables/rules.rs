@@ -150,7 +150,7 @@ fn peers(peers: &Peers, direction: Direction) -> Vec<String> {
     }
 }
 
-/// Protocols and ports as nft matches: one for each protocol with ports of its own.
+/// Protocols and ports as nft matches: one per range of protocols without port limits, and one per protocol with listed ports.
 fn services(services: &Services) -> Vec<String> {
     let Services::Set(set) = services else { return vec![String::new()] };
     let mut texts = Vec::new();

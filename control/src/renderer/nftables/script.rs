@@ -24,7 +24,7 @@ pub(super) fn is_plain(name: &str) -> bool {
     !name.is_empty() && name.len() < 16 && name.chars().all(|c| c.is_ascii_alphanumeric() || "-._+@=,".contains(c))
 }
 
-/// A script under construction.
+/// A script for nft under construction.
 pub(super) struct Script<'a> {
     origins: &'a Origins,
     /// Commands before the block: they flush chains and sets.
@@ -35,7 +35,7 @@ pub(super) struct Script<'a> {
     after: String,
     /// The changed addresses of sets, which the commands contain too.
     sets: Vec<SetChange>,
-    /// The part of `after` that changes these addresses only.
+    /// Length in bytes of the part of `after` that only changes these addresses.
     of_sets: usize,
 }
 
@@ -281,7 +281,7 @@ fn own_addresses(own: &AddressSet, v4: bool) -> Vec<u128> {
     intervals.into_iter().flat_map(|(first, last)| first..=last).collect()
 }
 
-/// The ruleset's counters. Empty until the first ruleset is loaded.
+/// The counters of a state's rules, each with its origin. Empty for the default state, in which the kernel has no ruleset.
 fn counters_of(state: &State) -> BTreeMap<String, OriginId> {
     if *state == State::default() { BTreeMap::new() } else { state.counters() }
 }

@@ -18,7 +18,7 @@ pub const REASONS: [(&str, &str); 8] = [
     ("closed", "the pod is unknown, or its rules cannot be enforced"),
 ];
 
-/// See [`super::remember`].
+/// Returns the script of [`super::remember`].
 pub(super) fn remember(epoch: Epoch) -> String {
     let (mask, mark) = (MARK_MASK, epoch.mark());
     format!(
@@ -29,7 +29,7 @@ pub(super) fn remember(epoch: Epoch) -> String {
     )
 }
 
-/// The table without any policy.
+/// The script that creates the table without any policy.
 pub(super) fn skeleton(node: &str, suspects: &Suspects) -> String {
     let mut text = format!("table {TABLE} {{\n  comment \"{}\"\n", comment(format_args!("policy of node {node}")));
     for (name, why) in REASONS {

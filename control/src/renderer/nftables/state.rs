@@ -63,7 +63,7 @@ impl State {
         self.workloads == other.workloads && self.unplaced == other.unplaced && self.local == other.local
     }
 
-    /// The lists in use.
+    /// The rule lists that pods of the node have, each with its direction.
     pub(super) fn lists(&self) -> BTreeMap<ListId, (Direction, Arc<TieredList>)> {
         let mut lists = BTreeMap::new();
         for workload in self.workloads.values() {
@@ -100,13 +100,13 @@ impl State {
         pairs.map(|(name, address)| format!("\"{name}\" . {address}")).collect()
     }
 
-    /// All known interfaces, or only those of pods.
+    /// The quoted names of all known interfaces, or only of pods' interfaces.
     pub(super) fn names(&self, pods: bool) -> BTreeSet<String> {
         let named = self.workloads.iter().filter(|(_, workload)| !pods || workload.is_pod());
         named.map(|(name, _)| format!("\"{name}\"")).collect()
     }
 
-    /// The elements of a direction's verdict map.
+    /// The elements of a direction's verdict map: for each pod's interface, the chain with the pod's rules.
     pub(super) fn dispatch(&self, direction: Direction) -> BTreeSet<String> {
         let pods = self.workloads.iter().filter(|(_, workload)| workload.is_pod());
         pods.map(|(name, _)| format!("\"{name}\" : goto {}", rules::workload_chain(name, direction))).collect()

@@ -9,8 +9,8 @@ use crate::object::PodName;
 use crate::origin::Direction;
 use crate::renderer::{Instead, Refusal};
 
-/// The lists in force before, by pod and direction, while the new list cannot be lowered. `None` for a pod that was not restricted. A pod
-/// without an entry had no list in force, and is closed.
+/// The previous lists, by pod and direction, which stay in force while the new list cannot be lowered. `None` for a pod that was not
+/// restricted. For a pod without an entry, all traffic in the direction is denied.
 #[derive(Debug, Default)]
 pub(super) struct Kept(BTreeMap<(PodName, Direction), Option<Arc<PlainList>>>);
 
@@ -67,7 +67,7 @@ impl PlainLists {
         }
     }
 
-    /// The lists that cannot be lowered now.
+    /// The lists that cannot be lowered, with their pods, the reason, and the replacement in force.
     pub(crate) fn refusals(&self) -> Vec<Refusal> {
         let mut refusals = Vec::new();
         for listed in self.lists.values() {

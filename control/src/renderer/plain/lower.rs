@@ -45,18 +45,18 @@ pub struct TooComplex {
 #[derive(Clone, Debug)]
 pub(in crate::renderer) struct Tiered {
     pub(in crate::renderer) tier: Tier,
-    /// `None` for the own node.
+    /// The addresses of the other end. `None` for the pod's own node.
     pub(in crate::renderer) peers: Option<Addresses>,
     pub(in crate::renderer) services: Services,
     pub(in crate::renderer) action: RuleAction,
     pub(in crate::renderer) origin: OriginId,
 }
 
-/// The result of lowering.
+/// The result of lowering: ordered rules that allow or deny.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::renderer) struct Lowered {
     pub(in crate::renderer) rules: Vec<PlainRule>,
-    /// The index of the rule before which traffic with the own node is allowed. `None` if no rule allows that.
+    /// Traffic with the pod's own node is allowed before the rule with this index. `None` if no rule allows it.
     pub(in crate::renderer) own_node: Option<usize>,
 }
 

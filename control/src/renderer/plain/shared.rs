@@ -53,7 +53,7 @@ impl Shared {
         self.written
     }
 
-    /// Number of sets that it holds.
+    /// Number of stored sets.
     #[cfg(test)]
     pub(super) fn held(&self) -> usize {
         self.known.len() + self.parted.len()

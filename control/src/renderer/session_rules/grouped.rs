@@ -23,7 +23,7 @@ use crate::renderer::contiv::table::Table;
 use crate::renderer::contiv::tuple::SixTuple;
 use crate::renderer::plain::PlainPod;
 
-/// The meaning of a table without tuples, which is not applied.
+/// The tuple to which a table without tuples is equivalent: a stack does not apply such a table, so all traffic is allowed.
 const OPEN: SixTuple = SixTuple::any(Action::Allow);
 
 /// The groups of a scope.
@@ -42,7 +42,7 @@ pub(super) struct ScopeGroups {
 struct Members {
     /// Sorted networks of equal prefix length, so they are disjoint. Empty for any address.
     networks: Vec<IpNet>,
-    /// `None` while the group is stale.
+    /// The lowered rules. `None` while the group is stale.
     rules: Option<Box<[Rule]>>,
 }
 
@@ -136,7 +136,7 @@ impl ScopeGroups {
         self.is_stale
     }
 
-    /// Records that the list is in use.
+    /// Records that the caller uses the present list, so that it is no longer stale.
     pub(super) const fn settle(&mut self) {
         self.is_stale = false;
     }

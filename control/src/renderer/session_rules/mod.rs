@@ -112,13 +112,13 @@ pub struct SessionSide {
 /// The connections of its scope that a rule matches. Unique in a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionMatch {
-    /// The scope.
+    /// The scope that contains the connections.
     pub scope: SessionScope,
     /// The transport protocol.
     pub transport: SessionTransport,
-    /// The side on the node.
+    /// The connection's side on the node.
     pub local: SessionSide,
-    /// The remote side.
+    /// The connection's remote side.
     pub remote: SessionSide,
 }
 

@@ -22,7 +22,7 @@ pub(super) struct Moved {
     pub(super) pods: BTreeMap<PodName, PodChange>,
 }
 
-/// The changes of a pod.
+/// The changes of one pod: its addresses, and the rules of both directions.
 #[derive(Debug)]
 pub(super) struct PodChange {
     /// Whether the pod's addresses changed, or the pod was added or removed.
@@ -33,10 +33,10 @@ pub(super) struct PodChange {
     pub(super) egress: ListChange,
 }
 
-/// The changes of a list.
+/// The change of a pod's rules for one direction.
 #[derive(Debug)]
 pub(super) enum ListChange {
-    /// No change.
+    /// No rule changed.
     None,
     /// Only the rules for these addresses changed.
     Peers(AddressSet),

@@ -29,14 +29,14 @@ struct Installed {
     wide: BTreeSet<Pair>,
 }
 
-/// The next rules of a scope.
+/// What a transaction does to the installed rules of a scope.
 #[derive(Debug)]
 enum Next {
-    /// No change.
+    /// Keeps the installed rules.
     Kept,
-    /// The installed rules with changes.
+    /// Changes the installed rules by these requests.
     Changed { source: (Arc<Table>, Vec<IpAddr>), requests: Vec<SessionRequest>, widths: Vec<(Pair, bool)> },
-    /// Newly encoded rules.
+    /// Replaces the installed rules with newly encoded ones.
     New(Installed),
 }
 

@@ -37,7 +37,7 @@ use crate::renderer::{BoxError, Refusal, Renderer};
 pub struct SourceRenderer {
     node: Arc<str>,
     sessions: SessionRenderer<SessionTable>,
-    /// The pods in the tables in force.
+    /// The pods from which the tables in force were compiled.
     pods: BTreeMap<PodName, Arc<PlainPod>>,
     /// Changes of the session table that the groups have not applied yet.
     changed: BTreeMap<SessionScope, ScopeChange>,

@@ -19,12 +19,12 @@ use crate::object::PodName;
 /// Maximum number of recorded requests per scope. With more, as at the start, reading all rules of the scope is faster.
 const MOST_REMEMBERED: usize = 1_024;
 
-/// The changes of a scope.
+/// The changes of the session rules of one scope.
 #[derive(Clone, Debug)]
 pub(super) enum ScopeChange {
     /// These requests were executed, in order.
     Requests(Vec<SessionRequest>),
-    /// More requests than are recorded.
+    /// More requests were executed than are recorded.
     Many,
 }
 

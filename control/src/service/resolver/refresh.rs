@@ -18,7 +18,7 @@ pub(in crate::service) struct Terms<'a> {
     pub(in crate::service) internal_policy: TrafficPolicy,
     pub(in crate::service) external_policy: TrafficPolicy,
     pub(in crate::service) affinity: Option<u32>,
-    /// Blocks of both families.
+    /// Blocks of permitted clients, of both families. `None` permits all.
     pub(in crate::service) source_ranges: Option<&'a [IpNet]>,
     pub(in crate::service) created: Option<Timestamp>,
 }

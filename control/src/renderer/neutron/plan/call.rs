@@ -30,7 +30,7 @@ impl fmt::Display for Call {
     }
 }
 
-/// The text that represents the unknown ID of a group.
+/// The text that printed calls contain instead of the ID of a group that does not exist yet.
 pub fn placeholder(tag: &str) -> String {
     format!("[{tag}]")
 }

@@ -11,16 +11,16 @@ use crate::renderer::neutron::{Attachment, Remote, SecurityRule};
 /// The current and desired state of a group.
 #[derive(Debug, Default)]
 pub(super) struct Group {
-    /// `None` until the group is created.
+    /// The ID at the server. `None` until the group is created.
     pub(super) id: Option<String>,
     pub(super) tags: Vec<String>,
     pub(super) now: BTreeMap<SecurityRule, String>,
     /// IDs of the group's rules that Bulkhead would not write.
     pub(super) odd: Vec<String>,
-    /// `None` if the group is being removed.
+    /// The desired rules. `None` if the group is being removed.
     pub(super) wanted: Option<BTreeSet<SecurityRule>>,
     pub(super) generation: Option<u64>,
-    /// Number of its ports at the start.
+    /// Number of ports in the group before the plan's first request.
     pub(super) ports: usize,
 }
 
@@ -45,7 +45,7 @@ pub(super) struct Port {
     pub(super) pod: Option<PodName>,
     pub(super) now: BTreeSet<GroupRef>,
     pub(super) wanted: BTreeSet<GroupRef>,
-    /// Those of the wanted groups that other rules name as remote groups.
+    /// The tags of the wanted groups that rules name as remote groups.
     pub(super) peers: BTreeSet<Arc<str>>,
 }
 

@@ -22,7 +22,7 @@ pub struct Listed {
 /// A security group at the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedGroup {
-    /// The ID.
+    /// The group's ID at the server.
     pub id: String,
     /// The tags.
     pub tags: Vec<String>,
@@ -33,7 +33,7 @@ pub struct ListedGroup {
 /// A rule at the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedRule {
-    /// The ID.
+    /// The rule's ID at the server.
     pub id: String,
     /// The rule, with the ID of its remote group. `None` for a rule that Bulkhead would never write.
     pub rule: Option<SecurityRule>,
@@ -42,7 +42,7 @@ pub struct ListedRule {
 /// A port at the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedPort {
-    /// The ID.
+    /// The port's ID at the server.
     pub id: String,
     /// The fixed addresses.
     pub addresses: Vec<IpAddr>,

@@ -45,44 +45,44 @@ pub enum GroupRef {
 pub enum Request {
     /// Creates a group without rules and tags it.
     CreateGroup {
-        /// The group's tag.
+        /// The managed tag that identifies the group.
         tag: Arc<str>,
     },
     /// Creates a rule.
     CreateRule {
-        /// The group's tag.
+        /// The managed tag that identifies the group.
         tag: Arc<str>,
         /// The rule, with tags as remote groups.
         rule: SecurityRule,
     },
     /// Deletes a rule.
     DeleteRule {
-        /// The ID.
+        /// The rule's ID at the server.
         id: String,
         /// The rule's group.
         group: GroupRef,
-        /// The rule. `None` if it is not one that Bulkhead would write.
+        /// The rule to delete. `None` if Bulkhead would never write such a rule.
         rule: Option<SecurityRule>,
     },
     /// Sets the groups of a port.
     SetPort {
-        /// The ID.
+        /// The port's ID at the server.
         id: String,
         /// The pod. `None` if the port no longer belongs to a pod.
         pod: Option<PodName>,
-        /// The port's groups, complete.
+        /// All groups of the port after this request.
         groups: BTreeSet<GroupRef>,
     },
     /// Deletes a group.
     DeleteGroup {
-        /// The ID.
+        /// The group's ID at the server.
         id: String,
-        /// The tag. `None` if the group has none.
+        /// The managed tag that identifies the group. `None` if the group has none.
         tag: Option<Arc<str>>,
     },
-    /// Sets a group's tags, including the generation in force.
+    /// Sets the tags of a group. One of them records the generation of the policy that the group's rules now implement.
     SetTags {
-        /// The group's tag.
+        /// The managed tag that identifies the group.
         tag: Arc<str>,
     },
 }
@@ -134,7 +134,7 @@ impl Problem {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("group {tag} is of generation {applied} of its policy, the state has {generation}")]
 pub struct Older {
-    /// The group's tag.
+    /// The managed tag that identifies the group.
     pub tag: Arc<str>,
     /// The generation in force at the server.
     pub applied: u64,
@@ -145,22 +145,22 @@ pub struct Older {
 /// The requests that lead to the desired state, and what remains.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// The requests, in order.
+    /// The requests, in the order in which they must be sent.
     pub requests: Vec<Request>,
-    /// Differences that remain.
+    /// Differences from the desired state that no request can remove.
     pub problems: Vec<Problem>,
     /// Groups of policies whose local state is outdated.
     pub older: Vec<Older>,
 }
 
-/// The tag of a generation. Of all managed tags, only this and the owner's have a colon.
+/// The tag that records a policy's generation. Of all managed tags, only this and the owner's have a colon.
 pub fn generation_tag(generation: u64) -> String {
     format!("{GENERATION}{generation}")
 }
 
 const GENERATION: &str = "generation:";
 
-/// All tags of a managed group.
+/// All tags that a managed group has at the server.
 pub fn tags(owner: &str, tag: &str, generation: Option<u64>) -> Vec<String> {
     let generation = generation.map(generation_tag);
     [owner.to_owned(), tag.to_owned()].into_iter().chain(generation).collect()
@@ -183,7 +183,7 @@ fn covers(wide: &SecurityRule, narrow: &SecurityRule) -> bool {
         && remote()
 }
 
-/// The state of planning.
+/// The groups and ports of a plan under construction, with its requests so far.
 struct Planner<'a> {
     desired: &'a Desired,
     groups: BTreeMap<GroupRef, Group>,

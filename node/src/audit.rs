@@ -42,7 +42,7 @@ const WRITE_EVERY: Duration = Duration::from_secs(1);
 /// How long to wait for the names of addresses. Without names, connections are counted by address.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The ledger, shared with its readers.
+/// The counts of connections that audited policies would deny, and the file that preserves them. Shared by the audit thread and readers.
 #[derive(Debug)]
 pub(super) struct Audit {
     ledger: Mutex<Ledger>,
@@ -62,7 +62,7 @@ pub(super) struct AuditTotals {
 }
 
 impl Audit {
-    /// Creates the ledger. With a folder, continues the counts of an earlier process.
+    /// Creates the ledger. If `folder` is set, continues the counts that an earlier process saved there; otherwise counts are not saved.
     pub(super) fn new(folder: Option<PathBuf>, node: &Arc<str>, origins: SharedOrigins) -> Self {
         let file = folder.map(|folder| AuditFile::new(&folder, node));
         let read = file.as_ref().map_or_else(|| Ok(None), AuditFile::read);
@@ -91,7 +91,7 @@ impl Audit {
         AuditTotals { policies, refused_files: self.refused_files.load(Ordering::Relaxed) }
     }
 
-    /// The connections that enforcing would break. `known` are the current audited policies, which the thread may not have read yet.
+    /// Reports the connections that enforcing would deny. `known` are the current audited policies, which the thread may not have read yet.
     pub(super) fn report(&self, node: &str, untold: u64, known: Option<&BTreeSet<AuditedPolicy>>) -> AuditReport {
         let (mut ledger, now) = (self.lock(), seconds());
         if let Some(known) = known {

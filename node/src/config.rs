@@ -53,11 +53,11 @@ const MAX_FILE_LEN: u64 = 1 << 20;
 pub(crate) struct Config {
     /// The name of this node.
     pub node: Arc<str>,
-    /// The component that judges and forwards packets.
+    /// The component that judges and forwards packets: the vswitch or the kernel.
     pub dataplane: Dataplane,
     /// Settings of [`Dataplane::Nftables`].
     pub nftables: NftablesConfig,
-    /// The hook at which the vswitch takes packets from interfaces.
+    /// The hook at which the vswitch takes packets from interfaces: tc or XDP.
     pub attach: Attach,
     /// The XDP mode, with [`Attach::Xdp`].
     pub mode: Mode,
@@ -67,13 +67,13 @@ pub(crate) struct Config {
     pub flow_lease: Duration,
     /// The maximum size in bytes of pods' TCP packets over IPv4. `None` keeps the kernel's setting.
     pub big_tcp: Option<u32>,
-    /// Rate limit of each port's packets to the workers.
+    /// Rate limit of the packets that the tc programs pass from each port to the workers.
     pub slow_path: SlowPathConfig,
     /// Whether to attach programs by links (tcx) instead of filters, if the kernel supports that.
     pub tcx: bool,
     /// The folder in which links and maps are pinned.
     pub pins: Pins,
-    /// The policy source.
+    /// Settings of the policy source: files or an API server.
     pub state: StateConfig,
     /// Settings of Services. `None` if another program translates them.
     pub services: Option<Settings>,
@@ -81,7 +81,7 @@ pub(crate) struct Config {
     pub masquerade: Option<MasqueradeConfig>,
     /// The treatment of packets that policy denies. A namespace's annotation overrides it.
     pub denied: Denied,
-    /// The port whose table judges a packet.
+    /// The port whose table judges a packet: the destination's (egress port) or the source's (ingress port).
     pub enforce: EnforcedAt,
     /// The engine that compiles policies to tables.
     pub engine: EngineName,
@@ -89,15 +89,15 @@ pub(crate) struct Config {
     pub enforcement: Enforcement,
     /// The folder for the counts of audited policies. `None` if they end with the process.
     pub audit_folder: Option<PathBuf>,
-    /// The flight recorder's journal.
+    /// Settings of the flight recorder's journal.
     pub journal: JournalConfig,
     /// The forwarding threads.
     pub workers: WorkersConfig,
-    /// The session table.
+    /// Settings of the session table.
     pub sessions: SessionsConfig,
     /// The admin socket and the HTTP endpoints.
     pub admin: AdminConfig,
-    /// The Hubble server.
+    /// Address and TLS settings of the Hubble server.
     pub hubble: HubbleConfig,
     /// Format and level of the log.
     pub log: LogConfig,
@@ -205,7 +205,7 @@ impl Config {
         check::check(file, folder, node, &written)
     }
 
-    /// The number of packet buffers that all ports share.
+    /// Returns the number of packet buffers that all ports share: configured, or a default by the number of ports or workers.
     pub(crate) fn frames(&self) -> u32 {
         self.workers.frames.unwrap_or_else(|| match self.attach {
             Attach::Tc => buffers::trunk_frames(self.workers.cores.len()),
@@ -213,7 +213,7 @@ impl Config {
         })
     }
 
-    /// The component that judges packets, with its settings.
+    /// Returns where packets are judged: by the vswitch at the destination's or the source's port, or by the kernel's nftables.
     pub(super) fn judging(&self) -> Judging {
         match (self.dataplane, self.enforce) {
             (Dataplane::Vswitch, EnforcedAt::Destination) => Judging::Destination(self.engine.into(), self.enforcement),
@@ -222,7 +222,7 @@ impl Config {
         }
     }
 
-    /// The uplink's interface. `None` without an uplink.
+    /// Returns the name of the uplink's interface. `None` without an uplink.
     pub(crate) fn uplink(&self) -> Option<Arc<str>> {
         self.ports.iter().find(|port| port.kind == PortKind::Uplink).map(|port| port.interface.clone())
     }
@@ -233,7 +233,7 @@ impl Config {
         fields.iter().any(|field| ["dataplane", "enforce"].contains(field))
     }
 
-    /// The fields that differ and take effect only after a restart.
+    /// Returns the names of the fields that differ in `new` and take effect only after a restart.
     pub(crate) fn needs_restart(&self, new: &Self) -> Vec<&'static str> {
         let mut fields = Vec::new();
         let mut differs = |field, yes: bool| fields.extend(yes.then_some(field));

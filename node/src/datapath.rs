@@ -142,7 +142,7 @@ impl LinuxDatapath {
         self.failed.push_back(event);
     }
 
-    /// The next port that failed by itself, and the error.
+    /// Returns the name and error of the next port that failed in its worker. `None` if no more have failed.
     pub(super) fn next_failure(&mut self) -> Option<(Arc<str>, String)> {
         self.failed.extend(self.events.try_iter());
         while let Some(event) = self.failed.pop_front() {
@@ -204,12 +204,12 @@ impl LinuxDatapath {
         }
     }
 
-    /// Traffic that the flow cache forwarded, including these interfaces'.
+    /// Returns the traffic that the flow cache forwarded: of closed ports, and of the open ports in `interfaces`.
     pub(super) fn cached(&self, interfaces: &Interfaces<Self>) -> Cached {
         cached(self.kind.accounts(), interfaces)
     }
 
-    /// Drops the reference to the workers. Keeps the counts.
+    /// Drops the datapath's reference to the workers. Returns the ports' flow cache counters for the final summary.
     pub(super) fn into_accounts(self) -> Accounts {
         match self.kind {
             Kind::Xdp(xdp) => xdp.accounts,
@@ -228,7 +228,7 @@ impl LinuxDatapath {
     }
 }
 
-/// Traffic that the flow cache forwarded, including the open interfaces'.
+/// Returns the traffic that the flow cache forwarded: of closed ports (`accounts`), and of the open ports in `interfaces`.
 pub(super) fn cached(accounts: &Accounts, interfaces: &Interfaces<LinuxDatapath>) -> Cached {
     accounts.cached(interfaces.open_attachments().filter_map(|(name, attachment)| {
         let account = match attachment {

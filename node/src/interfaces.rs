@@ -63,7 +63,7 @@ pub(super) struct InterfaceCounters {
     pub removed: u64,
     /// Failed attempts to attach to an interface (at most one per second and port) or to open a port.
     pub refused: u64,
-    /// Batches of messages about interfaces from the kernel.
+    /// Batches of rtnetlink messages about interfaces received from the kernel.
     pub told: u64,
 }
 
@@ -264,7 +264,7 @@ impl<D: Datapath> Interfaces<D> {
         Some(interface.open(link, datapath, now, &mut self.counters))
     }
 
-    /// Whether any attachment has deferred work ([`Datapath::is_unsettled`]).
+    /// Whether any attachment has deferred work, such as replacing tc filters by a link ([`Datapath::is_unsettled`]).
     pub(super) fn is_any_unsettled(&self, datapath: &D) -> bool {
         let attachments = self.interfaces.iter().filter_map(|interface| interface.state.attachment());
         attachments.into_iter().any(|attachment| datapath.is_unsettled(attachment))

@@ -49,11 +49,11 @@ const WAITING: usize = 1024;
 /// Verdicts kept for `--last` and for Hubble's clients. They take some megabytes.
 pub(super) const REMEMBERED: usize = 4096;
 
-/// What a client wants to watch.
+/// A client's request: `monitor`, `trace`, or Hubble's `GetFlows`.
 pub(super) enum Watch {
     Monitor(Monitor),
     Trace(Trace),
-    /// A request of Hubble's API.
+    /// A `GetFlows` request of a client of Hubble's API.
     Observe(Box<Observe>),
 }
 

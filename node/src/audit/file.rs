@@ -58,7 +58,7 @@ impl AuditFile {
     /// Reads the counts of an earlier process. `None` if the file does not exist.
     ///
     /// # Errors
-    /// The file cannot be used. It has been moved aside.
+    /// If the file cannot be read, is damaged, or is of another version or node. It has then been moved aside.
     pub(super) fn read(&self) -> anyhow::Result<Option<Ledger>> {
         self.try_read().map_err(|error| {
             let aside = self.path.with_extension("gz.damaged");
@@ -89,10 +89,10 @@ impl AuditFile {
         Ok(Some(serde_json::from_slice(&rest).context("it is damaged")?))
     }
 
-    /// Encodes a ledger.
+    /// Encodes a ledger with the file's header, uncompressed. [`write`](Self::write) saves the result.
     ///
     /// # Errors
-    /// Never in practice.
+    /// If the ledger cannot be serialized, which no known ledger causes.
     pub(super) fn encode(&self, ledger: &Ledger) -> anyhow::Result<Vec<u8>> {
         let header = Header { format: FORMAT.into(), version: VERSION, node: self.node.to_string() };
         let mut text = serde_json::to_vec(&header)?;

@@ -10,10 +10,10 @@ use bulkhead_control::renderer::nftables::Suspects;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Dataplane {
-    /// The vswitch's workers.
+    /// The vswitch's workers judge and forward packets.
     #[default]
     Vswitch,
-    /// The kernel: an nftables ruleset judges the packets that it forwards.
+    /// The kernel forwards packets, and an nftables ruleset judges them.
     Nftables,
 }
 
@@ -38,12 +38,12 @@ impl NftablesConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EngineName {
-    /// Rule lists.
+    /// Tables are ordered lists of rules with address blocks.
     #[default]
     Acl,
-    /// Identities: an ipcache and policy maps.
+    /// Tables map addresses to identities, and identities to verdicts, like Cilium's ipcache and policy maps.
     Identity,
-    /// The engine that suits the state, chosen with each change.
+    /// Selects the engine that suits the state, again with each change.
     Auto,
 }
 
@@ -72,10 +72,10 @@ impl From<EngineName> for Choice {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Attach {
-    /// tc: interfaces keep their segmentation and checksum offloads.
+    /// Programs at the tc hooks. Interfaces keep their segmentation and checksum offloads.
     #[default]
     Tc,
-    /// AF_XDP sockets on the interfaces.
+    /// XDP programs that redirect packets to AF_XDP sockets on the interfaces.
     Xdp,
 }
 

@@ -20,7 +20,7 @@ pub(crate) struct Cached {
 }
 
 impl Cached {
-    /// Packets that the cache forwarded and this rule allowed.
+    /// Returns the number of packets that the cache forwarded because this rule allowed them.
     pub(crate) fn allowed_by(&self, origin: OriginId) -> u64 {
         self.cache.as_ref().map_or(0, |cache| cache.allowed_by(origin))
     }
@@ -30,7 +30,7 @@ impl Cached {
         self.ports.get(name).copied().unwrap_or_default()
     }
 
-    /// Packets that the cache forwarded.
+    /// Returns the number of packets that the cache forwarded.
     pub(crate) fn forwarded(&self) -> u64 {
         self.ports.values().map(|traffic| traffic.received).sum()
     }
@@ -80,7 +80,7 @@ impl Accounts {
         add(&mut self.ended, &**cache, name, account);
     }
 
-    /// All traffic, including that of these open ports.
+    /// Returns the traffic of closed ports and of the ports in `open`. All zero without a cache.
     pub(super) fn cached<'a>(&self, open: impl Iterator<Item = (&'a Arc<str>, &'a Account)>) -> Cached {
         let Some(cache) = &self.cache else { return Cached::default() };
         let mut ports = self.ended.clone();

@@ -77,7 +77,7 @@ pub(super) struct Peers {
 type Addresses = BTreeMap<Arc<str>, String>;
 
 impl Peers {
-    /// `cluster` is the cluster's name in certificates, or `None` without TLS.
+    /// Creates the peers of the node named `node`. `cluster` is the cluster's name in certificates, or `None` without TLS.
     pub(super) fn new(
         node: &Arc<str>,
         address: Address,

@@ -85,7 +85,7 @@ pub(crate) struct Asker {
 }
 
 impl Asker {
-    /// Returns the thread's report. Empty if the thread has ended or does not answer within [`ANSWER`].
+    /// Returns the counters and the status of each port. Empty if the thread has ended or does not answer within [`ANSWER`].
     pub(crate) fn report(&self) -> Report {
         let (answer, report) = crossbeam_channel::bounded(1);
         // Fails only if the thread is dead, which `Handle::is_dead` reports.

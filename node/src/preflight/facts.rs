@@ -80,15 +80,15 @@ pub(crate) struct Facts {
     pub default_routes: BTreeSet<u32>,
     /// The configured interfaces that exist, by name.
     pub links: BTreeMap<Arc<str>, LinkInfo>,
-    /// The configured interfaces with an XDP program.
+    /// Names of the configured interfaces with an XDP program.
     pub programs: BTreeSet<Arc<str>>,
-    /// Checksum offload at the other end of each port.
+    /// Transmit checksum offload at the other end of each configured port, by port name.
     pub offloads: BTreeMap<Arc<str>, Offload>,
-    /// Pods' ports whose interfaces accept no packets redirected by an XDP program.
+    /// Names of pods' ports whose interfaces accept no packets redirected by an XDP program.
     pub without_frames: BTreeSet<Arc<str>>,
-    /// Programs at tc of the configured interfaces.
+    /// Programs attached at the tc hooks of configured interfaces, by interface name. Interfaces without a program are absent.
     pub tc_programs: BTreeMap<Arc<str>, Vec<TcProgram>>,
-    /// Features of the uplinks' interfaces.
+    /// Driver and receive offloads of each uplink, by interface name. GRO, LRO and rxvlan change packets before the vswitch receives them.
     pub features: BTreeMap<Arc<str>, LinkFeatures>,
     /// Names of all interfaces of the node.
     pub interfaces: BTreeSet<String>,
@@ -96,7 +96,7 @@ pub(crate) struct Facts {
     pub kube_proxy: KubeProxy,
     /// Whether the node's kernel forwards IPv4.
     pub forwards: bool,
-    /// Whether another vswitch owns the trunk.
+    /// Whether another vswitch owns the trunk. Always false with `attach: xdp`.
     pub has_other: bool,
 }
 

@@ -80,12 +80,12 @@ impl Api {
         self.notices.clone()
     }
 
-    /// The follower, for health reports.
+    /// Returns the follower, which reports the connection's health.
     pub(super) fn follower(&self) -> Arc<Follower> {
         Arc::clone(&self.follower)
     }
 
-    /// Records a notice, and logs the connection's state.
+    /// Records which objects a notice reports as changed, and logs connections and connection errors.
     pub(super) fn hear(&mut self, notice: &Notice) {
         match notice {
             Notice::Changed(Purpose::Policy) => self.has_batch = true,
@@ -130,7 +130,7 @@ impl Api {
         std::mem::take(&mut self.has_batch).then(|| self.follower.take(Purpose::Policy)).flatten()
     }
 
-    /// Marks the last taken state as good, so that it will be saved.
+    /// Marks the state that was last taken as valid, so that [`keep`](Self::keep) saves it.
     pub(super) const fn was_good(&mut self) {
         self.is_unkept = true;
     }

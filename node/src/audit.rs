@@ -85,7 +85,7 @@ impl Audit {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The current [`AuditTotals`].
+    /// Returns the number of connections per audited policy, and of refused files.
     pub(super) fn totals(&self) -> AuditTotals {
         let policies = self.lock().policies().map(|(name, totals)| (name.clone(), totals.connections)).collect();
         AuditTotals { policies, refused_files: self.refused_files.load(Ordering::Relaxed) }
@@ -129,7 +129,7 @@ impl Audit {
         }
     }
 
-    /// Adds connections to the ledger.
+    /// Adds audited connections to the ledger, by the names of their ends. Uses addresses if the policy thread is busy.
     fn take(&self, audited: &[Audited], names: &Names, known: &BTreeSet<AuditedPolicy>) {
         if audited.is_empty() {
             return;
@@ -160,7 +160,7 @@ impl Audit {
     }
 }
 
-/// The policies that an origin names.
+/// Returns the policies that an origin names. Empty for an origin that is not a policy's.
 pub(super) fn policies_of(origin: &Origin) -> Vec<AuditedPolicy> {
     match origin {
         Origin::Policy { policy, .. } => vec![AuditedPolicy::Namespaced(policy.clone())],

@@ -172,7 +172,7 @@ impl Findings {
         self.0.push(Finding { severity, what, why: why.to_owned(), remedy, comes_again: false });
     }
 
-    /// Adds a finding about a port that cannot be opened yet.
+    /// Adds a warning about a port that cannot be opened yet. The running vswitch logs this too.
     fn add_for_now(&mut self, what: String, remedy: String) {
         let (severity, why) = (Severity::Warning, "its port stays closed until this is fixed".to_owned());
         self.0.push(Finding { severity, what, why, remedy, comes_again: true });

@@ -63,12 +63,12 @@ impl Counts {
     }
 }
 
-/// Reads a capture's counters.
+/// A handle that reads the counters of a running capture.
 #[derive(Clone)]
 pub(super) struct Reading(Arc<Counts>);
 
 impl Reading {
-    /// Packet counts since the capture started.
+    /// Returns the packet counts since the capture started.
     pub(super) fn counters(&self) -> CaptureCounters {
         self.0.read()
     }
@@ -93,7 +93,7 @@ impl Capture {
         Ok((Self { ended, counts }, tap))
     }
 
-    /// A handle that reads the counters.
+    /// Returns a handle that reads the counters.
     pub(super) fn reading(&self) -> Reading {
         Reading(Arc::clone(&self.counts))
     }

@@ -51,18 +51,18 @@ impl Handle {
         let _ = self.look.try_send(());
     }
 
-    /// Switches the engine, and the policies that are audited.
+    /// Makes the thread compile with another engine, and audit or enforce policies by another default.
     pub(super) fn judge(&self, judging: Judging) {
         // An error means that the thread is dead: see `is_dead`.
         let _ = self.judging.send(judging);
     }
 
-    /// The channel for the attached pods, for the ports thread.
+    /// Returns the channel on which the ports thread sends the attached pods.
     pub(super) fn attach(&self) -> Sender<Attach> {
         self.attach.clone()
     }
 
-    /// A channel for lookups of names and addresses.
+    /// Returns a client for lookups of names and addresses at this thread.
     pub(super) fn names(&self) -> Names {
         self.names.clone()
     }
@@ -94,7 +94,7 @@ pub(super) fn start(
     Ok(Handle { look, attach, judging, names, thread })
 }
 
-/// What the ports thread knows about the attached pods.
+/// What this thread last reported to the ports thread about the attached pods.
 struct Known {
     ports: Sender<Event>,
     /// Number of the last change from the ports thread.
@@ -104,7 +104,7 @@ struct Known {
 }
 
 impl Known {
-    /// Reports how far the attached pods are known, if that has changed. The reported state is in force.
+    /// Reports to the ports thread whether policy knows each attached pod, if that has changed. The reported state is in force.
     fn tell(&mut self, state: &LiveState) {
         let now = (self.change, state.standings());
         if self.told.as_ref() != Some(&now) {

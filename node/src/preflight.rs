@@ -84,11 +84,11 @@ pub(super) fn judge(config: &Config, facts: &Facts, force: bool) -> Vec<Finding>
     findings.0
 }
 
-/// Why a checksum offload matters.
+/// Part of findings: why a checksum offload matters.
 const OFFLOAD: &str = "TCP and UDP packets leave it without checksums, which only the kernel's own forwarding completes; \
     receivers drop them (ping still works)";
 
-/// The finding about a port's checksum offload. `None` if the offload is off or unknown.
+/// Returns the finding about a port's checksum offload. `None` if the offload is off or unknown.
 pub(super) fn judge_offload(entry: &PortEntry, offload: &Offload) -> Option<Finding> {
     let (peer, port) = (&entry.peer, &entry.name);
     let (severity, what, remedy) = match offload {

@@ -14,7 +14,7 @@ use super::ids::Ids;
 use super::next_hops::Peer;
 use bulkhead_answers::run;
 
-/// A configured port.
+/// A configured port, with its open interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PortView {
     pub name: Arc<str>,
@@ -88,8 +88,8 @@ impl View<'_> {
         Ok(Snapshot::new(generation, ports, compiled, routes)?.refusing(self.refusing.iter().copied()))
     }
 
-    /// Local addresses first, because they are never elsewhere. Then configured routes, other nodes' pod networks, and the uplink as
-    /// default.
+    /// Returns the next hop of each network. Local ports' addresses take precedence, then configured routes, other nodes' pod networks, and
+    /// the uplink as default.
     fn routes(&self, ports: &[PortConfig]) -> anyhow::Result<BTreeMap<IpNet, NextHop>> {
         let mut routes = BTreeMap::new();
         let numbered = || (0u16..).map(PortId).zip(ports);
@@ -132,7 +132,7 @@ fn closed(name: &Arc<str>, kind: PortKind) -> PortConfig {
 /// Prefix of placeholders' names. No port's name has it.
 const UNUSED: &str = "unused ";
 
-/// A placeholder for a number that no port has.
+/// Creates a placeholder for a number that no port has.
 fn unused(at: usize) -> PortConfig {
     closed(&format!("{UNUSED}{at}").into(), PortKind::Pod)
 }
@@ -142,7 +142,7 @@ pub(super) fn is_unused(name: &str) -> bool {
     name.starts_with(UNUSED)
 }
 
-/// The name of a port's kind in answers: `pod`, `uplink` or `host`.
+/// Returns the name of a port's kind in answers: `pod`, `uplink` or `host`.
 pub(crate) const fn kind_name(kind: PortKind) -> &'static str {
     match kind {
         PortKind::Pod => "pod",

@@ -34,12 +34,12 @@ struct Version {
     endless: bool,
 }
 
-/// The files at one time.
+/// The versions of all watched files at one time.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub(crate) struct Look(Vec<Version>);
 
 impl Look {
-    /// Polls the paths, and the content of folders.
+    /// Reads the versions of the files at these paths, and in folders.
     pub(crate) fn at(paths: &[PathBuf]) -> Self {
         let mut look = Self::default();
         for path in paths {
@@ -97,7 +97,7 @@ impl Watch {
         self.next = Instant::now();
     }
 
-    /// When the paths are polled next.
+    /// Returns when the paths are polled next.
     pub(crate) const fn next_look(&self) -> Instant {
         self.next
     }
@@ -107,8 +107,8 @@ impl Watch {
         Look::at(&self.paths) == self.read
     }
 
-    /// A path that was neither a file nor a folder at the last poll: reading it may take forever. In folders, only names that are read
-    /// count.
+    /// Returns a path that was neither a file nor a folder at the last poll, as reading it may never end. Ignores names in folders that are
+    /// not read. `None` if all paths are files or folders.
     pub(crate) fn endless(&self) -> Option<&Path> {
         let is_read = |path: &Path| {
             let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();

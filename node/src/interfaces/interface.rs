@@ -181,7 +181,7 @@ impl<A> Interface<A> {
         }
     }
 
-    /// Handles that no interface has the configured name.
+    /// Sets the port to absent, because no interface has the configured name. Logs that once, except for an added port.
     pub(super) fn wait_for_interface(&mut self) {
         self.state = State::Absent;
         let what = format!("waits for its interface: {} does not exist", self.entry.interface);
@@ -192,7 +192,7 @@ impl<A> Interface<A> {
         }
     }
 
-    /// Handles that the port `other` owns the interface, by another of its names.
+    /// Sets the port to absent, because the port `other` owns the interface under another name. Logs that once.
     pub(super) fn wait_for_other(&mut self, other: &str) {
         self.state = State::Absent;
         let name = &self.entry.interface;

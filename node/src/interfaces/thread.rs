@@ -161,7 +161,7 @@ pub(crate) fn start(
     Ok(Handle { commands: tell, thread })
 }
 
-/// The state of the thread.
+/// The thread's state: the interfaces, the datapath, and the channels to other threads.
 struct Owner {
     interfaces: Interfaces<LinuxDatapath>,
     datapath: LinuxDatapath,

@@ -60,7 +60,7 @@ impl Offload {
     }
 }
 
-/// The path of a network namespace, given as a name in /run/netns or as a path.
+/// Returns the path of a network namespace, given as a name in /run/netns or as a path.
 pub(crate) fn namespace_path(netns: &str) -> PathBuf {
     if netns.contains('/') { PathBuf::from(netns) } else { Path::new("/run/netns").join(netns) }
 }
@@ -145,19 +145,19 @@ impl Facts {
         self.capabilities >> capability & 1 == 1
     }
 
-    /// Major and minor version. `None` if the release has another form.
+    /// Returns the kernel's major and minor version. `None` if the release has another form.
     pub(super) fn kernel_version(&self) -> Option<(u32, u32)> {
         version_of(&self.release)
     }
 }
 
-/// Major and minor version of a Linux release such as `5.4.0-150-generic`. `None` if it has another form.
+/// Returns the major and minor version of a Linux release such as `5.4.0-150-generic`. `None` if it has another form.
 pub(crate) fn version_of(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-/// The soft limit of `Max locked memory` in bytes. `None` for `unlimited`.
+/// Returns the soft limit of `Max locked memory` in bytes. `None` for `unlimited`.
 fn locked_memory(limits: &str) -> Option<u64> {
     let line = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"))?;
     line.split_whitespace().next()?.parse().ok()

@@ -31,7 +31,7 @@ fn of_ports(config: &Config, range: &str, reserved: &str) -> Option<Finding> {
     })
 }
 
-/// A warning if masquerading cannot work. `None` if it can, or is off.
+/// Returns a warning if masquerading cannot work. `None` if it can, or is off.
 pub(crate) fn check(config: &Config) -> Option<Finding> {
     config.masquerade.as_ref()?;
     let has = |kind| config.ports.iter().any(|port| port.kind == kind);

@@ -42,7 +42,7 @@ impl Api {
     /// Starts to follow the server. `None` if the state is files.
     ///
     /// # Errors
-    /// The system refuses a thread.
+    /// If the thread cannot be started.
     pub(super) fn start(config: &StateConfig, node: &Arc<str>) -> anyhow::Result<Option<Self>> {
         let Some(kubernetes) = &config.kubernetes else { return Ok(None) };
         let (tell, notices) = crossbeam_channel::unbounded();

@@ -216,7 +216,7 @@ impl Handle {
 /// Starts the thread. Also returns the workers' channel to it.
 ///
 /// # Errors
-/// The system refuses a thread.
+/// If the thread cannot be started.
 pub(super) fn start(audit: Arc<Audit>, composer: Arc<Composer>, names: Names) -> std::io::Result<(Handle, AuditTap)> {
     let (tap, told) = AuditTap::new();
     let (stop, stopped) = crossbeam_channel::bounded::<()>(0);

@@ -79,7 +79,7 @@ impl Capture {
     /// their addresses.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// If the file cannot be created, or the thread cannot be started.
     pub(super) fn start(path: &Path, ports: &[PortConfig], origins: SharedOrigins) -> anyhow::Result<(Self, Tap)> {
         let file = create(path).with_context(|| format!("cannot write {}", path.display()))?;
         let writer = CaptureWriter::new(BufWriter::with_capacity(FILE_BUFFER, file), ports)?;

@@ -98,7 +98,7 @@ impl Composer {
     /// Publishes the first snapshot.
     ///
     /// # Errors
-    /// The initial state is inconsistent.
+    /// If the initial state is inconsistent.
     pub(super) fn new(
         policy: Policy,
         services: Option<Arc<Services>>,

@@ -71,7 +71,7 @@ pub(crate) struct Config {
     pub slow_path: SlowPathConfig,
     /// Whether to attach programs by links (tcx) instead of filters, if the kernel supports that.
     pub tcx: bool,
-    /// The folder in which links and maps are pinned.
+    /// The folder in which BPF links and maps are pinned, with [`Attach::Tc`].
     pub pins: Pins,
     /// Settings of the policy source: files or an API server.
     pub state: StateConfig,
@@ -79,7 +79,7 @@ pub(crate) struct Config {
     pub services: Option<Settings>,
     /// Masquerading of pods' connections to other networks. `None` if they keep their addresses.
     pub masquerade: Option<MasqueradeConfig>,
-    /// The treatment of packets that policy denies. A namespace's annotation overrides it.
+    /// Whether packets that policy denies are dropped or refused. A namespace's annotation overrides it.
     pub denied: Denied,
     /// The port whose table judges a packet: the destination's (egress port) or the source's (ingress port).
     pub enforce: EnforcedAt,
@@ -123,13 +123,13 @@ pub(crate) struct CreatedHost {
 }
 
 impl CreatedHost {
-    /// The names of both ends, the vswitch's first.
+    /// Returns the interface names of both ends, the vswitch's first.
     pub(crate) fn names(&self) -> [&str; 2] {
         [&self.interface, &self.peer]
     }
 }
 
-/// The behaviour of a worker without packets.
+/// What a worker does while no packets arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Poll {
@@ -168,7 +168,7 @@ impl Config {
     /// Reads and checks the file. `node` overrides its node name.
     ///
     /// # Errors
-    /// All errors found in the file.
+    /// If the file cannot be read or is invalid: all errors found in it.
     pub(crate) fn read(path: &Path, node: Option<&str>) -> Result<Self, ConfigErrors> {
         let file = path.display().to_string();
         let unreadable = |problem: String, help: &str| {

@@ -124,12 +124,12 @@ impl LinuxDatapath {
         }
     }
 
-    /// The channel on which workers report failed ports.
+    /// Returns the channel on which workers report failed ports.
     pub(super) fn events(&self) -> Receiver<VswitchEvent> {
         self.events.clone()
     }
 
-    /// How often to poll the interfaces, in addition to the kernel's notifications.
+    /// Returns how often to poll the interfaces, in addition to the kernel's notifications.
     pub(super) const fn pace(&self) -> Pace {
         match self.kind {
             Kind::Xdp(_) => xdp::PACE,
@@ -177,7 +177,7 @@ impl LinuxDatapath {
         self.default_routes.get_or_insert_with(ask).as_ref().map(|known| known.contains(&index)).map_err(Clone::clone)
     }
 
-    /// Hands open ports to the workers. Their snapshot must contain these ports.
+    /// Hands newly opened ports to the workers. The snapshot in force must contain these ports.
     pub(super) fn hand_over(&mut self) {
         let mut said = Vec::new();
         for NewPort { name, handover, said: text } in self.opened.drain(..) {

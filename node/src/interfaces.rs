@@ -94,7 +94,7 @@ pub(super) enum PortState {
 }
 
 impl PortState {
-    /// The state's name in reports.
+    /// Returns the state's name in reports.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Absent => "absent",

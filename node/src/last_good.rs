@@ -37,7 +37,7 @@ struct Header {
     objects: usize,
 }
 
-/// The contents of a file.
+/// The objects of a saved state, and its age.
 #[derive(Debug)]
 pub(super) struct LastGood {
     pub(super) objects: Vec<Object>,

@@ -1,6 +1,6 @@
 //! Messages from the other threads to the thread that runs the vswitch.
 
-/// A message to [`Daemon`](crate::daemon::Daemon).
+/// A message of another thread to the main thread ([`Daemon`](crate::daemon::Daemon)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Notice {
     /// The interfaces thread has tried every configured port once. `open` of `all` ports are open.

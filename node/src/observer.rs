@@ -275,7 +275,7 @@ impl Observer {
         Ok(told)
     }
 
-    /// The snapshot in force.
+    /// Returns the snapshot in force.
     pub(super) fn snapshot(&self) -> Arc<Snapshot> {
         self.composer.current()
     }
@@ -314,7 +314,7 @@ impl Observer {
 }
 
 impl Observation {
-    /// See [`Observer::is_ready`].
+    /// Whether the vswitch was ready at that time; see [`Observer::is_ready`].
     pub(super) fn is_ready(&self) -> bool {
         self.about.is_ready(self.enforced, self.source.as_ref())
     }

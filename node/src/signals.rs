@@ -46,7 +46,7 @@ impl Stopping {
 /// still end the vswitch.
 ///
 /// # Errors
-/// If the system refuses.
+/// If the signal handlers cannot be installed, or the thread cannot be started.
 pub(super) fn listen() -> io::Result<Receiver<Request>> {
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGUSR1, SIGHUP])?;
     let (tell, requests) = crossbeam_channel::unbounded();

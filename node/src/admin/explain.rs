@@ -48,10 +48,10 @@ struct End {
     is_here: bool,
 }
 
-/// Explains a connection.
+/// Explains how the vswitch would treat the first packet of a connection and its reply, or what Services do with it.
 ///
 /// # Errors
-/// An end is unknown, or neither end is on this node.
+/// If an end is unknown, or neither end is on this node.
 pub(super) fn explain(node: &Node<'_>, asked: &Connection, names: &impl Names) -> Result<Explanation, Failure> {
     let port: Option<PortProtocol> = asked.port.as_deref().map(parsed).transpose()?;
     let to: Target = parsed(&asked.to)?;
@@ -105,7 +105,7 @@ fn ends(snapshot: &Snapshot, name: &str, names: &impl Names) -> Result<Vec<End>,
     addresses.into_iter().map(|address| end(snapshot, name, address)).collect()
 }
 
-/// The port of an address on another machine is that of the node's route: the uplink, or the host port of a node with one network card.
+/// Returns the end with this address. For an address on another machine, its port is that of the route: the uplink, or the host port.
 fn end(snapshot: &Snapshot, name: &str, address: IpAddr) -> Result<End, Failure> {
     let owner = snapshot.owner(address);
     let port = owner.or_else(|| snapshot.routes().lookup(address)).ok_or_else(|| {

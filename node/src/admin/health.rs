@@ -67,7 +67,7 @@ impl Health {
         Self { address, known, served: Mutex::default(), healthy_at: Mutex::new(SystemTime::now()) }
     }
 
-    /// The ports and the node's health, for `bulkhead status`.
+    /// Returns the served and refused ports and the node's health, for `bulkhead status`.
     pub(super) fn status(&self, observer: &Observer) -> ServiceHealth {
         let Served { open, refused } = self.served.lock().unwrap_or_else(PoisonError::into_inner).clone();
         ServiceHealth {
@@ -199,7 +199,7 @@ impl Listeners {
         }
     }
 
-    /// Names the checks that the port serves, for log messages.
+    /// Returns the name of the checks that the port serves, for log messages.
     fn whose(&self, port: u16) -> String {
         match self.health.known.borrow().checks.get(&port).filter(|_| port != self.health.address.port()) {
             Some(check) => format!("health checks of Service {}", check.service),

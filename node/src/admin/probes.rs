@@ -31,7 +31,7 @@ pub(crate) const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0
 /// Binds `admin.listen`.
 ///
 /// # Errors
-/// The address cannot be bound.
+/// If the address cannot be bound.
 pub(crate) fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
     bind(address).with_context(|| format!("admin.listen: cannot listen at {address}"))
 }

@@ -69,7 +69,7 @@ fn selector(snapshot: &Snapshot, filter: &SessionFilter) -> Result<SessionSelect
     Ok(SessionSelector { port, address: filter.address, service: filter.service })
 }
 
-/// The session's ingress and egress ports, without duplicates.
+/// Returns the session's ingress and egress ports, without duplicates.
 fn ends(session: &SessionInfo) -> impl Iterator<Item = PortId> {
     let other = Some(session.out_port).filter(|&port| port != session.in_port);
     std::iter::once(session.in_port).chain(other)

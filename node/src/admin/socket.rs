@@ -134,7 +134,7 @@ fn admits(request: &Request, place: &Place) -> bool {
     })
 }
 
-/// The error for a request whose stage is full. Other stages end their oldest connection instead.
+/// Returns the error for a request whose stage is full. Other stages end their oldest connection instead.
 fn no_room(request: &Request) -> Failure {
     match request {
         Request::Monitor(_) | Request::Trace(_) => {

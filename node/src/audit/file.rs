@@ -43,14 +43,14 @@ pub(super) struct AuditFile {
 }
 
 impl AuditFile {
-    /// The file of a node in this folder.
+    /// Creates a handle to the node's file in this folder. Does not open the file.
     pub(super) fn new(folder: &Path, node: &Arc<str>) -> Self {
         let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-._".contains(letter);
         let name: String = node.chars().map(|c| if is_plain(c) { c } else { '_' }).collect();
         Self { path: folder.join(format!("audit-{name}.gz")), node: node.clone() }
     }
 
-    /// The file's path.
+    /// Returns the file's path.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -104,7 +104,7 @@ impl AuditFile {
     /// Replaces the file's content.
     ///
     /// # Errors
-    /// The system refuses. The file is then unchanged.
+    /// If the file cannot be written or renamed. The previous file is then unchanged.
     pub(super) fn write(&self, text: &[u8]) -> anyhow::Result<()> {
         let folder = self.path.parent().unwrap_or(Path::new("/"));
         fs::create_dir_all(folder).with_context(|| format!("cannot create the folder {}", folder.display()))?;

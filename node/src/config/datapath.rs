@@ -25,7 +25,7 @@ pub(crate) struct NftablesConfig {
 }
 
 impl NftablesConfig {
-    /// The interfaces that count as a pod's although no port names them.
+    /// Returns the filter of interfaces that count as a pod's although no port names them.
     pub(crate) fn suspects(&self) -> Suspects {
         match &*self.pod_interfaces {
             [] => Suspects::Veth,
@@ -48,7 +48,7 @@ pub enum EngineName {
 }
 
 impl EngineName {
-    /// The engine's name in the configuration.
+    /// Returns the engine's name in the configuration.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Acl => "acl",
@@ -99,7 +99,7 @@ pub(crate) const DEFAULT_PINS: &str = "/sys/fs/bpf/bulkhead";
 pub(crate) struct SlowPathConfig {
     /// Packets per second after segmentation. 0 means no limit.
     pub packets_per_second: u32,
-    /// Packets that may arrive at once after a pause.
+    /// Number of packets that may arrive at once after a pause, above the rate.
     pub burst: u32,
 }
 

@@ -44,7 +44,7 @@ pub(crate) struct PortEntry {
 pub(crate) struct Added {
     /// The container and interface that identify the port.
     pub key: Arc<PortKey>,
-    /// Number of the addition. Adding the port again with other parameters gives it a new number.
+    /// Number of the request that added the port. Adding it again with other parameters gives it a new number.
     pub number: u64,
     /// Why the port must stay closed. `None` if it may open.
     pub kept_closed: Option<Arc<str>>,
@@ -62,7 +62,7 @@ pub(crate) struct RouteEntry {
 }
 
 impl PortEntry {
-    /// Why the port must stay closed. `None` if it may open.
+    /// Returns why the port must stay closed. `None` if it may open.
     pub(crate) fn kept_closed(&self) -> Option<&Arc<str>> {
         self.added.as_ref().and_then(|added| added.kept_closed.as_ref())
     }
@@ -74,7 +74,7 @@ impl PortEntry {
 }
 
 impl fmt::Display for PortEntry {
-    /// `default/db (veth-db)`, `default/db (database, veth-db)`.
+    /// Formats `default/db (veth-db)`, or with a label `default/db (database, veth-db)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.label.as_deref().filter(|&label| label != &*self.name) {
             Some(label) => write!(f, "{} ({label}, {})", self.name, self.interface),

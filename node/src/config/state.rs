@@ -13,7 +13,7 @@ pub(crate) struct StateConfig {
     pub paths: Vec<PathBuf>,
     /// The API server. `None` with files.
     pub kubernetes: Option<KubernetesConfig>,
-    /// How objects are parsed. By default, a faulty object does not block the others.
+    /// Settings for parsing objects. By default, a faulty object does not block the others.
     pub options: Options,
     /// What to do if the state does not load at start.
     pub when_missing: WhenMissing,
@@ -24,13 +24,13 @@ pub(crate) struct StateConfig {
 /// Settings of the API server as policy source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KubernetesConfig {
-    /// How to connect and authenticate.
+    /// Address and credentials of the API server.
     pub access: Access,
     /// What to do until the first connection succeeds.
     pub when_unreachable: WhenUnreachable,
     /// The folder of the last good state.
     pub folder: PathBuf,
-    /// Maximum age of the state for the vswitch to be ready.
+    /// Maximum age of the state at which `/readyz` still reports ready.
     pub stale_after: Duration,
 }
 

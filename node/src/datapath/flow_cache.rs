@@ -11,9 +11,9 @@ use bulkhead_dataplane::io::{CachedTraffic, FlowSlot, KernelFlows};
 pub(crate) struct Cached {
     /// Traffic by port name, since the process started.
     pub ports: BTreeMap<Arc<str>, CachedTraffic>,
-    /// Number of flows added or renewed.
+    /// Number of times that workers added or renewed a flow.
     pub added: u64,
-    /// Number of flows that the kernel refused.
+    /// Number of flows that could not be added, because the kernel refused them.
     pub refused: u64,
     /// The cache, which counts packets per rule. `None` without a cache.
     pub cache: Option<Arc<dyn KernelFlows>>,
@@ -25,7 +25,7 @@ impl Cached {
         self.cache.as_ref().map_or(0, |cache| cache.allowed_by(origin))
     }
 
-    /// Traffic from and to the port. Zero for an unknown name.
+    /// Returns the forwarded traffic from and to the port. Zero for an unknown name.
     pub(crate) fn port(&self, name: &str) -> CachedTraffic {
         self.ports.get(name).copied().unwrap_or_default()
     }

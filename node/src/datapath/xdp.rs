@@ -28,7 +28,7 @@ pub(super) const PACE: Pace = Pace { table: Duration::from_secs(2), ask: 2 };
 pub(crate) struct XdpAttachment {
     interface: Interface,
     open: Option<OpenQueues>,
-    /// The number of queues that could not be attached and was logged. `None` if all are attached.
+    /// The number of queues when attaching to all of them last failed, to log that once. `None` if all are attached.
     said: Option<u32>,
     /// A reference that counts the attachments.
     _counted: Arc<()>,
@@ -241,7 +241,7 @@ fn refused(error: &XskError) -> OpenError {
     }
 }
 
-/// `1 queue`, `2 queues`.
+/// Formats a number of queues: `1 queue`, `2 queues`.
 fn count_queues(count: u32) -> String {
     if count == 1 { "1 queue".to_owned() } else { format!("{count} queues") }
 }
@@ -260,7 +260,7 @@ fn check_buffers(all: u32, lent: u32, wanted: u32) -> Result<(), String> {
     ))
 }
 
-/// Why the interface accepts no packets from the flow cache.
+/// Returns why the interface accepts no packets from the flow cache, with the remedy, for the log.
 fn not_taken(entry: &PortEntry) -> &'static str {
     match entry.fix_offloads {
         // Opening the port turned it on, which has an effect only while the other end is up.

@@ -52,7 +52,7 @@ pub(crate) struct PortFile {
 }
 
 impl PortFile {
-    /// The file for `node` in this folder.
+    /// Creates a handle to the file for `node` in this folder. Does not open the file.
     pub(crate) fn new(folder: &Path, node: &Arc<str>) -> Self {
         let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-._".contains(letter);
         let name: String = node.chars().map(|c| if is_plain(c) { c } else { '_' }).collect();

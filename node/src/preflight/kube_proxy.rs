@@ -67,7 +67,7 @@ impl KubeProxy {
     }
 }
 
-/// Warns about kube-proxy beside the vswitch, or about Services that no program translates.
+/// Returns a warning if kube-proxy runs beside the vswitch, or if no program translates Services. `None` otherwise.
 pub(crate) fn judge(config: &Config, proxy: &KubeProxy) -> Option<Finding> {
     let finding = |what, why: &str, remedy: &str| {
         let (why, remedy) = (why.to_owned(), remedy.to_owned());

@@ -5,7 +5,7 @@ use bulkhead_dataplane::PortKind;
 use super::{Finding, Severity};
 use crate::config::Config;
 
-/// Warns if the node's own connections may use the source ports of pods' masqueraded connections. `range` is `ip_local_port_range`, which
+/// Returns a warning if the node's own connections may use source ports of masqueraded connections. `range` is `ip_local_port_range`, which
 /// holds for both families. `reserved` is `ip_local_reserved_ports`, for example `8080,61000-65535`.
 fn of_ports(config: &Config, range: &str, reserved: &str) -> Option<Finding> {
     let ports = &config.masquerade.as_ref()?.ports;

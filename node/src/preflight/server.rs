@@ -49,8 +49,8 @@ pub(crate) fn bootstrap(config: &Config, facts: &Facts) -> Option<Finding> {
     })
 }
 
-/// The API server's address if it is that of its Service. The kubelet sets both variables to the Service's address; an operator who names a
-/// server sets only the first.
+/// Returns the API server's address if it is that of its Service, else `None`. The kubelet sets both variables to the Service's address; an
+/// operator who names a server sets only the first.
 fn cluster_address(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
     let address = variable("KUBERNETES_SERVICE_HOST")?;
     let port = variable("KUBERNETES_SERVICE_PORT").unwrap_or_else(|| "443".to_owned());

@@ -127,7 +127,7 @@ pub(super) fn more_addresses(node: &Node, object: &Node) -> BTreeSet<IpAddr> {
     node.addresses.iter().filter(|address| !object.addresses.contains(address)).copied().collect()
 }
 
-/// Refuses a state without this node. A wrong or empty file is a more likely cause than a node without pods, and would cut off all pods.
+/// Returns an error if the state lacks this node. Its likely cause is a wrong or empty file, which would cut off all pods.
 pub(super) fn check_node(objects: &[Object], node: &str) -> anyhow::Result<()> {
     let known = objects.iter().any(|object| match object {
         Object::Node(known) => &*known.name == node,

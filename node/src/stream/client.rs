@@ -320,7 +320,7 @@ impl Client {
     }
 }
 
-/// A line that reports missed events.
+/// Formats a line that reports missed events.
 fn lost(source: LostEventSource, count: u64, node: &str) -> Value {
     let source = match source {
         LostEventSource::PerfEventRingBuffer => "PERF_EVENT_RING_BUFFER",

@@ -72,7 +72,7 @@ fn one_by_one(written: &File) -> Judging {
     }
 }
 
-/// The renderer that the file names. `None` if it names none.
+/// Returns the renderer that the file names. `None` if it names none.
 fn renderer(written: &File, faults: &mut Faults<'_>) -> Option<(&'static str, Judging)> {
     let list = written.renderers.as_ref()?;
     let [name] = &*list.value else {

@@ -37,7 +37,7 @@ use ledger::{Connection, Ledger};
 
 /// Polling interval of the channel. It holds 8,192 connections, which suffices for 40,000 new audited connections per second.
 const INTERVAL: Duration = Duration::from_millis(200);
-/// Minimum time between writing the file.
+/// Minimum time between two writes of the file.
 const WRITE_EVERY: Duration = Duration::from_secs(1);
 /// How long to wait for the names of addresses. Without names, connections are counted by address.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -52,7 +52,7 @@ pub(super) struct Audit {
     origins: SharedOrigins,
 }
 
-/// Connections that policies would have denied, for metrics and status.
+/// Number of connections that audited policies would have denied, for metrics and status.
 #[derive(Clone, Debug, Default)]
 pub(super) struct AuditTotals {
     /// The audited policies by name, with the number of connections that each would have denied since its audit began.
@@ -178,7 +178,7 @@ fn seconds() -> u64 {
 
 /// Formats a time in seconds since 1970.
 fn rfc3339(seconds: u64) -> String {
-    /// The last second of the year 9999, the format's maximum.
+    /// The last second of the year 9999, in seconds since 1970: the format's maximum.
     const LAST: u64 = 253_402_300_799;
     humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(seconds.min(LAST))).to_string()
 }
@@ -198,7 +198,7 @@ fn protocol_name(number: u8) -> String {
     }
 }
 
-/// Handle of the thread.
+/// A handle to the audit thread.
 pub(super) struct Handle {
     stop: Sender<()>,
     thread: JoinHandle<()>,

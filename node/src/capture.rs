@@ -34,14 +34,14 @@ const O_NONBLOCK: i32 = 0o4000;
 /// `ENXIO`: opening a pipe without a reader fails with this error.
 const NO_READER: i32 = 6;
 
-/// A running capture.
+/// A running capture. Its thread writes the file.
 pub(super) struct Capture {
     /// Receives the result when the writer's thread ends.
     ended: Receiver<anyhow::Result<()>>,
     counts: Arc<Counts>,
 }
 
-/// Numbers of packets that reached the capture.
+/// Numbers of packets that the capture's thread received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub(super) struct CaptureCounters {
     /// Packets written to the file's buffer. If writing fails, the last 16 KiB may be missing from the file.

@@ -42,7 +42,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// A change that could not be published and is retried.
 #[derive(Debug)]
 struct Refused {
-    /// The error text.
+    /// Why publishing failed, to log each error once.
     why: String,
     /// Time of the next attempt.
     again: Instant,
@@ -82,7 +82,7 @@ impl Inner {
     }
 }
 
-/// Composes and publishes snapshots.
+/// Composes snapshots of policy, Services, ports and routes, and publishes them to the workers.
 #[derive(Debug)]
 pub(super) struct Composer {
     inner: Mutex<Inner>,

@@ -59,9 +59,9 @@ pub(crate) struct Config {
     pub nftables: NftablesConfig,
     /// The hook at which the vswitch takes packets from interfaces: tc or XDP.
     pub attach: Attach,
-    /// The XDP mode, with [`Attach::Xdp`].
+    /// The mode of the XDP programs, with [`Attach::Xdp`]: driver or generic.
     pub mode: Mode,
-    /// Whether the kernel forwards packets of established sessions.
+    /// Whether the kernel forwards packets of established sessions, without a worker.
     pub flow_cache: bool,
     /// The maximum time that the kernel forwards a flow without a worker seeing one of its packets.
     pub flow_lease: Duration,
@@ -91,11 +91,11 @@ pub(crate) struct Config {
     pub audit_folder: Option<PathBuf>,
     /// Settings of the flight recorder's journal.
     pub journal: JournalConfig,
-    /// The forwarding threads.
+    /// Settings of the forwarding threads (workers).
     pub workers: WorkersConfig,
     /// Settings of the session table.
     pub sessions: SessionsConfig,
-    /// The admin socket and the HTTP endpoints.
+    /// Settings of the admin socket and the HTTP endpoints.
     pub admin: AdminConfig,
     /// Address and TLS settings of the Hubble server.
     pub hubble: HubbleConfig,
@@ -112,9 +112,9 @@ pub(crate) struct Config {
 /// The host port's interfaces, a veth pair that the vswitch creates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CreatedHost {
-    /// Name of the interface at the vswitch's end.
+    /// Name of the veth interface at the vswitch's end, which is the host port's.
     pub interface: Arc<str>,
-    /// Name of the interface at the node's end.
+    /// Name of the veth interface at the node's end, over which its processes send.
     pub peer: Arc<str>,
     /// Maximum packet size in bytes, without the Ethernet header.
     pub mtu: u32,
@@ -140,7 +140,7 @@ pub(crate) enum Poll {
     Adaptive,
 }
 
-/// The forwarding threads.
+/// Settings of the forwarding threads (workers).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WorkersConfig {
     /// One worker for each entry: its core, or `None` for a worker that the kernel may move.
@@ -151,7 +151,7 @@ pub(crate) struct WorkersConfig {
     pub frames: Option<u32>,
 }
 
-/// The admin socket and the HTTP endpoints.
+/// Settings of the admin socket and the HTTP endpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AdminConfig {
     /// The path of the admin socket. `None` if off.

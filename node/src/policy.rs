@@ -35,7 +35,7 @@ struct Inbox {
     lookups: Receiver<Lookup>,
 }
 
-/// A handle to the thread. Dropping it ends the thread; nobody waits for it, since it may be blocked by a file.
+/// A handle to the policy thread. Dropping it ends the thread without waiting, as a file read may block the thread.
 pub(super) struct Handle {
     look: Sender<()>,
     attach: Sender<Attach>,

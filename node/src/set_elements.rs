@@ -82,7 +82,7 @@ fn answer(mut part: &[u8], last: u32) -> Option<io::Result<()>> {
     None
 }
 
-/// Netlink messages in the order of their numbers.
+/// A batch of netlink messages, in the order of their sequence numbers.
 #[derive(Debug, Default)]
 struct Batch {
     bytes: Vec<u8>,

@@ -16,7 +16,7 @@ use signal_hook::iterator::Signals;
 /// receives.
 const SAME_REQUEST: Duration = Duration::from_secs(1);
 
-/// What a signal requests.
+/// A request that arrives as a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Request {
     /// SIGTERM, SIGINT: stop.

@@ -57,7 +57,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Part of log messages: which packets are forwarded without a state.
 pub(super) const DENYING: &str = "only the node's own traffic to and from the uplink is forwarded";
 
-/// The state, and the policy and Services compiled from it.
+/// The state from files or the API server, and the policy and Services compiled from it.
 pub(super) struct LiveState {
     config: StateConfig,
     node: Arc<str>,
@@ -69,9 +69,9 @@ pub(super) struct LiveState {
     inventory: Inventory,
     /// The Services for the workers. `None` if Services are off.
     services: Option<Adapter>,
-    /// The health of Services, for load balancers.
+    /// Publishes the node's health and its Services' health checks, for load balancers.
     health: watch::Sender<NodeHealth>,
-    /// The cluster's nodes, for Hubble relays.
+    /// Publishes the cluster's nodes, for Hubble relays.
     nodes: watch::Sender<Arc<Nodes>>,
     /// How pods' connections to outside the cluster are masqueraded. `None` if they are not.
     masquerading: Option<Masquerading>,

@@ -57,14 +57,14 @@ pub(super) enum Watch {
     Observe(Box<Observe>),
 }
 
-/// A request of a new client.
+/// A new client's request, with the channels for its events and its first answer.
 struct Request {
     watch: Watch,
     outlet: Outlet,
     opened: oneshot::Sender<Result<Watching, Failure>>,
 }
 
-/// A handle to the thread, which ends when the last clone is dropped.
+/// A handle to the stream thread, which ends when the last clone is dropped.
 #[derive(Clone)]
 pub(super) struct Hub {
     requests: Sender<Request>,

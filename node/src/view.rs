@@ -21,13 +21,13 @@ pub(super) struct PortView {
     pub kind: PortKind,
     /// MAC address of the interface's peer. `None` if it is learned.
     pub mac: Option<[u8; 6]>,
-    /// The open interface. `None` while the port is closed.
+    /// MAC address and MTU of the open interface. `None` while the port is closed.
     pub link: Option<Link>,
 }
 
-/// The parts of a snapshot.
+/// The parts from which a snapshot is built.
 pub(super) struct View<'a> {
-    /// The compiled policy and the node's pods.
+    /// The compiled policy tables, and the node's pods with their addresses.
     pub tables: &'a NodeTables,
     /// Tables as if audited policies were enforced. `None` without such policies.
     pub audit: Option<&'a AuditTables>,

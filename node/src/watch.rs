@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// Polling interval. With [`REST`] and compiling, it must fit into the 100 ms within which a change takes effect.
 pub(crate) const INTERVAL: Duration = Duration::from_millis(50);
 
-/// Wait after a poll that saw a new change.
+/// Time until the next poll, after a poll that saw a new change.
 const REST: Duration = Duration::from_millis(15);
 
 /// The pause after a poll is at least this many times as long as the poll: a large folder on a slow disk is polled less often.
@@ -68,13 +68,13 @@ impl Look {
     }
 }
 
-/// Watches some paths for changes.
+/// Watches files and folders for changes, by polling.
 #[derive(Debug)]
 pub(crate) struct Watch {
     paths: Vec<PathBuf>,
-    /// The files when they were last read.
+    /// The files' versions when the caller last read them.
     read: Look,
-    /// The files at the last poll.
+    /// The files' versions at the last poll.
     last: Look,
     interval: Duration,
     next: Instant,

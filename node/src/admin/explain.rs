@@ -29,7 +29,7 @@ pub(super) trait Names {
     fn translations(&self, asked: Asked) -> Result<Vec<(fabric::End, Translation)>, Failure>;
 }
 
-/// The state of this node that explanations use.
+/// The node's name, snapshot in force and port statuses, by which connections are explained.
 pub(crate) struct Node<'a> {
     pub name: Arc<str>,
     pub snapshot: &'a Snapshot,

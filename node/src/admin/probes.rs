@@ -22,7 +22,7 @@ use crate::log;
 /// Limits of concurrent connections. Each scraper and each kubelet probe has one.
 pub(crate) const CONNECTIONS: Limits = Limits { new: 32, asking: 1, changing: 1, watching: 1, answered: 1 };
 
-/// A scraper reconnects after five minutes.
+/// Limits of a connection: many requests, for five minutes; then a scraper must reconnect.
 pub(crate) const CONVERSATION: Conversation = Conversation { lasting: Duration::from_secs(300), is_single: false };
 
 /// The content type of OpenMetrics 1.0.

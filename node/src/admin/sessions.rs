@@ -14,7 +14,7 @@ use bulkhead_observe::admin::{EndedSessions, Failure, SessionFilter, SessionRow,
 /// Maximum number of sessions in one answer.
 const MOST: usize = 10_000;
 
-/// Number of ports listed, those with the most matching sessions.
+/// Maximum number of ports in one answer: those with the most matching sessions.
 const TOP: usize = 10;
 
 /// Lists the matching sessions of all workers.

@@ -27,9 +27,9 @@ const WRITTEN: Duration = Duration::from_secs(10);
 
 /// The answer to a request.
 pub(crate) enum Reply {
-    /// A single value.
+    /// A single JSON value.
     Value(Value),
-    /// A value, followed by a stream of lines.
+    /// A JSON value, followed by a stream of lines, with the counters of streams.
     Lines(Value, Receiver<String>, Arc<StreamCounts>),
 }
 

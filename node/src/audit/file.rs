@@ -35,7 +35,7 @@ struct Header {
     node: String,
 }
 
-/// The file with a node's audit counts.
+/// A handle to the file with a node's audit counts.
 #[derive(Debug)]
 pub(super) struct AuditFile {
     path: PathBuf,

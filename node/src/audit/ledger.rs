@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// Maximum number of connection rows, about 300 bytes each: 3 MB. Further connections still count for their policies.
 const MAX_CONNECTIONS: usize = 10_000;
 
-/// Connections that differ only in the client's port.
+/// The key of a ledger row: connections that differ only in the client's port.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct Connection {
     /// The policy, direction and rule that would have denied the connections, as text.

@@ -9,7 +9,7 @@ use bulkhead_dataplane::io::QueueConfig;
 
 /// Buffers for the uplink's and host's rings and for packets in flight: 64 MiB.
 const BASE: u32 = 16_384;
-/// Additional buffers per port.
+/// Number of additional buffers for each port.
 const PER_PORT: u32 = PODS.receive;
 /// Rings of the uplink and host, and of pods on a node with at most [`FEW`] ports.
 const LARGE: QueueConfig = QueueConfig { receive: 1024, transmit: 1024 };

@@ -82,7 +82,7 @@ pub(crate) enum Attach {
 /// The folder for pinned links and maps, which outlive the process, with [`Attach::Tc`].
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub(crate) enum Pins {
-    /// [`DEFAULT_PINS`], if that is in a BPF file system.
+    /// [`DEFAULT_PINS`], if that folder is in a BPF file system; otherwise no pins.
     #[default]
     Default,
     /// This folder, which must be in a BPF file system.

@@ -36,14 +36,14 @@ struct Content {
     ports: Vec<AddedEntry>,
 }
 
-/// The fields that every version has.
+/// The fields that every version of the file has, to recognize other versions.
 #[derive(Deserialize)]
 struct Head {
     format: String,
     version: u32,
 }
 
-/// The file with the added ports of one node.
+/// A handle to the file with the added ports of one node.
 #[derive(Debug)]
 pub(crate) struct PortFile {
     path: PathBuf,

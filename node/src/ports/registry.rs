@@ -19,12 +19,12 @@ use bulkhead_observe::admin::{Failure, Missed, PortKey};
 /// Maximum number of added ports: several times the pods of a node. It bounds the memory if a plugin never removes ports.
 const MOST: usize = 4_096;
 
-/// The list of ports.
+/// The list of configured and added ports.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     config: Vec<PortEntry>,
     added: BTreeMap<Arc<PortKey>, AddedEntry>,
-    /// Number of the next added port.
+    /// The number that the next added port gets. Numbers only increase.
     next: u64,
 }
 

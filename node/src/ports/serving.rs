@@ -13,7 +13,7 @@ pub(super) struct Facts<'a> {
     pub(super) standing: Option<&'a Standing>,
     /// The port in the snapshot in force. `None` if the snapshot lacks it.
     pub(super) port: Option<&'a PortConfig>,
-    /// Whether a newer snapshot could not be published.
+    /// Whether a newer change could not be published, and is retried.
     pub(super) is_refused: bool,
 }
 
@@ -22,7 +22,7 @@ pub(super) struct Facts<'a> {
 pub(super) enum Serving {
     /// The container's first packet will be judged by the policies that select its pod.
     Served,
-    /// The port stays closed, for this reason.
+    /// The port must stay closed, for this reason.
     Never(String),
     /// The port is not served yet: what it waits for.
     Waits(Vec<String>),

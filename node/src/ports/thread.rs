@@ -33,7 +33,7 @@ const MOST_PATIENCE: Duration = Duration::from_secs(120);
 /// How long the answer to a removal waits until the port is closed. The interfaces thread may be opening others.
 const CLOSING: Duration = Duration::from_secs(5);
 
-/// A handle to the thread.
+/// A handle to the ports thread.
 pub(crate) struct Handle {
     tell: Sender<Event>,
     thread: JoinHandle<()>,

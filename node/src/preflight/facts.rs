@@ -65,7 +65,7 @@ pub(crate) fn namespace_path(netns: &str) -> PathBuf {
     if netns.contains('/') { PathBuf::from(netns) } else { Path::new("/run/netns").join(netns) }
 }
 
-/// The system's state. Values that could not be read are empty.
+/// The system's state that the checks need. Values that could not be read are empty, false or `None`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Facts {
     /// The kernel's release, for example `6.18.44`.
@@ -92,7 +92,7 @@ pub(crate) struct Facts {
     pub features: BTreeMap<Arc<str>, LinkFeatures>,
     /// Names of all interfaces of the node.
     pub interfaces: BTreeSet<String>,
-    /// Signs of kube-proxy on the node.
+    /// Signs that kube-proxy runs or ran on the node.
     pub kube_proxy: KubeProxy,
     /// Whether the node's kernel forwards IPv4.
     pub forwards: bool,

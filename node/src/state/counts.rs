@@ -7,22 +7,22 @@ use super::judging::Judged;
 use bulkhead_answers::services::Counts;
 use bulkhead_observe::admin::Judging;
 
-/// Counters of the state at one time.
+/// A copy of the state's counters at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub(crate) struct StateCounters {
     /// States that took effect since the process started, including the first one.
     pub applied: u64,
     /// States that were refused since the process started.
     pub refused: u64,
-    /// Objects of the state in force that could not be parsed.
+    /// Number of objects of the state in force that could not be parsed.
     pub faulty: u64,
-    /// Addresses that several pods, or a pod and a node, claim in the state in force.
+    /// Number of addresses that several pods, or a pod and a node, claim in the state in force.
     pub contested_addresses: u64,
     /// Object kinds in the state in force that restrict traffic, but that Bulkhead does not enforce and the configuration does not ignore.
     pub unenforced_kinds: u64,
     /// Tables of the state in force that could not be compiled, as too large. The last table that fitted is in force, or all is denied.
     pub refused_tables: u64,
-    /// Counts of Services. `None` if Services are off.
+    /// Numbers of Services, their virtual addresses and backends. `None` if Services are off.
     pub services: Option<Counts>,
     #[serde(skip)]
     pub judged: Judged,

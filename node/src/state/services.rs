@@ -134,7 +134,7 @@ impl LiveState {
         adapter.listed();
     }
 
-    /// Subscribes to the endpoints of Services on this node, for load balancers' health checks. `None` if Services are off.
+    /// Subscribes to the node's health and its Services' health checks, for load balancers. `None` if Services are off.
     pub(crate) fn health(&self) -> Option<watch::Receiver<NodeHealth>> {
         self.services.as_ref().map(|_| self.health.subscribe())
     }

@@ -87,11 +87,11 @@ const fn without<T>(error: &TrySendError<T>) -> TrySendError<()> {
     }
 }
 
-/// A request to trace packets.
+/// A request to trace packets, with its filter for packets and its selector for pods.
 pub(super) struct Packets {
     filter: Filter,
     ends: Selector,
-    /// The addresses of these ends. `None` if all ends are selected.
+    /// The addresses of the pods that `ends` selects. `None` if it selects all.
     addresses: Option<Arc<HashSet<IpAddr>>>,
     forwarded: Option<bool>,
     snap: u16,
@@ -120,7 +120,7 @@ impl Bucket {
     }
 }
 
-/// A client of the stream.
+/// A client that receives verdicts or traced packets.
 pub(super) struct Client {
     wanted: Wanted,
     outlet: Outlet,

@@ -26,9 +26,9 @@ mod reserved {
     pub(super) const HOST: u32 = 1;
     pub(super) const WORLD: u32 = 2;
     pub(super) const REMOTE_NODE: u32 = 6;
-    /// The first identity of pods.
+    /// The smallest identity number of a pod.
     pub(super) const FIRST: u32 = 256;
-    /// The last identity of pods.
+    /// The largest identity number of a pod.
     pub(super) const LAST: u32 = (1 << 24) - 1;
 }
 

@@ -38,14 +38,14 @@ const AT_ONCE: usize = 4096;
 /// Interval of looking up the addresses of traced pods again.
 const LOOKUP: Duration = Duration::from_secs(1);
 
-/// The thread's state.
+/// The stream thread's state: the reader of the workers' rings, and the clients.
 pub(super) struct Watcher {
     observer: Observer,
     counts: Arc<StreamCounts>,
     journal: Option<Tap>,
     clients: Vec<Client>,
     reader: Option<StreamReader>,
-    /// The plan that the workers follow while there is a reader.
+    /// The plan by which workers write the current stream. Unused without a reader.
     in_force: StreamPlan,
     /// Number of records that workers left out of the current stream, as of the last count.
     left_out: LeftOut,

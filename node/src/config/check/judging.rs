@@ -7,7 +7,7 @@ use super::super::faults::{Faults, line};
 use super::super::file::{Enforce, File};
 use super::super::{Dataplane, EngineName};
 
-/// The component that enforces policy on the node.
+/// The component that enforces policy, and the place: dataplane, source or destination, and engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Judging {
     pub(super) dataplane: Dataplane,

@@ -47,15 +47,15 @@ pub(super) enum Attachment {
     Tc(TcOpenable),
 }
 
-/// The parts of an open port that go to the workers.
+/// The parts of an open port that are handed to the workers.
 enum Handover {
     /// The port's queues, in order.
     Xdp(Vec<XskPort>),
-    /// The port's tag on the trunk.
+    /// The port's slot number, which tags its packets on the trunk.
     Tc(FlowSlot),
 }
 
-/// The datapath that attaches to new interfaces.
+/// The configured kind of attachment, with the state of its ports.
 enum Kind {
     Xdp(XdpDatapath),
     Tc(TcPorts),
@@ -74,31 +74,31 @@ impl Kind {
 struct NewPort {
     name: Arc<str>,
     handover: Handover,
-    /// The log message for when the port forwards.
+    /// The message to log once the workers forward the port's packets.
     said: String,
 }
 
-/// Settings that stay constant while the process runs.
+/// Settings of the datapath, constant while the process runs.
 pub(super) struct DatapathConfig {
     pub mode: Mode,
     /// The maximum size in bytes of pods' TCP packets over IPv4, and the uplink's interface. `None` keeps the kernel's size.
     pub big_tcp: Option<(u32, Option<Arc<str>>)>,
-    /// Whether to attach to the interface of the default route.
+    /// Whether to attach even to an interface that carries the node's default route (`--force`).
     pub force: bool,
     pub umem: Arc<Umem>,
     pub flow_cache: Option<Arc<KernelFlowCache>>,
-    /// The programs and the trunk. `None` with `attach: xdp`.
+    /// The tc programs and the trunk. `None` with `attach: xdp`.
     pub tc: Option<Arc<TcDatapath>>,
 }
 
-/// The attachments to interfaces of this machine.
+/// Attaches to interfaces of this machine, and hands open ports to the workers.
 pub(super) struct LinuxDatapath {
     kind: Kind,
     force: bool,
     vswitch: Arc<Vswitch>,
     composer: Arc<Composer>,
     events: Receiver<VswitchEvent>,
-    /// Ports that failed while another port was being closed.
+    /// Workers' reports of failed ports that [`next_failure`](Self::next_failure) has not returned yet.
     failed: VecDeque<VswitchEvent>,
     opened: Vec<NewPort>,
     /// Indexes of the interfaces that default routes use. `None` until the first query after [`forget_routes`](Self::forget_routes).

@@ -57,7 +57,7 @@ use state::State;
 /// Counters of port changes, since the start of the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub(super) struct InterfaceCounters {
-    /// Successful openings of ports, including reopenings.
+    /// Number of times that a port was opened, including reopenings.
     pub opened: u64,
     /// Open ports that were closed because they failed, or their interface disappeared, went down, was replaced or changed its queues.
     pub removed: u64,
@@ -87,9 +87,9 @@ pub(super) enum PortState {
     Absent,
     /// Attaching to the interface failed: its packets bypass the vswitch.
     Unprotected,
-    /// All its packets are dropped.
+    /// The programs are attached, and drop all packets of the interface.
     Closed,
-    /// The vswitch classifies and forwards its packets.
+    /// The workers classify and forward the interface's packets.
     Open,
 }
 

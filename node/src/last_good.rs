@@ -32,7 +32,7 @@ struct Header {
     format: String,
     version: u32,
     node: String,
-    /// Seconds since 1970.
+    /// When the file was written, in seconds since 1970.
     written: u64,
     objects: usize,
 }

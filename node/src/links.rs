@@ -56,7 +56,7 @@ impl Changes {
 #[derive(Debug, Default)]
 pub(super) struct Links {
     known: HashMap<u32, LinkStatus>,
-    /// Indexes by name, including alternative names.
+    /// Interface indexes by name, including alternative names.
     names: HashMap<String, u32>,
     changes: Changes,
     /// Whether the table has all interfaces. False before the first reading, and from lost messages until the next.

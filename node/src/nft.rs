@@ -53,7 +53,7 @@ const LOOK: Duration = Duration::from_secs(2);
 /// Minimum time between the two steps of a change. Changes within this time share one second step. [`kernel::wait_for_packets`], not this
 /// time, ensures that packets of the old ruleset are gone.
 const SETTLED: Duration = Duration::from_millis(20);
-/// Wait before a failed load is retried.
+/// Time until a failed load of the ruleset is retried.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// Removes the nftables table. Returns whether it existed.

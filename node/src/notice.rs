@@ -5,9 +5,9 @@
 pub(crate) enum Notice {
     /// The interfaces thread has tried every configured port once. `open` of `all` ports are open.
     Settled { open: usize, all: usize },
-    /// A new policy is ready to publish.
+    /// The policy thread has published another policy, or retries that.
     Policy,
-    /// Services have changed; policy has not.
+    /// The policy thread has published other Services with the same policy.
     Services,
     /// A client of the admin socket requests to read the files now.
     Look,

@@ -67,9 +67,9 @@ pub(super) struct About {
     /// Maximum age of the API server's objects for the vswitch to be ready.
     pub(super) stale_after: Duration,
     pub(super) configuration: PathBuf,
-    /// The flight recorder. `None` if it is off.
+    /// The flight recorder's journal. `None` if it is off.
     pub(super) journal: Option<Journal>,
-    /// Maximum number of sessions.
+    /// Maximum number of sessions of all workers together.
     pub(super) session_capacity: usize,
     /// Whether all ports that could be opened at start are open.
     pub(super) is_settled: AtomicBool,

@@ -27,7 +27,7 @@ const REST: u32 = 2;
 /// Longest rest, by which a change right after a batch is delayed.
 const LONGEST_REST: Duration = Duration::from_millis(20);
 
-/// The channels that the thread reads.
+/// The channels from which the policy thread reads.
 struct Inbox {
     look: Receiver<()>,
     attached: Receiver<Attach>,
@@ -97,7 +97,7 @@ pub(super) fn start(
 /// What this thread last reported to the ports thread about the attached pods.
 struct Known {
     ports: Sender<Event>,
-    /// Number of the last change from the ports thread.
+    /// Number of the last change of the attached pods that the ports thread sent.
     change: u64,
     /// The last report to the ports thread. `None` before the first one.
     told: Option<(u64, BTreeMap<PodName, Standing>)>,

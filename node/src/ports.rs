@@ -42,15 +42,15 @@ pub(super) type Reply = tokio::sync::oneshot::Sender<Result<Value, Failure>>;
 pub(super) enum Question {
     /// Add a port for a container's interface.
     Add(AddPort),
-    /// Remove the port.
+    /// Remove the port with this key.
     Remove(PortKey),
-    /// Report the port's state.
+    /// Report whether the port with this key is served.
     Check(PortKey),
-    /// Remove all added ports except these. With a network name, only ports of that network.
+    /// Remove all added ports except these. With a network's name, remove only ports of that network.
     Retain(Vec<PortKey>, Option<String>),
 }
 
-/// A message to the thread.
+/// A message to the ports thread.
 #[derive(Debug)]
 pub(super) enum Event {
     /// An admin socket client's request, and the channel for its answer.
@@ -61,7 +61,7 @@ pub(super) enum Event {
     Interfaces(u64, Arc<Vec<PortStatus>>),
     /// Whether policy knows each pod that was attached as of the change with this number. The policy that follows from it is in force.
     Policy(u64, BTreeMap<PodName, Standing>),
-    /// Ends the thread.
+    /// Ends the ports thread.
     Stop,
 }
 

@@ -42,7 +42,7 @@ struct WrittenTls {
 /// The address of the Hubble server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum HubbleConfig {
-    /// No server.
+    /// The server is off.
     #[default]
     Off,
     /// A Unix socket, which only the process's user may open.

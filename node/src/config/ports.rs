@@ -19,11 +19,11 @@ pub(crate) struct PortEntry {
     pub label: Option<Arc<str>>,
     /// Whether a pod, the uplink or the host is behind the port.
     pub kind: PortKind,
-    /// The pod. `None` for the uplink and the host.
+    /// The pod behind the port. `None` for the uplink and the host.
     pub pod: Option<PodName>,
-    /// The interface in the vswitch's network namespace.
+    /// The port's interface in the vswitch's network namespace.
     pub interface: Arc<str>,
-    /// The MAC address of the other end. `None` to learn it.
+    /// The MAC address of the interface's other end. `None` if the vswitch learns it.
     pub mac: Option<[u8; 6]>,
     /// The pod's network namespace: a name in /run/netns, or a path. `None` if unknown.
     pub netns: Option<Arc<str>>,
@@ -33,7 +33,7 @@ pub(crate) struct PortEntry {
     pub peer_named: bool,
     /// Whether to turn off the peer's checksum offload. If false, a finding explains how to.
     pub fix_offloads: bool,
-    /// The line in the file at which the port starts.
+    /// The line in the file at which the port starts. 0 for an added port.
     pub line: u64,
     /// Data of a port added at run time. `None` for a port of the file.
     pub added: Option<Added>,
@@ -42,7 +42,7 @@ pub(crate) struct PortEntry {
 /// Data of a port added at run time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Added {
-    /// The container and interface that identify the port.
+    /// The container and its interface, which together identify the port.
     pub key: Arc<PortKey>,
     /// Number of the request that added the port. Adding it again with other parameters gives it a new number.
     pub number: u64,
@@ -50,14 +50,14 @@ pub(crate) struct Added {
     pub kept_closed: Option<Arc<str>>,
 }
 
-/// A static route.
+/// A configured static route of the vswitch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RouteEntry {
     /// The destination network.
     pub prefix: IpNet,
-    /// The gateway. `None` if the destinations are on the link.
+    /// The gateway's address. `None` if the destinations are on the port's link.
     pub via: Option<IpAddr>,
-    /// The port's name.
+    /// The name of the port to which the route leads.
     pub port: Arc<str>,
 }
 

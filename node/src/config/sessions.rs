@@ -26,10 +26,10 @@ pub(crate) struct SessionsConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Window {
-    /// The segment passes to its receiver and does not end the session.
+    /// The vswitch forwards the segment, which does not end the session.
     #[default]
     Loose,
-    /// The segment is dropped. All segments go through a worker.
+    /// The vswitch drops the segment. All TCP segments go through a worker, not through the kernel's flow cache.
     Strict,
 }
 

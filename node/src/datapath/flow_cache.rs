@@ -50,7 +50,7 @@ const NAMES: usize = 4_096;
 /// The name for the sum of all earlier closed ports. No port has this name.
 const GONE: &str = "gone";
 
-/// Traffic of open and closed ports.
+/// Sums the flow cache's traffic by port, including closed ports.
 #[derive(Debug, Default)]
 pub(crate) struct Accounts {
     pub(super) cache: Option<Arc<dyn KernelFlows>>,

@@ -23,7 +23,7 @@ use crate::preflight::{self, Offload};
 /// The kernel does not report changes of the number of queues or of a pod's GRO. Polling detects them within four seconds.
 pub(super) const PACE: Pace = Pace { table: Duration::from_secs(2), ask: 2 };
 
-/// An interface with an attached program.
+/// An attachment to an interface: an XDP program, and the sockets while the port is open.
 #[derive(Debug)]
 pub(crate) struct XdpAttachment {
     interface: Interface,
@@ -34,7 +34,7 @@ pub(crate) struct XdpAttachment {
     _counted: Arc<()>,
 }
 
-/// State of an open port.
+/// The queues and buffers of an open port.
 #[derive(Debug)]
 struct OpenQueues {
     receive: u32,
@@ -66,11 +66,11 @@ pub(super) struct XdpOpening {
     pub(super) queues: Vec<XskPort>,
     /// The largest MTU that the port can carry, in bytes.
     pub(super) largest_mtu: u16,
-    /// The log message for when the port forwards.
+    /// The message to log once the workers forward the port's packets.
     pub(super) said: String,
 }
 
-/// The ports with AF_XDP sockets.
+/// The state that all ports with AF_XDP sockets share.
 #[derive(Debug)]
 pub(super) struct XdpDatapath {
     mode: Mode,

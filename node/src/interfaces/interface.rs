@@ -20,7 +20,7 @@ pub(super) struct Interface<A> {
     pub(super) state: State<A>,
     /// The last reported reason why the port is not open, to log each reason once. `None` while it is open.
     pub(super) said: Option<String>,
-    /// Whether the last query of the kernel failed, to log that once.
+    /// Whether the last query of the interface's details failed, to log that once.
     is_unanswered: bool,
 }
 

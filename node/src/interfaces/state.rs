@@ -52,9 +52,9 @@ pub(super) enum State<A> {
     /// Attaching to the interface failed: its packets go to the host's stack.
     Unprotected {
         index: u32,
-        /// When a failure was last counted.
+        /// When a failed attempt was last counted, which happens at most once a second.
         counted: Instant,
-        /// When to retry.
+        /// When to try to attach again.
         again: Instant,
     },
     /// Attached; all packets are dropped.

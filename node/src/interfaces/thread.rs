@@ -34,7 +34,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Maximum time to wait for the thread's answer. Opening a port takes tens of milliseconds.
 const ANSWER: Duration = Duration::from_secs(2);
 
-/// A command to the thread.
+/// A command to the interfaces thread.
 pub(crate) enum Command {
     /// Applies a new configuration: all ports, all routes and the number of the change.
     Configure(Vec<PortEntry>, Vec<RouteEntry>, u64),
@@ -42,7 +42,7 @@ pub(crate) enum Command {
     Ports(Vec<PortEntry>, u64),
     /// Reads all interfaces and makes all retries now.
     Look,
-    /// Sends the counters and statuses.
+    /// Sends the counters and statuses of all ports to this channel.
     Report(Sender<Report>),
     /// Ends the thread.
     Stop,
@@ -72,13 +72,13 @@ impl Stopped {
     }
 }
 
-/// Controls the running thread.
+/// A handle to the running interfaces thread.
 pub(crate) struct Handle {
     commands: Sender<Command>,
     thread: JoinHandle<Stopped>,
 }
 
-/// Requests reports from the thread.
+/// Requests reports from the interfaces thread.
 #[derive(Clone)]
 pub(crate) struct Asker {
     commands: Sender<Command>,
@@ -171,9 +171,9 @@ struct Owner {
     events: Receiver<VswitchEvent>,
     commands: Receiver<Command>,
     notices: Sender<Notice>,
-    /// Channel to the ports thread.
+    /// Channel on which the ports thread gets the ports' statuses.
     ports: Sender<Event>,
-    /// Number of the last change that the ports thread sent.
+    /// Number of the last change of the list of ports that the ports thread sent.
     change: u64,
     /// The last statuses sent to the ports thread, with the number of the change.
     told: Option<(u64, Arc<Vec<PortStatus>>)>,

@@ -19,7 +19,7 @@ use bulkhead_observe::journal::Change;
 /// The changes that are not in the journal yet.
 #[derive(Default)]
 pub(crate) struct ChangeLog {
-    /// `None` before [`ChangeLog::tell_to`], and without a journal.
+    /// The journal. `None` before [`ChangeLog::tell_to`], and if it is off.
     journal: Option<Journal>,
     /// Whether the vswitch runs without a journal, so that changes are discarded.
     is_off: bool,

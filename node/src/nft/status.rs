@@ -30,12 +30,12 @@ pub(crate) struct Told {
     pub(super) unplaced: BTreeSet<String>,
     /// Closed interfaces that belong to no pod and no configured port.
     pub(super) nobodys: BTreeSet<String>,
-    /// Ruleset changes loaded since the process started.
+    /// Number of ruleset changes loaded since the process started.
     pub changes: u64,
     pub is_denying: bool,
     /// Whether the previous process's ruleset stays in force because no state is loaded yet.
     pub(super) is_kept: bool,
-    /// Whether the last change could not be loaded.
+    /// Whether the last ruleset change could not be loaded, and is retried.
     pub is_refused: bool,
     /// Whether the process has announced that policy is in force.
     pub(super) is_settled: bool,

@@ -81,7 +81,7 @@ struct Shared {
 }
 
 impl Shared {
-    /// The vswitch's current state, at most [`FRESH`] old.
+    /// Returns the vswitch's state, at most [`FRESH`] old.
     async fn observe(&self) -> Arc<Observation> {
         // Held while observing, so that concurrent requests wait for the same observation.
         let mut last = self.last.lock().await;
@@ -111,8 +111,8 @@ impl Shared {
 /// Starts the thread. `hubble` is the endpoint of Hubble's API. `health` is the source for health checks, `None` if Services are off.
 ///
 /// # Errors
-/// The metrics address cannot be bound, or the system refuses a thread. If the admin socket cannot be bound, that is only logged, as
-/// forwarding does not need it.
+/// If the metrics address cannot be bound, or a thread cannot be started. A failure to bind the admin socket is only logged, as forwarding
+/// does not need the socket.
 pub(super) fn start(
     config: &AdminConfig,
     hubble: Option<hubble::Endpoint>,

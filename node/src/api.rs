@@ -42,7 +42,7 @@ impl Api {
     /// Starts to follow the server. `None` if the state is files.
     ///
     /// # Errors
-    /// The system refuses a thread.
+    /// If the thread cannot be started.
     pub(super) fn start(config: &StateConfig, node: &Arc<str>) -> anyhow::Result<Option<Self>> {
         let Some(kubernetes) = &config.kubernetes else { return Ok(None) };
         let (tell, notices) = crossbeam_channel::unbounded();
@@ -75,17 +75,17 @@ impl Api {
         }
     }
 
-    /// The channel of the follower's notices.
+    /// Returns the channel on which the follower reports changes and connection errors. Pass each notice to [`hear`](Self::hear).
     pub(super) fn notices(&self) -> Receiver<Notice> {
         self.notices.clone()
     }
 
-    /// The follower, for health reports.
+    /// Returns the follower, which reports the connection's health.
     pub(super) fn follower(&self) -> Arc<Follower> {
         Arc::clone(&self.follower)
     }
 
-    /// Records a notice, and logs the connection's state.
+    /// Records which objects a notice reports as changed, and logs connections and connection errors.
     pub(super) fn hear(&mut self, notice: &Notice) {
         match notice {
             Notice::Changed(Purpose::Policy) => self.has_batch = true,
@@ -120,27 +120,27 @@ impl Api {
         (self.has_batch, self.has_services) = (true, true);
     }
 
-    /// Changes of Services and their nodes since the last call. `None` if nothing changed.
+    /// Returns the changes of Services and nodes since the last call, or the objects' errors. `None` if nothing changed.
     pub(super) fn take_services(&mut self) -> Option<Result<Changes, SourceErrors>> {
         std::mem::take(&mut self.has_services).then(|| self.follower.take(Purpose::Services)).flatten()
     }
 
-    /// Changes of policy objects since the last call. `None` if nothing changed.
+    /// Returns the changes of policy objects since the last call, or the objects' errors. `None` if nothing changed.
     pub(super) fn take(&mut self) -> Option<Result<Changes, SourceErrors>> {
         std::mem::take(&mut self.has_batch).then(|| self.follower.take(Purpose::Policy)).flatten()
     }
 
-    /// Marks the last taken state as good, so that it will be saved.
+    /// Marks the state that was last taken as valid, so that [`keep`](Self::keep) saves it.
     pub(super) const fn was_good(&mut self) {
         self.is_unkept = true;
     }
 
-    /// When to check again, without a notice.
+    /// Returns when to check again whether the state must be saved, if no notice arrives before: [`LOOK`] from now.
     pub(super) fn next_look(&self) -> Instant {
         Instant::now() + LOOK
     }
 
-    /// The state that an earlier process saved. `None` without one, or if it may not be used.
+    /// Returns the state that an earlier process saved. `None` if none was saved or saving is off, or if the file is invalid (logged).
     pub(super) fn last_good(&self) -> Option<LastGood> {
         let path = self.path.as_ref()?;
         last_good::read(path, &self.node).unwrap_or_else(|error| {
@@ -149,7 +149,7 @@ impl Api {
         })
     }
 
-    /// Saves the state if it is due. Another thread writes, so a slow disk delays nobody.
+    /// Saves the current state if that is due. Another thread writes the file, so a slow disk does not delay the policy thread.
     pub(super) fn keep(&mut self) {
         let Some(path) = self.path.clone().filter(|_| self.is_unkept && Instant::now() >= self.next_keeping) else {
             return;

@@ -37,12 +37,12 @@ use ledger::{Connection, Ledger};
 
 /// Polling interval of the channel. It holds 8,192 connections, which suffices for 40,000 new audited connections per second.
 const INTERVAL: Duration = Duration::from_millis(200);
-/// Minimum time between writing the file.
+/// Minimum time between two writes of the file.
 const WRITE_EVERY: Duration = Duration::from_secs(1);
 /// How long to wait for the names of addresses. Without names, connections are counted by address.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The ledger, shared with its readers.
+/// The counts of connections that audited policies would deny, and the file that preserves them. Shared by the audit thread and readers.
 #[derive(Debug)]
 pub(super) struct Audit {
     ledger: Mutex<Ledger>,
@@ -52,7 +52,7 @@ pub(super) struct Audit {
     origins: SharedOrigins,
 }
 
-/// Connections that policies would have denied, for metrics and status.
+/// Number of connections that audited policies would have denied, for metrics and status.
 #[derive(Clone, Debug, Default)]
 pub(super) struct AuditTotals {
     /// The audited policies by name, with the number of connections that each would have denied since its audit began.
@@ -62,7 +62,7 @@ pub(super) struct AuditTotals {
 }
 
 impl Audit {
-    /// Creates the ledger. With a folder, continues the counts of an earlier process.
+    /// Creates the ledger. If `folder` is set, continues the counts that an earlier process saved there; otherwise counts are not saved.
     pub(super) fn new(folder: Option<PathBuf>, node: &Arc<str>, origins: SharedOrigins) -> Self {
         let file = folder.map(|folder| AuditFile::new(&folder, node));
         let read = file.as_ref().map_or_else(|| Ok(None), AuditFile::read);
@@ -85,13 +85,13 @@ impl Audit {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The current [`AuditTotals`].
+    /// Returns the number of connections per audited policy, and of refused files.
     pub(super) fn totals(&self) -> AuditTotals {
         let policies = self.lock().policies().map(|(name, totals)| (name.clone(), totals.connections)).collect();
         AuditTotals { policies, refused_files: self.refused_files.load(Ordering::Relaxed) }
     }
 
-    /// The connections that enforcing would break. `known` are the current audited policies, which the thread may not have read yet.
+    /// Reports the connections that enforcing would deny. `known` are the current audited policies, which the thread may not have read yet.
     pub(super) fn report(&self, node: &str, untold: u64, known: Option<&BTreeSet<AuditedPolicy>>) -> AuditReport {
         let (mut ledger, now) = (self.lock(), seconds());
         if let Some(known) = known {
@@ -129,7 +129,7 @@ impl Audit {
         }
     }
 
-    /// Adds connections to the ledger.
+    /// Adds audited connections to the ledger, by the names of their ends. Uses addresses if the policy thread is busy.
     fn take(&self, audited: &[Audited], names: &Names, known: &BTreeSet<AuditedPolicy>) {
         if audited.is_empty() {
             return;
@@ -160,7 +160,7 @@ impl Audit {
     }
 }
 
-/// The policies that an origin names.
+/// Returns the policies that an origin names. Empty for an origin that is not a policy's.
 pub(super) fn policies_of(origin: &Origin) -> Vec<AuditedPolicy> {
     match origin {
         Origin::Policy { policy, .. } => vec![AuditedPolicy::Namespaced(policy.clone())],
@@ -178,7 +178,7 @@ fn seconds() -> u64 {
 
 /// Formats a time in seconds since 1970.
 fn rfc3339(seconds: u64) -> String {
-    /// The last second of the year 9999, the format's maximum.
+    /// The last second of the year 9999, in seconds since 1970: the format's maximum.
     const LAST: u64 = 253_402_300_799;
     humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(seconds.min(LAST))).to_string()
 }
@@ -198,7 +198,7 @@ fn protocol_name(number: u8) -> String {
     }
 }
 
-/// Handle of the thread.
+/// A handle to the audit thread.
 pub(super) struct Handle {
     stop: Sender<()>,
     thread: JoinHandle<()>,
@@ -216,7 +216,7 @@ impl Handle {
 /// Starts the thread. Also returns the workers' channel to it.
 ///
 /// # Errors
-/// The system refuses a thread.
+/// If the thread cannot be started.
 pub(super) fn start(audit: Arc<Audit>, composer: Arc<Composer>, names: Names) -> std::io::Result<(Handle, AuditTap)> {
     let (tap, told) = AuditTap::new();
     let (stop, stopped) = crossbeam_channel::bounded::<()>(0);

@@ -34,14 +34,14 @@ const O_NONBLOCK: i32 = 0o4000;
 /// `ENXIO`: opening a pipe without a reader fails with this error.
 const NO_READER: i32 = 6;
 
-/// A running capture.
+/// A running capture. Its thread writes the file.
 pub(super) struct Capture {
     /// Receives the result when the writer's thread ends.
     ended: Receiver<anyhow::Result<()>>,
     counts: Arc<Counts>,
 }
 
-/// Numbers of packets that reached the capture.
+/// Numbers of packets that the capture's thread received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub(super) struct CaptureCounters {
     /// Packets written to the file's buffer. If writing fails, the last 16 KiB may be missing from the file.
@@ -63,12 +63,12 @@ impl Counts {
     }
 }
 
-/// Reads a capture's counters.
+/// A handle that reads the counters of a running capture.
 #[derive(Clone)]
 pub(super) struct Reading(Arc<Counts>);
 
 impl Reading {
-    /// Packet counts since the capture started.
+    /// Returns the packet counts since the capture started.
     pub(super) fn counters(&self) -> CaptureCounters {
         self.0.read()
     }
@@ -79,7 +79,7 @@ impl Capture {
     /// their addresses.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// If the file cannot be created, or the thread cannot be started.
     pub(super) fn start(path: &Path, ports: &[PortConfig], origins: SharedOrigins) -> anyhow::Result<(Self, Tap)> {
         let file = create(path).with_context(|| format!("cannot write {}", path.display()))?;
         let writer = CaptureWriter::new(BufWriter::with_capacity(FILE_BUFFER, file), ports)?;
@@ -93,7 +93,7 @@ impl Capture {
         Ok((Self { ended, counts }, tap))
     }
 
-    /// A handle that reads the counters.
+    /// Returns a handle that reads the counters.
     pub(super) fn reading(&self) -> Reading {
         Reading(Arc::clone(&self.counts))
     }

@@ -14,7 +14,7 @@ use crate::args::Cleanup;
 /// exit code 0 even if it finds nothing.
 ///
 /// # Errors
-/// A vswitch runs in this network namespace, or the system refuses.
+/// If a vswitch runs in this network namespace, the configuration is invalid, or the kernel refuses a removal.
 pub fn cleanup(args: &Cleanup) -> anyhow::Result<ExitCode> {
     log::start(log::LogConfig::default());
     // The node's name does not matter here. A file for a whole cluster has none.

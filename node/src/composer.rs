@@ -42,7 +42,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// A change that could not be published and is retried.
 #[derive(Debug)]
 struct Refused {
-    /// The error text.
+    /// Why publishing failed, to log each error once.
     why: String,
     /// Time of the next attempt.
     again: Instant,
@@ -55,13 +55,13 @@ struct Inner {
     policy: Policy,
     ports: Vec<PortView>,
     routes: Vec<RouteEntry>,
-    /// The treatment of denied packets, unless a namespace's annotation sets it.
+    /// Whether denied packets are dropped or refused, unless a namespace's annotation decides.
     default: Denied,
     ids: Ids,
     refused: Option<Refused>,
     /// The Services. `None` until they are listed, and if they are off.
     services: Option<Arc<Services>>,
-    /// When the last policy was published, and the time from detecting its change until then.
+    /// When the last policy was published, and how long that took since its change was detected.
     enforced: (Instant, Duration),
     /// Whether flows of the previous process continue until all ports are open.
     keeps_flows: bool,
@@ -82,7 +82,7 @@ impl Inner {
     }
 }
 
-/// Composes and publishes snapshots.
+/// Composes snapshots of policy, Services, ports and routes, and publishes them to the workers.
 #[derive(Debug)]
 pub(super) struct Composer {
     inner: Mutex<Inner>,
@@ -98,7 +98,7 @@ impl Composer {
     /// Publishes the first snapshot.
     ///
     /// # Errors
-    /// The initial state is inconsistent.
+    /// If the initial state is inconsistent.
     pub(super) fn new(
         policy: Policy,
         services: Option<Arc<Services>>,
@@ -128,12 +128,12 @@ impl Composer {
         Ok(Self { inner: Mutex::new(inner), publisher, flow_cache, event_to_enforced: Histogram::new(BUCKETS) })
     }
 
-    /// The publisher from which workers read the snapshot in force.
+    /// Returns the publisher from which workers read the snapshot in force.
     pub(super) const fn publisher(&self) -> &Publisher {
         &self.publisher
     }
 
-    /// The snapshot in force.
+    /// Returns the snapshot in force.
     pub(super) fn current(&self) -> Arc<Snapshot> {
         self.publisher.current()
     }
@@ -161,7 +161,7 @@ impl Composer {
         }
     }
 
-    /// Publishes other Services only. Sessions are not judged again.
+    /// Publishes new Services with the same policy. Sessions are not judged again.
     pub(super) fn set_services(&self, update: Update) {
         let mut inner = self.lock();
         inner.services = Some(update.services);
@@ -169,12 +169,12 @@ impl Composer {
         self.end_stale_flows(&update.stale);
     }
 
-    /// Times from receiving a change of the state until the workers had it, in seconds.
+    /// Returns the histogram of latency in seconds, from the first event or file change of a new state until the workers had it.
     pub(super) const fn event_to_enforced(&self) -> &Histogram {
         &self.event_to_enforced
     }
 
-    /// The policy in force, for status and metrics.
+    /// Returns when the policy in force was published, and whether it denies everything, for status and metrics.
     pub(super) fn enforced(&self) -> Enforced {
         let inner = self.lock();
         let (since, took) = inner.enforced;
@@ -190,7 +190,7 @@ impl Composer {
         }
     }
 
-    /// Publishes other ports, and routes unless `None`. Returns whether they are in force.
+    /// Publishes these ports instead of the previous ones, and these routes (`None` keeps the routes). Returns whether they are in force.
     pub(super) fn set_ports(&self, ports: Vec<PortView>, routes: Option<Vec<RouteEntry>>) -> bool {
         let mut inner = self.lock();
         inner.ports = ports;
@@ -210,7 +210,7 @@ impl Composer {
         inner.refused.is_none()
     }
 
-    /// When to retry. `None` if nothing failed.
+    /// Returns when to retry the failed publication. `None` if none failed.
     pub(super) fn next_attempt(&self) -> Option<Instant> {
         self.lock().refused.as_ref().map(|refused| refused.again)
     }
@@ -227,33 +227,33 @@ impl Composer {
         self.publisher.collect();
     }
 
-    /// The port's number. `None` if it has none.
+    /// Returns the number of the port with this name. `None` if the name has no number.
     pub(super) fn id_of(&self, name: &str) -> Option<PortId> {
         self.lock().ids.of(name).and_then(|at| u16::try_from(at).ok()).map(PortId)
     }
 
-    /// The name of the port with this number.
+    /// Returns the name of the port that has, or last had, this number. `None` if no port had it.
     pub(super) fn name_of(&self, id: PortId) -> Option<Arc<str>> {
         self.lock().ids.name(id.index()).cloned()
     }
 
-    /// The audited policies. `None` before a state is loaded.
+    /// Returns the audited policies. `None` while everything is denied, for example before a state is loaded.
     pub(super) fn audited(&self) -> Option<Arc<BTreeSet<AuditedPolicy>>> {
         let inner = self.lock();
         (!inner.policy.denied).then(|| Arc::clone(&inner.policy.audited))
     }
 
-    /// The pod networks of the other nodes.
+    /// Returns the pod networks of the other nodes, each with its node's address.
     pub(super) fn peers(&self) -> Arc<[Peer]> {
         Arc::clone(&self.lock().policy.peers)
     }
 
-    /// The node's own pod networks. Empty before a state is loaded.
+    /// Returns the node's own pod networks. Empty before a state is loaded.
     pub(super) fn pod_networks(&self) -> Arc<[IpNet]> {
         Arc::clone(&self.lock().policy.pod_networks)
     }
 
-    /// The destinations of the node's own packets over the host port.
+    /// Returns the pod networks and Services that the node's own processes must reach over the host port.
     pub(super) fn destinations(&self) -> Destinations {
         let Inner { policy, services, .. } = &*self.lock();
         let (pods, sources) = (Arc::clone(&policy.pod_networks), Arc::clone(&policy.node_addresses));

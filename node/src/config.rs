@@ -53,35 +53,35 @@ const MAX_FILE_LEN: u64 = 1 << 20;
 pub(crate) struct Config {
     /// The name of this node.
     pub node: Arc<str>,
-    /// The component that judges and forwards packets.
+    /// The component that judges and forwards packets: the vswitch or the kernel.
     pub dataplane: Dataplane,
     /// Settings of [`Dataplane::Nftables`].
     pub nftables: NftablesConfig,
-    /// The hook at which the vswitch takes packets from interfaces.
+    /// The hook at which the vswitch takes packets from interfaces: tc or XDP.
     pub attach: Attach,
-    /// The XDP mode, with [`Attach::Xdp`].
+    /// The mode of the XDP programs, with [`Attach::Xdp`]: driver or generic.
     pub mode: Mode,
-    /// Whether the kernel forwards packets of established sessions.
+    /// Whether the kernel forwards packets of established sessions, without a worker.
     pub flow_cache: bool,
     /// The maximum time that the kernel forwards a flow without a worker seeing one of its packets.
     pub flow_lease: Duration,
     /// The maximum size in bytes of pods' TCP packets over IPv4. `None` keeps the kernel's setting.
     pub big_tcp: Option<u32>,
-    /// Rate limit of each port's packets to the workers.
+    /// Rate limit of the packets that the tc programs pass from each port to the workers.
     pub slow_path: SlowPathConfig,
     /// Whether to attach programs by links (tcx) instead of filters, if the kernel supports that.
     pub tcx: bool,
-    /// The folder in which links and maps are pinned.
+    /// The folder in which BPF links and maps are pinned, with [`Attach::Tc`].
     pub pins: Pins,
-    /// The policy source.
+    /// Settings of the policy source: files or an API server.
     pub state: StateConfig,
     /// Settings of Services. `None` if another program translates them.
     pub services: Option<Settings>,
     /// Masquerading of pods' connections to other networks. `None` if they keep their addresses.
     pub masquerade: Option<MasqueradeConfig>,
-    /// The treatment of packets that policy denies. A namespace's annotation overrides it.
+    /// Whether packets that policy denies are dropped or refused. A namespace's annotation overrides it.
     pub denied: Denied,
-    /// The port whose table judges a packet.
+    /// The port whose table judges a packet: the destination's (egress port) or the source's (ingress port).
     pub enforce: EnforcedAt,
     /// The engine that compiles policies to tables.
     pub engine: EngineName,
@@ -89,15 +89,15 @@ pub(crate) struct Config {
     pub enforcement: Enforcement,
     /// The folder for the counts of audited policies. `None` if they end with the process.
     pub audit_folder: Option<PathBuf>,
-    /// The flight recorder's journal.
+    /// Settings of the flight recorder's journal.
     pub journal: JournalConfig,
-    /// The forwarding threads.
+    /// Settings of the forwarding threads (workers).
     pub workers: WorkersConfig,
-    /// The session table.
+    /// Settings of the session table.
     pub sessions: SessionsConfig,
-    /// The admin socket and the HTTP endpoints.
+    /// Settings of the admin socket and the HTTP endpoints.
     pub admin: AdminConfig,
-    /// The Hubble server.
+    /// Address and TLS settings of the Hubble server.
     pub hubble: HubbleConfig,
     /// Format and level of the log.
     pub log: LogConfig,
@@ -112,9 +112,9 @@ pub(crate) struct Config {
 /// The host port's interfaces, a veth pair that the vswitch creates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CreatedHost {
-    /// Name of the interface at the vswitch's end.
+    /// Name of the veth interface at the vswitch's end, which is the host port's.
     pub interface: Arc<str>,
-    /// Name of the interface at the node's end.
+    /// Name of the veth interface at the node's end, over which its processes send.
     pub peer: Arc<str>,
     /// Maximum packet size in bytes, without the Ethernet header.
     pub mtu: u32,
@@ -123,13 +123,13 @@ pub(crate) struct CreatedHost {
 }
 
 impl CreatedHost {
-    /// The names of both ends, the vswitch's first.
+    /// Returns the interface names of both ends, the vswitch's first.
     pub(crate) fn names(&self) -> [&str; 2] {
         [&self.interface, &self.peer]
     }
 }
 
-/// The behaviour of a worker without packets.
+/// What a worker does while no packets arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Poll {
@@ -140,7 +140,7 @@ pub(crate) enum Poll {
     Adaptive,
 }
 
-/// The forwarding threads.
+/// Settings of the forwarding threads (workers).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WorkersConfig {
     /// One worker for each entry: its core, or `None` for a worker that the kernel may move.
@@ -151,7 +151,7 @@ pub(crate) struct WorkersConfig {
     pub frames: Option<u32>,
 }
 
-/// The admin socket and the HTTP endpoints.
+/// Settings of the admin socket and the HTTP endpoints.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AdminConfig {
     /// The path of the admin socket. `None` if off.
@@ -168,7 +168,7 @@ impl Config {
     /// Reads and checks the file. `node` overrides its node name.
     ///
     /// # Errors
-    /// All errors found in the file.
+    /// If the file cannot be read or is invalid: all errors found in it.
     pub(crate) fn read(path: &Path, node: Option<&str>) -> Result<Self, ConfigErrors> {
         let file = path.display().to_string();
         let unreadable = |problem: String, help: &str| {
@@ -205,7 +205,7 @@ impl Config {
         check::check(file, folder, node, &written)
     }
 
-    /// The number of packet buffers that all ports share.
+    /// Returns the number of packet buffers that all ports share: configured, or a default by the number of ports or workers.
     pub(crate) fn frames(&self) -> u32 {
         self.workers.frames.unwrap_or_else(|| match self.attach {
             Attach::Tc => buffers::trunk_frames(self.workers.cores.len()),
@@ -213,7 +213,7 @@ impl Config {
         })
     }
 
-    /// The component that judges packets, with its settings.
+    /// Returns where packets are judged: by the vswitch at the destination's or the source's port, or by the kernel's nftables.
     pub(super) fn judging(&self) -> Judging {
         match (self.dataplane, self.enforce) {
             (Dataplane::Vswitch, EnforcedAt::Destination) => Judging::Destination(self.engine.into(), self.enforcement),
@@ -222,7 +222,7 @@ impl Config {
         }
     }
 
-    /// The uplink's interface. `None` without an uplink.
+    /// Returns the name of the uplink's interface. `None` without an uplink.
     pub(crate) fn uplink(&self) -> Option<Arc<str>> {
         self.ports.iter().find(|port| port.kind == PortKind::Uplink).map(|port| port.interface.clone())
     }
@@ -233,7 +233,7 @@ impl Config {
         fields.iter().any(|field| ["dataplane", "enforce"].contains(field))
     }
 
-    /// The fields that differ and take effect only after a restart.
+    /// Returns the names of the fields that differ in `new` and take effect only after a restart.
     pub(crate) fn needs_restart(&self, new: &Self) -> Vec<&'static str> {
         let mut fields = Vec::new();
         let mut differs = |field, yes: bool| fields.extend(yes.then_some(field));

@@ -65,7 +65,7 @@ impl Daemon {
     /// Runs until a signal. Returns exit code 0.
     ///
     /// # Errors
-    /// A thread has died, which is a bug: the vswitch would silently lose traffic or ignore changes.
+    /// If a thread has died, which is a bug: the vswitch would silently lose traffic or ignore changes.
     pub(super) fn run(mut self) -> anyhow::Result<ExitCode> {
         let dead = loop {
             if let Some(dead) = self.dead_threads() {
@@ -107,13 +107,13 @@ impl Daemon {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Applies what a policy change means for next hops and the host port.
+    /// After a policy change, checks the next hops of other nodes' pods, and updates the node's routes over the host port.
     fn follow_policy(&mut self) {
         self.next_hops.check(&self.composer.peers(), &self.config);
         self.lead();
     }
 
-    /// Updates the routes of the node's own packets.
+    /// Updates the kernel routes by which the node's own processes reach pods and Services over the host port.
     fn lead(&mut self) {
         self.host_port.iter_mut().for_each(|port| port.lead(self.composer.destinations()));
     }
@@ -163,7 +163,7 @@ impl Daemon {
         self.composer.hurry();
     }
 
-    /// Applies changes that are possible at run time, and logs those that need a restart.
+    /// Reads the changed configuration, applies the changes that are possible at run time, and logs those that need a restart.
     fn reconfigure(&mut self) {
         if let Some(path) = self.config_watch.endless().map(Path::to_path_buf) {
             if self.config_watch.was_read() {

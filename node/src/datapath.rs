@@ -47,15 +47,15 @@ pub(super) enum Attachment {
     Tc(TcOpenable),
 }
 
-/// The parts of an open port that go to the workers.
+/// The parts of an open port that are handed to the workers.
 enum Handover {
     /// The port's queues, in order.
     Xdp(Vec<XskPort>),
-    /// The port's tag on the trunk.
+    /// The port's slot number, which tags its packets on the trunk.
     Tc(FlowSlot),
 }
 
-/// The datapath that attaches to new interfaces.
+/// The configured kind of attachment, with the state of its ports.
 enum Kind {
     Xdp(XdpDatapath),
     Tc(TcPorts),
@@ -74,31 +74,31 @@ impl Kind {
 struct NewPort {
     name: Arc<str>,
     handover: Handover,
-    /// The log message for when the port forwards.
+    /// The message to log once the workers forward the port's packets.
     said: String,
 }
 
-/// Settings that stay constant while the process runs.
+/// Settings of the datapath, constant while the process runs.
 pub(super) struct DatapathConfig {
     pub mode: Mode,
     /// The maximum size in bytes of pods' TCP packets over IPv4, and the uplink's interface. `None` keeps the kernel's size.
     pub big_tcp: Option<(u32, Option<Arc<str>>)>,
-    /// Whether to attach to the interface of the default route.
+    /// Whether to attach even to an interface that carries the node's default route (`--force`).
     pub force: bool,
     pub umem: Arc<Umem>,
     pub flow_cache: Option<Arc<KernelFlowCache>>,
-    /// The programs and the trunk. `None` with `attach: xdp`.
+    /// The tc programs and the trunk. `None` with `attach: xdp`.
     pub tc: Option<Arc<TcDatapath>>,
 }
 
-/// The attachments to interfaces of this machine.
+/// Attaches to interfaces of this machine, and hands open ports to the workers.
 pub(super) struct LinuxDatapath {
     kind: Kind,
     force: bool,
     vswitch: Arc<Vswitch>,
     composer: Arc<Composer>,
     events: Receiver<VswitchEvent>,
-    /// Ports that failed while another port was being closed.
+    /// Workers' reports of failed ports that [`next_failure`](Self::next_failure) has not returned yet.
     failed: VecDeque<VswitchEvent>,
     opened: Vec<NewPort>,
     /// Indexes of the interfaces that default routes use. `None` until the first query after [`forget_routes`](Self::forget_routes).
@@ -124,12 +124,12 @@ impl LinuxDatapath {
         }
     }
 
-    /// The channel on which workers report failed ports.
+    /// Returns the channel on which workers report failed ports.
     pub(super) fn events(&self) -> Receiver<VswitchEvent> {
         self.events.clone()
     }
 
-    /// How often to poll the interfaces, in addition to the kernel's notifications.
+    /// Returns how often to poll the interfaces, in addition to the kernel's notifications.
     pub(super) const fn pace(&self) -> Pace {
         match self.kind {
             Kind::Xdp(_) => xdp::PACE,
@@ -142,7 +142,7 @@ impl LinuxDatapath {
         self.failed.push_back(event);
     }
 
-    /// The next port that failed by itself, and the error.
+    /// Returns the name and error of the next port that failed in its worker. `None` if no more have failed.
     pub(super) fn next_failure(&mut self) -> Option<(Arc<str>, String)> {
         self.failed.extend(self.events.try_iter());
         while let Some(event) = self.failed.pop_front() {
@@ -177,7 +177,7 @@ impl LinuxDatapath {
         self.default_routes.get_or_insert_with(ask).as_ref().map(|known| known.contains(&index)).map_err(Clone::clone)
     }
 
-    /// Hands open ports to the workers. Their snapshot must contain these ports.
+    /// Hands newly opened ports to the workers. The snapshot in force must contain these ports.
     pub(super) fn hand_over(&mut self) {
         let mut said = Vec::new();
         for NewPort { name, handover, said: text } in self.opened.drain(..) {
@@ -204,12 +204,12 @@ impl LinuxDatapath {
         }
     }
 
-    /// Traffic that the flow cache forwarded, including these interfaces'.
+    /// Returns the traffic that the flow cache forwarded: of closed ports, and of the open ports in `interfaces`.
     pub(super) fn cached(&self, interfaces: &Interfaces<Self>) -> Cached {
         cached(self.kind.accounts(), interfaces)
     }
 
-    /// Drops the reference to the workers. Keeps the counts.
+    /// Drops the datapath's reference to the workers. Returns the ports' flow cache counters for the final summary.
     pub(super) fn into_accounts(self) -> Accounts {
         match self.kind {
             Kind::Xdp(xdp) => xdp.accounts,
@@ -228,7 +228,7 @@ impl LinuxDatapath {
     }
 }
 
-/// Traffic that the flow cache forwarded, including the open interfaces'.
+/// Returns the traffic that the flow cache forwarded: of closed ports (`accounts`), and of the open ports in `interfaces`.
 pub(super) fn cached(accounts: &Accounts, interfaces: &Interfaces<LinuxDatapath>) -> Cached {
     accounts.cached(interfaces.open_attachments().filter_map(|(name, attachment)| {
         let account = match attachment {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bulkhead_control::object::Pod;
 
-/// The owner of an address. Both fields are empty for an address outside the cluster.
+/// The owner of an address: a pod or a node. `None` and false for an address outside the cluster.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EndFacts {
     /// The pod with the address. `None` if no pod has it.

@@ -9,9 +9,9 @@ use std::sync::Arc;
 /// find their ports again by address after each change (see [`bulkhead_dataplane::PortId`]), so reuse mixes up only counters.
 #[derive(Debug, Default)]
 pub(super) struct Ids {
-    /// The name of each number.
+    /// Port names, indexed by port number. A reused number has its latest name.
     names: Vec<Arc<str>>,
-    /// The number of each name.
+    /// Port numbers by port name.
     numbers: HashMap<Arc<str>, usize>,
     /// The [`round`](Self::round) in which each number was last in use.
     used: Vec<u64>,

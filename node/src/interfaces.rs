@@ -57,13 +57,13 @@ use state::State;
 /// Counters of port changes, since the start of the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub(super) struct InterfaceCounters {
-    /// Successful openings of ports, including reopenings.
+    /// Number of times that a port was opened, including reopenings.
     pub opened: u64,
     /// Open ports that were closed because they failed, or their interface disappeared, went down, was replaced or changed its queues.
     pub removed: u64,
     /// Failed attempts to attach to an interface (at most one per second and port) or to open a port.
     pub refused: u64,
-    /// Batches of messages about interfaces from the kernel.
+    /// Batches of rtnetlink messages about interfaces received from the kernel.
     pub told: u64,
 }
 
@@ -87,14 +87,14 @@ pub(super) enum PortState {
     Absent,
     /// Attaching to the interface failed: its packets bypass the vswitch.
     Unprotected,
-    /// All its packets are dropped.
+    /// The programs are attached, and drop all packets of the interface.
     Closed,
-    /// The vswitch classifies and forwards its packets.
+    /// The workers classify and forward the interface's packets.
     Open,
 }
 
 impl PortState {
-    /// The state's name in reports.
+    /// Returns the state's name in reports.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Absent => "absent",
@@ -264,7 +264,7 @@ impl<D: Datapath> Interfaces<D> {
         Some(interface.open(link, datapath, now, &mut self.counters))
     }
 
-    /// Whether any attachment has deferred work ([`Datapath::is_unsettled`]).
+    /// Whether any attachment has deferred work, such as replacing tc filters by a link ([`Datapath::is_unsettled`]).
     pub(super) fn is_any_unsettled(&self, datapath: &D) -> bool {
         let attachments = self.interfaces.iter().filter_map(|interface| interface.state.attachment());
         attachments.into_iter().any(|attachment| datapath.is_unsettled(attachment))

@@ -57,13 +57,13 @@ const ENDING: Duration = Duration::from_secs(2);
 /// Counters of the journal since the start of the process, for the metrics.
 #[derive(Debug, Default)]
 pub(super) struct JournalCounts {
-    /// Written records.
+    /// Number of records written to the journal.
     pub(super) written: AtomicU64,
     /// Sessions and dropped packets that the journal reports as left out.
     pub(super) left_out: AtomicU64,
     /// State changes that were merged into a later one.
     pub(super) merged: AtomicU64,
-    /// Failed writes.
+    /// Number of failed writes to the journal.
     pub(super) failed: AtomicU64,
 }
 
@@ -73,11 +73,11 @@ enum Message {
     Change { time: u64, generation: u64, change: Box<Change> },
     /// Verdicts, and the snapshot that names their ports.
     Verdicts { events: Vec<Event>, snapshot: Arc<Snapshot> },
-    /// Counts of events that are not recorded.
+    /// Numbers of sessions and dropped packets that are not recorded.
     LeftOut(LeftOut),
     /// Requests an answer when all earlier messages are written.
     Flush(Sender<()>),
-    /// Ends the thread, which answers first.
+    /// Ends the thread, which writes a last record and answers first.
     Stop(Sender<()>),
 }
 
@@ -94,7 +94,7 @@ pub(super) struct Journal {
 /// The journal's file, mapped into memory.
 struct FileMemory {
     file: MappedFile,
-    /// The last error on reserving disk space.
+    /// The last error on reserving disk space, for the log. `None` if none occurred.
     refused: Option<io::Error>,
 }
 
@@ -252,7 +252,7 @@ fn is_anothers(error: &anyhow::Error) -> bool {
     error.downcast_ref().is_some_and(is_invalid) || is_refused()
 }
 
-/// The state of the journal thread.
+/// The journal thread's state.
 struct Scribe {
     recorder: Recorder<FileMemory>,
     counts: Arc<JournalCounts>,

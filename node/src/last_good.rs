@@ -32,12 +32,12 @@ struct Header {
     format: String,
     version: u32,
     node: String,
-    /// Seconds since 1970.
+    /// When the file was written, in seconds since 1970.
     written: u64,
     objects: usize,
 }
 
-/// The contents of a file.
+/// The objects of a saved state, and its age.
 #[derive(Debug)]
 pub(super) struct LastGood {
     pub(super) objects: Vec<Object>,

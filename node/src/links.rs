@@ -27,7 +27,7 @@ const UNTOLD: Duration = Duration::from_millis(100);
 /// Changes of interfaces since the last [`Links::take_changes`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Changes {
-    /// Indexes of changed interfaces.
+    /// Indexes of interfaces that the kernel has reported as changed or removed.
     touched: BTreeSet<u32>,
     /// Indexes that were free meanwhile, so that another interface may have them now.
     renewed: BTreeSet<u32>,
@@ -56,7 +56,7 @@ impl Changes {
 #[derive(Debug, Default)]
 pub(super) struct Links {
     known: HashMap<u32, LinkStatus>,
-    /// Indexes by name, including alternative names.
+    /// Interface indexes by name, including alternative names.
     names: HashMap<String, u32>,
     changes: Changes,
     /// Whether the table has all interfaces. False before the first reading, and from lost messages until the next.
@@ -64,7 +64,7 @@ pub(super) struct Links {
 }
 
 impl Links {
-    /// Applies a message of the kernel.
+    /// Updates the table by an rtnetlink message, and records the interface as changed. A lost message marks the table as incomplete.
     pub(super) fn apply(&mut self, event: LinkEvent) {
         match event {
             LinkEvent::Changed(link) => {

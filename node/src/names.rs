@@ -65,7 +65,7 @@ impl Names {
     }
 }
 
-/// A query with the sender for its answer; see [`Names`].
+/// A query of [`Names`] to the policy thread, with the channel for its answer.
 pub(crate) enum Lookup {
     Pod(PodName, Sender<Option<Vec<IpAddr>>>),
     Services(Asked, Sender<Translations>),

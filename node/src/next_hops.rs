@@ -29,11 +29,11 @@ const MAX_NAMED: usize = 5;
 /// One pod prefix of another node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Peer {
-    /// The node's name.
+    /// The name of the other node.
     pub node: Arc<str>,
-    /// The prefix of the node's pods.
+    /// A prefix of the other node's pods (`spec.podCIDRs`).
     pub prefix: IpNet,
-    /// The node's address, of the prefix's family.
+    /// The other node's address, of the same family as `prefix`.
     pub address: IpAddr,
 }
 

@@ -53,7 +53,7 @@ const LOOK: Duration = Duration::from_secs(2);
 /// Minimum time between the two steps of a change. Changes within this time share one second step. [`kernel::wait_for_packets`], not this
 /// time, ensures that packets of the old ruleset are gone.
 const SETTLED: Duration = Duration::from_millis(20);
-/// Wait before a failed load is retried.
+/// Time until a failed load of the ruleset is retried.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// Removes the nftables table. Returns whether it existed.
@@ -82,7 +82,7 @@ pub(super) fn start(config: Config, args: &Run) -> anyhow::Result<ExitCode> {
 
 /// The enforcement thread: the configuration, the state, and what the kernel has loaded.
 struct Enforcer {
-    /// Held for the life of the process.
+    /// Ownership of the nftables table in this network namespace, held for the life of the process.
     _ownership: kernel::Ownership,
     config: Config,
     config_path: PathBuf,
@@ -91,7 +91,7 @@ struct Enforcer {
     state: LiveState,
     handle: RendererHandle<NftRenderer>,
     epoch: Epoch,
-    /// When the second step of the last change is due, after which the kernel remembers connections. `None` once it is done.
+    /// When the second step of the last change is due; after it, the kernel remembers allowed connections again. `None` once done.
     settles: Option<Instant>,
     /// When a failed load is retried. `None` if the last load succeeded.
     again: Option<Instant>,
@@ -100,7 +100,7 @@ struct Enforcer {
     /// Pods whose missing interface was logged.
     unplaced: BTreeSet<String>,
     nobodys: Nobodys,
-    /// Whether to log that the next change is in force.
+    /// Whether to log when the next ruleset change takes effect.
     is_to_be_told: bool,
     /// The last error, so that it is logged once. `None` after a success.
     failed: Option<String>,

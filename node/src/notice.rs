@@ -1,13 +1,13 @@
 //! Messages from the other threads to the thread that runs the vswitch.
 
-/// A message to [`Daemon`](crate::daemon::Daemon).
+/// A message of another thread to the main thread ([`Daemon`](crate::daemon::Daemon)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Notice {
     /// The interfaces thread has tried every configured port once. `open` of `all` ports are open.
     Settled { open: usize, all: usize },
-    /// A new policy is ready to publish.
+    /// The policy thread has published another policy, or retries that.
     Policy,
-    /// Services have changed; policy has not.
+    /// The policy thread has published other Services with the same policy.
     Services,
     /// A client of the admin socket requests to read the files now.
     Look,

@@ -67,9 +67,9 @@ pub(super) struct About {
     /// Maximum age of the API server's objects for the vswitch to be ready.
     pub(super) stale_after: Duration,
     pub(super) configuration: PathBuf,
-    /// The flight recorder. `None` if it is off.
+    /// The flight recorder's journal. `None` if it is off.
     pub(super) journal: Option<Journal>,
-    /// Maximum number of sessions.
+    /// Maximum number of sessions of all workers together.
     pub(super) session_capacity: usize,
     /// Whether all ports that could be opened at start are open.
     pub(super) is_settled: AtomicBool,
@@ -92,7 +92,7 @@ pub(super) struct Observation {
     pub(super) capture: Option<CaptureCounters>,
     /// Policies in audit mode. `None` until a state is loaded.
     pub(super) audited: Option<Arc<BTreeSet<AuditedPolicy>>>,
-    /// What those policies would have denied.
+    /// Number of connections that each of those policies would have denied.
     pub(super) audit: AuditTotals,
     pub(super) uptime: Duration,
 }
@@ -118,7 +118,7 @@ impl Observer {
         Self { about, composer, vswitch, interfaces, capture, names, audit, last_told: Arc::default() }
     }
 
-    /// Counts what audited policies would have denied.
+    /// Returns the counts of connections that audited policies would have denied.
     pub(super) fn audit(&self) -> &Audit {
         &self.audit
     }
@@ -134,7 +134,7 @@ impl Observer {
         self.with(counters, self.interfaces.report(), capture)
     }
 
-    /// Like [`Self::observe`], with counters that the caller has read.
+    /// Like [`Self::observe`], but with the given counters instead of queries to the workers, the interfaces thread and the capture.
     pub(super) fn with(
         &self,
         counters: VswitchCounters,
@@ -187,12 +187,12 @@ impl Observer {
         self.names.addresses(pod, patience)
     }
 
-    /// How the state's Services translate connections. An error as for [`Self::addresses_of`].
+    /// Returns how the state's Services translate connections. An error as for [`Self::addresses_of`].
     pub(super) fn translations(&self, asked: Asked, patience: Duration) -> Result<Translations, RecvTimeoutError> {
         self.names.translations(asked, patience)
     }
 
-    /// What the state knows about each address, in the order of `addresses`. An error as for [`Self::addresses_of`].
+    /// Returns the pod or node of each address, in the order of `addresses`. An error as for [`Self::addresses_of`].
     pub(super) fn ends_of(
         &self,
         addresses: Vec<IpAddr>,
@@ -210,7 +210,7 @@ impl Observer {
         self.names.selected(selector, patience)
     }
 
-    /// The vswitch. `None` once it is stopped. Callers must not keep the reference.
+    /// Returns the vswitch. `None` once it is stopped. Callers must not keep the reference, as stopping needs the last one.
     pub(super) fn vswitch(&self) -> Option<Arc<Vswitch>> {
         self.vswitch.upgrade()
     }
@@ -221,7 +221,7 @@ impl Observer {
         self.composer.end_flows_of_sessions(ports);
     }
 
-    /// The flight recorder. `None` if it is off or its file could not be opened.
+    /// Returns the flight recorder's journal. `None` if it is off or its file could not be opened.
     pub(super) fn journal(&self) -> Option<&Journal> {
         self.about.journal.as_ref().filter(|journal| !journal.has_failed())
     }
@@ -237,12 +237,12 @@ impl Observer {
         }
     }
 
-    /// Counters of the clients that watch flows.
+    /// Returns the counters of clients that watch flows, packets or Hubble.
     pub(super) fn stream(&self) -> &Arc<StreamCounts> {
         &self.about.stream
     }
 
-    /// Time since the vswitch started.
+    /// Returns the time since the vswitch started.
     pub(super) fn uptime(&self) -> Duration {
         self.about.started.elapsed()
     }
@@ -251,7 +251,7 @@ impl Observer {
         &self.about.node
     }
 
-    /// Reports how far a policy is in force. An error as for [`Self::addresses_of`].
+    /// Reports whether a policy is known, compiled, and used by all workers. An error as for [`Self::addresses_of`].
     pub(super) fn enforcement(
         &self,
         asked: PolicyQuestion,
@@ -275,12 +275,12 @@ impl Observer {
         Ok(told)
     }
 
-    /// The snapshot in force.
+    /// Returns the snapshot in force.
     pub(super) fn snapshot(&self) -> Arc<Snapshot> {
         self.composer.current()
     }
 
-    /// The origins of rules by number.
+    /// Returns the map from origin numbers to policies and rules.
     pub(super) fn origins(&self) -> &SharedOrigins {
         &self.about.origins
     }
@@ -314,7 +314,7 @@ impl Observer {
 }
 
 impl Observation {
-    /// See [`Observer::is_ready`].
+    /// Whether the vswitch was ready at that time; see [`Observer::is_ready`].
     pub(super) fn is_ready(&self) -> bool {
         self.about.is_ready(self.enforced, self.source.as_ref())
     }

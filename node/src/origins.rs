@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bulkhead_classifier::OriginId;
 use bulkhead_control::origin::{Origin, Origins};
 
-/// A shared map. Clones see the same content.
+/// A shared map from origin numbers to origins. Clones see the same content.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SharedOrigins(Arc<Mutex<BTreeMap<OriginId, Origin>>>);
 

@@ -33,11 +33,11 @@ pub(super) struct Faults {
 enum Message {
     /// A text, and the number of missed texts before it.
     Text(String, u64),
-    /// The thread replies once everything before is written.
+    /// Requests an answer when all earlier texts are written.
     Flush(Sender<()>),
 }
 
-/// One stream with its queue and thread.
+/// Standard output or standard error, with the queue and the thread that writes it.
 pub(super) struct Outlet {
     queue: Sender<Message>,
     missed: Arc<AtomicU64>,

@@ -27,7 +27,7 @@ const REST: u32 = 2;
 /// Longest rest, by which a change right after a batch is delayed.
 const LONGEST_REST: Duration = Duration::from_millis(20);
 
-/// The channels that the thread reads.
+/// The channels from which the policy thread reads.
 struct Inbox {
     look: Receiver<()>,
     attached: Receiver<Attach>,
@@ -35,7 +35,7 @@ struct Inbox {
     lookups: Receiver<Lookup>,
 }
 
-/// A handle to the thread. Dropping it ends the thread; nobody waits for it, since it may be blocked by a file.
+/// A handle to the policy thread. Dropping it ends the thread without waiting, as a file read may block the thread.
 pub(super) struct Handle {
     look: Sender<()>,
     attach: Sender<Attach>,
@@ -51,18 +51,18 @@ impl Handle {
         let _ = self.look.try_send(());
     }
 
-    /// Switches the engine, and the policies that are audited.
+    /// Makes the thread compile with another engine, and audit or enforce policies by another default.
     pub(super) fn judge(&self, judging: Judging) {
         // An error means that the thread is dead: see `is_dead`.
         let _ = self.judging.send(judging);
     }
 
-    /// The channel for the attached pods, for the ports thread.
+    /// Returns the channel on which the ports thread sends the attached pods.
     pub(super) fn attach(&self) -> Sender<Attach> {
         self.attach.clone()
     }
 
-    /// A channel for lookups of names and addresses.
+    /// Returns a client for lookups of names and addresses at this thread.
     pub(super) fn names(&self) -> Names {
         self.names.clone()
     }
@@ -94,17 +94,17 @@ pub(super) fn start(
     Ok(Handle { look, attach, judging, names, thread })
 }
 
-/// What the ports thread knows about the attached pods.
+/// What this thread last reported to the ports thread about the attached pods.
 struct Known {
     ports: Sender<Event>,
-    /// Number of the last change from the ports thread.
+    /// Number of the last change of the attached pods that the ports thread sent.
     change: u64,
     /// The last report to the ports thread. `None` before the first one.
     told: Option<(u64, BTreeMap<PodName, Standing>)>,
 }
 
 impl Known {
-    /// Reports how far the attached pods are known, if that has changed. The reported state is in force.
+    /// Reports to the ports thread whether policy knows each attached pod, if that has changed. The reported state is in force.
     fn tell(&mut self, state: &LiveState) {
         let now = (self.change, state.standings());
         if self.told.as_ref() != Some(&now) {

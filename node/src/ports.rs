@@ -42,30 +42,30 @@ pub(super) type Reply = tokio::sync::oneshot::Sender<Result<Value, Failure>>;
 pub(super) enum Question {
     /// Add a port for a container's interface.
     Add(AddPort),
-    /// Remove the port.
+    /// Remove the port with this key.
     Remove(PortKey),
-    /// Report the port's state.
+    /// Report whether the port with this key is served.
     Check(PortKey),
-    /// Remove all added ports except these. With a network name, only ports of that network.
+    /// Remove all added ports except these. With a network's name, remove only ports of that network.
     Retain(Vec<PortKey>, Option<String>),
 }
 
-/// A message to the thread.
+/// A message to the ports thread.
 #[derive(Debug)]
 pub(super) enum Event {
-    /// A request at the admin socket.
+    /// An admin socket client's request, and the channel for its answer.
     Asked(Question, Reply),
-    /// The new ports and routes of the configuration.
+    /// The configuration has changed; these are all its ports and routes.
     Configured(Vec<PortEntry>, Vec<RouteEntry>),
-    /// The status of the ports of this change. The workers already use it.
+    /// The status of each port after the change with this number. The workers have the ports that it reports as open.
     Interfaces(u64, Arc<Vec<PortStatus>>),
-    /// How far the attached pods of this change are known. What follows from it is in force.
+    /// Whether policy knows each pod that was attached as of the change with this number. The policy that follows from it is in force.
     Policy(u64, BTreeMap<PodName, Standing>),
-    /// Ends the thread.
+    /// Ends the ports thread.
     Stop,
 }
 
-/// The attached pods as of this change, for the policy thread.
+/// All attached pods after the change with the number `change`, for the policy thread.
 #[derive(Debug)]
 pub(super) struct Attach {
     pub(super) change: u64,

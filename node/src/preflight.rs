@@ -84,11 +84,11 @@ pub(super) fn judge(config: &Config, facts: &Facts, force: bool) -> Vec<Finding>
     findings.0
 }
 
-/// Why a checksum offload matters.
+/// Part of findings: why a checksum offload matters.
 const OFFLOAD: &str = "TCP and UDP packets leave it without checksums, which only the kernel's own forwarding completes; \
     receivers drop them (ping still works)";
 
-/// The finding about a port's checksum offload. `None` if the offload is off or unknown.
+/// Returns the finding about a port's checksum offload. `None` if the offload is off or unknown.
 pub(super) fn judge_offload(entry: &PortEntry, offload: &Offload) -> Option<Finding> {
     let (peer, port) = (&entry.peer, &entry.name);
     let (severity, what, remedy) = match offload {
@@ -172,7 +172,7 @@ impl Findings {
         self.0.push(Finding { severity, what, why: why.to_owned(), remedy, comes_again: false });
     }
 
-    /// Adds a finding about a port that cannot be opened yet.
+    /// Adds a warning about a port that cannot be opened yet. The running vswitch logs this too.
     fn add_for_now(&mut self, what: String, remedy: String) {
         let (severity, why) = (Severity::Warning, "its port stays closed until this is fixed".to_owned());
         self.0.push(Finding { severity, what, why, remedy, comes_again: true });

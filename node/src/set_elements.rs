@@ -62,7 +62,7 @@ pub fn change(sets: &[SetChange], epoch: Epoch) -> io::Result<()> {
     }
 }
 
-/// The kernel's answer to message number `last`, or to an earlier one that failed. `None` if `part` has neither.
+/// Returns the kernel's answer to message number `last`, or to an earlier one that failed. `None` if `part` has neither.
 fn answer(mut part: &[u8], last: u32) -> Option<io::Result<()>> {
     while let Some(length) = part.first_chunk().map(|length| u32::from_ne_bytes(*length) as usize) {
         let Some(message) = part.get(..length).filter(|_| length >= 20) else {
@@ -82,7 +82,7 @@ fn answer(mut part: &[u8], last: u32) -> Option<io::Result<()>> {
     None
 }
 
-/// Netlink messages in the order of their numbers.
+/// A batch of netlink messages, in the order of their sequence numbers.
 #[derive(Debug, Default)]
 struct Batch {
     bytes: Vec<u8>,
@@ -174,7 +174,7 @@ impl Batch {
         });
     }
 
-    /// `NFTA_LIST_ELEM { NFTA_SET_ELEM_KEY { NFTA_DATA_VALUE } }`.
+    /// Appends an element: `NFTA_LIST_ELEM { NFTA_SET_ELEM_KEY { NFTA_DATA_VALUE } }`.
     fn element(&mut self, key: &[u8]) {
         self.nested(1, |batch| batch.nested(1, |batch| batch.attribute(1, |batch| batch.bytes.extend(key))));
     }

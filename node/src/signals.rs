@@ -16,7 +16,7 @@ use signal_hook::iterator::Signals;
 /// receives.
 const SAME_REQUEST: Duration = Duration::from_secs(1);
 
-/// What a signal requests.
+/// A request that arrives as a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Request {
     /// SIGTERM, SIGINT: stop.
@@ -46,7 +46,7 @@ impl Stopping {
 /// still end the vswitch.
 ///
 /// # Errors
-/// If the system refuses.
+/// If the signal handlers cannot be installed, or the thread cannot be started.
 pub(super) fn listen() -> io::Result<Receiver<Request>> {
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGUSR1, SIGHUP])?;
     let (tell, requests) = crossbeam_channel::unbounded();

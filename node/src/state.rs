@@ -54,10 +54,10 @@ pub(super) use translations::{Asked, AskedFor, Translations};
 const SETTLING: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// For messages: what is forwarded without a state.
+/// Part of log messages: which packets are forwarded without a state.
 pub(super) const DENYING: &str = "only the node's own traffic to and from the uplink is forwarded";
 
-/// The state, and the policy and Services compiled from it.
+/// The state from files or the API server, and the policy and Services compiled from it.
 pub(super) struct LiveState {
     config: StateConfig,
     node: Arc<str>,
@@ -69,15 +69,15 @@ pub(super) struct LiveState {
     inventory: Inventory,
     /// The Services for the workers. `None` if Services are off.
     services: Option<Adapter>,
-    /// The health of Services, for load balancers.
+    /// Publishes the node's health and its Services' health checks, for load balancers.
     health: watch::Sender<NodeHealth>,
-    /// The cluster's nodes, for Hubble relays.
+    /// Publishes the cluster's nodes, for Hubble relays.
     nodes: watch::Sender<Arc<Nodes>>,
     /// How pods' connections to outside the cluster are masqueraded. `None` if they are not.
     masquerading: Option<Masquerading>,
     /// Services and nodes of the stored copy, until the API server sends them.
     kept_services: Inventory,
-    /// Source addresses for connections to Services that are not used, because a pod or node has them, with that owner.
+    /// Withheld source addresses for connections to Services, because a pod or a node has the address, each with that owner's name.
     taken_sources: BTreeMap<IpAddr, String>,
     origins: SharedOrigins,
     /// The tables of the last good state. If the kernel enforces, those of a node without a state.
@@ -105,12 +105,12 @@ pub(super) struct LiveState {
     heard: Option<Instant>,
     /// Findings that were reported for the last state, so that only new ones are reported.
     told: BTreeSet<String>,
-    /// The same for Services of an API server, which arrive in separate batches.
+    /// Findings about Services that were reported. Separate, as the API server's Services arrive in separate batches.
     told_of_services: BTreeSet<String>,
     counts: Arc<StateCounts>,
     /// Whether the newest state was refused, so that an older one is in force.
     is_refused: bool,
-    /// Changes for the journal.
+    /// Changes of the state that the journal does not have yet.
     changes: ChangeLog,
 }
 
@@ -198,7 +198,7 @@ impl LiveState {
         Ok(state)
     }
 
-    /// Makes the next [`Self::refresh`] check the files, and an API server be asked again.
+    /// Makes the next [`Self::refresh`] check the files, and retries failed requests to the API server now.
     pub(super) fn hurry(&mut self) {
         self.watch.hurry();
         self.api.iter_mut().for_each(Api::hurry);
@@ -221,7 +221,7 @@ impl LiveState {
         self.settle(loaded)
     }
 
-    /// Enforces what the pipeline knows, and logs new warnings. Returns whether anything in force changed.
+    /// Takes over the compiled tables and logs new warnings. Returns whether anything in force changed.
     fn enforce(
         &mut self,
         mut warnings: BTreeSet<String>,
@@ -244,7 +244,7 @@ impl LiveState {
         Ok(has_changed)
     }
 
-    /// Takes what the pipeline has compiled. Returns whether it differs from before.
+    /// Takes over the tables that the pipeline has compiled. Returns whether they differ from those in force.
     fn take_tables(&mut self, contests: usize) -> anyhow::Result<bool> {
         self.tell_nodes();
         let (tables, is_other_kernel) = match self.kernel_revision() {
@@ -333,12 +333,12 @@ impl LiveState {
         of(&self.counts).fetch_add(1, Ordering::Relaxed);
     }
 
-    /// When to refresh next if no event arrives.
+    /// Returns when to call [`refresh`](Self::refresh) next if no event arrives.
     pub(super) fn next_look(&self) -> Instant {
         self.api.as_ref().map_or_else(|| self.watch.next_look(), Api::next_look)
     }
 
-    /// What must be enforced: the last good state, or no pod traffic before the first one.
+    /// Returns the policy to enforce: that of the last good state, or one that denies all pod traffic.
     pub(super) fn policy(&self) -> Policy {
         let in_force = Policy {
             tables: Arc::clone(&self.tables),
@@ -378,18 +378,18 @@ impl LiveState {
         own.flat_map(|node| node.pod_cidrs.iter().copied())
     }
 
-    /// The origins of all numbers in the tables, for this state and later ones.
+    /// Returns the shared map from origin numbers to policies. Each later state updates it.
     pub(super) fn origins(&self) -> SharedOrigins {
         self.origins.clone()
     }
 
-    /// Counters of the state, for other threads.
+    /// Returns the counters of the state, which other threads read.
     pub(super) fn counts(&self) -> Arc<StateCounts> {
         Arc::clone(&self.counts)
     }
 }
 
-/// The warnings as texts. The last one counts those that are not shown.
+/// Converts warnings to texts. The last one counts those that are not shown.
 fn told(warnings: &SourceErrors) -> BTreeSet<String> {
     let more = warnings.total() - warnings.shown().len();
     let more = (more > 0).then(|| format!("{more} more like these"));

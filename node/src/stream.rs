@@ -49,22 +49,22 @@ const WAITING: usize = 1024;
 /// Verdicts kept for `--last` and for Hubble's clients. They take some megabytes.
 pub(super) const REMEMBERED: usize = 4096;
 
-/// What a client wants to watch.
+/// A client's request: `monitor`, `trace`, or Hubble's `GetFlows`.
 pub(super) enum Watch {
     Monitor(Monitor),
     Trace(Trace),
-    /// A request of Hubble's API.
+    /// A `GetFlows` request of a client of Hubble's API.
     Observe(Box<Observe>),
 }
 
-/// A request of a new client.
+/// A new client's request, with the channels for its events and its first answer.
 struct Request {
     watch: Watch,
     outlet: Outlet,
     opened: oneshot::Sender<Result<Watching, Failure>>,
 }
 
-/// A handle to the thread, which ends when the last clone is dropped.
+/// A handle to the stream thread, which ends when the last clone is dropped.
 #[derive(Clone)]
 pub(super) struct Hub {
     requests: Sender<Request>,

@@ -30,20 +30,20 @@ pub(super) struct Summary<'a> {
     pub node: &'a str,
     pub snapshot: &'a Snapshot,
     pub counters: &'a VswitchCounters,
-    /// What the flow cache has forwarded without the workers.
+    /// Traffic that the flow cache forwarded without the workers.
     pub cached: &'a Cached,
     pub state: StateCounters,
     /// Health of the connection to the API server. `None` if the state comes from files.
     pub source: Option<&'a SourceHealth>,
     pub ports: InterfaceCounters,
-    /// `None` without a capture.
+    /// Packet counts of `--capture`. `None` without a capture.
     pub capture: Option<CaptureCounters>,
     pub uptime: Duration,
     pub origins: &'a SharedOrigins,
 }
 
 impl Summary<'_> {
-    /// A port's traffic through the workers and the flow cache.
+    /// Returns a port's traffic through the workers and the flow cache. `id` is `None` for a port that has no number.
     pub(super) fn port(&self, id: Option<PortId>, name: &str) -> PortTraffic {
         let traffic = id.map(|id| self.counters.port(id)).unwrap_or_default();
         let cached = self.cached.port(name);
@@ -56,7 +56,7 @@ impl Summary<'_> {
         }
     }
 
-    /// The traffic of all ports that are open or have had traffic. Removed ports are left out, since their number grows with the process's
+    /// Returns the name and traffic of each port that is open or had traffic. Omits removed ports, as their number grows with the process's
     /// age.
     pub(super) fn ports(&self) -> impl Iterator<Item = (&str, PortTraffic)> {
         let ports = (0..).map(PortId).zip(self.snapshot.ports()).filter(|(_, port)| !is_unused(&port.name));
@@ -65,7 +65,7 @@ impl Summary<'_> {
             .map(|(name, _, traffic)| (name, traffic))
     }
 
-    /// Session counters, summed over all workers.
+    /// Returns the session counters, summed over all workers.
     pub(super) fn sessions(&self) -> SessionCounters {
         self.counters.workers.iter().map(|worker| worker.engine.sessions()).fold(
             SessionCounters::default(),
@@ -85,7 +85,7 @@ impl Summary<'_> {
         )
     }
 
-    /// Counters of neighbours, ICMP errors and refusals, summed over all workers.
+    /// Returns the counters of neighbour resolution, ICMP errors and refusals, summed over all workers.
     fn forward(&self) -> ForwardCounters {
         self.counters.workers.iter().map(|worker| worker.forward).fold(ForwardCounters::default(), |sum, more| {
             ForwardCounters {
@@ -102,12 +102,12 @@ impl Summary<'_> {
         })
     }
 
-    /// Packets that are missing in the capture because its writer was too slow.
+    /// Returns the number of packets that the capture lacks because its writer was too slow.
     fn capture_missed(&self) -> u64 {
         self.counters.sum(|worker| worker.tap_missed)
     }
 
-    /// Packets decided by each origin, in the workers and the flow cache.
+    /// Returns the numbers of packets that each origin allowed, denied and would have denied, in the workers and the flow cache.
     pub(super) fn decided(&self) -> BTreeMap<OriginId, OriginCounters> {
         let mut sums: BTreeMap<OriginId, OriginCounters> = BTreeMap::new();
         for (id, counters) in self.counters.workers.iter().flat_map(|worker| worker.engine.origins()) {
@@ -124,7 +124,7 @@ impl Summary<'_> {
         sums
     }
 
-    /// Packets decided by each rule, isolation and exemption, the busiest first.
+    /// Returns the numbers of packets by the origin's name, the busiest origin first.
     pub(super) fn policies(&self) -> Vec<(String, OriginCounters)> {
         let name = |id| self.origins.get(id).map_or_else(|| "unknown".to_owned(), |origin| origin.to_string());
         let mut named: Vec<_> = self.decided().into_iter().map(|(id, counters)| (name(id), counters)).collect();
@@ -261,7 +261,7 @@ impl Summary<'_> {
     }
 }
 
-/// The line about the API server.
+/// Formats the line about the connection to the API server.
 fn source_line(source: &SourceHealth) -> String {
     let (how, since) =
         (if source.is_connected { "connected" } else { "not connected" }, source.since.elapsed().as_secs());
@@ -276,7 +276,7 @@ fn source_line(source: &SourceHealth) -> String {
     )
 }
 
-/// The health of Services, as the end of that line.
+/// Formats the end of that line, about Services.
 fn services_text(services: &ServicesHealth) -> String {
     let how = if services.is_connected { "connected" } else { "not connected" };
     let age = services.age().map_or_else(|| "never listed".to_owned(), |age| format!("{} s old", age.as_secs()));
@@ -284,13 +284,13 @@ fn services_text(services: &ServicesHealth) -> String {
     format!("; Services: {how}, {age}{}", error.unwrap_or_default())
 }
 
-/// Packets that the kernel lost before the vswitch received them.
+/// Returns the number of packets that the kernel lost before the vswitch received them.
 fn lost_below(traffic: &PortTraffic) -> u64 {
     let statistics = traffic.statistics;
     statistics.receive_ring_full + statistics.fill_ring_empty + statistics.receive_dropped
 }
 
-/// Packets that a worker dropped, for any reason.
+/// Returns the number of packets that a worker dropped, for all reasons.
 pub(super) fn dropped(worker: &WorkerCounters) -> u64 {
     worker.engine.dropped_in_all() + worker.other_drops.iter().sum::<u64>()
 }

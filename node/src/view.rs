@@ -14,20 +14,20 @@ use super::ids::Ids;
 use super::next_hops::Peer;
 use bulkhead_answers::run;
 
-/// A configured port.
+/// A configured port, with its open interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PortView {
     pub name: Arc<str>,
     pub kind: PortKind,
     /// MAC address of the interface's peer. `None` if it is learned.
     pub mac: Option<[u8; 6]>,
-    /// The open interface. `None` while the port is closed.
+    /// MAC address and MTU of the open interface. `None` while the port is closed.
     pub link: Option<Link>,
 }
 
-/// The parts of a snapshot.
+/// The parts from which a snapshot is built.
 pub(super) struct View<'a> {
-    /// The compiled policy and the node's pods.
+    /// The compiled policy tables, and the node's pods with their addresses.
     pub tables: &'a NodeTables,
     /// Tables as if audited policies were enforced. `None` without such policies.
     pub audit: Option<&'a AuditTables>,
@@ -88,8 +88,8 @@ impl View<'_> {
         Ok(Snapshot::new(generation, ports, compiled, routes)?.refusing(self.refusing.iter().copied()))
     }
 
-    /// Local addresses first, because they are never elsewhere. Then configured routes, other nodes' pod networks, and the uplink as
-    /// default.
+    /// Returns the next hop of each network. Local ports' addresses take precedence, then configured routes, other nodes' pod networks, and
+    /// the uplink as default.
     fn routes(&self, ports: &[PortConfig]) -> anyhow::Result<BTreeMap<IpNet, NextHop>> {
         let mut routes = BTreeMap::new();
         let numbered = || (0u16..).map(PortId).zip(ports);
@@ -132,7 +132,7 @@ fn closed(name: &Arc<str>, kind: PortKind) -> PortConfig {
 /// Prefix of placeholders' names. No port's name has it.
 const UNUSED: &str = "unused ";
 
-/// A placeholder for a number that no port has.
+/// Creates a placeholder for a number that no port has.
 fn unused(at: usize) -> PortConfig {
     closed(&format!("{UNUSED}{at}").into(), PortKind::Pod)
 }
@@ -142,7 +142,7 @@ pub(super) fn is_unused(name: &str) -> bool {
     name.starts_with(UNUSED)
 }
 
-/// The name of a port's kind in answers: `pod`, `uplink` or `host`.
+/// Returns the name of a port's kind in answers: `pod`, `uplink` or `host`.
 pub(crate) const fn kind_name(kind: PortKind) -> &'static str {
     match kind {
         PortKind::Pod => "pod",

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// Polling interval. With [`REST`] and compiling, it must fit into the 100 ms within which a change takes effect.
 pub(crate) const INTERVAL: Duration = Duration::from_millis(50);
 
-/// Wait after a poll that saw a new change.
+/// Time until the next poll, after a poll that saw a new change.
 const REST: Duration = Duration::from_millis(15);
 
 /// The pause after a poll is at least this many times as long as the poll: a large folder on a slow disk is polled less often.
@@ -34,12 +34,12 @@ struct Version {
     endless: bool,
 }
 
-/// The files at one time.
+/// The versions of all watched files at one time.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub(crate) struct Look(Vec<Version>);
 
 impl Look {
-    /// Polls the paths, and the content of folders.
+    /// Reads the versions of the files at these paths, and in folders.
     pub(crate) fn at(paths: &[PathBuf]) -> Self {
         let mut look = Self::default();
         for path in paths {
@@ -68,13 +68,13 @@ impl Look {
     }
 }
 
-/// Watches some paths for changes.
+/// Watches files and folders for changes, by polling.
 #[derive(Debug)]
 pub(crate) struct Watch {
     paths: Vec<PathBuf>,
-    /// The files when they were last read.
+    /// The files' versions when the caller last read them.
     read: Look,
-    /// The files at the last poll.
+    /// The files' versions at the last poll.
     last: Look,
     interval: Duration,
     next: Instant,
@@ -97,7 +97,7 @@ impl Watch {
         self.next = Instant::now();
     }
 
-    /// When the paths are polled next.
+    /// Returns when the paths are polled next.
     pub(crate) const fn next_look(&self) -> Instant {
         self.next
     }
@@ -107,8 +107,8 @@ impl Watch {
         Look::at(&self.paths) == self.read
     }
 
-    /// A path that was neither a file nor a folder at the last poll: reading it may take forever. In folders, only names that are read
-    /// count.
+    /// Returns a path that was neither a file nor a folder at the last poll, as reading it may never end. Ignores names in folders that are
+    /// not read. `None` if all paths are files or folders.
     pub(crate) fn endless(&self) -> Option<&Path> {
         let is_read = |path: &Path| {
             let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();

@@ -31,7 +31,7 @@ use bulkhead_observe::admin::{
     PortKey, PortRow, PortTotals, Request, SessionTotals, SourceStatus, Status, TableRow, WorkerRow,
 };
 
-/// The answer to a request.
+/// Answers a request at the admin socket, with a stream of lines for `monitor` and `trace`.
 pub(super) async fn reply(request: Request, shared: &Shared) -> Result<Reply, Failure> {
     let watch = match request {
         Request::Monitor(asked) => Watch::Monitor(asked),
@@ -133,7 +133,7 @@ async fn explained(asked: Connection, shared: &Shared) -> Result<Value, Failure>
     serde_json::to_value(explained).map_err(|error| internal(&error))
 }
 
-/// Looks up names at the policy thread, which may be busy compiling.
+/// Looks up pods and Services at the policy thread. Fails after [`PATIENCE`], as the thread may be busy compiling.
 struct Names<'a>(&'a Observer);
 
 impl Names<'_> {
@@ -247,7 +247,7 @@ fn status(now: &Observation, shared: &Shared) -> Status {
     }
 }
 
-/// Identifies this process among all processes of this vswitch: the time of the first call, in milliseconds since 1970.
+/// Returns a number that differs for each process of this vswitch: the time of the first call, in milliseconds since 1970.
 pub(crate) fn instance() -> u64 {
     static FIRST_ASKED: OnceLock<u64> = OnceLock::new();
     *FIRST_ASKED.get_or_init(|| milliseconds(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()))
@@ -257,7 +257,7 @@ pub(crate) fn milliseconds(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The configured ports in the configuration's order, then the added ports.
+/// Returns the status of each port: configured ports in the configuration's order, then the added ports.
 fn ports(now: &Observation) -> Vec<PortRow> {
     now.interfaces.ports.iter().map(|port| port_row(now, port)).collect()
 }
@@ -290,7 +290,7 @@ fn port_row(now: &Observation, port: &PortStatus) -> PortRow {
     }
 }
 
-/// The packets that each policy decided, busiest policy first.
+/// Returns the packets that each policy allowed and denied, busiest policy first.
 fn policies(now: &Observation) -> Vec<PolicyRow> {
     let audited = now.audited.as_deref();
     let is_audited = |policy: &AuditedPolicy| audited.is_some_and(|audited| audited.contains(policy));
@@ -323,7 +323,7 @@ fn policies(now: &Observation) -> Vec<PolicyRow> {
     rows
 }
 
-/// The tables in force, one row per port. Includes the rules if `wanted` names a port.
+/// Returns the tables in force, one row per port. If `wanted` names a port, only its row, with the rules.
 fn tables(now: &Observation, wanted: Option<&str>) -> Result<Vec<TableRow>, Failure> {
     let snapshot = &*now.snapshot;
     let Some(name) = wanted else {
@@ -366,7 +366,7 @@ fn table(now: &Observation, id: PortId, has_rules: bool) -> Option<TableRow> {
     Some(TableRow { port: port.name.to_string(), rules: rules.len(), list, not_enforced })
 }
 
-/// The audited policies that have rules in this table.
+/// Returns the names of the audited policies that have rules in this table.
 fn audited_in(now: &Observation, table: &Tables) -> Vec<String> {
     let Some(audited) = now.audited.as_deref() else { return Vec::new() };
     let origins: BTreeSet<OriginId> = table.rules().iter().map(|rule| rule.origin).collect();

@@ -53,7 +53,7 @@ struct Connection {
 
 #[derive(Default)]
 struct List {
-    /// Ordered by time in the current stage, longest first.
+    /// The connections, ordered by time in the current stage, longest first.
     connections: VecDeque<Connection>,
     next: u64,
 }
@@ -65,7 +65,7 @@ pub(crate) struct Connections {
     list: Arc<Mutex<List>>,
 }
 
-/// Handle of one connection, with which it reports its stage.
+/// A handle with which the task of one connection reports its stage.
 pub(crate) struct Place {
     number: u64,
     connections: Connections,

@@ -20,16 +20,16 @@ use bulkhead_answers::fabric::{self, Judge, probe};
 use bulkhead_answers::translate::Translation;
 use bulkhead_observe::admin::{Connection, Explanation, Failure, LiveWalk, NotOpen};
 
-/// Looks up names at the policy thread.
+/// Looks up pods and Services at the policy thread.
 pub(super) trait Names {
-    /// The addresses of a pod. `None` if the state has no such pod.
+    /// Returns the addresses of a pod. `None` if the state has no such pod. An error if the lookup takes too long.
     fn addresses_of(&self, pod: &PodName) -> Result<Option<Vec<IpAddr>>, Failure>;
 
-    /// How Services translate the connections.
+    /// Returns each client and how Services translate its connection. Empty if the destination address belongs to no Service.
     fn translations(&self, asked: Asked) -> Result<Vec<(fabric::End, Translation)>, Failure>;
 }
 
-/// The state of this node that explanations use.
+/// The node's name, snapshot in force and port statuses, by which connections are explained.
 pub(crate) struct Node<'a> {
     pub name: Arc<str>,
     pub snapshot: &'a Snapshot,
@@ -48,10 +48,10 @@ struct End {
     is_here: bool,
 }
 
-/// Explains a connection.
+/// Explains how the vswitch would treat the first packet of a connection and its reply, or what Services do with it.
 ///
 /// # Errors
-/// An end is unknown, or neither end is on this node.
+/// If an end is unknown, or neither end is on this node.
 pub(super) fn explain(node: &Node<'_>, asked: &Connection, names: &impl Names) -> Result<Explanation, Failure> {
     let port: Option<PortProtocol> = asked.port.as_deref().map(parsed).transpose()?;
     let to: Target = parsed(&asked.to)?;
@@ -82,7 +82,7 @@ fn parsed<T: std::str::FromStr<Err = String>>(text: &str) -> Result<T, Failure> 
     text.parse().map_err(|error: String| Failure::new("malformed", error, "docs/admin.md describes the requests"))
 }
 
-/// The ends that a name represents, one for each address.
+/// Returns the ends that a pod's name or an address represents, one for each address of the pod.
 fn ends(snapshot: &Snapshot, name: &str, names: &impl Names) -> Result<Vec<End>, Failure> {
     let addresses = match parsed(name)? {
         EndName::Address(address) => vec![address],
@@ -105,7 +105,7 @@ fn ends(snapshot: &Snapshot, name: &str, names: &impl Names) -> Result<Vec<End>,
     addresses.into_iter().map(|address| end(snapshot, name, address)).collect()
 }
 
-/// The port of an address on another machine is that of the node's route: the uplink, or the host port of a node with one network card.
+/// Returns the end with this address. For an address on another machine, its port is that of the route: the uplink, or the host port.
 fn end(snapshot: &Snapshot, name: &str, address: IpAddr) -> Result<End, Failure> {
     let owner = snapshot.owner(address);
     let port = owner.or_else(|| snapshot.routes().lookup(address)).ok_or_else(|| {
@@ -221,13 +221,13 @@ impl Node<'_> {
         })
     }
 
-    /// The name of the first port that uses the table. `bulkhead tables` lists tables by these names.
+    /// Returns the name of the first port that uses the table. `bulkhead tables` lists tables by these names.
     fn table_name(&self, id: TableId) -> Arc<str> {
         let port = self.snapshot.ports().iter().find(|port| port.table() == Some(id));
         port.map_or_else(|| "of no port".into(), |port| port.name.clone())
     }
 
-    /// Why the port does not forward. `None` if it is open or unknown.
+    /// Returns why the port does not forward. `None` if it is open or unknown.
     fn not_open(&self, id: PortId) -> Option<NotOpen> {
         let port = self.snapshot.port(id)?;
         let Some(status) = self.ports.iter().find(|status| status.name == port.name) else {

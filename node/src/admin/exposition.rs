@@ -31,7 +31,7 @@ pub(crate) enum Value {
     Real(f64),
 }
 
-/// The OpenMetrics type.
+/// The OpenMetrics type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Counter,
@@ -60,7 +60,7 @@ impl Kind {
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
     families: Vec<Family>,
-    /// Name, help text and histogram. Values are in seconds.
+    /// Name, help text and histogram of each metric of durations, in seconds.
     pub(super) histograms: Vec<(&'static str, &'static str, Histogram)>,
 }
 

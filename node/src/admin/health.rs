@@ -34,7 +34,7 @@ pub(crate) use listen::listen;
 /// Limits of concurrent connections to all health check ports. A balancer opens a short one at intervals for each Service.
 const CONNECTIONS: Limits = Limits { new: 128, asking: 1, changing: 1, watching: 1, answered: 1 };
 
-/// One request per connection. The answer fits the socket's buffer.
+/// Limits of a connection: one request, whose answer fits the socket's buffer, within ten seconds.
 const CONVERSATION: Conversation = Conversation { lasting: Duration::from_secs(10), is_single: true };
 
 /// Interval between attempts to bind a port. Shorter than the several failed probes after which a balancer gives up on a node.
@@ -44,7 +44,7 @@ const AGAIN: Duration = Duration::from_secs(5);
 /// leave some for the vswitch's ports.
 const MOST: usize = 512;
 
-/// Health checks of the node and its Services.
+/// The data of the health checks of the node and its Services, and the results of binding their ports.
 #[derive(Debug)]
 pub(super) struct Health {
     /// Address and port of the node's own checks. Services' ports are at the same IP address.
@@ -67,7 +67,7 @@ impl Health {
         Self { address, known, served: Mutex::default(), healthy_at: Mutex::new(SystemTime::now()) }
     }
 
-    /// The ports and the node's health, for `bulkhead status`.
+    /// Returns the served and refused ports and the node's health, for `bulkhead status`.
     pub(super) fn status(&self, observer: &Observer) -> ServiceHealth {
         let Served { open, refused } = self.served.lock().unwrap_or_else(PoisonError::into_inner).clone();
         ServiceHealth {
@@ -122,7 +122,7 @@ struct Listeners {
     observer: Observer,
     connections: Connections,
     open: BTreeMap<u16, JoinHandle<()>>,
-    /// The error of each wanted port that could not be bound.
+    /// The wanted ports that could not be bound, each with its error.
     refused: BTreeMap<u16, String>,
     /// When to try the refused ports again. `None` if no port was refused, or if a retry is due.
     again: Option<Instant>,
@@ -199,7 +199,7 @@ impl Listeners {
         }
     }
 
-    /// Names the checks that the port serves, for log messages.
+    /// Returns the name of the checks that the port serves, for log messages.
     fn whose(&self, port: u16) -> String {
         match self.health.known.borrow().checks.get(&port).filter(|_| port != self.health.address.port()) {
             Some(check) => format!("health checks of Service {}", check.service),

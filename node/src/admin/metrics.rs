@@ -18,7 +18,7 @@ use crate::interfaces::PortState;
 use crate::observer::Observation;
 use crate::summary::{Summary, dropped};
 
-/// All metrics as OpenMetrics text.
+/// Formats all metrics as OpenMetrics text.
 ///
 /// # Errors
 /// Never: writing to a string cannot fail.
@@ -105,7 +105,7 @@ impl Metrics {
         );
     }
 
-    /// Connections that audited policies would have denied. The counts survive restarts.
+    /// Adds the connections that audited policies would have denied. The counts survive restarts.
     fn add_audit(&mut self, now: &Observation) {
         let policies = &now.audit.policies;
         self.gauge(
@@ -130,7 +130,7 @@ impl Metrics {
         self.counter("audit_refused_files", help, now.audit.refused_files);
     }
 
-    /// State of the connection to the API server. Adds nothing without one.
+    /// Adds the state of the connection to the API server. Adds nothing if the state comes from files.
     fn add_source(&mut self, now: &Observation) {
         let Some(source) = &now.source else { return };
         self.gauge("source_connected", "1 while connected to the API server", source.is_connected.into());
@@ -199,7 +199,7 @@ impl Metrics {
         }
     }
 
-    /// Clients of `monitor`, `trace` and `capture`, and records that they missed.
+    /// Adds the number of clients of `monitor`, `trace` and `capture`, and of records that they missed.
     fn add_stream(&mut self, now: &Observation) {
         let stream = &now.about.stream;
         let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
@@ -271,7 +271,7 @@ impl Metrics {
         self.counter("session_adopted", "Sessions adopted from the previous process", sessions.adopted);
     }
 
-    /// Number of known Services and of translations. Adds nothing if Services are off.
+    /// Adds the numbers of known Services and of translations. Adds nothing if Services are off.
     fn add_services(&mut self, now: &Observation, summary: &Summary<'_>) {
         let Some(Counts { listed, services, vips, backends }) = now.state.services else { return };
         let help = "1 if all Services and endpoint slices are listed; until then nothing is translated";
@@ -301,7 +301,7 @@ impl Metrics {
     }
 }
 
-/// Packets that policies decided, by labels. Sums all rules of a policy and direction.
+/// Returns the packets that policies decided, by labels. Sums all rules of a policy and direction.
 fn by_policy(now: &Observation, summary: &Summary<'_>) -> Vec<(Labels, OriginCounters)> {
     let mut sums: BTreeMap<Labels, OriginCounters> = BTreeMap::new();
     for (id, counters) in summary.decided() {

@@ -22,7 +22,7 @@ use crate::log;
 /// Limits of concurrent connections. Each scraper and each kubelet probe has one.
 pub(crate) const CONNECTIONS: Limits = Limits { new: 32, asking: 1, changing: 1, watching: 1, answered: 1 };
 
-/// A scraper reconnects after five minutes.
+/// Limits of a connection: many requests, for five minutes; then a scraper must reconnect.
 pub(crate) const CONVERSATION: Conversation = Conversation { lasting: Duration::from_secs(300), is_single: false };
 
 /// The content type of OpenMetrics 1.0.
@@ -31,7 +31,7 @@ pub(crate) const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0
 /// Binds `admin.listen`.
 ///
 /// # Errors
-/// The address cannot be bound.
+/// If the address cannot be bound.
 pub(crate) fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
     bind(address).with_context(|| format!("admin.listen: cannot listen at {address}"))
 }

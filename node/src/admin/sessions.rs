@@ -14,7 +14,7 @@ use bulkhead_observe::admin::{EndedSessions, Failure, SessionFilter, SessionRow,
 /// Maximum number of sessions in one answer.
 const MOST: usize = 10_000;
 
-/// Number of ports listed, those with the most matching sessions.
+/// Maximum number of ports in one answer: those with the most matching sessions.
 const TOP: usize = 10;
 
 /// Lists the matching sessions of all workers.
@@ -69,7 +69,7 @@ fn selector(snapshot: &Snapshot, filter: &SessionFilter) -> Result<SessionSelect
     Ok(SessionSelector { port, address: filter.address, service: filter.service })
 }
 
-/// The session's ingress and egress ports, without duplicates.
+/// Returns the session's ingress and egress ports, without duplicates.
 fn ends(session: &SessionInfo) -> impl Iterator<Item = PortId> {
     let other = Some(session.out_port).filter(|&port| port != session.in_port);
     std::iter::once(session.in_port).chain(other)

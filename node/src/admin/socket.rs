@@ -27,9 +27,9 @@ const WRITTEN: Duration = Duration::from_secs(10);
 
 /// The answer to a request.
 pub(crate) enum Reply {
-    /// A single value.
+    /// A single JSON value.
     Value(Value),
-    /// A value, followed by a stream of lines.
+    /// A JSON value, followed by a stream of lines, with the counters of streams.
     Lines(Value, Receiver<String>, Arc<StreamCounts>),
 }
 
@@ -134,7 +134,7 @@ fn admits(request: &Request, place: &Place) -> bool {
     })
 }
 
-/// The error for a request whose stage is full. Other stages end their oldest connection instead.
+/// Returns the error for a request whose stage is full. Other stages end their oldest connection instead.
 fn no_room(request: &Request) -> Failure {
     match request {
         Request::Monitor(_) | Request::Trace(_) => {

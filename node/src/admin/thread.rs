@@ -17,7 +17,7 @@ impl Handle {
     /// Starts the tasks that `begin` spawns. Blocking calls use up to `blocking` further threads, and may delay shutdown by `ending`.
     ///
     /// # Errors
-    /// The system refuses a thread.
+    /// If the thread cannot be started.
     pub(crate) fn start(
         blocking: usize,
         ending: Duration,

@@ -35,7 +35,7 @@ struct Header {
     node: String,
 }
 
-/// The file with a node's audit counts.
+/// A handle to the file with a node's audit counts.
 #[derive(Debug)]
 pub(super) struct AuditFile {
     path: PathBuf,
@@ -43,14 +43,14 @@ pub(super) struct AuditFile {
 }
 
 impl AuditFile {
-    /// The file of a node in this folder.
+    /// Creates a handle to the node's file in this folder. Does not open the file.
     pub(super) fn new(folder: &Path, node: &Arc<str>) -> Self {
         let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-._".contains(letter);
         let name: String = node.chars().map(|c| if is_plain(c) { c } else { '_' }).collect();
         Self { path: folder.join(format!("audit-{name}.gz")), node: node.clone() }
     }
 
-    /// The file's path.
+    /// Returns the file's path.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -58,7 +58,7 @@ impl AuditFile {
     /// Reads the counts of an earlier process. `None` if the file does not exist.
     ///
     /// # Errors
-    /// The file cannot be used. It has been moved aside.
+    /// If the file cannot be read, is damaged, or is of another version or node. It has then been moved aside.
     pub(super) fn read(&self) -> anyhow::Result<Option<Ledger>> {
         self.try_read().map_err(|error| {
             let aside = self.path.with_extension("gz.damaged");
@@ -89,10 +89,10 @@ impl AuditFile {
         Ok(Some(serde_json::from_slice(&rest).context("it is damaged")?))
     }
 
-    /// Encodes a ledger.
+    /// Encodes a ledger with the file's header, uncompressed. [`write`](Self::write) saves the result.
     ///
     /// # Errors
-    /// Never in practice.
+    /// If the ledger cannot be serialized, which no known ledger causes.
     pub(super) fn encode(&self, ledger: &Ledger) -> anyhow::Result<Vec<u8>> {
         let header = Header { format: FORMAT.into(), version: VERSION, node: self.node.to_string() };
         let mut text = serde_json::to_vec(&header)?;
@@ -104,7 +104,7 @@ impl AuditFile {
     /// Replaces the file's content.
     ///
     /// # Errors
-    /// The system refuses. The file is then unchanged.
+    /// If the file cannot be written or renamed. The previous file is then unchanged.
     pub(super) fn write(&self, text: &[u8]) -> anyhow::Result<()> {
         let folder = self.path.parent().unwrap_or(Path::new("/"));
         fs::create_dir_all(folder).with_context(|| format!("cannot create the folder {}", folder.display()))?;

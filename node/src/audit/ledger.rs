@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 /// Maximum number of connection rows, about 300 bytes each: 3 MB. Further connections still count for their policies.
 const MAX_CONNECTIONS: usize = 10_000;
 
-/// Connections that differ only in the client's port.
+/// The key of a ledger row: connections that differ only in the client's port.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct Connection {
-    /// The origin of the denial.
+    /// The policy, direction and rule that would have denied the connections, as text.
     pub(super) origin: String,
     pub(super) from: String,
     pub(super) to: String,
@@ -28,13 +28,13 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// Includes another time. The clock may have been set back.
+    /// Extends the range to `time` (seconds since 1970), which may be before its start, as the clock may have been set back.
     fn again(&mut self, time: u64) {
         (self.first, self.last) = (self.first.min(time), self.last.max(time));
     }
 }
 
-/// The number of such connections.
+/// The number of connections that differ only in the client's port, and when they occurred.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Row {
     /// The audited policies that cause the denial.
@@ -43,17 +43,17 @@ pub(super) struct Row {
     pub(super) seen: Seen,
 }
 
-/// Connections that a policy would have denied.
+/// The number of connections that one policy would have denied, and when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Totals {
     /// When the audit of the policy began, in seconds since 1970.
     pub(super) since: u64,
     pub(super) connections: u64,
-    /// `None` before the first connection.
+    /// First and last time of such a connection. `None` before the first.
     pub(super) seen: Option<Seen>,
 }
 
-/// The counts of audited connections.
+/// Counts of the connections that audited policies would have denied: per policy, and per client and server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Ledger {
     policies: BTreeMap<String, Totals>,

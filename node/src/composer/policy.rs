@@ -28,11 +28,11 @@ pub(crate) struct Policy {
     pub pod_networks: Arc<[IpNet]>,
     /// The node's primary address of each address family. Addresses that no interface has are absent.
     pub node_addresses: Arc<[IpAddr]>,
-    /// The source translation of pods' connections to the world. `None` if pods keep their own addresses.
+    /// The source addresses and ports for pods' connections to outside the cluster. `None` if pods keep their own addresses.
     pub masquerade: Option<Arc<Masquerade>>,
-    /// The origins of rules that refuse instead of dropping: first if the node's default is to drop, then if it is to refuse.
+    /// Origins of rules that refuse packets (RST, ICMP) instead of dropping: if the node's default is to drop, and if it is to refuse.
     pub refusing: [Arc<[OriginId]>; 2],
-    /// Whether to deny everything except the node's own traffic.
+    /// Whether to deny all pod traffic: no state is loaded yet, or the newest one was refused and the configuration says to deny then.
     pub denied: bool,
     /// Whether to log when this policy takes effect. False for the API server, which sends many changes a second.
     pub is_told: bool,

@@ -9,7 +9,7 @@ use bulkhead_dataplane::io::QueueConfig;
 
 /// Buffers for the uplink's and host's rings and for packets in flight: 64 MiB.
 const BASE: u32 = 16_384;
-/// Additional buffers per port.
+/// Number of additional buffers for each port.
 const PER_PORT: u32 = PODS.receive;
 /// Rings of the uplink and host, and of pods on a node with at most [`FEW`] ports.
 const LARGE: QueueConfig = QueueConfig { receive: 1024, transmit: 1024 };
@@ -26,7 +26,7 @@ pub(crate) const BYTES: u64 = 4_096;
 /// Kernel memory per buffer and socket in bytes, approximately (measured on Linux 6.18).
 pub(crate) const NOTES: u64 = 170;
 
-/// Default number of buffers with [`Attach::Xdp`](super::Attach::Xdp).
+/// Returns the default number of buffers with [`Attach::Xdp`](super::Attach::Xdp).
 pub(super) fn default_frames(ports: usize) -> u32 {
     let ports = u32::try_from(ports).unwrap_or(u32::MAX);
     ports.saturating_mul(PER_PORT).saturating_add(BASE).min(MOST)
@@ -35,13 +35,13 @@ pub(super) fn default_frames(ports: usize) -> u32 {
 /// Rings of each worker's queue of the trunk, which all ports share: four milliseconds at a million packets per second.
 pub(crate) const TRUNK: QueueConfig = QueueConfig { receive: 4096, transmit: 4096 };
 
-/// Default number of buffers if ports have no rings: the trunk's rings, and as many buffers again for packets in flight.
+/// Returns the default number of buffers with [`Attach::Tc`](super::Attach::Tc): for the trunk's rings, and as many for packets in flight.
 pub(super) fn trunk_frames(workers: usize) -> u32 {
     let workers = u32::try_from(workers).unwrap_or(u32::MAX);
     workers.saturating_mul(2 * (TRUNK.receive + TRUNK.transmit)).min(MOST)
 }
 
-/// The rings of each queue of a port, on a node with `ports` ports.
+/// Returns the ring sizes, in buffers, of each queue of a port, on a node with `ports` ports.
 pub(crate) fn rings(kind: PortKind, ports: usize) -> QueueConfig {
     if kind == PortKind::Pod && ports > FEW { PODS } else { LARGE }
 }

@@ -88,7 +88,7 @@ pub(super) fn check(file: &str, folder: &Path, node: Option<&str>, written: &Fil
     if faults.errors.is_empty() { Ok(config) } else { Err(ConfigErrors(faults.errors)) }
 }
 
-/// The node's name: from the command line, else from the file.
+/// Returns the node's name: from the command line, else from the file.
 fn node_name<'a>(said: Option<&'a str>, written: Option<&'a Spanned<String>>, faults: &mut Faults<'_>) -> &'a str {
     let help = "write the node's name as in `kubectl get nodes`, or start with --node";
     match (said, written) {
@@ -241,7 +241,7 @@ fn workers(written: &super::file::Workers, faults: &mut Faults<'_>) -> WorkersCo
     WorkersConfig { cores, poll: written.poll, frames }
 }
 
-/// The folder that keeps sessions while no process runs. Its default contains the node's name, as a machine may have several nodes.
+/// Returns the folder that keeps sessions while no process runs. Its default has the node's name, as a machine may have several nodes.
 fn session_folder(written: &File, node: &str, folder: &Path, faults: &mut Faults<'_>) -> Option<PathBuf> {
     let Some(named) = &written.sessions.folder else {
         let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-._".contains(letter);
@@ -255,7 +255,7 @@ fn session_folder(written: &File, node: &str, folder: &Path, faults: &mut Faults
     (named.value != "none").then(|| folder.join(&named.value))
 }
 
-/// The folder for the counts of audited policies. Defaults to the sessions' folder.
+/// Returns the folder for the counts of audited policies. Defaults to the sessions' folder.
 fn audit_folder(written: &File, sessions: Option<PathBuf>, folder: &Path, faults: &mut Faults<'_>) -> Option<PathBuf> {
     let Some(named) = written.audit.as_ref().and_then(|audit| audit.folder.as_ref()) else { return sessions };
     if named.value.is_empty() {

@@ -10,10 +10,10 @@ use bulkhead_control::renderer::nftables::Suspects;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Dataplane {
-    /// The vswitch's workers.
+    /// The vswitch's workers judge and forward packets.
     #[default]
     Vswitch,
-    /// The kernel: an nftables ruleset judges the packets that it forwards.
+    /// The kernel forwards packets, and an nftables ruleset judges them.
     Nftables,
 }
 
@@ -25,7 +25,7 @@ pub(crate) struct NftablesConfig {
 }
 
 impl NftablesConfig {
-    /// The interfaces that count as a pod's although no port names them.
+    /// Returns the filter of interfaces that count as a pod's although no port names them.
     pub(crate) fn suspects(&self) -> Suspects {
         match &*self.pod_interfaces {
             [] => Suspects::Veth,
@@ -38,17 +38,17 @@ impl NftablesConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EngineName {
-    /// Rule lists.
+    /// Tables are ordered lists of rules with address blocks.
     #[default]
     Acl,
-    /// Identities: an ipcache and policy maps.
+    /// Tables map addresses to identities, and identities to verdicts, like Cilium's ipcache and policy maps.
     Identity,
-    /// The engine that suits the state, chosen with each change.
+    /// Selects the engine that suits the state, again with each change.
     Auto,
 }
 
 impl EngineName {
-    /// The engine's name in the configuration.
+    /// Returns the engine's name in the configuration.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Acl => "acl",
@@ -72,17 +72,17 @@ impl From<EngineName> for Choice {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Attach {
-    /// tc: interfaces keep their segmentation and checksum offloads.
+    /// Programs at the tc hooks. Interfaces keep their segmentation and checksum offloads.
     #[default]
     Tc,
-    /// AF_XDP sockets on the interfaces.
+    /// XDP programs that redirect packets to AF_XDP sockets on the interfaces.
     Xdp,
 }
 
 /// The folder for pinned links and maps, which outlive the process, with [`Attach::Tc`].
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub(crate) enum Pins {
-    /// [`DEFAULT_PINS`], if that is in a BPF file system.
+    /// [`DEFAULT_PINS`], if that folder is in a BPF file system; otherwise no pins.
     #[default]
     Default,
     /// This folder, which must be in a BPF file system.
@@ -99,7 +99,7 @@ pub(crate) const DEFAULT_PINS: &str = "/sys/fs/bpf/bulkhead";
 pub(crate) struct SlowPathConfig {
     /// Packets per second after segmentation. 0 means no limit.
     pub packets_per_second: u32,
-    /// Packets that may arrive at once after a pause.
+    /// Number of packets that may arrive at once after a pause, above the rate.
     pub burst: u32,
 }
 

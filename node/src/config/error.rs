@@ -6,15 +6,15 @@ use std::sync::Arc;
 /// One error in a configuration file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ConfigError {
-    /// The file's path.
+    /// The path of the configuration file.
     pub file: Arc<str>,
     /// The line, from 1. `None` if the error concerns no particular line.
     pub line: Option<u64>,
     /// The field, for example `ports[2].pod`. Empty if the error concerns the whole file.
     pub field: String,
-    /// The problem.
+    /// What is wrong with the field's value, as text.
     pub problem: String,
-    /// The remedy.
+    /// How to mend the configuration, as text.
     pub help: String,
 }
 

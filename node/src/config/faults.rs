@@ -7,7 +7,7 @@ use super::ConfigError;
 /// Maximum length of a socket path in bytes. `sockaddr_un` has 108, including the final zero; the socket's temporary name needs some more.
 pub(super) const MAX_SOCKET_PATH: usize = 96;
 
-/// Collects the errors of one file.
+/// Collects the errors of one configuration file, so that all are reported together.
 pub(super) struct Faults<'a> {
     pub(super) file: &'a str,
     pub(super) errors: Vec<ConfigError>,

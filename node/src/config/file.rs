@@ -91,7 +91,7 @@ pub(super) struct Kubernetes {
     pub(super) stale_after: Option<Spanned<String>>,
 }
 
-/// Settings of Services. `None` for `off`.
+/// The `services` field: settings of Services. `None` for `off`.
 #[derive(Debug)]
 pub(super) struct Services(pub(super) Option<Settings>);
 
@@ -310,13 +310,13 @@ fn around(text: &str, line: u64, column: u64) -> (&str, &str) {
     (before, value.trim())
 }
 
-/// The name of the field whose value follows this text. Empty if the name is on another line.
+/// Returns the name of the field whose value follows this text. Empty if the name is on another line.
 fn field_before(line: &str) -> &str {
     let name = line.trim_end().strip_suffix(':').unwrap_or_default();
     name.rsplit([' ', ',', '{', '[']).next().unwrap_or_default()
 }
 
-/// The remedy for "unknown field `x`, expected one of y, z".
+/// Returns the remedy for the parser's error "unknown field `x`, expected one of y, z".
 fn meant(problem: &str) -> String {
     let known = problem.split("expected one of ").nth(1).into_iter().flat_map(|names| names.split(", "));
     match problem.split('`').nth(1).and_then(|written| nearest_word(written, known)) {

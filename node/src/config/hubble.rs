@@ -42,12 +42,12 @@ struct WrittenTls {
 /// The address of the Hubble server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum HubbleConfig {
-    /// No server.
+    /// The server is off.
     #[default]
     Off,
     /// A Unix socket, which only the process's user may open.
     Unix(PathBuf),
-    /// A TCP address. `None` for plaintext.
+    /// A TCP address, and the server's TLS files. `None` for plaintext.
     Tcp(SocketAddr, Option<TlsFiles>),
 }
 
@@ -56,7 +56,7 @@ pub(crate) enum HubbleConfig {
 pub(crate) struct TlsFiles {
     /// The server's certificate, followed by intermediate certificates.
     pub certificate: PathBuf,
-    /// Its private key.
+    /// The private key of that certificate.
     pub key: PathBuf,
     /// The CA certificates of clients. `None` if clients are not authenticated.
     pub client_ca: Option<PathBuf>,
@@ -65,7 +65,7 @@ pub(crate) struct TlsFiles {
 }
 
 impl TlsFiles {
-    /// Each configured file, with its field.
+    /// Returns the path of each configured file, with the name of its field.
     pub(crate) fn named(&self) -> impl Iterator<Item = (&'static str, &Path)> {
         let client_ca = self.client_ca.iter().map(|path| ("hubble.tls.client_ca", &**path));
         [("hubble.tls.certificate", &*self.certificate), ("hubble.tls.key", &*self.key)].into_iter().chain(client_ca)

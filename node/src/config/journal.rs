@@ -18,7 +18,7 @@ const MOST: u32 = 1000;
 pub(crate) struct JournalConfig {
     /// The journal's path. `None` if off.
     pub path: Option<PathBuf>,
-    /// Its size in bytes.
+    /// The maximum size of the journal's file, in bytes.
     pub size: usize,
 }
 

@@ -13,14 +13,14 @@ use serde_saphyr::Spanned;
 
 use super::faults::{Faults, line};
 
-/// Masquerading of pods' connections to other networks.
+/// Settings of masquerading: the source translation of pods' connections to other networks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MasqueradeConfig {
     /// Source addresses, at most one per family. A family without one uses the node's first address.
     pub addresses: Vec<IpAddr>,
     /// Networks to which packets keep the pods' addresses, besides the cluster's.
     pub except: Vec<IpNet>,
-    /// Source ports of masqueraded connections.
+    /// The range of source ports that masqueraded connections get.
     pub ports: RangeInclusive<u16>,
 }
 

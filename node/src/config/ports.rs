@@ -19,11 +19,11 @@ pub(crate) struct PortEntry {
     pub label: Option<Arc<str>>,
     /// Whether a pod, the uplink or the host is behind the port.
     pub kind: PortKind,
-    /// The pod. `None` for the uplink and the host.
+    /// The pod behind the port. `None` for the uplink and the host.
     pub pod: Option<PodName>,
-    /// The interface in the vswitch's network namespace.
+    /// The port's interface in the vswitch's network namespace.
     pub interface: Arc<str>,
-    /// The MAC address of the other end. `None` to learn it.
+    /// The MAC address of the interface's other end. `None` if the vswitch learns it.
     pub mac: Option<[u8; 6]>,
     /// The pod's network namespace: a name in /run/netns, or a path. `None` if unknown.
     pub netns: Option<Arc<str>>,
@@ -33,7 +33,7 @@ pub(crate) struct PortEntry {
     pub peer_named: bool,
     /// Whether to turn off the peer's checksum offload. If false, a finding explains how to.
     pub fix_offloads: bool,
-    /// The line in the file at which the port starts.
+    /// The line in the file at which the port starts. 0 for an added port.
     pub line: u64,
     /// Data of a port added at run time. `None` for a port of the file.
     pub added: Option<Added>,
@@ -42,27 +42,27 @@ pub(crate) struct PortEntry {
 /// Data of a port added at run time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Added {
-    /// The container and interface that identify the port.
+    /// The container and its interface, which together identify the port.
     pub key: Arc<PortKey>,
-    /// Number of the addition. Adding the port again with other parameters gives it a new number.
+    /// Number of the request that added the port. Adding it again with other parameters gives it a new number.
     pub number: u64,
     /// Why the port must stay closed. `None` if it may open.
     pub kept_closed: Option<Arc<str>>,
 }
 
-/// A static route.
+/// A configured static route of the vswitch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RouteEntry {
     /// The destination network.
     pub prefix: IpNet,
-    /// The gateway. `None` if the destinations are on the link.
+    /// The gateway's address. `None` if the destinations are on the port's link.
     pub via: Option<IpAddr>,
-    /// The port's name.
+    /// The name of the port to which the route leads.
     pub port: Arc<str>,
 }
 
 impl PortEntry {
-    /// Why the port must stay closed. `None` if it may open.
+    /// Returns why the port must stay closed. `None` if it may open.
     pub(crate) fn kept_closed(&self) -> Option<&Arc<str>> {
         self.added.as_ref().and_then(|added| added.kept_closed.as_ref())
     }
@@ -74,7 +74,7 @@ impl PortEntry {
 }
 
 impl fmt::Display for PortEntry {
-    /// `default/db (veth-db)`, `default/db (database, veth-db)`.
+    /// Formats `default/db (veth-db)`, or with a label `default/db (database, veth-db)`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.label.as_deref().filter(|&label| label != &*self.name) {
             Some(label) => write!(f, "{} ({label}, {})", self.name, self.interface),

@@ -16,9 +16,9 @@ pub(crate) struct SessionsConfig {
     pub tcp_pickup: bool,
     /// The treatment of RST and FIN segments outside the connection's window.
     pub tcp_window: Window,
-    /// Idle timeouts.
+    /// Idle timeouts by protocol and connection state.
     pub timeouts: TimeoutsConfig,
-    /// Maximum shares of the table per sender.
+    /// Limits on the part of the table that one pod, outside hosts or half-open connections may use.
     pub shares: SharesConfig,
 }
 
@@ -26,42 +26,42 @@ pub(crate) struct SessionsConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Window {
-    /// The segment passes to its receiver and does not end the session.
+    /// The vswitch forwards the segment, which does not end the session.
     #[default]
     Loose,
-    /// The segment is dropped. All segments go through a worker.
+    /// The vswitch drops the segment. All TCP segments go through a worker, not through the kernel's flow cache.
     Strict,
 }
 
 /// Maximum shares of the session table in percent. `None` for the dataplane's default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SharesConfig {
-    /// Connections that are not established or are closing.
+    /// Share for sessions that are not established or are closing.
     pub half_open: Option<u8>,
-    /// Sessions that one pod initiated, and those that others initiated to it.
+    /// Share for the sessions that one pod initiated, and again for those that others initiated to it.
     pub pod: Option<u8>,
-    /// Sessions initiated from the uplink, and from the host.
+    /// Share for sessions initiated from the uplink, and again for those from the host.
     pub outside: Option<u8>,
 }
 
 /// Time without packets after which a session expires. `None` for the dataplane's default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TimeoutsConfig {
-    /// TCP before the handshake completes.
+    /// TCP and SCTP sessions whose handshake is not complete.
     pub tcp_new: Option<Duration>,
-    /// Established TCP.
+    /// Established TCP sessions.
     pub tcp_established: Option<Duration>,
-    /// TCP after one side's FIN.
+    /// TCP and SCTP sessions after one side's FIN or SHUTDOWN.
     pub tcp_half_closed: Option<Duration>,
-    /// TCP after its end.
+    /// TCP and SCTP sessions that were reset, aborted or closed by both sides.
     pub tcp_closed: Option<Duration>,
-    /// UDP without a reply.
+    /// Sessions of UDP and other protocols without a reply.
     pub udp_unreplied: Option<Duration>,
-    /// UDP with replies.
+    /// UDP sessions with replies.
     pub udp_stream: Option<Duration>,
-    /// SCTP and other protocols.
+    /// Established SCTP sessions, and sessions of other protocols with a reply.
     pub idle: Option<Duration>,
-    /// ICMP echo.
+    /// ICMP echo sessions (ping).
     pub icmp_echo: Option<Duration>,
 }
 

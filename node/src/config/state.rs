@@ -11,9 +11,9 @@ use bulkhead_control::source::Options;
 pub(crate) struct StateConfig {
     /// Files and folders. Relative paths start at the configuration's folder. Empty with an API server.
     pub paths: Vec<PathBuf>,
-    /// The API server. `None` with files.
+    /// Settings of the API server as policy source. `None` if files are the source.
     pub kubernetes: Option<KubernetesConfig>,
-    /// How objects are parsed. By default, a faulty object does not block the others.
+    /// Settings for parsing objects. By default, a faulty object does not block the others.
     pub options: Options,
     /// What to do if the state does not load at start.
     pub when_missing: WhenMissing,
@@ -21,16 +21,16 @@ pub(crate) struct StateConfig {
     pub when_refused: WhenRefused,
 }
 
-/// Settings of the API server as policy source.
+/// Access to the API server, and what to do while it is unreachable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KubernetesConfig {
-    /// How to connect and authenticate.
+    /// Address and credentials of the API server.
     pub access: Access,
     /// What to do until the first connection succeeds.
     pub when_unreachable: WhenUnreachable,
-    /// The folder of the last good state.
+    /// The folder in which the last good state is saved.
     pub folder: PathBuf,
-    /// Maximum age of the state for the vswitch to be ready.
+    /// Maximum age of the state at which `/readyz` still reports ready.
     pub stale_after: Duration,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct KubernetesConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum WhenUnreachable {
-    /// Attach, deny pod traffic, and wait.
+    /// Attach to the interfaces, deny pod traffic, and wait for the API server.
     #[default]
     Deny,
     /// Enforce the state that an earlier process saved. Without one, as [`Self::Deny`].

@@ -20,10 +20,10 @@ use crate::config::PortEntry;
 use crate::log;
 use crate::preflight;
 
-/// Sets the packet size at interfaces of ports.
+/// Sets the maximum TCP packet size at the interfaces of ports.
 #[derive(Debug)]
 pub(super) struct BigTcp {
-    /// The maximum packet size, in bytes.
+    /// The maximum size of TCP packets over IPv4, in bytes.
     bytes: u32,
     /// The uplink's interface, until its size is set or refused.
     unasked: Option<Arc<str>>,

@@ -11,26 +11,26 @@ use bulkhead_dataplane::io::{CachedTraffic, FlowSlot, KernelFlows};
 pub(crate) struct Cached {
     /// Traffic by port name, since the process started.
     pub ports: BTreeMap<Arc<str>, CachedTraffic>,
-    /// Number of flows added or renewed.
+    /// Number of times that workers added or renewed a flow.
     pub added: u64,
-    /// Number of flows that the kernel refused.
+    /// Number of flows that could not be added, because the kernel refused them.
     pub refused: u64,
     /// The cache, which counts packets per rule. `None` without a cache.
     pub cache: Option<Arc<dyn KernelFlows>>,
 }
 
 impl Cached {
-    /// Packets that the cache forwarded and this rule allowed.
+    /// Returns the number of packets that the cache forwarded because this rule allowed them.
     pub(crate) fn allowed_by(&self, origin: OriginId) -> u64 {
         self.cache.as_ref().map_or(0, |cache| cache.allowed_by(origin))
     }
 
-    /// Traffic from and to the port. Zero for an unknown name.
+    /// Returns the forwarded traffic from and to the port. Zero for an unknown name.
     pub(crate) fn port(&self, name: &str) -> CachedTraffic {
         self.ports.get(name).copied().unwrap_or_default()
     }
 
-    /// Packets that the cache forwarded.
+    /// Returns the number of packets that the cache forwarded.
     pub(crate) fn forwarded(&self) -> u64 {
         self.ports.values().map(|traffic| traffic.received).sum()
     }
@@ -50,7 +50,7 @@ const NAMES: usize = 4_096;
 /// The name for the sum of all earlier closed ports. No port has this name.
 const GONE: &str = "gone";
 
-/// Traffic of open and closed ports.
+/// Sums the flow cache's traffic by port, including closed ports.
 #[derive(Debug, Default)]
 pub(crate) struct Accounts {
     pub(super) cache: Option<Arc<dyn KernelFlows>>,
@@ -80,7 +80,7 @@ impl Accounts {
         add(&mut self.ended, &**cache, name, account);
     }
 
-    /// All traffic, including that of these open ports.
+    /// Returns the traffic of closed ports and of the ports in `open`. All zero without a cache.
     pub(super) fn cached<'a>(&self, open: impl Iterator<Item = (&'a Arc<str>, &'a Account)>) -> Cached {
         let Some(cache) = &self.cache else { return Cached::default() };
         let mut ports = self.ended.clone();

@@ -19,12 +19,12 @@ use crate::log;
 /// use 0.3 % of a core.
 pub(super) const PACE: Pace = Pace { table: Duration::from_secs(5), ask: 4 };
 
-/// An interface with attached programs.
+/// An attachment to an interface: programs at its tc hooks.
 #[derive(Debug)]
 pub(crate) struct TcOpenable {
     attachment: TcAttachment,
     account: Option<Account>,
-    /// Whether the kernel refused to replace filters by links.
+    /// Whether the kernel refused to replace the tc filters by links, so that this is not retried.
     has_only_filters: bool,
 }
 
@@ -76,13 +76,13 @@ impl TcOpenable {
 
 /// The result of opening a port.
 pub(super) struct TcOpening {
-    /// The port's tag on the trunk.
+    /// The port's slot number, which tags its packets on the trunk.
     pub(super) slot: FlowSlot,
-    /// The log message for when the port forwards.
+    /// The message to log once the workers forward the port's packets.
     pub(super) said: String,
 }
 
-/// The ports with programs at tc.
+/// The state that all ports with tc programs share.
 #[derive(Debug)]
 pub(super) struct TcPorts {
     datapath: Arc<TcDatapath>,

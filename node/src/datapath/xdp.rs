@@ -23,18 +23,18 @@ use crate::preflight::{self, Offload};
 /// The kernel does not report changes of the number of queues or of a pod's GRO. Polling detects them within four seconds.
 pub(super) const PACE: Pace = Pace { table: Duration::from_secs(2), ask: 2 };
 
-/// An interface with an attached program.
+/// An attachment to an interface: an XDP program, and the sockets while the port is open.
 #[derive(Debug)]
 pub(crate) struct XdpAttachment {
     interface: Interface,
     open: Option<OpenQueues>,
-    /// The number of queues that could not be attached and was logged. `None` if all are attached.
+    /// The number of queues when attaching to all of them last failed, to log that once. `None` if all are attached.
     said: Option<u32>,
     /// A reference that counts the attachments.
     _counted: Arc<()>,
 }
 
-/// State of an open port.
+/// The queues and buffers of an open port.
 #[derive(Debug)]
 struct OpenQueues {
     receive: u32,
@@ -66,11 +66,11 @@ pub(super) struct XdpOpening {
     pub(super) queues: Vec<XskPort>,
     /// The largest MTU that the port can carry, in bytes.
     pub(super) largest_mtu: u16,
-    /// The log message for when the port forwards.
+    /// The message to log once the workers forward the port's packets.
     pub(super) said: String,
 }
 
-/// The ports with AF_XDP sockets.
+/// The state that all ports with AF_XDP sockets share.
 #[derive(Debug)]
 pub(super) struct XdpDatapath {
     mode: Mode,
@@ -241,7 +241,7 @@ fn refused(error: &XskError) -> OpenError {
     }
 }
 
-/// `1 queue`, `2 queues`.
+/// Formats a number of queues: `1 queue`, `2 queues`.
 fn count_queues(count: u32) -> String {
     if count == 1 { "1 queue".to_owned() } else { format!("{count} queues") }
 }
@@ -260,7 +260,7 @@ fn check_buffers(all: u32, lent: u32, wanted: u32) -> Result<(), String> {
     ))
 }
 
-/// Why the interface accepts no packets from the flow cache.
+/// Returns why the interface accepts no packets from the flow cache, with the remedy, for the log.
 fn not_taken(entry: &PortEntry) -> &'static str {
     match entry.fix_offloads {
         // Opening the port turned it on, which has an effect only while the other end is up.

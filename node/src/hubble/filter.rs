@@ -75,7 +75,7 @@ impl Filters {
     }
 }
 
-/// The filter's fields that no flow has here, each with its name and values.
+/// Returns the name and values of each field of the filter that no flow has here.
 fn unknowables(filter: &FlowFilter) -> [(&'static str, &[String]); 7] {
     [
         ("source_fqdn", &filter.source_fqdn),

@@ -119,7 +119,7 @@ fn length([flag, length @ ..]: [u8; HEAD], longest: usize) -> Result<usize, Stat
     fits.ok_or_else(|| Status::new(Code::OutOfRange, format!("the message has {length} bytes; {longest} are allowed")))
 }
 
-/// Returns a response that streams the answers, or one with only an error.
+/// Returns a response that streams the messages and then their status, or one with only an error status.
 pub(super) fn respond(answers: Result<Answers, Status>) -> Response<Messages> {
     let mut response = Response::new(Messages::Ended(None));
     let headers = response.headers_mut();
@@ -136,7 +136,7 @@ pub(super) fn respond(answers: Result<Answers, Status>) -> Response<Messages> {
 /// The body of a response: the messages, then the status as trailers.
 pub(super) enum Messages {
     Coming(Answers),
-    /// All messages are sent. `None` if the status is sent too.
+    /// All messages are sent, and this status follows as trailers. `None` once the status is sent too.
     Ended(Option<Status>),
 }
 

@@ -16,7 +16,7 @@ pub(crate) enum Observed {
     Lost(LostEventSource, u64),
 }
 
-/// A parsed `GetFlows` request.
+/// A client's `GetFlows` request, parsed: which past and new flows to send.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Observe {
     filters: Filters,

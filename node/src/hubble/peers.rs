@@ -25,7 +25,7 @@ use bulkhead_observe::hubble::peer::{ChangeNotification, ChangeType, Tls};
 /// The domain of the names in nodes' certificates, which are `NODE.CLUSTER.hubble-grpc.cilium.io`.
 const SERVERS: &str = "hubble-grpc.cilium.io";
 
-/// The address at which the server listens.
+/// The address at which the Hubble server listens.
 pub(super) enum Address {
     Unix(String),
     Tcp(SocketAddr),
@@ -77,7 +77,7 @@ pub(super) struct Peers {
 type Addresses = BTreeMap<Arc<str>, String>;
 
 impl Peers {
-    /// `cluster` is the cluster's name in certificates, or `None` without TLS.
+    /// Creates the peers of the node named `node`. `cluster` is the cluster's name in certificates, or `None` without TLS.
     pub(super) fn new(
         node: &Arc<str>,
         address: Address,
@@ -145,7 +145,7 @@ struct Told {
     called: Option<IpAddr>,
     nodes: watch::Receiver<Arc<Nodes>>,
     told: Addresses,
-    /// Notifications to send next.
+    /// Changes that are not sent to the relay yet, in order.
     waiting: VecDeque<ChangeNotification>,
 }
 

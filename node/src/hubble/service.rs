@@ -240,7 +240,7 @@ fn decode<T: Message + Default>(bytes: &[u8]) -> Result<T, Status> {
     T::decode(bytes).map_err(invalid)
 }
 
-/// The status for an invalid request.
+/// Returns the status for an invalid request.
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 fn invalid(error: impl ToString) -> Status {
     Status::new(Code::InvalidArgument, error.to_string())
@@ -254,7 +254,7 @@ fn one(message: &impl Message) -> Answers {
     Box::pin(stream::iter([Ok(message.encode_to_vec().into())]))
 }
 
-/// A stream of one message that stays open until the client ends the call.
+/// Returns a stream of one message that stays open until the client ends the call.
 fn lasting(message: &impl Message) -> Answers {
     Box::pin(one(message).chain(stream::pending()))
 }

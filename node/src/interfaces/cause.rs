@@ -4,9 +4,9 @@ use crate::config::PortEntry;
 use crate::log;
 
 pub(super) enum Cause<'a> {
-    /// The interface disappeared or was shut down, as happens when a pod with an added port ends.
+    /// The interface disappeared or was shut down, as happens when a pod with an added port ends. With the text for the log.
     Interface(&'a str),
-    /// Any other cause.
+    /// Any other cause, as text for the log.
     Fault(&'a str),
 }
 

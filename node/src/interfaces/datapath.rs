@@ -18,7 +18,7 @@ pub(crate) enum AttachError {
 pub(crate) enum OpenError {
     /// The interface was just removed, renamed or replaced.
     Gone,
-    /// A queue is in use, which may end soon. The text is for the log, with a remedy.
+    /// Another socket still uses one of the interface's queues, and may close soon. The text is for the log, with a remedy.
     Busy(String),
     /// Any other reason, with a remedy, for the log.
     Refused(String),
@@ -69,7 +69,7 @@ pub(crate) trait Datapath {
         attachment: &mut Self::Attachment,
     ) -> Result<Option<String>, String>;
 
-    /// Whether the attachment has deferred work, for a time when the node's interfaces are quiet.
+    /// Whether the attachment has work that waits until the node's interfaces are quiet, such as replacing tc filters by a link.
     fn is_unsettled(&self, attachment: &Self::Attachment) -> bool;
 
     /// Does a part of the deferred work, which may take tens of milliseconds. Does not affect packets meanwhile.

@@ -20,7 +20,7 @@ pub(super) struct Interface<A> {
     pub(super) state: State<A>,
     /// The last reported reason why the port is not open, to log each reason once. `None` while it is open.
     pub(super) said: Option<String>,
-    /// Whether the last query of the kernel failed, to log that once.
+    /// Whether the last query of the interface's details failed, to log that once.
     is_unanswered: bool,
 }
 
@@ -181,7 +181,7 @@ impl<A> Interface<A> {
         }
     }
 
-    /// Handles that no interface has the configured name.
+    /// Sets the port to absent, because no interface has the configured name. Logs that once, except for an added port.
     pub(super) fn wait_for_interface(&mut self) {
         self.state = State::Absent;
         let what = format!("waits for its interface: {} does not exist", self.entry.interface);
@@ -192,7 +192,7 @@ impl<A> Interface<A> {
         }
     }
 
-    /// Handles that the port `other` owns the interface, by another of its names.
+    /// Sets the port to absent, because the port `other` owns the interface under another name. Logs that once.
     pub(super) fn wait_for_other(&mut self, other: &str) {
         self.state = State::Absent;
         let name = &self.entry.interface;

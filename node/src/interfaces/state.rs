@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use bulkhead_dataplane::Link;
 
-/// Retry interval for a port that could not be opened. Usually a person must remove the cause, so a shorter one would not help.
+/// Retry interval for a port that could not be opened. Usually a person must remove the cause, so a shorter interval would not help.
 pub(super) const RETRY: Duration = Duration::from_secs(1);
 
 /// Retry interval for attaching to an interface. Short, as its packets bypass the vswitch meanwhile.
@@ -28,9 +28,9 @@ pub(super) enum Wait {
     Never,
     /// Its interface goes up.
     Up,
-    /// The kernel acts on the carrier of its interface, or the time `until`.
+    /// The kernel acts on the carrier of its interface, or the time `until` passes.
     Carrier { until: Instant },
-    /// The thread opens it, at the time `at` or later.
+    /// Its turn: the interfaces thread opens the port at the time `at` or later.
     Turn {
         at: Instant,
         /// When one of its queues was first busy. `None` if no queue was.
@@ -52,9 +52,9 @@ pub(super) enum State<A> {
     /// Attaching to the interface failed: its packets go to the host's stack.
     Unprotected {
         index: u32,
-        /// When a failure was last counted.
+        /// When a failed attempt was last counted, which happens at most once a second.
         counted: Instant,
-        /// When to retry.
+        /// When to try to attach again.
         again: Instant,
     },
     /// Attached; all packets are dropped.

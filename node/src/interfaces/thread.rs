@@ -34,7 +34,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Maximum time to wait for the thread's answer. Opening a port takes tens of milliseconds.
 const ANSWER: Duration = Duration::from_secs(2);
 
-/// A command to the thread.
+/// A command to the interfaces thread.
 pub(crate) enum Command {
     /// Applies a new configuration: all ports, all routes and the number of the change.
     Configure(Vec<PortEntry>, Vec<RouteEntry>, u64),
@@ -42,7 +42,7 @@ pub(crate) enum Command {
     Ports(Vec<PortEntry>, u64),
     /// Reads all interfaces and makes all retries now.
     Look,
-    /// Sends the counters and statuses.
+    /// Sends the counters and statuses of all ports to this channel.
     Report(Sender<Report>),
     /// Ends the thread.
     Stop,
@@ -72,20 +72,20 @@ impl Stopped {
     }
 }
 
-/// Controls the running thread.
+/// A handle to the running interfaces thread.
 pub(crate) struct Handle {
     commands: Sender<Command>,
     thread: JoinHandle<Stopped>,
 }
 
-/// Requests reports from the thread.
+/// Requests reports from the interfaces thread.
 #[derive(Clone)]
 pub(crate) struct Asker {
     commands: Sender<Command>,
 }
 
 impl Asker {
-    /// Returns the thread's report. Empty if the thread has ended or does not answer within [`ANSWER`].
+    /// Returns the counters and the status of each port. Empty if the thread has ended or does not answer within [`ANSWER`].
     pub(crate) fn report(&self) -> Report {
         let (answer, report) = crossbeam_channel::bounded(1);
         // Fails only if the thread is dead, which `Handle::is_dead` reports.
@@ -161,7 +161,7 @@ pub(crate) fn start(
     Ok(Handle { commands: tell, thread })
 }
 
-/// The state of the thread.
+/// The thread's state: the interfaces, the datapath, and the channels to other threads.
 struct Owner {
     interfaces: Interfaces<LinuxDatapath>,
     datapath: LinuxDatapath,
@@ -171,9 +171,9 @@ struct Owner {
     events: Receiver<VswitchEvent>,
     commands: Receiver<Command>,
     notices: Sender<Notice>,
-    /// Channel to the ports thread.
+    /// Channel on which the ports thread gets the ports' statuses.
     ports: Sender<Event>,
-    /// Number of the last change that the ports thread sent.
+    /// Number of the last change of the list of ports that the ports thread sent.
     change: u64,
     /// The last statuses sent to the ports thread, with the number of the change.
     told: Option<(u64, Arc<Vec<PortStatus>>)>,

@@ -19,7 +19,7 @@ use bulkhead_observe::journal::Change;
 /// The changes that are not in the journal yet.
 #[derive(Default)]
 pub(crate) struct ChangeLog {
-    /// `None` before [`ChangeLog::tell_to`], and without a journal.
+    /// The journal. `None` before [`ChangeLog::tell_to`], and if it is off.
     journal: Option<Journal>,
     /// Whether the vswitch runs without a journal, so that changes are discarded.
     is_off: bool,
@@ -31,9 +31,9 @@ pub(crate) struct ChangeLog {
     told: Option<(Settings, bool)>,
     /// Whether a complete state was sent, which replaces the previous process's in the journal.
     is_known: bool,
-    /// Number of changes that wait.
+    /// Number of changes that wait, to be merged into the next record.
     waiting: u64,
-    /// Whether something was noted since `waiting` was last counted.
+    /// Whether events or attached pods were noted since `waiting` was last increased.
     is_fresh: bool,
 }
 
@@ -53,7 +53,7 @@ impl ChangeLog {
         self.is_off
     }
 
-    /// Notes events of a policy source.
+    /// Notes events of a policy source, to be sent by [`tell`](Self::tell).
     pub(crate) fn note<'a>(&mut self, events: impl IntoIterator<Item = &'a Event>) {
         for event in events.into_iter().filter(|_| !self.is_off) {
             self.is_fresh = true;

@@ -23,10 +23,10 @@ const AT_ONCE: usize = 64;
 /// Maximum size of a verdict without its names, in bytes: for IPv4 and for IPv6. A translation adds half.
 const BYTES: [f64; 2] = [48.0, 72.0];
 
-/// A token bucket, in bytes.
+/// A token bucket in bytes: gains `rate` bytes per second, and holds at most `most`.
 #[derive(Debug)]
 struct Budget {
-    /// Bytes per second.
+    /// Gain in bytes per second.
     rate: f64,
     most: f64,
     left: f64,

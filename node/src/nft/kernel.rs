@@ -98,7 +98,7 @@ pub(super) fn epoch() -> anyhow::Result<Option<Epoch>> {
     Ok(marks.filter_map(|mark| Epoch::of_mark(u32::try_from(mark).ok()?)).next())
 }
 
-/// A named counter of the table.
+/// A named counter of the nftables table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Counter {
     pub name: String,

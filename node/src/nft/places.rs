@@ -20,7 +20,7 @@ const LOCAL: u32 = 0x8000_0000;
 /// A route that drops packets. Source: Linux, `RTF_REJECT`.
 const REJECT: u32 = 0x200;
 
-/// The interfaces of routes to single addresses, by address.
+/// The interface of each route to a single address, by that address.
 pub(super) type HostRoutes = BTreeMap<IpAddr, Arc<str>>;
 
 /// Reads the node's routes to single addresses in this thread's network namespace. Without IPv6, returns IPv4 routes only.

@@ -26,16 +26,16 @@ use crate::state::{LiveState, StateCounts};
 pub(crate) struct Told {
     pub node: Arc<str>,
     pub(super) places: BTreeMap<Arc<str>, Option<PodName>>,
-    /// The node's pods whose interface is not known.
+    /// The node's pods that are closed because their interface is unknown.
     pub(super) unplaced: BTreeSet<String>,
     /// Closed interfaces that belong to no pod and no configured port.
     pub(super) nobodys: BTreeSet<String>,
-    /// Ruleset changes loaded since the process started.
+    /// Number of ruleset changes loaded since the process started.
     pub changes: u64,
     pub is_denying: bool,
     /// Whether the previous process's ruleset stays in force because no state is loaded yet.
     pub(super) is_kept: bool,
-    /// Whether the last change could not be loaded.
+    /// Whether the last ruleset change could not be loaded, and is retried.
     pub is_refused: bool,
     /// Whether the process has announced that policy is in force.
     pub(super) is_settled: bool,
@@ -105,7 +105,7 @@ impl Told {
         Some((allows, OriginId(number.parse().ok()?)))
     }
 
-    /// Packets by origin, the busiest first. Origins without packets are left out.
+    /// Returns the packets that each origin allowed and denied, the busiest first. Omits origins without packets.
     pub(super) fn policies(&self, counters: &[Counter]) -> Vec<PolicyRow> {
         let mut rows: BTreeMap<String, (u64, u64)> = BTreeMap::new();
         for counter in counters.iter().filter(|counter| counter.packets > 0) {
@@ -121,7 +121,7 @@ impl Told {
         rows
     }
 
-    /// Dropped packets by reason, the most frequent first. Reasons without packets are left out.
+    /// Returns the dropped packets by reason, the most frequent first. Omits reasons without packets.
     pub(super) fn drops(&self, counters: &[Counter]) -> Vec<DropRow> {
         let denied = counters.iter().filter(|counter| self.rule(counter).is_some_and(|(allows, _)| !allows));
         let denied = ("policy_denied", "No rule allows the packet.", denied.map(|counter| counter.packets).sum());
@@ -137,7 +137,7 @@ impl Told {
         rows
     }
 
-    /// The summary that is printed on request and at the end.
+    /// Formats the summary that is printed on SIGUSR1 and at the end.
     pub(super) fn summary(&self, format: Format, counters: &[Counter]) -> String {
         if format == Format::Json {
             let (policies, dropped) = (self.policies(counters), self.drops(counters));
@@ -203,7 +203,7 @@ impl Told {
         }
     }
 
-    /// Interfaces with policy, then pods without an interface, then interfaces that belong to no pod.
+    /// Returns the interfaces with policy, then pods without an interface, then interfaces that belong to no pod.
     pub(crate) fn ports(&self) -> Vec<PortRow> {
         let row = |name: String, interface: &str, state: &str, why: Option<&str>| {
             let count = |what| statistic(interface, what).unwrap_or(0);
@@ -246,14 +246,14 @@ impl Told {
     }
 }
 
-/// Drops for other reasons than policy: name, description and packets.
+/// Returns the drops for other reasons than policy: name, description and number of packets.
 pub(crate) fn reasons(counters: &[Counter]) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
     use bulkhead_control::renderer::nftables::REASONS;
     let count = |name| counters.iter().find(|counter| counter.name == name).map_or(0, |counter| counter.packets);
     REASONS.iter().map(move |&(name, why)| (name, why, count(name)))
 }
 
-/// Reads a kernel counter of an interface. `None` if the interface does not exist.
+/// Reads the interface counter `what` from `/sys/class/net`. `None` if the interface does not exist.
 fn statistic(interface: &str, what: &str) -> Option<u64> {
     if interface.is_empty() {
         return None;

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use bulkhead_dataplane::vswitch::{VswitchCounters, WorkerCounters};
 
-/// The last counters, by worker.
+/// The last counters that each worker reported, by worker.
 #[derive(Debug, Default)]
 pub(super) struct LastTold(Mutex<Vec<WorkerCounters>>);
 

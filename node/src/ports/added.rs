@@ -27,7 +27,7 @@ pub(crate) struct AddedEntry {
     pub(super) netns: Option<Arc<str>>,
     pub(super) mac: Option<[u8; 6]>,
     pub(super) addresses: Vec<IpAddr>,
-    /// Higher than the numbers of all ports added before.
+    /// The port's number, higher than those of all ports added before.
     pub(super) number: u64,
 }
 

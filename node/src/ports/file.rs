@@ -36,14 +36,14 @@ struct Content {
     ports: Vec<AddedEntry>,
 }
 
-/// The fields that every version has.
+/// The fields that every version of the file has, to recognize other versions.
 #[derive(Deserialize)]
 struct Head {
     format: String,
     version: u32,
 }
 
-/// The file with the added ports of one node.
+/// A handle to the file with the added ports of one node.
 #[derive(Debug)]
 pub(crate) struct PortFile {
     path: PathBuf,
@@ -52,7 +52,7 @@ pub(crate) struct PortFile {
 }
 
 impl PortFile {
-    /// The file for `node` in this folder.
+    /// Creates a handle to the file for `node` in this folder. Does not open the file.
     pub(crate) fn new(folder: &Path, node: &Arc<str>) -> Self {
         let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-._".contains(letter);
         let name: String = node.chars().map(|c| if is_plain(c) { c } else { '_' }).collect();

@@ -19,12 +19,12 @@ use bulkhead_observe::admin::{Failure, Missed, PortKey};
 /// Maximum number of added ports: several times the pods of a node. It bounds the memory if a plugin never removes ports.
 const MOST: usize = 4_096;
 
-/// The list of ports.
+/// The list of configured and added ports.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     config: Vec<PortEntry>,
     added: BTreeMap<Arc<PortKey>, AddedEntry>,
-    /// Number of the next added port.
+    /// The number that the next added port gets. Numbers only increase.
     next: u64,
 }
 
@@ -66,7 +66,7 @@ impl Registry {
         Ok(true)
     }
 
-    /// Why a port cannot be added, with the remedy. `None` if it can.
+    /// Returns why a port cannot be added, with the remedy. `None` if it can be added.
     fn conflict(&self, new: &AddedEntry, is_there: impl Fn(&PortKey) -> bool) -> Option<(String, &'static str)> {
         let pod = new.pod.to_string();
         for port in &self.config {
@@ -105,7 +105,7 @@ impl Registry {
         is_full.then(|| (format!("{MOST} ports were added already"), "remove the ports of ended containers"))
     }
 
-    /// Undoes an addition: restores the entry from before it.
+    /// Undoes an addition: restores the previous entry (`before`), or removes the port if it had none.
     pub(super) fn restore(&mut self, key: &Arc<PortKey>, before: Option<AddedEntry>) {
         match before {
             Some(before) => self.added.insert(key.clone(), before),
@@ -132,7 +132,7 @@ impl Registry {
         }
     }
 
-    /// Keys of the added ports that are not in `keep`. With a network name, only ports of that network.
+    /// Returns the keys of added ports that are not in `keep`. If `network` is set, only ports of that network.
     pub(super) fn others(&self, keep: &[PortKey], network: Option<&str>) -> Vec<Arc<PortKey>> {
         let keep: HashSet<&PortKey> = keep.iter().collect();
         let is_meant = |entry: &&AddedEntry| network.is_none() || entry.network.as_deref() == network;
@@ -140,7 +140,7 @@ impl Registry {
         others.map(|entry| entry.key.clone()).collect()
     }
 
-    /// The number of each pod's newest port.
+    /// Returns the number of each pod's newest added port.
     fn newest(&self) -> HashMap<&PodName, u64> {
         let mut newest = HashMap::new();
         for entry in self.added.values() {
@@ -150,7 +150,7 @@ impl Registry {
         newest
     }
 
-    /// Why the port stays closed. `None` if it may be opened.
+    /// Returns why the port must stay closed: a configured or newer port of the same pod exists. `None` if it may be opened.
     fn kept_closed(&self, entry: &AddedEntry, newest: &HashMap<&PodName, u64>) -> Option<Arc<str>> {
         let pod = entry.pod.to_string();
         if self.config.iter().any(|port| *port.name == *pod) {
@@ -160,7 +160,7 @@ impl Registry {
         (!is_newest).then(|| format!("is closed: a newer container of {pod} has replaced it").into())
     }
 
-    /// All ports, the configuration's first.
+    /// Returns all ports for the interfaces thread: the configuration's, then the added ones.
     pub(crate) fn entries(&self) -> Vec<PortEntry> {
         let newest = self.newest();
         let entry = |entry: &AddedEntry| {
@@ -189,7 +189,7 @@ impl Registry {
         self.config.iter().cloned().chain(self.added.values().map(entry)).collect()
     }
 
-    /// The pods of added ports that may be opened.
+    /// Returns the pods of added ports that may be opened, for the policy thread.
     pub(crate) fn attachments(&self) -> BTreeMap<PodName, Attachment> {
         let newest = self.newest();
         let served = self.added.values().filter(|entry| self.kept_closed(entry, &newest).is_none());

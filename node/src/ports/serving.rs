@@ -9,11 +9,11 @@ use crate::interfaces::{PortState, PortStatus};
 pub(super) struct Facts<'a> {
     /// The interface's status. `None` until the interfaces thread knows the port.
     pub(super) status: Option<&'a PortStatus>,
-    /// How far the pod is known. `None` until the policy thread knows that it is attached.
+    /// Whether policy knows the pod, or why not. `None` until the policy thread has received the port.
     pub(super) standing: Option<&'a Standing>,
     /// The port in the snapshot in force. `None` if the snapshot lacks it.
     pub(super) port: Option<&'a PortConfig>,
-    /// Whether a newer snapshot could not be published.
+    /// Whether a newer change could not be published, and is retried.
     pub(super) is_refused: bool,
 }
 
@@ -22,9 +22,9 @@ pub(super) struct Facts<'a> {
 pub(super) enum Serving {
     /// The container's first packet will be judged by the policies that select its pod.
     Served,
-    /// The port stays closed, for this reason.
+    /// The port must stay closed, for this reason.
     Never(String),
-    /// What the port waits for.
+    /// The port is not served yet: what it waits for.
     Waits(Vec<String>),
 }
 
@@ -60,7 +60,7 @@ impl Facts<'_> {
     }
 }
 
-/// The first line of the reason why a port is closed, with the remedy.
+/// Returns the first line of `why`, the reason why a port is closed, with its remedy in parentheses.
 fn in_one_line(why: &str) -> String {
     let first = why.lines().next().unwrap_or_default();
     match why.lines().find_map(|line| line.trim_start().strip_prefix("help: ")) {
@@ -69,12 +69,12 @@ fn in_one_line(why: &str) -> String {
     }
 }
 
-/// Whether packets from and to the port are judged.
+/// Whether packets from and to the port are judged: it is open, and has a table and addresses.
 fn has_all(port: &PortConfig) -> bool {
     port.link.is_some() && port.table().is_some() && !port.addresses.is_empty()
 }
 
-/// Why a pod's object does not suffice yet. `None` if it does.
+/// Returns why policy cannot apply to the pod yet, by its Kubernetes object. `None` if policy knows the pod.
 fn lacking(standing: &Standing) -> Option<String> {
     Some(match standing {
         Standing::Known => return None,

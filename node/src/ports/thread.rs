@@ -33,7 +33,7 @@ const MOST_PATIENCE: Duration = Duration::from_secs(120);
 /// How long the answer to a removal waits until the port is closed. The interfaces thread may be opening others.
 const CLOSING: Duration = Duration::from_secs(5);
 
-/// A handle to the thread.
+/// A handle to the ports thread.
 pub(crate) struct Handle {
     tell: Sender<Event>,
     thread: JoinHandle<()>,
@@ -97,7 +97,7 @@ pub(crate) fn start(
 struct Waiting {
     key: Arc<PortKey>,
     number: u64,
-    /// The change that the other threads must report.
+    /// Number of the change that the other threads must report as done.
     change: u64,
     since: Instant,
     until: Instant,
@@ -119,13 +119,13 @@ struct Owner {
     events: Receiver<Event>,
     /// Number of the last change sent to the other threads.
     change: u64,
-    /// Whether another change must be sent.
+    /// Whether the list of ports has changed since the last change was sent.
     is_changed: bool,
     /// The configuration's new routes, to be sent with the next change. `None` if they have not changed.
     routes: Option<Vec<RouteEntry>>,
     /// The ports' status, as of a change. `None` before the first report.
     statuses: Option<(u64, Arc<Vec<PortStatus>>)>,
-    /// How far pods are known, as of a change. `None` before the first report.
+    /// Whether policy knows each attached pod, as of a change. `None` before the first report.
     standings: Option<(u64, BTreeMap<PodName, Standing>)>,
     waiting: Vec<Waiting>,
     removing: Vec<Removing>,
@@ -183,7 +183,7 @@ impl Owner {
         }
     }
 
-    /// Number of the change that includes all that is known now.
+    /// Returns the number of the change that includes the present list of ports: the last one sent, or the next one.
     fn next_change(&self) -> u64 {
         self.change + u64::from(self.is_changed)
     }
@@ -230,7 +230,7 @@ impl Owner {
         Ok((key, number))
     }
 
-    /// Refuses an address of another pod whose port is open.
+    /// Returns an error if another pod whose port is open has one of the addresses.
     fn check_addresses(&self, entry: &AddedEntry) -> Result<(), Failure> {
         let snapshot = self.others.composer.current();
         let pod = entry.pod.to_string();
@@ -264,13 +264,13 @@ impl Owner {
         removed
     }
 
-    /// Answers once the ports are closed.
+    /// Sends `answer` to the client once the removed ports are closed, or after [`CLOSING`].
     fn answer_removal(&mut self, answer: &impl Serialize, reply: Reply) {
         let until = Instant::now() + CLOSING;
         self.removing.push(Removing { change: self.next_change(), until, answer: Ok(json(answer)), reply });
     }
 
-    /// Sends the changed list to the other threads.
+    /// Sends the list of ports to the interfaces thread and the policy thread, if it has changed.
     fn tell_others(&mut self) {
         if !std::mem::take(&mut self.is_changed) {
             return;
@@ -304,7 +304,7 @@ impl Owner {
         }
     }
 
-    /// The answer to a request. `None` while the request must wait.
+    /// Returns the answer to a request to add a port. `None` while the request must wait.
     fn outcome(&self, waiting: &Waiting, snapshot: &Snapshot, now: Instant) -> Option<Result<Value, Failure>> {
         let Some(entry) = self.registry.get(&waiting.key).filter(|entry| entry.number == waiting.number) else {
             let message = "another request meanwhile removed the port or added it with other settings";
@@ -329,7 +329,7 @@ impl Owner {
         }
     }
 
-    /// Whether a port is served. Reports older than `change` are ignored.
+    /// Returns whether a port is served, or what it waits for. Ignores reports of changes before `change`.
     fn serving(&self, entry: &AddedEntry, snapshot: &Snapshot, change: u64) -> Serving {
         let statuses = self.statuses.as_ref().filter(|(of, _)| *of >= change);
         let standings = self.standings.as_ref().filter(|(of, _)| *of >= change);
@@ -371,7 +371,7 @@ fn status_of<'a>(statuses: &'a [PortStatus], key: &PortKey) -> Option<&'a PortSt
     statuses.iter().find(|status| status.added.as_ref().is_some_and(|added| *added.key == *key))
 }
 
-/// A pod's port in the snapshot. `None` if the snapshot lacks it.
+/// Returns a pod's port in the snapshot. `None` if the snapshot lacks it.
 fn port_of<'a>(composer: &Composer, snapshot: &'a Snapshot, pod: &PodName) -> Option<&'a PortConfig> {
     let name = pod.to_string();
     snapshot.port(composer.id_of(&name)?).filter(|port| *port.name == *name)

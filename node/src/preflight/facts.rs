@@ -60,12 +60,12 @@ impl Offload {
     }
 }
 
-/// The path of a network namespace, given as a name in /run/netns or as a path.
+/// Returns the path of a network namespace, given as a name in /run/netns or as a path.
 pub(crate) fn namespace_path(netns: &str) -> PathBuf {
     if netns.contains('/') { PathBuf::from(netns) } else { Path::new("/run/netns").join(netns) }
 }
 
-/// The system's state. Values that could not be read are empty.
+/// The system's state that the checks need. Values that could not be read are empty, false or `None`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Facts {
     /// The kernel's release, for example `6.18.44`.
@@ -80,23 +80,23 @@ pub(crate) struct Facts {
     pub default_routes: BTreeSet<u32>,
     /// The configured interfaces that exist, by name.
     pub links: BTreeMap<Arc<str>, LinkInfo>,
-    /// The configured interfaces with an XDP program.
+    /// Names of the configured interfaces with an XDP program.
     pub programs: BTreeSet<Arc<str>>,
-    /// Checksum offload at the other end of each port.
+    /// Transmit checksum offload at the other end of each configured port, by port name.
     pub offloads: BTreeMap<Arc<str>, Offload>,
-    /// Pods' ports whose interfaces accept no packets redirected by an XDP program.
+    /// Names of pods' ports whose interfaces accept no packets redirected by an XDP program.
     pub without_frames: BTreeSet<Arc<str>>,
-    /// Programs at tc of the configured interfaces.
+    /// Programs attached at the tc hooks of configured interfaces, by interface name. Interfaces without a program are absent.
     pub tc_programs: BTreeMap<Arc<str>, Vec<TcProgram>>,
-    /// Features of the uplinks' interfaces.
+    /// Driver and receive offloads of each uplink, by interface name. GRO, LRO and rxvlan change packets before the vswitch receives them.
     pub features: BTreeMap<Arc<str>, LinkFeatures>,
     /// Names of all interfaces of the node.
     pub interfaces: BTreeSet<String>,
-    /// Signs of kube-proxy on the node.
+    /// Signs that kube-proxy runs or ran on the node.
     pub kube_proxy: KubeProxy,
     /// Whether the node's kernel forwards IPv4.
     pub forwards: bool,
-    /// Whether another vswitch owns the trunk.
+    /// Whether another vswitch owns the trunk. Always false with `attach: xdp`.
     pub has_other: bool,
 }
 
@@ -145,19 +145,19 @@ impl Facts {
         self.capabilities >> capability & 1 == 1
     }
 
-    /// Major and minor version. `None` if the release has another form.
+    /// Returns the kernel's major and minor version. `None` if the release has another form.
     pub(super) fn kernel_version(&self) -> Option<(u32, u32)> {
         version_of(&self.release)
     }
 }
 
-/// Major and minor version of a Linux release such as `5.4.0-150-generic`. `None` if it has another form.
+/// Returns the major and minor version of a Linux release such as `5.4.0-150-generic`. `None` if it has another form.
 pub(crate) fn version_of(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-/// The soft limit of `Max locked memory` in bytes. `None` for `unlimited`.
+/// Returns the soft limit of `Max locked memory` in bytes. `None` for `unlimited`.
 fn locked_memory(limits: &str) -> Option<u64> {
     let line = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"))?;
     line.split_whitespace().next()?.parse().ok()

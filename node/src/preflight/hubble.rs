@@ -40,7 +40,7 @@ fn open_key(files: &TlsFiles) -> Option<Finding> {
     })
 }
 
-/// A warning if TLS encrypts, but any client may connect.
+/// Returns a warning if clients need no certificate and others than this machine can connect. `None` otherwise.
 fn nobody_is_asked(listen: SocketAddr, files: &TlsFiles) -> Option<Finding> {
     (files.client_ca.is_none() && !listen.ip().is_loopback()).then(|| Finding {
         severity: Severity::Warning,

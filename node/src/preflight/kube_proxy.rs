@@ -57,7 +57,7 @@ impl KubeProxy {
         *self == Self::default()
     }
 
-    /// A sentence that names the signs.
+    /// Returns a sentence that names the signs.
     fn told(&self) -> String {
         let seen: Vec<&str> = self.runs.as_deref().into_iter().chain(self.traces.iter().copied()).collect();
         match self.runs {
@@ -67,7 +67,7 @@ impl KubeProxy {
     }
 }
 
-/// Warns about kube-proxy beside the vswitch, or about Services that no program translates.
+/// Returns a warning if kube-proxy runs beside the vswitch, or if no program translates Services. `None` otherwise.
 pub(crate) fn judge(config: &Config, proxy: &KubeProxy) -> Option<Finding> {
     let finding = |what, why: &str, remedy: &str| {
         let (why, remedy) = (why.to_owned(), remedy.to_owned());
@@ -112,7 +112,7 @@ fn has_process() -> bool {
     own.is_some() && processes.filter(|process| is_named(process)).any(|process| namespace(&process) == own)
 }
 
-/// The mode that kube-proxy reports at this address: `iptables`, `ipvs` or `nftables`. `None` if it does not answer.
+/// Returns the mode that kube-proxy reports at this address: `iptables`, `ipvs` or `nftables`. `None` if it does not answer.
 fn mode_at(address: SocketAddr) -> Option<String> {
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE).ok()?;
     stream.set_read_timeout(Some(PATIENCE)).ok()?;

@@ -5,7 +5,7 @@ use bulkhead_dataplane::PortKind;
 use super::{Finding, Severity};
 use crate::config::Config;
 
-/// Warns if the node's own connections may use the source ports of pods' masqueraded connections. `range` is `ip_local_port_range`, which
+/// Returns a warning if the node's own connections may use source ports of masqueraded connections. `range` is `ip_local_port_range`, which
 /// holds for both families. `reserved` is `ip_local_reserved_ports`, for example `8080,61000-65535`.
 fn of_ports(config: &Config, range: &str, reserved: &str) -> Option<Finding> {
     let ports = &config.masquerade.as_ref()?.ports;
@@ -31,7 +31,7 @@ fn of_ports(config: &Config, range: &str, reserved: &str) -> Option<Finding> {
     })
 }
 
-/// A warning if masquerading cannot work. `None` if it can, or is off.
+/// Returns a warning if masquerading cannot work. `None` if it can, or is off.
 pub(crate) fn check(config: &Config) -> Option<Finding> {
     config.masquerade.as_ref()?;
     let has = |kind| config.ports.iter().any(|port| port.kind == kind);

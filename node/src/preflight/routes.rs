@@ -21,7 +21,7 @@ const MAX_NAMED: usize = 5;
 /// `RT_TABLE_MAIN`, the default table of `ip route`.
 const MAIN: u32 = 254;
 
-/// The networks of this node's pods, from the state's files. Empty if they do not load, which the start reports separately.
+/// Returns the networks of this node's pods, from the state's files. Empty if they do not load, which the start reports separately.
 pub(crate) fn pod_networks(config: &Config) -> Vec<IpNet> {
     let options = &config.state.options;
     let options = Options { strictness: Strictness::Lenient, unenforced: Unenforced::Report, ..options.clone() };

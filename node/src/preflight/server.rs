@@ -14,10 +14,10 @@ const VARIABLES: [&str; 2] = ["KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_POR
 /// Where the kubelet mounts the pod's service account.
 const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-/// The files needed from it.
+/// The files in [`ACCOUNT`] that the vswitch needs.
 const FILES: [&str; 2] = ["token", "ca.crt"];
 
-/// A warning if variables or files for the API server are missing.
+/// Returns a warning if variables or files for the API server are missing.
 pub(crate) fn check(config: &Config) -> Option<Finding> {
     let access = &config.state.kubernetes.as_ref()?.access;
     let is_set = |name: &str| std::env::var_os(name).is_some();
@@ -31,7 +31,7 @@ pub(crate) fn check(config: &Config) -> Option<Finding> {
     })
 }
 
-/// A warning if the API server is configured only by a cluster address, and only the vswitch would translate that.
+/// Returns a warning if the API server is known only by a cluster address, which only this vswitch would translate.
 pub(crate) fn bootstrap(config: &Config, facts: &Facts) -> Option<Finding> {
     let server = config.state.kubernetes.as_ref().filter(|_| config.services.is_some())?;
     let is_alone = matches!(server.access, Access::InCluster) && facts.kube_proxy.is_absent();
@@ -49,15 +49,15 @@ pub(crate) fn bootstrap(config: &Config, facts: &Facts) -> Option<Finding> {
     })
 }
 
-/// The API server's address if it is that of its Service. The kubelet sets both variables to the Service's address; an operator who names a
-/// server sets only the first.
+/// Returns the API server's address if it is that of its Service, else `None`. The kubelet sets both variables to the Service's address; an
+/// operator who names a server sets only the first.
 fn cluster_address(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
     let address = variable("KUBERNETES_SERVICE_HOST")?;
     let port = variable("KUBERNETES_SERVICE_PORT").unwrap_or_else(|| "443".to_owned());
     (variable(&format!("KUBERNETES_PORT_{port}_TCP_ADDR")).as_ref() == Some(&address)).then_some(address)
 }
 
-/// The first problem, with its remedy. `None` if nothing is missing.
+/// Returns the first problem, with its remedy. `None` if nothing is missing.
 fn judge(access: &Access, is_set: impl Fn(&str) -> bool, account: &Path) -> Option<(String, &'static str)> {
     match access {
         Access::InCluster => {
@@ -79,7 +79,7 @@ fn unreadable(path: &Path) -> Option<String> {
     std::fs::read(path).err().map(|error| format!("state.kubernetes: {} cannot be read: {error}", path.display()))
 }
 
-/// Why the kubeconfig cannot be used. `None` if it lists clusters; connecting reports further errors.
+/// Returns why the kubeconfig cannot be used. `None` if it lists clusters; connecting reports further errors.
 fn unusable(path: &Path) -> Option<String> {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let read: Result<Value, _> = serde_saphyr::from_str(&text);

@@ -7,29 +7,29 @@ use super::judging::Judged;
 use bulkhead_answers::services::Counts;
 use bulkhead_observe::admin::Judging;
 
-/// Counters of the state at one time.
+/// A copy of the state's counters at one time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub(crate) struct StateCounters {
     /// States that took effect since the process started, including the first one.
     pub applied: u64,
     /// States that were refused since the process started.
     pub refused: u64,
-    /// Objects of the state in force that could not be parsed.
+    /// Number of objects of the state in force that could not be parsed.
     pub faulty: u64,
-    /// Addresses that several pods, or a pod and a node, claim in the state in force.
+    /// Number of addresses that several pods, or a pod and a node, claim in the state in force.
     pub contested_addresses: u64,
-    /// Kinds in the state in force that restrict traffic and are neither enforced nor ignored by the configuration.
+    /// Object kinds in the state in force that restrict traffic, but that Bulkhead does not enforce and the configuration does not ignore.
     pub unenforced_kinds: u64,
-    /// Lists and tables of the state in force that are too large: the previous ones stay in force, or nothing passes.
+    /// Tables of the state in force that could not be compiled, as too large. The last table that fitted is in force, or all is denied.
     pub refused_tables: u64,
-    /// Counts of Services. `None` if Services are off.
+    /// Numbers of Services, their virtual addresses and backends. `None` if Services are off.
     pub services: Option<Counts>,
     #[serde(skip)]
     pub judged: Judged,
 }
 
 impl StateCounters {
-    /// What judges packets. `None` before that is decided.
+    /// Returns the renderer that judges packets, and where. `None` before the policy pipeline is created at start.
     pub(crate) fn judging(&self) -> Option<Judging> {
         let Judged { renderer, place, is_automatic } = self.judged;
         let (renderer, place) = (renderer.to_owned(), place.to_owned());
@@ -65,7 +65,7 @@ impl StateCounts {
         }
     }
 
-    /// Stores what judges packets now. Returns what did before.
+    /// Stores the renderer and place that judge packets now. Returns the previous ones.
     pub(super) fn judged(&self, now: Judged) -> Judged {
         std::mem::replace(&mut *self.judged.lock().unwrap_or_else(PoisonError::into_inner), now)
     }

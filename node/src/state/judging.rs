@@ -13,14 +13,14 @@ use super::LiveState;
 use crate::log;
 use bulkhead_answers::run;
 
-/// Where packets are judged, and by what.
+/// The place where packets are judged, and the component that judges them.
 #[derive(Clone, Debug)]
 pub(crate) enum Judging {
-    /// By the vswitch where packets leave, with tables of this engine. The enforcement is for policies that do not set one.
+    /// By the vswitch at the port where packets leave (egress), with this engine's tables. The enforcement is for policies that set none.
     Destination(Choice, Enforcement),
-    /// By the vswitch where packets enter, with session rules.
+    /// By the vswitch at the port where packets enter (ingress), with session rules.
     Source,
-    /// By the node's kernel, with nftables.
+    /// By the node's kernel with nftables. The suspects are the interfaces that count as pods' although no port names them.
     Kernel(Suspects),
 }
 
@@ -45,12 +45,12 @@ impl Judging {
     }
 }
 
-/// What judges packets now, for `bulkhead status`.
+/// The renderer that judges packets now, and the place, for `bulkhead status`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Judged {
     /// The renderer's name in the configuration's `renderers`.
     pub renderer: &'static str,
-    /// `destination`, `source` or `kernel`.
+    /// The place where packets are judged: `destination`, `source` or `kernel`.
     pub place: &'static str,
     /// Whether the state has chosen the engine (`engine: auto`).
     pub is_automatic: bool,
@@ -97,7 +97,7 @@ impl LiveState {
         }
     }
 
-    /// Records what judges packets. Logs a change of the engine that the state has chosen.
+    /// Records which renderer judges packets, and where. With `engine: auto`, logs a change of the engine.
     pub(super) fn tell_judging(&self) {
         let now = Judged::of(&self.pipeline);
         let before = self.counts.judged(now);

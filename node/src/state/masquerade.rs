@@ -14,9 +14,9 @@ use crate::config::MasqueradeConfig;
 
 pub(super) struct Masquerading {
     config: MasqueradeConfig,
-    /// Blocks of pods and Services from the settings of Services, besides those of Nodes.
+    /// Pod and Service CIDRs from the settings of Services. Connections to them are not masqueraded.
     settings: Vec<IpNet>,
-    /// The source addresses and excluded blocks of `value`.
+    /// The source addresses and excluded destinations of `value`, to detect changes.
     known: (Vec<IpAddr>, Vec<IpNet>),
     value: Arc<Masquerade>,
 }
@@ -60,7 +60,7 @@ impl Masquerading {
     }
 }
 
-/// Whether other hosts can reply to an address.
+/// Whether other hosts can reply to an address: neither loopback nor link-local.
 fn is_routable(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => !address.is_loopback() && !address.is_link_local(),
@@ -75,7 +75,7 @@ impl LiveState {
         self.follow_masquerade();
     }
 
-    /// Applies the known nodes. Returns whether masquerading changed.
+    /// Updates source addresses and excluded destinations from the state's nodes. Returns whether masquerading changed.
     pub(super) fn follow_masquerade(&mut self) -> bool {
         let nodes = self.pipeline.cache().nodes().values();
         self.masquerading.as_mut().is_some_and(|known| known.follow(&self.own, &self.addresses, nodes))

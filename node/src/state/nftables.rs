@@ -12,24 +12,24 @@ use super::LiveState;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct KernelState {
-    /// The renderer's revision with the last valid state.
+    /// The nftables renderer's revision for the last valid state.
     pub(super) revision: u64,
     /// Whether the renderer has a newer state that is not valid. It is withheld from the kernel.
     pub(super) is_held: bool,
 }
 
 impl LiveState {
-    /// The renderer of the kernel's ruleset. `None` if the vswitch enforces.
+    /// Returns the handle of the renderer of the nftables ruleset. `None` if the vswitch enforces policy.
     pub(crate) fn nft_renderer(&self) -> Option<RendererHandle<NftRenderer>> {
         self.pipeline.kernel()
     }
 
-    /// The revision of the kernel's renderer. `None` if the vswitch enforces.
+    /// Returns the revision of the nftables renderer's output. `None` if the vswitch enforces policy.
     pub(super) fn kernel_revision(&self) -> Option<u64> {
         Some(self.pipeline.renderer(self.pipeline.kernel()?).revision())
     }
 
-    /// The node's pods with their addresses.
+    /// Returns the node's pods with their addresses.
     pub(crate) fn nft_pods(&self, handle: RendererHandle<NftRenderer>) -> impl Iterator<Item = (&PodName, &[IpAddr])> {
         self.pipeline.renderer(handle).pods()
     }

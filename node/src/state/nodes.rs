@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use super::LiveState;
 
-/// Nodes by name, each with the addresses of its object: internal ones first.
+/// Addresses in the object of each node, internal ones first, by the node's name.
 pub(crate) type Nodes = BTreeMap<Arc<str>, Vec<IpAddr>>;
 
 impl LiveState {
@@ -40,8 +40,8 @@ impl LiveState {
         });
     }
 
-    /// The addresses in the node's object. For this node, the pipeline also has those of all interfaces, by which other nodes do not reach
-    /// it.
+    /// Returns the addresses in the node's object. For this node, the pipeline also has those of all interfaces, which other nodes cannot
+    /// reach.
     fn addresses_of_node<'a>(&'a self, node: &'a Node) -> &'a [IpAddr] {
         if node.name == self.node { &self.own.addresses } else { &node.addresses }
     }

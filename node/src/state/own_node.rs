@@ -17,7 +17,7 @@ use crate::log;
 use bulkhead_answers::run;
 
 impl LiveState {
-    /// The Node object with the addresses of the node's interfaces, except those of known pods.
+    /// Returns the Node object with the addresses of the node's interfaces, except those of known pods.
     pub(super) fn own_node(&self) -> Node {
         let cache = self.pipeline.cache();
         let contests = self.pipeline.contests();
@@ -101,7 +101,7 @@ impl LiveState {
     }
 }
 
-/// The tables of a node of which only the addresses are known.
+/// Returns the tables of a node of which only the addresses are known: they allow only its own traffic.
 pub(super) fn without_state(node: &Arc<str>, addresses: &BTreeSet<IpAddr>) -> anyhow::Result<Arc<NodeTables>> {
     let mut pipeline = Pipeline::new(Scope::Node(node.clone()));
     pipeline.resync([Object::Node(with_addresses(&nameless(node), addresses, |_| false))])?;
@@ -109,7 +109,7 @@ pub(super) fn without_state(node: &Arc<str>, addresses: &BTreeSet<IpAddr>) -> an
     tables.ok_or_else(|| anyhow::anyhow!("an empty node has no tables: this is a bug in bulkhead"))
 }
 
-/// A Node object with only a name.
+/// Creates a Node object with only a name.
 pub(super) fn nameless(name: &Arc<str>) -> Node {
     Node { name: name.clone(), labels: Labels::new(), addresses: Vec::new(), pod_cidrs: Vec::new(), terminating: false }
 }
@@ -122,12 +122,12 @@ pub(super) fn with_addresses(own: &Node, addresses: &BTreeSet<IpAddr>, is_pods: 
     node
 }
 
-/// The node's addresses that its object does not have.
+/// Returns the addresses of `node` that its Kubernetes object does not have.
 pub(super) fn more_addresses(node: &Node, object: &Node) -> BTreeSet<IpAddr> {
     node.addresses.iter().filter(|address| !object.addresses.contains(address)).copied().collect()
 }
 
-/// Refuses a state without this node. A wrong or empty file is a more likely cause than a node without pods, and would cut off all pods.
+/// Returns an error if the state lacks this node. Its likely cause is a wrong or empty file, which would cut off all pods.
 pub(super) fn check_node(objects: &[Object], node: &str) -> anyhow::Result<()> {
     let known = objects.iter().any(|object| match object {
         Object::Node(known) => &*known.name == node,

@@ -7,7 +7,7 @@ use super::LiveState;
 use bulkhead_observe::admin::{Enforcement, PolicyQuestion};
 
 impl LiveState {
-    /// Describes a policy's object, and the part of the state that is not compiled. The caller adds whether compiled policy is in force.
+    /// Reports whether the state has the policy, and which changes are not compiled. The caller adds whether compiled policy is in force.
     pub(crate) fn enforcement(&self, asked: &PolicyQuestion) -> Enforcement {
         let cache = self.pipeline.cache();
         let mut enforcement = Enforcement::default();
@@ -38,7 +38,7 @@ impl LiveState {
         enforcement
     }
 
-    /// Why compiled policy differs from the state. Empty if it does not.
+    /// Returns why compiled policy differs from the state. Empty if it does not.
     fn pending(&self) -> Vec<String> {
         let mut pending = Vec::new();
         if self.denied {

@@ -13,7 +13,7 @@ use crate::end_facts::EndFacts;
 use crate::stream::Selector;
 
 impl LiveState {
-    /// How far each attached pod is known.
+    /// Returns for each attached pod whether policy knows it, or why not.
     pub(crate) fn standings(&self) -> BTreeMap<PodName, Standing> {
         self.pipeline.standings()
     }
@@ -25,7 +25,7 @@ impl LiveState {
         (!pod.finished).then(|| pod.addresses.to_vec())
     }
 
-    /// The pod or node at an address.
+    /// Returns the pod or node that has the address.
     pub(crate) fn end_at(&self, address: IpAddr) -> EndFacts {
         let cache = self.pipeline.cache();
         // A pod with the node's address is reported as the node.
@@ -35,14 +35,14 @@ impl LiveState {
         EndFacts { is_node: pod.is_none() && is_node(), pod }
     }
 
-    /// The addresses of selected pods that have not ended.
+    /// Returns the addresses of the selected pods that have not ended.
     pub(crate) fn addresses_selected(&self, selector: &Selector) -> HashSet<IpAddr> {
         let pods = self.pipeline.cache().pods().map(|(_, pod)| pod);
         let selected = pods.filter(|pod| !pod.finished && selector.selects(pod));
         selected.flat_map(|pod| pod.addresses.iter().copied()).collect()
     }
 
-    /// Names the owner of each address: a pod's workload, or a node. An unassigned address is its own name.
+    /// Returns the name of each address's owner: a pod's workload, or a node. For an unassigned address, the address as text.
     pub(crate) fn owners_of(&self, addresses: &[IpAddr]) -> Vec<String> {
         let cache = self.pipeline.cache();
         let owner = |&address: &IpAddr| {
@@ -56,7 +56,7 @@ impl LiveState {
         addresses.iter().map(owner).collect()
     }
 
-    /// The node's pod CIDRs, and the addresses of its pods.
+    /// Returns the node's pod CIDRs, and the addresses of its pods.
     pub(crate) fn pod_networks(&self) -> Vec<IpNet> {
         let blocks = self.own_blocks();
         let pods =
@@ -65,7 +65,7 @@ impl LiveState {
     }
 }
 
-/// `shop/web (Deployment)`, or the pod's name if it has no owner. Owners outlive their pods.
+/// Formats the pod's owner as `shop/web (Deployment)`, or the pod's name if it has no owner. Owners outlive their pods.
 fn owner_name(pod: &Pod) -> String {
     match &pod.owner {
         Some(owner) => format!("{}/{} ({})", pod.name.namespace, owner.name, owner.kind),

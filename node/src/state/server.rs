@@ -49,7 +49,7 @@ impl LiveState {
         log::error(&format!("{why}; {DENYING} until it sends a valid one"));
     }
 
-    /// The channel of the follower's notices. Never ready if the state comes from files.
+    /// Returns the channel of notices about the API server. Never ready if the state comes from files.
     pub(crate) fn notices(&self) -> Receiver<Notice> {
         self.api.as_ref().map_or_else(crossbeam_channel::never, Api::notices)
     }
@@ -59,7 +59,7 @@ impl LiveState {
         self.api.iter_mut().for_each(|api| api.hear(notice));
     }
 
-    /// The API server's follower, which reports its health. `None` if the state comes from files.
+    /// Returns the API server's follower, which reports the connection's health. `None` if the state comes from files.
     pub(crate) fn follower(&self) -> Option<Arc<Follower>> {
         self.api.as_ref().map(Api::follower)
     }

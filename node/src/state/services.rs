@@ -134,7 +134,7 @@ impl LiveState {
         adapter.listed();
     }
 
-    /// The health of Services, for load balancers. `None` if Services are off.
+    /// Subscribes to the node's health and its Services' health checks, for load balancers. `None` if Services are off.
     pub(crate) fn health(&self) -> Option<watch::Receiver<NodeHealth>> {
         self.services.as_ref().map(|_| self.health.subscribe())
     }
@@ -151,7 +151,7 @@ impl LiveState {
         adapter.set_host_ports(pods);
     }
 
-    /// Publishes the counts of Services.
+    /// Stores the counts of Services for metrics and status.
     pub(super) fn count_services(&self) {
         let counts = self.services.as_ref().map(Adapter::counts);
         *self.counts.services.lock().unwrap_or_else(PoisonError::into_inner) = counts;

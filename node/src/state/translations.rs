@@ -11,7 +11,7 @@ use bulkhead_answers::services::nodes_and_host_ports;
 use bulkhead_answers::translate::at_node::translate;
 use bulkhead_answers::translate::{Translation, resolved};
 
-/// A question about a connection.
+/// A question: how do Services translate a connection?
 pub(crate) struct Asked {
     /// The client's addresses.
     pub from: Vec<IpAddr>,
@@ -30,7 +30,7 @@ pub(crate) enum AskedFor {
 pub(crate) type Translations = anyhow::Result<Vec<(End, Translation)>>;
 
 impl LiveState {
-    /// How this node translates a connection. Empty for an address that belongs to no Service.
+    /// Returns how this node translates a connection. Empty for an address that belongs to no Service.
     ///
     /// # Errors
     /// If the Service or port does not exist, or if a Service is asked about while Services are off or not listed yet.

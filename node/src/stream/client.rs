@@ -33,18 +33,18 @@ const TOLD_EVERY: Duration = Duration::from_secs(1);
 /// How long to wait for the policy thread. A trace by pod name cannot start without its answer.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// What the client wants.
+/// The events that the client requested: verdicts for `monitor`, verdicts for Hubble, or traced packets.
 pub(super) enum Wanted {
     Flows(FlowFilter),
-    /// A request of Hubble's API.
+    /// Verdicts as Hubble flows: a `GetFlows` request of a client of Hubble's API.
     Observed(Box<Observe>),
     Packets(Packets),
 }
 
-/// Where the client's events go.
+/// The queue for the client's events.
 pub(super) enum Outlet {
     Lines(Sender<String>),
-    /// To a client of Hubble.
+    /// Flows for a client of Hubble's API.
     Flows(Sender<Observed>),
 }
 
@@ -87,11 +87,11 @@ const fn without<T>(error: &TrySendError<T>) -> TrySendError<()> {
     }
 }
 
-/// A request to trace packets.
+/// A request to trace packets, with its filter for packets and its selector for pods.
 pub(super) struct Packets {
     filter: Filter,
     ends: Selector,
-    /// The addresses of these ends. `None` if all ends are selected.
+    /// The addresses of the pods that `ends` selects. `None` if it selects all.
     addresses: Option<Arc<HashSet<IpAddr>>>,
     forwarded: Option<bool>,
     snap: u16,
@@ -120,12 +120,12 @@ impl Bucket {
     }
 }
 
-/// A client of the stream.
+/// A client that receives verdicts or traced packets.
 pub(super) struct Client {
     wanted: Wanted,
     outlet: Outlet,
     bucket: Bucket,
-    /// How many more events the client wants. `None` for all.
+    /// Number of further events after which the client is done. `None` for no limit.
     more: Option<u64>,
     /// Whether the client wants only past events.
     is_of_past: bool,
@@ -134,7 +134,7 @@ pub(super) struct Client {
     pub(super) point: Option<usize>,
     /// The channel for the first answer, due once workers report what the client wants. `None` after that.
     pub(super) opened: Option<(oneshot::Sender<Result<Watching, Failure>>, Watching)>,
-    /// Events left out by workers since the last report to the client. `unsent` are those that the client's queue or rate refused.
+    /// Events lost since the last report to the client: `left_out` by workers, `unsent` because the client's queue or rate limit was full.
     pub(super) left_out: u64,
     unsent: u64,
     told_at: Instant,
@@ -143,10 +143,10 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// Validates a request.
+    /// Creates a client from its request, and looks up the addresses of the pods to trace. [`open`](Self::open) starts its events.
     ///
     /// # Errors
-    /// If the request is invalid, or its pods cannot be looked up.
+    /// If the request is invalid, or the policy thread does not look up the pods within [`PATIENCE`].
     pub(super) fn new(watch: Watch, outlet: Outlet, observer: &Observer) -> Result<Self, Failure> {
         let (wanted, count, rate, last, is_of_past) = match watch {
             Watch::Monitor(asked) => {
@@ -191,7 +191,7 @@ impl Client {
         self.is_done || self.outlet.is_closed() || is_late
     }
 
-    /// What workers must select for the client. `None` if it does not trace.
+    /// Returns the filter by which workers select packets for the client. `None` if it does not trace.
     pub(super) fn tracepoint(&self) -> Option<Tracepoint> {
         let Wanted::Packets(packets) = &self.wanted else { return None };
         let filter = match &packets.addresses {
@@ -320,7 +320,7 @@ impl Client {
     }
 }
 
-/// A line that reports missed events.
+/// Formats a line that reports missed events.
 fn lost(source: LostEventSource, count: u64, node: &str) -> Value {
     let source = match source {
         LostEventSource::PerfEventRingBuffer => "PERF_EVENT_RING_BUFFER",

@@ -26,9 +26,9 @@ mod reserved {
     pub(super) const HOST: u32 = 1;
     pub(super) const WORLD: u32 = 2;
     pub(super) const REMOTE_NODE: u32 = 6;
-    /// The first identity of pods.
+    /// The smallest identity number of a pod.
     pub(super) const FIRST: u32 = 256;
-    /// The last identity of pods.
+    /// The largest identity number of a pod.
     pub(super) const LAST: u32 = (1 << 24) - 1;
 }
 
@@ -43,12 +43,12 @@ pub(super) struct End {
 }
 
 impl End {
-    /// Namespace and name of a pod. `None` for other ends.
+    /// Returns the pod's namespace and name. `None` if the end is not a pod.
     pub(super) fn name(&self) -> Option<(&str, &str)> {
         self.namespace.as_deref().zip(self.pod.as_deref())
     }
 
-    /// For pods, a hash (FNV-1a) of the namespace and labels, equal on all nodes. Two sets of labels may collide.
+    /// Returns a reserved identity, or for a pod a hash (FNV-1a) of namespace and labels, equal on all nodes. Hashes may collide.
     fn identity(&self) -> u32 {
         let Some(namespace) = &self.namespace else { return self.reserved };
         let labels = self.labels.iter().flatten().flat_map(|(key, value)| [&**key, &**value]);
@@ -60,7 +60,7 @@ impl End {
         reserved::FIRST + u32::try_from(hash % range).expect("less than 2^24")
     }
 
-    /// The end as a message of Hubble's API.
+    /// Converts the end to an `Endpoint` of Hubble's API.
     pub(super) fn message(&self) -> Endpoint {
         let mut end = Endpoint { identity: self.identity(), ..Endpoint::default() };
         if let Some((namespace, pod)) = self.name() {
@@ -90,7 +90,7 @@ pub(super) struct Ends {
 }
 
 impl Ends {
-    /// Asks the policy thread about all unknown addresses at once.
+    /// Looks up all addresses that are not cached, with one query to the policy thread.
     pub(super) fn learn(
         &mut self,
         addresses: impl Iterator<Item = IpAddr>,

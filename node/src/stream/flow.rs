@@ -62,7 +62,7 @@ impl Told {
         [&self.from, &self.to]
     }
 
-    /// Hubble's name of the verdict.
+    /// Returns Hubble's name of the verdict: `FORWARDED`, `DROPPED` or `AUDIT`.
     pub(super) fn verdict(&self) -> &'static str {
         parts::verdict(self.kind())
     }
@@ -75,12 +75,12 @@ impl Told {
         }
     }
 
-    /// The message for Hubble's clients. `node` is this node's name, `origins` has the origins of its rules.
+    /// Formats the verdict as a `Flow` for Hubble's clients. `node` is this node's name, `origins` has the origins of its rules.
     pub(super) fn message(&self, node: &str, origins: &SharedOrigins) -> message::Flow {
         self.message_of(node, self.origin(origins).as_ref())
     }
 
-    /// The origin of the rule that decided. `None` if no rule did.
+    /// Returns the origin of the rule that decided. `None` if no rule decided.
     fn origin(&self, origins: &SharedOrigins) -> Option<Origin> {
         origins.get(self.event.judgement.outcome.decision?.origin?)
     }
@@ -128,7 +128,7 @@ impl Told {
         message
     }
 
-    /// The verdict as one JSON object. `node` and `origins` as in [`Self::message`].
+    /// Formats the verdict as one JSON object. `node` and `origins` as in [`Self::message`].
     pub(super) fn json(&self, node: &str, origins: &SharedOrigins) -> Value {
         let Judgement { time, generation, outcome, .. } = self.event.judgement;
         let origin = self.origin(origins);
@@ -194,7 +194,7 @@ impl Told {
         json!({ "flow": flow, "node_name": node, "time": time })
     }
 
-    /// The direction as seen by the pod whose policy decided, otherwise by the local pod.
+    /// Returns the direction as seen by the pod whose policy decided, otherwise by the local pod.
     fn direction(&self, origin: Option<&Origin>) -> TrafficDirection {
         let of = |direction: &Direction| match direction {
             Direction::Ingress => TrafficDirection::Ingress,
@@ -225,7 +225,7 @@ impl Told {
     }
 }
 
-/// The policies that decided, with their direction. `None` if the decision was not a policy's.
+/// Returns the policies that decided, with their direction. `None` if no policy decided.
 fn deciding(origin: &Origin) -> Option<(Direction, Vec<Policy>)> {
     let named = |policy: &PolicyName| Policy {
         name: policy.name.to_string(),

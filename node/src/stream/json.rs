@@ -6,7 +6,7 @@ use bulkhead_observe::hubble::flow::{
     Endpoint, Ip, IpVersion, Layer4, Policy, Protocol, TcpFlags, TrafficDirection, Verdict,
 };
 
-/// Hubble's name of the verdict.
+/// Returns Hubble's name of the verdict.
 pub(super) const fn verdict(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Forwarded => "FORWARDED",

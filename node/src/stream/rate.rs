@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 /// Averaging time, as in Hubble.
 const OVER: Duration = Duration::from_secs(60);
 
-/// Events a second over the last minute.
+/// Measures events per second, averaged over the last minute.
 #[derive(Debug, Default)]
 pub(super) struct Rate {
     /// Total counts by time. The first entry is at most slightly older than a minute.
@@ -14,7 +14,7 @@ pub(super) struct Rate {
 }
 
 impl Rate {
-    /// Records the total number of events until `now`. Returns the rate.
+    /// Records `seen`, the total number of events until `now`. Returns events per second, averaged over the last minute; 0 at first.
     pub(super) fn after(&mut self, now: Instant, seen: u64) -> f64 {
         while self.seen.get(1).is_some_and(|(at, _)| now.duration_since(*at) >= OVER) {
             self.seen.pop_front();

@@ -4,7 +4,7 @@
 
 use bulkhead_dataplane::DropReason;
 
-/// The reason's number and name in Hubble's enum.
+/// Returns the number and name of the nearest reason in Hubble's enum.
 pub(super) const fn hubble(reason: DropReason) -> (u32, &'static str) {
     use DropReason::*;
     match reason {

@@ -17,7 +17,7 @@ const FLOWS: usize = 4096;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Event {
     pub judgement: Judgement,
-    /// Number of packets.
+    /// Number of dropped packets of the flow. 1 for a new session.
     pub count: u64,
 }
 
@@ -26,7 +26,7 @@ impl Event {
         Self { judgement: *judgement, count: 1 }
     }
 
-    /// Dropped packets of which only the reason is known.
+    /// Creates an event for `count` dropped packets of which only the reason is known. `time` is in nanoseconds since 1970.
     pub(super) const fn lost(time: u64, reason: DropReason, count: u64) -> Self {
         let mut outcome = Outcome::UNJUDGED;
         (outcome.verdict, outcome.in_port) = (Verdict::Drop(reason), PortId(u16::MAX));
@@ -37,7 +37,7 @@ impl Event {
         self.judgement.outcome.session == Some(SessionState::New) && self.judgement.outcome.verdict.out_port().is_some()
     }
 
-    /// The addresses of both ends before and after translation.
+    /// Returns the addresses of both ends before and after translation.
     pub(super) fn addresses(&self) -> impl Iterator<Item = IpAddr> + use<> {
         let Outcome { flow, translation, .. } = self.judgement.outcome;
         let received = flow.map(|flow| [flow.src, flow.dst]);

@@ -7,7 +7,7 @@ use bulkhead_observe::admin::Failure;
 /// A selector for pods. A list without entries selects all pods; in others, one matching entry is enough.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Selector {
-    /// Prefixes of `namespace/name`.
+    /// Each a namespace and a prefix of the pod's name, as in `shop/web-`. The namespace is `default` if omitted.
     pods: Vec<String>,
     namespaces: Vec<String>,
     /// Sets of labels, all of which a pod must have. A label without a value matches any value.
@@ -41,7 +41,7 @@ impl Selector {
         Ok(Self { pods: pods.iter().map(named).collect(), namespaces: namespaces.to_vec(), labels })
     }
 
-    /// Whether the selector selects all ends.
+    /// Whether the selector is empty and so selects all ends.
     pub(super) fn is_everything(&self) -> bool {
         self.pods.is_empty() && self.namespaces.is_empty() && self.labels.is_empty()
     }

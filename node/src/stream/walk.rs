@@ -21,7 +21,7 @@ pub(super) struct Seen<'a> {
     pub(super) bytes: &'a [u8],
 }
 
-/// One line: the packet, its way in the words of `explain --live`, and its bytes in hexadecimal.
+/// Formats one line: the packet, its way in the words of `explain --live`, and its bytes in hexadecimal.
 pub(super) fn json(observer: &Observer, snapshot: &Snapshot, seen: &Seen<'_>) -> Value {
     let Seen { judgement, meant_for, bytes } = *seen;
     let Judgement { time, generation, len, tcp_flags, outcome } = *judgement;

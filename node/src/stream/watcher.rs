@@ -38,16 +38,16 @@ const AT_ONCE: usize = 4096;
 /// Interval of looking up the addresses of traced pods again.
 const LOOKUP: Duration = Duration::from_secs(1);
 
-/// The thread's state.
+/// The stream thread's state: the reader of the workers' rings, and the clients.
 pub(super) struct Watcher {
     observer: Observer,
     counts: Arc<StreamCounts>,
     journal: Option<Tap>,
     clients: Vec<Client>,
     reader: Option<StreamReader>,
-    /// The plan that the workers follow while there is a reader.
+    /// The plan by which workers write the current stream. Unused without a reader.
     in_force: StreamPlan,
-    /// What the reader's workers had left out at the last count.
+    /// Number of records that workers left out of the current stream, as of the last count.
     left_out: LeftOut,
     repeats: Repeats,
     ends: Ends,
@@ -105,12 +105,12 @@ impl Watcher {
         }
     }
 
-    /// Whether events have no recipient.
+    /// Whether events have no recipient: no client, no journal, and past verdicts are not kept.
     fn is_idle(&self) -> bool {
         self.clients.is_empty() && self.journal.is_none() && !self.keeps
     }
 
-    /// How long the rings may wait. `None` while the thread is idle.
+    /// Returns the interval of reading the rings. `None` if nothing is to be read until a client requests events.
     fn patience(&self) -> Option<Duration> {
         match (self.is_idle(), self.clients.is_empty() && !self.keeps) {
             (true, _) => None,
@@ -177,7 +177,7 @@ impl Watcher {
         self.open_clients();
     }
 
-    /// Makes the workers follow this plan.
+    /// Makes the workers write a new stream by this plan, and reads the rest of the old one.
     fn reopen(&mut self, vswitch: Arc<Vswitch>, plan: StreamPlan) {
         let reader = vswitch.open_stream(&plan);
         // Workers answer once they write to the new stream, so later events are reported.
@@ -212,7 +212,7 @@ impl Watcher {
         self.count_left_out();
     }
 
-    /// Counts packets of the old stream whose outcome will not be reported.
+    /// Counts traced packets still in transit when their stream is closed, as left out: their outcome will not be reported.
     fn leave_behind(&mut self) {
         let packets = self.reader.as_ref().map_or(0, StreamReader::under_way);
         self.counts.left_out.fetch_add(packets, Ordering::Relaxed);
@@ -221,7 +221,7 @@ impl Watcher {
         }
     }
 
-    /// Runs one round. Returns whether more records may be waiting.
+    /// Runs one round: reads the rings and sends what is due. Returns whether more records may be waiting.
     fn tick(&mut self) -> bool {
         let is_behind = self.read() >= AT_ONCE;
         self.count_left_out();

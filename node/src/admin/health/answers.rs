@@ -16,11 +16,11 @@ use crate::observer::Observer;
 /// The number of ready endpoints on this node. Balancers divide traffic by it.
 const WEIGHT: HeaderName = HeaderName::from_static("x-load-balancing-endpoint-weight");
 
-/// The body of `/healthz` and `/livez`.
+/// The JSON body of `/healthz` and `/livez`.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ProxyBody {
-    /// Now if the node is healthy, else the last time it was.
+    /// Time as text: now if the node is healthy, else when it last was.
     last_updated: String,
     current_time: String,
     /// Whether the node stays in the cluster. `None` (omitted) for `/livez`.

@@ -13,7 +13,7 @@ const BACKLOG: i32 = 128;
 /// without IPv6.
 ///
 /// # Errors
-/// The address cannot be bound.
+/// If the address cannot be bound.
 pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     match listen_at(address) {
         Err(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL) if address.is_ipv6() && address.ip().is_unspecified() => {

@@ -7,7 +7,7 @@ use super::super::faults::{Faults, line};
 use super::super::file::{Enforce, File};
 use super::super::{Dataplane, EngineName};
 
-/// The component that enforces policy on the node.
+/// The component that enforces policy, and the place: dataplane, source or destination, and engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Judging {
     pub(super) dataplane: Dataplane,
@@ -72,7 +72,7 @@ fn one_by_one(written: &File) -> Judging {
     }
 }
 
-/// The renderer that the file names. `None` if it names none.
+/// Returns the renderer that the file names. `None` if it names none.
 fn renderer(written: &File, faults: &mut Faults<'_>) -> Option<(&'static str, Judging)> {
     let list = written.renderers.as_ref()?;
     let [name] = &*list.value else {

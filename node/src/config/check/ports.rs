@@ -48,7 +48,7 @@ const DEFAULT_MTU: u32 = 1500;
 /// Valid MTUs: the minimum for IPv6 (RFC 8200 §5), up to a veth's maximum.
 const MTUS: std::ops::RangeInclusive<u32> = 1280..=65_535;
 
-/// The host port's interfaces. `None` if the vswitch does not create them.
+/// Returns the host port's interfaces. `None` if the vswitch does not create them.
 pub(super) fn created_host(written: &[Spanned<Port>], faults: &mut Faults<'_>) -> Option<CreatedHost> {
     let mut created = None;
     for (at, Spanned { value: port, .. }) in written.iter().enumerate() {

@@ -130,7 +130,7 @@ fn kubernetes(written: &Kubernetes, folder: &Path, faults: &mut Faults<'_>) -> K
     }
 }
 
-/// The settings for parsing objects.
+/// Returns the settings for parsing objects.
 fn options(written: &State, faults: &mut Faults<'_>) -> Options {
     let version = written.policy_semantics.as_ref().map(|version| version.value).unwrap_or_default();
     let default = written.namespace_default.as_ref().map(|default| default.value).unwrap_or_default();

@@ -22,10 +22,10 @@ pub(super) struct EndFilter {
 }
 
 impl EndFilter {
-    /// Parses the fields of one end.
+    /// Parses a `FlowFilter`'s fields about the source, or those about the destination.
     ///
     /// # Errors
-    /// If a value is invalid.
+    /// If a value cannot be parsed, or a workload has neither a name nor a kind.
     pub(super) fn new(
         (addresses, pods, labels, ports): (&[String], &[String], &[String], &[String]),
         identities: &[u32],

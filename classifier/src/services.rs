@@ -87,7 +87,7 @@ impl Services {
         }
     }
 
-    /// Returns the services in both.
+    /// Returns the services that both match.
     #[must_use]
     pub fn intersect(&self, other: &Self) -> Self {
         match (self, other) {
@@ -145,7 +145,7 @@ impl ServiceSet {
         }
     }
 
-    /// Returns the members as blocks, ascending by protocol, then port.
+    /// Returns the members as ascending blocks of consecutive protocol numbers and a port range each.
     pub fn services(&self) -> impl Iterator<Item = Service> + '_ {
         self.blocks.iter().flat_map(|block| {
             let protocols = block.protocols;

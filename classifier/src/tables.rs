@@ -14,9 +14,9 @@ use crate::{Action, Key, Rule, RuleList, Verdict, linear};
 #[derive(Clone, Debug)]
 pub struct Tables {
     rules: RuleList,
-    /// Identity tables. If set, `rules` has their decisions, and `compiled` and `delta` are `None`.
+    /// Identity tables. `None` for a rule list. If set, `rules` has their decisions, and `compiled` and `delta` are `None`.
     identities: Option<Arc<IdentityTables>>,
-    /// `None` if lookups scan the list.
+    /// The compiled list. `None` if each lookup scans the list.
     compiled: Option<Compiled>,
     delta: Option<Arc<Delta>>,
     level: Level,

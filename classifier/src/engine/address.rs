@@ -8,7 +8,7 @@ use crate::PartedSet;
 use crate::address_set::{AddressSet, Point};
 use crate::simd::{NODE, Node, Simd};
 
-/// An address, or another field that is searched as a 32-bit number.
+/// An unsigned integer that holds an address, or another packet field that is searched as a 32-bit number.
 pub(crate) trait Address:
     Point
     + From<u32>
@@ -83,7 +83,7 @@ fn fold(a: u64, b: u64) -> u64 {
     (product >> 64) as u64 ^ product as u64
 }
 
-/// The parts that are the same for both families.
+/// Expands to the trait's items that are the same for both families.
 macro_rules! alike {
     ($bits:literal, $family:ident, $intervals:ident) => {
         const ZERO: Self = 0;

@@ -31,14 +31,14 @@ pub(crate) const MAX_RUN: usize = 16;
 /// Maximum of rules with the same key, so that a bucket has room for colliding keys.
 const MAX_SHARING: usize = 8;
 
-/// Larger shapes are never dissolved.
+/// Shapes (pairs of prefix lengths) with more entries than this are never dissolved into direct rules.
 const MAX_DISSOLVED: usize = DISSOLVED;
 
 /// Number of sampled packets. They affect only speed. A hundred distinguish a shape that every tenth packet reaches from one that none
 /// does.
 const SAMPLES: usize = 128;
 
-/// Allowance for a few more tuples in a second plan with fewer dissolved rules.
+/// Additional row bits allowed for a second plan with fewer dissolved rules, because it has a few more tuples.
 const SLACK: usize = 16;
 
 /// Maximum of copies of a rule behind tuples, one per pair of prefixes and service. Beyond that a rule is direct.
@@ -95,7 +95,7 @@ impl<A: Address> Plan<A> {
         Ok(if smaller.bits() <= CHUNK_BITS { smaller } else { plan })
     }
 
-    /// Divides the expanded rules into direct ones and tuples.
+    /// Decides for each expanded rule whether it is direct or belongs to a tuple. `dissolved` limits the rules from dissolved tuples.
     fn choose(mut self, dissolved: usize) -> Self {
         let mut shapes = Shapes::new::<A>(&self.entries);
         shapes.dissolve(A::BITS, self.direct.len(), dissolved);
@@ -108,7 +108,7 @@ impl<A: Address> Plan<A> {
         self
     }
 
-    /// Returns the number of bits in a row.
+    /// Returns the number of bits in a row: direct rules and tuples.
     fn bits(&self) -> usize {
         self.direct.len() + self.tuples.len()
     }
@@ -261,7 +261,7 @@ fn reached<A: Address>(entries: &[Entry<A>], population: &HashMap<(u8, u8), usiz
     reached
 }
 
-/// The pairs of prefix lengths, their numbers of entries, and where these move.
+/// The shapes (pairs of prefix lengths): the number of entries of each, and the shape that replaces it (`None`: direct bits).
 struct Shapes {
     population: HashMap<(u8, u8), usize>,
     /// The number of sampled packets that probe each shape, for shapes that are small enough to dissolve.

@@ -127,7 +127,7 @@ impl<A: Address> Segments<A> {
     }
 }
 
-/// Searches one segment after the other for the undecided keys.
+/// For a block of keys, searches the segments in order until each key has a verdict.
 struct Decide<'a, A, const N: usize> {
     segments: &'a Segments<A>,
     block: &'a Block<A, N>,

@@ -26,7 +26,7 @@ const ENTRIES: usize = 256;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Vectors<A> {
     rows: Rows,
-    /// The code of each bit, [`CHUNK_CODES`] per chunk. `u32::MAX` for tuples and [`NO_BIT`].
+    /// The verdict code of each bit of a row, [`CHUNK_CODES`] per chunk. `u32::MAX` for the bits of tuples and for [`NO_BIT`].
     codes: Vec<u32>,
     /// Mask of the tuples' bits in the first word.
     tuple_bits: u64,
@@ -38,7 +38,7 @@ pub(crate) struct Vectors<A> {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Rows {
-    /// One word per class.
+    /// One 64-bit word per class.
     Words(Vec<u64>),
     /// `each` chunks per class.
     Chunks { rows: Vec<Chunk>, each: usize },
@@ -125,7 +125,7 @@ impl<A: Address> Vectors<A> {
         best
     }
 
-    /// Looks up one packet. Returns its code.
+    /// Looks up one packet. Returns the code of its first matching rule.
     #[inline(always)]
     pub(crate) fn decide_one<S: Simd>(
         &self,
@@ -220,7 +220,7 @@ impl<A: Address> Vectors<A> {
     }
 }
 
-/// Distributes the codes of bits over chunks of [`CHUNK_CODES`] each.
+/// Distributes the codes, in the order of their bits, over chunks of [`CHUNK_CODES`] each.
 fn by_place(codes: &[u32], chunks: usize) -> Vec<u32> {
     let mut placed = vec![u32::MAX; chunks * CHUNK_CODES];
     for (placed, codes) in placed.chunks_exact_mut(CHUNK_CODES).zip(codes.chunks(CHUNK_BITS)) {
@@ -240,7 +240,7 @@ fn place(codes: &[u32], code: u32) -> Option<(usize, usize)> {
 struct Lines<'a, const N: usize> {
     rows: &'a [Chunk],
     live: &'a [Chunk],
-    /// The code of each bit.
+    /// The verdict code of each bit.
     codes: &'a [u32],
     classes: &'a Classes<N>,
 }
@@ -300,7 +300,7 @@ impl<const N: usize> Kernel for MeetRest<'_, N> {
     }
 }
 
-/// Probes the buckets of each key's tuples.
+/// For each key, probes the hash bucket of every tuple that may match.
 struct Probe<'a, A, const N: usize> {
     tables: &'a Tuples<A>,
     gone: &'a [u32],
@@ -363,7 +363,7 @@ fn probe<A: Address, S: Simd, const N: usize>(
     probes.clear();
 }
 
-/// Verifies (key, entry) pairs.
+/// Compares keys with the entries of their buckets, given as pairs of key and entry, and keeps each key's smallest matching code.
 #[inline(always)]
 fn verify<A: Address, S: Simd, const N: usize>(
     simd: S,

@@ -80,7 +80,7 @@ impl IpCache {
         entries
     }
 
-    /// Returns the number of pieces of the address space.
+    /// Returns the number of pieces: ranges of addresses with one number.
     pub fn len(&self) -> usize {
         self.v4.len() + self.v6.len()
     }

@@ -4,15 +4,15 @@ use crate::engine::{Axis, Classed};
 use crate::simd::{Scalar, Simd};
 use crate::{Service, ServiceSet, Verdict};
 
-/// The policy for one identity: disjoint sets of services, each with a verdict. Other services are denied without a reason.
+/// The policy for one identity: disjoint sets of services, each with a verdict. Others get [`Verdict::NO_MATCH`], a deny without a rule.
 pub type Row = Vec<(ServiceSet, Verdict)>;
 
 /// The policy of one direction of an endpoint, for every identity.
 #[derive(Clone, Debug)]
 pub struct PolicyMap {
-    /// Maps an identity to a row.
+    /// Maps an identity to the index of its row.
     identities: Axis<u32>,
-    /// Maps a protocol and port to a verdict code.
+    /// For each row: maps a protocol and port to the code of the verdict.
     rows: Vec<Axis<u32>>,
 }
 

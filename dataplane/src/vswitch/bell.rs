@@ -6,7 +6,7 @@
 use crate::io::Waker;
 use crate::sync::{AtomicBool, Ordering, fence};
 
-/// Wakes a worker if it sleeps.
+/// Wakes one worker from its sleep. Other workers ring it after they have put packets into the worker's lanes.
 #[derive(Debug)]
 pub(crate) struct Bell {
     asleep: AtomicBool,

@@ -4,7 +4,7 @@ use super::class::Class;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Idle timeouts in nanoseconds.
+/// Idle timeouts of sessions by state, in nanoseconds. A session ends when none of its packets was seen for this time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
     /// TCP and SCTP before both sides have acknowledged.
@@ -74,7 +74,7 @@ impl Percent {
     /// No limit.
     pub const ALL: Self = Self(100);
 
-    /// Returns that share of a number, at least 1.
+    /// Returns this share of a number, rounded down, but at least 1. `usize::MAX` if there is no limit.
     pub(crate) fn of(self, whole: usize) -> usize {
         if self >= Self::ALL {
             return usize::MAX;

@@ -42,7 +42,7 @@ struct Bucket {
 struct Places(u64);
 
 impl Places {
-    /// Returns a place, or `None`.
+    /// Returns the first place of the set. `None` if the set is empty.
     #[inline]
     const fn first(self) -> Option<usize> {
         if self.0 == 0 {
@@ -59,7 +59,7 @@ impl Places {
 }
 
 impl Bucket {
-    /// Returns the places with this tag.
+    /// Returns the places of the bucket that have this tag.
     #[inline]
     fn with_tag(&self, tag: u16) -> Places {
         const ONES: u64 = 0x0001_0001_0001_0001;
@@ -91,7 +91,7 @@ impl Bucket {
     }
 }
 
-/// The index.
+/// The hash index of the session table.
 #[derive(Debug)]
 pub(super) struct Index {
     buckets: Column<Bucket>,
@@ -187,7 +187,7 @@ impl Index {
     }
 }
 
-/// Prefetches home buckets. Its answers are guesses.
+/// Reads home buckets ahead of the lookups. The slots that it returns are guesses.
 #[derive(Clone, Copy)]
 pub(crate) struct Prefetch<'a> {
     buckets: &'a [Bucket],

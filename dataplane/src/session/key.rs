@@ -26,7 +26,8 @@ pub(crate) struct Key {
 /// Bits of [`Key::rest`]. An IPv4 address and its IPv4-mapped IPv6 address are different endpoints.
 pub(super) mod kind {
     pub(super) const V6: u64 = 1;
-    /// Echo: the endpoint that sends requests. Otherwise a ping from the other side with the same identifier would pass as a reply.
+    /// The lower endpoint of an echo sends the requests. Without this bit, the other side's ping with the same identifier would pass as a
+    /// reply.
     pub(super) const LOW_PINGS: u64 = 2;
     pub(super) const HIGH_PINGS: u64 = 4;
     pub(in crate::session) const PINGS: u64 = LOW_PINGS | HIGH_PINGS;
@@ -123,7 +124,7 @@ impl Key {
         self.rest & COMMON == other.rest & COMMON
     }
 
-    /// A packet's ports, source first.
+    /// Returns a packet's source and destination port. `from_low` tells whether its source is the lower endpoint.
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "the fields have 16 bits")]
     pub(crate) const fn ports(&self, from_low: bool) -> [u16; 2] {
@@ -137,7 +138,7 @@ impl Key {
         self.rest & kind::V6 != 0
     }
 
-    /// A packet's IPv4 addresses and ports, each with the source in the upper half.
+    /// Returns a packet's IPv4 addresses and its ports, each with the source in the upper half.
     #[inline(always)]
     pub(super) const fn ends_v4(&self, from_low: bool) -> (u64, u32) {
         let turned = !from_low as u32;

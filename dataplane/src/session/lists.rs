@@ -10,7 +10,7 @@ use super::entry::{NONE, NOWHERE, Slot};
 use super::links::{Link, Links};
 use crate::{BURST, PortId};
 
-/// Least recently used entry first.
+/// A list of entries, least recently used first. Each entry's links name its neighbours.
 #[derive(Clone, Copy, Debug)]
 struct List {
     first: Slot,
@@ -25,7 +25,7 @@ impl List {
 #[derive(Debug)]
 pub(super) struct Lists {
     classes: [List; Class::COUNT],
-    /// By [`place`].
+    /// The lists of each port's sessions by role, indexed by [`place`] and class.
     starters: Vec<[List; Class::COUNT]>,
     destinations: Vec<[List; Class::COUNT]>,
     lens: [usize; Class::COUNT],
@@ -33,7 +33,7 @@ pub(super) struct Lists {
     held: [Vec<u32>; Class::COUNT],
 }
 
-/// One of the three chains through the records.
+/// Selects the links of one of the three lists that contain an entry.
 trait Chain {
     fn of(links: &mut Links) -> &mut Link;
 }
@@ -102,12 +102,12 @@ impl Lists {
         self.starters.len() - 1
     }
 
-    /// The class's least recently moved entry, or `NONE`.
+    /// Returns the class's entry that was moved least recently, or `NONE`.
     pub(super) const fn first(&self, class: Class) -> Slot {
         self.classes[class as usize].first
     }
 
-    /// Likewise, among entries of the port in this role.
+    /// Returns the entry that was moved least recently among those of a port, role and class, or `NONE`.
     pub(super) fn first_of(&self, side: Side, port: PortId, class: Class) -> Slot {
         let lists = match side {
             Side::Starter => &self.starters,
@@ -147,7 +147,7 @@ impl Lists {
     }
 }
 
-/// Position of a port's lists. Entries with unknown ports come first.
+/// Returns the index of a port's lists. Index 0 has the entries whose ports are not known.
 fn place(port: PortId) -> usize {
     if port == NOWHERE { 0 } else { port.index() + 1 }
 }

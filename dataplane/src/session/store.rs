@@ -100,7 +100,7 @@ pub struct Adoption {
     pub refused: Vec<RefusedFile>,
 }
 
-/// A session read from a file.
+/// A session of an earlier process, as read from its file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stored {
     pub(super) entry: Entry,

@@ -42,10 +42,10 @@ pub struct Audited {
     pub is_new: bool,
 }
 
-/// An audited packet of the burst.
+/// An audited connection of the current burst, which is not reported yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Noted {
-    /// Position in the burst.
+    /// The packet's position in the burst.
     pub(super) at: usize,
     pub(super) audited: Audited,
 }
@@ -73,7 +73,7 @@ pub(super) fn denial(snapshot: &Snapshot, table: TableId, key: &Key) -> Option<D
     (!verdict.is_allow()).then(|| snapshot.decision(table, verdict))
 }
 
-/// The flow that the table judged.
+/// Returns the addresses and ports that the table judged.
 pub(super) const fn flow_of(key: &Key) -> Flow {
     let (src, dst, protocol) = (key.src(), key.dst(), key.protocol());
     Flow { src, dst, protocol, sport: key.src_port(), dport: key.dst_port(), icmp: None }

@@ -26,7 +26,7 @@ pub(in crate::session) struct Growth {
     header: Header,
     /// Number of writable entries.
     ready: usize,
-    /// By step: whether its rewrites are writable. On most nodes they never are.
+    /// For each step of the file, whether its rewrites are writable. On most nodes they never are.
     rewrites: Vec<bool>,
 }
 

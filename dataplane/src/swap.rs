@@ -31,9 +31,8 @@ struct Shared<T> {
     version: AtomicU64,
 }
 
-/// The replacing side. A load that begins after a publish sees its value.
-///
-/// Keep it until all readers are gone. Readers free what they still hold when it is dropped first.
+/// The side that replaces the value. A load that begins after a publish returns the published value or a newer one.
+/// | Keep it until all readers are gone. Readers free what they still hold when it is dropped first.
 #[derive(Debug)]
 pub(crate) struct Publisher<T> {
     shared: Arc<Shared<T>>,
@@ -76,12 +75,12 @@ impl<T> Publisher<T> {
     }
 }
 
-/// A reading side.
+/// The side that reads the value, for one thread.
 #[derive(Debug)]
 pub(crate) struct Reader<T> {
     shared: Arc<Shared<T>>,
     held: Arc<T>,
-    /// The held value is of this version or later.
+    /// Version of the held value, which may in fact be newer.
     version: u64,
 }
 

@@ -4,9 +4,9 @@ use super::Subject;
 use super::parse::Tree;
 use super::predicate::Predicate;
 
-/// Result: the packet matches.
+/// The successor of a test that decides that the packet matches.
 const MATCHES: u16 = u16::MAX;
-/// Result: the packet does not match.
+/// The successor of a test that decides that the packet does not match.
 const FAILS: u16 = u16::MAX - 1;
 
 #[derive(Clone, Debug, PartialEq, Eq)]

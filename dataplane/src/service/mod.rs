@@ -110,26 +110,26 @@ pub struct Services {
     seed: u64,
     vips: Arc<AHashMap<Vip, VipEntry>>,
     ports: Vec<Option<Arc<ServicePort>>>,
-    /// Cluster addresses of Services. `true` if this node translates them and drops their other ports, `false` if another proxy does.
+    /// Cluster addresses of Services. True if this node translates the address and drops its other ports, false if another proxy does.
     cluster_addresses: Arc<AHashMap<IpAddr, bool>>,
     service_cidrs: Arc<[IpNet]>,
     /// The cluster's pod networks.
     pod_networks: AddressSet,
-    /// Source addresses for connections whose source is rewritten, one per family.
+    /// The source addresses of connections whose source is rewritten, at most one per family.
     sources: Arc<[IpAddr]>,
 }
 
-/// The decision about a new connection.
+/// The decision of Services about a new connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer<'a> {
     /// The destination is not a Service's, or another proxy translates it.
     NotOurs,
     Drop(DropReason),
-    /// Choose one of these backends.
+    /// The connection goes to one of these backends.
     Choose(Eligible<'a>),
 }
 
-/// The backends to choose from.
+/// The backends that may serve a connection, and how to choose among them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Eligible<'a> {
     pub(crate) port: &'a ServicePort,

@@ -223,7 +223,7 @@ impl SessionTable {
         self.entries.records()
     }
 
-    /// Returns the slot of the session or refusal with this key. If it has expired, ends it and returns `None`, as the sweep would.
+    /// Returns the slot of the session or refusal with this key, or `None`. Ends an expired one, even if no sweep has reached it.
     pub(crate) fn find(&mut self, hash: u64, key: &Key, now: u64) -> Option<Slot> {
         let slot = self.lookup(hash, key)?;
         if self.is_expired(slot, now) {

@@ -93,7 +93,7 @@ impl SessionTable {
         }
     }
 
-    /// Returns true if there is room, `end` makes room, or the limit may be overdrawn. In doubt calls other tables to evict entries.
+    /// Makes room for an entry: by `end`, otherwise by calls to other tables to evict. Returns whether it fits, if need be by an overdraft.
     fn find_room(&mut self, room: Room, end: impl FnOnce(&mut Self) -> bool) -> bool {
         if room == Room::Free || end(self) {
             return true;

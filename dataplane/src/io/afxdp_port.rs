@@ -45,7 +45,7 @@ const SENT_PER_CALL: usize = 32;
 /// Maximum packets received at once, and number of empty frames kept ready for them.
 const BURST: usize = 256;
 
-/// Bursts between two checks that the interface still exists. A port that only receives gets no error from the kernel.
+/// Number of bursts between two checks that the interface still exists. A port that only receives gets no error from the kernel.
 const PROBE_EVERY: u32 = 1024;
 
 /// Wait before retrying a busy queue. A queue stays busy for some milliseconds after it was closed.
@@ -55,7 +55,7 @@ const BUSY_STEPS: u32 = 100;
 
 /// One queue of one interface, driven by the crate.
 pub struct AfxdpPort {
-    /// `None` after `close`.
+    /// The crate's socket ends. `None` after `close`.
     ends: Option<Ends>,
     interface: Arc<Interface>,
     umem: Arc<Umem>,

@@ -38,7 +38,7 @@ pub struct FaultPlan {
     pub refuse: u16,
     /// Whether each `receive` returns at most one packet.
     pub bursts_of_one: bool,
-    /// Number of calls after which the port fails with [`PortError::Gone`]. `None` for never.
+    /// Number of calls after which the port fails with [`PortError::Gone`]. `None` if it never fails.
     pub gone_after: Option<u64>,
 }
 
@@ -71,7 +71,7 @@ pub struct FaultCounts {
 /// Packets of one direction, by fault.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultTally {
-    /// All packets.
+    /// All packets that passed the port in this direction.
     pub packets: u64,
     /// Lost packets.
     pub lost: u64,
@@ -94,7 +94,7 @@ pub struct FaultPort<P> {
     send: Stage,
     refusal: Dice,
     workshop: Workshop,
-    /// Packets on their way to the inner port. Empty between calls unless the inner port is full.
+    /// Packets that were sent but that the inner port has not accepted yet. Empty between calls unless the inner port is full.
     transit: Vec<Frame>,
     calls: u64,
     refused: u64,

@@ -71,7 +71,7 @@ impl<T: AsRef<[u8]>> Message<T> {
         self.0.as_ref()[field::CODE]
     }
 
-    /// The four bytes after the checksum.
+    /// The four header bytes after the checksum, whose meaning depends on type and code.
     pub fn rest(&self) -> u32 {
         double_word(self.0.as_ref(), field::REST)
     }

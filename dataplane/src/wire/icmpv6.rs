@@ -30,7 +30,7 @@ pub mod kind {
     pub const PACKET_TOO_BIG: u8 = 2;
     /// The hop limit or the time for reassembly is exceeded.
     pub const TIME_EXCEEDED: u8 = 3;
-    /// Lower types are errors, including unassigned ones (RFC 4443 §2.1).
+    /// The first type that is not an error. Lower types are errors, including unassigned ones (RFC 4443 §2.1).
     pub const FIRST_INFORMATIONAL: u8 = 128;
     /// Echo request.
     pub const ECHO_REQUEST: u8 = 128;
@@ -97,7 +97,7 @@ impl<T: AsRef<[u8]>> Message<T> {
         self.0.as_ref()[field::CODE]
     }
 
-    /// The four bytes after the checksum.
+    /// The four header bytes after the checksum, whose meaning depends on the type.
     pub fn rest(&self) -> u32 {
         double_word(self.0.as_ref(), field::REST)
     }
@@ -161,7 +161,7 @@ pub mod ndisc {
     pub enum Message {
         /// Requests an address's MAC address.
         Solicitation {
-            /// The address.
+            /// The address whose owner is requested.
             target: Ipv6Addr,
             /// The sender's MAC address.
             source: Mac,
@@ -170,9 +170,9 @@ pub mod ndisc {
         Advertisement {
             /// See [`flags`].
             flags: u8,
-            /// The address.
+            /// The address whose MAC address is announced.
             target: Ipv6Addr,
-            /// Its MAC address.
+            /// The announced MAC address.
             at: Mac,
         },
     }

@@ -80,7 +80,7 @@ impl<T: AsRef<[u8]>> Packet<T> {
         usize::from(self.0.as_ref()[field::VERSION_LEN] & 0x0f) * 4
     }
 
-    /// The total length field: header and payload.
+    /// Returns the total length field: bytes of header and payload.
     pub fn total_len(&self) -> usize {
         usize::from(word(self.0.as_ref(), field::TOTAL_LEN))
     }

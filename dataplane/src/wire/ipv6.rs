@@ -87,12 +87,12 @@ impl<T: AsRef<[u8]>> Packet<T> {
         Ok(Self(bytes))
     }
 
-    /// The payload length field.
+    /// Returns the payload length field: bytes after the fixed header.
     pub fn payload_len(&self) -> usize {
         usize::from(word(self.0.as_ref(), field::PAYLOAD_LEN))
     }
 
-    /// Length of header and payload, by the payload length field.
+    /// Returns the length of fixed header and payload in bytes, by the payload length field.
     pub fn total_len(&self) -> usize {
         HEADER_LEN + self.payload_len()
     }
@@ -102,7 +102,7 @@ impl<T: AsRef<[u8]>> Packet<T> {
         self.0.as_ref()[field::NEXT_HEADER]
     }
 
-    /// Hop limit.
+    /// Hop limit: how many routers may still forward the packet.
     pub fn hop_limit(&self) -> u8 {
         self.0.as_ref()[field::HOP_LIMIT]
     }

@@ -40,11 +40,11 @@ pub(super) struct FlowTable {
     pub(super) decisions: Map,
     mapped: Mapping,
     slots: Mutex<Slots>,
-    /// Number of possible cores, each of which has a value in per-core maps.
+    /// Number of possible cores. A per-core map has a value for each.
     cores: usize,
     added: AtomicU64,
     failed: AtomicU64,
-    /// Number of writes to epoch cells.
+    /// How often an epoch cell was written.
     endings: AtomicU64,
 }
 
@@ -282,7 +282,7 @@ impl FlowTable {
         Some(slot)
     }
 
-    /// Returns a slot.
+    /// Returns a slot, so that another port can take it.
     pub(super) fn give_slot(&self, slot: FlowSlot) {
         self.slots().used[usize::from(slot.0)] = false;
     }
@@ -304,9 +304,8 @@ impl FlowTable {
         self.cell(cells::HANDSHAKES + i32::from(handshake.0) * 8)
     }
 
-    /// The eight bytes at an offset of the cells.
-    ///
-    /// # Panics
+    /// Returns the eight bytes at an offset of the cells, for atomic access.
+    /// | # Panics
     /// If the offset is unaligned or outside of the map.
     pub(super) fn cell(&self, offset: i32) -> &AtomicU64 {
         let offset = place(offset);
@@ -316,9 +315,8 @@ impl FlowTable {
         unsafe { self.mapped.start().add(offset).cast::<AtomicU64>().as_ref() }
     }
 
-    /// The four bytes at an offset of the cells.
-    ///
-    /// # Panics
+    /// Returns the four bytes at an offset of the cells, for atomic access.
+    /// | # Panics
     /// If the offset is unaligned or outside of the map.
     pub(super) fn half_cell(&self, offset: i32) -> &AtomicU32 {
         let offset = place(offset);

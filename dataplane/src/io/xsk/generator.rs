@@ -28,11 +28,11 @@ const BATCH: u32 = 64;
 pub struct Generator {
     interface: String,
     groups: Vec<Group>,
-    /// Number of given frames.
+    /// Number of frames given to [`Generator::new`].
     frames: usize,
 }
 
-/// Frames of one length, as the program copies a constant number of bytes.
+/// The frames of one length, with a program that sends them: it copies a constant number of bytes.
 #[derive(Debug)]
 struct Group {
     program: OwnedFd,

@@ -141,13 +141,13 @@ pub(super) fn next_hops(route: &[u8]) -> Vec<u32> {
     found
 }
 
-/// An interface's relation to upper and lower interfaces, by index.
+/// The related interfaces of an interface, by their indexes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Relation {
     interface: u32,
-    /// The bridge or bond with the interface as port.
+    /// The bridge or bond to which the interface belongs. `None` without one.
     master: Option<u32>,
-    /// The lower interface, as of a VLAN.
+    /// The interface below this one, for example that of a VLAN. `None` without one.
     lower: Option<u32>,
 }
 

@@ -41,7 +41,7 @@ pub(super) struct Socket {
     pub(super) transmit: Producer<libc::xdp_desc>,
     pub(super) completion: Consumer<u64>,
     pub(super) descriptor: OwnedFd,
-    /// Whether the socket supports packets of several frames.
+    /// Whether the socket accepts packets of several frames.
     pub(super) frags: bool,
 }
 

@@ -55,7 +55,7 @@ pub enum UmemError {
 pub struct Umem {
     memory: Mapping,
     chunks: u32,
-    /// The region's identity, which detects frames of other regions.
+    /// A number that no other region has. It detects frames of other regions.
     id: NonZeroU32,
 }
 
@@ -65,7 +65,7 @@ pub struct Umem {
 /// half a dozen times per packet.
 #[must_use = "a frame that is dropped is a chunk lost"]
 pub struct Frame {
-    /// The region in the upper half, never 0; the chunk in the lower.
+    /// The region's number in the upper half, never 0, and the chunk's number in the lower half.
     place: NonZeroU64,
     /// From the lowest bit: offset (16 bits), length (16 bits), [`has_more`](Frame::has_more), [`is_copy`](Frame::is_copy),
     /// [`mark`](Frame::mark) (30 bits).
@@ -126,12 +126,12 @@ impl Umem {
         self.chunks
     }
 
-    /// The mapped memory.
+    /// The mapped memory of the region.
     pub(super) const fn memory(&self) -> &Mapping {
         &self.memory
     }
 
-    /// Offset of a frame's bytes in the region.
+    /// Returns the offset of a frame's bytes in the region. Panics if the frame belongs to another region.
     fn check(&self, frame: &Frame) -> usize {
         // `assert_eq!` would store both numbers in memory for its message, for every packet.
         assert!(frame.region() == self.id.get(), "a frame of another region");

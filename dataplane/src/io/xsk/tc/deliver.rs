@@ -32,9 +32,9 @@ use super::abi::{SERVICE_TAG, SHOT, context, function};
 use super::how;
 use super::ingress::hand_over;
 
-/// The egress interface and `how`, 8 bytes on the stack.
+/// Stack offset of the egress interface's index and how to send to it ([`super::how`]), 8 bytes together.
 const WAY: i16 = -8;
-/// Keys of maps, 8 bytes.
+/// Stack offset of the key for a lookup, 8 bytes.
 const SCRATCH: i16 = -16;
 
 /// The program at the trunk's first end.

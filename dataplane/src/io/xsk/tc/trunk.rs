@@ -39,7 +39,7 @@ const TAG_OFFLOADS: [&str; 2] = ["tx-vlan-hw-insert", "tx-vlan-stag-hw-insert"];
 #[derive(Debug)]
 pub(super) struct Trunk {
     first: LinkInfo,
-    /// The sockets' end. `None` only during `drop`.
+    /// The attached end with the workers' sockets. `None` only during `drop`.
     second: Option<Interface>,
     deliver: Attached,
     /// An abstract socket name, which ends with the process, as the claim that a vswitch runs in this namespace.

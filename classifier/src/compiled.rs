@@ -101,7 +101,7 @@ impl Compiled {
         }
     }
 
-    /// Looks up keys of both families.
+    /// Looks up keys of which some are IPv4 and others IPv6. Returns true if a key has addresses of both families.
     #[inline(always)]
     fn mixed<S: Simd, const N: usize>(&self, simd: S, keys: &[Key], codes: &mut [u32; N]) -> bool {
         let (mut v4, mut v6) = (Block::<u32, N>::new(), Block::<u128, N>::new());
@@ -157,7 +157,7 @@ impl Compiled {
         Arc::ptr_eq(&self.protocols, &other.protocols)
     }
 
-    /// Returns the cost of one lookup.
+    /// Returns the cost of looking up this key, in counted steps.
     pub(crate) fn cost(&self, key: &Key) -> Cost {
         let cost = match key.family() {
             Key::V4 => self.v4.cost(Scalar, &self.fields(Scalar, self.points_v4(), key)),

@@ -153,7 +153,7 @@ impl ServiceSet {
         })
     }
 
-    /// Returns the members of either set.
+    /// Returns the union: the members of this set, of `other`, or of both.
     #[must_use]
     pub fn union(&self, other: &Self) -> Self {
         self.merge(other, |a, b| {
@@ -163,7 +163,7 @@ impl ServiceSet {
         })
     }
 
-    /// Returns the members of both sets.
+    /// Returns the intersection: the pairs that are members of both sets.
     #[must_use]
     pub fn intersect(&self, other: &Self) -> Self {
         self.merge(other, interval_intersect)

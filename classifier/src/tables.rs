@@ -197,7 +197,7 @@ impl Tables {
     }
 }
 
-/// Looks up one key.
+/// Looks up one key, in code compiled for a CPU level.
 struct Single<'a> {
     tables: &'a Tables,
     key: &'a Key,
@@ -228,7 +228,7 @@ impl Kernel for Single<'_> {
     }
 }
 
-/// Looks up a burst of keys, block by block.
+/// Looks up a burst of keys, block by block, in code compiled for a CPU level.
 struct Burst<'a> {
     tables: &'a Tables,
     keys: &'a [Key],

@@ -57,7 +57,7 @@ pub struct ClientCounters {
     pub forgotten: u64,
 }
 
-/// Session table events.
+/// Counts of what happened to sessions and refusals in the session table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SessionCounters {
     /// Sessions created.
@@ -141,7 +141,7 @@ impl Counters {
         (0..).map(OriginId).zip(self.origins.iter().copied()).filter(used)
     }
 
-    /// Session table events.
+    /// Returns the counts of what happened to sessions.
     pub const fn sessions(&self) -> SessionCounters {
         self.sessions
     }

@@ -24,7 +24,7 @@ macro_rules! drop_reasons {
                 }
             }
 
-            /// A sentence for users.
+            /// Returns a sentence that explains the reason to users.
             pub const fn describe(self) -> &'static str {
                 match self {
                     $(Self::$variant => $text,)+
@@ -61,7 +61,7 @@ drop_reasons! {
     Ipv6Malformed "ipv6_malformed" "The IPv6 header or its extension headers are cut short or inconsistent.";
     /// The packet has more than 8 IPv6 extension headers, the parser's limit.
     Ipv6ExtensionLimit "ipv6_extension_limit" "The packet has more than 8 IPv6 extension headers.";
-    /// Jumbograms (RFC 2675) do not occur on Ethernet.
+    /// The packet is an IPv6 jumbogram (RFC 2675), which does not occur on Ethernet.
     Ipv6Jumbogram "ipv6_jumbogram" "The packet is an IPv6 jumbogram.";
     /// IPv4 options LSRR and SSRR (RFC 7126), and IPv6 routing headers of type 0 (RFC 5095) or with segments left.
     SourceRouted "source_routed" "The packet is source-routed, so its destination address is not its final destination.";
@@ -89,7 +89,7 @@ drop_reasons! {
     MartianSource "martian_source" "The source address is unspecified, loopback or multicast.";
     /// A destination address that must not appear on a link.
     MartianDestination "martian_destination" "The destination address is unspecified or loopback.";
-    /// Multicast and broadcast are not forwarded.
+    /// The destination is multicast or broadcast, which is not forwarded.
     Multicast "multicast" "The destination is multicast or broadcast, which is not forwarded.";
     /// The source address or source MAC address does not belong to the receiving port.
     SpoofedSource "spoofed_source" "The source address does not belong to the port that the packet came in on.";

@@ -225,7 +225,7 @@ impl FragmentTable {
         Ok(())
     }
 
-    /// Stores the result for the first fragment.
+    /// Stores the engine's result for a datagram's first fragment.
     pub(crate) fn settle(&mut self, key: &DatagramKey, first: FirstFragment) {
         let Some(datagram) = self.datagrams.get_mut(key) else { return };
         datagram.first = first;

@@ -124,7 +124,7 @@ impl Routes {
         Some(self.gateways.get(usize::from(gateway)).copied().unwrap_or(port.into()))
     }
 
-    /// The next hops that [`Hop::gateway`] indexes.
+    /// Returns the next hops that have a gateway, in the order of [`Hop::gateway`].
     pub(crate) fn gateways(&self) -> &[NextHop] {
         &self.gateways
     }

@@ -24,7 +24,7 @@ pub(crate) enum Translated<'a> {
     PlainV4(&'a PlainV4),
     /// New addresses and ports of any other packet.
     Packet(&'a Rewritten),
-    /// An ICMP error about a translated packet.
+    /// New addresses of an ICMP error, and the translation of the packet that it quotes.
     Error(&'a TranslatedError),
 }
 
@@ -97,7 +97,7 @@ impl PlainV4 {
 pub(crate) struct Changes {
     /// Change of the IPv4 header's checksum, which is also the addresses' part of the transport checksum.
     pub(crate) addresses: u16,
-    /// Change of the transport checksum.
+    /// Change of the transport checksum by addresses and ports.
     pub(crate) all: u16,
 }
 

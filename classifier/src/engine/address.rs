@@ -33,7 +33,7 @@ pub(crate) trait Address:
     /// Makes an address of a key's two halves, high half first.
     fn from_halves(halves: [u64; 2]) -> Self;
 
-    /// Returns the set's members of this family.
+    /// Returns the set's members of this family, as ascending intervals.
     fn intervals(set: &AddressSet) -> &[(Self, Self)];
 
     fn is_in(set: &PartedSet, point: Self) -> bool;
@@ -49,10 +49,10 @@ pub(crate) trait Address:
     /// Hashes two addresses and a number. The high bits have the best quality.
     fn mix(src: Self, dst: Self, more: u32, seed: u64) -> u64;
 
-    /// Makes a search node.
+    /// Makes a search node with these separators.
     fn node(separators: [Self; NODE]) -> Node<Self>;
 
-    /// Returns one of a node's separators.
+    /// Returns the separator at index `at` of a node.
     fn separator(node: &Node<Self>, at: usize) -> Self;
 
     /// Returns how many of the ascending separators are below the point.

@@ -22,7 +22,7 @@ const INNER: u32 = 17;
 const LEAF: u32 = 16;
 const _: () = assert!(INNER as usize == FANOUT && LEAF as usize == NODE);
 
-/// Enough for 2^32 pieces: 16 * 17^7 is more.
+/// Maximum number of levels of a search tree, enough for 2^32 pieces: 16 * 17^7 is more.
 const MAX_DEPTH: usize = 8;
 
 /// A search tree over the values (points) of one packet field. Maps each to its class.
@@ -44,7 +44,7 @@ pub(crate) struct Classed<A> {
 }
 
 impl<A: Address> Axis<A> {
-    /// Builds the tree over the pieces.
+    /// Builds the search tree over the pieces of an axis.
     pub(crate) fn new(Classed { lasts, class_of }: Classed<A>) -> Self {
         debug_assert_eq!(lasts.len() + 1, class_of.len());
         let mut axis = Self { nodes: Vec::new(), levels: [0; MAX_DEPTH], depth: 0, class_of };

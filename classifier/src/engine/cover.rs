@@ -67,7 +67,7 @@ struct Members {
 }
 
 impl Members {
-    /// Sorts pairs of a group and a candidate.
+    /// Groups candidates: sorts pairs of a group's number and a candidate's number.
     fn new(groups: usize, mut members: Vec<(u32, u32)>) -> Self {
         members.sort_unstable();
         let mut starts = vec![0; groups + 1];
@@ -84,7 +84,7 @@ impl Members {
     }
 }
 
-/// Writes the row of each distinct set.
+/// Receives the sets that a sweep finds, and writes each as a row of bits.
 struct ToRows {
     rows: Rows,
     members: Members,
@@ -111,7 +111,7 @@ impl Sets for ToRows {
     }
 }
 
-/// Writes the list of each distinct set.
+/// Receives the sets that a sweep finds, and writes each as a list of candidates.
 struct ToLists {
     lists: Lists,
     members: Members,
@@ -140,7 +140,7 @@ pub(crate) struct Cover<A> {
     /// Maps intervals that were added earlier to the number of their group.
     groups: HashMap<Shared<A>, u32, RandomState>,
     count: u32,
-    /// The groups that cover the whole axis.
+    /// The groups whose intervals cover the whole axis.
     always: Vec<u32>,
 }
 

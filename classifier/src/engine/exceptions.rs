@@ -55,7 +55,7 @@ impl Changed {
         self.src.is_empty() && self.dst.is_empty()
     }
 
-    /// Returns the number of addresses or blocks.
+    /// Returns the number of changed addresses or blocks, sources and destinations together.
     pub(crate) fn intervals(&self) -> usize {
         let Self { src, dst } = self;
         [src, dst].iter().map(|set| set.v4_intervals().len() + set.v6_intervals().len()).sum()
@@ -138,7 +138,7 @@ impl Exceptions {
             .unwrap_or(0)
     }
 
-    /// Returns the number of addresses or blocks.
+    /// Returns the number of changed addresses or blocks that are exceptions.
     pub(crate) fn len(&self) -> usize {
         self.changed.intervals()
     }

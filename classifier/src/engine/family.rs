@@ -21,7 +21,7 @@ pub(crate) struct Family<A> {
     retracted: Retracted,
 }
 
-/// Rules removed after the build.
+/// The rules that were removed after the build, in two forms.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Retracted {
     /// Bits of the candidates that are not removed, chunk by chunk.

@@ -29,7 +29,7 @@ use crate::AddressSet;
 /// Maximum of classes added before the next build. Unused classes take cells too.
 const MOST_ADDED: usize = 256;
 
-/// Maximum of rows compared: about a millisecond.
+/// Maximum number of rows that are compared to find a class with a given row: about a millisecond.
 const MOST_COMPARED: usize = 1 << 19;
 
 /// Addresses that entered or left the sets of one compiled rule.

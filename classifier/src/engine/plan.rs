@@ -47,7 +47,7 @@ const MAX_ENTRIES: usize = 16;
 /// Approximate memory of a copy with its buckets, in bytes.
 const ENTRY_BYTES: usize = 48;
 
-/// A copy of a rule behind a tuple.
+/// A rule as an entry of a tuple's hash table: one pair of prefixes, and one interval of services.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry<A> {
     pub(crate) code: u32,
@@ -113,7 +113,7 @@ impl<A: Address> Plan<A> {
         self.direct.len() + self.tuples.len()
     }
 
-    /// Makes the rules of these codes direct.
+    /// Turns the rules with these codes into direct rules, which have their own bit in each row.
     pub(crate) fn make_direct(&mut self, codes: &[u32], live: &LiveRules<'_, A>) {
         let position =
             |&code: &u32| live.rules.binary_search_by_key(&code, |rule| rule.code).expect("codes are of live rules");

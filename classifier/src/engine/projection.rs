@@ -85,7 +85,7 @@ impl<A: Address> Points<A> {
     }
 }
 
-/// Values by the memory address of a set.
+/// Maps the memory address of a set to a value.
 type ByPlace<T> = HashMap<Place, T, RandomState>;
 
 /// The projection of one axis: the large sets, and the points of both families.
@@ -142,7 +142,7 @@ impl Side {
     }
 }
 
-/// Translates addresses to points.
+/// Translates source and destination addresses to points, for lists that refer to very large sets.
 #[derive(Clone, Debug)]
 pub(crate) struct Projection {
     src: Option<Side>,
@@ -192,7 +192,7 @@ impl Projection {
         self.src.iter().chain(&self.dst).map(side).sum()
     }
 
-    /// Heap bytes without the large sets.
+    /// Returns the heap bytes, without those of the large sets.
     pub(crate) fn bytes(&self) -> usize {
         self.src.iter().chain(&self.dst).map(|side| side.v4.axis.bytes() + side.v6.axis.bytes()).sum()
     }
@@ -257,7 +257,7 @@ pub(crate) enum Reference<'a> {
 /// change may make another rule name such a set.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Replacements {
-    /// Indexed by axis.
+    /// The replaced sets of each axis: 0 for sources, 1 for destinations.
     all: [Vec<Replacement>; 2],
 }
 

@@ -39,7 +39,7 @@ struct Segment<A> {
     vectors: Vectors<A>,
 }
 
-/// A list as consecutive segments.
+/// A rule list that is divided into consecutive segments, each compiled into bit vectors.
 #[derive(Clone, Debug)]
 pub(crate) struct Segments<A> {
     segments: Vec<Segment<A>>,

@@ -159,7 +159,7 @@ pub(crate) struct Sweep<S> {
     hash: u128,
     class_of_hash: HashMap<u128, u32, RandomState>,
     sets: S,
-    /// Steps since the last check for cancellation.
+    /// Steps since the last check for cancellation: events, and words of sets.
     steps: usize,
 }
 
@@ -178,7 +178,7 @@ impl<S: Sets> Sweep<S> {
         }
     }
 
-    /// Returns the sets, numbered by class.
+    /// Returns the receiver with all sets that were found. A set's number is the class of its pieces.
     pub(crate) fn into_sets(self) -> S {
         self.sets
     }
@@ -247,7 +247,7 @@ impl<S: Sets> Sweep<S> {
     }
 }
 
-/// Numbered lists of items.
+/// Lists of items, each identified by its index.
 #[derive(Clone, Debug)]
 pub(crate) struct Lists {
     /// Index of each list's first element in `items`, and the end of the last list.

@@ -32,7 +32,7 @@ const BUCKETS_PER_ENTRY: usize = 4;
 const SERVICE_SHIFT: u32 = 8;
 const PORT_SHIFT: u32 = 16;
 
-/// Returns a mask of the low bits.
+/// Returns a number whose lowest `bits` bits are ones.
 const fn low_ones(bits: u32) -> u32 {
     (1 << bits) - 1
 }
@@ -54,7 +54,7 @@ struct Tuple<A> {
     base: u32,
 }
 
-/// The buckets of all tuples.
+/// The hash tables of all tuples, in common arrays.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Tuples<A> {
     tuples: Vec<Tuple<A>>,

@@ -19,7 +19,7 @@ const CHUNK_CODES: usize = NO_BIT + 1;
 /// Probes whose cache misses overlap: four per key of a block, and room for a key with 64.
 const PROBES: usize = 192;
 
-/// Entries verified together.
+/// Maximum number of entries that are verified together.
 const ENTRIES: usize = 256;
 
 /// The rows of one family, and the meaning of their bits.
@@ -28,7 +28,7 @@ pub(crate) struct Vectors<A> {
     rows: Rows,
     /// The verdict code of each bit of a row, [`CHUNK_CODES`] per chunk. `u32::MAX` for the bits of tuples and for [`NO_BIT`].
     codes: Vec<u32>,
-    /// Mask of the tuples' bits in the first word.
+    /// The bits of a row's first word that belong to tuples.
     tuple_bits: u64,
     tuples: Tuples<A>,
     shapes: Vec<Shape>,
@@ -40,7 +40,7 @@ pub(crate) struct Vectors<A> {
 enum Rows {
     /// One 64-bit word per class.
     Words(Vec<u64>),
-    /// `each` chunks per class.
+    /// `each` chunks per class, class by class.
     Chunks { rows: Vec<Chunk>, each: usize },
 }
 
@@ -229,7 +229,7 @@ fn by_place(codes: &[u32], chunks: usize) -> Vec<u32> {
     placed
 }
 
-/// Returns the chunk and bit of a code.
+/// Returns the chunk and bit of the direct rule with this code. `None` if no bit has the code.
 fn place(codes: &[u32], code: u32) -> Option<(usize, usize)> {
     let at = codes.iter().position(|&direct| direct == code)?;
     Some((at / CHUNK_CODES, at % CHUNK_CODES))

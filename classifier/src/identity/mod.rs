@@ -43,9 +43,9 @@ pub struct Party {
 /// The two policy maps of an endpoint.
 #[derive(Clone, Debug)]
 pub struct EndpointMaps {
-    /// What may be sent to the endpoint.
+    /// The policy for traffic to the endpoint.
     pub ingress: Arc<PolicyMap>,
-    /// What the endpoint may send.
+    /// The policy for traffic from the endpoint.
     pub egress: Arc<PolicyMap>,
 }
 
@@ -185,7 +185,7 @@ pub struct Difference {
 }
 
 impl Difference {
-    /// Compares two versions.
+    /// Compares the identities of two versions of a node's tables.
     pub fn between(old: &IdentityTables, new: &IdentityTables) -> Self {
         if old.lineage != new.lineage {
             return Self { identities: None };

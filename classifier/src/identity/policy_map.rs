@@ -45,7 +45,7 @@ impl PolicyMap {
         Self { identities: Axis::new(of), rows: rows.iter().map(services).collect() }
     }
 
-    /// Returns the verdict on traffic with an identity.
+    /// Returns the verdict on traffic between the endpoint and an identity. `port` is the destination port.
     pub fn verdict(&self, identity: u32, protocol: u8, port: u16) -> Verdict {
         Verdict::from_code(self.code(Scalar, identity, u32::from(protocol) << 16 | u32::from(port)))
     }

@@ -39,7 +39,7 @@ impl<A: Address> Pieces<A> {
     }
 }
 
-/// The parts of a version under construction.
+/// The parts of a new version of ranges, during its construction.
 struct Parts<A> {
     lasts: Vec<A>,
     parts: Vec<Arc<Axis<A>>>,

@@ -5,7 +5,7 @@ use super::NO_SERVICE;
 /// Flag of a code that is the index of a further cache line. Codes of rules are smaller, see [`crate::MAX_RULES`].
 pub(crate) const CONTINUED: u32 = 1 << 31;
 
-/// Up to four rules in order, on one cache line.
+/// Up to four rules in order, on one cache line. Only their services are compared.
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Services {

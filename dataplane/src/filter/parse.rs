@@ -9,7 +9,7 @@ use super::predicate::{Predicate, Sides};
 use super::token::{Spanned, Token, tokens};
 use super::{DEEPEST, FilterError, MOST_TESTS};
 
-/// A syntax tree.
+/// The syntax tree of a filter expression.
 #[derive(Clone, Debug)]
 pub(super) enum Tree {
     Test(Predicate),
@@ -18,7 +18,7 @@ pub(super) enum Tree {
     Any(Vec<Self>),
 }
 
-/// The kind of a value.
+/// What a value in an expression denotes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Host,
@@ -28,7 +28,7 @@ enum Kind {
     Proto,
 }
 
-/// The qualifiers of a value.
+/// The keywords before a value, or those taken over from the previous value.
 #[derive(Clone, Copy, Debug)]
 struct Qualifiers {
     /// Address family and protocol, such as `ip6` and `tcp`. `None` without a qualifier.

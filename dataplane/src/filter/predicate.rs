@@ -30,7 +30,7 @@ impl Sides {
     }
 }
 
-/// A predicate on a packet.
+/// A condition on one property of a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Predicate {
     /// True for IPv6, false for IPv4.

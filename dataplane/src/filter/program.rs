@@ -31,7 +31,7 @@ impl Program {
         program
     }
 
-    /// Adds a condition that is tested first.
+    /// Adds a condition that is evaluated before all others. A packet must satisfy it too.
     pub(super) fn after(mut self, predicate: Predicate) -> Self {
         let holds = if self.is_empty() { MATCHES } else { self.first };
         self.first = self.test(predicate, holds, FAILS);

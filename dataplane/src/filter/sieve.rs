@@ -33,7 +33,7 @@ pub(crate) struct Pair<'a> {
 }
 
 impl Pair<'_> {
-    /// The protocol's lowest bit in `rest`.
+    /// Position in `rest` of the lowest bit of the protocol number.
     pub(crate) const PROTOCOL: u32 = 8;
 
     /// Returns the packet's [`kind`].

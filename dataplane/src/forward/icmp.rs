@@ -26,7 +26,7 @@ pub const ERROR_MAX: usize = ethernet::HEADER_LEN + V6_MAX;
 const V4_MAX: usize = 576;
 /// RFC 4443 §2.4(c): quote as much as fits into IPv6's minimum MTU.
 const V6_MAX: usize = ipv6::MIN_MTU;
-/// The TTL of Linux, and RFC 1700's default.
+/// TTL or hop limit of errors: the TTL of Linux, and RFC 1700's default.
 pub(super) const HOP_LIMIT: u8 = 64;
 /// Internetwork control, as RFC 1812 §4.3.2.5 recommends for errors.
 const PRECEDENCE: u8 = 0xc0;
@@ -89,7 +89,7 @@ impl Cause {
     }
 }
 
-/// A packet whose sender may be notified.
+/// A packet whose sender may receive an ICMP error.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Subject<'a> {
     /// The parsed packet.

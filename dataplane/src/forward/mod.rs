@@ -116,7 +116,7 @@ pub struct ForwardCounters {
     pub errors_suppressed: u64,
     /// Senders notified that policy denies a packet or that a Service has no endpoint.
     pub refused: u64,
-    /// Such notifications suppressed by the rate limit.
+    /// Notifications of refused packets that the rate limit suppressed.
     pub refusals_suppressed: u64,
 }
 

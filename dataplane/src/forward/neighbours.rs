@@ -40,12 +40,12 @@ pub struct Neighbours {
 /// The resolved neighbours at one time: an immutable map that workers read without a lock.
 #[derive(Debug, Default)]
 pub(super) struct View {
-    /// Unique for each view.
+    /// A number that no other view has.
     pub(super) version: u64,
     resolved: HashMap<NeighbourId, Resolved, RandomState>,
 }
 
-/// A resolved neighbour.
+/// A neighbour's MAC address, with the time of its last answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Resolved {
     pub(super) mac: Mac,

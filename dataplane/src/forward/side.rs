@@ -51,7 +51,7 @@ impl Side {
         side
     }
 
-    /// Sets the peer's MAC address.
+    /// Records the peer's MAC address as known.
     pub(super) fn know(&mut self, mac: Mac) {
         self.addresses[..6].copy_from_slice(&mac);
         self.is_known = true;

@@ -34,7 +34,7 @@ use crate::wire::ethernet::{self, ethertype};
 use crate::wire::{checksum, ipv4, ipv6, set_word, tcp, udp, word};
 use layout::{Addresses, Layout};
 
-/// Offset of the IP header.
+/// Offset of the IP header in an Ethernet frame.
 const IP: usize = ethernet::HEADER_LEN;
 /// Both ports, source first, at the start of TCP, UDP and SCTP headers.
 const PORTS_LEN: usize = 4;

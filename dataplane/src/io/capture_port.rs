@@ -68,7 +68,7 @@ impl CaptureClock {
 /// Decides for each packet of a capture whether the port receives it.
 pub type CaptureFilter = Box<dyn FnMut(&CapturedPacket<'_>) -> bool + Send>;
 
-/// A capture file as a port's input.
+/// A capture file from which a port receives its packets.
 pub struct CaptureInput<R> {
     file: Arc<str>,
     reader: CaptureReader<R>,
@@ -148,7 +148,7 @@ impl<R> fmt::Debug for CaptureInput<R> {
     }
 }
 
-/// A port over an input and an output capture.
+/// A port that receives from an input capture and writes sent packets to an output capture.
 #[derive(Debug)]
 pub struct CapturePort<R, W> {
     input: CaptureInput<R>,

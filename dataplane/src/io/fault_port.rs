@@ -30,9 +30,9 @@ const STOCK: usize = 64;
 pub struct FaultPlan {
     /// Seed of the random generators.
     pub seed: u64,
-    /// Faults of received packets.
+    /// Faults of packets that the port receives.
     pub receive: Faults,
-    /// Faults of sent packets.
+    /// Faults of packets that are sent to the port.
     pub send: Faults,
     /// Calls of `send` per thousand that accept no packet, as if the queue were full.
     pub refuse: u16,
@@ -45,15 +45,15 @@ pub struct FaultPlan {
 /// Packets per thousand that meet each fault. A packet may meet several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// The packet is lost.
+    /// Packets that are lost.
     pub lose: u16,
-    /// The packet arrives twice.
+    /// Packets that arrive twice.
     pub duplicate: u16,
-    /// The packet arrives after its successor. Without a successor it arrives late. Sent packets are swapped only within one call.
+    /// Packets that arrive after their successor, or late without one. Sent packets are swapped only within one call.
     pub reorder: u16,
-    /// The packet loses bytes at its end.
+    /// Packets that lose bytes at their end.
     pub truncate: u16,
-    /// One byte of the packet changes.
+    /// Packets of which one byte changes.
     pub corrupt: u16,
 }
 

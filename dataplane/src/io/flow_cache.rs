@@ -48,7 +48,7 @@ pub const HANDSHAKES: u32 = 1 << 16;
 /// The cache requests a renewal in the last eighth of a lease. That leaves a busy worker time to answer, and adds few renewals.
 pub const RENEWED_IN_LAST: u64 = 8;
 
-/// The end of a flow that initiated the connection.
+/// Which end of a flow initiated the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Initiator {
     /// The flow's source sent the SYN.
@@ -60,7 +60,7 @@ pub enum Initiator {
 /// The event after which the cache forwards a flow's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FlowStart {
-    /// A worker opens the latch.
+    /// A worker opens the latch with this number.
     Latch(FlowLatch),
     /// A segment of the initiator acknowledges the SYN-ACK ([`FlowCache::await_handshake`]). Earlier packets go to the workers.
     Handshake(FlowHandshake, Initiator),

@@ -94,7 +94,7 @@ pub(crate) struct Ip {
     pub(crate) hop_limit: u8,
     /// The packet's part of a datagram. `None` for a whole datagram, including an atomic fragment (RFC 6946).
     pub(crate) fragment: Option<Fragment>,
-    /// The payload.
+    /// The parsed payload.
     pub(crate) transport: Transport,
 }
 
@@ -103,11 +103,11 @@ pub(crate) struct Ip {
 pub(crate) struct Fragment {
     /// The identification that all fragments of the datagram share.
     pub(crate) id: u32,
-    /// Position of the first byte.
+    /// Position of the fragment's first byte.
     pub(crate) start: u32,
-    /// Position after the last byte.
+    /// Position after the fragment's last byte.
     pub(crate) end: u32,
-    /// Whether more fragments follow.
+    /// Whether further fragments of the datagram follow.
     pub(crate) more: bool,
 }
 

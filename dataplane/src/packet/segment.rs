@@ -64,7 +64,7 @@ impl<'a> Payload<'a> {
         }
     }
 
-    /// Verifies the checksum.
+    /// Verifies the packet's transport checksum.
     pub(crate) fn checksum(&self) -> Checksum {
         if self.bytes.len() < self.len {
             return Checksum::Unknown;

@@ -86,7 +86,7 @@ impl Transport {
         }
     }
 
-    /// Returns the ports or echo identifier.
+    /// Returns the packet's ports or echo identifier, as a session key contains them.
     pub(crate) const fn ports(&self, flow: &Flow) -> Ports {
         match *self {
             Self::Tcp(_) | Self::Udp | Self::Sctp(_) => Ports::Pair(flow.sport, flow.dport),

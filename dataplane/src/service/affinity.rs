@@ -30,7 +30,7 @@ pub(crate) use file::Found;
 /// Number of places: 4 MiB, allocated on first use. A quarter of a million clients per node.
 const PLACES: usize = 1 << 18;
 
-/// Places that a client may use: one cache line.
+/// Number of places among which a client may be stored: one cache line.
 const WAYS: usize = WORDS / 2;
 
 /// The result of storing a client.
@@ -38,7 +38,7 @@ const WAYS: usize = WORDS / 2;
 pub(crate) enum Remembered {
     /// The client was already stored, and its backend was updated.
     Again,
-    /// A free place was used.
+    /// The client was stored in a place that was free.
     Newly,
     /// The client has replaced another one, which is no longer stored.
     Instead,

@@ -76,9 +76,9 @@ pub enum BackendList {
 pub struct VipEntry {
     /// The number of the service port in [`Services::set_port`].
     pub port: u32,
-    /// The list for pods and for the node itself.
+    /// The list of backends for clients that are pods or the node itself.
     pub inside: BackendList,
-    /// The list for all other clients.
+    /// The list of backends for all other clients.
     pub outside: BackendList,
     /// Whether only clients in [`ServicePort::source_ranges`] may connect.
     pub is_ranged: bool,
@@ -103,7 +103,7 @@ pub struct ServicePort {
     pub source_ranges: Option<Arc<[IpNet]>>,
 }
 
-/// All Services known to a node. See the module.
+/// All Services known to a node, as described at the module.
 #[derive(Clone, Debug, Default)]
 pub struct Services {
     epoch: u64,
@@ -224,7 +224,7 @@ impl Services {
         self.sources.iter().copied().find(|source| source.is_ipv4() == address.is_ipv4())
     }
 
-    /// The addresses of [`Self::set_sources`].
+    /// The source addresses set by [`Self::set_sources`].
     pub fn sources(&self) -> &[IpAddr] {
         &self.sources
     }

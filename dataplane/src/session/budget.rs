@@ -51,11 +51,11 @@ impl Side {
 /// Whether a new entry may be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Room {
-    /// The limit allows it.
+    /// The limit is not reached.
     Free,
     /// The limit is reached, but may be overdrawn if this table has no entry to evict.
     Overdraft,
-    /// The limit and its overdraft are reached.
+    /// The limit and its overdraft are used up.
     None,
 }
 
@@ -92,7 +92,7 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// Creates the budget of this many workers.
+    /// Creates the budget that this many workers share.
     pub(crate) fn new(config: &SessionConfig, workers: usize) -> Self {
         let capacity = config.capacity.min(MAX_CAPACITY);
         Self {

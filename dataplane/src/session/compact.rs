@@ -29,7 +29,7 @@ pub(super) struct CompactRewrite {
     changed_by_all: u16,
     /// Epoch of the Services that last confirmed the backend; see [`Rewrite`].
     checked: u32,
-    /// Bits of [`mark`].
+    /// Flags; see [`mark`].
     marks: u32,
 }
 

@@ -44,12 +44,12 @@ pub(crate) struct Entry {
     pub(crate) epoch: u32,
     /// Origin of the rule that allowed the session, or `u32::MAX`. The rest of the decision is in [`Links`](super::links::Links).
     pub(crate) origin: u32,
-    /// In-port and out-port of the forward direction.
+    /// Receiving and output port of the forward direction.
     ports: [u16; 2],
     pub(super) seen: SeenFlags,
     /// The class of the entry. For a session that a policy has cut, the upper four bits are its former class plus one.
     class: u8,
-    /// Bits of [`state`].
+    /// Flags; see [`state`].
     state: u8,
     /// Index of the drop reason of a refusal, plus one. 0 for a session.
     refused: u8,
@@ -64,7 +64,7 @@ mod state {
     /// Kind of the in-port. Port ids may change between generations, but the uplink and the host port keep their kind.
     pub(super) const IN_KIND: u8 = 0b11 << 1;
     pub(super) const IN_KIND_SHIFT: u32 = 1;
-    /// Whether later packets of a direction need no further checks: see [`Entry::is_plain`]. Only set for sessions.
+    /// Whether later packets of a direction need no further checks: see [`Entry::is_plain`](super::Entry::is_plain). Only set for sessions.
     pub(super) const FORWARD_PLAIN: u8 = 1 << PLAIN_SHIFT;
     pub(super) const REPLY_PLAIN: u8 = 2 << PLAIN_SHIFT;
     pub(super) const PLAIN_SHIFT: u32 = 3;

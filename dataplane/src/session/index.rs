@@ -24,7 +24,7 @@ const WAYS: usize = 8;
 /// once in 10^7.
 const PROBES: usize = 8;
 
-/// One cache line.
+/// Eight entries of the index on one cache line.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct Bucket {
@@ -111,12 +111,12 @@ impl Index {
         Ok(Self { buckets: Column::new(homes + PROBES - 1, capacity)?, homes, len: 0 })
     }
 
-    /// Number of entries.
+    /// Number of slots in the index.
     pub(super) const fn len(&self) -> usize {
         self.len
     }
 
-    /// Memory in bytes, touched or not.
+    /// Size of the index in bytes, used or not.
     pub(super) fn bytes(&self) -> usize {
         size_of_val(self.buckets.records())
     }

@@ -205,7 +205,7 @@ fn bits(address: IpAddr) -> [u64; 2] {
 pub(crate) struct KeyHasher([u64; 4]);
 
 impl KeyHasher {
-    /// Derives a secret from the state's keys.
+    /// Derives a secret key from the keys of `state`.
     pub(crate) fn new(state: &RandomState) -> Self {
         Self([0u64, 1, 2, 3].map(|number| state.hash_one(number) | 1))
     }

@@ -21,7 +21,7 @@ impl List {
     const EMPTY: Self = Self { first: NONE, last: NONE };
 }
 
-/// All lists, with their lengths.
+/// The lists of all classes, ports and roles, with their lengths.
 #[derive(Debug)]
 pub(super) struct Lists {
     classes: [List; Class::COUNT],

@@ -41,7 +41,7 @@ impl Rewrite {
         Self::of(alias, is_low, checked)
     }
 
-    /// Creates a rewrite from its alias.
+    /// Creates a rewrite from its parts. `alias` is the key of packets between the client and the VIP.
     pub(super) const fn of(alias: Key, client_is_low: bool, checked: u32) -> Self {
         Self { alias, checked, client_is_low: client_is_low as u32, spare: [0; 2] }
     }

@@ -105,7 +105,7 @@ impl Arrivals {
         std::hint::black_box(bytes.fold(0, |all, byte| all ^ byte));
     }
 
-    /// The packets in the engine's form.
+    /// Returns the packets in the form that the engine judges.
     pub(super) fn iter<'a>(&'a self, umem: &'a Umem) -> impl ExactSizeIterator<Item = Received<'a>> + Clone {
         let mut first = 0;
         self.packets.iter().map(move |packet| {

@@ -30,7 +30,7 @@ impl Bell {
         fence(Ordering::SeqCst);
     }
 
-    /// Announces that the worker is awake.
+    /// Announces that the worker is awake, so that other workers do not wake it.
     pub(crate) fn awake(&self) {
         self.asleep.store(false, Ordering::SeqCst);
         self.waker.drain();

@@ -91,7 +91,7 @@ impl Allowance {
     }
 }
 
-/// An added flow whose latch is closed.
+/// A flow that was added to the cache and whose latch is not open yet.
 #[derive(Clone, Copy, Debug)]
 struct LatchedFlow {
     latch: FlowLatch,
@@ -136,7 +136,7 @@ struct FlowWay {
     translation: Option<Translation>,
 }
 
-/// The engine, forwarder and snapshot of a burst.
+/// What is known about a judged burst: the engine, forwarder and snapshot that processed it.
 pub(super) struct About<'a> {
     pub(super) engine: &'a Worker,
     pub(super) forwarder: &'a Forwarder<Chain>,

@@ -83,7 +83,7 @@ impl Ledger {
         }
     }
 
-    /// Cleans up after a panic of the worker.
+    /// Cleans up after a panic: frees the frames of lost packets, and forgets the marks of packets that were being sent.
     pub(super) fn recover(&mut self, pool: &mut FramePool) {
         pool.give_all(self.lost.drain(..));
         self.leaving.clear();

@@ -45,7 +45,7 @@ pub(super) struct Ports {
     /// Lanes to the other workers, indexed by worker. `None` at the worker's own index.
     pub(super) outgoing: Vec<Option<Outgoing>>,
     events: Sender<VswitchEvent>,
-    /// Traffic of closed queues.
+    /// Traffic of ports whose queues were closed.
     closed: Vec<(PortId, PortTraffic)>,
 }
 

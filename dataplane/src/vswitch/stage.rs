@@ -82,7 +82,7 @@ pub(super) struct Stage {
     first_port: usize,
     /// Whether the current round has emptied the receive queues of all ports.
     is_drained: bool,
-    /// Frames that a port has just received.
+    /// Frames that a port has just received, before they are sorted.
     received: Vec<Frame>,
     /// Receiving port of each frame of a burst from the trunk.
     in_ports: Vec<PortId>,
@@ -233,7 +233,7 @@ impl Stage {
         }
     }
 
-    /// Whether another worker has handed over packets.
+    /// Whether a lane from another worker has packets.
     pub(super) fn has_mail(&self) -> bool {
         self.incoming.iter().any(|lane| !lane.is_empty())
     }
@@ -270,7 +270,7 @@ impl Stage {
         self.engine.end_sessions(from, selector)
     }
 
-    /// Memory used by sessions, in bytes.
+    /// Returns the memory used by the worker's sessions, in bytes.
     pub(super) fn session_memory(&self) -> usize {
         self.engine.session_memory()
     }

@@ -73,7 +73,7 @@ pub struct Tracepoint {
     pub keeps_from_cache: bool,
 }
 
-/// The result for one packet.
+/// What a stream reports about one packet.
 #[derive(Clone, Copy, Debug)]
 pub struct Judgement {
     /// When the packet was judged, in nanoseconds since 1970.

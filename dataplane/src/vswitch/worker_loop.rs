@@ -99,7 +99,7 @@ impl WorkerLoop {
         self.stage.session_memory()
     }
 
-    /// Ends the worker without a command.
+    /// Closes the worker's ports, ends it without a command, and returns its counters.
     pub(super) fn end(self) -> WorkerCounters {
         self.stage.close()
     }

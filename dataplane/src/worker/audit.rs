@@ -28,15 +28,15 @@ const WAITING: usize = 8192;
 /// A connection that is allowed, but would be denied if all policies were enforced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Audited {
-    /// Time of its packet, in nanoseconds since 1970.
+    /// Time of the audited packet, in nanoseconds since 1970.
     pub time: u64,
     /// The connection with the original client address and, for a Service, the backend's address.
     pub flow: Flow,
-    /// The port that receives its packets.
+    /// The port that receives the connection's packets.
     pub in_port: PortId,
-    /// The port that sends its packets.
+    /// The port that sends the connection's packets.
     pub out_port: PortId,
-    /// The rule that would deny it.
+    /// The rule that would deny the connection.
     pub decision: Decision,
     /// Whether the connection begins with this packet. False if it was open when the policy was added or changed.
     pub is_new: bool,

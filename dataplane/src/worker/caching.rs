@@ -1,4 +1,4 @@
-//! Answers what the flow cache may know of a session.
+//! Tells the flow cache which flows of sessions it may forward, and for how long.
 
 use super::Worker;
 use crate::packet::{self, Inner, Payload, Plain, TcpFlags};
@@ -24,7 +24,7 @@ pub(crate) struct Cacheable {
 /// The session of a connection whose SYN-ACK is about to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Opening {
-    /// The SYN-ACK's flow, as received.
+    /// The addresses and ports of the SYN-ACK as received.
     pub(crate) flow: Flow,
     pub(crate) session: SessionKey,
     pub(crate) origin: Option<OriginId>,

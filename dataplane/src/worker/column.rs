@@ -141,7 +141,7 @@ impl Columns {
         self.metas.len()
     }
 
-    /// Parses a packet. `hash` hashes a key.
+    /// Parses a packet and appends it to the burst. `hash` computes the hash of a key.
     #[inline(always)]
     pub(super) fn push(
         &mut self,
@@ -249,7 +249,7 @@ impl Columns {
 /// The bytes of a burst, for packets that are parsed again.
 #[derive(Clone, Copy)]
 pub(super) enum Frames<'a> {
-    /// Live: the first frame of each packet.
+    /// A live burst: the first frame of each packet.
     Ethernet(&'a [&'a [u8]]),
     Any(&'a [Packet<'a>]),
 }

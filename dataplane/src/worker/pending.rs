@@ -31,7 +31,7 @@ pub(super) enum IfAllowed {
 pub(super) struct Renewal {
     pub(super) key: Key,
     pub(super) hash: u64,
-    /// Hash of the packet's own key.
+    /// Hash of the key of the packet as received.
     pub(super) wire_hash: u64,
     /// The worker's number for the current generation.
     pub(super) epoch: u32,
@@ -65,7 +65,7 @@ struct Miss {
     table: TableId,
     /// The table that would be in force if all policies were enforced. `None` if it changes no verdict.
     audit: Option<TableId>,
-    /// Verdict if policy allows the packet.
+    /// The verdict that the packet gets if policy allows it.
     allowed: Verdict,
     now: Moment,
     /// Position of the packet's translation. `None` if the packet is not translated.

@@ -13,7 +13,7 @@ use crate::session::{Key, NONE, SessionTable};
 use crate::translations::Translated;
 use crate::{BURST, BodyKind, Flow, Judged, Outcome, SessionState};
 
-/// A receiver of judged bursts.
+/// Code that inspects each burst after it was judged.
 pub(crate) trait Witness {
     /// Inspects a judged burst.
     fn see(&mut self, burst: &mut Judgements<'_>);
@@ -61,7 +61,7 @@ impl Chosen {
 /// Packets tested together. If none passes, the group costs one branch.
 const GROUP: usize = 8;
 
-/// A judged burst.
+/// A judged burst, as a witness sees it.
 pub(crate) struct Judgements<'a> {
     pub(super) generation: u64,
     pub(super) columns: &'a Columns,
@@ -209,7 +209,7 @@ impl Judgements<'_> {
         })
     }
 
-    /// Counts a forwarded packet for its session.
+    /// Counts a forwarded packet and its bytes for its session.
     pub(crate) fn tally(&mut self, at: usize, bytes: u64) {
         let (meta, judged) = (&self.columns.metas[at], &self.columns.judged[at]);
         let is_of_session = judged.session.is_some() && judged.verdict.out_port().is_some();

@@ -9,9 +9,9 @@ use crate::flow::Translation;
 use crate::packet::Ends;
 use crate::wire::{checksum, icmpv4, icmpv6, ipv4, ipv6, tcp, udp, word};
 
-/// SCTP (RFC 9260 §3.1).
+/// Sizes of the SCTP common header (RFC 9260 §3.1).
 mod sctp {
-    /// Ports, verification tag, checksum.
+    /// Length of the common header in bytes: ports, verification tag, checksum.
     pub(super) const HEADER_LEN: usize = 12;
     pub(super) const CHECKSUM: usize = 8;
 }

@@ -63,7 +63,7 @@ pub(super) mod value {
 
 /// Bits for the treatment of a flow's packets.
 pub(super) mod action {
-    /// Decrement TTL or hop limit.
+    /// Decrement the TTL or hop limit of the packet.
     pub(in crate::io::xsk) const HOP: u16 = 1;
     /// Translate addresses and ports.
     pub(in crate::io::xsk) const TRANSLATE: u16 = 2;

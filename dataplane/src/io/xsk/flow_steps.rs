@@ -30,7 +30,7 @@ use super::instruction::Width::{Double, Short, Word};
 use super::instruction::{Assembler, Instruction};
 use super::map::Map;
 
-/// Helper functions.
+/// Numbers of the kernel's helper functions.
 mod function {
     pub(super) const MAP_LOOKUP: i32 = 1;
     /// `bpf_ktime_get_coarse_ns` (Linux 5.11): `CLOCK_MONOTONIC_COARSE`. Takes a few nanoseconds, the exact clock 20.

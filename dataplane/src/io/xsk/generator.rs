@@ -36,7 +36,7 @@ pub struct Generator {
 #[derive(Debug)]
 struct Group {
     program: OwnedFd,
-    /// One of the frames, for its length.
+    /// A frame of the group, which gives the length.
     frame: Vec<u8>,
     count: usize,
 }

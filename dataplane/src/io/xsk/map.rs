@@ -70,7 +70,7 @@ impl Map {
         Self::of(&MapKind { kind, name, key_size: 4, value_size, entries, flags: 0 })
     }
 
-    /// Creates a map.
+    /// Creates a map with this type and these sizes.
     pub(super) fn of(wanted: &MapKind<'_>) -> io::Result<Self> {
         #[repr(C)]
         struct Attributes {

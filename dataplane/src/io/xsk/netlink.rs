@@ -280,7 +280,7 @@ fn take(mut answer: &[u8], each: &mut impl FnMut(&[u8]), whole: &mut bool) -> io
 
 /// Iterates over attributes: type and value. Stops at a truncated one.
 pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    /// The upper two bits are flags.
+    /// The bits of an attribute's type. The upper two bits are flags.
     const TYPE: u16 = 0x3fff;
     std::iter::from_fn(move || {
         let (length, kind) = (usize::from(short(bytes, 0)?), short(bytes, 2)? & TYPE);

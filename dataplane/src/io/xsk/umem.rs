@@ -81,7 +81,7 @@ impl Umem {
     /// # Errors
     /// [`UmemError`] if the number of chunks is out of range or memory is short.
     pub fn new(chunks: u32) -> Result<(Arc<Self>, Vec<Frame>), UmemError> {
-        /// The next region's identity, never reused.
+        /// The number of the next region. Numbers are never reused.
         static NEXT: AtomicU32 = AtomicU32::new(1);
         if chunks == 0 || chunks > MAX_CHUNKS {
             return Err(UmemError::Chunks { chunks });
@@ -192,7 +192,7 @@ impl Frame {
         self.extent as u16
     }
 
-    /// Bytes of the packet in this frame.
+    /// Number of bytes of the packet in this frame.
     #[inline]
     pub const fn len(&self) -> usize {
         (self.extent >> Self::LEN) as usize & 0xffff
@@ -227,7 +227,7 @@ impl Frame {
         self.extent & (Self::MORE | Self::COPY) == 0
     }
 
-    /// Marks the packet as a copy.
+    /// Marks the packet as a copy of one that the flow cache has forwarded.
     pub(crate) const fn set_copy(&mut self) {
         self.extent |= Self::COPY;
     }
@@ -281,7 +281,7 @@ impl Frame {
         NonZeroU32::new((self.extent >> Self::MARK) as u32)
     }
 
-    /// Clears the mark.
+    /// Returns the frame without its packet's mark.
     pub(crate) const fn unmarked(mut self) -> Self {
         self.extent &= (1 << Self::MARK) - 1;
         self

@@ -46,10 +46,10 @@ struct Header {
     places: u64,
     keys: [u64; 4],
     proof: u64,
-    /// The kernel's boot id.
+    /// The kernel's boot id when the file was written.
     boot: [u8; 16],
     version: u32,
-    /// CRC-32C of the bytes before it.
+    /// CRC-32C of the header's bytes before this field.
     check: u32,
 }
 

@@ -161,7 +161,7 @@ impl SessionTable {
         next[at(opposite(new.direction))] = span.ack.map_or(0, known);
     }
 
-    /// Handles a reset outside of the window.
+    /// Makes a session doubtful, because of a reset outside of the window.
     pub(crate) fn doubt(&mut self, slot: Slot, now: Moment) {
         let old = self.entry(slot).class();
         let entry = self.entry_mut(slot);
@@ -178,7 +178,7 @@ const fn is_within(number: u32, of: u32, distance: u32) -> bool {
     number.wrapping_sub(of).wrapping_add(distance) <= 2 * distance
 }
 
-/// Avoids 0, which means unknown.
+/// Returns the sequence number, but 1 instead of 0, which means unknown.
 const fn known(number: u32) -> u32 {
     if number == 0 { 1 } else { number }
 }

@@ -45,13 +45,13 @@ impl Mark {
         NonZeroU32::new(stream.get() << 16 | u32::from(place)).map(Self).expect("the stream's number is not 0")
     }
 
-    /// Returns a frame's mark, or `None`.
+    /// Returns the mark of a packet's first frame. `None` if no tracepoint selected the packet.
     #[inline]
     pub(in crate::vswitch) fn of(frame: &Frame) -> Option<Self> {
         frame.mark().map(Self)
     }
 
-    /// Marks a packet's first frame.
+    /// Writes the mark to a packet's first frame.
     pub(in crate::vswitch) const fn write(self, frame: &mut Frame) {
         frame.set_mark(self.0);
     }
@@ -131,7 +131,7 @@ impl Traces {
         self.places[usize::from(place)].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Frees a place.
+    /// Frees a place, so that another packet can use it.
     pub(super) fn give(&self, place: u16) {
         self.free.push(place).expect("no place is given back twice");
     }

@@ -35,7 +35,7 @@ pub(crate) struct StreamWriter {
     chosen: Vec<(usize, u64)>,
     /// Packets selected by tracepoints, of all workers. `None` without tracepoints.
     traces: Option<Arc<Traces>>,
-    /// Number of packets that this worker has selected.
+    /// Number of packets of this worker that tracepoints have selected.
     selected: u64,
     /// Marks for the burst that was just judged: each with its packet's position, in ascending order.
     pub(super) marks: Vec<(usize, Mark)>,

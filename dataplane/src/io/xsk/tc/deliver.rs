@@ -37,7 +37,7 @@ const WAY: i16 = -8;
 /// Stack offset of the key for a lookup, 8 bytes.
 const SCRATCH: i16 = -16;
 
-/// The program at the trunk's first end.
+/// Builds the program at the trunk's first end, which delivers packets from workers to ports.
 pub(super) fn to_ports(table: &FlowTable) -> Vec<Instruction> {
     /// `PACKET_HOST`, `PACKET_OTHERHOST`.
     const HOST: i32 = 0;
@@ -68,7 +68,7 @@ pub(super) fn to_ports(table: &FlowTable) -> Vec<Instruction> {
     drop_and_end(program)
 }
 
-/// The program at tc egress of a pod's interface.
+/// Builds the program at tc egress of a pod's interface, which drops all packets.
 pub(super) fn guard(table: &FlowTable, ports: &Map) -> Vec<Instruction> {
     let mut program = Assembler::new();
     program.load(Word, 2, 1, context::IFINDEX);

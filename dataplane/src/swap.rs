@@ -95,7 +95,7 @@ impl<T> Reader<T> {
         &self.held
     }
 
-    /// Separate, so that the common path is short enough to be inlined.
+    /// Loads the value of this version. A function of its own, so that the common path is short enough to be inlined.
     #[cold]
     fn renew(&mut self, version: u64) {
         self.held = self.shared.cell.load();

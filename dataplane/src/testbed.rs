@@ -19,7 +19,7 @@ pub(crate) const A: PortId = PortId(2);
 pub(crate) const B: PortId = PortId(3);
 
 pub(crate) const A_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
-/// In tests, a packet to this port makes a worker panic.
+/// The destination port of packets that make a worker panic, in tests only.
 pub(crate) const FATAL_PORT: u16 = 0xdead;
 
 pub(crate) const SECOND: u64 = 1_000_000_000;

@@ -25,7 +25,7 @@ const PUBLISH: u64 = 1_000_000;
 /// MAC addresses behind all ports, shared by the workers.
 #[derive(Debug)]
 pub struct Neighbours {
-    /// By port: the peer's MAC address as [`fields::to_number`] encodes it. 0 if it is unknown.
+    /// By port id: the peer's MAC address as [`fields::to_number`] encodes it. 0 if it is unknown.
     peers: Box<[AtomicU64]>,
     /// How often an element of `peers` has changed.
     peer_changes: AtomicU64,

@@ -200,7 +200,7 @@ impl Prefetch<'_> {
         &self.buckets[(((hash >> 32) * self.homes) >> 32) as usize]
     }
 
-    /// Only reads the bucket, so that a loop has as many cache misses in flight as the CPU allows.
+    /// Reads the hash's home bucket and nothing else, so that a loop has as many cache misses in flight as the CPU allows.
     #[inline]
     pub(crate) fn touch(&self, hash: u64) -> u16 {
         self.bucket(hash).passed

@@ -31,7 +31,7 @@ pub(super) mod kind {
     pub(super) const LOW_PINGS: u64 = 2;
     pub(super) const HIGH_PINGS: u64 = 4;
     pub(in crate::session) const PINGS: u64 = LOW_PINGS | HIGH_PINGS;
-    /// Set in every key, to distinguish it from a free slot.
+    /// Set in the key of every entry, because a slot whose key has no bits set is free.
     pub(in crate::session) const USED: u64 = 8;
     /// The bits of the protocol.
     pub(in crate::session) const OF_PROTOCOL: u64 = 0xff << super::shift::PROTOCOL;
@@ -72,7 +72,7 @@ impl Key {
         (key, from_low)
     }
 
-    /// Like [`Key::of`], for ports over IPv4.
+    /// Returns the key of a packet with ports over IPv4, and whether its source is the lower endpoint; see [`Key::of`].
     #[inline]
     pub(crate) fn v4(src: u32, dst: u32, protocol: u8, sport: u16, dport: u16) -> (Self, bool) {
         let from = u64::from(src) << 16 | u64::from(sport);
@@ -168,7 +168,7 @@ impl Key {
         [(src, sport), (dst, dport)]
     }
 
-    /// Like [`Key::endpoints`], as words.
+    /// Returns a packet's endpoints, source first, as words in the order of packet headers; see [`Key::endpoints`].
     #[inline]
     pub(crate) const fn ends(&self, from_low: bool) -> Ends {
         let ports = (self.rest >> shift::HIGH_PORT) as u32;

@@ -152,7 +152,7 @@ fn place(port: PortId) -> usize {
     if port == NOWHERE { 0 } else { port.index() + 1 }
 }
 
-/// Only packets that waited for the classifier are inserted before the end, at most a burst away.
+/// Adds an entry to a list, ordered by packet number. Searches at most a burst back: only packets that waited for the classifier are late.
 fn link<C: Chain>(list: &mut List, links: &mut [Links], slot: Slot, number: u64) {
     let (mut previous, mut next) = (list.last, NONE);
     for _ in 0..BURST {

@@ -155,7 +155,7 @@ impl LeftOut {
     }
 }
 
-/// The same counts, written by one worker and read by the reader.
+/// The counts of [`LeftOut`] in a form that one worker writes and the reader reads.
 #[derive(Debug, Default)]
 struct SharedLeftOut([AtomicU64; 4]);
 

@@ -2,7 +2,7 @@
 
 use super::{WireError, checksum, double_word, set_double_word, set_word, word};
 
-/// Length of the header: type, code, checksum, and four bytes that depend on the type.
+/// Length in bytes of the header: type, code, checksum, and four bytes that depend on the type.
 pub const HEADER_LEN: usize = 8;
 
 /// Byte offsets in the header.

@@ -5,7 +5,7 @@ use std::net::Ipv6Addr;
 use super::ethernet::Mac;
 use super::{WireError, checksum, double_word, protocol, set_double_word, set_word};
 
-/// Length of the header: type, code, checksum, and four bytes that depend on the type.
+/// Length in bytes of the header: type, code, checksum, and four bytes that depend on the type.
 pub const HEADER_LEN: usize = 8;
 
 /// Byte offsets in the header.
@@ -136,12 +136,12 @@ impl Repr {
 pub mod ndisc {
     use super::{Ipv6Addr, Mac, Repr, field, kind};
 
-    /// Length of a message with its option.
+    /// Length in bytes of a message with its option.
     pub const MESSAGE_LEN: usize = field::OPTIONS + OPTION_LEN;
     /// Hop limit of every message. It proves that no router has forwarded the message (RFC 4861 §3.1).
     pub const HOP_LIMIT: u8 = 255;
 
-    /// Length of a link-layer address option: type, length, address.
+    /// Length in bytes of a link-layer address option: type, length, address.
     const OPTION_LEN: usize = 8;
     pub(crate) const SOURCE_LINK_LAYER: u8 = 1;
     const TARGET_LINK_LAYER: u8 = 2;
@@ -168,7 +168,7 @@ pub mod ndisc {
         },
         /// Announces an address's MAC address.
         Advertisement {
-            /// See [`flags`].
+            /// The flags of the advertisement, see [`flags`].
             flags: u8,
             /// The address whose MAC address is announced.
             target: Ipv6Addr,

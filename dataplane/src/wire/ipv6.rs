@@ -5,7 +5,7 @@ use std::net::Ipv6Addr;
 use super::ethernet::Mac;
 use super::{WireError, set_word, word};
 
-/// Length of the header.
+/// Length in bytes of the header.
 pub const HEADER_LEN: usize = 40;
 /// MTU that every link supports (RFC 8200 §5).
 pub const MIN_MTU: usize = 1280;
@@ -170,7 +170,7 @@ impl<T: AsRef<[u8]>> Packet<T> {
 pub struct UpperLayer {
     /// Type of the first header that is not an extension header, see [`super::protocol`].
     pub protocol: u8,
-    /// Its byte offset in the packet. In a later fragment, the offset of the fragment's data.
+    /// Byte offset of that header in the packet. In a later fragment, the offset of the fragment's data.
     pub at: usize,
     /// Offset and flag of the fragment header, see [`fragment`]. `None` if the packet has no fragment header.
     pub fragment_word: Option<u16>,
@@ -187,7 +187,7 @@ pub struct Repr {
     pub next_header: u8,
     /// Hop limit.
     pub hop_limit: u8,
-    /// Length of the payload.
+    /// Length in bytes of the payload.
     pub payload_len: usize,
 }
 

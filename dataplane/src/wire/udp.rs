@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::{WireError, checksum, protocol, set_word, word};
 
-/// Length of the header.
+/// Length in bytes of the header.
 pub const HEADER_LEN: usize = 8;
 
 /// Byte offsets in the header.

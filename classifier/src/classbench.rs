@@ -32,7 +32,8 @@ const PACKET: &str = "six decimals: src dst src-port dst-port protocol match";
 pub type Answered = (Key, Option<usize>);
 
 /// Parses a rule file. Every rule allows, and its origin is its position, counted from 0. Equal prefixes share one set.
-/// | # Errors
+///
+/// # Errors
 /// The first malformed line.
 pub fn parse_rules(text: &str) -> Result<Vec<Rule>, FormatError> {
     let mut sets = Sets::default();

@@ -32,7 +32,8 @@ struct Shared<T> {
 }
 
 /// The side that replaces the value. A load that begins after a publish returns the published value or a newer one.
-/// | Keep it until all readers are gone. Readers free what they still hold when it is dropped first.
+///
+/// Keep it until all readers are gone. Readers free what they still hold when it is dropped first.
 #[derive(Debug)]
 pub(crate) struct Publisher<T> {
     shared: Arc<Shared<T>>,

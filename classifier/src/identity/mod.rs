@@ -66,7 +66,8 @@ pub struct IdentityTables {
 impl IdentityTables {
     /// Combines the parts. Verdicts in maps are positions in `decisions`, made by [`IdentityTables::verdict`]. In all tables of one
     /// `lineage`, a number must refer to the same party or identity.
-    /// | # Panics
+    ///
+    /// # Panics
     /// If a party's endpoint index is out of range. Lookups panic if the ipcache contains a number without a party.
     pub fn new(
         lineage: u64,

@@ -305,7 +305,8 @@ impl FlowTable {
     }
 
     /// Returns the eight bytes at an offset of the cells, for atomic access.
-    /// | # Panics
+    ///
+    /// # Panics
     /// If the offset is unaligned or outside of the map.
     pub(super) fn cell(&self, offset: i32) -> &AtomicU64 {
         let offset = place(offset);
@@ -316,7 +317,8 @@ impl FlowTable {
     }
 
     /// Returns the four bytes at an offset of the cells, for atomic access.
-    /// | # Panics
+    ///
+    /// # Panics
     /// If the offset is unaligned or outside of the map.
     pub(super) fn half_cell(&self, offset: i32) -> &AtomicU32 {
         let offset = place(offset);

@@ -54,8 +54,7 @@ struct Lane {
     ending: Mutex<Ending>,
 }
 
-/// The end of a direction that closed first. A receiver that closes first leaves its half of the ring, with which the sender takes the
-/// remaining frames.
+/// The end that closed first. A closing receiver leaves its half of the ring, with which the sender takes the remaining frames.
 #[derive(Debug, Default)]
 enum Ending {
     #[default]

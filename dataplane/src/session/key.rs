@@ -26,8 +26,7 @@ pub(crate) struct Key {
 /// Bits of [`Key::rest`]. An IPv4 address and its IPv4-mapped IPv6 address are different endpoints.
 pub(super) mod kind {
     pub(super) const V6: u64 = 1;
-    /// The lower endpoint of an echo sends the requests. Without this bit, the other side's ping with the same identifier would pass as a
-    /// reply.
+    /// The lower endpoint of an echo sends the requests. Otherwise a ping from the other side with this identifier would pass as a reply.
     pub(super) const LOW_PINGS: u64 = 2;
     pub(super) const HIGH_PINGS: u64 = 4;
     pub(in crate::session) const PINGS: u64 = LOW_PINGS | HIGH_PINGS;

@@ -238,8 +238,7 @@ impl SessionTable {
         self.index.find(hash, |slot| entries[slot as usize].has_key(key) || self.has_alias(slot, key))
     }
 
-    /// Returns the session with this key and its shortest possible timeout in nanoseconds. `None` if workers must see its packets. Ends
-    /// nothing.
+    /// Returns the session with this key and its shortest possible timeout, in nanoseconds. `None` if workers must see its packets.
     pub(crate) fn established(&self, hash: u64, key: &Key) -> Option<(Slot, u64)> {
         let slot = self.lookup(hash, key)?;
         let class = self.entry(slot).class();

@@ -8,8 +8,7 @@ use super::flow_layout::{FlowKey, FlowValue, action, decisions, key, put, value}
 use super::flow_translation;
 use crate::io::{CachedFlow, FlowStart, Initiator, RENEWED_IN_LAST};
 
-/// Number of lower bits of an epoch cell, which count [`FlowCache::moved`](crate::io::FlowCache::moved). The upper bits are the snapshot's
-/// epoch.
+/// Number of low bits of an epoch cell, which count [`FlowCache::moved`](crate::io::FlowCache::moved); the rest is the snapshot's epoch.
 pub(super) const MOVES: u32 = 16;
 
 /// Returns the value of a port's epoch cell with which its flows are valid.

@@ -162,8 +162,7 @@ impl SessionTable {
         }
     }
 
-    /// Ends the least recently used entry of the first nonempty class, from the port with the most, or an expired one. False if all are
-    /// empty.
+    /// Ends an expired entry, or the least recently used one of the first nonempty class, of the port with the most. False if none exists.
     fn end_one(&mut self, classes: &[Class], now: u64) -> bool {
         if classes.iter().any(|&class| self.end_expired(self.lists.first(class), now)) {
             return true;

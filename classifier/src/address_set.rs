@@ -59,7 +59,7 @@ impl AddressSet {
         &self.v6
     }
 
-    /// Returns the members of either set.
+    /// Returns the union: the members of this set, of `other`, or of both.
     #[must_use]
     pub fn union(&self, other: &Self) -> Self {
         let mut v4 = [&self.v4[..], &other.v4[..]].concat();
@@ -75,7 +75,7 @@ impl AddressSet {
         Self { v4: interval_subtract(&self.v4, &other.v4), v6: interval_subtract(&self.v6, &other.v6) }
     }
 
-    /// Returns the members of both sets.
+    /// Returns the intersection: the addresses that are members of both sets.
     #[must_use]
     pub fn intersect(&self, other: &Self) -> Self {
         Self { v4: interval_intersect(&self.v4, &other.v4), v6: interval_intersect(&self.v6, &other.v6) }

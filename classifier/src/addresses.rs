@@ -7,7 +7,7 @@ use ipnet::IpNet;
 
 use crate::{AddressSet, PartedSet};
 
-/// Memory address of a set: unique while the set is referenced.
+/// The memory address of a set, as its identifier: unique while the set is referenced.
 pub(crate) type Place = usize;
 
 /// An address field of a rule: every address of both families, or the members of a set.
@@ -58,7 +58,7 @@ impl Addresses {
         }
     }
 
-    /// The addresses of one prefix.
+    /// Returns the field that matches the addresses of one prefix.
     pub fn prefix(prefix: IpNet) -> Self {
         Self::Set(Arc::new(AddressSet::from_iter([prefix])))
     }

@@ -31,7 +31,7 @@ pub enum BuildError {
     Cancelled,
 }
 
-/// Limits of a build.
+/// Limits of a build: memory, and a way to cancel it.
 #[derive(Clone, Copy)]
 pub struct BuildOptions<'a> {
     /// Maximum heap bytes of one address family's compiled form. A build may use up to four times as much temporarily.

@@ -19,7 +19,7 @@ use crate::{Action, Addresses, Key, OriginId, PortRange, Rule, Service, Services
 pub struct FormatError {
     /// The line number, counted from 1.
     pub line: usize,
-    /// The problem.
+    /// A description of the problem.
     pub what: String,
     /// The expected form of the line.
     pub expected: &'static str,
@@ -31,7 +31,7 @@ const PACKET: &str = "six decimals: src dst src-port dst-port protocol match";
 /// A packet of a trace, and the position of the rule that decides it. `None` if no rule matches.
 pub type Answered = (Key, Option<usize>);
 
-/// Parses a rule file. Every rule allows; its origin is its position. Equal prefixes share one set.
+/// Parses a rule file. Every rule allows, and its origin is its position, counted from 0. Equal prefixes share one set.
 ///
 /// # Errors
 /// The first malformed line.

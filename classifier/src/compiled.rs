@@ -11,7 +11,7 @@ use crate::{BuildError, BuildOptions, Key, Rule};
 #[derive(Clone, Debug)]
 pub(crate) struct Compiled {
     protocols: Arc<Protocols>,
-    /// Translates addresses to points. `None` if the list is compiled for addresses.
+    /// Translates addresses to points, if the list refers to very large sets. `None` if the list is compiled for addresses.
     projection: Option<Arc<Projection>>,
     v4: Family<u32>,
     v6: Family<u128>,
@@ -27,12 +27,12 @@ impl Compiled {
         Ok(Self { protocols: Arc::new(protocols), projection: projection.map(Arc::new), v4, v6 })
     }
 
-    /// Returns the projection. `None` if the list is compiled for addresses.
+    /// Returns the translation of addresses to points. `None` if the list is compiled for addresses.
     pub(crate) fn projection(&self) -> Option<&Projection> {
         self.projection.as_deref()
     }
 
-    /// Returns the list with new versions of large sets. `rules` is the changed list. `None` if only a full build can apply the change.
+    /// Returns this list with new versions of large sets. `rules` is the changed list. `None` if only a full build can apply the change.
     pub(crate) fn with<'a>(&self, sets: Replacements, rules: impl Iterator<Item = &'a Rule>) -> Option<Self> {
         if sets.is_empty() {
             return Some(self.clone());
@@ -41,7 +41,7 @@ impl Compiled {
         Some(Self { projection: Some(Arc::new(projection)), ..self.clone() })
     }
 
-    /// Returns the list without the rules of these codes, after these moves. `None` if only a full build can apply the changes.
+    /// Returns this list after moves of addresses and removals of the rules with these codes. `None` if only a full build can apply them.
     pub(crate) fn changed(&self, moves: &[Move], gone: &[u32]) -> Option<Self> {
         let (v4, v6) = (self.v4.changed(moves, gone)?, self.v6.changed(moves, gone)?);
         Some(Self { protocols: self.protocols.clone(), projection: self.projection.clone(), v4, v6 })
@@ -91,7 +91,7 @@ impl Compiled {
         (others == 0).then(|| family.decide(simd, &block))
     }
 
-    /// Looks up one key. Returns its code, `u32::MAX` for "no rule" and for mixed families.
+    /// Looks up one key. Returns the code of its verdict, or `u32::MAX` for "no rule" and for a key of mixed families.
     #[inline(always)]
     pub(crate) fn decide_one<S: Simd>(&self, simd: S, key: &Key) -> u32 {
         match key.family() {
@@ -101,7 +101,7 @@ impl Compiled {
         }
     }
 
-    /// Looks up keys of both families.
+    /// Looks up keys of which some are IPv4 and others IPv6. Returns true if a key has addresses of both families.
     #[inline(always)]
     fn mixed<S: Simd, const N: usize>(&self, simd: S, keys: &[Key], codes: &mut [u32; N]) -> bool {
         let (mut v4, mut v6) = (Block::<u32, N>::new(), Block::<u128, N>::new());
@@ -151,13 +151,13 @@ impl Compiled {
         }
     }
 
-    /// Whether both share the compiled form, except for versions of large sets.
+    /// Whether both share one compiled form. Different versions of large sets are ignored.
     #[cfg(test)]
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.protocols, &other.protocols)
     }
 
-    /// Returns the cost of one lookup.
+    /// Returns the cost of looking up this key, in counted steps.
     pub(crate) fn cost(&self, key: &Key) -> Cost {
         let cost = match key.family() {
             Key::V4 => self.v4.cost(Scalar, &self.fields(Scalar, self.points_v4(), key)),

@@ -23,22 +23,22 @@ const MAX_MOVES: usize = 1 << 12;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Delta {
-    /// Removed positions in the base, ascending.
+    /// Removed rules, by their positions in the base, ascending.
     removed: Vec<u32>,
-    /// Present positions of the added rules, ascending.
+    /// Positions of the added rules in the present list, ascending.
     added: Vec<u32>,
     /// Offsets of the base's rules: from the first number's position until the next step, add the second number (wrapping) for the present
     /// position.
     steps: Vec<(u32, u32)>,
     compiled: Option<Compiled>,
     exceptions: Exceptions,
-    /// Pending moves in the base, oldest first. The exceptions come from them.
+    /// Changes of the address sets of base rules that the compiled base does not contain yet, oldest first. Source of `exceptions`.
     moves: Vec<Move>,
-    /// Whether `compiled` differs from the added rules.
+    /// Whether the added rules have changed since `compiled` was built.
     stale: bool,
-    /// Whether addresses have changed since the exceptions' rules were found.
+    /// Whether addresses have changed since `exceptions` was computed.
     stale_exceptions: bool,
-    /// Whether addresses of added rules have changed.
+    /// Whether the address set of an added rule has changed.
     moved_added: bool,
 }
 
@@ -65,12 +65,12 @@ impl Delta {
         self.added.insert(place, at);
     }
 
-    /// Whether the rule at this position is an added one.
+    /// Whether the rule at this position was added after the base was compiled.
     pub(crate) fn has_added(&self, at: u32) -> bool {
         self.added.binary_search(&at).is_ok()
     }
 
-    /// Records that the rule at a position was removed. Returns its position in the base. `None` for an added rule.
+    /// Records that the rule at a position was removed. Returns its position in the base, or `None` if the base does not contain it.
     pub(crate) fn remove(&mut self, at: u32) -> Option<u32> {
         let place = self.added.partition_point(|&added| added < at);
         let own = self.added.get(place) == Some(&at);
@@ -107,7 +107,7 @@ impl Delta {
         std::mem::take(&mut self.moves)
     }
 
-    /// Whether the base alone gives all verdicts.
+    /// Whether the compiled base alone gives the verdict for every key: no added or removed rules and no exceptions.
     pub(crate) fn is_empty(&self) -> bool {
         self.removed.is_empty() && self.added.is_empty() && self.exceptions.is_empty()
     }
@@ -134,19 +134,19 @@ impl Delta {
         fits
     }
 
-    /// Returns the addresses for which the compiled rules are out of date.
+    /// Returns the addresses that changed after the compilation, with the rules to verify for packets that have them.
     #[inline]
     pub(crate) fn exceptions(&self) -> &Exceptions {
         &self.exceptions
     }
 
-    /// Returns the numbers of added and of removed rules.
+    /// Returns the number of added rules and the number of removed rules.
     #[cfg(test)]
     pub(crate) fn changes(&self) -> (usize, usize) {
         (self.added.len(), self.removed.len())
     }
 
-    /// Whether the delta exceeds [`MAX_ADDED`].
+    /// Whether the delta has more than [`MAX_ADDED`] added or removed rules, so that the list must be compiled again.
     pub(crate) fn is_full(&self) -> bool {
         self.added.len() > MAX_ADDED || self.removed.len() > MAX_ADDED
     }

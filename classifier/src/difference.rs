@@ -8,7 +8,7 @@ use ahash::RandomState;
 
 use crate::{AddressSet, Addresses, Rule, RuleList};
 
-/// How many positions away a moved rule is searched.
+/// Number of rules that are searched ahead, in both lists, for the next rule that both have.
 const WINDOW: usize = 64;
 
 /// A change of a list. Positions refer to the list after all earlier changes.
@@ -23,12 +23,12 @@ pub enum Change {
     },
     /// Removes a rule.
     Remove {
-        /// Its position.
+        /// The removed rule's position.
         at: usize,
     },
     /// Replaces a rule. Fast for any size of sets if only a few addresses differ.
     Replace {
-        /// Its position.
+        /// The replaced rule's position.
         at: usize,
         /// The new rule.
         rule: Rule,
@@ -81,7 +81,7 @@ fn apart(old: &[&Rule], new: &[Rule]) -> (usize, usize) {
         .unwrap_or((0, 0))
 }
 
-/// Whether one rule may be the other with a few members more or less.
+/// Whether a rule may be a version of the other with a few more or fewer members in its sets.
 fn similar(a: &Rule, b: &Rule) -> bool {
     same_but_addresses(a, b) && close(&a.src, &b.src) && close(&a.dst, &b.dst)
 }
@@ -102,10 +102,10 @@ pub(crate) fn same_but_addresses(a: &Rule, b: &Rule) -> bool {
     a.origin == b.origin && a.action == b.action && a.src_ports == b.src_ports && a.services == b.services
 }
 
-/// Differences between sets. Each pair of sets is compared once, since many rules may share a changed set.
+/// A cache of differences between sets: many rules may share a changed set, which is compared once.
 #[derive(Default)]
 pub(crate) struct Differences {
-    /// By the memory addresses of the two sets.
+    /// The differences found so far, by the memory addresses of the two compared sets.
     known: HashMap<[usize; 2], Difference, RandomState>,
 }
 

@@ -69,15 +69,15 @@ impl Key {
         self.dst_port
     }
 
-    /// [`Key::V4`], [`Key::V6`], or another number if the addresses' families differ.
+    /// Returns the family of both addresses: [`Key::V4`], [`Key::V6`], or another number if they differ.
     #[inline]
     pub(crate) const fn family(&self) -> u8 {
         self.family
     }
 
-    /// Both addresses are IPv4. Zero, so that one OR checks the families of many keys.
+    /// The family number of keys with two IPv4 addresses. Zero, so that one OR checks the families of many keys.
     pub(crate) const V4: u8 = 0;
-    /// Both addresses are IPv6.
+    /// The family number of keys with two IPv6 addresses.
     pub(crate) const V6: u8 = 3;
 
     /// The bits of both addresses, high half first.

@@ -19,11 +19,11 @@ pub struct PartedSet {
     parts: Vec<Arc<AddressSet>>,
     v4: Family<u32>,
     v6: Family<u128>,
-    /// All members as one set, computed on demand.
+    /// All members as one set. Computed when first requested.
     flat: OnceLock<AddressSet>,
 }
 
-/// Index of the parts that have members of one family.
+/// For one family: the parts with members of that family, and the lowest member of each.
 #[derive(Debug, Default)]
 pub(crate) struct Family<A> {
     /// The lowest member of each part, ascending.
@@ -111,7 +111,7 @@ impl PartedSet {
 }
 
 impl<A: Point> Family<A> {
-    /// Returns `None` if the parts do not ascend.
+    /// Builds the index from the intervals of each part. `None` if the parts do not ascend.
     fn new<'a>(parts: impl Iterator<Item = &'a [(A, A)]>) -> Option<Self>
     where
         A: 'a,
@@ -144,7 +144,7 @@ impl<A: Point> Members<'_, A> {
         after > 0 && interval_contains((self.intervals)(&self.parts[self.family.at[after - 1]]), point)
     }
 
-    /// Returns the members among a few addresses. Reads only the parts that may contain them.
+    /// Returns the intersection of the set with the addresses in `few`. Reads only the parts that may contain them.
     pub(crate) fn among(&self, few: &[(A, A)]) -> Vec<(A, A)> {
         let Family { firsts, at } = self.family;
         let mut members = Vec::new();

@@ -11,11 +11,11 @@ fn size_of_parts(rules: usize) -> usize {
     rules.isqrt().clamp(16, 512)
 }
 
-/// An ordered rule list.
+/// An ordered list of rules in parts. Clones and later versions share unchanged parts.
 #[derive(Clone, Debug, Default)]
 pub struct RuleList {
     parts: Vec<Arc<[Rule]>>,
-    /// The number of rules before each part; the last element is the total.
+    /// For each part, the number of rules before it. The last element is the number of all rules.
     starts: Vec<usize>,
 }
 

@@ -87,7 +87,7 @@ impl Services {
         }
     }
 
-    /// Returns the services in both.
+    /// Returns the services that both match.
     #[must_use]
     pub fn intersect(&self, other: &Self) -> Self {
         match (self, other) {
@@ -145,7 +145,7 @@ impl ServiceSet {
         }
     }
 
-    /// Returns the members as blocks, ascending by protocol, then port.
+    /// Returns the members as ascending blocks of consecutive protocol numbers and a port range each.
     pub fn services(&self) -> impl Iterator<Item = Service> + '_ {
         self.blocks.iter().flat_map(|block| {
             let protocols = block.protocols;
@@ -153,7 +153,7 @@ impl ServiceSet {
         })
     }
 
-    /// Returns the members of either set.
+    /// Returns the union: the members of this set, of `other`, or of both.
     #[must_use]
     pub fn union(&self, other: &Self) -> Self {
         self.merge(other, |a, b| {
@@ -163,7 +163,7 @@ impl ServiceSet {
         })
     }
 
-    /// Returns the members of both sets.
+    /// Returns the intersection: the pairs that are members of both sets.
     #[must_use]
     pub fn intersect(&self, other: &Self) -> Self {
         self.merge(other, interval_intersect)

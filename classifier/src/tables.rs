@@ -14,9 +14,9 @@ use crate::{Action, Key, Rule, RuleList, Verdict, linear};
 #[derive(Clone, Debug)]
 pub struct Tables {
     rules: RuleList,
-    /// Identity tables. If set, `rules` has their decisions, and `compiled` and `delta` are `None`.
+    /// Identity tables. `None` for a rule list. If set, `rules` has their decisions, and `compiled` and `delta` are `None`.
     identities: Option<Arc<IdentityTables>>,
-    /// `None` if lookups scan the list.
+    /// The compiled list. `None` if each lookup scans the list.
     compiled: Option<Compiled>,
     delta: Option<Arc<Delta>>,
     level: Level,
@@ -197,7 +197,7 @@ impl Tables {
     }
 }
 
-/// Looks up one key.
+/// Looks up one key, in code compiled for a CPU level.
 struct Single<'a> {
     tables: &'a Tables,
     key: &'a Key,
@@ -228,7 +228,7 @@ impl Kernel for Single<'_> {
     }
 }
 
-/// Looks up a burst of keys, block by block.
+/// Looks up a burst of keys, block by block, in code compiled for a CPU level.
 struct Burst<'a> {
     tables: &'a Tables,
     keys: &'a [Key],

@@ -7,7 +7,7 @@ use std::fmt;
 pub enum Action {
     /// Drop the packet.
     Deny,
-    /// Let the packet pass.
+    /// Forward the packet.
     Allow,
 }
 
@@ -35,12 +35,12 @@ impl Verdict {
         Self(rule << 1 | matches!(action, Action::Deny) as u32)
     }
 
-    /// Returns the verdict's number. Earlier rules have smaller numbers.
+    /// Returns the verdict as a number. Earlier rules have smaller numbers.
     pub(crate) const fn code(self) -> u32 {
         self.0
     }
 
-    /// Inverse of [`Verdict::code`].
+    /// Returns the verdict of a number; the inverse of [`Verdict::code`].
     pub(crate) const fn from_code(code: u32) -> Self {
         Self(code)
     }

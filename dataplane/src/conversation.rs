@@ -6,14 +6,14 @@
 use crate::packet::{self, Body, LinkType, Transport};
 use crate::{DropReason, Flow};
 
-/// A packet's part in its conversation.
+/// The part of a packet in its conversation: whether it opens, answers, continues or ends it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Part {
-    /// Opens a new conversation: SYN, INIT, an echo request.
+    /// Opens a new conversation: a TCP SYN, an SCTP INIT or an echo request.
     Opens,
-    /// Answers an opening packet: SYN with ACK, INIT ACK, an echo reply.
+    /// Answers the opening packet: a TCP SYN-ACK, an SCTP INIT ACK or an echo reply.
     Answers,
-    /// Ends the conversation: FIN, RST and their SCTP equivalents.
+    /// Ends the conversation: a TCP FIN or RST, or their SCTP equivalents.
     Ends,
     /// Any other packet of a protocol that marks its opening packets.
     Continues,

@@ -57,7 +57,7 @@ pub struct ClientCounters {
     pub forgotten: u64,
 }
 
-/// Session table events.
+/// Counts of what happened to sessions and refusals in the session table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SessionCounters {
     /// Sessions created.
@@ -125,23 +125,23 @@ impl Counters {
         self.drops.iter().sum()
     }
 
-    /// Counters of the port. Zeros if the worker has never seen the port.
+    /// Returns the counters of the port. Zeros if the worker has never seen the port.
     pub fn port(&self, port: PortId) -> PortCounters {
         self.ports.get(port.index()).copied().unwrap_or_default()
     }
 
-    /// Counters of the origin. Zeros if it has never decided about a packet.
+    /// Returns the counters of the origin. Zeros if it has never decided about a packet.
     pub fn origin(&self, origin: OriginId) -> OriginCounters {
         self.origins.get(origin.0 as usize).copied().unwrap_or_default()
     }
 
-    /// Every origin that decided about a packet, in the order of ids.
+    /// Returns the counters of each origin that has decided about a packet, in the order of ids.
     pub fn origins(&self) -> impl Iterator<Item = (OriginId, OriginCounters)> + '_ {
         let used = |&(_, counters): &(OriginId, OriginCounters)| counters != OriginCounters::default();
         (0..).map(OriginId).zip(self.origins.iter().copied()).filter(used)
     }
 
-    /// Session table events.
+    /// Returns the counts of what happened to sessions.
     pub const fn sessions(&self) -> SessionCounters {
         self.sessions
     }
@@ -186,7 +186,7 @@ impl Counters {
         }
     }
 
-    /// Counts a packet of a session. Its origin has counted before.
+    /// Counts a packet that belongs to a session allowed by this origin, which has counted a packet before.
     #[inline]
     pub(crate) fn allow(&mut self, origin: u32) {
         if let Some(counters) = self.origins.get_mut(origin as usize) {

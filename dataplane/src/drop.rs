@@ -24,7 +24,7 @@ macro_rules! drop_reasons {
                 }
             }
 
-            /// A sentence for users.
+            /// Returns a sentence that explains the reason to users.
             pub const fn describe(self) -> &'static str {
                 match self {
                     $(Self::$variant => $text,)+
@@ -43,43 +43,43 @@ drop_reasons! {
     LinkTruncated "link_truncated" "The link-layer header is cut short.";
     /// VLAN tags (IEEE 802.1Q, 802.1ad) are not removed, because policy only judges the outer packet.
     VlanTagged "vlan_tagged" "The frame carries a VLAN tag, which pods' ports do not have.";
-    /// Neither IPv4, IPv6 nor ARP.
+    /// The frame is neither IPv4, IPv6 nor ARP.
     UnknownEthertype "unknown_ethertype" "The frame is neither IPv4, IPv6 nor ARP.";
-    /// ARP that breaks RFC 826 for Ethernet and IPv4.
+    /// An ARP message that breaks RFC 826 for Ethernet and IPv4.
     ArpMalformed "arp_malformed" "The ARP message is not well formed.";
     /// The sender of the ARP message does not own the address that the message announces.
     ArpSpoofed "arp_spoofed" "The ARP message announces an address that its sender does not own.";
-    /// Neighbour discovery that RFC 4861 tells a receiver to discard.
+    /// A neighbour discovery message that RFC 4861 requires receivers to discard.
     NdMalformed "nd_malformed" "The neighbour discovery message fails a check of RFC 4861 (hop limit 255, code 0, length, options).";
     /// The sender of the neighbour discovery message does not own the address that the message announces.
     NdSpoofed "nd_spoofed" "The neighbour discovery message announces an address that its sender does not own.";
-    /// Router advertisement or redirect from a pod (the class of CVE-2020-10749).
+    /// A router advertisement or redirect from a pod (the class of CVE-2020-10749).
     NdFromPod "nd_router_message_from_pod" "A pod sent a router advertisement or a redirect; only routers may.";
-    /// IPv4 header that RFC 791 does not allow.
+    /// An IPv4 header that RFC 791 does not allow.
     Ipv4Malformed "ipv4_malformed" "The IPv4 header is cut short or inconsistent.";
-    /// IPv6 header or extension header chain that RFC 8200 does not allow.
+    /// An IPv6 header or extension header chain that RFC 8200 does not allow.
     Ipv6Malformed "ipv6_malformed" "The IPv6 header or its extension headers are cut short or inconsistent.";
-    /// More IPv6 extension headers than the parser accepts.
+    /// The packet has more than 8 IPv6 extension headers, the parser's limit.
     Ipv6ExtensionLimit "ipv6_extension_limit" "The packet has more than 8 IPv6 extension headers.";
-    /// Jumbograms (RFC 2675) do not occur on Ethernet.
+    /// The packet is an IPv6 jumbogram (RFC 2675), which does not occur on Ethernet.
     Ipv6Jumbogram "ipv6_jumbogram" "The packet is an IPv6 jumbogram.";
-    /// LSRR, SSRR (RFC 7126), an IPv6 routing header of type 0 (RFC 5095) or one that is not used up.
+    /// IPv4 options LSRR and SSRR (RFC 7126), and IPv6 routing headers of type 0 (RFC 5095) or with segments left.
     SourceRouted "source_routed" "The packet is source-routed, so its destination address is not its final destination.";
     /// The transport header is incomplete.
     L4Truncated "l4_truncated" "The transport header is cut short.";
     /// The transport header is inconsistent.
     L4Malformed "l4_malformed" "The transport header is inconsistent.";
-    /// First fragment without the whole transport header (RFC 1858, RFC 3128, RFC 7112).
+    /// A first fragment without the whole transport header (RFC 1858, RFC 3128, RFC 7112).
     FragmentTiny "fragment_tiny" "The first fragment does not hold the whole transport header.";
-    /// The transport checksum of a packet that would begin, change or end a session.
+    /// The transport checksum is wrong, in a packet that would begin, change or end a session.
     BadChecksum "bad_checksum" "The packet would change a session, and its transport checksum is wrong.";
     /// A TCP segment that would end a connection but is outside of its sequence window (with `tcp_window: strict`).
     TcpOutOfWindow "tcp_out_of_window" "The TCP segment would end a connection and is outside of its sequence window.";
     /// The fragment's offset or length is impossible.
     FragmentMalformed "fragment_malformed" "The fragment's offset or length is impossible.";
-    /// Overlapping fragments (RFC 5722, here for IPv4 too).
+    /// The fragment overlaps another one of its datagram (RFC 5722, here for IPv4 too).
     FragmentOverlap "fragment_overlap" "The fragment overlaps another one of its datagram.";
-    /// A later fragment whose first fragment was not seen.
+    /// A later fragment of a datagram whose first fragment was not seen, so that no verdict is known.
     FragmentWithoutFirst "fragment_without_first" "The first fragment of the datagram was not seen, so this one cannot be judged.";
     /// The fragment memory is full.
     FragmentTableFull "fragment_table_full" "The table of fragmented datagrams is full.";
@@ -89,21 +89,21 @@ drop_reasons! {
     MartianSource "martian_source" "The source address is unspecified, loopback or multicast.";
     /// A destination address that must not appear on a link.
     MartianDestination "martian_destination" "The destination address is unspecified or loopback.";
-    /// Multicast and broadcast are not forwarded.
+    /// The destination is multicast or broadcast, which is not forwarded.
     Multicast "multicast" "The destination is multicast or broadcast, which is not forwarded.";
     /// The source address or source MAC address does not belong to the receiving port.
     SpoofedSource "spoofed_source" "The source address does not belong to the port that the packet came in on.";
-    /// RFC 3927 §7, RFC 4291 §2.5.6: no router forwards from a link-local address.
+    /// A packet from the uplink with a link-local source. No router forwards those (RFC 3927 §7, RFC 4291 §2.5.6).
     LinkLocalSource "link_local_source" "The packet from the uplink has a link-local source, and neither answers a conversation nor is for the node's own link-local address.";
     /// ICMP redirects, and the deprecated source quench (RFC 6633), would change routes and rates of other hosts.
     IcmpRedirect "icmp_redirect" "ICMP redirects and source quenches are not forwarded.";
     /// The packet quoted in the ICMP error belongs to no session.
     IcmpErrorWithoutSession "icmp_error_without_session" "The packet quoted in the ICMP error belongs to no session.";
-    /// No route to the destination.
+    /// No route matches the destination address.
     NoRoute "no_route" "There is no route to the destination.";
     /// The packet would leave through the port that received it.
     BackToSender "back_to_sender" "The packet would leave through the uplink or host port that it came in on.";
-    /// TTL or hop limit exceeded.
+    /// The TTL or hop limit is used up.
     TtlExpired "ttl_expired" "The TTL or hop limit does not allow another hop.";
     /// Neither the receiving port nor the output port has a table for the packet.
     TableMissing "table_missing" "The port towards the destination has no policy table, so nothing may pass.";
@@ -117,17 +117,17 @@ drop_reasons! {
     NoEndpoint "no_endpoint" "The Service has no usable endpoint on any node.";
     /// `externalTrafficPolicy` or `internalTrafficPolicy` is Local, and all usable endpoints are on other nodes.
     NoLocalEndpoint "no_local_endpoint" "The Service has usable endpoints, but none on this node, and its traffic policy is Local.";
-    /// `spec.loadBalancerSourceRanges`.
+    /// The client is in none of the Service's `spec.loadBalancerSourceRanges`.
     ServiceSourceRange "service_source_range" "The client is in none of the loadBalancerSourceRanges of the Service.";
-    /// A cluster address of a Service with a port that the Service does not have. The sender is notified.
+    /// The destination is a cluster address of a Service with a port that the Service does not have. The sender is notified.
     UnknownServicePort "unknown_service_port" "The Service has no such port.";
-    /// An address of the service CIDR that belongs to no Service. Forwarding it would loop over the default route.
+    /// The destination is in the service CIDR but belongs to no Service. Forwarding it would loop over the default route.
     UnknownServiceAddress "unknown_service_address" "No Service has this address of the service CIDR.";
     /// All source ports towards the backend are in use, or the node has no source address.
     SourcePortsExhausted "source_ports_exhausted" "The source of the connection must be rewritten, and no source port towards the backend is free.";
-    /// With masquerading, a packet that would leave the node with a pod's address.
+    /// Masquerading is on, but the packet would leave the node with a pod's address, because the node has no address of its family.
     NotMasqueraded "not_masqueraded" "The packet would leave the node with a pod's address: the node has no address of its family, or the protocol has no ports.";
-    /// A direct connection with the same addresses and ports as a translated one at its backend. Answers could not be told apart.
+    /// A direct connection has the addresses and ports of a translated one at its backend, so their answers would be indistinguishable.
     SessionClash "session_clash" "A connection to a Service has the same addresses and ports at its backend.";
     /// All sessions are in use and none may be ended early.
     SessionTableFull "session_table_full" "All sessions are in use.";
@@ -149,7 +149,7 @@ drop_reasons! {
     NeighbourRate "neighbour_rate" "The port exceeded the rate limit for answers to ARP requests and neighbour solicitations.";
     /// The interface transmits more slowly than packets arrive.
     TxFull "tx_full" "The transmit queue of the port is full.";
-    /// Another worker owns the packet's session or output port, and its lane is full.
+    /// Another worker owns the packet's session or output port, and the queue to it is full.
     WorkerBusy "worker_busy" "The worker that owns the packet's session or output port is overloaded.";
 }
 

@@ -31,6 +31,6 @@ pub enum Explained {
     NotOurs,
     /// The connection is dropped for this reason.
     Drop(DropReason),
-    /// The connection goes to one of these backends. The flag says whether its source address is rewritten.
+    /// The connection goes to one of these backends. The flag tells whether its source address is rewritten.
     Backends(Vec<(SocketAddr, bool)>),
 }

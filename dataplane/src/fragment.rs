@@ -70,12 +70,12 @@ impl DatagramKey {
     }
 }
 
-/// The result for a datagram's first fragment.
+/// The engine's result for a datagram's first fragment, which later fragments inherit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FirstFragment {
     pub(crate) verdict: Verdict,
     pub(crate) decision: Option<Decision>,
-    /// A later generation may have other routes, policies and port ids.
+    /// The generation that judged it. A later generation may have other routes, policies and port ids.
     pub(crate) generation: u64,
     /// Source and destination port, for display.
     pub(crate) transport_ports: (u16, u16),
@@ -88,17 +88,17 @@ pub(crate) struct FirstFragment {
 #[derive(Clone, Debug)]
 struct Datagram {
     first: FirstFragment,
-    /// Distinguishes the datagram from an earlier one with the same key.
+    /// A number that distinguishes the datagram from an earlier one with the same key.
     number: u64,
     /// Byte ranges received so far, in order of arrival. They do not overlap.
     parts: Vec<(u32, u32)>,
-    /// End of the last fragment. `None` until it has arrived.
+    /// Position in bytes after the datagram's last byte. `None` until the last fragment has arrived.
     end: Option<u32>,
-    /// Set after an overlap: all further fragments are dropped.
+    /// Whether fragments have overlapped. Then all further fragments are dropped.
     poisoned: bool,
 }
 
-/// The start of a datagram.
+/// A queue entry for a datagram, with the time of its first fragment.
 #[derive(Clone, Copy, Debug)]
 struct Begun {
     key: DatagramKey,
@@ -106,12 +106,12 @@ struct Begun {
     at: u64,
 }
 
-/// The datagrams of one port, or of all ports.
+/// Datagrams in the order of eviction: those of one port, or of all ports.
 #[derive(Debug, Default)]
 struct Queues {
     /// Number of stored datagrams.
     held: usize,
-    /// By start. May contain datagrams that are no longer stored.
+    /// Datagrams in the order of their first fragments. May contain datagrams that are no longer stored.
     begun: VecDeque<Begun>,
     /// Datagrams whose first fragment was dropped, in that order. May contain datagrams that are no longer stored.
     dropped: VecDeque<Begun>,
@@ -152,7 +152,7 @@ pub(crate) struct FragmentTable {
     all: Queues,
     ports: Vec<Queues>,
     next_number: u64,
-    /// Empty lists of ranges, for reuse.
+    /// Empty lists of byte ranges, kept to avoid allocations.
     spare: Vec<Vec<(u32, u32)>>,
     config: FragmentConfig,
 }
@@ -225,7 +225,7 @@ impl FragmentTable {
         Ok(())
     }
 
-    /// Stores the result for the first fragment.
+    /// Stores the engine's result for a datagram's first fragment.
     pub(crate) fn settle(&mut self, key: &DatagramKey, first: FirstFragment) {
         let Some(datagram) = self.datagrams.get_mut(key) else { return };
         datagram.first = first;

@@ -18,10 +18,10 @@ use std::ops::RangeInclusive;
 use bulkhead_classifier::AddressSet;
 use ipnet::IpNet;
 
-/// The masquerading configuration.
+/// How connections of pods to external networks get an address and port of the node.
 #[derive(Clone, Debug)]
 pub struct Masquerade {
-    /// At most one per address family.
+    /// The node's source addresses, at most one per address family.
     sources: Vec<IpAddr>,
     kept: AddressSet,
     ports: RangeInclusive<u16>,

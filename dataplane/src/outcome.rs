@@ -58,7 +58,7 @@ pub struct Judged {
     pub verdict: Verdict,
     /// The kind of payload.
     pub body: BodyKind,
-    /// The packet's relation to the session table. `None` if the packet neither started nor matched a session.
+    /// Whether the packet started or belongs to a session. `None` if neither.
     pub session: Option<SessionState>,
     /// For a translated packet, the position of its new addresses and ports in the worker's translations, counted from 1.
     pub(crate) translation: Option<NonZeroU32>,
@@ -115,7 +115,7 @@ pub struct Decision {
     pub origin: Option<OriginId>,
 }
 
-/// How a packet relates to the session table.
+/// Whether a packet started a session or belongs to one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SessionState {
     /// The packet started a session.
@@ -137,16 +137,16 @@ pub struct Outcome {
     /// The rule that would deny the packet if all policies were enforced. Set for the first packet of a connection that passes only because
     /// a policy is audited, and for the first packet judged so later. `None` for all others.
     pub audited: Option<Decision>,
-    /// The packet's relation to the session table. `None` if the packet neither started nor matched a session.
+    /// Whether the packet started or belongs to a session. `None` if neither.
     pub session: Option<SessionState>,
     /// Addresses, ports and protocol. `None` if the IP header could not be parsed.
     pub flow: Option<Flow>,
     /// The addresses and ports after translation, for a packet of a translated connection. If policy drops the packet, those that policy
     /// judged. For an ICMP error, those of the quoted packet. `None` without translation.
     pub translation: Option<Translation>,
-    /// See [`Judged::translation`].
+    /// Position of the translation in the worker; see [`Judged::translation`].
     pub(crate) place: Option<NonZeroU32>,
-    /// See [`Judged::elsewhere`].
+    /// The worker that must judge the packet; see [`Judged::elsewhere`].
     pub(crate) elsewhere: Option<NonZeroU8>,
 }
 

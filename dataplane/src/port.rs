@@ -14,7 +14,7 @@ use bulkhead_classifier::OriginId;
 pub struct PortId(pub u16);
 
 impl PortId {
-    /// The id as an index.
+    /// Returns the id as an index into vectors with one element per port.
     pub const fn index(self) -> usize {
         self.0 as usize
     }
@@ -25,7 +25,7 @@ impl PortId {
 pub struct TableId(pub u32);
 
 impl TableId {
-    /// The id as an index.
+    /// Returns the id as an index into the snapshot's tables.
     pub const fn index(self) -> usize {
         self.0 as usize
     }
@@ -59,8 +59,8 @@ pub struct PortConfig {
     /// The table that judges packets entering the vswitch on this port, instead of the egress table of their output port. `None` unless
     /// policy is judged at the source.
     pub ingress: Option<TableId>,
-    /// What the table would be if all policies were enforced. A packet that this table denies and the table in force allows is forwarded
-    /// and counted. `None` if no audited policy would change a verdict here.
+    /// The table that would judge the port's packets if all policies were enforced. A packet that it denies and the table in force allows
+    /// is forwarded and counted. `None` if no audited policy would change a verdict here.
     pub audit: Option<TableId>,
     /// The origin reported for packets from the port's own address to itself, which are always allowed ("a pod always reaches itself").
     /// `None` judges them by the egress table.

@@ -32,7 +32,7 @@ pub struct Probe {
     pub src: IpAddr,
     /// Destination address of the request.
     pub dst: IpAddr,
-    /// The kind of peer.
+    /// The protocol and type of the first packet.
     pub kind: ProbeKind,
     /// Source port, or the identifier of an echo.
     pub sport: u16,
@@ -68,7 +68,7 @@ impl Probe {
         Self { src: dst, dst: src, kind, sport: dport, dport: sport }.packet(true).map_err(|_| ProbeError { src, dst })
     }
 
-    /// The IANA protocol number of the packets.
+    /// Returns the IANA protocol number of the request and the reply.
     pub const fn protocol(&self) -> u8 {
         match self.kind {
             ProbeKind::Tcp => protocol::TCP,
@@ -99,7 +99,7 @@ impl Probe {
         }
     }
 
-    /// The bytes after the IP header.
+    /// Returns the packet's bytes after the IP header.
     fn payload(&self, is_reply: bool) -> Vec<u8> {
         let Self { src, dst, sport, dport, .. } = *self;
         match self.kind {
@@ -123,7 +123,7 @@ impl Probe {
         }
     }
 
-    /// The common header and an INIT or INIT ACK chunk (RFC 9260 §3.3.2, §3.3.3).
+    /// Returns the SCTP common header with an INIT or INIT ACK chunk (RFC 9260 §3.3.2, §3.3.3).
     fn sctp(&self, is_reply: bool) -> Vec<u8> {
         const INIT: u8 = 1;
         const INIT_ACK: u8 = 2;

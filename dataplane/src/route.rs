@@ -32,7 +32,7 @@ pub enum RouteError {
     /// Two routes for the same prefix have different next hops.
     #[error("two routes for {prefix} lead to different next hops ({first:?} and {second:?}); keep one of them")]
     Conflict {
-        /// The routes' prefix.
+        /// The prefix that both routes have.
         prefix: IpNet,
         /// Next hop of the first route.
         first: NextHop,
@@ -44,9 +44,9 @@ pub enum RouteError {
         "the route for {prefix} has the gateway {gateway} of the other address family; set a gateway of the prefix's family"
     )]
     GatewayFamily {
-        /// The routes' prefix.
+        /// The prefix of the route.
         prefix: IpNet,
-        /// The gateway.
+        /// The route's gateway.
         gateway: IpAddr,
     },
 }
@@ -124,7 +124,7 @@ impl Routes {
         Some(self.gateways.get(usize::from(gateway)).copied().unwrap_or(port.into()))
     }
 
-    /// The next hops that [`Hop::gateway`] indexes.
+    /// Returns the next hops that have a gateway, in the order of [`Hop::gateway`].
     pub(crate) fn gateways(&self) -> &[NextHop] {
         &self.gateways
     }

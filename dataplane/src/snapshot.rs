@@ -28,7 +28,7 @@ pub struct Snapshot {
     ports: Vec<PortConfig>,
     tables: Vec<Arc<Tables>>,
     routes: Routes,
-    /// By port: the generation of the last change that affects the port's packets.
+    /// By port id: the generation of the last change that affects packets from or to the port.
     epochs: Vec<u64>,
     /// The pod or host port that owns each address.
     owners: AddressMap,
@@ -36,9 +36,9 @@ pub struct Snapshot {
     uplink: Option<PortId>,
     /// Origins of rules whose denials are reported to the sender.
     refusing: HashSet<OriginId, RandomState>,
-    /// `None` if another proxy translates Services.
+    /// Services that the vswitch translates. `None` if another proxy translates them.
     services: Option<Arc<Services>>,
-    /// `None` without masquerading.
+    /// How pods' connections to external networks get the node's address. `None` without masquerading.
     masquerade: Option<Arc<Masquerade>>,
 }
 
@@ -54,13 +54,13 @@ pub enum SnapshotError {
     /// Two ports have the same name.
     #[error("two ports have the name {name:?}; every port needs a name of its own")]
     DuplicateName {
-        /// The name.
+        /// The name that both ports have.
         name: Arc<str>,
     },
     /// Two pods, or a pod and the node, claim the same address.
     #[error("ports {first:?} and {second:?} both claim {address}; leave out the one that no longer runs")]
     DuplicateAddress {
-        /// The address.
+        /// The address that both ports claim.
         address: IpAddr,
         /// The first port's name.
         first: Arc<str>,
@@ -70,7 +70,7 @@ pub enum SnapshotError {
     /// Two ports of a kind that a node has only once.
     #[error("ports {first:?} and {second:?} are both of kind {kind:?}; a node has one of them")]
     DuplicateKind {
-        /// The kind.
+        /// The kind that both ports have.
         kind: PortKind,
         /// The first port's name.
         first: Arc<str>,
@@ -84,7 +84,7 @@ pub enum SnapshotError {
         port: Arc<str>,
         /// The table that it names.
         table: TableId,
-        /// Number of tables.
+        /// Number of tables in the snapshot.
         tables: usize,
     },
     /// A route leads to a port that is not in the snapshot.
@@ -92,7 +92,7 @@ pub enum SnapshotError {
     UnknownPort {
         /// The port of the route.
         port: PortId,
-        /// Number of ports.
+        /// Number of ports in the snapshot.
         ports: usize,
     },
 }

@@ -31,7 +31,7 @@ struct Shared<T> {
     version: AtomicU64,
 }
 
-/// The replacing side. A load that begins after a publish sees its value.
+/// The side that replaces the value. A load that begins after a publish returns the published value or a newer one.
 ///
 /// Keep it until all readers are gone. Readers free what they still hold when it is dropped first.
 #[derive(Debug)]
@@ -76,12 +76,12 @@ impl<T> Publisher<T> {
     }
 }
 
-/// A reading side.
+/// The side that reads the value, for one thread.
 #[derive(Debug)]
 pub(crate) struct Reader<T> {
     shared: Arc<Shared<T>>,
     held: Arc<T>,
-    /// The held value is of this version or later.
+    /// Version of the held value, which may in fact be newer.
     version: u64,
 }
 
@@ -96,7 +96,7 @@ impl<T> Reader<T> {
         &self.held
     }
 
-    /// Separate, so that the common path is short enough to be inlined.
+    /// Loads the value of this version. A function of its own, so that the common path is short enough to be inlined.
     #[cold]
     fn renew(&mut self, version: u64) {
         self.held = self.shared.cell.load();

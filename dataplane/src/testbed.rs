@@ -13,13 +13,13 @@ use crate::*;
 
 pub(crate) const UPLINK: PortId = PortId(0);
 pub(crate) const HOST: PortId = PortId(1);
-/// 10.0.0.1 and fd00::1. Policy allows all ingress.
+/// The port of pod A, 10.0.0.1 and fd00::1. Policy allows all ingress.
 pub(crate) const A: PortId = PortId(2);
-/// 10.0.0.2 and fd00::2. Policy allows only port 80 of TCP, UDP and SCTP, and echo requests from A.
+/// The port of pod B, 10.0.0.2 and fd00::2. Policy allows from A only port 80 of TCP, UDP and SCTP, and echo requests.
 pub(crate) const B: PortId = PortId(3);
 
 pub(crate) const A_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
-/// In tests, a packet to this port makes a worker panic.
+/// The destination port of packets that make a worker panic, in tests only.
 pub(crate) const FATAL_PORT: u16 = 0xdead;
 
 pub(crate) const SECOND: u64 = 1_000_000_000;
@@ -102,7 +102,7 @@ pub(crate) fn snapshot_with(generation: u64, id: PortId, egress: Option<TableId>
     snapshot_of(generation, ports)
 }
 
-/// A worker with its snapshot and a clock.
+/// A worker with a snapshot of the test node and a clock that the test advances.
 pub(crate) struct Bed {
     pub(crate) worker: Worker,
     pub(crate) snapshot: Snapshot,
@@ -177,7 +177,7 @@ pub(crate) fn set_flags(packet: &mut [u8], flags: u8) {
     sum_tcp(packet);
 }
 
-/// Writes the correct checksum.
+/// Computes and writes a TCP segment's checksum.
 fn sum_tcp(packet: &mut [u8]) {
     use crate::wire::checksum;
     let at = packet.len() - 20;

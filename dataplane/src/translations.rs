@@ -24,12 +24,12 @@ pub(crate) enum Translated<'a> {
     PlainV4(&'a PlainV4),
     /// New addresses and ports of any other packet.
     Packet(&'a Rewritten),
-    /// An ICMP error about a translated packet.
+    /// New addresses of an ICMP error, and the translation of the packet that it quotes.
     Error(&'a TranslatedError),
 }
 
 impl Translated<'_> {
-    /// Addresses and ports after translation. For an ICMP error, those of the quoted packet.
+    /// Returns addresses and ports after translation. For an ICMP error, those of the quoted packet.
     pub(crate) fn sent(&self) -> Translation {
         match self {
             Self::PlainV4(packet) => packet.sent().translation(),
@@ -38,7 +38,7 @@ impl Translated<'_> {
         }
     }
 
-    /// Addresses and ports before translation. `None` for an ICMP error.
+    /// Returns addresses and ports before translation. `None` for an ICMP error.
     pub(crate) fn received(&self) -> Option<Translation> {
         match self {
             Self::PlainV4(packet) => Some(packet.received().translation()),
@@ -51,9 +51,9 @@ impl Translated<'_> {
 /// IPv4 addresses and ports before and after translation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PlainV4 {
-    /// The lower endpoint first. Rarely read.
+    /// The addresses before translation, the lower endpoint first. Rarely read.
     received: u64,
-    /// The source first.
+    /// The addresses after translation, the source first.
     sent: u64,
     received_ports: u32,
     sent_ports: u32,
@@ -97,7 +97,7 @@ impl PlainV4 {
 pub(crate) struct Changes {
     /// Change of the IPv4 header's checksum, which is also the addresses' part of the transport checksum.
     pub(crate) addresses: u16,
-    /// Change of the transport checksum.
+    /// Change of the transport checksum by addresses and ports.
     pub(crate) all: u16,
 }
 
@@ -128,14 +128,14 @@ pub(crate) struct TranslatedError {
     pub(crate) quoted: Rewritten,
 }
 
-/// Bits of a position that name its column. The other bits count from 1.
+/// Bits of a position that name the list of the translation. The other bits are the index in that list, from 1.
 mod column {
     pub(super) const ERROR: u32 = 1 << 31;
     pub(super) const PLAIN_V4: u32 = 1 << 30;
     pub(super) const ALL: u32 = ERROR | PLAIN_V4;
 }
 
-/// All translations since [`Translations::clear`].
+/// Translations of the packets since [`Translations::clear`], in a list for each kind. A position identifies one of them.
 #[derive(Debug, Default)]
 pub(crate) struct Translations {
     plain_v4: Vec<PlainV4>,
@@ -161,7 +161,7 @@ impl Translations {
         place(self.plain_v4.len(), column::PLAIN_V4)
     }
 
-    /// Adds the translation that `add` pushes. Returns its position.
+    /// Calls `add`, which must append one translation of a packet. Returns its position.
     #[inline(always)]
     pub(crate) fn add_packet(&mut self, add: impl FnOnce(&mut Vec<Rewritten>)) -> Option<NonZeroU32> {
         add(&mut self.packets);
@@ -174,7 +174,7 @@ impl Translations {
         place(self.errors.len(), column::ERROR)
     }
 
-    /// Returns the translation at a position.
+    /// Returns the translation at a position that an `add` method returned. `None` without a position.
     #[inline]
     pub(crate) fn get(&self, place: Option<NonZeroU32>) -> Option<Translated<'_>> {
         let place = place?.get();
@@ -187,7 +187,7 @@ impl Translations {
     }
 }
 
-/// Returns the position of a column's last element.
+/// Returns the position of the last element of a list with `len` elements. `None` if there are too many.
 #[inline(always)]
 fn place(len: usize, column: u32) -> Option<NonZeroU32> {
     u32::try_from(len).ok().map(|len| len | column).and_then(NonZeroU32::new)

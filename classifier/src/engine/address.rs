@@ -8,7 +8,7 @@ use crate::PartedSet;
 use crate::address_set::{AddressSet, Point};
 use crate::simd::{NODE, Node, Simd};
 
-/// An address, or another field that is searched as a 32-bit number.
+/// An unsigned integer that holds an address, or another packet field that is searched as a 32-bit number.
 pub(crate) trait Address:
     Point
     + From<u32>
@@ -33,7 +33,7 @@ pub(crate) trait Address:
     /// Makes an address of a key's two halves, high half first.
     fn from_halves(halves: [u64; 2]) -> Self;
 
-    /// Returns the set's members of this family.
+    /// Returns the set's members of this family, as ascending intervals.
     fn intervals(set: &AddressSet) -> &[(Self, Self)];
 
     fn is_in(set: &PartedSet, point: Self) -> bool;
@@ -49,10 +49,10 @@ pub(crate) trait Address:
     /// Hashes two addresses and a number. The high bits have the best quality.
     fn mix(src: Self, dst: Self, more: u32, seed: u64) -> u64;
 
-    /// Makes a search node.
+    /// Makes a search node with these separators.
     fn node(separators: [Self; NODE]) -> Node<Self>;
 
-    /// Returns one of a node's separators.
+    /// Returns the separator at index `at` of a node.
     fn separator(node: &Node<Self>, at: usize) -> Self;
 
     /// Returns how many of the ascending separators are below the point.
@@ -83,7 +83,7 @@ fn fold(a: u64, b: u64) -> u64 {
     (product >> 64) as u64 ^ product as u64
 }
 
-/// The parts that are the same for both families.
+/// Expands to the trait's items that are the same for both families.
 macro_rules! alike {
     ($bits:literal, $family:ident, $intervals:ident) => {
         const ZERO: Self = 0;

@@ -22,10 +22,10 @@ const INNER: u32 = 17;
 const LEAF: u32 = 16;
 const _: () = assert!(INNER as usize == FANOUT && LEAF as usize == NODE);
 
-/// Enough for 2^32 pieces: 16 * 17^7 is more.
+/// Maximum number of levels of a search tree, enough for 2^32 pieces: 16 * 17^7 is more.
 const MAX_DEPTH: usize = 8;
 
-/// Maps points to classes.
+/// A search tree over the values (points) of one packet field. Maps each to its class.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Axis<A> {
     nodes: Vec<Node<A>>,
@@ -38,13 +38,13 @@ pub(crate) struct Axis<A> {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Classed<A> {
-    /// The last point of each piece, ascending, without that of the last piece.
+    /// The last point of each piece in ascending order. Omits the last piece, which ends at the highest point.
     pub(crate) lasts: Vec<A>,
     pub(crate) class_of: Vec<u32>,
 }
 
 impl<A: Address> Axis<A> {
-    /// Builds the tree over the pieces.
+    /// Builds the search tree over the pieces of an axis.
     pub(crate) fn new(Classed { lasts, class_of }: Classed<A>) -> Self {
         debug_assert_eq!(lasts.len() + 1, class_of.len());
         let mut axis = Self { nodes: Vec::new(), levels: [0; MAX_DEPTH], depth: 0, class_of };
@@ -80,7 +80,7 @@ impl<A: Address> Axis<A> {
         self.class_of.iter_mut().for_each(|class| *class = number(*class));
     }
 
-    /// Returns the class of a point.
+    /// Returns the class of a point: rules do not distinguish points of one class.
     #[inline(always)]
     pub(crate) fn class<S: Simd>(&self, simd: S, point: A) -> u32 {
         self.class_of[self.piece(simd, point)]
@@ -97,7 +97,7 @@ impl<A: Address> Axis<A> {
         at as usize
     }
 
-    /// Returns the pieces, ascending: each one's last point and class.
+    /// Returns the last point and the class of each piece, in ascending order.
     pub(crate) fn ends(&self) -> impl Iterator<Item = (A, u32)> + '_ {
         self.class_of.iter().enumerate().map(|(piece, &class)| (self.last(piece), class))
     }
@@ -115,7 +115,7 @@ impl<A: Address> Axis<A> {
         A::separator(&leaves[piece / NODE], piece % NODE)
     }
 
-    /// Whether a piece ends at each of these points.
+    /// Whether each of these points is the last point of a piece.
     pub(super) fn ends_at(&self, points: &[A]) -> bool {
         points.iter().all(|&point| self.last(self.piece(Scalar, point)) == point)
     }

@@ -12,13 +12,13 @@ pub(crate) const MAX_CELLS: usize = 1 << 19;
 /// Maximum of tuples in a table. Their bits fill the first word of a row.
 pub(crate) const MAX_TUPLES: usize = 64;
 
-/// Longest list in which all rules are direct: two chunks per row. Measured on the 1k sets against tuples, see the engine's documentation.
+/// Number of rules up to which all are direct: two chunks per row. Measured on the 1k sets against tuples, see the engine's documentation.
 pub(crate) const ALL_DIRECT: usize = 1024;
 
-/// Maximum of direct rules from dissolved tuples: as many as fit one chunk beside the tuples.
+/// Maximum number of direct rules that come from dissolved tuples: those that fit one chunk besides the tuples.
 pub(crate) const DISSOLVED: usize = CHUNK_BITS - MAX_TUPLES;
 
-/// Limits of one build. Tests disable structures to reach the others.
+/// Limits of one build. Tests lower them, so that the compiler takes the other structures.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Choice {
     /// Maximum of cells in a cross product. 0 disables it.
@@ -27,9 +27,9 @@ pub(crate) struct Choice {
     pub(crate) pruned: bool,
     /// The longest list in which all rules are direct.
     pub(crate) all_direct: usize,
-    /// Maximum of bits that small tuples are dissolved into.
+    /// Maximum number of bits that small tuples are dissolved into. See [`DISSOLVED`].
     pub(crate) dissolved: usize,
-    /// Forces segments of this many rules.
+    /// If set, the list is compiled into segments of this many rules.
     pub(crate) segment: Option<usize>,
 }
 

@@ -21,7 +21,7 @@ use super::sweep::{Bounds, Covering, Event, Lists, Pieces, Sets, Sweep};
 use crate::simd::Chunk;
 use crate::{BuildError, BuildOptions};
 
-/// The rows of an axis, `words` words per class.
+/// The rows of an axis: for each class, a bit for each candidate that covers it, in `words` words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rows {
     pub(crate) words: usize,
@@ -57,7 +57,7 @@ impl Rows {
     }
 }
 
-/// The candidates of each group, ascending.
+/// The candidates of each group of equal intervals, ascending.
 struct Members {
     /// Index of each group's first member in `candidates`, and the end of the last group.
     starts: Vec<usize>,
@@ -67,7 +67,7 @@ struct Members {
 }
 
 impl Members {
-    /// Sorts pairs of a group and a candidate.
+    /// Groups candidates: sorts pairs of a group's number and a candidate's number.
     fn new(groups: usize, mut members: Vec<(u32, u32)>) -> Self {
         members.sort_unstable();
         let mut starts = vec![0; groups + 1];
@@ -84,7 +84,7 @@ impl Members {
     }
 }
 
-/// Writes the row of each distinct set.
+/// Receives the sets that a sweep finds, and writes each as a row of bits.
 struct ToRows {
     rows: Rows,
     members: Members,
@@ -111,7 +111,7 @@ impl Sets for ToRows {
     }
 }
 
-/// Writes the list of each distinct set.
+/// Receives the sets that a sweep finds, and writes each as a list of candidates.
 struct ToLists {
     lists: Lists,
     members: Members,
@@ -135,22 +135,22 @@ impl Sets for ToLists {
 #[derive(Clone, Debug)]
 pub(crate) struct Cover<A> {
     events: Vec<Event<A>>,
-    /// The group and the number of each candidate.
+    /// For each candidate: the number of its group, and the candidate's own number.
     members: Vec<(u32, u32)>,
-    /// The group of each set of intervals added so far.
+    /// Maps intervals that were added earlier to the number of their group.
     groups: HashMap<Shared<A>, u32, RandomState>,
     count: u32,
-    /// The groups that cover the whole axis.
+    /// The groups whose intervals cover the whole axis.
     always: Vec<u32>,
 }
 
-/// What the candidates of a group have in common.
+/// The property that makes candidates members of one group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Shared<A> {
-    /// The address and length of a slice of intervals.
+    /// The memory address and the length of the slice with their intervals.
     Slice(usize, usize),
     Interval(A, A),
-    /// A tuple's number. Its intervals are added one by one.
+    /// The number of a tuple, which is a group of its own because its intervals are added one by one.
     Tuple(u32),
 }
 
@@ -181,7 +181,7 @@ impl<A: Address> Cover<A> {
         self.cover(group, (first, last));
     }
 
-    /// Returns the group, and whether it is new.
+    /// Returns the number of the group with these intervals, and whether the group was created by this call.
     fn group(&mut self, shared: Shared<A>) -> (u32, bool) {
         let group = *self.groups.entry(shared).or_insert(self.count);
         let is_new = group == self.count;
@@ -209,7 +209,7 @@ impl<A: Address> Cover<A> {
         Ok(is_whole.then(|| (pieces, sweep.into_sets())))
     }
 
-    /// Returns the pieces and the row of each class. `None` if there are more classes than `max_classes`.
+    /// Cuts the axis. Returns its pieces and the row of each class. `None` if there are more classes than `max_classes`.
     pub(crate) fn rows(
         self,
         words: usize,
@@ -220,7 +220,7 @@ impl<A: Address> Cover<A> {
         Ok(self.cut(to_rows, options)?.map(|(pieces, sets)| (pieces.classed(), sets.rows)))
     }
 
-    /// Returns the pieces and each class's candidates. `None` if the lists exceed the bounds.
+    /// Cuts the axis. Returns its pieces and the list of each class's candidates. `None` if the lists exceed `bounds`.
     pub(crate) fn lists(
         self,
         bounds: Bounds,
@@ -231,10 +231,10 @@ impl<A: Address> Cover<A> {
     }
 }
 
-/// The axes, and the rows of each one's classes.
+/// The four axes, and for each axis the rows of its classes.
 type Cut<A> = (Axes<A>, [Rows; 4]);
 
-/// What candidates cover on the four axes.
+/// The intervals that each candidate covers on each of the four axes.
 pub(crate) struct Covers<A> {
     src: Cover<A>,
     dst: Cover<A>,

@@ -28,22 +28,22 @@ const MAX_ROWS: usize = 1 << 19;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Cross {
-    /// Indices into `codes`, for half the memory. `codes` has few elements and stays in the L1 cache.
+    /// For each combination of classes: the index in `codes` of the first matching rule. An index takes half the memory of a code.
     pub(super) cells: Vec<u16>,
-    /// One code per rule, and a last one for "no rule".
+    /// The code of each rule, and as the last element `u32::MAX` for "no rule".
     pub(super) codes: Vec<u32>,
     /// The number of classes of each axis.
     pub(super) classes: [usize; 4],
     /// The rules that cover each class of the four axes, by their index in `codes`. `None` if the rows are too large to keep.
     pub(super) rows: Option<Arc<[Rows; 4]>>,
-    /// One bit per rule that has not been removed.
+    /// A bit for each rule: 1 unless the rule was removed after the build.
     pub(super) live: Vec<u64>,
-    /// The number of classes added since the build.
+    /// The number of classes that [`super::moves`] has added since the build.
     pub(super) added: usize,
 }
 
 impl Cross {
-    /// Returns the axes, with classes renumbered to summands of a cell's index. `None` if there are too many cells.
+    /// Builds the table. Also returns the axes, whose class numbers are summands of a cell's index. `None` if there are too many cells.
     pub(crate) fn build<A: Address>(
         live: &LiveRules<'_, A>,
         options: &BuildOptions<'_>,
@@ -99,7 +99,7 @@ impl Cross {
     }
 }
 
-/// Returns for every combination the first live bit in the intersection of the rows, or `none`.
+/// Returns for each combination of classes the first live bit in the intersection of their rows, or `none` if no live bit is set.
 fn fill(rows: &[Rows; 4], live: &[u64], none: usize, options: &BuildOptions<'_>) -> Result<Vec<u16>, BuildError> {
     let [a, b, c, d] = rows.each_ref().map(Rows::classes);
     let mut cells = Vec::with_capacity(a * b * c * d);
@@ -111,12 +111,12 @@ fn fill(rows: &[Rows; 4], live: &[u64], none: usize, options: &BuildOptions<'_>)
     Ok(cells)
 }
 
-/// Computes the cells of pairs of a source and a destination class.
+/// Computes the table's cells for pairs of a source class and a destination class.
 pub(super) struct Pairs<'a> {
     rows: &'a [Rows; 4],
     live: &'a [u64],
     none: usize,
-    /// The nonzero words of the pair's intersection: most classes are covered by few rules.
+    /// The nonzero words of the intersection of the pair's rows, with their indices. Few words: most classes are covered by few rules.
     some: Vec<(usize, u64)>,
 }
 
@@ -125,7 +125,7 @@ impl<'a> Pairs<'a> {
         Self { rows, live, none, some: Vec::new() }
     }
 
-    /// Appends the cells of a pair.
+    /// Appends the cells of a pair of classes, for all services and source ports.
     pub(super) fn fill(&mut self, src: usize, dst: usize, cells: &mut Vec<u16>) {
         let Self { rows: [a, b, c, d], live, none, some } = self;
         let words = a.row(src).iter().zip(b.row(dst)).zip(*live).map(|((a, b), live)| a & b & live);

@@ -55,7 +55,7 @@ impl Changed {
         self.src.is_empty() && self.dst.is_empty()
     }
 
-    /// Returns the number of addresses or blocks.
+    /// Returns the number of changed addresses or blocks, sources and destinations together.
     pub(crate) fn intervals(&self) -> usize {
         let Self { src, dst } = self;
         [src, dst].iter().map(|set| set.v4_intervals().len() + set.v6_intervals().len()).sum()
@@ -66,7 +66,7 @@ impl Changed {
 #[derive(Clone, Debug)]
 pub(crate) struct Exceptions {
     changed: Changed,
-    /// `None` without changes.
+    /// Changed source addresses. `None` if no source address has changed.
     src: Option<Arc<Side>>,
     dst: Option<Arc<Side>>,
 }
@@ -78,10 +78,10 @@ struct Side {
     v6: Named<u128>,
 }
 
-/// The rules that name changed addresses of one family.
+/// The changed addresses of one family, each with the list of rules that name it.
 #[derive(Debug)]
 struct Named<A> {
-    /// Maps an address to its list's number, or to [`UNCHANGED`].
+    /// Maps an address to the index of its rule list, or to [`UNCHANGED`].
     axis: Axis<A>,
     lists: Lists,
 }
@@ -93,7 +93,7 @@ impl Exceptions {
         Self { changed: Changed::default(), src: None, dst: None }
     }
 
-    /// Returns the exceptions with more addresses, before [`Exceptions::find`]. `None` if there would be too many.
+    /// Returns the exceptions extended by more addresses. Call [`Exceptions::find`] next. `None` if there would be too many addresses.
     pub(crate) fn with(&self, more: &Changed) -> Option<Self> {
         let changed =
             Changed { src: united(&self.changed.src, &more.src)?, dst: united(&self.changed.dst, &more.dst)? };
@@ -138,7 +138,7 @@ impl Exceptions {
             .unwrap_or(0)
     }
 
-    /// Returns the number of addresses or blocks.
+    /// Returns the number of changed addresses or blocks that are exceptions.
     pub(crate) fn len(&self) -> usize {
         self.changed.intervals()
     }
@@ -215,7 +215,7 @@ impl<A: Address> Named<A> {
     }
 }
 
-/// Returns the members among a few addresses.
+/// Returns the subset of the addresses in `few` that are members of a rule's address field.
 fn members<A: Address>(addresses: &Addresses, few: &[(A, A)]) -> Vec<(A, A)> {
     match addresses {
         Addresses::Any => few.to_vec(),
@@ -224,7 +224,7 @@ fn members<A: Address>(addresses: &Addresses, few: &[(A, A)]) -> Vec<(A, A)> {
     }
 }
 
-/// Returns the pieces inside the intervals with their classes, and [`UNCHANGED`] outside.
+/// Returns the pieces with their classes inside `intervals`, and class [`UNCHANGED`] outside.
 fn only<A: Address>(intervals: &[(A, A)], pieces: &Classed<A>) -> Classed<A> {
     let mut only = Classed { lasts: Vec::new(), class_of: Vec::new() };
     let ends = pieces.lasts.iter().copied().chain([A::LAST]);

@@ -21,7 +21,7 @@ pub(crate) struct Family<A> {
     retracted: Retracted,
 }
 
-/// Rules removed after the build.
+/// The rules that were removed after the build, in two forms.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Retracted {
     /// Bits of the candidates that are not removed, chunk by chunk.
@@ -31,7 +31,7 @@ pub(crate) struct Retracted {
 }
 
 impl Retracted {
-    /// Clears the bits of removed direct rules. `place` returns a rule's chunk and bit.
+    /// Clears the bits of the direct rules with these codes. `place` maps a rule's code to its chunk and bit.
     fn clear(&mut self, codes: &[u32], place: impl Fn(u32) -> Option<(usize, usize)>) {
         for (chunk, at) in codes.iter().filter_map(|&code| place(code)) {
             self.live[chunk].0[at / 64] &= !(1 << (at % 64));
@@ -119,7 +119,7 @@ impl<A: Address> Family<A> {
         }
     }
 
-    /// Looks up a block. Returns the verdict codes.
+    /// Looks up a block of packets. Returns the code of each packet's first matching rule.
     #[inline(always)]
     pub(crate) fn decide<S: Simd, const N: usize>(&self, simd: S, block: &Block<A, N>) -> [u32; N] {
         match &*self.matcher {

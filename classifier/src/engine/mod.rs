@@ -140,7 +140,7 @@ impl<A: Address, const N: usize> Block<A, N> {
     }
 }
 
-/// The four axes of one family.
+/// The four axes of one family: source address, destination address, service and source port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Axes<A> {
     src: Axis<A>,
@@ -153,7 +153,7 @@ pub(crate) struct Axes<A> {
 pub(crate) type Classes<const N: usize> = [[u32; N]; 4];
 
 impl<A: Address> Axes<A> {
-    /// Returns the classes of one packet.
+    /// Returns the packet's class on each of the four axes.
     #[inline(always)]
     fn classes_of<S: Simd>(&self, simd: S, packet: &Fields<A>) -> [u32; 4] {
         [
@@ -181,7 +181,7 @@ impl<A: Address> Axes<A> {
         classes
     }
 
-    /// Replaces the class numbers of each axis.
+    /// Replaces the class numbers of each axis by the results of its function.
     fn renumber(&mut self, [src, dst, service, src_port]: [impl Fn(u32) -> u32; 4]) {
         self.src.renumber(src);
         self.dst.renumber(dst);

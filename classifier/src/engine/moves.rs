@@ -29,7 +29,7 @@ use crate::AddressSet;
 /// Maximum of classes added before the next build. Unused classes take cells too.
 const MOST_ADDED: usize = 256;
 
-/// Maximum of rows compared: about a millisecond.
+/// Maximum number of rows that are compared to find a class with a given row: about a millisecond.
 const MOST_COMPARED: usize = 1 << 19;
 
 /// Addresses that entered or left the sets of one compiled rule.
@@ -39,7 +39,7 @@ pub(crate) struct Move {
     pub(crate) changed: Changed,
 }
 
-/// A point from which on the rule's coverage of the axis is inverted.
+/// A point of an axis at and above which a rule's coverage is inverted: covered points become uncovered and vice versa.
 #[derive(Clone, Copy, Debug)]
 struct Toggle<A> {
     point: A,
@@ -81,7 +81,7 @@ impl Cross {
         Some(axes)
     }
 
-    /// Returns the points at which the coverage changes, ascending. `None` if a rule is not in the table.
+    /// Returns in ascending order the points at which the moves invert a rule's coverage. `None` if a rule is not in the table.
     fn toggles<A: Address>(&self, moves: &[Move], of: fn(&Changed) -> &AddressSet) -> Option<Vec<Toggle<A>>> {
         let mut toggles = Vec::new();
         for Move { code, changed } in moves {
@@ -99,7 +99,7 @@ impl Cross {
         Some(toggles)
     }
 
-    /// Adds the cells of new classes.
+    /// Adds the cells of new source and destination classes to the table.
     fn extend(&mut self, rows: &[Rows; 4], [srcs, dsts]: [usize; 2]) {
         let [old_srcs, old_dsts, services, src_ports] = self.classes;
         let each = services * src_ports;

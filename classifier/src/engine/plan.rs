@@ -31,14 +31,14 @@ pub(crate) const MAX_RUN: usize = 16;
 /// Maximum of rules with the same key, so that a bucket has room for colliding keys.
 const MAX_SHARING: usize = 8;
 
-/// Larger shapes are never dissolved.
+/// Shapes (pairs of prefix lengths) with more entries than this are never dissolved into direct rules.
 const MAX_DISSOLVED: usize = DISSOLVED;
 
 /// Number of sampled packets. They affect only speed. A hundred distinguish a shape that every tenth packet reaches from one that none
 /// does.
 const SAMPLES: usize = 128;
 
-/// Allowance for a few more tuples in a second plan with fewer dissolved rules.
+/// Additional row bits allowed for a second plan with fewer dissolved rules, because it has a few more tuples.
 const SLACK: usize = 16;
 
 /// Maximum of copies of a rule behind tuples, one per pair of prefixes and service. Beyond that a rule is direct.
@@ -47,7 +47,7 @@ const MAX_ENTRIES: usize = 16;
 /// Approximate memory of a copy with its buckets, in bytes.
 const ENTRY_BYTES: usize = 48;
 
-/// A copy of a rule behind a tuple.
+/// A rule as an entry of a tuple's hash table: one pair of prefixes, and one interval of services.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry<A> {
     pub(crate) code: u32,
@@ -95,7 +95,7 @@ impl<A: Address> Plan<A> {
         Ok(if smaller.bits() <= CHUNK_BITS { smaller } else { plan })
     }
 
-    /// Divides the expanded rules into direct ones and tuples.
+    /// Decides for each expanded rule whether it is direct or belongs to a tuple. `dissolved` limits the rules from dissolved tuples.
     fn choose(mut self, dissolved: usize) -> Self {
         let mut shapes = Shapes::new::<A>(&self.entries);
         shapes.dissolve(A::BITS, self.direct.len(), dissolved);
@@ -108,12 +108,12 @@ impl<A: Address> Plan<A> {
         self
     }
 
-    /// Returns the number of bits in a row.
+    /// Returns the number of bits in a row: direct rules and tuples.
     fn bits(&self) -> usize {
         self.direct.len() + self.tuples.len()
     }
 
-    /// Makes the rules of these codes direct.
+    /// Turns the rules with these codes into direct rules, which have their own bit in each row.
     pub(crate) fn make_direct(&mut self, codes: &[u32], live: &LiveRules<'_, A>) {
         let position =
             |&code: &u32| live.rules.binary_search_by_key(&code, |rule| rule.code).expect("codes are of live rules");
@@ -261,7 +261,7 @@ fn reached<A: Address>(entries: &[Entry<A>], population: &HashMap<(u8, u8), usiz
     reached
 }
 
-/// The pairs of prefix lengths, their numbers of entries, and where these move.
+/// The shapes (pairs of prefix lengths): the number of entries of each, and the shape that replaces it (`None`: direct bits).
 struct Shapes {
     population: HashMap<(u8, u8), usize>,
     /// The number of sampled packets that probe each shape, for shapes that are small enough to dissolve.

@@ -14,12 +14,12 @@ use super::axis::Classed;
 const BLOCK_BITS: u32 = 6;
 const BLOCK: usize = 1 << BLOCK_BITS;
 
-/// Maps points below a bound to their class.
+/// Maps points (ports or services) below a bound to their class.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ports {
-    /// [`BLOCK_BITS`], or more bits than a point has if there is only one class.
+    /// Number of a point's low bits that are its index in a block: [`BLOCK_BITS`], or 31 if all points have one class.
     shift: u32,
-    /// Mask of a point's index in its block.
+    /// Mask of the low bits that are a point's index in its block.
     low: u32,
     /// Index of each block's first element in `classes`.
     blocks: Vec<u32>,
@@ -62,18 +62,18 @@ impl Ports {
         Self { shift: BLOCK_BITS, low: (1 << BLOCK_BITS) - 1, blocks, classes }
     }
 
-    /// Returns the class of a point.
+    /// Returns the class of a port or service: rules do not distinguish points of one class.
     #[inline(always)]
     pub(crate) fn class(&self, point: u32) -> u32 {
         self.classes[(self.blocks[(point >> self.shift) as usize] + (point & self.low)) as usize]
     }
 
-    /// Replaces the class numbers.
+    /// Replaces each class number `n` by `number(n)`.
     pub(crate) fn renumber(&mut self, number: impl Fn(u32) -> u32) {
         self.classes.iter_mut().for_each(|class| *class = number(*class));
     }
 
-    /// Returns the number of tables read before the class.
+    /// Returns how many tables a lookup reads before it reads the class: 1, or 0 if all points have one class.
     pub(crate) fn depth(&self) -> usize {
         usize::from(self.low != 0)
     }

@@ -31,7 +31,7 @@ const MAX_SETS: usize = 4;
 /// the tables of a busy node's exit.
 const MAX_INTERVALS: usize = 1 << 13;
 
-/// Maps addresses to points, for one axis of one family.
+/// Maps addresses to points, for the sources or the destinations of one family.
 #[derive(Clone, Debug)]
 pub(crate) struct Points<A> {
     /// Maps an address to its piece between the borders of the other sets.
@@ -40,7 +40,7 @@ pub(crate) struct Points<A> {
 }
 
 impl<A: Address> Points<A> {
-    /// Cuts the addresses into the pieces of these sets.
+    /// Cuts the addresses into pieces at the borders of these sets. Also returns the last address of each piece.
     fn new<'a>(sets: impl Iterator<Item = &'a [(A, A)]>) -> (Self, Vec<A>)
     where
         A: 'a,
@@ -78,14 +78,14 @@ impl<A: Address> Points<A> {
         (0..1 << sets).flat_map(each).collect()
     }
 
-    /// Returns the points of large set number `at`.
+    /// Returns the points of the members of large set number `at`, of `sets` large sets.
     fn of_large(&self, at: usize, sets: usize) -> Vec<(A, A)> {
         let with = (0..1u32 << sets).filter(|bits| bits >> at & 1 != 0);
         with.map(|bits| (A::from(bits * self.pieces), A::from(bits * self.pieces + (self.pieces - 1)))).collect()
     }
 }
 
-/// Values by the memory address of a set.
+/// Maps the memory address of a set to a value.
 type ByPlace<T> = HashMap<Place, T, RandomState>;
 
 /// The projection of one axis: the large sets, and the points of both families.
@@ -142,7 +142,7 @@ impl Side {
     }
 }
 
-/// Translates addresses to points.
+/// Translates source and destination addresses to points, for lists that refer to very large sets.
 #[derive(Clone, Debug)]
 pub(crate) struct Projection {
     src: Option<Side>,
@@ -192,7 +192,7 @@ impl Projection {
         self.src.iter().chain(&self.dst).map(side).sum()
     }
 
-    /// Heap bytes without the large sets.
+    /// Returns the heap bytes, without those of the large sets.
     pub(crate) fn bytes(&self) -> usize {
         self.src.iter().chain(&self.dst).map(|side| side.v4.axis.bytes() + side.v6.axis.bytes()).sum()
     }
@@ -215,7 +215,7 @@ impl Projection {
     }
 }
 
-/// One side of a [`FamilyProjection`].
+/// The projection of the sources or the destinations of one family, as part of a [`FamilyProjection`].
 #[derive(Clone, Copy, Debug)]
 struct FamilySide<'a, A> {
     sets: &'a [Arc<PartedSet>],
@@ -240,14 +240,14 @@ impl<A: Address> FamilyProjection<'_, A> {
     }
 }
 
-/// How a compiled rule's reference to a large set changes.
+/// Tells how a change of a rule affects its reference to a large set.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Reference<'a> {
-    /// The same reference, or none before and after.
+    /// The rule refers to the same large set before and after, or to none.
     Unchanged,
-    /// From the first set to the second. Allowed if all rules make the same change.
+    /// The rule refers to the second set instead of the first. Possible without compiling only if all rules make the same change.
     Version(&'a Arc<PartedSet>, &'a Arc<PartedSet>),
-    /// The rule was not compiled for the set that it names now.
+    /// The rule now names a set for which it was not compiled, so the list must be compiled again.
     Another,
 }
 
@@ -257,7 +257,7 @@ pub(crate) enum Reference<'a> {
 /// change may make another rule name such a set.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Replacements {
-    /// Indexed by axis.
+    /// The replaced sets of each axis: 0 for sources, 1 for destinations.
     all: [Vec<Replacement>; 2],
 }
 

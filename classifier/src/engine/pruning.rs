@@ -20,13 +20,13 @@ use super::{Block, Cost};
 use crate::simd::{BRANCHES, CONTINUED, Kernel, List, Node, Services, Simd, prefetch};
 use crate::{BuildError, BuildOptions, PortRange};
 
-/// Maximum of services compared in one lookup: eight lines.
+/// Maximum number of services compared in one lookup: eight cache lines of four rules.
 const LONGEST: usize = 32;
 
-/// Maximum of copies and pieces per rule. Suitable lists have 1 to 2; acl1.10k has 7 and 12.
+/// Maximum number of copies of rules, and of pieces, per rule of the list. Suitable lists have 1 to 2; acl1.10k has 7 and 12.
 const COPIES: usize = 16;
 
-/// Minimum of that bound for short lists: half a megabyte of separators and numbers.
+/// [`COPIES`] does not limit lists to fewer copies or pieces than this: half a megabyte of separators and numbers.
 const FEW: usize = 1 << 16;
 
 /// Above this, the bound is two per rule. It admits acl1.100k (1.3 million pieces), which takes 12 ns per key alone on a core instead of 22
@@ -38,25 +38,25 @@ const MANY: usize = 1 << 21;
 const BYTES: usize = 448;
 const BYTES_RULES: usize = 1 << 12;
 
-/// The trees of all classes over the second address, and their leaves.
+/// The search trees over the second address, one for each class of the first address, and the rule lists at their leaves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pruned<A> {
-    /// Whether the first address is the destination.
+    /// Whether the first searched address is the packet's destination. Otherwise it is the source.
     destination_first: bool,
-    /// Maps the first address to the root of its class's tree.
+    /// Maps the first address to the index in `nodes` of the root of its class's tree.
     first: Axis<A>,
-    /// Nodes level by level, the roots first. A node's last number is the index of its first child.
+    /// Nodes of all trees, level by level, the roots first. A node's last number is the index of its first child.
     nodes: Vec<Node<A>>,
-    /// The depth of every tree, so that no branch depends on the class.
+    /// The number of levels, equal in every tree, so that a lookup has no branch that depends on the class.
     depth: usize,
-    /// The index of each leaf's first line.
+    /// For each leaf of the trees: the index in `services` of the first cache line of its rule list.
     lines: Vec<u32>,
     services: Vec<Services>,
     longest: usize,
 }
 
 impl<A: Address> Pruned<A> {
-    /// Returns `None` if the list is unsuitable: rules restrict source ports, or too many classes share too many rules.
+    /// Compiles a list. Returns `None` if it is unsuitable: rules restrict source ports, or too many classes share too many rules.
     pub(crate) fn build(
         live: &LiveRules<'_, A>,
         options: &BuildOptions<'_>,
@@ -78,7 +78,7 @@ impl<A: Address> Pruned<A> {
     }
 }
 
-/// The trees before their layout in memory.
+/// The trees during a build, before they are laid out in memory.
 struct Trees<A> {
     destination_first: bool,
     first: Pieces<A>,
@@ -143,7 +143,7 @@ impl<A: Address> Trees<A> {
     }
 }
 
-/// Appends the lines of a list of rules. Returns the number of services.
+/// Appends the cache lines that store a list of rules. Returns the number of services written.
 fn write<A: Address>(list: &[u32], live: &LiveRules<'_, A>, lines: &mut Vec<Services>) -> usize {
     let rules = list.iter().map(|&at| &live.rules[at as usize]);
     let all: Vec<((u32, u32), u32)> =
@@ -231,7 +231,7 @@ impl<A: Address> Pruned<A> {
         if !gone.is_empty() && gone.binary_search(&code).is_ok() { self.left(line, packet.service, gone) } else { code }
     }
 
-    /// Returns the first line of a packet's list.
+    /// Returns the index of the first cache line of the rule list for a packet.
     #[inline(always)]
     fn line<S: Simd>(&self, simd: S, packet: &Fields<A>) -> u32 {
         let (first, second) = self.order(packet.src, packet.dst);
@@ -242,7 +242,7 @@ impl<A: Address> Pruned<A> {
         self.lines[at as usize]
     }
 
-    /// Returns the code of the list's first matching rule that was not removed.
+    /// Searches the list that begins at `line`. Returns the code of the first matching rule that is not in `gone`, the removed rules.
     #[cold]
     fn left(&self, line: u32, service: u32, gone: &[u32]) -> u32 {
         self.list(line)
@@ -252,7 +252,7 @@ impl<A: Address> Pruned<A> {
             .unwrap_or(u32::MAX)
     }
 
-    /// Returns the first service, width and code of each rule in a list.
+    /// Returns for each rule of the list that begins at `line`: its first service, its number of services minus one, and its code.
     fn list(&self, line: u32) -> impl Iterator<Item = (u32, u32, u32)> + '_ {
         let next = |line: &u32| self.services[*line as usize].next();
         std::iter::successors(Some(line), next).flat_map(|line| self.services[line as usize].rules())
@@ -289,7 +289,7 @@ impl<A: Address> Pruned<A> {
     }
 }
 
-/// Maps roots of the classes' trees to the first lines of lists.
+/// Searches the trees for a block of keys, from each class's root to the first cache line of each key's rule list.
 struct Descend<'a, A> {
     pruned: &'a Pruned<A>,
     points: &'a [A],
@@ -314,7 +314,7 @@ impl<A: Address> Kernel for Descend<'_, A> {
     }
 }
 
-/// Maps lines to codes.
+/// Searches one cache line for each key, and replaces the line's index by the code of the first match.
 struct Pick<'a> {
     lines: &'a [Services],
     at: &'a [u32],
@@ -347,7 +347,7 @@ impl Kernel for Pick<'_> {
     }
 }
 
-/// Whether the picked code is the index of another line.
+/// Whether a code is no rule's but the index of the list's next cache line.
 #[inline(always)]
 fn goes_on(code: u32) -> bool {
     code >= CONTINUED && code != u32::MAX

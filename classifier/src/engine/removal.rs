@@ -13,7 +13,7 @@ use super::cross::Cross;
 const MOST_WORDS: usize = 1 << 20;
 
 impl Cross {
-    /// Removes the rules of these codes. Returns false if they decide too many combinations, or if the rows were not kept.
+    /// Removes the rules with these codes from the table. Returns false if they decide too many combinations, or if the rows were not kept.
     pub(super) fn take_out(&mut self, codes: &[u32]) -> bool {
         let gone: Vec<usize> = codes.iter().filter_map(|code| self.codes.binary_search(code).ok()).collect();
         if gone.is_empty() {

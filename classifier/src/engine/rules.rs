@@ -59,7 +59,7 @@ impl Protocols {
     }
 }
 
-/// A rule that some packet of the family can match.
+/// A rule that at least one packet of the family can match.
 #[derive(Clone, Debug)]
 pub(crate) struct Live<'a, A> {
     /// The verdict's code, ascending with the rule's position.
@@ -114,7 +114,7 @@ impl<'a, A: Address> LiveRules<'a, A> {
         Self { rules: live, services: all.into(), last_service }
     }
 
-    /// Returns the same context with some of the rules.
+    /// Returns the value with these rules only, and with the same services and protocol classes.
     pub(crate) fn with(&self, rules: &[Live<'a, A>]) -> Self {
         Self { rules: rules.to_vec(), services: self.services.clone(), last_service: self.last_service }
     }

@@ -39,7 +39,7 @@ struct Segment<A> {
     vectors: Vectors<A>,
 }
 
-/// A list as consecutive segments.
+/// A rule list that is divided into consecutive segments, each compiled into bit vectors.
 #[derive(Clone, Debug)]
 pub(crate) struct Segments<A> {
     segments: Vec<Segment<A>>,
@@ -127,7 +127,7 @@ impl<A: Address> Segments<A> {
     }
 }
 
-/// Searches one segment after the other for the undecided keys.
+/// For a block of keys, searches the segments in order until each key has a verdict.
 struct Decide<'a, A, const N: usize> {
     segments: &'a Segments<A>,
     block: &'a Block<A, N>,

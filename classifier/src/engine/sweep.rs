@@ -26,7 +26,7 @@ use crate::{BuildError, BuildOptions};
 /// Steps between two checks for cancellation: less than a millisecond.
 const PROCEED_EVERY: usize = 4096;
 
-/// A point from which on an item covers the axis, or no longer does.
+/// A point at which an interval of an item begins, or the first point after it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Event<A> {
     point: A,
@@ -35,14 +35,14 @@ pub(crate) struct Event<A> {
 }
 
 impl<A: Address> Event<A> {
-    /// Returns the events of an item's interval.
+    /// Returns the two events of an item's interval: its first point, and the point after its last one.
     pub(crate) fn of(item: u32, (first, last): (A, A)) -> impl Iterator<Item = Self> {
         let begin = Self { point: first, item, begins: true };
         std::iter::once(begin).chain(last.next().map(|point| Self { point, item, begins: false }))
     }
 }
 
-/// Neighbouring pieces of an axis, each with a different set than the one before.
+/// The pieces of an axis in ascending order. Adjacent pieces are covered by different sets of items.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pieces<A> {
     /// The last point of each piece.
@@ -86,12 +86,12 @@ impl Covering {
         self.count
     }
 
-    /// Returns a bit for each item.
+    /// Returns the covering items as a bit set: a bit for each item.
     pub(crate) fn words(&self) -> &[u64] {
         &self.levels[0]
     }
 
-    /// Calls `take` with each item, ascending.
+    /// Calls `take` with each covering item, in ascending order.
     pub(crate) fn each(&self, mut take: impl FnMut(u32)) {
         self.each_below(self.levels.len() - 1, 0, &mut take);
     }
@@ -147,19 +147,19 @@ impl Covering {
 
 /// Receiver of the distinct sets that a sweep finds.
 pub(crate) trait Sets {
-    /// Keeps another set. `None` if a bound is exceeded.
+    /// Stores a set that was not found before. `None` if this would exceed a bound.
     fn keep(&mut self, covering: &Covering) -> Option<()>;
 }
 
 /// A sweep over one or more axes, which share the numbering of sets.
 pub(crate) struct Sweep<S> {
     covering: Covering,
-    /// The random number of each item.
+    /// The random number of each item, from which a set's hash is made.
     numbers: Vec<u128>,
     hash: u128,
     class_of_hash: HashMap<u128, u32, RandomState>,
     sets: S,
-    /// Steps since the last check for cancellation.
+    /// Steps since the last check for cancellation: events, and words of sets.
     steps: usize,
 }
 
@@ -178,7 +178,7 @@ impl<S: Sets> Sweep<S> {
         }
     }
 
-    /// Returns the sets, numbered by class.
+    /// Returns the receiver with all sets that were found. A set's number is the class of its pieces.
     pub(crate) fn into_sets(self) -> S {
         self.sets
     }
@@ -234,7 +234,7 @@ impl<S: Sets> Sweep<S> {
         }
     }
 
-    /// Returns the class of the present set. `None` if a bound is exceeded.
+    /// Returns the class of the set that covers the present point, and creates it if it is new. `None` if a bound is exceeded.
     fn class(&mut self) -> Option<u32> {
         if let Some(&class) = self.class_of_hash.get(&self.hash) {
             return Some(class);
@@ -247,7 +247,7 @@ impl<S: Sets> Sweep<S> {
     }
 }
 
-/// Numbered lists of items.
+/// Lists of items, each identified by its index.
 #[derive(Clone, Debug)]
 pub(crate) struct Lists {
     /// Index of each list's first element in `items`, and the end of the last list.
@@ -256,7 +256,7 @@ pub(crate) struct Lists {
     bounds: Bounds,
 }
 
-/// Limits of lists. A cut that exceeds them is given up.
+/// Limits of the lists of a cut. A cut that exceeds them fails.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     /// Maximum of items in one list.

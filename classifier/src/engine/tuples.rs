@@ -32,7 +32,7 @@ const BUCKETS_PER_ENTRY: usize = 4;
 const SERVICE_SHIFT: u32 = 8;
 const PORT_SHIFT: u32 = 16;
 
-/// Returns a mask of the low bits.
+/// Returns a number whose lowest `bits` bits are ones.
 const fn low_ones(bits: u32) -> u32 {
     (1 << bits) - 1
 }
@@ -54,7 +54,7 @@ struct Tuple<A> {
     base: u32,
 }
 
-/// The buckets of all tuples.
+/// The hash tables of all tuples, in common arrays.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Tuples<A> {
     tuples: Vec<Tuple<A>>,
@@ -65,7 +65,7 @@ pub(crate) struct Tuples<A> {
 }
 
 impl<A: Address> Tuples<A> {
-    /// Places the entries. Returns as an error the codes of rules that found no room in a bucket of [`MAX_RUN`].
+    /// Places the entries into buckets. If a bucket overflows [`MAX_RUN`], returns as an error the codes of the rules beyond it.
     pub(crate) fn new(shapes: &[Shape], entries: &[Entry<A>]) -> Result<Self, Vec<u32>> {
         let keyed = RandomState::new();
         let mut by_tuple = vec![0usize; shapes.len()];
@@ -121,7 +121,7 @@ impl<A: Address> Tuples<A> {
         placed
     }
 
-    /// Returns the longest run of each tuple.
+    /// Returns for each tuple the number of entries in its fullest bucket.
     fn runs(&self) -> Vec<u32> {
         let ends = self
             .tuples
@@ -138,7 +138,7 @@ impl<A: Address> Tuples<A> {
             .collect()
     }
 
-    /// Returns the codes of entries beyond [`MAX_RUN`] in a bucket.
+    /// Returns the codes of the entries beyond the first [`MAX_RUN`] of each bucket.
     fn homeless(&self) -> Vec<u32> {
         let beyond =
             |run: &[u32]| self.entries[run[0] as usize..run[1] as usize].iter().skip(MAX_RUN).map(Packed::code);
@@ -159,13 +159,13 @@ impl<A: Address> Tuples<A> {
         at.base + (hash >> at.shift) as u32
     }
 
-    /// Prefetches the bucket.
+    /// Prefetches the position of a bucket's entries, which [`Tuples::run`] reads. `bucket` comes from [`Tuples::bucket`].
     #[inline(always)]
     pub(crate) fn prefetch_bucket(&self, bucket: u32) {
         prefetch(&self.heads, bucket as usize);
     }
 
-    /// Returns the bucket's range of entries.
+    /// Returns the range of a bucket's entries: the index of the first one, and the index after the last one.
     #[inline(always)]
     pub(crate) fn run(&self, bucket: u32) -> (u32, u32) {
         let bucket = bucket as usize;
@@ -179,7 +179,7 @@ impl<A: Address> Tuples<A> {
         prefetch(&self.entries, (end as usize).wrapping_sub(1));
     }
 
-    /// Returns the entry's code, or `u32::MAX` if it does not match or was removed. Uses OR to avoid a branch.
+    /// Returns the entry's code, or `u32::MAX` if the entry does not match the packet or is in `gone`. Uses OR to avoid a branch.
     #[inline(always)]
     pub(crate) fn verify<S: Simd>(&self, simd: S, entry: u32, lanes: &Fields<A>, gone: &[u32]) -> u32 {
         let entry = &self.entries[entry as usize];

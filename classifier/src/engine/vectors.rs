@@ -19,16 +19,16 @@ const CHUNK_CODES: usize = NO_BIT + 1;
 /// Probes whose cache misses overlap: four per key of a block, and room for a key with 64.
 const PROBES: usize = 192;
 
-/// Entries verified together.
+/// Maximum number of entries that are verified together.
 const ENTRIES: usize = 256;
 
 /// The rows of one family, and the meaning of their bits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Vectors<A> {
     rows: Rows,
-    /// The code of each bit, [`CHUNK_CODES`] per chunk. `u32::MAX` for tuples and [`NO_BIT`].
+    /// The verdict code of each bit of a row, [`CHUNK_CODES`] per chunk. `u32::MAX` for the bits of tuples and for [`NO_BIT`].
     codes: Vec<u32>,
-    /// Mask of the tuples' bits in the first word.
+    /// The bits of a row's first word that belong to tuples.
     tuple_bits: u64,
     tuples: Tuples<A>,
     shapes: Vec<Shape>,
@@ -38,9 +38,9 @@ pub(crate) struct Vectors<A> {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Rows {
-    /// One word per class.
+    /// One 64-bit word per class.
     Words(Vec<u64>),
-    /// `each` chunks per class.
+    /// `each` chunks per class, class by class.
     Chunks { rows: Vec<Chunk>, each: usize },
 }
 
@@ -125,7 +125,7 @@ impl<A: Address> Vectors<A> {
         best
     }
 
-    /// Looks up one packet. Returns its code.
+    /// Looks up one packet. Returns the code of its first matching rule.
     #[inline(always)]
     pub(crate) fn decide_one<S: Simd>(
         &self,
@@ -220,7 +220,7 @@ impl<A: Address> Vectors<A> {
     }
 }
 
-/// Distributes the codes of bits over chunks of [`CHUNK_CODES`] each.
+/// Distributes the codes, in the order of their bits, over chunks of [`CHUNK_CODES`] each.
 fn by_place(codes: &[u32], chunks: usize) -> Vec<u32> {
     let mut placed = vec![u32::MAX; chunks * CHUNK_CODES];
     for (placed, codes) in placed.chunks_exact_mut(CHUNK_CODES).zip(codes.chunks(CHUNK_BITS)) {
@@ -229,7 +229,7 @@ fn by_place(codes: &[u32], chunks: usize) -> Vec<u32> {
     placed
 }
 
-/// Returns the chunk and bit of a code.
+/// Returns the chunk and bit of the direct rule with this code. `None` if no bit has the code.
 fn place(codes: &[u32], code: u32) -> Option<(usize, usize)> {
     let at = codes.iter().position(|&direct| direct == code)?;
     Some((at / CHUNK_CODES, at % CHUNK_CODES))
@@ -240,7 +240,7 @@ fn place(codes: &[u32], code: u32) -> Option<(usize, usize)> {
 struct Lines<'a, const N: usize> {
     rows: &'a [Chunk],
     live: &'a [Chunk],
-    /// The code of each bit.
+    /// The verdict code of each bit.
     codes: &'a [u32],
     classes: &'a Classes<N>,
 }
@@ -300,7 +300,7 @@ impl<const N: usize> Kernel for MeetRest<'_, N> {
     }
 }
 
-/// Probes the buckets of each key's tuples.
+/// For each key, probes the hash bucket of every tuple that may match.
 struct Probe<'a, A, const N: usize> {
     tables: &'a Tuples<A>,
     gone: &'a [u32],
@@ -363,7 +363,7 @@ fn probe<A: Address, S: Simd, const N: usize>(
     probes.clear();
 }
 
-/// Verifies (key, entry) pairs.
+/// Compares keys with the entries of their buckets, given as pairs of key and entry, and keeps each key's smallest matching code.
 #[inline(always)]
 fn verify<A: Address, S: Simd, const N: usize>(
     simd: S,

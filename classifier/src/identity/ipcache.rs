@@ -24,7 +24,7 @@ impl Default for IpCache {
 }
 
 impl IpCache {
-    /// Returns the number of an address.
+    /// Returns the number of an address. 0 for an unknown address.
     pub fn get(&self, address: IpAddr) -> u32 {
         match address {
             IpAddr::V4(v4) => self.v4.get(Scalar, v4.into()),
@@ -51,7 +51,7 @@ impl IpCache {
         Self { v4, v6 }
     }
 
-    /// Returns the ipcache with each number replaced.
+    /// Returns the ipcache with each number `n` replaced by `number(n)`.
     #[must_use]
     pub fn renumbered(&self, number: impl Fn(u32) -> u32) -> Self {
         Self { v4: self.v4.renumbered(&number), v6: self.v6.renumbered(&number) }
@@ -80,7 +80,7 @@ impl IpCache {
         entries
     }
 
-    /// Returns the number of pieces of the address space.
+    /// Returns the number of pieces: ranges of addresses with one number.
     pub fn len(&self) -> usize {
         self.v4.len() + self.v6.len()
     }

@@ -43,9 +43,9 @@ pub struct Party {
 /// The two policy maps of an endpoint.
 #[derive(Clone, Debug)]
 pub struct EndpointMaps {
-    /// What may be sent to the endpoint.
+    /// The policy for traffic to the endpoint.
     pub ingress: Arc<PolicyMap>,
-    /// What the endpoint may send.
+    /// The policy for traffic from the endpoint.
     pub egress: Arc<PolicyMap>,
 }
 
@@ -54,18 +54,18 @@ pub struct EndpointMaps {
 pub struct IdentityTables {
     lineage: u64,
     cache: Arc<IpCache>,
-    /// Indexed by the ipcache's numbers.
+    /// The owner of each address, indexed by the ipcache's numbers.
     parties: Arc<[Party]>,
     endpoints: Arc<[EndpointMaps]>,
     /// The verdict on traffic in which neither side is an endpoint.
     others: Verdict,
-    /// One rule per decision, with its action and origin.
+    /// The rules that verdicts of policy maps refer to: one per decision, with its action and origin, in no order.
     decisions: RuleList,
 }
 
 impl IdentityTables {
-    /// Combines the parts. Verdicts in maps are positions in `decisions`, made by [`IdentityTables::verdict`]. Within one `lineage` the
-    /// numbers of parties and identities must keep their meaning.
+    /// Combines the parts. Verdicts in maps are positions in `decisions`, made by [`IdentityTables::verdict`]. In all tables of one
+    /// `lineage`, a number must refer to the same party or identity.
     ///
     /// # Panics
     /// If a party's endpoint index is out of range. Lookups panic if the ipcache contains a number without a party.
@@ -82,7 +82,7 @@ impl IdentityTables {
         Self { lineage, cache, parties, endpoints, others, decisions }
     }
 
-    /// Returns the verdict of the decision at a position.
+    /// Returns the verdict that refers to the decision at a position of `decisions`.
     pub const fn verdict(action: Action, position: u32) -> Verdict {
         Verdict::by(action, position)
     }
@@ -92,7 +92,7 @@ impl IdentityTables {
         Rule::any(action, origin)
     }
 
-    /// Returns the decisions. They are not in order: a verdict names one.
+    /// Returns the rules that verdicts refer to. Their order has no meaning.
     pub(crate) fn decisions(&self) -> &RuleList {
         &self.decisions
     }
@@ -158,7 +158,7 @@ impl IdentityTables {
     }
 }
 
-/// Looks up a burst of keys.
+/// Looks up a burst of keys in identity tables.
 pub(crate) struct Judge<'a> {
     pub(crate) tables: &'a IdentityTables,
     pub(crate) keys: &'a [Key],
@@ -186,7 +186,7 @@ pub struct Difference {
 }
 
 impl Difference {
-    /// Compares two versions.
+    /// Compares the identities of two versions of a node's tables.
     pub fn between(old: &IdentityTables, new: &IdentityTables) -> Self {
         if old.lineage != new.lineage {
             return Self { identities: None };
@@ -206,8 +206,8 @@ impl Difference {
         Self { identities: (pairs.len() <= MOST_CHANGED).then(|| pairs.into_iter().collect()) }
     }
 
-    /// Whether the verdicts of the endpoints' own maps are unchanged for all traffic from and to these addresses. Addresses without an
-    /// endpoint do not matter.
+    /// Whether traffic from and to these addresses has the same verdicts in the endpoints' maps of both versions. Ignores addresses without
+    /// an endpoint.
     pub fn leaves_alone(&self, old: &IdentityTables, new: &IdentityTables, addresses: &[IpAddr]) -> bool {
         let Some(pairs) = &self.identities else { return false };
         addresses.iter().all(|&address| {

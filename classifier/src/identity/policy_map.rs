@@ -4,15 +4,15 @@ use crate::engine::{Axis, Classed};
 use crate::simd::{Scalar, Simd};
 use crate::{Service, ServiceSet, Verdict};
 
-/// The policy for one identity: disjoint sets of services, each with a verdict. Other services are denied without a reason.
+/// The policy for one identity: disjoint sets of services, each with a verdict. Others get [`Verdict::NO_MATCH`], a deny without a rule.
 pub type Row = Vec<(ServiceSet, Verdict)>;
 
 /// The policy of one direction of an endpoint, for every identity.
 #[derive(Clone, Debug)]
 pub struct PolicyMap {
-    /// Maps an identity to a row.
+    /// Maps an identity to the index of its row.
     identities: Axis<u32>,
-    /// Maps a protocol and port to a verdict code.
+    /// For each row: maps a protocol and port to the code of the verdict.
     rows: Vec<Axis<u32>>,
 }
 
@@ -45,7 +45,7 @@ impl PolicyMap {
         Self { identities: Axis::new(of), rows: rows.iter().map(services).collect() }
     }
 
-    /// Returns the verdict on traffic with an identity.
+    /// Returns the verdict on traffic between the endpoint and an identity. `port` is the destination port.
     pub fn verdict(&self, identity: u32, protocol: u8, port: u16) -> Verdict {
         Verdict::from_code(self.code(Scalar, identity, u32::from(protocol) << 16 | u32::from(port)))
     }

@@ -19,12 +19,12 @@ const MOST: usize = 1_024;
 /// The address space of one family, cut into pieces that have a number each.
 #[derive(Clone, Debug)]
 pub(super) struct Ranges<A> {
-    /// Maps an address to its part.
+    /// Maps an address to the index in `parts` of the part that contains it.
     top: Arc<Axis<A>>,
     parts: Vec<Arc<Axis<A>>>,
 }
 
-/// A changed piece: its first and last address, and the number of its group of changes.
+/// A changed range of addresses: first address, last address, and the index of the group of changes that apply to it.
 pub(super) type Cut<A> = (A, A, usize);
 
 /// Pieces under construction, ascending. Equal neighbours are joined.
@@ -39,14 +39,14 @@ impl<A: Address> Pieces<A> {
     }
 }
 
-/// The parts of a version under construction.
+/// The parts of a new version of ranges, during its construction.
 struct Parts<A> {
     lasts: Vec<A>,
     parts: Vec<Arc<Axis<A>>>,
 }
 
 impl<A: Address> Parts<A> {
-    /// Shares an unchanged part.
+    /// Adds an unchanged part of the previous version, which both versions then share. `last` is the part's last address.
     fn keep(&mut self, last: A, part: &Arc<Axis<A>>) {
         self.lasts.push(last);
         self.parts.push(part.clone());
@@ -82,7 +82,7 @@ impl<A: Address> Parts<A> {
 }
 
 impl<A: Address> Ranges<A> {
-    /// Maps all addresses to one number.
+    /// Returns ranges that map every address to one number.
     pub(super) fn all(number: u32) -> Self {
         let axis = |number| Arc::new(Axis::new(Classed { lasts: Vec::new(), class_of: vec![number] }));
         Self { top: axis(0), parts: vec![axis(number)] }
@@ -175,7 +175,7 @@ impl<A: Address> Ranges<A> {
         parts.finish()
     }
 
-    /// Reports each pair of different numbers that an address has in the two versions. Reads only parts that are not shared.
+    /// Calls `tell` for addresses with different numbers in the two versions: the number here, then in `other`. Skips shared parts.
     pub(super) fn differences(&self, other: &Self, tell: &mut dyn FnMut(u32, u32)) {
         let (mut own, mut others) = (0, 0);
         while own < self.parts.len() && others < other.parts.len() {

@@ -4,7 +4,7 @@ use std::mem::MaybeUninit;
 
 /// Up to `CAP` pairs: a key's index in its block, and a number.
 pub(crate) struct List<const CAP: usize> {
-    /// The first `len` are initialised.
+    /// The pairs. Only the first `len` are initialised.
     items: [MaybeUninit<(u32, u32)>; CAP],
     len: usize,
 }

@@ -1,8 +1,8 @@
-//! The level for every CPU.
+//! The CPU level without special instructions, which every CPU supports.
 
 use super::{Chunk, Kernel, NO_BIT, NODE, Node, Services, Simd};
 
-/// Plain Rust. The compiler may use what the target guarantees (SSE2 on x86-64).
+/// The level that uses plain Rust only. The compiler may use what the target guarantees (SSE2 on x86-64).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scalar;
 

@@ -2,14 +2,14 @@
 
 use super::NO_SERVICE;
 
-/// Flag of a code that is the index of a further line. Codes of rules are smaller, see [`crate::MAX_RULES`].
+/// Flag of a code that is the index of a further cache line. Codes of rules are smaller, see [`crate::MAX_RULES`].
 pub(crate) const CONTINUED: u32 = 1 << 31;
 
-/// Up to four rules in order, on one cache line.
+/// Up to four rules in order, on one cache line. Only their services are compared.
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Services {
-    /// The first service of each rule.
+    /// The first service (protocol class and port) of each rule.
     pub(super) first: [u32; Self::RULES],
     /// The number of services of each rule, minus one.
     pub(super) width: [u32; Self::RULES],
@@ -21,7 +21,7 @@ impl Services {
     /// Rules per line: four intervals fit two SSE registers, and the five codes fill the rest of the line.
     pub(crate) const RULES: usize = 4;
 
-    /// Makes a line of up to four intervals of services with their rules' codes.
+    /// Makes a line of up to four rules, each an interval of services and a code. `next` applies if none matches; see `codes`.
     pub(crate) fn new(rules: &[((u32, u32), u32)], next: u32) -> Self {
         let mut line = Self { first: [NO_SERVICE; 4], width: [0; 4], codes: [next; 5] };
         for (at, &((first, last), code)) in rules.iter().enumerate() {

@@ -11,7 +11,7 @@ use crate::difference::{self, Change, Differences};
 use crate::engine::{Changed, Reference, Replacements};
 use crate::{Addresses, Rule, RuleList, Verdict};
 
-/// Shorter lists are recompiled after a change: that takes less than a millisecond, and lookups search one list only.
+/// Number of rules below which a list is recompiled after a change: that takes less than a millisecond, and lookups then search one list.
 const MIN_SHARED: usize = 1 << 10;
 
 /// Share of a list's intervals above which replaced rules cause a recompile (one in `REWRITTEN`). Compiling these rules separately would
@@ -146,26 +146,26 @@ fn intervals(rules: &RuleList, with_large: bool) -> usize {
     rules.iter().map(|rule| intervals(&rule.src) + intervals(&rule.dst)).sum()
 }
 
-/// Tables during a change.
+/// The state of an update of tables: the parts of the new tables, before they are complete.
 struct Update {
     rules: RuleList,
     delta: Delta,
-    /// `None` if the changes need a full build. Then only the list is updated: a delta of 100,000 changes would take seconds and be
-    /// discarded.
+    /// The compiled base. `None` if the changes need a full build. Then only the list is updated: a delta of 100,000 changes would take
+    /// seconds and be discarded.
     compiled: Option<Compiled>,
     differences: Differences,
     /// Large sets of the compiled rules that have new versions.
     replaced: Replacements,
-    /// Whether no rule has changed except for versions of large sets.
+    /// Whether all changes so far only replace versions of large sets.
     only_versions: bool,
-    /// Intervals of replaced rules, and the number above which a recompile is cheaper (computed once).
+    /// Number of intervals of replaced rules, and the number above which a recompile is cheaper (computed once).
     rewritten: usize,
     most_rewritten: Option<usize>,
-    /// Codes of rules removed from the base. They are removed together, since one costs as much as all.
+    /// Codes of the rules that were removed from the base. They are removed together, since removing all costs as much as removing one.
     gone: Vec<u32>,
-    /// See [`Compiled::movable`].
+    /// Number of address pieces that may move between classes; see [`Compiled::movable`].
     movable: Option<usize>,
-    /// Whether more addresses have changed than exceptions can hold.
+    /// Whether more addresses have changed than [`Delta`] can hold as exceptions.
     overflowed: bool,
 }
 

@@ -9,7 +9,7 @@ use super::predicate::{Predicate, Sides};
 use super::token::{Spanned, Token, tokens};
 use super::{DEEPEST, FilterError, MOST_TESTS};
 
-/// A syntax tree.
+/// The syntax tree of a filter expression.
 #[derive(Clone, Debug)]
 pub(super) enum Tree {
     Test(Predicate),
@@ -18,7 +18,7 @@ pub(super) enum Tree {
     Any(Vec<Self>),
 }
 
-/// The kind of a value.
+/// What a value in an expression denotes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Host,
@@ -28,17 +28,17 @@ enum Kind {
     Proto,
 }
 
-/// The qualifiers of a value.
+/// The keywords before a value, or those taken over from the previous value.
 #[derive(Clone, Copy, Debug)]
 struct Qualifiers {
-    /// Address family and protocol.
+    /// Address family and protocol, such as `ip6` and `tcp`. `None` without a qualifier.
     v6: Option<bool>,
     protocol: Option<u8>,
     sides: Sides,
     kind: Kind,
 }
 
-/// Port names, as in /etc/services.
+/// Port names that a filter may use, as in /etc/services.
 const NAMED: [(&str, u16); 7] =
     [("http", 80), ("https", 443), ("domain", 53), ("ssh", 22), ("ntp", 123), ("smtp", 25), ("dns", 53)];
 
@@ -104,7 +104,7 @@ impl<'a> Parser<'a> {
         FilterError::new(self.text, span, message, help)
     }
 
-    /// `and` and `or` have equal precedence and associate to the left.
+    /// Parses tests joined by `and` and `or`, which have equal precedence and associate to the left.
     fn expression(&mut self) -> Result<Tree, FilterError> {
         let mut tree = self.factor()?;
         loop {
@@ -136,7 +136,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// A test or a parenthesised expression, with any number of `not` before it.
+    /// Parses a test or a parenthesised expression, with any number of `not` before it.
     fn factor(&mut self) -> Result<Tree, FilterError> {
         let mut is_turned = false;
         while self.peek() == Some(Token::Not) {
@@ -165,7 +165,7 @@ impl<'a> Parser<'a> {
         Ok(if is_turned { Tree::Not(Box::new(tree)) } else { tree })
     }
 
-    /// Qualifiers and a value.
+    /// Parses qualifiers such as `tcp dst port`, and the value after them.
     fn primitive(&mut self) -> Result<Tree, FilterError> {
         self.tests += 1;
         if self.tests > MOST_TESTS {
@@ -216,7 +216,7 @@ impl<'a> Parser<'a> {
         self.value(qualifiers)
     }
 
-    /// `src`, `dst`, `src or dst`, `src and dst`.
+    /// Parses `src`, `dst`, `src or dst` or `src and dst`. `None` if the next token is none of them.
     fn sides(&mut self) -> Result<Option<Sides>, FilterError> {
         let side = |token: Option<Token<'_>>| match token {
             Some(Token::Word("src")) => Some(Sides::Source),
@@ -311,7 +311,7 @@ fn host(word: &str) -> Result<IpNet, Wrong> {
     })
 }
 
-/// `10.0.0.0/8`, `fd00::/8`, or as in libpcap `10.1` for 10.1.0.0/16.
+/// Parses a network: `10.0.0.0/8`, `fd00::/8`, or as in libpcap `10.1` for 10.1.0.0/16.
 fn net(word: &str) -> Result<IpNet, Wrong> {
     if let Ok(net) = word.parse::<IpNet>() {
         if net.trunc() != net {
@@ -338,7 +338,7 @@ fn net(word: &str) -> Result<IpNet, Wrong> {
     Ipv4Net::new(octets.into(), length).map(IpNet::from).map_err(|_| wrong())
 }
 
-/// Parses a number from digits only. `None` for `+1`.
+/// Parses a number from digits only. `None` for any other text, such as `+1`.
 fn decimal<T: std::str::FromStr>(word: &str) -> Option<T> {
     word.bytes().all(|byte| byte.is_ascii_digit()).then(|| word.parse().ok()).flatten()
 }

@@ -9,7 +9,7 @@ use ipnet::IpNet;
 
 use super::Subject;
 
-/// The ends of a packet that a predicate tests.
+/// Which ends of a packet a predicate tests: source, destination, either or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sides {
     Source,
@@ -30,7 +30,7 @@ impl Sides {
     }
 }
 
-/// A predicate on a packet.
+/// A condition on one property of a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Predicate {
     /// True for IPv6, false for IPv4.
@@ -38,7 +38,7 @@ pub(super) enum Predicate {
     Protocol(u8),
     /// Whether the ports are in this inclusive range. False for protocols without ports.
     Ports(Sides, u16, u16),
-    /// Network and mask.
+    /// Whether the IPv4 addresses are in the network with this address and mask.
     V4(Sides, u32, u32),
     V6(Sides, u128, u128),
     Among(Sides, Arc<HashSet<IpAddr>>),

@@ -4,9 +4,9 @@ use super::Subject;
 use super::parse::Tree;
 use super::predicate::Predicate;
 
-/// Result: the packet matches.
+/// The successor of a test that decides that the packet matches.
 const MATCHES: u16 = u16::MAX;
-/// Result: the packet does not match.
+/// The successor of a test that decides that the packet does not match.
 const FAILS: u16 = u16::MAX - 1;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ impl Program {
         program
     }
 
-    /// Adds a condition that is tested first.
+    /// Adds a condition that is evaluated before all others. A packet must satisfy it too.
     pub(super) fn after(mut self, predicate: Predicate) -> Self {
         let holds = if self.is_empty() { MATCHES } else { self.first };
         self.first = self.test(predicate, holds, FAILS);

@@ -33,7 +33,7 @@ pub(crate) struct Pair<'a> {
 }
 
 impl Pair<'_> {
-    /// The protocol's lowest bit in `rest`.
+    /// Position in `rest` of the lowest bit of the protocol number.
     pub(crate) const PROTOCOL: u32 = 8;
 
     /// Returns the packet's [`kind`].
@@ -93,7 +93,7 @@ impl<const WORDS: usize> Bits<WORDS> {
     }
 }
 
-/// A set of [`kind`]s.
+/// A set of combinations of protocol and family, each a [`kind`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Kinds(Bits<8>);
 
@@ -132,7 +132,7 @@ impl Ports {
         self.0.has((pair.rest >> 48) as usize) | self.0.has((pair.rest >> 32) as usize)
     }
 
-    /// Returns the set of an inclusive range.
+    /// Returns the set of the ports from `low` to `high`, inclusive.
     fn of(low: u16, high: u16) -> Self {
         let mut bits = Bits::none();
         (low..=high).take(Bits::<64>::LEN).for_each(|port| bits.add(port.into()));
@@ -148,7 +148,7 @@ impl V4 {
         ((both >> 32) as u32 & self.mask == self.net) | (both as u32 & self.mask == self.net)
     }
 
-    /// Whether any of these packets passes. Tests both addresses of a packet in one step.
+    /// Whether the filter may match any of these packets. Tests both addresses of a packet in one step.
     #[inline(always)]
     pub(crate) fn passes_some<'a>(self, pairs: impl Iterator<Item = Pair<'a>>) -> bool {
         const ONES: u64 = 1 << 32 | 1;
@@ -226,7 +226,7 @@ fn whole([high, low]: [u64; 2]) -> u128 {
     u128::from(high) << 64 | u128::from(low)
 }
 
-/// A test of a packet's ends.
+/// A test that a packet must pass to match the filter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Test {
     Kinds(Kinds),
@@ -249,7 +249,7 @@ impl Test {
     }
 }
 
-/// The tests of a filter. The default sieve passes every packet.
+/// Cheap tests that every packet passes that matches the filter. The default sieve passes every packet.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Sieve {
     /// Each test with its estimated fraction of packets that pass, smallest first. Tests that all packets pass are omitted.

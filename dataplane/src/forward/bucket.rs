@@ -17,7 +17,7 @@ pub(super) struct Bucket {
 }
 
 impl Bucket {
-    /// Takes a token. Returns false if there is none.
+    /// Takes a token at time `now`, in nanoseconds. Returns false if the bucket is empty.
     pub(super) fn take(&mut self, rate: Rate, now: u64) -> bool {
         let after = self.after(rate, now);
         if let Some(after) = after {
@@ -26,7 +26,7 @@ impl Bucket {
         after.is_some()
     }
 
-    /// Takes a token from both buckets, or from neither.
+    /// Takes a token from both buckets, or from neither if one is empty. Returns whether it took them.
     pub(super) fn take_both(one: &mut Self, one_rate: Rate, other: &mut Self, other_rate: Rate, now: u64) -> bool {
         match (one.after(one_rate, now), other.after(other_rate, now)) {
             (Some(after), Some(other_after)) => {
@@ -37,7 +37,7 @@ impl Bucket {
         }
     }
 
-    /// Returns the bucket after taking a token. `None` if there is none.
+    /// Returns the bucket after taking a token. `None` if the bucket is empty.
     fn after(self, rate: Rate, now: u64) -> Option<Self> {
         let cost = SECOND / u64::from(rate.per_second.max(1));
         let full_at = self.full_at.max(now).saturating_add(cost);

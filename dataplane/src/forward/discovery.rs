@@ -16,7 +16,7 @@ use crate::wire::icmpv6::{self, ndisc};
 use crate::wire::{ipv6, protocol};
 use crate::{DropReason, Flow, LinkType, PortId, PortKind, Snapshot};
 
-/// A request: the asker, its MAC address and the requested address.
+/// A request for an address's owner: the requesting host, its MAC address and the requested address.
 #[derive(Clone, Copy, Debug)]
 struct Question {
     asker: IpAddr,
@@ -24,7 +24,7 @@ struct Question {
     target: IpAddr,
 }
 
-/// An announcement of an address.
+/// A message that announces the MAC address of an address.
 #[derive(Clone, Copy, Debug)]
 struct Claim {
     address: IpAddr,

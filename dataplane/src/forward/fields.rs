@@ -7,7 +7,7 @@ use crate::wire::ethernet::{self, Mac, ethertype};
 use crate::wire::icmpv6::kind;
 use crate::wire::{ipv4, ipv6, protocol};
 
-/// Offset of the IP header.
+/// Offset of the IP header in an Ethernet frame.
 const IP: usize = ethernet::HEADER_LEN;
 const DESTINATION_V4: Range<usize> = IP + ipv4::field::DESTINATION.start..IP + ipv4::field::DESTINATION.end;
 const DESTINATION_V6: Range<usize> = IP + ipv6::field::DESTINATION.start..IP + ipv6::field::DESTINATION.end;

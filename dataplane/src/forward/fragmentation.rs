@@ -19,25 +19,25 @@ use crate::wire::ipv4::{self, MAX_HEADER_LEN, MIN_HEADER_LEN, option};
 /// IPv6 MTU.
 const MAX_FRAGMENTS: usize = 64;
 
-/// How to fragment a packet.
+/// A plan that divides a packet into fragments.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fragmentation {
     first: Header,
     later: Header,
     /// Bytes after the packet's header.
     payload_len: usize,
-    /// Payload bytes of the first fragment, and of later ones except the last.
+    /// Payload bytes of the first fragment, and of each later fragment except the last.
     first_len: usize,
     later_len: usize,
-    /// The packet's flags and offset.
+    /// The flags and offset field of the packet, which may be a fragment itself.
     word: u16,
 }
 
-/// A fragment.
+/// One fragment of a packet: its header, and the part of the packet that it carries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fragment {
     header: Header,
-    /// Range of the packet's payload.
+    /// The range of bytes of the packet's payload that the fragment carries.
     pub(crate) payload: Range<usize>,
 }
 
@@ -92,7 +92,7 @@ impl Fragmentation {
 }
 
 impl Fragment {
-    /// The IPv4 header.
+    /// The fragment's IPv4 header.
     pub(crate) fn header(&self) -> &[u8] {
         &self.header.bytes[..self.header.len]
     }

@@ -9,7 +9,7 @@ use super::neighbours::View;
 use super::side::Side;
 use crate::{NextHop, PortId, Snapshot};
 
-/// A prepared gateway.
+/// A gateway with its MAC address, ready to be written to frames.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Gateway {
     port: PortId,

@@ -26,25 +26,25 @@ pub const ERROR_MAX: usize = ethernet::HEADER_LEN + V6_MAX;
 const V4_MAX: usize = 576;
 /// RFC 4443 §2.4(c): quote as much as fits into IPv6's minimum MTU.
 const V6_MAX: usize = ipv6::MIN_MTU;
-/// The TTL of Linux, and RFC 1700's default.
+/// TTL or hop limit of errors: the TTL of Linux, and RFC 1700's default.
 pub(super) const HOP_LIMIT: u8 = 64;
 /// Internetwork control, as RFC 1812 §4.3.2.5 recommends for errors.
 const PRECEDENCE: u8 = 0xc0;
 
-/// The content of an error.
+/// The condition that an ICMP error reports, named by the error that the sender receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// No route: net unreachable.
+    /// The vswitch has no route: net unreachable.
     Net,
-    /// Unreachable next hop: host (address) unreachable.
+    /// The next hop does not answer: host (IPv6: address) unreachable.
     Host,
-    /// Time exceeded.
+    /// The TTL or hop limit is used up: time exceeded.
     Time,
-    /// Fragmentation needed, packet too big.
+    /// The packet is too long for the next link: fragmentation needed, or packet too big.
     Size,
-    /// Denied by policy, with notification of the sender: communication administratively prohibited.
+    /// Policy denies the packet, and senders are notified: communication administratively prohibited.
     Denied,
-    /// No endpoint for a Service's port: port unreachable, from the Service's address.
+    /// The Service has no endpoint for the port: port unreachable, from the Service's address.
     Port,
 }
 
@@ -62,7 +62,7 @@ impl Cause {
         })
     }
 
-    /// Type and code. RFC 792, RFC 1191; RFC 1812 §5.2.7.1 for denials.
+    /// Returns type and code of the ICMP error (RFC 792, RFC 1191; RFC 1812 §5.2.7.1 for denials).
     const fn v4(self) -> (u8, u8) {
         use icmpv4::{kind, unreachable};
         match self {
@@ -75,7 +75,7 @@ impl Cause {
         }
     }
 
-    /// Type and code. RFC 4443.
+    /// Returns type and code of the ICMPv6 error (RFC 4443).
     const fn v6(self) -> (u8, u8) {
         use icmpv6::{kind, unreachable};
         match self {
@@ -89,18 +89,18 @@ impl Cause {
     }
 }
 
-/// A packet whose sender may be notified.
+/// A packet whose sender may receive an ICMP error.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Subject<'a> {
     /// The parsed packet.
     pub(super) ip: Ip,
     /// The packet's available bytes without Ethernet header and padding.
     pub(super) bytes: &'a [u8],
-    /// The link to the sender.
+    /// The MAC addresses of frames to the packet's sender.
     pub(super) link: Link,
 }
 
-/// MAC addresses from the vswitch to a host on a port's link.
+/// Destination and source MAC address of frames from the vswitch to a host on a port's link.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Link {
     destination: Mac,
@@ -134,7 +134,7 @@ impl<'a> Subject<'a> {
     }
 }
 
-/// An error to be sent.
+/// An ICMP error that is about to be sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Report<'a> {
     cause: Cause,
@@ -171,7 +171,7 @@ impl<'a> Report<'a> {
         Some(Self { cause, addresses, quoted: subject.bytes, link: subject.link })
     }
 
-    /// The rate limit that applies.
+    /// Returns the class of errors whose rate limit applies to this error.
     pub(super) fn class(&self) -> ErrorClass {
         if self.cause == Cause::Size { ErrorClass::TooBig } else { ErrorClass::Other }
     }
@@ -195,7 +195,7 @@ impl<'a> Report<'a> {
         Some(ethernet::HEADER_LEN + len)
     }
 
-    /// Writes the packet and returns its length.
+    /// Writes the error as an IPv4 packet and returns its length in bytes.
     fn write_v4(&self, source: Ipv4Addr, destination: Ipv4Addr, mtu: usize, into: &mut [u8]) -> usize {
         let quoted = self.quoted(V4_MAX - ipv4::MIN_HEADER_LEN);
         let payload_len = icmpv4::HEADER_LEN + quoted.len();
@@ -215,7 +215,7 @@ impl<'a> Report<'a> {
         ipv4::MIN_HEADER_LEN + payload_len
     }
 
-    /// Writes the packet and returns its length.
+    /// Writes the error as an IPv6 packet and returns its length in bytes.
     fn write_v6(&self, source: Ipv6Addr, destination: Ipv6Addr, mtu: usize, into: &mut [u8]) -> usize {
         let quoted = self.quoted(V6_MAX - ipv6::HEADER_LEN);
         let payload_len = icmpv6::HEADER_LEN + quoted.len();
@@ -229,7 +229,7 @@ impl<'a> Report<'a> {
         ipv6::HEADER_LEN + payload_len
     }
 
-    /// Returns as much of the packet as fits into a message of `room` bytes.
+    /// Returns the first bytes of the packet, at most `room`, to be quoted in the error.
     fn quoted(&self, room: usize) -> &'a [u8] {
         &self.quoted[..self.quoted.len().min(room - icmpv4::HEADER_LEN)]
     }
@@ -253,7 +253,7 @@ fn is_honest(snapshot: &Snapshot, in_port: PortId, ip: &Ip) -> bool {
     }
 }
 
-/// The packet's length according to its header.
+/// Returns the packet's length in bytes by its IP header. `None` if the header is invalid.
 fn ip_len(bytes: &[u8]) -> Option<usize> {
     match bytes.first()? >> 4 {
         4 => ipv4::Packet::new_checked(bytes).ok().map(|packet| packet.total_len()),

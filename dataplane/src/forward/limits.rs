@@ -33,7 +33,7 @@ const ANSWERS_PER_PORT: Rate = Rate { per_second: 1000, burst: 256 };
 /// Destination buckets per table: 8 KiB. With 100 destinations at a time, nine in ten have their own bucket.
 const DESTINATIONS: usize = 1024;
 
-/// The rate limit that applies to an error.
+/// Errors that share a rate limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ErrorClass {
     /// Packet too big, fragmentation needed.
@@ -42,7 +42,7 @@ pub(super) enum ErrorClass {
     Other,
 }
 
-/// The limits of one worker.
+/// The rate limits of one worker's messages.
 #[derive(Debug)]
 pub(super) struct Limits {
     ports: Vec<PortBuckets>,
@@ -72,7 +72,7 @@ impl Limits {
         }
     }
 
-    /// Takes tokens for an ICMP error to the destination on the port. `now` is in nanoseconds.
+    /// Takes tokens for an ICMP error to the destination on the port. Returns false if a limit is reached. `now` is in nanoseconds.
     pub(super) fn allow_error(&mut self, class: ErrorClass, port: PortId, destination: IpAddr, now: u64) -> bool {
         let at = self.bucket_of(port, destination);
         let Some(buckets) = self.ports.get_mut(port.index()) else { return false };
@@ -96,17 +96,17 @@ impl Limits {
         }
     }
 
-    /// Returns the index of a destination's bucket.
+    /// Returns the index of a destination's bucket in its table.
     fn bucket_of(&self, port: PortId, destination: IpAddr) -> usize {
         (self.hasher.hash_one((port, destination)) >> 32) as usize % DESTINATIONS
     }
 
-    /// Takes a token for a refusal on the port.
+    /// Takes a token for a refusal on the port. Returns false if the limit is reached.
     pub(super) fn allow_refusal(&mut self, port: PortId, now: u64) -> bool {
         self.ports.get_mut(port.index()).is_some_and(|port| port.refusals.take(REFUSALS_PER_PORT, now))
     }
 
-    /// Takes a token for an answer to ARP or neighbour discovery on the port.
+    /// Takes a token for an answer to ARP or neighbour discovery on the port. Returns false if the limit is reached.
     pub(super) fn allow_answer(&mut self, port: PortId, now: u64) -> bool {
         self.ports.get_mut(port.index()).is_some_and(|port| port.answers.take(ANSWERS_PER_PORT, now))
     }

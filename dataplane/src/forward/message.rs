@@ -13,16 +13,16 @@ pub const MESSAGE_MAX: usize = ethernet::HEADER_LEN + ipv6::HEADER_LEN + ndisc::
 /// interface.
 const FLAGS: u8 = ndisc::flags::ROUTER | ndisc::flags::OVERRIDE;
 
-/// A message to be sent.
+/// An ARP or neighbour discovery message of the vswitch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Message {
-    /// Who has this address?
+    /// Requests the MAC address of `target`. `to` is the MAC address to probe, `None` for a broadcast.
     ArpRequest { target: Ipv4Addr, sender: Ipv4Addr, to: Option<Mac> },
-    /// This address is at the vswitch.
+    /// Announces to the asker that `about` is reached at the vswitch's MAC address.
     ArpReply { about: Ipv4Addr, asker: Ipv4Addr, to: Mac },
-    /// Who has this address?
+    /// Requests the MAC address of `target`. `to` is the MAC address to probe, `None` for a multicast.
     Solicitation { target: Ipv6Addr, to: Option<Mac> },
-    /// This address is at the vswitch. An unspecified asker is testing whether the address is free.
+    /// Announces to the asker that `about` is at the vswitch. An unspecified asker is testing whether the address is free.
     Advertisement { about: Ipv6Addr, asker: Ipv6Addr, to: Mac },
 }
 

@@ -69,7 +69,7 @@ use side::Side;
 /// Maximum number of messages waiting to be sent: a burst of requests and their answers.
 const MAX_MESSAGES: usize = 2 * crate::BURST;
 
-/// The next step for a packet.
+/// What to do with a packet after [`Forwarder::forward`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// The packet is ready to be sent on this port.
@@ -84,7 +84,7 @@ pub enum Step {
     Drop(DropReason),
 }
 
-/// A packet that was held.
+/// A packet that was held for its neighbour's MAC address, and is now to be sent or dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Released<T> {
     /// The caller's packet.
@@ -116,7 +116,7 @@ pub struct ForwardCounters {
     pub errors_suppressed: u64,
     /// Senders notified that policy denies a packet or that a Service has no endpoint.
     pub refused: u64,
-    /// Such notifications suppressed by the rate limit.
+    /// Notifications of refused packets that the rate limit suppressed.
     pub refusals_suppressed: u64,
 }
 
@@ -130,14 +130,14 @@ pub const fn is_hop(from: PortKind, to: PortKind) -> bool {
 pub struct Forwarder<T> {
     neighbours: Arc<Neighbours>,
     view: ViewReader,
-    /// Generation, peer changes and view version from which `sides` and `gateways` were built.
+    /// The state from which `sides` and `gateways` were built: generation, number of peer changes, and version of the view.
     made_from: Option<(u64, u64, u64)>,
     sides: Vec<Side>,
-    /// Indexed by the routes' gateway numbers.
+    /// The routes' gateways, indexed by their number in the routes.
     gateways: Vec<Gateway>,
     now: u64,
     pending: PendingPackets<T>,
-    /// Whether a neighbour that packets wait for may have been resolved.
+    /// Whether a neighbour may have been resolved for which packets are held.
     has_news: bool,
     released: VecDeque<Released<T>>,
     messages: VecDeque<(PortId, Mac, Message)>,
@@ -248,7 +248,7 @@ impl<T> Forwarder<T> {
         false
     }
 
-    /// Returns the MAC addresses for a port with one known peer, or for a recently confirmed gateway.
+    /// Returns the MAC addresses of a frame to the next hop: the port's only peer, or a recently confirmed gateway. `None` for others.
     #[inline]
     fn known_addresses<'a>(
         &'a self,

@@ -56,14 +56,14 @@ pub(super) struct Request {
     pub(super) to: Option<Mac>,
 }
 
-/// The result of requesting a neighbour.
+/// What the caller must do after requesting a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Requested {
     /// Send this request.
     Send(Request),
-    /// A request is open, or the neighbour is known.
+    /// Nothing: a request is open, or the neighbour is known.
     InProgress,
-    /// Too many requests are open or were started recently.
+    /// Drop the packet: too many requests are open or were started recently.
     TableFull,
 }
 

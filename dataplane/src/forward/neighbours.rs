@@ -25,27 +25,27 @@ const PUBLISH: u64 = 1_000_000;
 /// MAC addresses behind all ports, shared by the workers.
 #[derive(Debug)]
 pub struct Neighbours {
-    /// By port: the peer's MAC address as [`fields::to_number`] encodes it. 0 if it is unknown.
+    /// By port id: the peer's MAC address as [`fields::to_number`] encodes it. 0 if it is unknown.
     peers: Box<[AtomicU64]>,
-    /// Number of changes of `peers`.
+    /// How often an element of `peers` has changed.
     peer_changes: AtomicU64,
     view: Arc<ArcSwap<View>>,
-    /// Whether the table has changes that are not in the view.
+    /// Whether the table has changes that the published view lacks.
     is_behind: AtomicBool,
     state: Mutex<State>,
-    /// The flow cache, which is notified when a neighbour's MAC address changes.
+    /// The flow cache to notify when a neighbour's MAC address changes. Unset without a flow cache.
     flow_cache: OnceLock<Arc<dyn FlowCache>>,
 }
 
-/// The resolved neighbours, as the packet path reads them.
+/// The resolved neighbours at one time: an immutable map that workers read without a lock.
 #[derive(Debug, Default)]
 pub(super) struct View {
-    /// Unique for each view.
+    /// A number that no other view has.
     pub(super) version: u64,
     resolved: HashMap<NeighbourId, Resolved, RandomState>,
 }
 
-/// A resolved neighbour.
+/// A neighbour's MAC address, with the time of its last answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Resolved {
     pub(super) mac: Mac,
@@ -139,7 +139,7 @@ impl Neighbours {
         mac
     }
 
-    /// Requests a neighbour unless that is unnecessary.
+    /// Requests a neighbour unless a request is open or the neighbour was confirmed recently.
     pub(super) fn request(&self, neighbour: NeighbourId, now: u64) -> Requested {
         self.lock().table.request(neighbour, now)
     }
@@ -162,7 +162,7 @@ impl Neighbours {
         accepted
     }
 
-    /// Handles an unsolicited message.
+    /// Handles an unsolicited message. Returns the request to send if it contradicts the table. `None` otherwise.
     pub(super) fn reverify(&self, neighbour: NeighbourId, mac: Mac, now: u64) -> Option<Request> {
         self.lock().table.reverify(neighbour, mac, now)
     }
@@ -216,12 +216,12 @@ impl Neighbours {
         }
     }
 
-    /// Returns a resolved neighbour from the current view.
+    /// Returns a neighbour's MAC address and time of confirmation from the current view. `None` if it is not resolved.
     pub(super) fn resolved(&self, neighbour: &NeighbourId) -> Option<Resolved> {
         self.view.load().get(neighbour)
     }
 
-    /// Returns `None` if another worker holds the lock.
+    /// Locks the table. Returns `None` if another worker holds the lock.
     fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
         match self.state.try_lock() {
             Ok(state) => Some(state),

@@ -19,18 +19,18 @@ pub(super) const TOTAL: usize = 1024;
 /// of all queues.
 pub(super) const NEIGHBOURS_PER_PORT: usize = 64;
 
-/// The queues.
+/// Packets that wait for a neighbour's MAC address, in one queue per neighbour.
 #[derive(Debug)]
 pub(super) struct PendingPackets<T> {
     queues: HashMap<NeighbourId, Queue<T>, RandomState>,
-    /// Each queue once, by age. Stale elements are skipped.
+    /// The neighbour and start of each queue, oldest first. Elements of queues that no longer exist are skipped.
     order: VecDeque<(NeighbourId, u64)>,
     packets: usize,
-    /// By port: number of queues that its packets created.
+    /// By port id: the number of queues that packets of the port have created.
     created: Vec<usize>,
 }
 
-/// The packets for one neighbour.
+/// The packets that wait for one neighbour.
 #[derive(Debug)]
 pub(super) struct Queue<T> {
     since: u64,
@@ -53,7 +53,7 @@ impl<T> PendingPackets<T> {
         self.queues.contains_key(neighbour)
     }
 
-    /// Whether a packet of the port may create a queue.
+    /// Whether a packet of the port may create another queue.
     pub(super) fn may_create(&self, in_port: PortId) -> bool {
         self.created.get(in_port.index()).is_none_or(|&created| created < NEIGHBOURS_PER_PORT)
     }
@@ -102,7 +102,7 @@ impl<T> PendingPackets<T> {
         None
     }
 
-    /// The neighbours that packets wait for.
+    /// Returns the neighbours for which packets wait.
     pub(super) fn neighbours(&self) -> impl Iterator<Item = NeighbourId> + '_ {
         self.queues.keys().copied()
     }

@@ -76,7 +76,7 @@ fn is_refusable(subject: &Subject<'_>) -> bool {
 /// A TCP reset in answer to a SYN.
 #[derive(Clone, Copy, Debug)]
 struct Reset {
-    /// Source and destination.
+    /// Source and destination address of the reset.
     addresses: (IpAddr, IpAddr),
     segment: tcp::Repr,
     link: Link,
@@ -114,7 +114,7 @@ impl Reset {
         Some(Self { addresses: (flow.dst, flow.src), segment, link: subject.link })
     }
 
-    /// Writes the frame. Returns its length, or `None` if `into` is too short.
+    /// Writes the frame with the reset. Returns its length in bytes, or `None` if `into` is too short.
     fn write(&self, into: &mut [u8]) -> Option<usize> {
         let frame = into.get_mut(..ethernet::HEADER_LEN + ipv6::HEADER_LEN + tcp::MIN_HEADER_LEN)?;
         frame.fill(0);

@@ -10,16 +10,16 @@ use super::{Forwarder, NeighbourId, Released, fields, is_hop};
 use crate::flow::Translation;
 use crate::{DropReason, PortId, PortKind, Snapshot};
 
-/// How to send packets to a host.
+/// The parameters for sending packets to a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Way {
-    /// The first 12 bytes of their frames.
+    /// The first 12 bytes of frames to the host: destination and source MAC address.
     pub(crate) addresses: [u8; 12],
     /// Maximum frame length of the link, in bytes.
     pub(crate) longest: usize,
-    /// Whether their TTL is decremented.
+    /// Whether the TTL of packets to the host is decremented.
     pub(crate) is_hop: bool,
-    /// Validity in nanoseconds.
+    /// How long the parameters stay valid, in nanoseconds.
     pub(crate) good_for: u64,
 }
 
@@ -54,8 +54,8 @@ impl<T> Forwarder<T> {
         Ok(addresses)
     }
 
-    /// Returns how to send packets like this one, for as long as that is valid. `None` if a MAC address is unknown or the frame's source is
-    /// not the known one. `sent` is the packet's translation.
+    /// Returns the parameters for sending packets like this one. `None` if a MAC address is unknown or the frame's source is not the known
+    /// one. `sent` is the packet's translation.
     pub(crate) fn way(
         &self,
         snapshot: &Snapshot,
@@ -68,7 +68,7 @@ impl<T> Forwarder<T> {
         self.way_to(snapshot, from, out, destination).filter(|_| is_expected)
     }
 
-    /// Returns how to send packets to this address. `None` if its MAC address is unknown.
+    /// Returns the parameters for sending packets to this address. `None` if its MAC address is unknown.
     pub(crate) fn way_to(&self, snapshot: &Snapshot, from: PortId, out: PortId, destination: IpAddr) -> Option<Way> {
         let (from, to) = (self.sides.get(from.index())?, self.sides.get(out.index())?);
         let (longest, is_hop) = (to.longest(), is_hop(from.kind, to.kind));
@@ -102,7 +102,7 @@ impl<T> Forwarder<T> {
         self.pending.push(neighbour, in_port, packet, self.now)
     }
 
-    /// How many packets are held: those to be released included.
+    /// Returns how many packets are held, including those that are about to be released.
     pub fn held(&self) -> usize {
         self.pending.len() + self.released.len()
     }
@@ -142,7 +142,7 @@ impl<T> Forwarder<T> {
         }
     }
 
-    /// Returns the result of requesting a neighbour. `None` while the request is open.
+    /// Returns the MAC addresses of frames to the neighbour, or the drop reason if its port has no link. `None` if it is not resolved.
     pub(super) fn resolution(&mut self, neighbour: &NeighbourId) -> Option<Result<[u8; 12], DropReason>> {
         let Some(side) = self.sides.get(neighbour.port.index()).filter(|side| side.has_link()) else {
             return Some(Err(DropReason::PortDown));

@@ -6,15 +6,15 @@ use super::rewrite;
 use crate::wire::ethernet::{self, Mac, ethertype};
 use crate::{DropReason, PortConfig, PortId, PortKind, Snapshot};
 
-/// The source MAC address of received frames is not checked.
+/// A value of [`Side::source`]: every source MAC address is accepted without a check.
 const ANY_SOURCE: u64 = 0;
-/// No MAC address has this number, so every frame takes the slow path.
+/// A value of [`Side::source`] that no MAC address has, so that every frame takes the slow path.
 const NO_SOURCE: u64 = u64::MAX;
 
-/// A prepared port.
+/// The properties of a port that the forwarder reads for each packet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Side {
-    /// The peer's MAC address (zeros if it is unknown, or on the uplink) and the vswitch's own.
+    /// The first 12 bytes of frames to the peer: the peer's MAC address (zeros if unknown, or on the uplink) and the vswitch's own.
     addresses: [u8; 12],
     /// Maximum frame length in bytes. 0 without a link.
     longest: usize,
@@ -25,7 +25,7 @@ pub(super) struct Side {
     pub(super) kind: PortKind,
     /// Whether the peer's MAC address is known. Always false on the uplink, which has many peers.
     pub(super) is_known: bool,
-    /// Whether the control plane has set the MAC address.
+    /// Whether the control plane has set the peer's MAC address.
     is_configured: bool,
 }
 
@@ -51,7 +51,7 @@ impl Side {
         side
     }
 
-    /// Sets the peer's MAC address.
+    /// Records the peer's MAC address as known.
     pub(super) fn know(&mut self, mac: Mac) {
         self.addresses[..6].copy_from_slice(&mac);
         self.is_known = true;
@@ -100,7 +100,7 @@ impl Side {
         frame_len <= self.longest
     }
 
-    /// Whether the frame has the expected source, so that nothing must be checked or learned.
+    /// Whether the frame's source is the expected one, so that nothing must be checked or learned.
     #[inline]
     pub(super) fn has_sent(&self, frame: &[u8]) -> bool {
         self.source == ANY_SOURCE || fields::source_mac(frame).is_some_and(|mac| fields::to_number(mac) == self.source)
@@ -115,7 +115,7 @@ impl Side {
         }
     }
 
-    /// Whether to learn the source of a frame. False if the address is configured or known.
+    /// Whether to learn this source MAC address of a frame. False if the peer's address is configured or known.
     pub(super) fn learns_from(&self, mac: Mac) -> bool {
         let may_change = match self.kind {
             PortKind::Pod => !self.is_known,

@@ -34,7 +34,7 @@ use crate::wire::ethernet::{self, ethertype};
 use crate::wire::{checksum, ipv4, ipv6, set_word, tcp, udp, word};
 use layout::{Addresses, Layout};
 
-/// Offset of the IP header.
+/// Offset of the IP header in an Ethernet frame.
 const IP: usize = ethernet::HEADER_LEN;
 /// Both ports, source first, at the start of TCP, UDP and SCTP headers.
 const PORTS_LEN: usize = 4;
@@ -158,7 +158,7 @@ struct Ported<'a> {
 }
 
 impl<'a> Ported<'a> {
-    /// `None` for other protocols and for an incomplete header. `len` is the payload's length according to the IP header.
+    /// Finds the fields. `None` for other protocols and for an incomplete header. `len` is the payload's length by the IP header.
     #[inline]
     fn new(protocol: u8, payload: &'a mut [u8], len: usize) -> Option<Self> {
         let (header_len, checksum) = match protocol {
@@ -172,7 +172,7 @@ impl<'a> Ported<'a> {
         Some(Self { ports, checksum, protocol })
     }
 
-    /// `change` is the checksum change of the addresses.
+    /// Writes the ports and updates the checksum. `change` is the checksum change of the addresses.
     #[inline]
     fn translate(self, ports: [u8; PORTS_LEN], change: u64) {
         let change = change + checksum::change(self.ports, &ports);

@@ -45,17 +45,17 @@ const SENT_PER_CALL: usize = 32;
 /// Maximum packets received at once, and number of empty frames kept ready for them.
 const BURST: usize = 256;
 
-/// Bursts between two checks that the interface still exists. A port that only receives gets no error from the kernel.
+/// Number of bursts between two checks that the interface still exists. A port that only receives gets no error from the kernel.
 const PROBE_EVERY: u32 = 1024;
 
 /// Wait before retrying a busy queue. A queue stays busy for some milliseconds after it was closed.
 const BUSY_STEP: Duration = Duration::from_millis(20);
-/// Retries: two seconds in total.
+/// Maximum number of retries: two seconds in total.
 const BUSY_STEPS: u32 = 100;
 
 /// One queue of one interface, driven by the crate.
 pub struct AfxdpPort {
-    /// `None` after `close`.
+    /// The crate's socket ends. `None` after `close`.
     ends: Option<Ends>,
     interface: Arc<Interface>,
     umem: Arc<Umem>,
@@ -76,11 +76,11 @@ struct Ends {
     completion: UmemCompletionQueue<'static, ()>,
     /// Received buffers, before the copy to frames.
     received: Box<Buffers>,
-    /// Copied buffers, for the fill ring.
+    /// Buffers whose packets were copied to frames, to be returned to the fill ring.
     used: Vec<Buffer>,
     /// Free transmit buffers. The crate returns no more than this vector's capacity.
     free: Vec<Buffer>,
-    /// Filled transmit buffers.
+    /// Transmit buffers with packets, to be sent at the next flush.
     waiting: Box<Buffers>,
     _area: Arc<MmapArea<'static, ()>>,
 }

@@ -44,7 +44,7 @@ pub enum CaptureError {
         /// Where the record begins in the file, in bytes.
         offset: u64,
     },
-    /// A record's contents contradict each other.
+    /// A record's fields contradict each other or exceed a limit.
     #[error(
         "{file}: the record at byte {offset}, after packet {packets}, is damaged: {what}; \
          copy the file again, or keep the packets before the record (`editcap -r` with their numbers)"
@@ -56,7 +56,7 @@ pub enum CaptureError {
         packets: u64,
         /// Where the record begins in the file, in bytes.
         offset: u64,
-        /// The contradiction.
+        /// What is wrong with the record, for example that its two length fields differ.
         what: &'static str,
     },
     /// The packet's link type is not supported.
@@ -67,7 +67,7 @@ pub enum CaptureError {
     UnsupportedLink {
         /// The file's name.
         file: Arc<str>,
-        /// The packet's number.
+        /// The packet's position in the file, counted from 1.
         number: u64,
         /// The link type's registry number.
         code: u32,

@@ -43,7 +43,7 @@ pub enum CapturePortError {
     Link {
         /// The file's name.
         file: Arc<str>,
-        /// The packet's number.
+        /// The packet's position in the file, counted from 1.
         number: u64,
         /// The link type's registry number.
         code: u16,
@@ -65,10 +65,10 @@ impl CaptureClock {
     }
 }
 
-/// Returns true for packets of a capture that a port receives.
+/// Decides for each packet of a capture whether the port receives it.
 pub type CaptureFilter = Box<dyn FnMut(&CapturedPacket<'_>) -> bool + Send>;
 
-/// A capture file as a port's input.
+/// A capture file from which a port receives its packets.
 pub struct CaptureInput<R> {
     file: Arc<str>,
     reader: CaptureReader<R>,
@@ -76,14 +76,14 @@ pub struct CaptureInput<R> {
     next: Next,
 }
 
-/// The packet or fault after the last received packet.
+/// The result of reading ahead by one packet.
 #[derive(Debug)]
 enum Next {
-    /// A packet for this port.
+    /// The next packet that the port receives, with its capture time in nanoseconds since 1970.
     Packet { time: u64, bytes: Vec<u8> },
-    /// A fault that the next `take` returns.
+    /// The fault after the last received packet, which the next `take` returns.
     Fault(CapturePortError),
-    /// No more packets.
+    /// The file has no more packets for the port.
     End,
 }
 
@@ -122,7 +122,7 @@ impl<R: Read> CaptureInput<R> {
         Ok(Next::End)
     }
 
-    /// Frames that the next packet needs. `None` without a next packet.
+    /// Returns the number of frames that the next packet needs. `None` without a next packet.
     fn needed(&self) -> Option<usize> {
         match &self.next {
             Next::Packet { bytes, .. } => Some(needed(bytes.len())),
@@ -148,11 +148,11 @@ impl<R> fmt::Debug for CaptureInput<R> {
     }
 }
 
-/// A port over an input and an output capture.
+/// A port that receives from an input capture and writes sent packets to an output capture.
 #[derive(Debug)]
 pub struct CapturePort<R, W> {
     input: CaptureInput<R>,
-    /// `None` after `finish` or `close`.
+    /// The output capture. `None` after `finish` or `close`.
     output: Option<CaptureWriter<W>>,
     clock: CaptureClock,
     umem: Arc<Umem>,

@@ -21,7 +21,7 @@ use crate::LinkType;
 pub struct CaptureReader<R> {
     source: Source<R>,
     format: Format,
-    /// The current record.
+    /// The bytes of the record that was read last.
     buffer: Vec<u8>,
 }
 
@@ -97,7 +97,7 @@ impl<R: Read> CaptureReader<R> {
     }
 }
 
-/// Describes a file that is no capture, with a remedy.
+/// Describes a file that is no capture, by its first four bytes, with a remedy.
 fn what_is_it(magic: [u8; 4]) -> &'static str {
     match magic {
         [0x1f, 0x8b, ..] => "the file is compressed with gzip; decompress it first (`gunzip`)",

@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use super::CapturedPacket;
 use crate::{LinkType, PortConfig, PortId, PortKind, Verdict};
 
-/// Times are written in nanoseconds: 10^-9.
+/// Exponent of the time unit, 10^-9 seconds, in which times are written.
 const RESOLUTION: u8 = 9;
 /// Maximum comment length in bytes. The option's length field has 16 bits, and padding must fit too.
 const MAX_COMMENT_LEN: usize = 65_000;
@@ -56,7 +56,7 @@ impl Block {
 #[derive(Debug)]
 pub struct CaptureWriter<W> {
     write: W,
-    /// Name and description per port.
+    /// Name and description of each port, by port id.
     ports: Vec<(String, String)>,
     /// The number of the interface block of a port and link type.
     interfaces: BTreeMap<(PortId, LinkType), u32>,

@@ -30,30 +30,30 @@ const STOCK: usize = 64;
 pub struct FaultPlan {
     /// Seed of the random generators.
     pub seed: u64,
-    /// Faults of received packets.
+    /// Faults of packets that the port receives.
     pub receive: Faults,
-    /// Faults of sent packets.
+    /// Faults of packets that are sent to the port.
     pub send: Faults,
     /// Calls of `send` per thousand that accept no packet, as if the queue were full.
     pub refuse: u16,
     /// Whether each `receive` returns at most one packet.
     pub bursts_of_one: bool,
-    /// Number of calls after which the port fails with [`PortError::Gone`]. `None` for never.
+    /// Number of calls after which the port fails with [`PortError::Gone`]. `None` if it never fails.
     pub gone_after: Option<u64>,
 }
 
 /// Packets per thousand that meet each fault. A packet may meet several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// The packet is lost.
+    /// Packets that are lost.
     pub lose: u16,
-    /// The packet arrives twice.
+    /// Packets that arrive twice.
     pub duplicate: u16,
-    /// The packet arrives after its successor. Without a successor it arrives late. Sent packets are swapped only within one call.
+    /// Packets that arrive after their successor, or late without one. Sent packets are swapped only within one call.
     pub reorder: u16,
-    /// The packet loses bytes at its end.
+    /// Packets that lose bytes at their end.
     pub truncate: u16,
-    /// One byte of the packet changes.
+    /// Packets of which one byte changes.
     pub corrupt: u16,
 }
 
@@ -71,7 +71,7 @@ pub struct FaultCounts {
 /// Packets of one direction, by fault.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultTally {
-    /// All packets.
+    /// All packets that passed the port in this direction.
     pub packets: u64,
     /// Lost packets.
     pub lost: u64,
@@ -94,7 +94,7 @@ pub struct FaultPort<P> {
     send: Stage,
     refusal: Dice,
     workshop: Workshop,
-    /// Packets on their way to the inner port. Empty between calls unless the inner port is full.
+    /// Packets that were sent but that the inner port has not accepted yet. Empty between calls unless the inner port is full.
     transit: Vec<Frame>,
     calls: u64,
     refused: u64,

@@ -48,7 +48,7 @@ pub const HANDSHAKES: u32 = 1 << 16;
 /// The cache requests a renewal in the last eighth of a lease. That leaves a busy worker time to answer, and adds few renewals.
 pub const RENEWED_IN_LAST: u64 = 8;
 
-/// The end of a flow that initiated the connection.
+/// Which end of a flow initiated the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Initiator {
     /// The flow's source sent the SYN.
@@ -60,7 +60,7 @@ pub enum Initiator {
 /// The event after which the cache forwards a flow's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FlowStart {
-    /// A worker opens the latch.
+    /// A worker opens the latch with this number.
     Latch(FlowLatch),
     /// A segment of the initiator acknowledges the SYN-ACK ([`FlowCache::await_handshake`]). Earlier packets go to the workers.
     Handshake(FlowHandshake, Initiator),
@@ -117,20 +117,20 @@ pub trait FlowCache: std::fmt::Debug + Send + Sync {
     /// Whether the cache has forwarded the handshake's last segment since [`await_handshake`](Self::await_handshake).
     fn has_ended(&self, handshake: FlowHandshake) -> bool;
 
-    /// Packets that the cache left to the workers because the latch was closed.
+    /// Returns how many packets the cache has left to the workers because the latch was closed.
     fn passed(&self, latch: FlowLatch) -> u64;
 
-    /// Calls of [`moved`](Self::moved) for the port in its current epoch, modulo 65,536.
+    /// Returns how often [`moved`](Self::moved) was called for the port in its current epoch, modulo 65,536.
     fn moves(&self, port: PortId) -> u16;
 
     /// Ends all flows from and to the port, because a neighbour's MAC address changed or sessions ended. Flows added with an earlier
     /// [`moves`](Self::moves) stay unused.
     fn moved(&self, port: PortId);
 
-    /// A counter that increases whenever [`moves`](Self::moves) of any port changes. Must be read before the snapshot.
+    /// Returns a counter that increases whenever [`moves`](Self::moves) of any port changes. Must be read before the snapshot.
     fn endings(&self) -> u64;
 
-    /// Opens a latch, or with `Some` only if [`passed`](Self::passed) still equals that number. Returns whether the latch is open.
+    /// Opens a latch. With `Some`, only if [`passed`](Self::passed) still equals that number. Returns whether the latch is open.
     fn open(&self, latch: FlowLatch, passed: Option<u64>) -> bool;
 }
 
@@ -143,7 +143,7 @@ pub trait KernelFlows: FlowCache {
     /// Ends all flows from and to a port until [`enter`](Self::enter) sees another epoch of it.
     fn leave(&self, port: PortId);
 
-    /// The slot's traffic since the port got the slot.
+    /// Returns the traffic of the slot's port, which the cache forwarded or dropped, since the port got the slot.
     fn traffic(&self, slot: FlowSlot) -> CachedTraffic;
 
     /// Packets that the cache forwarded for sessions allowed by this origin's rule. Always 0 for origins after a process's first 65,534,
@@ -162,20 +162,20 @@ pub trait KernelFlows: FlowCache {
 pub struct CachedTraffic {
     /// Packets received on the port and forwarded.
     pub received: u64,
-    /// Their bytes: IP length plus Ethernet header.
+    /// Bytes of these packets, each counted as its IP length plus the Ethernet header.
     pub received_bytes: u64,
     /// Packets forwarded out of the port.
     pub sent: u64,
-    /// Their bytes: IP length plus Ethernet header.
+    /// Bytes of these packets, each counted as its IP length plus the Ethernet header.
     pub sent_bytes: u64,
-    /// Packets from the port dropped by the slow path limit.
+    /// Packets from the port that were dropped because the port exceeded its limit of packets to the workers.
     pub limited: u64,
     /// Packets dropped because the node's kernel sent them to the port without the vswitch.
     pub bypassed: u64,
 }
 
 impl CachedTraffic {
-    /// The sum of both.
+    /// Returns the sum of both counters.
     #[must_use]
     pub const fn plus(&self, other: &Self) -> Self {
         Self {
@@ -188,7 +188,7 @@ impl CachedTraffic {
         }
     }
 
-    /// The difference to earlier counters, at least 0.
+    /// Returns the difference to earlier counters of the slot, each at least 0.
     #[must_use]
     pub const fn since(&self, before: &Self) -> Self {
         Self {

@@ -43,7 +43,7 @@ impl FramePool {
         Self { umem, own: Vec::with_capacity(3 * BATCH), shared }
     }
 
-    /// The region of the frames.
+    /// The packet memory to which the frames belong.
     pub const fn umem(&self) -> &Arc<Umem> {
         &self.umem
     }
@@ -81,7 +81,7 @@ impl FramePool {
         }
     }
 
-    /// Frames in this pool and the shared queue. Approximate while other workers take or return frames.
+    /// Returns the number of frames in this pool and in the shared queue. Approximate while other workers take or return frames.
     pub fn available(&self) -> usize {
         self.own.len() + self.shared.len()
     }

@@ -22,7 +22,7 @@ use rtrb::{Consumer, Producer, RingBuffer};
 use super::segments::{first, gather, scatter, whole};
 use super::{FlowSlot, Frame, FramePool, Port, PortError, PortStatistics};
 
-/// One end of a loopback pair.
+/// One end of a pair of connected ports in memory.
 #[derive(Debug)]
 pub struct LoopbackPort {
     outgoing: Option<Outgoing>,
@@ -54,7 +54,7 @@ struct Lane {
     ending: Mutex<Ending>,
 }
 
-/// The end that closed first. A receiver leaves its half of the ring, with which the sender takes the remaining frames.
+/// The end that closed first. A closing receiver leaves its half of the ring, with which the sender takes the remaining frames.
 #[derive(Debug, Default)]
 enum Ending {
     #[default]
@@ -89,7 +89,7 @@ impl LoopbackPort {
         Self { outgoing: Some(outgoing), incoming: Some(incoming), oversized: Vec::new(), statistics, slot: None }
     }
 
-    /// Free frames in the outgoing ring. `None` if this end is closed.
+    /// Returns the number of free frames in the outgoing ring. `None` if this end is closed.
     fn room(&self) -> Option<usize> {
         self.outgoing.as_ref().map(|outgoing| outgoing.ring.slots())
     }
@@ -201,7 +201,7 @@ impl Drop for LoopbackPort {
     }
 }
 
-/// The test's end of a pair, with packets as bytes. Dropping it closes its port.
+/// The end of a pair that a test holds: it sends and receives packets as bytes. Dropping it closes its port.
 #[derive(Debug)]
 pub struct LoopbackPeer {
     port: LoopbackPort,

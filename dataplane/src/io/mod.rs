@@ -79,9 +79,9 @@ use crate::LinkType;
 /// A packet's direction at the interface that captured it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
-    /// Into the machine that captured it.
+    /// The machine that captured the packet received it.
     Inbound,
-    /// Out of the machine that captured it.
+    /// The machine that captured the packet sent it.
     Outbound,
 }
 

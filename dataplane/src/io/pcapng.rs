@@ -16,7 +16,7 @@ pub(super) const MAGIC: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
 const MAX_BLOCK_LEN: u32 = 2 * 256 * 1024;
 /// Maximum interfaces per section. The obsolete packet block numbers interfaces with 16 bits.
 const MAX_INTERFACES: usize = 1 << 16;
-/// Longer interface names are ignored, in bytes. A Kubernetes namespace and name together have at most 317 bytes.
+/// Maximum length in bytes of an interface name; longer ones are ignored. A Kubernetes namespace and name together have at most 317.
 const MAX_NAME_LEN: usize = 1024;
 /// Bytes of a block around its body: type, length, and the repeated length.
 const FRAME_LEN: u32 = 12;
@@ -38,7 +38,7 @@ mod option {
     pub(super) const TIME_OFFSET: u16 = 14;
 }
 
-/// An interface description of the section. Packets refer to it by index.
+/// An interface description block of the section. Packets name it by its index.
 #[derive(Debug)]
 struct Interface {
     link_code: u32,
@@ -263,7 +263,7 @@ impl PcapngReader {
 
 const TOO_SHORT: &str = "the packet block is too short";
 
-/// Decodes the lowest two bits of the packet flags (§4.3.1).
+/// Returns the packet's direction from the lowest two bits of its flags (§4.3.1). `None` if they do not say.
 const fn direction_of(flags: u32) -> Option<Direction> {
     match flags & 3 {
         1 => Some(Direction::Inbound),

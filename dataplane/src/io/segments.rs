@@ -3,7 +3,7 @@
 
 use super::{Frame, FramePool, Umem};
 
-/// Number of frames at the front of a queue that form whole packets, at most `room`.
+/// Returns the number of frames at the front of a queue that form whole packets, at most `room`.
 #[inline]
 pub(super) fn whole(frames: &[Frame], room: usize) -> usize {
     // Searches from the end, as the last frame nearly always ends a packet.
@@ -11,12 +11,12 @@ pub(super) fn whole(frames: &[Frame], room: usize) -> usize {
     frames.iter().rposition(|frame| !frame.has_more()).map_or(0, |last| last + 1)
 }
 
-/// Number of frames of the first packet. `None` if its last frame is missing.
+/// Returns the number of frames of the first packet. `None` if its last frame is missing.
 pub(super) fn first<'a>(frames: impl IntoIterator<Item = &'a Frame>) -> Option<usize> {
     frames.into_iter().position(|frame| !frame.has_more()).map(|last| last + 1)
 }
 
-/// Number of frames for a packet of `len` bytes, at least 1.
+/// Returns the number of frames that a packet of `len` bytes needs, at least 1.
 pub(super) fn needed(len: usize) -> usize {
     len.div_ceil(Umem::ROOM).max(1)
 }

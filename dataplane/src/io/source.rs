@@ -44,9 +44,9 @@ pub(super) struct Source<R> {
     file: Arc<str>,
     /// Bytes read so far.
     offset: u64,
-    /// Position of the current record's first byte.
+    /// Position in the stream of the current record's first byte.
     record: u64,
-    /// Packets returned so far.
+    /// Number of packets read so far.
     pub(super) packets: u64,
 }
 

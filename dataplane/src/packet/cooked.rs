@@ -4,17 +4,17 @@
 use super::Network;
 use crate::DropReason;
 
-/// Header length of version 1.
+/// Length in bytes of a header of version 1 (`LINKTYPE_LINUX_SLL`).
 pub(super) const SLL_LEN: usize = 16;
-/// Header length of version 2.
+/// Length in bytes of a header of version 2 (`LINKTYPE_LINUX_SLL2`).
 pub(super) const SLL2_LEN: usize = 20;
 
 mod field {
-    /// Version 1: address length, address, protocol.
+    /// Offsets of the fields of version 1: address length, address, protocol.
     pub(super) const SLL_ADDRESS_LEN: usize = 4;
     pub(super) const SLL_ADDRESS: usize = 6;
     pub(super) const SLL_PROTOCOL: usize = 14;
-    /// Version 2: protocol, address length, address.
+    /// Offsets of the fields of version 2: protocol, address length, address.
     pub(super) const SLL2_PROTOCOL: usize = 0;
     pub(super) const SLL2_ADDRESS_LEN: usize = 11;
     pub(super) const SLL2_ADDRESS: usize = 12;

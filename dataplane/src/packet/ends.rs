@@ -58,19 +58,19 @@ impl Ends {
         Pair { addresses: &self.addresses, rest: self.rest | (protocol as u64) << Pair::PROTOCOL }
     }
 
-    /// Both addresses as in an IPv4 header. Meaningless for IPv6.
+    /// Returns source and destination address as in an IPv4 header. Meaningless for IPv6.
     #[inline]
     pub(crate) const fn addresses_v4(&self) -> [u8; 8] {
         self.addresses[0].to_be_bytes()
     }
 
-    /// Both addresses as in an IPv6 header. Meaningless for IPv4.
+    /// Returns source and destination address as in an IPv6 header. Meaningless for IPv4.
     #[inline]
     pub(crate) fn addresses_v6(&self) -> [u8; 32] {
         zerocopy::transmute!(self.addresses.map(u64::to_be_bytes))
     }
 
-    /// The ports, as in the first four bytes of a transport header.
+    /// Returns source and destination port as in the first four bytes of a transport header.
     #[inline]
     pub(crate) const fn ports(&self) -> [u8; 4] {
         ((self.rest >> 32) as u32).to_be_bytes()

@@ -9,7 +9,7 @@ use crate::{DropReason, Flow};
 
 /// Length of type, code and checksum. Some messages have no more.
 const MIN_HEADER_LEN: usize = 4;
-/// Lower types are errors, including unassigned ones (RFC 4443 §2.1).
+/// The first type that is not an error. Lower types are errors, including unassigned ones (RFC 4443 §2.1).
 const FIRST_INFORMATIONAL: u8 = 128;
 
 /// Parses a message and sets the flow's type and code.

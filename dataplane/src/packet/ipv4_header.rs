@@ -10,7 +10,7 @@ pub(super) struct Header {
     pub(super) header_len: usize,
     pub(super) total_len: usize,
     pub(super) id: u16,
-    /// In bytes.
+    /// Offset in bytes of the packet's payload in its datagram. 0 unless the packet is a later fragment.
     pub(super) fragment_offset: u32,
     pub(super) more_fragments: bool,
     pub(super) ttl: u8,

@@ -52,7 +52,7 @@ pub(super) fn header(bytes: &[u8]) -> Option<Header> {
 pub(super) struct Chain<'a> {
     /// Type of the first header that is not an extension header.
     pub(super) protocol: u8,
-    /// The packet from that header on.
+    /// The packet's bytes from that header on.
     pub(super) payload: Bytes<'a>,
     /// The packet's part of its datagram. `None` for a whole datagram.
     pub(super) fragment: Option<Fragment>,

@@ -4,7 +4,7 @@
 use super::Network;
 use crate::DropReason;
 
-/// Length of the address family.
+/// Length in bytes of the address family before the packet.
 pub(super) const HEADER_LEN: usize = 4;
 
 /// Reads the family in the capturing host's byte order. Families are at most 255, so only one byte order gives a valid number.

@@ -94,20 +94,20 @@ pub(crate) struct Ip {
     pub(crate) hop_limit: u8,
     /// The packet's part of a datagram. `None` for a whole datagram, including an atomic fragment (RFC 6946).
     pub(crate) fragment: Option<Fragment>,
-    /// The payload.
+    /// The parsed payload.
     pub(crate) transport: Transport,
 }
 
-/// A fragment of a datagram. Positions are bytes in the datagram's payload.
+/// A packet's part of a fragmented datagram. Positions count bytes of the datagram's payload, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fragment {
-    /// The datagram's identification.
+    /// The identification that all fragments of the datagram share.
     pub(crate) id: u32,
-    /// Position of the first byte.
+    /// Position of the fragment's first byte.
     pub(crate) start: u32,
-    /// Position after the last byte.
+    /// Position after the fragment's last byte.
     pub(crate) end: u32,
-    /// Whether more fragments follow.
+    /// Whether further fragments of the datagram follow.
     pub(crate) more: bool,
 }
 
@@ -118,17 +118,17 @@ impl Fragment {
     }
 }
 
-/// Bytes of a packet from some header on, with their length on the wire.
+/// The bytes of a packet from one of its headers on, and their number on the wire.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bytes<'a> {
     /// The captured bytes, at most `wire_len`.
     pub(crate) seen: &'a [u8],
-    /// Length on the wire.
+    /// Number of bytes on the wire, some of which the capture may lack.
     pub(crate) wire_len: usize,
 }
 
 impl<'a> Bytes<'a> {
-    /// All bytes of a frame. A wire length below the captured length is corrected to it.
+    /// Wraps all bytes of a frame. A wire length below the captured length is corrected to it.
     pub(crate) fn new(seen: &'a [u8], wire_len: usize) -> Self {
         Self { seen, wire_len: wire_len.max(seen.len()) }
     }
@@ -145,7 +145,7 @@ impl<'a> Bytes<'a> {
     }
 }
 
-/// The protocol after the link header.
+/// The protocol of the bytes after the link header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Network {
     Ipv4,
@@ -176,7 +176,7 @@ impl Network {
     }
 }
 
-/// The result of the fast path's look at the link header.
+/// An IP packet without its link header.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Inner<'a> {
     V4(Bytes<'a>),
@@ -195,7 +195,7 @@ pub(crate) fn open(link: LinkType, frame: &[u8], wire_len: usize) -> Option<(Inn
     }
 }
 
-/// Parses a frame.
+/// Parses a frame by the general parser. `wire_len` is its length on the wire, in bytes.
 pub(crate) fn parse(link: LinkType, frame: &[u8], wire_len: usize) -> Parsed {
     let frame = Bytes::new(frame, wire_len);
     let mut parsed = Parsed { source_mac: None, flow: None, body: Err(DropReason::Unjudged) };
@@ -227,12 +227,12 @@ fn parse_link<'a>(
     Ok((network, frame.skip(header_len).ok_or(DropReason::LinkTruncated)?))
 }
 
-/// Evidence of a captured frame's sender.
+/// The sender of a captured frame, as its headers claim.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sender {
     /// The link-layer source. `None` if the link layer has none.
     pub(crate) mac: Option<[u8; 6]>,
-    /// The packet's source, or the sender of the ARP message.
+    /// The packet's source address, or the sender address of the ARP message. `None` for other frames.
     pub(crate) address: Option<IpAddr>,
     /// Whether no router has forwarded the packet: ARP, or a hop limit with an initial value. Then MAC and IP address belong to the same
     /// host.

@@ -28,7 +28,7 @@ pub(super) fn parse_v6(
     parsed.map_err(|reason| segment.blame(reason))
 }
 
-/// ICMP of the other address family has no ports. Policy judges it by its protocol number.
+/// Parses TCP, UDP and SCTP. ICMP of the other address family has no ports, and policy judges it by its protocol number.
 fn parse_ported(segment: Segment<'_>, flow: &mut Flow) -> Result<Transport, DropReason> {
     let transport = match flow.protocol {
         protocol::TCP => {
@@ -52,7 +52,7 @@ fn parse_ported(segment: Segment<'_>, flow: &mut Flow) -> Result<Transport, Drop
 }
 
 impl Segment<'_> {
-    /// A first fragment with an incomplete transport header tries to evade filters (RFC 1858).
+    /// Returns the drop reason to report: a first fragment with an incomplete transport header tries to evade filters (RFC 1858).
     fn blame(&self, reason: DropReason) -> DropReason {
         if !self.whole && reason == DropReason::L4Truncated { DropReason::FragmentTiny } else { reason }
     }

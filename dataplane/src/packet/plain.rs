@@ -18,7 +18,7 @@ pub(crate) struct Plain<A> {
     pub(crate) protocol: u8,
     pub(crate) sport: u16,
     pub(crate) dport: u16,
-    /// No bits are set for UDP.
+    /// The control bits of a TCP segment. No bits are set for UDP.
     pub(crate) flags: TcpFlags,
     pub(crate) hop_limit: u8,
 }

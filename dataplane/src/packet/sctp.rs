@@ -16,7 +16,7 @@ mod chunk {
     pub(super) const ABORT: u8 = 6;
     pub(super) const SHUTDOWN: u8 = 7;
     pub(super) const SHUTDOWN_ACK: u8 = 8;
-    /// During the handshake: the cookie has expired.
+    /// An error in the association. During the handshake: the cookie has expired.
     pub(super) const ERROR: u8 = 9;
     pub(super) const SHUTDOWN_COMPLETE: u8 = 14;
 }

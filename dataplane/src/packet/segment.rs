@@ -33,9 +33,9 @@ pub(crate) struct SeqSpan {
 pub(crate) struct Payload<'a> {
     protocol: u8,
     bytes: &'a [u8],
-    /// Length by the IP header.
+    /// Length of the payload in bytes by the IP header. A capture may have less.
     len: usize,
-    /// The addresses' sum, a part of the pseudo header's checksum.
+    /// The sum over source and destination address, a part of the transport checksum.
     addresses: u64,
     is_v4: bool,
 }
@@ -64,7 +64,7 @@ impl<'a> Payload<'a> {
         }
     }
 
-    /// Verifies the checksum.
+    /// Verifies the packet's transport checksum.
     pub(crate) fn checksum(&self) -> Checksum {
         if self.bytes.len() < self.len {
             return Checksum::Unknown;

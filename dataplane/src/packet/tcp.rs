@@ -6,7 +6,7 @@ use crate::wire::tcp::{field, flags};
 
 pub(super) use crate::wire::tcp::MIN_HEADER_LEN;
 
-/// A segment's control bits.
+/// The control bits of a TCP segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Flags(pub(crate) u8);
 

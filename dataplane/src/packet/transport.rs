@@ -21,7 +21,7 @@ pub(crate) enum Transport {
         id: u16,
         request: bool,
     },
-    /// An ICMP error. `None` if the quoted packet cannot belong to a session (cut short, a later fragment).
+    /// An ICMP error. `None` if the packet that it quotes cannot belong to a session (cut short, a later fragment).
     IcmpError(Option<Embedded>),
     /// An ICMP redirect or a source quench.
     IcmpRedirect,
@@ -36,13 +36,13 @@ pub(crate) enum Transport {
 /// The fields of a packet quoted in an ICMP error that its session key needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Embedded {
-    /// Its source, to which the error is sent.
+    /// Source of the quoted packet, to which the error is sent.
     pub(crate) src: IpAddr,
-    /// Its destination.
+    /// Destination of the quoted packet.
     pub(crate) dst: IpAddr,
-    /// IANA protocol number.
+    /// IANA protocol number of the quoted packet.
     pub(crate) protocol: u8,
-    /// Its ports or echo identifier.
+    /// Ports or echo identifier of the quoted packet.
     pub(crate) ports: Ports,
 }
 
@@ -64,7 +64,7 @@ pub(crate) enum Ports {
 pub(super) struct Segment<'a> {
     pub(super) bytes: Bytes<'a>,
     pub(super) hop_limit: u8,
-    /// False for a first fragment.
+    /// Whether the bytes are the whole transport packet. False for a first fragment.
     pub(super) whole: bool,
 }
 
@@ -86,7 +86,7 @@ impl Transport {
         }
     }
 
-    /// Returns the ports or echo identifier.
+    /// Returns the packet's ports or echo identifier, as a session key contains them.
     pub(crate) const fn ports(&self, flow: &Flow) -> Ports {
         match *self {
             Self::Tcp(_) | Self::Udp | Self::Sctp(_) => Ports::Pair(flow.sport, flow.dport),

@@ -30,17 +30,17 @@ pub(crate) use file::Found;
 /// Number of places: 4 MiB, allocated on first use. A quarter of a million clients per node.
 const PLACES: usize = 1 << 18;
 
-/// Places that a client may use: one cache line.
+/// Number of places among which a client may be stored: one cache line.
 const WAYS: usize = WORDS / 2;
 
 /// The result of storing a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Remembered {
-    /// The client's place was updated.
+    /// The client was already stored, and its backend was updated.
     Again,
-    /// A free place was used.
+    /// The client was stored in a place that was free.
     Newly,
-    /// Another client was overwritten.
+    /// The client has replaced another one, which is no longer stored.
     Instead,
     /// No memory was available, so the client is not stored.
     Not,
@@ -48,7 +48,7 @@ pub(crate) enum Remembered {
 
 #[derive(Debug)]
 pub(crate) struct ClientAffinity {
-    /// Keyed at random, so that outsiders cannot choose clients that share places.
+    /// Hashes clients and backends. Keyed at random, so that outsiders cannot choose clients that share places.
     hasher: RandomState,
     lines: Lines,
 }
@@ -62,7 +62,7 @@ pub(crate) struct LastBackend<'a> {
 }
 
 impl LastBackend<'_> {
-    /// Whether the last backend is this one.
+    /// Whether the client's last backend has this address and port.
     pub(crate) fn is(&self, socket: &SocketAddr) -> bool {
         self.table.backend(self.name, socket) == self.backend
     }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use super::Backend;
 use crate::Flow;
 
-/// The longest list without a table: 32 hashes take about 40 ns, as long as a table lookup with a cache miss.
+/// The longest list that is chosen from without a table: 32 hashes take about 40 ns, as long as a table lookup with a cache miss.
 const MOST_LOTS: usize = 32;
 
 /// Table sizes: primes, as the method requires. The last is the largest that fits 16-bit positions.

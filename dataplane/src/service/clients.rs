@@ -17,11 +17,11 @@ pub(crate) enum Place {
     OtherPod,
     /// The node itself.
     Host,
-    /// All others, including other nodes.
+    /// Any other client, including other nodes.
     Outside,
 }
 
-/// What Services need to know of the node.
+/// The parts of the node's snapshot that Services use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Node<'a> {
     /// The host port. `None` if the node has none.
@@ -38,7 +38,7 @@ impl Node<'_> {
     }
 }
 
-/// The initiator of a connection.
+/// The initiator of a connection to a Service, classified by location.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Client<'a> {
     pub(crate) address: IpAddr,
@@ -59,8 +59,8 @@ impl<'a> Client<'a> {
         Self { address, place, node }
     }
 
-    /// Whether the source ranges admit the client. `None` admits all. If a range contains an address of the node, the node's own packets
-    /// may carry the VIP as their source.
+    /// Whether the source ranges admit the client. Without ranges (`None`), all clients are admitted. If a range contains an address of the
+    /// node, the node's own packets may carry the VIP as their source.
     pub(super) fn is_in(&self, ranges: Option<&[IpNet]>, vip: IpAddr) -> bool {
         let Some(ranges) = ranges else { return true };
         let holds = |address: IpAddr| ranges.iter().any(|range| range.contains(&address));

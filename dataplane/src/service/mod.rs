@@ -76,9 +76,9 @@ pub enum BackendList {
 pub struct VipEntry {
     /// The number of the service port in [`Services::set_port`].
     pub port: u32,
-    /// The list for pods and for the node itself.
+    /// The list of backends for clients that are pods or the node itself.
     pub inside: BackendList,
-    /// The list for all other clients.
+    /// The list of backends for all other clients.
     pub outside: BackendList,
     /// Whether only clients in [`ServicePort::source_ranges`] may connect.
     pub is_ranged: bool,
@@ -103,33 +103,33 @@ pub struct ServicePort {
     pub source_ranges: Option<Arc<[IpNet]>>,
 }
 
-/// All Services known to a node. See the module.
+/// All Services known to a node, as described at the module.
 #[derive(Clone, Debug, Default)]
 pub struct Services {
     epoch: u64,
     seed: u64,
     vips: Arc<AHashMap<Vip, VipEntry>>,
     ports: Vec<Option<Arc<ServicePort>>>,
-    /// Cluster addresses of Services. `true` if this node translates them and drops their other ports, `false` if another proxy does.
+    /// Cluster addresses of Services. True if this node translates the address and drops its other ports, false if another proxy does.
     cluster_addresses: Arc<AHashMap<IpAddr, bool>>,
     service_cidrs: Arc<[IpNet]>,
     /// The cluster's pod networks.
     pod_networks: AddressSet,
-    /// Source addresses for connections whose source is rewritten, one per family.
+    /// The source addresses of connections whose source is rewritten, at most one per family.
     sources: Arc<[IpAddr]>,
 }
 
-/// The decision about a new connection.
+/// The decision of Services about a new connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer<'a> {
     /// The destination is not a Service's, or another proxy translates it.
     NotOurs,
     Drop(DropReason),
-    /// Choose one of these backends.
+    /// The connection goes to one of these backends.
     Choose(Eligible<'a>),
 }
 
-/// The backends to choose from.
+/// The backends that may serve a connection, and how to choose among them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Eligible<'a> {
     pub(crate) port: &'a ServicePort,
@@ -224,7 +224,7 @@ impl Services {
         self.sources.iter().copied().find(|source| source.is_ipv4() == address.is_ipv4())
     }
 
-    /// The addresses of [`Self::set_sources`].
+    /// The source addresses set by [`Self::set_sources`].
     pub fn sources(&self) -> &[IpAddr] {
         &self.sources
     }

@@ -25,7 +25,7 @@ use crate::session::{Key, KeyHasher};
 /// Bits of a word that number the worker, from 1. 0 marks a free word.
 const WORKER_BITS: u32 = 8;
 
-/// The table shared by all workers of a vswitch.
+/// Maps the keys of translated sessions to the workers that own them. All workers of a vswitch share it.
 #[derive(Debug)]
 pub(crate) struct Steering {
     hasher: KeyHasher,
@@ -39,7 +39,7 @@ impl Steering {
         Self { hasher: KeyHasher::new(&RandomState::new()), lines: Lines::new((4 * capacity).div_ceil(WORDS).max(2)) }
     }
 
-    /// Returns the worker that owns the session, from 0.
+    /// Returns the number of the worker, from 0, that owns the session with this key. `None` if no worker has it.
     pub(crate) fn find(&self, key: &Key) -> Option<usize> {
         let tag = self.tag(key);
         let mut places = self.homes(tag).into_iter().flat_map(|line| self.lines.read(line));
@@ -49,7 +49,7 @@ impl Steering {
         worker.checked_sub(1)
     }
 
-    /// Adds a worker's session. Returns false if both lines are full.
+    /// Records that `worker` owns the session with this key. Returns false if the places for the key are in use.
     pub(crate) fn insert(&self, key: &Key, worker: usize) -> bool {
         let tag = self.tag(key);
         let word = tag << WORKER_BITS | (worker as u64 + 1);
@@ -57,7 +57,7 @@ impl Steering {
         self.homes(tag).into_iter().flat_map(|line| self.lines.write(line)).any(take)
     }
 
-    /// Removes a worker's session.
+    /// Removes the record that `worker` owns the session with this key.
     pub(crate) fn remove(&self, key: &Key, worker: usize) {
         let tag = self.tag(key);
         let word = tag << WORKER_BITS | (worker as u64 + 1);
@@ -69,7 +69,7 @@ impl Steering {
         (self.hasher.hash(key) >> WORKER_BITS).max(1)
     }
 
-    /// The two neighbouring lines of a tag.
+    /// Returns the two neighbouring lines that may contain a tag.
     fn homes(&self, tag: u64) -> [usize; 2] {
         let lines = self.lines.len();
         // The lower half of the tag selects the line. The whole tag is compared.

@@ -51,11 +51,11 @@ impl Side {
 /// Whether a new entry may be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Room {
-    /// The limit allows it.
+    /// The limit is not reached.
     Free,
     /// The limit is reached, but may be overdrawn if this table has no entry to evict.
     Overdraft,
-    /// The limit and its overdraft are reached.
+    /// The limit and its overdraft are used up.
     None,
 }
 
@@ -92,7 +92,7 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// Creates the budget of this many workers.
+    /// Creates the budget that this many workers share.
     pub(crate) fn new(config: &SessionConfig, workers: usize) -> Self {
         let capacity = config.capacity.min(MAX_CAPACITY);
         Self {
@@ -150,7 +150,7 @@ impl Budget {
         self.add(&self.account(ports.1).reached, -1);
     }
 
-    /// Counts a change of class.
+    /// Counts an entry's change from one class to another.
     pub(super) fn turn(&self, from: Class, to: Class) {
         if from.is_half_open() != to.is_half_open() {
             self.change(true, if to.is_half_open() { 1 } else { -1 });
@@ -192,17 +192,17 @@ impl Budget {
         usize::try_from(self.half_open.load(Ordering::Relaxed)).unwrap_or(0)
     }
 
-    /// Number of entries below the capacity.
+    /// Number of entries that may be added below the capacity.
     pub(super) fn free(&self) -> usize {
         self.capacity.saturating_sub(self.used())
     }
 
-    /// Number of connections below the limit of half-open ones.
+    /// Number of connections that may be added below the limit of half-open ones.
     pub(super) fn free_half_open(&self) -> usize {
         self.half_open_limit.saturating_sub(self.half_open())
     }
 
-    /// Number of entries below the port's limit in this role. Uplink and host are not limited as destinations.
+    /// Number of entries that may be added below the limit of the port in this role. Uplink and host are not limited as destinations.
     pub(super) fn free_of(&self, side: Side, port: PortId, kind: PortKind) -> usize {
         self.limit(side, kind).saturating_sub(self.held(side, port))
     }
@@ -250,7 +250,7 @@ impl Budget {
         self.calls.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Number of calls so far.
+    /// Number of calls to evict entries so far.
     pub(super) fn calls(&self) -> u32 {
         self.calls.load(Ordering::Relaxed)
     }

@@ -3,25 +3,25 @@
 /// An entry's state, which determines its timeout and whether it may be evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
-    /// No session: a refusal, or a session cut by a policy.
+    /// A refused conversation, or a session cut by a policy.
     Refused,
-    /// UDP and other protocols without a handshake, not answered yet.
+    /// A session of UDP or another protocol without a handshake, before its first answer.
     Unreplied,
-    /// TCP or SCTP before it is established.
+    /// A TCP connection or SCTP association that is not established yet.
     New,
-    /// TCP or SCTP after its end.
+    /// A TCP connection or SCTP association that has ended.
     Closed,
-    /// ICMP echo.
+    /// A session of ICMP echo requests and replies.
     Echo,
-    /// TCP after a reset outside of the sequence window.
+    /// A TCP connection after a reset outside of the sequence window.
     Doubtful,
-    /// TCP or SCTP that one side has closed.
+    /// A TCP connection or SCTP association that one side has closed.
     HalfClosed,
-    /// TCP that both sides have acknowledged.
+    /// A TCP connection that both sides have acknowledged.
     Established,
-    /// UDP with packets from both sides.
+    /// A UDP session with packets from both sides.
     Stream,
-    /// Established SCTP, and other protocols after an answer.
+    /// An established SCTP association, or a session of another protocol after its first answer.
     Idle,
 }
 

@@ -16,7 +16,7 @@ use super::key::kind;
 use super::rewrite::Rewrite;
 use crate::translations::Changes;
 
-/// A [`Rewrite`] over IPv4. All zeros mean none.
+/// The [`Rewrite`] of an IPv4 session: the addresses and ports that its translation exchanges. All zeros if the session is not translated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(super) struct CompactRewrite {
@@ -27,9 +27,9 @@ pub(super) struct CompactRewrite {
     /// [`Changes`] to the checksums of the client's packets.
     changed_by_addresses: u16,
     changed_by_all: u16,
-    /// See [`Rewrite`].
+    /// Epoch of the Services that last confirmed the backend; see [`Rewrite`].
     checked: u32,
-    /// Bits of [`mark`].
+    /// Flags; see [`mark`].
     marks: u32,
 }
 
@@ -46,7 +46,7 @@ mod mark {
 }
 
 impl CompactRewrite {
-    /// Creates the rewrite of an entry with this key. `None` over IPv6. The changes are computed, not read from a file.
+    /// Creates the compact form of a session's rewrite. `None` if the key is IPv6. The checksum changes are computed, not read from a file.
     #[expect(clippy::cast_possible_truncation, reason = "each number is taken from its bits of a word")]
     pub(super) fn new(rewrite: &Rewrite, key: &Key, forward_is_from_low: bool) -> Option<Self> {
         if key.is_v6() {
@@ -65,7 +65,7 @@ impl CompactRewrite {
         })
     }
 
-    /// No rewrite, as in entries of old files, which keep all rewrites separately.
+    /// The value of entries that are not translated, and of all entries in old files, which keep rewrites separately.
     const NONE: Self =
         Self { addresses: 0, ports: 0, changed_by_addresses: 0, changed_by_all: 0, checked: 0, marks: 0 };
 
@@ -85,7 +85,7 @@ impl CompactRewrite {
         self.marks & mark::CLIENT_IS_LOW != 0
     }
 
-    /// Whether the key of a plain IPv4 packet is the alias of the entry with this last word.
+    /// Whether the key of a plain IPv4 packet is the alias in this rewrite. `rest` is the entry's word of ports and kind.
     #[inline(always)]
     pub(super) const fn is_alias(&self, rest: u64, packet: &Key) -> bool {
         // Except for pings, the alias has the key's kind and protocol.
@@ -100,13 +100,13 @@ impl CompactRewrite {
         (self.addresses.rotate_left(32 * turned), self.ports.rotate_left(16 * turned))
     }
 
-    /// Changes to the checksums of packets from the client, or of packets to the client.
+    /// Returns the changes to the checksums of packets from the client, or of packets to the client.
     #[inline(always)]
     pub(super) const fn changes(&self, is_clients: bool) -> Changes {
         Changes { addresses: self.changed_by_addresses, all: self.changed_by_all }.turned_if(!is_clients)
     }
 
-    /// Epoch of the Services that last confirmed the backend.
+    /// Returns the epoch of the Services that last confirmed the backend.
     #[inline(always)]
     pub(super) const fn checked(&self) -> u32 {
         self.checked
@@ -117,12 +117,12 @@ impl CompactRewrite {
     }
 }
 
-/// An entry's key, with its [`CompactRewrite`] over IPv4.
+/// The key of an entry. Over IPv4 it also contains the session's [`CompactRewrite`].
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(super) struct EntryKey {
     first: u64,
-    /// Over IPv6 a part of the key.
+    /// The rewrite over IPv4. Over IPv6, a part of the addresses.
     compact: CompactRewrite,
     rest: u64,
 }
@@ -153,7 +153,7 @@ impl EntryKey {
         Key { addresses: [a, b & mask, c & mask, d & mask], rest }
     }
 
-    /// Whether this is the given key, without a rewrite.
+    /// Whether this is the given key, and the entry has no compact rewrite.
     #[inline(always)]
     pub(super) fn is_just(&self, key: &Key) -> bool {
         self.words() == key
@@ -169,29 +169,29 @@ impl EntryKey {
         self.words().is_unused()
     }
 
-    /// Returns the key without its mark of use. A slot written with it is free until the whole key is written.
+    /// Returns the key without its used bit. A slot written with it counts as free until the whole key is written.
     pub(super) const fn unfinished(&self) -> Self {
         Self { rest: 0, ..*self }
     }
 
-    /// Removes the mark of use only.
+    /// Clears the used bit, so that the slot counts as free.
     pub(super) const fn unmark(&mut self) {
         self.rest = 0;
     }
 
-    /// Like [`Key::ends_v4`].
+    /// Returns a packet's IPv4 addresses and ports; see [`Key::ends_v4`].
     #[inline(always)]
     pub(super) const fn ends_v4(&self, from_low: bool) -> (u64, u32) {
         self.words().ends_v4(from_low)
     }
 
-    /// The word of ports and kind.
+    /// Returns the word of ports and kind.
     #[inline(always)]
     pub(super) const fn rest(&self) -> u64 {
         self.rest
     }
 
-    /// The rewrite. Meaningless over IPv6 and for an entry without one.
+    /// Returns the rewrite of an IPv4 entry. Meaningless over IPv6 and for an entry that is not translated.
     #[inline(always)]
     pub(super) const fn compact(&self) -> &CompactRewrite {
         &self.compact

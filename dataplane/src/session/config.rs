@@ -4,24 +4,24 @@ use super::class::Class;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Idle timeouts in nanoseconds.
+/// Idle timeouts of sessions by state, in nanoseconds. A session ends when none of its packets was seen for this time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// TCP and SCTP before both sides have acknowledged.
+    /// TCP connections and SCTP associations before both sides have acknowledged.
     pub tcp_new: u64,
-    /// TCP after both sides have acknowledged.
+    /// TCP connections after both sides have acknowledged.
     pub tcp_established: u64,
-    /// TCP and SCTP after one side's FIN or SHUTDOWN.
+    /// TCP connections and SCTP associations after one side's FIN or SHUTDOWN.
     pub tcp_half_closed: u64,
     /// TCP and SCTP after a reset or abort, or after both sides have closed.
     pub tcp_closed: u64,
     /// UDP and other protocols before the other side answers.
     pub udp_unreplied: u64,
-    /// UDP after the other side has answered.
+    /// UDP sessions after the other side has answered.
     pub udp_stream: u64,
     /// SCTP after its handshake, and other protocols after an answer.
     pub idle: u64,
-    /// ICMP echo.
+    /// Sessions of ICMP echo requests and replies.
     pub icmp_echo: u64,
     /// Refusals, since the last refused packet, and sessions cut by a policy, since their last packet.
     pub refused: u64,
@@ -71,10 +71,10 @@ impl Timeouts {
 pub struct Percent(pub u8);
 
 impl Percent {
-    /// No limit.
+    /// The share that means no limit.
     pub const ALL: Self = Self(100);
 
-    /// Returns that share of a number, at least 1.
+    /// Returns this share of a number, rounded down, but at least 1. `usize::MAX` if there is no limit.
     pub(crate) fn of(self, whole: usize) -> usize {
         if self >= Self::ALL {
             return usize::MAX;

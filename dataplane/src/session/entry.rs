@@ -15,10 +15,10 @@ use super::{Key, Rewrite, Rewritten};
 use crate::packet::{SeqSpan, TcpFlags};
 use crate::{Decision, DropReason, PortId, PortKind};
 
-/// Index of an entry in the table's columns.
+/// Index of an entry in the session table.
 pub(crate) type Slot = u32;
 
-/// No slot, as at the end of a list.
+/// Represents "no slot", for example at the end of a list.
 pub(crate) const NONE: Slot = Slot::MAX;
 
 /// The port of adopted entries until their ports are known. No snapshot has this id.
@@ -44,14 +44,14 @@ pub(crate) struct Entry {
     pub(crate) epoch: u32,
     /// Origin of the rule that allowed the session, or `u32::MAX`. The rest of the decision is in [`Links`](super::links::Links).
     pub(crate) origin: u32,
-    /// In-port and out-port of the forward direction.
+    /// Receiving and output port of the forward direction.
     ports: [u16; 2],
     pub(super) seen: SeenFlags,
-    /// The [`Class`]. For a refusal that was a session, the upper half has the former class plus one.
+    /// The class of the entry. For a session that a policy has cut, the upper four bits are its former class plus one.
     class: u8,
-    /// Bits of [`state`].
+    /// Flags; see [`state`].
     state: u8,
-    /// Index of the refusal's reason plus one. 0 for a session.
+    /// Index of the drop reason of a refusal, plus one. 0 for a session.
     refused: u8,
 }
 
@@ -61,10 +61,10 @@ const CUT_SHIFT: u32 = 4;
 /// Bits of [`Entry::state`].
 mod state {
     pub(super) const FROM_LOW: u8 = 1;
-    /// Kind of the in-port. Port ids may change between generations, uplink and host do not.
+    /// Kind of the in-port. Port ids may change between generations, but the uplink and the host port keep their kind.
     pub(super) const IN_KIND: u8 = 0b11 << 1;
     pub(super) const IN_KIND_SHIFT: u32 = 1;
-    /// Only set for sessions.
+    /// Whether later packets of a direction need no further checks: see [`Entry::is_plain`](super::Entry::is_plain). Only set for sessions.
     pub(super) const FORWARD_PLAIN: u8 = 1 << PLAIN_SHIFT;
     pub(super) const REPLY_PLAIN: u8 = 2 << PLAIN_SHIFT;
     pub(super) const PLAIN_SHIFT: u32 = 3;
@@ -80,7 +80,7 @@ mod state {
 pub(crate) struct NewSession {
     pub(crate) key: Key,
     pub(crate) hash: u64,
-    /// Hash of the packet's own key. Differs from `hash` for a translated connection.
+    /// Hash of the key of the packet as received. Differs from `hash` for a translated connection.
     pub(crate) wire_hash: u64,
     /// Whether the forward direction goes from the key's lower endpoint to the higher one.
     pub(crate) from_low: bool,
@@ -94,7 +94,7 @@ pub(crate) struct NewSession {
     pub(crate) direction: Direction,
     /// The TCP packet's sequence range.
     pub(crate) span: Option<SeqSpan>,
-    /// `None` for a connection that is not translated.
+    /// The translation. `None` for a connection that is not translated.
     pub(crate) rewrite: Option<Rewrite>,
 }
 
@@ -243,23 +243,23 @@ impl Entry {
         self.key() == *key
     }
 
-    /// Like [`Entry::has_key`], but false for translated IPv4 entries.
+    /// Whether the entry has this key. False for translated IPv4 entries, whose words also contain the rewrite.
     #[inline(always)]
     pub(super) fn has_key_alone(&self, key: &Key) -> bool {
         self.key.is_just(key)
     }
 
-    /// Returns the entry without its mark of use.
+    /// Returns the entry without the used bit of its key, so that its slot still counts as free.
     pub(super) const fn unfinished(&self) -> Self {
         Self { key: self.key.unfinished(), ..*self }
     }
 
-    /// Sets the key with its mark of use, after all else was written.
+    /// Stores the key with its used bit, after all other fields were written.
     pub(super) const fn finish(&mut self, entry: &Self) {
         self.key = entry.key;
     }
 
-    /// Removes the mark of use, before all else is erased.
+    /// Clears the used bit of the key, before all other fields are erased.
     pub(super) const fn unmark(&mut self) {
         self.key.unmark();
     }
@@ -308,7 +308,7 @@ impl Entry {
         self.ports = [ports.0.0, ports.1.0];
     }
 
-    /// Receiving port and output port of this direction.
+    /// Returns the receiving port and the output port of packets of this direction.
     #[inline]
     pub(crate) const fn ports(&self, direction: Direction) -> (PortId, PortId) {
         let [in_port, out_port] = self.ports;
@@ -326,7 +326,7 @@ impl Entry {
         self.exit(epoch, in_port, state::PLAIN_SHIFT, is_reply)
     }
 
-    /// The same for a translated entry, whose direction the key alone does not determine.
+    /// Like [`Entry::plain_exit`], for a translated entry, whose direction the key alone does not determine.
     #[inline]
     pub(super) fn translated_exit(&self, epoch: u32, in_port: PortId, is_reply: bool) -> Option<PortId> {
         self.exit(epoch, in_port, state::TRANSLATED_PLAIN_SHIFT, usize::from(is_reply))
@@ -363,7 +363,7 @@ impl Entry {
     }
 }
 
-/// Encodes an optional number that is never `u32::MAX`.
+/// Encodes an optional number. `None` becomes `u32::MAX`, which no number is.
 pub(super) fn number(number: Option<u32>) -> u32 {
     number.unwrap_or(u32::MAX)
 }

@@ -24,7 +24,7 @@ const WAYS: usize = 8;
 /// once in 10^7.
 const PROBES: usize = 8;
 
-/// One cache line.
+/// Eight entries of the index on one cache line.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct Bucket {
@@ -42,7 +42,7 @@ struct Bucket {
 struct Places(u64);
 
 impl Places {
-    /// Returns a place, or `None`.
+    /// Returns the first place of the set. `None` if the set is empty.
     #[inline]
     const fn first(self) -> Option<usize> {
         if self.0 == 0 {
@@ -59,7 +59,7 @@ impl Places {
 }
 
 impl Bucket {
-    /// Returns the places with this tag.
+    /// Returns the places of the bucket that have this tag.
     #[inline]
     fn with_tag(&self, tag: u16) -> Places {
         const ONES: u64 = 0x0001_0001_0001_0001;
@@ -91,7 +91,7 @@ impl Bucket {
     }
 }
 
-/// The index.
+/// The hash index of the session table.
 #[derive(Debug)]
 pub(super) struct Index {
     buckets: Column<Bucket>,
@@ -111,12 +111,12 @@ impl Index {
         Ok(Self { buckets: Column::new(homes + PROBES - 1, capacity)?, homes, len: 0 })
     }
 
-    /// Number of entries.
+    /// Number of slots in the index.
     pub(super) const fn len(&self) -> usize {
         self.len
     }
 
-    /// Memory in bytes, touched or not.
+    /// Size of the index in bytes, used or not.
     pub(super) fn bytes(&self) -> usize {
         size_of_val(self.buckets.records())
     }
@@ -187,7 +187,7 @@ impl Index {
     }
 }
 
-/// Prefetches home buckets. Its answers are guesses.
+/// Reads home buckets ahead of the lookups. The slots that it returns are guesses.
 #[derive(Clone, Copy)]
 pub(crate) struct Prefetch<'a> {
     buckets: &'a [Bucket],
@@ -200,7 +200,7 @@ impl Prefetch<'_> {
         &self.buckets[(((hash >> 32) * self.homes) >> 32) as usize]
     }
 
-    /// Only reads the bucket, so that a loop has as many cache misses in flight as the CPU allows.
+    /// Reads the hash's home bucket and nothing else, so that a loop has as many cache misses in flight as the CPU allows.
     #[inline]
     pub(crate) fn touch(&self, hash: u64) -> u16 {
         self.bucket(hash).passed

@@ -26,11 +26,11 @@ pub(crate) struct Key {
 /// Bits of [`Key::rest`]. An IPv4 address and its IPv4-mapped IPv6 address are different endpoints.
 pub(super) mod kind {
     pub(super) const V6: u64 = 1;
-    /// Echo: the endpoint that sends requests. Otherwise a ping from the other side with the same identifier would pass as a reply.
+    /// The lower endpoint of an echo sends the requests. Otherwise a ping from the other side with this identifier would pass as a reply.
     pub(super) const LOW_PINGS: u64 = 2;
     pub(super) const HIGH_PINGS: u64 = 4;
     pub(in crate::session) const PINGS: u64 = LOW_PINGS | HIGH_PINGS;
-    /// Set in every key, to distinguish it from a free slot.
+    /// Set in the key of every entry, because a slot whose key has no bits set is free.
     pub(in crate::session) const USED: u64 = 8;
     /// The bits of the protocol.
     pub(in crate::session) const OF_PROTOCOL: u64 = 0xff << super::shift::PROTOCOL;
@@ -71,7 +71,7 @@ impl Key {
         (key, from_low)
     }
 
-    /// Like [`Key::of`], for ports over IPv4.
+    /// Returns the key of a packet with ports over IPv4, and whether its source is the lower endpoint; see [`Key::of`].
     #[inline]
     pub(crate) fn v4(src: u32, dst: u32, protocol: u8, sport: u16, dport: u16) -> (Self, bool) {
         let from = u64::from(src) << 16 | u64::from(sport);
@@ -123,7 +123,7 @@ impl Key {
         self.rest & COMMON == other.rest & COMMON
     }
 
-    /// A packet's ports, source first.
+    /// Returns a packet's source and destination port. `from_low` tells whether its source is the lower endpoint.
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "the fields have 16 bits")]
     pub(crate) const fn ports(&self, from_low: bool) -> [u16; 2] {
@@ -137,7 +137,7 @@ impl Key {
         self.rest & kind::V6 != 0
     }
 
-    /// A packet's IPv4 addresses and ports, each with the source in the upper half.
+    /// Returns a packet's IPv4 addresses and its ports, each with the source in the upper half.
     #[inline(always)]
     pub(super) const fn ends_v4(&self, from_low: bool) -> (u64, u32) {
         let turned = !from_low as u32;
@@ -167,7 +167,7 @@ impl Key {
         [(src, sport), (dst, dport)]
     }
 
-    /// Like [`Key::endpoints`], as words.
+    /// Returns a packet's endpoints, source first, as words in the order of packet headers; see [`Key::endpoints`].
     #[inline]
     pub(crate) const fn ends(&self, from_low: bool) -> Ends {
         let ports = (self.rest >> shift::HIGH_PORT) as u32;
@@ -204,7 +204,7 @@ fn bits(address: IpAddr) -> [u64; 2] {
 pub(crate) struct KeyHasher([u64; 4]);
 
 impl KeyHasher {
-    /// Derives a secret from the state's keys.
+    /// Derives a secret key from the keys of `state`.
     pub(crate) fn new(state: &RandomState) -> Self {
         Self([0u64, 1, 2, 3].map(|number| state.hash_one(number) | 1))
     }

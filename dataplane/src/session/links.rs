@@ -6,7 +6,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use super::entry::{Entry, NONE, Slot};
 use crate::{Decision, TableId};
 
-/// Read and written when an entry is created, moved or ended, and when its decision is queried.
+/// The part of an entry that is read and written when the entry is created, moved or ended, and when its decision is queried.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(super) struct Links {
@@ -31,9 +31,9 @@ pub(super) struct Link {
 
 /// The bit of [`Links::rule`] that marks an audited session. Rule positions have 24 bits.
 const AUDITED: u32 = 1 << 31;
-/// No rule, for a session without an audit mark.
+/// The rule position of a session that no rule allowed, without an audit mark.
 const NO_RULE: u32 = u32::MAX;
-/// No known rule, for an audited session of an earlier process.
+/// The rule position of an audited session of an earlier process, whose rule is not known.
 const UNKNOWN_RULE: u32 = u32::MAX - 1;
 
 impl Links {

@@ -10,7 +10,7 @@ use super::entry::{NONE, NOWHERE, Slot};
 use super::links::{Link, Links};
 use crate::{BURST, PortId};
 
-/// Least recently used entry first.
+/// A list of entries, least recently used first. Each entry's links name its neighbours.
 #[derive(Clone, Copy, Debug)]
 struct List {
     first: Slot,
@@ -21,11 +21,11 @@ impl List {
     const EMPTY: Self = Self { first: NONE, last: NONE };
 }
 
-/// All lists, with their lengths.
+/// The lists of all classes, ports and roles, with their lengths.
 #[derive(Debug)]
 pub(super) struct Lists {
     classes: [List; Class::COUNT],
-    /// By [`place`].
+    /// The lists of each port's sessions by role, indexed by [`place`] and class.
     starters: Vec<[List; Class::COUNT]>,
     destinations: Vec<[List; Class::COUNT]>,
     lens: [usize; Class::COUNT],
@@ -33,7 +33,7 @@ pub(super) struct Lists {
     held: [Vec<u32>; Class::COUNT],
 }
 
-/// One of the three chains through the records.
+/// Selects the links of one of the three lists that contain an entry.
 trait Chain {
     fn of(links: &mut Links) -> &mut Link;
 }
@@ -102,12 +102,12 @@ impl Lists {
         self.starters.len() - 1
     }
 
-    /// The class's least recently moved entry, or `NONE`.
+    /// Returns the class's entry that was moved least recently, or `NONE`.
     pub(super) const fn first(&self, class: Class) -> Slot {
         self.classes[class as usize].first
     }
 
-    /// Likewise, among entries of the port in this role.
+    /// Returns the entry that was moved least recently among those of a port, role and class, or `NONE`.
     pub(super) fn first_of(&self, side: Side, port: PortId, class: Class) -> Slot {
         let lists = match side {
             Side::Starter => &self.starters,
@@ -147,12 +147,12 @@ impl Lists {
     }
 }
 
-/// Position of a port's lists. Entries with unknown ports come first.
+/// Returns the index of a port's lists. Index 0 has the entries whose ports are not known.
 fn place(port: PortId) -> usize {
     if port == NOWHERE { 0 } else { port.index() + 1 }
 }
 
-/// Only packets that waited for the classifier are inserted before the end, at most a burst away.
+/// Adds an entry to a list, ordered by packet number. Searches at most a burst back: only packets that waited for the classifier are late.
 fn link<C: Chain>(list: &mut List, links: &mut [Links], slot: Slot, number: u64) {
     let (mut previous, mut next) = (list.last, NONE);
     for _ in 0..BURST {

@@ -33,7 +33,7 @@ pub struct SessionMemoryError {
     pub source: io::Error,
 }
 
-/// A fixed number of records.
+/// A fixed number of records, indexed by slot.
 #[derive(Debug)]
 pub(super) struct Column<T> {
     bytes: Bytes,

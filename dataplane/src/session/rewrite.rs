@@ -18,11 +18,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use super::Key;
 use crate::packet::{Ends, Ports};
 
-/// A rewrite. All zeros mean none.
+/// The translation of a session: the key of the client's packets before translation. All zeros if the session is not translated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct Rewrite {
-    /// Key of the client's packets.
+    /// Key of packets between the client and the VIP.
     pub(super) alias: Key,
     /// Epoch of the Services that last confirmed the backend. Upper bits are ignored.
     pub(super) checked: u32,
@@ -41,7 +41,7 @@ impl Rewrite {
         Self::of(alias, is_low, checked)
     }
 
-    /// Creates a rewrite from its alias.
+    /// Creates a rewrite from its parts. `alias` is the key of packets between the client and the VIP.
     pub(super) const fn of(alias: Key, client_is_low: bool, checked: u32) -> Self {
         Self { alias, checked, client_is_low: client_is_low as u32, spare: [0; 2] }
     }
@@ -96,13 +96,13 @@ mod mark {
 }
 
 impl Rewritten {
-    /// Each key comes with whether the source is its lower endpoint.
+    /// Creates the value from the keys before and after translation, each with whether the packet's source is its lower endpoint.
     #[inline]
     pub(super) const fn new((received, received_from_low): (Key, bool), (sent, sent_from_low): (Key, bool)) -> Self {
         Self { received, sent, marks: mark::of(received_from_low, sent_from_low) }
     }
 
-    /// Swaps before and after.
+    /// Returns the translation with the addresses and ports before and after exchanged.
     pub(super) const fn reversed(&self) -> Self {
         let (received, sent) = (self.marks & mark::RECEIVED_FROM_LOW != 0, self.marks & mark::SENT_FROM_LOW != 0);
         Self::new((self.sent, sent), (self.received, received))

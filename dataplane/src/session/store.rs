@@ -41,7 +41,7 @@ use header::{Header, START};
 pub(super) use growth::Growth;
 pub(crate) use growth::TableFile;
 
-/// Name of the file with clients' affinity.
+/// Name of the file with the last backends of clients.
 const CLIENTS: &str = "clients";
 
 /// Entries by which a file grows: 448 KiB, written in about 100 µs. A table of half a million needs 122 steps.
@@ -60,15 +60,15 @@ pub enum SessionStoreError {
         folder.display()
     )]
     InUse {
-        /// The folder.
+        /// The folder of session files.
         folder: PathBuf,
     },
     /// A file or folder operation failed.
     #[error("cannot {what} {}: {source}\n  help: use a folder on a tmpfs that only root can write to", path.display())]
     System {
-        /// The operation.
+        /// The operation that failed.
         what: &'static str,
-        /// The file or folder.
+        /// The file or folder of the operation.
         path: PathBuf,
         /// The system's error.
         source: io::Error,
@@ -100,7 +100,7 @@ pub struct Adoption {
     pub refused: Vec<RefusedFile>,
 }
 
-/// A session read from a file.
+/// A session of an earlier process, as read from its file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stored {
     pub(super) entry: Entry,

@@ -55,37 +55,37 @@ pub(crate) struct SessionTable {
     /// Data that every packet reads, and data that only new or ending sessions need.
     entries: Column<Entry>,
     links: Column<Links>,
-    /// Used by [translated](Entry::is_translated) IPv6 entries.
+    /// Rewrites of [translated](Entry::is_translated) IPv6 entries, indexed by slot.
     rewrites: Column<Rewrite>,
-    /// Number of aliases in the index, and number of rewrites outside of entries.
+    /// Number of translated entries, whose aliases are in the index, and number of those with a separate rewrite.
     aliases: usize,
     records: usize,
     /// Publishes this worker's aliases to other workers, with this worker's number. `None` for a single worker.
     steering: Option<(Arc<Steering>, usize)>,
-    /// How much of the file is writable. `None` without a file.
+    /// The allocated part of the table's file. `None` if the table is not in a file.
     growth: Option<Growth>,
     /// The first slot that was never used.
     fresh: Slot,
-    /// The first free slot. Free slots are chained through their links.
+    /// The first free slot of the chain of free slots, which is in their links.
     free: Slot,
     lists: Lists,
     config: SessionConfig,
     /// The budget shared by all tables.
     budget: Arc<Budget>,
-    /// Number of the last call to evict entries that this table has handled.
+    /// Number of the last call to evict entries that this table has obeyed; see [`Budget`].
     followed: u32,
-    /// Port kinds by port id.
+    /// The kind of each port, indexed by port id.
     kinds: Vec<PortKind>,
-    /// Removed ports whose entries are being ended.
+    /// Removed ports whose sessions have not all been ended.
     leaving: Vec<PortId>,
-    /// Timeouts by class. Unused elements make every 4-bit number a valid index.
+    /// Timeouts in nanoseconds, indexed by class. Unused elements make every 4-bit number a valid index.
     timeouts: [u64; 16],
-    /// By class: a time shifted right by this number counts periods. An entry moves once per period.
+    /// For each class, the length of a period as a power of two in nanoseconds. An entry moves in its lists at most once per period.
     periods: [u32; 16],
-    /// Likewise, for hits that need a closer look: to move or to sample an entry.
+    /// For each class, the same for the closer look at a hit, which moves the entry or samples sequence numbers.
     looks: [u32; 16],
     pub(crate) counts: SessionCounters,
-    /// `None` while no stream is attached.
+    /// Ended sessions and packet counts to report. `None` while no stream is attached.
     endings: Option<Box<endings::Endings>>,
 }
 
@@ -148,12 +148,12 @@ impl SessionTable {
         &self.budget
     }
 
-    /// Publishes this worker's translated sessions to other workers. Call it while the table is empty.
+    /// Publishes this worker's translated sessions to other workers. `worker` is its number. Call it while the table is empty.
     pub(crate) fn tell(&mut self, steering: Arc<Steering>, worker: usize) {
         self.steering = Some((steering, worker));
     }
 
-    /// Returns another worker that owns the session of this key. Must only be called if this table has no session with the key.
+    /// Returns the number of another worker that owns the session of this key. This table must have no session with the key.
     pub(crate) fn elsewhere(&self, key: &Key) -> Option<usize> {
         let (steering, own) = self.steering.as_ref()?;
         let worker = steering.find(key)?;
@@ -223,7 +223,7 @@ impl SessionTable {
         self.entries.records()
     }
 
-    /// Returns the session or refusal with this key. Ends it if it has expired, so that the time of the sweep does not matter.
+    /// Returns the slot of the session or refusal with this key, or `None`. Ends an expired one, even if no sweep has reached it.
     pub(crate) fn find(&mut self, hash: u64, key: &Key, now: u64) -> Option<Slot> {
         let slot = self.lookup(hash, key)?;
         if self.is_expired(slot, now) {
@@ -238,7 +238,7 @@ impl SessionTable {
         self.index.find(hash, |slot| entries[slot as usize].has_key(key) || self.has_alias(slot, key))
     }
 
-    /// Returns the session with this key and the shortest timeout that it may get. `None` if workers must see its packets. Ends no session.
+    /// Returns the session with this key and its shortest possible timeout, in nanoseconds. `None` if workers must see its packets.
     pub(crate) fn established(&self, hash: u64, key: &Key) -> Option<(Slot, u64)> {
         let slot = self.lookup(hash, key)?;
         let class = self.entry(slot).class();
@@ -252,7 +252,7 @@ impl SessionTable {
         }
     }
 
-    /// Returns a TCP session that is not established, and its timeout. `None` for any other session.
+    /// Returns the slot of a TCP session that is not established, and its timeout in nanoseconds. `None` for any other session.
     pub(crate) fn begun(&self, hash: u64, key: &Key) -> Option<(Slot, u64)> {
         let slot = self.lookup(hash, key)?;
         (self.entry(slot).class() == Class::New).then_some((slot, self.timeouts[Class::New as usize]))
@@ -276,7 +276,7 @@ impl SessionTable {
         (slot as usize) < self.entries().len() && self.has_alias(slot, key)
     }
 
-    /// The decision that allowed or refused the entry.
+    /// Returns the decision that allowed the session or caused the refusal.
     pub(crate) fn decision(&self, slot: Slot) -> Decision {
         self.links.records()[slot as usize].decision(self.entry(slot))
     }
@@ -302,7 +302,7 @@ impl SessionTable {
         self.budget.turn(old, new);
     }
 
-    /// Whether the opposite side has an open session with this key.
+    /// Whether the opposite side has opened a session with the same key, which has not ended.
     pub(crate) fn is_open_against(&self, new: &NewSession, now: u64) -> bool {
         self.lookup(new.hash, &new.key).is_some_and(|slot| {
             let entry = self.entry(slot);

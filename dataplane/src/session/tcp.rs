@@ -13,7 +13,7 @@ use crate::packet::TcpFlags;
 #[repr(C)]
 pub(crate) struct SeenFlags(u8);
 
-/// The four bits of one direction. The initiator's are the lower ones.
+/// The four bits of one direction. The initiator's bits are the lower half of [`SeenFlags`].
 mod bit {
     pub(super) const FIN: u8 = 1;
     pub(super) const SYN: u8 = 2;

@@ -20,7 +20,7 @@ pub struct PublishError {
 /// Keep it until the workers have ended. Workers free the snapshots that they still hold when the last clone is dropped.
 #[derive(Clone, Debug)]
 pub struct Publisher {
-    /// Only publishers take this mutex, so that the highest generation stays. Readers never take it.
+    /// Locked by publishers only, so that the highest generation stays. Readers never lock it.
     swap: Arc<Mutex<swap::Publisher<Snapshot>>>,
 }
 

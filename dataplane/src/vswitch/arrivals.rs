@@ -6,30 +6,30 @@ use super::stream::Mark;
 use crate::io::{Frame, Umem};
 use crate::{PortId, Received};
 
-/// A packet.
+/// A received packet, or one from another worker, that waits to be judged.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrival {
     /// The port that received it.
     pub(super) port: PortId,
-    /// Number of frames.
+    /// Number of frames that the packet consists of.
     pub(super) count: u32,
-    /// Bytes in all frames, saturated.
+    /// Bytes in all frames of the packet, at most `u32::MAX`.
     len: u32,
 }
 
 impl Arrival {
-    /// Creates a packet of this many frames and bytes.
+    /// Creates the record of a packet with `count` frames that have `len` bytes together.
     pub(super) fn new(port: PortId, count: usize, len: usize) -> Self {
         let count = u32::try_from(count).expect("a region has fewer chunks");
         Self { port, count, len: u32::try_from(len).unwrap_or(u32::MAX) }
     }
 
-    /// Bytes in all frames.
+    /// Bytes in all frames of the packet.
     pub(super) const fn len(&self) -> usize {
         self.len as usize
     }
 
-    /// Number of frames after the first.
+    /// Number of the packet's frames after the first.
     pub(super) const fn rest(&self) -> usize {
         self.count as usize - 1
     }
@@ -44,7 +44,7 @@ impl Arrival {
 pub(super) struct Arrivals {
     packets: Vec<Arrival>,
     frames: Vec<Frame>,
-    /// Whether the last packet is incomplete.
+    /// Whether more frames of the last packet must follow.
     is_open: bool,
 }
 
@@ -54,7 +54,7 @@ impl Arrivals {
         self.packets.len()
     }
 
-    /// Whether the last packet is incomplete.
+    /// Whether more frames of the last packet must follow.
     pub(super) const fn is_open(&self) -> bool {
         self.is_open
     }
@@ -105,7 +105,7 @@ impl Arrivals {
         std::hint::black_box(bytes.fold(0, |all, byte| all ^ byte));
     }
 
-    /// The packets in the engine's form.
+    /// Returns the packets in the form that the engine judges.
     pub(super) fn iter<'a>(&'a self, umem: &'a Umem) -> impl ExactSizeIterator<Item = Received<'a>> + Clone {
         let mut first = 0;
         self.packets.iter().map(move |packet| {
@@ -128,7 +128,7 @@ impl Arrivals {
         self.packets[at].len()
     }
 
-    /// Marks packets' first frames. The marks must be in ascending order of packets.
+    /// Writes stream marks to the first frames of packets, given with the packets' positions in ascending order.
     #[cold]
     pub(super) fn mark(&mut self, marks: impl Iterator<Item = (usize, Mark)>) {
         let (mut packet, mut frame) = (0, 0);

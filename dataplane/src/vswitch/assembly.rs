@@ -15,7 +15,7 @@ use crate::io::{FramePool, Umem, Waker};
 use crate::{Publisher, SessionStore, Worker};
 
 impl Vswitch {
-    /// The packet memory, and what each worker is made of.
+    /// Creates the packet memory and the components of each worker.
     pub(super) fn assemble(
         config: &VswitchConfig,
         publisher: &Publisher,
@@ -82,7 +82,7 @@ fn bells(count: usize) -> Result<Vec<Arc<Bell>>, VswitchError> {
     (0..count).map(bell).collect()
 }
 
-/// For each worker: its lanes to the others (none to itself), and those from the others.
+/// Creates lanes between all workers. Returns for each worker its sending ends, with `None` for itself, and its receiving ends.
 fn lanes(count: usize) -> Vec<(Vec<Option<Outgoing>>, Vec<Incoming>)> {
     let mut ends: Vec<(Vec<Option<Outgoing>>, Vec<Incoming>)> = Vec::new();
     ends.resize_with(count, Default::default);

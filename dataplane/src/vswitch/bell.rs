@@ -6,7 +6,7 @@
 use crate::io::Waker;
 use crate::sync::{AtomicBool, Ordering, fence};
 
-/// Wakes a worker if it sleeps.
+/// Wakes one worker from its sleep. Other workers ring it after they have put packets into the worker's lanes.
 #[derive(Debug)]
 pub(crate) struct Bell {
     asleep: AtomicBool,
@@ -30,7 +30,7 @@ impl Bell {
         fence(Ordering::SeqCst);
     }
 
-    /// Announces that the worker is awake.
+    /// Announces that the worker is awake, so that other workers do not wake it.
     pub(crate) fn awake(&self) {
         self.asleep.store(false, Ordering::SeqCst);
         self.waker.drain();

@@ -47,8 +47,8 @@ const MOST_LATCHED: usize = 1 << 12;
 /// in a few. Shorter than the time after which an idle worker sleeps.
 const QUIET: u64 = 80_000;
 
-/// The same for flows whose packets change workers, 1 ms in nanoseconds. Each round reads the lanes, and sending a full burst takes a
-/// quarter of this time.
+/// Like [`QUIET`], for flows whose packets change workers: 1 ms in nanoseconds. Each round reads the lanes, and sending a full burst takes
+/// a quarter of this time.
 const QUIET_LANES: u64 = 1_000_000;
 
 /// Maximum time to wait for a quiet flow, 5 ms in nanoseconds. Then one complete round suffices, and packets in the kernel's poll or a lane
@@ -60,15 +60,15 @@ const WAIT: u64 = 5_000_000;
 /// than one reordering.
 const LONGEST_WAIT: u64 = 100_000_000;
 
-/// Flows of one receiving port that a worker may add or renew per renewal period of the longest lease: a quarter of the kernel's map. So no
-/// port displaces the others' flows. Further flows pass through the workers.
+/// Number of flows of one receiving port that a worker may add or renew per renewal period of the longest lease: a quarter of the kernel's
+/// map. So no port displaces the others' flows. Packets of further flows go through the workers.
 const SHARE: u64 = 1 << 14;
 
 /// A port's token bucket: one share at once, refilled within a given time.
 #[derive(Clone, Copy, Debug)]
 struct Allowance {
     left: u64,
-    /// Time of the last refill, in nanoseconds.
+    /// Time of the last refill in nanoseconds.
     at: u64,
 }
 
@@ -91,7 +91,7 @@ impl Allowance {
     }
 }
 
-/// An added flow whose latch is closed.
+/// A flow that was added to the cache and whose latch is not open yet.
 #[derive(Clone, Copy, Debug)]
 struct LatchedFlow {
     latch: FlowLatch,
@@ -99,35 +99,35 @@ struct LatchedFlow {
     /// The latch's packet count, and since when it is unchanged. `None` before the first round.
     passed: u64,
     quiet_since: Option<u64>,
-    /// Whether its packets may change workers.
+    /// Whether packets of the flow may change workers.
     is_shared: bool,
 }
 
-/// The part of a worker that fills the flow cache.
+/// The part of a worker that selects flows for the flow cache, adds and renews them.
 #[derive(Debug)]
 pub(super) struct Caching {
     cache: Arc<dyn FlowCache>,
     /// The longest lease, in nanoseconds.
     lease: u64,
-    /// Whether there is only one worker.
+    /// Whether the vswitch has only one worker.
     is_alone: bool,
     latched: Vec<LatchedFlow>,
     /// By port: its slot, and whether the kernel steers its packets to the worker that owns their sessions.
     slots: Vec<Option<FlowSlot>>,
     is_steered: Vec<bool>,
-    /// By port.
+    /// The budget of added flows for each receiving port, indexed by port id.
     allowances: Vec<Allowance>,
     openings: Openings,
-    /// By flow hash: the flow and the time when it was added.
+    /// Recently added flows, indexed by a part of the flow's hash: the whole hash, and the time when the flow was added.
     recent: Vec<(u64, u64)>,
     /// Position of the first sampled packet in the next burst.
     turn: usize,
-    /// Numbers of ended flows per port and in total, read before the round's snapshot.
+    /// For each port, how often the cache has ended its flows, and the total, both read before the round's snapshot.
     moves: Vec<u16>,
     endings: Option<u64>,
 }
 
-/// The path of a flow's packets.
+/// The ports and the translation of a flow's packets.
 #[derive(Clone, Copy, Debug)]
 struct FlowWay {
     from: FlowSlot,
@@ -136,13 +136,13 @@ struct FlowWay {
     translation: Option<Translation>,
 }
 
-/// The engine, forwarder and snapshot of a burst.
+/// What is known about a judged burst: the engine, forwarder and snapshot that processed it.
 pub(super) struct About<'a> {
     pub(super) engine: &'a Worker,
     pub(super) forwarder: &'a Forwarder<Chain>,
     pub(super) snapshot: &'a Snapshot,
     pub(super) now: u64,
-    /// May exclude flows from the cache.
+    /// The attached stream, whose tracepoints may exclude flows from the cache. `None` without a stream.
     pub(super) stream: Option<&'a StreamWriter>,
 }
 
@@ -167,7 +167,7 @@ impl Caching {
         }
     }
 
-    /// Call it before loading a round's snapshot. The cache ends flows only after the corresponding snapshot is published.
+    /// Reads which flows the cache has ended. Call it before loading a round's snapshot, whose publication precedes their end.
     #[inline]
     pub(super) fn read_moves(&mut self) {
         let endings = Some(self.cache.endings());
@@ -182,7 +182,7 @@ impl Caching {
         }
     }
 
-    /// Call it at the begin of a round, before it receives.
+    /// Reads how many packets the closed latches have counted. Call it at the begin of a round, before it receives.
     #[inline]
     pub(super) fn begin(&mut self, now: u64) {
         for latched in &mut self.latched {
@@ -193,7 +193,7 @@ impl Caching {
         }
     }
 
-    /// Call it at the end of a round. `is_done` returns whether the round has sent all packets that arrived before it.
+    /// Opens latches at the end of a round. `is_done` returns whether the round has sent all packets that arrived before it.
     #[inline]
     pub(super) fn end(&mut self, is_done: impl FnOnce() -> bool, now: u64) {
         if !self.latched.is_empty() {
@@ -276,7 +276,7 @@ impl Caching {
         }
     }
 
-    /// Returns a packet's path if its flow may be cached.
+    /// Returns the ports and the translation of a packet's flow. `None` if the flow may not be cached.
     fn flow_way(&self, about: &About<'_>, packet: &Received<'_>, judged: &Judged) -> Option<FlowWay> {
         // Packets that leave by their ingress slot stay with the worker: in tests, the kernel did not send them back there.
         let (from, to, out) = self.way(packet, judged).filter(|(from, to, _)| from != to)?;
@@ -289,7 +289,7 @@ impl Caching {
         (!is_kept).then_some(FlowWay { from, to, out, translation })
     }
 
-    /// Returns the slots and the output port of a hit, if the cache reaches them.
+    /// Returns the slots of the receiving and the output port, and the output port, of a hit. `None` if the cache does not reach them.
     fn way(&self, packet: &Received<'_>, judged: &Judged) -> Option<(FlowSlot, FlowSlot, PortId)> {
         let slot = |port: PortId| self.slots.get(port.index()).copied().flatten();
         let out = judged.verdict.out_port().filter(|_| judged.session == Some(SessionState::Hit))?;

@@ -34,10 +34,10 @@ pub struct VswitchConfig {
     pub engine: WorkerConfig,
     /// Number of 4 KiB frames shared by all ports.
     pub frames: u32,
-    /// Receives copies of all received packets with their verdicts.
+    /// A tap that gets copies of all received packets with their verdicts. `None` without a tap.
     pub tap: Option<Tap>,
-    /// Forwards packets of established sessions before they reach a worker. With a tap the cache gets no flows, because the tap copies all
-    /// packets.
+    /// A cache that forwards packets of established sessions before they reach a worker. With a tap it gets no flows, because the tap
+    /// copies all packets.
     pub flow_cache: Option<Arc<dyn FlowCache>>,
     /// How long a flow may stay in the cache without a renewal by a worker. When the lease ends, one packet goes to a worker, and packets
     /// behind it may overtake it.
@@ -49,10 +49,10 @@ pub struct VswitchConfig {
 /// The reason why a vswitch could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum VswitchError {
-    /// The number of workers is 0 or too high.
+    /// The number of workers is 0 or above the maximum of 64.
     #[error("{workers} workers are configured; set 1 to {MAX_WORKERS}")]
     Workers {
-        /// The configured number.
+        /// The configured number of workers.
         workers: usize,
     },
     /// The packet memory could not be allocated.
@@ -93,12 +93,12 @@ pub enum VswitchEvent {
         port: PortId,
         /// The queue of the port, from 0.
         queue: u32,
-        /// The reason.
+        /// Why the port's queue failed.
         error: PortError,
     },
     /// A queue of the trunk failed, and all ports attached to the trunk with it. Usually another program removed the trunk.
     TrunkGone {
-        /// The reason.
+        /// Why the trunk's queue failed.
         error: PortError,
     },
     /// A worker panicked and continues with its sessions. This is a bug in the vswitch.

@@ -27,7 +27,7 @@ pub struct PortTraffic {
 pub struct WorkerCounters {
     /// The engine's counters: verdicts, sessions, policies.
     pub engine: Counters,
-    /// Whether the worker answered. If it did not, or died, all other counters are zero.
+    /// Whether the worker answered the request for its counters. If not, all other counters are zero.
     pub has_answered: bool,
     /// Packets received from the worker's ports.
     pub received: u64,
@@ -50,7 +50,7 @@ pub struct WorkerCounters {
     pub other_drops: Vec<u64>,
     /// Counters of the forwarder.
     pub forward: ForwardCounters,
-    /// Traffic of this worker's queues, by port.
+    /// Traffic of the queues that this worker owns, by port.
     pub ports: Vec<(PortId, PortTraffic)>,
     /// Rounds without work.
     pub idle_rounds: u64,
@@ -85,7 +85,7 @@ impl WorkerCounters {
         self.other_drops[reason.index()] += 1;
     }
 
-    /// Packets dropped for this reason, inside and outside of the engine.
+    /// Packets of this worker that were dropped for this reason, inside and outside of the engine.
     pub fn dropped(&self, reason: DropReason) -> u64 {
         self.engine.dropped(reason) + self.other_drops.get(reason.index()).copied().unwrap_or_default()
     }
@@ -102,7 +102,7 @@ impl VswitchCounters {
         DropReason::ALL.iter().map(|&reason| (reason, self.dropped(reason)))
     }
 
-    /// The sum of a counter over all workers.
+    /// Returns the sum of the values that `counter` returns for each worker.
     pub fn sum(&self, counter: impl Fn(&WorkerCounters) -> u64) -> u64 {
         self.workers.iter().map(counter).sum()
     }
@@ -113,7 +113,7 @@ impl VswitchCounters {
         queues.fold(PortTraffic::default(), |sum, (_, queue)| sum.plus(queue))
     }
 
-    /// Packets received on a port that the engine dropped.
+    /// Packets received on a port that the engine dropped, over all workers.
     pub fn port_dropped(&self, id: PortId) -> u64 {
         self.workers.iter().map(|worker| worker.engine.port(id).dropped).sum()
     }

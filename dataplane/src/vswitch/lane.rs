@@ -61,7 +61,7 @@ pub(super) struct Outgoing {
     lane: Producer<Parcel>,
     /// Frames for the next [`Outgoing::post`].
     waiting: Vec<Parcel>,
-    /// Free frames in the lane when last checked.
+    /// Lower bound of the number of free frames in the lane, as of the last check.
     room: usize,
 }
 
@@ -71,7 +71,7 @@ pub(super) struct Incoming {
     lane: Consumer<Parcel>,
 }
 
-/// Creates a lane.
+/// Creates a lane and returns both ends.
 pub(super) fn lane() -> (Outgoing, Incoming) {
     let (producer, consumer) = RingBuffer::new(LANE_FRAMES);
     (Outgoing { lane: producer, waiting: Vec::with_capacity(BURST), room: LANE_FRAMES }, Incoming { lane: consumer })
@@ -116,7 +116,7 @@ impl Incoming {
         self.lane.is_empty()
     }
 
-    /// Takes whole packets, until at least `limit` frames were taken.
+    /// Takes whole packets, until at least `limit` frames were taken or the lane is empty. Calls `each` with every frame.
     pub(super) fn take(&mut self, limit: usize, mut each: impl FnMut(Frame, Errand)) {
         let waiting = self.lane.slots();
         let chunk = self.lane.read_chunk(waiting).expect("that many are there, and nobody else takes them");

@@ -8,12 +8,12 @@ use super::stream::{Known, Lost, Mark, StreamWriter};
 use crate::io::{Frame, FramePool, Umem};
 use crate::{DropReason, Received};
 
-/// A worker's counters and stream.
+/// A worker's counters and its attached stream.
 #[derive(Debug)]
 pub(super) struct Ledger {
     pub(super) counters: WorkerCounters,
     pub(super) stream: Option<Box<StreamWriter>>,
-    /// Frames of a lost packet whose last frame has not come.
+    /// The frames received so far of a lost packet whose last frame has not arrived.
     lost: Vec<Frame>,
     /// Marks of the packets that a port is sending. Empty at other times.
     leaving: Vec<Mark>,
@@ -24,7 +24,7 @@ impl Ledger {
         Self { counters: WorkerCounters::new(), stream: None, lost: Vec::new(), leaving: Vec::new() }
     }
 
-    /// Whether to keep a held packet's outcome in case the packet is lost.
+    /// Whether the outcome of a held packet must be kept, because a stream reports it if the packet is lost.
     pub(super) fn wants_losses(&self) -> bool {
         self.stream.as_ref().is_some_and(|stream| stream.wants_losses())
     }
@@ -34,7 +34,7 @@ impl Ledger {
         self.lose_as(frame, reason, pool, Known::LetThrough);
     }
 
-    /// Like [`Ledger::lose`], with the known properties of the packet.
+    /// Like [`Ledger::lose`]. `known` is the data about the packet that the stream reports.
     #[cold]
     #[inline(never)]
     pub(super) fn lose_as(&mut self, frame: Frame, reason: DropReason, pool: &mut FramePool, known: Known) {
@@ -83,13 +83,13 @@ impl Ledger {
         }
     }
 
-    /// Cleans up after a panic of the worker.
+    /// Cleans up after a panic: frees the frames of lost packets, and forgets the marks of packets that were being sent.
     pub(super) fn recover(&mut self, pool: &mut FramePool) {
         pool.give_all(self.lost.drain(..));
         self.leaving.clear();
     }
 
-    /// A port begins to send these frames.
+    /// Records the packets that a port is about to send, so that [`Ledger::end_to_send`] can report those it has sent.
     #[inline]
     pub(super) fn begin_to_send(&mut self, frames: &[Frame]) {
         if self.stream.as_ref().is_some_and(|stream| stream.has_marks()) {
@@ -97,7 +97,7 @@ impl Ledger {
         }
     }
 
-    /// The port has sent all frames except these last ones.
+    /// Reports all packets of [`Ledger::begin_to_send`] as sent, except those of the frames in `left`, which the port has not taken.
     #[inline]
     pub(super) fn end_to_send(&mut self, left: &[Frame]) {
         if self.leaving.is_empty() {
@@ -111,7 +111,7 @@ impl Ledger {
     }
 }
 
-/// Returns the number of packets and bytes.
+/// Returns the number of packets and the number of bytes in these frames.
 pub(super) fn size(frames: &[Frame]) -> (u64, u64) {
     frames
         .iter()

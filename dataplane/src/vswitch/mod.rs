@@ -77,29 +77,29 @@ const ANSWER: Duration = Duration::from_secs(2);
 
 /// A command from the control thread to a worker.
 pub(crate) enum Command {
-    /// Adds a queue of a port to this worker.
+    /// Adds a queue to this worker: the port's id, the queue's number from 0, and the queue.
     Add(PortId, u32, Box<dyn Port>),
-    /// Another worker serves this port's queue.
+    /// Tells this worker that another one owns the port's queue: the port's id, that worker, and the port's slot in the flow cache.
     Reach(PortId, usize, Option<FlowSlot>),
     /// Adds a queue of the trunk to this worker.
     AddTrunk(Box<dyn Port>),
-    /// The port's packets use the trunk with this tag.
+    /// Connects the port over the trunk, with the slot as the tag of its packets.
     Attach(PortId, FlowSlot),
     /// Removes a port.
     Remove(PortId),
-    /// Confirms that the next round loads the snapshot again.
+    /// Sends a message before the next round, which loads the snapshot again.
     Confirm(Sender<()>),
-    /// Reports the worker's counters.
+    /// Sends the worker's counters to the control thread.
     Report(Sender<WorkerCounters>),
-    /// Reports one page of sessions, beginning at this slot.
+    /// Sends one page of sessions, which begins at this slot of the session table.
     Sessions(u32, Sender<SessionPage>),
-    /// Ends the selected sessions of one page, beginning at this slot.
+    /// Ends the sessions that match the selector in one page, which begins at this slot. Sends the ended sessions.
     EndSessions(u32, SessionSelector, Sender<EndedSessions>),
     /// Attaches a stream writer, or detaches the current one with `None`.
     Stream(Option<Box<StreamWriter>>),
     /// Reports audited connections to this tap.
     Audit(AuditTap),
-    /// Closes all ports and confirms it.
+    /// Closes all ports and sends a message when that is done.
     Halt(Sender<()>),
     /// Ends the worker.
     Stop,
@@ -109,7 +109,7 @@ pub(crate) enum Command {
 struct Handle {
     commands: Sender<Command>,
     bell: Arc<Bell>,
-    /// `None` for a [`SteppedWorker`], which its owner drives.
+    /// The worker's thread. `None` for a [`SteppedWorker`], which its owner drives.
     thread: Option<JoinHandle<WorkerCounters>>,
 }
 
@@ -119,9 +119,9 @@ pub struct Vswitch {
     neighbours: Arc<Neighbours>,
     pool: FramePool,
     events: Receiver<VswitchEvent>,
-    /// Session counts by port, which are read without asking the workers.
+    /// The session counts of each port, which the control thread reads without asking the workers.
     budget: Arc<Budget>,
-    /// Keeps the lock on the folder of session files.
+    /// The folder of session files, locked while the vswitch runs. `None` if sessions are not kept in files.
     store: Option<SessionStore>,
 }
 

@@ -23,16 +23,16 @@ pub(super) struct OwnPort {
     pub(super) traffic: PortTraffic,
 }
 
-/// How this worker reaches a port.
+/// The path by which this worker sends packets out of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Exit {
     /// The port is closed.
     Closed,
-    /// By this worker's queue at this position.
+    /// The worker owns a queue of the port, at this index of its ports.
     Own(usize),
-    /// By this other worker.
+    /// The worker with this number, from 0, owns the port's queue.
     Worker(usize),
-    /// Over the trunk, with this tag.
+    /// The port is reached over the trunk, with this tag.
     Trunk(FlowSlot),
 }
 
@@ -40,12 +40,12 @@ enum Exit {
 pub(super) struct Ports {
     own: Vec<OwnPort>,
     trunk: Option<Trunk>,
-    /// By port id.
+    /// How the worker reaches each port, indexed by port id.
     exits: Vec<Exit>,
-    /// Lanes to the other workers, by worker.
+    /// Lanes to the other workers, indexed by worker. `None` at the worker's own index.
     pub(super) outgoing: Vec<Option<Outgoing>>,
     events: Sender<VswitchEvent>,
-    /// Traffic of closed queues.
+    /// Traffic of ports whose queues were closed.
     closed: Vec<(PortId, PortTraffic)>,
 }
 
@@ -66,7 +66,7 @@ impl Ports {
         self.trunk.as_mut()
     }
 
-    /// Whether a port has work that will not wake the worker.
+    /// Whether a port has [work](Port::is_waiting) for which its descriptor does not wake the worker.
     pub(super) fn is_waiting(&self) -> bool {
         self.own.iter().any(|own| own.port.is_waiting()) || self.trunk.as_ref().is_some_and(Trunk::is_waiting)
     }
@@ -234,7 +234,7 @@ impl Ports {
         }
     }
 
-    /// Returns the lane to another worker if this many frames fit.
+    /// Returns the lane to another worker. `None` if the lane is missing or has no room for this number of frames.
     fn lane(&mut self, worker: usize, frames: usize) -> Option<&mut Outgoing> {
         let lane = self.outgoing.get_mut(worker)?.as_mut()?;
         if lane.has_room(frames) { Some(lane) } else { None }
@@ -298,7 +298,7 @@ impl Ports {
         }
     }
 
-    /// One element per port, even if it is closed repeatedly.
+    /// Adds a closed queue's traffic to that of the port. Keeps one element per port, even if the port is closed repeatedly.
     fn keep(&mut self, id: PortId, traffic: PortTraffic) {
         match self.closed.iter_mut().find(|(port, _)| *port == id) {
             Some((_, sum)) => *sum = sum.plus(&traffic),

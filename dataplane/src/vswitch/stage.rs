@@ -51,13 +51,13 @@ const SHORT_NAP: u32 = 1;
 /// Longer than any packet is held: an hour in nanoseconds.
 const FOR_EVER: u64 = 3_600_000_000_000;
 
-/// A stage's connections to other workers and to the control thread.
+/// A worker's connections to other workers and to the control thread, from which its [`Stage`] is made.
 pub(super) struct Surroundings {
     pub(super) id: usize,
     pub(super) outgoing: Vec<Option<Outgoing>>,
     pub(super) incoming: Vec<Incoming>,
     pub(super) bells: Vec<Arc<Bell>>,
-    /// Maps a pair of addresses to its worker, with the same keys at all workers.
+    /// Assigns each pair of addresses to the worker that owns its sessions. All workers have the same keys.
     pub(super) affinity: Affinity,
     pub(super) events: Sender<VswitchEvent>,
     pub(super) tap: Option<Tap>,
@@ -65,7 +65,7 @@ pub(super) struct Surroundings {
     pub(super) lease: Duration,
 }
 
-/// The state of a worker's rounds.
+/// A worker's engine, forwarder, ports and buffers, with the methods that run one round: receive, judge, forward and send.
 pub(super) struct Stage {
     id: usize,
     engine: Worker,
@@ -78,11 +78,11 @@ pub(super) struct Stage {
     bells: Vec<Arc<Bell>>,
     tap: Option<Tap>,
     caching: Option<Caching>,
-    /// Position of the port that the last round began with.
+    /// Index of the port from which the last round received first. Each round begins with the next port.
     first_port: usize,
-    /// Whether the round emptied the receive queues of all ports.
+    /// Whether the current round has emptied the receive queues of all ports.
     is_drained: bool,
-    /// Frames that a port has just received.
+    /// Frames that a port has just received, before they are sorted.
     received: Vec<Frame>,
     /// Receiving port of each frame of a burst from the trunk.
     in_ports: Vec<PortId>,
@@ -137,7 +137,7 @@ impl Stage {
         }
     }
 
-    /// Call it before loading the round's snapshot.
+    /// Reads which flows have ended in the flow cache. Call it before loading the round's snapshot.
     #[inline]
     pub(super) fn begin(&mut self) {
         if let Some(caching) = &mut self.caching {
@@ -202,7 +202,7 @@ impl Stage {
         self.ports.add_trunk(queue, &self.umem);
     }
 
-    /// The port uses the trunk with this slot as its tag.
+    /// Connects a port over the trunk. `slot` becomes the VLAN tag of its packets there.
     pub(super) fn attach(&mut self, id: PortId, slot: FlowSlot) {
         self.know_slot(id, Some(slot), true);
         self.ports.attach(id, slot);
@@ -214,7 +214,7 @@ impl Stage {
         self.ports.remove(id, &mut self.pool, &mut self.ledger);
     }
 
-    /// Attaches a stream, or detaches it with `None`.
+    /// Attaches a stream, which replaces the current one. `None` detaches the current stream.
     pub(super) fn set_stream(&mut self, stream: Option<Box<StreamWriter>>) {
         self.ledger.stream = stream;
         match &mut self.ledger.stream {
@@ -233,7 +233,7 @@ impl Stage {
         }
     }
 
-    /// Whether another worker has handed over packets.
+    /// Whether a lane from another worker has packets.
     pub(super) fn has_mail(&self) -> bool {
         self.incoming.iter().any(|lane| !lane.is_empty())
     }
@@ -247,7 +247,7 @@ impl Stage {
         self.ledger.counters.sleeps += 1;
     }
 
-    /// The worker's counters so far.
+    /// Returns the worker's counters since its start.
     pub(super) fn counters(&self) -> WorkerCounters {
         WorkerCounters {
             engine: self.engine.counters().clone(),
@@ -260,17 +260,17 @@ impl Stage {
         }
     }
 
-    /// Returns the page of sessions that begins at slot `from`.
+    /// Returns one page of the session table: the sessions in the slots from `from` on, and where the next page begins.
     pub(super) fn session_page(&self, from: u32) -> SessionPage {
         self.engine.session_page(from)
     }
 
-    /// Ends the selected sessions of the page that begins at slot `from`.
+    /// Ends the sessions that match `selector` in one page of the session table, which begins at slot `from`.
     pub(super) fn end_sessions(&mut self, from: u32, selector: &SessionSelector) -> EndedSessions {
         self.engine.end_sessions(from, selector)
     }
 
-    /// Memory used by sessions, in bytes.
+    /// Returns the memory used by the worker's sessions, in bytes.
     pub(super) fn session_memory(&self) -> usize {
         self.engine.session_memory()
     }
@@ -309,7 +309,7 @@ impl Stage {
         self.counters()
     }
 
-    /// Sessions end by time, also when no packets come.
+    /// Ends expired sessions if the last sweep was [`SWEEP_EVERY`] ago, so that they also end when no packets arrive.
     fn sweep(&mut self, snapshot: &Snapshot) {
         if self.now.saturating_sub(self.swept_at) >= SWEEP_EVERY {
             self.swept_at = self.now;
@@ -317,7 +317,7 @@ impl Stage {
         }
     }
 
-    /// Lets the other workers have what was put into their lanes, and wakes them.
+    /// Makes the packets in the lanes visible to the other workers, and wakes workers that sleep.
     fn post(&mut self) {
         for (lane, bell) in self.ports.outgoing.iter_mut().zip(&self.bells) {
             if lane.as_mut().is_some_and(Outgoing::post) {

@@ -32,12 +32,12 @@ impl SteppedWorker {
         self.workers == 1 || self.affinity.worker(frame, self.workers) == self.id
     }
 
-    /// The worker's counters so far.
+    /// Returns the worker's counters since its start.
     pub fn counters(&self) -> WorkerCounters {
         self.work.counters()
     }
 
-    /// Memory used by its sessions, in bytes.
+    /// Returns the memory used by the worker's sessions, in bytes.
     pub fn session_memory(&self) -> usize {
         self.work.session_memory()
     }

@@ -73,7 +73,7 @@ pub struct Tracepoint {
     pub keeps_from_cache: bool,
 }
 
-/// The result for one packet.
+/// What a stream reports about one packet.
 #[derive(Clone, Copy, Debug)]
 pub struct Judgement {
     /// When the packet was judged, in nanoseconds since 1970.
@@ -155,7 +155,7 @@ impl LeftOut {
     }
 }
 
-/// The same counts, written by one worker and read by the reader.
+/// The counts of [`LeftOut`] in a form that one worker writes and the reader reads.
 #[derive(Debug, Default)]
 struct SharedLeftOut([AtomicU64; 4]);
 

@@ -13,7 +13,7 @@ const WAITING: usize = 8192;
 pub struct Captured {
     /// Time of reception, in nanoseconds since 1970.
     pub time: u64,
-    /// The first 3,840 bytes of the frame, before translation and forwarding.
+    /// The first bytes of the frame, at most 3,840, before translation and forwarding.
     pub bytes: Box<[u8]>,
     /// Length of the frame on the wire, in bytes.
     pub wire_len: usize,

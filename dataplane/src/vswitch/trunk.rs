@@ -18,24 +18,24 @@ use crate::wire::ethernet::{ADDRESSES_LEN, ethertype};
 use crate::wire::vlan;
 use crate::{DropReason, PortId};
 
-/// Length of a tag in bytes.
+/// Length of the 802.1ad tag in bytes.
 #[expect(clippy::cast_possible_truncation, reason = "it is four")]
 const TAG: u16 = vlan::TAG_LEN as u16;
-/// Length of the MAC addresses and the tag.
+/// Length of the MAC addresses and the tag at the start of a frame, in bytes.
 const TAGGED: usize = ADDRESSES_LEN + vlan::TAG_LEN;
 /// Number of slots that a tag can express.
 const SLOTS: usize = 1 << 12;
 
-/// The port of frames with an unassigned tag.
+/// Represents frames whose tag is missing or belongs to no port.
 const NOBODY: PortId = PortId(u16::MAX);
 
-/// A worker's queue of the trunk.
+/// A worker's queue of the trunk, with the ports that use it.
 pub(super) struct Trunk {
     queue: Box<dyn Port>,
     umem: Arc<Umem>,
-    /// By slot.
+    /// The port of each slot, which is the frame's tag. [`NOBODY`] for a free slot.
     ports: Vec<PortId>,
-    /// By port.
+    /// The packets and bytes of each port, indexed by port id.
     traffic: Vec<PortTraffic>,
     /// Tagged frames to send at the end of the round.
     transmit: Vec<Frame>,
@@ -47,7 +47,7 @@ impl Trunk {
         Self { queue, umem, ports, traffic: Vec::new(), transmit: Vec::new() }
     }
 
-    /// Assigns a slot to a port.
+    /// Makes `slot` the port's tag on the trunk. Replaces the port's previous slot, and the slot's previous port.
     pub(super) fn attach(&mut self, id: PortId, slot: FlowSlot) {
         self.detach(id);
         if let Some(port) = self.ports.get_mut(usize::from(slot.0)) {
@@ -58,12 +58,12 @@ impl Trunk {
         }
     }
 
-    /// Removes a port's slot.
+    /// Frees the port's slot. Packets with its tag then belong to no port.
     pub(super) fn detach(&mut self, id: PortId) {
         self.ports.iter_mut().filter(|port| **port == id).for_each(|port| *port = NOBODY);
     }
 
-    /// Appends received frames without their tags, and stores each frame's port in `in_ports`.
+    /// Appends received frames to `frames`, at most `limit`, and removes their tags. `in_ports` gets the receiving port of each frame.
     pub(super) fn receive(
         &mut self,
         frames: &mut Vec<Frame>,
@@ -88,7 +88,7 @@ impl Trunk {
         received
     }
 
-    /// Removes the tag of a packet's first frame and returns its port. Returns [`NOBODY`] for an unknown or missing tag.
+    /// Removes the tag of a packet's first frame. Returns the port with this tag, or [`NOBODY`] if the tag is missing or unassigned.
     #[inline]
     fn take_tag(&self, frame: &mut Frame) -> PortId {
         let bytes = self.umem.bytes_mut(frame);

@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_micros(100);
 /// read.
 const ROUNDS_PER_LOOK: u32 = 16;
 
-/// The parts of a worker.
+/// The components from which a worker's loop is made.
 pub(super) struct Parts {
     pub(super) engine: Worker,
     pub(super) forwarder: Forwarder<Chain>,
@@ -43,7 +43,7 @@ pub(super) struct WorkerLoop {
     bell: Arc<Bell>,
     sources: PollSet,
     rounds: u32,
-    /// Time since which there is no work. `None` while there is work.
+    /// When the worker last ran out of work. `None` while it has work.
     idle_since: Option<Instant>,
 }
 
@@ -94,12 +94,12 @@ impl WorkerLoop {
         self.stage.counters()
     }
 
-    /// Memory used by sessions, in bytes.
+    /// Returns the memory used by the worker's sessions, in bytes.
     pub(super) fn session_memory(&self) -> usize {
         self.stage.session_memory()
     }
 
-    /// Ends the worker without a command.
+    /// Closes the worker's ports, ends it without a command, and returns its counters.
     pub(super) fn end(self) -> WorkerCounters {
         self.stage.close()
     }

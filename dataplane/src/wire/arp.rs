@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use super::ethernet::Mac;
 use super::{WireError, set_word, word};
 
-/// Length of a message with 6-byte hardware and 4-byte protocol addresses.
+/// Length in bytes of a message with 6-byte hardware and 4-byte protocol addresses.
 pub const MESSAGE_LEN: usize = 28;
 /// Hardware type Ethernet, protocol type IPv4, address lengths 6 and 4. Other combinations are not supported.
 pub(crate) const ETHERNET_IPV4: [u8; 6] = [0, 1, 8, 0, 6, 4];

@@ -2,11 +2,11 @@
 
 use super::{WireError, word};
 
-/// Length of the header: destination, source, type.
+/// Length in bytes of the header: destination, source, type.
 pub const HEADER_LEN: usize = 14;
-/// Length of destination and source.
+/// Length in bytes of destination and source.
 pub const ADDRESSES_LEN: usize = 12;
-/// Minimum length of a frame without its check sequence. Not every driver pads shorter frames.
+/// Minimum length in bytes of a frame without its check sequence. Not every driver pads shorter frames.
 pub const MIN_FRAME_LEN: usize = 60;
 
 /// A MAC address.

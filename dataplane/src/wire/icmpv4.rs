@@ -2,7 +2,7 @@
 
 use super::{WireError, checksum, double_word, set_double_word, set_word, word};
 
-/// Length of the header: type, code, checksum, and four bytes that depend on the type.
+/// Length in bytes of the header: type, code, checksum, and four bytes that depend on the type.
 pub const HEADER_LEN: usize = 8;
 
 /// Byte offsets in the header.
@@ -71,7 +71,7 @@ impl<T: AsRef<[u8]>> Message<T> {
         self.0.as_ref()[field::CODE]
     }
 
-    /// The four bytes after the checksum.
+    /// The four header bytes after the checksum, whose meaning depends on type and code.
     pub fn rest(&self) -> u32 {
         double_word(self.0.as_ref(), field::REST)
     }

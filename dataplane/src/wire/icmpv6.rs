@@ -5,7 +5,7 @@ use std::net::Ipv6Addr;
 use super::ethernet::Mac;
 use super::{WireError, checksum, double_word, protocol, set_double_word, set_word};
 
-/// Length of the header: type, code, checksum, and four bytes that depend on the type.
+/// Length in bytes of the header: type, code, checksum, and four bytes that depend on the type.
 pub const HEADER_LEN: usize = 8;
 
 /// Byte offsets in the header.
@@ -30,7 +30,7 @@ pub mod kind {
     pub const PACKET_TOO_BIG: u8 = 2;
     /// The hop limit or the time for reassembly is exceeded.
     pub const TIME_EXCEEDED: u8 = 3;
-    /// Lower types are errors, including unassigned ones (RFC 4443 §2.1).
+    /// The first type that is not an error. Lower types are errors, including unassigned ones (RFC 4443 §2.1).
     pub const FIRST_INFORMATIONAL: u8 = 128;
     /// Echo request.
     pub const ECHO_REQUEST: u8 = 128;
@@ -97,7 +97,7 @@ impl<T: AsRef<[u8]>> Message<T> {
         self.0.as_ref()[field::CODE]
     }
 
-    /// The four bytes after the checksum.
+    /// The four header bytes after the checksum, whose meaning depends on the type.
     pub fn rest(&self) -> u32 {
         double_word(self.0.as_ref(), field::REST)
     }
@@ -136,12 +136,12 @@ impl Repr {
 pub mod ndisc {
     use super::{Ipv6Addr, Mac, Repr, field, kind};
 
-    /// Length of a message with its option.
+    /// Length in bytes of a message with its option.
     pub const MESSAGE_LEN: usize = field::OPTIONS + OPTION_LEN;
     /// Hop limit of every message. It proves that no router has forwarded the message (RFC 4861 §3.1).
     pub const HOP_LIMIT: u8 = 255;
 
-    /// Length of a link-layer address option: type, length, address.
+    /// Length in bytes of a link-layer address option: type, length, address.
     const OPTION_LEN: usize = 8;
     pub(crate) const SOURCE_LINK_LAYER: u8 = 1;
     const TARGET_LINK_LAYER: u8 = 2;
@@ -161,18 +161,18 @@ pub mod ndisc {
     pub enum Message {
         /// Requests an address's MAC address.
         Solicitation {
-            /// The address.
+            /// The address whose owner is requested.
             target: Ipv6Addr,
             /// The sender's MAC address.
             source: Mac,
         },
         /// Announces an address's MAC address.
         Advertisement {
-            /// See [`flags`].
+            /// The flags of the advertisement, see [`flags`].
             flags: u8,
-            /// The address.
+            /// The address whose MAC address is announced.
             target: Ipv6Addr,
-            /// Its MAC address.
+            /// The announced MAC address.
             at: Mac,
         },
     }

@@ -4,9 +4,9 @@ use std::net::Ipv4Addr;
 
 use super::{WireError, checksum, set_word, word};
 
-/// Length of the header without options.
+/// Length in bytes of the header without options.
 pub const MIN_HEADER_LEN: usize = 20;
-/// Maximum length of the header with options.
+/// Maximum length in bytes of the header with options.
 pub const MAX_HEADER_LEN: usize = 60;
 
 /// Byte offsets in the header.
@@ -75,17 +75,17 @@ impl<T: AsRef<[u8]>> Packet<T> {
         Ok(packet)
     }
 
-    /// Length of the header with options.
+    /// Length in bytes of the header with options.
     pub fn header_len(&self) -> usize {
         usize::from(self.0.as_ref()[field::VERSION_LEN] & 0x0f) * 4
     }
 
-    /// The total length field: header and payload.
+    /// Returns the total length field: bytes of header and payload.
     pub fn total_len(&self) -> usize {
         usize::from(word(self.0.as_ref(), field::TOTAL_LEN))
     }
 
-    /// Length of the payload by the header's length fields.
+    /// Length in bytes of the payload by the header's length fields.
     pub fn payload_len(&self) -> usize {
         self.total_len() - self.header_len()
     }
@@ -165,7 +165,7 @@ pub struct Repr {
     pub hop_limit: u8,
     /// Type of service (RFC 791), now DSCP and ECN (RFC 2474, RFC 3168).
     pub tos: u8,
-    /// Length of the payload.
+    /// Length in bytes of the payload.
     pub payload_len: usize,
 }
 

@@ -5,7 +5,7 @@ use std::net::Ipv6Addr;
 use super::ethernet::Mac;
 use super::{WireError, set_word, word};
 
-/// Length of the header.
+/// Length in bytes of the header.
 pub const HEADER_LEN: usize = 40;
 /// MTU that every link supports (RFC 8200 §5).
 pub const MIN_MTU: usize = 1280;
@@ -87,12 +87,12 @@ impl<T: AsRef<[u8]>> Packet<T> {
         Ok(Self(bytes))
     }
 
-    /// The payload length field.
+    /// Returns the payload length field: bytes after the fixed header.
     pub fn payload_len(&self) -> usize {
         usize::from(word(self.0.as_ref(), field::PAYLOAD_LEN))
     }
 
-    /// Length of header and payload, by the payload length field.
+    /// Returns the length of fixed header and payload in bytes, by the payload length field.
     pub fn total_len(&self) -> usize {
         HEADER_LEN + self.payload_len()
     }
@@ -102,7 +102,7 @@ impl<T: AsRef<[u8]>> Packet<T> {
         self.0.as_ref()[field::NEXT_HEADER]
     }
 
-    /// Hop limit.
+    /// Hop limit: how many routers may still forward the packet.
     pub fn hop_limit(&self) -> u8 {
         self.0.as_ref()[field::HOP_LIMIT]
     }
@@ -170,7 +170,7 @@ impl<T: AsRef<[u8]>> Packet<T> {
 pub struct UpperLayer {
     /// Type of the first header that is not an extension header, see [`super::protocol`].
     pub protocol: u8,
-    /// Its byte offset in the packet. In a later fragment, the offset of the fragment's data.
+    /// Byte offset of that header in the packet. In a later fragment, the offset of the fragment's data.
     pub at: usize,
     /// Offset and flag of the fragment header, see [`fragment`]. `None` if the packet has no fragment header.
     pub fragment_word: Option<u16>,
@@ -187,7 +187,7 @@ pub struct Repr {
     pub next_header: u8,
     /// Hop limit.
     pub hop_limit: u8,
-    /// Length of the payload.
+    /// Length in bytes of the payload.
     pub payload_len: usize,
 }
 

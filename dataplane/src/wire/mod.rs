@@ -42,13 +42,13 @@ pub enum WireError {
     /// The header is incomplete.
     #[error("the {protocol} header is cut short")]
     Truncated {
-        /// The protocol.
+        /// The protocol of the header.
         protocol: &'static str,
     },
     /// A field contradicts other fields or the protocol.
     #[error("the {protocol} header is malformed")]
     Malformed {
-        /// The protocol.
+        /// The protocol of the header.
         protocol: &'static str,
     },
 }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::{WireError, checksum, double_word, protocol, set_double_word, set_word, word};
 
-/// Length of the header without options.
+/// Length in bytes of the header without options.
 pub const MIN_HEADER_LEN: usize = 20;
 
 /// Byte offsets in the header.
@@ -72,7 +72,7 @@ impl<T: AsRef<[u8]>> Segment<T> {
         double_word(self.0.as_ref(), field::ACKNOWLEDGEMENT)
     }
 
-    /// Length of the header with options.
+    /// Length in bytes of the header with options.
     pub fn header_len(&self) -> usize {
         usize::from(self.0.as_ref()[field::DATA_OFFSET] >> 4) * 4
     }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::{WireError, checksum, protocol, set_word, word};
 
-/// Length of the header.
+/// Length in bytes of the header.
 pub const HEADER_LEN: usize = 8;
 
 /// Byte offsets in the header.
@@ -45,7 +45,7 @@ impl<T: AsRef<[u8]>> Datagram<T> {
         word(self.0.as_ref(), field::DESTINATION_PORT)
     }
 
-    /// The length field: header and data.
+    /// Returns the length field: bytes of header and data.
     pub fn total_len(&self) -> usize {
         usize::from(word(self.0.as_ref(), field::LEN))
     }

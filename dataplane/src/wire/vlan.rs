@@ -3,7 +3,7 @@
 use super::ethernet::ADDRESSES_LEN;
 use super::{WireError, word};
 
-/// Length of a tag: tag protocol, then priority and VLAN ID.
+/// Length in bytes of a tag: tag protocol, then priority and VLAN ID.
 pub const TAG_LEN: usize = 4;
 
 mod field {

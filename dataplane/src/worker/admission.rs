@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use crate::{DropReason, Flow, PortConfig, PortId, PortKind, Snapshot};
 
-/// A packet's receiving port in its snapshot.
+/// A packet's receiving port, with the snapshot that describes it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrival<'a> {
     pub(super) snapshot: &'a Snapshot,
@@ -83,7 +83,7 @@ pub(super) fn check_link_local(
     if is_on_link { Ok(()) } else { Err(DropReason::LinkLocalSource) }
 }
 
-/// 169.254.0.0/16 (RFC 3927) or fe80::/10 (RFC 4291 §2.5.6).
+/// Whether the address is in 169.254.0.0/16 (RFC 3927) or fe80::/10 (RFC 4291 §2.5.6).
 fn is_link_local(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(a) => a.is_link_local(),
@@ -91,7 +91,7 @@ fn is_link_local(address: IpAddr) -> bool {
     }
 }
 
-/// Multicast, or the limited broadcast.
+/// Whether the address is multicast or the limited broadcast address.
 pub(super) fn is_group(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(a) => a.is_multicast() || a.is_broadcast(),
@@ -99,12 +99,12 @@ pub(super) fn is_group(address: IpAddr) -> bool {
     }
 }
 
-/// Sources that routers do not forward (RFC 1812 §5.3.7, RFC 4291 §2.5). 240.0.0.0/4 is allowed, because clusters use it.
+/// Whether routers must not forward from the address (RFC 1812 §5.3.7, RFC 4291 §2.5). Clusters use 240.0.0.0/4, so it is allowed.
 fn is_martian_source(address: IpAddr) -> bool {
     is_group(address) || is_martian_destination(address)
 }
 
-/// "This network", loopback and unspecified addresses, and IPv4-mapped IPv6 addresses, which must not be on a wire (RFC 4942 §2.2) and
+/// Whether the address is in "this network", loopback, unspecified, or IPv4-mapped IPv6, which must not be on a wire (RFC 4942 §2.2) and
 /// would evade IPv4 rules.
 fn is_martian_destination(address: IpAddr) -> bool {
     match address {

@@ -122,7 +122,7 @@ impl Affinity {
     }
 }
 
-/// Maps a hash to a worker. The upper part of the product is as uniform as a remainder, and cheaper.
+/// Maps a hash to a worker, from 0. The upper part of the product is as uniform as a remainder, and cheaper.
 const fn share(number: u32, workers: usize) -> usize {
     ((number as u64 * workers as u64) >> 32) as usize
 }

@@ -28,24 +28,24 @@ const WAITING: usize = 8192;
 /// A connection that is allowed, but would be denied if all policies were enforced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Audited {
-    /// Time of its packet, in nanoseconds since 1970.
+    /// Time of the audited packet, in nanoseconds since 1970.
     pub time: u64,
     /// The connection with the original client address and, for a Service, the backend's address.
     pub flow: Flow,
-    /// The port that receives its packets.
+    /// The port that receives the connection's packets.
     pub in_port: PortId,
-    /// The port that sends its packets.
+    /// The port that sends the connection's packets.
     pub out_port: PortId,
-    /// The rule that would deny it.
+    /// The rule that would deny the connection.
     pub decision: Decision,
     /// Whether the connection begins with this packet. False if it was open when the policy was added or changed.
     pub is_new: bool,
 }
 
-/// An audited packet of the burst.
+/// An audited connection of the current burst, which is not reported yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Noted {
-    /// Position in the burst.
+    /// The packet's position in the burst.
     pub(super) at: usize,
     pub(super) audited: Audited,
 }
@@ -73,7 +73,7 @@ pub(super) fn denial(snapshot: &Snapshot, table: TableId, key: &Key) -> Option<D
     (!verdict.is_allow()).then(|| snapshot.decision(table, verdict))
 }
 
-/// The flow that the table judged.
+/// Returns the addresses and ports that the table judged.
 pub(super) const fn flow_of(key: &Key) -> Flow {
     let (src, dst, protocol) = (key.src(), key.dst(), key.protocol());
     Flow { src, dst, protocol, sport: key.src_port(), dport: key.dst_port(), icmp: None }

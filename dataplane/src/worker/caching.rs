@@ -1,4 +1,4 @@
-//! Answers what the flow cache may know of a session.
+//! Tells the flow cache which flows of sessions it may forward, and for how long.
 
 use super::Worker;
 use crate::packet::{self, Inner, Payload, Plain, TcpFlags};
@@ -10,21 +10,21 @@ use bulkhead_classifier::{OriginId, protocol};
 /// A lease is at most this fraction (1/n) of the session's timeout, because workers do not see its packets meanwhile.
 const LEASES_PER_TIMEOUT: u64 = 16;
 
-/// A flow whose packets need not be judged individually.
+/// A session's flow whose packets the flow cache may forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cacheable {
     pub(crate) flow: Flow,
     /// Keyed hash of the session, equal in both directions.
     pub(crate) hash: u64,
     pub(crate) origin: Option<OriginId>,
-    /// How long the session may live without packets at a worker, in nanoseconds.
+    /// The longest time for which the cache may forward the flow without a packet at a worker, in nanoseconds.
     pub(crate) lease: u64,
 }
 
 /// The session of a connection whose SYN-ACK is about to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Opening {
-    /// The SYN-ACK's flow, as received.
+    /// The addresses and ports of the SYN-ACK as received.
     pub(crate) flow: Flow,
     pub(crate) session: SessionKey,
     pub(crate) origin: Option<OriginId>,
@@ -82,12 +82,12 @@ impl Worker {
     }
 }
 
-/// Decodes an entry's origin.
+/// Returns an entry's origin. `None` for the number that represents no origin.
 fn origin(number: u32) -> Option<OriginId> {
     (number != u32::MAX).then_some(OriginId(number))
 }
 
-/// Returns a key's flow.
+/// Returns the flow of a packet with this key. `from_low` tells whether its source is the lower endpoint.
 fn flow(key: &Key, from_low: bool) -> Flow {
     let [(src, sport), (dst, dport)] = key.endpoints(from_low);
     Flow { src, dst, protocol: key.protocol(), sport, dport, icmp: None }

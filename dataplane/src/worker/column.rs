@@ -17,10 +17,10 @@ pub(super) struct Meta {
     /// The key of a plain packet. General packets are in a separate column.
     pub(super) key: Key,
     pub(super) hash: u64,
-    /// The probable slot of its session.
+    /// The slot of its session, as guessed by prefetching. May be wrong.
     pub(super) guess: Slot,
     pub(super) in_port: PortId,
-    /// Position among the general packets, or [`Meta::PLAIN`].
+    /// Index in [`Columns::parsed`], or [`Meta::PLAIN`] for a plain packet.
     general: u16,
     pub(super) hop_limit: u8,
     pub(super) flags: TcpFlags,
@@ -36,7 +36,7 @@ impl Meta {
         (self.general != Self::PLAIN).then_some(usize::from(self.general))
     }
 
-    /// Returns a plain packet as the session table looks it up.
+    /// Returns the fields of a plain packet that the session table's fast path compares.
     #[inline]
     pub(super) const fn plain(&self, epoch: u32) -> PlainHit<'_> {
         PlainHit { key: &self.key, from_low: self.from_low, flags: self.flags, in_port: self.in_port, epoch }
@@ -58,10 +58,10 @@ impl Meta {
     }
 }
 
-/// What the parser needs to know of a port.
+/// The properties of a port that the parser checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PortFacts {
-    /// The only MAC address that may send on this port. `None` if any may.
+    /// The only source MAC address accepted on this port. `None` if all are accepted.
     mac: Option<[u8; 6]>,
 }
 
@@ -71,7 +71,7 @@ impl PortFacts {
     }
 }
 
-/// The decisions of a burst. Only recorded ones are valid.
+/// The policy decisions about the packets of a burst. A packet may have none.
 #[derive(Debug, Default)]
 pub(super) struct Decisions {
     of: Vec<Decision>,
@@ -100,7 +100,7 @@ impl Decisions {
     }
 }
 
-/// The columns of a burst. Reused, so that no packet allocates.
+/// A burst as one vector per property, indexed by packet. Reused for each burst, so that no packet allocates.
 #[derive(Debug, Default)]
 pub(super) struct Columns {
     pub(super) metas: Vec<Meta>,
@@ -119,19 +119,19 @@ pub(super) struct Columns {
 }
 
 impl Columns {
-    /// Clears everything before a call.
+    /// Clears the data of the previous call of the worker. Call it before the first burst of a call.
     pub(super) fn begin(&mut self) {
         self.translations.clear();
         self.openings.clear();
         self.before = 0;
     }
 
-    /// Whether there are translations.
+    /// Whether any packet since [`Columns::begin`] is translated.
     pub(super) const fn translates(&self) -> bool {
         !self.translations.is_empty()
     }
 
-    /// Clears the burst.
+    /// Clears the data of the previous burst.
     pub(super) fn clear(&mut self) {
         self.metas.clear();
         self.parsed.clear();
@@ -141,7 +141,7 @@ impl Columns {
         self.metas.len()
     }
 
-    /// Parses a packet. `hash` hashes a key.
+    /// Parses a packet and appends it to the burst. `hash` computes the hash of a key.
     #[inline(always)]
     pub(super) fn push(
         &mut self,
@@ -174,7 +174,7 @@ impl Columns {
         self.push_general(link, frame, wire_len, in_port);
     }
 
-    /// Instantiated per address family. Merged, the key would go through memory.
+    /// Parses a plain packet. Instantiated per address family: in common code, the key would go through memory.
     #[inline(always)]
     fn push_plain<A>(
         &mut self,
@@ -205,7 +205,7 @@ impl Columns {
         });
     }
 
-    /// Returns a packet's translation.
+    /// Returns the translation at this position. `None` without a position.
     #[inline]
     pub(super) fn translated(&self, place: Option<NonZeroU32>) -> Option<Translated<'_>> {
         self.translations.get(place)
@@ -220,7 +220,7 @@ impl Columns {
         }
     }
 
-    /// Returns the burst for the stages. Every packet begins as a drop.
+    /// Returns the burst in the form that the stages use. The initial verdict of every packet is a drop.
     pub(super) fn burst<'a>(&'a mut self, snapshot: &'a Snapshot, epochs: (u32, u32), frames: Frames<'a>) -> Burst<'a> {
         self.judged.clear();
         self.judged.resize(self.metas.len(), Judged::UNJUDGED);
@@ -249,13 +249,13 @@ impl Columns {
 /// The bytes of a burst, for packets that are parsed again.
 #[derive(Clone, Copy)]
 pub(super) enum Frames<'a> {
-    /// Live: the first frame of each packet.
+    /// A live burst: the first frame of each packet.
     Ethernet(&'a [&'a [u8]]),
     Any(&'a [Packet<'a>]),
 }
 
 impl<'a> Frames<'a> {
-    /// The bytes of a packet's first frame.
+    /// Returns the bytes of packet `at`, or those of its first frame.
     pub(super) fn bytes(&self, at: usize) -> &'a [u8] {
         match self {
             Self::Ethernet(frames) => frames[at],
@@ -264,10 +264,10 @@ impl<'a> Frames<'a> {
     }
 }
 
-/// A burst in the pipeline.
+/// A burst and its results, as the stages of the pipeline read and write them.
 pub(super) struct Burst<'a> {
     pub(super) snapshot: &'a Snapshot,
-    /// Number that represents the snapshot's generation: see [`super::Worker`].
+    /// The worker's number for the snapshot's generation: see [`super::Worker`].
     pub(super) epoch: u32,
     /// The lower half of the Services' epoch.
     pub(super) services: u32,
@@ -287,7 +287,7 @@ impl Burst<'_> {
         self.metas[at].in_port
     }
 
-    /// Parses the packet's payload again.
+    /// Parses packet `at` again and returns its payload. `None` for an IPv4 fragment, an invalid header, or a packet that is not IP.
     pub(super) fn payload(&self, at: usize) -> Option<Payload<'_>> {
         match self.frames {
             Frames::Ethernet(frames) => Payload::of(LinkType::Ethernet, frames[at], frames[at].len()),
@@ -310,24 +310,24 @@ impl Burst<'_> {
         self.judged[at].verdict = Verdict::Forward(out);
     }
 
-    /// Allows the packet as part of a session.
+    /// Forwards the packet as part of a session, with the decision that allowed the session.
     pub(super) fn allow(&mut self, at: usize, verdict: Verdict, decision: Decision, session: crate::SessionState) {
         self.judged[at].verdict = verdict;
         self.judged[at].session = Some(session);
         self.decisions.set(at, Some(decision));
     }
 
-    /// Stores a packet's translation for the case that it is allowed. Returns its position.
+    /// Stores new addresses and ports of a packet, to be [assigned](Self::translate) if the packet is allowed. Returns their position.
     pub(super) fn add_translation(&mut self, rewritten: Rewritten) -> Option<NonZeroU32> {
         self.translations.add_packet(|packets| packets.push(rewritten))
     }
 
-    /// The same for an ICMP error.
+    /// Stores the translation of an ICMP error, to be [assigned](Self::translate) if the error is allowed. Returns its position.
     pub(super) fn add_translated_error(&mut self, error: TranslatedError) -> Option<NonZeroU32> {
         self.translations.add_error(error)
     }
 
-    /// Sets the packet's translation, also for a packet that is dropped.
+    /// Assigns to packet `at` the translation at this position, also if the packet is dropped.
     pub(super) fn translate(&mut self, at: usize, translation: Option<NonZeroU32>) {
         self.judged[at].translation = translation;
     }
@@ -337,12 +337,12 @@ impl Burst<'_> {
         self.openings.push(self.before + at);
     }
 
-    /// Marks the packet for another worker.
+    /// Records that worker number `worker`, from 0, must judge the packet.
     pub(super) fn hand_over(&mut self, at: usize, worker: usize) {
         self.judged[at].elsewhere = u8::try_from(worker + 1).ok().and_then(NonZeroU8::new);
     }
 
-    /// Returns the packet's new addresses and ports. `None` for an ICMP error.
+    /// Returns the packet's new addresses and ports. `None` without translation and for an ICMP error.
     pub(super) fn rewritten(&self, at: usize) -> Option<Rewritten> {
         match self.translations.get(self.judged[at].translation)? {
             Translated::Packet(rewritten) => Some(*rewritten),

@@ -14,22 +14,22 @@ use crate::session::{Direction, Key, Match, NewSession, Slot};
 use crate::translations::TranslatedError;
 use crate::{Decision, DropReason, Flow, PortId, PortKind, SessionState, Snapshot, Verdict};
 
-/// For entries that no table has decided about.
+/// The decision of entries about which no table has decided.
 const NO_DECISION: Decision = Decision { table: None, rule: None, origin: None };
 
-/// A packet that belongs to a session if its ports match.
+/// A packet with the key of a session. It belongs to the session only if it arrives on the session's port.
 pub(super) struct Claim {
     pub(super) slot: Slot,
     pub(super) key: Key,
     pub(super) hash: u64,
-    /// Hash of the packet's own key, or of the quoted packet's.
+    /// Hash of the packet's own key. For an ICMP error, hash of the quoted packet's key.
     pub(super) wire_hash: u64,
     pub(super) direction: Direction,
     /// The session's flow in its forward direction.
     pub(super) forward: Flow,
     pub(super) hop_limit: u8,
     pub(super) flags: Option<TcpFlags>,
-    /// For an ICMP error: its translation. `None` for any other packet.
+    /// `None` for a packet that is no ICMP error. For an ICMP error, `Some` of its translation, which is `None` if nothing is translated.
     pub(super) error: Option<Option<TranslatedError>>,
 }
 
@@ -170,7 +170,7 @@ impl Worker {
         Err(reason)
     }
 
-    /// Asks newer tables about a session that a policy has cut. Returns false if these tables have cut it.
+    /// Judges a session that a policy has cut by newer tables, if they have not judged it yet. Returns false if it stays cut.
     fn resume(&mut self, burst: &mut Burst<'_>, at: usize, claim: &Claim) -> Result<bool, DropReason> {
         let is_stale = self.sessions.entry(claim.slot).epoch != burst.epoch;
         Ok(is_stale && self.renew(burst, at, claim)?)
@@ -209,7 +209,7 @@ impl Worker {
         Ok(true)
     }
 
-    /// Returns the translation of a session's packet, or of an error about one.
+    /// Stores the translation of a session's packet, or of an ICMP error about one. Returns its position. `None` without translation.
     fn translation_of(&self, burst: &mut Burst<'_>, claim: &Claim) -> Option<NonZeroU32> {
         match claim.error {
             None => burst.add_translation(self.sessions.rewritten(claim.slot, claim.direction)?),
@@ -217,7 +217,7 @@ impl Worker {
         }
     }
 
-    /// Routes and classifies the forward direction of a session of another generation again.
+    /// Judges a session of an older generation by the current tables: routes and classifies its forward direction.
     fn renew(&mut self, burst: &mut Burst<'_>, at: usize, claim: &Claim) -> Result<bool, DropReason> {
         let snapshot = burst.snapshot;
         let arrived = burst.in_port(at);
@@ -339,7 +339,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Rejects packets that are recognisable answers: their request was refused or never seen.
+    /// Rejects packets that must not start a session, such as a SYN-ACK or an echo reply: their request was refused or never seen.
     pub(super) fn check_start(&self, transport: &Transport) -> Result<(), DropReason> {
         match *transport {
             Transport::Tcp(flags) if flags.opens() || (self.tcp_pickup && flags.continues()) => Ok(()),
@@ -351,7 +351,7 @@ impl Worker {
 }
 
 impl Claim {
-    /// Whether a packet of the session may come in on `arrived`. Errors may also come from the node itself, as a router on the path.
+    /// Whether a packet of the session may arrive on port `arrived`. ICMP errors may also come from the node, a router on the path.
     fn fits(&self, snapshot: &Snapshot, arrived: PortId, expected: PortId) -> bool {
         arrived == expected || (self.error.is_some() && snapshot.host() == Some(arrived))
     }

@@ -8,8 +8,8 @@ use crate::session::{Direction, Key, Match};
 use crate::{DropReason, Flow};
 
 impl Worker {
-    /// Allows an ICMP error if the quoted packet belongs to a session and the error goes to that packet's sender (RFC 792, RFC 4443 §2.4).
-    /// Its source may be any router on the path.
+    /// Forwards an ICMP error if the quoted packet belongs to a session and the error goes to that packet's sender (RFC 792, RFC 4443
+    /// §2.4). Its source may be any router on the path.
     pub(super) fn judge_error(
         &mut self,
         burst: &mut Burst<'_>,

@@ -10,7 +10,7 @@ use crate::packet::{Checksum, Payload, TcpFlags};
 use crate::session::{Belief, Direction, Evidence, Match, NewSession, Slot};
 
 impl Worker {
-    /// Returns what the session may learn from its packet. `None` if nothing, not even that it is in use.
+    /// Returns the conclusion that the session accepts from its packet. `None` if the packet must not even extend the session's life.
     pub(super) fn believe(
         &mut self,
         burst: &Burst<'_>,
@@ -32,7 +32,7 @@ impl Worker {
         }
     }
 
-    /// Checks a packet of a session.
+    /// Verifies the checksum and reads the sequence numbers of a packet of a session.
     fn evidence(
         &self,
         burst: &Burst<'_>,
@@ -56,7 +56,7 @@ impl Worker {
         Evidence { checksum, span, is_bound }
     }
 
-    /// Checks a hit whose session was not sampled for a while.
+    /// Records the sequence numbers of a hit whose session was not sampled for some seconds.
     #[cold]
     #[inline(never)]
     pub(super) fn sample(&mut self, burst: &Burst<'_>, at: usize) {

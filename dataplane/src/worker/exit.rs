@@ -6,28 +6,28 @@ use bulkhead_classifier::OriginId;
 
 use crate::{DropReason, PortId, PortKind, Snapshot, TableId, Verdict};
 
-/// A packet's output port.
+/// The port through which a packet leaves, and the table that judges it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Exit {
     pub(super) port: PortId,
     pub(super) check: Check,
 }
 
-/// What decides about an outgoing packet.
+/// The authority that decides about an outgoing packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Check {
-    /// The table of the receiving port, otherwise that of the output port.
+    /// The ingress table of the receiving port if it has one, otherwise the egress table of the output port.
     Table(Bound),
     /// No table: the packet goes from a port's own address to itself, which the control plane allows.
     Hairpin(OriginId),
 }
 
-/// The tables of the port that judges.
+/// The tables that judge a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Bound {
     /// The table in force.
     pub(super) table: TableId,
-    /// The audit table: see [`super::audit`].
+    /// The table that would be in force if all policies were enforced: see [`super::audit`]. `None` if it changes no verdict.
     pub(super) audit: Option<TableId>,
 }
 

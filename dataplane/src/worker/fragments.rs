@@ -8,7 +8,7 @@ use crate::packet::{Fragment, Ip};
 use crate::{DropReason, SessionState, Verdict};
 
 impl Worker {
-    /// Judges one fragment at a time: they are rare, and later ones depend on the first.
+    /// Judges one fragment. Fragments are not judged in batches: they are rare, and later ones depend on the first.
     pub(super) fn judge_fragment(
         &mut self,
         burst: &mut Burst<'_>,

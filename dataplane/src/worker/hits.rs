@@ -50,7 +50,7 @@ impl Worker {
         hit.is_some()
     }
 
-    /// The same for a translated session.
+    /// Like [`Worker::is_hit`], for a packet of a translated session.
     #[inline(always)]
     fn is_translated_hit<const EXPLAIN: bool>(&mut self, burst: &mut Burst<'_>, at: usize) -> bool {
         let meta = &burst.metas[at];

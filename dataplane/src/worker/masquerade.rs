@@ -26,7 +26,7 @@ pub(super) fn source(
     source.map(|source| Some((source, masquerade))).ok_or(DropReason::NotMasqueraded)
 }
 
-/// Whether answers to this address reach the node.
+/// Whether answers to this address reach the node: the address belongs to the host port.
 fn is_hosts(snapshot: &Snapshot, address: IpAddr) -> bool {
     snapshot.owner(address).is_some_and(|owner| Some(owner) == snapshot.host())
 }

@@ -82,7 +82,7 @@ pub struct WorkerConfig {
     pub fragments: FragmentConfig,
 }
 
-/// A worker's position among several workers.
+/// The position of a worker in a vswitch with several workers.
 #[derive(Clone, Debug)]
 struct Team {
     affinity: Affinity,
@@ -107,14 +107,14 @@ pub struct Worker {
     /// Epoch of the Services, and the next slot of the review of sessions that a new epoch starts.
     services: u64,
     review_from: Option<Slot>,
-    /// The last backends of clients, shared by all workers.
+    /// The last backend of each client, for Services with session affinity. All workers share it.
     clients: Arc<ClientAffinity>,
-    /// `None` for a single worker.
+    /// The worker's number, and the assignment of packets to workers. `None` if there is only one worker.
     team: Option<Team>,
-    /// Reused for each burst's frames. Empty between bursts.
+    /// A buffer for the frames of a burst. Empty between bursts.
     frames: Vec<&'static [u8]>,
     pending: Pending,
-    /// Audited connections of the burst. Preallocated for a whole burst.
+    /// The burst's connections that only pass because a policy is audited. Preallocated for a whole burst.
     audits: Vec<Noted>,
     audit_tap: Option<AuditTap>,
 }
@@ -224,7 +224,7 @@ impl Worker {
         self.columns = columns;
     }
 
-    /// The witness's view of the burst.
+    /// Returns the judged burst in the form that a witness inspects.
     #[inline]
     fn judgements<'a>(&'a mut self, snapshot: &Snapshot, columns: &'a Columns, frames: Frames<'a>) -> Judgements<'a> {
         let (generation, audits) = (snapshot.generation(), &*self.audits);
@@ -266,12 +266,12 @@ impl Worker {
         self.sessions.bytes()
     }
 
-    /// Returns the page of sessions that begins at slot `from`; 0 is the first.
+    /// Returns one page of the session table: the sessions in the slots from `from` on, and where the next page begins. Begin with 0.
     pub fn session_page(&self, from: u32) -> SessionPage {
         self.sessions.page(from, self.now.time)
     }
 
-    /// Ends the selected sessions of the page that begins at slot `from`.
+    /// Ends the sessions that match `selector` in one page of the session table, which begins at slot `from`. Begin with 0.
     pub fn end_sessions(&mut self, from: u32, selector: &SessionSelector) -> EndedSessions {
         self.sessions.end_selected(from, selector, self.now.time)
     }
@@ -293,7 +293,7 @@ impl Worker {
         self.now = Moment::default();
     }
 
-    /// Enters the snapshot's generation and Services epoch, if they changed.
+    /// Starts a new generation or Services epoch if the snapshot's differ from those of the last burst.
     #[inline]
     fn enter(&mut self, snapshot: &Snapshot) {
         if self.generation != Some(snapshot.generation()) {
@@ -305,7 +305,7 @@ impl Worker {
         }
     }
 
-    /// Whether the last call of [`Worker::judge`] translates any packets.
+    /// Whether the last call of [`Worker::judge`] translated any packets.
     pub(crate) const fn translates(&self) -> bool {
         self.columns.translates()
     }

@@ -29,7 +29,7 @@ pub(super) fn forward_arp(arrival: &Arrival<'_>, arp: &Arp) -> Result<PortId, Dr
     owner_or_outside(arrival, arp.target.into())
 }
 
-/// Returns where a neighbour discovery message goes.
+/// Returns the port to which a neighbour discovery message is forwarded.
 pub(super) fn forward_neighbour(arrival: &Arrival<'_>, message: Neighbour, flow: &Flow) -> Result<PortId, DropReason> {
     let router_message = matches!(message, Neighbour::RouterAdvertisement | Neighbour::Redirect);
     if router_message && arrival.is_pod() {
@@ -68,7 +68,7 @@ fn may_advertise(arrival: &Arrival<'_>, address: Ipv6Addr) -> bool {
         || (address.is_unicast_link_local() && arrival.snapshot.owner(address.into()).is_none())
 }
 
-/// Whether a pod's message only concerns the link between pod and node.
+/// Whether a pod's message only concerns the link between pod and node, which the uplink does not share.
 fn concerns_the_link(arrival: &Arrival<'_>, source: IpAddr, target: Ipv6Addr) -> bool {
     let from_link_local = matches!(source, IpAddr::V6(source) if source.is_unicast_link_local());
     arrival.is_pod() && (from_link_local || target.is_unicast_link_local())
@@ -83,7 +83,7 @@ fn owner_or_outside(arrival: &Arrival<'_>, address: IpAddr) -> Result<PortId, Dr
     }
 }
 
-/// The node answers for everything that is not a pod. Its own requests go to the uplink.
+/// Returns the host port, which answers for all addresses that are not a pod's. For messages of the host, returns the uplink.
 fn outside(arrival: &Arrival<'_>) -> Result<PortId, DropReason> {
     let out = match arrival.port.kind {
         PortKind::Host => arrival.snapshot.uplink(),

@@ -17,25 +17,25 @@ use crate::{BURST, Decision, DropReason, PortId, SessionState, Snapshot, TableId
 /// Bits of the filter: 16 per packet of a burst, so that less than one packet in 16 causes an early classification by chance.
 const FILTER_BITS: usize = 16 * BURST;
 
-/// The action if policy allows the packet.
+/// What to do with a packet if policy allows it.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum IfAllowed {
-    /// Start this session, with the decision filled in.
+    /// Start this session, with the table's decision filled in.
     Start(NewSession),
-    /// Renew a session of an older generation.
+    /// Renew a session that an older generation allowed.
     Keep(Renewal),
 }
 
-/// A session of an older generation, and the packet that belongs to it.
+/// A session that an older generation allowed, and the packet of it that the current tables judge.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Renewal {
     pub(super) key: Key,
     pub(super) hash: u64,
-    /// Hash of the packet's own key.
+    /// Hash of the key of the packet as received.
     pub(super) wire_hash: u64,
-    /// Epoch of the new generation.
+    /// The worker's number for the current generation.
     pub(super) epoch: u32,
-    /// The session's ports in the new generation, in its forward direction.
+    /// Receiving and output port of the session's forward direction in the current generation.
     pub(super) ports: (PortId, PortId),
     pub(super) direction: Direction,
     /// TCP flags to add to the session, or `Some(None)` for other protocols. `None` if the packet changes nothing.
@@ -57,18 +57,18 @@ impl Renewal {
     }
 }
 
-/// A packet without a valid session.
+/// A waiting packet: it belongs to no session that the current tables have judged.
 #[derive(Clone, Copy, Debug)]
 struct Miss {
-    /// Position in the burst.
+    /// The packet's position in the burst.
     at: usize,
     table: TableId,
-    /// The audit table. `None` if no audited policy matters.
+    /// The table that would be in force if all policies were enforced. `None` if it changes no verdict.
     audit: Option<TableId>,
-    /// Verdict if policy allows the packet.
+    /// The verdict that the packet gets if policy allows it.
     allowed: Verdict,
     now: Moment,
-    /// Position of the packet's translation. `None` without one.
+    /// Position of the packet's translation. `None` if the packet is not translated.
     translation: Option<NonZeroU32>,
     if_allowed: IfAllowed,
 }
@@ -108,7 +108,7 @@ impl Pending {
         self.misses.is_empty()
     }
 
-    /// Whether a session with this hash may be waiting. May return true by chance, but never false by mistake.
+    /// Whether a packet with this session hash may be waiting. May be true although none is waiting, but is never false if one is.
     pub(super) fn may_hold(&self, hash: u64) -> bool {
         let (word, bit) = filter_bit(hash);
         self.filter[word] & bit != 0
@@ -166,7 +166,7 @@ impl Pending {
         self.filter.fill(0);
     }
 
-    /// Looks up all keys, one batch per table.
+    /// Looks up the keys of all waiting packets, one batch per table, and stores the verdicts.
     fn classify(&mut self, snapshot: &Snapshot) {
         let Self { misses, keys, verdicts, order, gathered, answers, .. } = self;
         verdicts.clear();
@@ -196,7 +196,7 @@ impl Pending {
 }
 
 impl Miss {
-    /// Creates, renews or ends the session. Also returns whether the connection is newly audited.
+    /// Creates, renews or ends the session by the table's verdict. Also returns whether the connection is newly audited.
     fn act(
         &self,
         sessions: &mut SessionTable,

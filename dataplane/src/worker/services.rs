@@ -25,18 +25,18 @@ const FIRST_SOURCE_PORT: u16 = 1024;
 /// Slots of the session table reviewed per burst after a change of Services: about ten microseconds.
 const REVIEWED: Slot = 512;
 
-/// The kind of a new connection.
+/// How a new connection is handled.
 #[expect(clippy::large_enum_variant, reason = "it is looked at where it comes from, and a packet must not allocate")]
 pub(super) enum Opening {
-    /// Not translated.
+    /// The connection is not translated.
     Direct,
-    /// To a Service, or masqueraded: the flow that policy judges, and the session to create.
+    /// The connection goes to a Service or is masqueraded. Has the flow that policy judges, and the session to create.
     Translated(Flow, NewSession),
-    /// Its session belongs to this worker, from 0.
+    /// The session belongs to the worker with this number, from 0.
     Elsewhere(usize),
 }
 
-/// The backend of a new connection.
+/// The backend and the source of a new connection to a Service.
 #[derive(Clone, Copy)]
 struct Given {
     backend: SocketAddr,
@@ -45,7 +45,7 @@ struct Given {
 }
 
 impl Worker {
-    /// Returns the session or refusal with this key. Ends a UDP session whose backend no longer serves.
+    /// Returns the slot of the session or refusal with this key, or `None`. Ends a UDP session whose backend no longer serves.
     pub(super) fn find_current(&mut self, burst: &Burst<'_>, hash: u64, key: &Key) -> Option<Slot> {
         let slot = self.sessions.find(hash, key, self.now.time)?;
         if self.sessions.entry(slot).epoch != burst.epoch && self.is_unmasked(burst.snapshot, slot) {

@@ -10,7 +10,7 @@ use crate::{BodyKind, DropReason, Packet, Snapshot};
 /// to delay the burst.
 const SWEEP: usize = 2 * super::BURST;
 
-/// Times of a burst's packets.
+/// The times of a burst's packets.
 #[derive(Clone, Copy)]
 pub(super) enum Times<'a> {
     One(u64),
@@ -85,7 +85,7 @@ impl Worker {
         }
     }
 
-    /// Judges one packet, or adds it to the pending ones.
+    /// Judges one packet, or adds it to the packets that wait for the classifier.
     fn judge_one(&mut self, burst: &mut Burst<'_>, at: usize) -> Result<(), DropReason> {
         let meta = burst.metas[at];
         let arrival = Arrival::new(burst.snapshot, meta.in_port)?;

@@ -45,7 +45,7 @@ impl Worker {
         Ok(Self::acquainted(team, &budget, affinity))
     }
 
-    /// Lets several workers find each other's translated sessions.
+    /// Connects the workers, so that each finds the translated sessions of the others.
     fn acquainted(mut team: Vec<Self>, budget: &Budget, affinity: &Affinity) -> Vec<Self> {
         let workers = team.len();
         if workers > 1 {

@@ -13,7 +13,7 @@ use crate::session::{Key, NONE, SessionTable};
 use crate::translations::Translated;
 use crate::{BURST, BodyKind, Flow, Judged, Outcome, SessionState};
 
-/// A receiver of judged bursts.
+/// Code that inspects each burst after it was judged.
 pub(crate) trait Witness {
     /// Inspects a judged burst.
     fn see(&mut self, burst: &mut Judgements<'_>);
@@ -27,7 +27,7 @@ impl Witness for Nobody {
     fn see(&mut self, _: &mut Judgements<'_>) {}
 }
 
-/// A set of packets of a burst: one bit each.
+/// A set of packets of a burst: one bit for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Chosen([u64; BURST / 64]);
 
@@ -61,7 +61,7 @@ impl Chosen {
 /// Packets tested together. If none passes, the group costs one branch.
 const GROUP: usize = 8;
 
-/// A judged burst.
+/// A judged burst, as a witness sees it.
 pub(crate) struct Judgements<'a> {
     pub(super) generation: u64,
     pub(super) columns: &'a Columns,
@@ -85,17 +85,17 @@ impl Judgements<'_> {
         &self.columns.misses
     }
 
-    /// Bytes of a packet's first frame.
+    /// Returns the bytes of the first frame of packet `at`.
     pub(crate) fn frame(&self, at: usize) -> &[u8] {
         self.frames.bytes(at)
     }
 
-    /// The packet's full result.
+    /// Returns the full result for packet `at`.
     pub(crate) fn outcome(&self, at: usize) -> Outcome {
         outcome(self.columns, self.sessions, self.audits, at)
     }
 
-    /// TCP control bits. `None` for other protocols.
+    /// Returns the TCP control bits of packet `at`. `None` for other protocols.
     pub(crate) fn tcp_flags(&self, at: usize) -> Option<u8> {
         let meta = &self.columns.metas[at];
         let flags = match meta.general() {
@@ -153,7 +153,7 @@ impl Judgements<'_> {
         look(groups.len() * GROUP, rest, passes(rest));
     }
 
-    /// Selects packets before translation.
+    /// Evaluates the filter for each packet in `range`, before translation, and adds the selected ones.
     #[inline(never)]
     fn look_closely(&self, range: Range<usize>, filter: &Filter, chosen: &mut Chosen) {
         for at in range {
@@ -165,7 +165,7 @@ impl Judgements<'_> {
         }
     }
 
-    /// Selects packets after translation.
+    /// Adds the translated packets that the filter selects by their new addresses and ports.
     #[inline(never)]
     fn select_sent(&self, filter: &Filter, chosen: &mut Chosen) {
         for (at, judged) in self.columns.judged.iter().enumerate() {
@@ -209,7 +209,7 @@ impl Judgements<'_> {
         })
     }
 
-    /// Counts a forwarded packet for its session.
+    /// Counts a forwarded packet and its bytes for its session.
     pub(crate) fn tally(&mut self, at: usize, bytes: u64) {
         let (meta, judged) = (&self.columns.metas[at], &self.columns.judged[at]);
         let is_of_session = judged.session.is_some() && judged.verdict.out_port().is_some();
@@ -229,7 +229,7 @@ impl Judgements<'_> {
     }
 }
 
-/// The endpoints of each packet.
+/// Returns the endpoints of each packet in the form that filters test.
 #[inline(always)]
 fn pairs(metas: &[Meta]) -> impl Iterator<Item = Pair<'_>> {
     metas.iter().map(|meta| meta.key.pair())

@@ -19,7 +19,7 @@ pub(super) enum Addresses {
 }
 
 impl Addresses {
-    /// Returns the set of these addresses.
+    /// Returns a set that contains these addresses.
     pub(super) fn among(addresses: &HashSet<IpAddr>) -> Self {
         let mut hosts = Hosts(Bits::none());
         addresses.iter().for_each(|address| hosts.add(*address));
@@ -40,7 +40,7 @@ impl Addresses {
         }
     }
 
-    /// Returns the address if the set is a network with only one. Otherwise `None`.
+    /// Returns the only address of the set. `None` if the set is not a network of one address.
     fn host(&self) -> Option<IpAddr> {
         match *self {
             Self::V4(V4 { net, mask: u32::MAX }) => Some(IpAddr::V4(net.into())),
@@ -95,7 +95,7 @@ impl Bounds {
         Self { kinds: Kinds(bits), ..Self::all() }
     }
 
-    /// Returns the sets of a tree, or of its negation.
+    /// Returns the sets that contain every packet that matches the tree, or with `is_turned` its negation.
     pub(super) fn of(tree: &Tree, is_turned: bool) -> Self {
         let each = |parts: &[Tree], join: fn(Self, Self) -> Self| {
             parts.iter().map(|part| Self::of(part, is_turned)).reduce(join).unwrap_or_else(Self::all)

@@ -9,9 +9,9 @@ use crate::flow::Translation;
 use crate::packet::Ends;
 use crate::wire::{checksum, icmpv4, icmpv6, ipv4, ipv6, tcp, udp, word};
 
-/// SCTP (RFC 9260 §3.1).
+/// Sizes of the SCTP common header (RFC 9260 §3.1).
 mod sctp {
-    /// Ports, verification tag, checksum.
+    /// Length of the common header in bytes: ports, verification tag, checksum.
     pub(super) const HEADER_LEN: usize = 12;
     pub(super) const CHECKSUM: usize = 8;
 }
@@ -19,13 +19,13 @@ mod sctp {
 /// The parts of a transport header that a translation changes.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
-    /// Number of bytes required.
+    /// Number of bytes of the header that must be present.
     len: usize,
     numbers: Numbers,
     checksum: Checksum,
 }
 
-/// The port fields of a transport header.
+/// The kind of port fields in a transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Numbers {
     None,
@@ -36,7 +36,7 @@ enum Numbers {
 }
 
 impl Numbers {
-    /// Their byte range in the header.
+    /// Returns the byte range of the port fields in the header.
     const fn range(self) -> std::ops::Range<usize> {
         match self {
             Self::None => 0..0,
@@ -49,14 +49,14 @@ impl Numbers {
 /// Offset of the identifier in ICMP and ICMPv6 echoes (RFC 792, RFC 4443 §4.1).
 const IDENTIFIER: usize = 4;
 
-/// The checksum of a transport header, with its offset.
+/// The kind of checksum in a transport header, with its offset in bytes.
 #[derive(Clone, Copy, Debug)]
 enum Checksum {
     /// No checksum, or one over fields that translation does not change.
     None,
     /// The checksum of RFC 1071, over pseudo-header and transport packet.
     Sum(usize),
-    /// The same without a pseudo-header.
+    /// The checksum of RFC 1071 over the transport packet only.
     SumAlone(usize),
     /// CRC-32C over the transport packet.
     Crc(usize),
@@ -68,7 +68,7 @@ impl Shape {
     const SCTP: Self = Self::new(sctp::HEADER_LEN, Numbers::Ports, Checksum::Crc(sctp::CHECKSUM));
     const ECHO: Self = Self::new(IDENTIFIER + 2, Numbers::Identifier, Checksum::SumAlone(icmpv4::field::CHECKSUM));
     const ECHO_V6: Self = Self::new(IDENTIFIER + 2, Numbers::Identifier, Checksum::Sum(icmpv6::field::CHECKSUM));
-    /// Type, code and checksum: some messages have nothing else.
+    /// Any other ICMPv6 message. Only type, code and checksum are required, because some messages have nothing else.
     const ICMPV6: Self = Self::new(4, Numbers::None, Checksum::Sum(icmpv6::field::CHECKSUM));
     const OPAQUE: Self = Self::new(0, Numbers::None, Checksum::None);
 
@@ -202,13 +202,13 @@ pub(super) enum Addresses {
 }
 
 impl Addresses {
-    /// `None` if they are of different families.
+    /// Creates the value. `None` if the addresses are of different families.
     pub(super) fn new(src: IpAddr, dst: IpAddr) -> Option<Self> {
         let ends = Ends::of(&Translation { src, dst, sport: 0, dport: 0 })?;
         Some(if ends.is_v6() { Self::V6(ends.addresses_v6()) } else { Self::V4(ends.addresses_v4()) })
     }
 
-    /// Their offset in the header, and their bytes.
+    /// Returns the offset of the addresses in the IP header, and their bytes.
     pub(super) const fn in_header(&self) -> (usize, &[u8]) {
         match self {
             Self::V4(octets) => (ipv4::field::SOURCE.start, octets),

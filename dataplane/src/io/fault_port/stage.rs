@@ -34,7 +34,7 @@ impl Dice {
     }
 }
 
-/// Frames and memory for the faults of both directions.
+/// The frames with which faults are injected in both directions.
 #[derive(Debug)]
 pub(super) struct Workshop {
     pub(super) umem: Arc<Umem>,
@@ -104,9 +104,9 @@ impl Workshop {
 pub(super) struct Stage {
     faults: Faults,
     dice: Dice,
-    /// Packets that passed.
+    /// Packets that were handled and wait for `take`.
     ready: VecDeque<Vec<Frame>>,
-    /// A packet that waits for the next one to overtake it.
+    /// A packet that is to be delivered after its successor. `None` if no packet is delayed.
     waiting: Option<Vec<Frame>>,
     pub(super) tally: FaultTally,
 }
@@ -117,7 +117,7 @@ impl Stage {
         Self { faults, dice, ready: VecDeque::new(), waiting: None, tally }
     }
 
-    /// Takes all frames, which must be whole packets.
+    /// Takes all frames, which must be whole packets, and injects the faults into them.
     pub(super) fn pass(&mut self, frames: &mut Vec<Frame>, workshop: &mut Workshop) {
         let mut packet = Vec::new();
         for frame in frames.drain(..) {
@@ -166,12 +166,12 @@ impl Stage {
         }
     }
 
-    /// Releases the waiting packet without a successor.
+    /// Delivers the delayed packet, although it has no successor.
     pub(super) fn give_up_waiting(&mut self) {
         self.ready.extend(self.waiting.take());
     }
 
-    /// Whether passed packets wait for `take`.
+    /// Whether handled packets wait for `take`.
     pub(super) fn has_ready(&self) -> bool {
         !self.ready.is_empty()
     }

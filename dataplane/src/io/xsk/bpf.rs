@@ -20,10 +20,10 @@ use super::small_size;
 
 /// `BPF_F_XDP_HAS_FRAGS`: the program supports multi-buffer packets.
 pub(super) const HAS_FRAGS: u32 = 1 << 5;
-/// The hook that a program is attached to.
+/// The point in the kernel at which a program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Hook {
-    /// XDP.
+    /// XDP: packets that an interface has received, before the kernel processes them.
     Xdp,
     /// tc ingress: packets that an interface has received, before the network stack.
     TcIngress,
@@ -32,7 +32,7 @@ pub(super) enum Hook {
 }
 
 impl Hook {
-    /// `BPF_PROG_TYPE_*`.
+    /// Returns the program type of the hook, one of `BPF_PROG_TYPE_*`.
     const fn program_type(self) -> u32 {
         match self {
             Self::Xdp => 6,
@@ -40,7 +40,7 @@ impl Hook {
         }
     }
 
-    /// `BPF_XDP`, `BPF_TCX_INGRESS`, `BPF_TCX_EGRESS`.
+    /// Returns the attach type: `BPF_XDP`, `BPF_TCX_INGRESS` or `BPF_TCX_EGRESS`.
     pub(super) const fn attach_type(self) -> u32 {
         match self {
             Self::Xdp => 37,
@@ -300,7 +300,7 @@ pub(super) fn links_of(hook: Hook, interface: u32) -> io::Result<Vec<u32>> {
     Ok(links[..(attributes.count as usize).min(MOST)].to_vec())
 }
 
-/// A name of 15 bytes at most, padded with zeros to 16.
+/// Returns a name of at most 15 bytes as an array that is padded with zeros.
 pub(super) fn padded(name: &str) -> [u8; 16] {
     let mut padded = [0; 16];
     padded.iter_mut().take(15).zip(name.bytes()).for_each(|(to, from)| *to = from);

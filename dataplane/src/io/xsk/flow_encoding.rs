@@ -8,10 +8,10 @@ use super::flow_layout::{FlowKey, FlowValue, action, decisions, key, put, value}
 use super::flow_translation;
 use crate::io::{CachedFlow, FlowStart, Initiator, RENEWED_IN_LAST};
 
-/// Lower bits of an epoch cell, which count [`FlowCache::moved`](crate::io::FlowCache::moved); the rest is the snapshot's epoch.
+/// Number of low bits of an epoch cell, which count [`FlowCache::moved`](crate::io::FlowCache::moved); the rest is the snapshot's epoch.
 pub(super) const MOVES: u32 = 16;
 
-/// The epoch of a port's flows in the form of the epoch cells.
+/// Returns the value of a port's epoch cell with which its flows are valid.
 const fn epoch(snapshot: u64, moves: u16) -> u64 {
     snapshot << MOVES | moves as u64
 }
@@ -68,7 +68,7 @@ pub(super) fn encode(flow: &CachedFlow, now: u64) -> Option<(FlowKey, FlowValue)
     Some((key, value))
 }
 
-/// The counter of an origin: 0 for no origin. Late origins share the last counter.
+/// Returns the index of an origin's counter. 0 without origin. Late origins share the last counter.
 pub(super) fn origin_number(origin: Option<OriginId>) -> i32 {
     const SHARED: i32 = decisions::ORIGINS - 1;
     let number = |origin: OriginId| i32::try_from(origin.0).unwrap_or(SHARED).saturating_add(1).min(SHARED);

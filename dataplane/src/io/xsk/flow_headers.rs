@@ -19,18 +19,18 @@ use super::instruction::Test::{Differs, Equal, Greater, Less, Shares};
 use super::instruction::Width::{Byte, Double, Short, Word};
 use super::instruction::{Assembler, Instruction};
 
-/// Jump labels of flow cache programs.
+/// Jump labels of flow cache programs. The comments say what is the case at the label.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Place {
     V6,
-    /// The IP header's length is in a register.
+    /// The length of the IP header is in a register.
     Told,
     Datagram,
     Segment,
     Known,
     /// The flow has a translation.
     WithTranslation,
-    /// The flow is on the stack.
+    /// A copy of the flow's value is on the stack.
     Found,
     /// The flow's latch is open.
     Open,
@@ -42,7 +42,7 @@ pub(super) enum Place {
     Summed,
     /// The packet has a transport checksum.
     HasChecksum,
-    /// The new checksum needs no replacement of 0.
+    /// The new checksum is not 0, or may be written as 0.
     Checksum,
     /// The checksum matches the new addresses and ports.
     Finished,
@@ -93,12 +93,12 @@ pub(super) const SHORTEST: i32 = ETHERNET + IPV4 + UDP;
 /// The longest packet that an XDP program forwards; longer ones have several buffers. Low enough for the kernel's verifier.
 const LONGEST: i32 = 16_000;
 
-/// How a program determines the packet's extent.
+/// How a program finds the end of the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extent {
-    /// By the end of the buffer, which holds the whole packet.
+    /// The buffer ends with the packet.
     Buffer,
-    /// By `__sk_buff.len` and `__sk_buff.gso_size` at these offsets, which include bytes that the program cannot access.
+    /// `__sk_buff.len` and `__sk_buff.gso_size`, at these offsets in bytes, also count bytes that the program cannot access.
     Context { len: i16, gso_size: i16 },
 }
 

@@ -16,7 +16,7 @@ pub(super) mod key {
 
 /// Offsets in a flow's value: 72 bytes, and 48 that only translated flows use. Numbers are in host order.
 pub(super) mod value {
-    /// The ingress port's epoch.
+    /// The value of the ingress port's epoch cell with which the flow is valid.
     pub(in crate::io::xsk) const FROM_EPOCH: i16 = 0;
     /// End of the lease on `CLOCK_MONOTONIC_COARSE`, in nanoseconds.
     pub(in crate::io::xsk) const EXPIRES: i16 = 8;
@@ -38,7 +38,7 @@ pub(super) mod value {
     pub(in crate::io::xsk) const LATCH: i16 = 52;
     /// The egress port's number, 2 bytes.
     pub(in crate::io::xsk) const TO: i16 = 54;
-    /// The egress port's epoch.
+    /// The value of the egress port's epoch cell with which the flow is valid.
     pub(in crate::io::xsk) const TO_EPOCH: i16 = 56;
     /// Time after which the program sends a copy of a packet to a worker for renewal, on the clock of [`EXPIRES`]. The program postpones
     /// it.
@@ -63,7 +63,7 @@ pub(super) mod value {
 
 /// Bits for the treatment of a flow's packets.
 pub(super) mod action {
-    /// Decrement TTL or hop limit.
+    /// Decrement the TTL or hop limit of the packet.
     pub(in crate::io::xsk) const HOP: u16 = 1;
     /// Translate addresses and ports.
     pub(in crate::io::xsk) const TRANSLATE: u16 = 2;
@@ -71,7 +71,7 @@ pub(super) mod action {
     pub(in crate::io::xsk) const HANDSHAKE: u16 = 4;
     /// The flow's packets come from the initiator and may end the handshake.
     pub(in crate::io::xsk) const INITIATOR: u16 = 8;
-    /// The flow has neither, because its handshake ended before a renewal.
+    /// The flow has neither latch nor handshake, because its handshake ended before a renewal.
     pub(in crate::io::xsk) const BEGUN: u16 = 16;
 }
 
@@ -94,15 +94,15 @@ pub(super) mod cells {
     pub(in crate::io::xsk) const USED: i16 = 8;
     /// Maximum open ports: the range of a VLAN tag, which exceeds a node's pods.
     pub(in crate::io::xsk) const SLOTS: i32 = 4096;
-    /// One epoch per port number.
+    /// One epoch cell per port number.
     pub(in crate::io::xsk) const EPOCHS: i32 = SLOT + SLOTS * SLOT_LEN;
-    /// The range of a port number.
+    /// Number of epoch cells: the range of a port number.
     pub(in crate::io::xsk) const EPOCH_COUNT: i32 = 1 << 16;
     /// Latches: each counts the packets that found it closed, with a bit for open.
     pub(in crate::io::xsk) const LATCHES: i32 = EPOCHS + EPOCH_COUNT * 8;
-    /// As many as flows, so that few share one. Flows number them with 16 bits.
+    /// Number of latches: one for each flow of the map, so that few share one. Flows number them with 16 bits.
     pub(in crate::io::xsk) const LATCH_COUNT: i32 = 1 << 16;
-    /// Too high for the count to reach.
+    /// The bit of a latch that means "open", too high for the count to reach.
     pub(in crate::io::xsk) const OPEN_BIT: u32 = 62;
     /// Handshakes: the acknowledgement number that ends each (4 bytes, network order), and whether it has ended (4 bytes).
     pub(in crate::io::xsk) const HANDSHAKES: i32 = LATCHES + LATCH_COUNT * 8;

@@ -36,7 +36,7 @@ mod context {
     pub(super) const RX_QUEUE_INDEX: i16 = 16;
 }
 
-/// Helper functions.
+/// Numbers of the kernel's helper functions.
 mod function {
     pub(super) const REDIRECT_MAP: i32 = 51;
 }
@@ -46,7 +46,7 @@ const DROP: i32 = 1;
 /// `XDP_REDIRECT`.
 const REDIRECT: i32 = 4;
 
-/// The maps of a program with a flow cache.
+/// The maps that an XDP program with a flow cache uses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Maps<'a> {
     pub(super) sockets: &'a Map,

@@ -21,16 +21,16 @@ pub(super) const HEADERS: i16 = KEY - 8;
 pub(super) const LENGTH: i16 = HEADERS - 8;
 /// TCP's acknowledgement number in network order, 4 of 8 bytes; 0 for other protocols.
 pub(super) const ACKNOWLEDGEMENT: i16 = LENGTH - 8;
-/// A copy of the flow's value. Its translation part is valid only if [`IS_TRANSLATED`].
+/// A copy of the flow's value. Its translation part is valid only if [`IS_TRANSLATED`] is not 0.
 pub(super) const VALUE: i16 = ACKNOWLEDGEMENT - value::LEN;
-/// The number of packets that this packet counts as, 8 bytes.
+/// The number of packets on the wire that this packet is divided into, 8 bytes.
 pub(super) const PACKETS: i16 = VALUE - 8;
-/// Keys of other maps, 8 bytes.
+/// The key for a lookup in another map, 8 bytes.
 pub(super) const SCRATCH: i16 = PACKETS - 8;
 /// The coarse time of the flow lookup, 8 bytes.
 pub(super) const NOW: i16 = SCRATCH - 8;
 
 /// tc programs only: the ingress port's slot, 8 bytes.
 pub(super) const SLOT: i16 = NOW - 8;
-/// tc programs only: the flow's egress interface and `how`, 8 bytes.
+/// tc programs only: the index of the flow's egress interface, and how to send to it (`tc::how`), 4 bytes each.
 pub(super) const WAY: i16 = SLOT - 8;

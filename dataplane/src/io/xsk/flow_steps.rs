@@ -30,14 +30,14 @@ use super::instruction::Width::{Double, Short, Word};
 use super::instruction::{Assembler, Instruction};
 use super::map::Map;
 
-/// Helper functions.
+/// Numbers of the kernel's helper functions.
 mod function {
     pub(super) const MAP_LOOKUP: i32 = 1;
     /// `bpf_ktime_get_coarse_ns` (Linux 5.11): `CLOCK_MONOTONIC_COARSE`. Takes a few nanoseconds, the exact clock 20.
     pub(super) const COARSE_TIME: i32 = 160;
 }
 
-/// Looks a key on the stack up. Register 0 becomes the value's address, or 0.
+/// Emits a lookup of the key at stack offset `key`. Register 0 becomes the address of the value, or 0 if the map lacks the key.
 pub(super) fn look_up(program: &mut Assembler<Place>, map: &Map, key: i16) {
     program.push(Instruction::map(1, map));
     program.push([Instruction::copy(2, STACK)]);
@@ -45,7 +45,7 @@ pub(super) fn look_up(program: &mut Assembler<Place>, map: &Map, key: i16) {
     program.push([Instruction::call(function::MAP_LOOKUP)]);
 }
 
-/// Register 0 becomes the coarse time in nanoseconds.
+/// Emits a read of the coarse clock. Register 0 becomes the time in nanoseconds.
 pub(super) fn ask_time(program: &mut Assembler<Place>) {
     program.push([Instruction::call(function::COARSE_TIME)]);
 }

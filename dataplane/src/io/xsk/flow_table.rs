@@ -25,13 +25,13 @@ pub(super) const FLOWS: u32 = 1 << 16;
 /// The page size in bytes, to which a mapped map's size is rounded.
 const PAGE: usize = 4096;
 
-/// The bit of an open latch.
+/// The bit of a latch's cell that is set while the latch is open.
 const OPEN: u64 = 1 << cells::OPEN_BIT;
 
 /// The epoch of a closed port, which no flow has.
 const CLOSED: u64 = u64::MAX;
 
-/// The maps of a flow cache.
+/// The maps of a flow cache, and the process's access to them.
 #[derive(Debug)]
 pub(super) struct FlowTable {
     pub(super) flows: Map,
@@ -40,11 +40,11 @@ pub(super) struct FlowTable {
     pub(super) decisions: Map,
     mapped: Mapping,
     slots: Mutex<Slots>,
-    /// Number of possible cores, each of which has a value in per-core maps.
+    /// Number of possible cores. A per-core map has a value for each.
     cores: usize,
     added: AtomicU64,
     failed: AtomicU64,
-    /// Number of writes to epoch cells.
+    /// How often an epoch cell was written.
     endings: AtomicU64,
 }
 
@@ -135,7 +135,7 @@ impl FlowTable {
         known.map(|epoch| epoch >> MOVES).max().unwrap_or(0) + 1
     }
 
-    /// Marks the slot as in use.
+    /// Marks a slot of the previous process as in use.
     pub(super) fn keep_slot(&self, slot: FlowSlot) {
         if let Some(used) = self.slots().used.get_mut(usize::from(slot.0)) {
             *used = true;
@@ -164,7 +164,7 @@ impl FlowTable {
         (self.epoch_cell(port).load(Ordering::SeqCst) & ((1 << MOVES) - 1)) as u16
     }
 
-    /// Ends all flows from and to a port.
+    /// Ends all flows from and to a port, and counts that as a call for [`moves`](Self::moves).
     pub(super) fn moved(&self, port: PortId) {
         let next = |epoch: u64| (epoch != CLOSED).then(|| epoch + 1);
         // If the count overflows, the cell has a later snapshot's epoch, which no flow has yet.
@@ -238,7 +238,7 @@ impl FlowTable {
         sum(&values, place(traffic::LEN.into()), place(offset.into()))
     }
 
-    /// The slot's traffic since it was taken.
+    /// Returns the traffic of the slot's port since the slot was taken.
     pub(super) fn traffic_of(&self, slot: FlowSlot) -> CachedTraffic {
         let values = self.traffic.of_each_core(&u32::from(slot.0).to_ne_bytes(), self.cores).unwrap_or_default();
         let count = |offset: i16| sum(&values, place(traffic::LEN.into()), place(offset.into()));
@@ -282,7 +282,7 @@ impl FlowTable {
         Some(slot)
     }
 
-    /// Returns a slot.
+    /// Returns a slot, so that another port can take it.
     pub(super) fn give_slot(&self, slot: FlowSlot) {
         self.slots().used[usize::from(slot.0)] = false;
     }
@@ -304,7 +304,7 @@ impl FlowTable {
         self.cell(cells::HANDSHAKES + i32::from(handshake.0) * 8)
     }
 
-    /// The eight bytes at an offset of the cells.
+    /// Returns the eight bytes at an offset of the cells, for atomic access.
     ///
     /// # Panics
     /// If the offset is unaligned or outside of the map.
@@ -316,7 +316,7 @@ impl FlowTable {
         unsafe { self.mapped.start().add(offset).cast::<AtomicU64>().as_ref() }
     }
 
-    /// The four bytes at an offset of the cells.
+    /// Returns the four bytes at an offset of the cells, for atomic access.
     ///
     /// # Panics
     /// If the offset is unaligned or outside of the map.

@@ -123,7 +123,7 @@ pub(super) fn translate(program: &mut Assembler<Place>, transport: impl FnOnce(&
     program.place(Translated);
 }
 
-/// Register 3 becomes the flow's IP version.
+/// Emits steps that load the flow's IP version, 4 or 6, into register 3.
 pub(super) fn load_version(program: &mut Assembler<Place>) {
     program.load(Word, 3, STACK, KEY + key::KIND);
     program.apply(ShiftRight, 3, 8);

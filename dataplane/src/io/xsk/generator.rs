@@ -28,15 +28,15 @@ const BATCH: u32 = 64;
 pub struct Generator {
     interface: String,
     groups: Vec<Group>,
-    /// Number of given frames.
+    /// Number of frames given to [`Generator::new`].
     frames: usize,
 }
 
-/// Frames of one length, as the program copies a constant number of bytes.
+/// The frames of one length, with a program that sends them: it copies a constant number of bytes.
 #[derive(Debug)]
 struct Group {
     program: OwnedFd,
-    /// One of the frames, for its length.
+    /// A frame of the group, which gives the length.
     frame: Vec<u8>,
     count: usize,
 }

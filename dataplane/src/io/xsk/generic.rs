@@ -16,7 +16,7 @@ const CONTROL: u16 = 0x10;
 /// The ids of a family and of one of its multicast groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Family {
-    /// The type of its messages.
+    /// The family's id, which is the type of its messages.
     pub(super) id: u16,
     /// The group's id. `None` if the family has no group of that name.
     pub(super) group: Option<u32>,
@@ -50,7 +50,7 @@ fn group_of(body: &[u8], wanted: &[u8]) -> Option<u32> {
     attributes(group).find(|&(kind, _)| kind == ID).and_then(|(_, value)| number(value, 0))
 }
 
-/// Builds a command with one attribute.
+/// Builds a generic netlink command with one attribute of type `kind`.
 pub(super) fn request(command: u8, kind: u16, value: &[u8]) -> Vec<u8> {
     let length = u16::try_from(HEADER + value.len()).expect("names and numbers are short");
     // Version 1; two reserved bytes.
@@ -72,7 +72,7 @@ pub(super) struct Monitor {
 }
 
 impl Monitor {
-    /// Opens the socket and joins the groups.
+    /// Opens a socket in the calling thread's network namespace and joins the groups of both families.
     pub(super) fn new() -> io::Result<Self> {
         let socket = socket(libc::NETLINK_GENERIC)?;
         let join = |name: &[u8], group: &[u8]| {

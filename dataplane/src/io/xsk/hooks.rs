@@ -18,10 +18,10 @@ pub enum TcHook {
     Egress,
 }
 
-/// A program at tc.
+/// A program attached to a tc hook.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TcProgram {
-    /// The program's hook.
+    /// The hook to which the program is attached.
     pub hook: TcHook,
     /// The program's name for display, or its id if it has no name or the process may not read it.
     pub name: String,

@@ -32,7 +32,7 @@ const MAIN: u8 = 254;
 const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
 const GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
 
-/// A route of the node's kernel over the pair.
+/// A route of the node's kernel to pods, over the pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HostRoute {
     /// The destination prefix; host bits are ignored.
@@ -51,7 +51,7 @@ impl HostRoute {
 /// The veth pair between the vswitch and the node's kernel.
 #[derive(Debug)]
 pub struct HostPair {
-    /// The index of the kernel's end.
+    /// The interface index of the kernel's end.
     second: u32,
     name: String,
 }

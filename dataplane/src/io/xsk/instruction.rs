@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, AsRawFd};
 
-/// One instruction: operation, registers (destination in the low half), offset, immediate.
+/// One BPF instruction: opcode, registers (destination in the low half), offset, immediate value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub(super) struct Instruction {
@@ -13,7 +13,7 @@ pub(super) struct Instruction {
 }
 
 impl Instruction {
-    /// Any instruction, by its opcode.
+    /// Creates an instruction from its opcode and operands.
     pub(super) const fn new(code: u8, destination: u8, source: u8, offset: i16, immediate: i32) -> Self {
         Self { code, registers: source << 4 | destination, offset, immediate }
     }
@@ -55,7 +55,7 @@ impl Instruction {
     }
 }
 
-/// The width of a load or store.
+/// The number of bytes of a load or store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Width {
@@ -72,7 +72,7 @@ pub(super) enum Test {
     Equal = 0x10,
     Greater = 0x20,
     AtLeast = 0x30,
-    /// The operands share a set bit.
+    /// True if the operands have a set bit in common.
     Shares = 0x40,
     Differs = 0x50,
     Less = 0xa0,
@@ -103,7 +103,7 @@ pub(super) struct Assembler<L> {
 }
 
 impl<L: Copy + PartialEq + std::fmt::Debug> Assembler<L> {
-    /// An empty program.
+    /// Creates an empty program.
     pub(super) const fn new() -> Self {
         Self { instructions: Vec::new(), jumps: Vec::new(), places: Vec::new() }
     }
@@ -113,7 +113,7 @@ impl<L: Copy + PartialEq + std::fmt::Debug> Assembler<L> {
         self.instructions.extend(instructions);
     }
 
-    /// Places a label before the next instruction.
+    /// Makes `name` the label of the next instruction.
     pub(super) fn place(&mut self, name: L) {
         self.places.push((name, self.instructions.len()));
     }

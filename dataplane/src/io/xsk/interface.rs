@@ -23,7 +23,7 @@ const SKB_MODE: u32 = 1 << 1;
 /// `XDP_FLAGS_DRV_MODE`.
 const DRV_MODE: u32 = 1 << 2;
 
-/// Bytes of a frame beyond the MTU: Ethernet header and one VLAN tag.
+/// Bytes of a frame that the MTU does not count: Ethernet header and one VLAN tag.
 const LINK_HEADER: u32 = 18;
 
 /// An attached interface. All its packets go to this process's AF_XDP sockets, or are dropped, until the value is dropped or the process
@@ -39,7 +39,7 @@ pub struct Interface {
     program: Program,
     /// The descriptor that attaches the program. The kernel closes it when the process dies, which detaches the program.
     link: OwnedFd,
-    /// The network namespace of the interface's index.
+    /// Inode number of the network namespace in which the interface was attached. `None` if it cannot be read.
     namespace: Option<u64>,
 }
 

@@ -8,7 +8,7 @@ use super::flow_table::FlowTable;
 use crate::io::{CachedFlow, CachedTraffic, FlowCache, FlowHandshake, FlowLatch, FlowSlot, KernelFlows};
 use crate::{PortId, Snapshot};
 
-/// An owner of a flow table and of programs that forward its flows.
+/// An owner of a [`FlowTable`] whose programs forward the table's flows.
 pub(super) trait HasFlows: Debug + Send + Sync {
     fn table(&self) -> &FlowTable;
 

@@ -19,7 +19,7 @@ pub struct KernelRoute {
     pub table: u32,
     /// `rtm_protocol`: the number of the program that added the route.
     pub protocol: u8,
-    /// The interface indexes of its next hops.
+    /// Interface indexes of the route's next hops.
     pub interfaces: Vec<u32>,
     /// The source address of the node's own packets on this route. `None` if the kernel chooses it.
     pub source: Option<IpAddr>,

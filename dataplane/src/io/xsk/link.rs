@@ -221,7 +221,7 @@ struct Channels {
     combined: u32,
 }
 
-/// A socket for ioctls about one interface.
+/// A socket and the interface's name, for ioctls about the interface.
 struct Request {
     socket: OwnedFd,
     name: CString,

@@ -29,10 +29,10 @@ const MAP_UPDATE_ELEM: c_long = 2;
 const MAP_DELETE_ELEM: c_long = 3;
 const MAP_GET_NEXT_KEY: c_long = 4;
 
-/// A map's type and sizes.
+/// The type, name and sizes with which a BPF map is created.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MapKind<'a> {
-    /// `BPF_MAP_TYPE_*`.
+    /// The type, one of `BPF_MAP_TYPE_*`.
     pub(super) kind: u32,
     /// The name that `bpftool` displays, also the name of a pin.
     pub(super) name: &'a str,
@@ -40,13 +40,13 @@ pub(super) struct MapKind<'a> {
     pub(super) key_size: u32,
     /// Bytes of a value.
     pub(super) value_size: u32,
-    /// Maximum entries.
+    /// Maximum number of entries.
     pub(super) entries: u32,
-    /// `BPF_F_*`.
+    /// Flags, from `BPF_F_*`.
     pub(super) flags: u32,
 }
 
-/// A map.
+/// An open BPF map.
 #[derive(Debug)]
 pub(super) struct Map {
     descriptor: OwnedFd,
@@ -70,7 +70,7 @@ impl Map {
         Self::of(&MapKind { kind, name, key_size: 4, value_size, entries, flags: 0 })
     }
 
-    /// Creates a map.
+    /// Creates a map with this type and these sizes.
     pub(super) fn of(wanted: &MapKind<'_>) -> io::Result<Self> {
         #[repr(C)]
         struct Attributes {

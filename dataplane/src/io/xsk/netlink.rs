@@ -141,13 +141,13 @@ pub(super) fn next_hops(route: &[u8]) -> Vec<u32> {
     found
 }
 
-/// An interface's relation to upper and lower interfaces, by index.
+/// The related interfaces of an interface, by their indexes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Relation {
     interface: u32,
-    /// The bridge or bond with the interface as port.
+    /// The bridge or bond to which the interface belongs. `None` without one.
     master: Option<u32>,
-    /// The lower interface, as of a VLAN.
+    /// The interface below this one, for example that of a VLAN. `None` without one.
     lower: Option<u32>,
 }
 
@@ -280,7 +280,7 @@ fn take(mut answer: &[u8], each: &mut impl FnMut(&[u8]), whole: &mut bool) -> io
 
 /// Iterates over attributes: type and value. Stops at a truncated one.
 pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    /// The upper two bits are flags.
+    /// The bits of an attribute's type. The upper two bits are flags.
     const TYPE: u16 = 0x3fff;
     std::iter::from_fn(move || {
         let (length, kind) = (usize::from(short(bytes, 0)?), short(bytes, 2)? & TYPE);

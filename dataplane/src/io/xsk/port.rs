@@ -33,31 +33,31 @@ const IDLE_BURST: u32 = 64;
 /// Dropping a port without [`close`](Port::close) loses the frames lent to the kernel.
 #[derive(Debug)]
 pub struct XskPort {
-    /// `None` after `close`.
+    /// The socket. `None` after `close`.
     socket: Option<Socket>,
     lent: Lent,
-    /// Maximum frames lent to the kernel for receiving.
+    /// Maximum number of frames lent to the kernel for receiving.
     target: u32,
-    /// Frames lent for receiving: in the fill ring, or received and not yet taken.
+    /// Number of frames lent for receiving: in the fill ring, or received and not yet taken.
     filled: u32,
-    /// Frames lent for sending: in the transmit ring, in flight, or in the completion ring.
+    /// Number of frames lent for sending: in the transmit ring, in flight, or in the completion ring.
     sending: u32,
-    /// Maximum kicks per burst.
+    /// Maximum number of kicks (system calls that start sending) per burst.
     kicks: u32,
     until_probe: u32,
     /// Whether the port received or sent since the last `service`.
     busy: bool,
-    /// Frames that the next `service` returns to the pool.
+    /// Frames to give to the pool at the next `service`.
     spare: Vec<Frame>,
     /// Invalid descriptors that the port has refused.
     refused: u64,
-    /// The kernel's counters at `close`.
+    /// The kernel's counters when the port was closed.
     last: PortStatistics,
     slot: Option<FlowSlot>,
 }
 
 impl XskPort {
-    /// Opens a queue.
+    /// Opens a queue with its own socket. `frags` tells whether to request packets of several frames.
     pub(super) fn open(queue: Queue<'_>, umem: &Arc<Umem>, config: QueueConfig, frags: bool) -> Result<Self, XskError> {
         let (receive, transmit) = config.ring_sizes();
         let socket = Socket::open(queue, umem, receive, transmit, frags)?;
@@ -95,7 +95,7 @@ impl XskPort {
         self.socket.as_ref().is_some_and(|socket| socket.frags)
     }
 
-    /// Number of frames lent to the kernel.
+    /// Number of frames that are lent to the kernel, for receiving or sending.
     pub const fn lent(&self) -> u32 {
         self.filled + self.sending
     }

@@ -37,7 +37,7 @@ pub(super) struct Program {
     sockets: Map,
     /// Whether the program supports multi-buffer packets.
     pub(super) frags: bool,
-    /// The port's slot in a flow cache. `None` without a cache.
+    /// The port's slot in the flow cache, held while the program is loaded. `None` without a cache.
     pub(super) slot: Option<Arc<HeldSlot>>,
 }
 

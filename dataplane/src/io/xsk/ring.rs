@@ -38,7 +38,7 @@ struct Shared<T> {
     entries: NonNull<T>,
     /// Number of entries, a power of two.
     size: u32,
-    /// Owns the memory of the pointers.
+    /// Keeps the memory mapped to which the pointers refer.
     _memory: Arc<Mapping>,
 }
 
@@ -95,7 +95,7 @@ pub(super) struct Producer<T> {
     ring: Shared<T>,
     /// Index of the next entry to write. Ahead of the shared index until `publish`.
     next: u32,
-    /// The last loaded consumer index plus the size, which bounds `next`.
+    /// The consumer index when last loaded, plus the ring's size: `next` must stay below it.
     end: u32,
 }
 
@@ -153,7 +153,7 @@ pub(super) struct Consumer<T> {
     ring: Shared<T>,
     /// Index of the next entry to read, equal to the shared index.
     next: u32,
-    /// The last loaded producer index.
+    /// The producer index when last loaded: entries before it can be read.
     end: u32,
 }
 

@@ -20,7 +20,7 @@ const BUSY_STEP: Duration = Duration::from_millis(20);
 /// Maximum tries: two seconds in total. The longest busy time seen was 40 ms.
 const BUSY_STEPS: u32 = 100;
 
-/// A queue of an interface.
+/// The queue of an interface on which a socket is opened.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Queue<'a> {
     /// The interface's name, for errors.
@@ -28,7 +28,7 @@ pub(super) struct Queue<'a> {
     /// The interface's index.
     pub(super) index: u32,
     pub(super) queue: u32,
-    /// Whether to wait for a busy queue.
+    /// Whether to wait up to two seconds until the queue is no longer busy.
     pub(super) wait: bool,
 }
 
@@ -41,7 +41,7 @@ pub(super) struct Socket {
     pub(super) transmit: Producer<libc::xdp_desc>,
     pub(super) completion: Consumer<u64>,
     pub(super) descriptor: OwnedFd,
-    /// Whether the socket supports packets of several frames.
+    /// Whether the socket accepts packets of several frames.
     pub(super) frags: bool,
 }
 

@@ -55,7 +55,7 @@ pub enum UmemError {
 pub struct Umem {
     memory: Mapping,
     chunks: u32,
-    /// The region's identity, which detects frames of other regions.
+    /// A number that no other region has. It detects frames of other regions.
     id: NonZeroU32,
 }
 
@@ -65,7 +65,7 @@ pub struct Umem {
 /// half a dozen times per packet.
 #[must_use = "a frame that is dropped is a chunk lost"]
 pub struct Frame {
-    /// The region in the upper half, never 0; the chunk in the lower.
+    /// The region's number in the upper half, never 0, and the chunk's number in the lower half.
     place: NonZeroU64,
     /// From the lowest bit: offset (16 bits), length (16 bits), [`has_more`](Frame::has_more), [`is_copy`](Frame::is_copy),
     /// [`mark`](Frame::mark) (30 bits).
@@ -81,7 +81,7 @@ impl Umem {
     /// # Errors
     /// [`UmemError`] if the number of chunks is out of range or memory is short.
     pub fn new(chunks: u32) -> Result<(Arc<Self>, Vec<Frame>), UmemError> {
-        /// The next region's identity, never reused.
+        /// The number of the next region. Numbers are never reused.
         static NEXT: AtomicU32 = AtomicU32::new(1);
         if chunks == 0 || chunks > MAX_CHUNKS {
             return Err(UmemError::Chunks { chunks });
@@ -126,12 +126,12 @@ impl Umem {
         self.chunks
     }
 
-    /// The mapped memory.
+    /// The mapped memory of the region.
     pub(super) const fn memory(&self) -> &Mapping {
         &self.memory
     }
 
-    /// Offset of a frame's bytes in the region.
+    /// Returns the offset of a frame's bytes in the region. Panics if the frame belongs to another region.
     fn check(&self, frame: &Frame) -> usize {
         // `assert_eq!` would store both numbers in memory for its message, for every packet.
         assert!(frame.region() == self.id.get(), "a frame of another region");
@@ -192,7 +192,7 @@ impl Frame {
         self.extent as u16
     }
 
-    /// Bytes of the packet in this frame.
+    /// Number of bytes of the packet in this frame.
     #[inline]
     pub const fn len(&self) -> usize {
         (self.extent >> Self::LEN) as usize & 0xffff
@@ -227,7 +227,7 @@ impl Frame {
         self.extent & (Self::MORE | Self::COPY) == 0
     }
 
-    /// Marks the packet as a copy.
+    /// Marks the packet as a copy of one that the flow cache has forwarded.
     pub(crate) const fn set_copy(&mut self) {
         self.extent |= Self::COPY;
     }
@@ -281,7 +281,7 @@ impl Frame {
         NonZeroU32::new((self.extent >> Self::MARK) as u32)
     }
 
-    /// Clears the mark.
+    /// Returns the frame without its packet's mark.
     pub(crate) const fn unmarked(mut self) -> Self {
         self.extent &= (1 << Self::MARK) - 1;
         self

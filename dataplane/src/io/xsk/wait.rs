@@ -50,7 +50,7 @@ pub struct PollSet {
 }
 
 impl PollSet {
-    /// Creates an empty set.
+    /// Creates a set without descriptors.
     pub const fn new() -> Self {
         Self { entries: Vec::new() }
     }

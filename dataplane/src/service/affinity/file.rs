@@ -35,7 +35,7 @@ const PLACE: usize = 2 * size_of::<u64>();
 /// The longest affinity timeout in seconds (`sessionAffinityConfig.clientIP.timeoutSeconds` of a Service).
 const LONGEST: u32 = 86_400;
 
-/// Places read at once: 64 KiB.
+/// Number of places read at once: 64 KiB.
 const STEP: usize = 4096;
 
 /// The header of the file.
@@ -46,10 +46,10 @@ struct Header {
     places: u64,
     keys: [u64; 4],
     proof: u64,
-    /// The kernel's boot id.
+    /// The kernel's boot id when the file was written.
     boot: [u8; 16],
     version: u32,
-    /// CRC-32C of the bytes before it.
+    /// CRC-32C of the header's bytes before this field.
     check: u32,
 }
 
@@ -102,16 +102,16 @@ const fn hasher([a, b, c, d]: [u64; 4]) -> RandomState {
     RandomState::with_seeds(a, b, c, d)
 }
 
-/// The clients found in an earlier process's file.
+/// The clients read from the file of an earlier process, with the keys of its hashes.
 #[derive(Debug)]
 pub(crate) struct Found {
     keys: [u64; 4],
-    /// The places in use, two words each.
+    /// The places in use, two words for each.
     places: Vec<[u64; 2]>,
 }
 
 impl Found {
-    /// Returns no clients, and random keys, so that outsiders cannot choose clients that share places.
+    /// Returns a value without clients and with random keys, so that outsiders cannot choose clients that share places.
     pub(crate) fn nothing() -> Self {
         Self { keys: std::array::from_fn(|at| RandomState::new().hash_one(at)), places: Vec::new() }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicU64;
 
-/// Has no values.
+/// A type without values: no lines can be in a file.
 #[derive(Debug)]
 pub(super) enum FilePages {}
 

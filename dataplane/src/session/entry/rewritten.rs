@@ -28,7 +28,7 @@ impl Entry {
         Ok(rewrite)
     }
 
-    /// Translation of the packets of this direction. `rewrite` must be the entry's.
+    /// Returns the addresses and ports before and after translation for packets of this direction. `rewrite` must be the entry's.
     pub(in crate::session) fn rewritten(&self, rewrite: &Rewrite, direction: Direction) -> Rewritten {
         match direction {
             Direction::Forward => rewrite.rewritten_forward((self.key(), self.is_from_low())),
@@ -51,7 +51,7 @@ impl Entry {
         (self.key.compact().is_alias(self.key.rest(), key), self.key.is_v4(key))
     }
 
-    /// Addresses and ports of an IPv4 packet, with the source in the upper half.
+    /// Returns addresses and ports of a packet with the entry's own IPv4 key, each with the source in the upper half.
     #[inline(always)]
     pub(in crate::session) const fn ends_v4(&self, from_low: bool) -> (u64, u32) {
         self.key.ends_v4(from_low)

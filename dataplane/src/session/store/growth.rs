@@ -19,14 +19,14 @@ pub(crate) struct TableFile {
     pub(in crate::session) growth: Growth,
 }
 
-/// The allocated part of a file.
+/// The part of a session file whose memory is allocated, and that can therefore be written.
 #[derive(Debug)]
 pub(in crate::session) struct Growth {
     file: File,
     header: Header,
-    /// Number of writable entries.
+    /// Number of entries that can be written.
     ready: usize,
-    /// By step: whether its rewrites are writable. On most nodes they never are.
+    /// For each step of the file, whether its rewrites are writable. On most nodes they never are.
     rewrites: Vec<bool>,
 }
 

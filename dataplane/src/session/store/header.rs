@@ -15,7 +15,7 @@ const MAGIC: [u8; 8] = *b"bulksess";
 /// Offset of the entries: one page, so that they can be mapped.
 pub(super) const START: u64 = 4096;
 
-/// The header of a file.
+/// The header of a worker's session file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(super) struct Header {
@@ -24,12 +24,12 @@ pub(super) struct Header {
     pub(super) entry: u64,
     links: u64,
     pub(super) reasons: u64,
-    /// Capacity in entries.
+    /// Number of entries for which the file has places.
     pub(super) slots: u64,
-    /// The kernel's boot id.
+    /// The kernel's boot id when the file was written.
     pub(super) boot: [u8; 16],
     pub(super) version: u32,
-    /// CRC-32C of the bytes before it.
+    /// CRC-32C of the header's bytes before this field.
     pub(super) check: u32,
 }
 
@@ -53,12 +53,12 @@ impl Header {
         crc32c(&self.as_bytes()[..std::mem::offset_of!(Self, check)])
     }
 
-    /// Offset of the links.
+    /// Returns the offset of the links in the file, in bytes.
     pub(super) fn links_start(&self) -> u64 {
         (START + self.slots.saturating_mul(size_of::<Entry>() as u64)).next_multiple_of(START)
     }
 
-    /// Offset of the rewrites.
+    /// Returns the offset of the rewrites in the file, in bytes.
     pub(super) fn rewrites_start(&self) -> u64 {
         let end = self.links_start().saturating_add(self.slots.saturating_mul(size_of::<Links>() as u64));
         end.saturating_add(START - 1) / START * START

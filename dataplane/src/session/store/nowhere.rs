@@ -5,7 +5,7 @@ use super::links::Links;
 use super::memory::Column;
 use super::rewrite::Rewrite;
 
-/// Has no values, because [`Growth`] has none.
+/// A type without values, because [`Growth`] has none.
 #[derive(Debug)]
 pub(crate) struct TableFile {
     pub(super) entries: Column<Entry>,
@@ -14,7 +14,7 @@ pub(crate) struct TableFile {
     pub(super) growth: Growth,
 }
 
-/// Has no values.
+/// A type without values: no file can grow.
 #[derive(Debug)]
 pub(super) enum Growth {}
 

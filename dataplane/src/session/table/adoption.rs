@@ -34,7 +34,7 @@ impl SessionTable {
         is_adopted
     }
 
-    /// Whether an entry has expired.
+    /// Whether an entry of an earlier process has expired at `now`.
     pub(crate) fn is_over(&self, stored: &Stored, now: u64) -> bool {
         now >= stored.entry.seen_at.saturating_add(self.timeouts[stored.entry.class_index()])
     }

@@ -51,7 +51,7 @@ impl SessionTable {
         }
     }
 
-    /// Whether these flags make another connection count as half-open.
+    /// Whether a packet with these flags turns the session into one that counts as half-open.
     pub(crate) fn would_close(&self, slot: Slot, direction: Direction, flags: Option<TcpFlags>) -> bool {
         let entry = self.entry(slot);
         !entry.class().is_half_open() && next_class(entry, direction, flags).is_half_open()

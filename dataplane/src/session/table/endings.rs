@@ -29,11 +29,11 @@ pub struct SessionEnd {
     pub is_cut: bool,
 }
 
-/// Endings and counts for the attached stream.
+/// Ended sessions to report, and the packet counts of all sessions, for the attached stream.
 #[derive(Debug)]
 pub(super) struct Endings {
     waiting: Vec<SessionEnd>,
-    /// Endings lost because the list was full.
+    /// Number of ended sessions that are not reported because the list was full.
     left_out: u64,
     /// Packets and bytes by slot. Allocated as zeroed pages, so unused slots take no memory.
     tallies: Vec<[u64; 2]>,

@@ -6,7 +6,7 @@ use super::SessionTable;
 use crate::PortId;
 use crate::packet::TcpFlags;
 
-/// A plain packet, as the session table looks it up.
+/// The fields of a plain packet that the fast path compares with its session.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PlainHit<'a> {
     pub(crate) key: &'a Key,
@@ -16,11 +16,11 @@ pub(crate) struct PlainHit<'a> {
     pub(crate) epoch: u32,
 }
 
-/// The session's answer about one of its packets.
+/// The session's data that the fast path needs to forward a packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hit {
     pub(crate) leaves: PortId,
-    /// See [`Entry::origin`].
+    /// Origin of the rule that allowed the session; see [`Entry::origin`].
     pub(crate) origin: u32,
     /// Whether the session's sequence numbers are due to be sampled.
     pub(crate) is_due: bool,

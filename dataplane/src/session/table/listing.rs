@@ -41,7 +41,7 @@ pub struct SessionInfo {
 /// Selects sessions. Fields that are `None` match every session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SessionSelector {
-    /// Match this port on either side.
+    /// Match sessions that use this port on either side.
     pub port: Option<PortId>,
     /// Match this address on either side, or as the Service's address.
     pub address: Option<IpAddr>,
@@ -61,33 +61,33 @@ impl SessionSelector {
     }
 }
 
-/// The result of ending the selected sessions of a page.
+/// The sessions of one page that matched a selector and were ended.
 #[derive(Clone, Debug, Default)]
 pub struct EndedSessions {
     /// The sessions that were ended.
     pub sessions: Vec<SessionInfo>,
-    /// Start of the next page. `None` after the last page.
+    /// The slot at which the next page begins. `None` after the last page.
     pub next: Option<u32>,
 }
 
-/// A page of sessions.
+/// A page of sessions: those in a range of consecutive slots.
 #[derive(Clone, Debug, Default)]
 pub struct SessionPage {
     /// The sessions, without refusals.
     pub sessions: Vec<SessionInfo>,
-    /// Start of the next page. `None` after the last page.
+    /// The slot at which the next page begins. `None` after the last page.
     pub next: Option<u32>,
 }
 
 impl SessionTable {
-    /// Returns the page of sessions that begins at slot `from`; 0 is the first. A session that begins or ends between two pages may be
-    /// missing. No session is in two pages.
+    /// Returns the sessions of the page that begins at slot `from`; 0 is the first page. A session that begins or ends between two pages
+    /// may be missing. No session is in two pages.
     pub(crate) fn page(&self, from: Slot, now: u64) -> SessionPage {
         let (slots, next) = self.slots(from);
         SessionPage { sessions: slots.filter_map(|slot| self.info(slot, now)).collect(), next }
     }
 
-    /// Ends the selected sessions of the page that begins at slot `from`.
+    /// Ends the sessions that match `selector` in the page that begins at slot `from`.
     pub(crate) fn end_selected(&mut self, from: Slot, selector: &SessionSelector, now: u64) -> EndedSessions {
         let (slots, next) = self.slots(from);
         let mut sessions = Vec::new();
@@ -116,7 +116,7 @@ impl SessionTable {
         self.describe(slot, now)
     }
 
-    /// Describes an entry of any class, expired or not. `None` if the slot is free.
+    /// Describes the entry in a slot, which may be a refusal or have expired. `None` if the slot is free.
     pub(super) fn describe(&self, slot: Slot, now: u64) -> Option<SessionInfo> {
         let entry = self.entry(slot);
         if entry.is_free() {

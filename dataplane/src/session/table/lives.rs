@@ -62,7 +62,7 @@ impl SessionTable {
         Some(slot)
     }
 
-    /// Puts an entry into a free slot, the index and the lists.
+    /// Stores an entry in a free slot and adds it to the index and the lists.
     pub(super) fn place(
         &mut self,
         hash: u64,
@@ -122,7 +122,7 @@ impl SessionTable {
     }
 }
 
-/// The initial class of a session.
+/// Returns the class of a session at its first packet.
 pub(super) fn first_class(key: &Key) -> Class {
     match key.protocol() {
         _ if key.is_echo() => Class::Echo,

@@ -20,14 +20,14 @@ const HALF_OPEN: [Class; 2] = [Class::Closed, Class::New];
 const SWEPT_TOGETHER: usize = 32;
 
 impl SessionTable {
-    /// Number of entries like this one that fit without eviction.
+    /// Returns how many entries like this one the table can take without eviction.
     pub(crate) fn room_for(&self, new: &NewSession) -> usize {
         let of = |side, port| self.budget.free_of(side, port, self.kind(port));
         let room = self.budget.free().min(of(Side::Starter, new.in_port)).min(of(Side::Destination, new.out_port));
         if first_class(&new.key).is_half_open() { room.min(self.half_open_room()) } else { room }
     }
 
-    /// Number of connections that are not established and fit without eviction.
+    /// Returns how many connections that are not established the table can take without eviction.
     pub(crate) fn half_open_room(&self) -> usize {
         self.budget.free_half_open()
     }
@@ -93,7 +93,7 @@ impl SessionTable {
         }
     }
 
-    /// Whether there is room, can be made, or may be overdrawn until the other tables, which are called, have evicted entries.
+    /// Makes room for an entry: by `end`, otherwise by calls to other tables to evict. Returns whether it fits, if need be by an overdraft.
     fn find_room(&mut self, room: Room, end: impl FnOnce(&mut Self) -> bool) -> bool {
         if room == Room::Free || end(self) {
             return true;
@@ -103,7 +103,7 @@ impl SessionTable {
         room == Room::Overdraft
     }
 
-    /// Evicts entries over a limit because another table has none to evict.
+    /// Evicts entries over a limit, because another table needs room and has no entry to evict.
     #[cold]
     #[inline(never)]
     fn follow_call(&mut self, now: u64) {
@@ -162,7 +162,7 @@ impl SessionTable {
         }
     }
 
-    /// Ends one entry: an expired one, otherwise the least recently used one of the first class that has any, from the port with the most.
+    /// Ends an expired entry, or the least recently used one of the first nonempty class, of the port with the most. False if none exists.
     fn end_one(&mut self, classes: &[Class], now: u64) -> bool {
         if classes.iter().any(|&class| self.end_expired(self.lists.first(class), now)) {
             return true;

@@ -38,17 +38,17 @@ const WINDOW: u32 = 1 << 20;
 /// not scaled). A blind one hits it once in 32,768 times.
 const FIRST_WINDOW: u32 = 1 << 16;
 
-/// Result of the closer check of a packet.
+/// The results of verifying a packet that may change its session.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Evidence {
     pub(crate) checksum: Checksum,
-    /// The TCP sequence range, if it could be read.
+    /// The TCP sequence range. `None` for other protocols and unreadable headers.
     pub(crate) span: Option<SeqSpan>,
     /// Whether the source address belongs to the port, so that it cannot be forged.
     pub(crate) is_bound: bool,
 }
 
-/// The accepted conclusion from a packet.
+/// What a session accepts as true from one of its packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Belief {
     /// The packet counts as if it had only these flags.
@@ -161,7 +161,7 @@ impl SessionTable {
         next[at(opposite(new.direction))] = span.ack.map_or(0, known);
     }
 
-    /// Handles a reset outside of the window.
+    /// Makes a session doubtful, because of a reset outside of the window.
     pub(crate) fn doubt(&mut self, slot: Slot, now: Moment) {
         let old = self.entry(slot).class();
         let entry = self.entry_mut(slot);
@@ -178,7 +178,7 @@ const fn is_within(number: u32, of: u32, distance: u32) -> bool {
     number.wrapping_sub(of).wrapping_add(distance) <= 2 * distance
 }
 
-/// Avoids 0, which means unknown.
+/// Returns the sequence number, but 1 instead of 0, which means unknown.
 const fn known(number: u32) -> u32 {
     if number == 0 { 1 } else { number }
 }

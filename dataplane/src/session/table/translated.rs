@@ -15,16 +15,16 @@ use crate::service::Steering;
 use crate::session::class::Class;
 use crate::translations::{PlainV4, TranslatedError, Translations};
 
-/// How a packet matches an entry.
+/// Which of an entry's two keys a packet has, and the packet's direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Match {
-    /// By the entry's own key.
+    /// The packet has the entry's own key, which the backend sees.
     Key(Direction),
-    /// By the alias: the packet is between the client and the VIP.
+    /// The packet has the alias: it is between the client and the VIP.
     Alias(Direction),
 }
 
-/// A packet's match with a translated entry, and its translation.
+/// Which of a translated entry's keys a packet has, and the parts of the rewrite that the check of a hit needs.
 #[derive(Clone, Copy)]
 struct Sides {
     is_alias: bool,
@@ -59,19 +59,19 @@ impl Sides {
 }
 
 impl SessionTable {
-    /// Whether any entry has a rewrite.
+    /// Whether any session is translated.
     #[inline]
     pub(crate) const fn has_rewrites(&self) -> bool {
         self.aliases != 0
     }
 
-    /// Whether any rewrite is outside of its entry.
+    /// Whether any IPv6 session is translated. Its rewrite is in a separate record, which must be prefetched too.
     #[inline]
     pub(crate) const fn has_records(&self) -> bool {
         self.records != 0
     }
 
-    /// Prefetches the guessed entry's rewrite if it is outside of the entry.
+    /// Prefetches the separate record of the guessed entry's rewrite, if it has one. The result only keeps the read from being removed.
     #[inline]
     pub(crate) fn touch_record(&self, guess: Slot) -> u32 {
         let is_translated = self.entries().get(guess as usize).is_some_and(Entry::is_translated);
@@ -96,7 +96,7 @@ impl SessionTable {
         }
     }
 
-    /// Returns a packet's translation. `None` if the entry is not translated.
+    /// Returns the addresses and ports before and after translation for packets of this direction. `None` if the entry is not translated.
     pub(crate) fn rewritten(&self, slot: Slot, direction: Direction) -> Option<Rewritten> {
         let rewrite = self.rewrite(slot)?;
         Some(self.entry(slot).rewritten(&rewrite, direction))
@@ -144,7 +144,7 @@ impl SessionTable {
         }
     }
 
-    /// Whether the backend must be confirmed for this epoch. TCP and SCTP sessions end by themselves.
+    /// Whether the backend must be checked against Services of this epoch. Only for UDP: TCP and SCTP sessions end by themselves.
     pub(crate) fn may_be_stale(&self, slot: Slot, epoch: u32) -> bool {
         let protocol = self.entry(slot).key().protocol();
         protocol == protocol::UDP && self.rewrite(slot).is_some_and(|rewrite| rewrite.checked != epoch)
@@ -178,7 +178,7 @@ impl SessionTable {
         Some((hit, place))
     }
 
-    /// The same over IPv6, with a separate record.
+    /// Like [`SessionTable::hit_translated`], over IPv6, whose rewrite is in a separate record.
     #[inline(never)]
     fn hit_translated_v6(
         &mut self,
@@ -242,14 +242,14 @@ impl SessionTable {
         self.records -= usize::from(alias.is_v6());
     }
 
-    /// Removes the alias from the table that other workers search.
+    /// Removes this worker's alias from the table in which other workers find its owner.
     fn forget_alias(&self, alias: &Key) {
         if let Some((steering, own)) = &self.steering {
             steering.remove(alias, *own);
         }
     }
 
-    /// Whether a new connection may use this key: no session has it, or an ended one. Refusals do not count.
+    /// Whether a new connection may use this key: it has no session, or one that has ended. Refusals do not count.
     pub(crate) fn is_available(&self, hash: u64, key: &Key, now: u64) -> bool {
         self.lookup(hash, key).is_none_or(|slot| {
             let entry = self.entry(slot);
@@ -257,8 +257,8 @@ impl SessionTable {
         })
     }
 
-    /// Ends the sessions for which `is_over` returns true, among this many slots from `from` on, including sessions cut by a policy.
-    /// Returns where to continue.
+    /// Ends the entries for which `is_over` returns true among `count` slots from `from` on, including sessions cut by a policy. Returns
+    /// the slot to continue with. `None` at the end of the table.
     pub(crate) fn review(
         &mut self,
         from: Slot,

@@ -68,13 +68,13 @@ struct Opening {
 #[derive(Debug)]
 pub(super) struct Openings {
     numbers: Range<u32>,
-    /// Number of the oldest waiting opening.
+    /// Number of the oldest opening in `waiting`.
     first: u32,
-    /// Oldest first.
+    /// Connections whose handshake has not been reported to the engine, oldest first.
     waiting: VecDeque<Opening>,
-    /// Number of openings that were queried once.
+    /// Number of openings in `waiting`, from the oldest on, whose first query is done.
     asked: usize,
-    /// By port.
+    /// The budget of added connections for each initiating port, indexed by port id.
     allowances: Vec<Allowance>,
 }
 
@@ -106,7 +106,7 @@ impl Openings {
         u16::try_from(number).ok().map(FlowHandshake)
     }
 
-    /// Returns the oldest opening whose first query is due.
+    /// Returns the oldest opening whose first query is due at `now`. `None` if none is due.
     fn ask_next(&mut self, now: u64) -> Option<(FlowHandshake, Opening)> {
         let opening = *self.waiting.get(self.asked).filter(|opening| opening.asked <= now)?;
         let number = self.number(self.asked)?;
@@ -114,7 +114,7 @@ impl Openings {
         Some((number, opening))
     }
 
-    /// Removes and returns the oldest opening whose last query is due.
+    /// Removes and returns the oldest opening whose last query is due at `now`. `None` if none is due.
     fn take_due(&mut self, now: u64) -> Option<(FlowHandshake, Opening)> {
         let opening = *self.waiting.front().filter(|opening| opening.due <= now)?;
         let number = self.number(0)?;
@@ -230,7 +230,7 @@ fn turned(flow: &Flow) -> Flow {
     Flow { src: flow.dst, dst: flow.src, sport: flow.dport, dport: flow.sport, ..*flow }
 }
 
-/// Returns the translated flow.
+/// Returns the flow with the addresses and ports of the translation.
 fn with(flow: &Flow, &Translation { src, dst, sport, dport }: &Translation) -> Flow {
     Flow { src, dst, sport, dport, ..*flow }
 }

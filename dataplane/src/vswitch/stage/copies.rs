@@ -10,7 +10,7 @@ use crate::io::Frame;
 use crate::{Snapshot, Verdict};
 
 impl Stage {
-    /// Judges the waiting copies and renews their flows.
+    /// Judges the copies received in this round, and renews their flows in the flow cache.
     #[inline]
     pub(super) fn judge_copies(&mut self, snapshot: &Snapshot) {
         if self.copies.len() > 0 {

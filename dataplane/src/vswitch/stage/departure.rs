@@ -16,14 +16,14 @@ use crate::{DropReason, Judged, LinkType, Outcome, Packet, PortId, Snapshot, Ver
 pub(in crate::vswitch) struct Chain {
     first: Frame,
     rest: Vec<Frame>,
-    /// The destination that the sender used, to be quoted in ICMP errors. `None` without translation.
+    /// The packet's addresses and ports before translation, to be quoted in ICMP errors. `None` if the packet is not translated.
     received: Option<Translation>,
-    /// The outcome, kept if a stream wants to know of its loss.
+    /// The engine's result for the packet, to be reported if the packet is lost. `None` if no stream wants losses.
     outcome: Option<Box<Outcome>>,
 }
 
 impl Chain {
-    /// What to report if the packet is lost.
+    /// Returns the data about this packet that the stream reports if it is lost.
     fn known(&self) -> Known {
         self.outcome.as_deref().map_or(Known::LetThrough, |outcome| Known::Judged(*outcome))
     }
@@ -34,7 +34,7 @@ impl Chain {
 }
 
 impl Stage {
-    /// Executes the verdicts of all packets.
+    /// Executes the verdicts of all packets: sends, holds, absorbs or drops each.
     pub(super) fn depart(&mut self, snapshot: &Snapshot, arrivals: &mut Arrivals) {
         let mut judged = std::mem::take(&mut self.judged);
         let ready = if self.engine.translates() {
@@ -143,7 +143,7 @@ impl Stage {
         }
     }
 
-    /// Handles all cases but the most frequent one.
+    /// Executes a verdict in all cases except the most frequent one, which [`Stage::act`] handles.
     #[inline(never)]
     fn act_on(
         &mut self,
@@ -186,7 +186,7 @@ impl Stage {
         }
     }
 
-    /// Returns the outcome of packet `at` if a stream wants to know of its loss.
+    /// Returns the engine's result for packet `at`. `None` unless a stream reports the losses of allowed packets.
     fn outcome(&self, at: usize) -> Option<Box<Outcome>> {
         self.ledger.wants_losses().then(|| self.engine.outcome(at).map(Box::new)).flatten()
     }
@@ -230,7 +230,7 @@ impl Stage {
         }
     }
 
-    /// Sends a packet of the vswitch itself.
+    /// Sends a packet that the vswitch itself has created. `len` is its length in bytes.
     fn originate(&mut self, out: PortId, mut frame: Frame, len: usize) {
         self.ledger.counters.originated += 1;
         frame.shorten(len);
@@ -282,7 +282,7 @@ impl Stage {
     }
 }
 
-/// Returns the output port if all packets share one.
+/// Returns the output port of the packets if all are forwarded through the same one. Otherwise `None`.
 fn common_exit(judged: &[Judged]) -> Option<PortId> {
     let first = judged.first()?.verdict;
     if judged.iter().all(|judged| judged.verdict == first) { first.out_port() } else { None }

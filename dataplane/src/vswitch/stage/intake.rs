@@ -8,7 +8,7 @@ use crate::io::Frame;
 use crate::{Affinity, BURST, PortId, Received, Snapshot};
 
 impl Stage {
-    /// Receives from all ports. Full bursts are judged at once.
+    /// Receives from all ports, and judges each full burst at once. Returns false if no port had a packet.
     pub(super) fn receive(&mut self, snapshot: &Snapshot) -> bool {
         let mut worked = false;
         let count = self.ports.len();
@@ -38,7 +38,7 @@ impl Stage {
         worked | self.receive_from_trunk(snapshot)
     }
 
-    /// Receives from the trunk, as [`receive`](Self::receive) does.
+    /// Like [`receive`](Self::receive), for the worker's queue of the trunk.
     fn receive_from_trunk(&mut self, snapshot: &Snapshot) -> bool {
         let Some(trunk) = self.ports.trunk() else { return false };
         let frames = self.arrivals.frames();
@@ -138,7 +138,7 @@ impl Stage {
         len as u64
     }
 
-    /// Takes packets from other workers.
+    /// Takes packets from the lanes of other workers, and judges or sends them. Returns false if there were none.
     pub(super) fn open_mail(&mut self, snapshot: &Snapshot) -> bool {
         let mut worked = false;
         for at in 0..self.incoming.len() {
@@ -162,7 +162,7 @@ impl Stage {
     }
 }
 
-/// Returns the worker that owns a packet's sessions.
+/// Returns the worker, from 0, that owns the sessions of the packet with these first bytes.
 #[inline]
 fn owner(affinity: &Affinity, workers: usize, frame: &[u8]) -> usize {
     match workers {

@@ -50,7 +50,7 @@ impl Stage {
         }
     }
 
-    /// Like [`Stage::ask_engine`], with a stream.
+    /// Like [`Stage::ask_engine`], and reports the results to the attached stream.
     #[inline(never)]
     fn ask_engine_and_tell(&mut self, snapshot: &Snapshot, arrivals: &Arrivals) {
         let Some(stream) = &mut self.ledger.stream else { return };

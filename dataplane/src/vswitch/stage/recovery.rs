@@ -10,7 +10,7 @@ use super::Stage;
 /// vswitch that only seems to work.
 pub(super) const MAX_FAULTS: usize = 8;
 
-/// One minute, in nanoseconds.
+/// The period in which [`MAX_FAULTS`] panics end the worker: one minute, in nanoseconds.
 const FAULTS_WITHIN: u64 = 60_000_000_000;
 
 impl Stage {

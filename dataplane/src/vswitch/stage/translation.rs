@@ -34,7 +34,7 @@ impl Stage {
         }
     }
 
-    /// The destination that the sender of a translated packet used. `None` for an ICMP error, about which no error may be sent.
+    /// Returns a translated packet's addresses and ports before translation. `None` for an ICMP error, about which no error may be sent.
     pub(super) fn received(&self, judged: &Judged) -> Option<Translation> {
         self.engine.translated(judged)?.received()
     }
@@ -47,7 +47,7 @@ impl Stage {
     }
 }
 
-/// Selects the addresses before or after translation.
+/// Which addresses to write: those before the translation or those after it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Side {
     Received,

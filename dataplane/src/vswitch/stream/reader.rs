@@ -7,7 +7,7 @@ use rtrb::Consumer;
 use super::traces::Traces;
 use super::{LONGEST_SNAP, LeftOut, Record, SharedLeftOut};
 
-/// The rings of one worker.
+/// The reading ends of one worker's two rings.
 #[derive(Debug)]
 pub(super) struct Source {
     records: Consumer<Record>,

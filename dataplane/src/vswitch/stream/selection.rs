@@ -7,11 +7,11 @@ use crate::{BURST, Verdict};
 /// A plan's tracepoints, with buffers for a burst.
 #[derive(Debug)]
 pub(super) struct Selection {
-    /// Bits of tracepoints that only select forwarded packets, and of those that only select dropped ones.
+    /// Bit sets: the tracepoints that select forwarded packets only, and those that select dropped packets only.
     forwarded_alone: u64,
     dropped_alone: u64,
     all: u64,
-    /// By packet: a bit for each tracepoint. Zeros between bursts.
+    /// For each packet of a burst, the set of tracepoints that select it. Zeros between bursts.
     selected: Box<[u64; BURST]>,
 }
 
@@ -26,7 +26,7 @@ impl Selection {
         Self { forwarded_alone, dropped_alone, all, selected: Box::new([0; BURST]) }
     }
 
-    /// Bits of tracepoints that select packets with this verdict.
+    /// Returns the set of tracepoints that accept packets with this verdict, whatever their filters say.
     pub(super) const fn wanting(&self, end: Verdict) -> u64 {
         match end {
             Verdict::Forward(_) => self.all & !self.dropped_alone,
@@ -34,12 +34,12 @@ impl Selection {
         }
     }
 
-    /// Bits of tracepoints that only select dropped packets.
+    /// Returns the set of tracepoints that select dropped packets only.
     pub(super) const fn dropped_alone(&self) -> u64 {
         self.dropped_alone
     }
 
-    /// Bits of tracepoints that would select this packet if it were dropped.
+    /// Returns the set of tracepoints that would select this allowed packet if it were lost later.
     fn wanting_if_lost(&self, points: &[Tracepoint], burst: &Judgements<'_>, at: usize) -> u64 {
         let wants = |(bit, point): &(usize, &Tracepoint)| {
             self.dropped_alone >> bit & 1 == 1 && burst.is_selected(at, &point.filter)

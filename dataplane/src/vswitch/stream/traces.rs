@@ -29,12 +29,12 @@ const PER_WORKER: usize = 4096;
 /// Maximum number of places that a mark can number, without [`Mark::UNTOLD`].
 const MOST: usize = u16::MAX as usize;
 
-/// The mark of a packet's frame: a place and its stream.
+/// A mark on a packet's first frame: the number of a place in [`Traces`], and of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::vswitch) struct Mark(NonZeroU32);
 
 impl Mark {
-    /// The place of a selected packet that found no free place. It was already counted.
+    /// The place number of a selected packet for which no place was free. The packet is already counted as left out.
     const UNTOLD: u16 = u16::MAX;
     /// Number of distinct stream numbers. A stream number may be reused because no packet stays in the vswitch while this number of streams
     /// is opened.
@@ -45,13 +45,13 @@ impl Mark {
         NonZeroU32::new(stream.get() << 16 | u32::from(place)).map(Self).expect("the stream's number is not 0")
     }
 
-    /// Returns a frame's mark, or `None`.
+    /// Returns the mark of a packet's first frame. `None` if no tracepoint selected the packet.
     #[inline]
     pub(in crate::vswitch) fn of(frame: &Frame) -> Option<Self> {
         frame.mark().map(Self)
     }
 
-    /// Marks a packet's first frame.
+    /// Writes the mark to a packet's first frame.
     pub(in crate::vswitch) const fn write(self, frame: &mut Frame) {
         frame.set_mark(self.0);
     }
@@ -66,26 +66,26 @@ impl Mark {
     }
 }
 
-/// A selected packet.
+/// A packet that a tracepoint selected and whose fate is not known yet.
 #[derive(Debug)]
 pub(super) struct Trace {
     /// Sequence number among the packets selected by the same worker.
     pub(super) number: u64,
     /// Bits of tracepoints whose filters match. Reduced to those that want the packet's fate once it is known.
     pub(super) tracepoints: u64,
-    /// Has the tables' verdict until the fate is known.
+    /// The record to report. Contains the tables' verdict until the fate is known.
     pub(super) judgement: Judgement,
-    /// Intended output port of a lost packet. `None` otherwise.
+    /// The output port of an allowed packet that was lost. `None` otherwise.
     pub(super) meant_for: Option<PortId>,
-    /// Bytes as received.
+    /// The packet's first bytes as received.
     pub(super) bytes: Vec<u8>,
 }
 
-/// The places of all workers.
+/// Selected packets of all workers whose fate is not known yet, in numbered places.
 #[derive(Debug)]
 pub(super) struct Traces {
     stream: NonZeroU32,
-    /// The worker with the packet owns its place, so the lock never blocks.
+    /// Only the worker that has the packet accesses its place, so taking the lock never waits.
     places: Box<[Mutex<Trace>]>,
     free: ArrayQueue<u16>,
 }
@@ -117,7 +117,7 @@ impl Traces {
         self.places.len() - self.free.len()
     }
 
-    /// Reserves a place. Returns `None` if all are in use.
+    /// Reserves a place and returns its number. `None` if all places are in use.
     pub(super) fn take(&self) -> Option<u16> {
         self.free.pop()
     }
@@ -131,7 +131,7 @@ impl Traces {
         self.places[usize::from(place)].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Frees a place.
+    /// Frees a place, so that another packet can use it.
     pub(super) fn give(&self, place: u16) {
         self.free.push(place).expect("no place is given back twice");
     }

@@ -8,7 +8,7 @@ use crate::worker::{Judgements, Witness};
 pub(crate) struct Watching<'a> {
     writer: &'a mut StreamWriter,
     arrivals: &'a Arrivals,
-    /// Number of packets judged before this burst.
+    /// Number of packets in the arrivals that were judged before this burst.
     first: usize,
 }
 

@@ -13,7 +13,7 @@ use crate::vswitch::arrivals::Arrivals;
 use crate::worker::{Judgements, Worker};
 use crate::{DropReason, Flow, Outcome, PortId, Received, SessionState, Verdict};
 
-/// The receiving port of packets whose port is no longer known.
+/// The receiving port in reports of packets whose receiving port is unknown.
 const NOWHERE: PortId = PortId(u16::MAX);
 
 /// The writing end of a stream.
@@ -26,40 +26,40 @@ pub(crate) struct StreamWriter {
     shared: Arc<SharedLeftOut>,
     now: u64,
     generation: u64,
-    /// Drops outside of the engine at the last check, by reason.
+    /// For each drop reason: packets dropped outside of the engine, as of the last check.
     dropped: Vec<u64>,
-    /// How many of them were reported one by one since then.
+    /// For each drop reason: packets dropped since the last check that were reported one by one.
     told: Vec<u64>,
     selection: Selection,
-    /// Reused for packets of a burst that tracepoints select.
+    /// Buffer for the packets of a burst that tracepoints select: position in the burst, and set of tracepoints.
     chosen: Vec<(usize, u64)>,
     /// Packets selected by tracepoints, of all workers. `None` without tracepoints.
     traces: Option<Arc<Traces>>,
-    /// Number of packets that this worker has selected.
+    /// Number of packets of this worker that tracepoints have selected.
     selected: u64,
-    /// Marks for packets of the burst that was just judged, in order.
+    /// Marks for the burst that was just judged: each with its packet's position, in ascending order.
     pub(super) marks: Vec<(usize, Mark)>,
     /// Packets of this round whose fate is known: time of the verdict, sequence number, place.
     ended: Vec<(u64, u64, u16)>,
 }
 
-/// What is known of a packet that is lost outside of the engine.
+/// The available data about a packet that is lost outside of the engine.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::vswitch) enum Known {
-    /// The receiving port. The packet was not judged.
+    /// The packet was not judged. Only its receiving port is known.
     Arrived(PortId),
-    /// Policy allowed the packet. Its bytes are already rewritten for the output port.
+    /// Policy allowed the packet, but its outcome was not kept. Its bytes are already rewritten for the output port.
     LetThrough,
-    /// The outcome when policy allowed the packet.
+    /// Policy allowed the packet with this outcome.
     Judged(Outcome),
 }
 
 /// A lost packet.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::vswitch) struct Lost<'a> {
-    /// Bytes of its first frame, possibly truncated or rewritten.
+    /// Bytes of the packet's first frame, possibly truncated or rewritten.
     pub(in crate::vswitch) frame: &'a [u8],
-    /// The mark of that frame.
+    /// The stream's mark on that frame. `None` if no tracepoint selected the packet.
     pub(in crate::vswitch) mark: Option<Mark>,
     /// Length of the packet in bytes.
     pub(in crate::vswitch) len: usize,
@@ -93,7 +93,7 @@ impl StreamWriter {
         }
     }
 
-    /// Attaches the stream to the worker. `dropped` are its drops outside of the engine so far.
+    /// Attaches the stream to the worker. `dropped` counts the packets dropped outside of the engine so far, by reason.
     pub(in crate::vswitch) fn begin(&mut self, engine: &mut Worker, dropped: &[u64]) {
         self.dropped = dropped.to_vec();
         engine.listen(self.plan.endings);
@@ -169,7 +169,7 @@ impl StreamWriter {
         }
     }
 
-    /// Bits of the given tracepoints whose filters match a packet before or after translation.
+    /// Returns those of the tracepoints in set `of` whose filters match a packet before or after translation.
     fn wanting_flow(&self, of: u64, outcome: &Outcome) -> u64 {
         let sent = outcome.flow.zip(outcome.translation);
         let sent = sent.map(|(flow, sent)| Flow {
@@ -254,7 +254,7 @@ impl StreamWriter {
         self.shared.write(self.counts);
     }
 
-    /// In the order of verdicts.
+    /// Reports the packets of this round whose fate is known, in the order of their verdicts.
     fn tell_ended(&mut self) {
         let Some(traces) = self.traces.clone() else { return };
         let mut ended = std::mem::take(&mut self.ended);

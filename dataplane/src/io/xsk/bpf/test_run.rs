@@ -11,11 +11,11 @@ const PROG_TEST_RUN: c_long = 10;
 /// Settings of a test run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::io::xsk) struct TestRun {
-    /// Number of runs.
+    /// How often the program runs.
     pub(in crate::io::xsk) repeat: u32,
-    /// `BPF_F_TEST_XDP_LIVE_FRAMES`: perform the program's action on the packets.
+    /// Whether to perform the program's action on the packets (`BPF_F_TEST_XDP_LIVE_FRAMES`).
     pub(in crate::io::xsk) live: bool,
-    /// Live frames per batch.
+    /// Number of packets per batch if `live` is set.
     pub(in crate::io::xsk) batch: u32,
 }
 

@@ -20,7 +20,7 @@ pub(super) mod context {
     pub(in crate::io::xsk::tc) const GSO_SIZE: i16 = 176;
 }
 
-/// Helper functions.
+/// Numbers of the kernel's helper functions.
 pub(super) mod function {
     pub(in crate::io::xsk::tc) const L4_CSUM_REPLACE: i32 = 11;
     pub(in crate::io::xsk::tc) const CLONE_REDIRECT: i32 = 13;
@@ -30,7 +30,7 @@ pub(super) mod function {
     pub(in crate::io::xsk::tc) const CHANGE_TYPE: i32 = 32;
     pub(in crate::io::xsk::tc) const PULL_DATA: i32 = 39;
     pub(in crate::io::xsk::tc) const CSUM_UPDATE: i32 = 40;
-    /// Linux 5.10.
+    /// `bpf_redirect_peer`, since Linux 5.10.
     pub(in crate::io::xsk::tc) const REDIRECT_PEER: i32 = 155;
 }
 

@@ -18,11 +18,11 @@ use crate::io::xsk::{namespace, netlink};
 pub struct TcAttachment {
     datapath: Arc<TcDatapath>,
     ingress: Attached,
-    /// Drops packets that the node's kernel sends directly to a pod. `None` if the port needs no guard.
+    /// The attached program that drops packets which the node's kernel sends directly to a pod. `None` if the port needs no guard.
     guard: Option<Attached>,
     slot: FlowSlot,
     how: u32,
-    /// The interface's index while the port is open.
+    /// The interface's index when the port was opened. `None` while the port is closed.
     open_as: Option<u32>,
 }
 

@@ -32,12 +32,12 @@ use super::abi::{SERVICE_TAG, SHOT, context, function};
 use super::how;
 use super::ingress::hand_over;
 
-/// The egress interface and `how`, 8 bytes on the stack.
+/// Stack offset of the egress interface's index and how to send to it ([`super::how`]), 8 bytes together.
 const WAY: i16 = -8;
-/// Keys of maps, 8 bytes.
+/// Stack offset of the key for a lookup, 8 bytes.
 const SCRATCH: i16 = -16;
 
-/// The program at the trunk's first end.
+/// Builds the program at the trunk's first end, which delivers packets from workers to ports.
 pub(super) fn to_ports(table: &FlowTable) -> Vec<Instruction> {
     /// `PACKET_HOST`, `PACKET_OTHERHOST`.
     const HOST: i32 = 0;
@@ -68,7 +68,7 @@ pub(super) fn to_ports(table: &FlowTable) -> Vec<Instruction> {
     drop_and_end(program)
 }
 
-/// The program at tc egress of a pod's interface.
+/// Builds the program at tc egress of a pod's interface, which drops all packets.
 pub(super) fn guard(table: &FlowTable, ports: &Map) -> Vec<Instruction> {
     let mut program = Assembler::new();
     program.load(Word, 2, 1, context::IFINDEX);

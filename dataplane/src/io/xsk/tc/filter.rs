@@ -68,7 +68,7 @@ impl Filter {
         self.owns_qdisc |= other.owns_qdisc;
     }
 
-    /// The index of the interface at attaching.
+    /// Returns the interface's index at the time of attaching.
     pub(super) const fn was_at(&self) -> u32 {
         self.interface
     }

@@ -52,7 +52,7 @@ use super::{checksum, how, renewal};
 /// Bytes of TCP over IPv6 headers without options. The program pulls as much if the linear part lacks UDP headers, as with some drivers.
 const PULLED: i32 = 74;
 
-/// Builds the program.
+/// Builds the program at tc ingress of ports' interfaces.
 pub(super) fn instructions(table: &FlowTable, ports: &Map) -> Vec<Instruction> {
     let mut program = Assembler::new();
     program.push([Instruction::copy(CONTEXT, 1)]);

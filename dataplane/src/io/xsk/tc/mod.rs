@@ -57,7 +57,7 @@ use crate::io::FlowSlot;
 use pins::Pins;
 use trunk::Trunk;
 
-/// How the programs send packets out of an interface.
+/// Numbers in the cells of a slot that tell the programs how to send packets out of the port's interface.
 mod how {
     /// The port is closed; the programs send it no packets.
     pub(super) const CLOSED: u32 = 0;
@@ -118,7 +118,7 @@ pub struct TcDatapath {
     ports: Map,
     programs: Programs,
     trunk: Trunk,
-    /// The network namespace of the trunk and the ports.
+    /// Inode number of the network namespace of the trunk and the ports. `None` if it cannot be read.
     namespace: Option<u64>,
     pins: Option<Pins>,
     /// Slots of the interfaces that a previous process left open and no attachment has adopted yet, by interface index.
@@ -127,10 +127,10 @@ pub struct TcDatapath {
     stays: AtomicBool,
 }
 
-/// The programs at ports' interfaces.
+/// The loaded programs that run at tc hooks of ports' interfaces.
 struct Programs {
     ingress: OwnedFd,
-    /// Drops packets that the node's kernel sends directly to a pod.
+    /// The program that drops packets which the node's kernel sends directly to a pod.
     guard: OwnedFd,
 }
 
@@ -274,7 +274,7 @@ impl TcDatapath {
         self.table.counted(FlowSlot(0), traffic::CLOSED)
     }
 
-    /// Sets the egress interface of a slot.
+    /// Stores the interface to which the programs send packets for a slot, and `how`, a number of [`how`].
     fn set_way(&self, slot: FlowSlot, interface: u32, how: u32) {
         const { assert!(cells::WAY == 0 && cells::HOW == 4) };
         let way = [interface.to_ne_bytes(), how.to_ne_bytes()].concat();

@@ -39,7 +39,7 @@ const TAG_OFFLOADS: [&str; 2] = ["tx-vlan-hw-insert", "tx-vlan-stag-hw-insert"];
 #[derive(Debug)]
 pub(super) struct Trunk {
     first: LinkInfo,
-    /// The sockets' end. `None` only during `drop`.
+    /// The attached end with the workers' sockets. `None` only during `drop`.
     second: Option<Interface>,
     deliver: Attached,
     /// An abstract socket name, which ends with the process, as the claim that a vswitch runs in this namespace.
@@ -118,7 +118,7 @@ impl Trunk {
         Ok((LinkInfo::read(first)?, interface, deliver))
     }
 
-    /// Keeps the pair for the next process.
+    /// Keeps the veth pair for the next process when this value is dropped.
     pub(super) fn stay(&self) {
         self.stays.store(true, Ordering::SeqCst);
     }
@@ -133,7 +133,7 @@ impl Trunk {
         self.first.index
     }
 
-    /// Opens the queues of the second end.
+    /// Opens the AF_XDP queues of the trunk's second end, one per worker.
     pub(super) fn ports(&self, umem: &Arc<Umem>, config: QueueConfig) -> Result<Vec<XskPort>, XskError> {
         self.second.as_ref().map_or_else(|| Ok(Vec::new()), |second| second.ports(umem, config))
     }

@@ -27,7 +27,7 @@ impl Stage {
         }
     }
 
-    /// Copies a packet into fragments. Returns all or none, because an incomplete datagram is useless.
+    /// Copies a packet into new frames, one per fragment. An error leaves no fragment, because an incomplete datagram is useless.
     fn cut(&mut self, out: PortId, packet: &Chain) -> Result<Vec<Frame>, DropReason> {
         let Self { umem, pool, forwarder, .. } = self;
         let head = umem.bytes(&packet.first);

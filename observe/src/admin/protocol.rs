@@ -39,21 +39,21 @@ pub(super) const VERSION: u64 = 1;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", content = "arguments", rename_all = "snake_case")]
 pub enum Request {
-    /// Health of the vswitch.
+    /// Returns the health of the vswitch.
     Status,
-    /// All ports.
+    /// Lists all ports with their state and counters.
     Ports,
-    /// Counters of each policy and rule.
+    /// Lists the counters of each policy and rule.
     Policies,
-    /// Tables in force, of one port or of all.
+    /// Lists the tables in force of one port or of all. Includes the rules if one port is named.
     Tables {
         /// Name of the port. `None` for all.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         port: Option<String>,
     },
-    /// Explains a connection.
+    /// Explains what happens to the first packet of a connection and to its reply.
     Explain(Connection),
-    /// Whether a policy is enforced.
+    /// Returns whether a policy is enforced on this node.
     Enforcement(PolicyQuestion),
     /// Lists matching sessions.
     Sessions(SessionFilter),
@@ -63,9 +63,9 @@ pub enum Request {
     Monitor(Monitor),
     /// Streams packets, each with its path.
     Trace(Trace),
-    /// What audited policies would have denied.
+    /// Lists the connections that audited policies would have denied.
     AuditReport,
-    /// Paths of the vswitch's files.
+    /// Returns the paths of the vswitch's configuration and journal.
     KeptFiles,
     /// Re-reads the configuration and the state.
     Reload,
@@ -73,7 +73,7 @@ pub enum Request {
     AddPort(AddPort),
     /// Detaches an added port.
     RemovePort(PortKey),
-    /// State of an added port.
+    /// Returns the state of an added port.
     CheckPort(PortKey),
     /// Removes all added ports, or those of one network, except these.
     RetainPorts {
@@ -89,10 +89,10 @@ pub enum Request {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SessionFilter {
-    /// Port on either side.
+    /// Name of a port at either end of the session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<String>,
-    /// Address on either side.
+    /// Address of either end of the session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<IpAddr>,
     /// Destination port.
@@ -188,7 +188,7 @@ pub fn read_request(line: &[u8]) -> Result<Request, Failure> {
     serde_json::from_value(value).map_err(|_| failure)
 }
 
-/// A port.
+/// A port with its state, and its counters since the start of the process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PortRow {
     /// Name: `namespace/pod`, `uplink` or `host`.
@@ -197,12 +197,12 @@ pub struct PortRow {
     pub kind: String,
     /// Name of the interface.
     pub interface: String,
-    /// Container that it was added for. `None` for a configured port.
+    /// Container for which a CNI plugin added the port. `None` for a configured port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<PortKey>,
     /// `open`, `closed`, `absent` or `unprotected`.
     pub state: String,
-    /// Why it is not open.
+    /// Why the port is not open. `None` if it is open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
     /// Addresses of the port.
@@ -222,20 +222,20 @@ pub struct PortRow {
     /// Received packets that were dropped when judged. `None` if not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dropped: Option<u64>,
-    /// Sessions whose first packet was received here. `None` if not counted.
+    /// Sessions whose first packet came in through this port. `None` if not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sessions_started: Option<u64>,
-    /// Sessions whose first packet was sent here. `None` if not counted.
+    /// Sessions whose first packet went out through this port. `None` if not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sessions_reached: Option<u64>,
     /// Generation of the last change to the port.
     pub epoch: u64,
 }
 
-/// The table of a port.
+/// The compiled policy table of a port.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TableRow {
-    /// Name of the port whose egress table it is: what other ports may send to it.
+    /// Name of the port that the table protects: its rules say what other ports may send to this port.
     pub port: String,
     /// Number of rules.
     pub rules: usize,

@@ -48,10 +48,10 @@ pub struct Shape {
     refused: &'static [(u32, &'static str)],
 }
 
-/// `google.protobuf.Timestamp`.
+/// The fields of `google.protobuf.Timestamp`.
 const TIMESTAMP: Shape = Shape { name: "Timestamp", read: &[(1, None), (2, None)], refused: &[] };
 
-/// `google.protobuf.FieldMask`.
+/// The fields of `google.protobuf.FieldMask`.
 const FIELD_MASK: Shape = Shape { name: "FieldMask", read: &[(1, None)], refused: &[] };
 
 const WORKLOAD: Shape = Shape { name: "Workload", read: &[(1, None), (2, None)], refused: &[] };
@@ -113,7 +113,7 @@ const FLOW_FILTER: Shape = Shape {
     ],
 };
 
-/// `observer.GetFlowsRequest`.
+/// The fields of `observer.GetFlowsRequest`, a client's request for flows: those supported, and those rejected.
 pub const GET_FLOWS: Shape = Shape {
     name: "GetFlowsRequest",
     read: &[
@@ -210,7 +210,7 @@ mod tests {
     use super::super::observer::{FieldMask, GetFlowsRequest};
     use super::*;
 
-    /// A request with one filter, which has these bytes.
+    /// Encodes a request with one filter, whose encoding is `filter`.
     fn request(filter: &[u8]) -> Vec<u8> {
         [&[0x32, u8::try_from(filter.len()).unwrap()], filter].concat()
     }
@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn what_a_decoder_would_skip_is_named() {
-        // Field 41 of a filter, a text: none has it yet. Field 16 is source_service. Field 3 of a workload does not exist.
+        // Field 41 of a filter, a string, is unassigned. Field 16 is source_service. Field 3 of a workload does not exist.
         let cases: [(&[u8], &str); 4] = [
             (&[0xca, 0x02, 1, b'x'], "FlowFilter has field 41, which this server does not support"),
             (&[0x82, 0x01, 1, b'x'], "FlowFilter.source_service is not supported"),
@@ -270,7 +270,7 @@ mod tests {
         for bytes in hostile {
             assert!(matches!(GET_FLOWS.check(bytes), Err(FieldError::Malformed(_))), "{bytes:x?}");
         }
-        // All of two bytes, and what comes of cutting a message off.
+        // All messages of two bytes, and all prefixes of a message.
         for bytes in (0..=u16::MAX).map(u16::to_be_bytes) {
             let _ = GET_FLOWS.check(&bytes);
         }

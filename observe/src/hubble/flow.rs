@@ -160,7 +160,7 @@ impl TcpFlags {
     }
 }
 
-/// Ports of UDP and SCTP.
+/// Ports of a UDP or SCTP packet.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct Ports {
     #[prost(uint32, tag = "1")]
@@ -169,7 +169,7 @@ pub struct Ports {
     pub destination_port: u32,
 }
 
-/// ICMP and ICMPv6.
+/// Type and code of an ICMP or ICMPv6 packet.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct Icmp {
     #[prost(uint32, tag = "1")]
@@ -200,7 +200,7 @@ pub struct Workload {
     pub kind: String,
 }
 
-/// `flow.CiliumEventType`.
+/// Type of the event behind a flow, as in `flow.CiliumEventType`.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct EventType {
     #[prost(int32, tag = "1")]

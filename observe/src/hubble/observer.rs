@@ -109,7 +109,7 @@ pub struct Node {
     pub seen_flows: u64,
 }
 
-/// `relay.NodeState`.
+/// Connection state of a node, as in `relay.NodeState`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, prost::Enumeration)]
 #[repr(i32)]
 pub enum NodeState {

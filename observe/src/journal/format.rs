@@ -104,7 +104,7 @@ pub(super) struct FileHead {
     pub(super) layout: Layout,
     /// Name of the node.
     pub(super) node: String,
-    /// Creation time.
+    /// Time of the journal's creation, in nanoseconds since 1970.
     pub(super) made: u64,
 }
 
@@ -170,7 +170,7 @@ impl FileHead {
     }
 }
 
-/// Encodes the time at which the recorder was last alive. Returns offset and bytes.
+/// Encodes the time at which the recorder was last alive, in nanoseconds since 1970. Returns the offset in the file, and the bytes.
 pub(super) fn alive(time: u64) -> (usize, [u8; 16]) {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&time.to_le_bytes());
@@ -178,7 +178,7 @@ pub(super) fn alive(time: u64) -> (usize, [u8; 16]) {
     (ALIVE, bytes)
 }
 
-/// Returns when the recorder was last alive. `None` if unknown.
+/// Returns when the recorder was last alive, in nanoseconds since 1970. `None` if unknown.
 pub(super) fn last_alive(file: &[u8]) -> Option<u64> {
     let time = u64_at(file, ALIVE);
     (u64_at(file, ALIVE + 8) == !time).then_some(time)
@@ -248,7 +248,7 @@ impl Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Run {
     pub(super) is_start: bool,
-    /// On a start: when the previous vswitch was last alive.
+    /// When the previous vswitch was last alive, in nanoseconds since 1970. `None` for a stop, or if unknown.
     pub(super) alive: Option<u64>,
 }
 

@@ -10,13 +10,13 @@ use super::format::{
 /// Why a file cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JournalError {
-    /// It is not a journal.
+    /// The file is not a journal.
     #[error("the file is not a vswitch's journal")]
     Foreign,
-    /// It has another version.
+    /// The journal has this version of the format, which this program cannot read.
     #[error("the journal has version {0}, this program reads version {VERSION}")]
     Version(u32),
-    /// Its first page is damaged, which describes the rest.
+    /// The first page is damaged, which describes the layout of the rest.
     #[error("the header of the journal is damaged")]
     Damaged,
 }
@@ -127,7 +127,7 @@ impl<'a> Journal<'a> {
         Ok(Self { head, alive: last_alive(bytes), segments: sound, damage, newest })
     }
 
-    /// Name of the node.
+    /// Returns the name of the node whose vswitch wrote the journal.
     pub fn node(&self) -> &str {
         &self.head.node
     }
@@ -136,12 +136,12 @@ impl<'a> Journal<'a> {
         self.head.layout
     }
 
-    /// When its recorder was last alive, in nanoseconds since 1970.
+    /// Returns when the journal's recorder was last alive, in nanoseconds since 1970. `None` if unknown.
     pub(super) const fn alive(&self) -> Option<u64> {
         self.alive
     }
 
-    /// Unreadable parts.
+    /// Returns the unreadable parts of the journal.
     pub const fn damage(&self) -> Damage {
         self.damage
     }

@@ -41,17 +41,17 @@ pub struct Verdict {
     pub reason: Option<Arc<str>>,
     /// Addresses, ports and protocol. `None` if unknown.
     pub flow: Option<Flow>,
-    /// What the packet leaves with. `None` if it is not translated.
+    /// Addresses and ports with which the packet leaves the node. `None` if not translated.
     pub translated: Option<Translated>,
     /// TCP flags.
     pub tcp_flags: Option<u8>,
-    /// The table that decided, by its port.
+    /// The port whose table decided. `None` if no table decided.
     pub table: Option<Arc<str>>,
-    /// Index of the matching rule, from 0.
+    /// Index of the matching rule, from 0. `None` if no rule matched.
     pub rule: Option<u32>,
-    /// The policy rule behind it, or the policies that isolate.
+    /// The policy rule that decided, or the policies that isolate the pod. `None` if no policy decided.
     pub origin: Option<Arc<str>>,
-    /// Audited policy that would deny it.
+    /// The audited policy that would deny the packet. `None` without one.
     pub audited: Option<Arc<str>>,
 }
 
@@ -70,13 +70,13 @@ pub struct LeftOut {
 }
 
 impl LeftOut {
-    /// Returns the sum.
+    /// Returns the number of unrecorded sessions and packets.
     pub const fn total(&self) -> u64 {
         self.sessions.saturating_add(self.dropped).saturating_add(self.unheard)
     }
 }
 
-/// Flags of an entry.
+/// Flags of an encoded verdict: which fields follow, and in which form.
 mod bit {
     pub(super) const FLOW: u64 = 1;
     pub(super) const V6: u64 = 1 << 1;

@@ -75,7 +75,7 @@ impl<M: Memory> Writer<M> {
         Ok((writer, Some(found)))
     }
 
-    /// The memory that it writes to.
+    /// Returns the memory that the writer writes to.
     pub(super) fn memory(&self) -> &M {
         &self.memory
     }

@@ -7,9 +7,9 @@ pub(super) enum Key {
     Enter,
     Escape,
     Backspace,
-    /// Ctrl-C or Ctrl-D.
+    /// Ctrl-C or Ctrl-D: quits.
     Interrupt,
-    /// Ctrl-L.
+    /// Ctrl-L: redraws the whole screen.
     Redraw,
     Up,
     Down,

@@ -26,7 +26,7 @@ pub(super) struct Picture {
     pub(super) judged: Option<String>,
     /// Whether the node's kernel judges packets. There are then no workers, sessions and flow cache.
     pub(super) in_kernel: bool,
-    /// Length of the interval. `None` for the first picture of a process.
+    /// Length of the interval in seconds. `None` for the first picture of a process.
     pub(super) seconds: Option<f64>,
     /// The reason why this picture has no rates. `None` if it has rates.
     pub(super) note: Option<&'static str>,
@@ -116,20 +116,20 @@ pub(super) struct SessionRates {
 /// Packets forwarded by workers, which see the first packets of each flow, and by the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(super) struct PathRates {
-    /// Packets received by workers.
+    /// Packets that workers received (the slow path).
     pub(super) slow: Option<f64>,
     /// Packets forwarded by the kernel's flow cache.
     pub(super) cached: Option<f64>,
-    /// Share of the flow cache, 0 to 1. `None` without packets.
+    /// Share of packets that the flow cache forwarded, 0 to 1. `None` without packets.
     pub(super) cached_share: Option<f64>,
 }
 
-/// A worker thread.
+/// Rates of a worker thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(super) struct WorkerRates {
-    /// Packets received from its queues.
+    /// Packets that the worker received from its queues.
     pub(super) received: Option<f64>,
-    /// Packets judged, including those received by other workers.
+    /// Packets that this worker judged, whichever worker received them.
     pub(super) judged: Option<f64>,
     /// Packets dropped.
     pub(super) dropped: Option<f64>,
@@ -165,11 +165,11 @@ pub(super) struct DenyRates {
     pub(super) not_enforced: bool,
 }
 
-/// A port.
+/// Traffic and sessions of a port.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct PortRates {
     pub(super) name: String,
-    /// `open`, `closed`, `absent` or `unprotected`.
+    /// State of the port: `open`, `closed`, `absent` or `unprotected`.
     pub(super) state: String,
     #[serde(flatten)]
     pub(super) traffic: Traffic,

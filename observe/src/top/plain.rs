@@ -14,7 +14,7 @@ use crate::args;
 use bulkhead_answers::args::Format;
 use bulkhead_answers::output::{told, warn};
 
-/// A line of JSON.
+/// A picture with its time, printed as a line of JSON.
 #[derive(Debug, Serialize)]
 struct Told<'a> {
     /// Seconds since 1970.

@@ -18,9 +18,9 @@ pub struct PortKey {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AddPort {
-    /// See [`PortKey`].
+    /// ID of the container, as in [`PortKey`].
     pub container: String,
-    /// See [`PortKey`].
+    /// Name of the interface inside the container, as in [`PortKey`].
     pub container_interface: String,
     /// Name of the CNI network. [`Request::RetainPorts`] can be limited to one network.
     ///
@@ -43,7 +43,7 @@ pub struct AddPort {
     /// Addresses of the container, at most one per family. Valid until the Pod object lists its own.
     #[serde(default)]
     pub addresses: Vec<IpAddr>,
-    /// How long to wait until the port is attached.
+    /// Maximum time in seconds until the port is attached.
     #[serde(default = "default_timeout")]
     pub timeout_seconds: u64,
 }
@@ -75,14 +75,14 @@ pub struct AddedPort {
     pub waited_ms: u64,
 }
 
-/// Whether the port existed.
+/// Answer to [`Request::RemovePort`](super::Request::RemovePort).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemovedPort {
     /// False if no such port existed.
     pub removed: bool,
 }
 
-/// Names of the removed ports.
+/// Answer to [`Request::RetainPorts`](super::Request::RetainPorts).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemovedPorts {
     /// Names of the removed ports.
@@ -98,7 +98,7 @@ pub struct CheckedPort {
     pub interface: String,
     /// `open`, `closed`, `absent` or `unprotected`.
     pub state: String,
-    /// Why it is not open, or is open but not attached to a pod.
+    /// Why the port is not open, or is open but not attached to a pod. `None` if it is open and attached.
     pub why: Option<String>,
     /// Addresses of the port.
     pub addresses: Vec<String>,

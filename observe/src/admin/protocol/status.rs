@@ -61,7 +61,7 @@ pub struct Status {
     pub dropped: Vec<DropRow>,
     /// Flow cache in the kernel.
     pub flow_cache: FlowCacheRow,
-    /// The last logged error.
+    /// The last logged error. `None` if the process has logged none.
     pub last_error: Option<LastError>,
 }
 
@@ -154,7 +154,7 @@ pub struct RefusedPort {
 /// The policy in force.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PolicyStatus {
-    /// Seconds since it took effect.
+    /// Seconds since the policy took effect.
     pub age_seconds: f64,
     /// Seconds from the change until the workers enforced it.
     pub enforce_seconds: f64,
@@ -212,13 +212,13 @@ pub struct WorkerRow {
     pub sessions: u64,
     /// Number of restarts after a failure.
     pub restarts: u64,
-    /// Packets judged, including those received by other workers. `None` if the program does not report it.
+    /// Packets that this worker judged, whichever worker received them. `None` if the program does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub judged: Option<u64>,
     /// Nanoseconds spent working, including system calls. `None` if the program does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub busy_ns: Option<u64>,
-    /// Whether it does not respond. Its counters are then the last known ones, or 0.
+    /// Whether the worker does not respond. Its counters are then the last known ones, or 0.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub silent: bool,
 }

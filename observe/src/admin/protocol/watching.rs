@@ -65,11 +65,11 @@ pub struct Watching {
     pub generation: u64,
     /// All ports.
     pub ports: Vec<WatchedPort>,
-    /// Number of remembered verdicts.
+    /// Number of verdicts that the vswitch remembers from before the request.
     pub remembered: usize,
 }
 
-/// A port.
+/// A port whose packets the stream may contain. Clients write capture files with one interface per port.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct WatchedPort {
     /// Name of the port.

@@ -6,7 +6,7 @@ use super::super::sample::Sample;
 use super::{Counted, DenyRates, DropRates, PathRates, Picture, PortRates, SessionRates, Traffic, WorkerRates};
 use crate::admin::{PortRow, Status, WorkerRow};
 
-/// The previous sample and picture.
+/// Computes pictures from samples. Keeps the previous sample and picture.
 #[derive(Debug, Default)]
 pub(in crate::top) struct Tracker {
     before: Option<Sample>,

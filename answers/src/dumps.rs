@@ -6,16 +6,16 @@ use serde::{Deserialize, Serialize};
 /// Counters of a rule, an isolation or an exemption.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PolicyRow {
-    /// Policy, direction and rule.
+    /// The counted origin as text: policy, direction and rule.
     pub origin: String,
     /// Packets forwarded.
     pub allowed: u64,
     /// Packets dropped.
     pub denied: u64,
-    /// Connections that passed although it would deny them if enforced.
+    /// Connections that passed although the rule or isolation would deny them if enforced.
     #[serde(default)]
     pub audited: u64,
-    /// Whether a policy behind it is audited. It then neither denies nor allows.
+    /// Whether a policy of this origin is audited. The origin then neither denies nor allows.
     #[serde(default)]
     pub not_enforced: bool,
 }
@@ -46,11 +46,11 @@ pub struct SessionRow {
     /// Source address that the server sees, if it differs from `from`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
-    /// Port of the client's packets.
+    /// Name of the vswitch's port at which the client's packets arrive.
     pub in_port: String,
-    /// Port of the server.
+    /// Name of the vswitch's port through which the client's packets leave.
     pub out_port: String,
-    /// State of the connection.
+    /// State of the session, such as `established`.
     pub state: String,
     /// Seconds since its last packet.
     pub idle_seconds: f64,

@@ -48,7 +48,7 @@ pub(crate) const USUAL: [&str; 8] = [
 #[derive(Clone, Debug)]
 pub(crate) struct Alike {
     pub namespace: Arc<str>,
-    /// Without labels that controllers set per revision, pod or run.
+    /// The pods' common labels, without those that controllers set per revision, pod or run.
     pub labels: Labels,
     pub pods: Vec<Arc<Pod>>,
 }

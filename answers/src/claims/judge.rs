@@ -35,12 +35,12 @@ pub(super) struct Witness {
     pub(super) from: IpAddr,
     pub(super) to: IpAddr,
     pub(super) protocol: Protocol,
-    /// 0 for protocols without ports.
+    /// Destination port. 0 for protocols without ports.
     pub(super) port: u16,
     pub(super) verdict: Verdict,
 }
 
-/// A class, and those of its addresses that belong to an end, as ranges.
+/// A class of addresses that no rule distinguishes, and the ranges of its addresses that belong to an end of the claim.
 type Part = (ClassId, Vec<(IpAddr, IpAddr)>);
 
 /// Verifies a claim.
@@ -139,9 +139,9 @@ fn within((first, last): (IpAddr, IpAddr)) -> Box<dyn Iterator<Item = IpAddr>> {
 struct Asked<'a> {
     reachability: &'a Reachability,
     claim: &'a Claim,
-    /// Allowed ports of the claim, by side number.
+    /// Caches, by number of a side, the ports of the claim that this side allows. `None` if not computed yet.
     clipped: Vec<Option<ServiceSet>>,
-    /// Whether a pair of sides violates the claim.
+    /// Caches, by the numbers of the two sides, whether the pair violates the claim.
     known: HashMap<(u32, u32), bool>,
 }
 
@@ -168,7 +168,7 @@ impl Asked<'_> {
         self.clipped[side as usize].get_or_insert_with(clip).clone()
     }
 
-    /// Returns an address of each that form a connection. `None` if no pair does.
+    /// Returns a source and a target address between which a connection is possible. `None` if no pair has one.
     fn connection(&self, (from, sources): &Part, (to, targets): &Part) -> Option<(IpAddr, IpAddr)> {
         let holder = |class: &ClassId| &self.reachability.class(*class).holder;
         if *holder(from) != Holder::Pods && *holder(to) != Holder::Pods {

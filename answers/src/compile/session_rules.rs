@@ -132,7 +132,7 @@ const fn name(transport: SessionTransport) -> &'static str {
     }
 }
 
-/// `10.0.0.1/32 port 80` or `10.0.0.1/32 any port`, because IPv6 addresses contain colons.
+/// Formats an end: `10.0.0.1/32 port 80` or `10.0.0.1/32 any port`. No colon, because IPv6 addresses contain colons.
 fn side(side: &SessionSide) -> String {
     match side.port {
         0 => format!("{} any port", side.network),

@@ -86,7 +86,7 @@ struct Endpoint {
     pod_name: Option<String>,
 }
 
-/// Fields of messages other than flows.
+/// Fields by which Hubble's messages other than flows are recognised. Such lines are skipped.
 const ASIDE: [&str; 5] = ["node_status", "agent_event", "debug_event", "relay_version", "status"];
 
 pub(super) fn read(file: &Arc<str>, value: &Value, line: u64, into: &mut Observations) -> Read1 {

@@ -21,7 +21,7 @@ use super::evidence::Evidence;
 use super::policy::{LearnedPolicy, Peer, PortName, Rule};
 use super::workload::Workloads;
 
-/// First and last address.
+/// A range of addresses: the first and the last.
 pub(super) type Range = (IpAddr, IpAddr);
 
 /// Unobserved allowed connections: from each address in `from` to each in `to`, except the pairs in `but`.
@@ -34,7 +34,7 @@ pub(super) struct Excess {
     pub(super) ports: Vec<(u16, u16)>,
     pub(super) from: Arc<[Range]>,
     pub(super) to: Arc<[Range]>,
-    /// Excluded pairs.
+    /// Pairs of addresses to exclude: observed ones, and those of a pod with itself or its own node.
     pub(super) but: BTreeSet<(IpAddr, IpAddr)>,
 }
 

@@ -13,7 +13,7 @@ use super::finding::{EGRESS_WITHOUT_DNS, Found};
 use super::subject::{Rule, Subject};
 use crate::output::some_of;
 
-/// Source: RFC 1035, section 4.2.
+/// Port of DNS. Source: RFC 1035, section 4.2.
 const DNS: u16 = 53;
 
 /// Label of the cluster's DNS servers and node caches. Source: Kubernetes, addons `dns` and `dns/nodelocaldns`.

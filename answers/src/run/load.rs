@@ -49,9 +49,9 @@ pub struct Whole {
     pub tables: Option<Pipeline>,
     /// Services and EndpointSlices.
     pub services: Vec<Object>,
-    /// See [`Loaded::idle_rules`].
+    /// Warnings about rules that `policyTypes` leaves out, as in [`Loaded::idle_rules`].
     pub idle_rules: SourceErrors,
-    /// See [`Loaded::empty_lists`].
+    /// Warnings about empty lists in policies, as in [`Loaded::empty_lists`].
     pub empty_lists: SourceErrors,
 }
 

@@ -47,7 +47,7 @@ pub struct VainBlock<'a> {
 }
 
 impl VainBlock<'_> {
-    /// Describes the fault and its effect.
+    /// Returns the fault and its effect as text.
     pub fn reason(&self) -> String {
         let Wrong { block, what, is_except, .. } = &self.wrong;
         let effect = if *is_except { "excludes nothing there" } else { "matches nothing there" };
@@ -118,7 +118,7 @@ fn told(block: &VainBlock<'_>) -> String {
 /// The faulty part of a block.
 #[derive(Clone)]
 struct Wrong {
-    /// `cidr` or `except[0]`.
+    /// The faulty field of the block: `cidr` or `except[0]`.
     part: String,
     block: IpNet,
     what: String,

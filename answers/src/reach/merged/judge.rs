@@ -19,9 +19,9 @@ pub(super) type Question = (PortProtocol, bool);
 
 /// Compiled policies, with and without audited ones.
 pub(super) struct States {
-    /// The enforced policies.
+    /// Reachability under the enforced policies.
     enforced: Reachability,
-    /// All policies, including audited ones. `None` if none is audited.
+    /// Reachability if audited policies were enforced too. `None` if no policy is audited.
     whole: Option<Reachability>,
 }
 
@@ -46,7 +46,7 @@ impl States {
     }
 }
 
-/// Class of an address, under the enforced policies and under all policies.
+/// The classes of an address: under the enforced policies, and under all policies.
 type Classes = [ClassId; 2];
 
 /// A pod or an external address, with all its addresses.
@@ -66,7 +66,7 @@ impl Unit<'_> {
 /// Pods of one workload that no rule distinguishes, or one external address.
 pub(super) struct Bundle<'a> {
     pub(super) workload: Option<usize>,
-    /// The first two suffice as samples.
+    /// The members. Verdicts are computed for the first two only, as samples.
     pub(super) units: Vec<Unit<'a>>,
 }
 
@@ -153,7 +153,7 @@ impl<'a> Judge<'a> {
 struct View<'a> {
     reachability: &'a Reachability,
     questions: &'a [Question],
-    /// Indexed by question, then by side.
+    /// Whether a side allows the question's port. Indexed by question, then by side.
     lets_through: Vec<Vec<bool>>,
 }
 

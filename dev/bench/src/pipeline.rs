@@ -165,9 +165,9 @@ const CAPACITY: usize = 500_000;
 #[derive(Clone, Copy, Debug)]
 struct Setup {
     size: usize,
-    /// Flows of all workers together.
+    /// Number of flows of all workers together.
     flows: u32,
-    /// Sessions of each worker at a time.
+    /// Number of sessions that each worker has at a time.
     sessions: u32,
     spread: Spread,
     order: Order,
@@ -178,7 +178,7 @@ struct Setup {
     watch: Watch,
 }
 
-/// A worker's share of the flows.
+/// A worker's share of the flows: worker `number` of `of` workers.
 #[derive(Clone, Copy, Debug)]
 struct Share {
     number: u16,

@@ -18,7 +18,7 @@ pub(crate) const PODS: &str = "10.244.0.0/16";
 struct Rule {
     prefix: String,
     protocol: &'static str,
-    /// First and last port.
+    /// The first and the last allowed port.
     ports: [u16; 2],
 }
 

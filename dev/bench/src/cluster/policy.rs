@@ -21,7 +21,7 @@ use crate::table::{Goal, Line, digits, median, milliseconds, percentile};
 use crate::testbed::programs::until;
 use crate::testbed::traffic::server;
 
-/// The datagrams' port, and a port that the client does not use.
+/// The port of the client's datagrams. `OTHER` is a port that the client does not use.
 const OPEN: u16 = 9_000;
 const OTHER: u16 = 9_001;
 /// Pause between two datagrams, which bounds the error of a measurement. A shorter pause would take a whole core.
@@ -30,7 +30,7 @@ const PAUSE: Duration = Duration::from_micros(200);
 const SILENCE: Duration = Duration::from_millis(150);
 /// Time limit for a change.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Interval between checks for arrived datagrams.
+/// Interval between two checks whether datagrams have arrived.
 const LOOK: Duration = Duration::from_millis(5);
 
 pub(super) fn policy(bench: &Bench) -> anyhow::Result<Vec<Line>> {

@@ -162,7 +162,7 @@ fn kernel_opens(bench: &Bench) -> anyhow::Result<Vec<[f64; 2]>> {
 /// The kernel's memory, in KiB.
 #[derive(Clone, Copy, Debug)]
 struct Memory {
-    /// Memory that the kernel reports as its own, by purpose.
+    /// Memory that the kernel attributes to its own purposes, such as slab and page tables.
     counted: u64,
     available: u64,
 }

@@ -43,7 +43,7 @@ pub struct SessionRow {
     /// Service address and port. `None` if the connection is not translated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<String>,
-    /// Source address that the server sees, if it differs from `from`.
+    /// Source address that the server sees. `None` if it equals `from`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
     /// Name of the vswitch's port at which the client's packets arrive.

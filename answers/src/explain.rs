@@ -128,7 +128,7 @@ impl Answer {
         self.verdict = "deny";
     }
 
-    /// Protocol number of the connection.
+    /// Returns the IANA protocol number of the connection.
     pub fn transport(&self) -> u8 {
         Transport::from_name(self.protocol).map_or(0, Transport::number)
     }

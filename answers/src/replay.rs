@@ -308,7 +308,7 @@ fn port_name(snapshot: &Snapshot, port: PortId) -> Option<&str> {
     snapshot.port(port).map(|port| &*port.name)
 }
 
-/// Returns the egress port; for a dropped packet, the port that its destination is routed to.
+/// Returns the egress port; for a dropped packet, the port to which its destination is routed. `None` without a route.
 fn out_port(snapshot: &Snapshot, outcome: &Outcome) -> Option<PortId> {
     let bound_for = || outcome.flow.and_then(|flow| snapshot.routes().lookup(flow.dst));
     outcome.verdict.out_port().or_else(bound_for)
@@ -343,7 +343,7 @@ fn summary(counters: &Counters) -> Value {
     summary
 }
 
-/// Number of connections that passed only because a policy is audited.
+/// Returns the number of connections that passed only because a policy is audited.
 fn audited(counters: &Counters) -> u64 {
     counters.origins().map(|(_, counters)| counters.audited).sum()
 }

@@ -47,7 +47,7 @@ struct Side {
 #[derive(Serialize)]
 struct Selecting {
     policy: String,
-    /// `Admin`, `NetworkPolicy` or `Baseline`.
+    /// Tier of the policy: `Admin`, `NetworkPolicy` or `Baseline`.
     tier: &'static str,
     /// The policy's pod selector as text.
     selects: String,
@@ -74,7 +74,7 @@ struct Place {
 struct Rule {
     /// Index in the policy's list, from 0.
     rule: usize,
-    /// `Accept`, `Deny` or `Pass`.
+    /// Action of the rule: `Accept`, `Deny` or `Pass`.
     action: &'static str,
     peers: Vec<String>,
     ports: Vec<String>,

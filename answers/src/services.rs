@@ -182,7 +182,7 @@ impl Adapter {
         Some(Update { services: Arc::new(self.services.clone()), stale: std::mem::take(&mut self.stale) })
     }
 
-    /// Returns the node's health if it changed since the last call.
+    /// Returns the node's health. `None` if it has not changed since the last call.
     pub fn take_health(&mut self) -> Option<NodeHealth> {
         std::mem::take(&mut self.has_other_health).then(|| self.health.clone())
     }

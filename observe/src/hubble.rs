@@ -23,7 +23,7 @@ pub mod peer;
 /// Nanoseconds per second.
 const SECOND: u64 = 1_000_000_000;
 
-/// `google.protobuf.Timestamp`.
+/// A point in time, as `google.protobuf.Timestamp`.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct Timestamp {
     /// Seconds since 1970.

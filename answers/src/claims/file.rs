@@ -29,7 +29,7 @@ pub(super) const FIELDS: [(&str, &[&str]); 4] = [
     ("end", &["namespace", "namespaceLabels", "labels", "workload", "kind", "pod", "address"]),
 ];
 
-/// What the claim says about the connections.
+/// The kind of a claim: which verdicts it demands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// All connections are denied.

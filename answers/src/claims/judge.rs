@@ -111,7 +111,7 @@ fn parts(addresses: &AddressSet, reachability: &Reachability) -> Vec<Part> {
     parts
 }
 
-/// Returns an address from a documentation block (RFC 5737, RFC 3849), which readers recognise, if the ranges contain one.
+/// Returns an address of a documentation block (RFC 5737, RFC 3849), which readers recognise. `None` if the ranges contain none.
 fn shown(ranges: &[(IpAddr, IpAddr)]) -> Option<IpAddr> {
     const SHOWN: [IpAddr; 4] = [
         IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),

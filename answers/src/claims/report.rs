@@ -31,11 +31,11 @@ pub(super) struct Report {
 #[derive(Serialize)]
 pub(super) struct Line {
     pub(super) name: String,
-    /// `never`, `always` or `only`.
+    /// Kind of the claim: `never`, `always` or `only`.
     pub(super) claim: &'static str,
     pub(super) file: Arc<str>,
     pub(super) line: usize,
-    /// `pass`, `fail` or `vacuous`.
+    /// Result: `pass`, `fail` or `vacuous`.
     pub(super) result: &'static str,
     /// Why the claim is vacuous. `None` if it is not.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -52,7 +52,7 @@ pub(super) struct Told {
     pub(super) to: String,
     pub(super) to_address: IpAddr,
     pub(super) family: &'static str,
-    /// `TCP`, `UDP`, `SCTP` or `other`.
+    /// Protocol: `TCP`, `UDP`, `SCTP` or `other`.
     pub(super) protocol: &'static str,
     /// Destination port. 0 for a protocol without ports.
     pub(super) port: u16,

@@ -32,7 +32,7 @@ pub(super) struct Form<'a, W> {
 #[derive(Debug, Default)]
 struct Services {
     by_family: BTreeMap<&'static str, Vec<(&'static str, String)>>,
-    /// Position of the rule that decides now, else of the one that decided before.
+    /// Position of the rule that decides now, else of the one that decided before. `None` if neither is in a file.
     at: Option<Place>,
 }
 

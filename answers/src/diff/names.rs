@@ -141,7 +141,7 @@ impl<'a> Names<'a> {
         ends
     }
 
-    /// Returns node names if all addresses belong to nodes.
+    /// Returns the names of the nodes with these addresses. `None` unless all addresses belong to nodes.
     fn all_nodes(&self, set: &AddressSet) -> Option<Vec<String>> {
         let node = |prefix: IpNet| {
             (prefix.prefix_len() == prefix.max_prefix_len()).then(|| self.nodes.get(&prefix.addr())).flatten()

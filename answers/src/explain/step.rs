@@ -66,17 +66,17 @@ pub struct Pass<'a> {
     pub is_reply: bool,
     /// The vswitch's decision.
     pub outcome: &'a Outcome,
-    /// Ingress port.
+    /// Name of the ingress port. `None` if unknown.
     pub in_port: Option<Arc<str>>,
-    /// Egress port.
+    /// Name of the egress port. `None` if the packet is dropped.
     pub out: Option<Arc<str>>,
     /// Name of the deciding table and its number of rules. `None` if no table decided.
     pub table: Option<(Arc<str>, usize)>,
-    /// The matching rule.
+    /// The matching rule. `None` if no rule matched.
     pub decided: Option<Rule>,
     /// The policy rule that decided, or the policies that isolate the pod. `None` if no policy decided.
     pub origin: Option<Origin>,
-    /// Audited policies that would deny the packet, with file positions.
+    /// Audited policies that would deny the packet, with file positions. `None` without one.
     pub audited: Option<(Origin, Vec<String>)>,
     /// Notification of the sender of a dropped packet, as in [`Step`]. `None` if silent.
     pub answer: Option<&'static str>,

@@ -44,9 +44,9 @@ type Read1 = Result<(), String>;
 /// One end of a flow, as the source describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SeenEnd {
-    /// IPv4 or IPv6 address, if the source gives it.
+    /// IPv4 or IPv6 address. `None` if the source does not give it.
     pub address: Option<IpAddr>,
-    /// The pod's name, if the source gives it.
+    /// The pod's name. `None` if the source does not give it.
     pub pod: Option<PodName>,
 }
 

@@ -120,7 +120,7 @@ impl Evidence {
         }
     }
 
-    /// Number of sessions learned from.
+    /// Returns the number of sessions behind the contacts.
     pub(super) fn sessions(&self) -> u64 {
         self.flows.iter().map(|flow| flow.tally.sessions).sum()
     }

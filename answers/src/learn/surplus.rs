@@ -39,14 +39,14 @@ pub(super) struct Excess {
 }
 
 impl Excess {
-    /// Number of address pairs.
+    /// Returns the number of address pairs, without the excluded ones.
     pub(super) fn pairs(&self) -> u128 {
         let count = |ranges: &[Range]| ranges.iter().fold(0u128, |sum, &range| sum.saturating_add(addresses(range)));
         count(&self.from).saturating_mul(count(&self.to)).saturating_sub(self.but.len() as u128)
     }
 }
 
-/// Number of addresses in a range.
+/// Returns the number of addresses in a range.
 fn addresses((first, last): Range) -> u128 {
     match (first, last) {
         (IpAddr::V4(first), IpAddr::V4(last)) => u128::from(u32::from(last) - u32::from(first)) + 1,

@@ -59,7 +59,7 @@ impl Names {
         Some(Translated { service, address, backend: Some(backend), source, client })
     }
 
-    /// Returns the Service or pod that has an address.
+    /// Returns the Service, or the pod with the host port, at this address. `None` if the address belongs to neither.
     fn name(&self, protocol: u8, address: SocketAddr) -> Option<String> {
         let resolver = self.adapter.as_ref()?.resolver();
         let transport =

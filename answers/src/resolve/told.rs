@@ -20,7 +20,7 @@ const MAX_NAMED: usize = 8;
 /// What a node does with a connection. The JSON has only the fields that programs need.
 #[derive(Debug, Serialize)]
 pub struct Told {
-    /// `dnat`, `reject`, `drop` or `pass`.
+    /// What the node does with the first packet: `dnat`, `reject`, `drop` or `pass`.
     pub action: &'static str,
     /// `namespace/name` of the Service. `None` if the destination belongs to no Service.
     pub service: Option<String>,

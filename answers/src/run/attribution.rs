@@ -32,7 +32,7 @@ pub struct PolicyRef {
     pub namespace: Arc<str>,
     /// Name of the policy.
     pub name: Arc<str>,
-    /// `ingress` or `egress`.
+    /// Direction of the rule: `ingress` or `egress`.
     pub direction: Cow<'static, str>,
     /// Index of the rule, from 0. `None` for the whole policy.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -48,13 +48,13 @@ impl PolicyRef {
 /// A rule of a cluster policy.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct ClusterPolicyRef {
-    /// `Admin` or `Baseline`.
+    /// Tier of the policy: `Admin` or `Baseline`.
     pub tier: Cow<'static, str>,
     /// Kind of the policy.
     pub kind: Cow<'static, str>,
     /// Name of the policy.
     pub name: Arc<str>,
-    /// `ingress` or `egress`.
+    /// Direction of the rule: `ingress` or `egress`.
     pub direction: Cow<'static, str>,
     /// Index of the rule, from 0.
     pub rule: usize,

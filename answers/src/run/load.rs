@@ -45,7 +45,7 @@ pub fn load_without_tables(state: &State, planned: &Planned) -> anyhow::Result<P
 pub struct Whole {
     /// Rules and address sets, without tables.
     pub pipeline: Pipeline,
-    /// The same with tables. `None` unless requested.
+    /// The same state with compiled tables. `None` unless requested.
     pub tables: Option<Pipeline>,
     /// Services and EndpointSlices.
     pub services: Vec<Object>,

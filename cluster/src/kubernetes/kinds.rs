@@ -59,7 +59,7 @@ impl Kind {
         Self::EndpointSlice,
     ];
 
-    /// The kind's name in Kubernetes.
+    /// Returns the kind's name in Kubernetes.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Namespace => "Namespace",
@@ -74,7 +74,7 @@ impl Kind {
         }
     }
 
-    /// The resource's name in URLs and RBAC rules.
+    /// Returns the resource's name in URLs and RBAC rules.
     pub const fn resource(self) -> &'static str {
         match self {
             Self::Namespace => "namespaces",
@@ -89,7 +89,7 @@ impl Kind {
         }
     }
 
-    /// The API version in which the kind is read.
+    /// Returns the API version in which the kind is read.
     pub const fn api_version(self) -> &'static str {
         match self {
             Self::Namespace | Self::Node | Self::Pod | Self::Service => "v1",
@@ -100,12 +100,12 @@ impl Kind {
         }
     }
 
-    /// The API group. Empty for Kubernetes' core.
+    /// Returns the API group. Empty for Kubernetes' core.
     pub(super) fn group(self) -> &'static str {
         self.api_version().split_once('/').map_or("", |(group, _)| group)
     }
 
-    /// The URL path of all objects of the kind.
+    /// Returns the URL path of all objects of the kind.
     pub(super) fn path(self) -> String {
         let root = if self.group().is_empty() { "/api" } else { "/apis" };
         format!("{root}/{}/{}", self.api_version(), self.resource())

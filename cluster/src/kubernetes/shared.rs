@@ -131,7 +131,7 @@ impl Shared {
         }
     }
 
-    /// Pauses. Ends early if all watches are to reconnect.
+    /// Waits for `pause`. Returns early if all watches must reconnect.
     pub(super) async fn pause(&self, pause: Duration) {
         let mut reconnect = self.reconnect.subscribe();
         drop(tokio::time::timeout(pause, reconnect.changed()).await);

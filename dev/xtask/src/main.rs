@@ -150,7 +150,7 @@ fn doc() -> Step {
     cargo(&["doc", "--workspace", "--no-deps", "--document-private-items"]).env("RUSTDOCFLAGS", "-D warnings")
 }
 
-/// Runs [`deny`], except in CI, which runs it as a separate step once cargo-deny is built.
+/// Runs `deny`, except in CI, which runs it as a separate step once cargo-deny is built.
 fn deny_with_the_rest() -> bool {
     env::var_os("BULKHEAD_DENY").is_some_and(|when| when == "apart") || deny()
 }

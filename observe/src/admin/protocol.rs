@@ -89,13 +89,13 @@ pub enum Request {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SessionFilter {
-    /// Name of a port at either end of the session.
+    /// Name of a port at either end of the session. `None` for any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<String>,
-    /// Address of either end of the session.
+    /// Address of either end of the session. `None` for any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<IpAddr>,
-    /// Destination port.
+    /// Destination port of the session. `None` for any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service: Option<u16>,
     /// Maximum number of listed sessions. 0 returns only the number.
@@ -193,14 +193,14 @@ pub fn read_request(line: &[u8]) -> Result<Request, Failure> {
 pub struct PortRow {
     /// Name: `namespace/pod`, `uplink` or `host`.
     pub name: String,
-    /// `pod`, `uplink` or `host`.
+    /// Kind of the port: `pod`, `uplink` or `host`.
     pub kind: String,
     /// Name of the interface.
     pub interface: String,
     /// Container for which a CNI plugin added the port. `None` for a configured port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<PortKey>,
-    /// `open`, `closed`, `absent` or `unprotected`.
+    /// State of the port: `open`, `closed`, `absent` or `unprotected`.
     pub state: String,
     /// Why the port is not open. `None` if it is open.
     #[serde(default, skip_serializing_if = "Option::is_none")]

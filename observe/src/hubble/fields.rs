@@ -164,7 +164,7 @@ pub fn fields(message: &[u8]) -> impl Iterator<Item = Option<Field<'_>>> {
     })
 }
 
-/// Parses the first field. Rejects groups, which proto3 does not have.
+/// Parses the first field. `None` if the bytes are invalid, or for a group, which proto3 does not have.
 fn field(bytes: &[u8]) -> Option<Field<'_>> {
     let mut rest = bytes;
     let key = varint(&mut rest)?;
@@ -188,7 +188,7 @@ fn field(bytes: &[u8]) -> Option<Field<'_>> {
     Some(Field { number, content, whole: &bytes[..bytes.len() - rest.len()] })
 }
 
-/// Parses a varint: up to ten bytes of seven bits, least significant first.
+/// Parses a varint: up to ten bytes of seven bits, least significant first. `None` if it is truncated or longer.
 fn varint(bytes: &mut &[u8]) -> Option<u64> {
     let mut value = 0;
     for at in 0..10 {

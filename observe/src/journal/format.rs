@@ -86,7 +86,7 @@ impl Layout {
         (segment >= LEAST_SEGMENT && layout.bytes() <= MOST_BYTES).then_some(layout)
     }
 
-    /// Size of the file in bytes.
+    /// Returns the size of the file in bytes.
     pub const fn bytes(self) -> usize {
         HEADER + self.segment * self.segments
     }
@@ -213,7 +213,7 @@ impl SegmentHead {
     }
 }
 
-/// Returns the sequence number in a header, valid or not.
+/// Returns the sequence number in a header, even if the header is invalid. `None` if the segment is too short.
 pub(super) fn sequence_of(segment: &[u8]) -> Option<u64> {
     (segment.len() >= SEGMENT_HEAD).then(|| u64_at(segment, 8))
 }
@@ -300,13 +300,13 @@ impl RecordHead {
         sum.finalize()
     }
 
-    /// Size of the whole record in bytes. Records are aligned to eight bytes.
+    /// Returns the size of the whole record in bytes. Records are aligned to eight bytes.
     pub(super) const fn size(self) -> usize {
         size_of_record(self.len)
     }
 }
 
-/// Size of a record with this payload length, in bytes.
+/// Returns the size of a record with this payload length, in bytes.
 pub(super) const fn size_of_record(payload: usize) -> usize {
     (RECORD_HEAD + payload).next_multiple_of(8)
 }

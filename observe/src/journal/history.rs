@@ -35,7 +35,7 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    /// A million changes need about 40 MB, and a journal of the default size holds less than half as many. 65,536 starts and stops are a
+    /// Limits for a vswitch's journal. A million changes need about 40 MB; the default size holds fewer than half. 65,536 runs are a
     /// restart per minute for three weeks.
     pub(super) const OF_A_VSWITCH: Self = Self { changes: 1 << 20, runs: 1 << 16, weight: MOST_WEIGHT };
 }
@@ -148,7 +148,7 @@ impl StateAt {
 /// The change from one state to the next.
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// When it took effect, in nanoseconds since 1970.
+    /// When the change took effect, in nanoseconds since 1970.
     pub time: u64,
     /// Generation of the new tables.
     pub generation: u64,
@@ -371,7 +371,7 @@ impl<'a> History<'a> {
     }
 }
 
-/// Drops the older half of a full list.
+/// Drops the older half of a list that has reached `most` elements. Adds the number of dropped ones to `forgotten`.
 fn forget<T>(all: &mut Vec<T>, most: usize, forgotten: &mut usize) {
     if all.len() >= most {
         *forgotten += most / 2;

@@ -79,7 +79,7 @@ pub struct Journal<'a> {
     /// Sequence numbers and contents of the segments up to their last record, oldest first.
     segments: Vec<(u64, &'a [u8])>,
     damage: Damage,
-    /// The newest segment: index, sequence number, end of its records.
+    /// The newest segment: index, sequence number, end of its records. `None` if no segment is readable.
     newest: Option<(usize, u64, usize)>,
 }
 
@@ -176,7 +176,7 @@ struct Walk<'a> {
     at: usize,
     /// End of the last record.
     end: usize,
-    /// Start of the current gap.
+    /// Start of the current gap. `None` outside a gap.
     skipped: Option<usize>,
     /// Gaps between records, and their bytes.
     places: usize,

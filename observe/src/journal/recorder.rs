@@ -141,7 +141,7 @@ impl<M: Memory> Recorder<M> {
         self.records
     }
 
-    /// Returns the number of objects if the state is too large for a checkpoint in each segment; see the module above.
+    /// Returns the number of objects if the state is too large for a checkpoint in each segment (see the module above), else `None`.
     pub fn is_too_large(&self) -> Option<usize> {
         self.is_too_large.then(|| self.known.len())
     }

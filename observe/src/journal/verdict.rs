@@ -33,9 +33,9 @@ pub struct Verdict {
     pub count: u64,
     /// Length of the last packet in bytes.
     pub length: u32,
-    /// Ingress port.
+    /// Name of the ingress port. `None` if unknown.
     pub in_port: Option<Arc<str>>,
-    /// Egress port.
+    /// Name of the egress port. `None` if unknown.
     pub out_port: Option<Arc<str>>,
     /// Drop reason. `None` for a session.
     pub reason: Option<Arc<str>>,
@@ -43,7 +43,7 @@ pub struct Verdict {
     pub flow: Option<Flow>,
     /// Addresses and ports with which the packet leaves the node. `None` if not translated.
     pub translated: Option<Translated>,
-    /// TCP flags.
+    /// TCP flags of the packet. `None` for other protocols.
     pub tcp_flags: Option<u8>,
     /// The port whose table decided. `None` if no table decided.
     pub table: Option<Arc<str>>,

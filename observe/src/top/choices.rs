@@ -19,7 +19,7 @@ pub(super) struct Choices {
     pub(super) order: PortOrder,
     /// Text that the names of shown ports contain.
     pub(super) filter: String,
-    /// The previous filter while a new one is being typed.
+    /// The previous filter while a new one is being typed. `None` otherwise.
     typing: Option<String>,
     /// Whether the screen is frozen.
     pub(super) is_paused: bool,
@@ -29,7 +29,7 @@ pub(super) struct Choices {
     pub(super) first: usize,
 }
 
-/// What a key causes.
+/// The effect of a key on the screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
     Quit,

@@ -64,12 +64,12 @@ pub(super) struct Traffic {
 }
 
 impl Traffic {
-    /// Packets per second, received and sent.
+    /// Returns received plus sent packets per second. 0 if unknown.
     pub(super) fn packets(&self) -> f64 {
         both(self.packets_in, self.packets_out)
     }
 
-    /// Bits per second, received and sent.
+    /// Returns received plus sent bits per second. 0 if unknown.
     pub(super) fn bits(&self) -> f64 {
         both(self.bits_in, self.bits_out)
     }
@@ -113,7 +113,7 @@ pub(super) struct SessionRates {
     pub(super) refused: Option<f64>,
 }
 
-/// Packets forwarded by workers, which see the first packets of each flow, and by the kernel.
+/// Packets per second: by workers, which see the first packets of each flow, and by the kernel. A rate is `None` if unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(super) struct PathRates {
     /// Packets that workers received (the slow path).
@@ -124,7 +124,7 @@ pub(super) struct PathRates {
     pub(super) cached_share: Option<f64>,
 }
 
-/// Rates of a worker thread.
+/// Rates of a worker thread, per second. A rate is `None` if unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(super) struct WorkerRates {
     /// Packets that the worker received from its queues.
@@ -135,7 +135,7 @@ pub(super) struct WorkerRates {
     pub(super) dropped: Option<f64>,
     /// Working time in nanoseconds per received or judged packet, whichever are more. `None` without packets.
     pub(super) ns_per_packet: Option<f64>,
-    /// Share of the interval spent working, 0 to 1.
+    /// Share of the interval that the worker spent working, 0 to 1.
     pub(super) busy: Option<f64>,
     /// Sessions owned by the worker.
     pub(super) sessions: u64,
@@ -173,6 +173,6 @@ pub(super) struct PortRates {
     pub(super) state: String,
     #[serde(flatten)]
     pub(super) traffic: Traffic,
-    /// Sessions with this port on either side.
+    /// Sessions with this port at either end. `None` if not counted.
     pub(super) sessions: Option<u64>,
 }

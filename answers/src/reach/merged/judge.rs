@@ -130,7 +130,7 @@ impl<'a> Judge<'a> {
         cells.extend((0..self.questions.len()).map(|question| self.answer(question, from, to?)));
     }
 
-    /// Returns the strictest verdict over their address pairs.
+    /// Returns the strictest verdict over the address pairs of the question's family. `None` if there is no such pair.
     fn answer(&self, question: usize, from: &Unit<'_>, to: &Unit<'_>) -> Option<Reached> {
         let (_, v4) = self.questions[question];
         let sources = from.ends.iter().filter(|(end, _)| end.end.address().is_ipv4() == v4);

@@ -46,7 +46,7 @@ pub(super) struct Runtime {
 }
 
 impl Runtime {
-    /// Our plugin is a symbolic link to `program` and connects to this socket. `host-local` assigns addresses and keeps its files in
+    /// Returns a runtime whose plugin is a symbolic link to `program` and connects to this socket. `host-local` keeps its files in
     /// `folder`.
     ///
     /// # Errors

@@ -151,7 +151,7 @@ fn open_one(node: &Node, number: usize) -> anyhow::Result<[f64; 2]> {
     Ok([milliseconds(started.elapsed()), milliseconds(started.elapsed().saturating_sub(done))])
 }
 
-/// As [`open_one`] with the kernel as the router, which opens no port: the time that `ip` takes.
+/// Measures as [`open_one`] with the kernel as the router, which opens no port: the time that `ip` takes.
 fn kernel_opens(bench: &Bench) -> anyhow::Result<Vec<[f64; 2]>> {
     let rounds = usize::try_from(bench.rounds)?;
     let node = bench.node(Way::Policy, Plan { later: rounds, fixed_gateway: true, ..Plan::pair() })?;

@@ -63,7 +63,7 @@ pub(super) fn second_node(bench: &Bench) -> anyhow::Result<Vec<Line>> {
     Ok(lines_of("node2", "pod to a second node", &rounds, Way::Routing, Goal::AtLeast(0.9)).into())
 }
 
-/// TCP from the node to a pod.
+/// Measures TCP from the node to a pod. Returns the ratios to the kernel's routing, for one flow and for eight.
 pub(super) fn host(bench: &Bench) -> anyhow::Result<Vec<Line>> {
     let rounds = bench.rounds(&[Way::Vswitch, Way::Routing], |way| {
         let node = bench.node(way, Plan { host: true, ..Plan::pair() })?;

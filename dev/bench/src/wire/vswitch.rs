@@ -103,7 +103,7 @@ pub(super) struct Known {
     attach: bool,
     /// Whether it has `pins`, the folder of pinned links and maps.
     pins: bool,
-    /// Whether it has `session_folder`, the folder of sessions that survive a restart.
+    /// Whether it has `sessions.folder`, the folder of sessions that survive a restart.
     session_folder: bool,
 }
 

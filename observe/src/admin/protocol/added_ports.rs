@@ -22,7 +22,7 @@ pub struct AddPort {
     pub container: String,
     /// Name of the interface inside the container, as in [`PortKey`].
     pub container_interface: String,
-    /// Name of the CNI network. [`Request::RetainPorts`] can be limited to one network.
+    /// Name of the CNI network. [`Request::RetainPorts`] can be limited to one network. `None` if unknown.
     ///
     /// [`Request::RetainPorts`]: super::Request::RetainPorts
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -34,7 +34,7 @@ pub struct AddPort {
     pub pod_uid: Option<String>,
     /// The node's end of the veth pair. The vswitch configures it.
     pub interface: String,
-    /// Network namespace of the container: a path, or a name in /run/netns.
+    /// Network namespace of the container: a path, or a name in /run/netns. `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub netns: Option<String>,
     /// MAC address of the container's end. `None` to learn it.
@@ -48,7 +48,7 @@ pub struct AddPort {
     pub timeout_seconds: u64,
 }
 
-/// The kubelet gives plugins two minutes. A late Pod object usually arrives within a second.
+/// Returns the default of `timeout_seconds`. The kubelet gives plugins two minutes. A late Pod object usually arrives within a second.
 const fn default_timeout() -> u64 {
     20
 }
@@ -67,7 +67,7 @@ pub struct AddedPort {
     pub port: String,
     /// The node's end of the veth pair.
     pub interface: String,
-    /// `open`.
+    /// State of the port: always `open`.
     pub state: String,
     /// Generation of the snapshot that has its table.
     pub generation: u64,
@@ -96,7 +96,7 @@ pub struct CheckedPort {
     pub port: String,
     /// The node's end of the veth pair.
     pub interface: String,
-    /// `open`, `closed`, `absent` or `unprotected`.
+    /// State of the port: `open`, `closed`, `absent` or `unprotected`.
     pub state: String,
     /// Why the port is not open, or is open but not attached to a pod. `None` if it is open and attached.
     pub why: Option<String>,

@@ -28,7 +28,7 @@ pub struct Enforcement {
     /// `metadata.generation`. `None` if the object has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation: Option<u64>,
-    /// Parse error. The policy then isolates the pods that it selects and allows nothing.
+    /// Parse error. The policy then isolates the pods that it selects and allows nothing. `None` if the policy was parsed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
     /// Whether the policy is audited: the vswitch counts what the policy would deny, but does not enforce it.

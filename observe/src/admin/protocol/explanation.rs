@@ -74,6 +74,6 @@ pub struct NotOpen {
     pub port: Arc<str>,
     /// `closed`, `absent` or `unprotected`; `none` if the node has no such port.
     pub state: String,
-    /// The reason, with a remedy if known.
+    /// Why the port is not open, with a remedy if known. `None` if the reason is unknown.
     pub why: Option<String>,
 }

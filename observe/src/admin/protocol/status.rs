@@ -69,11 +69,11 @@ pub struct Status {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Condition {
-    /// It forwards and enforces policy.
+    /// The vswitch forwards and enforces policy.
     Ready,
     /// Everything is denied because there is no valid state.
     Denying,
-    /// It is starting.
+    /// The vswitch is starting.
     #[default]
     Starting,
     /// The connection to the API server is lost for too long.
@@ -107,9 +107,9 @@ impl Status {
 /// The engine that judges packets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Judging {
-    /// `acl`, `identity`, `session-rules` or `nftables`.
+    /// Renderer of the enforced rules: `acl`, `identity`, `session-rules` or `nftables`.
     pub renderer: String,
-    /// `destination`, `source` or `kernel`.
+    /// Where policy is enforced: at the port of the `destination` or of the `source`, or in the node's `kernel`.
     pub place: String,
     /// Whether the vswitch selected the renderer (`engine: auto`).
     pub automatic: bool,
@@ -183,7 +183,7 @@ pub struct SourceStatus {
     pub since_seconds: u64,
     /// Maximum age of the state in seconds. `None` before the first state.
     pub age_seconds: Option<f64>,
-    /// The last error that persists.
+    /// The last error that is not resolved yet. `None` without one.
     pub last_error: Option<String>,
 }
 

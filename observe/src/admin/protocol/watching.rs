@@ -12,7 +12,7 @@ pub struct Monitor {
     pub namespaces: Vec<String>,
     /// Labels of a pod at either end: `key=value` or `key`, separated by commas, all of which must match.
     pub labels: Vec<String>,
-    /// `FORWARDED`, `DROPPED` or `AUDIT`.
+    /// Verdicts to send: `FORWARDED`, `DROPPED`, `AUDIT`.
     pub verdicts: Vec<String>,
     /// Ports at either end.
     pub ports: Vec<u16>,
@@ -22,10 +22,10 @@ pub struct Monitor {
     pub last: usize,
     /// Whether to end the stream after the remembered verdicts.
     pub is_over: bool,
-    /// Maximum number of verdicts before the stream ends.
+    /// Maximum number of verdicts before the stream ends. `None` for no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
-    /// Maximum verdicts per second. The rest is dropped and counted.
+    /// Maximum verdicts per second. The rest is dropped and counted. `None` for 10,000.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate: Option<u32>,
 }
@@ -48,10 +48,10 @@ pub struct Trace {
     pub snap: u16,
     /// Whether to redirect matching flows to the workers instead of the kernel's flow cache.
     pub cached: bool,
-    /// Maximum number of packets before the stream ends.
+    /// Maximum number of packets before the stream ends. `None` for no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
-    /// Maximum packets per second. The rest is dropped and counted.
+    /// Maximum packets per second. The rest is dropped and counted. `None` for 10,000.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate: Option<u32>,
 }
@@ -74,7 +74,7 @@ pub struct Watching {
 pub struct WatchedPort {
     /// Name of the port.
     pub name: String,
-    /// `pod`, `uplink` or `host`.
+    /// Kind of the port: `pod`, `uplink` or `host`.
     pub kind: String,
     /// Addresses of the port.
     pub addresses: Vec<std::net::IpAddr>,

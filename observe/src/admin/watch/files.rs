@@ -163,7 +163,7 @@ fn port(told: &WatchedPort) -> PortConfig {
     PortConfig { addresses: told.addresses.clone(), ..PortConfig::new(told.name.as_str(), kind) }
 }
 
-/// Decodes hexadecimal digits.
+/// Decodes hexadecimal digits. `None` if the text has other characters or an odd length.
 fn bytes(digits: &str) -> Option<Vec<u8>> {
     let digit = |digit: u8| char::from(digit).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
     let pairs = digits.as_bytes().chunks(2);

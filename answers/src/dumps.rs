@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 pub struct PolicyRow {
     /// The counted origin as text: policy, direction and rule.
     pub origin: String,
-    /// Packets forwarded.
+    /// Packets that the rule allowed.
     pub allowed: u64,
-    /// Packets dropped.
+    /// Packets that the rule or isolation denied.
     pub denied: u64,
     /// Connections that passed although the rule or isolation would deny them if enforced.
     #[serde(default)]
@@ -20,7 +20,7 @@ pub struct PolicyRow {
     pub not_enforced: bool,
 }
 
-/// A list of sessions.
+/// Answer to a request for sessions.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Sessions {
     /// Number of matching sessions.
@@ -31,14 +31,14 @@ pub struct Sessions {
     pub ports: Vec<(String, usize)>,
 }
 
-/// A session.
+/// A session of the vswitch.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SessionRow {
     /// `TCP`, `UDP`, `ICMP`, or the protocol number.
     pub protocol: String,
-    /// The client.
+    /// Address and port of the client.
     pub from: String,
-    /// The server. For a connection to a Service, the backend.
+    /// Address and port of the server. For a connection to a Service, those of the backend.
     pub to: String,
     /// Service address and port. `None` if the connection is not translated.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -196,7 +196,7 @@ struct Asker<'a> {
 }
 
 impl Asker<'_> {
-    /// Explains one connection.
+    /// Simulates one connection, and returns its path with the deciding rules.
     fn walk(&mut self, leg: Leg) -> anyhow::Result<Walk> {
         let hops = leg.hops(&mut self.fabric)?;
         let is_allowed = leg.is_allowed(&hops);

@@ -38,7 +38,7 @@ pub use counts::{OFF, told};
 pub use node::{nodes_and_host_ports, of_node};
 pub use taken::{taken_sources, withhold_taken};
 
-/// A change to publish.
+/// A change of the node's Services, to be published.
 #[derive(Clone, Debug)]
 pub struct Update {
     /// The Services. Their epoch is higher than that of all earlier updates.

@@ -59,9 +59,9 @@ struct View {
 
 /// A node's translation of a connection to a virtual address.
 pub struct Translation {
-    /// The virtual address.
+    /// The virtual address and port that the client uses.
     pub vip: Destination,
-    /// Node that translates.
+    /// Node whose vswitch translates the connection.
     pub node: Arc<str>,
     /// The decision as `bulkhead resolve` prints it.
     pub told: Told,

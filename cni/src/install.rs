@@ -34,7 +34,7 @@ const LEASES: &str = "/run/bulkhead/ipam";
 /// Interval between requests for podCIDRs that are not known yet.
 const INTERVAL: Duration = Duration::from_millis(200);
 
-/// Timeout of one request.
+/// Timeout of one request to the vswitch.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// `bulkhead cni install`: writes the plugin and the network configuration.
@@ -118,7 +118,7 @@ fn conflist_path(place: &CniPlace) -> anyhow::Result<PathBuf> {
     Ok(place.conf_dir.join(name))
 }
 
-/// Returns the network configuration.
+/// Returns the network configuration list to install, as JSON.
 fn configuration(ranges: &[IpNet], version: Version, socket: &Path, mtu: Option<u32>) -> Value {
     // `host-local` assigns one address from each set, so each family has one set.
     let set = |is_v4: bool| {

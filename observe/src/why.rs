@@ -140,7 +140,7 @@ const fn is_event_of_services(event: &Event) -> bool {
     }
 }
 
-/// The answer of `why`.
+/// The answer of `why`: the verdict then, the observed traffic, and the changes since.
 #[derive(Serialize)]
 struct Told {
     node: String,

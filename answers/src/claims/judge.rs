@@ -20,7 +20,7 @@ use bulkhead_control::reachability::{ClassId, Holder, Protocol, Reachability, Ve
 use super::ends::{Selected, everything};
 use super::file::{Claim, Kind};
 
-/// Result of a claim.
+/// Result of a claim: whether it holds, and a witness if not.
 #[derive(Debug)]
 pub(super) enum Outcome {
     Holds,
@@ -43,7 +43,7 @@ pub(super) struct Witness {
 /// A class of addresses that no rule distinguishes, and the ranges of its addresses that belong to an end of the claim.
 type Part = (ClassId, Vec<(IpAddr, IpAddr)>);
 
-/// Verifies a claim.
+/// Verifies a claim against a state, for all addresses and ports.
 pub(super) fn judge(claim: &Claim, cache: &Cache, reachability: &Reachability) -> Outcome {
     let (from, to) = (claim.from.select(cache, reachability), claim.to.select(cache, reachability));
     for (end, selected) in [("from", &from), ("to", &to)] {

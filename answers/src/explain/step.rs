@@ -85,7 +85,7 @@ pub struct Pass<'a> {
 }
 
 impl Step {
-    /// Describes a packet's processing.
+    /// Converts a packet's processing to its printed form.
     pub fn new(pass: Pass<'_>) -> Self {
         let Pass { node, is_reply, outcome, in_port, out, table, decided, origin, audited, answer, at } = pass;
         Self {

@@ -72,9 +72,9 @@ impl fmt::Display for SeenEnd {
 pub enum Missing {
     /// Which end opened the connection. `from` and `to` are then in arbitrary but stable order.
     Opener,
-    /// The protocol.
+    /// The protocol of the connection.
     Protocol,
-    /// The destination port.
+    /// The destination port of the connection.
     Port,
 }
 
@@ -192,7 +192,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Returns an empty tally.
+    /// Returns an empty tally whose first observation is at `place`.
     const fn at(place: Place) -> Self {
         Self { sessions: 0, answered: 0, packets: None, bytes: None, first: None, last: None, place }
     }
@@ -220,11 +220,11 @@ impl Tally {
 /// All sessions between two ends at one port for which the source reports the same fate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObservedFlow {
-    /// Ends, protocol and port.
+    /// Ends, protocol and port of the flow.
     pub conversation: Conversation,
     /// Whether the source reports drops of these sessions.
     pub said: Said,
-    /// Counts and times.
+    /// Counts and times of its sessions.
     pub tally: Tally,
 }
 
@@ -267,7 +267,7 @@ pub struct Observations {
     pub unread: std::collections::BTreeMap<String, u64>,
     /// Losses and omissions that the sources report, with their number.
     pub remarks: std::collections::BTreeMap<String, u64>,
-    /// Lines and packets read.
+    /// Number of lines and packets read.
     pub read: u64,
 }
 

@@ -25,7 +25,7 @@ pub enum Fate {
 }
 
 impl Fate {
-    /// Returns the printed name.
+    /// Returns the verdict's name as printed.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Allow => "allow",
@@ -82,7 +82,7 @@ impl FlowVerdict {
     }
 }
 
-/// Judges flows.
+/// Judges observed flows with the current state.
 pub struct Judge<'a> {
     finder: Finder<'a>,
     fabric: Fabric,

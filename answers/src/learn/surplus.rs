@@ -170,7 +170,7 @@ impl Blocks {
     }
 }
 
-/// Source and destination block.
+/// The indexes of a source and a destination block.
 type Pair = (usize, usize);
 
 struct Search<'a> {

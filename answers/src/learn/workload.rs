@@ -33,7 +33,7 @@ pub(super) struct Workload {
 }
 
 impl Workload {
-    /// Returns the printed name.
+    /// Returns the workload's name as printed.
     pub(super) fn title(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
     }

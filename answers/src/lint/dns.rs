@@ -49,7 +49,7 @@ impl Servers {
     }
 }
 
-/// Checks all policies.
+/// Reports the policies that allow egress to named ends but to no DNS server.
 pub(super) fn find<'a>(cache: &Cache, state: &Reachability, subjects: &[Subject<'a>]) -> Vec<Found<'a>> {
     let servers = Servers::of(cache, state);
     if servers.on_nodes {

@@ -106,7 +106,7 @@ pub(super) struct Judges<'a> {
     pub(super) settings: &'a Settings,
 }
 
-/// Reads all sources.
+/// Reads all sources of hits that the arguments name.
 pub(super) fn read(args: &Lint, judges: &Judges<'_>, counters: ReadCounters<'_>) -> anyhow::Result<Hits> {
     let mut hits = Hits::default();
     let (_, captures) = without_captures(&args.hits);

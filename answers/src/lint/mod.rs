@@ -78,7 +78,7 @@ pub fn run(args: &Lint, counters: ReadCounters<'_>) -> anyhow::Result<ExitCode> 
     Ok(ExitCode::from(u8::from(!report.is_empty())))
 }
 
-/// Runs all checks.
+/// Runs all checks on a state and returns their findings.
 fn find<'a>(
     whole: &'a Whole,
     state: &Reachability,

@@ -28,7 +28,7 @@ struct Line<'a> {
     /// Node that translates the connection.
     node: Arc<str>,
     to: String,
-    /// Address of the Service.
+    /// Address of the Service that the client uses.
     address: std::net::IpAddr,
     family: &'static str,
     protocol: &'static str,

@@ -25,7 +25,7 @@ struct Place {
     number: Option<u64>,
 }
 
-/// Follows a kind forever.
+/// Lists and watches a kind forever, and applies its objects to the store.
 pub(super) async fn follow(kind: Kind, shared: &Arc<Shared>) {
     let mut backoff = Backoff::new(&shared.settings.timing);
     let mut place: Option<Place> = None;

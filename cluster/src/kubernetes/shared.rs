@@ -96,7 +96,7 @@ impl Shared {
         }
     }
 
-    /// Counts a completed list.
+    /// Counts a completed list, and records a sign of life of its kind.
     pub(super) fn listed(&self, kind: Kind) {
         let mut lines = self.lines();
         lines.lists += 1;

@@ -80,7 +80,7 @@ pub(super) struct Store {
     excluded: BTreeSet<Arc<str>>,
 }
 
-/// A list in progress.
+/// A list of a kind whose pages are not all read yet.
 pub(super) struct Listing {
     kind: Kind,
     names: BTreeSet<Key>,

@@ -171,7 +171,7 @@ struct Setup {
     sessions: u32,
     spread: Spread,
     order: Order,
-    /// Configuration of each worker.
+    /// Configuration of each worker's engine.
     engine: WorkerConfig,
     /// Nanoseconds between bursts, on the packets' clock.
     step: u64,

@@ -213,7 +213,7 @@ pub fn ports(args: &Admin) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Shortens a container ID.
+/// Returns the start of the container's ID.
 fn short(key: &PortKey) -> String {
     /// The length that `crictl` and `docker` show.
     const LETTERS: usize = 12;

@@ -55,9 +55,9 @@ pub enum Request {
     Explain(Connection),
     /// Returns whether a policy is enforced on this node.
     Enforcement(PolicyQuestion),
-    /// Lists matching sessions.
+    /// Lists the sessions that match a filter.
     Sessions(SessionFilter),
-    /// Ends matching sessions, all without a filter. Ignores the limit.
+    /// Ends the sessions that match a filter; all sessions if the filter is empty. Ignores the filter's limit.
     EndSessions(SessionFilter),
     /// Streams verdicts on new sessions and dropped packets.
     Monitor(Monitor),
@@ -71,13 +71,13 @@ pub enum Request {
     Reload,
     /// Attaches a container's interface. Answers when it is attached.
     AddPort(AddPort),
-    /// Detaches an added port.
+    /// Detaches the interface of an added port and removes the port.
     RemovePort(PortKey),
     /// Returns the state of an added port.
     CheckPort(PortKey),
     /// Removes all added ports, or those of one network, except these.
     RetainPorts {
-        /// Ports to keep.
+        /// The added ports to keep.
         keep: Vec<PortKey>,
         /// Network of the ports to remove. `None` for all added ports.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -102,7 +102,7 @@ pub struct SessionFilter {
     pub limit: usize,
 }
 
-/// Result of ending sessions.
+/// Answer to [`Request::EndSessions`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct EndedSessions {
     /// Number of ended sessions.
@@ -123,7 +123,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Wraps a result.
+    /// Returns the answer that contains a result.
     pub fn of(answer: Result<Value, Failure>) -> Self {
         match answer {
             Ok(answer) => Self { version: VERSION, answer: Some(answer), failure: None },
@@ -135,7 +135,7 @@ impl Answer {
 /// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// Code for programs.
+    /// Kind of the failure, for programs: `unknown_port`, for example.
     pub code: String,
     /// Message for people.
     pub message: String,
@@ -195,7 +195,7 @@ pub struct PortRow {
     pub name: String,
     /// Kind of the port: `pod`, `uplink` or `host`.
     pub kind: String,
-    /// Name of the interface.
+    /// Name of the port's network interface on the node.
     pub interface: String,
     /// Container for which a CNI plugin added the port. `None` for a configured port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -207,13 +207,13 @@ pub struct PortRow {
     pub why: Option<String>,
     /// Addresses of the port.
     pub addresses: Vec<String>,
-    /// Packets received.
+    /// Packets that the vswitch received at the port.
     pub received: u64,
-    /// Bytes received.
+    /// Bytes that the vswitch received at the port.
     pub received_bytes: u64,
-    /// Packets sent.
+    /// Packets that the vswitch sent out of the port.
     pub sent: u64,
-    /// Bytes sent.
+    /// Bytes that the vswitch sent out of the port.
     pub sent_bytes: u64,
     /// Packets dropped by the limits of `slow_path`.
     pub limited: u64,
@@ -237,7 +237,7 @@ pub struct PortRow {
 pub struct TableRow {
     /// Name of the port that the table protects: its rules say what other ports may send to this port.
     pub port: String,
-    /// Number of rules.
+    /// Number of rules in the table.
     pub rules: usize,
     /// The rules in order, if one port was requested.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -20,7 +20,7 @@ pub enum FieldError {
     /// The bytes are not a valid message.
     #[error("{0} is not a message of the protocol")]
     Malformed(&'static str),
-    /// The field is unknown.
+    /// The protocol has no field of this number.
     #[error("{message} has field {number}, which this server does not support")]
     Unknown {
         /// Name of the message.
@@ -28,7 +28,7 @@ pub enum FieldError {
         /// Field number.
         number: u32,
     },
-    /// The field is known but not supported.
+    /// The protocol has the field, but the vswitch does not support it.
     #[error("{message}.{name} is not supported")]
     Unsupported {
         /// Name of the message.

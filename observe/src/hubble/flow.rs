@@ -13,7 +13,7 @@ pub struct Flow {
     pub time: Option<Timestamp>,
     #[prost(enumeration = "Verdict", tag = "2")]
     pub verdict: i32,
-    /// Number of `drop_reason_desc`.
+    /// Number of the drop reason, as in `drop_reason_desc`.
     #[prost(uint32, tag = "3")]
     pub drop_reason: u32,
     #[prost(message, optional, tag = "5")]
@@ -35,7 +35,7 @@ pub struct Flow {
     /// A number of `flow.DropReason`, which has too many values to repeat here.
     #[prost(int32, tag = "25")]
     pub drop_reason_desc: i32,
-    /// `google.protobuf.BoolValue`. `None` if unknown.
+    /// Whether the packet is a reply, as `google.protobuf.BoolValue`. `None` if unknown.
     #[prost(message, optional, tag = "26")]
     pub is_reply: Option<bool>,
     #[prost(string, tag = "100000")]

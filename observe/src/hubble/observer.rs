@@ -7,7 +7,7 @@
 use super::Timestamp;
 use super::flow::{Flow, FlowFilter, LostEvent};
 
-/// Name of the service.
+/// Name of the gRPC service.
 pub const NAME: &str = "observer.Observer";
 
 #[derive(Clone, PartialEq, Eq, prost::Message)]

@@ -69,7 +69,7 @@ impl Memory for Vec<u8> {
     }
 }
 
-/// Dimensions of a journal.
+/// Dimensions of a journal: the size and the number of its segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Size of a segment in bytes.
@@ -98,7 +98,7 @@ impl Layout {
     }
 }
 
-/// The file header.
+/// The header of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct FileHead {
     pub(super) layout: Layout,
@@ -184,7 +184,7 @@ pub(super) fn last_alive(file: &[u8]) -> Option<u64> {
     (u64_at(file, ALIVE + 8) == !time).then_some(time)
 }
 
-/// A segment header.
+/// The header of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SegmentHead {
     /// Number of the segment since the journal's creation, from 1.
@@ -228,9 +228,9 @@ pub(super) enum Kind {
     Change = 2,
     /// A name, to which verdicts of the segment refer by number.
     Name = 3,
-    /// Verdicts.
+    /// Verdicts on sessions and dropped packets.
     Verdicts = 4,
-    /// How much was not recorded.
+    /// Numbers of sessions and packets that were not recorded.
     LeftOut = 5,
     /// Start or stop of a vswitch.
     Run = 6,
@@ -252,7 +252,7 @@ pub(super) struct Run {
     pub(super) alive: Option<u64>,
 }
 
-/// A record header.
+/// The header of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RecordHead {
     /// Length of the payload in bytes.

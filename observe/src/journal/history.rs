@@ -46,7 +46,7 @@ pub enum HistoryError {
     /// The journal has no change.
     #[error("the journal holds no state")]
     Empty,
-    /// The journal starts later.
+    /// The journal starts after the requested time.
     #[error("the journal starts later")]
     Before {
         /// Start of the journal, in nanoseconds since 1970.
@@ -79,9 +79,9 @@ pub struct StateAt {
     pub since: u64,
     /// Generation of the tables compiled from the state.
     pub generation: u64,
-    /// All objects.
+    /// All Kubernetes objects of the state.
     pub objects: Inventory,
-    /// Settings of the vswitch.
+    /// Settings of the vswitch that affect verdicts.
     pub settings: Settings,
     /// Attached pods with their assigned addresses.
     pub attached: BTreeMap<PodName, Attachment>,
@@ -175,12 +175,12 @@ pub struct History<'a> {
 }
 
 impl<'a> History<'a> {
-    /// Reads a journal.
+    /// Reads the changes and the starts and stops of a journal.
     pub fn of(journal: Journal<'a>) -> Self {
         Self::within(journal, Limits::OF_A_VSWITCH)
     }
 
-    /// Reads a journal within these limits.
+    /// Reads the changes and the starts and stops of a journal, at most as many as `limits` allows.
     pub(super) fn within(journal: Journal<'a>, limits: Limits) -> Self {
         let (mut changes, mut runs, mut damage) = (Vec::new(), Vec::new(), journal.damage());
         // The change whose parts are being read, and their segment.

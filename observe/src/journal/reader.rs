@@ -55,11 +55,11 @@ impl std::fmt::Display for Damage {
 pub(super) struct Place {
     /// Index of the readable segment, oldest first.
     segment: u32,
-    /// Offset in the segment.
+    /// Offset of the record in the segment, in bytes.
     at: u32,
 }
 
-/// A record.
+/// A valid record of the journal.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Record<'a> {
     pub(super) place: Place,
@@ -71,7 +71,7 @@ pub(super) struct Record<'a> {
     pub(super) payload: &'a [u8],
 }
 
-/// A readable journal.
+/// A journal whose header is valid, after a scan of its segments.
 #[derive(Debug)]
 pub struct Journal<'a> {
     head: FileHead,

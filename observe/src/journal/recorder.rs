@@ -18,7 +18,7 @@ pub enum RecordError {
     /// The journal has no room.
     #[error(transparent)]
     Writer(#[from] WriterError),
-    /// An internal error.
+    /// An object could not be encoded: an internal error.
     #[error("an object cannot be written: {0}")]
     Object(#[from] serde_json::Error),
     /// The change is larger than a segment.

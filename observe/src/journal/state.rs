@@ -50,7 +50,7 @@ pub struct Change {
     pub settings: Option<Settings>,
     /// All attached pods. `None` if unchanged.
     pub attached: Option<BTreeMap<PodName, Attachment>>,
-    /// Events of objects.
+    /// Changed and removed objects; all objects if `is_whole`.
     pub events: Vec<Event>,
 }
 

@@ -22,14 +22,14 @@ pub struct Translated {
     pub dport: u16,
 }
 
-/// A new session, or dropped packets.
+/// The verdict on a new session, or on dropped packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
     /// Time in nanoseconds since 1970, with a resolution of microseconds.
     pub time: u64,
-    /// Generation of the snapshot.
+    /// Generation of the snapshot that decided.
     pub generation: u64,
-    /// Number of packets.
+    /// Number of packets with this verdict.
     pub count: u64,
     /// Length of the last packet in bytes.
     pub length: u32,
@@ -152,7 +152,7 @@ impl Verdict {
     }
 }
 
-/// Decodes entries.
+/// Decodes the verdicts of a record one after another.
 pub(super) struct Entries<'a> {
     bytes: &'a [u8],
     base: u64,

@@ -12,7 +12,7 @@ const LONGEST_FILTER: usize = 320;
 /// Rows per page. The view limits scrolling.
 const PAGE: usize = 10;
 
-/// The user's choices.
+/// What the user has chosen by keys and arguments.
 #[derive(Clone, Debug)]
 pub(super) struct Choices {
     /// Order of the ports.
@@ -122,7 +122,7 @@ impl Choices {
     }
 }
 
-/// Compares in descending order.
+/// Returns a comparison of ports by the figure `of`, in descending order.
 fn most(of: fn(&Traffic) -> f64) -> impl Fn(&&PortRates, &&PortRates) -> Ordering {
     move |one, other| of(&other.traffic).total_cmp(&of(&one.traffic))
 }

@@ -32,11 +32,11 @@ pub(super) struct Picture {
     pub(super) note: Option<&'static str>,
     /// All packets and bytes, of workers and of the kernel's flow cache.
     pub(super) total: Traffic,
-    /// Session table.
+    /// Use of the session table.
     pub(super) sessions: SessionRates,
     /// Packets by workers and by the flow cache.
     pub(super) path: PathRates,
-    /// Worker threads.
+    /// Rates of each worker thread.
     pub(super) workers: Vec<WorkerRates>,
     /// Drops by reason, highest rate first.
     pub(super) dropped: Vec<DropRates>,
@@ -100,14 +100,14 @@ impl Counted {
     }
 }
 
-/// Session table.
+/// Use of the session table. Rates are per second, `None` if unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(super) struct SessionRates {
     /// Sessions in use.
     pub(super) used: u64,
     /// Maximum number of sessions.
     pub(super) capacity: u64,
-    /// New sessions.
+    /// Sessions created.
     pub(super) created: Option<f64>,
     /// Sessions refused because the table was full.
     pub(super) refused: Option<f64>,
@@ -131,7 +131,7 @@ pub(super) struct WorkerRates {
     pub(super) received: Option<f64>,
     /// Packets that this worker judged, whichever worker received them.
     pub(super) judged: Option<f64>,
-    /// Packets dropped.
+    /// Packets that the worker dropped.
     pub(super) dropped: Option<f64>,
     /// Working time in nanoseconds per received or judged packet, whichever are more. `None` without packets.
     pub(super) ns_per_packet: Option<f64>,
@@ -143,7 +143,7 @@ pub(super) struct WorkerRates {
     pub(super) restarts: u64,
 }
 
-/// Drops for one reason.
+/// Packets dropped for one reason.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct DropRates {
     /// Name of the reason, as in `bulkhead status`.

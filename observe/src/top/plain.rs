@@ -17,7 +17,7 @@ use bulkhead_answers::output::{told, warn};
 /// A picture with its time, printed as a line of JSON.
 #[derive(Debug, Serialize)]
 struct Told<'a> {
-    /// Seconds since 1970.
+    /// Time of the output, in seconds since 1970.
     time: f64,
     #[serde(flatten)]
     picture: &'a Picture,

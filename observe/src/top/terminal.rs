@@ -234,7 +234,7 @@ fn wait(sources: [BorrowedFd<'_>; 4]) -> io::Result<[PollFlags; 4]> {
     }
 }
 
-/// Discards pending bytes.
+/// Reads and discards the bytes that are pending in a socket.
 fn empty(mut source: &UnixStream) -> io::Result<()> {
     let mut bytes = [0; 64];
     loop {

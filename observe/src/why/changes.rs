@@ -56,7 +56,7 @@ struct Changed {
     #[serde(skip)]
     at: u64,
     generation: u64,
-    /// Descriptions: `NetworkPolicy shop/db changed`.
+    /// Descriptions of the changed objects: `NetworkPolicy shop/db changed`.
     objects: Vec<String>,
     /// Verdict and reason after the change. `None` if not evaluated.
     verdict: Option<String>,
@@ -143,7 +143,7 @@ impl Ends {
     }
 }
 
-/// Describes an event.
+/// Returns an event as text: `NetworkPolicy shop/db changed`.
 fn became(event: &Event, before: Option<&Object>) -> String {
     let what = match (event, before) {
         (Event::Apply(_), None) => "added",

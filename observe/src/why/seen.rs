@@ -62,7 +62,7 @@ struct Row {
     rule: Option<u32>,
     origin: Option<String>,
     audited_by: Option<String>,
-    /// Number of packets.
+    /// Number of packets with this verdict.
     count: u64,
     generation: u64,
 }
@@ -200,7 +200,7 @@ impl Ends {
     }
 }
 
-/// Finds the observed traffic.
+/// Returns the journal's verdicts on the connection around `at`, in nanoseconds since 1970.
 pub(super) fn find(history: &History<'_>, args: &Why, answer: &Answer, at: u64) -> Seen {
     let around = u64::try_from(args.around.as_nanos()).unwrap_or(u64::MAX);
     let window = (at.saturating_sub(around), at.saturating_add(around));

@@ -23,11 +23,11 @@ const TTL: u8 = 64;
 /// Order in which flows send packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
-    /// Each flow once, in order.
+    /// Each flow sends one packet, in order.
     Each,
-    /// A random flow.
+    /// Each packet belongs to a random flow.
     Random,
-    /// A new flow for each packet.
+    /// Each packet starts a new flow.
     Fresh,
 }
 

@@ -21,7 +21,7 @@ use crate::table::{Goal, Line, digits, median, milliseconds, percentile};
 use crate::testbed::net::Netns;
 use crate::testbed::traffic::{TcpServer, UdpServer, exchange, pin, prepare_client, reach, server};
 
-/// The flooding pods.
+/// Names of the flooding pods.
 const FLOODERS: [&str; 2] = ["flood1", "flood2"];
 /// Packets per system call.
 const BURST: usize = 32;

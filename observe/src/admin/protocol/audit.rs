@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 pub struct AuditReport {
     /// Name of the node.
     pub node: String,
-    /// Time of the report.
+    /// Time at which the report was made, RFC 3339.
     pub at: String,
     /// File that preserves the counts. `None` if they are lost when the process ends.
     pub file: Option<String>,
@@ -21,12 +21,12 @@ pub struct AuditReport {
     pub untold: u64,
 }
 
-/// An audited policy.
+/// An audited policy, and the connections that it would have denied.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct AuditedPolicyRow {
     /// `namespace/name`, or kind and name of a cluster policy.
     pub policy: String,
-    /// Start of the audit.
+    /// Start of the policy's audit, RFC 3339.
     pub since: String,
     /// Connections that the policy would have denied since the start of the audit.
     pub connections: u64,
@@ -61,7 +61,7 @@ pub struct AuditedConnection {
     pub last_seen: String,
 }
 
-/// Summary of the audit.
+/// Summary of the audit, for `status`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct AuditStatus {
     /// Names of the first audited policies.

@@ -37,7 +37,7 @@ pub struct Status {
     pub generation: u64,
     /// The policy in force.
     pub policy: PolicyStatus,
-    /// Audited policies.
+    /// Summary of the audited policies.
     #[serde(default)]
     pub audit: AuditStatus,
     /// Connection to the API server. `None` if the state comes from files.
@@ -53,9 +53,9 @@ pub struct Status {
     pub ports: PortTotals,
     /// Configured ports that are not open, with the reason.
     pub late: Vec<PortRow>,
-    /// Worker threads.
+    /// The worker threads' counters, in the order of their numbers.
     pub workers: Vec<WorkerRow>,
-    /// Session table.
+    /// Use of the session table.
     pub sessions: SessionTotals,
     /// Packets dropped, by reason, most frequent first.
     pub dropped: Vec<DropRow>,
@@ -65,7 +65,7 @@ pub struct Status {
     pub last_error: Option<LastError>,
 }
 
-/// State of the vswitch.
+/// Overall state of the vswitch, derived from its [`Status`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Condition {
@@ -145,7 +145,7 @@ pub struct ServiceHealth {
 /// A port that could not be opened. The vswitch retries.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RefusedPort {
-    /// Port number.
+    /// TCP port number.
     pub port: u16,
     /// Error of the operating system.
     pub why: String,
@@ -160,9 +160,9 @@ pub struct PolicyStatus {
     pub enforce_seconds: f64,
     /// Whether a newer state, or a change of ports, cannot be applied. The vswitch retries.
     pub refused: bool,
-    /// States that took effect.
+    /// Number of states that took effect since the start of the process.
     pub states_applied: u64,
-    /// States that could not be loaded.
+    /// Number of states that could not be loaded since the start of the process.
     pub states_refused: u64,
     /// Objects that could not be parsed.
     pub faulty_objects: u64,
@@ -195,20 +195,20 @@ pub struct PortTotals {
     /// Ports added through the admin socket.
     #[serde(default)]
     pub added: usize,
-    /// Open ports.
+    /// Number of open ports.
     pub open: usize,
 }
 
 /// The counters of one worker thread since the start of the process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct WorkerRow {
-    /// Packets received.
+    /// Packets that the worker received.
     pub received: u64,
-    /// Packets sent.
+    /// Packets that the worker sent.
     pub sent: u64,
-    /// Packets dropped.
+    /// Packets that the worker dropped.
     pub dropped: u64,
-    /// Sessions in use.
+    /// Sessions of the worker that are in use.
     pub sessions: u64,
     /// Number of restarts after a failure.
     pub restarts: u64,
@@ -223,7 +223,7 @@ pub struct WorkerRow {
     pub silent: bool,
 }
 
-/// Session table.
+/// Use of the session table, of all workers together.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SessionTotals {
     /// Sessions in use.

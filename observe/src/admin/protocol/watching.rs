@@ -14,7 +14,7 @@ pub struct Monitor {
     pub labels: Vec<String>,
     /// Verdicts to send: `FORWARDED`, `DROPPED`, `AUDIT`.
     pub verdicts: Vec<String>,
-    /// Ports at either end.
+    /// Port numbers at either end.
     pub ports: Vec<u16>,
     /// `TCP`, `UDP`, `SCTP`, `ICMP`, `ICMPv6`, or the protocol number.
     pub protocols: Vec<String>,
@@ -36,13 +36,13 @@ pub struct Monitor {
 pub struct Trace {
     /// A `pcap-filter(7)` expression of addresses, ports and protocols.
     pub filter: String,
-    /// As in [`Monitor`].
+    /// Prefixes of `namespace/name` of a pod at either end, as in [`Monitor`].
     pub pods: Vec<String>,
-    /// As in [`Monitor`].
+    /// Namespaces of a pod at either end, as in [`Monitor`].
     pub namespaces: Vec<String>,
-    /// As in [`Monitor`].
+    /// Labels of a pod at either end, as in [`Monitor`].
     pub labels: Vec<String>,
-    /// As in [`Monitor`].
+    /// Verdicts to send: `FORWARDED`, `DROPPED`.
     pub verdicts: Vec<String>,
     /// Bytes to send of each packet.
     pub snap: u16,
@@ -63,7 +63,7 @@ pub struct Watching {
     pub node: String,
     /// Generation of the snapshot in force.
     pub generation: u64,
-    /// All ports.
+    /// All ports of the vswitch.
     pub ports: Vec<WatchedPort>,
     /// Number of verdicts that the vswitch remembers from before the request.
     pub remembered: usize,

@@ -121,7 +121,7 @@ pub(super) fn write_packet(out: &mut impl Write, line: &Value) -> io::Result<()>
     }
 }
 
-/// Reports lost events.
+/// Prints the number of lost events to standard error.
 pub(super) fn note_lost(line: &Value) {
     if let Some(lost) = line.get("lost_events") {
         let count = text(&lost["num_events_lost"]);

@@ -10,11 +10,11 @@ pub(super) const DIM: Style = Style::new().fg(Color::DarkGray);
 pub(super) const HEADING: Style = Style::new().fg(Color::Cyan).bold();
 /// Heading of the column that determines the order.
 pub(super) const ORDER: Style = Style::new().fg(Color::Yellow).bold().underlined();
-/// A loss or fault.
+/// Figures and states that mean a loss or fault.
 pub(super) const BAD: Style = Style::new().fg(Color::Red).bold();
-/// A possible fault.
+/// Figures and states that may mean a fault.
 pub(super) const DOUBTFUL: Style = Style::new().fg(Color::Yellow);
-/// A healthy state.
+/// Figures and states that mean health.
 pub(super) const GOOD: Style = Style::new().fg(Color::Green);
 /// A key's name in the last line and in the help.
 pub(super) const KEY: Style = Style::new().fg(Color::Black).bg(Color::Cyan);

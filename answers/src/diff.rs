@@ -71,9 +71,9 @@ type Take<'a> = dyn FnMut(&Change<'_>) -> io::Result<()> + 'a;
 /// Pods that exist in one state only.
 #[derive(Debug, Default, Serialize)]
 struct OnlyIn {
-    /// Pods of the old state.
+    /// Pods that only the old state has.
     only_before: Vec<String>,
-    /// Pods of the new state.
+    /// Pods that only the new state has.
     only_after: Vec<String>,
 }
 

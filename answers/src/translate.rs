@@ -105,9 +105,9 @@ pub enum Source {
 /// A connection that vswitches judge.
 #[derive(Clone, Debug)]
 pub struct Leg {
-    /// The client.
+    /// The client, as the judging vswitches see it.
     pub from: End,
-    /// The server.
+    /// The server, as the judging vswitches see it.
     pub to: End,
     /// Destination port.
     pub port: PortProtocol,

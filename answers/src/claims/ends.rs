@@ -26,7 +26,7 @@ pub(super) enum Who {
     AnyOf(Vec<Self>),
 }
 
-/// Pods with all of these properties.
+/// The properties that a claim's end demands of pods. A pod must have all of them.
 #[derive(Debug, Default)]
 pub(super) struct PodsOf {
     /// One of these namespaces. Empty means any.

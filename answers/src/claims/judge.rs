@@ -135,7 +135,7 @@ fn within((first, last): (IpAddr, IpAddr)) -> Box<dyn Iterator<Item = IpAddr>> {
     }
 }
 
-/// A claim and a state.
+/// Evaluates a claim against a state, and caches results.
 struct Asked<'a> {
     reachability: &'a Reachability,
     claim: &'a Claim,

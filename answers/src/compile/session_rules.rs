@@ -18,7 +18,7 @@ use crate::output::{Columns, printable};
 /// Application namespace of the first pod. The stack's default namespace is 0.
 const FIRST_NAMESPACE: u32 = 1;
 
-/// A target without existing rules. A real stack numbers namespaces as applications attach; here pods are numbered by name.
+/// A simulated host stack without rules. A real stack numbers namespaces as applications attach; here pods are numbered by name.
 struct Offline {
     namespaces: BTreeMap<PodName, u32>,
 }

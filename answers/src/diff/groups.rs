@@ -1,4 +1,4 @@
-//! Groups changes whose ends all change alike.
+//! Groups changes whose ends all change alike. A joint is a set of ends that each state treats alike.
 //!
 //! ```text
 //!  pairs of joints with the same deltas --sources with the same destinations--> rectangles: sources x destinations

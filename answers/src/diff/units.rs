@@ -1,4 +1,4 @@
-//! Lists every changed pair of pods and address ranges (`--ungrouped`).
+//! Lists every changed pair of pods and address ranges (`--ungrouped`). A joint is a set of ends that each state treats alike.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;

@@ -113,7 +113,7 @@ struct Blocks {
     all: Vec<Block>,
     of_workloads: Vec<Vec<usize>>,
     by_address: HashMap<IpAddr, usize>,
-    /// Index of the first region.
+    /// Index of the first block that is an external region.
     regions: usize,
 }
 
@@ -157,7 +157,7 @@ impl Blocks {
         blocks
     }
 
-    /// Returns the block of an address.
+    /// Returns the index of the block that contains an address.
     fn at(&self, address: IpAddr, after: &Sets) -> usize {
         let known = self.by_address.get(&address).copied();
         known.unwrap_or_else(|| self.regions + after.reachability.region_at(address))

@@ -233,7 +233,7 @@ impl Merged {
         self.in_focus[from] || self.in_focus[to]
     }
 
-    /// Returns the ports in question.
+    /// Returns the requested ports as text, such as `80/TCP`, in the requested order.
     pub(super) fn ports(&self) -> Vec<String> {
         let mut ports: Vec<String> = self.questions.iter().map(|(port, _)| port.to_string()).collect();
         ports.dedup();

@@ -172,9 +172,9 @@ struct Walk<'a> {
     place: u32,
     sequence: u64,
     segment: &'a [u8],
-    /// Where the next record may start.
+    /// Offset at which the next record may start.
     at: usize,
-    /// End of the last record.
+    /// Offset of the end of the last valid record.
     end: usize,
     /// Start of the current gap. `None` outside a gap.
     skipped: Option<usize>,

@@ -9,7 +9,7 @@ use super::reader::{Journal, JournalError};
 /// Why the journal cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub enum WriterError {
-    /// The memory holds something other than this node's journal of this size. It was not changed.
+    /// The memory holds something other than this node's journal of this size. The memory was not changed.
     #[error("{0}")]
     Refused(String),
     /// The file cannot grow.

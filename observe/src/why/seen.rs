@@ -166,7 +166,7 @@ struct Ends {
     port: Option<String>,
 }
 
-/// How a verdict relates to the question.
+/// Whether a verdict is on the connection in question.
 enum Concern {
     It,
     MayBe,

@@ -70,7 +70,7 @@ pub(super) struct Bundle<'a> {
     pub(super) units: Vec<Unit<'a>>,
 }
 
-/// The key that groups pods.
+/// The key that groups pods: those with the same key form a bundle.
 #[derive(PartialEq, Eq, Hash)]
 enum Kind<'a> {
     /// Workload, classes, and the node if the table contains nodes: a pod and its own node may always talk.
@@ -109,7 +109,7 @@ pub(super) fn bundles<'a>(ends: &'a [NamedEnd], states: &States, workloads: &Wor
     bundles
 }
 
-/// Computes the verdicts at the ports in question.
+/// Computes the verdicts at the requested ports.
 pub(super) struct Judge<'a> {
     questions: &'a [Question],
     enforced: View<'a>,
@@ -149,7 +149,7 @@ impl<'a> Judge<'a> {
     }
 }
 
-/// One variant of the policies, evaluated for the ports in question.
+/// One variant of the policies, evaluated for the requested ports.
 struct View<'a> {
     reachability: &'a Reachability,
     questions: &'a [Question],

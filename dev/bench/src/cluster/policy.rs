@@ -28,7 +28,7 @@ const OTHER: u16 = 9_001;
 const PAUSE: Duration = Duration::from_micros(200);
 /// Silence after which the port counts as closed: far longer than a thread waits for a core.
 const SILENCE: Duration = Duration::from_millis(150);
-/// Time limit for a change.
+/// Time limit until a policy change takes effect.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Interval between two checks whether datagrams have arrived.
 const LOOK: Duration = Duration::from_millis(5);

@@ -174,7 +174,7 @@ pub struct PolicyStatus {
     pub refused_tables: u64,
 }
 
-/// Connection to the API server.
+/// Health of the connection to the API server.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SourceStatus {
     /// Whether all watches are established and the server answers.

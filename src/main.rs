@@ -1,4 +1,4 @@
-//! The `bulkhead` program. Everything is in the library.
+//! The `bulkhead` program. Calls the library's `main`.
 
 use std::process::ExitCode;
 

@@ -73,7 +73,7 @@ struct Member {
     sha256: String,
 }
 
-/// Description of a bundle.
+/// The manifest of a bundle: its origin, settings and members.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Manifest {
     format: String,

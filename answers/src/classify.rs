@@ -116,7 +116,7 @@ fn peak() -> Option<u64> {
     status("VmHWM:")
 }
 
-/// Returns the bytes in a field of /proc/self/status.
+/// Returns a field of /proc/self/status in bytes. `None` if the kernel does not report it.
 fn status(field: &str) -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix(field))?;

@@ -78,13 +78,13 @@ fn write_json(document: &Value, out: &mut impl Write) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the policy rules behind a compiled rule, for people.
+/// Returns the policy rules that a compiled rule comes from, as text.
 fn named(pipeline: &Pipeline, origins: &[OriginId]) -> String {
     let known = origins.iter().filter_map(|&origin| pipeline.origins().get(origin));
     known.map(|origin| printable(&origin.to_string())).collect::<Vec<_>>().join("; ")
 }
 
-/// Returns the policy rules behind a compiled rule, for programs.
+/// Returns the policy rules that a compiled rule comes from, as JSON.
 fn attributions(pipeline: &Pipeline, origins: &[OriginId]) -> Value {
     let known = origins.iter().filter_map(|&origin| pipeline.origins().get(origin));
     known.map(|origin| serde_json::json!(run::attribution(Some(origin)))).collect()

@@ -13,7 +13,7 @@ const MAX_TOLD: usize = 10;
 /// Number of pods named in one line.
 const MAX_NAMED: usize = 5;
 
-/// Returns two lines: the owner of the address and the other claimants, then the remedy.
+/// Returns a warning of two lines: the owner of the address and the other claimants, then the remedy.
 pub fn told(contest: &Contest) -> String {
     let address = contest.address;
     let others: Vec<String> = contest.others.iter().map(PodName::to_string).collect();

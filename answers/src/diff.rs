@@ -47,7 +47,7 @@ struct Change<'a> {
     ports: &'a [(u16, u16)],
     before: &'static str,
     after: &'static str,
-    /// Set if the entry excludes connections between a pod and its own node.
+    /// A note that the entry excludes connections between a pod and its own node. `None` if it does not.
     #[serde(skip_serializing_if = "Option::is_none")]
     except: Option<&'static str>,
     because: &'a Because,
@@ -71,9 +71,9 @@ type Take<'a> = dyn FnMut(&Change<'_>) -> io::Result<()> + 'a;
 /// Pods that exist in one state only.
 #[derive(Debug, Default, Serialize)]
 struct OnlyIn {
-    /// Pods of the old state.
+    /// Pods that only the old state has.
     only_before: Vec<String>,
-    /// Pods of the new state.
+    /// Pods that only the new state has.
     only_after: Vec<String>,
 }
 
@@ -152,7 +152,7 @@ fn family(is_v6: bool) -> &'static str {
     if is_v6 { "IPv6" } else { "IPv4" }
 }
 
-/// Number of entries.
+/// Numbers of entries: newly allowed and newly denied.
 #[derive(Debug, Default)]
 struct Count {
     allowed: u64,

@@ -6,21 +6,21 @@ use serde::{Deserialize, Serialize};
 /// Counters of a rule, an isolation or an exemption.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PolicyRow {
-    /// Policy, direction and rule.
+    /// The counted origin as text: policy, direction and rule.
     pub origin: String,
-    /// Packets forwarded.
+    /// Packets that the rule allowed.
     pub allowed: u64,
-    /// Packets dropped.
+    /// Packets that the rule or isolation denied.
     pub denied: u64,
-    /// Connections that passed although it would deny them if enforced.
+    /// Connections that passed although the rule or isolation would deny them if enforced.
     #[serde(default)]
     pub audited: u64,
-    /// Whether a policy behind it is audited. It then neither denies nor allows.
+    /// Whether a policy of this origin is audited. The origin then neither denies nor allows.
     #[serde(default)]
     pub not_enforced: bool,
 }
 
-/// A list of sessions.
+/// Answer to a request for sessions.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Sessions {
     /// Number of matching sessions.
@@ -31,26 +31,26 @@ pub struct Sessions {
     pub ports: Vec<(String, usize)>,
 }
 
-/// A session.
+/// A session of the vswitch.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SessionRow {
     /// `TCP`, `UDP`, `ICMP`, or the protocol number.
     pub protocol: String,
-    /// The client.
+    /// Address and port of the client.
     pub from: String,
-    /// The server. For a connection to a Service, the backend.
+    /// Address and port of the server. For a connection to a Service, those of the backend.
     pub to: String,
     /// Service address and port. `None` if the connection is not translated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<String>,
-    /// Source address that the server sees, if it differs from `from`.
+    /// Source address that the server sees. `None` if it equals `from`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
-    /// Port of the client's packets.
+    /// Name of the vswitch's port at which the client's packets arrive.
     pub in_port: String,
-    /// Port of the server.
+    /// Name of the vswitch's port through which the client's packets leave.
     pub out_port: String,
-    /// State of the connection.
+    /// State of the session, such as `established`.
     pub state: String,
     /// Seconds since its last packet.
     pub idle_seconds: f64,

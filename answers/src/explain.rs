@@ -118,17 +118,17 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Whether all connections are allowed.
+    /// Whether the verdict is `allow`.
     pub fn is_allowed(&self) -> bool {
         self.verdict == "allow"
     }
 
-    /// Overrides the verdict with a denial: a vswitch without a valid state lets nothing pass, whatever its last tables say.
+    /// Sets the verdict to `deny`. For a vswitch without a valid state, which drops every packet, whatever its last tables say.
     pub const fn deny(&mut self) {
         self.verdict = "deny";
     }
 
-    /// Protocol number of the connection.
+    /// Returns the IANA protocol number of the connection.
     pub fn transport(&self) -> u8 {
         Transport::from_name(self.protocol).map_or(0, Transport::number)
     }
@@ -178,15 +178,15 @@ impl Answer {
     }
 }
 
-/// Denials that the sender is notified of.
+/// The denials that a vswitch answers with a reset or an ICMP error.
 struct Refusing {
-    /// Rules whose denials are answered with a reset or an ICMP error, because of their namespaces' annotations.
+    /// The rules with such denials: their namespaces have the annotation that requests answers.
     origins: HashSet<OriginId>,
     /// Protocol of the connection.
     transport: Transport,
 }
 
-/// The tables of all nodes and the policies behind them.
+/// Explains connections: simulates the vswitches of all nodes and looks up the policies behind their tables.
 struct Asker<'a> {
     pipeline: &'a Pipeline,
     mirror: &'a Mirror,
@@ -196,7 +196,7 @@ struct Asker<'a> {
 }
 
 impl Asker<'_> {
-    /// Explains one connection.
+    /// Simulates one connection, and returns its path with the deciding rules.
     fn walk(&mut self, leg: Leg) -> anyhow::Result<Walk> {
         let hops = leg.hops(&mut self.fabric)?;
         let is_allowed = leg.is_allowed(&hops);
@@ -216,7 +216,7 @@ impl Asker<'_> {
         })
     }
 
-    /// Describes a hop.
+    /// Converts a hop to a printable step: adds the names of ports, tables, rules and policies.
     fn told(&self, hop: &Hop) -> Step {
         let Self { pipeline, fabric, refusing, .. } = self;
         let outcome = &hop.outcome;
@@ -259,7 +259,7 @@ struct Walk {
     to_address: IpAddr,
     verdict: &'static str,
     steps: Vec<Step>,
-    /// Rules that rules with the action Pass skipped.
+    /// Rules with the action Pass that matched, each with the rules that it skipped.
     passes: Vec<passes::Pass>,
     #[serde(skip)]
     denied_by: Option<Origin>,
@@ -323,7 +323,7 @@ fn planned_as(pipeline: &Pipeline, end: &End) -> Option<String> {
     pod.planned.then(|| printable(&pod.workload().to_string()))
 }
 
-/// `x/a (10.0.0.1)`. If the name is the address, only the address.
+/// Returns name and address of an end: `x/a (10.0.0.1)`. If the name is the address, only the address.
 pub fn end_text(name: &str, address: IpAddr) -> String {
     let text = address.to_string();
     if name == text { text } else { format!("{} ({text})", printable(name)) }

@@ -74,14 +74,14 @@ impl End {
         pods.find_map(end).unwrap_or(Self::External(address))
     }
 
-    /// IPv4 or IPv6 address.
+    /// Returns the IPv4 or IPv6 address of the end.
     pub fn address(&self) -> IpAddr {
         match self {
             Self::Pod { address, .. } | Self::Node { address, .. } | Self::External(address) => *address,
         }
     }
 
-    /// The node. `None` for an external address.
+    /// Returns the node of the end. `None` for an external address.
     pub fn node(&self) -> Option<&Arc<str>> {
         match self {
             Self::Pod { node, .. } | Self::Node { node, .. } => Some(node),
@@ -100,14 +100,14 @@ impl std::fmt::Display for End {
     }
 }
 
-/// Whether a connection is possible. The minimum over all legs decides.
+/// Whether policy allows a connection. Of several legs, the lowest value applies to the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reached {
-    /// Policy denies it.
+    /// Policy denies the connection.
     No,
-    /// Yes, but only because a policy is audited.
+    /// Policy allows the connection, but only because a policy is audited.
     Audited,
-    /// Yes, under all policies.
+    /// Policy allows the connection, and would if audited policies were enforced.
     Yes,
 }
 
@@ -121,7 +121,7 @@ impl Reached {
         }
     }
 
-    /// Returns the printed verdict.
+    /// Returns the verdict as printed.
     pub const fn verdict(self) -> &'static str {
         match self {
             Self::No => "deny",

@@ -102,7 +102,7 @@ pub fn markdown(text: &str) -> String {
     text.replace('<', "&lt;")
 }
 
-/// A table with columns as wide as their widest cell. Columns of numbers are right-aligned.
+/// A text table. Each column is as wide as its widest cell. Columns of numbers are right-aligned.
 #[derive(Debug, Default)]
 pub struct Columns {
     rows: Vec<Vec<String>>,

@@ -37,7 +37,7 @@ struct ProbeLine<'a> {
     protocol: &'static str,
     port: u16,
     verdict: &'static str,
-    /// Whether it is allowed only because a policy is audited.
+    /// Whether the connection is allowed only because a policy is audited.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     audited: bool,
 }
@@ -133,7 +133,7 @@ fn ends(pipeline: &bulkhead_control::pipeline::Pipeline, external: &[IpAddr]) ->
     Ok(ends)
 }
 
-/// Whether the question makes sense. Two pods on one node's host network share an address.
+/// Whether policy can concern a connection between the ends. Two pods on one node's host network share an address.
 fn askable(from: &NamedEnd, to: &NamedEnd) -> bool {
     let (a, b) = (from.end.address(), to.end.address());
     let outside = |end: &End| !matches!(end, End::Pod { .. });

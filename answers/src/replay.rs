@@ -75,14 +75,14 @@ fn captures(args: &Replay, node: &str) -> anyhow::Result<()> {
     outcome
 }
 
-/// Returns device and inode, which are equal for all names of a file.
+/// Returns an identification of a file: device and inode, which are equal for all its names. `None` if it does not exist.
 #[cfg(unix)]
 fn identity(path: &Path) -> Option<(u64, u64)> {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()))
 }
 
-/// Systems without these numbers: the path.
+/// Returns an identification of a file: its path, for systems without inodes. `None` if it does not exist.
 #[cfg(not(unix))]
 fn identity(path: &Path) -> Option<PathBuf> {
     path.exists().then(|| path.to_owned())
@@ -141,7 +141,7 @@ impl From<CaptureError> for Stop {
     }
 }
 
-/// Writes outcomes.
+/// Writes the outcomes of packets as a table or as lines of JSON, and an annotated capture if requested.
 struct Sink<'a> {
     pipeline: &'a Pipeline,
     snapshot: &'a Snapshot,
@@ -169,7 +169,7 @@ struct Line<'a> {
     #[serde(flatten)]
     attribution: &'a Attribution,
     session: Option<&'static str>,
-    /// The audited rule that would deny this new connection.
+    /// The audited rule that would deny this new connection. `None` without one.
     #[serde(skip_serializing_if = "Option::is_none")]
     audited_by: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -249,7 +249,7 @@ impl<'a> Sink<'a> {
     }
 }
 
-/// Caches the attribution and text of each origin.
+/// Caches the attribution and the text of each origin, by its number.
 #[derive(Default)]
 struct Attributions {
     none: Attribution,
@@ -308,7 +308,7 @@ fn port_name(snapshot: &Snapshot, port: PortId) -> Option<&str> {
     snapshot.port(port).map(|port| &*port.name)
 }
 
-/// Returns the egress port; for a dropped packet, the port that its destination is routed to.
+/// Returns the egress port; for a dropped packet, the port to which its destination is routed. `None` without a route.
 fn out_port(snapshot: &Snapshot, outcome: &Outcome) -> Option<PortId> {
     let bound_for = || outcome.flow.and_then(|flow| snapshot.routes().lookup(flow.dst));
     outcome.verdict.out_port().or_else(bound_for)
@@ -320,7 +320,7 @@ pub fn rfc3339(nanoseconds: u64) -> String {
     humantime::format_rfc3339_nanos(time).to_string()
 }
 
-/// `1000000 packets in 0.412 s: 2427184 packets per second`.
+/// Returns the speed as text: `1000000 packets in 0.412 s: 2427184 packets per second`.
 fn rate(packets: u64, took: Duration) -> String {
     let seconds = took.as_secs_f64();
     #[expect(clippy::cast_precision_loss, reason = "a rate is shown with a few digits")]
@@ -343,7 +343,7 @@ fn summary(counters: &Counters) -> Value {
     summary
 }
 
-/// Number of connections that passed only because a policy is audited.
+/// Returns the number of connections that passed only because a policy is audited.
 fn audited(counters: &Counters) -> u64 {
     counters.origins().map(|(_, counters)| counters.audited).sum()
 }

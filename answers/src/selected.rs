@@ -21,7 +21,7 @@ use crate::output::{self, printable};
 use crate::places::Places;
 use crate::run;
 
-/// The policies of a pod.
+/// The answer: a pod, and the policies that select it, by direction.
 #[derive(Serialize)]
 struct Answer {
     pod: String,
@@ -34,7 +34,7 @@ struct Answer {
     egress: Side,
 }
 
-/// The policies of one direction.
+/// The policies that select the pod in one direction, and their effect.
 #[derive(Serialize)]
 struct Side {
     /// Whether a NetworkPolicy isolates the pod, so that only what a rule allows passes.
@@ -47,9 +47,9 @@ struct Side {
 #[derive(Serialize)]
 struct Selecting {
     policy: String,
-    /// `Admin`, `NetworkPolicy` or `Baseline`.
+    /// Tier of the policy: `Admin`, `NetworkPolicy` or `Baseline`.
     tier: &'static str,
-    /// Description of the subject.
+    /// The policy's pod selector as text.
     selects: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     at: Option<Place>,
@@ -69,12 +69,12 @@ struct Place {
     line: usize,
 }
 
-/// Description of a rule.
+/// A rule of the policy, as text.
 #[derive(Serialize)]
 struct Rule {
     /// Index in the policy's list, from 0.
     rule: usize,
-    /// `Accept`, `Deny` or `Pass`.
+    /// Action of the rule: `Accept`, `Deny` or `Pass`.
     action: &'static str,
     peers: Vec<String>,
     ports: Vec<String>,
@@ -207,7 +207,7 @@ fn told(
     }
 }
 
-/// Describes pods by label.
+/// Describes the pods that a selector matches, as text.
 fn pods(selector: &Selector) -> String {
     match selector.requirements() {
         [] => "every pod".to_owned(),
@@ -215,7 +215,7 @@ fn pods(selector: &Selector) -> String {
     }
 }
 
-/// Describes pods by label and namespace.
+/// Describes the pods that a peer matches, by label and namespace, as text.
 fn pods_in(peer: &PodPeer) -> String {
     let pods = pods(&peer.pods);
     match &peer.namespaces {

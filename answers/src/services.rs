@@ -38,7 +38,7 @@ pub use counts::{OFF, told};
 pub use node::{nodes_and_host_ports, of_node};
 pub use taken::{taken_sources, withhold_taken};
 
-/// A change to publish.
+/// A change of the node's Services, to be published.
 #[derive(Clone, Debug)]
 pub struct Update {
     /// The Services. Their epoch is higher than that of all earlier updates.
@@ -182,17 +182,17 @@ impl Adapter {
         Some(Update { services: Arc::new(self.services.clone()), stale: std::mem::take(&mut self.stale) })
     }
 
-    /// Returns the node's health if it changed since the last call.
+    /// Returns the node's health. `None` if it has not changed since the last call.
     pub fn take_health(&mut self) -> Option<NodeHealth> {
         std::mem::take(&mut self.has_other_health).then(|| self.health.clone())
     }
 
-    /// The working copy. [`Self::take`] publishes it.
+    /// Returns the working copy. [`Self::take`] returns it for publication.
     pub const fn services(&self) -> &Services {
         &self.services
     }
 
-    /// The resolver, which knows the reasons.
+    /// Returns the resolver, which knows the reasons of its decisions.
     pub const fn resolver(&self) -> &Resolver {
         &self.resolver
     }
@@ -218,7 +218,7 @@ impl Adapter {
         self.has_changed = true;
     }
 
-    /// Applies changes to the copy.
+    /// Applies the resolver's changes to the working copy.
     fn follow(&mut self, changes: &Changes) {
         let Changes { ports, backends: _, backend_ports, vips, cluster_ips, health_checks } = changes;
         self.follow_health(health_checks);
@@ -361,7 +361,7 @@ fn seed(text: &str) -> u64 {
     Sha256::digest(text).iter().take(size_of::<u64>()).fold(0, |seed, byte| seed << 8 | u64::from(*byte))
 }
 
-/// Key of client affinity. Depends only on the service port's name, so that it is equal in every process.
+/// Returns the key of client affinity. It depends only on the service port's name, so that it is equal in every process.
 fn identity(name: &PortName) -> u64 {
     let PortName { owner, port, transport, ipv4 } = name;
     // Names contain no zero byte.

@@ -47,7 +47,7 @@ pub struct Services {
     settings: Settings,
     /// Source addresses of nodes that a pod or node has, and that connections must not use.
     taken: BTreeSet<IpAddr>,
-    /// By node. Created on demand.
+    /// Each node's view of the Services, by the node's name. Created on demand.
     views: BTreeMap<Arc<str>, View>,
 }
 
@@ -59,11 +59,11 @@ struct View {
 
 /// A node's translation of a connection to a virtual address.
 pub struct Translation {
-    /// The virtual address.
+    /// The virtual address and port that the client uses.
     pub vip: Destination,
-    /// Node that translates.
+    /// Node whose vswitch translates the connection.
     pub node: Arc<str>,
-    /// Description of the decision.
+    /// The decision as `bulkhead resolve` prints it.
     pub told: Told,
     /// Reason of a refusal. `None` if the connection is translated.
     pub refusal: Option<&'static str>,
@@ -81,13 +81,13 @@ pub struct Route {
     pub node: Option<Arc<str>>,
     /// Owner of the backend's address.
     pub to: End,
-    /// Rewriting of the client's address.
+    /// How the client's address is rewritten.
     pub source: Source,
     /// Connections that vswitches judge, in order. Empty if no vswitch is on the path.
     pub legs: Vec<Leg>,
 }
 
-/// Rewriting of the client's address.
+/// How a translation rewrites the client's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// The address is not rewritten.
@@ -105,29 +105,29 @@ pub enum Source {
 /// A connection that vswitches judge.
 #[derive(Clone, Debug)]
 pub struct Leg {
-    /// The client.
+    /// The client, as the judging vswitches see it.
     pub from: End,
-    /// The server.
+    /// The server, as the judging vswitches see it.
     pub to: End,
     /// Destination port.
     pub port: PortProtocol,
-    /// Whether only the vswitch of the client's node judges it.
+    /// Whether only the vswitch of the client's node judges the connection, because that rewrites it.
     pub is_departure: bool,
 }
 
 /// How many backends policy allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extent {
-    /// All of them.
+    /// Policy allows all backends.
     All,
-    /// At least one, but not all.
+    /// Policy allows at least one backend, but not all.
     Some,
-    /// No element.
+    /// Policy allows no backend.
     None,
 }
 
 impl Extent {
-    /// Summarises verdicts. [`Extent::None`] if there are none.
+    /// Summarises the verdicts on backends: true for allowed. [`Extent::None`] for an empty list.
     pub fn of(allowed: impl IntoIterator<Item = bool>) -> Self {
         let (mut yes, mut no) = (false, false);
         allowed.into_iter().for_each(|allowed| *if allowed { &mut yes } else { &mut no } = true);
@@ -138,7 +138,7 @@ impl Extent {
         }
     }
 
-    /// Returns the printed verdict.
+    /// Returns the verdict as printed.
     pub const fn name(self) -> &'static str {
         match self {
             Self::All => "allow",
@@ -212,7 +212,7 @@ impl Services {
         })
     }
 
-    /// Settings of Services.
+    /// Returns the settings of Services.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }

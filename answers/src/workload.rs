@@ -1,7 +1,7 @@
 //! Groups pods into workloads.
 //!
 //! ```text
-//!  pods --same namespace and labels, but for those of revisions and runs--> alike --of one owner--> groups --names--> workloads
+//!  pods --same namespace and labels, except revisions' and runs' labels--> alike --of one owner--> groups --names--> workloads
 //! ```
 //! Pods with the same labels form one workload regardless of their owners, because no selector distinguishes them. Pods of one owner form
 //! one workload even if labels differ: a database operator, for example, labels the primary.
@@ -48,7 +48,7 @@ pub(crate) const USUAL: [&str; 8] = [
 #[derive(Clone, Debug)]
 pub(crate) struct Alike {
     pub namespace: Arc<str>,
-    /// Without labels that controllers set per revision, pod or run.
+    /// The pods' common labels, without those that controllers set per revision, pod or run.
     pub labels: Labels,
     pub pods: Vec<Arc<Pod>>,
 }
@@ -137,7 +137,7 @@ impl Workloads {
         }
     }
 
-    /// Returns the index of a pod's workload.
+    /// Returns the index of a pod's workload. `None` if the pod is unknown or has terminated.
     pub(crate) fn of_pod(&self, name: &PodName) -> Option<usize> {
         self.by_pod.get(name).copied()
     }

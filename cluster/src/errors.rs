@@ -7,7 +7,7 @@ use bulkhead_control::source::escaped;
 /// Maximum length of a server's error text, in characters: a proxy's error page is not useful.
 pub(crate) const MAX_TEXT: usize = 300;
 
-/// Formats an error and its sources.
+/// Formats an error and its sources in one line.
 pub(crate) fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut said = text.clone();

@@ -74,7 +74,7 @@ mod tests {
         Attachment { network: "pods".into(), container: container.into(), interface: interface.into() }
     }
 
-    /// A `DEL` by a newer version has to find what an `ADD` by an older one has made: these never change.
+    /// A newer version's `DEL` must find the interfaces that an older version's `ADD` created, so names and addresses never change.
     #[test]
     fn names_and_addresses_are_the_same_in_every_version() {
         let one = attachment("c1", "eth0");

@@ -32,7 +32,7 @@ use super::netlink::Netlink;
 
 /// IPv4 gateway: the conventional address in routed pod networks.
 const GATEWAY_V4: IpAddr = IpAddr::V4(Ipv4Addr::new(169, 254, 1, 1));
-/// IPv6 gateway.
+/// IPv6 gateway: a link-local address.
 const GATEWAY_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1));
 
 /// Returns the gateway of the address's family.
@@ -100,7 +100,7 @@ pub(super) fn set_up(name: &str, addresses: &[IpAddr], node: Mac) -> Result<(), 
 /// # Errors
 /// [`Error`] after two seconds, or if the kernel does not answer.
 pub(super) fn wait_until_running(name: &str) -> Result<(), Error> {
-    /// The deferred work takes microseconds; on a node that changes many interfaces, about ten milliseconds.
+    /// Time limit. The deferred work takes microseconds; on a node that changes many interfaces, about ten milliseconds.
     const PATIENCE: Duration = Duration::from_secs(2);
     const INTERVAL: Duration = Duration::from_micros(200);
     let refused = |error: io::Error| Error::kernel(format!("cannot read the state of {name}: {error}"));

@@ -41,7 +41,7 @@ impl Command {
     }
 }
 
-/// The variables. Those that the command does not require may be empty.
+/// The values of the variables. Those that the command does not require may be empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Environment {
     pub(super) command: Command,
@@ -49,7 +49,7 @@ pub(super) struct Environment {
     pub(super) container: String,
     /// `CNI_IFNAME`: the interface's name in the container.
     pub(super) interface: String,
-    /// `CNI_NETNS`: the path of the container's network namespace.
+    /// `CNI_NETNS`: the path of the container's network namespace. `None` if the runtime does not pass it.
     pub(super) netns: Option<PathBuf>,
     /// `CNI_PATH`: folders of plugins.
     pub(super) path: Vec<PathBuf>,
@@ -119,12 +119,12 @@ impl Environment {
 pub(super) struct Pod {
     pub(super) namespace: String,
     pub(super) name: String,
-    /// `None` with older runtimes.
+    /// UID of the pod. `None` with older runtimes, which do not pass it.
     pub(super) uid: Option<String>,
 }
 
 impl Pod {
-    /// Parses `KEY=VALUE;KEY=VALUE`.
+    /// Parses the pod from `CNI_ARGS`: `KEY=VALUE;KEY=VALUE`. The error says what is missing or malformed.
     fn read(arguments: &OsStr) -> Result<Self, String> {
         let arguments = arguments.to_str().ok_or("not UTF-8 text")?;
         let (mut pod, mut unknown, mut ignores_unknown) = (Self::default(), None, false);

@@ -29,11 +29,11 @@ pub(super) enum Code {
     Refused,
     /// The kernel refused a request.
     Kernel,
-    /// `CHECK` found a difference.
+    /// `CHECK` found a difference from `ADD`'s result.
     Different,
     /// An IPAM plugin failed without a CNI error, or its answer is malformed.
     Ipam,
-    /// The code of an IPAM plugin's own error.
+    /// An IPAM plugin failed with this code.
     Delegated(u32),
 }
 
@@ -72,22 +72,22 @@ impl Error {
         Self { code, message: message.to_owned(), details: details.into() }
     }
 
-    /// An invalid field of the network configuration.
+    /// Returns an error about an invalid field of the network configuration.
     pub(super) fn configuration(details: impl Into<String>) -> Self {
         Self::new(Code::InvalidConfiguration, "invalid network configuration", details)
     }
 
-    /// A missing or malformed environment variable.
+    /// Returns an error about a missing or malformed environment variable.
     pub(super) fn environment(details: impl Into<String>) -> Self {
         Self::new(Code::InvalidEnvironment, "invalid environment variables", details)
     }
 
-    /// A request that the kernel refused.
+    /// Returns an error about a request that the kernel refused.
     pub(super) fn kernel(what: impl Into<String>) -> Self {
         Self::new(Code::Kernel, "the interface cannot be set up", what)
     }
 
-    /// A difference from `ADD`'s result.
+    /// Returns an error about a difference from `ADD`'s result.
     pub(super) fn different(what: impl Into<String>) -> Self {
         Self::new(Code::Different, "the attachment differs from the result of ADD", what)
     }

@@ -25,7 +25,7 @@ use bulkhead_observe::admin::{DEFAULT_SOCKET, Request, exchange};
 /// Name of the network, under which `host-local` stores its leases.
 const NETWORK: &str = "bulkhead";
 
-/// The IPAM plugin.
+/// Name of the IPAM plugin, which assigns addresses to pods.
 const IPAM: &str = "host-local";
 
 /// Folder of the leases. Below /run, because no lease is valid after a reboot.
@@ -34,7 +34,7 @@ const LEASES: &str = "/run/bulkhead/ipam";
 /// Interval between requests for podCIDRs that are not known yet.
 const INTERVAL: Duration = Duration::from_millis(200);
 
-/// Timeout of one request.
+/// Timeout of one request to the vswitch.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// `bulkhead cni install`: writes the plugin and the network configuration.
@@ -118,7 +118,7 @@ fn conflist_path(place: &CniPlace) -> anyhow::Result<PathBuf> {
     Ok(place.conf_dir.join(name))
 }
 
-/// Returns the network configuration.
+/// Returns the network configuration list to install, as JSON.
 fn configuration(ranges: &[IpNet], version: Version, socket: &Path, mtu: Option<u32>) -> Value {
     // `host-local` assigns one address from each set, so each family has one set.
     let set = |is_v4: bool| {
@@ -151,7 +151,7 @@ fn version_of(ipam: &Path) -> Version {
     ask().unwrap_or(Version::V1_0)
 }
 
-/// Asks for the node's podCIDRs until they are known or `patience` ends. `whom` names the source in errors.
+/// Requests the node's podCIDRs repeatedly until they are known or `patience` has passed. `whom` names the source in errors.
 fn asked(
     patience: Duration,
     whom: &str,
@@ -173,7 +173,7 @@ fn asked(
     }
 }
 
-/// Asks the vswitch for the podCIDRs of its Node.
+/// Requests the podCIDRs of the vswitch's Node from the vswitch. The error says why it does not know them.
 fn blocks_by_vswitch(args: &CniInstall) -> Result<Vec<IpNet>, String> {
     let status = exchange(&args.socket, &Request::Status, PATIENCE).map_err(|error| error.to_string())?;
     let known: Vec<IpNet> = serde_json::from_value(status["pod_networks"].clone()).unwrap_or_default();
@@ -184,7 +184,7 @@ fn blocks_by_vswitch(args: &CniInstall) -> Result<Vec<IpNet>, String> {
     Ok(known)
 }
 
-/// Asks the API server for the podCIDRs of a Node.
+/// Requests the podCIDRs of a Node from the API server. Empty if it has none yet.
 fn blocks_by_server(args: &CniInstall, node: &str) -> Result<Vec<IpNet>, String> {
     let access = match &args.kubeconfig {
         Some(path) => Access::Kubeconfig { path: path.clone(), context: None },

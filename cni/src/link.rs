@@ -22,7 +22,7 @@ pub(super) struct Link {
     pub(super) is_running: bool,
     pub(super) alias: Option<String>,
     pub(super) is_veth: bool,
-    /// For a veth, the index of its peer in the peer's own namespace.
+    /// For a veth: the index of its peer in the peer's namespace. `None` for other interfaces.
     pub(super) peer: Option<u32>,
 }
 
@@ -58,7 +58,7 @@ impl Link {
 /// The two ends of a new veth.
 #[derive(Debug)]
 pub(super) struct Veth<'a> {
-    /// Names: of the node's end, of the container's end.
+    /// Names of the two ends, the node's first.
     pub(super) names: [&'a str; 2],
     /// MAC addresses, in the same order.
     pub(super) macs: [Mac; 2],
@@ -68,7 +68,7 @@ pub(super) struct Veth<'a> {
 }
 
 impl Netlink {
-    /// Creates a veth with one end here and the other in the container. Both are down.
+    /// Creates a veth with one end in the socket's namespace and the other in the container's. Both ends are down.
     pub(super) fn make_veth(&mut self, veth: &Veth<'_>) -> io::Result<()> {
         let end = |at: usize| {
             let mut message = LinkMessage::default();

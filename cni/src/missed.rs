@@ -32,7 +32,7 @@ mod tests {
     use crate::scratch::Scratch;
     use bulkhead_observe::admin::PortKey;
 
-    /// Answers the next `times` requests with `line`. The thread returns the requests.
+    /// Starts a thread that answers the next `times` requests with `line`. It returns the requests.
     fn answer(socket: &Path, times: usize, line: &'static str) -> std::thread::JoinHandle<Vec<String>> {
         let listener = UnixListener::bind(socket).unwrap();
         std::thread::spawn(move || {
@@ -68,7 +68,7 @@ mod tests {
         {
             assert!(asked.contains(part), "{asked}");
         }
-        // Nobody is asked any more, and nobody would answer.
+        // No removal is left to deliver, so the missing vswitch causes no error.
         make_up(&missed, daemon).unwrap();
     }
 

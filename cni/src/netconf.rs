@@ -29,7 +29,7 @@ const LARGEST_MTU: u32 = 65_535;
 pub(super) struct NetConf {
     pub(super) version: Version,
     pub(super) network: String,
-    /// The vswitch's admin socket.
+    /// Path of the vswitch's admin socket.
     pub(super) socket: PathBuf,
     /// The MTU of pods' interfaces, in bytes. `None` for the default route's MTU.
     pub(super) mtu: Option<u32>,
@@ -37,11 +37,11 @@ pub(super) struct NetConf {
     pub(super) ipam: Option<String>,
     /// The result's `dns` field. `None` for the IPAM plugin's answer.
     pub(super) dns: Option<Value>,
-    /// How long `ADD` waits for the port to open.
+    /// Maximum time that `ADD` waits for the port to open.
     pub(super) patience: Duration,
-    /// The MAC address that the runtime requests for the container's end.
+    /// The MAC address that the runtime requests for the container's end. `None` if it requests none.
     pub(super) mac: Option<Mac>,
-    /// `prevResult`, unparsed.
+    /// The field `prevResult`, unparsed. `None` for the first plugin of a chain.
     previous: Option<Value>,
     /// `cni.dev/valid-attachments`. `None` if the field is missing.
     attachments: Option<Vec<Attached>>,
@@ -49,7 +49,7 @@ pub(super) struct NetConf {
     pub(super) text: Vec<u8>,
 }
 
-/// An entry of `cni.dev/valid-attachments`.
+/// An entry of `cni.dev/valid-attachments`: an attachment that `GC` must keep.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub(super) struct Attached {
     #[serde(rename = "containerID")]
@@ -282,7 +282,7 @@ mod tests {
         for text in [&b""[..], b"{", b"[]", b"null", b"\xff"] {
             assert_eq!(NetConf::read(text.to_vec()).unwrap_err().code, Code::Decoding);
         }
-        // The version first: fields may have other meanings in another one.
+        // The version is checked first, because fields may have other meanings in another version.
         assert_eq!(read(json!({"cniVersion": "2.0.0", "mtu": "x"})).unwrap_err().code, Code::IncompatibleVersion);
     }
 

@@ -42,7 +42,7 @@ impl Netlink {
         self.request(message, NLM_F_ACK | flags).map(drop)
     }
 
-    /// Requests one object.
+    /// Requests one object, such as an interface, and returns it.
     ///
     /// # Errors
     /// The kernel's error, such as `ENODEV` if the interface does not exist.
@@ -51,7 +51,7 @@ impl Netlink {
         self.request(message, NLM_F_ACK)?.pop().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// Requests all objects of a type.
+    /// Requests all objects of the message's type, such as all routes, and returns them.
     ///
     /// # Errors
     /// The kernel's error.

@@ -29,7 +29,7 @@ pub(super) struct Interface {
     pub(super) name: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) mac: Option<String>,
-    /// In bytes. Since version 1.1.0.
+    /// MTU in bytes. `None` before version 1.1.0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) mtu: Option<u32>,
     /// Path of the container's network namespace. `None` for the node's.
@@ -46,13 +46,13 @@ impl Interface {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Ip {
-    /// `4` or `6`. Only in version 0.4.0.
+    /// Address family, `4` or `6`. Only in version 0.4.0, else `None`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) version: Option<String>,
     pub(super) address: IpNet,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) gateway: Option<IpAddr>,
-    /// Index in the list of interfaces.
+    /// Index of the address's interface in the list of interfaces. `None` if the plugin gave none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) interface: Option<usize>,
 }
@@ -78,7 +78,7 @@ impl Outcome {
         serde_json::to_string_pretty(&self).expect("all keys are strings")
     }
 
-    /// Returns the container's interface with this name, and its index.
+    /// Returns the container's interface with this name, and its index. `None` if the result has none.
     pub(super) fn container(&self, name: &str) -> Option<(usize, &Interface)> {
         self.interfaces.iter().enumerate().find(|(_, interface)| interface.name == name && !interface.is_nodes())
     }

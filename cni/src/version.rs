@@ -4,11 +4,11 @@ use serde_json::{Value, json};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Version {
-    /// Has `CHECK`. Addresses in results name their family.
+    /// Version 0.4.0: has `CHECK`. Addresses in results name their family.
     V0_4,
-    /// Addresses no longer name their family.
+    /// Version 1.0.0: addresses in results no longer name their family.
     V1_0,
-    /// Has `GC` and `STATUS`. Interfaces in results have an MTU.
+    /// Version 1.1.0: has `GC` and `STATUS`. Interfaces in results have an MTU.
     V1_1,
 }
 

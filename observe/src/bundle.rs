@@ -76,7 +76,7 @@ pub fn write(args: &Bundle) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// `bulkhead-node-1-20261124T143207Z.tgz`.
+/// Returns the default name of the file: `bulkhead-node-1-20261124T143207Z.tgz`.
 fn named(contents: &Contents) -> PathBuf {
     let node = output::file_name(&contents.node);
     let time: String = contents.made.chars().filter(|letter| !"-:".contains(*letter)).collect();
@@ -97,7 +97,7 @@ fn tables(args: &Bundle) -> anyhow::Result<Vec<TableRow>> {
 
 /// The last state of a journal.
 struct State {
-    /// One object per line.
+    /// The Kubernetes objects of the state, one per line.
     lines: Vec<u8>,
     /// Settings of the state.
     settings: Settings,

@@ -23,19 +23,19 @@ pub mod peer;
 /// Nanoseconds per second.
 const SECOND: u64 = 1_000_000_000;
 
-/// `google.protobuf.Timestamp`.
+/// A point in time, as `google.protobuf.Timestamp`.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct Timestamp {
     /// Seconds since 1970.
     #[prost(int64, tag = "1")]
     pub seconds: i64,
-    /// Additional nanoseconds.
+    /// Nanoseconds after `seconds`, below 1,000,000,000.
     #[prost(int32, tag = "2")]
     pub nanos: i32,
 }
 
 impl Timestamp {
-    /// Converts nanoseconds since 1970.
+    /// Returns the timestamp of nanoseconds since 1970.
     #[must_use]
     pub fn from_nanoseconds(time: u64) -> Self {
         let seconds = i64::try_from(time / SECOND).unwrap_or(i64::MAX);

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   admin socket --status, ports, policies--> Sample --[ Tracker: differences by time ]--> Picture --[ view ]--> lines of a screen
-//!        (a thread of its own)                                                                    `-[ plain ]-> text, JSON
+//!        (separate thread)                                                                        `-[ plain ]-> text, JSON
 //!   terminal --bytes--[ keys ]--> Key --[ Choices: order, filter, pause ]----------------------------^
 //! ```
 //!

@@ -6,8 +6,8 @@
 //!           --verdicts around T--> those of these ends
 //! ```
 //! The answer for T equals that of `explain` at T: same objects, same engine, same text. Decisive changes are found by asking again after
-//! each relevant change, instead of interpreting policies. So a changed label of a pod or namespace, or a Service's EndpointSlice, is named
-//! as well.
+//! each relevant change, instead of interpreting policies. So the answer also names changed labels of a pod or namespace, and changed
+//! EndpointSlices of a Service.
 //!
 //! The journal of a running vswitch is read from its file instead of the admin socket. The file has 64 MB and each record is verified, so a
 //! copy made during a write is as good as one left by a crash.
@@ -105,7 +105,7 @@ pub fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Answers the question for a state.
+/// Returns the verdict on the connection in a state.
 fn answer(engine: &Engine, state: &StateAt, asked: &Asked) -> anyhow::Result<Answer> {
     engine.answer(&mut services(&engine.pipeline, state), asked)
 }
@@ -140,25 +140,25 @@ const fn is_event_of_services(event: &Event) -> bool {
     }
 }
 
-/// The answer of `why`.
+/// The answer of `why`: the verdict then, the observed traffic, and the changes since.
 #[derive(Serialize)]
 struct Told {
     node: String,
-    /// The time in question.
+    /// The requested time, RFC 3339.
     at: String,
     #[serde(skip)]
     time: u64,
     then: Then,
     seen: Seen,
     changes: Changes,
-    /// Notes on the time.
+    /// Remarks on the requested time, such as: no vswitch ran then.
     remarks: Vec<String>,
 }
 
-/// The verdict at the time.
+/// The verdict at the requested time.
 #[derive(Serialize)]
 struct Then {
-    /// Start of the state's validity.
+    /// When the state of that time took effect, RFC 3339.
     since: String,
     generation: u64,
     /// Whether there was no valid state, so that everything was denied.
@@ -192,7 +192,7 @@ fn told(history: &History<'_>, args: &Why, (at, now): (u64, Option<u64>), name: 
     Ok(Told { node: history.node().to_owned(), at: rfc3339(at), time: at, then, seen, changes, remarks })
 }
 
-/// Describes why the state is unknown.
+/// Returns an error for the user that says why the state at `at` is unknown. `name` is the journal's path.
 fn refused(error: HistoryError, at: u64, name: &str) -> anyhow::Error {
     let at = rfc3339(at);
     match error {

@@ -4,7 +4,7 @@
 //!  state --compile--> desired --.
 //!                               +--plan--> requests --client--> server
 //!  server --lists--> listed ----'                                  |
-//!            ^-----------------------------------------------------'  once more, to see that nothing is left
+//!            ^-----------------------------------------------------'  once more, to check that nothing is missing
 //! ```
 //! **Invariant.** A run can be interrupted and repeated at any point: the next requests follow from what the server lists. The token is
 //! sent to the given endpoint only and never logged.
@@ -116,7 +116,7 @@ impl Sync<'_> {
         Ok(out.flush()?)
     }
 
-    /// Prints what was sent, what is missing, and the problems.
+    /// Prints the sent requests, the number of requests that are still missing (`left`), and the problems.
     fn tell(&self, plan: &Plan, apply: &Apply<'_>, left: usize) -> anyhow::Result<()> {
         let Desired { groups, ports } = self.desired;
         let rules: usize = groups.values().map(|group| group.rules.len()).sum();

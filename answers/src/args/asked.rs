@@ -1,8 +1,8 @@
-//! The connection that a subcommand asks about.
+//! Arguments that name the connection to explain.
 
 use super::{EndName, PortProtocol, Target};
 
-/// The connection that a subcommand asks about.
+/// The connection to explain: its client, server and port.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Asked {
     /// Client: namespace/pod or an IP address

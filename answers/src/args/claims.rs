@@ -18,7 +18,7 @@ pub struct Test {
     /// State to read.
     #[command(flatten)]
     pub state: State,
-    /// Workloads without pods in the state.
+    /// How to treat workloads without pods in the state.
     #[command(flatten)]
     pub planned: Planned,
     /// Format of the answer on standard output

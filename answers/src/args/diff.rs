@@ -17,7 +17,7 @@ pub struct Diff {
     /// The old state.
     #[command(flatten)]
     pub state: State,
-    /// Workloads without pods, in both states.
+    /// How to treat workloads without pods, in both states.
     #[command(flatten)]
     pub planned: Planned,
     /// New state: files or folders as for --state, read with the same options

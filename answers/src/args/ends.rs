@@ -8,9 +8,9 @@ use bulkhead_control::object::{PodName, Transport};
 /// A destination port and its protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortProtocol {
-    /// 1 to 65535.
+    /// Destination port, 1 to 65535.
     pub port: u16,
-    /// TCP, UDP or SCTP.
+    /// Protocol: TCP, UDP or SCTP.
     pub transport: Transport,
 }
 

@@ -22,7 +22,7 @@ pub struct Explain {
     /// State to read.
     #[command(flatten)]
     pub state: State,
-    /// Workloads without pods in the state.
+    /// How to treat workloads without pods in the state.
     #[command(flatten)]
     pub planned: Planned,
     /// Query the running vswitch instead of reading a state
@@ -31,7 +31,7 @@ pub struct Explain {
     /// With --live: admin socket of the vswitch
     #[arg(long, value_name = "PATH", default_value = DEFAULT_SOCKET, requires = "live")]
     pub socket: PathBuf,
-    /// The connection.
+    /// The connection to explain.
     #[command(flatten)]
     pub asked: Asked,
     /// JSON or YAML file with Service settings: service_cidrs, cluster_cidrs and others (docs/services.md)

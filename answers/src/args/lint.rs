@@ -21,7 +21,7 @@ pub struct Lint {
     /// State to read.
     #[command(flatten)]
     pub state: State,
-    /// Workloads without pods in the state.
+    /// How to treat workloads without pods in the state.
     #[command(flatten)]
     pub planned: Planned,
     /// Also find rules that no traffic used, according to PATH: admin socket of a running vswitch, output of `bulkhead policies -o json`,

@@ -1,4 +1,4 @@
-//! Workloads that have no pods in the state yet.
+//! Arguments about workloads that have no pods in the state yet.
 
 use bulkhead_control::source::{Options, Templates};
 use ipnet::IpNet;

@@ -24,7 +24,7 @@ pub struct Policies {
     /// State to read.
     #[command(flatten)]
     pub state: State,
-    /// Workloads without pods in the state.
+    /// How to treat workloads without pods in the state.
     #[command(flatten)]
     pub planned: Planned,
 }

@@ -23,7 +23,7 @@ pub struct Reach {
     /// State to read.
     #[command(flatten)]
     pub state: State,
-    /// Workloads without pods in the state.
+    /// How to treat workloads without pods in the state.
     #[command(flatten)]
     pub planned: Planned,
     /// Destination port and protocol, e.g. 80/TCP; may be repeated. With --to: a port of the Service, all ports if omitted

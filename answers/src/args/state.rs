@@ -96,7 +96,7 @@ pub enum PolicySemantics {
     /// The same as `networking.k8s.io/v1`.
     #[default]
     V1,
-    /// Their meaning in 2016.
+    /// The meaning of 2016: a namespace annotation isolates, policies only allow ingress.
     V1beta1,
 }
 

@@ -255,7 +255,7 @@ fn a_state_of_a_bundle_is_judged_as_its_vswitch_judged_it_unless_the_command_lin
     assert_eq!(enforcement(&told).unwrap(), Enforcement::Enforce);
     assert_eq!(options(&told).unwrap().semantics.default_isolation(), IngressIsolation::ClusterDefault);
 
-    // Of two nodes with different settings, none is chosen.
+    // Bundles of two nodes with different settings contradict each other.
     manifest.settings = Some(Settings { services: Some(services("10.98.0.0/16")), ..Settings::default() });
     let other = Written::new("said-otherwise", &manifest, &members);
     let both = crate::args::State { paths: vec![one.0.clone(), other.0.clone()], ..state };

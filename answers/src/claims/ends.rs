@@ -14,7 +14,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 pub(super) enum Who {
     /// Every address, inside and outside the cluster.
     Anyone,
-    /// Every address of no pod or node.
+    /// Every address that belongs to no pod and no node.
     Outside,
     /// Every address in the block.
     Block(IpNet),
@@ -22,11 +22,11 @@ pub(super) enum Who {
     Named(ObjectName),
     /// Pods by their properties.
     Pods(PodsOf),
-    /// The union of these.
+    /// The union of these ends.
     AnyOf(Vec<Self>),
 }
 
-/// Pods with all of these properties.
+/// The properties that a claim's end demands of pods. A pod must have all of them.
 #[derive(Debug, Default)]
 pub(super) struct PodsOf {
     /// One of these namespaces. Empty means any.
@@ -34,7 +34,7 @@ pub(super) struct PodsOf {
     pub(super) namespace_labels: Labels,
     pub(super) labels: Labels,
     pub(super) workload: Option<Arc<str>>,
-    /// Kind of the workload.
+    /// Kind of the workload, such as `Deployment`. `None` matches any kind.
     pub(super) kind: Option<Arc<str>>,
     pub(super) pod: Option<Arc<str>>,
 }

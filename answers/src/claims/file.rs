@@ -21,7 +21,7 @@ use serde_json::{Map, Value};
 
 use super::ends::{PodsOf, Who};
 
-/// The fields of each mapping.
+/// The known fields of a claims file, by the YAML mapping that contains them. To check and correct misspelt fields.
 pub(super) const FIELDS: [(&str, &[&str]); 4] = [
     ("file", &["claims"]),
     ("claim", &["name", "never", "always", "only"]),
@@ -29,12 +29,12 @@ pub(super) const FIELDS: [(&str, &[&str]); 4] = [
     ("end", &["namespace", "namespaceLabels", "labels", "workload", "kind", "pod", "address"]),
 ];
 
-/// What the claim says about the connections.
+/// The kind of a claim: which verdicts it demands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// All are denied.
+    /// All connections are denied.
     Never,
-    /// All are allowed.
+    /// All connections are allowed.
     Always,
     /// Connections to `to` are denied unless they come from `from`.
     Only,
@@ -151,7 +151,7 @@ pub(super) fn parse(file: &Arc<str>, text: &str) -> anyhow::Result<Vec<Claim>> {
     Ok(claims)
 }
 
-/// Returns a hint for an error message of serde.
+/// Returns a hint for a parse error: the known field most similar to an unknown one, else the file with examples.
 fn meant(message: &str) -> String {
     let written = message.strip_prefix("unknown field `").and_then(|rest| rest.split('`').next());
     let known = FIELDS.into_iter().flat_map(|(_, fields)| fields.iter().copied());

@@ -20,7 +20,7 @@ use bulkhead_control::reachability::{ClassId, Holder, Protocol, Reachability, Ve
 use super::ends::{Selected, everything};
 use super::file::{Claim, Kind};
 
-/// Result of a claim.
+/// Result of a claim: whether it holds, and a witness if not.
 #[derive(Debug)]
 pub(super) enum Outcome {
     Holds,
@@ -35,15 +35,15 @@ pub(super) struct Witness {
     pub(super) from: IpAddr,
     pub(super) to: IpAddr,
     pub(super) protocol: Protocol,
-    /// 0 for protocols without ports.
+    /// Destination port. 0 for protocols without ports.
     pub(super) port: u16,
     pub(super) verdict: Verdict,
 }
 
-/// A class, and those of its addresses that belong to an end, as ranges.
+/// A class of addresses that no rule distinguishes, and the ranges of its addresses that belong to an end of the claim.
 type Part = (ClassId, Vec<(IpAddr, IpAddr)>);
 
-/// Verifies a claim.
+/// Verifies a claim against a state, for all addresses and ports.
 pub(super) fn judge(claim: &Claim, cache: &Cache, reachability: &Reachability) -> Outcome {
     let (from, to) = (claim.from.select(cache, reachability), claim.to.select(cache, reachability));
     for (end, selected) in [("from", &from), ("to", &to)] {
@@ -111,7 +111,7 @@ fn parts(addresses: &AddressSet, reachability: &Reachability) -> Vec<Part> {
     parts
 }
 
-/// Returns an address from a documentation block (RFC 5737, RFC 3849), which readers recognise, if the ranges contain one.
+/// Returns an address of a documentation block (RFC 5737, RFC 3849), which readers recognise. `None` if the ranges contain none.
 fn shown(ranges: &[(IpAddr, IpAddr)]) -> Option<IpAddr> {
     const SHOWN: [IpAddr; 4] = [
         IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
@@ -135,13 +135,13 @@ fn within((first, last): (IpAddr, IpAddr)) -> Box<dyn Iterator<Item = IpAddr>> {
     }
 }
 
-/// A claim and a state.
+/// Evaluates a claim against a state, and caches results.
 struct Asked<'a> {
     reachability: &'a Reachability,
     claim: &'a Claim,
-    /// Allowed ports of the claim, by side number.
+    /// Caches, by number of a side, the ports of the claim that this side allows. `None` if not computed yet.
     clipped: Vec<Option<ServiceSet>>,
-    /// Whether a pair of sides violates the claim.
+    /// Caches, by the numbers of the two sides, whether the pair violates the claim.
     known: HashMap<(u32, u32), bool>,
 }
 
@@ -168,7 +168,7 @@ impl Asked<'_> {
         self.clipped[side as usize].get_or_insert_with(clip).clone()
     }
 
-    /// Returns an address of each that form a connection. `None` if no pair does.
+    /// Returns a source and a target address between which a connection is possible. `None` if no pair has one.
     fn connection(&self, (from, sources): &Part, (to, targets): &Part) -> Option<(IpAddr, IpAddr)> {
         let holder = |class: &ClassId| &self.reachability.class(*class).holder;
         if *holder(from) != Holder::Pods && *holder(to) != Holder::Pods {

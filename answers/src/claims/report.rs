@@ -31,20 +31,20 @@ pub(super) struct Report {
 #[derive(Serialize)]
 pub(super) struct Line {
     pub(super) name: String,
-    /// `never`, `always` or `only`.
+    /// Kind of the claim: `never`, `always` or `only`.
     pub(super) claim: &'static str,
     pub(super) file: Arc<str>,
     pub(super) line: usize,
-    /// `pass`, `fail` or `vacuous`.
+    /// Result: `pass`, `fail` or `vacuous`.
     pub(super) result: &'static str,
-    /// Why the claim is vacuous.
+    /// Why the claim is vacuous. `None` if it is not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) reason: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) witness: Option<Told>,
 }
 
-/// A counterexample.
+/// A counterexample: a connection that violates the claim.
 #[derive(Serialize)]
 pub(super) struct Told {
     pub(super) from: String,
@@ -52,7 +52,7 @@ pub(super) struct Told {
     pub(super) to: String,
     pub(super) to_address: IpAddr,
     pub(super) family: &'static str,
-    /// `TCP`, `UDP`, `SCTP` or `other`.
+    /// Protocol: `TCP`, `UDP`, `SCTP` or `other`.
     pub(super) protocol: &'static str,
     /// Destination port. 0 for a protocol without ports.
     pub(super) port: u16,
@@ -63,14 +63,14 @@ pub(super) struct Told {
     pub(super) remedy: String,
 }
 
-/// The decision at one end.
+/// The decision that the policies of one end make on the connection.
 #[derive(Serialize)]
 pub(super) struct Because {
     /// `egress` at the source, `ingress` at the destination.
     pub(super) direction: &'static str,
     /// The deciding rule, the isolating policies, or a note that nothing isolates.
     pub(super) rule: String,
-    /// Policies with file and line.
+    /// The policies of the rule or isolation, with file and line.
     pub(super) at: Vec<Place>,
 }
 
@@ -128,7 +128,7 @@ impl Report {
 }
 
 impl Line {
-    /// Describes the fault, one line each. Empty if the claim holds.
+    /// Returns the lines that explain why the claim fails. Empty if it holds.
     pub(super) fn details(&self) -> Vec<String> {
         let mut lines: Vec<String> = self.reason.iter().cloned().collect();
         if let Some(witness) = &self.witness {
@@ -146,7 +146,7 @@ impl Line {
 }
 
 impl Told {
-    /// `shop/web -> shop/db TCP 5432 over IPv4: ALLOW`.
+    /// Returns connection and verdict in one line: `shop/web -> shop/db TCP 5432 over IPv4: ALLOW`.
     pub(super) fn headline(&self) -> String {
         let port = if self.protocol == "other" { String::new() } else { format!(" {}", self.port) };
         let (protocol, verdict) = (self.protocol, self.verdict.to_uppercase());
@@ -186,7 +186,7 @@ fn told(pipeline: &Pipeline, places: &Places<'_>, kind: Kind, witness: &Witness)
     })
 }
 
-/// Whether policies apply to the end.
+/// Whether the end is a pod to which policies apply.
 fn is_judged(pipeline: &Pipeline, end: &End) -> bool {
     pod_of(pipeline, end).is_some_and(Pod::is_endpoint)
 }

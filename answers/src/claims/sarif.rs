@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::report::{Line, Report};
 use crate::sarif::{self, location};
 
-/// Kinds of results.
+/// The kinds of results: id and description of each.
 const RULES: [(&str, &str); 4] = [
     ("never", "A connection gets through that never should"),
     ("always", "A connection is denied that always should get through"),

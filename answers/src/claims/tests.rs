@@ -1,4 +1,4 @@
-//! Random claims on random states: the answer equals that of trying each pair of ends at each port that rules and claims distinguish.
+//! Random claims on random states. The answer must equal that of trying each pair of ends at each port that rules or claims distinguish.
 
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
@@ -17,7 +17,7 @@ use super::judge::{Outcome, judge};
 use crate::args::PortProtocol;
 use crate::fabric::{End, Fabric};
 
-/// A generator that is only repeatable (xorshift64).
+/// A repeatable generator of pseudo-random numbers (xorshift64).
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {

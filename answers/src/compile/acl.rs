@@ -94,7 +94,7 @@ fn some(members: impl Iterator<Item = String>) -> String {
     }
 }
 
-/// Formats a set of addresses for people.
+/// Formats a set of addresses as text, with at most `SHOWN_MEMBERS` members.
 pub fn shown_addresses(addresses: &Addresses) -> String {
     match addresses.members() {
         None => "any".into(),
@@ -102,7 +102,7 @@ pub fn shown_addresses(addresses: &Addresses) -> String {
     }
 }
 
-/// Formats a set of services for people.
+/// Formats a set of services (protocols and ports) as text, with at most `SHOWN_MEMBERS` members.
 pub fn shown_services(services: &Services) -> String {
     match services {
         Services::Any => "any".into(),

@@ -53,7 +53,7 @@ fn joined(names: impl IntoIterator<Item = impl ToString>) -> String {
     names.into_iter().map(|name| name.to_string()).collect::<Vec<_>>().join(", ")
 }
 
-/// Describes the number of rules and its meaning.
+/// Returns the number of rules as text, with `some` as its meaning, or `none` if the list is empty.
 fn counted(rules: &[AttributedTuple], some: &str, none: &str) -> String {
     match rules.len() {
         0 => format!("no rules, {none}"),

@@ -25,7 +25,7 @@ struct Known {
     address: Option<IpAddr>,
 }
 
-/// The printed lists.
+/// The printed lists: labels, ipcache and the policy maps of each pod.
 struct Listing {
     identities: Vec<Known>,
     ipcache: Vec<(IpNet, Identity)>,

@@ -48,7 +48,7 @@ pub(super) fn write(pipeline: &mut Pipeline, args: &Compile, out: &mut impl Writ
     Ok(())
 }
 
-/// Hashes text to a number.
+/// Hashes text to the number of an epoch.
 fn number(text: &str) -> u64 {
     Sha256::digest(text).iter().take(size_of::<u64>()).fold(0, |number, byte| number << 8 | u64::from(*byte))
 }

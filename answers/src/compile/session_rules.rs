@@ -18,7 +18,7 @@ use crate::output::{Columns, printable};
 /// Application namespace of the first pod. The stack's default namespace is 0.
 const FIRST_NAMESPACE: u32 = 1;
 
-/// A target without existing rules. A real stack numbers namespaces as applications attach; here pods are numbered by name.
+/// A simulated host stack without rules. A real stack numbers namespaces as applications attach; here pods are numbered by name.
 struct Offline {
     namespaces: BTreeMap<PodName, u32>,
 }
@@ -132,7 +132,7 @@ const fn name(transport: SessionTransport) -> &'static str {
     }
 }
 
-/// `10.0.0.1/32 port 80` or `10.0.0.1/32 any port`, because IPv6 addresses contain colons.
+/// Formats an end: `10.0.0.1/32 port 80` or `10.0.0.1/32 any port`. No colon, because IPv6 addresses contain colons.
 fn side(side: &SessionSide) -> String {
     match side.port {
         0 => format!("{} any port", side.network),

@@ -13,12 +13,12 @@ use super::{ALLOW, DENY};
 use crate::places::{Places, Written};
 use crate::run::{self, Attribution};
 
-/// The decisions of ends that changed.
+/// Why a verdict changed: the decisions at the ends that decide differently in the two states.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Because {
-    /// In the old state.
+    /// The decisions in the old state.
     pub(super) before: Vec<Reason>,
-    /// In the new state.
+    /// The decisions in the new state.
     pub(super) after: Vec<Reason>,
 }
 
@@ -37,13 +37,13 @@ impl Because {
     }
 }
 
-/// The decision at one end.
+/// The decision at one end, and the rule that made it.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Reason {
     /// `egress` for the source's rules, `ingress` for the destination's.
     pub(super) direction: &'static str,
     verdict: &'static str,
-    /// Printed rule.
+    /// The rule, or the policies that isolate, as printed.
     pub(super) text: String,
     #[serde(flatten)]
     attribution: Attribution,
@@ -66,7 +66,7 @@ pub(super) struct Place {
 }
 
 impl Reason {
-    /// `ingress allowed by shop/open ingress[1] (web.yaml:14)`.
+    /// Returns the reason as text: `ingress allowed by shop/open ingress[1] (web.yaml:14)`.
     pub(super) fn told(&self) -> String {
         let places: Vec<String> = self.at.iter().map(|place| format!("{}:{}", place.file, place.line)).collect();
         let at = if places.is_empty() { String::new() } else { format!(" ({})", places.join(", ")) };
@@ -74,7 +74,7 @@ impl Reason {
     }
 }
 
-/// Changed ports of one protocol, as reported.
+/// A report: the ports of one protocol whose verdict changes in the same way, and the reasons.
 #[derive(Debug)]
 pub(super) struct Telling {
     pub(super) protocol: Protocol,

@@ -38,7 +38,7 @@ impl FlowChange {
     }
 }
 
-/// The effect on observed flows.
+/// The effect of the new state on observed flows.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Flows {
     pub(super) changed: Vec<FlowChange>,
@@ -126,7 +126,7 @@ struct Ends<'a> {
 }
 
 impl Ends<'_> {
-    /// Returns the change of a flow. The inner `Err` says why it is unknown.
+    /// Returns the verdicts of both states on a flow. The inner `Err` says why they are unknown.
     fn change(&self, seen: &Conversation, finder: &mut Finder<'_>) -> anyhow::Result<Result<Seen, String>> {
         let resolved = match seen.protocol.map(Protocol::of_number) {
             // Rules without ports apply to these protocols too.

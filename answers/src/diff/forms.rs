@@ -32,11 +32,11 @@ pub(super) struct Form<'a, W> {
 #[derive(Debug, Default)]
 struct Services {
     by_family: BTreeMap<&'static str, Vec<(&'static str, String)>>,
-    /// Position of the rule that decides now, else of the one that decided before.
+    /// Position of the rule that decides now, else of the one that decided before. `None` if neither is in a file.
     at: Option<Place>,
 }
 
-/// A line for people. Newly allowed connections come first.
+/// A line of text or Markdown. Newly allowed connections are sorted first.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Row {
     is_denied: bool,
@@ -75,7 +75,7 @@ impl Services {
         self.at = self.at.take().or_else(place);
     }
 
-    /// Returns the services with their families: `TCP 80 (IPv4, IPv6)`.
+    /// Returns the services as text, each with its address families: `TCP 80` and `IPv4, IPv6`.
     fn told(&self) -> Vec<(String, String)> {
         let mut told: Vec<(String, String)> = Vec::new();
         for (family, services) in &self.by_family {
@@ -89,7 +89,7 @@ impl Services {
     }
 }
 
-/// `TCP 80, 443-500; UDP *`, or `everything` for all ports of all protocols.
+/// Joins services: `TCP 80, 443-500; UDP *`, or `everything` for all ports of all protocols.
 fn together(services: &[(&'static str, String)]) -> String {
     let whole = |protocol: Protocol| match protocol {
         Protocol::Other => OTHER.to_owned(),
@@ -102,7 +102,7 @@ fn together(services: &[(&'static str, String)]) -> String {
     }
 }
 
-/// Returns the ends of a side, shortened. JSON has all.
+/// Returns the first [`SHOWN`] ends of a side, and the number of the rest. JSON has all.
 fn shortened(ends: &[String]) -> String {
     some_of(&ends.iter().map(String::as_str).collect::<Vec<_>>(), SHOWN)
 }
@@ -110,7 +110,7 @@ fn shortened(ends: &[String]) -> String {
 /// Printed name of protocols without ports.
 const OTHER: &str = "other protocols";
 
-/// `TCP 80, 443-500`, `TCP *`, `other protocols`.
+/// Returns a change's protocol and ports: `TCP 80, 443-500`, `TCP *`, `other protocols`.
 fn service(change: &Change<'_>) -> String {
     if change.protocol == Protocol::Other.name() {
         return OTHER.into();
@@ -124,7 +124,7 @@ fn service(change: &Change<'_>) -> String {
     format!("{} {}", change.protocol, ports.join(", "))
 }
 
-/// `before: ..; now: ..`.
+/// Returns the reasons of both states: `before: ..; now: ..`.
 fn told(because: &Because) -> String {
     let all = |reasons: &[super::because::Reason]| {
         reasons.iter().map(super::because::Reason::told).collect::<Vec<_>>().join(" and ")
@@ -253,7 +253,7 @@ fn summary(rows: &BTreeMap<Row, Services>, count: &Count) -> String {
     format!("{} newly allowed, {denied} newly denied", rows.len() - denied)
 }
 
-/// Kinds of SARIF results.
+/// The kinds of SARIF results: id and description of each.
 const RULES: [(&str, &str); 4] = [
     ("newly-allowed", "Connections get through that did not before"),
     ("newly-denied", "Connections no longer get through"),
@@ -272,7 +272,7 @@ fn sarif_results(row: &Row, services: &Services) -> Vec<Value> {
     services.told().into_iter().map(result).collect()
 }
 
-/// A warning, because the change cuts or opens a flow that was really used.
+/// Returns a SARIF warning about an observed flow that the change cuts or opens.
 fn sarif_flow(flow: &FlowChange) -> Value {
     let (rule, word) = if flow.is_cut() { ("flow-cut", "cut") } else { ("flow-opened", "opened") };
     let FlowChange { from, to, service, sessions, because, .. } = flow;

@@ -1,4 +1,4 @@
-//! Groups changes whose ends all change alike.
+//! Groups changes whose ends all change alike. A joint is a set of ends that each state treats alike.
 //!
 //! ```text
 //!  pairs of joints with the same deltas --sources with the same destinations--> rectangles: sources x destinations
@@ -19,7 +19,7 @@ use super::{ALLOW, Change, DENY, Take, family};
 /// Name of a pod's own node as the other end.
 const OWN_NODE: &str = "own node";
 
-/// What the pairs of a rectangle share: deltas, and whether pods and their own nodes are excluded.
+/// What all pairs of a rectangle share: the index of their deltas, and whether pods and their own nodes are excluded.
 type About = (usize, bool);
 
 /// Reports the changes by groups.
@@ -70,7 +70,7 @@ pub(super) fn each(
     Ok(())
 }
 
-/// A set of sources and a set of destinations with the same change.
+/// An entry of the output: a set of sources and a set of destinations with the same change.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Line {
     from: Ends,

@@ -22,12 +22,12 @@ use crate::output::some_of;
 /// Maximum number of exceptions named in one range.
 const LEFT_OUT: usize = 4;
 
-/// The ends of one side.
+/// The names of the ends on one side of a change.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Ends {
-    /// For programs: pods, workloads, prefixes or fixed words.
+    /// Names for programs: pods, workloads, prefixes or fixed words.
     pub(super) exact: Vec<String>,
-    /// For people.
+    /// Names for people: shorter, with exceptions of ranges.
     pub(super) told: Vec<String>,
 }
 
@@ -40,7 +40,7 @@ impl Ends {
 /// A pod that exists in both states.
 struct Known<'a> {
     pod: &'a PodName,
-    /// Indexes into the lists of its [`Family`].
+    /// Index into the namespaces of its [`Family`]; `workload` is one into the workloads.
     namespace: usize,
     workload: usize,
 }
@@ -49,7 +49,7 @@ struct Known<'a> {
 /// pods.
 #[derive(Default)]
 struct Family<'a> {
-    /// Ordered by name.
+    /// The pods, ordered by name.
     pods: Vec<Known<'a>>,
     /// Namespaces with their number of pods.
     namespaces: Vec<(Arc<str>, usize)>,
@@ -89,7 +89,7 @@ impl<'a> Family<'a> {
 /// All known ends, to recognise complete groups.
 pub(super) struct Names<'a> {
     difference: &'a Difference,
-    /// IPv4, then IPv6.
+    /// The pods of IPv4, then those of IPv6.
     families: [Family<'a>; 2],
     /// The pods of each joint, as indexes into their family's list.
     places: Vec<Vec<usize>>,
@@ -141,7 +141,7 @@ impl<'a> Names<'a> {
         ends
     }
 
-    /// Returns node names if all addresses belong to nodes.
+    /// Returns the names of the nodes with these addresses. `None` unless all addresses belong to nodes.
     fn all_nodes(&self, set: &AddressSet) -> Option<Vec<String>> {
         let node = |prefix: IpNet| {
             (prefix.prefix_len() == prefix.max_prefix_len()).then(|| self.nodes.get(&prefix.addr())).flatten()
@@ -218,7 +218,7 @@ impl<'a> Names<'a> {
         names
     }
 
-    /// `dev/web`, or `dev/deployment/web` if the name is ambiguous.
+    /// Returns a workload's name: `dev/web`, or `dev/deployment/web` if that is ambiguous.
     fn of_workload(&self, namespace: &Arc<str>, Workload { kind, name }: &Workload) -> String {
         match self.ambiguous.contains(&(namespace.clone(), name.clone())) {
             true => format!("{namespace}/{}/{name}", kind.to_ascii_lowercase()),

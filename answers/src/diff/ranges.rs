@@ -20,7 +20,7 @@ pub(super) fn hull_of(prefixes: &[IpNet]) -> Option<IpNet> {
     Some(hull((first, last)))
 }
 
-/// Returns the first and last member in the prefix.
+/// Returns the first and the last member in the prefix. `None` if the prefix contains no member.
 fn ends_within(set: &AddressSet, prefix: IpNet) -> Option<(IpAddr, IpAddr)> {
     fn ends<T: Copy + Ord>(intervals: &[(T, T)], first: T, last: T) -> Option<(T, T)> {
         let from = intervals.partition_point(|interval| interval.1 < first);

@@ -1,4 +1,4 @@
-//! Random pairs of states: the entries are exactly the connections whose verdicts differ when packets pass the tables of both.
+//! Random pairs of states. The entries must be exactly the connections on which the tables of the two states decide differently.
 
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 

@@ -1,4 +1,4 @@
-//! Lists every changed pair of pods and address ranges (`--ungrouped`).
+//! Lists every changed pair of pods and address ranges (`--ungrouped`). A joint is a set of ends that each state treats alike.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -12,24 +12,24 @@ use super::because::Tellings;
 use super::ranges::prefixes;
 use super::{ALLOW, Change, DENY, Take, family};
 
-/// Index into the deltas, by the other end's joint.
+/// Indexes into the list of deltas, by the joint of the other end.
 type Row = BTreeMap<usize, usize>;
 
-/// A pod: its joint, and its index there.
+/// Position of a pod: the index of its joint, and its index in the joint.
 type Place = (usize, usize);
 
 struct Rows<'a> {
     difference: &'a Difference,
     tellings: &'a Tellings,
-    /// By source joint.
+    /// The rows of sources: one per joint, by the destination's joint.
     out: Vec<Row>,
-    /// By destination joint.
+    /// The rows of destinations: one per joint, by the source's joint.
     into: Vec<Row>,
-    /// By pod and whether it is the source: deltas with each of its own nodes.
+    /// The deltas between a pod and each of its own nodes. The key is the pod, and whether it is the source.
     own: HashMap<(Place, bool), Row>,
-    /// By the node's joint: pods with other deltas for connections from there.
+    /// Pods that have other deltas for connections from their own node, by the node's joint.
     own_into: HashMap<usize, Vec<&'a OwnNode>>,
-    /// Cached prefixes of joined joints.
+    /// Caches the prefixes that cover the addresses of a set of joints.
     prefixes: HashMap<Vec<usize>, Rc<[String]>>,
 }
 

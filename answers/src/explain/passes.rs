@@ -42,7 +42,7 @@ struct Rule {
     at: Vec<String>,
 }
 
-/// Finds the passes of the source's egress, then of the destination's ingress.
+/// Finds the matching Pass rules: those of the source's egress, then those of the destination's ingress.
 pub(super) fn find(asked: Asked<'_>, mirror: &Mirror, from: &End, to: &End, port: PortProtocol) -> Vec<Pass> {
     let ends = [(from, Direction::Egress, to), (to, Direction::Ingress, from)];
     let pods = ends.into_iter().filter_map(|(end, direction, peer)| match end {

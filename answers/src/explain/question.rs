@@ -12,7 +12,7 @@ use crate::fabric::End;
 use crate::output;
 use crate::translate::{Leg, Services, Translation, port_text};
 
-/// A question about one pair of addresses.
+/// A question about a connection between two addresses.
 pub(super) enum Question {
     /// A connection whose destination is not translated.
     Plain(Leg),

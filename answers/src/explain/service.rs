@@ -24,16 +24,16 @@ pub trait Judged {
 pub struct Translated<Walk> {
     from: String,
     from_address: IpAddr,
-    /// `10.96.0.20:80/TCP`.
+    /// Destination that the client uses: `10.96.0.20:80/TCP`.
     to: String,
     /// Node that translates the connection.
     node: Arc<str>,
     service: Option<String>,
     /// `allow` if policy allows all backends, `some`, `deny`, or `unknown` if no leg was judged here.
     verdict: Cow<'static, str>,
-    /// `dnat`, `reject`, `drop`.
+    /// What the node does with the first packet: `dnat`, `reject` or `drop`.
     action: Cow<'static, str>,
-    /// Why the Service refuses the connection.
+    /// Why the Service refuses the connection. `None` if it does not.
     refused: Option<Cow<'static, str>>,
     why: String,
     remarks: Vec<String>,
@@ -50,12 +50,12 @@ struct Backend<Walk> {
     node: Option<Arc<str>>,
     /// The pod or node, or the address.
     to: String,
-    /// `kept` or `rewritten`.
+    /// Whether the client's address is `kept` or `rewritten`.
     source: Cow<'static, str>,
     verdict: Cow<'static, str>,
-    /// Note on the client's address.
+    /// How the client's address is rewritten, and which address policy sees. `None` if the address is kept.
     note: Option<String>,
-    /// The walks behind the verdict.
+    /// The walks to this backend. Empty if no leg was judged here.
     walks: Vec<Walk>,
 }
 
@@ -67,7 +67,7 @@ struct Unused {
 }
 
 impl<Walk: Judged> Translated<Walk> {
-    /// Address of the client.
+    /// Returns the address of the client.
     pub const fn client(&self) -> IpAddr {
         self.from_address
     }
@@ -78,7 +78,7 @@ impl<Walk: Judged> Translated<Walk> {
         vip.into_iter().chain(self.backends.iter().map(|backend| (backend.address.ip(), backend.address.port())))
     }
 
-    /// Returns the reasons in one line.
+    /// Returns the reasons of the verdict in one line. `of_walk` returns the reason of a walk.
     pub fn because(&self, of_walk: impl Fn(&Walk) -> String) -> String {
         let backend = |backend: &Backend<Walk>| {
             let reasons: Vec<String> = backend.walks.iter().map(&of_walk).filter(|reason| !reason.is_empty()).collect();
@@ -207,7 +207,7 @@ impl<Walk: Judged> Translated<Walk> {
     }
 }
 
-/// Explains the address that policy sees as the client's, if that differs.
+/// Returns how the client's address is rewritten, and which address policy sees. `None` if the address is kept.
 fn note(from: &End, near: &str, route: &Route) -> Option<String> {
     let by_policy = match route.source {
         Source::Kept => None,

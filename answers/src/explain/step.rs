@@ -19,37 +19,37 @@ use crate::run::{self, Attribution};
 pub struct Step {
     /// Node of the vswitch.
     pub node: Arc<str>,
-    /// `first` or `reply`.
+    /// The packet: `first` or `reply`.
     packet: Cow<'static, str>,
     /// Ingress port. `None` if unknown.
     #[serde(rename = "in")]
     in_port: Option<Arc<str>>,
     /// Egress port. `None` if the packet is dropped.
     out: Option<Arc<str>>,
-    /// `forward` or `drop`.
+    /// The vswitch's verdict: `forward` or `drop`.
     verdict: Cow<'static, str>,
-    /// Drop reason.
+    /// Drop reason. `None` if the packet is forwarded.
     reason: Option<Cow<'static, str>>,
     /// Notification of the sender of a dropped packet: `tcp_reset` or `icmp_prohibited`. `None` if silent.
     answer: Option<Cow<'static, str>>,
-    /// `new` or `hit`.
+    /// Session: `new` if the packet created it, `hit` if it existed. `None` without a session.
     session: Option<Cow<'static, str>>,
-    /// Name of the deciding table.
+    /// Name of the deciding table. `None` if no table decided.
     table: Option<Arc<str>>,
-    /// Index of the matching rule, from 0.
+    /// Index of the matching rule, from 0. `None` if no rule matched.
     rule: Option<u32>,
-    /// Number of rules in the table.
+    /// Number of rules in the deciding table. `None` if no table decided.
     rules: Option<usize>,
-    /// The matching rule.
+    /// The matching rule's addresses, protocol and ports, as text. `None` if no rule matched.
     match_text: Option<String>,
     #[serde(flatten)]
     attribution: Attribution,
-    /// The policy rule behind it, or the policies that isolate.
+    /// The policy rule that decided, or the policies that isolate the pod. `None` if no policy decided.
     origin: Option<String>,
     /// File positions of these policies. Empty for a running vswitch.
     #[serde(default)]
     at: Vec<String>,
-    /// Audited policies that would deny the packet.
+    /// Audited policies that would deny the packet. `None` without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     audited_by: Option<String>,
     /// File positions of the audited policies.
@@ -66,26 +66,26 @@ pub struct Pass<'a> {
     pub is_reply: bool,
     /// The vswitch's decision.
     pub outcome: &'a Outcome,
-    /// Ingress port.
+    /// Name of the ingress port. `None` if unknown.
     pub in_port: Option<Arc<str>>,
-    /// Egress port.
+    /// Name of the egress port. `None` if the packet is dropped.
     pub out: Option<Arc<str>>,
-    /// The deciding table and its number of rules.
+    /// Name of the deciding table and its number of rules. `None` if no table decided.
     pub table: Option<(Arc<str>, usize)>,
-    /// The matching rule.
+    /// The matching rule. `None` if no rule matched.
     pub decided: Option<Rule>,
-    /// The policy rule behind it, or the policies that isolate.
+    /// The policy rule that decided, or the policies that isolate the pod. `None` if no policy decided.
     pub origin: Option<Origin>,
-    /// Audited policies that would deny the packet, with file positions.
+    /// Audited policies that would deny the packet, with file positions. `None` without one.
     pub audited: Option<(Origin, Vec<String>)>,
-    /// Notification of the sender.
+    /// Notification of the sender of a dropped packet, as in [`Step`]. `None` if silent.
     pub answer: Option<&'static str>,
     /// File positions of the deciding policies.
     pub at: Vec<String>,
 }
 
 impl Step {
-    /// Describes a packet's processing.
+    /// Converts a packet's processing to its printed form.
     pub fn new(pass: Pass<'_>) -> Self {
         let Pass { node, is_reply, outcome, in_port, out, table, decided, origin, audited, answer, at } = pass;
         Self {

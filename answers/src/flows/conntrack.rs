@@ -16,7 +16,7 @@ use bulkhead_control::object::Transport;
 
 use super::{Conversation, Observations, Read1, Said, SeenEnd, Sign};
 
-/// One direction of a connection.
+/// Addresses, ports and ICMP fields of one direction of a connection, as conntrack prints them.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tuple {
     src: Option<IpAddr>,

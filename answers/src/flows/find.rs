@@ -20,7 +20,7 @@ pub struct Connection {
     pub from: End,
     /// The server.
     pub to: End,
-    /// Port of the server.
+    /// Protocol and port of the server.
     pub port: PortProtocol,
 }
 

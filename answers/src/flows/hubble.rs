@@ -86,7 +86,7 @@ struct Endpoint {
     pod_name: Option<String>,
 }
 
-/// Fields of messages other than flows.
+/// Fields by which Hubble's messages other than flows are recognised. Such lines are skipped.
 const ASIDE: [&str; 5] = ["node_status", "agent_event", "debug_event", "relay_version", "status"];
 
 pub(super) fn read(file: &Arc<str>, value: &Value, line: u64, into: &mut Observations) -> Read1 {
@@ -115,7 +115,7 @@ pub(super) fn read(file: &Arc<str>, value: &Value, line: u64, into: &mut Observa
     Ok(())
 }
 
-/// Parses a 64-bit integer, which Protocol Buffers' JSON writes as a string.
+/// Parses a 64-bit integer, which Protocol Buffers' JSON writes as a string. `None` if the value is no such integer.
 fn number(value: &Value) -> Option<u64> {
     value.as_u64().or_else(|| value.as_str()?.parse().ok())
 }

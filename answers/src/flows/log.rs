@@ -21,7 +21,7 @@ pub enum LogError {
     Read {
         /// Path of the file.
         file: Arc<str>,
-        /// Cause.
+        /// Error of the operating system.
         #[source]
         error: io::Error,
     },

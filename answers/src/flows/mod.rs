@@ -44,9 +44,9 @@ type Read1 = Result<(), String>;
 /// One end of a flow, as the source describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SeenEnd {
-    /// IPv4 or IPv6 address, if the source gives it.
+    /// IPv4 or IPv6 address. `None` if the source does not give it.
     pub address: Option<IpAddr>,
-    /// The pod's name, if the source gives it.
+    /// The pod's name. `None` if the source does not give it.
     pub pod: Option<PodName>,
 }
 
@@ -70,11 +70,11 @@ impl fmt::Display for SeenEnd {
 /// What a source does not say about a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Missing {
-    /// Which end opened it. `from` and `to` are then in arbitrary but stable order.
+    /// Which end opened the connection. `from` and `to` are then in arbitrary but stable order.
     Opener,
-    /// The protocol.
+    /// The protocol of the connection.
     Protocol,
-    /// The destination port.
+    /// The destination port of the connection.
     Port,
 }
 
@@ -95,13 +95,13 @@ pub struct Conversation {
     pub from: SeenEnd,
     /// The server. For a translated connection, the backend.
     pub to: SeenEnd,
-    /// IANA protocol number.
+    /// IANA protocol number. `None` if unknown.
     pub protocol: Option<u8>,
     /// Destination port. `None` if unknown or if the protocol has no ports.
     pub port: Option<u16>,
-    /// Type and code of the first ICMP message.
+    /// Type and code of the first ICMP message. `None` for other protocols, or if unknown.
     pub icmp: Option<(u8, u8)>,
-    /// The Service address and port before translation.
+    /// The Service address and port before translation. `None` if the connection is not known to be translated.
     pub service: Option<SocketAddr>,
     /// The most important missing fact. `None` if the flow can be judged.
     pub missing: Option<Missing>,
@@ -129,7 +129,7 @@ impl Conversation {
         self
     }
 
-    /// `TCP 80`, `ICMP echo`, `protocol 47`.
+    /// Returns protocol and port as text: `TCP 80`, `ICMP echo`, `protocol 47`.
     pub fn service_name(&self) -> String {
         let port = |name: &str| self.port.map_or_else(|| format!("{name} ?"), |port| format!("{name} {port}"));
         match (self.protocol, self.icmp) {
@@ -148,7 +148,7 @@ impl Conversation {
     }
 }
 
-/// The fate of a session according to the source.
+/// What happened to a session, according to the source.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Said {
     /// Whether the source reports at least one drop.
@@ -157,7 +157,7 @@ pub struct Said {
     pub words: Arc<str>,
 }
 
-/// Position in a log or capture.
+/// Position of an observation in a log or capture.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     /// Path as given by the user.
@@ -185,14 +185,14 @@ pub struct Tally {
     pub bytes: Option<u64>,
     /// First observation, in nanoseconds since 1970-01-01 UTC. `None` if the source has no times.
     pub first: Option<u64>,
-    /// Last observation, likewise.
+    /// Last observation, in nanoseconds since 1970-01-01 UTC. `None` if the source has no times.
     pub last: Option<u64>,
     /// Position of the first observation.
     pub place: Place,
 }
 
 impl Tally {
-    /// Returns an empty tally.
+    /// Returns an empty tally whose first observation is at `place`.
     const fn at(place: Place) -> Self {
         Self { sessions: 0, answered: 0, packets: None, bytes: None, first: None, last: None, place }
     }
@@ -203,7 +203,7 @@ impl Tally {
         self.last = Some(self.last.map_or(time, |last| last.max(time)));
     }
 
-    /// Adds another tally.
+    /// Adds the counts of another tally, and extends the times to include its.
     pub fn add(&mut self, other: &Self) {
         let sum = |a: Option<u64>, b: Option<u64>| match (a, b) {
             (Some(a), Some(b)) => Some(a.saturating_add(b)),
@@ -220,11 +220,11 @@ impl Tally {
 /// All sessions between two ends at one port for which the source reports the same fate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObservedFlow {
-    /// Ends, protocol and port.
+    /// Ends, protocol and port of the flow.
     pub conversation: Conversation,
-    /// Fate according to the source.
+    /// Whether the source reports drops of these sessions.
     pub said: Said,
-    /// Counts and times.
+    /// Counts and times of its sessions.
     pub tally: Tally,
 }
 
@@ -232,10 +232,10 @@ pub struct ObservedFlow {
 #[derive(Clone, Debug)]
 struct Sign {
     conversation: Conversation,
-    /// Distinguishes sessions between the same ends.
+    /// The client's port, which distinguishes sessions between the same ends. `None` if unknown.
     client_port: Option<u16>,
     said: Said,
-    /// Number of consecutive sessions. Above 1 only for captures.
+    /// Number of sessions that used these ports one after another. Above 1 only for captures.
     sessions: u64,
     answered: bool,
     /// Whether the session is over: the next observation belongs to another one.
@@ -267,7 +267,7 @@ pub struct Observations {
     pub unread: std::collections::BTreeMap<String, u64>,
     /// Losses and omissions that the sources report, with their number.
     pub remarks: std::collections::BTreeMap<String, u64>,
-    /// Lines and packets read.
+    /// Number of lines and packets read.
     pub read: u64,
 }
 

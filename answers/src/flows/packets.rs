@@ -23,7 +23,7 @@ struct Ends {
     protocol: u8,
 }
 
-/// What is known about a session.
+/// A session of the capture: its opener, counts and times so far.
 struct Session {
     /// Whether `low` opened the session. `None` if unknown.
     low_opens: Option<bool>,

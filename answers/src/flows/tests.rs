@@ -1,4 +1,4 @@
-//! Logs in the form of each tool, and malformed input.
+//! Tests with logs in the format of each tool, and with malformed input.
 
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 

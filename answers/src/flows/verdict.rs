@@ -25,7 +25,7 @@ pub enum Fate {
 }
 
 impl Fate {
-    /// Returns the printed name.
+    /// Returns the verdict's name as printed.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Allow => "allow",
@@ -35,10 +35,10 @@ impl Fate {
     }
 }
 
-/// A verdict and its origin.
+/// The current state's verdict on a flow, and its origin.
 #[derive(Clone, Debug)]
 pub struct FlowVerdict {
-    /// The verdict.
+    /// The current state's verdict on the flow.
     pub fate: Fate,
     /// Drop reason. `None` if the flow is not dropped.
     pub reason: Option<DropReason>,
@@ -46,7 +46,7 @@ pub struct FlowVerdict {
     pub origin: Option<Origin>,
     /// Audited policies that would deny the flow, at any possible endpoint.
     pub audited_by: Vec<Origin>,
-    /// Service that the flow was addressed to.
+    /// Service that the flow was addressed to. `None` if it was not addressed to a Service.
     pub service: Option<String>,
     /// Client pod or node. `None` if the state does not have the address.
     pub from: Option<String>,
@@ -67,7 +67,7 @@ impl FlowVerdict {
         }
     }
 
-    /// Describes the reason. Empty if no policy applies.
+    /// Returns the rule or drop reason behind the verdict, or why the verdict is unknown. Empty if no policy applies.
     pub fn why(&self) -> String {
         if self.fate == Fate::Allow && !self.audited_by.is_empty() {
             let origins: Vec<String> = self.audited_by.iter().map(ToString::to_string).collect();
@@ -82,7 +82,7 @@ impl FlowVerdict {
     }
 }
 
-/// Judges flows.
+/// Judges observed flows with the current state.
 pub struct Judge<'a> {
     finder: Finder<'a>,
     fabric: Fabric,

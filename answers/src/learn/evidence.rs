@@ -12,7 +12,7 @@ use crate::flows::verdict::{Fate, Judge};
 use crate::flows::{ObservedFlow, Tally};
 use crate::translate::Leg;
 
-/// Client, server, protocol, port.
+/// Identifies a contact: client, server, protocol, destination port.
 pub(super) type ContactKey = (IpAddr, IpAddr, Transport, u16);
 
 /// An observed connection, or one that an observed connection to a Service may have become.
@@ -20,7 +20,7 @@ pub(super) type ContactKey = (IpAddr, IpAddr, Transport, u16);
 pub(super) struct Contact {
     pub(super) from: End,
     pub(super) to: End,
-    /// Whether only the client's vswitch judges it, because it is rewritten behind that.
+    /// Whether only the client's vswitch judges the contact, because that rewrites the packets.
     pub(super) is_departure: bool,
 }
 
@@ -31,7 +31,7 @@ pub(super) enum EdgeEnd {
     Address(IpAddr),
 }
 
-/// Contacts, and what was observed about them.
+/// The evidence to learn from: contacts, and what was observed about them.
 pub(super) struct Evidence {
     pub(super) contacts: BTreeMap<ContactKey, Contact>,
     /// Observed traffic between workloads or addresses, by protocol and port.
@@ -44,7 +44,7 @@ pub(super) struct Evidence {
     pub(super) dropped: u64,
     /// Unanswered sessions that the state denies. They are attempts, for which no policy is learned.
     pub(super) refused: u64,
-    /// Workloads seen as clients, and as servers.
+    /// Indexes of the workloads seen as clients; `servers` has those seen as servers.
     pub(super) clients: BTreeSet<usize>,
     pub(super) servers: BTreeSet<usize>,
 }
@@ -120,7 +120,7 @@ impl Evidence {
         }
     }
 
-    /// Number of sessions learned from.
+    /// Returns the number of sessions behind the contacts.
     pub(super) fn sessions(&self) -> u64 {
         self.flows.iter().map(|flow| flow.tally.sessions).sum()
     }

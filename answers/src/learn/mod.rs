@@ -5,7 +5,7 @@
 //!                                                   |  those that the state's own policies do not allow
 //!  pods --workload--> workloads, selectors ---------+--rules--> policies --policy--> YAML
 //!                                                                              |  read again, applied to the state
-//!  the same flows judged <--proof-- state + learned --surplus--> what they allow and nobody was seen to use
+//!  the same flows judged <--proof-- state + learned --surplus--> connections that they allow but no flow used
 //! ```
 //! **Invariant.** The printed text is the proven text: it is parsed again like any file. A direction of a workload without observed traffic
 //! gets no policy, which would isolate it.
@@ -100,7 +100,7 @@ fn namespaces(names: &[String], cache: &Cache) -> anyhow::Result<BTreeSet<Arc<st
     Ok(names.iter().map(|name| name.as_str().into()).collect())
 }
 
-/// What to learn.
+/// The part of the traffic for which the user requests policies.
 #[derive(Clone, Debug)]
 struct Wanted {
     direction: Learned,
@@ -124,7 +124,7 @@ struct State {
     isolation: IngressIsolation,
 }
 
-/// The result.
+/// The result: the learned policies, their proof, and their surplus.
 struct Lesson {
     wanted: Wanted,
     yaml: String,

@@ -38,7 +38,7 @@ pub(super) struct Rule {
 #[derive(Clone, Debug)]
 pub(super) struct LearnedPolicy {
     pub workload: usize,
-    /// Name of the object.
+    /// Name of the NetworkPolicy object.
     pub name: String,
     pub rules: BTreeMap<&'static str, Vec<Rule>>,
 }

@@ -187,7 +187,7 @@ fn size(block: &IpNet) -> u128 {
     1u128.checked_shl(bits).unwrap_or(u128::MAX)
 }
 
-/// Returns the smallest block that contains both.
+/// Returns the smallest block that contains both. `None` if they have different families.
 fn around(one: IpNet, other: IpNet) -> Option<IpNet> {
     let mut block = one;
     while !block.contains(&other) {

@@ -21,7 +21,7 @@ use super::evidence::Evidence;
 use super::policy::{LearnedPolicy, Peer, PortName, Rule};
 use super::workload::Workloads;
 
-/// First and last address.
+/// A range of addresses: the first and the last.
 pub(super) type Range = (IpAddr, IpAddr);
 
 /// Unobserved allowed connections: from each address in `from` to each in `to`, except the pairs in `but`.
@@ -34,19 +34,19 @@ pub(super) struct Excess {
     pub(super) ports: Vec<(u16, u16)>,
     pub(super) from: Arc<[Range]>,
     pub(super) to: Arc<[Range]>,
-    /// Excluded pairs.
+    /// Pairs of addresses to exclude: observed ones, and those of a pod with itself or its own node.
     pub(super) but: BTreeSet<(IpAddr, IpAddr)>,
 }
 
 impl Excess {
-    /// Number of address pairs.
+    /// Returns the number of address pairs, without the excluded ones.
     pub(super) fn pairs(&self) -> u128 {
         let count = |ranges: &[Range]| ranges.iter().fold(0u128, |sum, &range| sum.saturating_add(addresses(range)));
         count(&self.from).saturating_mul(count(&self.to)).saturating_sub(self.but.len() as u128)
     }
 }
 
-/// Number of addresses in a range.
+/// Returns the number of addresses in a range.
 fn addresses((first, last): Range) -> u128 {
     match (first, last) {
         (IpAddr::V4(first), IpAddr::V4(last)) => u128::from(u32::from(last) - u32::from(first)) + 1,
@@ -113,7 +113,7 @@ struct Blocks {
     all: Vec<Block>,
     of_workloads: Vec<Vec<usize>>,
     by_address: HashMap<IpAddr, usize>,
-    /// Index of the first region.
+    /// Index of the first block that is an external region.
     regions: usize,
 }
 
@@ -157,7 +157,7 @@ impl Blocks {
         blocks
     }
 
-    /// Returns the block of an address.
+    /// Returns the index of the block that contains an address.
     fn at(&self, address: IpAddr, after: &Sets) -> usize {
         let known = self.by_address.get(&address).copied();
         known.unwrap_or_else(|| self.regions + after.reachability.region_at(address))
@@ -170,7 +170,7 @@ impl Blocks {
     }
 }
 
-/// Source and destination block.
+/// The indexes of a source and a destination block.
 type Pair = (usize, usize);
 
 struct Search<'a> {

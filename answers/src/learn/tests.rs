@@ -1,4 +1,4 @@
-//! Random clusters with traffic: learned policies deny no seen session, and the surplus equals that of trying all connections.
+//! Random clusters with traffic. Learned policies must deny no seen session, and the surplus must equal that of trying all connections.
 
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
@@ -13,7 +13,7 @@ use super::*;
 use crate::args::PortProtocol;
 use crate::fabric::{End, Fabric};
 
-/// A generator that is only repeatable (xorshift64).
+/// A repeatable generator of pseudo-random numbers (xorshift64).
 struct Random(u64);
 
 impl Random {

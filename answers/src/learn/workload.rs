@@ -25,15 +25,15 @@ const MAX_TRIED: usize = 12;
 #[derive(Clone, Debug)]
 pub(super) struct Workload {
     pub namespace: Arc<str>,
-    /// Unique in its namespace, and valid in an object name.
+    /// Name of the workload: unique in its namespace, and valid as part of an object name.
     pub name: String,
-    /// Matches these pods and no others of the namespace.
+    /// Selector that matches these pods and no others of the namespace.
     pub selector: Selector,
     pub pods: Vec<Arc<Pod>>,
 }
 
 impl Workload {
-    /// Returns the printed name.
+    /// Returns the workload's name as printed.
     pub(super) fn title(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
     }

@@ -138,7 +138,7 @@ fn is_dns(rule: &Rule<'_>) -> bool {
     ports.peek().is_some() && ports.all(|port| matches!(port, PolicyPort::Range { first: DNS, last: DNS, .. }))
 }
 
-/// Source: IANA, "Service Name and Transport Protocol Port Number Registry".
+/// Port of DNS. Source: IANA, "Service Name and Transport Protocol Port Number Registry".
 const DNS: u16 = 53;
 
 /// Whether port list `one` covers `other`. Names are compared as strings.
@@ -178,7 +178,7 @@ fn meets(one: &PolicyPort, other: &PolicyPort) -> bool {
     }
 }
 
-/// The target port of a Service port.
+/// A Service port, and the target port of its backends.
 struct Behind {
     service: String,
     transport: Transport,

@@ -167,7 +167,7 @@ fn explained<'a>(pipeline: &'a Pipeline, subject: &Subject<'a>, rule: &Rule<'a>,
     Found { by, ..subject.found_in(check, rule, subject.rule_at(rule), parts.join("; "), mend) }
 }
 
-/// Whether it is the only rule of a NetworkPolicy in its direction. Removing it needs an explicit `policyTypes`, because the default
+/// Whether the rule is the only one of a NetworkPolicy in its direction. Removing it needs explicit `policyTypes`, because the default
 /// isolates only ingress.
 fn is_only(subject: &Subject<'_>, rule: &Rule<'_>) -> bool {
     !subject.is_cluster() && subject.rules.iter().filter(|other| other.direction == rule.direction).count() == 1

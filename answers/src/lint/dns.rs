@@ -13,7 +13,7 @@ use super::finding::{EGRESS_WITHOUT_DNS, Found};
 use super::subject::{Rule, Subject};
 use crate::output::some_of;
 
-/// Source: RFC 1035, section 4.2.
+/// Port of DNS. Source: RFC 1035, section 4.2.
 const DNS: u16 = 53;
 
 /// Label of the cluster's DNS servers and node caches. Source: Kubernetes, addons `dns` and `dns/nodelocaldns`.
@@ -49,7 +49,7 @@ impl Servers {
     }
 }
 
-/// Checks all policies.
+/// Reports the policies that allow egress to named ends but to no DNS server.
 pub(super) fn find<'a>(cache: &Cache, state: &Reachability, subjects: &[Subject<'a>]) -> Vec<Found<'a>> {
     let servers = Servers::of(cache, state);
     if servers.on_nodes {

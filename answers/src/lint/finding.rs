@@ -5,7 +5,7 @@ use bulkhead_control::origin::Direction;
 use bulkhead_control::source;
 use serde::Serialize;
 
-/// How much it matters.
+/// How much a finding matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Severity {
@@ -13,7 +13,7 @@ pub(super) enum Severity {
     Error,
     /// Something has no effect, or probably an unintended one.
     Warning,
-    /// Information.
+    /// A fact that may be intended.
     Note,
 }
 
@@ -28,10 +28,10 @@ impl Severity {
     }
 }
 
-/// A check.
+/// A kind of finding that `lint` looks for.
 #[derive(Debug)]
 pub(super) struct Check {
-    /// Stable: scripts and annotations refer to it.
+    /// Name of the check. Never changes, because scripts and annotations refer to it.
     pub(super) id: &'static str,
     pub(super) severity: Severity,
     pub(super) text: &'static str,
@@ -72,7 +72,7 @@ pub fn ids() -> Vec<&'static str> {
     CHECKS.iter().map(|check| check.id).collect()
 }
 
-/// A position in a policy.
+/// A rule, peer, port or whole policy that a finding is about.
 #[derive(Clone, Debug)]
 pub(super) struct At<'a> {
     /// The printed rule or policy: `shop/web ingress[1]`.
@@ -81,7 +81,7 @@ pub(super) struct At<'a> {
     pub(super) path: String,
 }
 
-/// A finding without line numbers.
+/// A finding whose file and line are not looked up yet.
 #[derive(Clone, Debug)]
 pub(super) struct Found<'a> {
     pub(super) check: &'static Check,
@@ -93,9 +93,9 @@ pub(super) struct Found<'a> {
     pub(super) mend: String,
     /// The rules and policies that the reason names.
     pub(super) by: Vec<At<'a>>,
-    /// For dead rules: whether it can be removed together with all other findings with `Some(true)`. `None` for other checks.
+    /// For a dead rule: whether it can be removed together with all other dead rules that have `Some(true)`. `None` for other checks.
     pub(super) together: Option<bool>,
-    /// File and line, if known already.
+    /// File and line. `None` if [`placed`] must look them up.
     pub(super) line: Option<(String, usize)>,
 }
 
@@ -104,13 +104,13 @@ pub(super) struct Found<'a> {
 pub(super) struct Finding {
     pub(super) id: &'static str,
     pub(super) severity: Severity,
-    /// `shop/web`, `ClusterNetworkPolicy isolate`.
+    /// Printed name of the policy: `shop/web`, `ClusterNetworkPolicy isolate`.
     pub(super) policy: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) direction: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) rule: Option<usize>,
-    /// Path of the field. Empty for the whole policy.
+    /// Path of the faulty field in the object. Empty for the whole policy.
     pub(super) path: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) file: Option<String>,
@@ -134,7 +134,7 @@ pub(super) struct Place {
     pub(super) line: Option<usize>,
 }
 
-/// Looks up all lines at once, and sorts by file and line.
+/// Adds file and line to all findings, and sorts the findings by them.
 pub(super) fn placed(found: &[Found<'_>]) -> Vec<Finding> {
     let fields = found.iter().flat_map(|one| std::iter::once(&one.at).chain(&one.by));
     let wanted: Vec<(&Position, &str)> = fields.filter_map(|at| Some((at.position?, at.path.as_str()))).collect();

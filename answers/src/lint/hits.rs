@@ -24,23 +24,23 @@ use crate::translate::Leg;
 /// Maximum size of a policy list in bytes. A node with ten thousand rules has a few megabytes.
 const MAX_LIST: u64 = 1 << 28;
 
-/// What a source of hits covers.
+/// The period and the sessions that a source of hits covers.
 #[derive(Debug, Serialize)]
 pub(super) struct Window {
     pub(super) source: String,
-    /// Start and end, RFC 3339. `None` if the source has no times.
+    /// Start of the period, RFC 3339; `last` is its end. `None` if the source has no times.
     pub(super) first: Option<String>,
     pub(super) last: Option<String>,
     /// Duration in seconds. `None` if unknown.
     pub(super) seconds: Option<u64>,
     /// Judged sessions of captures and logs. `None` for a vswitch, which counts packets.
     pub(super) sessions: Option<u64>,
-    /// Sessions whose deciding rule is unknown.
+    /// Sessions whose deciding rule is unknown. `None` for a vswitch.
     pub(super) unknown: Option<u64>,
 }
 
 impl Window {
-    /// `monday.pcapng (2 h, 2026-11-23T08:00:00Z to .., 120 sessions)`.
+    /// Returns the source as text: `monday.pcapng (2 h, 2026-11-23T08:00:00Z to .., 120 sessions)`.
     pub(super) fn told(&self) -> String {
         let mut parts = Vec::new();
         parts.extend(self.seconds.map(|seconds| humantime::format_duration(Duration::from_secs(seconds)).to_string()));
@@ -79,7 +79,7 @@ pub(super) struct Hits {
     pub(super) windows: Vec<Window>,
 }
 
-/// Whether sessions must be judged, which needs tables.
+/// Whether a source has sessions to judge, which needs compiled tables. Sockets have counters instead.
 pub(super) fn needs_tables(args: &Lint) -> bool {
     args.hits.iter().any(|path| !is_socket(path))
 }
@@ -91,7 +91,7 @@ fn is_socket(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_socket())
 }
 
-/// Other systems have no socket files.
+/// Returns false: other systems have no socket files.
 #[cfg(not(unix))]
 fn is_socket(_path: &Path) -> bool {
     false
@@ -106,7 +106,7 @@ pub(super) struct Judges<'a> {
     pub(super) settings: &'a Settings,
 }
 
-/// Reads all sources.
+/// Reads all sources of hits that the arguments name.
 pub(super) fn read(args: &Lint, judges: &Judges<'_>, counters: ReadCounters<'_>) -> anyhow::Result<Hits> {
     let mut hits = Hits::default();
     let (_, captures) = without_captures(&args.hits);

@@ -78,7 +78,7 @@ pub fn run(args: &Lint, counters: ReadCounters<'_>) -> anyhow::Result<ExitCode> 
     Ok(ExitCode::from(u8::from(!report.is_empty())))
 }
 
-/// Runs all checks.
+/// Runs all checks on a state and returns their findings.
 fn find<'a>(
     whole: &'a Whole,
     state: &Reachability,
@@ -132,7 +132,7 @@ fn find<'a>(
     found
 }
 
-/// Returns the findings of the reader, with their lines.
+/// Returns the findings of the state's parser (rules outside `policyTypes`, empty lists), with their lines.
 fn written(whole: &Whole) -> Vec<Found<'static>> {
     let of = |check: &'static Check, errors: &SourceErrors| {
         match errors.total() - errors.shown().len() {
@@ -170,7 +170,7 @@ fn remarked(check: &'static Check, error: &SourceError) -> Found<'static> {
     }
 }
 
-/// The findings selected on the command line.
+/// Which findings the command line selects.
 struct Focus<'a> {
     only: &'a [String],
     allow: &'a [String],

@@ -20,7 +20,7 @@ use crate::output::some_of;
 /// Maximum number of names in one line.
 const MAX_NAMED: usize = 5;
 
-/// Reports a policy that selects no pod.
+/// Reports a policy that selects no pod. `None` if it selects one.
 pub(super) fn policy<'a>(cache: &Cache, subject: &Subject<'a>) -> Option<Found<'a>> {
     if !subject.pods.is_empty() {
         return None;
@@ -126,7 +126,7 @@ fn why_no_pod(cache: &Cache, peer: &PodPeer) -> (String, String) {
     (format!("no pod: {named}"), mend)
 }
 
-/// Suggests the namespace name label if the selector's label exists on no namespace but its value is a namespace's name.
+/// Suggests the label with a namespace's name. `None` unless the selector's label is unknown but its value is a namespace's name.
 fn namespace_name(cache: &Cache, selector: &Selector) -> Option<String> {
     let meant = selector.requirements().iter().find_map(|Requirement { key, condition }| {
         let Condition::In(values) = condition else { return None };
@@ -137,7 +137,7 @@ fn namespace_name(cache: &Cache, selector: &Selector) -> Option<String> {
     meant.map(|value| format!("write `{NAMESPACE_NAME_LABEL}: {value}`, the label that every namespace has"))
 }
 
-/// Suggests an existing label value similar to an unknown one.
+/// Suggests an existing label or label value similar to an unknown one. `None` if none is similar.
 fn nearest_value<'a>(selector: &Selector, labels: impl Fn() -> Vec<&'a Labels>) -> Option<String> {
     selector.requirements().iter().find_map(|Requirement { key, condition }| {
         let Condition::In(values) = condition else { return None };
@@ -156,7 +156,7 @@ fn nearest_value<'a>(selector: &Selector, labels: impl Fn() -> Vec<&'a Labels>) 
     })
 }
 
-/// Detects a namespace selector and a pod selector written as two peers, where only their combination matches pods.
+/// Returns fault and fix if a namespace and a pod selector are two peers, but only their combination matches pods. Else `None`.
 fn separated(cache: &Cache, rule: &Rule<'_>, at: usize) -> Option<(String, String)> {
     let peers = rule.traffic.peers.as_ref()?;
     let Peer::Pods(PodPeer { namespaces: NamespaceScope::Own(_), pods }) = &peers[at] else { return None };

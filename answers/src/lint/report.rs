@@ -72,7 +72,7 @@ impl Report {
     }
 }
 
-/// `shop/web ingress[1]`.
+/// Returns the rule or policy that a finding is about: `shop/web ingress[1]`.
 fn subject(finding: &Finding) -> String {
     match (finding.direction, finding.rule) {
         (Some(direction), Some(rule)) => format!("{} {direction}[{rule}]", finding.policy),

@@ -15,27 +15,27 @@ use bulkhead_control::selector::Selector;
 
 use super::finding::{At, Check, Found, label};
 
-/// A policy.
+/// A policy to check: a NetworkPolicy or a cluster policy.
 pub(super) struct Subject<'a> {
     /// Name; for cluster policies it includes the kind.
     pub(super) name: PolicyName,
     pub(super) position: Option<&'a Position>,
     pub(super) tier: Tier,
-    /// Whether it covers ingress and egress. A NetworkPolicy isolates in these directions.
+    /// Whether the policy covers ingress, and whether it covers egress. A NetworkPolicy isolates in these directions.
     pub(super) concerns: [bool; 2],
     pub(super) rules: Vec<Rule<'a>>,
-    /// The running pods that it applies to.
+    /// The running pods to which the policy applies.
     pub(super) pods: Vec<&'a Arc<Pod>>,
     /// Number of selected pods on the host network, to which no policy applies.
     pub(super) on_host_network: usize,
-    /// Description of the subject.
+    /// The policy's pod selector as text.
     pub(super) asks_for: String,
 }
 
 #[derive(Clone, Copy)]
 pub(super) struct Rule<'a> {
     pub(super) direction: Direction,
-    /// Index in the policy's list.
+    /// Index of the rule in the policy's list for its direction, from 0.
     pub(super) at: usize,
     pub(super) action: RuleAction,
     pub(super) traffic: &'a PolicyRule,
@@ -100,18 +100,18 @@ impl<'a> Subject<'a> {
         self.tier != Tier::NetworkPolicy
     }
 
-    /// Returns the policy as a position.
+    /// Returns the whole policy as the place of a finding.
     pub(super) fn at(&self) -> At<'a> {
         At { text: self.label(), position: self.position, path: String::new() }
     }
 
-    /// Returns a rule as a position.
+    /// Returns a rule as the place of a finding.
     pub(super) fn rule_at(&self, rule: &Rule<'_>) -> At<'a> {
         let text = format!("{} {}[{}]", self.label(), rule.direction, rule.at);
         At { text, position: self.position, path: rule.path() }
     }
 
-    /// Returns a peer as a position. A peer of a cluster policy may be one of several in a field, so there it is the rule.
+    /// Returns a peer as the place of a finding. For a cluster policy, returns the rule: one field of it may have several peers.
     pub(super) fn peer_at(&self, rule: &Rule<'_>, peer: usize) -> At<'a> {
         let at = self.rule_at(rule);
         let list = if rule.direction == Direction::Ingress { "from" } else { "to" };
@@ -119,7 +119,7 @@ impl<'a> Subject<'a> {
         At { path, ..at }
     }
 
-    /// Returns a port as a position.
+    /// Returns a port of a rule as the place of a finding.
     pub(super) fn port_at(&self, rule: &Rule<'_>, port: usize) -> At<'a> {
         let at = self.rule_at(rule);
         let path = if self.is_cluster() { at.path } else { format!("{}.ports[{port}].port", at.path) };
@@ -182,7 +182,7 @@ impl Rule<'_> {
     }
 }
 
-/// Describes a peer of pods.
+/// Describes the pods that a peer selects, as text.
 pub(super) fn told(peer: &PodPeer) -> String {
     let pods = if peer.pods == Selector::everything() { "any pod".to_owned() } else { format!("pods {}", peer.pods) };
     match &peer.namespaces {

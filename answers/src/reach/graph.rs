@@ -21,7 +21,7 @@ const MAX_MERMAID_TEXT: usize = 50_000;
 
 const HELP: &str = "help: narrow it with --focus NAMESPACE or --focus NAMESPACE/NAME, or use -o md or csv";
 
-/// Two ends and the ports between them.
+/// An edge of the graph: two ends and the ports that are allowed between them.
 struct Edge {
     from: usize,
     to: usize,
@@ -63,7 +63,7 @@ impl<'a> Graph<'a> {
         Ok(Self { merged, namespaces, edges })
     }
 
-    /// Returns the label of a node, by line: its name, and the number of pods if there are several.
+    /// Returns the lines of a graph node's label: the end's name, and the number of pods if it has several.
     fn text(&self, at: usize) -> Vec<String> {
         let end = &self.merged.ends[at];
         let lines = [Some(end.name.clone()), end.count()];

@@ -40,7 +40,7 @@ pub(super) struct End {
     pub(super) pods: Vec<PodName>,
     /// Whether `name` is the workload's name, not a pod's.
     is_workload: bool,
-    /// Number of pods of the workload.
+    /// Number of all pods of the workload, including those of other ends.
     of: usize,
 }
 
@@ -67,7 +67,7 @@ impl End {
         Some(format!("{count}: {}", some_of(&names, NAMED)))
     }
 
-    /// Whether these are all pods of a workload.
+    /// Whether the end has all pods of its workload.
     fn is_whole(&self) -> bool {
         self.is_workload && self.pods.len() == self.of
     }
@@ -79,7 +79,7 @@ impl End {
         }
     }
 
-    /// `shop/web`, with the pods if these are not the whole workload.
+    /// Returns a name that identifies the end: `shop/web`, with the pods if these are not the whole workload.
     pub(super) fn unmistakable(&self) -> String {
         if self.is_whole() { self.path() } else { self.title() }
     }
@@ -121,7 +121,7 @@ impl Table {
     }
 }
 
-/// See the module.
+/// The merged connectivity matrix: ends, and the verdicts between them.
 #[derive(Debug)]
 pub(super) struct Merged {
     pub(super) ends: Vec<End>,
@@ -143,7 +143,7 @@ impl Merged {
     }
 }
 
-/// One verdict: a pair of ends, a port and a family.
+/// One verdict of the matrix, on a pair of ends, a port and a family.
 pub(super) struct Line<'a> {
     pub(super) from: &'a End,
     pub(super) to: &'a End,
@@ -212,7 +212,7 @@ impl Merged {
         Ok(())
     }
 
-    /// Returns a hint for an unknown name.
+    /// Returns a hint for an unknown name: the most similar known name, else the expected form.
     fn meant(&self, name: &str) -> String {
         let namespaces = self.ends.iter().filter_map(|end| end.namespace.as_ref().map(ToString::to_string));
         let pods = self.ends.iter().flat_map(|end| end.pods.iter().map(ToString::to_string));
@@ -233,7 +233,7 @@ impl Merged {
         self.in_focus[from] || self.in_focus[to]
     }
 
-    /// Returns the ports in question.
+    /// Returns the requested ports as text, such as `80/TCP`, in the requested order.
     pub(super) fn ports(&self) -> Vec<String> {
         let mut ports: Vec<String> = self.questions.iter().map(|(port, _)| port.to_string()).collect();
         ports.dedup();

@@ -28,7 +28,7 @@ struct Line<'a> {
     /// Node that translates the connection.
     node: Arc<str>,
     to: String,
-    /// Address of the Service.
+    /// Address of the Service that the client uses.
     address: std::net::IpAddr,
     family: &'static str,
     protocol: &'static str,
@@ -44,7 +44,7 @@ struct Line<'a> {
 struct Backend {
     address: SocketAddr,
     to: String,
-    /// `kept` or `rewritten`.
+    /// Whether the client's address is `kept` or `rewritten` on the way to the backend.
     source: &'static str,
     verdict: &'static str,
     /// Whether the backend is allowed only because a policy is audited.
@@ -54,7 +54,7 @@ struct Backend {
     is_judged_by_node: bool,
 }
 
-/// A port of a Service, or an address.
+/// The destination in question: a port of a Service, or an address.
 enum Question {
     Port(ServiceName, bulkhead_control::object::ServicePort),
     Address(Destination),

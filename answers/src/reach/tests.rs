@@ -1,4 +1,4 @@
-//! Compares the merged table with the vswitches: each pod of a reported end gets the reported verdict for a first packet and its reply.
+//! Compares the merged table with the vswitches, which must give each pod of an end the end's verdict on a first packet and its reply.
 
 #![allow(clippy::unwrap_used, reason = "tests may panic")]
 
@@ -110,7 +110,7 @@ fn check(text: &str) -> Merged {
     merged
 }
 
-/// A generator that is only repeatable (xorshift64).
+/// A repeatable generator of pseudo-random numbers (xorshift64).
 struct Random(u64);
 
 impl Random {

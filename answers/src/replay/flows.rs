@@ -26,11 +26,11 @@ pub(super) struct Flows {
     services: HashMap<(IpAddr, u16), String>,
 }
 
-/// What the packets of a row have in common. Excludes client ports, so that a thousand requests are one row.
+/// The key of a row: what its packets have in common. Excludes client ports, so that a thousand requests are one row.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Row {
     ends: Ends,
-    /// The backend, for a connection to a Service.
+    /// The backend of a connection to a Service. `None` for other connections.
     backend: Option<SocketAddr>,
     reason: Option<DropReason>,
     origin: Option<OriginId>,
@@ -43,7 +43,7 @@ enum Ends {
         dst: IpAddr,
         service: Service,
     },
-    /// For packets without usable addresses: not IP, or malformed.
+    /// The row of packets without usable addresses (not IP, or malformed): their ingress port.
     Port {
         from: PortId,
         to: Option<PortId>,
@@ -196,7 +196,7 @@ fn service_name(service: Service) -> String {
     }
 }
 
-/// Source: IANA "ICMP Type Numbers".
+/// Returns the name of an ICMP message. Source: IANA "ICMP Type Numbers".
 fn icmp_name(kind: u8, code: u8) -> String {
     match kind {
         3 => format!("ICMP unreachable, code {code}"),
@@ -206,7 +206,7 @@ fn icmp_name(kind: u8, code: u8) -> String {
     }
 }
 
-/// Source: IANA "ICMPv6 type Numbers".
+/// Returns the name of an ICMPv6 message. Source: IANA "ICMPv6 type Numbers".
 fn icmpv6_name(kind: u8, code: u8) -> String {
     match kind {
         1 => format!("ICMPv6 unreachable, code {code}"),

@@ -113,9 +113,9 @@ struct Line<'a> {
     last: Option<String>,
     logged: Option<&'a str>,
     verdict: &'static str,
-    /// Drop reason.
+    /// Drop reason. `None` if the flow is not dropped.
     reason: Option<&'static str>,
-    /// Why the verdict is unknown.
+    /// Why the verdict is unknown. `None` if it is known.
     unknown: Option<&'a str>,
     #[serde(flatten)]
     attribution: Attribution,
@@ -183,9 +183,9 @@ struct Totals {
     allow: u64,
     deny: u64,
     unknown: u64,
-    /// Denied now, but not dropped when recorded.
+    /// Sessions that the state denies, but that were not dropped when recorded.
     cut: u64,
-    /// Allowed now, but dropped when recorded.
+    /// Sessions that the state allows, but that were dropped when recorded.
     opened: u64,
 }
 

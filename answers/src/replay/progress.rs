@@ -14,7 +14,7 @@ const SHORTEST_BAR: usize = 10;
 /// A reader that shows a progress bar, and clears the line when dropped.
 pub(crate) struct Progress {
     source: Box<dyn Read>,
-    /// `None` if the length is unknown or standard error is not a terminal.
+    /// The progress bar. `None` if the length is unknown or standard error is not a terminal.
     bar: Option<Bar>,
 }
 
@@ -24,7 +24,7 @@ struct Bar {
     length: u64,
     read: u64,
     started: Instant,
-    /// `None` until the bar is drawn.
+    /// When the bar was last drawn. `None` before the first time.
     drawn: Option<Instant>,
 }
 
@@ -80,7 +80,7 @@ fn columns() -> Option<usize> {
     rustix::termios::tcgetwinsize(io::stderr()).ok().map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0)
 }
 
-/// Other systems: unknown.
+/// Returns `None`: the width is unknown on other systems.
 #[cfg(not(target_os = "linux"))]
 const fn columns() -> Option<usize> {
     None

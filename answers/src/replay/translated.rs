@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::services::Adapter;
 
-/// Finds the Services of packets.
+/// Finds the Service of a packet by the address and port that the client used.
 pub(super) struct Names {
     adapter: Option<Adapter>,
 }
@@ -23,9 +23,9 @@ pub(super) struct Translated {
     pub(super) address: SocketAddr,
     /// The backend. `None` if the connection was refused before selecting one.
     pub(super) backend: Option<SocketAddr>,
-    /// The client as the backend sees it, if rewritten.
+    /// The client's address as the backend sees it. `None` if not rewritten.
     pub(super) source: Option<SocketAddr>,
-    /// The client.
+    /// The client's own address and port.
     #[serde(skip)]
     pub(super) client: SocketAddr,
 }
@@ -59,7 +59,7 @@ impl Names {
         Some(Translated { service, address, backend: Some(backend), source, client })
     }
 
-    /// Returns the Service or pod that has an address.
+    /// Returns the Service, or the pod with the host port, at this address. `None` if the address belongs to neither.
     fn name(&self, protocol: u8, address: SocketAddr) -> Option<String> {
         let resolver = self.adapter.as_ref()?.resolver();
         let transport =

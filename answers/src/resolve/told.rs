@@ -17,10 +17,10 @@ use crate::output::{Columns, printable, some_of};
 /// Maximum number of ports or Services named in one line.
 const MAX_NAMED: usize = 8;
 
-/// What happens to a connection. The JSON has only the fields that programs need.
+/// What a node does with a connection. The JSON has only the fields that programs need.
 #[derive(Debug, Serialize)]
 pub struct Told {
-    /// `dnat`, `reject`, `drop` or `pass`.
+    /// What the node does with the first packet: `dnat`, `reject`, `drop` or `pass`.
     pub action: &'static str,
     /// `namespace/name` of the Service. `None` if the destination belongs to no Service.
     pub service: Option<String>,
@@ -49,7 +49,7 @@ pub struct Told {
 }
 
 impl Told {
-    /// Describes a resolver's decision on one connection.
+    /// Converts a resolver's decision on one connection to a printable answer.
     pub fn new(
         resolver: &Resolver,
         settings: &Settings,
@@ -172,7 +172,7 @@ fn policy_of(port: &ResolvedPort, reached: Reached) -> (&'static str, TrafficPol
     }
 }
 
-/// Lists the ports of a cluster IP.
+/// Returns the ports of a cluster IP as text, for a user who named another port: `: it has 80/TCP`. Empty if it has none.
 fn its_ports(resolver: &Resolver, to: Destination) -> String {
     let mut vips: Vec<Vip> = resolver.vips().filter(|vip| vip.address == to.address).copied().collect();
     vips.sort_unstable_by_key(|vip| (vip.port, vip.transport));

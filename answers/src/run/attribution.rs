@@ -12,15 +12,15 @@ use bulkhead_dataplane::Decision;
 #[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 pub struct Attribution {
-    /// The NetworkPolicy rule that decided.
+    /// The NetworkPolicy rule that decided. `None` if another policy or none decided.
     pub policy: Option<PolicyRef>,
-    /// The rule of a cluster policy that decided.
+    /// The rule of a cluster policy that decided. `None` if another policy or none decided.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cluster_policy: Option<ClusterPolicyRef>,
-    /// For a default deny: the policies that isolate the pod.
+    /// The policies that isolate the pod, if no rule allowed the packet. Empty if a rule decided.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub isolated_by: Vec<PolicyRef>,
-    /// For traffic that policy cannot deny: `own_node` or `own_pod`.
+    /// Why policy cannot deny the traffic: `own_node` or `own_pod`. `None` if it can.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exempt: Option<Cow<'static, str>>,
 }
@@ -32,7 +32,7 @@ pub struct PolicyRef {
     pub namespace: Arc<str>,
     /// Name of the policy.
     pub name: Arc<str>,
-    /// `ingress` or `egress`.
+    /// Direction of the rule: `ingress` or `egress`.
     pub direction: Cow<'static, str>,
     /// Index of the rule, from 0. `None` for the whole policy.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -48,13 +48,13 @@ impl PolicyRef {
 /// A rule of a cluster policy.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct ClusterPolicyRef {
-    /// `Admin` or `Baseline`.
+    /// Tier of the policy: `Admin` or `Baseline`.
     pub tier: Cow<'static, str>,
     /// Kind of the policy.
     pub kind: Cow<'static, str>,
     /// Name of the policy.
     pub name: Arc<str>,
-    /// `ingress` or `egress`.
+    /// Direction of the rule: `ingress` or `egress`.
     pub direction: Cow<'static, str>,
     /// Index of the rule, from 0.
     pub rule: usize,
@@ -63,7 +63,7 @@ pub struct ClusterPolicyRef {
     pub rule_name: Option<Arc<str>>,
 }
 
-/// Describes the origin of a decision.
+/// Converts an origin to an attribution. `None` gives an empty one.
 pub fn attribution(origin: Option<&Origin>) -> Attribution {
     match origin {
         Some(Origin::Policy { policy, direction, rule }) => Attribution {

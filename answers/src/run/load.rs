@@ -45,13 +45,13 @@ pub fn load_without_tables(state: &State, planned: &Planned) -> anyhow::Result<P
 pub struct Whole {
     /// Rules and address sets, without tables.
     pub pipeline: Pipeline,
-    /// The same with tables. `None` unless requested.
+    /// The same state with compiled tables. `None` unless requested.
     pub tables: Option<Pipeline>,
     /// Services and EndpointSlices.
     pub services: Vec<Object>,
-    /// See [`Loaded::idle_rules`].
+    /// Warnings about rules that `policyTypes` leaves out, as in [`Loaded::idle_rules`].
     pub idle_rules: SourceErrors,
-    /// See [`Loaded::empty_lists`].
+    /// Warnings about empty lists in policies, as in [`Loaded::empty_lists`].
     pub empty_lists: SourceErrors,
 }
 

@@ -25,11 +25,11 @@ impl fmt::Display for Counts {
     }
 }
 
-/// Describes the counts. `None` means that Services are disabled.
+/// Returns the counts as text. `None` means that Services are disabled.
 pub fn told(counts: Option<&Counts>) -> String {
     counts.map_or_else(|| format!("off: {OFF}"), Counts::to_string)
 }
 
-/// Consequence of disabled Services.
+/// Text of a warning: the consequence of disabled Services.
 pub const OFF: &str = "pods cannot reach cluster addresses, the cluster's DNS among them, unless something else translates in \
                               front of the vswitch";

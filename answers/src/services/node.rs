@@ -20,7 +20,7 @@ pub fn of_node(pipeline: &Pipeline, objects: &[Object], settings: &Settings, nod
     Some(adapter)
 }
 
-/// Returns the pipeline's nodes, and its pods with host ports.
+/// Returns the Node objects of a compiled state, and its Pods with host ports. The resolver of Services needs these besides Services.
 pub fn nodes_and_host_ports(pipeline: &Pipeline) -> Vec<Object> {
     let nodes = pipeline.cache().nodes().values().map(|node| Object::Node((**node).clone()));
     let pods = pipeline.cache().pods().map(|(_, pod)| pod).filter(|pod| !pod.host_ports.is_empty());

@@ -47,7 +47,7 @@ pub struct VainBlock<'a> {
 }
 
 impl VainBlock<'_> {
-    /// Describes the fault and its effect.
+    /// Returns the fault and its effect as text.
     pub fn reason(&self) -> String {
         let Wrong { block, what, is_except, .. } = &self.wrong;
         let effect = if *is_except { "excludes nothing there" } else { "matches nothing there" };
@@ -118,7 +118,7 @@ fn told(block: &VainBlock<'_>) -> String {
 /// The faulty part of a block.
 #[derive(Clone)]
 struct Wrong {
-    /// `cidr` or `except[0]`.
+    /// The faulty field of the block: `cidr` or `except[0]`.
     part: String,
     block: IpNet,
     what: String,
@@ -214,14 +214,14 @@ impl Known {
         })
     }
 
-    /// Returns a description if a service CIDR contains the whole block.
+    /// Returns the fault if a service CIDR contains the whole block, else `None`.
     fn lies_inside(&self, block: &IpNet) -> Option<String> {
         let around = self.service_cidrs.iter().find(|cidr| cidr.contains(block))?;
         let name = self.names(block, |_, _| true).map_or(String::new(), |names| format!(" ({names})"));
         Some(format!("lies in the service CIDR {around}{name}"))
     }
 
-    /// Returns a description if the block contains Services' virtual addresses but treats their endpoints differently.
+    /// Returns the fault if the block contains Services' virtual addresses but treats their endpoints differently, else `None`.
     fn holds_vips(&self, block: &IpNet, is_vain: impl Fn(&IpAddr, &IpAddr) -> bool) -> Option<String> {
         let differs = |vip: &IpAddr, service: &ServiceName| {
             let endpoints = self.endpoints.get(service).into_iter().flatten();
@@ -233,7 +233,7 @@ impl Known {
         self.names(block, differs).map(|names| format!("holds {names}"))
     }
 
-    /// Returns a description if the block contains a service CIDR but is useless for pods.
+    /// Returns the fault if the block contains a service CIDR but is useless for pods, else `None`.
     fn holds_service_cidr(&self, block: &IpNet, is_vain: impl Fn(&IpNet) -> bool) -> Option<String> {
         let is_family = |pod: &IpAddr| pod.is_ipv4() == block.addr().is_ipv4();
         let held = self.service_cidrs.iter().find(|cidr| block.contains(*cidr))?;
@@ -242,7 +242,7 @@ impl Known {
         is_told.then(|| format!("holds the service CIDR {held} and no pod"))
     }
 
-    /// Names the Services with an address in the block that satisfy `is_meant`.
+    /// Returns the Services with an address in the block that satisfy `is_meant`, as text. `None` without one.
     fn names(&self, block: &IpNet, is_meant: impl Fn(&IpAddr, &ServiceName) -> bool) -> Option<String> {
         // The map's order keeps a block's addresses together.
         let inside = self.vips.range(block.network()..=block.broadcast());

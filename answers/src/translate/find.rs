@@ -245,7 +245,7 @@ fn numbered(port: &ResolvedPort) -> impl Iterator<Item = (Transport, u16, Arc<st
     own.map(|(vip, _)| (vip.transport, vip.port, port.name.port.clone()))
 }
 
-/// `http (80/TCP)`.
+/// Returns a Service port as text: `http (80/TCP)`.
 pub fn port_text(port: &ServicePort) -> String {
     named_port(&port.name, port.port, port.transport)
 }

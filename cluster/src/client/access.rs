@@ -18,7 +18,7 @@ pub enum Access {
     InCluster,
     /// By a kubeconfig file, as `kubectl` reads it.
     Kubeconfig {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
         /// The context's name. `None` for the file's `current-context`.
         context: Option<String>,

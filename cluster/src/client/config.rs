@@ -22,9 +22,9 @@ pub(crate) struct Config {
     /// Trusted authorities, and the client's certificate.
     pub(super) tls: ClientConfig,
     pub(super) authorization: Authorization,
-    /// Headers for user impersonation. Empty if the kubeconfig asks for none.
+    /// Headers for user impersonation, sent with each request. Empty if the kubeconfig names no user to impersonate.
     pub(super) impersonation: HeaderMap,
-    /// When the credential expires. `None` if unknown.
+    /// When the client's credential expires. `None` if unknown.
     pub(super) end: Option<SystemTime>,
 }
 
@@ -35,7 +35,7 @@ impl Config {
     }
 }
 
-/// Checks and completes a server's URL.
+/// Checks a server's URL. Returns it with a scheme and without a trailing slash.
 pub(super) fn server(text: &str) -> Result<String, Unusable> {
     // Without a scheme it is http, as in `kubectl`.
     let url = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };

@@ -13,12 +13,12 @@ use super::unusable::{Unusable, contents};
 /// Kubernetes asks clients to reread them within a minute.
 const REREAD: Duration = Duration::from_secs(50);
 
-/// What the client authenticates with.
+/// What the client authenticates with: a header, a client certificate, both or neither.
 pub(super) struct Credential {
     pub(super) authorization: Authorization,
     /// The client certificate. `None` without one.
     pub(super) identity: Option<Identity>,
-    /// When the credential expires. `None` if unknown.
+    /// When this credential expires. `None` if unknown.
     pub(super) end: Option<SystemTime>,
 }
 
@@ -43,7 +43,7 @@ pub(super) fn sensitive(text: &str) -> Option<HeaderValue> {
     Some(value)
 }
 
-/// A token file, which is read again from time to time.
+/// A file with a bearer token, which is read again after [`REREAD`].
 pub(super) struct TokenFile {
     path: PathBuf,
     last: Mutex<(HeaderValue, Instant)>,

@@ -65,12 +65,12 @@ struct Status {
 }
 
 impl Plugin {
-    /// Whether the plugin asks for the cluster's server and authority in `KUBERNETES_EXEC_INFO` (`provideClusterInfo`).
+    /// Whether the plugin needs the cluster's server and authority in `KUBERNETES_EXEC_INFO` (`provideClusterInfo`).
     pub(super) const fn wants_cluster(&self) -> bool {
         self.provide_cluster_info
     }
 
-    /// Runs the plugin. A command with a slash is relative to `folder`. `cluster` is what the plugin gets if it asks for the cluster.
+    /// Runs the plugin and returns its credential. A command with a slash is relative to `folder`. `cluster` is for a plugin that needs it.
     pub(super) fn run(&self, folder: &Path, cluster: Option<Value>) -> Result<Credential, Unusable> {
         let version = self.api_version.as_deref().unwrap_or_default();
         if !VERSIONS.contains(&version) {
@@ -189,7 +189,7 @@ fn credential(answer: &[u8]) -> Result<Credential, Unusable> {
     Ok(Credential { authorization: token.map_or(Authorization::None, Authorization::Fixed), identity, end })
 }
 
-/// Parses an RFC 3339 time with any UTC offset.
+/// Parses an RFC 3339 time with any UTC offset. `None` if the text is not such a time.
 pub(super) fn time(text: &str) -> Option<SystemTime> {
     let (local, offset) = match text.len().checked_sub(6).and_then(|at| text.split_at_checked(at)) {
         Some((local, offset)) if offset.starts_with(['+', '-']) => (format!("{local}Z"), offset),

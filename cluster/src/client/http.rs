@@ -42,7 +42,7 @@ pub(crate) enum Error {
         /// The server's message, truncated.
         message: String,
     },
-    /// No answer, or an incomplete one.
+    /// No complete answer arrived. The text says why.
     Lost(String),
 }
 
@@ -82,14 +82,14 @@ impl Client {
         Config::is_ending(self.inner.end)
     }
 
-    /// Returns the body of an answer.
+    /// Sends a GET request and returns the whole body of the answer.
     pub(crate) async fn text(&self, path: &str) -> Result<String, Error> {
         let body = self.send(path).await?.into_body().collect().await.map_err(|error| broken(&error))?;
         let text = String::from_utf8(body.to_bytes().into());
         text.map_err(|_| Error::Lost("the server's answer is not UTF-8 text".to_owned()))
     }
 
-    /// Returns a streaming answer, to be read line by line.
+    /// Sends a GET request and returns the answer as a stream of lines, for a watch.
     pub(crate) async fn lines(&self, path: &str) -> Result<Lines, Error> {
         Ok(Lines { body: self.send(path).await?.into_body(), rest: Bytes::new() })
     }

@@ -139,7 +139,7 @@ struct Target {
     roots: Roots,
 }
 
-/// Returns the text unless it is empty.
+/// Returns the text. `None` if it is missing or empty.
 fn given(text: Option<&String>) -> Option<&str> {
     text.map(String::as_str).filter(|text| !text.is_empty())
 }

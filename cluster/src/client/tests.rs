@@ -1,4 +1,4 @@
-//! What the tests of the client have in common: a folder, and a server that answers as a test says.
+//! Parts that the client's tests share: a temporary folder, and a server with given answers.
 
 mod exec;
 mod http;
@@ -18,7 +18,7 @@ use tokio_rustls::rustls::ServerConfig;
 use super::config::Config;
 use super::{Access, Client, Error};
 
-/// A folder that is removed when this is dropped.
+/// A temporary folder, removed on drop.
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
@@ -34,14 +34,14 @@ impl Scratch {
         self.0.join(name)
     }
 
-    /// Writes a file. Returns where it is.
+    /// Writes a file. Returns its path.
     pub(crate) fn write(&self, name: &str, text: &str) -> PathBuf {
         let path = self.path(name);
         std::fs::write(&path, text).unwrap();
         path
     }
 
-    /// Writes a program for `sh`.
+    /// Writes an executable shell script. Returns its path.
     pub(crate) fn program(&self, name: &str, script: &str) -> PathBuf {
         let path = self.write(name, &format!("#!/bin/sh\n{script}\n"));
         std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
@@ -55,7 +55,7 @@ impl Drop for Scratch {
     }
 }
 
-/// A kubeconfig with one cluster and one user, given as YAML in flow style.
+/// Returns a kubeconfig with one cluster and one user, given as YAML in flow style.
 pub(crate) fn kubeconfig(cluster: &str, user: &str) -> String {
     format!(
         "{{apiVersion: v1, kind: Config, current-context: it, contexts: [{{name: it, context: {{cluster: c, user: u}}}}], \
@@ -67,7 +67,7 @@ fn read(path: &Path) -> Result<Config, String> {
     super::read(&Access::Kubeconfig { path: path.to_owned(), context: None })
 }
 
-/// A client of a server, as this user.
+/// Returns a client of a server, authenticated as this user.
 fn client(scratch: &Scratch, cluster: &str, user: &str) -> Client {
     let path = scratch.write("kubeconfig", &kubeconfig(cluster, user));
     let config = read(&path).unwrap_or_else(|error| panic!("{error}"));
@@ -89,7 +89,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Answers each request, given with its head, as `answer` says.
+    /// Starts a server that answers each request with the result of `answer`, which gets the request's head.
     pub(crate) fn start(tls: Option<ServerConfig>, answer: impl Fn(&str) -> String + Send + Sync + 'static) -> Self {
         let heads = Arc::<Mutex<Vec<String>>>::default();
         let (own, answer) = (Arc::clone(&heads), Arc::new(answer));
@@ -104,7 +104,7 @@ impl Server {
                 tokio::spawn(async move {
                     match acceptor {
                         None => converse(stream, &heads, &*answer).await,
-                        // A client that does not trust goes away.
+                        // A client that does not trust the certificate closes the connection.
                         Some(acceptor) => match acceptor.accept(stream).await {
                             Ok(stream) => converse(stream, &heads, &*answer).await,
                             Err(_) => None,
@@ -117,13 +117,13 @@ impl Server {
         Self { address: address.recv().unwrap(), heads }
     }
 
-    /// The heads of the requests.
+    /// Returns the heads of the requests received so far.
     pub(crate) fn heads(&self) -> Vec<String> {
         self.heads.lock().unwrap().clone()
     }
 }
 
-/// Answers until the client goes away.
+/// Answers requests until the client closes the connection.
 async fn converse(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     heads: &Mutex<Vec<String>>,
@@ -142,7 +142,7 @@ async fn converse(
     }
 }
 
-/// An answer with its length.
+/// Returns an HTTP answer with this status and body, and its `Content-Length`.
 pub(crate) fn answer(status: &str, body: &str) -> String {
     format!("HTTP/1.1 {status}\r\nContent-Length: {}\r\n\r\n{body}", body.len())
 }

@@ -11,13 +11,13 @@ use tokio_rustls::rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertS
 
 use super::unusable::Unusable;
 
-/// Which certificates of servers the client accepts.
+/// Which servers' certificates the client accepts.
 pub(super) enum Roots {
-    /// Those of authorities that the operating system trusts.
+    /// Certificates of authorities that the operating system trusts.
     System,
-    /// Those of these authorities.
+    /// Certificates of these authorities only.
     Given(RootCertStore),
-    /// Any: a machine on the path can impersonate the server.
+    /// Any certificate: a machine on the path can impersonate the server.
     Unchecked,
 }
 

@@ -19,13 +19,13 @@ impl Unusable {
         Self { problem: problem.into(), help: Some(help.into()) }
     }
 
-    /// Prefixes the problem with the part of the configuration.
+    /// Returns the problem, prefixed with the part of the configuration that has it.
     pub(super) fn of(self, part: &str) -> Self {
         Self { problem: format!("{part}: {}", self.problem), ..self }
     }
 }
 
-/// Reads a file.
+/// Reads a file that the configuration names. The error names the file.
 pub(super) fn contents(path: &Path) -> Result<Vec<u8>, Unusable> {
     fs::read(path).map_err(|error| Unusable::new(format!("{} cannot be read: {error}", path.display())))
 }

@@ -29,7 +29,7 @@ impl Fault {
         Self::Other(bounded(&error.to_string()))
     }
 
-    /// Returns an error for the user: what the fault means for a kind, and the remedy.
+    /// Returns an error message for a fault while following the objects of `kind`: the consequence, and the remedy.
     pub(super) fn told(&self, kind: Kind) -> String {
         let (resource, group) = (kind.resource(), kind.group());
         let rule = format!("apiGroups: [\"{group}\"], resources: [{resource}], verbs: [list, watch]");
@@ -60,7 +60,7 @@ impl Fault {
     }
 }
 
-/// The error for a request that the server does not authenticate.
+/// The error message for a request that the server does not authenticate, with the remedy.
 pub(super) const UNAUTHORIZED: &str = "the server rejects the credential (401)\n  \
                                        help: check whether the token has expired or belongs to another cluster";
 
@@ -77,7 +77,7 @@ impl From<Error> for Fault {
     }
 }
 
-/// Creates the client on demand and renews it when its credential expires.
+/// The connection to the API server. Creates the client on demand and renews it when its credential expires.
 pub(super) struct Connection {
     access: Access,
     timing: Timing,
@@ -111,7 +111,7 @@ impl Connection {
         self.judged(tokio::time::timeout(limit, client.text(path)).await, limit)
     }
 
-    /// Returns a streaming answer.
+    /// Returns the answer of a watch as a stream of lines.
     pub(super) async fn lines(&self, path: &str) -> Result<Lines, Fault> {
         let (client, limit) = (self.client().await?, self.timing.answer);
         self.judged(tokio::time::timeout(limit, client.lines(path)).await, limit)
@@ -171,7 +171,7 @@ mod tests {
     use super::*;
     use crate::client::tests::{Scratch, Server, answer, kubeconfig};
 
-    /// A connection as a user with this plugin, which writes a line into `runs` each time.
+    /// Returns a connection as a user with this plugin, which appends a line to the file `runs` each time it runs.
     fn with_plugin(scratch: &Scratch, server: &Server, script: &str) -> Arc<Connection> {
         let runs = scratch.path("runs");
         let plugin = scratch.program("plugin", &format!("echo run >> {}\n{script}", runs.display()));

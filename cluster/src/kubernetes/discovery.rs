@@ -34,7 +34,7 @@ struct Resource {
     name: String,
 }
 
-/// Polls forever.
+/// Polls the server's kinds at each interval, forever. Updates which optional kinds the server has.
 pub(super) async fn follow(shared: &Arc<Shared>) {
     let timing = shared.settings.timing;
     let mut backoff = Backoff::new(&timing);

@@ -9,13 +9,13 @@ use super::kinds::{Kind, Purpose};
 pub struct SourceHealth {
     /// Whether the server answers and all policy kinds are being watched.
     pub is_connected: bool,
-    /// When `is_connected` last changed.
+    /// Time of the last change of `is_connected`.
     pub since: Instant,
     /// Whether the first lists of all policy kinds are complete. Without them there is no state.
     pub is_synced: bool,
     /// When all policy objects were last known to be current. `None` before the first time.
     pub last_contact: Option<Instant>,
-    /// The last error about policy kinds that is not resolved yet.
+    /// The last error about policy kinds that is not resolved yet. `None` without one.
     pub last_error: Option<String>,
     /// Health of the Services' watches. `None` if Services are not followed.
     pub services: Option<ServicesHealth>,
@@ -43,7 +43,7 @@ pub struct ServicesHealth {
     pub is_listed: bool,
     /// When both kinds were last known to be current. `None` before the first time.
     pub last_contact: Option<Instant>,
-    /// The last error that is not resolved yet.
+    /// The last error about these kinds that is not resolved yet. `None` without one.
     pub last_error: Option<String>,
 }
 
@@ -72,10 +72,10 @@ struct Standing {
 /// State of all watches, as the tasks report it.
 #[derive(Debug)]
 pub(super) struct Lines {
-    /// `None` for a kind that is not followed.
+    /// State of each kind's watch. `None` for a kind that is not followed.
     kinds: [Option<Line>; Kind::ALL.len()],
     discovery: Line,
-    /// Indexed by purpose.
+    /// Whether the watches of each purpose work. Indexed by purpose.
     standings: [Standing; Purpose::ALL.len()],
     pub(super) lists: u64,
     pub(super) failures: u64,
@@ -96,13 +96,13 @@ impl Lines {
         lines
     }
 
-    /// Adds a kind that the server has. Returns as [`Self::up`].
+    /// Adds a kind that the server has. Returns true if everything of its purpose works again, as [`Self::up`].
     pub(super) fn expect(&mut self, kind: Kind) -> bool {
         self.kinds[kind.index()].get_or_insert_default();
         self.settle(kind.purpose())
     }
 
-    /// Removes a kind that the server does not have. Returns as [`Self::up`].
+    /// Removes a kind that the server does not have. Returns true if everything of its purpose works again, as [`Self::up`].
     pub(super) fn forget(&mut self, kind: Kind) -> bool {
         self.kinds[kind.index()] = None;
         self.settle(kind.purpose())
@@ -138,7 +138,7 @@ impl Lines {
         self.settle(purpose_of(kind));
     }
 
-    /// Updates whether everything of the purpose works. Returns true if that has just become so.
+    /// Updates whether everything of the purpose works. Returns true if it works now and did not before.
     fn settle(&mut self, purpose: Purpose) -> bool {
         let is_connected = self.of(purpose).all(|line| line.is_up);
         let standing = &mut self.standings[purpose.index()];
@@ -163,7 +163,7 @@ impl Lines {
         self.of(purpose).filter(|line| !line.is_up).find_map(|line| line.error.clone())
     }
 
-    /// Composes the health. `is_known` tells whether the first lists of a purpose are complete.
+    /// Composes the health. `is_known` returns whether the first lists of a purpose are complete.
     pub(super) fn health(
         &self,
         is_known: impl Fn(Purpose) -> bool,

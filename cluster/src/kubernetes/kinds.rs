@@ -5,12 +5,12 @@ use std::fmt;
 /// API group of the cluster-wide policies.
 pub(super) const CLUSTER_POLICY_GROUP: &str = "policy.networking.k8s.io";
 
-/// What a kind is followed for. The two purposes are independent: neither waits for the other.
+/// The purpose for which a kind is followed. The two purposes are independent: neither waits for the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Purpose {
-    /// Computing policy.
+    /// The kind's objects determine policy.
     Policy,
-    /// Resolving Services.
+    /// The kind's objects determine the backends of Services.
     Services,
 }
 
@@ -25,23 +25,23 @@ impl Purpose {
 /// A kind of objects that policy or the resolver of Services depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
-    /// `v1`.
+    /// Namespaces, API version `v1`.
     Namespace,
-    /// `v1`.
+    /// Nodes, API version `v1`.
     Node,
-    /// `v1`.
+    /// Pods, API version `v1`.
     Pod,
-    /// `networking.k8s.io/v1`.
+    /// NetworkPolicies, API version `networking.k8s.io/v1`.
     NetworkPolicy,
-    /// `policy.networking.k8s.io/v1alpha2`, if the server has it.
+    /// API version `policy.networking.k8s.io/v1alpha2`, if the server has this kind.
     ClusterNetworkPolicy,
-    /// `policy.networking.k8s.io/v1alpha1`, if the server has it.
+    /// API version `policy.networking.k8s.io/v1alpha1`, if the server has this kind.
     AdminNetworkPolicy,
-    /// `policy.networking.k8s.io/v1alpha1`, if the server has it.
+    /// API version `policy.networking.k8s.io/v1alpha1`, if the server has this kind.
     BaselineAdminNetworkPolicy,
-    /// `v1`, if Services are followed.
+    /// API version `v1`, if Services are followed.
     Service,
-    /// `discovery.k8s.io/v1`, if Services are followed.
+    /// API version `discovery.k8s.io/v1`, if Services are followed.
     EndpointSlice,
 }
 
@@ -59,7 +59,7 @@ impl Kind {
         Self::EndpointSlice,
     ];
 
-    /// The kind's name in Kubernetes.
+    /// Returns the kind's name in Kubernetes.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Namespace => "Namespace",
@@ -74,7 +74,7 @@ impl Kind {
         }
     }
 
-    /// The resource's name in URLs and RBAC rules.
+    /// Returns the resource's name in URLs and RBAC rules.
     pub const fn resource(self) -> &'static str {
         match self {
             Self::Namespace => "namespaces",
@@ -89,7 +89,7 @@ impl Kind {
         }
     }
 
-    /// The API version in which the kind is read.
+    /// Returns the API version in which the kind is read.
     pub const fn api_version(self) -> &'static str {
         match self {
             Self::Namespace | Self::Node | Self::Pod | Self::Service => "v1",
@@ -100,18 +100,18 @@ impl Kind {
         }
     }
 
-    /// The API group. Empty for Kubernetes' core.
+    /// Returns the API group. Empty for Kubernetes' core.
     pub(super) fn group(self) -> &'static str {
         self.api_version().split_once('/').map_or("", |(group, _)| group)
     }
 
-    /// The URL path of all objects of the kind.
+    /// Returns the URL path of all objects of the kind.
     pub(super) fn path(self) -> String {
         let root = if self.group().is_empty() { "/api" } else { "/apis" };
         format!("{root}/{}/{}", self.api_version(), self.resource())
     }
 
-    /// What the kind is followed for. Nodes serve Services too.
+    /// Returns the purpose for which the kind is followed. Nodes count as policy, but batches of Services include them too.
     pub const fn purpose(self) -> Purpose {
         match self {
             Self::Service | Self::EndpointSlice => Purpose::Services,

@@ -13,19 +13,19 @@ use super::page::{self, Line};
 use super::shared::Shared;
 use super::store::Listing;
 
-/// A watch that ends within this time without an event counts as useless and causes a pause.
+/// A watch that ends within this time without an event counts as useless: the next one starts after a pause.
 const SHORT: Duration = Duration::from_secs(1);
 
 /// The resource version from which a watch continues.
 #[derive(Clone, Debug, Default)]
 struct Place {
-    /// As the server writes it.
+    /// The version as the server writes it.
     version: String,
-    /// As a number. `None` if the server's versions are not numeric.
+    /// The version as a number. `None` if the server's versions are not numeric.
     number: Option<u64>,
 }
 
-/// Follows a kind forever.
+/// Lists and watches a kind forever, and applies its objects to the store.
 pub(super) async fn follow(kind: Kind, shared: &Arc<Shared>) {
     let mut backoff = Backoff::new(&shared.settings.timing);
     let mut place: Option<Place> = None;

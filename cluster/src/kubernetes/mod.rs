@@ -7,7 +7,7 @@
 //! files ([`bulkhead_control::source::single`]).
 //!
 //! ```text
-//!  discovery --which kinds there are--> one task per kind: list, watch, list again --objects--> Store --batch--> caller
+//!  discovery --kinds that exist-------> one task per kind: list, watch, list again --objects--> Store --batch--> caller
 //!      |                                                   |                                     ^
 //!      `------------- contact --> SourceHealth <-----------'                  first lists of all kinds of a purpose: the gate
 //! ```

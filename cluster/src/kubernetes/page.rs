@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::kinds::Kind;
 use super::pruned::Pruned;
 
-/// A parsed object.
+/// A parsed object with its key, version and faults.
 pub(super) struct Item {
     pub(super) key: Key,
     pub(super) read: Single,
@@ -106,7 +106,7 @@ struct Event {
 
 const NAMELESS: &str = "an object without a name";
 
-/// Truncates an error, which may quote the server's text.
+/// Formats an error, truncated because it may quote the server's text.
 fn shown(error: &dyn fmt::Display) -> String {
     escaped(&error.to_string()).chars().take(200).collect()
 }
@@ -265,7 +265,7 @@ impl<'de> Visitor<'de> for ItemsSeed {
         f.write_str("the objects of a list")
     }
 
-    /// Programs in Go write `null` for an empty list.
+    /// Returns an empty list: programs in Go write `null` for it.
     fn visit_unit<E>(self) -> Result<Vec<Item>, E> {
         Ok(Vec::new())
     }

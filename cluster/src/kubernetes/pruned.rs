@@ -231,7 +231,7 @@ mod tests {
         if read.has_problems() { None } else { read.object }
     }
 
-    /// A pod with every field that is read, among others as a server has them.
+    /// Returns a pod with all fields that the parser reads, and others that servers add.
     fn pod() -> Value {
         json!({
             "apiVersion": "v1", "kind": "Pod",
@@ -249,7 +249,7 @@ mod tests {
         })
     }
 
-    /// A Service with every field that is read, among others as a server has them.
+    /// Returns a Service with all fields that the parser reads, and others that servers add.
     fn service() -> Value {
         json!({
             "apiVersion": "v1", "kind": "Service",
@@ -268,7 +268,7 @@ mod tests {
         })
     }
 
-    /// The same of an endpoint slice.
+    /// Returns an endpoint slice with all fields that the parser reads, and others that servers add.
     fn slice() -> Value {
         json!({
             "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
@@ -324,7 +324,7 @@ mod tests {
         }
     }
 
-    /// Without any of these fields the object is another one. So the test above would notice if one of them were passed over.
+    /// Asserts that removing any of these fields changes the parsed object, so that the test above detects a skipped field.
     fn check_that_fields_matter(kind: Kind, value: &Value, paths: &[&str]) {
         let whole = object(kind, value.clone());
         for path in paths {
@@ -370,7 +370,7 @@ mod tests {
             "/status/loadBalancer",
         ];
         check_that_fields_matter(Kind::Service, &service(), &of_service);
-        // The first of the two is read where the other one is not there.
+        // The parser reads the first of the two fields only if the other is missing.
         let mut single = service();
         single["spec"].as_object_mut().unwrap().remove("clusterIPs");
         assert_eq!(object(Kind::Service, pruned(Kind::Service, &single)), object(Kind::Service, single.clone()));

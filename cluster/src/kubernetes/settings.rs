@@ -8,7 +8,7 @@ use bulkhead_control::source::{KindName, ServiceKinds};
 use super::kinds::{Kind, Purpose};
 use crate::client::Access;
 
-/// What the follower follows.
+/// Settings of a follower: server, kinds and timeouts.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     /// Access to the API server.
@@ -47,7 +47,7 @@ pub struct Timing {
     /// Interval of discovery, which also detects whether the server is up. A server has thousands of such clients; kubelets poll three
     /// times as often.
     pub contact: Duration,
-    /// Timeout of a short answer.
+    /// Timeout of a short answer, of the head of a watch's answer, and of a new TCP connection.
     pub answer: Duration,
     /// Timeout of one page of a list. A server that has just started is slow.
     pub page: Duration,

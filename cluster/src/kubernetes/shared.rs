@@ -33,7 +33,7 @@ pub(super) struct Shared {
     store: Mutex<Store>,
     lines: Mutex<Lines>,
     told: Mutex<BTreeSet<(Purpose, String)>>,
-    /// Indexed by purpose.
+    /// Signals that a batch can be taken. Indexed by purpose.
     pub(super) changed: [Notify; Purpose::ALL.len()],
     /// Whether the server has each optional kind. `None` before the first discovery.
     pub(super) served: watch::Sender<[Option<bool>; Kind::ALL.len()]>,
@@ -87,7 +87,7 @@ impl Shared {
         self.heard(kind.map_or(Purpose::Policy, Kind::purpose), |lines| lines.up(kind));
     }
 
-    /// Updates the health. If `hear` returns true, everything of the purpose works again, which is reported.
+    /// Updates the health with `hear`. If it returns true, everything of the purpose works again: sends [`Notice::Connected`].
     pub(super) fn heard(&self, purpose: Purpose, hear: impl FnOnce(&mut Lines) -> bool) {
         let is_new = hear(&mut self.lines());
         if is_new {
@@ -96,7 +96,7 @@ impl Shared {
         }
     }
 
-    /// Counts a completed list.
+    /// Counts a completed list, and records a sign of life of its kind.
     pub(super) fn listed(&self, kind: Kind) {
         let mut lines = self.lines();
         lines.lists += 1;
@@ -131,7 +131,7 @@ impl Shared {
         }
     }
 
-    /// Pauses. Ends early if all watches are to reconnect.
+    /// Waits for `pause`. Returns early if all watches must reconnect.
     pub(super) async fn pause(&self, pause: Duration) {
         let mut reconnect = self.reconnect.subscribe();
         drop(tokio::time::timeout(pause, reconnect.changed()).await);

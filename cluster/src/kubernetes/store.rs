@@ -29,7 +29,7 @@ const PLACE: &str = "kubernetes";
 pub struct Changes {
     /// Whether this is the first batch, which has all objects.
     pub is_whole: bool,
-    /// When the batch's first change arrived. `None` for the first batch.
+    /// When the first change of the batch arrived. `None` for the first batch.
     pub heard: Option<Instant>,
     /// The changes, removals first.
     pub events: Vec<Event>,
@@ -48,10 +48,10 @@ struct Pending {
     was_taken: bool,
 }
 
-/// An object as received, and its faults. `None` for an object that cannot be used.
+/// An object as received, and its faults. The object is `None` if it is malformed and cannot be used.
 type Before = (Option<Box<Object>>, Option<Box<Faults>>);
 
-/// What is known of a kind.
+/// What the store knows about a kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Known {
     /// No list is complete yet.
@@ -67,24 +67,24 @@ enum Known {
 
 /// All known objects, their faults, and pending changes.
 pub(super) struct Store {
-    /// `None` for an object that cannot be used. Boxed, because objects are large and tree nodes about half empty.
+    /// All objects by key; `None` if malformed and not usable. Boxed, because objects are large and tree nodes about half empty.
     objects: BTreeMap<Key, Option<Box<Object>>>,
     /// Faults of the objects that have any.
     faults: BTreeMap<Key, Box<Faults>>,
     texts: Texts,
     counts: [usize; Kind::ALL.len()],
-    /// Indexed by purpose.
+    /// Changes that no batch contains yet. Indexed by purpose.
     pending: [Pending; Purpose::ALL.len()],
     known: [Known; Kind::ALL.len()],
     /// Namespaces with unreadable labels, as of the last batch.
     excluded: BTreeSet<Arc<str>>,
 }
 
-/// A list in progress.
+/// A list of a kind whose pages are not all read yet.
 pub(super) struct Listing {
     kind: Kind,
     names: BTreeSet<Key>,
-    /// Objects that differ from the store's.
+    /// Received objects that differ from the store's.
     different: BTreeMap<Key, Before>,
 }
 
@@ -276,7 +276,7 @@ impl Store {
         Ok(())
     }
 
-    /// Returns the object without the namespaces whose labels are unreadable.
+    /// Returns a policy restricted to namespaces with readable labels. Other objects are returned unchanged.
     fn meant(&self, object: &Object) -> Object {
         let mut object = object.clone();
         if let Object::Policy(policy) = &mut object

@@ -16,13 +16,13 @@ pub struct Apply<'a> {
     client: &'a Client,
     desired: &'a Desired,
     owner: &'a str,
-    /// IDs of groups by tag.
+    /// The server's IDs of existing groups, by the group's tag.
     ids: BTreeMap<String, String>,
     /// Rules that the server created in new groups by default and that the plan wants.
     made: BTreeSet<(Arc<str>, SecurityRule)>,
     /// The number of requests that changed something.
     pub sent: usize,
-    /// Differences from the plan, for the user.
+    /// Differences between the plan and what was done, as text for the user.
     pub notes: Vec<String>,
 }
 
@@ -33,7 +33,7 @@ impl<'a> Apply<'a> {
         Self { client, desired, owner, ids, made, sent: 0, notes }
     }
 
-    /// Sets the IDs of existing groups.
+    /// Sets the server's IDs of existing groups, by tag.
     pub fn know(&mut self, ids: &BTreeMap<String, String>) {
         self.ids.clone_from(ids);
     }

@@ -61,7 +61,7 @@ impl fmt::Display for Fault {
 impl std::error::Error for Fault {}
 
 impl Fault {
-    /// Whether a retry may succeed.
+    /// Whether the same request may succeed later: no answer, or an error of an overloaded server.
     fn may_pass(&self) -> bool {
         match self {
             Self::Lost(_) => true,
@@ -212,7 +212,7 @@ impl Client {
         }
     }
 
-    /// Returns this owner's groups: tagged ones, and untagged ones of an interrupted run.
+    /// Returns this owner's security groups: tagged ones, and untagged ones of an interrupted run.
     async fn groups(&self, owner: &str) -> anyhow::Result<Vec<Value>> {
         let mut groups = self.list("security-groups", &format!("&tags={owner}")).await?;
         groups.extend(self.untagged(owner).await?);
@@ -249,7 +249,7 @@ impl Client {
     /// Returns the IDs of this owner's groups by tag. If two groups share a tag, the lower ID counts, as in the plan.
     ///
     /// # Errors
-    /// As [`Self::listed`].
+    /// If the server refuses a request, or all retries failed.
     pub async fn listed_ids(&self, owner: &str) -> anyhow::Result<BTreeMap<String, String>> {
         let mut groups: Vec<ListedGroup> = self.groups(owner).await?.iter().filter_map(ListedGroup::of).collect();
         groups.sort_unstable_by(|a, b| a.id.cmp(&b.id));

@@ -11,7 +11,7 @@ use crate::wire::Attach;
 #[derive(Debug, Parser)]
 #[command(name = "bulkhead-bench", version, arg_required_else_help = true)]
 pub(crate) struct Args {
-    /// What to measure.
+    /// The subcommand, which selects what to measure.
     #[command(subcommand)]
     pub(crate) work: Work,
 }
@@ -31,9 +31,9 @@ pub(crate) enum Work {
 /// Output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
-    /// For people.
+    /// A text table for people.
     Text,
-    /// For programs.
+    /// JSON for programs.
     Json,
 }
 
@@ -80,19 +80,19 @@ pub(crate) enum Row {
     Host,
     /// Small datagrams between two pods
     Udp,
-    /// Latency of requests to redis
+    /// Latency of GET requests from a pod to a redis pod
     Redis,
-    /// New connections per second
+    /// Rate of new TCP connections between two pods, and their connection times
     Connect,
     /// TCP and new connections to a Service's cluster address
     Service,
     /// `attach: xdp` of this build compared with another build (needs --before)
     Xdp,
-    /// Many pods on the node: memory, time to add a pod, idle CPU, restart
+    /// Many pods on the node: memory, time to add a pod, idle CPU, time of a restart
     Pods,
-    /// `kill -9` with open connections, then a new process
+    /// `kill -9` with open connections, then a new process: lost connections, longest gap
     Restart,
-    /// New connections while two pods flood
+    /// Connection times while two pods flood the node with packets without a session
     Flood,
 }
 

@@ -41,21 +41,21 @@ use crate::testbed;
 #[derive(Clone, Debug)]
 struct Bench {
     program: PathBuf,
-    /// Cores of the workers.
+    /// Numbers of the cores on which the vswitch's workers run.
     cores: Vec<usize>,
-    /// Numbers of pods on other nodes and of policies.
+    /// Number of pods on other nodes; `policies` is the number of policies.
     pods: usize,
     policies: usize,
-    /// Policy changes in the row `policy`.
+    /// Number of policy changes in the row `policy`.
     changes: usize,
-    /// Pods of this node in the rows `add` and `status`.
+    /// Number of pods on this node in the rows `add` and `status`.
     ports: usize,
-    /// Pods in the row `memory`.
+    /// Number of pods in the row `memory`.
     many_pods: usize,
-    /// Events per second in the row `events`.
+    /// Pod events per second in the row `events`.
     events: usize,
     rounds: usize,
-    /// Duration of one measurement.
+    /// Duration of one measurement of the row `events`.
     time: Duration,
 }
 

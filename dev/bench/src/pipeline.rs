@@ -70,7 +70,7 @@ pub(crate) struct Pipeline {
     /// Send packets to a Service's address; the vswitch translates them to the pod's address and port
     #[arg(long)]
     pub(crate) translated: bool,
-    /// Start a session with every packet; as many sessions expire
+    /// Start a session with every packet; sessions expire at the same rate
     #[arg(long)]
     pub(crate) new_sessions: bool,
     /// What a stream reader watches meanwhile; the reading thread works like the vswitch's
@@ -84,7 +84,7 @@ pub(crate) struct Pipeline {
     pub(crate) output: Format,
 }
 
-/// What a stream reader watches.
+/// The stream whose reader runs during the measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Watch {
     /// No stream
@@ -107,7 +107,7 @@ impl Watch {
         }
     }
 
-    /// Interval between reads, as in the vswitch's thread.
+    /// Returns the interval between reads, as in the vswitch's thread.
     const fn interval(self) -> Duration {
         Duration::from_millis(if matches!(self, Self::Journal) { 50 } else { 10 })
     }
@@ -165,20 +165,20 @@ const CAPACITY: usize = 500_000;
 #[derive(Clone, Copy, Debug)]
 struct Setup {
     size: usize,
-    /// Flows of all workers together.
+    /// Number of flows of all workers together.
     flows: u32,
-    /// Sessions of each worker at a time.
+    /// Number of sessions that each worker has at a time.
     sessions: u32,
     spread: Spread,
     order: Order,
-    /// Configuration of each worker.
+    /// Configuration of each worker's engine.
     engine: WorkerConfig,
     /// Nanoseconds between bursts, on the packets' clock.
     step: u64,
     watch: Watch,
 }
 
-/// A worker's share of the flows.
+/// A worker's share of the flows: worker `number` of `of` workers.
 #[derive(Clone, Copy, Debug)]
 struct Share {
     number: u16,
@@ -204,7 +204,7 @@ impl Setup {
             ..SessionConfig::live(if args.new_sessions { capacity } else { capacity.max(CAPACITY) })
         };
         let step = match order {
-            // A session expires after as many others as there are flows have started. (A burst is 256 packets.)
+            // A session expires after `flows` others have started. (A burst is 256 packets.)
             Order::Fresh => sessions.timeouts.udp_unreplied / u64::from(flows.div_ceil(256)),
             // 256 packets at 20 million per second.
             Order::Random | Order::Each => 12_800,

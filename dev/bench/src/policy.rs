@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 /// Number of rules: large for one pod in enforcers' issue trackers, but still a policy that people write.
 pub(crate) const RULES: u16 = 1_000;
-/// The allowed UDP port.
+/// The UDP port that the policy allows.
 pub(crate) const UDP_PORT: u16 = 9_000;
 /// The allowed TCP ports: those of iperf3 (5201), redis (6379) and the benchmark's servers.
 pub(crate) const TCP_PORTS: [u16; 2] = [5_000, 9_999];
@@ -18,7 +18,7 @@ pub(crate) const PODS: &str = "10.244.0.0/16";
 struct Rule {
     prefix: String,
     protocol: &'static str,
-    /// First and last port.
+    /// The first and the last allowed port.
     ports: [u16; 2],
 }
 

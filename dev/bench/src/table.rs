@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-/// The promised bound of a value.
+/// The promised bound of a value, in the value's unit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Goal {
     AtLeast(f64),
@@ -47,20 +47,20 @@ pub(crate) struct Measured {
     /// The unit. `x` for ratios.
     pub(crate) unit: &'static str,
     pub(crate) goal: Goal,
-    /// Details for programs.
+    /// Further values for the JSON output.
     pub(crate) detail: Map<String, Value>,
-    /// Details for people.
+    /// A remark for the text output.
     pub(crate) note: String,
 }
 
 impl Line {
-    /// Makes a line with an absolute value.
+    /// Returns a line with an absolute value.
     pub(crate) fn value(row: &'static str, what: &str, value: f64, unit: &'static str, goal: Goal) -> Self {
         let measured = Measured { value, unit, goal, detail: Map::new(), note: String::new() };
         Self { row, what: what.to_owned(), measured: Ok(measured) }
     }
 
-    /// Makes a line with the median of the rounds' ratios. `ours` and `other` have one value per round.
+    /// Returns a line with the median of the rounds' ratios `ours` / `other`, which have one value per round.
     pub(crate) fn ratio(row: &'static str, what: String, ours: &[f64], other: &[f64], unit: &str, goal: Goal) -> Self {
         let ratios: Vec<f64> =
             ours.iter().zip(other).filter(|(_, other)| **other > 0.0).map(|(ours, other)| ours / other).collect();
@@ -79,12 +79,12 @@ impl Line {
         Self { row, what, measured: Ok(Measured { value: median(&ratios), unit: "x", goal, detail, note }) }
     }
 
-    /// Makes a line without a value.
+    /// Returns a line without a value. `why` is the reason.
     pub(crate) const fn skipped(row: &'static str, what: String, why: String) -> Self {
         Self { row, what, measured: Err(why) }
     }
 
-    /// Appends a remark for people.
+    /// Appends a remark for the text output.
     pub(crate) fn noted(mut self, note: &str) -> Self {
         if let Ok(measured) = &mut self.measured {
             if !measured.note.is_empty() {
@@ -95,7 +95,7 @@ impl Line {
         self
     }
 
-    /// Adds a detail for programs.
+    /// Adds a value to the JSON output.
     pub(crate) fn with(mut self, key: &str, value: Value) -> Self {
         if let Ok(measured) = &mut self.measured {
             measured.detail.insert(key.to_owned(), value);

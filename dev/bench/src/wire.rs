@@ -37,7 +37,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug)]
 struct Bench {
     program: Program,
-    /// Another build, attached with AF_XDP sockets.
+    /// Another build of the program, to compare `attach: xdp` with. `None` without `--before`.
     before: Option<Program>,
     rounds: u32,
     /// Duration of one measurement.
@@ -50,7 +50,7 @@ struct Bench {
     connections: usize,
 }
 
-/// Measured values: for each path and round some metrics.
+/// The measured values: for each path, one list of metrics per round.
 #[derive(Debug)]
 struct Rounds(Vec<(Way, Vec<Vec<f64>>)>);
 

@@ -49,7 +49,7 @@ fn budgets() -> Result<bool, String> {
     Ok(kept)
 }
 
-/// Returns the present value. `None` if it takes minutes to measure, or if the program is not built.
+/// Measures a budget's current value. `None` if that takes minutes, or if the program is not built.
 fn measured(name: &str) -> Result<Option<u64>, String> {
     Ok(match name {
         "crates" => Some(tree("bulkhead")?.len() as u64),

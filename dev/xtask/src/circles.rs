@@ -23,7 +23,7 @@ struct Module {
     uses: BTreeMap<String, Vec<Vec<String>>>,
 }
 
-/// Prints each circle with the items that cause it. Returns whether there is none.
+/// Prints each circle with the items that cause it. Returns true if no crate has a circle.
 pub(crate) fn run() -> bool {
     match count(true) {
         Ok(circles) => circles == 0,
@@ -322,7 +322,7 @@ fn defines(module: &Module, name: &str) -> bool {
         || tokens.windows(3).any(|three| three[0] == "macro_rules" && three[2] == name)
 }
 
-/// Returns the largest sets of modules that all reach each other.
+/// Returns the largest sets of modules that use each other, directly or indirectly.
 fn tied(arrows: &Arrows) -> Vec<BTreeSet<Vec<String>>> {
     let reached = |from: &Vec<String>| {
         let (mut seen, mut open) = (BTreeSet::new(), vec![from.clone()]);

@@ -12,12 +12,12 @@ use crate::step::{Step, root, tests};
 struct Program {
     variable: &'static str,
     path: PathBuf,
-    /// The name, for a program of Kubernetes that can be built.
+    /// Name of the Kubernetes program to build if it is missing. `None` for a program of a Debian package.
     built: Option<&'static str>,
 }
 
 impl Program {
-    /// A program of a Debian package.
+    /// Returns a program of a Debian package. `variable` may hold another path than `usual`.
     fn packaged(variable: &'static str, usual: &str) -> Self {
         Self { variable, path: env::var_os(variable).map_or_else(|| usual.into(), PathBuf::from), built: None }
     }

@@ -119,7 +119,7 @@ fn check() -> bool {
     in_turn("check", &CHECK)
 }
 
-/// The additional parts need programs that `.ci/run` builds or installs. Each part names what is missing.
+/// Runs `check` and the parts that need programs that `.ci/run` builds or installs. Each part names what is missing.
 fn full() -> bool {
     let behind: [Named; 3] = [("cluster", cluster::run), ("playground", playground::run), ("valgrind", valgrind)];
     in_turn("full", &[&CHECK[..], &behind].concat())
@@ -150,12 +150,12 @@ fn doc() -> Step {
     cargo(&["doc", "--workspace", "--no-deps", "--document-private-items"]).env("RUSTDOCFLAGS", "-D warnings")
 }
 
-/// CI checks licences in a separate step, once cargo-deny is built.
+/// Runs `deny`, except in CI, which runs it as a separate step once cargo-deny is built.
 fn deny_with_the_rest() -> bool {
     env::var_os("BULKHEAD_DENY").is_some_and(|when| when == "apart") || deny()
 }
 
-/// Skipped without cargo-deny, except under CI.
+/// Checks the dependencies' licences and sources, and for banned crates. Skipped without cargo-deny, except under CI.
 fn deny() -> bool {
     let installed = Command::new("cargo").args(["deny", "--version"]).output().is_ok_and(|out| out.status.success());
     match (installed, env::var_os("CI").is_some()) {
@@ -177,14 +177,14 @@ fn unit() -> bool {
     tests(&["--lib", "--bins"]).run()
 }
 
-/// Tests that need root are included but skip without `e2e`, so that nothing runs twice.
+/// Runs all tests. Those that need root skip here and run in `e2e`, so that nothing runs twice.
 fn test() -> bool {
     tests(&["--lib", "--bins", "--tests"]).env("BULKHEAD_E2E", "skip").run()
         // Examples in documentation run in a separate program.
         && tests(&["--doc"]).run()
 }
 
-/// Without AVX-512, which valgrind does not support; tests with guard pages cover it.
+/// Runs the SIMD code's tests under valgrind. Without AVX-512, which valgrind does not support; tests with guard pages cover it.
 fn valgrind() -> bool {
     let has_avx2 = std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| text.contains(" avx2 "));
     let installed = Command::new("valgrind").arg("--version").output().is_ok_and(|out| out.status.success());

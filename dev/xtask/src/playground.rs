@@ -95,7 +95,7 @@ fn browser() -> bool {
     Step::new("node", &["dev/playground/browser.cjs", &page, &pictures]).run()
 }
 
-/// Skips a step, which fails under CI.
+/// Prints why a step is skipped. Returns whether that is a success: false under CI.
 fn skip(reason: &str) -> bool {
     if env::var_os("CI").is_some() {
         eprintln!("playground: required under CI: {reason}");
@@ -121,7 +121,7 @@ fn toolchain() -> Option<Toolchain> {
     DEBIAN.iter().all(|path| Path::new(path).exists()).then_some(Toolchain::Debian)
 }
 
-/// A separate folder: the two toolchains would rebuild each other's libraries.
+/// Returns cargo's target folder for the page: not the usual one, because the two toolchains would rebuild each other's libraries.
 fn build_folder() -> PathBuf {
     folder().join("build")
 }

@@ -1,4 +1,4 @@
-//! Commands, run from the project's root.
+//! Runs commands from the project's root.
 
 use std::env;
 use std::io::{BufRead, BufReader};
@@ -13,7 +13,7 @@ pub(crate) fn cargo(args: &[&str]) -> Step {
     Step::new("cargo", args)
 }
 
-/// `cargo test` for the workspace. All such steps share what `build` has compiled: the same packages, features and compiler.
+/// Returns `cargo test` for the workspace with these arguments. Uses `build`'s packages, features and compiler, so that nothing is rebuilt.
 pub(crate) fn tests(args: &[&str]) -> Step {
     linted(cargo(&[&["test", "--workspace"], args].concat()))
 }

@@ -49,7 +49,7 @@ pub enum AskError {
     NotUnderstood {
         /// Path of the socket.
         socket: PathBuf,
-        /// Parse error.
+        /// The JSON parser's error.
         source: serde_json::Error,
     },
     /// The vswitch rejected the request.

@@ -163,7 +163,7 @@ fn write_audit(out: &mut impl Write, audit: &AuditStatus) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes the health that load balancers get.
+/// Writes the health that the vswitch reports to load balancers.
 fn write_health(out: &mut impl Write, health: &ServiceHealth) -> io::Result<()> {
     let how = match (health.healthy, health.leaving) {
         (false, _) => "not healthy",
@@ -179,7 +179,7 @@ fn write_health(out: &mut impl Write, health: &ServiceHealth) -> io::Result<()> 
     Ok(())
 }
 
-/// Lists the ports.
+/// Prints the ports of the vswitch with their state and traffic counters.
 pub fn ports(args: &Admin) -> anyhow::Result<ExitCode> {
     show(args, &Request::Ports, |rows: &[PortRow], out| {
         let headings = [
@@ -213,7 +213,7 @@ pub fn ports(args: &Admin) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Shortens a container ID.
+/// Returns the start of the container's ID.
 fn short(key: &PortKey) -> String {
     /// The length that `crictl` and `docker` show.
     const LETTERS: usize = 12;
@@ -237,7 +237,7 @@ pub fn counters(socket: &Path) -> anyhow::Result<Running> {
     Ok(Running { node, uptime_seconds, policies })
 }
 
-/// Lists the counters of policies.
+/// Prints the counters of each policy and rule.
 pub fn policies(args: &Admin) -> anyhow::Result<ExitCode> {
     show(args, &Request::Policies, |rows: &[PolicyRow], out| {
         if rows.iter().all(|row| !row.not_enforced && row.audited == 0) {
@@ -257,7 +257,7 @@ pub fn policies(args: &Admin) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Lists the tables in force, or one port's rules.
+/// Prints the tables in force with their numbers of rules, or the rules of one port.
 pub fn tables(args: &args::Tables) -> anyhow::Result<ExitCode> {
     let request = Request::Tables { port: args.port.clone() };
     show(&args.admin, &request, |rows: &[TableRow], out| {
@@ -287,7 +287,7 @@ pub fn tables(args: &args::Tables) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Lists or ends matching sessions.
+/// Prints the sessions that match the filter, or ends them with `--kill`.
 pub fn sessions(args: &args::Sessions) -> anyhow::Result<ExitCode> {
     let filter =
         SessionFilter { port: args.port.clone(), address: args.address, service: args.service, limit: args.limit };
@@ -337,7 +337,7 @@ pub fn reload(args: &args::Reload) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Requests rows and prints them.
+/// Sends a request for rows and prints the answer.
 fn show<T: Serialize + DeserializeOwned>(
     args: &Admin,
     request: &Request,

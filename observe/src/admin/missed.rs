@@ -35,7 +35,7 @@ pub struct Missed {
     folder: PathBuf,
 }
 
-/// Content of a file.
+/// Content of a file: one missed deletion.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Entry {
     version: u32,

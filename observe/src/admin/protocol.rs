@@ -39,45 +39,45 @@ pub(super) const VERSION: u64 = 1;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", content = "arguments", rename_all = "snake_case")]
 pub enum Request {
-    /// Health of the vswitch.
+    /// Returns the health of the vswitch.
     Status,
-    /// All ports.
+    /// Lists all ports with their state and counters.
     Ports,
-    /// Counters of each policy and rule.
+    /// Lists the counters of each policy and rule.
     Policies,
-    /// Tables in force, of one port or of all.
+    /// Lists the tables in force of one port or of all. Includes the rules if one port is named.
     Tables {
         /// Name of the port. `None` for all.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         port: Option<String>,
     },
-    /// Explains a connection.
+    /// Explains what happens to the first packet of a connection and to its reply.
     Explain(Connection),
-    /// Whether a policy is enforced.
+    /// Returns whether a policy is enforced on this node.
     Enforcement(PolicyQuestion),
-    /// Lists matching sessions.
+    /// Lists the sessions that match a filter.
     Sessions(SessionFilter),
-    /// Ends matching sessions, all without a filter. Ignores the limit.
+    /// Ends the sessions that match a filter; all sessions if the filter is empty. Ignores the filter's limit.
     EndSessions(SessionFilter),
     /// Streams verdicts on new sessions and dropped packets.
     Monitor(Monitor),
     /// Streams packets, each with its path.
     Trace(Trace),
-    /// What audited policies would have denied.
+    /// Lists the connections that audited policies would have denied.
     AuditReport,
-    /// Paths of the vswitch's files.
+    /// Returns the paths of the vswitch's configuration and journal.
     KeptFiles,
     /// Re-reads the configuration and the state.
     Reload,
     /// Attaches a container's interface. Answers when it is attached.
     AddPort(AddPort),
-    /// Detaches an added port.
+    /// Detaches the interface of an added port and removes the port.
     RemovePort(PortKey),
-    /// State of an added port.
+    /// Returns the state of an added port.
     CheckPort(PortKey),
     /// Removes all added ports, or those of one network, except these.
     RetainPorts {
-        /// Ports to keep.
+        /// The added ports to keep.
         keep: Vec<PortKey>,
         /// Network of the ports to remove. `None` for all added ports.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -89,20 +89,20 @@ pub enum Request {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SessionFilter {
-    /// Port on either side.
+    /// Name of a port at either end of the session. `None` for any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<String>,
-    /// Address on either side.
+    /// Address of either end of the session. `None` for any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<IpAddr>,
-    /// Destination port.
+    /// Destination port of the session. `None` for any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service: Option<u16>,
     /// Maximum number of listed sessions. 0 returns only the number.
     pub limit: usize,
 }
 
-/// Result of ending sessions.
+/// Answer to [`Request::EndSessions`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct EndedSessions {
     /// Number of ended sessions.
@@ -123,7 +123,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Wraps a result.
+    /// Returns the answer that contains a result.
     pub fn of(answer: Result<Value, Failure>) -> Self {
         match answer {
             Ok(answer) => Self { version: VERSION, answer: Some(answer), failure: None },
@@ -135,7 +135,7 @@ impl Answer {
 /// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// Code for programs.
+    /// Kind of the failure, for programs: `unknown_port`, for example.
     pub code: String,
     /// Message for people.
     pub message: String,
@@ -188,32 +188,32 @@ pub fn read_request(line: &[u8]) -> Result<Request, Failure> {
     serde_json::from_value(value).map_err(|_| failure)
 }
 
-/// A port.
+/// A port with its state, and its counters since the start of the process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PortRow {
     /// Name: `namespace/pod`, `uplink` or `host`.
     pub name: String,
-    /// `pod`, `uplink` or `host`.
+    /// Kind of the port: `pod`, `uplink` or `host`.
     pub kind: String,
-    /// Name of the interface.
+    /// Name of the port's network interface on the node.
     pub interface: String,
-    /// Container that it was added for. `None` for a configured port.
+    /// Container for which a CNI plugin added the port. `None` for a configured port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<PortKey>,
-    /// `open`, `closed`, `absent` or `unprotected`.
+    /// State of the port: `open`, `closed`, `absent` or `unprotected`.
     pub state: String,
-    /// Why it is not open.
+    /// Why the port is not open. `None` if it is open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
     /// Addresses of the port.
     pub addresses: Vec<String>,
-    /// Packets received.
+    /// Packets that the vswitch received at the port.
     pub received: u64,
-    /// Bytes received.
+    /// Bytes that the vswitch received at the port.
     pub received_bytes: u64,
-    /// Packets sent.
+    /// Packets that the vswitch sent out of the port.
     pub sent: u64,
-    /// Bytes sent.
+    /// Bytes that the vswitch sent out of the port.
     pub sent_bytes: u64,
     /// Packets dropped by the limits of `slow_path`.
     pub limited: u64,
@@ -222,22 +222,22 @@ pub struct PortRow {
     /// Received packets that were dropped when judged. `None` if not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dropped: Option<u64>,
-    /// Sessions whose first packet was received here. `None` if not counted.
+    /// Sessions whose first packet came in through this port. `None` if not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sessions_started: Option<u64>,
-    /// Sessions whose first packet was sent here. `None` if not counted.
+    /// Sessions whose first packet went out through this port. `None` if not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sessions_reached: Option<u64>,
     /// Generation of the last change to the port.
     pub epoch: u64,
 }
 
-/// The table of a port.
+/// The compiled policy table of a port.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TableRow {
-    /// Name of the port whose egress table it is: what other ports may send to it.
+    /// Name of the port that the table protects: its rules say what other ports may send to this port.
     pub port: String,
-    /// Number of rules.
+    /// Number of rules in the table.
     pub rules: usize,
     /// The rules in order, if one port was requested.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -13,8 +13,8 @@ use bulkhead_answers::output::printable;
 /// Polling interval. A change takes effect within 100 ms after its file is complete.
 const INTERVAL: Duration = Duration::from_millis(20);
 
-/// Waits until the policy is in force, or gone. Returns exit code 1 on timeout. An audited policy is in force when the vswitch counts what
-/// it would deny; the output says that it is not enforced.
+/// Waits until the policy is enforced, or with `--gone` until it is not. Returns exit code 1 on timeout. For an audited policy, waits until
+/// the vswitch counts what the policy would deny; the output says that it is not enforced.
 pub fn wait(args: &args::Wait) -> anyhow::Result<ExitCode> {
     let question = PolicyQuestion {
         kind: args.policy.cluster,

@@ -56,7 +56,7 @@ fn parsed(line: &str) -> anyhow::Result<Value> {
     serde_json::from_str(line).context("cannot parse the vswitch's event")
 }
 
-/// Returns the request.
+/// Returns the request for the packets that the arguments select. `snap` is the number of bytes to send of each packet.
 fn asked(traced: &Traced, snap: u16) -> Trace {
     let verdicts = if traced.dropped_only { vec!["DROPPED".to_owned()] } else { traced.verdicts.clone() };
     Trace {

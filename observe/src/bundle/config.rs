@@ -6,7 +6,7 @@ use serde_json::Value;
 const SECRET: [&str; 9] =
     ["token", "password", "passwd", "secret", "secrets", "key", "credential", "credentials", "authorization"];
 
-/// Replaces a secret.
+/// The text that replaces a secret.
 const HIDDEN: &str = "(left out)";
 
 fn is_secret(key: &str) -> bool {

@@ -20,7 +20,7 @@ pub enum FieldError {
     /// The bytes are not a valid message.
     #[error("{0} is not a message of the protocol")]
     Malformed(&'static str),
-    /// The field is unknown.
+    /// The protocol has no field of this number.
     #[error("{message} has field {number}, which this server does not support")]
     Unknown {
         /// Name of the message.
@@ -28,7 +28,7 @@ pub enum FieldError {
         /// Field number.
         number: u32,
     },
-    /// The field is known but not supported.
+    /// The protocol has the field, but the vswitch does not support it.
     #[error("{message}.{name} is not supported")]
     Unsupported {
         /// Name of the message.
@@ -48,10 +48,10 @@ pub struct Shape {
     refused: &'static [(u32, &'static str)],
 }
 
-/// `google.protobuf.Timestamp`.
+/// The fields of `google.protobuf.Timestamp`.
 const TIMESTAMP: Shape = Shape { name: "Timestamp", read: &[(1, None), (2, None)], refused: &[] };
 
-/// `google.protobuf.FieldMask`.
+/// The fields of `google.protobuf.FieldMask`.
 const FIELD_MASK: Shape = Shape { name: "FieldMask", read: &[(1, None)], refused: &[] };
 
 const WORKLOAD: Shape = Shape { name: "Workload", read: &[(1, None), (2, None)], refused: &[] };
@@ -113,7 +113,7 @@ const FLOW_FILTER: Shape = Shape {
     ],
 };
 
-/// `observer.GetFlowsRequest`.
+/// The fields of `observer.GetFlowsRequest`, a client's request for flows: those supported, and those rejected.
 pub const GET_FLOWS: Shape = Shape {
     name: "GetFlowsRequest",
     read: &[
@@ -164,7 +164,7 @@ pub fn fields(message: &[u8]) -> impl Iterator<Item = Option<Field<'_>>> {
     })
 }
 
-/// Parses the first field. Rejects groups, which proto3 does not have.
+/// Parses the first field. `None` if the bytes are invalid, or for a group, which proto3 does not have.
 fn field(bytes: &[u8]) -> Option<Field<'_>> {
     let mut rest = bytes;
     let key = varint(&mut rest)?;
@@ -188,7 +188,7 @@ fn field(bytes: &[u8]) -> Option<Field<'_>> {
     Some(Field { number, content, whole: &bytes[..bytes.len() - rest.len()] })
 }
 
-/// Parses a varint: up to ten bytes of seven bits, least significant first.
+/// Parses a varint: up to ten bytes of seven bits, least significant first. `None` if it is truncated or longer.
 fn varint(bytes: &mut &[u8]) -> Option<u64> {
     let mut value = 0;
     for at in 0..10 {
@@ -210,7 +210,7 @@ mod tests {
     use super::super::observer::{FieldMask, GetFlowsRequest};
     use super::*;
 
-    /// A request with one filter, which has these bytes.
+    /// Encodes a request with one filter, whose encoding is `filter`.
     fn request(filter: &[u8]) -> Vec<u8> {
         [&[0x32, u8::try_from(filter.len()).unwrap()], filter].concat()
     }
@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn what_a_decoder_would_skip_is_named() {
-        // Field 41 of a filter, a text: none has it yet. Field 16 is source_service. Field 3 of a workload does not exist.
+        // Field 41 of a filter, a string, is unassigned. Field 16 is source_service. Field 3 of a workload does not exist.
         let cases: [(&[u8], &str); 4] = [
             (&[0xca, 0x02, 1, b'x'], "FlowFilter has field 41, which this server does not support"),
             (&[0x82, 0x01, 1, b'x'], "FlowFilter.source_service is not supported"),
@@ -270,7 +270,7 @@ mod tests {
         for bytes in hostile {
             assert!(matches!(GET_FLOWS.check(bytes), Err(FieldError::Malformed(_))), "{bytes:x?}");
         }
-        // All of two bytes, and what comes of cutting a message off.
+        // All messages of two bytes, and all prefixes of a message.
         for bytes in (0..=u16::MAX).map(u16::to_be_bytes) {
             let _ = GET_FLOWS.check(&bytes);
         }

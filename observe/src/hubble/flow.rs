@@ -13,7 +13,7 @@ pub struct Flow {
     pub time: Option<Timestamp>,
     #[prost(enumeration = "Verdict", tag = "2")]
     pub verdict: i32,
-    /// Number of `drop_reason_desc`.
+    /// Number of the drop reason, as in `drop_reason_desc`.
     #[prost(uint32, tag = "3")]
     pub drop_reason: u32,
     #[prost(message, optional, tag = "5")]
@@ -35,7 +35,7 @@ pub struct Flow {
     /// A number of `flow.DropReason`, which has too many values to repeat here.
     #[prost(int32, tag = "25")]
     pub drop_reason_desc: i32,
-    /// `google.protobuf.BoolValue`. `None` if unknown.
+    /// Whether the packet is a reply, as `google.protobuf.BoolValue`. `None` if unknown.
     #[prost(message, optional, tag = "26")]
     pub is_reply: Option<bool>,
     #[prost(string, tag = "100000")]
@@ -160,7 +160,7 @@ impl TcpFlags {
     }
 }
 
-/// Ports of UDP and SCTP.
+/// Ports of a UDP or SCTP packet.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct Ports {
     #[prost(uint32, tag = "1")]
@@ -169,7 +169,7 @@ pub struct Ports {
     pub destination_port: u32,
 }
 
-/// ICMP and ICMPv6.
+/// Type and code of an ICMP or ICMPv6 packet.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct Icmp {
     #[prost(uint32, tag = "1")]
@@ -200,7 +200,7 @@ pub struct Workload {
     pub kind: String,
 }
 
-/// `flow.CiliumEventType`.
+/// Type of the event behind a flow, as in `flow.CiliumEventType`.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct EventType {
     #[prost(int32, tag = "1")]

@@ -1,4 +1,4 @@
-//! Messages as bytes that another implementation of protocol buffers has made of the public definitions: what pins the numbers of fields.
+//! Checks field numbers against messages that another protocol buffer implementation encoded from the public definitions.
 
 use std::fmt::Debug;
 
@@ -16,7 +16,7 @@ use super::observer::{
 };
 use super::peer::{ChangeNotification, ChangeType, Tls};
 
-/// Whether these are the bytes of the message, both ways.
+/// Asserts that the message encodes to these bytes, and that they decode to the message.
 fn assert_bytes<T: Message + Default + PartialEq + Debug>(message: &T, hexadecimal: &str) {
     let written: String = message.encode_to_vec().iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(written, hexadecimal);

@@ -4,7 +4,7 @@
     reason = "fields and values have the names of the protocol, whose documentation tells what they are"
 )]
 
-/// Name of the service.
+/// Name of the gRPC service.
 pub const NAME: &str = "grpc.health.v1.Health";
 
 /// Name that Hubble's clients use for the observer in health checks. Differs from the service's own name.

@@ -74,7 +74,7 @@ const ENDPOINT: [(&str, u32); 7] = [
 /// Maximum number of paths: more than the protocol has fields.
 const MOST: usize = 256;
 
-/// A field mask.
+/// A parsed field mask: the fields of a flow that a client requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mask {
     /// Fields to keep. `None` keeps all subfields.
@@ -135,7 +135,7 @@ impl Mask {
     }
 }
 
-/// Writes a length-delimited field.
+/// Appends a length-delimited field of this number to `into`.
 fn put(number: u32, content: &[u8], into: &mut Vec<u8>) {
     // The key is a varint of the field number and the wire type 2.
     let key = usize::try_from(number << 3 | 2).unwrap_or(usize::MAX);

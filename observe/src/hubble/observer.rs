@@ -7,7 +7,7 @@
 use super::Timestamp;
 use super::flow::{Flow, FlowFilter, LostEvent};
 
-/// Name of the service.
+/// Name of the gRPC service.
 pub const NAME: &str = "observer.Observer";
 
 #[derive(Clone, PartialEq, Eq, prost::Message)]
@@ -30,7 +30,7 @@ pub struct GetFlowsRequest {
     pub field_mask: Option<FieldMask>,
 }
 
-/// `google.protobuf.FieldMask`.
+/// Names of the fields to send, as `google.protobuf.FieldMask`.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct FieldMask {
     #[prost(string, repeated, tag = "1")]
@@ -69,10 +69,10 @@ pub struct ServerStatusResponse {
     pub seen_flows: u64,
     #[prost(uint64, tag = "4")]
     pub uptime_ns: u64,
-    /// `google.protobuf.UInt32Value`.
+    /// Number of connected nodes, as `google.protobuf.UInt32Value`. `None` if not reported.
     #[prost(message, optional, tag = "5")]
     pub num_connected_nodes: Option<u32>,
-    /// `google.protobuf.UInt32Value`.
+    /// Number of unavailable nodes, as `google.protobuf.UInt32Value`. `None` if not reported.
     #[prost(message, optional, tag = "6")]
     pub num_unavailable_nodes: Option<u32>,
     #[prost(string, tag = "8")]
@@ -109,7 +109,7 @@ pub struct Node {
     pub seen_flows: u64,
 }
 
-/// `relay.NodeState`.
+/// Connection state of a node, as in `relay.NodeState`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, prost::Enumeration)]
 #[repr(i32)]
 pub enum NodeState {

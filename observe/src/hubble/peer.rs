@@ -4,7 +4,7 @@
     reason = "fields and values have the names of the protocol, whose documentation tells what they are"
 )]
 
-/// Name of the service.
+/// Name of the gRPC service.
 pub const NAME: &str = "peer.Peer";
 
 /// A node and its change. `tls` is `None` without TLS. `address` is empty if the relay cannot reach the node.

@@ -69,7 +69,7 @@ impl Memory for Vec<u8> {
     }
 }
 
-/// Dimensions of a journal.
+/// Dimensions of a journal: the size and the number of its segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Size of a segment in bytes.
@@ -86,7 +86,7 @@ impl Layout {
         (segment >= LEAST_SEGMENT && layout.bytes() <= MOST_BYTES).then_some(layout)
     }
 
-    /// Size of the file in bytes.
+    /// Returns the size of the file in bytes.
     pub const fn bytes(self) -> usize {
         HEADER + self.segment * self.segments
     }
@@ -98,13 +98,13 @@ impl Layout {
     }
 }
 
-/// The file header.
+/// The header of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct FileHead {
     pub(super) layout: Layout,
     /// Name of the node.
     pub(super) node: String,
-    /// Creation time.
+    /// Time of the journal's creation, in nanoseconds since 1970.
     pub(super) made: u64,
 }
 
@@ -170,7 +170,7 @@ impl FileHead {
     }
 }
 
-/// Encodes the time at which the recorder was last alive. Returns offset and bytes.
+/// Encodes the time at which the recorder was last alive, in nanoseconds since 1970. Returns the offset in the file, and the bytes.
 pub(super) fn alive(time: u64) -> (usize, [u8; 16]) {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&time.to_le_bytes());
@@ -178,13 +178,13 @@ pub(super) fn alive(time: u64) -> (usize, [u8; 16]) {
     (ALIVE, bytes)
 }
 
-/// Returns when the recorder was last alive. `None` if unknown.
+/// Returns when the recorder was last alive, in nanoseconds since 1970. `None` if unknown.
 pub(super) fn last_alive(file: &[u8]) -> Option<u64> {
     let time = u64_at(file, ALIVE);
     (u64_at(file, ALIVE + 8) == !time).then_some(time)
 }
 
-/// A segment header.
+/// The header of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SegmentHead {
     /// Number of the segment since the journal's creation, from 1.
@@ -213,7 +213,7 @@ impl SegmentHead {
     }
 }
 
-/// Returns the sequence number in a header, valid or not.
+/// Returns the sequence number in a header, even if the header is invalid. `None` if the segment is too short.
 pub(super) fn sequence_of(segment: &[u8]) -> Option<u64> {
     (segment.len() >= SEGMENT_HEAD).then(|| u64_at(segment, 8))
 }
@@ -228,9 +228,9 @@ pub(super) enum Kind {
     Change = 2,
     /// A name, to which verdicts of the segment refer by number.
     Name = 3,
-    /// Verdicts.
+    /// Verdicts on sessions and dropped packets.
     Verdicts = 4,
-    /// How much was not recorded.
+    /// Numbers of sessions and packets that were not recorded.
     LeftOut = 5,
     /// Start or stop of a vswitch.
     Run = 6,
@@ -248,11 +248,11 @@ impl Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Run {
     pub(super) is_start: bool,
-    /// On a start: when the previous vswitch was last alive.
+    /// When the previous vswitch was last alive, in nanoseconds since 1970. `None` for a stop, or if unknown.
     pub(super) alive: Option<u64>,
 }
 
-/// A record header.
+/// The header of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RecordHead {
     /// Length of the payload in bytes.
@@ -300,13 +300,13 @@ impl RecordHead {
         sum.finalize()
     }
 
-    /// Size of the whole record in bytes. Records are aligned to eight bytes.
+    /// Returns the size of the whole record in bytes. Records are aligned to eight bytes.
     pub(super) const fn size(self) -> usize {
         size_of_record(self.len)
     }
 }
 
-/// Size of a record with this payload length, in bytes.
+/// Returns the size of a record with this payload length, in bytes.
 pub(super) const fn size_of_record(payload: usize) -> usize {
     (RECORD_HEAD + payload).next_multiple_of(8)
 }

@@ -30,12 +30,12 @@ pub(super) struct Limits {
     pub(super) changes: usize,
     /// Maximum number of starts and stops; the newest are kept.
     pub(super) runs: usize,
-    /// Maximum weight of a change and of a state.
+    /// Maximum estimated memory of a change and of a state, in bytes.
     pub(super) weight: u64,
 }
 
 impl Limits {
-    /// A million changes need about 40 MB, and a journal of the default size holds less than half as many. 65,536 starts and stops are a
+    /// Limits for a vswitch's journal. A million changes need about 40 MB; the default size holds fewer than half. 65,536 runs are a
     /// restart per minute for three weeks.
     pub(super) const OF_A_VSWITCH: Self = Self { changes: 1 << 20, runs: 1 << 16, weight: MOST_WEIGHT };
 }
@@ -46,7 +46,7 @@ pub enum HistoryError {
     /// The journal has no change.
     #[error("the journal holds no state")]
     Empty,
-    /// The journal starts later.
+    /// The journal starts after the requested time.
     #[error("the journal starts later")]
     Before {
         /// Start of the journal, in nanoseconds since 1970.
@@ -63,31 +63,31 @@ pub enum HistoryError {
 /// A period with lost changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gap {
-    /// Last change before it, in nanoseconds since 1970.
+    /// Time of the last change before the gap, in nanoseconds since 1970.
     pub from: u64,
-    /// When the state is known again. `None` if it is not.
+    /// When the state is known again, in nanoseconds since 1970. `None` if it never is.
     pub until: Option<u64>,
 }
 
 /// A state that was in force.
 #[derive(Clone, Debug)]
 pub struct StateAt {
-    /// Index of its change.
+    /// Index of the change that led to this state.
     at: usize,
     number: u64,
-    /// Start of its validity, in nanoseconds since 1970.
+    /// When the state took effect, in nanoseconds since 1970.
     pub since: u64,
-    /// Generation of its tables.
+    /// Generation of the tables compiled from the state.
     pub generation: u64,
-    /// All objects.
+    /// All Kubernetes objects of the state.
     pub objects: Inventory,
-    /// Settings of the vswitch.
+    /// Settings of the vswitch that affect verdicts.
     pub settings: Settings,
     /// Attached pods with their assigned addresses.
     pub attached: BTreeMap<PodName, Attachment>,
     /// Whether there was no valid state, so that everything was denied.
     pub is_denying: bool,
-    /// Weight of each object, and of all.
+    /// Memory estimate of each object in bytes; `weight` is their sum.
     weights: BTreeMap<Key, u64>,
     weight: u64,
 }
@@ -148,7 +148,7 @@ impl StateAt {
 /// The change from one state to the next.
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// When it took effect, in nanoseconds since 1970.
+    /// When the change took effect, in nanoseconds since 1970.
     pub time: u64,
     /// Generation of the new tables.
     pub generation: u64,
@@ -156,7 +156,7 @@ pub struct Step {
     pub events: Vec<(Event, Option<Object>)>,
     /// Number of changes recorded as one because they followed closely; at least 1.
     pub merged: u64,
-    /// Number of lost changes before it.
+    /// Number of lost changes before this one.
     pub missing: u64,
 }
 
@@ -175,12 +175,12 @@ pub struct History<'a> {
 }
 
 impl<'a> History<'a> {
-    /// Reads a journal.
+    /// Reads the changes and the starts and stops of a journal.
     pub fn of(journal: Journal<'a>) -> Self {
         Self::within(journal, Limits::OF_A_VSWITCH)
     }
 
-    /// Reads a journal within these limits.
+    /// Reads the changes and the starts and stops of a journal, at most as many as `limits` allows.
     pub(super) fn within(journal: Journal<'a>, limits: Limits) -> Self {
         let (mut changes, mut runs, mut damage) = (Vec::new(), Vec::new(), journal.damage());
         // The change whose parts are being read, and their segment.
@@ -217,33 +217,33 @@ impl<'a> History<'a> {
         unpack(parts.take(packed.parts as usize), self.limits.weight, &self.budget)
     }
 
-    /// Name of the node.
+    /// Returns the name of the node whose vswitch wrote the journal.
     pub fn node(&self) -> &str {
         self.journal.node()
     }
 
-    /// Damage of the journal.
+    /// Returns the unreadable parts of the journal.
     pub const fn damage(&self) -> Damage {
         self.damage
     }
 
-    /// Number of older changes that were dropped. A journal of the default size holds fewer than the limit.
+    /// Returns the number of changes dropped above the limit, oldest first. 0 for a journal of the default size.
     pub const fn passed_over(&self) -> usize {
         self.passed_over
     }
 
-    /// Time of the first known state. `None` if no state is known.
+    /// Returns the time of the first known state, in nanoseconds since 1970. `None` if no state is known.
     pub fn begins(&self) -> Option<u64> {
         self.changes.iter().find(|change| change.is_whole).map(|change| change.time)
     }
 
-    /// Time of the last record or sign of life.
+    /// Returns the time of the last record or sign of life, in nanoseconds since 1970. 0 if the journal has neither.
     pub fn ends(&self) -> u64 {
         let last = self.journal.records().map(|record| record.time).max();
         self.journal.alive().into_iter().chain(last).max().unwrap_or(0)
     }
 
-    /// When its recorder was last alive.
+    /// Returns [`ends`](Self::ends), or `None` if the journal has no record.
     pub(super) fn last_alive(&self) -> Option<u64> {
         Some(self.ends()).filter(|&time| time > 0)
     }
@@ -371,7 +371,7 @@ impl<'a> History<'a> {
     }
 }
 
-/// Drops the older half of a full list.
+/// Drops the older half of a list that has reached `most` elements. Adds the number of dropped ones to `forgotten`.
 fn forget<T>(all: &mut Vec<T>, most: usize, forgotten: &mut usize) {
     if all.len() >= most {
         *forgotten += most / 2;

@@ -10,13 +10,13 @@ use super::format::{
 /// Why a file cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JournalError {
-    /// It is not a journal.
+    /// The file is not a journal.
     #[error("the file is not a vswitch's journal")]
     Foreign,
-    /// It has another version.
+    /// The journal has this version of the format, which this program cannot read.
     #[error("the journal has version {0}, this program reads version {VERSION}")]
     Version(u32),
-    /// Its first page is damaged, which describes the rest.
+    /// The first page is damaged, which describes the layout of the rest.
     #[error("the header of the journal is damaged")]
     Damaged,
 }
@@ -55,11 +55,11 @@ impl std::fmt::Display for Damage {
 pub(super) struct Place {
     /// Index of the readable segment, oldest first.
     segment: u32,
-    /// Offset in the segment.
+    /// Offset of the record in the segment, in bytes.
     at: u32,
 }
 
-/// A record.
+/// A valid record of the journal.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Record<'a> {
     pub(super) place: Place,
@@ -71,7 +71,7 @@ pub(super) struct Record<'a> {
     pub(super) payload: &'a [u8],
 }
 
-/// A readable journal.
+/// A journal whose header is valid, after a scan of its segments.
 #[derive(Debug)]
 pub struct Journal<'a> {
     head: FileHead,
@@ -79,7 +79,7 @@ pub struct Journal<'a> {
     /// Sequence numbers and contents of the segments up to their last record, oldest first.
     segments: Vec<(u64, &'a [u8])>,
     damage: Damage,
-    /// The newest segment: index, sequence number, end of its records.
+    /// The newest segment: index, sequence number, end of its records. `None` if no segment is readable.
     newest: Option<(usize, u64, usize)>,
 }
 
@@ -127,7 +127,7 @@ impl<'a> Journal<'a> {
         Ok(Self { head, alive: last_alive(bytes), segments: sound, damage, newest })
     }
 
-    /// Name of the node.
+    /// Returns the name of the node whose vswitch wrote the journal.
     pub fn node(&self) -> &str {
         &self.head.node
     }
@@ -136,12 +136,12 @@ impl<'a> Journal<'a> {
         self.head.layout
     }
 
-    /// When its recorder was last alive, in nanoseconds since 1970.
+    /// Returns when the journal's recorder was last alive, in nanoseconds since 1970. `None` if unknown.
     pub(super) const fn alive(&self) -> Option<u64> {
         self.alive
     }
 
-    /// Unreadable parts.
+    /// Returns the unreadable parts of the journal.
     pub const fn damage(&self) -> Damage {
         self.damage
     }
@@ -172,11 +172,11 @@ struct Walk<'a> {
     place: u32,
     sequence: u64,
     segment: &'a [u8],
-    /// Where the next record may start.
+    /// Offset at which the next record may start.
     at: usize,
-    /// End of the last record.
+    /// Offset of the end of the last valid record.
     end: usize,
-    /// Start of the current gap.
+    /// Start of the current gap. `None` outside a gap.
     skipped: Option<usize>,
     /// Gaps between records, and their bytes.
     places: usize,

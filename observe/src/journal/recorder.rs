@@ -18,7 +18,7 @@ pub enum RecordError {
     /// The journal has no room.
     #[error(transparent)]
     Writer(#[from] WriterError),
-    /// An internal error.
+    /// An object could not be encoded: an internal error.
     #[error("an object cannot be written: {0}")]
     Object(#[from] serde_json::Error),
     /// The change is larger than a segment.
@@ -31,11 +31,11 @@ pub enum RecordError {
     },
 }
 
-/// What an earlier recorder left.
+/// The end of a journal that an earlier recorder wrote.
 struct Found {
     damage: Damage,
     alive: Option<u64>,
-    /// Number of the last change.
+    /// Sequence number of the last change.
     number: u64,
     /// The last state. `None` if unknown.
     state: Option<StateAt>,
@@ -60,14 +60,14 @@ pub struct Recorder<M> {
     /// Whether `known` is the whole state. False if the last changes of a continued journal are lost: no checkpoint is written before the
     /// next whole state, because it would omit unknown objects.
     is_known: bool,
-    /// Number of the last change.
+    /// Sequence number of the last change.
     number: u64,
     generation: u64,
     /// Numbers of names in the current segment.
     names: HashMap<Arc<str>, u64>,
     /// Whether the last checkpoint was too large to be written.
     is_too_large: bool,
-    /// Number of records written by this process.
+    /// Number of records that this process has written.
     records: u64,
 }
 
@@ -131,17 +131,17 @@ impl<M: Memory> Recorder<M> {
         self.writer.alive(now);
     }
 
-    /// The memory that it writes to.
+    /// Returns the memory that the recorder writes to.
     pub fn memory(&self) -> &M {
         self.writer.memory()
     }
 
-    /// Number of records written by this process.
+    /// Returns the number of records that this process has written.
     pub const fn records(&self) -> u64 {
         self.records
     }
 
-    /// Returns the number of objects if the state is too large for a checkpoint in each segment; see the module above.
+    /// Returns the number of objects if the state is too large for a checkpoint in each segment (see the module above), else `None`.
     pub fn is_too_large(&self) -> Option<usize> {
         self.is_too_large.then(|| self.known.len())
     }

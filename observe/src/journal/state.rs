@@ -50,11 +50,11 @@ pub struct Change {
     pub settings: Option<Settings>,
     /// All attached pods. `None` if unchanged.
     pub attached: Option<BTreeMap<PodName, Attachment>>,
-    /// Events of objects.
+    /// Changed and removed objects; all objects if `is_whole`.
     pub events: Vec<Event>,
 }
 
-/// The first line.
+/// The first line of a change: its fields except the events.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct Head {
@@ -183,9 +183,9 @@ fn weight(line: &[u8]) -> u64 {
 /// Why a change cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unread {
-    /// It cannot be parsed.
+    /// The change cannot be parsed.
     Foreign,
-    /// It, or the total read so far, exceeds the limit.
+    /// The change, or the total read so far, exceeds the limit.
     TooLarge,
 }
 

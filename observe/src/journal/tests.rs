@@ -97,7 +97,7 @@ fn history(bytes: &[u8]) -> History<'_> {
     History::of(Journal::open(bytes).unwrap())
 }
 
-/// The team of each namespace at a time.
+/// Returns the label `team` of each namespace at a time.
 fn teams(history: &History<'_>, time: u64) -> Result<String, HistoryError> {
     let team = |object: &Object| match object {
         Object::Namespace(namespace) => format!("{}={}", namespace.name, namespace.labels["team"]),
@@ -176,7 +176,7 @@ fn a_crash_at_any_byte_of_a_write_loses_nothing_that_was_written_before() {
             assert_eq!(seen(&found), expected, "{left} of {whole} bytes");
             assert_eq!(teams(&found, 10).unwrap(), "x=red", "{left} of {whole} bytes");
             assert!(!found.damage().is_loss() || left >= whole - 312, "{left}: {:?}", found.damage());
-            // The next process goes on with it.
+            // The next process continues the journal.
             let (mut next, damage) = Recorder::open(bytes.clone(), SMALL, "node-1", 40).unwrap();
             assert!(damage.is_some());
             next.change(50, 3, &whole_of("blue")).unwrap();
@@ -215,7 +215,7 @@ fn whatever_byte_is_wrong_nothing_is_read_that_was_not_written_and_a_loss_is_tol
         assert!(read.iter().all(|verdict| written.contains(verdict)), "byte {at}");
         let is_whole = read == written && teams(&found, 30).as_deref() == Ok("x=blue");
         assert!(is_whole || found.damage().is_loss() || found.damage().is_torn, "byte {at}: {:?}", found.damage());
-        // What is not known is not guessed.
+        // An unknown state is an error, not a guess.
         let then = teams(&found, 30);
         assert!(then.is_err() || ["x=blue", "x=red"].contains(&then.as_deref().unwrap()), "byte {at}: {then:?}");
         if then.as_deref() == Ok("x=red") {
@@ -278,7 +278,7 @@ fn the_ring_turns_and_each_segment_is_read_alone() {
         assert_eq!((step.time, step.missing, step.events.len()), (steps * 10, 0, 1));
     }
     assert_eq!(steps, times - 1);
-    // Each segment but one is lost.
+    // All segments except one are lost.
     for kept in 0..SMALL.segments {
         let mut alone = bytes.clone();
         for other in (0..SMALL.segments).filter(|&other| other != kept) {
@@ -385,7 +385,7 @@ fn no_bytes_make_the_reader_panic() {
         let found = history(&bytes);
         let _ = (teams(&found, 15), seen(&found), found.pause_at(3), found.left_out(0, 9));
     }
-    // Payloads that nobody has written, with the sums of somebody who has.
+    // Arbitrary payloads with valid CRCs.
     let (mut writer, _) = Writer::open(sound, SMALL, "node-1", 1, |_| ()).unwrap();
     for kind in [Kind::Checkpoint, Kind::Change, Kind::Name, Kind::Verdicts, Kind::LeftOut, Kind::Run] {
         for length in 1..60 {
@@ -447,7 +447,7 @@ fn a_state_that_is_not_known_is_in_no_checkpoint() {
     first.change(30, 3, &change(vec![Event::Apply(namespace("y", "2"))])).unwrap();
     let mut bytes = first.memory().clone();
     bytes[usize::midpoint(start, middle)] ^= 1;
-    // The next process has not told its state yet when a segment is full.
+    // The segment is full before the next process records its state.
     let (mut next, _) = Recorder::open(bytes, SMALL, "node-1", 40).unwrap();
     for _ in 0..400 {
         next.verdicts(45, &(0..20).map(verdict).collect::<Vec<_>>()).unwrap();
@@ -466,7 +466,7 @@ fn of_too_many_changes_the_newest_are_read_and_the_others_are_counted() {
     for at in 1..100_u64 {
         recorder.change(at * 10, at, &change(vec![Event::Apply(namespace("x", &at.to_string()))])).unwrap();
     }
-    // A checkpoint, as another process writes it where it does not know the state.
+    // A checkpoint of a process that does not know the earlier state.
     recorder.change(1000, 100, &whole_of("100")).unwrap();
     let journal = || Journal::open(recorder.memory()).unwrap();
     let all = History::within(journal(), Limits::OF_A_VSWITCH);

@@ -22,36 +22,36 @@ pub struct Translated {
     pub dport: u16,
 }
 
-/// A new session, or dropped packets.
+/// The verdict on a new session, or on dropped packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
     /// Time in nanoseconds since 1970, with a resolution of microseconds.
     pub time: u64,
-    /// Generation of the snapshot.
+    /// Generation of the snapshot that decided.
     pub generation: u64,
-    /// Number of packets.
+    /// Number of packets with this verdict.
     pub count: u64,
     /// Length of the last packet in bytes.
     pub length: u32,
-    /// Ingress port.
+    /// Name of the ingress port. `None` if unknown.
     pub in_port: Option<Arc<str>>,
-    /// Egress port.
+    /// Name of the egress port. `None` if unknown.
     pub out_port: Option<Arc<str>>,
     /// Drop reason. `None` for a session.
     pub reason: Option<Arc<str>>,
     /// Addresses, ports and protocol. `None` if unknown.
     pub flow: Option<Flow>,
-    /// What the packet leaves with. `None` if it is not translated.
+    /// Addresses and ports with which the packet leaves the node. `None` if not translated.
     pub translated: Option<Translated>,
-    /// TCP flags.
+    /// TCP flags of the packet. `None` for other protocols.
     pub tcp_flags: Option<u8>,
-    /// The table that decided, by its port.
+    /// The port whose table decided. `None` if no table decided.
     pub table: Option<Arc<str>>,
-    /// Index of the matching rule, from 0.
+    /// Index of the matching rule, from 0. `None` if no rule matched.
     pub rule: Option<u32>,
-    /// The policy rule behind it, or the policies that isolate.
+    /// The policy rule that decided, or the policies that isolate the pod. `None` if no policy decided.
     pub origin: Option<Arc<str>>,
-    /// Audited policy that would deny it.
+    /// The audited policy that would deny the packet. `None` without one.
     pub audited: Option<Arc<str>>,
 }
 
@@ -70,13 +70,13 @@ pub struct LeftOut {
 }
 
 impl LeftOut {
-    /// Returns the sum.
+    /// Returns the number of unrecorded sessions and packets.
     pub const fn total(&self) -> u64 {
         self.sessions.saturating_add(self.dropped).saturating_add(self.unheard)
     }
 }
 
-/// Flags of an entry.
+/// Flags of an encoded verdict: which fields follow, and in which form.
 mod bit {
     pub(super) const FLOW: u64 = 1;
     pub(super) const V6: u64 = 1 << 1;
@@ -152,7 +152,7 @@ impl Verdict {
     }
 }
 
-/// Decodes entries.
+/// Decodes the verdicts of a record one after another.
 pub(super) struct Entries<'a> {
     bytes: &'a [u8],
     base: u64,

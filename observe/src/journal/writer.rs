@@ -9,7 +9,7 @@ use super::reader::{Journal, JournalError};
 /// Why the journal cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub enum WriterError {
-    /// The memory holds something other than this node's journal of this size. It was not changed.
+    /// The memory holds something other than this node's journal of this size. The memory was not changed.
     #[error("{0}")]
     Refused(String),
     /// The file cannot grow.
@@ -75,7 +75,7 @@ impl<M: Memory> Writer<M> {
         Ok((writer, Some(found)))
     }
 
-    /// The memory that it writes to.
+    /// Returns the memory that the writer writes to.
     pub(super) fn memory(&self) -> &M {
         &self.memory
     }

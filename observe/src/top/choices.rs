@@ -12,14 +12,14 @@ const LONGEST_FILTER: usize = 320;
 /// Rows per page. The view limits scrolling.
 const PAGE: usize = 10;
 
-/// The user's choices.
+/// What the user has chosen by keys and arguments.
 #[derive(Clone, Debug)]
 pub(super) struct Choices {
     /// Order of the ports.
     pub(super) order: PortOrder,
     /// Text that the names of shown ports contain.
     pub(super) filter: String,
-    /// The previous filter while a new one is being typed.
+    /// The previous filter while a new one is being typed. `None` otherwise.
     typing: Option<String>,
     /// Whether the screen is frozen.
     pub(super) is_paused: bool,
@@ -29,7 +29,7 @@ pub(super) struct Choices {
     pub(super) first: usize,
 }
 
-/// What a key causes.
+/// The effect of a key on the screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
     Quit,
@@ -122,7 +122,7 @@ impl Choices {
     }
 }
 
-/// Compares in descending order.
+/// Returns a comparison of ports by the figure `of`, in descending order.
 fn most(of: fn(&Traffic) -> f64) -> impl Fn(&&PortRates, &&PortRates) -> Ordering {
     move |one, other| of(&other.traffic).total_cmp(&of(&one.traffic))
 }

@@ -7,9 +7,9 @@ pub(super) enum Key {
     Enter,
     Escape,
     Backspace,
-    /// Ctrl-C or Ctrl-D.
+    /// Ctrl-C or Ctrl-D: quits.
     Interrupt,
-    /// Ctrl-L.
+    /// Ctrl-L: redraws the whole screen.
     Redraw,
     Up,
     Down,
@@ -53,7 +53,7 @@ pub(super) fn keys(bytes: &[u8]) -> Vec<Key> {
     keys
 }
 
-/// Parses the rest of a control sequence (ECMA-48, section 5.4): parameters, then a letter or `~`.
+/// Parses the rest of a control sequence (ECMA-48, section 5.4): parameters, then a letter or `~`. `None` for an unknown key.
 fn sequence(rest: &mut impl Iterator<Item = char>) -> Option<Key> {
     let mut parameters = String::new();
     let end = loop {

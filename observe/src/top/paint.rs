@@ -12,12 +12,12 @@ pub(super) const ENTER: &str = "\x1b[?1049h\x1b[?25l";
 /// Shows the cursor and leaves the alternate screen.
 pub(super) const LEAVE: &str = "\x1b[0m\x1b[?25h\x1b[?1049l";
 
-/// What the terminal shows.
+/// Keeps the lines that the terminal shows, to redraw only rows that change.
 #[derive(Debug)]
 pub(super) struct Painter {
-    /// `None` if unknown.
+    /// The lines that the terminal shows. `None` if unknown.
     shown: Option<Vec<Line>>,
-    /// Columns and rows.
+    /// Size of the terminal in columns and rows.
     size: (u16, u16),
     has_colours: bool,
 }
@@ -100,13 +100,13 @@ mod tests {
     use super::super::text::{Color, Span};
     use super::*;
 
-    /// A terminal that knows what a painter sends. Each column has a symbol, empty right of a wide one, and its style as it was sent.
+    /// A terminal that interprets a painter's output. Each cell has a grapheme (empty right of a wide one) and its style's parameters.
     struct Terminal {
         rows: Vec<Vec<(String, String)>>,
     }
 
     impl Terminal {
-        /// Full of something.
+        /// Returns a terminal whose cells hold `?`, which a painter must overwrite.
         fn new((width, height): (u16, u16)) -> Self {
             Self { rows: vec![vec![("?".to_owned(), "0;4".to_owned()); width.into()]; height.into()] }
         }

@@ -26,17 +26,17 @@ pub(super) struct Picture {
     pub(super) judged: Option<String>,
     /// Whether the node's kernel judges packets. There are then no workers, sessions and flow cache.
     pub(super) in_kernel: bool,
-    /// Length of the interval. `None` for the first picture of a process.
+    /// Length of the interval in seconds. `None` for the first picture of a process.
     pub(super) seconds: Option<f64>,
     /// The reason why this picture has no rates. `None` if it has rates.
     pub(super) note: Option<&'static str>,
     /// All packets and bytes, of workers and of the kernel's flow cache.
     pub(super) total: Traffic,
-    /// Session table.
+    /// Use of the session table.
     pub(super) sessions: SessionRates,
     /// Packets by workers and by the flow cache.
     pub(super) path: PathRates,
-    /// Worker threads.
+    /// Rates of each worker thread.
     pub(super) workers: Vec<WorkerRates>,
     /// Drops by reason, highest rate first.
     pub(super) dropped: Vec<DropRates>,
@@ -64,12 +64,12 @@ pub(super) struct Traffic {
 }
 
 impl Traffic {
-    /// Packets per second, received and sent.
+    /// Returns received plus sent packets per second. 0 if unknown.
     pub(super) fn packets(&self) -> f64 {
         both(self.packets_in, self.packets_out)
     }
 
-    /// Bits per second, received and sent.
+    /// Returns received plus sent bits per second. 0 if unknown.
     pub(super) fn bits(&self) -> f64 {
         both(self.bits_in, self.bits_out)
     }
@@ -100,42 +100,42 @@ impl Counted {
     }
 }
 
-/// Session table.
+/// Use of the session table. Rates are per second, `None` if unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(super) struct SessionRates {
     /// Sessions in use.
     pub(super) used: u64,
     /// Maximum number of sessions.
     pub(super) capacity: u64,
-    /// New sessions.
+    /// Sessions created.
     pub(super) created: Option<f64>,
     /// Sessions refused because the table was full.
     pub(super) refused: Option<f64>,
 }
 
-/// Packets forwarded by workers, which see the first packets of each flow, and by the kernel.
+/// Packets per second: by workers, which see the first packets of each flow, and by the kernel. A rate is `None` if unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(super) struct PathRates {
-    /// Packets received by workers.
+    /// Packets that workers received (the slow path).
     pub(super) slow: Option<f64>,
     /// Packets forwarded by the kernel's flow cache.
     pub(super) cached: Option<f64>,
-    /// Share of the flow cache, 0 to 1. `None` without packets.
+    /// Share of packets that the flow cache forwarded, 0 to 1. `None` without packets.
     pub(super) cached_share: Option<f64>,
 }
 
-/// A worker thread.
+/// Rates of a worker thread, per second. A rate is `None` if unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(super) struct WorkerRates {
-    /// Packets received from its queues.
+    /// Packets that the worker received from its queues.
     pub(super) received: Option<f64>,
-    /// Packets judged, including those received by other workers.
+    /// Packets that this worker judged, whichever worker received them.
     pub(super) judged: Option<f64>,
-    /// Packets dropped.
+    /// Packets that the worker dropped.
     pub(super) dropped: Option<f64>,
     /// Working time in nanoseconds per received or judged packet, whichever are more. `None` without packets.
     pub(super) ns_per_packet: Option<f64>,
-    /// Share of the interval spent working, 0 to 1.
+    /// Share of the interval that the worker spent working, 0 to 1.
     pub(super) busy: Option<f64>,
     /// Sessions owned by the worker.
     pub(super) sessions: u64,
@@ -143,7 +143,7 @@ pub(super) struct WorkerRates {
     pub(super) restarts: u64,
 }
 
-/// Drops for one reason.
+/// Packets dropped for one reason.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct DropRates {
     /// Name of the reason, as in `bulkhead status`.
@@ -165,14 +165,14 @@ pub(super) struct DenyRates {
     pub(super) not_enforced: bool,
 }
 
-/// A port.
+/// Traffic and sessions of a port.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct PortRates {
     pub(super) name: String,
-    /// `open`, `closed`, `absent` or `unprotected`.
+    /// State of the port: `open`, `closed`, `absent` or `unprotected`.
     pub(super) state: String,
     #[serde(flatten)]
     pub(super) traffic: Traffic,
-    /// Sessions with this port on either side.
+    /// Sessions with this port at either end. `None` if not counted.
     pub(super) sessions: Option<u64>,
 }

@@ -14,10 +14,10 @@ use crate::args;
 use bulkhead_answers::args::Format;
 use bulkhead_answers::output::{told, warn};
 
-/// A line of JSON.
+/// A picture with its time, printed as a line of JSON.
 #[derive(Debug, Serialize)]
 struct Told<'a> {
-    /// Seconds since 1970.
+    /// Time of the output, in seconds since 1970.
     time: f64,
     #[serde(flatten)]
     picture: &'a Picture,

@@ -11,9 +11,9 @@ pub(super) struct Sample {
     /// Counters of workers, sessions and drops, and the health.
     pub(super) status: Status,
     pub(super) ports: Vec<PortRow>,
-    /// Counters of policies.
+    /// Counters of each policy and rule.
     pub(super) policies: Vec<PolicyRow>,
-    /// Time of the sample.
+    /// When the queries were sent, by the clock of this process.
     taken: Instant,
 }
 

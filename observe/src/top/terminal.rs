@@ -118,7 +118,7 @@ fn sample_on(args: &args::Top, mut tell: UnixStream) -> Receiver<Result<Sample, 
 struct Screen<'a> {
     painter: Painter,
     tracker: Tracker,
-    /// The shown picture. Old while paused.
+    /// The picture on the screen. Not updated while paused.
     picture: Picture,
     choices: Choices,
     away: Option<String>,
@@ -234,7 +234,7 @@ fn wait(sources: [BorrowedFd<'_>; 4]) -> io::Result<[PollFlags; 4]> {
     }
 }
 
-/// Discards pending bytes.
+/// Reads and discards the bytes that are pending in a socket.
 fn empty(mut source: &UnixStream) -> io::Result<()> {
     let mut bytes = [0; 64];
     loop {
@@ -315,13 +315,13 @@ mod tests {
 
     use super::*;
 
-    /// Set for the process that panics.
+    /// Environment variable that makes the test's child process panic.
     const PANICS: &str = "BULKHEAD_TEST_PANICS";
 
     #[test]
     fn a_panic_gives_the_terminal_back_before_it_says_what_has_happened() {
         if std::env::var_os(PANICS).is_some() {
-            // Never dropped, so that only the hook gives the terminal back.
+            // Never dropped, so that only the panic hook restores the terminal.
             std::mem::forget(Ours::take().unwrap());
             panic!("a test wants this");
         }
@@ -339,7 +339,7 @@ mod tests {
         let [input, output, error] = streams;
         let ended = test.stdin(input).stdout(output).stderr(error).status().unwrap();
         assert_eq!((ended.success(), state()), (false, before));
-        // What was written stays until it is read; then a terminal that nobody has open fails.
+        // Pending output stays readable. Afterwards, reading a terminal that no process has open fails.
         drop((test, terminal));
         let mut written = Vec::new();
         let _ = screen.read_to_end(&mut written);

@@ -9,7 +9,7 @@ use std::fmt::{self, Display, Formatter};
 use unicode_segmentation::UnicodeSegmentation;
 use unicode_width::UnicodeWidthStr;
 
-/// A colour of the terminal's theme, with its palette number.
+/// A colour of the terminal's theme. The value is its number in the 256-colour palette.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Color {
@@ -84,12 +84,12 @@ pub(super) struct Grapheme<'a> {
 }
 
 impl Grapheme<'_> {
-    /// Width in columns: 0 to 2, more for some emoji sequences.
+    /// Returns the width in columns: 0 to 2, more for some emoji sequences.
     pub(super) fn columns(self) -> usize {
         self.symbol.width()
     }
 
-    /// Whether it is invisible.
+    /// Whether the grapheme is invisible.
     pub(super) fn is_whitespace(self) -> bool {
         self.symbol.chars().all(|char| (char.is_whitespace() && char != '\u{a0}') || char == '\u{200b}')
     }
@@ -143,7 +143,7 @@ mod tests {
             ("a", vec![1]),
             ("日本", vec![2, 2]),
             ("e\u{301}x", vec![1, 1]),
-            // Half-width katakana with their sound marks, which have columns of their own.
+            // Half-width katakana with sound marks, which take separate columns.
             ("\u{ff76}\u{ff9e}\u{ff8a}\u{ff9f}", vec![2, 2]),
             ("\u{1f469}\u{200d}\u{1f680}", vec![2]),
             ("\u{200b}", vec![0]),

@@ -38,7 +38,7 @@ const PLAIN_PORTS: usize = 20;
 pub(super) struct Scene<'a> {
     pub(super) picture: &'a Picture,
     pub(super) choices: &'a Choices,
-    /// Refresh interval.
+    /// Interval between two refreshes of the screen.
     pub(super) interval: Duration,
     /// Why the vswitch does not answer. `None` if it does; otherwise `picture` is old.
     pub(super) away: Option<&'a str>,

@@ -31,14 +31,14 @@ const MOST_NAMED: usize = 8;
 /// Verdict while the vswitch has no valid state.
 const NOTHING_PASSES: &str = "DENY: no valid state, so nothing passes";
 
-/// The changes since the time.
+/// The changes from the requested time to the end of the journal.
 #[derive(Serialize)]
 pub(super) struct Changes {
-    /// Changes that changed the verdict, in order.
+    /// Changes after which the verdict differs from the one before, in order.
     decisive: Vec<Changed>,
     /// Other changes that concern the ends.
     others: Vec<Changed>,
-    /// Number of such changes that are not listed.
+    /// Number of changes omitted from `others`.
     more: usize,
     /// Number of changes that do not concern the ends.
     elsewhere: usize,
@@ -49,20 +49,20 @@ pub(super) struct Changes {
     now: Now,
 }
 
-/// A change.
+/// A change of the state, as printed.
 #[derive(Serialize)]
 struct Changed {
     time: String,
     #[serde(skip)]
     at: u64,
     generation: u64,
-    /// Descriptions: `NetworkPolicy shop/db changed`.
+    /// Descriptions of the changed objects: `NetworkPolicy shop/db changed`.
     objects: Vec<String>,
     /// Verdict and reason after the change. `None` if not evaluated.
     verdict: Option<String>,
 }
 
-/// The verdict at the end.
+/// The verdict after the last change.
 #[derive(Serialize)]
 struct Now {
     time: String,
@@ -71,7 +71,7 @@ struct Now {
     generation: u64,
     /// `ALLOW` or `DENY` with the reason, or why the verdict is unknown.
     verdict: String,
-    /// Whether it differs from the past verdict.
+    /// Whether this verdict differs from the one at the requested time.
     differs: bool,
 }
 
@@ -82,7 +82,7 @@ struct Ends {
     pods: BTreeSet<PodName>,
     namespaces: BTreeSet<String>,
     addresses: BTreeSet<IpAddr>,
-    /// Whether Services may affect it.
+    /// Whether Services may affect the connection.
     is_service: bool,
 }
 
@@ -143,7 +143,7 @@ impl Ends {
     }
 }
 
-/// Describes an event.
+/// Returns an event as text: `NetworkPolicy shop/db changed`.
 fn became(event: &Event, before: Option<&Object>) -> String {
     let what = match (event, before) {
         (Event::Apply(_), None) => "added",

@@ -18,7 +18,7 @@ use bulkhead_answers::output::{end, flag_names, printable};
 /// Maximum number of verdicts printed: about a screen.
 const MOST_SHOWN: usize = 20;
 
-/// The observed traffic.
+/// Sessions and dropped packets that the journal has of the connection, around the requested time.
 #[derive(Serialize)]
 pub(super) struct Seen {
     from: String,
@@ -27,7 +27,7 @@ pub(super) struct Seen {
     window: (u64, u64),
     /// The first verdicts on these ends and this port.
     verdicts: Vec<Row>,
-    /// Number of such verdicts that are not listed.
+    /// Number of verdicts omitted from `verdicts`.
     more: usize,
     /// Sessions between these ends at this port.
     sessions: u64,
@@ -39,7 +39,7 @@ pub(super) struct Seen {
     left_out: LeftOut,
 }
 
-/// A verdict.
+/// A verdict, as printed.
 #[derive(Serialize)]
 struct Row {
     time: String,
@@ -49,9 +49,9 @@ struct Row {
     verdict: &'static str,
     from: Option<String>,
     to: Option<String>,
-    /// `TCP SYN`.
+    /// Protocol and flags: `TCP SYN`.
     packet: String,
-    /// Length in bytes.
+    /// Length of the packet in bytes.
     length: u32,
     #[serde(rename = "in")]
     in_port: Option<String>,
@@ -62,7 +62,7 @@ struct Row {
     rule: Option<u32>,
     origin: Option<String>,
     audited_by: Option<String>,
-    /// Number of packets.
+    /// Number of packets with this verdict.
     count: u64,
     generation: u64,
 }
@@ -124,7 +124,7 @@ impl Row {
 #[derive(Default)]
 struct First {
     rows: Vec<Row>,
-    /// Number of all rows.
+    /// Number of verdicts added, including those not kept in `rows`.
     count: usize,
 }
 
@@ -144,7 +144,7 @@ impl First {
     }
 }
 
-/// Describes the packet.
+/// Returns the protocol and the TCP flags: `TCP SYN`.
 fn packet(flow: Option<&Flow>, tcp_flags: Option<u8>) -> String {
     let Some(flow) = flow else { return "unknown".into() };
     match (flow.protocol, flow.icmp) {
@@ -157,16 +157,16 @@ fn packet(flow: Option<&Flow>, tcp_flags: Option<u8>) -> String {
     }
 }
 
-/// The ends in question.
+/// The ends of the connection, to compare verdicts with.
 struct Ends {
     from: BTreeSet<IpAddr>,
     to: BTreeSet<(IpAddr, u16)>,
     protocol: u8,
-    /// The vswitch's port of the client.
+    /// Name of the vswitch's port of the client. `None` if unknown.
     port: Option<String>,
 }
 
-/// How a verdict relates to the question.
+/// Whether a verdict is on the connection in question.
 enum Concern {
     It,
     MayBe,
@@ -200,7 +200,7 @@ impl Ends {
     }
 }
 
-/// Finds the observed traffic.
+/// Returns the journal's verdicts on the connection around `at`, in nanoseconds since 1970.
 pub(super) fn find(history: &History<'_>, args: &Why, answer: &Answer, at: u64) -> Seen {
     let around = u64::try_from(args.around.as_nanos()).unwrap_or(u64::MAX);
     let window = (at.saturating_sub(around), at.saturating_add(around));

@@ -55,7 +55,7 @@ fn why(words: &str) -> Why {
     parsed(words.split(' '))
 }
 
-/// What `explain` says of these objects.
+/// Returns the output of `explain` for these objects.
 fn explained(objects: &[Object], asked: &Asked) -> String {
     let mut pipeline = Pipeline::new(Scope::Cluster);
     pipeline.resync(objects.iter().filter(|object| !is_of_services(object)).cloned()).unwrap();
@@ -82,7 +82,7 @@ fn across_a_thousand_policy_changes_the_answer_is_that_of_explain_at_that_moment
     let (mut listing, mut expected) = (std::collections::BTreeMap::new(), Vec::new());
     let base = NODE.to_owned() + &pod("a", "10.1.0.1", "web") + &pod("b", "10.1.0.2", "db");
     for at in 0..1000_u64 {
-        // Mostly policies, now and then the labels of the client, or the server is not there.
+        // Mostly policies change. Sometimes the client's labels change, or the server is missing.
         let name = format!("p{}", random(5));
         match random(4) {
             0 => drop(listing.remove(&name)),
@@ -100,7 +100,7 @@ fn across_a_thousand_policy_changes_the_answer_is_that_of_explain_at_that_moment
         recorder.change(at * 1000, at, &change(at == 0, events)).unwrap();
         let all: Vec<Object> = inventory.objects().cloned().collect();
         expected.push(explained(&all, asked));
-        // Something that fills segments, so that checkpoints count as well.
+        // Fill segments with verdicts, so that the answer depends on checkpoints.
         let verdicts: Vec<Verdict> = (0..60).map(|entry| denied(at * 1000 + entry, "10.1.0.9", 80)).collect();
         recorder.verdicts(at * 1000, &verdicts).unwrap();
     }
@@ -120,7 +120,7 @@ fn across_a_thousand_policy_changes_the_answer_is_that_of_explain_at_that_moment
         *verdict += 1;
     }
     assert!(allowed > 200 && denied > 200, "{allowed} allowed, {denied} denied");
-    // From the first on, each change that decides otherwise is named.
+    // The answer names each change of the verdict.
     let told = told(&history, &args, (0, None), "journal").unwrap();
     let text = text(&told);
     let differs = expected.windows(2).filter(|pair| gist(&pair[0]) != gist(&pair[1])).count();
@@ -128,7 +128,7 @@ fn across_a_thousand_policy_changes_the_answer_is_that_of_explain_at_that_moment
     assert!(differs > 50, "{differs}");
 }
 
-/// What of an answer decides: verdict and origins.
+/// Returns the parts of an answer that decide: verdict and origins.
 fn gist(answer: &str) -> String {
     let value: serde_json::Value = serde_json::from_str(answer).unwrap();
     let origin = |step: &serde_json::Value| (step["packet"] == "first").then(|| step["origin"].clone());
@@ -165,7 +165,7 @@ fn text(told: &Told) -> String {
 
 const SECOND: u64 = 1_000_000_000;
 
-/// A journal in which x/a is let to x/b by the second policy only, one minute later.
+/// Returns a journal in which only the second policy, one minute later, allows x/a to reach x/b.
 fn story() -> Vec<u8> {
     let mut recorder = recorder(8 << 20);
     let state =
@@ -225,7 +225,7 @@ fn the_answer_names_the_rule_then_what_was_seen_and_what_has_changed_since() {
     assert_eq!((&json["then"]["verdict"], &json["changes"]["now"]["differs"]), (&"deny".into(), &true.into()));
     assert_eq!((&json["seen"]["dropped"], &json["seen"]["verdicts"][0]["count"]), (&3.into(), &3.into()));
     assert_eq!(json["seen"]["left_out"]["sessions"], 12_000);
-    // Of a time when it was allowed.
+    // A time at which the connection was allowed.
     let later = super::told(&history, &args, (170 * SECOND, None), "journal").unwrap();
     assert!(later.then.answer.is_allowed() && text(&later).contains("Still so"));
 }
@@ -240,7 +240,7 @@ fn each_reason_for_which_packets_are_dropped_is_found_with_its_words() {
     let engine = Engine::new(pipeline(&state).unwrap()).unwrap();
     let answer = answer(&engine, &state, asked).unwrap();
     for (at, reason) in (0..).zip(reasons()) {
-        // Each has ten microseconds of its own.
+        // The verdicts are ten microseconds apart.
         let around = std::time::Duration::from_micros(4);
         let args = Why { around, ..why("--from x/a --to x/b --port 5432 --at now") };
         let seen = seen::find(&history, &args, &answer, 115 * SECOND + at * 10_000);
@@ -274,7 +274,7 @@ fn of_very_many_verdicts_the_first_are_told_and_all_are_counted() {
     let state = NODE.to_owned() + &pod("a", "10.1.0.1", "web") + &pod("b", "10.1.0.2", "db");
     let events = objects(&state).into_iter().map(Event::Apply).collect();
     recorder.change(100 * SECOND, 7, &change(true, events)).unwrap();
-    // Workers tell them in no order, and a hostile file has any number of packets.
+    // Workers report verdicts in any order, and a hostile file has any number of packets.
     let at = |entry: u64| 110 * SECOND + (entry * 37 % 100) * 1_000_000;
     let verdicts: Vec<Verdict> =
         (0..100).map(|entry| Verdict { count: u64::MAX / 2, ..denied(at(entry), "10.1.0.2", 5432) }).collect();
@@ -314,7 +314,7 @@ fn attached_pods_that_are_others_are_no_change_of_a_connection() {
     let shown = text(&told);
     assert!(shown.contains("1 change concerned other objects"), "{shown}");
     assert_eq!(shown.matches("the addresses of attached pods changed").count(), 1, "{shown}");
-    // Followed change by change it is what the state is when it is read at once.
+    // Replaying each change gives the same state as reading it directly.
     let state = history.state_at(120 * SECOND).unwrap();
     let whole = answer(&Engine::new(pipeline(&state).unwrap()).unwrap(), &state, &args.asked).unwrap();
     assert_eq!(serde_json::to_value(&told).unwrap()["changes"]["now"]["verdict"], whole.gist());

@@ -34,7 +34,7 @@ pub(super) fn parse(text: &str, now: u64) -> anyhow::Result<u64> {
     )
 }
 
-/// Parses `14:32`, `14:32:07` or `14:32:07.123` into nanoseconds since midnight.
+/// Parses `14:32`, `14:32:07` or `14:32:07.123` into nanoseconds since midnight. `None` for other text.
 fn time_of_day(text: &str) -> Option<u64> {
     let mut parts = text.split(':');
     let (hour, minute, second) = (parts.next()?, parts.next()?, parts.next());
@@ -51,7 +51,7 @@ fn time_of_day(text: &str) -> Option<u64> {
     Some((two(hour, 24)? * 3600 + two(minute, 60)? * 60 + two(whole, 60)?) * SECOND + nanoseconds)
 }
 
-/// Parses RFC 3339 with any offset. The default is UTC.
+/// Parses RFC 3339 with any offset (default UTC) into nanoseconds since 1970. `None` for other text.
 fn date(text: &str) -> Option<u64> {
     let (local, offset) = match text.get(19..) {
         Some(rest) => match rest.find(['+', '-']) {

@@ -19,9 +19,9 @@ pub(super) type Question = (PortProtocol, bool);
 
 /// Compiled policies, with and without audited ones.
 pub(super) struct States {
-    /// The enforced policies.
+    /// Reachability under the enforced policies.
     enforced: Reachability,
-    /// All policies, including audited ones. `None` if none is audited.
+    /// Reachability if audited policies were enforced too. `None` if no policy is audited.
     whole: Option<Reachability>,
 }
 
@@ -46,7 +46,7 @@ impl States {
     }
 }
 
-/// Class of an address, under the enforced policies and under all policies.
+/// The classes of an address: under the enforced policies, and under all policies.
 type Classes = [ClassId; 2];
 
 /// A pod or an external address, with all its addresses.
@@ -66,11 +66,11 @@ impl Unit<'_> {
 /// Pods of one workload that no rule distinguishes, or one external address.
 pub(super) struct Bundle<'a> {
     pub(super) workload: Option<usize>,
-    /// The first two suffice as samples.
+    /// The members. Verdicts are computed for the first two only, as samples.
     pub(super) units: Vec<Unit<'a>>,
 }
 
-/// The key that groups pods.
+/// The key that groups pods: those with the same key form a bundle.
 #[derive(PartialEq, Eq, Hash)]
 enum Kind<'a> {
     /// Workload, classes, and the node if the table contains nodes: a pod and its own node may always talk.
@@ -109,7 +109,7 @@ pub(super) fn bundles<'a>(ends: &'a [NamedEnd], states: &States, workloads: &Wor
     bundles
 }
 
-/// Computes the verdicts at the ports in question.
+/// Computes the verdicts at the requested ports.
 pub(super) struct Judge<'a> {
     questions: &'a [Question],
     enforced: View<'a>,
@@ -130,7 +130,7 @@ impl<'a> Judge<'a> {
         cells.extend((0..self.questions.len()).map(|question| self.answer(question, from, to?)));
     }
 
-    /// Returns the strictest verdict over their address pairs.
+    /// Returns the strictest verdict over the address pairs of the question's family. `None` if there is no such pair.
     fn answer(&self, question: usize, from: &Unit<'_>, to: &Unit<'_>) -> Option<Reached> {
         let (_, v4) = self.questions[question];
         let sources = from.ends.iter().filter(|(end, _)| end.end.address().is_ipv4() == v4);
@@ -149,11 +149,11 @@ impl<'a> Judge<'a> {
     }
 }
 
-/// One variant of the policies, evaluated for the ports in question.
+/// One variant of the policies, evaluated for the requested ports.
 struct View<'a> {
     reachability: &'a Reachability,
     questions: &'a [Question],
-    /// Indexed by question, then by side.
+    /// Whether a side allows the question's port. Indexed by question, then by side.
     lets_through: Vec<Vec<bool>>,
 }
 

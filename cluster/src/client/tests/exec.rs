@@ -6,7 +6,7 @@ use crate::client::exec::time;
 
 const VERSION: &str = "apiVersion: client.authentication.k8s.io/v1";
 
-/// The credentials of a user with this plugin, or the error.
+/// Returns the configuration of a user with this plugin, or the error.
 fn with(scratch: &Scratch, cluster: &str, plugin: &str) -> Result<Config, String> {
     read(&scratch.write("kubeconfig", &kubeconfig(cluster, &format!("{{exec: {{{plugin}}}}}"))))
 }
@@ -48,7 +48,7 @@ fn a_plugin_is_run_with_arguments_environment_and_what_it_is_told_of_the_cluster
                 "insecure-skip-tls-verify": true, "config": {"audience": "x"}}},
         })
     );
-    // Without `provideClusterInfo` the plugin gets nothing about the cluster. Its answer may be YAML as well.
+    // Without `provideClusterInfo` the plugin gets nothing about the cluster. Its answer may also be YAML.
     let told = scratch.path("told");
     let script = format!("echo \"$KUBERNETES_EXEC_INFO\" > {}\necho 'status: {{token: t-2}}'", told.display());
     let path = scratch.program("plugin", &script);
@@ -104,7 +104,7 @@ fn a_program_that_does_not_end_is_ended() {
     let ended = crate::client::exec::output(command, Duration::from_millis(50));
     assert_eq!(ended.err().unwrap().kind(), std::io::ErrorKind::TimedOut);
     assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
-    // One that leaves another behind that holds its output.
+    // A program whose child outlives it and keeps its output open.
     let mut command = std::process::Command::new("sh");
     command.args(["-c", "sleep 60 & echo $!"]);
     let (status, ..) = crate::client::exec::output(command, Duration::from_millis(500)).unwrap();

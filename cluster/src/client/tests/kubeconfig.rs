@@ -7,7 +7,7 @@ use crate::client::credential::{Authorization, TokenFile};
 
 const CLUSTER: &str = "{server: 'https://192.0.2.1:6443'}";
 
-/// The error for a file with this text.
+/// Returns the error for a kubeconfig with this text.
 fn refused(scratch: &Scratch, text: &str) -> String {
     let path = scratch.write("refused", text);
     let error = read(&path).err().unwrap_or_else(|| panic!("it is read: {text}"));
@@ -38,7 +38,7 @@ fn a_context_is_the_one_that_is_named_or_the_files_own() {
     };
     let of = |context: Option<&str>| with(context).map(|config| (config.server.clone(), fixed(&config)));
     assert_eq!(of(None), Ok(("https://a/p".to_owned(), Some("Bearer t".to_owned()))));
-    // As with `kubectl`: no user, one that is not listed, and a server without a scheme.
+    // As in `kubectl`: a context without a user, one with an unlisted user, and a server without a scheme.
     assert_eq!(of(Some("two")), Ok(("http://localhost:8080".to_owned(), None)));
     assert_eq!(of(Some("three")), of(Some("two")));
     let unknown = with(Some("four")).err().unwrap();
@@ -61,7 +61,7 @@ fn paths_are_relative_to_the_file_and_data_comes_before_a_file() {
     let text = kubeconfig(CLUSTER, "{tokenFile: token}");
     let config = read(&scratch.write("kubeconfig", &text)).unwrap_or_else(|error| panic!("{error}"));
     assert_eq!(fixed(&config).as_deref(), Some("Bearer from-file"));
-    // A token comes before a file with one. An empty one is none.
+    // `token` takes precedence over `tokenFile`. An empty value counts as missing.
     let both = read(&scratch.write("kubeconfig", &kubeconfig(CLUSTER, "{token: t, tokenFile: token}")));
     assert_eq!(both.ok().as_ref().and_then(fixed).as_deref(), Some("Bearer t"));
     let empty = read(&scratch.write("kubeconfig", &kubeconfig(CLUSTER, "{token: '', tokenFile: token}")));

@@ -9,14 +9,14 @@ use tokio_rustls::rustls::server::WebPkiClientVerifier;
 
 use super::*;
 
-/// An authority with its files in a folder: `NAME.crt`, `NAME.key`.
+/// A certificate authority with its files in a folder: `NAME.crt`, `NAME.key`.
 pub(super) struct Authority<'a> {
     scratch: &'a Scratch,
     name: &'static str,
 }
 
 impl<'a> Authority<'a> {
-    /// `None`, with a printed reason, if `openssl` is not installed.
+    /// Creates an authority. `None`, with a printed reason, if `openssl` is not installed.
     pub(super) fn new(scratch: &'a Scratch, name: &'static str) -> Option<Self> {
         let authority = Self { scratch, name };
         if Command::new("openssl").arg("version").output().is_err() {
@@ -63,7 +63,7 @@ impl<'a> Authority<'a> {
         (CertificateDer::from_pem_file(certificate).unwrap(), PrivateKeyDer::from_pem_file(key).unwrap())
     }
 
-    /// A server with a certificate for this name. `clients` is the authority of those whom it serves, if not everybody.
+    /// Starts a server with a certificate for this name. `clients` is the authority of accepted clients. `None` accepts all clients.
     fn server(&self, subject: &str, clients: Option<&Self>) -> Server {
         let (certificate, key) = self.issue("server", subject);
         let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
@@ -106,7 +106,7 @@ fn a_server_is_known_by_its_authority_and_by_its_address_or_the_name_that_is_giv
     assert!(other.starts_with(&format!("https://{}: ", server.address)) && other.contains("UnknownIssuer"), "{other}");
     let system = lost(&client(&scratch, &of(&server, "disable-compression: true"), "{}"));
     assert!(system.contains("UnknownIssuer"), "{system}");
-    // A server that says it is another one, which is what somebody wants.
+    // A server whose certificate has another name. `tls-server-name` makes the client expect that name.
     let named = authority.server("DNS:api.example", None);
     assert!(lost(&client(&scratch, &of(&named, trusting), "{}")).contains("not valid for name"), "by its address");
     let expected = format!("{trusting}, tls-server-name: api.example");
@@ -145,7 +145,7 @@ fn a_client_shows_the_certificate_of_its_file_or_of_its_plugin() {
         scratch.path("answer").display()
     );
     assert_eq!(text(&client(&scratch, &cluster, &plugin), "/").unwrap(), "secure");
-    // The key of another certificate.
+    // A key that belongs to another certificate.
     let wrong =
         scratch.write("wrong", &kubeconfig(&cluster, "{client-certificate: jane.crt, client-key: authority.key}"));
     let told = super::read(&wrong).err().unwrap();

@@ -25,7 +25,7 @@ fn pod(name: &str) -> Item {
     item(Kind::Pod, &format!(r#""metadata":{{"name":"{name}","namespace":"x","resourceVersion":"1"}},"spec":{{}}"#))
 }
 
-/// What changed, in short.
+/// Takes a batch of policy changes and returns one short text per event.
 fn taken(store: &mut Store) -> Vec<String> {
     let Some(changes) = store.take(Purpose::Policy) else { return Vec::new() };
     let show = |event: &Event| match event {

@@ -63,7 +63,7 @@ pub(super) fn add(bench: &Bench) -> anyhow::Result<Vec<Line>> {
     ])
 }
 
-/// Measurements of one `ADD`.
+/// The results of one `ADD`.
 struct Added {
     took: Duration,
     since_start: Duration,

@@ -17,7 +17,7 @@ use crate::testbed::programs::until;
 const PATIENCE: Duration = Duration::from_secs(300);
 /// Time for the vswitch to compile the policies after a list.
 const SETTLE: Duration = Duration::from_secs(3);
-/// Numbers of namespaces, each with a policy, and of nodes.
+/// Number of namespaces, each with one policy; `NODES` is the number of nodes.
 const NAMESPACES: usize = 400;
 const NODES: usize = 1_000;
 

@@ -20,11 +20,11 @@ use crate::testbed::vswitch::Vswitch;
 
 /// Time limit for the first state. A debug build reads 100,000 pods in one to two minutes.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// Time limit for an answer.
+/// Time limit for an answer of the admin socket or of `/metrics`.
 const ANSWER: Duration = Duration::from_secs(20);
 /// The address of the vswitch's metrics, in the node's namespace.
 const METRICS: &str = "127.0.0.1:9965";
-/// Packet buffers of each worker and the size of one in KiB. These are the defaults, set here because the measurement subtracts them.
+/// Number of packet buffers of each worker; `BUFFER_KIB` is a buffer's size. The defaults, set because the measurement subtracts them.
 const BUFFERS: usize = 16_384;
 const BUFFER_KIB: usize = 4;
 
@@ -83,7 +83,7 @@ impl Node {
         Ok(node)
     }
 
-    /// The vswitch's process id.
+    /// Returns the vswitch's process id.
     ///
     /// # Errors
     /// If the vswitch is not running.
@@ -91,7 +91,7 @@ impl Node {
         Ok(self.vswitch.running()?.id())
     }
 
-    /// The admin socket's path.
+    /// Returns the admin socket's path.
     pub(super) fn socket(&self) -> PathBuf {
         self.vswitch.folder().path("admin.sock")
     }
@@ -111,7 +111,7 @@ impl Node {
         Ok(answer["answer"].take())
     }
 
-    /// Number of states that have taken effect since the vswitch started.
+    /// Returns the number of states that have taken effect since the vswitch started.
     ///
     /// # Errors
     /// If the vswitch does not answer.

@@ -18,7 +18,7 @@ pub(super) const PROBES: &str = "probes";
 const NAMESPACES: usize = 50;
 const APPS: usize = 10;
 const TEAMS: usize = 10;
-/// Kubernetes' default limit is 110.
+/// Number of pods on each other node. Kubernetes' default limit is 110.
 const PODS_PER_NODE: usize = 100;
 
 /// A pod's name, namespace and app.
@@ -30,17 +30,17 @@ pub(super) struct PodName {
 }
 
 impl PodName {
-    /// A pod of the namespace [`PROBES`]. Its app has its name.
+    /// Returns the name of a pod in the namespace [`PROBES`]. Its app has the pod's name.
     pub(super) fn probe(name: &str) -> Self {
         Self { namespace: PROBES.to_owned(), name: name.to_owned(), app: name.to_owned() }
     }
 
-    /// A pod of this node that its namespace's policies select like pods of other nodes.
+    /// Returns the name of a pod on this node that its namespace's policies select like pods of other nodes.
     pub(super) fn local(at: usize) -> Self {
         Self { namespace: namespace_name(at), name: format!("local-{at}"), app: app(at) }
     }
 
-    /// The pod's object: running with this address, or pending before the kubelet reports one.
+    /// Returns the Pod object: running with this address, or pending if `address` is `None`.
     pub(super) fn object(&self, address: Option<&str>) -> Value {
         let status = match address {
             None => json!({"phase": "Pending"}),
@@ -68,7 +68,7 @@ fn pod(namespace: &str, name: &str, app: &str, node: &str, status: &Value) -> Va
     })
 }
 
-/// Pod number `at` of another node. Its app alternates between two with each `turn`.
+/// Returns pod number `at` of the other nodes. Its app alternates between two with each `turn`.
 pub(super) fn remote_pod(at: usize, turn: usize) -> Value {
     let address = Ipv4Addr::from(0x0a60_0001 + 2 * u32::try_from(at).unwrap_or_default()).to_string();
     let status = json!({"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]});
@@ -83,10 +83,10 @@ fn node(name: &str, at: usize) -> Value {
         "status": {"addresses": [{"type": "InternalIP", "address": address}]}})
 }
 
-/// With the two probing pods, this is Kubernetes' default limit of a node.
+/// Number of pods on this node without ports. With the two probing pods, this is Kubernetes' default limit of a node.
 const NEIGHBOURS: usize = 108;
 
-/// All objects of the cluster except the pods of this node.
+/// Returns all objects of the cluster except the pods of this node.
 pub(super) fn cluster(pods: usize, policies: usize) -> Vec<Value> {
     let namespace = |name: &str, team: usize| {
         let labels = json!({"team": format!("t{team}"), "kubernetes.io/metadata.name": name});
@@ -100,17 +100,17 @@ pub(super) fn cluster(pods: usize, policies: usize) -> Vec<Value> {
     objects
 }
 
-/// Pods of this node that have policies but no ports. The plugin does not assign their addresses.
+/// Returns pods of this node that have policies but no ports. The plugin does not assign their addresses.
 pub(super) fn neighbours() -> Vec<Value> {
     (0..NEIGHBOURS).map(|at| PodName::local(at).object(Some(&format!("10.244.1.{}", at + 140)))).collect()
 }
 
-/// A peer: the pods of one app in the policy's namespace.
+/// Returns a policy's peer: the pods of one app in the policy's namespace.
 fn own(app: usize) -> Value {
     json!({"podSelector": {"matchLabels": {"app": format!("a{}", app % APPS)}}})
 }
 
-/// A peer: the pods of one app in all namespaces of a team.
+/// Returns a policy's peer: the pods of one app in all namespaces of a team.
 fn of_team(app: usize, team: usize) -> Value {
     let namespaces = json!({"matchLabels": {"team": format!("t{}", team % TEAMS)}});
     json!({"namespaceSelector": namespaces, "podSelector": {"matchLabels": {"app": format!("a{}", app % APPS)}}})
@@ -139,7 +139,7 @@ fn policy(at: usize) -> Value {
     network_policy(&namespace_name(at), &format!("policy-{at}"), &spec)
 }
 
-/// The policy that the benchmark changes: it lets the client and an app of a team send datagrams to this port of the sink.
+/// Returns the policy that the benchmark changes. It allows datagrams from the client and from a team's app to this port of the sink.
 pub(super) fn probing_policy(port: u16) -> Value {
     let spec = json!({
         "podSelector": {"matchLabels": {"app": "sink"}}, "policyTypes": ["Ingress"],

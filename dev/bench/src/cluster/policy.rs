@@ -21,16 +21,16 @@ use crate::table::{Goal, Line, digits, median, milliseconds, percentile};
 use crate::testbed::programs::until;
 use crate::testbed::traffic::server;
 
-/// The datagrams' port, and a port that the client does not use.
+/// The port of the client's datagrams. `OTHER` is a port that the client does not use.
 const OPEN: u16 = 9_000;
 const OTHER: u16 = 9_001;
 /// Pause between two datagrams, which bounds the error of a measurement. A shorter pause would take a whole core.
 const PAUSE: Duration = Duration::from_micros(200);
 /// Silence after which the port counts as closed: far longer than a thread waits for a core.
 const SILENCE: Duration = Duration::from_millis(150);
-/// Time limit for a change.
+/// Time limit until a policy change takes effect.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Interval between checks for arrived datagrams.
+/// Interval between two checks whether datagrams have arrived.
 const LOOK: Duration = Duration::from_millis(5);
 
 pub(super) fn policy(bench: &Bench) -> anyhow::Result<Vec<Line>> {

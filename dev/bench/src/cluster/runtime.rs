@@ -15,12 +15,12 @@ use crate::testbed::programs::Running;
 /// Where the plugin `host-local` may be installed, by Debian's containernetworking-plugins or by Kubernetes' packages.
 const FOLDERS: [&str; 2] = ["/usr/lib/cni", "/opt/cni/bin"];
 
-/// A pod's sandbox.
+/// A pod's sandbox: its network namespace, and the pod's name and address.
 #[derive(Debug)]
 pub(super) struct Sandbox {
     pub(super) netns: Netns,
     pub(super) pod: PodName,
-    /// Empty until `ADD`.
+    /// The pod's address. Empty until `ADD`.
     pub(super) address: String,
 }
 
@@ -36,17 +36,17 @@ impl Sandbox {
     }
 }
 
-/// Runs the plugin.
+/// Runs the CNI plugin as a container runtime does.
 #[derive(Debug)]
 pub(super) struct Runtime {
     plugin: PathBuf,
-    /// `CNI_PATH`.
+    /// The value of `CNI_PATH`: the plugins' folders.
     path: String,
     conf: String,
 }
 
 impl Runtime {
-    /// Our plugin is a symbolic link to `program` and connects to this socket. `host-local` assigns addresses and keeps its files in
+    /// Returns a runtime whose plugin is a symbolic link to `program` and connects to this socket. `host-local` keeps its files in
     /// `folder`.
     ///
     /// # Errors

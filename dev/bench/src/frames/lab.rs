@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use anyhow::{Context, bail};
 use bulkhead_dataplane::io::{LinkInfo, in_namespace};
 
-/// The addresses of the two ends, in one prefix so that a bridge can connect them.
+/// The generator's address. The sink's has the same prefix, so that a bridge can connect the two.
 pub(super) const GENERATOR: &str = "10.244.1.2";
 pub(super) const SINK: &str = "10.244.1.3";
 
-/// The namespaces `gen`, `node` and `sink`.
+/// The namespaces `gen`, `node` and `sink`, removed on drop.
 pub(super) struct Lab {
     prefix: String,
 }
@@ -51,7 +51,7 @@ impl Lab {
         format!("{}{namespace}", self.prefix)
     }
 
-    /// The namespace's path.
+    /// Returns the path of a namespace.
     pub(super) fn path(&self, namespace: &str) -> PathBuf {
         PathBuf::from("/run/netns").join(self.name(namespace))
     }
@@ -89,7 +89,7 @@ impl Lab {
         Ok(in_namespace(&self.path(namespace), || LinkInfo::read(interface))??)
     }
 
-    /// Number of packets that have arrived at the sink.
+    /// Returns the number of packets that have arrived at the sink.
     ///
     /// # Errors
     /// If the kernel's counter cannot be read.

@@ -18,7 +18,7 @@ use crate::policy::{self, UDP_PORT};
 
 /// Number of flows, sent in turn: too many for one of them to matter, too few for the measurement to be about CPU caches.
 pub(super) const FLOWS: u16 = 1_000;
-/// Number of flows opened at once, and the pause after them, so that no queue overflows.
+/// Number of flows opened at once. `PAUSE` follows each group, so that no queue overflows.
 pub(crate) const GROUP: usize = 100;
 pub(crate) const PAUSE: Duration = Duration::from_millis(10);
 /// An unassigned MAC address. The receiver's kernel counts packets to it and drops them at once, which costs little.
@@ -29,7 +29,7 @@ pub(super) const NOBODY: [u8; 6] = [0x02, 0, 0, 0, 0, 0xee];
 pub(crate) enum Way {
     /// From the generator to the sink.
     Forth,
-    /// The sink's answers.
+    /// From the sink to the generator.
     Back,
 }
 
@@ -62,7 +62,7 @@ fn frame(way: Way, from: [u8; 6], to: [u8; 6], client: u16) -> Vec<u8> {
     frame
 }
 
-/// The pods and the policy, in YAML.
+/// Returns the pods and the policy as YAML.
 fn state() -> String {
     let pod = |name: &str, address: &str| {
         format!(

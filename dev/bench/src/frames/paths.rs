@@ -51,7 +51,7 @@ impl Path {
 
 /// The node's interfaces, held by the benchmark, and the AF_XDP sockets on them.
 pub(super) struct Taken {
-    /// Must outlive the sockets.
+    /// The held interfaces, which must outlive the sockets in `ports`.
     _interfaces: Vec<Interface>,
     pub(super) ports: Vec<XskPort>,
 }
@@ -111,7 +111,7 @@ pub(super) struct Pipeline {
     _interfaces: Vec<Interface>,
 }
 
-/// Options of the vswitch.
+/// Options of the measured vswitch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Setup {
     pub(super) poll: PollMode,

@@ -50,7 +50,7 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// The frames of the burst.
+    /// Returns the frames of the burst.
     #[inline]
     fn frames(&self) -> impl Iterator<Item = &[u8]> + '_ {
         let size = self.traffic.size();

@@ -14,7 +14,7 @@ const SAMPLE: usize = 32 * BURST;
 /// Number of bursts checked before timing: each flow of a small table several times.
 const CHECKED: usize = 256;
 
-/// A measured object: a generator and a worker.
+/// What is measured: a generator and the worker that processes its packets.
 pub(super) trait Subject {
     /// Generates a burst. Returns its number of packets.
     fn generate(&mut self, order: Order) -> usize;
@@ -25,7 +25,7 @@ pub(super) trait Subject {
     /// Removes the forwarded packets, as part of the generator. Returns their number.
     fn collect(&mut self) -> usize;
 
-    /// Called after the checks, before timing.
+    /// Prepares for timing. Called once after the checks.
     fn begin(&mut self) {}
 
     /// Generates and processes a burst of packets that this worker must forward itself, and checks every result.
@@ -35,7 +35,7 @@ pub(super) trait Subject {
     fn counts(&self) -> Counts;
 }
 
-/// A worker's counters.
+/// A worker's packet counters since the start.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
     pub(super) forwarded: u64,

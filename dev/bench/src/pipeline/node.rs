@@ -76,12 +76,12 @@ fn services_of((address, port): (Ipv4Addr, u16)) -> bulkhead_dataplane::Services
     services
 }
 
-/// The MAC address of the vswitch's end of a port.
+/// Returns the MAC address of the vswitch's end of a port.
 const fn own_mac(port: u8) -> [u8; 6] {
     [2, 0, 0, 0, 1, port]
 }
 
-/// The MAC address of the peer's end of a port.
+/// Returns the MAC address of the peer's end of a port.
 const fn peer_mac(port: u8) -> [u8; 6] {
     [2, 0, 0, 0, 2, port]
 }
@@ -124,7 +124,7 @@ fn services(protocol: u8, ports: PortRange) -> Services {
     Services::from(set)
 }
 
-/// xorshift64 (Marsaglia 2003): repeatable, with a few instructions per number.
+/// A random number generator, xorshift64 (Marsaglia 2003): repeatable, with a few instructions per number.
 #[derive(Clone, Debug)]
 pub(super) struct Random(pub(super) u64);
 

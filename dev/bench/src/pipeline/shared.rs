@@ -24,7 +24,7 @@ pub(super) enum Access {
     Locked,
 }
 
-/// One line per flow.
+/// The simulated session table that workers share: one cache line per flow.
 #[derive(Clone, Debug)]
 pub(super) struct Lines {
     lines: Arc<[Line]>,
@@ -36,7 +36,7 @@ impl Lines {
         Self { lines: (0..flows).map(|_| Line::default()).collect(), access }
     }
 
-    /// Writes to the lines of a burst's flows. Reads all lines first, as the engine prefetches, so that cache misses overlap.
+    /// Writes to the cache lines of a burst's flows. Reads all lines first, as the engine prefetches, so that cache misses overlap.
     #[inline]
     pub(super) fn touch(&self, flows: &[u64], now: u64) {
         let lines = || flows.iter().filter_map(|&flow| self.lines.get(usize::try_from(flow).ok()?));

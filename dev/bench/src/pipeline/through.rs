@@ -38,7 +38,7 @@ const UNDER_WAY: usize = 1536;
 pub(super) struct Through<'a> {
     node: &'a Node,
     worker: SteppedWorker,
-    /// The generator's ends of the worker's ports.
+    /// The generator's end of the worker's uplink; `pod` is that of the pod's port.
     uplink: LoopbackPort,
     pod: LoopbackPort,
     umem: Arc<Umem>,
@@ -50,12 +50,12 @@ pub(super) struct Through<'a> {
     /// Whether to generate packets of other workers' flows, too, after the checks.
     strangers: bool,
     has_begun: bool,
-    /// Packets in flight between all generators and workers, and their upper bound.
+    /// Number of packets in flight between all generators and workers; `limit` is its upper bound.
     under_way: Arc<AtomicUsize>,
     limit: usize,
-    /// Lines written on each hit, to compare with a shared table.
+    /// Simulated session entries, written for each packet as in a shared table. `None` without this comparison.
     lines: Option<Lines>,
-    /// The burst's flow numbers, for `lines`.
+    /// The flow number of each packet of the burst: the index of its entry in `lines`.
     flows: Vec<u64>,
     now: u64,
     step: u64,
@@ -140,7 +140,7 @@ pub(super) fn finish(mut all: Vec<Through<'_>>) -> anyhow::Result<()> {
 }
 
 impl Through<'_> {
-    /// Adds lines to which each hit writes.
+    /// Adds simulated session entries, to which each packet writes.
     pub(super) fn with(mut self, lines: Lines) -> Self {
         self.lines = Some(lines);
         self

@@ -23,15 +23,15 @@ const TTL: u8 = 64;
 /// Order in which flows send packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
-    /// Each flow once, in order.
+    /// Each flow sends one packet, in order.
     Each,
-    /// A random flow.
+    /// Each packet belongs to a random flow.
     Random,
-    /// A new flow for each packet.
+    /// Each packet starts a new flow.
     Fresh,
 }
 
-/// A packet generator.
+/// A packet generator: writes frames of many flows in a given order.
 pub(super) struct Traffic {
     template: Vec<u8>,
     /// Sum of the header's words, except the source address.
@@ -42,7 +42,7 @@ pub(super) struct Traffic {
 }
 
 impl Traffic {
-    /// Packets have `size` bytes. Each worker's generator has different random numbers.
+    /// Returns a generator of packets of `size` bytes. Each worker's generator has different random numbers.
     pub(super) fn new(size: usize, flows: u32, worker: u16, has_checksum: bool) -> Self {
         let mut template = template(size);
         if has_checksum {
@@ -53,7 +53,7 @@ impl Traffic {
         Self { template, sum, flows, random, next: 0 }
     }
 
-    /// Size of each packet in bytes.
+    /// Returns the size of each packet in bytes.
     pub(super) fn size(&self) -> usize {
         self.template.len()
     }

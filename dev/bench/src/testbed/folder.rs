@@ -11,7 +11,7 @@ use anyhow::Context;
 use super::programs::run;
 use super::remains::{prefix, remains};
 
-/// A temporary folder, removed on drop.
+/// A temporary folder, removed with its contents and mounts on drop.
 #[derive(Debug)]
 pub(crate) struct Folder(PathBuf);
 

@@ -82,7 +82,7 @@ impl Netns {
         self.inside(|| std::fs::write(&file, value).with_context(|| format!("cannot write {}", file.display())))
     }
 
-    /// Number of packets that an interface has received.
+    /// Returns the number of packets that an interface has received.
     ///
     /// # Errors
     /// If the interface does not exist.

@@ -22,7 +22,7 @@ pub(crate) struct Remains {
 static REMAINS: Mutex<Remains> =
     Mutex::new(Remains { namespaces: BTreeSet::new(), processes: BTreeSet::new(), folders: BTreeSet::new() });
 
-/// The objects to remove. Locked while one is created, so that an interruption misses nothing.
+/// Returns the objects to remove, locked. Hold the lock while an object is created, so that an interruption misses nothing.
 pub(crate) fn remains() -> MutexGuard<'static, Remains> {
     REMAINS.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -48,7 +48,7 @@ pub(crate) fn pin(core: usize) {
 /// Sends `count` packets with these bytes in one system call. Returns the number that the kernel accepted.
 ///
 /// # Errors
-/// The kernel's.
+/// The kernel's error.
 pub(crate) fn send_many(socket: &UdpSocket, bytes: &[u8], count: usize) -> io::Result<usize> {
     let parts = [IoSlice::new(bytes)];
     let mut controls: Vec<SendAncillaryBuffer<'_, '_, '_>> =
@@ -91,7 +91,7 @@ impl UdpServer {
         Ok(Self { stop, received, thread: Some(std::thread::spawn(serve)) })
     }
 
-    /// Number of datagrams received since the start.
+    /// Returns the number of datagrams received since the start.
     pub(crate) fn received(&self) -> u64 {
         self.received.load(Ordering::Relaxed)
     }
@@ -137,7 +137,7 @@ const PORTS: u16 = 8;
 const ACCEPTORS: usize = 8;
 
 impl TcpServer {
-    /// With `stay_open`, each connection has its own thread. Otherwise a thread serves connections one after another.
+    /// Starts a server. With `stay_open`, each connection has its own thread; else a thread serves connections one after another.
     ///
     /// # Errors
     /// If a port is not available.
@@ -170,7 +170,7 @@ impl Drop for TcpServer {
     }
 }
 
-/// Time limits for a silent connection, so that a broken one frees its thread: served one after another, and in its own thread.
+/// Time limit for a silent connection, so that a broken one frees its thread. `LONG_SILENCE` is for connections with their own thread.
 const SILENCE: Duration = Duration::from_secs(2);
 const LONG_SILENCE: Duration = Duration::from_secs(60);
 

@@ -20,12 +20,12 @@ pub(crate) struct Vswitch {
 }
 
 impl Vswitch {
-    /// The program at `path`, whose `config.yaml` is in `folder`.
+    /// Returns the program at `path`, whose `config.yaml` is in `folder`. Does not start it.
     pub(crate) const fn new(path: PathBuf, folder: Folder) -> Self {
         Self { running: None, path, folder }
     }
 
-    /// The folder with the program's files.
+    /// Returns the folder with the program's files.
     pub(crate) const fn folder(&self) -> &Folder {
         &self.folder
     }

@@ -16,7 +16,7 @@ use crate::table::{Goal, Line};
 use crate::testbed::net::Netns;
 use crate::testbed::traffic::{UdpServer, pin, reach};
 
-/// The measurements, in order.
+/// The measurements, in order: name and unit.
 const WORK: [(&str, &str); 5] = [
     ("TCP pod to pod, 1 flow", "Gb/s"),
     ("TCP pod to pod, 8 flows", "Gb/s"),
@@ -53,7 +53,7 @@ pub(super) fn xdp(bench: &Bench) -> anyhow::Result<Vec<Line>> {
     Ok(WORK.into_iter().enumerate().map(line).collect())
 }
 
-/// Returns thousands of raw frames per second that arrive at the sink, of established flows.
+/// Sends raw frames of established flows. Returns the thousands per second that arrive at the sink.
 fn frames(bench: &Bench, node: &Node) -> anyhow::Result<f64> {
     let (client, sink) = (node.pod(CLIENT), node.pod(SINK));
     reach(&client.netns, &sink.address)?;
@@ -90,7 +90,7 @@ fn ends(pod: &Netns, node: &Netns, interface: &str) -> anyhow::Result<[[u8; 6]; 
     Ok([pod.inside(|| Ok(LinkInfo::read("eth0")?.mac))?, node.inside(|| Ok(LinkInfo::read(interface)?.mac))?])
 }
 
-/// Returns thousands of packets per second that a pod receives.
+/// Counts for `time`. Returns thousands of packets per second that a pod receives.
 fn count(pod: &Netns, time: Duration) -> anyhow::Result<f64> {
     let (before, started) = (pod.received("eth0")?, Instant::now());
     std::thread::sleep(time);

@@ -1,4 +1,4 @@
-//! New connections while two pods flood the node with packets that no flow cache can hold.
+//! Measures connection times while two pods flood the node with packets that no flow cache can hold.
 
 use std::io::IoSlice;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -21,7 +21,7 @@ use crate::table::{Goal, Line, digits, median, milliseconds, percentile};
 use crate::testbed::net::Netns;
 use crate::testbed::traffic::{TcpServer, UdpServer, exchange, pin, prepare_client, reach, server};
 
-/// The flooding pods.
+/// Names of the flooding pods.
 const FLOODERS: [&str; 2] = ["flood1", "flood2"];
 /// Packets per system call.
 const BURST: usize = 32;
@@ -112,7 +112,7 @@ fn connections(from: &Netns, servers: &TcpServer, address: &str, time: Duration)
 
 /// Opens a socket that sends IPv4 packets with a given header.
 fn raw_socket(netns: &Netns) -> anyhow::Result<OwnedFd> {
-    /// `IPPROTO_RAW`.
+    /// Protocol number `IPPROTO_RAW`: the sender writes the IP header.
     const RAW: NonZeroU32 = NonZeroU32::new(255).expect("not zero");
     netns.inside(|| {
         socket(AddressFamily::INET, SocketType::RAW, Some(Protocol::from_raw(RAW))).context("cannot open a raw socket")
@@ -145,7 +145,7 @@ fn send_burst(socket: &OwnedFd, address: &SocketAddrAny, packets: &[Vec<u8>]) ->
     sendmmsg(socket, &mut messages, SendFlags::empty()).unwrap_or_default()
 }
 
-/// Makes a packet of 46 bytes. The kernel adds source, length and checksum of the header.
+/// Returns a packet of 46 bytes. The kernel adds source, length and checksum of the header.
 fn garbage(number: usize, random: [u8; 4], target: Ipv4Addr) -> Vec<u8> {
     /// The first protocol number that RFC 3692 reserves for experiments.
     const EXPERIMENT: u8 = 253;

@@ -1,4 +1,4 @@
-//! Latency of requests, and rate of new connections.
+//! Measures the latency of redis requests, and the rate and duration of new connections.
 
 use std::sync::Mutex;
 use std::time::Instant;
@@ -12,14 +12,14 @@ use crate::testbed::folder::Folder;
 use crate::testbed::net::Netns;
 use crate::testbed::traffic::{TcpServer, exchange, prepare_client, reach, server};
 
-/// Clients of redis-benchmark, and their requests in about a second: enough for a 99th percentile.
+/// Numbers of redis-benchmark's clients, and of their requests in about a second: enough for a 99th percentile.
 const CLIENTS: [(u32, u64); 2] = [(1, 15_000), (32, 50_000)];
-/// Connections open at a time.
+/// Number of connections open at a time.
 const IN_FLIGHT: usize = 16;
 /// First TCP port of the benchmark's servers.
 pub(super) const PORT: u16 = 8_000;
 
-/// GET requests to redis.
+/// Measures the latency of GET requests to redis. Returns ratios of the 50th and 99th percentiles.
 pub(super) fn redis(bench: &Bench) -> anyhow::Result<Vec<Line>> {
     let rounds = bench.rounds(&[Way::Vswitch, Way::Policy], |way| {
         let node = bench.node(way, Plan::pair())?;
@@ -59,7 +59,7 @@ fn get(from: &Netns, core: usize, address: &str, clients: u32, requests: u64) ->
     Ok([of("p50_latency_ms")?, of("p99_latency_ms")?])
 }
 
-/// New TCP connections with a byte each way.
+/// Measures new TCP connections with a byte each way: their rate, and their connection times.
 pub(super) fn connections(bench: &Bench) -> anyhow::Result<Vec<Line>> {
     let rounds = bench.rounds(&[Way::Vswitch, Way::Policy], |way| connect(bench, &bench.node(way, Plan::pair())?))?;
     let [ours, other] = [Way::Vswitch, Way::Policy].map(|way| rounds.of(way, 0));
@@ -81,7 +81,7 @@ pub(super) fn connect(bench: &Bench, node: &Node) -> anyhow::Result<Vec<f64>> {
     connect_to(bench, node, &node.pod(SINK).address)
 }
 
-/// As [`connect`], to this address of the sink.
+/// Opens connections as [`connect`], to this address of the sink, and returns the same values.
 pub(super) fn connect_to(bench: &Bench, node: &Node, address: &str) -> anyhow::Result<Vec<f64>> {
     let (client, sink) = (node.pod(CLIENT), node.pod(SINK));
     reach(&client.netns, &sink.address)?;

@@ -31,7 +31,7 @@ pub(super) const SECOND: &str = "172.18.0.12";
 /// The pods' gateway for all destinations.
 const GATEWAY: &str = "169.254.1.1";
 
-/// A path between the pods.
+/// One of the compared paths between the pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     /// Bulkhead with the policy.
@@ -67,7 +67,7 @@ impl Way {
 /// How the vswitch attaches to interfaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Attach {
-    /// Programs at tc; the pods' settings stay as the kernel makes them
+    /// Programs at tc; the pods' interface settings are the kernel's defaults
     Tc,
     /// AF_XDP sockets on the interfaces; offloads are turned off in the pods
     Xdp,
@@ -89,7 +89,7 @@ pub(super) struct Program {
     pub(super) attach: Attach,
     /// The configuration keys that the program supports. Older versions reject unknown keys.
     pub(super) known: Known,
-    /// The cores of the workers.
+    /// Numbers of the cores on which the program's workers run.
     pub(super) cores: Vec<usize>,
     /// Additional lines of the configuration.
     pub(super) more: String,
@@ -107,7 +107,7 @@ pub(super) struct Pod {
     macs: [String; 2],
 }
 
-/// A node's parts.
+/// The parts of a node to create.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Plan {
     /// The pods' names.
@@ -125,12 +125,12 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// A client and a sink.
+    /// Returns the plan of a node with a client and a sink.
     pub(super) fn pair() -> Self {
         Self::pods(&[CLIENT, SINK])
     }
 
-    /// Pods with these names.
+    /// Returns the plan of a node with pods of these names.
     pub(super) fn pods(names: &[&str]) -> Self {
         Self { pods: names.iter().map(ToString::to_string).collect(), ..Self::default() }
     }
@@ -244,12 +244,12 @@ impl Node {
         Ok(node)
     }
 
-    /// Pods that have had an interface since the start.
+    /// Returns the pods that have had an interface since the start.
     pub(super) fn present(&self) -> &[Pod] {
         &self.pods[..self.pods.len() - self.plan.later]
     }
 
-    /// Pods whose interfaces are created later.
+    /// Returns the pods whose interfaces are created later.
     pub(super) fn later(&self) -> &[Pod] {
         &self.pods[self.pods.len() - self.plan.later..]
     }

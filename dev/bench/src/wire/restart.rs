@@ -1,4 +1,4 @@
-//! `kill -9` while connections are in use, followed by a new process.
+//! Measures the effect of `kill -9` and a new process on connections in use.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -35,7 +35,7 @@ const SILENCE: Duration = Duration::from_secs(20);
 struct Record {
     /// When the connection last made progress, in nanoseconds since the start.
     moved: AtomicU64,
-    /// The longest gap, in nanoseconds: before and after the kill.
+    /// The longest time without progress, in nanoseconds: before and after the kill.
     gaps: [AtomicU64; 2],
     failed: AtomicBool,
 }
@@ -45,7 +45,7 @@ struct Record {
 struct Run {
     started: Instant,
     stop: AtomicBool,
-    /// 0 before the kill, 1 after.
+    /// Phase of the measurement: 0 before the kill, 1 after.
     phase: AtomicUsize,
     records: Vec<Arc<Record>>,
 }
@@ -82,7 +82,7 @@ impl Run {
     }
 }
 
-/// Returns the worst values of all rounds.
+/// Measures all rounds, and returns their worst values.
 pub(super) fn killed(bench: &Bench) -> anyhow::Result<Vec<Line>> {
     let rounds = (0..bench.rounds).map(|_| once(bench)).collect::<anyhow::Result<Vec<_>>>()?;
     let worst = |of: fn(&Outcome) -> f64| rounds.iter().map(of).fold(0.0, f64::max);

@@ -151,7 +151,7 @@ fn open_one(node: &Node, number: usize) -> anyhow::Result<[f64; 2]> {
     Ok([milliseconds(started.elapsed()), milliseconds(started.elapsed().saturating_sub(done))])
 }
 
-/// As [`open_one`] with the kernel as the router, which opens no port: the time that `ip` takes.
+/// Measures as [`open_one`] with the kernel as the router, which opens no port: the time that `ip` takes.
 fn kernel_opens(bench: &Bench) -> anyhow::Result<Vec<[f64; 2]>> {
     let rounds = usize::try_from(bench.rounds)?;
     let node = bench.node(Way::Policy, Plan { later: rounds, fixed_gateway: true, ..Plan::pair() })?;
@@ -162,7 +162,7 @@ fn kernel_opens(bench: &Bench) -> anyhow::Result<Vec<[f64; 2]>> {
 /// The kernel's memory, in KiB.
 #[derive(Clone, Copy, Debug)]
 struct Memory {
-    /// Memory that the kernel reports as its own, by purpose.
+    /// Memory that the kernel attributes to its own purposes, such as slab and page tables.
     counted: u64,
     available: u64,
 }

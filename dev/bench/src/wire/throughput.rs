@@ -1,4 +1,4 @@
-//! Throughput: TCP of iperf3, and UDP of ordinary sockets.
+//! Measures throughput: TCP with iperf3, and UDP with ordinary sockets.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ const PAYLOAD: [u8; 18] = [0; 18];
 /// Warm-up of caches and sessions before packets are counted.
 pub(super) const WARM_UP: Duration = Duration::from_millis(300);
 
-/// TCP between two pods of the node, compared with all alternatives.
+/// Measures TCP between two pods of the node. Returns ratios to all alternative paths, for one flow and for eight.
 pub(super) fn pods(bench: &Bench) -> anyhow::Result<Vec<Line>> {
     let others =
         [(Way::Policy, Goal::AtLeast(1.1)), (Way::Routing, Goal::AtLeast(1.0)), (Way::Bridge, Goal::AtLeast(0.9))];
@@ -51,7 +51,7 @@ fn lines_of(row: &'static str, what: &str, rounds: &Rounds, other: Way, goal: Go
     })
 }
 
-/// TCP from a pod to another node.
+/// Measures TCP from a pod to another node. Returns the ratios to the kernel's routing, for one flow and for eight.
 pub(super) fn second_node(bench: &Bench) -> anyhow::Result<Vec<Line>> {
     let rounds = bench.rounds(&[Way::Vswitch, Way::Routing], |way| {
         let node = bench.node(way, Plan { second: true, ..Plan::pair() })?;
@@ -63,7 +63,7 @@ pub(super) fn second_node(bench: &Bench) -> anyhow::Result<Vec<Line>> {
     Ok(lines_of("node2", "pod to a second node", &rounds, Way::Routing, Goal::AtLeast(0.9)).into())
 }
 
-/// TCP from the node to a pod.
+/// Measures TCP from the node to a pod. Returns the ratios to the kernel's routing, for one flow and for eight.
 pub(super) fn host(bench: &Bench) -> anyhow::Result<Vec<Line>> {
     let rounds = bench.rounds(&[Way::Vswitch, Way::Routing], |way| {
         let node = bench.node(way, Plan { host: true, ..Plan::pair() })?;
@@ -89,7 +89,7 @@ pub(super) fn iperf(bench: &Bench, from: &Netns, to: &Netns, address: &str, flow
     Ok(rate.context("iperf3 has not measured anything")? / 1e9)
 }
 
-/// Small datagrams between two pods.
+/// Measures small datagrams between two pods. Returns the ratio of received packets to the kernel with the same policy.
 pub(super) fn udp(bench: &Bench) -> anyhow::Result<Vec<Line>> {
     let rounds = bench.rounds(&[Way::Vswitch, Way::Policy], |way| datagrams(bench, &bench.node(way, Plan::pair())?))?;
     let what = format!("18-byte UDP pod to pod, sendmmsg, against {}", Way::Policy.name());

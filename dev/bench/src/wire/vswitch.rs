@@ -19,8 +19,8 @@ pub(super) enum Port {
     Host,
 }
 
-/// Writes the configuration and state of the program. `pods` has names and addresses. `has_services` adds Services, one of which leads to
-/// the sink.
+/// Writes the vswitch's configuration and state. `pods` has names and addresses. `has_services` adds Services, one with the sink as its
+/// backend. Returns the program, not started.
 ///
 /// # Errors
 /// If a file cannot be written.
@@ -96,14 +96,14 @@ fn configuration(program: &Program, own: &str, ports: &[Port]) -> String {
     text
 }
 
-/// Configuration keys that the program may support.
+/// Which configuration keys the program supports. Older builds lack some.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Known {
-    /// How interfaces are attached. A program without this key attaches AF_XDP sockets only.
+    /// Whether it has `attach`, how interfaces are attached. A program without this key attaches AF_XDP sockets only.
     attach: bool,
-    /// The folder of pinned links and maps.
+    /// Whether it has `pins`, the folder of pinned links and maps.
     pins: bool,
-    /// The file of sessions that survive a restart.
+    /// Whether it has `sessions.folder`, the folder of sessions that survive a restart.
     session_folder: bool,
 }
 

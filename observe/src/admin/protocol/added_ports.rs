@@ -18,11 +18,11 @@ pub struct PortKey {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AddPort {
-    /// See [`PortKey`].
+    /// ID of the container, as in [`PortKey`].
     pub container: String,
-    /// See [`PortKey`].
+    /// Name of the interface inside the container, as in [`PortKey`].
     pub container_interface: String,
-    /// Name of the CNI network. [`Request::RetainPorts`] can be limited to one network.
+    /// Name of the CNI network. [`Request::RetainPorts`] can be limited to one network. `None` if unknown.
     ///
     /// [`Request::RetainPorts`]: super::Request::RetainPorts
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -34,7 +34,7 @@ pub struct AddPort {
     pub pod_uid: Option<String>,
     /// The node's end of the veth pair. The vswitch configures it.
     pub interface: String,
-    /// Network namespace of the container: a path, or a name in /run/netns.
+    /// Network namespace of the container: a path, or a name in /run/netns. `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub netns: Option<String>,
     /// MAC address of the container's end. `None` to learn it.
@@ -43,12 +43,12 @@ pub struct AddPort {
     /// Addresses of the container, at most one per family. Valid until the Pod object lists its own.
     #[serde(default)]
     pub addresses: Vec<IpAddr>,
-    /// How long to wait until the port is attached.
+    /// Maximum time in seconds until the port is attached.
     #[serde(default = "default_timeout")]
     pub timeout_seconds: u64,
 }
 
-/// The kubelet gives plugins two minutes. A late Pod object usually arrives within a second.
+/// Returns the default of `timeout_seconds`. The kubelet gives plugins two minutes. A late Pod object usually arrives within a second.
 const fn default_timeout() -> u64 {
     20
 }
@@ -67,7 +67,7 @@ pub struct AddedPort {
     pub port: String,
     /// The node's end of the veth pair.
     pub interface: String,
-    /// `open`.
+    /// State of the port: always `open`.
     pub state: String,
     /// Generation of the snapshot that has its table.
     pub generation: u64,
@@ -75,14 +75,14 @@ pub struct AddedPort {
     pub waited_ms: u64,
 }
 
-/// Whether the port existed.
+/// Answer to [`Request::RemovePort`](super::Request::RemovePort).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemovedPort {
     /// False if no such port existed.
     pub removed: bool,
 }
 
-/// Names of the removed ports.
+/// Answer to [`Request::RetainPorts`](super::Request::RetainPorts).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemovedPorts {
     /// Names of the removed ports.
@@ -96,9 +96,9 @@ pub struct CheckedPort {
     pub port: String,
     /// The node's end of the veth pair.
     pub interface: String,
-    /// `open`, `closed`, `absent` or `unprotected`.
+    /// State of the port: `open`, `closed`, `absent` or `unprotected`.
     pub state: String,
-    /// Why it is not open, or is open but not attached to a pod.
+    /// Why the port is not open, or is open but not attached to a pod. `None` if it is open and attached.
     pub why: Option<String>,
     /// Addresses of the port.
     pub addresses: Vec<String>,

@@ -3,7 +3,7 @@
 use bulkhead_control::object::ClusterPolicyKind;
 use serde::{Deserialize, Serialize};
 
-/// The policy in question.
+/// Identifies the policy whose enforcement a client requests.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PolicyQuestion {
@@ -28,15 +28,15 @@ pub struct Enforcement {
     /// `metadata.generation`. `None` if the object has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation: Option<u64>,
-    /// Parse error. The policy then isolates the pods that it selects and allows nothing.
+    /// Parse error. The policy then isolates the pods that it selects and allows nothing. `None` if the policy was parsed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
-    /// Whether it is audited: the vswitch counts what it would deny, but does not enforce it.
+    /// Whether the policy is audited: the vswitch counts what the policy would deny, but does not enforce it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub audited: bool,
     /// Whether the vswitch's state, with or without the policy, applies to every packet from now on.
     pub enforced: bool,
-    /// Why not.
+    /// The reasons why the state is not enforced yet. Empty if `enforced`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pending: Vec<String>,
     /// Whether the vswitch's state may be outdated because the connection to the API server is lost.

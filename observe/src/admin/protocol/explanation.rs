@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use bulkhead_answers::explain::service::{Judged, Translated};
 use bulkhead_answers::explain::step::Step;
 
-/// The connection in question.
+/// The connection to explain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Connection {
@@ -30,9 +30,9 @@ pub struct Explanation {
     pub generation: u64,
     /// Whether everything is denied because there is no valid state.
     pub denying: bool,
-    /// Connections that are not translated.
+    /// One path per address family and pair of ends. Empty if the server is a Service.
     pub walks: Vec<LiveWalk>,
-    /// Connections to Services.
+    /// The translation of the Service's address and the paths to its backends. Empty if the server is no Service.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub services: Vec<Translated<LiveWalk>>,
 }
@@ -74,6 +74,6 @@ pub struct NotOpen {
     pub port: Arc<str>,
     /// `closed`, `absent` or `unprotected`; `none` if the node has no such port.
     pub state: String,
-    /// The reason, with a remedy if known.
+    /// Why the port is not open, with a remedy if known. `None` if the reason is unknown.
     pub why: Option<String>,
 }

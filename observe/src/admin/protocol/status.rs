@@ -37,7 +37,7 @@ pub struct Status {
     pub generation: u64,
     /// The policy in force.
     pub policy: PolicyStatus,
-    /// Audited policies.
+    /// Summary of the audited policies.
     #[serde(default)]
     pub audit: AuditStatus,
     /// Connection to the API server. `None` if the state comes from files.
@@ -53,27 +53,27 @@ pub struct Status {
     pub ports: PortTotals,
     /// Configured ports that are not open, with the reason.
     pub late: Vec<PortRow>,
-    /// Worker threads.
+    /// The worker threads' counters, in the order of their numbers.
     pub workers: Vec<WorkerRow>,
-    /// Session table.
+    /// Use of the session table.
     pub sessions: SessionTotals,
     /// Packets dropped, by reason, most frequent first.
     pub dropped: Vec<DropRow>,
     /// Flow cache in the kernel.
     pub flow_cache: FlowCacheRow,
-    /// The last logged error.
+    /// The last logged error. `None` if the process has logged none.
     pub last_error: Option<LastError>,
 }
 
-/// State of the vswitch.
+/// Overall state of the vswitch, derived from its [`Status`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Condition {
-    /// It forwards and enforces policy.
+    /// The vswitch forwards and enforces policy.
     Ready,
     /// Everything is denied because there is no valid state.
     Denying,
-    /// It is starting.
+    /// The vswitch is starting.
     #[default]
     Starting,
     /// The connection to the API server is lost for too long.
@@ -107,9 +107,9 @@ impl Status {
 /// The engine that judges packets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Judging {
-    /// `acl`, `identity`, `session-rules` or `nftables`.
+    /// Renderer of the enforced rules: `acl`, `identity`, `session-rules` or `nftables`.
     pub renderer: String,
-    /// `destination`, `source` or `kernel`.
+    /// Where policy is enforced: at the port of the `destination` or of the `source`, or in the node's `kernel`.
     pub place: String,
     /// Whether the vswitch selected the renderer (`engine: auto`).
     pub automatic: bool,
@@ -145,7 +145,7 @@ pub struct ServiceHealth {
 /// A port that could not be opened. The vswitch retries.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RefusedPort {
-    /// Port number.
+    /// TCP port number.
     pub port: u16,
     /// Error of the operating system.
     pub why: String,
@@ -154,15 +154,15 @@ pub struct RefusedPort {
 /// The policy in force.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PolicyStatus {
-    /// Seconds since it took effect.
+    /// Seconds since the policy took effect.
     pub age_seconds: f64,
     /// Seconds from the change until the workers enforced it.
     pub enforce_seconds: f64,
     /// Whether a newer state, or a change of ports, cannot be applied. The vswitch retries.
     pub refused: bool,
-    /// States that took effect.
+    /// Number of states that took effect since the start of the process.
     pub states_applied: u64,
-    /// States that could not be loaded.
+    /// Number of states that could not be loaded since the start of the process.
     pub states_refused: u64,
     /// Objects that could not be parsed.
     pub faulty_objects: u64,
@@ -174,7 +174,7 @@ pub struct PolicyStatus {
     pub refused_tables: u64,
 }
 
-/// Connection to the API server.
+/// Health of the connection to the API server.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SourceStatus {
     /// Whether all watches are established and the server answers.
@@ -183,7 +183,7 @@ pub struct SourceStatus {
     pub since_seconds: u64,
     /// Maximum age of the state in seconds. `None` before the first state.
     pub age_seconds: Option<f64>,
-    /// The last error that persists.
+    /// The last error that is not resolved yet. `None` without one.
     pub last_error: Option<String>,
 }
 
@@ -195,35 +195,35 @@ pub struct PortTotals {
     /// Ports added through the admin socket.
     #[serde(default)]
     pub added: usize,
-    /// Open ports.
+    /// Number of open ports.
     pub open: usize,
 }
 
 /// The counters of one worker thread since the start of the process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct WorkerRow {
-    /// Packets received.
+    /// Packets that the worker received.
     pub received: u64,
-    /// Packets sent.
+    /// Packets that the worker sent.
     pub sent: u64,
-    /// Packets dropped.
+    /// Packets that the worker dropped.
     pub dropped: u64,
-    /// Sessions in use.
+    /// Sessions of the worker that are in use.
     pub sessions: u64,
     /// Number of restarts after a failure.
     pub restarts: u64,
-    /// Packets judged, including those received by other workers. `None` if the program does not report it.
+    /// Packets that this worker judged, whichever worker received them. `None` if the program does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub judged: Option<u64>,
     /// Nanoseconds spent working, including system calls. `None` if the program does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub busy_ns: Option<u64>,
-    /// Whether it does not respond. Its counters are then the last known ones, or 0.
+    /// Whether the worker does not respond. Its counters are then the last known ones, or 0.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub silent: bool,
 }
 
-/// Session table.
+/// Use of the session table, of all workers together.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SessionTotals {
     /// Sessions in use.

@@ -12,9 +12,9 @@ pub struct Monitor {
     pub namespaces: Vec<String>,
     /// Labels of a pod at either end: `key=value` or `key`, separated by commas, all of which must match.
     pub labels: Vec<String>,
-    /// `FORWARDED`, `DROPPED` or `AUDIT`.
+    /// Verdicts to send: `FORWARDED`, `DROPPED`, `AUDIT`.
     pub verdicts: Vec<String>,
-    /// Ports at either end.
+    /// Port numbers at either end.
     pub ports: Vec<u16>,
     /// `TCP`, `UDP`, `SCTP`, `ICMP`, `ICMPv6`, or the protocol number.
     pub protocols: Vec<String>,
@@ -22,10 +22,10 @@ pub struct Monitor {
     pub last: usize,
     /// Whether to end the stream after the remembered verdicts.
     pub is_over: bool,
-    /// Maximum number of verdicts before the stream ends.
+    /// Maximum number of verdicts before the stream ends. `None` for no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
-    /// Maximum verdicts per second. The rest is dropped and counted.
+    /// Maximum verdicts per second. The rest is dropped and counted. `None` for 10,000.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate: Option<u32>,
 }
@@ -36,22 +36,22 @@ pub struct Monitor {
 pub struct Trace {
     /// A `pcap-filter(7)` expression of addresses, ports and protocols.
     pub filter: String,
-    /// As in [`Monitor`].
+    /// Prefixes of `namespace/name` of a pod at either end, as in [`Monitor`].
     pub pods: Vec<String>,
-    /// As in [`Monitor`].
+    /// Namespaces of a pod at either end, as in [`Monitor`].
     pub namespaces: Vec<String>,
-    /// As in [`Monitor`].
+    /// Labels of a pod at either end, as in [`Monitor`].
     pub labels: Vec<String>,
-    /// As in [`Monitor`].
+    /// Verdicts to send: `FORWARDED`, `DROPPED`.
     pub verdicts: Vec<String>,
     /// Bytes to send of each packet.
     pub snap: u16,
     /// Whether to redirect matching flows to the workers instead of the kernel's flow cache.
     pub cached: bool,
-    /// Maximum number of packets before the stream ends.
+    /// Maximum number of packets before the stream ends. `None` for no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
-    /// Maximum packets per second. The rest is dropped and counted.
+    /// Maximum packets per second. The rest is dropped and counted. `None` for 10,000.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate: Option<u32>,
 }
@@ -63,18 +63,18 @@ pub struct Watching {
     pub node: String,
     /// Generation of the snapshot in force.
     pub generation: u64,
-    /// All ports.
+    /// All ports of the vswitch.
     pub ports: Vec<WatchedPort>,
-    /// Number of remembered verdicts.
+    /// Number of verdicts that the vswitch remembers from before the request.
     pub remembered: usize,
 }
 
-/// A port.
+/// A port whose packets the stream may contain. Clients write capture files with one interface per port.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct WatchedPort {
     /// Name of the port.
     pub name: String,
-    /// `pod`, `uplink` or `host`.
+    /// Kind of the port: `pod`, `uplink` or `host`.
     pub kind: String,
     /// Addresses of the port.
     pub addresses: Vec<std::net::IpAddr>,

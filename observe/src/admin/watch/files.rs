@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::super::protocol::{WatchedPort, Watching};
 use crate::args::Capture;
 
-/// As in `tcpdump -C`.
+/// Bytes in a megabyte of `--file-size`, as in `tcpdump -C`.
 const MEGABYTE: u64 = 1_000_000;
 
 /// The file, or ring of files, of a capture.
@@ -47,7 +47,7 @@ impl Files {
         Ok(files)
     }
 
-    /// `web.pcapng`, or `web.3.pcapng` in a ring.
+    /// Returns the path of the current file: `web.pcapng`, or `web.3.pcapng` in a ring.
     fn name(&self) -> PathBuf {
         match self.ring {
             None => self.path.clone(),
@@ -131,7 +131,7 @@ impl Files {
     }
 }
 
-/// Same format as [`bulkhead_answers::replay::comment`].
+/// Returns a packet's comment: its verdict and reason, in the format of [`bulkhead_answers::replay::comment`].
 fn comment(packet: &Value) -> String {
     let walk = &packet["walk"];
     let mut text = walk["verdict"].as_str().unwrap_or_default().to_owned();
@@ -163,7 +163,7 @@ fn port(told: &WatchedPort) -> PortConfig {
     PortConfig { addresses: told.addresses.clone(), ..PortConfig::new(told.name.as_str(), kind) }
 }
 
-/// Decodes hexadecimal digits.
+/// Decodes hexadecimal digits. `None` if the text has other characters or an odd length.
 fn bytes(digits: &str) -> Option<Vec<u8>> {
     let digit = |digit: u8| char::from(digit).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
     let pairs = digits.as_bytes().chunks(2);

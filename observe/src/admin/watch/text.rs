@@ -17,7 +17,7 @@ fn text(value: &Value) -> String {
     value.as_str().map(printable).unwrap_or_default()
 }
 
-/// `14:32:07.123`.
+/// Returns the time of day of an RFC 3339 time: `14:32:07.123`. Empty if the time is missing.
 fn clock(time: &Value) -> String {
     text(time).get(11..23).unwrap_or_default().to_owned()
 }
@@ -121,7 +121,7 @@ pub(super) fn write_packet(out: &mut impl Write, line: &Value) -> io::Result<()>
     }
 }
 
-/// Reports lost events.
+/// Prints the number of lost events to standard error.
 pub(super) fn note_lost(line: &Value) {
     if let Some(lost) = line.get("lost_events") {
         let count = text(&lost["num_events_lost"]);

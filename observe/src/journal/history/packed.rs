@@ -20,7 +20,7 @@ pub(super) struct Packed {
 pub(super) struct Open {
     packed: Packed,
     sequence: u64,
-    /// Number of parts read.
+    /// Number of the change's parts read so far.
     read: u32,
 }
 

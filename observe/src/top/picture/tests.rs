@@ -18,7 +18,7 @@ fn worker(received: u64) -> WorkerRow {
     }
 }
 
-/// One that does not answer.
+/// Returns a worker that does not respond.
 fn silent() -> WorkerRow {
     WorkerRow { silent: true, ..worker(0) }
 }
@@ -36,7 +36,7 @@ fn policy(origin: &str, denied: u64) -> PolicyRow {
     PolicyRow { origin: origin.into(), allowed: 7, denied, audited: 0, not_enforced: false }
 }
 
-/// A sample in which everything has happened so often.
+/// Returns a sample whose counters are proportional to `count`.
 fn busy(uptime_ms: u64, count: u64) -> Sample {
     let mut sample = sample(uptime_ms);
     sample.status.workers = vec![worker(count), worker(count / 2)];
@@ -57,7 +57,7 @@ fn rates_are_differences_by_the_vswitch_s_own_time() {
     assert_eq!((first.dropped[0].counted.packets, first.dropped[0].counted.packets_total), (None, 100));
     let next = tracker.next(busy(3_000, 5_000));
     assert_eq!(next.seconds, Some(2.0));
-    // 4,000 by one worker, 2,000 by the other, 12,000 by the kernel; in 2 seconds.
+    // In 2 seconds, one worker received 4,000 packets, the other 2,000, and the kernel forwarded 12,000.
     assert_eq!((next.total.packets_in, next.total.dropped), (Some(9_000.0), Some(200.0)));
     assert_eq!((next.path.slow, next.path.cached), (Some(3_000.0), Some(6_000.0)));
     assert_eq!(next.path.cached_share.map(|share| (share * 3.0).round()), Some(2.0));
@@ -169,7 +169,7 @@ fn in_the_kernel_the_ports_tell_what_there_is() {
     assert_eq!((picture.ports[0].traffic.dropped, picture.ports[0].sessions), (None, None));
 }
 
-/// All rates of a picture.
+/// Returns all rates of a picture.
 fn rates(picture: &Picture) -> Vec<f64> {
     let traffic = |traffic: &Traffic| {
         let Traffic { packets_in, packets_out, bits_in, bits_out, dropped, .. } = *traffic;
@@ -189,7 +189,7 @@ fn rates(picture: &Picture) -> Vec<f64> {
 
 #[test]
 fn no_rate_is_ever_negative_infinite_or_more_than_what_was_counted() {
-    // Each step: a new process or not, the time that passes, what is counted in it, and which worker is silent.
+    // Each step: whether the process is new, its duration, the increase of the counters, and which worker is silent.
     check!().with_type::<Vec<(bool, u16, u32, Option<bool>)>>().for_each(|steps| {
         let mut tracker = Tracker::default();
         let (mut instance, mut uptime, mut count) = (0, 0_u64, 0_u64);
@@ -209,7 +209,7 @@ fn no_rate_is_ever_negative_infinite_or_more_than_what_was_counted() {
             let rates = rates(&picture);
             assert!(rates.iter().all(|rate| rate.is_finite() && *rate >= 0.0), "{picture:?}");
             if let (Some(seconds), Some(cached)) = (picture.seconds, picture.path.cached) {
-                // Intervals without a time are one with the next.
+                // An interval of zero length is merged with the next one.
                 assert!(cached * seconds <= 3.0 * count as f64 + 1.0, "{picture:?}");
             }
         }

@@ -6,7 +6,7 @@ use super::super::sample::Sample;
 use super::{Counted, DenyRates, DropRates, PathRates, Picture, PortRates, SessionRates, Traffic, WorkerRates};
 use crate::admin::{PortRow, Status, WorkerRow};
 
-/// The previous sample and picture.
+/// Computes pictures from samples. Keeps the previous sample and picture.
 #[derive(Debug, Default)]
 pub(in crate::top) struct Tracker {
     before: Option<Sample>,
@@ -91,7 +91,7 @@ fn picture(sample: &Sample, interval: Option<&Interval<'_>>) -> Picture {
     }
 }
 
-/// Returns the rate of a counter that every sample has.
+/// Returns the rate of a counter that every sample has. `None` without an interval, or if the counter decreased.
 fn rate(sample: &Sample, interval: Option<&Interval<'_>>, count: impl Fn(&Sample) -> u64) -> Option<f64> {
     interval.and_then(|interval| interval.rate(count(sample), count(interval.before)))
 }
@@ -249,7 +249,7 @@ fn ports(sample: &Sample, interval: Option<&Interval<'_>>) -> Vec<PortRates> {
     sample.ports.iter().map(each).collect()
 }
 
-/// Packets from or to a port that were dropped there.
+/// Returns the number of packets that were dropped at a port.
 fn dropped(port: &PortRow) -> u64 {
     port.dropped.unwrap_or_default() + port.limited + port.bypassed
 }

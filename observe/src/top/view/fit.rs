@@ -4,7 +4,7 @@
 
 use super::super::text::{Grapheme, Span, Style};
 
-/// Replaces omitted text.
+/// The sign that replaces omitted text.
 const SIGN: &str = "…";
 
 /// Returns the width in columns.

@@ -46,7 +46,7 @@ fn figure(value: String, unit: &str, style: Style) -> [Span; 2] {
     [Span::styled(value, style), Span::styled(format!("{unit}  "), style::DIM)]
 }
 
-/// Style of a rate that should be zero.
+/// Returns the style of a rate that should be zero, such as drops.
 fn alarm(rate: Option<f64>) -> Style {
     if rate.is_some_and(|rate| rate > 0.0) { style::BAD } else { style::STRONG }
 }
@@ -84,7 +84,7 @@ pub(super) fn totals(picture: &Picture) -> Vec<Line> {
     vec![Line::from(packets), Line::from(used), Line::from(line)]
 }
 
-/// A bar for a share of 0 to 1.
+/// Returns a bar of [`BAR`] columns that shows a share of 0 to 1: its filled and its empty part.
 pub(super) fn bar(share: Option<f64>) -> [Span; 2] {
     let share = share.unwrap_or(0.0).clamp(0.0, 1.0);
     #[expect(

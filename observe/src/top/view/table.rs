@@ -14,11 +14,11 @@ const FIGURE: usize = 7;
 #[derive(Clone, Debug)]
 struct Column {
     heading: String,
-    /// Whether it holds numbers, which are right-aligned.
+    /// Whether the column holds numbers, which are right-aligned.
     is_figure: bool,
     /// Columns with a higher rank are dropped first, those with rank 0 never.
     rank: u8,
-    /// Whether it determines the order of rows.
+    /// Whether the rows are sorted by this column.
     is_order: bool,
 }
 
@@ -50,7 +50,7 @@ impl Table {
         self
     }
 
-    /// Marks the columns that determine the order of rows.
+    /// Marks the columns with these headings as the sort columns.
     pub(super) fn ordered_by(mut self, headings: &[&str]) -> Self {
         for column in &mut self.columns {
             column.is_order = headings.iter().any(|heading| column.heading.starts_with(heading));

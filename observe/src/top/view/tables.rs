@@ -18,7 +18,7 @@ fn cell(text: impl Into<String>, style: Style) -> Vec<Span> {
     vec![Span::styled(text.into(), style)]
 }
 
-/// A cell with a rate. Zero is dimmed.
+/// Returns a cell with a rate. Zero is dimmed, other values have `style`.
 fn rate_cell(value: Option<f64>, style: Style) -> Vec<Span> {
     let is_nothing = value.is_none_or(|value| value <= 0.0);
     cell(rate(value), if is_nothing { style::DIM } else { style })
@@ -56,7 +56,7 @@ pub(super) fn workers(picture: &Picture, rows: usize) -> Table {
     table
 }
 
-/// Drops by reason, with a column of meanings if there is room.
+/// Returns the table of drops by reason, with a column of meanings if `has_meanings`.
 pub(super) fn dropped(picture: &Picture, rows: usize, has_meanings: bool) -> Table {
     let mut table =
         Table::new(of("DROPPED, BY REASON", rows, picture.dropped.len())).figures("/S", 0).figures("TOTAL", 1);
@@ -95,7 +95,7 @@ pub(super) fn denied(picture: &Picture, rows: usize) -> Table {
     table
 }
 
-/// The ports. The heading says which are shown.
+/// Returns the table of ports. The heading says which rows are shown.
 pub(super) fn port_table(scene: Scene<'_>, ports: &[&PortRates], first: usize, rows: usize) -> Table {
     let (all, last) = (ports.len(), first.saturating_add(rows).min(ports.len()));
     let heading = match all {

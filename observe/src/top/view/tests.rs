@@ -1,4 +1,4 @@
-//! Screens as they are drawn, compared with `screens/`. `BULKHEAD_BLESS=1` writes them: read the difference before it is committed.
+//! Compares drawn screens with the files in `screens/`. `BULKHEAD_BLESS=1` rewrites the files: read the difference before you commit.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use super::*;
 use crate::admin::Condition;
 use crate::args::PortOrder;
 
-/// A node with work to do.
+/// Returns a picture of a busy node.
 pub(super) fn busy() -> Picture {
     let worker = |received: f64, busy| WorkerRates {
         received: Some(received),
@@ -90,7 +90,7 @@ pub(super) fn busy() -> Picture {
     }
 }
 
-/// A picture with what nobody would choose: long and foreign names, escapes, and figures of all sizes.
+/// Returns a picture with extreme values: long and non-ASCII names, escape sequences, and figures of all sizes.
 fn awkward() -> Picture {
     let mut picture = busy();
     picture.node = "node\u{1b}[2J-".repeat(20);
@@ -109,7 +109,7 @@ fn choices() -> Choices {
     Choices::new(PortOrder::Packets, "")
 }
 
-/// The lines of a screen of this size, which fit in it.
+/// Returns the lines of a screen of this size. Asserts that they fit.
 pub(super) fn drawn(scene: Scene<'_>, width: u16, height: u16) -> Vec<Line> {
     let lines = draw(scene, (width, height));
     assert_eq!(lines.len(), usize::from(height));
@@ -131,7 +131,7 @@ fn scene<'a>(picture: &'a Picture, choices: &'a Choices) -> Scene<'a> {
     Scene { picture, choices, interval: Duration::from_secs(1), away: None }
 }
 
-/// Compares text with a file beside this one.
+/// Asserts that the text equals a file in this folder.
 fn compare(name: &str, text: &str) {
     let path: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/top/view/screens").join(name);
     if std::env::var_os("BULKHEAD_BLESS").is_some() {
@@ -236,7 +236,7 @@ fn whatever_the_size_nothing_panics_and_the_ports_and_the_drops_are_there_when_t
     });
 }
 
-/// Found by the property above: reasons' meanings left 20 columns for a heading of 27.
+/// The property test above found this: the meanings left 20 columns for a heading of 27.
 #[test]
 fn at_88_columns_and_15_rows_the_heading_of_the_drops_is_whole() {
     let rows = rows(&drawn(scene(&busy(), &choices()), 88, 15));

@@ -81,7 +81,7 @@ fn what_does_not_come_is_told_with_its_reason_when_the_time_is_over() {
     lab.write_state("---\n{ this is no state\n");
     let (code, text) = wait(&lab, "netpol/only --timeout 600ms");
     assert_eq!(code, Some(1), "{text}");
-    assert!(text.contains("the newest state is refused"), "{text}");
+    assert!(text.contains("the newest state was refused"), "{text}");
     lab.write_state("");
     let (code, text) = wait(&lab, "netpol/only --gone");
     assert_eq!(code, Some(0), "{text}");

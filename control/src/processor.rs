@@ -76,7 +76,7 @@ pub struct Committed {
     pub dropped: Vec<SetId>,
 }
 
-/// The address book, and the policies that select pods of the scope.
+/// Compiles the policies that select pods of the scope, and tracks which pods and address sets each change affects.
 #[derive(Debug)]
 pub struct Processor {
     scope: Scope,

@@ -110,7 +110,8 @@ impl XdpDatapath {
         Ok(XdpAttachment { interface, open: None, said: None, _counted: Arc::clone(&self.attachments) })
     }
 
-    /// Adapts to the number of queues and to the flow cache's access. Returns why the port must be reopened, or `None` if it need not.
+    /// Updates an attachment after its interface changed: its queues, and whether the flow cache may redirect to it. Returns why the port
+    /// must be reopened. `None` if it need not.
     pub(super) fn refresh(
         &self,
         entry: &PortEntry,

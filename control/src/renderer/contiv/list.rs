@@ -152,7 +152,7 @@ impl PeerList {
         self.closed
     }
 
-    /// The services that the list allows with an address. Takes O(log rules) for each prefix length in use.
+    /// Returns the protocols and ports that the list allows between the pod and a peer address, in O(log rules) per prefix length in use.
     pub(super) fn allowed(&self, address: IpAddr) -> AllowedPorts {
         #[cfg(test)]
         LOOKUPS.with(|count| count.set(count.get() + 1));

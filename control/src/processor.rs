@@ -114,12 +114,12 @@ impl Processor {
         }
     }
 
-    /// The work since the processor was made.
+    /// Returns the work since the processor was made.
     pub fn work(&self) -> Work {
         self.work
     }
 
-    /// The pods that get rules.
+    /// Returns the pods that get rules.
     pub fn scope(&self) -> &Scope {
         &self.scope
     }
@@ -130,17 +130,17 @@ impl Processor {
         self.auditing = default;
     }
 
-    /// The default of [`Processor::set_auditing`].
+    /// Returns the default of [`Processor::set_auditing`].
     pub fn auditing(&self) -> Option<Enforcement> {
         self.auditing
     }
 
-    /// The audited policies that select a pod of the scope, as of the last commit.
+    /// Returns the audited policies that select a pod of the scope, as of the last commit.
     pub fn audited(&self) -> &BTreeSet<PolicyName> {
         &self.audited
     }
 
-    /// The compiled policies that select the pod, sorted by name, as of the last commit.
+    /// Returns the compiled policies that select the pod, sorted by name, as of the last commit.
     pub fn policies_of(&self, pod: PodKey) -> impl Iterator<Item = &Revision> {
         let names = self.policies_of.get(&pod).into_iter().flatten();
         names.filter_map(|name| self.assignments.get(name)?.compiled.as_ref())
@@ -219,20 +219,20 @@ impl Processor {
         Committed { affected, sets, dropped }
     }
 
-    /// The largest number of pods that one policy names. A pod counts once per group that contains it. A port name that is looked up on all
-    /// pods counts the pods that declare it.
+    /// Returns the largest number of pods that one policy names. A pod counts once per group that contains it. A port name that is looked
+    /// up on all pods counts the pods that declare it.
     pub(crate) fn most_named(&self) -> usize {
         let named = |assignment: &Assignment| assignment.uses.iter().map(|used| self.book.pods_named_by(used)).sum();
         self.assignments.values().map(named).max().unwrap_or(0)
     }
 
-    /// Number of stored items: policies, pods with policies, and entries of the address book.
+    /// Returns the number of stored items: policies, pods with policies, and entries of the address book.
     #[cfg(test)]
     pub(crate) fn held(&self) -> usize {
         self.book.held() + self.assignments.len() + self.policies_of.len()
     }
 
-    /// All sets in use, computed from the cache: the reference for the deltas.
+    /// Returns all sets in use, computed from the cache: the reference for the deltas.
     #[cfg(test)]
     pub(crate) fn sets(&self, cache: &Cache) -> BTreeMap<SetId, bulkhead_classifier::AddressSet> {
         self.book.all(cache)

@@ -61,7 +61,7 @@ impl Selector {
         Self { requirements }
     }
 
-    /// The requirements, sorted.
+    /// Returns the requirements, sorted.
     pub fn requirements(&self) -> &[Requirement] {
         &self.requirements
     }

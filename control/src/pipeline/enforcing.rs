@@ -38,7 +38,7 @@ impl Enforcing {
 }
 
 impl Pipeline {
-    /// The engine that makes the tables. [`Engine::Acl`] if tables at the destination are not used.
+    /// Returns the engine that makes the tables. [`Engine::Acl`] if tables at the destination are not used.
     pub fn engine(&self) -> Engine {
         self.enforcing.engine()
     }
@@ -48,7 +48,7 @@ impl Pipeline {
         self.choice
     }
 
-    /// The largest number of pods that one policy of the scope's pods names. [`Choice::Auto`] depends on this number.
+    /// Returns the largest number of pods that one policy of the scope's pods names. [`Choice::Auto`] depends on this number.
     pub fn most_named(&self) -> usize {
         self.processor.most_named()
     }
@@ -92,7 +92,7 @@ impl Pipeline {
         }
     }
 
-    /// The latest tables of all nodes of the scope, sorted by name.
+    /// Returns the latest tables of all nodes of the scope, sorted by name.
     pub fn all_node_tables(&self) -> Vec<Arc<NodeTables>> {
         match self.enforcing {
             Enforcing::Acl(acl) => self.renderer(acl).all_node_tables().cloned().collect(),
@@ -102,7 +102,7 @@ impl Pipeline {
         }
     }
 
-    /// The rules and sets. `None` unless the pipeline makes no tables ([`Pipeline::without_tables`]).
+    /// Returns the rules and sets. `None` unless the pipeline makes no tables ([`Pipeline::without_tables`]).
     pub fn mirror(&self) -> Option<&Mirror> {
         match self.enforcing {
             Enforcing::Nothing(mirror) => Some(self.renderer(mirror)),
@@ -117,7 +117,7 @@ impl Pipeline {
         }
     }
 
-    /// The identity renderer. `None` if another engine makes the tables.
+    /// Returns the identity renderer. `None` if another engine makes the tables.
     pub fn identities(&self) -> Option<&IdentityRenderer> {
         match self.enforcing {
             Enforcing::Identities(identities) => Some(self.renderer(identities)),
@@ -125,7 +125,7 @@ impl Pipeline {
         }
     }
 
-    /// The renderer of the kernel's ruleset. `None` unless the kernel enforces policy.
+    /// Returns the renderer of the kernel's ruleset. `None` unless the kernel enforces policy.
     pub fn kernel(&self) -> Option<RendererHandle<NftRenderer>> {
         match self.enforcing {
             Enforcing::Kernel(kernel) => Some(kernel),
@@ -143,12 +143,12 @@ impl Pipeline {
         Work { intervals, ..self.processor.work() }
     }
 
-    /// The work on large tables of all nodes since the pipeline was made. Zero unless [`Engine::Acl`] makes the tables.
+    /// Returns the work on large tables of all nodes since the pipeline was made. Zero unless [`Engine::Acl`] makes the tables.
     pub fn table_work(&self) -> TableWork {
         self.acl().map(AclRenderer::work).unwrap_or_default()
     }
 
-    /// The session table. `None` unless policy is enforced at the source.
+    /// Returns the session table. `None` unless policy is enforced at the source.
     pub fn session_table(&self) -> Option<&SessionTable> {
         match self.enforcing {
             Enforcing::Acl(_) | Enforcing::Identities(_) | Enforcing::Kernel(_) | Enforcing::Nothing(_) => None,

@@ -142,22 +142,22 @@ impl Difference {
         difference
     }
 
-    /// The intersections of the states' classes. Each pod of both states is in one joint per family, and each other address in one.
+    /// Returns the intersections of the states' classes. Each pod of both states is in one joint per family, and each other address in one.
     pub fn joints(&self) -> &[Joint] {
         &self.joints
     }
 
-    /// The lists of deltas to which [`Pair`] and [`OwnNode`] refer. The first one, [`Difference::NONE`], is empty.
+    /// Returns the lists of deltas to which [`Pair`] and [`OwnNode`] refer. The first one, [`Difference::NONE`], is empty.
     pub fn deltas(&self) -> &[Vec<Delta>] {
         &self.deltas
     }
 
-    /// The pairs of joints whose verdicts differ, sorted by `from`, then `to`.
+    /// Returns the pairs of joints whose verdicts differ, sorted by `from`, then `to`.
     pub fn pairs(&self) -> &[Pair] {
         &self.pairs
     }
 
-    /// The pods and own nodes to which [`Difference::pairs`] does not apply.
+    /// Returns the pods and own nodes to which [`Difference::pairs`] does not apply.
     pub fn own_nodes(&self) -> &[OwnNode] {
         &self.own_nodes
     }
@@ -172,7 +172,7 @@ impl Difference {
         &self.only_after
     }
 
-    /// The addresses that are a pod's in either state. No [`Joint::addresses`] contains them.
+    /// Returns the addresses that are a pod's in either state. No [`Joint::addresses`] contains them.
     pub fn pods(&self) -> &AddressSet {
         &self.pods
     }

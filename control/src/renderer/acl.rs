@@ -135,12 +135,12 @@ impl AclRenderer {
         }
     }
 
-    /// The latest tables of a node. `None` if the node is not rendered or not known.
+    /// Returns the latest tables of a node. `None` if the node is not rendered or not known.
     pub fn node_tables(&self, node: &str) -> Option<&Arc<NodeTables>> {
         self.nodes.get(node)?.published()
     }
 
-    /// The latest tables of all nodes, sorted by node name.
+    /// Returns the latest tables of all nodes, sorted by node name.
     pub fn all_node_tables(&self) -> impl Iterator<Item = &Arc<NodeTables>> {
         self.nodes.values().filter_map(NodeRenderer::published)
     }
@@ -150,7 +150,7 @@ impl AclRenderer {
         self.nodes.values().map(NodeRenderer::work).fold(TableWork::default(), TableWork::plus)
     }
 
-    /// Number of address intervals written to tables since the start.
+    /// Returns the number of address intervals written to tables since the start.
     pub fn written(&self) -> u64 {
         self.lists.written()
     }
@@ -161,7 +161,7 @@ impl AclRenderer {
         self.lists.is_empty() && self.hosts.is_empty()
     }
 
-    /// Number of sets, lists, interned values, shared sets and nodes that the renderer holds.
+    /// Returns the number of sets, lists, interned values, shared sets and nodes that the renderer holds.
     #[cfg(test)]
     pub(crate) fn held(&self) -> (usize, usize, usize, usize, usize) {
         let (sets, lists, shared) = self.lists.held();

@@ -59,7 +59,7 @@ impl<'a> Comparison<'a> {
         classes.into_iter().any(|(state, class)| directions.iter().any(|&way| state.list_number(class, way).is_some()))
     }
 
-    /// The nodes with these addresses in each state. `None` if the addresses are not nodes'.
+    /// Returns the nodes with these addresses in each state. `None` if the addresses are not nodes'.
     pub(super) fn nodes(&self, joint: &Joint) -> [Option<&'a [Arc<str>]>; 2] {
         let [before, after] = Self::classes(joint);
         [(self.states[0], before), (self.states[1], after)].map(|(state, class)| match &state.class(class).holder {

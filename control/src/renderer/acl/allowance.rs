@@ -32,7 +32,7 @@ pub(super) fn names(peers: &Addresses, address: IpAddr) -> bool {
 }
 
 impl Allowance {
-    /// The rules at the positions `naming`, which contain the address. `None` if they allow everything.
+    /// Returns the rules at the positions `naming`, which contain the address. `None` if they allow everything.
     pub(super) fn of(list: &[PlainRule], naming: &[usize]) -> Option<Self> {
         let mut open = ServiceSet::all();
         let (mut rules, mut denied) = (Vec::with_capacity(naming.len()), Vec::new());

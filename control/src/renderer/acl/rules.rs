@@ -77,18 +77,18 @@ pub(super) struct NodeRules {
 }
 
 impl NodeRules {
-    /// Number of interned values.
+    /// Returns the number of interned values.
     #[cfg(test)]
     pub(super) fn interned(&self) -> usize {
         self.keys.len() + self.restrictions.len() + self.classes.interned()
     }
 
-    /// The pods, sorted by name.
+    /// Returns the pods, sorted by name.
     pub(super) fn pods(&self) -> &BTreeMap<PodName, Arc<PlainPod>> {
         &self.pods
     }
 
-    /// The number of each pod's table, sorted by pod.
+    /// Returns the number of each pod's table, sorted by pod.
     pub(super) fn ids(&self) -> &BTreeMap<PodName, LocalId> {
         &self.ids
     }
@@ -166,7 +166,7 @@ impl NodeRules {
         self.restrictions.sweep(|| ids.values().filter_map(|id| Some(keys.get(id)?.restrictions)).collect());
     }
 
-    /// The restricted sources with their allowances. `None` if the key is no longer in use.
+    /// Returns the restricted sources with their allowances. `None` if the key is no longer in use.
     fn restrictions<'a>(
         &'a self,
         key: &LocalKey,
@@ -175,7 +175,7 @@ impl NodeRules {
         Some(restrictions.iter().filter_map(|restriction| self.classes.restriction(restriction)))
     }
 
-    /// The local sources that any egress rule restricts.
+    /// Returns the local sources that any egress rule restricts.
     pub(super) fn restricted(&self) -> AddressSet {
         self.classes.sources()
     }
@@ -202,7 +202,7 @@ impl NodeRules {
         key(id).into_iter().flatten().filter_map(denial).collect()
     }
 
-    /// The rules of a pod's table, in order of evaluation. The first match decides.
+    /// Returns the rules of a pod's table, in order of evaluation. The first match decides.
     pub(super) fn local_rules(&self, pod: &PlainPod, id: LocalId) -> Vec<Rule> {
         let mut rules = Vec::new();
         let key = self.keys.get(&id).expect("a pod's number is in use");
@@ -237,8 +237,8 @@ impl NodeRules {
         rules
     }
 
-    /// The changes that turn the table of one number, with `rules` rules, into that of another. `None` if more than sets of the ingress
-    /// list changed.
+    /// Returns the changes that turn the table of one number, with `rules` rules, into that of another. `None` if more than sets of the
+    /// ingress list changed.
     pub(super) fn replaced(
         &self,
         (old_id, old): (LocalId, &PlainList),
@@ -256,7 +256,7 @@ impl NodeRules {
         Some(different.map(|(at, (_, new))| Change::Replace { at: first + at, rule: from_peers(new) }).collect())
     }
 
-    /// The rules of the node-exit table, in order of evaluation. The first match decides.
+    /// Returns the rules of the node-exit table, in order of evaluation. The first match decides.
     pub(super) fn global_rules(&self) -> Vec<Rule> {
         let mut rules = Vec::new();
         let dst = Addresses::Set(self.node_addresses.clone());

@@ -45,7 +45,7 @@ pub struct TupleTables {
 pub struct PublishedTuples(Arc<Mutex<Option<Arc<TupleTables>>>>);
 
 impl PublishedTuples {
-    /// The latest tables. `None` before the first transaction.
+    /// Returns the latest tables. `None` before the first transaction.
     pub fn latest(&self) -> Option<Arc<TupleTables>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -120,7 +120,7 @@ impl ContivRenderer {
         }
     }
 
-    /// The node's pods in their last known state.
+    /// Returns the node's pods in their last known state.
     pub(in crate::renderer) fn pods(&self) -> &BTreeMap<PodName, Arc<PlainPod>> {
         &self.pods
     }
@@ -133,12 +133,12 @@ impl ContivRenderer {
         self.orientation
     }
 
-    /// The pods, lists and tables in force.
+    /// Returns the pods, lists and tables in force.
     pub(super) fn state(&self) -> &RendererState {
         self.cache.state()
     }
 
-    /// Number of address intervals written to lists since the start.
+    /// Returns the number of address intervals written to lists since the start.
     pub(in crate::renderer) fn written(&self) -> u64 {
         self.lists.written()
     }

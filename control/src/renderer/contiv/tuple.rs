@@ -54,7 +54,7 @@ fn services(services: &Services) -> Box<dyn Iterator<Item = Option<Service>> + '
     }
 }
 
-/// The sort key of a network: family (IPv4, IPv6, any), longer prefixes first, address. 0.0.0.0/0 is not "any" and sorts before it.
+/// Returns the sort key of a network: family (IPv4, IPv6, any), longer prefixes first, address. 0.0.0.0/0 is not "any" and sorts before it.
 pub(in crate::renderer) fn network_key(network: Option<IpNet>) -> (u8, Reverse<u8>, u128) {
     match network {
         Some(IpNet::V4(net)) => (0, Reverse(net.prefix_len()), u32::from(net.addr()).into()),
@@ -63,8 +63,8 @@ pub(in crate::renderer) fn network_key(network: Option<IpNet>) -> (u8, Reverse<u
     }
 }
 
-/// The sort key of a service. Fewer protocols first: TCP, UDP, SCTP, others by number, ranges, any. Then fewer ports first: single ports
-/// ascending, ranges, all ports.
+/// Returns the sort key of a service. Fewer protocols first: TCP, UDP, SCTP, others by number, ranges, any. Then fewer ports first: single
+/// ports ascending, ranges, all ports.
 pub(in crate::renderer) fn service_key(service: Option<Service>) -> (u16, u8, u8, u16, u16) {
     let Some(Service { protocols: (first, last), ports }) = service else {
         return (u16::MAX, 0, 0, 0, 0);
@@ -79,7 +79,7 @@ pub(in crate::renderer) fn service_key(service: Option<Service>) -> (u16, u8, u8
     (u16::from(last - first), rank, first, ports.last - ports.first, ports.first)
 }
 
-/// The sort key of an action: deny before allow.
+/// Returns the sort key of an action: deny before allow.
 pub(in crate::renderer) const fn action_key(action: Action) -> bool {
     matches!(action, Action::Allow)
 }
@@ -102,7 +102,7 @@ impl PartialOrd for SixTuple {
 }
 
 impl SixTuple {
-    /// The rule that matches all traffic.
+    /// Returns the rule that matches all traffic.
     pub const fn any(action: Action) -> Self {
         Self { src: None, dst: None, service: None, action }
     }
@@ -123,8 +123,8 @@ impl SixTuple {
     }
 }
 
-/// The verdict of a table. A table without rules is not applied and allows everything. In other tables, traffic that no rule matches is
-/// denied, as in an ACL. (The cache ends its tables with a rule that matches everything.)
+/// Returns the verdict of a table. A table without rules is not applied and allows everything. In other tables, traffic that no rule
+/// matches is denied, as in an ACL. (The cache ends its tables with a rule that matches everything.)
 pub fn first_match<'a>(rules: impl IntoIterator<Item = &'a SixTuple>, key: &Key) -> Action {
     let mut rules = rules.into_iter().peekable();
     if rules.peek().is_none() {

@@ -118,7 +118,7 @@ impl IdentityRenderer {
         }
     }
 
-    /// The latest tables. `None` before the first transaction.
+    /// Returns the latest tables. `None` before the first transaction.
     pub fn node_tables(&self) -> Option<&Arc<NodeTables>> {
         self.published.as_ref()
     }
@@ -228,7 +228,7 @@ impl IdentityRenderer {
     }
 }
 
-/// The maps of pods without rules: a single entry allows everything.
+/// Returns the maps of pods without rules: a single entry allows everything.
 fn open_maps(decisions: &mut Decisions) -> [Arc<PolicyMap>; 2] {
     [Direction::Ingress, Direction::Egress].map(|direction| {
         let verdict = decisions.verdict(Action::Allow, Origins::not_isolated(direction));

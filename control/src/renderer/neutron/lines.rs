@@ -42,7 +42,7 @@ const MAX_PIECES: usize = 4_096;
 /// The reason why rules cannot be expressed.
 pub(super) type Why = String;
 
-/// The lines of a policy's rules. An error if there are more than `limit`.
+/// Returns the lines of a policy's rules. An error if there are more than `limit`.
 pub(super) fn of_policy(
     members: &Members,
     direction: Direction,
@@ -78,8 +78,8 @@ pub(super) fn of_policy(
     Ok(())
 }
 
-/// The lines of a list with cluster policies: its accepts without the preceding denies and passes, as blocks. `node` has the own node's
-/// addresses.
+/// Returns the lines of a list with cluster policies: its accepts without the preceding denies and passes, as blocks. `node` has the own
+/// node's addresses.
 pub(super) fn of_tiers(
     members: &Members,
     direction: Direction,
@@ -120,7 +120,7 @@ pub(super) fn of_tiers(
     Ok(lines)
 }
 
-/// The traffic that ordered rules allow, as products that may overlap.
+/// Returns the traffic that ordered rules allow, as products that may overlap.
 fn allowed(Lowered { rules, own_node }: Lowered, node: &[IpAddr]) -> Result<Vec<Product>, Why> {
     let node: AddressSet = node.iter().copied().collect();
     let (mut denies, mut open) = (Vec::<Product>::new(), Vec::<Product>::new());

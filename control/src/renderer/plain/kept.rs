@@ -53,7 +53,7 @@ impl PlainLists {
         }
     }
 
-    /// The list in force for an endpoint in one direction. `None` if all traffic is denied, `Some(None)` if all is allowed.
+    /// Returns the list in force for an endpoint in one direction. `None` if all traffic is denied, `Some(None)` if all is allowed.
     pub(super) fn in_force(
         &self,
         pod: &PodName,
@@ -67,7 +67,7 @@ impl PlainLists {
         }
     }
 
-    /// The lists that cannot be lowered, with their pods, the reason, and the replacement in force.
+    /// Returns the lists that cannot be lowered, with their pods, the reason, and the replacement in force.
     pub(crate) fn refusals(&self) -> Vec<Refusal> {
         let mut refusals = Vec::new();
         for listed in self.lists.values() {

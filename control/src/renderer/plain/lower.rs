@@ -121,7 +121,7 @@ fn cut(region: Product, without: &[Product]) -> Option<Vec<Product>> {
     Some(pieces)
 }
 
-/// The first product without the second: other peers with all services, and common peers with other services.
+/// Returns the first product without the second: other peers with all services, and common peers with other services.
 pub(in crate::renderer) fn subtract(piece: &Product, hole: &Product) -> Vec<Product> {
     let (peers, denied_peers) = (addresses(&piece.0), addresses(&hole.0));
     let same_peers = peers.intersect(&denied_peers);

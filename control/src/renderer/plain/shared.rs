@@ -48,12 +48,12 @@ struct Edit {
 }
 
 impl Shared {
-    /// Number of intervals written since the start.
+    /// Returns the number of intervals written since the start.
     pub(in crate::renderer) fn written(&self) -> u64 {
         self.written
     }
 
-    /// Number of stored sets.
+    /// Returns the number of stored sets.
     #[cfg(test)]
     pub(super) fn held(&self) -> usize {
         self.known.len() + self.parted.len()
@@ -143,7 +143,7 @@ impl Shared {
     }
 }
 
-/// A hash of the set, from a sample of its intervals. Different sets rarely share it.
+/// Returns a hash of the set, from a sample of its intervals. Different sets rarely share it.
 fn print(keys: &RandomState, set: &AddressSet) -> u64 {
     fn probes<T: Copy>(intervals: &[T]) -> impl Iterator<Item = T> {
         let every = intervals.len().div_ceil(PROBES).max(1);
@@ -154,7 +154,7 @@ fn print(keys: &RandomState, set: &AddressSet) -> u64 {
     keys.hash_one((v4.len(), v6.len(), probes))
 }
 
-/// The number of intervals of a set.
+/// Returns the number of intervals of a set.
 pub(in crate::renderer) fn size(set: &AddressSet) -> usize {
     set.v4_intervals().len() + set.v6_intervals().len()
 }

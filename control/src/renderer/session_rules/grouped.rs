@@ -141,7 +141,7 @@ impl ScopeGroups {
         self.is_stale = false;
     }
 
-    /// The list of rules. Lowers stale groups first.
+    /// Returns the list of rules. Lowers stale groups first.
     pub(super) fn list(&mut self, lower: impl Fn(&Group, &[IpNet]) -> Vec<Rule>) -> Vec<Rule> {
         let mut list = Vec::new();
         for (group, Members { networks, rules }) in &mut self.groups {

@@ -91,7 +91,7 @@ impl SessionTransport {
     /// Both transports.
     pub const ALL: [Self; 2] = [Self::Tcp, Self::Udp];
 
-    /// The IANA protocol number.
+    /// Returns the IANA protocol number.
     pub const fn number(self) -> u8 {
         match self {
             Self::Tcp => protocol::TCP,
@@ -187,8 +187,8 @@ pub trait SessionTarget {
     /// [`TargetError`] of the request that failed.
     fn change(&mut self, requests: &[SessionRequest]) -> Result<(), TargetError>;
 
-    /// The application namespace of a pod, unique per pod. `None` while the pod has no application and so no sessions. Its rules are added
-    /// by the first transaction after it has one.
+    /// Returns the application namespace of a pod, unique per pod. `None` while the pod has no application and so no sessions. Its rules
+    /// are added by the first transaction after it has one.
     fn namespace(&self, pod: &PodName) -> Option<u32>;
 }
 

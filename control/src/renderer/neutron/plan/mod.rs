@@ -153,14 +153,14 @@ pub struct Plan {
     pub older: Vec<Older>,
 }
 
-/// The tag that records a policy's generation. Of all managed tags, only this and the owner's have a colon.
+/// Returns the tag that records a policy's generation. Of all managed tags, only this and the owner's have a colon.
 pub fn generation_tag(generation: u64) -> String {
     format!("{GENERATION}{generation}")
 }
 
 const GENERATION: &str = "generation:";
 
-/// All tags that a managed group has at the server.
+/// Returns all tags that a managed group has at the server.
 pub fn tags(owner: &str, tag: &str, generation: Option<u64>) -> Vec<String> {
     let generation = generation.map(generation_tag);
     [owner.to_owned(), tag.to_owned()].into_iter().chain(generation).collect()
